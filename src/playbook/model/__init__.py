@@ -1,0 +1,1 @@
+"""The transformer. It knows nothing of parallelism."""

@@ -1,0 +1,1 @@
+"""Costs predicted without running: FLOPs, memory, communication. Standard library only."""

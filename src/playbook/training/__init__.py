@@ -1,0 +1,1 @@
+"""Training on one device or many: trainer, recomputation, instruments."""
