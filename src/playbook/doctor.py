@@ -1,0 +1,69 @@
+"""What this machine has, and which tiers of the book it can run."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+from typing import Any
+
+# What each tier needs is decided by the number of GPUs; everything in the book has a CPU form.
+TIERS = (
+    ("CPU", 0, "every chapter, with gloo ranks where a chapter needs several"),
+    ("1 GPU", 1, "kernels, mixed precision and profiling on a real device"),
+    ("N GPUs", 2, "parallel chapters with NCCL"),
+)
+PACKAGES = ("torch", "triton", "numpy", "matplotlib", "ipywidgets", "anywidget", "jupyter-book", "nbval", "playwright")
+
+
+def examine() -> dict[str, Any]:
+    """Versions, processors, memory, GPUs, tools and tiers as plain data."""
+    gpus = _gpus()
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_bytes": _memory(),
+        "gpus": gpus,
+        "packages": {name: _version(name) for name in PACKAGES},
+        "tools": {name: shutil.which(name) for name in ("node", "chromium", "nvcc", "ncu", "make")},
+        "tiers": {name: len(gpus) >= need for name, need, _ in TIERS},
+    }
+
+
+def report(found: dict[str, Any]) -> str:
+    """The same for people."""
+    memory = f"{found['memory_bytes'] / 2**30:.0f} GiB" if found["memory_bytes"] else "unknown memory"
+    lines = [f"Python {found['python']} on {found['platform']}, {found['cores']} cores, {memory}"]
+    lines += [f"GPU {i}: {g['name']}, {g['memory_bytes'] / 2**30:.0f} GiB" for i, g in enumerate(found["gpus"])]
+    lines += [] if found["gpus"] else ["No CUDA device"]
+    lines += ["", "Packages"] + [f"  {name:14} {version or '—'}" for name, version in found["packages"].items()]
+    lines += ["", "Tools"] + [f"  {name:14} {path or '—'}" for name, path in found["tools"].items()]
+    lines += ["", "Tiers of the book"]
+    lines += [f"  {'yes' if found['tiers'][name] else 'no ':4} {name:7} {what}" for name, _, what in TIERS]
+    return "\n".join(lines)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _memory() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
+        return None
+
+
+def _gpus() -> list[dict[str, Any]]:
+    if importlib.util.find_spec("torch") is None:
+        return []
+    import torch
+
+    devices = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    return [{"name": d.name, "memory_bytes": d.total_memory} for d in devices]

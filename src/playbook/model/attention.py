@@ -1,0 +1,82 @@
+"""Causal self-attention: written out, and through PyTorch's fused kernels."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from playbook.model.norms import RMSNorm
+from playbook.model.rotary import apply_rotary
+from playbook.shapes import ModelShape
+from playbook.training.recompute import checkpoint
+
+
+def dropout(x: Tensor, p: float, training: bool) -> Tensor:
+    """Dropout that saves a one-byte mask on every device (plain CPU dropout saves a mask in the dtype of ``x``)."""
+    return torch.native_dropout(x, p, True)[0] if training and p > 0 else x
+
+
+def repeat_heads(x: Tensor, times: int) -> Tensor:
+    """(b, kv, s, d) -> (b, kv·times, s, d): each key/value head serves ``times`` neighbouring query heads."""
+    if times == 1:
+        return x
+    b, kv, s, d = x.shape
+    return x[:, :, None].expand(b, kv, times, s, d).reshape(b, kv * times, s, d)
+
+
+def reference_attention(q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False) -> Tensor:
+    """softmax(q·kᵀ/√d + causal mask)·v as the formula says, with every (s, s) matrix in memory.
+
+    q is (b, heads, s, d); k and v are (b, kv_heads, s, d); returns (b, heads, s, d).
+    """
+    times, s = q.shape[1] // k.shape[1], q.shape[2]
+    k, v = repeat_heads(k, times), repeat_heads(v, times)
+    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # (b, heads, s, s)
+    causal = torch.full((s, s), float("-inf"), dtype=scores.dtype, device=scores.device).triu(1)
+    weights = torch.softmax(scores + causal, dim=-1)
+    return dropout(weights, p, training) @ v
+
+
+def sdpa_attention(q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False) -> Tensor:
+    """The same attention through ``scaled_dot_product_attention``: flash kernels keep no (s, s) matrix."""
+    return F.scaled_dot_product_attention(
+        q, k, v, is_causal=True, dropout_p=p if training else 0.0, enable_gqa=q.shape[1] != k.shape[1]
+    )
+
+
+ATTENTION = {"reference": reference_attention, "sdpa": sdpa_attention}
+
+
+class Attention(nn.Module):
+    """Multi-head attention with grouped key/value heads (Ainslie et al. 2023); MHA when kv_heads == heads."""
+
+    def __init__(self, shape: ModelShape, attention: str = "sdpa", recompute: str = "none"):
+        super().__init__()
+        assert shape.kv_heads and shape.head_dim
+        self.head_dim, self.p, self.recompute = shape.head_dim, shape.dropout, recompute
+        self.core = ATTENTION[attention]
+        width, kv_width = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        qkv_bias = bool(shape.qkv_bias)
+        self.q = nn.Linear(shape.hidden, width, bias=qkv_bias)
+        self.k = nn.Linear(shape.hidden, kv_width, bias=qkv_bias)
+        self.v = nn.Linear(shape.hidden, kv_width, bias=qkv_bias)
+        self.out = nn.Linear(width, shape.hidden, bias=shape.bias)
+        self.q_norm = RMSNorm(shape.head_dim, shape.norm_eps) if shape.qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(shape.head_dim, shape.norm_eps) if shape.qk_norm else nn.Identity()
+
+    def forward(self, x: Tensor, cos: Tensor | None = None, sin: Tensor | None = None) -> Tensor:
+        b, s, _ = x.shape
+        q, k, v = (f(x).view(b, s, -1, self.head_dim) for f in (self.q, self.k, self.v))  # (b, s, heads, d)
+        q, k = self.q_norm(q), self.k_norm(k)
+        if cos is not None and sin is not None:
+            q, k = apply_rotary(q, cos, sin), apply_rotary(k, cos, sin)
+        y = self.attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))  # (b, heads, s, d)
+        y = self.out(y.transpose(1, 2).reshape(b, s, -1))  # (b, s, h)
+        return dropout(y, self.p, self.training)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The attention core: what *selective* recomputation throws away and computes again."""
+        if self.recompute == "selective":
+            return checkpoint(self.core, q, k, v, self.p, self.training, preserve_rng=self.p > 0)
+        return self.core(q, k, v, self.p, self.training)

@@ -1,0 +1,178 @@
+"""The book's transformer: a GPT-2 block or a Llama block, by configuration. It knows nothing of parallelism."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from playbook.errors import ConfigError, ShapeError
+from playbook.model.attention import ATTENTION, Attention, dropout
+from playbook.model.norms import LayerNorm, RMSNorm, make_norm
+from playbook.model.rotary import rotary_table
+from playbook.shapes import ModelShape, load
+from playbook.training.recompute import MODES, checkpoint
+
+IGNORE = -100  # a target with this value counts neither in the loss nor in the number of tokens
+
+
+def activate(x: Tensor, kind: str) -> Tensor:
+    """GELU (the tanh form of GPT-2), ReLU or SiLU."""
+    if kind == "gelu":
+        return F.gelu(x, approximate="tanh")
+    return F.relu(x) if kind == "relu" else F.silu(x)
+
+
+class MLP(nn.Module):
+    """down(act(up(x))), or gated (Shazeer 2020): down(act(gate(x)) · up(x))."""
+
+    def __init__(self, shape: ModelShape):
+        super().__init__()
+        assert shape.ffn
+        self.activation, self.p = shape.activation, shape.dropout
+        self.up = nn.Linear(shape.hidden, shape.ffn, bias=shape.bias)
+        self.gate = nn.Linear(shape.hidden, shape.ffn, bias=shape.bias) if shape.gated else None
+        self.down = nn.Linear(shape.ffn, shape.hidden, bias=shape.bias)
+
+    def forward(self, x: Tensor) -> Tensor:  # (b, s, h) -> (b, s, h)
+        if self.gate is None:
+            y = activate(self.up(x), self.activation)  # (b, s, ffn)
+        else:
+            y = activate(self.gate(x), self.activation) * self.up(x)  # (b, s, ffn)
+        return dropout(self.down(y), self.p, self.training)
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x)): the pre-norm block of GPT-2 and of Llama."""
+
+    def __init__(self, shape: ModelShape, attention: str = "sdpa", recompute: str = "none"):
+        super().__init__()
+        self.norm1 = make_norm(shape.norm, shape.hidden, shape.norm_eps, shape.bias)
+        self.attention = Attention(shape, attention, recompute)
+        self.norm2 = make_norm(shape.norm, shape.hidden, shape.norm_eps, shape.bias)
+        self.mlp = MLP(shape)
+
+    def forward(self, x: Tensor, cos: Tensor | None = None, sin: Tensor | None = None) -> Tensor:
+        x = x + self.attention(self.norm1(x), cos, sin)  # (b, s, h)
+        return x + self.mlp(self.norm2(x))
+
+
+class Transformer(nn.Module):
+    """Tokens in, logits out: embedding, ``shape.layers`` blocks, final norm, output head.
+
+    ``attention`` is ``"sdpa"`` (fused kernels) or ``"reference"`` (the formula written out); ``recompute`` is
+    ``"none"``, ``"selective"`` (the attention core) or ``"full"`` (whole blocks). Every weight is drawn from
+    ``seed`` and its own name, so that a model cut in pieces starts from the same numbers as a whole one.
+    Raises ShapeError for shapes that this class does not build (experts, latent attention).
+    """
+
+    cos: Tensor | None
+    sin: Tensor | None
+
+    def __init__(
+        self,
+        shape: ModelShape | str | dict,
+        *,
+        attention: str = "sdpa",
+        recompute: str = "none",
+        seed: int = 0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype = torch.float32,
+    ):
+        super().__init__()
+        shape = load(shape)
+        _check(shape, attention, recompute)
+        self.shape, self.recompute, self.p = shape, recompute, shape.dropout
+        with torch.device("meta"):  # no memory until init_parameters fills it
+            self.embedding = nn.Embedding(shape.vocab, shape.hidden)
+            learned = shape.positions == "learned"
+            self.position_embedding = nn.Embedding(shape.max_seq, shape.hidden) if learned else None
+            self.blocks = nn.ModuleList(Block(shape, attention, recompute) for _ in range(shape.layers))
+            self.final_norm = make_norm(shape.norm, shape.hidden, shape.norm_eps, shape.bias)
+            self.head = nn.Linear(shape.hidden, shape.vocab, bias=False)
+        if shape.tied:
+            self.head.weight = self.embedding.weight
+        self.to_empty(device=device or "cpu").to(dtype)
+        if shape.tied:  # to_empty gave each of the two names a tensor of its own
+            self.head.weight = self.embedding.weight
+        init_parameters(self, seed)
+        self._register_rotary(device)
+
+    def _register_rotary(self, device: torch.device | str | None) -> None:
+        """The angles of every position, computed once; they are no part of a checkpoint."""
+        shape, cos, sin = self.shape, None, None
+        if shape.positions == "rotary":
+            assert shape.head_dim
+            cos, sin = (t.to(device) for t in rotary_table(shape.max_seq, shape.head_dim, shape.rope_theta))
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:  # (b, s) -> (b, s, vocab)
+        return self.head(self.final_norm(self.hidden_states(tokens)))
+
+    def hidden_states(self, tokens: Tensor) -> Tensor:
+        """What leaves the last block, before the final norm: (b, s) -> (b, s, h)."""
+        s = tokens.shape[1]
+        if s > self.shape.max_seq:
+            raise ShapeError(f"seq is {s}, but this model has positions for at most max_seq={self.shape.max_seq} tokens")
+        x = self.embedding(tokens)  # (b, s, h)
+        if self.position_embedding is not None:
+            x = x + self.position_embedding.weight[:s]
+        x = dropout(x, self.p, self.training)
+        rotary = () if self.cos is None or self.sin is None else (self.cos[:s], self.sin[:s])
+        for block in self.blocks:
+            if self.recompute == "full":
+                x = checkpoint(block, x, *rotary, preserve_rng=self.p > 0)
+            else:
+                x = block(x, *rotary)
+        return x
+
+    def loss(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Sum of the token losses in fp32, and how many targets count: divide once, by the global count.
+
+        Returning the sum and not the mean is what keeps gradients right when micro-batches or ranks hold
+        different numbers of tokens.
+        """
+        logits = self(tokens).float().flatten(0, 1)  # (b·s, vocab)
+        total = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORE, reduction="sum")
+        return total, (targets != IGNORE).sum()
+
+
+def _check(shape: ModelShape, attention: str, recompute: str) -> None:
+    if shape.moe or shape.mla:
+        what = "experts" if shape.moe else "latent attention"
+        raise ShapeError(f"model {shape.name or 'shape'!r} has {what}, which Transformer does not build: choose a dense preset")
+    if attention not in ATTENTION:
+        raise ConfigError(f"attention is {attention!r}, but must be one of {', '.join(sorted(ATTENTION))}")
+    if recompute not in MODES:
+        raise ConfigError(f"recompute is {recompute!r}, but must be one of {', '.join(MODES)}")
+
+
+@torch.no_grad()
+def init_parameters(model: nn.Module, seed: int) -> None:
+    """Fill every parameter from (seed, its name): norms at 1, biases at 0, the rest normal with deviation 0.02.
+
+    The two projections that write into the residual stream are scaled by 1/sqrt(2·layers) (GPT-2, section 2.3).
+    Numbers are drawn in fp32 on the CPU: the same on every device, dtype and layout.
+    """
+    norms = {f"{name}.weight" for name, m in model.named_modules() if isinstance(m, LayerNorm | RMSNorm)}
+    layers = len(getattr(model, "blocks", [])) or 1
+    for name, parameter in model.named_parameters():
+        if name in norms:
+            parameter.fill_(1.0)
+        elif name.endswith("bias"):
+            parameter.zero_()
+        else:
+            residual = name.endswith(("attention.out.weight", "mlp.down.weight"))
+            deviation = 0.02 / math.sqrt(2 * layers) if residual else 0.02
+            generator = torch.Generator().manual_seed(name_seed(seed, name))
+            parameter.copy_(torch.empty(parameter.shape).normal_(0.0, deviation, generator=generator))
+
+
+def name_seed(seed: int, name: str) -> int:
+    """A 63-bit seed that depends on both arguments, and on nothing else (``hash`` changes with every process)."""
+    digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

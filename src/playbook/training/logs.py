@@ -1,0 +1,135 @@
+"""Where the numbers of a run go: JSON lines, CSV or TensorBoard. Every record is on disk before the next step starts."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from playbook.errors import ConfigError
+
+
+class Log(Protocol):
+    """Takes one record per step; ``close`` says how the run ended."""
+
+    def start(self, header: dict[str, Any]) -> None: ...
+    def step(self, record: dict[str, Any]) -> None: ...
+    def close(self, outcome: str) -> None: ...
+
+
+class JsonLog:
+    """One JSON object a line: a header, one per step, and the outcome (finished, interrupted or failed)."""
+
+    def __init__(self, path: Path):
+        self.file = _open(path)
+
+    def start(self, header: dict[str, Any]) -> None:
+        self._write({"event": "start", **header})
+
+    def step(self, record: dict[str, Any]) -> None:
+        self._write({"event": "step", **record})
+
+    def close(self, outcome: str) -> None:
+        self._write({"event": outcome})
+        self.file.close()
+
+    def _write(self, record: dict[str, Any]) -> None:
+        self.file.write(json.dumps(record) + "\n")
+        self.file.flush()
+
+
+class CsvLog:
+    """A header row and one row per step, for spreadsheets."""
+
+    def __init__(self, path: Path):
+        self.file = _open(path)
+        self.writer: csv.DictWriter | None = None
+
+    def start(self, header: dict[str, Any]) -> None:
+        pass
+
+    def step(self, record: dict[str, Any]) -> None:
+        if self.writer is None:
+            self.writer = csv.DictWriter(self.file, fieldnames=list(record))
+            self.writer.writeheader()
+        self.writer.writerow(record)
+        self.file.flush()
+
+    def close(self, outcome: str) -> None:
+        self.file.close()
+
+
+class TensorBoardLog:
+    """Scalars for ``tensorboard --logdir``; needs the ``tensorboard`` extra."""
+
+    def __init__(self, path: Path):
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ConfigError(
+                f"log {str(path)!r} asks for TensorBoard, which is not installed: pip install 'playbook[tensorboard]'"
+            ) from error
+        self.writer = SummaryWriter(str(path))
+
+    def start(self, header: dict[str, Any]) -> None:
+        self.writer.add_text("run", f"```json\n{json.dumps(header, indent=1)}\n```")
+
+    def step(self, record: dict[str, Any]) -> None:
+        for name, value in record.items():
+            if name != "step":
+                self.writer.add_scalar(name, value, record["step"])
+        self.writer.flush()
+
+    def close(self, outcome: str) -> None:
+        self.writer.add_text("outcome", outcome)
+        self.writer.close()
+
+
+def open_log(path: str | Path) -> Log:
+    """The log that the name asks for: ``*.jsonl`` / ``*.json``, ``*.csv``, or a folder for TensorBoard.
+
+    Raises ConfigError when it cannot be written.
+    """
+    path = Path(path)
+    if path.suffix in (".jsonl", ".json"):
+        return JsonLog(path)
+    if path.suffix == ".csv":
+        return CsvLog(path)
+    if path.suffix:
+        raise ConfigError(f"log is {str(path)!r}, but must end in .jsonl or .csv, or be a folder for TensorBoard")
+    return TensorBoardLog(path)
+
+
+def read_json_log(path: str | Path) -> list[dict[str, Any]]:
+    """The step records of a JSON log, whatever its outcome."""
+    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    return [record for record in map(json.loads, lines) if record["event"] == "step"]
+
+
+def _open(path: Path) -> TextIO:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("w", encoding="utf-8", newline="")
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ConfigError(f"log {str(path)!r} cannot be written ({reason}): give a path in a folder you own") from error
+
+
+class ManyLogs:
+    """Several logs as one."""
+
+    def __init__(self, logs: list[Log]):
+        self.logs = logs
+
+    def start(self, header: dict[str, Any]) -> None:
+        for log in self.logs:
+            log.start(header)
+
+    def step(self, record: dict[str, Any]) -> None:
+        for log in self.logs:
+            log.step(record)
+
+    def close(self, outcome: str) -> None:
+        for log in self.logs:
+            log.close(outcome)

@@ -1,0 +1,186 @@
+"""The trainer of the whole book: forward, backward, clip, step; the same loop on one device and on many."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from playbook.data import TokenBatches
+from playbook.errors import ConfigError
+from playbook.model.transformer import IGNORE, Transformer
+from playbook.training.config import TrainConfig
+from playbook.training.logs import Log
+from playbook.training.measure import synchronize
+from playbook.training.memory_timeline import peak_bytes
+from playbook.training.optimizer import make_optimizer, warmup_cosine
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One optimizer step. ``loss`` is the mean over all tokens of the global batch, in nats; ``grad_norm`` the global norm
+    before clipping; ``seconds`` includes data, forward, backward and update."""
+
+    step: int
+    loss: float
+    grad_norm: float
+    lr: float
+    seconds: float
+    tokens: int
+
+
+def accumulate_gradients(
+    model: Transformer,
+    inputs: Tensor,
+    targets: Tensor,
+    micro_batch: int,
+    *,
+    dtype: torch.dtype = torch.float32,
+    scaler: torch.amp.GradScaler | None = None,
+) -> Tensor:
+    """Add the gradient of the mean loss over all targets of (B, s) to ``.grad``, ``micro_batch`` rows at a time.
+
+    Each micro-batch's *sum* of losses is divided by the *global* number of tokens, so the pieces add up to the gradient
+    of the whole batch also when they hold different numbers of tokens. Returns the mean loss, a scalar. A last, smaller
+    micro-batch is fine. ``dtype`` is what the forward pass computes in (autocast, if it is not fp32). Raises ConfigError
+    when no target counts.
+    """
+    tokens = (targets != IGNORE).sum()
+    if tokens == 0:
+        raise ConfigError("targets hold no token that counts: every one of them is IGNORE")
+    total = torch.zeros((), device=inputs.device)
+    for x, y in zip(inputs.split(micro_batch), targets.split(micro_batch), strict=True):
+        with torch.autocast(inputs.device.type, dtype=dtype, enabled=dtype != torch.float32):
+            loss = model.loss(x, y)[0] / tokens
+        (scaler.scale(loss) if scaler else loss).backward()
+        total += loss.detach()
+    return total
+
+
+class Trainer:
+    """Trains a model on token batches as a TrainConfig says, one optimizer step at a time."""
+
+    def __init__(self, model: Transformer, batches: TokenBatches, config: TrainConfig):
+        self.model, self.batches, self.config = model, batches, config
+        self.device = next(model.parameters()).device
+        self.optimizer = make_optimizer(
+            model, lr=config.lr, betas=(config.beta1, config.beta2), weight_decay=config.weight_decay
+        )
+        # fp16 has 5 bits of exponent: small gradients vanish unless the loss is scaled up first.
+        self.scaler = torch.amp.GradScaler(self.device.type) if config.dtype == "float16" else None
+        self.peak_bytes = 0
+        self.step_count = 0
+
+    def step(self) -> StepResult:
+        """One global batch: gradients, clipping, update. Deterministic in (seed, step)."""
+        start = time.perf_counter()
+        step, config = self.step_count, self.config
+        lr = self._set_learning_rate(step)
+        inputs, targets = (t.to(self.device) for t in self.batches.batch(step))
+        torch.manual_seed((config.seed << 32) + step)  # dropout masks, too, depend on (seed, step) alone
+        with self._tracking(step):
+            self.optimizer.zero_grad(set_to_none=True)
+            loss = accumulate_gradients(
+                self.model, inputs, targets, config.micro, dtype=getattr(torch, config.dtype), scaler=self.scaler
+            )
+            norm = self._clip_and_update()
+        synchronize(self.device)
+        self.step_count += 1
+        seconds = time.perf_counter() - start
+        return StepResult(step, loss.item(), norm, lr, seconds, targets.numel())
+
+    def run(self, log: Log | None = None, progress: bool = False) -> list[StepResult]:
+        """All the steps of the config, logged as they happen.
+
+        A KeyboardInterrupt ends the run cleanly: the log says so, and the exception carries the results so far in its
+        ``results`` attribute.
+        """
+        results: list[StepResult] = []
+        outcome = "failed"
+        if log:
+            log.start({"config": asdict(self.config), "model": asdict(self.model.shape), "torch": torch.__version__})
+        try:
+            for result in self._progress() if progress else self:
+                results.append(result)
+                if log:
+                    log.step(asdict(result))
+            outcome = "finished"
+        except KeyboardInterrupt as interrupt:
+            outcome = "interrupted"
+            interrupt.results = results  # type: ignore[attr-defined]
+            raise
+        finally:
+            if log:
+                log.close(outcome)
+        return results
+
+    def __iter__(self) -> Iterator[StepResult]:
+        """Steps that remain."""
+        while self.step_count < self.config.steps:
+            yield self.step()
+
+    def _progress(self) -> Iterator[StepResult]:
+        from tqdm.auto import tqdm
+
+        with tqdm(total=self.config.steps, initial=self.step_count, unit="step", dynamic_ncols=True) as bar:
+            for result in self:
+                bar.set_postfix(loss=f"{result.loss:.3f}", tokens_s=f"{result.tokens / result.seconds:.0f}")
+                bar.update()
+                yield result
+
+    def _set_learning_rate(self, step: int) -> float:
+        c = self.config
+        assert c.min_lr is not None and c.warmup is not None
+        lr = warmup_cosine(step, peak=c.lr, minimum=c.min_lr, warmup=c.warmup, steps=c.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        return lr
+
+    def _clip_and_update(self) -> float:
+        if self.scaler:
+            self.scaler.unscale_(self.optimizer)
+        limit = self.config.grad_clip or float("inf")
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        if self.scaler:  # skips the update when a gradient overflowed, and lowers the scale
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.optimizer.step()
+        return norm.item()
+
+    @contextlib.contextmanager
+    def _tracking(self, step: int) -> Iterator[None]:
+        """Watch the peak: of every step on CUDA, where it is free; of the second alone elsewhere (the first has no
+        optimizer state yet, and every later one is like the second)."""
+        watch = self.device.type == "cuda" or step == min(1, self.config.steps - 1)
+        if not watch:
+            yield
+            return
+        with peak_bytes(self.model, self.optimizer) as peak:
+            yield
+        self.peak_bytes = max(self.peak_bytes, peak.bytes)
+
+
+def default_device() -> str:
+    """``cuda`` when there is one, else ``cpu``."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def make_trainer(shape: Any, corpus: Any, config: TrainConfig) -> Trainer:
+    """Model, batches and trainer from a shape (anything that ``shapes.load`` takes), a corpus and a config."""
+    from playbook.shapes import load
+
+    shape = load(shape)
+    if shape.vocab < corpus.vocab:
+        raise ConfigError(f"vocab is {shape.vocab}, but the text has tokens up to {corpus.vocab - 1}: it must be at least {corpus.vocab}")
+    if config.seq > shape.max_seq:
+        raise ConfigError(f"seq is {config.seq}, but this model has positions for at most max_seq={shape.max_seq} tokens")
+    device = config.device or default_device()
+    model = Transformer(shape, attention=config.attention, recompute=config.recompute, seed=config.seed, device=device)
+    batches = TokenBatches(corpus, config.global_batch, config.seq, config.seed)
+    return Trainer(model, batches, config)
