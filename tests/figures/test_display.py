@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 from xml.etree import ElementTree
 
 import matplotlib
@@ -44,7 +45,7 @@ def test_is_one_well_formed_figure_with_words():
 
 def test_same_figure_same_bytes_in_another_process():
     code = (
-        "import sys; sys.path.insert(0, 'tests/figures'); import conftest, test_display; "
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import conftest, test_display; "
         "sys.stdout.write(test_display.markup())"
     )
     there = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout

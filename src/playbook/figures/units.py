@@ -1,0 +1,119 @@
+"""Numbers as people read them: bytes in powers of two, counts in thousands, times from ns to hours.
+
+The ``format_*`` functions are plain Python; the ``*_axis`` functions set them on a matplotlib axis together
+with ticks at round values *of that unit* (512 MiB, 1 GiB, 1.5 GiB; never 0.93 GiB).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+BINARY = tuple((1024.0**power, unit) for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB")))
+DECIMAL = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "B"), (1e12, "T"))
+SECONDS = ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"))
+
+
+def _rounded(value: float, digits: int) -> str:
+    """About ``digits`` significant digits (whole numbers keep all theirs), no exponent, no trailing zeros."""
+    if value == 0:
+        return "0"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _scaled(value: float, units: tuple[tuple[float, str], ...], digits: int) -> tuple[str, str]:
+    """``value`` as digits and unit: the largest unit that leaves at least 1 *after rounding*.
+
+    Rounding comes first so that 1023.9 KiB, which would print as 1024 KiB, is written 1 MiB.
+    """
+    size, unit = units[0]
+    for (small, _), (large, name) in itertools.pairwise(units):
+        if float(_rounded(abs(value) / small, digits)) * small >= large:
+            size, unit = large, name
+    return _rounded(value / size, digits).replace("-", "−"), unit
+
+
+def format_bytes(size: float, digits: int = 3) -> str:
+    """``1536`` → ``1.5 KiB``: binary multiples, as memory is allocated."""
+    return " ".join(_scaled(size, BINARY, digits))
+
+
+def format_count(count: float, digits: int = 3) -> str:
+    """``1_300_000_000`` → ``1.3B``: parameters, tokens, operations."""
+    return "".join(_scaled(count, DECIMAL, digits))
+
+
+def format_tokens(tokens: float) -> str:
+    """Sequence lengths: ``4096`` → ``4k`` (multiples of 1024 are thousands to everybody in the field)."""
+    for size, suffix in ((1024**2, "M"), (1024, "k")):
+        if tokens >= size and tokens % size == 0:
+            return f"{int(tokens // size)}{suffix}"
+    return format_count(tokens) if tokens >= 10_000 else _rounded(tokens, 4)
+
+
+def format_seconds(seconds: float, digits: int = 3) -> str:
+    """``0.00312`` → ``3.12 ms``."""
+    return "0 s" if seconds == 0 else " ".join(_scaled(seconds, SECONDS, digits))
+
+
+def bytes_axis(axis: Any, label: str | None = None) -> None:
+    """Ticks of ``axis`` (``axes.yaxis`` or ``axes.xaxis``, values in bytes) at round binary sizes."""
+    from matplotlib.ticker import FuncFormatter
+
+    axis.set_major_locator(_round_in(BINARY))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: "0" if value == 0 else format_bytes(value)))
+    _label(axis, label)
+
+
+def seconds_axis(axis: Any, label: str | None = None) -> None:
+    """Ticks of ``axis`` (values in seconds) at round times of the unit that suits the range."""
+    from matplotlib.ticker import FuncFormatter
+
+    axis.set_major_locator(_round_in(SECONDS))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: "0" if value == 0 else format_seconds(value)))
+    _label(axis, label)
+
+
+def count_axis(axis: Any, label: str | None = None) -> None:
+    """Ticks of ``axis`` written 1k, 2M, 3B."""
+    from matplotlib.ticker import FuncFormatter
+
+    axis.set_major_formatter(FuncFormatter(lambda value, _: format_count(value)))
+    _label(axis, label)
+
+
+def tokens_axis(axis: Any, lengths: Any, label: str = "sequence length (tokens)") -> None:
+    """A logarithmic (base 2) axis with one tick per power of two that ``lengths`` span.
+
+    ``axis`` must be the x or y axis of axes that already hold their data. Long ranges skip every other power.
+    """
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    getattr(axis.axes, f"set_{axis.axis_name}scale")("log", base=2)
+    low, high = math.floor(math.log2(min(lengths))), math.ceil(math.log2(max(lengths)))
+    step = 1 if high - low <= 8 else 2
+    axis.set_major_locator(FixedLocator([2.0**p for p in range(low, high + 1, step)]))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: format_tokens(value)))
+    _label(axis, label)
+
+
+def _label(axis: Any, label: str | None) -> None:
+    if label:
+        axis.set_label_text(label)
+
+
+def _round_in(units: tuple[tuple[float, str], ...]) -> Any:
+    """A tick locator at round multiples of the largest unit that fits the range shown."""
+    from matplotlib.ticker import MaxNLocator
+
+    class RoundInUnit(MaxNLocator):
+        def tick_values(self, vmin: float, vmax: float) -> Any:
+            top = max(abs(vmin), abs(vmax))
+            unit = next((size for size, _ in reversed(units) if top >= size), units[0][0])
+            return [tick * unit for tick in super().tick_values(vmin / unit, vmax / unit)]
+
+    return RoundInUnit(nbins=6, steps=[1, 2, 2.5, 4, 5, 10])
