@@ -1,0 +1,1 @@
+"""What turns the chapters into the static site: formulas, source pages, page scripts, accessibility."""

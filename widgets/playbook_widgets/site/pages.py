@@ -1,0 +1,55 @@
+"""The last hand on every page: the scripts it needs and no others, and how long its chapter ran."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from docutils import nodes
+from myst_nb.sphinx_ import NbMetadataCollector
+from sphinx.application import Sphinx
+
+WIDGET = 'class="pb-widget'
+HEADER = "pb-runs-on"
+
+
+def choose_scripts(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Drop scripts that point at other hosts; add the widget runtime where the page has a widget."""
+    files = context.get("script_files") or []
+    files[:] = [file for file in files if not _is_thebe(file)]  # in place: Sphinx keeps the list object
+    app.add_js_file("pb/book.mjs", type="module")
+    if page == app.config.root_doc:
+        app.add_css_file("pb/landing.css", priority=820)
+    if WIDGET in (context.get("body") or ""):
+        app.add_css_file("pb/widgets.css", priority=820)
+        app.add_js_file("pb/host.mjs", type="module")
+
+
+def _is_thebe(file: Any) -> bool:
+    """Thebe runs cells on a remote server and names its address in every page; the book has no use for it."""
+    body = (getattr(file, "attributes", None) or {}).get("body") or ""
+    return "THEBE" in body or "sphinx-thebe" in str(getattr(file, "filename", file) or "")
+
+
+def fill_header(app: Sphinx, doctree: nodes.document, page: str) -> None:
+    """Add to a chapter's header box how long its cells took when this site was built."""
+    data = NbMetadataCollector.get_exec_data(app.env, page)
+    if not data or data["runtime"] is None:
+        return
+    measured = f" {format_seconds(data['runtime'])} on {os.cpu_count()} CPU cores, when this page was built"
+    for box in doctree.findall(nodes.container):
+        lists = list(box.findall(nodes.bullet_list)) if HEADER in box["classes"] else []
+        if lists:
+            term = nodes.strong("", "Measured")
+            lists[0] += nodes.list_item("", nodes.paragraph("", "", term, nodes.Text(measured)))
+
+
+def format_seconds(seconds: float) -> str:
+    """``8 s``, ``1 min 5 s``: whole seconds, never less than one."""
+    minutes, rest = divmod(max(1, round(seconds)), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("doctree-resolved", fill_header)
+    app.connect("html-page-context", choose_scripts, priority=900)

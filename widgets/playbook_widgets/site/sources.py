@@ -1,0 +1,88 @@
+"""One page of highlighted source per Python file, and the links of ``playbook.show`` that lead there."""
+
+from __future__ import annotations
+
+import ast
+import html
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+from sphinx.application import Sphinx
+from sphinx.util import logging
+
+LINK = re.compile(r'<a class="pb-source" href="[^"]*" data-file="([^"]*)" data-line="(\d+)">')
+TOPS = ("src", "widgets/playbook_widgets")
+
+logger = logging.getLogger(__name__)
+
+
+def source_files(root: Path) -> list[Path]:
+    """The Python files that get a page, relative to ``root``."""
+    found = (path for top in TOPS for path in (root / top).rglob("*.py"))
+    return sorted(path.relative_to(root) for path in found)
+
+
+def page_name(file: Path) -> str:
+    return "source/" + file.with_suffix("").as_posix()
+
+
+def link_sources(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Point every ``a.pb-source`` of a page at the site's own page of that file."""
+
+    def local(match: re.Match[str]) -> str:
+        file, line = match.groups()
+        if not Path(app.confdir, file).is_file():
+            logger.warning("show() links to %s, which is not in the project", file, location=page)
+        href = context["pathto"](page_name(Path(file))) + f"#L{line}"
+        return f'<a class="pb-source" href="{href}" data-file="{file}" data-line="{line}">'
+
+    if context.get("body"):
+        context["body"] = LINK.sub(local, context["body"])
+
+
+def source_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Sphinx pages ``(name, context, template)``: one per file, and the list of them all."""
+    root = Path(app.confdir)
+    shown = _chapters_by_file(app)
+    rows = []
+    for file in source_files(root):
+        text = (root / file).read_text(encoding="utf-8")
+        rows.append({"file": file.as_posix(), "page": page_name(file), "summary": _summary(text)})
+        context = {"title": file.as_posix(), "code": _lines(text), "shown": shown.get(file.as_posix(), [])}
+        yield page_name(file), context, "pb-source.html"
+    yield "source/index", {"title": "Source files", "rows": rows}, "pb-sources.html"
+
+
+def _lines(text: str) -> str:
+    """Highlighted lines, each a span with the id that links name: ``L12``."""
+    code = highlight(text, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True))
+    return "\n".join(
+        f'<span class="pb-line" id="L{number}">{line}</span>'
+        for number, line in enumerate(code.splitlines(), 1)
+    )
+
+
+def _summary(text: str) -> str:
+    """First line of the module's docstring."""
+    return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+
+
+def _chapters_by_file(app: Sphinx) -> dict[str, list[tuple[str, str]]]:
+    """File -> [(page, title)] of the chapters that show it, read from the pages just written."""
+    shown: dict[str, list[tuple[str, str]]] = {}
+    for page in sorted(app.env.found_docs):
+        path = Path(app.outdir, page + ".html")
+        written = path.read_text(encoding="utf-8") if path.exists() else ""
+        for file in sorted({html.unescape(name) for name, _ in LINK.findall(written)}):
+            shown.setdefault(file, []).append((page, app.env.titles[page].astext()))
+    return shown
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("html-page-context", link_sources)
+    app.connect("html-collect-pages", source_pages)

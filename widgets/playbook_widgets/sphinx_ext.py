@@ -1,0 +1,40 @@
+"""Sphinx extension of the book: what Jupyter Book does not do by itself.
+
+Formulas are rendered at build time, ``playbook.show`` links lead to pages of highlighted source, widget
+scripts load only where a widget is, and pages ask nothing of other hosts.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
+from sphinx.util.fileutil import copy_asset
+
+from playbook.figures import style
+
+from .site import katex, landing, pages, sources
+
+HERE = Path(__file__).parent
+STATIC = HERE / "static"
+
+
+def copy_static(app: Sphinx) -> None:
+    """Put the style sheets and widget modules where every page finds them: ``_static/pb/``."""
+    target = Path(app.outdir, "_static", "pb")
+    shutil.rmtree(target, ignore_errors=True)
+    copy_asset(STATIC, target)
+    (target / "palette.css").write_text(style.css_variables(), encoding="utf-8")
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.config.templates_path.append(str(HERE / "site" / "templates"))
+    app.connect("builder-inited", copy_static)
+    app.add_css_file("../vendor/fonts/fonts.css", priority=300)
+    app.add_css_file("pb/palette.css", priority=800)
+    app.add_css_file("pb/book.css", priority=810)
+    for part in (katex, landing, pages, sources):
+        part.setup(app)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,13 @@
+// A box whose content is wider than itself can be scrolled by keyboard only if it can take the focus.
+const BOXES = ".math, .pst-scrollable-table-container, .pb-figure, .pb-scroll, .cell_output > .output";
+
+function update() {
+  for (const box of document.querySelectorAll(BOXES)) {
+    if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+    else box.removeAttribute("tabindex");
+  }
+}
+
+update();
+addEventListener("resize", update);
+document.fonts?.ready.then(update);
