@@ -1,0 +1,54 @@
+"""Tables of settings that a user writes: inline JSON, TOML files, and the dataclasses built from them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from playbook._checks import unknown
+from playbook.errors import PlaybookError
+
+
+def read_json(text: str, what: str, error: type[PlaybookError]) -> Any:
+    """The value of inline JSON; raises ``error`` with the line and column of a mistake."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as problem:
+        where = f"line {problem.lineno} column {problem.colno}"
+        raise error(f"{what}'s inline JSON is not valid at {where}: {problem.msg}") from None
+
+
+def read_toml(path: Path, what: str, error: type[PlaybookError]) -> dict[str, Any]:
+    """The tables of a TOML file; raises ``error`` with the file and the line of a mistake."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise error(f"cannot read {what} file {str(path)!r}: {problem.strerror}") from None
+    except UnicodeDecodeError:
+        raise error(f"{what} file {str(path)!r} is not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as problem:
+        raise error(f"{what} file {str(path)!r} is not valid TOML: {problem}") from None
+
+
+def check_keys(given: Mapping[str, Any], kind: type, what: str, error: type[PlaybookError]) -> None:
+    """Raise for keys that the dataclass ``kind`` does not have."""
+    names = [f.name for f in dataclasses.fields(kind)]
+    for key in given:
+        if key not in names:
+            raise error(unknown(f"field of {what}", str(key), names))
+
+
+def check_table(table: Any, kind: type, what: str, error: type[PlaybookError]) -> None:
+    """Raise unless ``table`` is a mapping with all the fields that ``kind`` needs and no other."""
+    if not isinstance(table, Mapping):
+        raise error(f"{what} must be a table of sizes, got {table!r}")
+    check_keys(table, kind, what, error)
+    missing = [
+        f.name for f in dataclasses.fields(kind) if f.default is dataclasses.MISSING and f.name not in table
+    ]
+    if missing:
+        raise error(f"{what} needs {', '.join(missing)}")

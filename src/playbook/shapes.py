@@ -1,0 +1,300 @@
+"""What a model is made of: its sizes, and how many parameters they come to.
+
+One description, :class:`ModelShape`, serves the model that runs, the planner that predicts and the command
+line. It covers the GPT-2 block and the Llama block, grouped-query attention, mixtures of experts (Mixtral,
+Qwen 3, DeepSeek) and DeepSeek's latent attention. Standard library only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from playbook._checks import check_fields, unknown
+from playbook._tables import check_keys, check_table, read_json, read_toml
+from playbook.errors import ShapeError
+from playbook.presets import PUBLISHED, SIZES, Published  # noqa: F401  (re-exported)
+
+
+@dataclass(frozen=True)
+class MoE:
+    """A mixture of experts in place of the MLP.
+
+    Each token is sent to ``top_k`` of ``experts`` MLPs of width ``ffn``. ``shared_experts`` see every
+    token. The first ``dense_layers`` blocks keep an ordinary MLP (DeepSeek-V3: 3).
+    """
+
+    experts: int
+    top_k: int
+    ffn: int
+    shared_experts: int = field(default=0, metadata={"least": 0})
+    dense_layers: int = field(default=0, metadata={"least": 0})
+
+    def __post_init__(self) -> None:
+        check_fields(self, ShapeError, "moe.")
+        if self.top_k > self.experts:
+            raise ShapeError(f"moe.top_k must be at most moe.experts = {self.experts}, got {self.top_k}")
+
+
+@dataclass(frozen=True)
+class MLA:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1).
+
+    Keys and values come from one latent vector. ``kv_rank`` is its width, ``q_rank`` that of the queries'
+    (None: queries are not compressed). A head's query and key have ``nope_dim`` dims without position and
+    ``rope_dim`` rotary ones, its value ``value_dim``.
+    """
+
+    q_rank: int | None
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+
+    def __post_init__(self) -> None:
+        check_fields(self, ShapeError, "mla.")
+        if self.rope_dim % 2:
+            raise ShapeError(f"mla.rope_dim must be even (rotary dims turn in pairs), got {self.rope_dim}")
+
+
+def _nested(key: str, kind: type[MoE] | type[MLA], value: Any) -> MoE | MLA | None:
+    """``value`` as a :class:`MoE` or :class:`MLA`: built, if it is a table."""
+    if value is None or isinstance(value, kind):
+        return value
+    check_table(value, kind, key, ShapeError)
+    return kind(**value)
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The sizes of a decoder-only transformer.
+
+    Fields left at None are filled in: ``kv_heads = heads``, ``head_dim = hidden // heads``, ``ffn = 4 *
+    hidden``, ``qkv_bias = bias``. Raises :class:`ShapeError` for sizes from which no model can be built.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    vocab: int
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    ffn: int | None = None
+    gated: bool = False
+    activation: str = field(default="gelu", metadata={"choices": ("gelu", "relu", "silu")})
+    norm: str = field(default="layernorm", metadata={"choices": ("layernorm", "rmsnorm")})
+    positions: str = field(default="learned", metadata={"choices": ("learned", "rotary", "none")})
+    max_seq: int = 1024
+    bias: bool = True
+    qkv_bias: bool | None = None
+    qk_norm: bool = False
+    tied: bool = True
+    dropout: float = field(default=0.0, metadata={"least": 0.0})
+    norm_eps: float = field(default=1e-5, metadata={"least": 0.0})
+    rope_theta: float = field(default=10000.0, metadata={"least": 1.0})
+    moe: MoE | None = None
+    mla: MLA | None = None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        for key, kind in (("moe", MoE), ("mla", MLA)):
+            object.__setattr__(self, key, _nested(key, kind, getattr(self, key)))
+        check_fields(self, ShapeError)
+        for key, value in self._filled_in().items():
+            if getattr(self, key) is None:
+                object.__setattr__(self, key, value)
+        self._check()
+
+    def _filled_in(self) -> dict[str, int | bool]:
+        """What the optional fields become when they are left out."""
+        head_dim = self.mla.nope_dim + self.mla.rope_dim if self.mla else self.hidden // self.heads
+        if self.head_dim is None and not self.mla and self.hidden % self.heads:
+            raise ShapeError(
+                f"hidden must be a multiple of heads = {self.heads} where no head_dim is given, "
+                f"got {self.hidden}"
+            )
+        return {"kv_heads": self.heads, "head_dim": head_dim, "ffn": 4 * self.hidden, "qkv_bias": self.bias}
+
+    def _check(self) -> None:
+        if self.heads % self.n_kv_heads:
+            raise ShapeError(f"kv_heads must divide heads = {self.heads}, got {self.kv_heads}")
+        if self.positions == "rotary" and not self.mla and self.qk_dim % 2:
+            raise ShapeError(f"head_dim must be even for rotary positions, got {self.head_dim}")
+        if self.dropout >= 1:
+            raise ShapeError(f"dropout must be at least 0 and below 1, got {self.dropout}")
+        if self.moe and self.moe.dense_layers > self.layers:
+            raise ShapeError(
+                f"moe.dense_layers must be at most layers = {self.layers}, got {self.moe.dense_layers}"
+            )
+        if self.mla and (self.qkv_bias or self.qk_norm or self.kv_heads != self.heads):
+            raise ShapeError(
+                "mla goes with qkv_bias = false, qk_norm = false and no kv_heads, got one of them set"
+            )
+
+    @property
+    def n_kv_heads(self) -> int:
+        """Key and value heads."""
+        return self.kv_heads or self.heads
+
+    @property
+    def qk_dim(self) -> int:
+        """Width of one head's query and key."""
+        return self.head_dim or 0
+
+    @property
+    def v_dim(self) -> int:
+        """Width of one head's value."""
+        return self.mla.value_dim if self.mla else self.qk_dim
+
+    @property
+    def ffn_dim(self) -> int:
+        """Inner width of the dense MLP."""
+        return self.ffn or 0
+
+    def is_moe(self, layer: int) -> bool:
+        """Whether block ``layer`` (from 0) holds experts instead of one MLP."""
+        return self.moe is not None and layer >= self.moe.dense_layers
+
+    def replace(self, **changes: Any) -> ModelShape:
+        """A copy with some fields changed. Fields that had their filled-in value are filled in again.
+
+        ``replace(hidden=512)`` therefore also halves ``head_dim`` and ``ffn`` of a shape of hidden 1024
+        that never named them. Raises :class:`ShapeError` for an unknown field.
+        """
+        check_keys(changes, ModelShape, "a model shape", ShapeError)
+        again = {key: None for key, value in self._filled_in().items() if getattr(self, key) == value}
+        return dataclasses.replace(self, **{**again, **changes})
+
+    def layer_parameters(self, layer: int) -> dict[str, int]:
+        """Parameters of block ``layer`` (from 0) by part: attention, mlp, router if any, norms."""
+        if not 0 <= layer < self.layers:
+            raise ShapeError(f"layer must be from 0 to {self.layers - 1}, got {layer}")
+        parts = {"attention": self._attention_parameters(), "mlp": self._mlp_parameters(self.ffn_dim)}
+        if self.moe and self.is_moe(layer):
+            experts = self.moe.experts + self.moe.shared_experts
+            parts["mlp"] = experts * self._mlp_parameters(self.moe.ffn)
+            parts["router"] = self.hidden * self.moe.experts
+        parts["norms"] = 2 * self._norm_parameters(self.hidden) + self._inner_norm_parameters()
+        return parts
+
+    def parameters(self) -> dict[str, int]:
+        """Parameters by part, summed over the layers; only parts that exist. A tied head counts nothing."""
+        parts = {"embedding": self.vocab * self.hidden}
+        if self.positions == "learned":
+            parts["positions"] = self.max_seq * self.hidden
+        for layer in range(self.layers):
+            for part, count in self.layer_parameters(layer).items():
+                parts[part] = parts.get(part, 0) + count
+        parts["final norm"] = self._norm_parameters(self.hidden)
+        if not self.tied:
+            parts["head"] = self.vocab * self.hidden
+        return parts
+
+    @property
+    def num_parameters(self) -> int:
+        """All parameters, what ``sum(p.numel() for p in model.parameters())`` counts."""
+        return sum(self.parameters().values())
+
+    @property
+    def active_parameters(self) -> int:
+        """What one token meets: all but the experts it is not sent to. The embedding counts in full."""
+        if not self.moe:
+            return self.num_parameters
+        idle = (self.moe.experts - self.moe.top_k) * self._mlp_parameters(self.moe.ffn)
+        return self.num_parameters - idle * (self.layers - self.moe.dense_layers)
+
+    def _attention_parameters(self) -> int:
+        h, out = self.hidden, self.heads * self.v_dim
+        output = out * h + (h if self.bias else 0)
+        if self.mla:
+            return self._latent_parameters(self.mla) + output
+        qkv = self.heads * self.qk_dim + 2 * self.n_kv_heads * self.qk_dim
+        return h * qkv + (qkv if self.qkv_bias else 0) + output
+
+    def _latent_parameters(self, mla: MLA) -> int:
+        """Down- and up-projections of the queries and of the shared key-value latent."""
+        queries = self.heads * self.qk_dim
+        query = mla.q_rank * (self.hidden + queries) if mla.q_rank else self.hidden * queries
+        down = self.hidden * (mla.kv_rank + mla.rope_dim)
+        return query + down + mla.kv_rank * self.heads * (mla.nope_dim + mla.value_dim)
+
+    def _mlp_parameters(self, ffn: int) -> int:
+        weights = (3 if self.gated else 2) * self.hidden * ffn
+        biases = (2 if self.gated else 1) * ffn + self.hidden
+        return weights + (biases if self.bias else 0)
+
+    def _norm_parameters(self, width: int) -> int:
+        return width * (2 if self.norm == "layernorm" and self.bias else 1)
+
+    def _inner_norm_parameters(self) -> int:
+        """Norms inside attention: on each head's query and key (Qwen 3), or on the latents (DeepSeek)."""
+        if self.mla:
+            return (self.mla.q_rank or 0) + self.mla.kv_rank
+        return 2 * self.qk_dim if self.qk_norm else 0
+
+
+def classical_parameters(shape: ModelShape) -> int:
+    """The textbook count of a GPT: N = h·v + L·(12h² + 13h) + 2h, with h hidden, v vocabulary, L layers.
+
+    It equals the breakdown for full multi-head attention, an MLP of width 4h, biases everywhere, LayerNorm,
+    a tied head and no learned positions. Per block: 4h² + 4h attention, 8h² + 5h MLP, 4h for two
+    LayerNorms.
+    """
+    h = shape.hidden
+    return h * shape.vocab + shape.layers * (12 * h**2 + 13 * h) + 2 * h
+
+
+def llama_parameters(shape: ModelShape) -> int:
+    """The Llama counterpart: N = 2·h·v + L·(2·h·(h + h_kv) + 3·h·f + 2h) + h.
+
+    A tied head counts h·v once. h_kv = kv_heads · head_dim is the width of grouped keys and values, f the
+    MLP's: gated, so three matrices. RMSNorm has h weights and nothing has a bias. With h_kv = h and f =
+    8h/3 a block is 12h² + 2h again.
+    """
+    h, grouped = shape.hidden, shape.n_kv_heads * shape.qk_dim
+    block = 2 * h * (h + grouped) + 3 * h * shape.ffn_dim + 2 * h
+    return (1 if shape.tied else 2) * h * shape.vocab + shape.layers * block + h
+
+
+PRESETS: dict[str, ModelShape] = {name: ModelShape(name=name, **sizes) for name, sizes in SIZES.items()}
+
+
+def load(spec: ModelShape | Mapping[str, Any] | str | Path) -> ModelShape:
+    """A shape from a preset's name, the path of a TOML file, inline JSON text, a mapping, or a shape itself.
+
+    A TOML file holds the fields at its top or in a table ``[model]``. Raises :class:`ShapeError` in one
+    sentence.
+    """
+    if isinstance(spec, ModelShape):
+        return spec
+    if isinstance(spec, Mapping):
+        return _from_table(spec)
+    if isinstance(spec, Path):
+        return _from_toml(spec)
+    if not isinstance(spec, str):
+        raise ShapeError(f"a model is a preset name, a TOML file or inline JSON, got {spec!r}")
+    text = spec.strip()
+    if text.startswith("{"):
+        return _from_table(read_json(text, "the model", ShapeError))
+    if text.lower() in PRESETS:
+        return PRESETS[text.lower()]
+    if text.endswith(".toml") or "/" in text:
+        return _from_toml(Path(text))
+    raise ShapeError(unknown("model", text, PRESETS) + " (or give a .toml file or inline JSON)")
+
+
+def _from_toml(path: Path) -> ModelShape:
+    document = read_toml(path, "the model", ShapeError)
+    table = document["model"] if set(document) == {"model"} else document
+    try:
+        return _from_table({"name": path.stem, **table} if isinstance(table, dict) else table)
+    except ShapeError as error:
+        raise ShapeError(f"{path}: {error}") from None
+
+
+def _from_table(sizes: Any) -> ModelShape:
+    check_table(sizes, ModelShape, "a model shape", ShapeError)
+    return ModelShape(**sizes)
