@@ -1,0 +1,216 @@
+"""Accelerators and clusters, from their datasheets.
+
+Memory is the datasheet's, in decimal gigabytes: 80e9 bytes for "80 GB", though drivers report some 5% more.
+A plan that fits in it leaves that difference to the CUDA context, NCCL's buffers and fragmentation. Peaks
+are dense (no structured sparsity), bandwidths bytes per second in one direction. Standard library only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from playbook._checks import check_fields, check_int, check_positive, unknown
+from playbook.errors import ConfigError
+
+GB = 10**9
+TERA = 1e12
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """One GPU: memory in bytes, peak FLOP/s by dtype, bandwidths in bytes/s.
+
+    ``memory_bandwidth`` is that of the device memory, ``link_bandwidth`` all that the GPU can send to the
+    others of its node at once (NVLink, Infinity Fabric or PCIe, one direction).
+    """
+
+    name: str
+    memory_bytes: int
+    peak_flops: dict[str, float] = field(hash=False)
+    memory_bandwidth: float
+    link_bandwidth: float
+    source: str
+
+    def __post_init__(self) -> None:
+        check_fields(self, ConfigError)
+        for label in ("memory_bandwidth", "link_bandwidth"):
+            check_positive(label, getattr(self, label), ConfigError)
+        for dtype, peak in self.peak_flops.items():
+            check_positive(f"peak_flops[{dtype}]", peak, ConfigError)
+
+    def peak(self, dtype: str = "bf16") -> float:
+        """Peak dense FLOP/s in ``dtype``: bf16, fp16, tf32, fp32, fp8 or fp4, or torch's names of them.
+
+        Raises :class:`ConfigError` where the accelerator has no such unit.
+        """
+        short = _DTYPES.get(dtype.removeprefix("torch."), dtype)
+        if short not in self.peak_flops:
+            raise ConfigError(
+                f"dtype must be one of {', '.join(self.peak_flops)} on {self.name}, got {dtype!r}"
+            )
+        return self.peak_flops[short]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Nodes of equal GPUs. Bandwidths are per GPU, one direction, in bytes/s; latencies per hop, in seconds.
+
+    ``gpus`` is how many there are in all; None leaves that open.
+    """
+
+    name: str
+    accelerator: Accelerator
+    gpus_per_node: int
+    intra_bandwidth: float
+    intra_latency: float
+    inter_bandwidth: float
+    inter_latency: float
+    gpus: int | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, ConfigError)
+        for label in ("intra_bandwidth", "intra_latency", "inter_bandwidth", "inter_latency"):
+            check_positive(label, getattr(self, label), ConfigError)
+
+    def with_gpus(self, gpus: int) -> Cluster:
+        """This cluster with ``gpus`` GPUs: part of one node, or whole nodes, else :class:`ConfigError`."""
+        check_int("gpus", gpus, ConfigError)
+        if gpus > self.gpus_per_node and gpus % self.gpus_per_node:
+            raise ConfigError(
+                f"gpus must be a multiple of the {self.gpus_per_node} of a node of {self.name}, got {gpus}"
+            )
+        return dataclasses.replace(self, gpus=gpus)
+
+    def bandwidth(self, ranks: int) -> float:
+        """Bytes/s from one of ``ranks`` neighbouring GPUs to the next: the network's if they span nodes."""
+        return self.intra_bandwidth if ranks <= self.gpus_per_node else self.inter_bandwidth
+
+    def latency(self, ranks: int) -> float:
+        """Seconds per hop between ``ranks`` neighbouring GPUs: the network's if they span nodes."""
+        return self.intra_latency if ranks <= self.gpus_per_node else self.inter_latency
+
+
+_DTYPES = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float32": "fp32",
+    "float": "fp32",
+    "float8_e4m3fn": "fp8",
+    "float8_e5m2": "fp8",
+}
+
+
+def _peaks(**teraflops: float) -> dict[str, float]:
+    return {dtype: value * TERA for dtype, value in teraflops.items()}
+
+
+_HOPPER = _peaks(bf16=989, fp16=989, tf32=494, fp32=67, fp8=1979)
+_AMPERE = _peaks(bf16=312, fp16=312, tf32=156, fp32=19.5)
+
+ACCELERATORS: dict[str, Accelerator] = {
+    gpu.name: gpu
+    for gpu in (
+        Accelerator(
+            "a100-40", 40 * GB, _AMPERE, 1.555e12, 300e9, "NVIDIA A100 datasheet, SXM4 40 GB; NVLink 3"
+        ),
+        Accelerator(
+            "a100-80", 80 * GB, _AMPERE, 2.039e12, 300e9, "NVIDIA A100 datasheet, SXM4 80 GB; NVLink 3"
+        ),
+        Accelerator("h100", 80 * GB, _HOPPER, 3.35e12, 450e9, "NVIDIA H100 datasheet, SXM5; NVLink 4"),
+        Accelerator("h200", 141 * GB, _HOPPER, 4.8e12, 450e9, "NVIDIA H200 datasheet, SXM; NVLink 4"),
+        Accelerator(
+            "b200",
+            180 * GB,
+            _peaks(bf16=2250, fp16=2250, tf32=1100, fp32=75, fp8=4500, fp4=9000),
+            7.7e12,
+            900e9,
+            "NVIDIA HGX B200 datasheet, an eighth of the board's 1.44 TB, 62 TB/s and peaks; NVLink 5",
+        ),
+        Accelerator(
+            "gb200",
+            186 * GB,
+            _peaks(bf16=2500, fp16=2500, tf32=1250, fp32=80, fp8=5000, fp4=10000),
+            8e12,
+            900e9,
+            "NVIDIA GB200 NVL72 datasheet, a 72nd of the rack; NVLink 5",
+        ),
+        Accelerator(
+            "mi300x",
+            192 * GB,
+            _peaks(bf16=1307.4, fp16=1307.4, tf32=653.7, fp32=163.4, fp8=2614.9),
+            5.3e12,
+            448e9,
+            "AMD Instinct MI300X datasheet; seven Infinity Fabric links of 64 GB/s each way",
+        ),
+        Accelerator(
+            "rtx4090",
+            24 * GB,
+            _peaks(bf16=165.2, fp16=165.2, tf32=82.6, fp32=82.6, fp8=330.3),
+            1.008e12,
+            31.5e9,
+            "NVIDIA Ada whitepaper, tensor cores with fp32 accumulation; PCIe 4.0 x16, no NVLink",
+        ),
+        Accelerator(
+            "cpu",
+            16 * GB,
+            _peaks(fp32=0.16),
+            20e9,
+            10e9,
+            "nominal, no datasheet: 2 cores at 2.5 GHz with two 8-wide fp32 FMA units; measure your own",
+        ),
+    )
+}
+
+# Seconds per hop that NCCL's own tuner assumes for a ring with the Simple protocol (src/graph/tuning.cc,
+# hwLat).
+NVLINK_LATENCY = 3.4e-6
+NETWORK_LATENCY = 14e-6
+
+
+def _cluster(name: str, gpu: str, gpus_per_node: int, inter_bandwidth: float) -> Cluster:
+    accelerator = ACCELERATORS[gpu]
+    link = accelerator.link_bandwidth
+    return Cluster(name, accelerator, gpus_per_node, link, NVLINK_LATENCY, inter_bandwidth, NETWORK_LATENCY)
+
+
+# One network adapter per GPU: 200 Gb/s beside an A100 (DGX A100), 400 Gb/s beside the later ones.
+CLUSTERS: dict[str, Cluster] = {
+    cluster.name: cluster
+    for cluster in (
+        _cluster("a100-8", "a100-80", 8, 25e9),
+        _cluster("a100-40-8", "a100-40", 8, 25e9),
+        _cluster("h100-8", "h100", 8, 50e9),
+        _cluster("h200-8", "h200", 8, 50e9),
+        _cluster("b200-8", "b200", 8, 50e9),
+        _cluster("gb200-72", "gb200", 72, 50e9),
+        _cluster("mi300x-8", "mi300x", 8, 50e9),
+    )
+}
+
+
+def load(name: str | Cluster, gpus: int | None = None) -> Cluster:
+    """The cluster called ``name``, with ``gpus`` GPUs if given.
+
+    Raises :class:`ConfigError` for an unknown name, and for an accelerator's: that is
+    :func:`load_accelerator`.
+    """
+    if isinstance(name, str):
+        if name in ACCELERATORS:
+            of_it = [c.name for c in CLUSTERS.values() if c.accelerator.name == name]
+            hint = f"a cluster of it is {of_it[0]}" if of_it else f"clusters are {', '.join(CLUSTERS)}"
+            raise ConfigError(f"cluster {name!r} is a single accelerator; {hint}")
+        if name not in CLUSTERS:
+            raise ConfigError(unknown("cluster", name, CLUSTERS))
+        name = CLUSTERS[name]
+    return name if gpus is None else name.with_gpus(gpus)
+
+
+def load_accelerator(name: str | Accelerator) -> Accelerator:
+    """The accelerator called ``name``; raises :class:`ConfigError` for an unknown one."""
+    if isinstance(name, Accelerator):
+        return name
+    if name not in ACCELERATORS:
+        raise ConfigError(unknown("accelerator", name, ACCELERATORS))
+    return ACCELERATORS[name]
