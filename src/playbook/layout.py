@@ -1,0 +1,244 @@
+"""How a training run is spread over ranks: the sizes of the parallel axes and what belongs to a step.
+
+The ranks of a layout form a grid. Its fastest axis is ``tp`` (the ranks that talk most sit next to each
+other, inside one node), then ``cp``, then ``dp``; ``pp`` is the slowest. ``ep`` is no axis of its own:
+expert groups are cut out of the ``dp`` × ``cp`` ranks. Standard library only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from playbook._checks import check_fields, check_int, unknown
+from playbook.errors import LayoutError
+
+if TYPE_CHECKING:
+    from playbook.hardware import Cluster
+    from playbook.shapes import ModelShape
+
+#: Axes of the grid of ranks, the fastest first.
+AXES = ("tp", "cp", "dp", "pp")
+#: When a layer's activations are computed a second time in the backward pass.
+RECOMPUTE = ("none", "selective", "full")
+#: Pipeline schedules by name.
+SCHEDULES = ("afab", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipev")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes of the parallel axes, and how a step runs on them. The default is one device.
+
+    ``dp`` data, ``tp`` tensor, ``pp`` pipeline, ``cp`` context and ``ep`` expert parallelism; ``vpp`` model
+    chunks per pipeline rank; ``sp`` splits the sequence between tensor-parallel regions; ``zero`` is the
+    ZeRO stage; ``micro_batch`` samples per forward pass and ``grad_acc`` of them per step on each
+    data-parallel rank. Raises :class:`LayoutError` for values that no model and no machine could make
+    right.
+    """
+
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    vpp: int = 1
+    sp: bool = False
+    zero: int = field(default=0, metadata={"least": 0})
+    recompute: str = field(default="none", metadata={"choices": RECOMPUTE})
+    schedule: str = field(default="1f1b", metadata={"choices": SCHEDULES})
+    micro_batch: int = 1
+    grad_acc: int = 1
+
+    def __post_init__(self) -> None:
+        check_fields(self, LayoutError)
+        if self.zero > 3:
+            raise LayoutError(f"zero must be 0, 1, 2 or 3, got {self.zero}")
+        if (self.dp * self.cp) % self.ep:
+            raise LayoutError(f"ep must divide dp * cp = {self.dp * self.cp}, got {self.ep}")
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks: dp · cp · tp · pp. Expert parallelism adds none."""
+        return self.dp * self.cp * self.tp * self.pp
+
+    @property
+    def global_batch(self) -> int:
+        """Samples per optimizer step: micro_batch · grad_acc · dp."""
+        return self.micro_batch * self.grad_acc * self.dp
+
+    @classmethod
+    def parse(cls, text: str) -> Layout:
+        """The layout written as ``"dp=2,tp=2,pp=2,zero=1,sp"``; an empty text is one device.
+
+        A bool may stand alone (``sp``) or with ``=true``/``=false``. Raises :class:`LayoutError` for an
+        unknown or repeated field and for a value of the wrong kind.
+        """
+        values: dict[str, Any] = {}
+        for part in filter(None, (part.strip() for part in text.split(","))):
+            key, equals, value = (piece.strip() for piece in part.partition("="))
+            if key not in _KINDS:
+                raise LayoutError(unknown("layout field", key, _KINDS))
+            if key in values:
+                raise LayoutError(f"{key} is given twice in the layout {text!r}")
+            values[key] = _value(key, value if equals else None)
+        return cls(**values)
+
+    def __str__(self) -> str:
+        """What :meth:`parse` reads back: the fields that differ from one device, ``""`` if none does."""
+        default, parts = Layout(), []
+        for key in _KINDS:
+            value = getattr(self, key)
+            if value != getattr(default, key):
+                parts.append(key if value is True else f"{key}={value}")
+        return ",".join(parts)
+
+    def replace(self, **changes: Any) -> Layout:
+        """A copy with some fields changed; raises :class:`LayoutError` for an unknown one."""
+        for key in changes:
+            if key not in _KINDS:
+                raise LayoutError(unknown("layout field", key, _KINDS))
+        return dataclasses.replace(self, **changes)
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Where ``rank`` sits: its index on each axis of :data:`AXES`. The inverse of :meth:`rank`."""
+        check_int("rank", rank, LayoutError, least=0)
+        if rank >= self.world_size:
+            raise LayoutError(f"rank must be below the layout's {self.world_size} ranks, got {rank}")
+        place = {}
+        for axis in AXES:
+            rank, place[axis] = divmod(rank, getattr(self, axis))
+        return place
+
+    def rank(self, *, tp: int = 0, cp: int = 0, dp: int = 0, pp: int = 0) -> int:
+        """The rank at these coordinates: tp + TP · (cp + CP · (dp + DP · pp))."""
+        rank, place = 0, {"tp": tp, "cp": cp, "dp": dp, "pp": pp}
+        for axis in reversed(AXES):
+            size = getattr(self, axis)
+            if check_int(axis, place[axis], LayoutError, least=0) >= size:
+                raise LayoutError(f"{axis} must be below the layout's {axis} = {size}, got {place[axis]}")
+            rank = rank * size + place[axis]
+        return rank
+
+    def groups(self, *axes: str) -> list[tuple[int, ...]]:
+        """The groups of ranks that differ along ``axes`` alone; every rank is in exactly one of them.
+
+        ``groups("tp")`` are the tensor-parallel groups, ``groups("dp", "cp")`` the ranks that hold the same
+        weights. ``groups("ep")`` share one set of experts: neighbours in a dp × cp group. ``groups("edp")``
+        hold copies of the same experts. Raises :class:`LayoutError` for an unknown axis.
+        """
+        if axes in (("ep",), ("edp",)):
+            return self._expert_groups(axes[0])
+        for axis in axes or ("",):
+            if axis not in AXES:
+                raise LayoutError(unknown("axis", axis, (*AXES, "ep", "edp")))
+        fixed = [axis for axis in AXES if axis not in axes]
+        return [
+            tuple(sorted(self.rank(**there, **here) for here in self._places(axes)))
+            for there in self._places(fixed)
+        ]
+
+    def _places(self, axes: list[str] | tuple[str, ...]) -> list[dict[str, int]]:
+        """Every combination of indices along ``axes``, the fastest axis first to change."""
+        order = [axis for axis in reversed(AXES) if axis in axes]
+        ranges = (range(getattr(self, axis)) for axis in order)
+        return [dict(zip(order, indices, strict=True)) for indices in itertools.product(*ranges)]
+
+    def _expert_groups(self, axis: str) -> list[tuple[int, ...]]:
+        groups = []
+        for ranks in self.groups("dp", "cp"):
+            if axis == "ep":
+                groups += [ranks[start : start + self.ep] for start in range(0, len(ranks), self.ep)]
+            else:
+                groups += [ranks[start :: self.ep] for start in range(self.ep)]
+        return groups
+
+    def check(self, shape: ModelShape, cluster: Cluster | None = None, seq: int | None = None) -> None:
+        """Raise one :class:`LayoutError` if this layout cannot train ``shape``.
+
+        ``cluster`` limits the ranks if it has a number of GPUs; ``seq`` are tokens per sample. The sentence
+        names the field, its value and what would be valid.
+        """
+        self._check_axes()
+        self._check_tensor(shape)
+        self._check_pipeline(shape)
+        self._check_experts(shape)
+        if seq is not None:
+            self._check_sequence(shape, seq)
+        if cluster is not None and cluster.gpus is not None and self.world_size > cluster.gpus:
+            raise LayoutError(
+                f"dp * cp * tp * pp must be at most the {cluster.gpus} GPUs of {cluster.name}, "
+                f"got {self.world_size}"
+            )
+
+    def _check_axes(self) -> None:
+        if self.sp and self.tp == 1:
+            raise LayoutError(
+                "sp splits the sequence over tensor-parallel ranks: it needs tp above 1, got tp = 1"
+            )
+        if self.vpp > 1 and self.pp == 1:
+            raise LayoutError(
+                f"vpp must be 1 where pp = 1 (there is no pipeline to interleave), got {self.vpp}"
+            )
+
+    def _check_tensor(self, shape: ModelShape) -> None:
+        """Each tensor-parallel rank needs whole heads and an equal share of the MLP."""
+        _divides("tp", self.tp, "heads", shape.heads)
+        # Beyond one kv head per rank, ranks hold copies: whole copies only.
+        kv_heads = shape.n_kv_heads
+        if kv_heads % self.tp and self.tp % kv_heads:
+            raise LayoutError(f"tp must divide kv_heads = {kv_heads} or be a multiple of it, got {self.tp}")
+        if shape.moe is None or shape.moe.dense_layers:
+            _divides("tp", self.tp, "ffn", shape.ffn_dim)
+        if shape.moe is not None:
+            _divides("tp", self.tp, "moe.ffn", shape.moe.ffn)
+
+    def _check_pipeline(self, shape: ModelShape) -> None:
+        stages = self.pp * self.vpp
+        if stages > shape.layers:
+            raise LayoutError(f"pp * vpp must be at most layers = {shape.layers}, got {stages}")
+
+    def _check_experts(self, shape: ModelShape) -> None:
+        if self.ep == 1:
+            return
+        if shape.moe is None:
+            raise LayoutError(f"ep must be 1 for a model without experts, got {self.ep}")
+        _divides("ep", self.ep, "moe.experts", shape.moe.experts)
+
+    def _check_sequence(self, shape: ModelShape, seq: int) -> None:
+        check_int("seq", seq, LayoutError)
+        if shape.positions == "learned" and seq > shape.max_seq:
+            raise LayoutError(f"seq must be at most the model's {shape.max_seq} learned positions, got {seq}")
+        _divides("cp", self.cp, "seq", seq)
+        if self.sp:
+            _divides("tp", self.tp, "seq / cp (for sp)", seq // self.cp)
+
+
+_KINDS = {f.name: str(f.type) for f in dataclasses.fields(Layout)}
+
+
+def _divides(field_name: str, value: int, what: str, whole: int) -> None:
+    if whole % value:
+        divisors = [str(d) for d in range(1, whole + 1) if whole % d == 0]
+        valid = ", ".join(divisors[:8]) + (", …" if divisors[8:] else "")
+        raise LayoutError(f"{field_name} must divide {what} = {whole} ({valid}), got {value}")
+
+
+def _value(key: str, text: str | None) -> int | bool | str:
+    """The value of one ``key=text`` of a layout; ``text`` is None where the key stands alone."""
+    kind = _KINDS[key]
+    if kind == "bool":
+        truths = {None: True, "true": True, "1": True, "false": False, "0": False}
+        known = text.lower() if text else text
+        if known not in truths:
+            raise LayoutError(f"{key} must stand alone or be true or false, got {text!r}")
+        return truths[known]
+    if not text:
+        raise LayoutError(f"{key} needs a value, such as {key}={getattr(Layout, key)}")
+    if kind == "str":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise LayoutError(f"{key} must be an integer, got {text!r}") from None
