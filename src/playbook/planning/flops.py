@@ -1,0 +1,159 @@
+"""FLOPs of a training step, counted matrix multiplication by matrix multiplication.
+
+Multiplying an m × k by a k × n matrix takes m·n·k multiplications and as many additions: 2mnk FLOPs. Norms,
+activations, softmax and the embedding's look-up are left out, being a few per cent and no matrix
+multiplications. The attention core counts all seq² pairs although a causal mask throws half of them away:
+so do Narayanan et al. 2021 (arXiv 2104.04473, section 5.1), Korthikanti et al. 2022 (arXiv 2205.05198,
+appendix A) and PaLM (Chowdhery et al. 2022, arXiv 2204.02311, appendix B), and MFU is comparable between
+papers only if it is counted the same way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from playbook._checks import check_int, check_positive, unknown
+from playbook.errors import ConfigError
+from playbook.layout import RECOMPUTE
+from playbook.shapes import MLA, ModelShape
+
+#: The part of attention whose cost grows with seq², recomputed by selective recomputation.
+ATTENTION_CORE = ("attention scores", "attention over values")
+
+
+def matmul_flops(m: int, n: int, k: int) -> int:
+    """FLOPs of an (m, k) by (k, n) matrix multiplication."""
+    return 2 * m * n * k
+
+
+def forward_flops(shape: ModelShape, batch: int, seq: int) -> dict[str, int]:
+    """FLOPs of one forward pass over ``batch`` samples of ``seq`` tokens, by term, summed over the layers.
+
+    Terms: query, key and value projection (and latent projection with MLA), attention scores, attention
+    over values, output projection, mlp (of the experts that tokens are sent to), router (with experts),
+    head. Raises :class:`ConfigError` unless ``batch`` and ``seq`` are positive integers.
+    """
+    tokens = check_int("batch", batch, ConfigError) * check_int("seq", seq, ConfigError)
+    terms = {name: shape.layers * flops for name, flops in _attention_flops(shape, tokens, seq).items()}
+    terms["mlp"] = sum(_mlp_flops(shape, layer, tokens) for layer in range(shape.layers))
+    if shape.moe:
+        routed = shape.layers - shape.moe.dense_layers
+        terms["router"] = routed * matmul_flops(tokens, shape.moe.experts, shape.hidden)
+    terms["head"] = matmul_flops(tokens, shape.vocab, shape.hidden)
+    return terms
+
+
+def _attention_flops(shape: ModelShape, tokens: int, seq: int) -> dict[str, int]:
+    """One block's attention. Each of the ``tokens`` attends to the ``seq`` of its sample."""
+    heads, h = shape.heads, shape.hidden
+    core = {
+        "attention scores": matmul_flops(tokens, seq, heads * shape.qk_dim),
+        "attention over values": matmul_flops(tokens, seq, heads * shape.v_dim),
+    }
+    output = {"output projection": matmul_flops(tokens, h, heads * shape.v_dim)}
+    if shape.mla:
+        return {**_latent_flops(shape, shape.mla, tokens), **core, **output}
+    grouped = matmul_flops(tokens, shape.n_kv_heads * shape.qk_dim, h)
+    return {
+        "query projection": matmul_flops(tokens, heads * shape.qk_dim, h),
+        "key projection": grouped,
+        "value projection": grouped,
+        **core,
+        **output,
+    }
+
+
+def _latent_flops(shape: ModelShape, mla: MLA, tokens: int) -> dict[str, int]:
+    """Projections of latent attention as training computes them, keys and values expanded."""
+    queries, h = shape.heads * shape.qk_dim, shape.hidden
+    query = matmul_flops(tokens, queries, mla.q_rank or h)
+    if mla.q_rank:
+        query += matmul_flops(tokens, mla.q_rank, h)
+    return {
+        "query projection": query,
+        "latent projection": matmul_flops(tokens, mla.kv_rank + mla.rope_dim, h),
+        "key projection": matmul_flops(tokens, shape.heads * mla.nope_dim, mla.kv_rank),
+        "value projection": matmul_flops(tokens, shape.heads * mla.value_dim, mla.kv_rank),
+    }
+
+
+def _mlp_flops(shape: ModelShape, layer: int, tokens: int) -> int:
+    """Two matrices (up, down) or three (gate, up, down), for as many experts as a token meets."""
+    width = shape.ffn_dim
+    if shape.moe and shape.is_moe(layer):
+        width = shape.moe.ffn * (shape.moe.top_k + shape.moe.shared_experts)
+    return (3 if shape.gated else 2) * matmul_flops(tokens, width, shape.hidden)
+
+
+@dataclass(frozen=True)
+class StepFlops:
+    """FLOPs of one training step: what the model needs and what the hardware computes."""
+
+    forward: int
+    backward: int
+    recomputed: int
+
+    @property
+    def model(self) -> int:
+        """Forward and backward: what training needs, however it is implemented. Numerator of MFU."""
+        return self.forward + self.backward
+
+    @property
+    def hardware(self) -> int:
+        """What is computed, recomputation included. Numerator of HFU."""
+        return self.model + self.recomputed
+
+
+def step_flops(shape: ModelShape, batch: int, seq: int, recompute: str = "none") -> StepFlops:
+    """FLOPs of a forward and backward pass over ``batch`` samples of ``seq`` tokens.
+
+    The backward pass multiplies twice for each multiplication of the forward pass: once for the gradient of
+    the input, once for that of the weight (of the other input, in attention). ``recompute="full"`` runs the
+    blocks, not the head, forward once more; ``"selective"`` the attention core alone (Korthikanti et al.
+    2022, section 5). Raises :class:`ConfigError` for sizes below 1 and an unknown ``recompute``.
+
+    GPT-3's "2.7%" for selective recomputation (s/6h, same paper, appendix A) is the attention core as a
+    share of one forward pass. Of the whole step, which has three times the FLOPs, it is 0.9%.
+    """
+    terms = forward_flops(shape, batch, seq)
+    forward = sum(terms.values())
+    again = {
+        "none": 0,
+        "selective": sum(terms[name] for name in ATTENTION_CORE),
+        "full": forward - terms["head"],
+    }
+    if recompute not in again:
+        raise ConfigError(unknown("recompute", str(recompute), RECOMPUTE))
+    return StepFlops(forward=forward, backward=2 * forward, recomputed=again[recompute])
+
+
+def classical_step_flops(shape: ModelShape, batch: int, seq: int) -> int:
+    """The textbook model FLOPs of a step, 72·B·L·s·h²·(1 + s/6h + V/12hL), as an exact integer.
+
+    Narayanan et al. 2021, section 5.1, without their recomputation. It holds for multi-head attention of
+    total width h and an MLP of two matrices and width 4h. Per layer and token, forward: 8h² for the four
+    projections, 16h² for the MLP, 4sh for the attention core; 2hV for the head; three times that with the
+    backward pass.
+    """
+    h, layers, tokens = shape.hidden, shape.layers, batch * seq
+    return 72 * tokens * layers * h**2 + 12 * tokens * layers * seq * h + 6 * tokens * h * shape.vocab
+
+
+def mfu(step: StepFlops, seconds: float, peak_flops: float, gpus: int = 1) -> float:
+    """Model FLOPs utilisation: the share of the GPUs' peak that went into FLOPs which the model needs.
+
+    ``step`` are the FLOPs of the whole global batch, ``seconds`` the time of that step, ``peak_flops`` one
+    GPU's peak in FLOP/s. Introduced by PaLM (arXiv 2204.02311, section 4.1). Raises :class:`ConfigError`
+    unless all are positive.
+    """
+    return _utilisation(step.model, seconds, peak_flops, gpus)
+
+
+def hfu(step: StepFlops, seconds: float, peak_flops: float, gpus: int = 1) -> float:
+    """Hardware FLOPs utilisation: like :func:`mfu`, but recomputed FLOPs count as well."""
+    return _utilisation(step.hardware, seconds, peak_flops, gpus)
+
+
+def _utilisation(flops: int, seconds: float, peak_flops: float, gpus: int) -> float:
+    peak = check_positive("peak_flops", peak_flops, ConfigError) * check_int("gpus", gpus, ConfigError)
+    return flops / (check_positive("seconds", seconds, ConfigError) * peak)
