@@ -62,7 +62,7 @@ def test_well_known_counts(name, count):
 
 def test_tolerances_are_those_of_the_rounding():
     for name, published in PUBLISHED.items():
-        # At most half a unit of the last printed digit; GPT-3's 350M and LLaMA's 65.2B are looser, and say so.
+        # Half a unit of the last printed digit; GPT-3's 350M and LLaMA's 65.2B are looser, and say so.
         digits = str(published.parameters).rstrip("0")
         half = 10 ** (len(str(published.parameters)) - len(digits)) // 2
         assert published.tolerance <= half or published.note, name
