@@ -94,6 +94,24 @@ def test_without_attention_core_a_token_costs_two_flops_per_weight_it_meets(name
     assert sum(terms.values()) - sum(terms[name] for name in ATTENTION_CORE) == 2 * weights
 
 
+@pytest.mark.parametrize("attention", ["reference", "sdpa"])
+@pytest.mark.parametrize("name", ["tiny", "tiny-gpt2", "gpt2", "smollm-135m", "qwen3-0.6b", "qwen2.5-0.5b"])
+def test_torch_counts_the_same_flops_in_the_model_that_runs(name, attention):
+    torch = pytest.importorskip("torch")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from playbook.model.transformer import Transformer
+
+    model = Transformer(PRESETS[name], attention=attention, device="meta")
+    assert sum(p.numel() for p in model.parameters()) == PRESETS[name].num_parameters
+    with FlopCounterMode(display=False) as forward:
+        logits = model(torch.zeros(2, 64, dtype=torch.long, device="meta"))
+    with FlopCounterMode(display=False) as backward:
+        logits.sum().backward()
+    counted = step_flops(PRESETS[name], 2, 64)
+    assert (forward.get_total_flops(), backward.get_total_flops()) == (counted.forward, counted.backward)
+
+
 def test_experts_count_as_many_as_a_token_meets():
     shape = load("mixtral-8x7b")
     terms = forward_flops(shape, 1, 4096)
