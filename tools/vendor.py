@@ -64,6 +64,5 @@ def vendor_all() -> None:
 
 if __name__ == "__main__":
     vendor_all()
-    print(
-        f"vendored {sum(f.stat().st_size for f in VENDOR.rglob('*') if f.is_file()) / 1e6:.1f} MB into {VENDOR}"
-    )
+    size = sum(file.stat().st_size for file in VENDOR.rglob("*") if file.is_file())
+    print(f"vendored {size / 1e6:.1f} MB into {VENDOR}")

@@ -1,4 +1,4 @@
-"""Formulas drawn while the book is built: KaTeX runs in Node here, so that a page needs no script for them."""
+"""Formulas drawn while the book is built: KaTeX runs in Node here, and a page needs no script for them."""
 
 from __future__ import annotations
 

@@ -15,26 +15,7 @@ from playbook.figures.style import PALETTE
 
 ROMAN = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII")
 
-# One drawing per part, in a box of 48 × 32 units.
-ICONS = {
-    "one": '<rect x="16" y="8" width="16" height="16" rx="2"/>',
-    "ring": '<circle cx="24" cy="16" r="11" fill="none" stroke="currentColor" stroke-width="2" opacity=".5"/>'
-    '<circle cx="24" cy="5" r="4"/><circle cx="35" cy="16" r="4"/>'
-    '<circle cx="24" cy="27" r="4"/><circle cx="13" cy="16" r="4"/>',
-    "copies": "".join(f'<rect x="{x}" y="10" width="11" height="11" rx="2"/>' for x in (4, 18, 32)),
-    "cut": '<rect x="12" y="5" width="11" height="10" rx="2"/><rect x="25" y="5" width="11" height="10" rx="2" '
-    'opacity=".6"/><rect x="12" y="17" width="11" height="10" rx="2" opacity=".6"/>'
-    '<rect x="25" y="17" width="11" height="10" rx="2"/>',
-    "grid": "".join(
-        f'<rect x="{6 + 9.5 * x}" y="{2.5 + 9.5 * y}" width="7" height="7" rx="1.5" opacity="{1 - 0.2 * ((x + y) % 3)}"/>'
-        for x in range(4)
-        for y in range(3)
-    ),
-    "chip": '<rect x="15" y="7" width="18" height="18" rx="2" fill="none" stroke="currentColor" stroke-width="2"/>'
-    '<rect x="20" y="12" width="8" height="8" rx="1"/>'
-    '<path stroke="currentColor" stroke-width="2" d="M19 3v3m5-3v3m5-3v3M19 26v3m5-3v3m5-3v3M8 11h6m-6 5h6m-6 5h6'
-    'M34 11h6m-6 5h6m-6 5h6"/>',
-}
+ICONS = Path(__file__).parent / "icons"
 
 
 class BookMap(SphinxDirective):
@@ -55,7 +36,7 @@ class BookMap(SphinxDirective):
         chapters = "".join(self._chapter(part["folder"], chapter) for chapter in part["chapters"])
         return (
             f'<section class="pb-part pb-part-{number.lower()}">'
-            f'<svg viewBox="0 0 48 32" aria-hidden="true" fill="currentColor">{ICONS[part["icon"]]}</svg>'
+            f"{(ICONS / part['icon']).with_suffix('.svg').read_text(encoding='utf-8')}"
             f'<h3><span class="pb-part-number">Part {number}</span> {html.escape(part["title"])}</h3>'
             f"<p>{html.escape(part['about'])}</p><ul>{chapters}</ul></section>"
         )

@@ -18,6 +18,8 @@ def choose_scripts(app: Sphinx, page: str, template: str, context: dict[str, Any
     files = context.get("script_files") or []
     files[:] = [file for file in files if not _is_thebe(file)]  # in place: Sphinx keeps the list object
     app.add_js_file("pb/book.mjs", type="module")
+    if page == "search":
+        app.add_js_file("pb/search.mjs", type="module")
     if page == app.config.root_doc:
         app.add_css_file("pb/landing.css", priority=820)
     if WIDGET in (context.get("body") or ""):
@@ -31,12 +33,19 @@ def _is_thebe(file: Any) -> bool:
     return "THEBE" in body or "sphinx-thebe" in str(getattr(file, "filename", file) or "")
 
 
+def mend_citations(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """A bibliography mixes entries with targets of back-links: not the plain list that its roles promise."""
+    body = context.get("body") or ""
+    body = body.replace('<div role="list" class="citation-list">', '<div class="citation-list">')
+    context["body"] = body.replace(' role="doc-biblioentry"', "")
+
+
 def fill_header(app: Sphinx, doctree: nodes.document, page: str) -> None:
     """Add to a chapter's header box how long its cells took when this site was built."""
     data = NbMetadataCollector.get_exec_data(app.env, page)
     if not data or data["runtime"] is None:
         return
-    measured = f" {format_seconds(data['runtime'])} on {os.cpu_count()} CPU cores, when this page was built"
+    measured = f" {format_seconds(data['runtime'])} on {os.cpu_count()} CPU cores"
     for box in doctree.findall(nodes.container):
         lists = list(box.findall(nodes.bullet_list)) if HEADER in box["classes"] else []
         if lists:
@@ -52,4 +61,5 @@ def format_seconds(seconds: float) -> str:
 
 def setup(app: Sphinx) -> None:
     app.connect("doctree-resolved", fill_header)
+    app.connect("html-page-context", mend_citations)
     app.connect("html-page-context", choose_scripts, priority=900)

@@ -61,10 +61,8 @@ def source_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
 def _lines(text: str) -> str:
     """Highlighted lines, each a span with the id that links name: ``L12``."""
     code = highlight(text, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True))
-    return "\n".join(
-        f'<span class="pb-line" id="L{number}">{line}</span>'
-        for number, line in enumerate(code.splitlines(), 1)
-    )
+    lines = enumerate(code.splitlines(), 1)
+    return "".join(f'<span class="pb-line" id="L{number}">{line}\n</span>' for number, line in lines)
 
 
 def _summary(text: str) -> str:

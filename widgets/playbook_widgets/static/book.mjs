@@ -11,3 +11,6 @@ function update() {
 update();
 addEventListener("resize", update);
 document.fonts?.ready.then(update);
+
+// The theme names its search button "Search" while the button reads "Search Ctrl+K": let it say what it reads.
+for (const button of document.querySelectorAll(".search-button-field")) button.removeAttribute("aria-label");
