@@ -61,7 +61,7 @@ def _add_train(commands: Any) -> None:
     add("--global-batch", type=int, default=16, metavar="N", help="samples per optimizer step")
     add("--micro-batch", type=int, metavar="N", help="samples per forward pass (default: the global batch)")
     add("--seq", type=int, default=256, metavar="N", help="tokens per sample")
-    add("--lr", type=float, default=3e-3, help="peak learning rate")
+    add("--lr", type=float, default=1e-3, help="peak learning rate")
     add("--warmup", type=int, metavar="N", help="warm-up steps (default: a twentieth of the steps)")
     add("--weight-decay", type=float, default=0.1, help="AdamW's decay of matrices")
     add("--grad-clip", type=float, default=1.0, metavar="X", help="largest gradient norm; 0 turns clipping off")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from playbook.errors import ConfigError, DataError
+from playbook.seeding import derive_seed
 
 BYTES = 256  # vocabulary of byte-level text
 
@@ -71,8 +72,8 @@ class TokenBatches:
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Inputs (B, s) and, one token further on, targets (B, s)."""
-        # Seeded by both numbers (a bijection while step < 2^32): no state to save, nothing to replay.
-        generator = torch.Generator().manual_seed((self.seed << 32) + step)
+        # Seeded by both numbers: no state to save, nothing to replay.
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, f"batch {step}"))
         starts = torch.randint(len(self.corpus) - self.seq, (self.global_batch, 1), generator=generator)
         windows = self.corpus.tokens[starts + torch.arange(self.seq + 1)].long()  # (B, s + 1)
         return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()

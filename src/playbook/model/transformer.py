@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 
 import torch
@@ -13,6 +12,7 @@ from playbook.errors import ConfigError, ShapeError
 from playbook.model.attention import ATTENTION, Attention, dropout
 from playbook.model.norms import LayerNorm, RMSNorm, make_norm
 from playbook.model.rotary import rotary_table
+from playbook.seeding import derive_seed
 from playbook.shapes import ModelShape, load
 from playbook.training.recompute import MODES, checkpoint
 
@@ -168,11 +168,5 @@ def init_parameters(model: nn.Module, seed: int) -> None:
         else:
             residual = name.endswith(("attention.out.weight", "mlp.down.weight"))
             deviation = 0.02 / math.sqrt(2 * layers) if residual else 0.02
-            generator = torch.Generator().manual_seed(name_seed(seed, name))
+            generator = torch.Generator().manual_seed(derive_seed(seed, name))
             parameter.copy_(torch.empty(parameter.shape).normal_(0.0, deviation, generator=generator))
-
-
-def name_seed(seed: int, name: str) -> int:
-    """A 63-bit seed that depends on both arguments, and on nothing else (``hash`` changes with every process)."""
-    digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1

@@ -24,7 +24,7 @@ class TrainConfig:
     global_batch: int = 16
     micro_batch: int | None = None
     seq: int = 256
-    lr: float = 3e-3
+    lr: float = 1e-3
     min_lr: float | None = None  # filled in: a tenth of lr
     warmup: int | None = None
     weight_decay: float = 0.1

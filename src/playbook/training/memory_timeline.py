@@ -99,9 +99,12 @@ class MemoryTimeline(TorchDispatchMode):
         self._label_optimizer()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        given = {_address(leaf) for leaf in tree_iter((args, kwargs)) if isinstance(leaf, Tensor)}
+        out = func(*args, **kwargs)
         for leaf in tree_iter(out):
-            if isinstance(leaf, Tensor):
+            # A view of a storage that was there before the recording began is nobody's allocation.
+            if isinstance(leaf, Tensor) and _address(leaf) not in given:
                 self._note(leaf)
         return out
 
@@ -128,7 +131,7 @@ class MemoryTimeline(TorchDispatchMode):
         return self._tick
 
     def _pack(self, t: Tensor) -> Tensor:
-        known = self._live.get(t.untyped_storage().data_ptr())
+        known = self._live.get(_address(t))
         if known is not None and known.category == "temporary":
             known.category = "activations"
         return t.detach()
@@ -152,6 +155,10 @@ class MemoryTimeline(TorchDispatchMode):
             if a.died is not None:
                 steps[a.category][a.died] -= a.bytes
         return Curves({category: _running_sum(values) for category, values in steps.items()}, list(self.marks))
+
+
+def _address(t: Tensor) -> int:
+    return t.untyped_storage().data_ptr()
 
 
 def _running_sum(values: list[int]) -> list[int]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from playbook.data import TokenBatches
 from playbook.errors import ConfigError
 from playbook.model.transformer import IGNORE, Transformer
+from playbook.seeding import derive_seed
 from playbook.training.config import TrainConfig
 from playbook.training.logs import Log
 from playbook.training.measure import synchronize
@@ -82,7 +83,7 @@ class Trainer:
         step, config = self.step_count, self.config
         lr = self._set_learning_rate(step)
         inputs, targets = (t.to(self.device) for t in self.batches.batch(step))
-        torch.manual_seed((config.seed << 32) + step)  # dropout masks, too, depend on (seed, step) alone
+        torch.manual_seed(derive_seed(config.seed, f"dropout {step}"))
         with self._tracking(step):
             self.optimizer.zero_grad(set_to_none=True)
             loss = accumulate_gradients(
