@@ -39,7 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="playbook", description="Train, plan and measure large models: the tools of the book.")
+    parser = _Parser(
+        prog="playbook", description="Train, plan and measure large models: the tools of the book."
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_train(commands)
     _add_doctor(commands)
@@ -64,7 +66,13 @@ def _add_train(commands: Any) -> None:
     add("--lr", type=float, default=1e-3, help="peak learning rate")
     add("--warmup", type=int, metavar="N", help="warm-up steps (default: a twentieth of the steps)")
     add("--weight-decay", type=float, default=0.1, help="AdamW's decay of matrices")
-    add("--grad-clip", type=float, default=1.0, metavar="X", help="largest gradient norm; 0 turns clipping off")
+    add(
+        "--grad-clip",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="largest gradient norm; 0 turns clipping off",
+    )
     add("--dtype", default="float32", help="float32, bfloat16 or float16: what matrix products run in")
     add("--recompute", default="none", help="none, selective or full")
     add("--attention", default="sdpa", help="sdpa (fused kernels) or reference (the formula written out)")
@@ -87,7 +95,9 @@ def _train(args: argparse.Namespace) -> int:
     shape, layout = load(args.model), Layout.parse(args.layout)
     layout.check(shape)
     if layout.world_size != 1:
-        raise ConfigError(f"layout is {str(layout)!r}, which needs {layout.world_size} processes, but training runs in one: leave it out")
+        raise ConfigError(
+            f"layout is {str(layout)!r}, which needs {layout.world_size} processes, but training runs in one: drop it"
+        )
     if args.device not in (None, "cpu", "cuda"):
         raise ConfigError(f"device is {args.device!r}, but must be cpu or cuda")
     names = set(TrainConfig.__dataclass_fields__) - {"min_lr", "beta1", "beta2"}
@@ -105,12 +115,26 @@ def _train(args: argparse.Namespace) -> int:
 
 
 def _run(trainer: Any, logs: list[Any], progress: bool) -> tuple[list[Any], bool]:
+    """The results, and whether Ctrl-C ended the run."""
+    import torch
+
+    from playbook.errors import ConfigError
     from playbook.training.logs import ManyLogs
 
     try:
         return trainer.run(ManyLogs(logs), progress), False
     except KeyboardInterrupt as interrupt:
         return getattr(interrupt, "results", []), True
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if not isinstance(error, torch.OutOfMemoryError | MemoryError) and "allocate memory" not in str(
+            error
+        ):
+            raise
+        config = trainer.config
+        raise ConfigError(
+            f"out of memory at step {trainer.step_count} with micro_batch={config.micro} and seq={config.seq} on "
+            f"{trainer.device}: make one of them smaller, or recompute activations (--recompute full)"
+        ) from error
 
 
 def _report(args: argparse.Namespace, trainer: Any, results: list[Any], interrupted: bool) -> int:
@@ -119,7 +143,7 @@ def _report(args: argparse.Namespace, trainer: Any, results: list[Any], interrup
     tokens = sum(r.tokens for r in results[1:]) or sum(r.tokens for r in results)
     last = [r.loss for r in results[-20:]]
     if args.json:
-        summary = {
+        summary: dict[str, Any] = {
             "losses": [r.loss for r in results],
             "grad_norms": [r.grad_norm for r in results],
             "tokens_per_s": tokens / seconds if seconds else 0.0,

@@ -49,7 +49,9 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise DataError(f"data file {str(path)!r} cannot be read ({reason}): give the path of a text file") from error
+        raise DataError(
+            f"data file {str(path)!r} cannot be read ({reason}): give the path of a text file"
+        ) from error
 
 
 class TokenBatches:

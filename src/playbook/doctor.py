@@ -15,7 +15,17 @@ TIERS = (
     ("1 GPU", 1, "kernels, mixed precision and profiling on a real device"),
     ("N GPUs", 2, "parallel chapters with NCCL"),
 )
-PACKAGES = ("torch", "triton", "numpy", "matplotlib", "ipywidgets", "anywidget", "jupyter-book", "nbval", "playwright")
+PACKAGES = (
+    "torch",
+    "triton",
+    "numpy",
+    "matplotlib",
+    "ipywidgets",
+    "anywidget",
+    "jupyter-book",
+    "nbval",
+    "playwright",
+)
 
 
 def examine() -> dict[str, Any]:
@@ -25,7 +35,7 @@ def examine() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "memory_bytes": _memory(),
+        "memory_bytes": system_memory_bytes(),
         "gpus": gpus,
         "packages": {name: _version(name) for name in PACKAGES},
         "tools": {name: shutil.which(name) for name in ("node", "chromium", "nvcc", "ncu", "make")},
@@ -37,9 +47,13 @@ def report(found: dict[str, Any]) -> str:
     """The same for people."""
     memory = f"{found['memory_bytes'] / 2**30:.0f} GiB" if found["memory_bytes"] else "unknown memory"
     lines = [f"Python {found['python']} on {found['platform']}, {found['cores']} cores, {memory}"]
-    lines += [f"GPU {i}: {g['name']}, {g['memory_bytes'] / 2**30:.0f} GiB" for i, g in enumerate(found["gpus"])]
+    lines += [
+        f"GPU {i}: {g['name']}, {g['memory_bytes'] / 2**30:.0f} GiB" for i, g in enumerate(found["gpus"])
+    ]
     lines += [] if found["gpus"] else ["No CUDA device"]
-    lines += ["", "Packages"] + [f"  {name:14} {version or '—'}" for name, version in found["packages"].items()]
+    lines += ["", "Packages"] + [
+        f"  {name:14} {version or '—'}" for name, version in found["packages"].items()
+    ]
     lines += ["", "Tools"] + [f"  {name:14} {path or '—'}" for name, path in found["tools"].items()]
     lines += ["", "Tiers of the book"]
     lines += [f"  {'yes' if found['tiers'][name] else 'no ':4} {name:7} {what}" for name, _, what in TIERS]
@@ -53,7 +67,8 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _memory() -> int | None:
+def system_memory_bytes() -> int | None:
+    """Bytes of main memory, or None where the system does not tell."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # Windows has no sysconf

@@ -23,7 +23,9 @@ class Source:
             lines, self.line = inspect.getsourcelines(obj)
             file = inspect.getsourcefile(obj)
         except (TypeError, OSError) as error:
-            raise TypeError(f"show() needs a function, class or module written in Python, got {obj!r}") from error
+            raise TypeError(
+                f"show() needs a function, class or module written in Python, got {obj!r}"
+            ) from error
         self.line = max(self.line, 1)
         self.path = Path(file or "?")
         self.name = getattr(obj, "__qualname__", getattr(obj, "__name__", repr(obj)))
@@ -51,7 +53,7 @@ class Source:
         where = f"{html.escape(self.relative)}:{self.line}"
         return (
             '<div class="pb-show highlight"><div class="pb-show-head">'
-            f'<code>{html.escape(self.name)}</code> '
+            f"<code>{html.escape(self.name)}</code> "
             f'<a class="pb-source" href="{html.escape(link)}" data-file="{html.escape(self.relative)}" '
             f'data-line="{self.line}">{where}</a></div>'
             f'<pre tabindex="0" aria-label="Source of {html.escape(self.name)}">{code}</pre></div>'
@@ -67,7 +69,9 @@ def _without_docstring(text: str) -> str:
 
     node = ast.parse(text).body[0]
     body = getattr(node, "body", [])
-    if not (body and isinstance(body[0], ast.Expr) and isinstance(getattr(body[0], "value", None), ast.Constant)):
+    if not (
+        body and isinstance(body[0], ast.Expr) and isinstance(getattr(body[0], "value", None), ast.Constant)
+    ):
         return text
     lines = text.splitlines(keepends=True)
     return "".join(lines[: body[0].lineno - 1] + lines[body[0].end_lineno :])

@@ -1,4 +1,4 @@
-"""GPT-2 and Llama as Hugging Face builds them, with our weights: the same logits. Runs where transformers is installed."""
+"""GPT-2 and Llama as Hugging Face builds them, with our weights: the same logits. Needs transformers."""
 
 import pytest
 import torch

@@ -67,7 +67,9 @@ def test_rotary_depends_on_the_distance_alone():
     q, k = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 1, 8)
 
     def product(m, n):
-        return (apply_rotary(q, cos[m : m + 1], sin[m : m + 1]) * apply_rotary(k, cos[n : n + 1], sin[n : n + 1])).sum()
+        return (
+            apply_rotary(q, cos[m : m + 1], sin[m : m + 1]) * apply_rotary(k, cos[n : n + 1], sin[n : n + 1])
+        ).sum()
 
     torch.testing.assert_close(product(3, 1), product(20, 18), atol=1e-5, rtol=1e-5)
     assert abs(product(3, 1) - product(4, 1)) > 1e-4
@@ -117,7 +119,9 @@ def test_tied_head_is_the_embedding_and_gets_both_gradients():
     x, y = tokens(GPT, 2, 9)
     for m in (model, untied):
         m.loss(x, y)[0].backward()
-    torch.testing.assert_close(model.embedding.weight.grad, untied.embedding.weight.grad + untied.head.weight.grad)
+    torch.testing.assert_close(
+        model.embedding.weight.grad, untied.embedding.weight.grad + untied.head.weight.grad
+    )
 
 
 def test_loss_is_a_sum_over_the_targets_that_count():

@@ -53,17 +53,16 @@ class Attention(nn.Module):
 
     def __init__(self, shape: ModelShape, attention: str = "sdpa", recompute: str = "none"):
         super().__init__()
-        assert shape.kv_heads and shape.head_dim
-        self.head_dim, self.p, self.recompute = shape.head_dim, shape.dropout, recompute
+        self.head_dim, self.p, self.recompute = shape.qk_dim, shape.dropout, recompute
         self.core = ATTENTION[attention]
-        width, kv_width = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        width, kv_width = shape.heads * shape.qk_dim, shape.n_kv_heads * shape.qk_dim
         qkv_bias = bool(shape.qkv_bias)
         self.q = nn.Linear(shape.hidden, width, bias=qkv_bias)
         self.k = nn.Linear(shape.hidden, kv_width, bias=qkv_bias)
         self.v = nn.Linear(shape.hidden, kv_width, bias=qkv_bias)
         self.out = nn.Linear(width, shape.hidden, bias=shape.bias)
-        self.q_norm = RMSNorm(shape.head_dim, shape.norm_eps) if shape.qk_norm else nn.Identity()
-        self.k_norm = RMSNorm(shape.head_dim, shape.norm_eps) if shape.qk_norm else nn.Identity()
+        self.q_norm = RMSNorm(shape.qk_dim, shape.norm_eps) if shape.qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(shape.qk_dim, shape.norm_eps) if shape.qk_norm else nn.Identity()
 
     def forward(self, x: Tensor, cos: Tensor | None = None, sin: Tensor | None = None) -> Tensor:
         b, s, _ = x.shape

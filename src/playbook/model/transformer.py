@@ -31,11 +31,10 @@ class MLP(nn.Module):
 
     def __init__(self, shape: ModelShape):
         super().__init__()
-        assert shape.ffn
         self.activation, self.p = shape.activation, shape.dropout
-        self.up = nn.Linear(shape.hidden, shape.ffn, bias=shape.bias)
-        self.gate = nn.Linear(shape.hidden, shape.ffn, bias=shape.bias) if shape.gated else None
-        self.down = nn.Linear(shape.ffn, shape.hidden, bias=shape.bias)
+        self.up = nn.Linear(shape.hidden, shape.ffn_dim, bias=shape.bias)
+        self.gate = nn.Linear(shape.hidden, shape.ffn_dim, bias=shape.bias) if shape.gated else None
+        self.down = nn.Linear(shape.ffn_dim, shape.hidden, bias=shape.bias)
 
     def forward(self, x: Tensor) -> Tensor:  # (b, s, h) -> (b, s, h)
         if self.gate is None:
@@ -105,8 +104,7 @@ class Transformer(nn.Module):
         """The angles of every position, computed once; they are no part of a checkpoint."""
         shape, cos, sin = self.shape, None, None
         if shape.positions == "rotary":
-            assert shape.head_dim
-            cos, sin = (t.to(device) for t in rotary_table(shape.max_seq, shape.head_dim, shape.rope_theta))
+            cos, sin = (t.to(device) for t in rotary_table(shape.max_seq, shape.qk_dim, shape.rope_theta))
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
@@ -117,7 +115,9 @@ class Transformer(nn.Module):
         """What leaves the last block, before the final norm: (b, s) -> (b, s, h)."""
         s = tokens.shape[1]
         if s > self.shape.max_seq:
-            raise ShapeError(f"seq is {s}, but this model has positions for at most max_seq={self.shape.max_seq} tokens")
+            raise ShapeError(
+                f"seq is {s}, but this model has positions for at most max_seq={self.shape.max_seq} tokens"
+            )
         x = self.embedding(tokens)  # (b, s, h)
         if self.position_embedding is not None:
             x = x + self.position_embedding.weight[:s]
@@ -144,7 +144,9 @@ class Transformer(nn.Module):
 def _check(shape: ModelShape, attention: str, recompute: str) -> None:
     if shape.moe or shape.mla:
         what = "experts" if shape.moe else "latent attention"
-        raise ShapeError(f"model {shape.name or 'shape'!r} has {what}, which Transformer does not build: choose a dense preset")
+        raise ShapeError(
+            f"model {shape.name or 'shape'!r} has {what}, which Transformer does not build: choose a dense preset"
+        )
     if attention not in ATTENTION:
         raise ConfigError(f"attention is {attention!r}, but must be one of {', '.join(sorted(ATTENTION))}")
     if recompute not in MODES:

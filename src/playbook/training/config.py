@@ -42,14 +42,24 @@ class TrainConfig:
         fill(self, "min_lr", self.lr / 10 if isinstance(self.lr, int | float) else 0.0)
         fill(self, "warmup", max(1, self.steps // 20) if isinstance(self.steps, int) else 1)
         for field in ("steps", "global_batch", "micro_batch", "seq"):
-            _require(self, field, _is_int(getattr(self, field)) and getattr(self, field) >= 1, "a whole number of at least 1")
+            _require(
+                self,
+                field,
+                _is_int(getattr(self, field)) and getattr(self, field) >= 1,
+                "a whole number of at least 1",
+            )
         for field in ("warmup", "seed"):
             ok = _is_int(getattr(self, field)) and 0 <= getattr(self, field) < 2**31
             _require(self, field, ok, "a whole number from 0 to 2147483647")
         for field in ("lr", "min_lr", "weight_decay", "grad_clip"):
             _require(self, field, _is_finite(getattr(self, field)), "a finite number of at least 0")
         for field in ("beta1", "beta2"):
-            _require(self, field, _is_finite(getattr(self, field)) and getattr(self, field) < 1, "a number from 0 up to, not including, 1")
+            _require(
+                self,
+                field,
+                _is_finite(getattr(self, field)) and getattr(self, field) < 1,
+                "a number from 0 up to, not including, 1",
+            )
         for field, choices in (("dtype", DTYPES), ("recompute", RECOMPUTE), ("attention", ATTENTION)):
             _require(self, field, getattr(self, field) in choices, f"one of {', '.join(choices)}")
         if self.global_batch % self.micro:

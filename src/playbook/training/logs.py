@@ -97,7 +97,9 @@ def open_log(path: str | Path) -> Log:
     if path.suffix == ".csv":
         return CsvLog(path)
     if path.suffix:
-        raise ConfigError(f"log is {str(path)!r}, but must end in .jsonl or .csv, or be a folder for TensorBoard")
+        raise ConfigError(
+            f"log is {str(path)!r}, but must end in .jsonl or .csv, or be a folder for TensorBoard"
+        )
     return TensorBoardLog(path)
 
 
@@ -113,7 +115,9 @@ def _open(path: Path) -> TextIO:
         return path.open("w", encoding="utf-8", newline="")
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise ConfigError(f"log {str(path)!r} cannot be written ({reason}): give a path in a folder you own") from error
+        raise ConfigError(
+            f"log {str(path)!r} cannot be written ({reason}): give a path in a folder you own"
+        ) from error
 
 
 class ManyLogs:

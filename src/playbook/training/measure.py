@@ -45,7 +45,9 @@ class SavedActivations:
         self._inputs = {_storage(t) for t in inputs}
         self._skip = {_storage(t) for t in [*model.parameters(), *model.buffers()]}
         self._parameters = {id(p) for p in model.parameters()}
-        self._seen: dict[int, torch.UntypedStorage] = {}  # keeps storages alive, so that no address comes back
+        self._seen: dict[
+            int, torch.UntypedStorage
+        ] = {}  # keeps storages alive, so that no address comes back
         self._stack: list[str] = []
 
     @property

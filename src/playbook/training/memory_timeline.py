@@ -58,11 +58,11 @@ class Curves:
 class MemoryTimeline(TorchDispatchMode):
     """Records every allocation while the ``with`` block runs.
 
-        with MemoryTimeline(model, optimizer) as timeline:
-            timeline.mark("forward");   loss = …
-            timeline.mark("backward");  loss.backward()
-            timeline.mark("optimizer"); optimizer.step()
-        timeline.curves().peak
+    with MemoryTimeline(model, optimizer) as timeline:
+        timeline.mark("forward");   loss = …
+        timeline.mark("backward");  loss.backward()
+        timeline.mark("optimizer"); optimizer.step()
+    timeline.curves().peak
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None):
@@ -85,7 +85,9 @@ class MemoryTimeline(TorchDispatchMode):
             if p.grad is not None:
                 self._note(p.grad, "gradients")
         self._label_optimizer()
-        self._handles = [p.register_post_accumulate_grad_hook(self._gradient) for p in self.model.parameters()]
+        self._handles = [
+            p.register_post_accumulate_grad_hook(self._gradient) for p in self.model.parameters()
+        ]
         self._saved = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda t: t)
         self._saved.__enter__()
         super().__enter__()
@@ -154,7 +156,9 @@ class MemoryTimeline(TorchDispatchMode):
             steps[a.category][a.born] += a.bytes
             if a.died is not None:
                 steps[a.category][a.died] -= a.bytes
-        return Curves({category: _running_sum(values) for category, values in steps.items()}, list(self.marks))
+        return Curves(
+            {category: _running_sum(values) for category, values in steps.items()}, list(self.marks)
+        )
 
 
 def _address(t: Tensor) -> int:

@@ -18,7 +18,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 
 
 def warmup_cosine(step: int, *, peak: float, minimum: float, warmup: int, steps: int) -> float:
-    """Learning rate of a step (from 0): a line up to ``peak`` over ``warmup`` steps, then half a cosine to ``minimum``."""
+    """Learning rate of a step (from 0): a line up to ``peak`` in ``warmup`` steps, then half a cosine to ``minimum``."""
     if step < warmup:
         return peak * (step + 1) / warmup
     progress = (step - warmup) / max(1, steps - warmup)
@@ -46,7 +46,7 @@ class MasterAdamW(torch.optim.Optimizer):
             group.update({key: value for key, value in inner.items() if key != "params"})
 
     @torch.no_grad()
-    def step(self, closure=None):  # type: ignore[override]
+    def step(self, closure=None):
         """Cast the gradients to fp32, update the masters, round them back into the parameters."""
         loss = closure() if closure is not None else None
         for group, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
@@ -63,7 +63,9 @@ class MasterAdamW(torch.optim.Optimizer):
         return loss
 
 
-def make_optimizer(model: nn.Module, *, lr: float, betas: tuple[float, float], weight_decay: float) -> torch.optim.Optimizer:
+def make_optimizer(
+    model: nn.Module, *, lr: float, betas: tuple[float, float], weight_decay: float
+) -> torch.optim.Optimizer:
     """torch's AdamW; with master weights when the model's own are in 16 bits."""
     groups = parameter_groups(model, weight_decay)
     sixteen = any(p.dtype in (torch.float16, torch.bfloat16) for p in model.parameters())

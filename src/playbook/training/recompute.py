@@ -19,10 +19,10 @@ MODES = ("none", "selective", "full")
 def checkpoint(function: Callable[..., Tensor], *args: Any, preserve_rng: bool = True) -> Tensor:
     """``function(*args)``, saving for backward only the tensors among ``args``.
 
-    ``function`` must return one tensor and take a tensor that requires grad, and all its tensors as direct arguments. ``preserve_rng`` replays the
-    same dropout masks; turn it off when there is nothing random inside. Gradients of parameters used inside are
-    accumulated into their ``.grad`` during backward, so ``loss.backward()`` works and ``torch.autograd.grad`` on those
-    parameters does not.
+    ``function`` must return one tensor and take a tensor that requires grad, and all its tensors as direct
+    arguments. ``preserve_rng`` replays the same dropout masks; turn it off when there is nothing random inside.
+    Gradients of parameters used inside are accumulated into their ``.grad`` during backward, so ``loss.backward()``
+    works and ``torch.autograd.grad`` on those parameters does not.
     """
     if not torch.is_grad_enabled():
         return function(*args)

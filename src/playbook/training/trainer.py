@@ -6,15 +6,16 @@ import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from playbook.data import TokenBatches
+from playbook.data import Corpus, TokenBatches
+from playbook.doctor import system_memory_bytes
 from playbook.errors import ConfigError
 from playbook.model.transformer import IGNORE, Transformer
 from playbook.seeding import derive_seed
+from playbook.shapes import ModelShape, load
 from playbook.training.config import TrainConfig
 from playbook.training.logs import Log
 from playbook.training.measure import synchronize
@@ -24,8 +25,11 @@ from playbook.training.optimizer import make_optimizer, warmup_cosine
 
 @dataclass(frozen=True)
 class StepResult:
-    """One optimizer step. ``loss`` is the mean over all tokens of the global batch, in nats; ``grad_norm`` the global norm
-    before clipping; ``seconds`` includes data, forward, backward and update."""
+    """One optimizer step.
+
+    ``loss`` is the mean over all tokens of the global batch, in nats; ``grad_norm`` the global norm before clipping;
+    ``seconds`` includes data, forward, backward and update.
+    """
 
     step: int
     loss: float
@@ -87,7 +91,12 @@ class Trainer:
         with self._tracking(step):
             self.optimizer.zero_grad(set_to_none=True)
             loss = accumulate_gradients(
-                self.model, inputs, targets, config.micro, dtype=getattr(torch, config.dtype), scaler=self.scaler
+                self.model,
+                inputs,
+                targets,
+                config.micro,
+                dtype=getattr(torch, config.dtype),
+                scaler=self.scaler,
             )
             norm = self._clip_and_update()
         synchronize(self.device)
@@ -104,7 +113,9 @@ class Trainer:
         results: list[StepResult] = []
         outcome = "failed"
         if log:
-            log.start({"config": asdict(self.config), "model": asdict(self.model.shape), "torch": torch.__version__})
+            log.start(
+                {"config": asdict(self.config), "model": asdict(self.model.shape), "torch": torch.__version__}
+            )
         try:
             for result in self._progress() if progress else self:
                 results.append(result)
@@ -136,7 +147,8 @@ class Trainer:
 
     def _set_learning_rate(self, step: int) -> float:
         c = self.config
-        assert c.min_lr is not None and c.warmup is not None
+        assert c.min_lr is not None
+        assert c.warmup is not None
         lr = warmup_cosine(step, peak=c.lr, minimum=c.min_lr, warmup=c.warmup, steps=c.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
@@ -172,16 +184,49 @@ def default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def make_trainer(shape: Any, corpus: Any, config: TrainConfig) -> Trainer:
-    """Model, batches and trainer from a shape (anything that ``shapes.load`` takes), a corpus and a config."""
-    from playbook.shapes import load
+def make_trainer(shape: ModelShape | str | dict, corpus: Corpus, config: TrainConfig) -> Trainer:
+    """Model, batches and trainer from a shape (anything that ``shapes.load`` takes), a corpus and a config.
 
-    shape = load(shape)
-    if shape.vocab < corpus.vocab:
-        raise ConfigError(f"vocab is {shape.vocab}, but the text has tokens up to {corpus.vocab - 1}: it must be at least {corpus.vocab}")
-    if config.seq > shape.max_seq:
-        raise ConfigError(f"seq is {config.seq}, but this model has positions for at most max_seq={shape.max_seq} tokens")
-    device = config.device or default_device()
-    model = Transformer(shape, attention=config.attention, recompute=config.recompute, seed=config.seed, device=device)
+    Raises ConfigError, before anything large is allocated, for what does not fit together.
+    """
+    shape, device = load(shape), config.device or default_device()
+    _check_fit(shape, corpus, config)
+    _check_device(shape, device)
+    model = Transformer(
+        shape, attention=config.attention, recompute=config.recompute, seed=config.seed, device=device
+    )
     batches = TokenBatches(corpus, config.global_batch, config.seq, config.seed)
     return Trainer(model, batches, config)
+
+
+def _check_fit(shape: ModelShape, corpus: Corpus, config: TrainConfig) -> None:
+    name = shape.name or "this model"
+    if shape.vocab < corpus.vocab:
+        raise ConfigError(
+            f"vocab is {shape.vocab}, but the text has tokens from 0 to {corpus.vocab - 1}: "
+            f"it must be at least {corpus.vocab}"
+        )
+    if config.seq > shape.max_seq:
+        raise ConfigError(
+            f"seq is {config.seq}, but {name} has positions for at most max_seq={shape.max_seq} tokens"
+        )
+
+
+def _check_device(shape: ModelShape, device: str) -> None:
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            f"device is {device!r}, but PyTorch finds no CUDA device here: leave it out, or say cpu"
+        )
+    need, have = 16 * shape.num_parameters, memory_bytes(device)
+    if have is not None and need > have:
+        raise ConfigError(
+            f"model {shape.name or 'shape'!r} needs {need / 2**30:,.0f} GiB for parameters, gradients and optimizer "
+            f"states alone, but {device} has {have / 2**30:,.0f} GiB: choose a smaller preset"
+        )
+
+
+def memory_bytes(device: str) -> int | None:
+    """All the memory of a device, in bytes; None where the system does not tell."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return system_memory_bytes()

@@ -1,0 +1,234 @@
+"""The command line as a user meets it: real processes, real signals, one sentence for every mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from playbook.cli import main
+from playbook.training.logs import read_json_log
+
+SMALL = json.dumps(
+    {
+        "layers": 1,
+        "hidden": 16,
+        "heads": 2,
+        "vocab": 256,
+        "max_seq": 64,
+        "positions": "rotary",
+        "norm": "rmsnorm",
+    }
+)
+COMMAND = [sys.executable, "-m", "playbook.cli"]
+
+
+def train(*flags, cwd, **options):
+    return subprocess.run(
+        [*COMMAND, "train", "--model", SMALL, "--seq", "16", "--global-batch", "4", "--device", "cpu", *flags],
+        capture_output=True, text=True, cwd=cwd, timeout=120, **options,
+    )  # fmt: skip
+
+
+def test_json_is_one_object_on_stdout_and_the_rest_on_stderr(tmp_path):
+    done = train("--steps", "3", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert set(result) >= {"losses", "grad_norms", "tokens_per_s", "peak_bytes", "bytes_sent"}
+    assert len(result["losses"]) == len(result["grad_norms"]) == 3
+    assert result["losses"][0] == pytest.approx(5.55, abs=0.3)  # about ln 256
+    assert result["tokens_per_s"] > 0
+    assert len(result["peak_bytes"]) == 1
+    assert result["peak_bytes"][0] > 0
+    logs = list((tmp_path / "runs").glob("*.jsonl"))
+    assert len(logs) == 1
+    assert [r["loss"] for r in read_json_log(logs[0])] == result["losses"]
+
+
+def test_two_runs_with_one_seed_are_identical(tmp_path):
+    a, b, other = (
+        json.loads(train("--steps", "4", "--json", "--quiet", "--seed", seed, cwd=tmp_path).stdout)["losses"]
+        for seed in ("5", "5", "6")
+    )
+    assert a == b != other
+
+
+def test_ctrl_c_leaves_a_readable_log_and_no_process(tmp_path):
+    log = tmp_path / "run.jsonl"
+    process = subprocess.Popen(
+        [*COMMAND, "train", "--model", SMALL, "--seq", "16", "--steps", "100000", "--global-batch", "4",
+         "--log", str(log), "--json", "--device", "cpu"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True,
+    )  # fmt: skip
+    deadline = time.time() + 60
+    while time.time() < deadline and not (log.exists() and log.read_text().count("\n") > 5):
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert "interrupted after" in err
+    steps = read_json_log(log)
+    assert [r["step"] for r in steps] == list(range(len(steps)))
+    assert json.loads(log.read_text().splitlines()[-1]) == {"event": "interrupted"}
+    assert json.loads(out)["losses"] == [r["loss"] for r in steps]
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+
+
+def test_several_logs_at_once(tmp_path):
+    done = train("--steps", "2", "--log", "a.csv", "--log", "b.jsonl", "--quiet", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = (tmp_path / "a.csv").read_text().splitlines()
+    assert rows[0].startswith("step,loss,grad_norm")
+    assert len(rows) == 3
+    assert len(read_json_log(tmp_path / "b.jsonl")) == 2
+
+
+def test_tensorboard_log_or_the_way_to_get_it(tmp_path):
+    done = train("--steps", "2", "--log", "board", "--quiet", cwd=tmp_path)
+    try:
+        import tensorboard  # noqa: F401
+    except ImportError:
+        assert done.returncode == 2
+        assert "playbook[tensorboard]" in done.stderr
+    else:
+        assert done.returncode == 0, done.stderr
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        events = EventAccumulator(str(tmp_path / "board"))
+        events.Reload()
+        assert [e.step for e in events.Scalars("loss")] == [0, 1]
+
+
+def test_a_toml_file_and_a_text_of_ones_own(tmp_path):
+    (tmp_path / "mine.toml").write_text("layers = 1\nhidden = 8\nheads = 2\nvocab = 256\n")
+    (tmp_path / "mine.txt").write_text("to be or not to be, that is the question. " * 20)
+    done = subprocess.run(
+        [*COMMAND, "train", "--model", "mine.toml", "--data", "mine.txt", "--steps", "2", "--seq", "8",
+         "--quiet", "--device", "cpu"],
+        capture_output=True, text=True, cwd=tmp_path, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "840 tokens of mine.txt" in done.stderr
+
+
+BAD = {
+    "heads do not divide": (["--model", '{"layers":1,"hidden":10,"heads":3,"vocab":256}'], "heads"),
+    "unknown preset": (["--model", "llama9-8b"], "llama9-8b"),
+    "negative size": (["--model", '{"layers":-1,"hidden":8,"heads":2,"vocab":256}'], "layers"),
+    "unknown field": (["--model", '{"layers":1,"hidden":8,"heads":2,"vocab":256,"depth":3}'], "depth"),
+    "broken JSON": (["--model", '{"layers":1,'], "JSON"),
+    "corrupt TOML": (["--model", "broken.toml"], "broken.toml"),
+    "no such TOML": (["--model", "absent.toml"], "absent.toml"),
+    "unreadable data": (["--data", "absent.txt"], "absent.txt"),
+    "a folder as data": (["--data", "."], "directory"),
+    "empty text": (["--data", "empty.txt"], "empty.txt"),
+    "short text": (["--data", "short.txt"], "seq=256"),
+    "no steps": (["--steps", "0"], "steps is 0"),
+    "steps in words": (["--steps", "many"], "many"),
+    "micro-batch": (
+        ["--global-batch", "6", "--micro-batch", "4"],
+        "must divide global_batch=6: one of 1, 2, 3, 6",
+    ),
+    "sequence too long": (["--seq", "4096"], "max_seq=1024"),
+    "dtype": (["--dtype", "fp8"], "float32, bfloat16, float16"),
+    "recompute": (["--recompute", "half"], "none, selective, full"),
+    "learning rate": (["--lr", "nan"], "lr is nan"),
+    "seed": (["--seed", "-1"], "seed is -1"),
+    "device": (["--device", "tpu"], "cpu or cuda"),
+    "layout text": (["--layout", "dq=2"], "dq"),
+    "layout of many": (["--layout", "dp=2"], "2 processes"),
+    "experts": (
+        ["--model", '{"layers":1,"hidden":8,"heads":2,"vocab":256,"moe":{"experts":4,"top_k":2,"ffn":8}}'],
+        "experts",
+    ),
+    "log name": (["--log", "run.xml"], "run.xml"),
+    "log nowhere": (["--log", "empty.txt/run.jsonl"], "cannot be written"),
+    "unknown flag": (["--learning", "1"], "--learning"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_gets_one_sentence_and_status_2(case, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.toml").write_text("layers = = 3\n")
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "short.txt").write_text("hello")
+    flags, words = BAD[case]
+    try:
+        status = main(["train", "--device", "cpu", "--steps", "1", *flags])
+    except SystemExit as end:  # argparse
+        status = end.code
+    out, err = capsys.readouterr()
+    assert status == 2
+    assert words in err
+    assert out == ""
+    assert len(err.strip().splitlines()) == 1
+    assert "Traceback" not in err
+
+
+def test_cuda_that_is_not_there():
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    assert main(["train", "--device", "cuda", "--steps", "1"]) == 2
+
+
+def test_a_model_larger_than_the_machine_is_refused_before_it_is_built(capsys):
+    assert main(["train", "--model", "gpt3-175b", "--device", "cpu", "--steps", "1"]) == 2
+    assert "needs 2,6" in capsys.readouterr().err  # 16 bytes for each of 175 billion parameters, in GiB
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits address space")
+def test_out_of_memory_says_what_to_make_smaller(tmp_path):
+    import resource
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_AS, (8 * 2**30, 8 * 2**30))
+
+    done = train("--steps", "1", "--global-batch", "2000000", "--quiet", cwd=tmp_path, preexec_fn=limit)
+    assert done.returncode == 2, done.stderr
+    assert "out of memory at step 0 with micro_batch=2000000" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_closed_pipe_is_no_error(tmp_path):
+    command = f"{sys.executable} -m playbook.cli doctor | true"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=60
+    )
+    assert "Traceback" not in done.stderr
+
+
+def test_doctor_says_what_is_here(capsys):
+    assert main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert found["tiers"]["CPU"] is True
+    assert found["tiers"]["1 GPU"] == (len(found["gpus"]) >= 1)
+    assert main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    assert "Tiers of the book" in text
+    assert f"Python {found['python']}" in text
+
+
+def test_help_names_every_command(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--help"])
+    assert end.value.code == 0
+    out = capsys.readouterr().out
+    assert "train" in out
+    assert "doctor" in out
+
+
+def test_no_command_is_refused(capsys):
+    with pytest.raises(SystemExit) as end:
+        main([])
+    assert end.value.code == 2
