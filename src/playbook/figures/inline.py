@@ -27,7 +27,7 @@ class Figure:
 
     def _repr_html_(self) -> str:
         caption = f"<figcaption>{html.escape(self.caption)}</figcaption>" if self.caption else ""
-        return f'<figure class="pb-figure" style="margin:1em 0">{self.svg}{caption}</figure>'
+        return f'<figure class="pb-figure">{self.svg}{caption}</figure>'
 
     def __repr__(self) -> str:
         return f"Figure: {self.alt}"
