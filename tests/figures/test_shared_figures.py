@@ -7,7 +7,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from playbook.figures import PALETTE, display
-from playbook.figures.memory import memory_bars, memory_timeline
+from playbook.figures.memory import memory_bars, memory_over_sequence, memory_timeline
 from playbook.figures.training import lines_over_sequence, loss_curve, running_mean
 
 MIB = 2**20
@@ -64,6 +64,31 @@ def test_bars_add_up_and_say_what_does_not_fit():
     svg = texts(figure)
     assert svg.count("does not fit") == 1
     assert "110 MiB, does not fit" in svg
+
+
+def test_timeline_over_something_else_than_seconds():
+    svg = texts(memory_timeline([0, 500, 1000, 1500], SERIES, xlabel="allocations"))
+    assert "allocations" in svg
+    assert "1.4k" in svg
+    assert "time in the step" not in svg
+
+
+def test_memory_over_sequence_stacks_one_panel_per_model():
+    lengths, gb = [1024, 2048, 4096], 10**9
+    models = {
+        name: {"activations": [n * gb, 2 * n * gb, 4 * n * gb], "parameters": [16 * gb] * 3}
+        for n, name in ((1, "small"), (10, "large"))
+    }
+    formula = {name: [100 * gb] * 3 for name in models}
+    figure = memory_over_sequence(lengths, models, dashed=("formula", formula), capacity=("80 GB", 80 * gb))
+    small, large = figure.axes
+    assert small.get_ylim()[1] == pytest.approx(20 * 1.08)  # the stack, not the dashed line, sets the scale
+    assert large.get_ylim()[1] == pytest.approx(56 * 1.08)
+    svg = texts(figure)
+    for words in ("small", "large", "formula", "80 GB", "4k", "memory (GB)"):
+        assert words in svg
+    with pytest.raises(ValueError, match="m: 'x' has 1 values for 3 lengths"):
+        memory_over_sequence(lengths, {"m": {"x": [1]}})
 
 
 def test_running_mean_is_centred():

@@ -9,5 +9,6 @@
 
 from playbook.figures.inline import Figure, display
 from playbook.figures.style import PALETTE, colour, css_variables, use
+from playbook.figures.tables import Table, table
 
-__all__ = ["PALETTE", "Figure", "colour", "css_variables", "display", "use"]
+__all__ = ["PALETTE", "Figure", "Table", "colour", "css_variables", "display", "table", "use"]

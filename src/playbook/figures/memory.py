@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from playbook.figures.style import PALETTE, PAPER, WIDTH, colour, rc_parameters
-from playbook.figures.units import bytes_axis, format_bytes, seconds_axis
+from playbook.figures.units import bytes_axis, count_axis, format_bytes, seconds_axis, tokens_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,12 +22,14 @@ def memory_timeline(
     phases: Iterable[tuple[str, float, float]] = (),
     capacity: float | None = None,
     title: str | None = None,
+    xlabel: str | None = None,
 ) -> Figure:
     """Bytes held by each category over time, stacked, the peak marked.
 
-    ``times`` are seconds, ``series`` maps a category to bytes at those times (each value holds until the
-    next time), ``phases`` are (name, start, end) in seconds and are bracketed above the plot, ``capacity``
-    draws the device's memory as a line. Raises ``ValueError`` when a series and ``times`` differ in length.
+    ``times`` are seconds, or what ``xlabel`` says they are; ``series`` maps a category to bytes at those
+    times (each value holds until the next), ``phases`` are (name, start, end) on the same axis and are
+    bracketed above the plot, ``capacity`` draws the device's memory as a line. Raises ``ValueError`` when a
+    series and ``times`` differ in length.
     """
     import matplotlib.pyplot as plt
 
@@ -45,7 +47,10 @@ def memory_timeline(
         _capacity_line(axes, capacity)
         axes.set_xlim(min(times), max(times))
         axes.set_ylim(0, max([*totals, capacity or 0.0]) * 1.14)
-        seconds_axis(axes.xaxis, "time in the step")
+        if xlabel is None:
+            seconds_axis(axes.xaxis, "time in the step")
+        else:
+            count_axis(axes.xaxis, xlabel)
         bytes_axis(axes.yaxis, "memory")
         _bracket_phases(axes, phases)
         _legend_below(figure, axes)
@@ -88,6 +93,54 @@ def memory_bars(
         _legend_below(figure, axes)
         _title(axes, title)
     return figure
+
+
+def memory_over_sequence(
+    lengths: Sequence[int],
+    models: Mapping[str, Mapping[str, Sequence[float]]],
+    *,
+    dashed: tuple[str, Mapping[str, Sequence[float]]] | None = None,
+    capacity: tuple[str, float] | None = None,
+) -> Figure:
+    """One panel per model: bytes by category, stacked, over sequence length; decimal GB, as devices are sold.
+
+    ``lengths`` are tokens, ``models`` maps a title to category → bytes at each length. ``dashed`` is (name,
+    title → bytes), drawn over the panels as far as they reach: the y axis follows the stacks. ``capacity``
+    is (name, bytes) of a device. Raises ``ValueError`` when a series and ``lengths`` differ in length.
+    """
+    import matplotlib.pyplot as plt
+
+    for title, series in models.items():
+        for name, values in series.items():
+            if len(values) != len(lengths):
+                raise ValueError(f"{title}: {name!r} has {len(values)} values for {len(lengths)} lengths")
+    with plt.rc_context(rc_parameters()):
+        figure, rows = plt.subplots(
+            len(models), 1, figsize=(WIDTH, 0.8 + 1.9 * len(models)), sharex=True, squeeze=False
+        )
+        for axes, (title, series) in zip(rows[:, 0], models.items(), strict=True):
+            names = _stacked_order(series)
+            stacks = [[value / 1e9 for value in series[name]] for name in names]
+            colours = [colour(name, i) for i, name in enumerate(names)]
+            axes.stackplot(lengths, stacks, labels=names, colors=colours, linewidth=0)
+            _panel(axes, title, max(sum(column) for column in zip(*stacks, strict=True)))
+            if dashed:
+                over = [value / 1e9 for value in dashed[1][title]]
+                axes.plot(lengths, over, linestyle=(0, (2, 2)), color=PALETTE["activations"], label=dashed[0])
+            if capacity:
+                axes.axhline(
+                    capacity[1] / 1e9, linewidth=1.3, color=rc_parameters()["text.color"], label=capacity[0]
+                )
+            axes.set_xlim(min(lengths), max(lengths))
+        tokens_axis(rows[-1, 0].xaxis, lengths)
+        _legend_below(figure, rows[0, 0])
+    return figure
+
+
+def _panel(axes: Any, title: str, top: float) -> None:
+    axes.set_title(title)
+    axes.set_ylabel("memory (GB)")
+    axes.set_ylim(0, top * 1.08)
 
 
 def _stacked_order(series: Mapping[str, Any]) -> list[str]:
