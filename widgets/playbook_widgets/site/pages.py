@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -59,7 +61,15 @@ def format_seconds(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
+def write_times(app: Sphinx, error: Exception | None) -> None:
+    """Leave the seconds that each chapter ran where the build can report them."""
+    runs = {page: NbMetadataCollector.get_exec_data(app.env, page) for page in sorted(app.env.found_docs)}
+    times = {page: data["runtime"] for page, data in runs.items() if data and data["runtime"] is not None}
+    Path(app.outdir).parent.joinpath("execution.json").write_text(json.dumps(times), encoding="utf-8")
+
+
 def setup(app: Sphinx) -> None:
     app.connect("doctree-resolved", fill_header)
+    app.connect("build-finished", write_times)
     app.connect("html-page-context", mend_citations)
     app.connect("html-page-context", choose_scripts, priority=900)

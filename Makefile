@@ -1,0 +1,43 @@
+# The book's commands. Each sets up what it needs in .venv first; with all in place that takes no time.
+
+PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11 python,\
+	$(shell $(name) -c 'import sys; sys.version_info >= (3, 11) and print("$(name)")' 2>/dev/null)) python3)
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup serve test book lab check normalise clean
+
+help:  ## this list
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+setup:  ## only set up: .venv, Python and front-end packages
+	@$(PYTHON) tools/bootstrap.py
+
+serve: book  ## build the book and serve it on this machine
+	@exec $(BIN)/python tools/serve.py
+
+book: setup  ## build the site into _build/html, executing chapters that have changed
+	@$(BIN)/python tools/build_book.py
+
+test: book  ## run all tests: library, tools, every page in a browser, every notebook
+	@$(BIN)/python tools/chromium.py --install || true
+	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest --nbval-lax book
+
+lab:  ## open the chapters as notebooks in JupyterLab
+	@$(PYTHON) tools/bootstrap.py lab
+	cd book && exec ../$(BIN)/jupyter lab
+
+check: setup  ## lint, format, types, notebooks in normal form
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python tools/notebooks.py --check
+
+normalise: setup  ## format the code and bring notebooks into normal form
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+	$(BIN)/python tools/notebooks.py
+
+clean:  ## remove what was built; .venv stays
+	rm -rf _build site_assets/vendor

@@ -1,0 +1,155 @@
+"""Every page of the built book, as a reader's browser sees it: wide and narrow, light and dark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import serve
+from html_links import pages_of
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Response, Route
+
+pytestmark = pytest.mark.browser
+
+AXE = serve.ROOT / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
+MOST_BYTES = 1_500_000
+WIDTHS = (1280, 390)
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+
+OVERFLOW = """() => {
+  const page = document.documentElement;
+  if (page.scrollWidth <= page.clientWidth) return [];
+  const wide = [...document.body.querySelectorAll("*")].filter(
+    (element) => element.getBoundingClientRect().right > page.clientWidth + 1);
+  return [`${page.scrollWidth} px of ${page.clientWidth}`, ...wide.slice(0, 4).map((e) => e.outerHTML.slice(0, 120))];
+}"""
+
+NAMELESS = """() => {
+  const missing = [
+    'img:not([alt])', 'article img[alt=""]', '[role="img"]:not([aria-label], [aria-labelledby], [alt])',
+    'article svg:not([role], [aria-hidden="true"], [role="img"] svg, button svg)'];
+  return [...document.querySelectorAll(missing.join())].map((element) => element.outerHTML.slice(0, 160));
+}"""
+
+VIOLATIONS = """async () => {
+  const { violations } = await axe.run(document, { resultTypes: ["violations"] });
+  return violations.filter(({ impact }) => impact === "serious" || impact === "critical")
+    .map(({ id, help, nodes }) => `${id}: ${help}: ${nodes.slice(0, 3).map((n) => n.html.slice(0, 160)).join(" | ")}`);
+}"""
+
+
+@dataclass
+class Visit:
+    """What happened while a page was open."""
+
+    external: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    responses: list[Response] = field(default_factory=list)
+
+    def bytes(self) -> int:
+        """All that the browser loaded, decoded."""
+        return sum(len(response.body()) for response in self.responses if response.ok)
+
+
+@pytest.fixture(
+    scope="module", params=[(w, s) for w in WIDTHS for s in SCHEMES], ids=lambda p: f"{p[0]}-{p[1]}"
+)
+def context(browser: Browser, request: pytest.FixtureRequest) -> Iterator[BrowserContext]:
+    width, scheme = request.param
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    context.add_init_script(path=AXE)
+    yield context
+    context.close()
+
+
+def visit(context: BrowserContext, address: str) -> tuple[Any, Visit]:
+    """Open a page that cannot leave this machine; the page and what happened."""
+    page, seen = context.new_page(), Visit()
+
+    def guard(route: Route) -> None:
+        if route.request.url.startswith(("http://127.0.0.1:", "data:", "blob:")):
+            route.continue_()
+        else:
+            seen.external.append(route.request.url)
+            route.abort()
+
+    def answered(response: Response) -> None:
+        seen.responses.append(response)
+        if response.status >= 400:
+            seen.failed.append(f"{response.status} {response.url}")
+
+    def said(message: ConsoleMessage) -> None:
+        if message.type == "error":
+            seen.errors.append(message.text)
+
+    page.route("**/*", guard)
+    page.on("response", answered)
+    page.on("console", said)
+    page.on("pageerror", lambda error: seen.errors.append(str(error)))
+    page.goto(address, wait_until="load")
+    page.evaluate("document.fonts.ready.then(() => {})")
+    if page.locator(".pb-widget").count():
+        page.wait_for_load_state("networkidle")
+    return page, seen
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "name" in metafunc.fixturenames:
+        metafunc.parametrize("name", pages_of(serve.SITE) or ["book/index.html"])
+
+
+def test_page(context: BrowserContext, site: str, name: str) -> None:
+    """No request leaves, nothing fails or overflows, all pictures have words, axe-core has nothing serious."""
+    page, seen = visit(context, site + name)
+    try:
+        assert not seen.external
+        assert not seen.errors
+        assert not seen.failed
+        assert page.evaluate(OVERFLOW) == []
+        assert page.evaluate(NAMELESS) == []
+        assert page.evaluate(VIOLATIONS) == []
+        assert seen.bytes() <= MOST_BYTES
+    finally:
+        page.close()
+
+
+def test_root_leads_to_the_landing_page(context: BrowserContext, site: str) -> None:
+    page, seen = visit(context, site)
+    page.wait_for_url("**/book/index.html")
+    assert page.locator("h1").first.inner_text().startswith("playbook")
+    assert not seen.external
+    page.close()
+
+
+def test_search_finds_and_leads_to_a_chapter(context: BrowserContext, site: str) -> None:
+    page, seen = visit(context, site + "search.html?q=parameters")
+    result = page.locator("#search-results ul.search li a").first
+    result.wait_for()
+    result.click()
+    page.wait_for_url("**/book/**")
+    assert not seen.external
+    assert not seen.failed
+    page.close()
+
+
+def test_theme_button_changes_the_colours(context: BrowserContext, site: str) -> None:
+    page, _ = visit(context, site + "book/errata.html")
+    themes = set()
+    for _ in range(3):
+        page.locator("button.theme-switch-button").first.click()
+        themes.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert len(themes) == 2
+    page.close()
+
+
+def test_source_links_lead_to_lines_of_the_sites_own_pages(built_book: Path) -> None:
+    """The pages and lines themselves are looked up with all other links, in test_links."""
+    chapters = [path.read_text(encoding="utf-8") for path in built_book.glob("book/*/*.html")]
+    links = [link for text in chapters for link in re.findall(r'<a class="pb-source" href="([^"]*)"', text)]
+    assert links
+    assert [link for link in links if not re.fullmatch(r"\.\./\.\./source/src/.*\.html#L\d+", link)] == []

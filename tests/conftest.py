@@ -1,0 +1,56 @@
+"""Fixtures that tests of several rooms share, and the loud word at the end when pages were not looked at."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+# Two cores are shared with other processes: tests compute on one thread, unless they measure speed.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import chromium as chromium_tool
+import pytest
+import serve
+
+ROOT = Path(__file__).resolve().parents[1]
+NO_CHROMIUM = "no Chromium"
+
+
+@pytest.fixture(scope="session")
+def built_book() -> Path:
+    """Folder of the built site; ``make test`` builds it first."""
+    if not (serve.SITE / "index.html").is_file():
+        pytest.fail("the book is not built: run `make book`")
+    return serve.SITE
+
+
+@pytest.fixture(scope="session")
+def site(built_book: Path) -> Iterator[str]:
+    """Address of the built book, served as ``make serve`` does."""
+    server = serve.start(built_book)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield serve.address(server)
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Path of a Chromium; the test is skipped where there is none, and the summary says so in capitals."""
+    path = chromium_tool.find()
+    if path is None:
+        pytest.skip(NO_CHROMIUM)
+    return path
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = [
+        report for report in terminalreporter.stats.get("skipped", []) if NO_CHROMIUM in str(report.longrepr)
+    ]
+    if skipped:
+        terminalreporter.write_line(chromium_tool.NONE, red=True)
+        names = sorted({report.nodeid.partition("[")[0] for report in skipped})
+        terminalreporter.write_line(f"{len(skipped)} tests did NOT run: {', '.join(names)}", red=True)

@@ -1,0 +1,91 @@
+"""The server behind `make serve`: address, types, ports, and a clean end."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import serve
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("index.html", "host.mjs", "picture.svg", "code.wasm", "style.css"):
+        (tmp_path / name).write_text("content", encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def process(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-u", serve.__file__, "--directory", str(folder)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        yield process
+        process.kill()
+
+
+def printed_address(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    match = re.search(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())
+    assert match
+    return match[0]
+
+
+def test_types_and_no_caching(process: subprocess.Popen[str]) -> None:
+    address = printed_address(process)
+    types = {
+        "host.mjs": "text/javascript",
+        "picture.svg": "image/svg+xml",
+        "code.wasm": "application/wasm",
+        "": "text/html",
+    }
+    for name, wanted in types.items():
+        with urllib.request.urlopen(address + name) as answer:
+            assert answer.headers.get_content_type() == wanted
+            assert answer.headers["Cache-Control"] == "no-store"
+
+
+def test_a_missing_page_is_a_404(process: subprocess.Popen[str]) -> None:
+    address = printed_address(process)
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(address + "nowhere.html")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_stops_cleanly(process: subprocess.Popen[str], number: signal.Signals) -> None:
+    printed_address(process)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=10)
+    assert process.returncode == 0
+    assert "Server stopped." in out
+    assert err == ""
+
+
+def test_a_taken_port_gives_the_next_one_or_one_sentence(folder: Path) -> None:
+    first = serve.start(folder)
+    second = serve.start(folder)
+    assert serve.address(first) != serve.address(second)
+    with pytest.raises(SystemExit, match="is taken"):
+        serve.start(folder, first.server_address[1])
+    first.server_close()
+    second.server_close()
+
+
+def test_it_listens_on_this_machine_alone(folder: Path) -> None:
+    server = serve.start(folder)
+    assert server.socket.getsockname()[0] == "127.0.0.1"
+    assert server.socket.family == socket.AF_INET
+    server.server_close()
+
+
+def test_without_a_book_it_says_so(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="make book"):
+        serve.start(tmp_path)

@@ -1,0 +1,96 @@
+"""Serve the built book on this machine alone, and say where.
+
+Usage: python tools/serve.py [--port 8000] [--directory _build/html]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import sys
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SITE = ROOT / "_build" / "html"
+HOST = "127.0.0.1"
+
+
+class Handler(SimpleHTTPRequestHandler):
+    """Static files, never cached: a rebuilt page must show at the next reload."""
+
+    protocol_version = "HTTP/1.1"
+    # The system's table of types is not asked: some lack these, or map them to what browsers refuse to run.
+    extensions_map = {  # noqa: RUF012 - read only
+        **SimpleHTTPRequestHandler.extensions_map,
+        ".html": "text/html; charset=utf-8",
+        ".js": "text/javascript; charset=utf-8",
+        ".mjs": "text/javascript; charset=utf-8",
+        ".css": "text/css; charset=utf-8",
+        ".json": "application/json",
+        ".ipynb": "application/json",
+        ".py": "text/x-python; charset=utf-8",
+        ".svg": "image/svg+xml",
+        ".wasm": "application/wasm",
+        ".woff2": "font/woff2",
+    }
+
+    def end_headers(self) -> None:
+        self.send_header("Cache-Control", "no-store")
+        super().end_headers()
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Requests are no news; ``log_error`` still comes through ``log_request`` of failures."""
+
+    def log_request(self, code: object = "-", size: object = "-") -> None:
+        if str(code).startswith(("4", "5")):
+            print(f"{code} {self.path}", file=sys.stderr, flush=True)
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    # Without this a port still busy in another process may be taken over silently on some systems.
+    allow_reuse_address = sys.platform != "win32"
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A browser that closes a connection early is no error of ours."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+
+def start(directory: Path, port: int | None = None) -> Server:
+    """A server bound to ``port``; without one, to the first free port from 8000 on.
+
+    Raises ``SystemExit`` with one sentence when there is no site or the port is taken.
+    """
+    if not (directory / "index.html").is_file():
+        raise SystemExit(f"{directory} holds no built book: run `make book`")
+    handler = partial(Handler, directory=str(directory))
+    for candidate in [port] if port is not None else [*range(8000, 8100), 0]:
+        with contextlib.suppress(OSError):
+            return Server((HOST, candidate), handler)
+    raise SystemExit(f"port {port} is taken; leave --port out to use a free one")
+
+
+def address(server: Server) -> str:
+    return f"http://{HOST}:{server.server_address[1]}/"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--directory", type=Path, default=SITE)
+    options = parser.parse_args()
+    server = start(options.directory, options.port)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stopped by a script, it leaves as from Ctrl-C
+    print(f"The book is at {address(server)}   (Ctrl-C stops the server)", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        server.serve_forever()
+    server.server_close()
+    print("\nServer stopped.", flush=True)
+
+
+if __name__ == "__main__":
+    main()
