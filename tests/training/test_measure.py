@@ -124,3 +124,20 @@ def test_bf16_parameters_save_half():
             model.loss(x, y)
         saved[dtype] = sum(v for name, v in s.by_module().items() if name.startswith("blocks"))
     assert 0.49 < saved[torch.bfloat16] / saved[torch.float32] < 0.6  # statistics stay in fp32
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_model_on_the_meta_device_saves_the_same_bytes(block):
+    x, y = tokens(BLOCKS[block], 2, 16)
+    saved = []
+    for device in ("cpu", "meta"):
+        model = Transformer(BLOCKS[block], attention="reference", device=device)
+        with SavedActivations(model, (x, y)) as s:
+            model.loss(x.to(device), y.to(device))
+        saved.append(s.by_module(1)["blocks"])
+    assert saved[0] == saved[1]
+
+
+def test_a_model_of_any_size_is_built_on_the_meta_device():
+    model = Transformer("llama3-8b", device="meta")
+    assert sum(p.numel() for p in model.parameters()) == 8_030_261_248

@@ -158,11 +158,14 @@ def init_parameters(model: nn.Module, seed: int) -> None:
     """Fill every parameter from (seed, its name): norms at 1, biases at 0, the rest normal with deviation 0.02.
 
     The two projections that write into the residual stream are scaled by 1/sqrt(2·layers) (GPT-2, section 2.3).
-    Numbers are drawn in fp32 on the CPU: the same on every device, dtype and layout.
+    Numbers are drawn in fp32 on the CPU: the same on every device, dtype and layout. On the meta device there is
+    nothing to fill, and a model of any size is built in no time.
     """
     norms = {f"{name}.weight" for name, m in model.named_modules() if isinstance(m, LayerNorm | RMSNorm)}
     layers = len(getattr(model, "blocks", [])) or 1
     for name, parameter in model.named_parameters():
+        if parameter.is_meta:
+            continue
         if name in norms:
             parameter.fill_(1.0)
         elif name.endswith("bias"):

@@ -111,7 +111,8 @@ class SavedActivations:
 
 
 def _storage(t: Tensor) -> int:
-    return t.untyped_storage().data_ptr()
+    # The storage object, not the address of its bytes: meta and fake tensors have no bytes.
+    return t.untyped_storage()._cdata
 
 
 def parameter_bytes(model: nn.Module) -> int:
