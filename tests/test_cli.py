@@ -232,3 +232,30 @@ def test_no_command_is_refused(capsys):
     with pytest.raises(SystemExit) as end:
         main([])
     assert end.value.code == 2
+
+
+def test_bench_prints_ratios_with_their_provenance(capsys):
+    command = [
+        "bench",
+        "train",
+        "--model",
+        SMALL,
+        "--seq",
+        "16",
+        "--micro-batch",
+        "2",
+        "--repeats",
+        "1",
+        "--device",
+        "cpu",
+    ]
+    assert main([*command, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["provenance"].keys() >= {"date", "command", "torch", "processor", "gpu"}
+    for comparison in result["comparisons"].values():
+        assert comparison["ratio"] == pytest.approx(comparison["ours_s"] / comparison["peer_s"])
+    assert result["peak_bytes"]["full"] > 0
+    assert main(command) == 0
+    assert "torch.utils.checkpoint" in capsys.readouterr().out
+    assert main([*command, "--seq", "0"]) == 2
+    assert "seq is 0" in capsys.readouterr().err

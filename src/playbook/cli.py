@@ -44,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_train(commands)
+    _add_bench(commands)
     _add_doctor(commands)
     return parser
 
@@ -98,8 +99,6 @@ def _train(args: argparse.Namespace) -> int:
         raise ConfigError(
             f"layout is {str(layout)!r}, which needs {layout.world_size} processes, but training runs in one: drop it"
         )
-    if args.device not in (None, "cpu", "cuda"):
-        raise ConfigError(f"device is {args.device!r}, but must be cpu or cuda")
     names = set(TrainConfig.__dataclass_fields__) - {"min_lr", "beta1", "beta2"}
     config = TrainConfig(**{name: getattr(args, name) for name in names})
     corpus = load_corpus(args.data)
@@ -159,6 +158,48 @@ def _report(args: argparse.Namespace, trainer: Any, results: list[Any], interrup
             f"peak {trainer.peak_bytes / 2**20:,.0f} MiB"
         )
     return 130 if interrupted else 0
+
+
+def _add_bench(commands: Any) -> None:
+    p = commands.add_parser(
+        "bench",
+        help="measure ours against the best public peer, side by side",
+        description="Alternate ours and a peer in one run and print the ratio of medians (below 1: ours is faster).",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    p.add_argument(
+        "what", choices=["train"], help="train: one model's forward and backward, and recomputation"
+    )
+    p.add_argument("--model", default="tiny", metavar="M", help="preset name, TOML file or inline JSON")
+    p.add_argument("--micro-batch", type=int, default=4, metavar="N", help="samples")
+    p.add_argument("--seq", type=int, default=256, metavar="N", help="tokens per sample")
+    p.add_argument("--repeats", type=int, default=9, metavar="N", help="turns; the median counts")
+    p.add_argument("--device", help="cpu or cuda (default: cuda when there is one)")
+    p.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    p.set_defaults(run=_bench)
+
+
+def _bench(args: argparse.Namespace) -> int:
+    from playbook.errors import ConfigError
+    from playbook.shapes import load
+
+    shape = load(args.model)
+    for field in ("micro_batch", "seq", "repeats"):
+        if getattr(args, field) < 1:
+            raise ConfigError(f"{field} is {getattr(args, field)}, but must be at least 1")
+    if args.seq > shape.max_seq:
+        raise ConfigError(
+            f"seq is {args.seq}, but this model has positions for at most max_seq={shape.max_seq} tokens"
+        )
+
+    from playbook.bench import bench_train, report_train
+    from playbook.training.trainer import check_device, default_device
+
+    device = args.device or default_device()
+    check_device(shape, device)
+    result = bench_train(shape, args.micro_batch, args.seq, args.repeats, device)
+    print(json.dumps(result) if args.json else report_train(result))
+    return 0
 
 
 def _default_log(name: str) -> str:

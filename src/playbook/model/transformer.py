@@ -118,17 +118,24 @@ class Transformer(nn.Module):
             raise ShapeError(
                 f"seq is {s}, but this model has positions for at most max_seq={self.shape.max_seq} tokens"
             )
-        x = self.embedding(tokens)  # (b, s, h)
-        if self.position_embedding is not None:
-            x = x + self.position_embedding.weight[:s]
-        x = dropout(x, self.p, self.training)
+        x = self.embed(tokens)
         rotary = () if self.cos is None or self.sin is None else (self.cos[:s], self.sin[:s])
         for block in self.blocks:
-            if self.recompute == "full":
-                x = checkpoint(block, x, *rotary, preserve_rng=self.p > 0)
-            else:
-                x = block(x, *rotary)
+            x = self.run_block(block, x, *rotary)
         return x
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Token embeddings, plus learned positions where the model has them: (b, s) -> (b, s, h)."""
+        x = self.embedding(tokens)
+        if self.position_embedding is not None:
+            x = x + self.position_embedding.weight[: tokens.shape[1]]
+        return dropout(x, self.p, self.training)
+
+    def run_block(self, block: nn.Module, x: Tensor, *rotary: Tensor) -> Tensor:
+        """One block, keeping its insides for backward or, under full recomputation, only its input."""
+        if self.recompute == "full":
+            return checkpoint(block, x, *rotary, preserve_rng=self.p > 0)
+        return block(x, *rotary)
 
     def loss(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Sum of the token losses in fp32, and how many targets count: divide once, by the global count.

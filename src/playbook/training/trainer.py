@@ -191,7 +191,7 @@ def make_trainer(shape: ModelShape | str | dict, corpus: Corpus, config: TrainCo
     """
     shape, device = load(shape), config.device or default_device()
     _check_fit(shape, corpus, config)
-    _check_device(shape, device)
+    check_device(shape, device)
     model = Transformer(
         shape, attention=config.attention, recompute=config.recompute, seed=config.seed, device=device
     )
@@ -212,7 +212,10 @@ def _check_fit(shape: ModelShape, corpus: Corpus, config: TrainConfig) -> None:
         )
 
 
-def _check_device(shape: ModelShape, device: str) -> None:
+def check_device(shape: ModelShape, device: str) -> None:
+    """Raise ConfigError unless the device is here and can hold the parameters, gradients and optimizer states."""
+    if device not in ("cpu", "cuda"):
+        raise ConfigError(f"device is {device!r}, but must be cpu or cuda")
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             f"device is {device!r}, but PyTorch finds no CUDA device here: leave it out, or say cpu"

@@ -1,0 +1,135 @@
+"""Side-by-side benchmarks: ours against the best public peer, in turns within one run, as a ratio of medians."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint as torch_checkpoint
+
+from playbook.model.transformer import Transformer
+from playbook.shapes import ModelShape
+from playbook.training.measure import compare_times
+from playbook.training.memory_timeline import peak_bytes
+
+
+def provenance(device: str) -> dict[str, Any]:
+    """Where, when and with what a benchmark ran: what a recorded number is worth nothing without."""
+    accelerator = torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else None
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": " ".join(["playbook", *sys.argv[1:]]),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "gpu": accelerator,
+    }
+
+
+def bench_train(shape: ModelShape, micro_batch: int, seq: int, repeats: int, device: str) -> dict[str, Any]:
+    """Forward and backward of one micro-batch: the model against transformers' Llama (where that is installed), and our
+    recomputation against ``torch.utils.checkpoint``.
+
+    Returns, per comparison, median seconds of both and their ratio (below 1: ours is faster); and the peak bytes of
+    the three ways to keep activations.
+    """
+    tokens = torch.randint(shape.vocab, (2, micro_batch, seq), generator=torch.Generator().manual_seed(0))
+    x, y = tokens.to(device)
+    ours = Transformer(shape, device=device)
+    comparisons: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {}
+    peer = _transformers_llama(ours) if _is_llama(shape) else None
+    if peer is not None:
+        comparisons["model / transformers"] = (lambda: _step(ours, x, y), lambda: _peer_step(peer, x, y))
+    full, theirs = (
+        Transformer(shape, recompute="full", device=device),
+        _TorchCheckpointed(shape, device=device),
+    )
+    comparisons["full recomputation / torch.utils.checkpoint"] = (
+        lambda: _step(full, x, y),
+        lambda: _step(theirs, x, y),
+    )
+    comparisons["full recomputation / none"] = (lambda: _step(full, x, y), lambda: _step(ours, x, y))
+    results = {name: _compare(pair, repeats, device) for name, pair in comparisons.items()}
+    peaks = {"none": ours, "full": full, "torch.utils.checkpoint": theirs}
+    return {
+        "provenance": provenance(device),
+        "model": shape.name,
+        "micro_batch": micro_batch,
+        "seq": seq,
+        "repeats": repeats,
+        "comparisons": results,
+        "peak_bytes": {name: _peak(model, x, y) for name, model in peaks.items()},
+    }
+
+
+def report_train(result: dict[str, Any]) -> str:
+    """The result of ``bench_train`` as a table for people."""
+    lines = [
+        f"{result['model']}, micro-batch {result['micro_batch']} × {result['seq']} tokens, forward and backward"
+    ]
+    lines.append(f"  {'ours / peer':46} {'ours ms':>9} {'peer ms':>9} {'ratio':>7}")
+    for name, c in result["comparisons"].items():
+        lines.append(f"  {name:46} {c['ours_s'] * 1e3:9.1f} {c['peer_s'] * 1e3:9.1f} {c['ratio']:7.3f}")
+    peaks = ", ".join(f"{name} {value / 2**20:.1f}" for name, value in result["peak_bytes"].items())
+    return "\n".join([*lines, f"  peak MiB: {peaks}"])
+
+
+class _TorchCheckpointed(Transformer):
+    """The same model with PyTorch's own checkpointing around each block."""
+
+    def run_block(self, block: torch.nn.Module, x: Tensor, *rotary: Tensor) -> Tensor:
+        return torch_checkpoint(block, x, *rotary, use_reentrant=False, preserve_rng_state=self.p > 0)
+
+
+def _compare(
+    pair: tuple[Callable[[], Any], Callable[[], Any]], repeats: int, device: str
+) -> dict[str, float]:
+    times = compare_times({"ours": pair[0], "peer": pair[1]}, repeats=repeats, device=device)
+    return {"ours_s": times["ours"], "peer_s": times["peer"], "ratio": times["ours"] / times["peer"]}
+
+
+def _step(model: Transformer, x: Tensor, y: Tensor) -> None:
+    model.zero_grad(set_to_none=True)
+    total, count = model.loss(x, y)
+    (total / count).backward()
+
+
+def _peer_step(model: Any, x: Tensor, y: Tensor) -> None:
+    model.zero_grad(set_to_none=True)
+    logits = model(x, use_cache=False).logits
+    torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), y.flatten()).backward()
+
+
+def _peak(model: Transformer, x: Tensor, y: Tensor) -> int:
+    model.zero_grad(set_to_none=True)
+    with peak_bytes(model) as peak:
+        _step(model, x, y)
+    return peak.bytes
+
+
+def _is_llama(shape: ModelShape) -> bool:
+    return shape.gated and shape.norm == "rmsnorm" and shape.positions == "rotary" and not shape.bias
+
+
+def _transformers_llama(ours: Transformer) -> Any:
+    """transformers' Llama of the same shape on the same device, or None where it is not installed."""
+    try:
+        import transformers
+    except ImportError:
+        return None
+    shape = ours.shape
+    config: Any = transformers.LlamaConfig(
+        vocab_size=shape.vocab, hidden_size=shape.hidden, intermediate_size=shape.ffn_dim,
+        num_hidden_layers=shape.layers, num_attention_heads=shape.heads, num_key_value_heads=shape.n_kv_heads,
+        head_dim=shape.qk_dim, rms_norm_eps=shape.norm_eps, max_position_embeddings=shape.max_seq,
+        tie_word_embeddings=shape.tied, attn_implementation="sdpa",
+    )  # fmt: skip
+    model: Any = transformers.LlamaForCausalLM(config)
+    return model.to(ours.embedding.weight.device)
