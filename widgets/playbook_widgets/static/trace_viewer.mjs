@@ -169,7 +169,7 @@ class Viewer {
     const order = totals.map((_, c) => c).sort((a, b) => totals[b] - totals[a]);
     const item = (c) => {
       const [name, hex, kind] = this.trace.categories[c], swatch = make("i", { class: `pb-${kind}`, style: `--swatch:${hex}` });
-      const b = make("button", { type: "button", "aria-pressed": "true", title: `Show or fade ${name}` }, swatch, `${name} ${formatTime(totals[c])}`);
+      const b = make("button", { type: "button", "aria-pressed": "true", title: `Show or fade ${name}. Each moment counts once, for the innermost event.` }, swatch, `${name} ${formatTime(totals[c])}`);
       b.addEventListener("click", () => {
         this.hidden.has(c) ? this.hidden.delete(c) : this.hidden.add(c);
         b.setAttribute("aria-pressed", String(!this.hidden.has(c)));
@@ -426,12 +426,10 @@ class Viewer {
   }
 
   drawName(c, i, left, right, middle) {
-    const name = this.trace.names[this.trace.name[i]], room = right - left - 8;
     c.font = `11px ${this.font}`;
-    const full = c.measureText(name).width, fits = full <= room ? name.length : Math.floor((name.length * room) / full) - 1;
-    if (fits < 3) return;
+    const text = shorten(c, this.trace.names[this.trace.name[i]], right - left - 8);
     c.fillStyle = this.colours[this.trace.category[i]].text || this.ink;
-    c.fillText(fits === name.length ? name : `${name.slice(0, fits)}…`, left + 4, middle + 1);
+    c.fillText(text, left + 4, middle + 1);
   }
 
   drawRange(c) {
@@ -650,6 +648,15 @@ class Viewer {
       if (near >= 0) return this.setFocus(near);
     }
   }
+}
+
+/** As much of `name` as fits into `room` pixels; nothing when that is less than three letters. */
+function shorten(c, name, room) {
+  const full = c.measureText(name).width;
+  if (full <= room) return name;
+  let count = Math.floor((name.length * room) / full);
+  while (count > 2 && c.measureText(`${name.slice(0, count)}…`).width > room) count--;
+  return count > 2 ? `${name.slice(0, count)}…` : "";
 }
 
 /** The first place in `row` whose event ends at or after `time` (rows do not overlap, so ends are sorted). */
