@@ -11,6 +11,7 @@ from playbook.training.measure import (
     SavedActivations,
     compare_times,
     count_flops,
+    count_traffic,
     gradient_bytes,
     optimizer_bytes,
     parameter_bytes,
@@ -141,3 +142,42 @@ def test_a_model_on_the_meta_device_saves_the_same_bytes(block):
 def test_a_model_of_any_size_is_built_on_the_meta_device():
     model = Transformer("llama3-8b", device="meta")
     assert sum(p.numel() for p in model.parameters()) == 8_030_261_248
+
+
+def test_flash_attention_computes_its_scores_twice():
+    model = Transformer(LLAMA, attention="sdpa")
+    x, y = tokens(LLAMA, 3, 16)
+    step = step_flops(LLAMA, 3, 16)
+    assert count_flops(lambda: model.loss(x, y)) == step.forward
+    scores = forward_flops(LLAMA, 3, 16)["attention scores"]
+    assert count_flops(lambda: model.loss(x, y)[0].backward()) == step.model + scores
+
+
+def test_traffic_by_hand():
+    a, b = torch.ones(4, 8), torch.ones(8, 2)
+    assert count_traffic(lambda: a @ b) == 4 * (4 * 8 + 8 * 2 + 4 * 2)
+    # The reshape copies, the views do not.
+    assert count_traffic(lambda: a.t().reshape(4, 8).view(32)) == 4 * 2 * 32
+    assert count_traffic(lambda: a.add_(1)) == 4 * 2 * 32
+    assert count_traffic(lambda: b[:1].expand(50, 2) + 0) == 4 * (16 + 100)  # the storage once, not 50 times
+    assert count_traffic(lambda: torch.empty(1000)) == 0
+
+
+def test_a_flash_kernel_moves_less_than_the_formula_written_out():
+    x, y = tokens(LLAMA, 2, 40)
+    moved = {}
+    for attention in ("reference", "sdpa"):
+        model = Transformer(LLAMA, attention=attention)
+        moved[attention] = count_traffic(lambda model=model: model.loss(x, y)[0].backward())
+    assert moved["sdpa"] < moved["reference"]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_under_autocast_layers_that_share_an_input_share_its_copy(block):
+    shape = BLOCKS[block]
+    x, y = tokens(shape, 2, 16)
+    model = Transformer(shape)
+    with torch.autocast("cpu", dtype=torch.bfloat16), SavedActivations(model, (x, y)) as saved:
+        model.loss(x, y)
+    copies = [t for t in saved.tensors if t.module.startswith("blocks.0") and t.module.split(".")[-1] in "qkv"]
+    assert [t.bytes for t in copies if t.kind == "activation"] == [2 * 2 * 16 * shape.hidden]

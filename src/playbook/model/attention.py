@@ -17,6 +17,12 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     return torch.native_dropout(x, p, True)[0] if training and p > 0 else x
 
 
+def cast_once(x: Tensor) -> Tensor:
+    """``x`` in autocast's dtype, for layers that share it: each would otherwise make, and keep, a copy of its own."""
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
+
+
 def repeat_heads(x: Tensor, times: int) -> Tensor:
     """(b, kv, s, d) -> (b, kv·times, s, d): each key/value head serves ``times`` neighbouring query heads."""
     if times == 1:
@@ -66,6 +72,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor | None = None, sin: Tensor | None = None) -> Tensor:
         b, s, _ = x.shape
+        x = cast_once(x)
         q, k, v = (f(x).view(b, s, -1, self.head_dim) for f in (self.q, self.k, self.v))  # (b, s, heads, d)
         q, k = self.q_norm(q), self.k_norm(k)
         if cos is not None and sin is not None:

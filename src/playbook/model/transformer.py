@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from playbook.errors import ConfigError, ShapeError
-from playbook.model.attention import ATTENTION, Attention, dropout
+from playbook.model.attention import ATTENTION, Attention, cast_once, dropout
 from playbook.model.norms import LayerNorm, RMSNorm, make_norm
 from playbook.model.rotary import rotary_table
 from playbook.seeding import derive_seed
@@ -40,6 +40,7 @@ class MLP(nn.Module):
         if self.gate is None:
             y = activate(self.up(x), self.activation)  # (b, s, ffn)
         else:
+            x = cast_once(x)
             y = activate(self.gate(x), self.activation) * self.up(x)  # (b, s, ffn)
         return dropout(self.down(y), self.p, self.training)
 
