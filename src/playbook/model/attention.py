@@ -23,29 +23,29 @@ def cast_once(x: Tensor) -> Tensor:
     return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
 
 
-def repeat_heads(x: Tensor, times: int) -> Tensor:
-    """(b, kv, s, d) -> (b, kv·times, s, d): each key/value head serves ``times`` neighbouring query heads."""
-    if times == 1:
-        return x
-    b, kv, s, d = x.shape
-    return x[:, :, None].expand(b, kv, times, s, d).reshape(b, kv * times, s, d)
-
-
 def reference_attention(q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False) -> Tensor:
     """softmax(q·kᵀ/√d + causal mask)·v as the formula says, with every (s, s) matrix in memory.
 
-    q is (b, heads, s, d); k and v are (b, kv_heads, s, d); returns (b, heads, s, d).
+    q is (b, heads, s, d); k and v are (b, kv_heads, s, d), each serving heads/kv_heads neighbouring query heads; returns
+    (b, heads, s, d).
     """
-    times, s = q.shape[1] // k.shape[1], q.shape[2]
-    k, v = repeat_heads(k, times), repeat_heads(v, times)
-    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # (b, heads, s, s)
+    b, heads, s, d = q.shape
+    kv_heads = k.shape[1]
+    # Query heads that share a key are rows of one product: the keys and values need not be repeated.
+    q = (q * d**-0.5).reshape(b, kv_heads, -1, d)  # (b, kv, heads/kv · s, d)
+    scores = (q @ k.transpose(-2, -1)).view(b, heads, s, s)
     causal = torch.full((s, s), float("-inf"), dtype=scores.dtype, device=scores.device).triu(1)
-    weights = torch.softmax(scores + causal, dim=-1)
-    return dropout(weights, p, training) @ v
+    weights = dropout(torch.softmax(scores + causal, dim=-1), p, training)  # (b, heads, s, s)
+    return (weights.view(b, kv_heads, -1, s) @ v).view(b, heads, s, d)
 
 
 def sdpa_attention(q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False) -> Tensor:
-    """The same attention through ``scaled_dot_product_attention``: flash kernels keep no (s, s) matrix."""
+    """The same attention through ``scaled_dot_product_attention``: flash kernels keep no (s, s) matrix.
+
+    The CPU has no such kernel with dropout: torch would fall back to the formula with a mask of floats, ours keeps bytes.
+    """
+    if p and training and not q.is_cuda:
+        return reference_attention(q, k, v, p, training)
     return F.scaled_dot_product_attention(
         q, k, v, is_causal=True, dropout_p=p if training else 0.0, enable_gqa=q.shape[1] != k.shape[1]
     )
