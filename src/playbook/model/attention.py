@@ -20,7 +20,9 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
 def cast_once(x: Tensor) -> Tensor:
     """``x`` in autocast's dtype, for layers that share it: each would otherwise make, and keep, a copy of its own."""
     device = x.device.type
-    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return x
+    return x.to(torch.get_autocast_dtype(device))
 
 
 def reference_attention(q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False) -> Tensor:
