@@ -41,7 +41,7 @@ class Table:
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
     """A table of ``rows`` under ``header``. Whole numbers get thousands separators; columns of numbers stand right.
 
-    A text counts as a number when it starts with a digit or a sign. Raises ``ValueError`` when a row has
+    A text counts as a number when it starts with a digit or a sign (+, −, ±, ×). Raises ``ValueError`` when a row has
     another length than the header.
     """
     for row in rows:
@@ -49,7 +49,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
             raise ValueError(f"row {list(row)} has {len(row)} cells, the header {len(header)}")
     written = [[_written(value) for value in row] for row in rows]
     columns = [[row[i] for row in written if row[i]] for i in range(len(header))]
-    right = [bool(column) and all(text[0] in "+−-±0123456789" for text in column) for column in columns]
+    right = [bool(column) and all(text[0] in "+−-±×0123456789" for text in column) for column in columns]
     return Table(list(header), written, right)
 
 
