@@ -1,0 +1,62 @@
+"""Text out of a model: one token at a time, each drawn from the model's own prediction."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from playbook.errors import ConfigError
+from playbook.model.transformer import Transformer
+
+
+@torch.no_grad()
+def generate(
+    model: Transformer, prompt: Tensor, new_tokens: int, *, temperature: float = 1.0, seed: int = 0
+) -> Tensor:
+    """The prompt (b, s) and ``new_tokens`` more: (b, s + new_tokens).
+
+    The logits are divided by ``temperature`` before the softmax: below 1 the likely becomes likelier, 0 always takes
+    the likeliest. Dropout is off while it runs. Nothing is cached, so every new token costs a forward pass over all
+    before it, at most the last ``max_seq``. Draws come from ``seed`` on the CPU: the same on every device. Raises
+    ConfigError for an empty prompt, a negative number of tokens or a negative temperature.
+    """
+    _check(prompt, new_tokens, temperature)
+    generator = torch.Generator().manual_seed(seed)
+    was_training = model.training
+    model.eval()
+    tokens = prompt
+    for _ in range(new_tokens):
+        logits = model(tokens[:, -model.shape.max_seq :])[
+            :, -1
+        ]  # (b, vocab): what comes after the last token
+        tokens = torch.cat([tokens, _choose(logits, temperature, generator)], dim=1)
+    model.train(was_training)
+    return tokens
+
+
+def continue_text(
+    model: Transformer, prompt: str, length: int, *, temperature: float = 1.0, seed: int = 0
+) -> str:
+    """``prompt`` continued by ``length`` bytes, for models over bytes. Bytes that are no UTF-8 become ``\ufffd``."""
+    device = next(model.parameters()).device
+    tokens = torch.tensor([list(prompt.encode())], device=device, dtype=torch.long)
+    written = generate(model, tokens, length, temperature=temperature, seed=seed)
+    return bytes(token % 256 for token in written[0].tolist()).decode(errors="replace")
+
+
+def _choose(logits: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
+    """One token per row: (b, vocab) -> (b, 1)."""
+    if temperature == 0:
+        return logits.argmax(dim=-1, keepdim=True)
+    weights = torch.softmax(logits.float() / temperature, dim=-1)
+    return torch.multinomial(weights.cpu(), 1, generator=generator).to(logits.device)
+
+
+def _check(prompt: Tensor, new_tokens: int, temperature: float) -> None:
+    if prompt.dim() != 2 or prompt.shape[1] == 0:
+        raise ConfigError(
+            f"prompt has shape {tuple(prompt.shape)}, but must be (samples, tokens) with at least one token"
+        )
+    for field, value in (("new_tokens", new_tokens), ("temperature", temperature)):
+        if value < 0:
+            raise ConfigError(f"{field} is {value}, but must be at least 0")
