@@ -1,4 +1,6 @@
-"""Copy what pages load from the npm packages into site_assets/vendor/, which the site serves as it is.
+"""Copy what pages load from the npm packages, and the theme's icons, into site_assets/vendor/.
+
+The site serves that folder as it is.
 
 Usage: python tools/vendor.py          (after `npm ci` in widgets/; `make setup` and `make book` do both)
 """
@@ -8,6 +10,8 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+
+import icons
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ROOT / "widgets" / "node_modules"
@@ -60,6 +64,7 @@ def vendor_all() -> None:
     shutil.rmtree(VENDOR, ignore_errors=True)
     vendor_katex()
     vendor_fonts()
+    icons.cut(VENDOR / "icons")
 
 
 if __name__ == "__main__":
