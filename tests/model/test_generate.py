@@ -46,6 +46,13 @@ def test_text_longer_than_the_positions_slides_over_the_last_ones():
         assert written[0, -1] == model(written[:, -5:-1])[0, -1].argmax()
 
 
+def test_context_is_all_that_the_model_sees():
+    model = Transformer(LLAMA)
+    prompt, _ = tokens(LLAMA, 1, 9)
+    seen = generate(model, prompt[:, -3:], 5, temperature=0, context=3)
+    assert torch.equal(generate(model, prompt, 5, temperature=0, context=3)[:, -5:], seen[:, -5:])
+
+
 def test_dropout_is_off_meanwhile_and_back_on_afterwards():
     model = Transformer(GPT.replace(dropout=0.5))
     torch.manual_seed(1)
@@ -71,6 +78,7 @@ def test_text_goes_through_bytes():
         (torch.zeros(3, dtype=torch.long), {}, "prompt"),
         (torch.zeros(1, 1, dtype=torch.long), {"new_tokens": -1}, "new_tokens"),
         (torch.zeros(1, 1, dtype=torch.long), {"temperature": -0.5}, "temperature"),
+        (torch.zeros(1, 1, dtype=torch.long), {"context": 0}, "context"),
     ],
 )
 def test_bad_input_is_one_clear_sentence(prompt, options, field):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -11,22 +13,30 @@ from playbook.model.transformer import Transformer
 
 @torch.no_grad()
 def generate(
-    model: Transformer, prompt: Tensor, new_tokens: int, *, temperature: float = 1.0, seed: int = 0
+    model: Transformer,
+    prompt: Tensor,
+    new_tokens: int,
+    *,
+    temperature: float = 1.0,
+    seed: int = 0,
+    context: int | None = None,
 ) -> Tensor:
     """The prompt (b, s) and ``new_tokens`` more: (b, s + new_tokens).
 
     The logits are divided by ``temperature`` before the softmax: below 1 the likely becomes likelier, 0 always takes
-    the likeliest. Dropout is off while it runs. Nothing is cached, so every new token costs a forward pass over all
-    before it, at most the last ``max_seq``. Draws come from ``seed`` on the CPU: the same on every device. Raises
-    ConfigError for an empty prompt, a negative number of tokens or a negative temperature.
+    the likeliest. The model sees the last ``context`` tokens, at most ``max_seq`` (filled in): a model trained on short
+    samples is lost at positions it has never seen. Dropout is off while it runs. Nothing is cached, so every new token
+    costs a forward pass over that context. Draws come from ``seed`` on the CPU: the same on every device. Raises
+    ConfigError for an empty prompt, a negative number of tokens or temperature, or a context below 1.
     """
-    _check(prompt, new_tokens, temperature)
+    context = model.shape.max_seq if context is None else context
+    _check(prompt, new_tokens, temperature, context)
     generator = torch.Generator().manual_seed(seed)
     was_training = model.training
     model.eval()
     tokens = prompt
     for _ in range(new_tokens):
-        logits = model(tokens[:, -model.shape.max_seq :])[
+        logits = model(tokens[:, -min(context, model.shape.max_seq) :])[
             :, -1
         ]  # (b, vocab): what comes after the last token
         tokens = torch.cat([tokens, _choose(logits, temperature, generator)], dim=1)
@@ -34,13 +44,13 @@ def generate(
     return tokens
 
 
-def continue_text(
-    model: Transformer, prompt: str, length: int, *, temperature: float = 1.0, seed: int = 0
-) -> str:
-    """``prompt`` continued by ``length`` bytes, for models over bytes. Bytes that are no UTF-8 become ``\ufffd``."""
+def continue_text(model: Transformer, prompt: str, length: int, **options: Any) -> str:
+    """``prompt`` continued by ``length`` bytes, for models over bytes; ``options`` are those of `generate`.
+
+    Bytes that are no UTF-8 become ``\ufffd``."""
     device = next(model.parameters()).device
     tokens = torch.tensor([list(prompt.encode())], device=device, dtype=torch.long)
-    written = generate(model, tokens, length, temperature=temperature, seed=seed)
+    written = generate(model, tokens, length, **options)
     return bytes(token % 256 for token in written[0].tolist()).decode(errors="replace")
 
 
@@ -52,7 +62,7 @@ def _choose(logits: Tensor, temperature: float, generator: torch.Generator) -> T
     return torch.multinomial(weights.cpu(), 1, generator=generator).to(logits.device)
 
 
-def _check(prompt: Tensor, new_tokens: int, temperature: float) -> None:
+def _check(prompt: Tensor, new_tokens: int, temperature: float, context: int) -> None:
     if prompt.dim() != 2 or prompt.shape[1] == 0:
         raise ConfigError(
             f"prompt has shape {tuple(prompt.shape)}, but must be (samples, tokens) with at least one token"
@@ -60,3 +70,5 @@ def _check(prompt: Tensor, new_tokens: int, temperature: float) -> None:
     for field, value in (("new_tokens", new_tokens), ("temperature", temperature)):
         if value < 0:
             raise ConfigError(f"{field} is {value}, but must be at least 0")
+    if context < 1:
+        raise ConfigError(f"context is {context}, but must be at least 1")
