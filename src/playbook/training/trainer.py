@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
+from torch.profiler import record_function
 
 from playbook.data import Corpus, TokenBatches
 from playbook.doctor import system_memory_bytes
@@ -52,17 +53,19 @@ def accumulate_gradients(
 
     Each micro-batch's *sum* of losses is divided by the *global* number of tokens, so the pieces add up to the gradient
     of the whole batch also when they hold different numbers of tokens. Returns the mean loss, a scalar. A last, smaller
-    micro-batch is fine. ``dtype`` is what the forward pass computes in (autocast, if it is not fp32). Raises ConfigError
-    when no target counts.
+    micro-batch is fine. ``dtype`` is what the forward pass computes in (autocast, if it is not fp32). A profiler sees
+    each pass under its name. Raises ConfigError when no target counts.
     """
     tokens = (targets != IGNORE).sum()
     if tokens == 0:
         raise ConfigError("targets hold no token that counts: every one of them is IGNORE")
     total = torch.zeros((), device=inputs.device)
     for x, y in zip(inputs.split(micro_batch), targets.split(micro_batch), strict=True):
-        with torch.autocast(inputs.device.type, dtype=dtype, enabled=dtype != torch.float32):
+        autocast = torch.autocast(inputs.device.type, dtype=dtype, enabled=dtype != torch.float32)
+        with record_function("forward"), autocast:
             loss = model.loss(x, y)[0] / tokens
-        (scaler.scale(loss) if scaler else loss).backward()
+        with record_function("backward"):
+            (scaler.scale(loss) if scaler else loss).backward()
         total += loss.detach()
     return total
 
@@ -86,7 +89,8 @@ class Trainer:
         start = time.perf_counter()
         step, config = self.step_count, self.config
         lr = self._set_learning_rate(step)
-        inputs, targets = (t.to(self.device) for t in self.batches.batch(step))
+        with record_function("data"):
+            inputs, targets = (t.to(self.device) for t in self.batches.batch(step))
         torch.manual_seed(derive_seed(config.seed, f"dropout {step}"))
         with self._tracking(step):
             self.optimizer.zero_grad(set_to_none=True)
@@ -98,7 +102,8 @@ class Trainer:
                 dtype=getattr(torch, config.dtype),
                 scaler=self.scaler,
             )
-            norm = self._clip_and_update()
+            with record_function("optimizer"):
+                norm = self._clip_and_update()
         synchronize(self.device)
         self.step_count += 1
         seconds = time.perf_counter() - start
