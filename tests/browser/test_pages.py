@@ -20,18 +20,23 @@ MOST_BYTES = 1_500_000
 WIDTHS = (1280, 390)
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
+# Which elements stick out of the page, those aside that scroll inside a box of their own.
 OVERFLOW = """() => {
   const page = document.documentElement;
   if (page.scrollWidth <= page.clientWidth) return [];
+  const boxed = (element) => {
+    for (let box = element.parentElement; box && box !== document.body; box = box.parentElement)
+      if (getComputedStyle(box).overflowX !== "visible") return true;
+  };
   const wide = [...document.body.querySelectorAll("*")].filter(
-    (element) => element.getBoundingClientRect().right > page.clientWidth + 1);
+    (element) => element.getBoundingClientRect().right > page.clientWidth + 1 && !boxed(element));
   return [`${page.scrollWidth} px of ${page.clientWidth}`, ...wide.slice(0, 4).map((e) => e.outerHTML.slice(0, 120))];
 }"""
 
 NAMELESS = """() => {
   const missing = [
     'img:not([alt])', 'article img[alt=""]', '[role="img"]:not([aria-label], [aria-labelledby], [alt])',
-    'article svg:not([role], [aria-hidden="true"], [role="img"] svg, button svg)'];
+    'article svg:not([role], [aria-hidden="true"], [aria-hidden="true"] svg, [role="img"] svg, button svg)'];
   return [...document.querySelectorAll(missing.join())].map((element) => element.outerHTML.slice(0, 160));
 }"""
 

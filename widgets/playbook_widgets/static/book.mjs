@@ -1,5 +1,5 @@
 // A box whose content is wider than itself can be scrolled by keyboard only if it can take the focus.
-const BOXES = ".math, .pst-scrollable-table-container, .pb-figure, .pb-scroll, .cell_output > .output";
+const BOXES = ".katex-display, .pst-scrollable-table-container, .pb-figure, .pb-scroll, .cell_output > .output";
 
 function update() {
   for (const box of document.querySelectorAll(BOXES)) {
