@@ -29,25 +29,24 @@ def generate(
     costs a forward pass over that context. Draws come from ``seed`` on the CPU: the same on every device. Raises
     ConfigError for an empty prompt, a negative number of tokens or temperature, or a context below 1.
     """
-    context = model.shape.max_seq if context is None else context
+    context = min(model.shape.max_seq if context is None else context, model.shape.max_seq)
     _check(prompt, new_tokens, temperature, context)
     generator = torch.Generator().manual_seed(seed)
     was_training = model.training
     model.eval()
     tokens = prompt
     for _ in range(new_tokens):
-        logits = model(tokens[:, -min(context, model.shape.max_seq) :])[
-            :, -1
-        ]  # (b, vocab): what comes after the last token
+        logits = model(tokens[:, -context:])[:, -1]  # (b, vocab): what comes after the last token
         tokens = torch.cat([tokens, _choose(logits, temperature, generator)], dim=1)
     model.train(was_training)
     return tokens
 
 
 def continue_text(model: Transformer, prompt: str, length: int, **options: Any) -> str:
-    """``prompt`` continued by ``length`` bytes, for models over bytes; ``options`` are those of `generate`.
+    """``prompt`` and ``length`` more bytes, for models over bytes; ``options`` are those of `generate`.
 
-    Bytes that are no UTF-8 become ``\ufffd``."""
+    Bytes that are no UTF-8 become the replacement character.
+    """
     device = next(model.parameters()).device
     tokens = torch.tensor([list(prompt.encode())], device=device, dtype=torch.long)
     written = generate(model, tokens, length, **options)
