@@ -259,3 +259,54 @@ def test_bench_prints_ratios_with_their_provenance(capsys):
     assert "torch.utils.checkpoint" in capsys.readouterr().out
     assert main([*command, "--seq", "0"]) == 2
     assert "seq is 0" in capsys.readouterr().err
+
+
+def test_memory_prints_the_contract(capsys):
+    command = [
+        "memory",
+        "--model",
+        "llama3-8b",
+        "--layout",
+        "dp=8,tp=2,zero=1",
+        "--micro-batch",
+        "1",
+        "--seq",
+        "4096",
+    ]
+    assert main([*command, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["stages"][0].keys() >= {"params", "gradients", "optimizer", "activations", "total"}
+    assert result["peak"] == result["stages"][0]["total"]
+    assert main([*command, "--accelerator", "a100-40", "--explain"]) == 0
+    text = capsys.readouterr().out
+    assert "fits, with" in text
+    assert "b·s·f·c/t" in text
+    assert main(["memory", "--model", "llama3-70b", "--accelerator", "h100"]) == 0
+    assert "does not fit, by" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--layout", "tp=3"], "tp"),
+        (["--layout", "dp=0"], "dp"),
+        (["--seq", "0"], "seq is 0"),
+        (["--layout", "micro_batch=2", "--micro-batch", "4"], "give it once"),
+        (["--precision", "fp7"], "fp7"),
+        (["--accelerator", "h1000"], "h1000"),
+        (["--recompute", "half"], "recompute"),
+    ],
+)
+def test_memory_refuses_in_one_sentence(flags, words, capsys):
+    assert main(["memory", *flags]) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_memory_needs_no_torch():
+    code = (
+        "import sys; sys.modules['torch'] = None; from playbook.cli import main; sys.exit(main(['memory']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,121 @@
+"""``playbook memory``: the memory of every rank, predicted; no torch, no GPU, no waiting."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from playbook.errors import ConfigError
+from playbook.hardware import load_accelerator
+from playbook.layout import Layout
+from playbook.planning.memory import MemoryReport, StageMemory, predict
+from playbook.planning.recipes import RECIPES
+from playbook.planning.terms import SYMBOLS
+from playbook.shapes import ModelShape, load
+
+
+def add(commands: Any) -> None:
+    p = commands.add_parser(
+        "memory",
+        help="predict the memory of every rank",
+        description="Bytes of parameters, gradients, optimizer states and activations on each pipeline stage.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    flag = p.add_argument
+    flag("--model", default="llama3-8b", metavar="M", help="preset name, TOML file or inline JSON")
+    flag(
+        "--layout",
+        default="",
+        metavar="dp=8,tp=2,…",
+        help="dp tp pp cp ep vpp sp zero recompute schedule grad_acc",
+    )
+    flag("--micro-batch", type=int, metavar="N", help="samples per forward pass (default: the layout's, 1)")
+    flag("--grad-acc", type=int, metavar="N", help="micro-batches per step (default: the layout's, 1)")
+    flag("--seq", type=int, metavar="N", help="tokens per sample (default: the model's max_seq)")
+    flag("--recompute", help="none, selective or full (default: the layout's, none)")
+    flag("--precision", default="bf16-mixed", help=", ".join(RECIPES))
+    flag("--attention", default="sdpa", help="sdpa (flash kernels) or reference (scores in memory)")
+    flag("--offload", action="store_true", help="keep master weights and moments in CPU memory")
+    flag("--accelerator", metavar="A", help="say whether it fits, such as h100 or a100-40")
+    flag("--explain", action="store_true", help="print every term with its formula")
+    flag("--json", action="store_true", help="print one JSON object on stdout")
+    p.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Predict and print."""
+    shape = load(args.model)
+    layout = _layout(args)
+    report = predict(
+        shape,
+        layout,
+        seq=shape.max_seq if args.seq is None else args.seq,
+        recipe=args.precision,
+        attention=args.attention,
+        offload=args.offload,
+    )
+    capacity = load_accelerator(args.accelerator).memory_bytes if args.accelerator else None
+    if args.json:
+        fits = {} if capacity is None else {"capacity": capacity, "fits": report.peak <= capacity}
+        print(json.dumps({**report.to_json(), **fits}))
+    else:
+        print(_table(shape, layout, report, capacity))
+        if args.explain:
+            print(_explanation(report))
+    return 0
+
+
+def _layout(args: argparse.Namespace) -> Layout:
+    """The layout, with the flags that repeat a field of it; both at once must agree."""
+    layout = Layout.parse(args.layout)
+    for field in ("micro_batch", "grad_acc", "recompute"):
+        value = getattr(args, field)
+        if value is None:
+            continue
+        named = any(part.strip().startswith(f"{field}=") for part in args.layout.split(","))
+        if named and getattr(layout, field) != value:
+            raise ConfigError(
+                f"{field} is {value} as a flag but {getattr(layout, field)} in the layout: give it once"
+            )
+        layout = layout.replace(**{field: value})
+    return layout
+
+
+def _table(shape: ModelShape, layout: Layout, report: MemoryReport, capacity: int | None) -> str:
+    columns = ("params", "gradients", "optimizer", "activations", "buffers", "total")
+    name = shape.name or "model"
+    lines = [
+        f"{name}, {shape.num_parameters:,} parameters, on {layout.world_size:,} ranks ({layout or 'one device'})"
+    ]
+    lines.append(f"{'GiB per rank':16}{'layers':>7}{'in flight':>11}" + "".join(f"{c:>13}" for c in columns))
+    for stage in report.stages:
+        numbers = stage.to_json()
+        cells = "".join(f"{numbers[c] / 2**30:13.2f}" for c in columns)
+        lines.append(f"{f'stage {stage.stage}':16}{stage.layers:7}{stage.in_flight:11.2f}{cells}")
+    lines.append(f"peak {report.peak / 2**30:.2f} GiB" + _fit(report.peak, capacity))
+    return "\n".join(lines)
+
+
+def _fit(peak: int, capacity: int | None) -> str:
+    if capacity is None:
+        return ""
+    rest = (capacity - peak) / 2**30
+    return f": fits, with {rest:.2f} GiB to spare" if rest >= 0 else f": does not fit, by {-rest:.2f} GiB"
+
+
+def _explanation(report: MemoryReport) -> str:
+    """The terms of the fullest stage."""
+    stage: StageMemory = max(report.stages, key=lambda s: s.total)
+    lines = [f"\nactivations of stage {stage.stage}, the fullest"]
+    used: set[str] = set()
+    for part in stage.parts:
+        lines.append(
+            f"  {part.name}: {part.bytes / 2**30:.3f} GiB = {part.times:g} × {part.bytes / part.times:,.0f} bytes"
+        )
+        for term in part.terms:
+            lines.append(f"    {term.part:15} {term.name:46} {term.text:18} {term.bytes:>16,}")
+            used |= {symbol for symbol in SYMBOLS if symbol in term.formula}
+    return "\n".join(
+        [*lines, "", *(f"  {symbol}  {meaning}" for symbol, meaning in SYMBOLS.items() if symbol in used)]
+    )

@@ -1,0 +1,149 @@
+"""What autograd saves for backward, tensor by tensor: the activations of one micro-batch on one rank, in bytes.
+
+Each term is one tensor that the book's model really keeps (``training.measure.SavedActivations`` counts them, and tests
+hold the two equal to the byte on one device). Tensor parallelism divides what lies inside its regions by t; sequence
+parallelism divides the rest; context parallelism divides the tokens (Korthikanti et al. 2022, arXiv 2205.05198,
+sections 4.1 to 4.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from playbook.layout import Layout
+from playbook.planning.recipes import Recipe
+from playbook.planning.terms import Term, term
+from playbook.shapes import ModelShape
+
+Make = Callable[[str, str, str], Term]
+
+
+def symbols(shape: ModelShape, layout: Layout, seq: int, recipe: Recipe, device: str) -> dict[str, int]:
+    """The values of the symbols of ``terms.SYMBOLS`` for one rank."""
+    moe, mla, t = shape.moe, shape.mla, layout.tp
+    # torch's CPU kernel keeps LayerNorm's statistics in the dtype of its input, the CUDA one always in fp32.
+    statistic = recipe.residual if device == "cpu" and shape.norm == "layernorm" else 4
+    return {
+        "b": layout.micro_batch, "s": seq // layout.cp, "S": seq, "h": shape.hidden, "a": shape.heads,
+        "g": max(shape.n_kv_heads, t), "d": shape.qk_dim, "e": shape.v_dim, "f": shape.ffn_dim,
+        "v": -(-shape.vocab // t) * t, "t": t, "r": t if layout.sp else 1, "c": recipe.compute,
+        "l": recipe.linear_inputs, "x": recipe.residual, "n": statistic * (2 if shape.norm == "layernorm" else 1),
+        "K": moe.top_k if moe else 0, "E": moe.experts if moe else 0, "F": moe.ffn if moe else 0,
+        "G": moe.ffn * moe.shared_experts if moe else 0,
+        "q": (mla.q_rank or 0) if mla else 0, "u": mla.kv_rank if mla else 0, "p": mla.rope_dim if mla else 0,
+    }  # fmt: skip
+
+
+def block_terms(
+    shape: ModelShape, values: dict[str, int], *, recompute: str, attention: str, sparse: bool = False
+) -> list[Term]:
+    """The tensors that one block keeps for one micro-batch.
+
+    ``attention`` is "sdpa" (a flash kernel: no s × S matrix) or "reference"; ``sparse`` is true for a block with experts.
+    Under full recomputation a block keeps its input and nothing else.
+    """
+    make = partial(_make, values)
+    if recompute == "full":
+        return [make("norms", "block input", "b*s*h*x//r")]
+    terms = [*_norm(make, "norm 1"), *_projections(shape, make)]
+    terms += _core(shape, make, recompute, attention)
+    terms += [make("attention", "output projection input", "b*s*a*e*l//t"), *_mask(shape, make, "attention")]
+    terms += _norm(make, "norm 2")
+    terms += _experts(shape, make) if sparse else _mlp(shape, make, "f")
+    return [*terms, *_mask(shape, make, "mlp")]
+
+
+def embedding_terms(shape: ModelShape, values: dict[str, int]) -> list[Term]:
+    """What the embedding keeps: its dropout mask. The token ids are the model's input, not an activation."""
+    return [term("embedding", "dropout mask", "b*s*h//r", values)] if shape.dropout else []
+
+
+def head_terms(values: dict[str, int]) -> list[Term]:
+    """What the last norm, the output head and the loss keep."""
+    make = partial(_make, values)
+    norm = [make("head", "final norm input", "b*s*h*x//r"), make("head", "final norm statistics", "b*s*n//r")]
+    loss = [make("loss", "log-probabilities (fp32)", "b*s*v*4//t"), make("loss", "total weight", "4")]
+    return [*norm, make("head", "head input", "b*s*h*l//r"), *loss]
+
+
+def _make(values: dict[str, int], part: str, name: str, formula: str) -> Term:
+    return term(part, name, formula, values)
+
+
+def _norm(make: Make, name: str) -> list[Term]:
+    return [make("norms", f"{name} input", "b*s*h*x//r"), make("norms", f"{name} statistics", "b*s*n//r")]
+
+
+def _mask(shape: ModelShape, make: Make, part: str) -> list[Term]:
+    return [make(part, "dropout mask", "b*s*h//r")] if shape.dropout else []
+
+
+def _projections(shape: ModelShape, make: Make) -> list[Term]:
+    """The input of the projections, and what lies between them and the attention core."""
+    terms = [make("attention", "projections input", "b*s*h*l//r")]
+    if shape.mla:
+        if shape.mla.q_rank:
+            terms += [make("attention", "query latent, before and after its norm", "b*s*q*(c+l)")]
+            terms += [make("attention", "query latent statistics", "b*s*4")]
+        terms += [make("attention", "key/value latent, before and after its norm", "b*s*(u*(c+l)+p*c)")]
+        terms += [make("attention", "key/value latent statistics", "b*s*4")]
+    if shape.qk_norm:
+        terms += [
+            make("norms", "query norm input", "b*s*a*d*c//t"),
+            make("norms", "query norm statistics", "b*s*a*4//t"),
+        ]
+        terms += [
+            make("norms", "key norm input", "b*s*g*d*c//t"),
+            make("norms", "key norm statistics", "b*s*g*4//t"),
+        ]
+    return terms
+
+
+def _core(shape: ModelShape, make: Make, recompute: str, attention: str) -> list[Term]:
+    """Queries, keys, values and, unless they are recomputed or never written, the matrices of s × S scores."""
+    reference = attention == "reference" and recompute != "selective"
+    terms = [
+        make("attention", "queries", "b*s*a*d*c//t"),
+        make("attention", "keys", "b*s*g*d*c//t"),
+        make("attention", "values", "b*s*g*e*c//t"),
+    ]
+    if recompute == "selective":
+        return terms
+    if not reference:
+        return [*terms, make("attention", "log-sum-exp of the scores", "b*s*a*4//t")]
+    terms += [make("scores", "softmax output", "b*a*s*S*c//t")]
+    if shape.dropout:
+        terms += [
+            make("scores", "dropout mask", "b*a*s*S//t"),
+            make("scores", "after dropout", "b*a*s*S*c//t"),
+        ]
+    return terms
+
+
+def _mlp(shape: ModelShape, make: Make, width: str, part: str = "mlp") -> list[Term]:
+    """A dense MLP of the given width. ReLU needs its output only, which the next layer keeps anyway."""
+    terms = [make(part, "MLP input", "b*s*h*l//r")]
+    if shape.activation != "relu":
+        terms += [make(part, "activation input", f"b*s*{width}*c//t")]
+    if shape.gated:
+        terms += [make(part, "activation output", f"b*s*{width}*c//t"), make(part, "up", f"b*s*{width}*c//t")]
+    return [*terms, make(part, "down projection input", f"b*s*{width}*l//t")]
+
+
+def _experts(shape: ModelShape, make: Make) -> list[Term]:
+    """A block with experts, when the router spreads the tokens evenly: each rank then works on b·s·K rows."""
+    terms = [
+        make("router", "router input", "b*s*h*x//r"),
+        make("router", "router probabilities (fp32)", "b*s*E*4//r"),
+    ]
+    terms += [make("experts", "rows sent to experts", "b*s*K*h*l//r")]
+    if shape.activation != "relu":
+        terms += [make("experts", "activation input", "b*s*K*F*c//t")]
+    if shape.gated:
+        terms += [make("experts", "activation output", "b*s*K*F*c//t"), make("experts", "up", "b*s*K*F*c//t")]
+    terms += [make("experts", "down projection input", "b*s*K*F*l//t")]
+    terms += [make("experts", "rows coming back, before they are weighted", "b*s*K*h*c//r")]
+    if shape.moe and shape.moe.shared_experts:
+        terms += _mlp(shape, make, "G", "shared experts")
+    return terms

@@ -1,0 +1,80 @@
+"""Predicted activations equal, to the byte, what autograd saves when the model really runs."""
+
+import pytest
+import torch
+from helpers import tokens
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from playbook.layout import Layout
+from playbook.model.transformer import Transformer
+from playbook.planning.recipes import RECIPES
+from playbook.planning.saved import block_terms, embedding_terms, head_terms, symbols
+from playbook.planning.terms import SYMBOLS, total
+from playbook.shapes import ModelShape
+from playbook.training.measure import SavedActivations
+
+RUNS = {
+    "fp32": {"dtype": torch.float32, "autocast": None},
+    "bf16-mixed": {"dtype": torch.bfloat16, "autocast": None},
+    "autocast": {"dtype": torch.float32, "autocast": torch.bfloat16},
+}
+
+
+@st.composite
+def shapes(draw):
+    """Small shapes of both blocks, odd sizes, grouped heads, every option of the model."""
+    kv = draw(st.integers(1, 3))
+    heads = kv * draw(st.integers(1, 3))
+    head_dim = 2 * draw(st.integers(1, 5))
+    gpt = draw(st.booleans())
+    return ModelShape(
+        layers=draw(st.integers(1, 3)), hidden=draw(st.integers(3, 40)), heads=heads, kv_heads=kv, head_dim=head_dim,
+        ffn=draw(st.integers(1, 70)), vocab=draw(st.integers(2, 90)), gated=draw(st.booleans()),
+        activation=draw(st.sampled_from(["gelu", "relu", "silu"])), norm="layernorm" if gpt else "rmsnorm",
+        positions=draw(st.sampled_from(["learned", "rotary", "none"])), max_seq=32, bias=draw(st.booleans()),
+        qk_norm=draw(st.booleans()), tied=draw(st.booleans()), dropout=draw(st.sampled_from([0.0, 0.1])),
+    )  # fmt: skip
+
+
+def predicted(shape, batch, seq, recompute, attention, recipe):
+    layout = Layout(micro_batch=batch)
+    values = symbols(shape, layout, seq, RECIPES[recipe], "cpu")
+    written = "reference" if attention == "reference" or shape.dropout else "sdpa"  # see sdpa_attention
+    block = block_terms(shape, values, recompute=recompute, attention=written)
+    return total(embedding_terms(shape, values)) + shape.layers * total(block) + total(head_terms(values))
+
+
+def measured(shape, batch, seq, recompute, attention, recipe):
+    run = RUNS[recipe]
+    model = Transformer(shape, attention=attention, recompute=recompute, dtype=run["dtype"])
+    x, y = tokens(shape, batch, seq)
+    with (
+        torch.autocast("cpu", dtype=run["autocast"], enabled=run["autocast"] is not None),
+        SavedActivations(model, (x, y)) as saved,
+    ):
+        model.loss(x, y)
+    return saved
+
+
+@given(
+    shapes(), st.integers(1, 3), st.integers(2, 17), st.sampled_from(["none", "selective", "full"]),
+    st.sampled_from(["reference", "sdpa"]), st.sampled_from(list(RUNS)),
+)  # fmt: skip
+@settings(max_examples=150, deadline=None)
+def test_predicted_activations_are_the_measured_ones(shape, batch, seq, recompute, attention, recipe):
+    saved = measured(shape, batch, seq, recompute, attention, recipe)
+    assert predicted(shape, batch, seq, recompute, attention, recipe) == saved.bytes
+
+
+def test_every_symbol_is_explained():
+    shape = ModelShape(layers=1, hidden=8, heads=2, vocab=8)
+    assert set(symbols(shape, Layout(), 4, RECIPES["fp32"], "cpu")) == set(SYMBOLS)
+
+
+@pytest.mark.parametrize("recipe", RUNS)
+def test_one_wrong_byte_would_be_seen(recipe):
+    """The comparison is exact: a batch of one more token changes it."""
+    shape = ModelShape(layers=1, hidden=8, heads=2, vocab=8, max_seq=16)
+    saved = measured(shape, 1, 8, "none", "sdpa", recipe)
+    assert predicted(shape, 1, 9, "none", "sdpa", recipe) != saved.bytes
