@@ -19,6 +19,14 @@ def test_numbers_stand_right_and_texts_left():
     ]
 
 
+def test_a_number_stays_with_its_unit():
+    long = "a remark of more than a few words wraps"
+    page = table(["the model", "size"], [["a name", "1.5 GB"], ["b", long]])._repr_html_()
+    assert "<td>1.5&nbsp;GB</td>" in page
+    assert f"<td>{long}</td>" in page
+    assert "<td>a name</td>" in page
+
+
 def test_an_empty_cell_does_not_make_a_column_text():
     assert table(["n"], [[1], [""]]).right == [True]
     assert table(["n"], [[""]]).right == [False]

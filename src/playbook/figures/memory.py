@@ -214,7 +214,7 @@ def _legend_below(figure: Any, axes: Any) -> None:
         handles,
         labels,
         loc="outside lower center",
-        ncols=min(len(labels), 5),
+        ncols=len(labels) if len(labels) <= 5 else -(-len(labels) // 2),
         columnspacing=1.1,
         handletextpad=0.5,
     )

@@ -19,14 +19,16 @@ class Table:
         return f'<div class="pb-scroll"><table class="table"><thead>{head}</thead><tbody>{body}</tbody></table></div>'
 
     def _row(self, tag: str, texts: list[str]) -> str:
-        cells = (self._cell(tag, text, right) for text, right in zip(texts, self.right, strict=True))
-        return f"<tr>{''.join(cells)}</tr>"
+        return f"<tr>{''.join(self._cell(tag, i, text) for i, text in enumerate(texts))}</tr>"
 
-    @staticmethod
-    def _cell(tag: str, text: str, right: bool) -> str:
+    def _cell(self, tag: str, column: int, text: str) -> str:
         scope = ' scope="col"' if tag == "th" else ""
-        side = ' class="text-right"' if right else ""
-        return f"<{tag}{scope}{side}>{html.escape(text)}</{tag}>"
+        side = ' class="text-right"' if self.right[column] else ""
+        text = html.escape(text)
+        # On a narrow page a name may wrap; a shape, or a number and its unit, may not.
+        if column and len(text) <= 24:
+            text = text.replace(" ", "&nbsp;")
+        return f"<{tag}{scope}{side}>{text}</{tag}>"
 
     def __repr__(self) -> str:
         lines = [self.header, *self.rows]
