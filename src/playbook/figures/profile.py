@@ -1,0 +1,202 @@
+"""What a profile says, drawn: which steps are recorded, which operations took the time, what a cure changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from playbook.figures.style import PALETTE, PAPER, WIDTH, rc_parameters
+from playbook.figures.units import format_count, format_seconds, seconds_axis
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from playbook.training.trace import LaneSummary, Trace
+
+PHASE_HUES = {"forward": PALETTE["F"], "backward": PALETTE["B"], "optimizer": PALETTE["optimizer"]}
+
+# What torch.profiler.schedule answers for a step, the name that its parameters give it, and a colour.
+ACTIONS = {
+    "NONE": ("wait", PALETTE["idle"]),
+    "WARMUP": ("warmup", PALETTE["data"]),
+    "RECORD": ("active", PALETTE["compute"]),
+    "RECORD_AND_SAVE": ("active, then written out", PALETTE["compute"]),
+}
+
+
+def profiler_schedule(schedule: Callable[[int], Any], steps: int) -> Figure:
+    """A box per training step, coloured by what ``schedule(step)`` (of ``torch.profiler``) tells the profiler to do.
+
+    The step after which a trace is written out carries a mark.
+    """
+    import matplotlib.pyplot as plt
+
+    actions = [schedule(step).name for step in range(steps)]
+    with plt.rc_context(rc_parameters()):
+        figure, axes = plt.subplots(figsize=(WIDTH, 1.35))
+        for step, action in enumerate(actions):
+            axes.barh(0, 1, 0.8, step - 0.5, color=ACTIONS[action][1], edgecolor=PAPER, linewidth=1.5)
+        saved = [step for step, action in enumerate(actions) if action == "RECORD_AND_SAVE"]
+        axes.plot(saved, [0] * len(saved), "v", color=PAPER, markersize=7)
+        axes.set(yticks=[], xlim=(-0.5, steps - 0.5), ylim=(-0.45, 0.45), xlabel="training step")
+        axes.set_xticks(range(0, steps, max(1, steps // 16)))
+        axes.spines["left"].set_visible(False)
+        axes.grid(False)
+        _legend(
+            figure,
+            dict(ACTIONS[action] for action in ACTIONS if action in actions and action != "RECORD_AND_SAVE"),
+        )
+    return figure
+
+
+def operations(rows: Mapping[str, Mapping[str, float]], total: float | None = None) -> Figure:
+    """One bar per operation, cut by phase, longest on top, with its time and its share of ``total`` (µs).
+
+    ``rows`` is what `playbook.training.trace_analysis.operations_by_phase` returns.
+    """
+    import matplotlib.pyplot as plt
+
+    labels = [short_name(name) for name in rows]
+    places = range(len(labels))
+    with plt.rc_context(rc_parameters()):
+        figure, axes = plt.subplots(figsize=(WIDTH, 1.0 + 0.29 * len(labels)))
+        left, shown = [0.0] * len(labels), {}
+        for phase in [*PHASE_HUES, "other"]:
+            widths = [parts.get(phase, 0.0) / 1e6 for parts in rows.values()]
+            if any(widths):
+                shown[phase] = PHASE_HUES.get(phase, PALETTE["temporary"])
+                axes.barh(places, widths, 0.72, left, color=shown[phase], edgecolor=PAPER, linewidth=0.5)
+                left = [a + b for a, b in zip(left, widths, strict=True)]
+        for place, time in zip(places, left, strict=True):
+            share = f" ({1e6 * time / total:.0%})" if total else ""
+            axes.text(time, place, f" {format_seconds(time)}{share}", va="center", fontsize=9.5)
+        axes.set_yticks(places, labels)
+        _bars_down(axes)
+        axes.set_xlim(0, 1.32 * max(left, default=1.0))
+        seconds_axis(axes.xaxis, "self time")
+        _legend(figure, shown)
+    return figure
+
+
+def short_name(name: str, limit: int = 34) -> str:
+    """An operation's or kernel's name without namespace, template arguments and return type, cut to ``limit``."""
+    name = (
+        re.sub(r"<.*", "", name.removeprefix("void "))
+        .removeprefix("aten::")
+        .removeprefix("autograd::engine::")
+    )
+    name = name.replace("evaluate_function: ", "").rsplit("::", 1)[-1]
+    return name if len(name) <= limit else name[: limit - 1] + "…"
+
+
+def before_after(pairs: Mapping[str, Mapping[str, Trace]], lane: str) -> Figure:
+    """For each case the time of ``lane`` in each of its traces: what kept it busy, and idle.
+
+    ``pairs`` maps a case to (name → trace); bars are relative to the case's first trace, their length in ms beside them.
+    Raises ``DataError`` when a trace has no such lane.
+    """
+    import matplotlib.pyplot as plt
+
+    height = sum(len(traces) + 1 for traces in pairs.values())
+    with plt.rc_context(rc_parameters()):
+        figure, axes = plt.subplots(figsize=(WIDTH, 0.95 + 0.3 * height))
+        row = 0.0
+        ticks: dict[float, str] = {}
+        shown: dict[str, float] = {}
+        for case, traces in pairs.items():
+            axes.text(0, row, case, fontweight="bold", va="center", fontsize=10)
+            full = next(iter(traces.values())).duration
+            for name, trace in traces.items():
+                row += 1
+                ticks[row] = name
+                shown |= _time_bar(axes, row, _summary(trace, lane), trace.duration, full)
+            row += 1.25
+        axes.set_yticks(list(ticks), list(ticks.values()))
+        _bars_down(axes)
+        axes.set(xlim=(0, 1.22), ylim=(row - 0.6, -0.6), xlabel=f"time of lane “{lane}”, relative to before")
+        axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
+        _legend(
+            figure,
+            {
+                name: PALETTE[name]
+                for name in ("compute", "communication", "memory", "launch", "data", "idle")
+                if name in shown
+            },
+        )
+    return figure
+
+
+def _time_bar(axes: Any, row: float, lane: LaneSummary, duration: float, full: float) -> dict[str, float]:
+    """One stacked bar; returns the categories that it shows."""
+    parts = {name: time for name, time in lane.by_category.items() if name != "idle" and time > 0}
+    parts["idle"] = max(duration - sum(parts.values()), 0.0)
+    left = 0.0
+    for name, time in parts.items():
+        axes.barh(row, time / full, 0.74, left, color=PALETTE[name], edgecolor=PAPER, linewidth=0.5)
+        left += time / full
+    axes.text(left, row, f" {format_seconds(duration / 1e6)}", va="center", fontsize=9.5)
+    return parts
+
+
+def _summary(trace: Trace, lane: str) -> LaneSummary:
+    from playbook.training.trace_analysis import lane_number
+
+    return trace.summary()[lane_number(trace, lane)]
+
+
+def roofline(
+    peak_flops: float, bandwidth: float, operations: Mapping[str, tuple[float, float]], *, device: str
+) -> Figure:
+    """The FLOP/s that memory of ``bandwidth`` (bytes/s) lets an operation reach, over its FLOPs per byte.
+
+    ``operations`` maps a name to (FLOPs, bytes moved); each is marked on the roof: under the slope memory is the limit,
+    under the flat part arithmetic (Williams, Waterman and Patterson 2009).
+    """
+    import matplotlib.pyplot as plt
+
+    ridge = peak_flops / bandwidth
+    places = {name: flops / moved for name, (flops, moved) in operations.items()}
+    low, high = min(0.1, *places.values()) / 2, max(10 * ridge, *places.values()) * 2
+    with plt.rc_context(rc_parameters()):
+        figure, axes = plt.subplots()
+        axes.plot([low, ridge], [low * bandwidth, peak_flops], color=PALETTE["memory"])
+        axes.plot([ridge, high], [peak_flops] * 2, color=PALETTE["compute"])
+        for name, x in places.items():
+            _mark_under_roof(axes, name, x, min(peak_flops, x * bandwidth), x < ridge)
+        axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low * bandwidth, 4 * peak_flops))
+        axes.set(xlabel="arithmetic intensity (FLOPs per byte moved)", ylabel="FLOP/s at best")
+        axes.yaxis.set_major_formatter(lambda value, _: format_count(value))
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.set_title(device)
+        _legend(figure, {"limited by memory": PALETTE["memory"], "limited by arithmetic": PALETTE["compute"]})
+    return figure
+
+
+def _mark_under_roof(axes: Any, name: str, x: float, y: float, slope: bool) -> None:
+    ink = rc_parameters()["text.color"]
+    axes.plot(x, y, "o", color=ink, markersize=6, zorder=4)
+    offset, side = ((8, -4), "left") if slope else ((0, 9), "center")
+    axes.annotate(name, (x, y), offset, textcoords="offset points", ha=side, va="center")
+
+
+def _bars_down(axes: Any) -> None:
+    """Horizontal bars read from the top, against vertical grid lines."""
+    axes.invert_yaxis()
+    axes.grid(False, axis="y")
+    axes.grid(True, axis="x")
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+
+
+def _legend(figure: Any, hues: Mapping[str, str]) -> None:
+    from matplotlib.patches import Patch
+
+    handles: Sequence[Patch] = [Patch(color=hue, label=name) for name, hue in hues.items()]
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=min(len(handles), 5),
+        columnspacing=1.1,
+        handletextpad=0.5,
+    )

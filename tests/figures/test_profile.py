@@ -1,0 +1,104 @@
+"""Figures of a profile draw the schedule, the operations, the cures and the roof that they are given."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+from matplotlib.colors import to_hex
+
+from playbook.errors import DataError
+from playbook.figures import PALETTE, display
+from playbook.figures.profile import before_after, operations, profiler_schedule, roofline, short_name
+from playbook.training.trace import Event, Lane, Trace
+
+
+@pytest.fixture(autouse=True)
+def _no_figure_left():
+    yield
+    plt.close("all")
+
+
+def bars(figure) -> list[tuple[float, float, float, str]]:
+    """(place, left, width, colour) of each bar."""
+    return [
+        (
+            round(p.get_y() + p.get_height() / 2, 6),
+            round(p.get_x(), 9),
+            round(p.get_width(), 9),
+            to_hex(p.get_facecolor()),
+        )
+        for p in figure.axes[0].patches
+    ]
+
+
+def test_schedule_has_a_box_per_step_in_the_colour_of_what_happens():
+    figure = profiler_schedule(torch.profiler.schedule(wait=2, warmup=1, active=2, repeat=1), steps=8)
+    wait, warmup, active = PALETTE["idle"], PALETTE["data"], PALETTE["compute"]
+    assert [hue for *_, hue in bars(figure)] == [wait, wait, warmup, active, active, wait, wait, wait]
+    (marks,) = figure.axes[0].lines
+    assert list(marks.get_xdata()) == [4]
+    svg = display(figure, alt="x").svg
+    assert all(word in svg for word in ("wait", "warmup", "active", "training step"))
+
+
+def test_operations_are_cut_by_phase_and_carry_time_and_share():
+    rows = {"aten::mm": {"forward": 2000.0, "backward": 4000.0}, "aten::add_": {"optimizer": 500.0}}
+    figure = operations(rows, total=10_000)
+    assert bars(figure) == [
+        (0, 0, 0.002, PALETTE["F"]),
+        (1, 0, 0, PALETTE["F"]),
+        (0, 0.002, 0.004, PALETTE["B"]),
+        (1, 0, 0, PALETTE["B"]),
+        (0, 0.006, 0, PALETTE["optimizer"]),
+        (1, 0, 0.0005, PALETTE["optimizer"]),
+    ]
+    svg = display(figure, alt="x").svg
+    assert all(words in svg for words in ("6 ms (60%)", "500 µs (5%)", ">mm<", ">add_<", "self time"))
+    assert "other" not in svg
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("aten::mm", "mm"),
+        ("autograd::engine::evaluate_function: MmBackward0", "MmBackward0"),
+        (
+            "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>(int, float)",
+            "vectorized_layer_norm_kernel",
+        ),
+        ("sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128", "sm90_xmma_gemm_f32f32_tf32f32_f32…"),
+    ],
+)
+def test_names_of_kernels_become_readable(name, short):
+    assert short_name(name) == short
+
+
+def run(busy: float, duration: float) -> Trace:
+    lanes = [Lane("host"), Lane("compute", "stream")]
+    return Trace(lanes, [Event("host", 0, 0, duration, "launch"), Event("k", 1, 0, busy, "compute")])
+
+
+def test_before_after_is_relative_to_before_and_shows_idle_time():
+    figure = before_after({"data": {"sick": run(4000, 10_000), "cured": run(4000, 5000)}}, lane="compute")
+    compute, idle = PALETTE["compute"], PALETTE["idle"]
+    assert [bar[1:] for bar in bars(figure)] == [
+        (0, 0.4, compute),
+        (0.4, 0.6, idle),
+        (0, 0.4, compute),
+        (0.4, 0.1, idle),
+    ]
+    svg = display(figure, alt="x").svg
+    assert all(words in svg for words in ("data", "sick", "cured", "10 ms", "5 ms", "idle"))
+    with pytest.raises(DataError, match="no lane 'gpu'"):
+        before_after({"data": {"sick": run(1, 2)}}, lane="gpu")
+
+
+def test_roofline_marks_operations_on_the_roof():
+    figure = roofline(1e12, 1e10, {"norm": (2e9, 2e9), "product": (5e12, 1e10)}, device="a device")
+    slope, roof, norm, product = figure.axes[0].lines
+    assert slope.get_xdata()[1] == roof.get_xdata()[0] == 100  # FLOPs per byte at the ridge
+    assert (*norm.get_xdata(), *norm.get_ydata()) == (1, 1e10)
+    assert (*product.get_xdata(), *product.get_ydata()) == (500, 1e12)
+    svg = display(figure, alt="x").svg
+    assert all(words in svg for words in ("a device", "limited by memory", "FLOPs per byte"))
