@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 # Steps between a parameter and the tensor a layer really multiplies with: views, and autocast's copy in 16 bits.
 _WEIGHT_VIEWS = ("TBackward", "TransposeBackward", "ViewBackward", "ToCopyBackward", "UnsafeViewBackward")
@@ -136,11 +138,62 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:
 
 
 def count_flops(function: Callable[[], Any]) -> int:
-    """Floating-point operations of the matrix products that ``function`` runs, backward included (2·m·n·k each)."""
-    counter = FlopCounterMode(display=False)
+    """Floating-point operations of the matrix products that ``function`` runs, backward included (2·m·n·k each).
+
+    A flash kernel counts two products forward and five backward: four, and the scores once more.
+    """
+    counter = FlopCounterMode(display=False, custom_mapping=_CPU_FLASH)
     with counter:
         function()
     return counter.get_total_flops()
+
+
+def _cpu_flash(query, key, value, *args, out_shape=None, **kwargs) -> int:
+    return sdpa_flop_count(query, key, value)
+
+
+def _cpu_flash_backward(gradient, query, key, value, *args, out_shape=None, **kwargs) -> int:
+    return sdpa_backward_flop_count(gradient, query, key, value)
+
+
+# PyTorch counts the flash kernels of CUDA and knows no formula for the CPU's.
+_CPU_FLASH = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _cpu_flash,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _cpu_flash_backward,
+}
+
+
+def count_traffic(function: Callable[[], Any]) -> int:
+    """Bytes that the operations of ``function`` read and write, backward included.
+
+    Each operation is taken to read every input once and to write every output once; views move nothing. What a kernel
+    moves beyond that, and what a cache saves, is not seen: a count for comparing, not a measurement.
+    """
+    counter = _Traffic()
+    with counter:
+        function()
+    return counter.bytes
+
+
+class _Traffic(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        read = [t for t in tree_iter((args, kwargs)) if isinstance(t, Tensor)]
+        written = [t for t in tree_iter(out) if isinstance(t, Tensor)]
+        known = {_storage(t) for t in read}
+        view = not func._schema.is_mutable and all(_storage(t) in known for t in written)
+        if not view and not func.__name__.startswith("empty"):
+            self.bytes += sum(_moved(t) for t in [*read, *written])
+        return out
+
+
+def _moved(t: Tensor) -> int:
+    # An expanded tensor has more elements than bytes behind it.
+    return min(t.numel() * t.element_size(), t.untyped_storage().nbytes())
 
 
 def synchronize(device: torch.device | str = "cpu") -> None:
