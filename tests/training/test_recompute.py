@@ -5,10 +5,12 @@ import torch
 from helpers import BLOCKS, GPT, gradients, relative_error, tokens
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
+from playbook.errors import ConfigError
 from playbook.model.transformer import Transformer
 from playbook.planning.flops import step_flops
 from playbook.training.measure import SavedActivations, count_flops
-from playbook.training.recompute import MODES, checkpoint
+from playbook.training.memory_timeline import MemoryTimeline
+from playbook.training.recompute import MODES, checkpoint, in_segments
 
 
 def run(shape, recompute, attention, seed=0, **autocast):
@@ -110,3 +112,40 @@ def test_nested_recomputation():
     ours, x.grad = x.grad, None
     (x * 2).sin().cos().sum().backward()
     torch.testing.assert_close(ours, x.grad)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("block", BLOCKS)
+def test_segments_change_no_gradient(block, size):
+    shape = BLOCKS[block].replace(layers=3, dropout=0.2)
+    x, y = tokens(shape, 2, 9)
+    plain, cut = Transformer(shape), Transformer(shape)
+    cut.blocks = in_segments(cut.blocks, size)
+    losses = []
+    for model in (plain, cut):
+        torch.manual_seed(3)
+        loss = model.loss(x, y)[0]
+        loss.backward()
+        losses.append(loss.item())
+    assert losses[0] == losses[1]
+    pairs = zip(plain.parameters(), cut.parameters(), strict=True)
+    assert all(torch.allclose(a.grad, b.grad, rtol=1e-5, atol=1e-7) for a, b in pairs)
+
+
+def test_peak_of_a_chain_is_lowest_at_the_square_root_of_its_length():
+    peaks = {}
+    for size in (1, 2, 4, 8, 16):
+        chain = [torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Tanh()) for _ in range(16)]
+        model = torch.nn.Sequential(*in_segments(chain, size))
+        x = torch.randn(64, 32, requires_grad=True)
+        with MemoryTimeline(model) as timeline:
+            model(x).sum().backward()
+        peaks[size] = max(timeline.curves().bytes["activations"])
+    assert min(peaks, key=peaks.__getitem__) == 4
+
+
+def test_a_last_segment_may_be_shorter():
+    sizes = [len(segment.blocks) for segment in in_segments([torch.nn.Tanh() for _ in range(7)], 3)]
+    assert sizes == [3, 3, 1]
+    with pytest.raises(ConfigError, match="size is 0"):
+        in_segments([], 0)
