@@ -89,7 +89,7 @@ def sphinx() -> int:
         encoding="utf-8",
     )
     assert process.stdout is not None
-    with process, LOG.open("w", encoding="utf-8") as log:
+    with process, LOG.open("w", buffering=1, encoding="utf-8") as log:
         for line in process.stdout:
             line = COLOURS.sub("", line)
             log.write(line)
