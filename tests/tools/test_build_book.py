@@ -1,0 +1,98 @@
+"""The build's memory: what it forgets when, and what of Sphinx's log it shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import build_book
+import pytest
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a built book, and the build's paths inside it."""
+    build = tmp_path / "_build"
+    names = {
+        "BUILD": build,
+        "SITE": build / "html",
+        "STATE": build / "state.json",
+        "LOG": build / "build.log",
+    }
+    names |= {"CACHE": build / ".jupyter_cache", "DOCTREES": build / ".doctrees", "ROOT": tmp_path}
+    for name, path in names.items():
+        monkeypatch.setattr(build_book, name, path)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.py").write_text("a = 1\n", encoding="utf-8")
+    build_book.drop_what_is_stale({"library": "1", "pages": "1"})
+    for name in ("CACHE", "DOCTREES", "SITE"):
+        names[name].mkdir()
+    return tmp_path
+
+
+def left(project: Path) -> set[str]:
+    return {path.name for path in (project / "_build").iterdir() if path.is_dir()}
+
+
+@pytest.mark.parametrize(
+    ("state", "kept"),
+    [
+        ({"library": "1", "pages": "1"}, {".jupyter_cache", ".doctrees", "html"}),
+        ({"library": "1", "pages": "2"}, {".jupyter_cache"}),
+        ({"library": "2", "pages": "1"}, set()),
+    ],
+)
+def test_what_is_stale_is_forgotten(project: Path, state: dict[str, str], kept: set[str]) -> None:
+    build_book.drop_what_is_stale(state)
+    assert left(project) == kept
+
+
+def test_the_fingerprint_follows_names_and_contents(project: Path) -> None:
+    seen = {build_book.fingerprint(["src"])}
+    (project / "src" / "a.py").write_text("a = 2\n", encoding="utf-8")
+    seen.add(build_book.fingerprint(["src"]))
+    (project / "src" / "a.py").rename(project / "src" / "b.py")
+    seen.add(build_book.fingerprint(["src"]))
+    (project / "src" / "data.json").write_text("{}", encoding="utf-8")
+    seen.add(build_book.fingerprint(["src"]))
+    assert len(seen) == 4
+
+
+def test_the_fingerprint_ignores_compiled_files(project: Path) -> None:
+    before = build_book.fingerprint(["src"])
+    (project / "src" / "__pycache__").mkdir()
+    (project / "src" / "__pycache__" / "a.pyc").write_bytes(b"1")
+    assert build_book.fingerprint(["src"]) == before
+
+
+def test_what_outputs_depend_on_exists() -> None:
+    for pattern in (*build_book.LIBRARY, *build_book.PAGES):
+        assert list(build_book.ROOT.glob(pattern)), pattern
+
+
+def test_the_log_is_shortened_to_what_tells_something(capsys: pytest.CaptureFixture[str]) -> None:
+    root = build_book.ROOT
+    for line in (
+        "reading sources... [ 50%] book/one-gpu/memory",
+        f"{root}/book/one-gpu/memory.ipynb: Executing notebook using local CWD [mystnb]",
+        "[IPKernelApp] WARNING | Kernel is running over TCP without encryption.",
+        f"{root}/book/one-gpu/memory.ipynb: Executed notebook in 31.62 seconds [mystnb]",
+        f"{root}/book/errata.md:3: WARNING: undefined label",
+    ):
+        build_book.show(line)
+    assert capsys.readouterr().out == (
+        "   book/one-gpu/memory.ipynb … 31.6 s\nbook/errata.md:3: WARNING: undefined label\n"
+    )
+
+
+def test_failed_cells_are_shown_without_the_runners_own_frames(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reports = project / "reports"
+    reports.mkdir()
+    trace = "Traceback: nbclient\n  frames\nAn error occurred while executing the following cell:\n1/0\nZeroDivisionError"
+    (reports / "memory.err.log").write_text(trace, encoding="utf-8")
+    monkeypatch.setattr(build_book, "REPORTS", reports)
+    build_book.print_failures()
+    shown = capsys.readouterr().out
+    assert "ZeroDivisionError" in shown
+    assert "frames" not in shown

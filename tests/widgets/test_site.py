@@ -1,0 +1,94 @@
+"""The Sphinx extension: formulas, source pages, the map of the book, header boxes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from playbook_widgets.site import katex, pages, sources
+
+from playbook.figures import style
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def renderer() -> Iterator[katex.KaTeX]:
+    renderer = katex.KaTeX()
+    yield renderer
+    renderer.close()
+
+
+def test_formulas_are_drawn_and_carry_mathml(renderer: katex.KaTeX) -> None:
+    answer = renderer.render(r"N = h\cdot v + L\,(12h^2 + 13h)", display=True)
+    assert 'class="katex-display"' in answer["html"]
+    assert "<math" in answer["html"]
+
+
+@pytest.mark.parametrize("tex", [r"\frac{a", r"\nosuchmacro", "a_b_c"])
+def test_a_formula_that_cannot_be_read_is_an_error(renderer: katex.KaTeX, tex: str) -> None:
+    assert set(renderer.render(tex, display=False)) == {"error"}
+
+
+def test_an_error_does_not_end_the_renderer(renderer: katex.KaTeX) -> None:
+    renderer.render(r"\frac{b", display=False)
+    assert "html" in renderer.render(r"\frac{b}{c} × 2", display=False)
+
+
+def test_every_line_of_a_source_page_can_be_named() -> None:
+    text = 'def f():\n    """Two\n\n    lines."""\n\n\nx = 1\n'
+    lines = re.findall(r'<span class="pb-line" id="L(\d+)">', sources._lines(text))
+    assert lines == [str(number) for number in range(1, text.count("\n") + 1)]
+
+
+def test_every_python_file_has_a_page(built_book: Path) -> None:
+    files = sources.source_files(ROOT)
+    assert Path("src/playbook/source.py") in files
+    assert [file for file in files if not (built_book / f"{sources.page_name(file)}.html").is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.2, "1 s"), (34.4, "34 s"), (60, "1 min 0 s"), (125, "2 min 5 s")]
+)
+def test_measured_times_read_well(seconds: float, text: str) -> None:
+    assert pages.format_seconds(seconds) == text
+
+
+def test_every_chapter_says_how_long_it_ran(built_book: Path) -> None:
+    for chapter in (built_book / "book").glob("*/*.html"):
+        box = re.search(r'<div class="pb-runs-on.*?</div>', chapter.read_text(encoding="utf-8"), re.S)
+        assert box, f"{chapter.name} has no header box"
+        assert re.search(r"<strong>Measured</strong> \d+ (s|min)", box[0]), chapter.name
+
+
+def test_the_map_links_what_exists_and_names_the_rest(built_book: Path) -> None:
+    parts = yaml.safe_load((ROOT / "book" / "map.yml").read_text(encoding="utf-8"))
+    index = (built_book / "book" / "index.html").read_text(encoding="utf-8")
+    for part in parts:
+        for chapter in part["chapters"]:
+            exists = (ROOT / "book" / part["folder"] / f"{chapter['file']}.ipynb").is_file()
+            link = f'<a href="{part["folder"]}/{chapter["file"]}.html">{chapter["title"]}</a>'
+            assert (link in index) == exists, chapter["title"]
+            assert (f"{chapter['title']} <em>to come</em>" in index) != exists, chapter["title"]
+
+
+def test_the_site_has_the_palette(built_book: Path) -> None:
+    assert (built_book / "_static" / "pb" / "palette.css").read_text(
+        encoding="utf-8"
+    ) == style.css_variables()
+
+
+def test_no_page_names_a_server_to_run_cells_on(built_book: Path) -> None:
+    named = [
+        page.name for page in built_book.rglob("*.html") if "THEBE_JS_URL" in page.read_text(encoding="utf-8")
+    ]
+    assert named == []
+
+
+def test_the_widget_runtime_loads_only_where_a_widget_is(built_book: Path) -> None:
+    for page in (built_book / "book").rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        assert (pages.WIDGET in text) == ("pb/host.mjs" in text), page.name
