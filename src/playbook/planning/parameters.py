@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from playbook.layout import Layout
 from playbook.shapes import ModelShape
@@ -29,11 +30,14 @@ def stage_parameters(shape: ModelShape, layout: Layout, stage: int, layers: list
     """
     parts: dict[str, int] = {}
     experts = largest = 0
-    for layer in layers:
-        block, sparse = _block(shape, layout, layer)
+    for sparse in (False, True):
+        held = [layer for layer in layers if shape.is_moe(layer) == sparse]
+        if not held:
+            continue
+        block, routed = _block(shape, layout.tp, layout.ep, held[0])
         for name, count in block.items():
-            parts[name] = parts.get(name, 0) + count
-        experts += sparse
+            parts[name] = parts.get(name, 0) + count * len(held)
+        experts += routed * len(held)
         largest = max(largest, sum(block.values()))
     table = -(-shape.vocab // layout.tp) * shape.hidden
     if stage == 0:
@@ -41,7 +45,7 @@ def stage_parameters(shape: ModelShape, layout: Layout, stage: int, layers: list
         if shape.positions == "learned":
             parts["positions"] = shape.max_seq * shape.hidden
     if stage == layout.pp - 1:
-        parts["final norm"] = shape.parameters()["final norm"]
+        parts["final norm"] = _final_norm(shape)
         if not shape.tied or layout.pp > 1:
             parts["head"] = table
     local, replicas = sum(parts.values()), layout.dp * layout.cp
@@ -49,15 +53,16 @@ def stage_parameters(shape: ModelShape, layout: Layout, stage: int, layers: list
     return StateCounts(local, shard, largest, parts)
 
 
-def _block(shape: ModelShape, layout: Layout, layer: int) -> tuple[dict[str, int], int]:
+@cache
+def _block(shape: ModelShape, t: int, ep: int, layer: int) -> tuple[dict[str, int], int]:
     """Parameters of one block on one rank by part, and how many of them belong to routed experts.
 
     Column-parallel matrices (query, key, value, up, gate) are cut with their biases; row-parallel ones (output, down)
     keep a whole bias on every rank. Key/value heads are copied where there are more ranks than heads.
     """
-    t, h = layout.tp, shape.hidden
+    h = shape.hidden
     whole = shape.layer_parameters(layer)
-    if t == 1 and layout.ep == 1:
+    if t == 1 and ep == 1:
         routed = (
             whole["mlp"] * shape.moe.experts // _experts(shape) if shape.moe and shape.is_moe(layer) else 0
         )
@@ -66,12 +71,17 @@ def _block(shape: ModelShape, layout: Layout, layer: int) -> tuple[dict[str, int
     bias = h if shape.bias else 0
     if shape.moe and shape.is_moe(layer):
         one = _mlp(shape, shape.moe.ffn, t) + bias
-        routed = one * (shape.moe.experts // layout.ep)
+        routed = one * (shape.moe.experts // ep)
         parts["mlp"] = routed + one * shape.moe.shared_experts
         parts["router"] = whole["router"]
         return parts, routed
     parts["mlp"] = _mlp(shape, shape.ffn_dim, t) + bias
     return parts, 0
+
+
+@cache
+def _final_norm(shape: ModelShape) -> int:
+    return shape.parameters()["final norm"]
 
 
 def _experts(shape: ModelShape) -> int:
