@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from playbook.figures.style import CYCLE, WIDTH, colour, rc_parameters
-from playbook.figures.units import count_axis
+from playbook.figures.units import count_axis, tokens_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -77,7 +77,6 @@ def noise_over_batch(measured: Mapping[str, GradientNoise], seq: int) -> Figure:
 
     with plt.rc_context(rc_parameters()):
         figure, axes = plt.subplots(figsize=(WIDTH, 3.4))
-        axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         for i, (name, noise) in enumerate(measured.items()):
             sizes = list(noise.norms)
@@ -98,7 +97,8 @@ def noise_over_batch(measured: Mapping[str, GradientNoise], seq: int) -> Figure:
             va="bottom",
             fontsize=9,
         )
-        count_axis(axes.xaxis, "batch (tokens)")
+        sizes = [b * seq for noise in measured.values() for b in noise.norms]
+        tokens_axis(axes.xaxis, sizes, "batch (tokens)")
         axes.set_ylabel("noise / signal of the gradient")
         axes.legend()
     return figure

@@ -90,7 +90,8 @@ def _clock(axes: Any, row: Sequence[Box], optimizer_s: float) -> None:
     begin = 0.0
     parts = {"forward": sum(b.forward_s for b in row), "backward": sum(b.backward_s for b in row)}
     for name, seconds in {**parts, "optimizer": optimizer_s}.items():
-        axes.text(begin + seconds / 2, 0.36, f"{name} {seconds / now:.0%}", ha="center", fontsize=9.5)
+        at, side = (now, "right") if name == "optimizer" else (begin + seconds / 2, "center")
+        axes.text(at, 0.36, f"{name} {seconds / now:.0%}", ha=side, fontsize=9.5)
         begin += seconds
     axes.set(ylim=(-0.3, 0.75), yticks=[], xlim=(0, now))
     axes.spines["left"].set_visible(False)

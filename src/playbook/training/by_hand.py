@@ -55,15 +55,15 @@ def boxes(model: Transformer, targets: Tensor) -> list[Box]:
 
 
 def step_by_boxes(row: list[Box], tokens: Tensor) -> Tensor:
-    """Forward through ``row``, backward through it in reverse; adds to ``.grad`` and returns the mean loss."""
-    inputs, outputs, x = [], [], tokens
+    """Forward through ``row``, then backward. Fills ``.grad``; returns the loss."""
+    passed, x = [], tokens
     for box in row:
-        x = x.detach().requires_grad_(x.is_floating_point())  # cut the graph: this box knows no other
-        inputs.append(x)
-        box.forward_s, x = _timed(box.run, x)
-        outputs.append(x)
-    gradient: Tensor | None = torch.ones_like(x)  # of the loss with respect to itself
-    for box, given, made in zip(reversed(row), reversed(inputs), reversed(outputs), strict=True):
+        # Cut the graph here: a box knows no other, only what it is given.
+        given = x.detach().requires_grad_(x.is_floating_point())
+        box.forward_s, x = _timed(box.run, given)
+        passed.append((box, given, x))
+    gradient: Tensor | None = torch.ones_like(x)  # of the loss, by itself
+    for box, given, made in reversed(passed):
         box.backward_s, _ = _timed(made.backward, gradient)
         gradient = given.grad
     return x.detach()

@@ -63,17 +63,18 @@ def gradient_noise(model: Transformer, inputs: Tensor, targets: Tensor) -> Gradi
     found: dict[int, list[float]] = {}
 
     def added(low: int, high: int) -> Tensor:
-        """The sum of the gradients of samples low … high − 1, noting its norm on the way."""
+        """Sum of the gradients of samples low … high − 1; notes the norm of their mean."""
         if high - low == 1:
             total = _sample_gradient(model, inputs[low:high], targets[low:high])
         else:
             middle = (low + high) // 2
             total = added(low, middle).add_(added(middle, high))
-        found.setdefault(high - low, []).append(float(total.square().sum()) / (high - low) ** 2)
+        mean = total / (high - low)
+        found.setdefault(high - low, []).append(float(mean.square().sum()))
         return total
 
     added(0, count)
-    return GradientNoise({batch: sum(norms) / len(norms) for batch, norms in sorted(found.items())})
+    return GradientNoise({b: sum(found[b]) / len(found[b]) for b in sorted(found)})
 
 
 def _sample_gradient(model: Transformer, x: Tensor, y: Tensor) -> Tensor:
