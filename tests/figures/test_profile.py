@@ -58,6 +58,13 @@ def test_operations_are_cut_by_phase_and_carry_time_and_share():
     assert "other" not in svg
 
 
+def test_an_operation_and_autograd_s_wrapper_share_a_bar():
+    rows = {"aten::mm": {"backward": 10.0}, "MmBackward0": {"backward": 6.0}}
+    figure = operations({**rows, "autograd::engine::evaluate_function: MmBackward0": {"backward": 5.0}})
+    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == ["MmBackward0", "mm"]
+    assert [width for _, _, width, _ in bars(figure)] == [1.1e-5, 1e-5]
+
+
 @pytest.mark.parametrize(
     ("name", "short"),
     [
@@ -67,7 +74,10 @@ def test_operations_are_cut_by_phase_and_carry_time_and_share():
             "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>(int, float)",
             "vectorized_layer_norm_kernel",
         ),
-        ("sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128", "sm90_xmma_gemm_f32f32_tf32f32_f32…"),
+        (
+            "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128",
+            "sm90_xmma_gemm_f3…tn_n_tilesize128",
+        ),
     ],
 )
 def test_names_of_kernels_become_readable(name, short):

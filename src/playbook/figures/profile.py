@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -53,11 +52,13 @@ def profiler_schedule(schedule: Callable[[int], Any], steps: int) -> Figure:
 def operations(rows: Mapping[str, Mapping[str, float]], total: float | None = None) -> Figure:
     """One bar per operation, cut by phase, longest on top, with its time and its share of ``total`` (µs).
 
-    ``rows`` is what `playbook.training.trace_analysis.operations_by_phase` returns.
+    ``rows`` is what `playbook.training.trace_analysis.operations_by_phase` returns; operations whose short names agree
+    share a bar.
     """
     import matplotlib.pyplot as plt
 
-    labels = [short_name(name) for name in rows]
+    rows = _merged(rows)
+    labels = list(rows)
     places = range(len(labels))
     with plt.rc_context(rc_parameters()):
         figure, axes = plt.subplots(figsize=(WIDTH, 1.0 + 0.29 * len(labels)))
@@ -80,14 +81,25 @@ def operations(rows: Mapping[str, Mapping[str, float]], total: float | None = No
 
 
 def short_name(name: str, limit: int = 34) -> str:
-    """An operation's or kernel's name without namespace, template arguments and return type, cut to ``limit``."""
+    """An operation's or kernel's name without namespaces, template arguments and return type, at most ``limit`` long.
+
+    A longer one loses its middle: kernels that differ often differ at the end.
+    """
     name = (
-        re.sub(r"<.*", "", name.removeprefix("void "))
-        .removeprefix("aten::")
-        .removeprefix("autograd::engine::")
+        name.removeprefix("void ").rsplit("evaluate_function: ", 1)[-1].partition("<")[0].rsplit("::", 1)[-1]
     )
-    name = name.replace("evaluate_function: ", "").rsplit("::", 1)[-1]
-    return name if len(name) <= limit else name[: limit - 1] + "…"
+    head = limit // 2
+    return name if len(name) <= limit else f"{name[:head]}…{name[head + 1 - limit :]}"
+
+
+def _merged(rows: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Rows whose short names agree (an operation and autograd's wrapper around it) become one; longest first."""
+    merged: dict[str, dict[str, float]] = {}
+    for name, parts in rows.items():
+        row = merged.setdefault(short_name(name), {})
+        for phase, time in parts.items():
+            row[phase] = row.get(phase, 0.0) + time
+    return dict(sorted(merged.items(), key=lambda row: -sum(row[1].values())))
 
 
 def before_after(pairs: Mapping[str, Mapping[str, Trace]], lane: str) -> Figure:
@@ -101,12 +113,13 @@ def before_after(pairs: Mapping[str, Mapping[str, Trace]], lane: str) -> Figure:
     height = sum(len(traces) + 1 for traces in pairs.values())
     with plt.rc_context(rc_parameters()):
         figure, axes = plt.subplots(figsize=(WIDTH, 0.95 + 0.3 * height))
-        row = 0.0
+        row, longest = 0.0, 1.0
         ticks: dict[float, str] = {}
         shown: dict[str, float] = {}
         for case, traces in pairs.items():
             axes.text(0, row, case, fontweight="bold", va="center", fontsize=10)
             full = next(iter(traces.values())).duration
+            longest = max(longest, *(trace.duration / full for trace in traces.values()))
             for name, trace in traces.items():
                 row += 1
                 ticks[row] = name
@@ -114,7 +127,11 @@ def before_after(pairs: Mapping[str, Mapping[str, Trace]], lane: str) -> Figure:
             row += 1.25
         axes.set_yticks(list(ticks), list(ticks.values()))
         _bars_down(axes)
-        axes.set(xlim=(0, 1.22), ylim=(row - 0.6, -0.6), xlabel=f"time of lane “{lane}”, relative to before")
+        axes.set(
+            xlim=(0, 1.22 * longest),
+            ylim=(row - 0.6, -0.6),
+            xlabel=f"time of lane “{lane}”, relative to before",
+        )
         axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
         _legend(
             figure,
