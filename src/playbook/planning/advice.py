@@ -1,0 +1,199 @@
+"""What would make it fit: the cheapest changes to a layout, alone or together, ranked by what they cost in time.
+
+The costs are rough by intention, a ranking and no prediction: arithmetic that is done twice counts in full (a second
+forward pass is a third of a step), traffic that grows counts a little.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from playbook.errors import PlaybookError
+from playbook.layout import Layout
+from playbook.planning.memory import predict
+from playbook.planning.recipes import Recipe
+from playbook.shapes import ModelShape
+
+
+@dataclass(frozen=True)
+class Setup:
+    """All that decides the memory of a run."""
+
+    shape: ModelShape
+    layout: Layout
+    seq: int
+    recipe: Recipe
+    attention: str = "sdpa"
+    offload: bool = False
+
+    def peak(self) -> int:
+        """Bytes of the fullest rank."""
+        report = predict(
+            self.shape,
+            self.layout,
+            seq=self.seq,
+            recipe=self.recipe,
+            attention=self.attention,
+            offload=self.offload,
+        )
+        return report.peak
+
+    def relayout(self, **changes) -> Setup:
+        return replace(self, layout=self.layout.replace(**changes))
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change: what it is called, what it costs (a share of a step's time) and why, and how it is made.
+
+    ``make`` returns None where the change does not apply.
+    """
+
+    label: str
+    cost: float
+    why: str
+    make: Callable[[Setup], Setup | None]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Changes that together make a setup fit."""
+
+    changes: tuple[Change, ...]
+    setup: Setup
+    peak: int
+
+    @property
+    def cost(self) -> float:
+        return sum(change.cost for change in self.changes)
+
+
+def _zero(stage: int) -> Callable[[Setup], Setup | None]:
+    def make(setup: Setup) -> Setup | None:
+        layout = setup.layout
+        return setup.relayout(zero=stage) if layout.zero < stage and layout.dp * layout.cp > 1 else None
+
+    return make
+
+
+def _smaller_micro_batch(setup: Setup) -> Setup | None:
+    layout = setup.layout
+    if layout.micro_batch == 1:
+        return None
+    return setup.relayout(micro_batch=1, grad_acc=layout.grad_acc * layout.micro_batch)
+
+
+def _recompute(mode: str) -> Callable[[Setup], Setup | None]:
+    def make(setup: Setup) -> Setup | None:
+        useful = setup.layout.recompute == "none" or (
+            mode == "full" and setup.layout.recompute == "selective"
+        )
+        return setup.relayout(recompute=mode) if useful else None
+
+    return make
+
+
+def _double(axis: str, most: int) -> Callable[[Setup], Setup | None]:
+    """Twice the ranks on an axis, taken from data parallelism where it can be halved (the step then accumulates twice
+    as many micro-batches), from new GPUs where not."""
+
+    def make(setup: Setup) -> Setup | None:
+        layout = setup.layout
+        size = 2 * getattr(layout, axis)
+        if size > most:
+            return None
+        if layout.dp % 2 == 0:
+            return setup.relayout(**{axis: size, "dp": layout.dp // 2, "grad_acc": 2 * layout.grad_acc})
+        return setup.relayout(**{axis: size})
+
+    return make
+
+
+def _flash(setup: Setup) -> Setup | None:
+    return replace(setup, attention="sdpa") if setup.attention == "reference" else None
+
+
+def _sequence_parallel(setup: Setup) -> Setup | None:
+    return setup.relayout(sp=True) if setup.layout.tp > 1 and not setup.layout.sp else None
+
+
+def _offload(setup: Setup) -> Setup | None:
+    return None if setup.offload else replace(setup, offload=True)
+
+
+#: Changes in the order in which one would try them.
+CHANGES = (
+    Change("FlashAttention", 0.0, "scores never leave the chip: less memory, and faster", _flash),
+    Change(
+        "sequence parallelism",
+        0.001,
+        "the same bytes on the wire as tensor parallelism alone",
+        _sequence_parallel,
+    ),
+    Change("ZeRO-1", 0.002, "the same traffic as data parallelism", _zero(1)),
+    Change("selective recomputation", 0.01, "the attention core is computed twice", _recompute("selective")),
+    Change("micro-batches of 1", 0.03, "smaller matrix products keep a GPU less busy", _smaller_micro_batch),
+    Change("ZeRO-2", 0.04, "gradients are reduce-scattered for every micro-batch", _zero(2)),
+    Change(
+        "twice the tensor parallelism",
+        0.08,
+        "two all-reduces per block and pass, inside a node",
+        _double("tp", 8),
+    ),
+    Change(
+        "twice the pipeline stages",
+        0.10,
+        "a longer bubble at the start and the end of a step",
+        _double("pp", 64),
+    ),
+    Change("twice the context parallelism", 0.10, "keys and values travel around a ring", _double("cp", 64)),
+    Change("ZeRO-3", 0.12, "parameters are gathered for every pass: half as much traffic again", _zero(3)),
+    Change("full recomputation", 0.33, "a second forward pass: a third more arithmetic", _recompute("full")),
+    Change("optimizer states in CPU memory", 0.40, "moments cross PCIe every step", _offload),
+)
+
+
+def what_would_fit(setup: Setup, capacity: int, *, most: int = 5, together: int = 3) -> list[Advice]:
+    """The ``most`` cheapest sets of at most ``together`` changes with which every rank stays within ``capacity`` bytes.
+
+    Empty when it fits already, or when nothing helps. A set that holds a smaller one that fits is not listed.
+    """
+    if setup.peak() <= capacity:
+        return []
+    found: list[Advice] = []
+    for changes in _by_cost(together):
+        if any(set(advice.changes) <= set(changes) for advice in found):
+            continue
+        changed = _apply(setup, changes)
+        if changed is not None and (peak := _peak(changed)) is not None and peak <= capacity:
+            found.append(Advice(changes, changed, peak))
+            if len(found) == most:
+                break
+    return found
+
+
+def _by_cost(together: int) -> Iterator[tuple[Change, ...]]:
+    """All sets of changes, cheapest first; of equal cost, the smaller."""
+    sets = [s for n in range(1, together + 1) for s in itertools.combinations(CHANGES, n)]
+    yield from sorted(sets, key=lambda changes: (sum(c.cost for c in changes), len(changes)))
+
+
+def _apply(setup: Setup, changes: tuple[Change, ...]) -> Setup | None:
+    for change in changes:
+        try:
+            changed = change.make(setup)
+        except PlaybookError:
+            return None
+        if changed is None:
+            return None
+        setup = changed
+    return setup
+
+
+def _peak(setup: Setup) -> int | None:
+    try:
+        return setup.peak()
+    except PlaybookError:  # such as a tp that no longer divides the heads
+        return None
