@@ -152,8 +152,8 @@ def memory_by_mode(
     """One panel per model, a group of bars per sequence length, a bar per recompute mode, cut into categories.
 
     ``models`` maps title → tokens → mode → category → bytes, with the same lengths and modes everywhere.
-    ``capacity`` is (name, bytes) of a device. A panel's axis follows its last mode but one; a bar that goes
-    beyond is cut, and every bar carries its total in decimal GB.
+    ``capacity`` is (name, bytes) of a device. A panel's axis follows its last mode but one, or the device; a bar that
+    goes beyond is cut, and every bar carries its total in decimal GB.
     """
     import matplotlib.pyplot as plt
 
@@ -161,7 +161,7 @@ def memory_by_mode(
         size = (WIDTH, 1.1 + 1.9 * len(models))
         figure, rows = plt.subplots(len(models), 1, figsize=size, sharex=True, squeeze=False)
         for axes, (title, groups) in zip(rows[:, 0], models.items(), strict=True):
-            _mode_bars(axes, groups)
+            _mode_bars(axes, groups, capacity[1])
             ink = rc_parameters()["text.color"]
             axes.axhline(capacity[1] / 1e9, linestyle=(0, (4, 3)), color=ink, linewidth=1, label=capacity[0])
             axes.set(title=title, ylabel="memory (GB)")
@@ -182,9 +182,10 @@ def _place(group: int, bar: int, bars: int) -> float:
     return group + 0.81 / bars * (bar - (bars - 1) / 2)
 
 
-def _mode_bars(axes: Any, groups: Mapping[int, Mapping[str, Mapping[str, float]]]) -> None:
+def _mode_bars(axes: Any, groups: Mapping[int, Mapping[str, Mapping[str, float]]], capacity: float) -> None:
     modes = list(next(iter(groups.values())))
-    top = 1.3e-9 * max(sum(by_mode[modes[-2]].values()) for by_mode in groups.values())
+    followed = max(sum(by_mode[modes[-2]].values()) for by_mode in groups.values())
+    top = max(1.3 * followed, 1.15 * capacity) / 1e9
     for group, by_mode in enumerate(groups.values()):
         for bar, kinds in enumerate(by_mode.values()):
             at, floor = _place(group, bar, len(modes)), 0.0
@@ -210,7 +211,8 @@ def utilisation(bars: Mapping[str, tuple[float, float]]) -> Figure:
         axes.barh(names, needed, 0.66, color=KINDS["forward"], label="needed by the model (MFU)")
         axes.barh(names, again, 0.66, needed, color=KINDS["again"], label="with what is computed again: HFU")
         for row, (m, h) in enumerate(bars.values()):
-            axes.text(h, row, f" MFU {m:.0%}, HFU {h:.0%}", va="center", fontsize=9)
+            text = f"MFU {m:.0%}, HFU {h:.0%}"
+            axes.annotate(text, (h, row), (5, 0), textcoords="offset points", va="center", fontsize=9)
         axes.set(xlabel="share of the peak", xlim=(0, 1.5 * max(h for _, h in bars.values())))
         axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         axes.invert_yaxis()
