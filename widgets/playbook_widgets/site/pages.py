@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ from sphinx.application import Sphinx
 WIDGET = 'class="pb-widget'
 HEADER = "pb-runs-on"
 
+# Names, punctuation and blanks are drawn in the colour of plain text.
+PLAIN = re.compile(r'<span class="(?:n|nn|p|w)">([^<]*)</span>')
+
 
 def choose_scripts(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
     """Drop scripts that point at other hosts; add the widget runtime where the page has a widget."""
     files = context.get("script_files") or []
-    files[:] = [file for file in files if not _is_thebe(file)]  # in place: Sphinx keeps the list object
+    files[:] = [file for file in files if not _is_for_servers(file)]  # in place: Sphinx keeps the list object
     app.add_js_file("pb/book.mjs", type="module")
     if page == "search":
         app.add_js_file("pb/search.mjs", type="module")
@@ -29,10 +33,22 @@ def choose_scripts(app: Sphinx, page: str, template: str, context: dict[str, Any
         app.add_js_file("pb/host.mjs", type="module")
 
 
-def _is_thebe(file: Any) -> bool:
-    """Thebe runs cells on a remote server and names its address in every page; the book has no use for it."""
-    body = (getattr(file, "attributes", None) or {}).get("body") or ""
-    return "THEBE" in body or "sphinx-thebe" in str(getattr(file, "filename", file) or "")
+def _is_for_servers(file: Any) -> bool:
+    """Scripts for pages that run cells elsewhere: Thebe, and the state that ipywidgets loads with a CDN's code.
+
+    The book draws its widgets from ``text/html``; the state would be their data once more.
+    """
+    attributes = getattr(file, "attributes", None) or {}
+    return (
+        "THEBE" in (attributes.get("body") or "")
+        or "sphinx-thebe" in str(getattr(file, "filename", file) or "")
+        or attributes.get("type") == "application/vnd.jupyter.widget-state+json"
+    )
+
+
+def thin_out(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Drop the marks of highlighted code that change no colour: a tenth of a chapter's bytes."""
+    context["body"] = PLAIN.sub(r"\1", context.get("body") or "")
 
 
 # What accessibility checkers rightly refuse in the HTML of docutils and MyST-NB, and what stands there instead.
@@ -81,4 +97,5 @@ def setup(app: Sphinx) -> None:
     app.connect("doctree-resolved", fill_header)
     app.connect("build-finished", write_times)
     app.connect("html-page-context", mend_names)
+    app.connect("html-page-context", thin_out)
     app.connect("html-page-context", choose_scripts, priority=900)

@@ -15,6 +15,8 @@ from pygments.lexers import PythonLexer
 from sphinx.application import Sphinx
 from sphinx.util import logging
 
+from .pages import PLAIN
+
 LINK = re.compile(r'<a class="pb-source" href="[^"]*" data-file="([^"]*)" data-line="(\d+)">')
 TOPS = ("src", "widgets/playbook_widgets")
 
@@ -61,7 +63,7 @@ def source_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
 def _lines(text: str) -> str:
     """Highlighted lines, each a span with the id that links name: ``L12``."""
     code = highlight(text, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True))
-    lines = enumerate(code.splitlines(), 1)
+    lines = enumerate(PLAIN.sub(r"\1", code).splitlines(), 1)
     return "".join(f'<span class="pb-line" id="L{number}">{line}\n</span>' for number, line in lines)
 
 
