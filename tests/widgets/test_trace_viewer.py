@@ -395,6 +395,23 @@ def test_the_keyboard_reaches_every_event(timeline):
 
 
 @pytest.mark.browser
+def test_the_tooltip_reads_well_inside_jupyterlab(timeline):
+    """JupyterLab floats every ``dt`` in a fifth of the width, and cuts an output off at the edge of its box."""
+    view = timeline(two_streams())
+    view.page.add_style_tag(
+        content="main dl dt { float: left; width: 20%; padding: 0 8px } main { overflow: hidden }"
+    )
+    view.stage.focus()
+    view.press(".", "ArrowDown", "ArrowDown")
+    assert "all-reduce" in view.tip.inner_text()  # on the lowest row
+    tip, root = view.tip.bounding_box(), view.page.locator(".pb-trace").bounding_box()
+    assert tip["y"] + tip["height"] <= root["y"] + root["height"]
+    for term in view.tip.locator("dt").all():
+        box = term.bounding_box()
+        assert box["height"] < 30, f"{term.inner_text()!r} is broken into lines"
+
+
+@pytest.mark.browser
 def test_finding_and_fading(timeline):
     view = timeline(two_streams())
     find = view.page.get_by_label("Find")

@@ -242,7 +242,10 @@ class Viewer {
     const at = this.hover >= 0 ? this.pointerX : this.x(Math.max(this.trace.begin[i], this.view[0]));
     const left = Math.max(0, Math.min(at + 12, this.width - this.tip.offsetWidth));
     this.tip.style.left = `${left}px`;
-    this.tip.style.top = `${this.rowTop(i) + this.rowHeight + 4}px`;
+    // Below the event; above it where the box would end first: JupyterLab cuts outputs off at their edge.
+    const below = this.rowTop(i) + this.rowHeight + 4, above = this.rowTop(i) - this.tip.offsetHeight - 4;
+    const room = this.root.getBoundingClientRect().bottom - this.stage.getBoundingClientRect().top;
+    this.tip.style.top = `${below + this.tip.offsetHeight > room && above >= 0 ? above : below}px`;
   }
 
   end(i) {
