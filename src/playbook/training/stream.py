@@ -182,6 +182,8 @@ class HostStream:
         self._put(lambda: self._run(task, function, args, category, launched))
         if self.recorder:
             launched.put(self.recorder.add(f"launch {label}", start, self.recorder.now(), category="launch"))
+        # A real launch lets go of Python's lock. Without it an idle worker would start a while later.
+        time.sleep(0)
         return task
 
     def record_event(self) -> HostEvent:
