@@ -84,7 +84,9 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, default=SITE)
     options = parser.parse_args()
     server = start(options.directory, options.port)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stopped by a script, it leaves as from Ctrl-C
+    # Stopped by a script, it leaves as from Ctrl-C; and a shell starts background jobs with SIGINT ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     print(f"The book is at {address(server)}   (Ctrl-C stops the server)", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         server.serve_forever()

@@ -69,6 +69,16 @@ def test_it_stops_cleanly(process: subprocess.Popen[str], number: signal.Signals
     assert err == ""
 
 
+def test_it_stops_cleanly_as_a_background_job_of_a_script(folder: Path) -> None:
+    """Shells start background jobs with SIGINT ignored, which Python would leave so."""
+    command = f"trap '' INT; exec {sys.executable} -u {serve.__file__} --directory {folder}"
+    with subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE, text=True) as process:
+        printed_address(process)
+        process.send_signal(signal.SIGINT)
+        assert "Server stopped." in process.communicate(timeout=10)[0]
+        assert process.returncode == 0
+
+
 def test_a_taken_port_gives_the_next_one_or_one_sentence(folder: Path) -> None:
     first = serve.start(folder)
     second = serve.start(folder)
