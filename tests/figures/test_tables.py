@@ -8,10 +8,10 @@ from playbook.figures import table
 def test_numbers_stand_right_and_texts_left():
     t = table(["model", "parameters", "change"], [["a <b>", 1234567, "+23 %"], ["c", -8, "−8 %"]])
     page = t._repr_html_()
-    assert page.count('class="text-right"') == 6
-    assert "<td>a &lt;b&gt;</td>" in page
-    assert '<td class="text-right">1,234,567</td>' in page
-    assert '<th scope="col">model</th>' in page
+    assert page.count('style="text-align: right"') == 6
+    assert '<td style="text-align: left">a &lt;b&gt;</td>' in page
+    assert '<td style="text-align: right">1,234,567</td>' in page
+    assert '<th scope="col" style="text-align: left">model</th>' in page
     assert repr(t).splitlines() == [
         "model  parameters  change",
         "a <b>   1,234,567   +23 %",
@@ -22,9 +22,9 @@ def test_numbers_stand_right_and_texts_left():
 def test_a_number_stays_with_its_unit():
     long = "a remark of more than a few words wraps"
     page = table(["the model", "size"], [["a name", "1.5 GB"], ["b", long]])._repr_html_()
-    assert "<td>1.5&nbsp;GB</td>" in page
-    assert f"<td>{long}</td>" in page
-    assert "<td>a name</td>" in page
+    assert ">1.5&nbsp;GB</td>" in page
+    assert f">{long}</td>" in page
+    assert ">a name</td>" in page
 
 
 def test_an_empty_cell_does_not_make_a_column_text():

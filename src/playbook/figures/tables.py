@@ -23,7 +23,8 @@ class Table:
 
     def _cell(self, tag: str, column: int, text: str) -> str:
         scope = ' scope="col"' if tag == "th" else ""
-        side = ' class="text-right"' if self.right[column] else ""
+        # Said in the cell itself: JupyterLab, which lacks the book's style sheet, sets every column to the right.
+        side = f' style="text-align: {"right" if self.right[column] else "left"}"'
         text = html.escape(text)
         # On a narrow page a name may wrap; a shape, or a number and its unit, may not.
         if column and len(text) <= 24:
