@@ -179,5 +179,7 @@ def test_under_autocast_layers_that_share_an_input_share_its_copy(block):
     model = Transformer(shape)
     with torch.autocast("cpu", dtype=torch.bfloat16), SavedActivations(model, (x, y)) as saved:
         model.loss(x, y)
-    copies = [t for t in saved.tensors if t.module.startswith("blocks.0") and t.module.split(".")[-1] in "qkv"]
+    copies = [
+        t for t in saved.tensors if t.module.startswith("blocks.0") and t.module.split(".")[-1] in "qkv"
+    ]
     assert [t.bytes for t in copies if t.kind == "activation"] == [2 * 2 * 16 * shape.hidden]
