@@ -5,7 +5,7 @@ import torch
 from helpers import tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_saved import RUNS, shapes
+from random_shapes import RUNS, shapes
 
 from playbook.errors import ConfigError, LayoutError
 from playbook.layout import SCHEDULES, Layout

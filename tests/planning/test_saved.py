@@ -5,6 +5,7 @@ import torch
 from helpers import tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_shapes import RUNS, shapes
 
 from playbook.layout import Layout
 from playbook.model.transformer import Transformer
@@ -13,28 +14,6 @@ from playbook.planning.saved import block_terms, embedding_terms, head_terms, sy
 from playbook.planning.terms import SYMBOLS, total
 from playbook.shapes import ModelShape
 from playbook.training.measure import SavedActivations
-
-RUNS = {
-    "fp32": {"dtype": torch.float32, "autocast": None},
-    "bf16-mixed": {"dtype": torch.bfloat16, "autocast": None},
-    "autocast": {"dtype": torch.float32, "autocast": torch.bfloat16},
-}
-
-
-@st.composite
-def shapes(draw):
-    """Small shapes of both blocks, odd sizes, grouped heads, every option of the model."""
-    kv = draw(st.integers(1, 3))
-    heads = kv * draw(st.integers(1, 3))
-    head_dim = 2 * draw(st.integers(1, 5))
-    gpt = draw(st.booleans())
-    return ModelShape(
-        layers=draw(st.integers(1, 3)), hidden=draw(st.integers(3, 40)), heads=heads, kv_heads=kv, head_dim=head_dim,
-        ffn=draw(st.integers(1, 70)), vocab=draw(st.integers(2, 90)), gated=draw(st.booleans()),
-        activation=draw(st.sampled_from(["gelu", "relu", "silu"])), norm="layernorm" if gpt else "rmsnorm",
-        positions=draw(st.sampled_from(["learned", "rotary", "none"])), max_seq=32, bias=draw(st.booleans()),
-        qk_norm=draw(st.booleans()), tied=draw(st.booleans()), dropout=draw(st.sampled_from([0.0, 0.1])),
-    )  # fmt: skip
 
 
 def predicted(shape, batch, seq, recompute, attention, recipe):
