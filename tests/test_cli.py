@@ -64,6 +64,7 @@ def test_ctrl_c_leaves_a_readable_log_and_no_process(tmp_path):
         [*COMMAND, "train", "--model", SMALL, "--seq", "16", "--steps", "100000", "--global-batch", "4",
          "--log", str(log), "--json", "--device", "cpu"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job inherits it ignored
     )  # fmt: skip
     deadline = time.time() + 60
     while time.time() < deadline and not (log.exists() and log.read_text().count("\n") > 5):

@@ -87,8 +87,8 @@ def main() -> None:
     # Stopped by a script, it leaves as from Ctrl-C; and a shell starts background jobs with SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
-    print(f"The book is at {address(server)}   (Ctrl-C stops the server)", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
+        print(f"The book is at {address(server)}   (Ctrl-C stops the server)", flush=True)
         server.serve_forever()
     server.server_close()
     print("\nServer stopped.", flush=True)
