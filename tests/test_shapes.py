@@ -1,12 +1,16 @@
 """Shapes: parameter counts against what is published, validation, and the ways to write one down."""
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from playbook.errors import ShapeError
+from playbook.layout import Layout
+from playbook.planning.flops import forward_flops
+from playbook.planning.memory import predict
 from playbook.shapes import (
     MLA,
     PRESETS,
@@ -120,6 +124,27 @@ def test_breakdown_sums_to_the_total_and_to_its_layers(shape):
     assert ("head" in parts) == (not shape.tied)
     assert ("positions" in parts) == (shape.positions == "learned")
     assert shape.active_parameters <= shape.num_parameters
+
+
+@given(shapes(), st.data())
+def test_blocks_of_each_kind_are_counted_as_if_one_by_one(shape, data):
+    cuts = sorted(data.draw(st.lists(st.integers(0, shape.layers), min_size=2, max_size=6)))
+    runs = [range(a, b) for a, b in pairwise(cuts)][:: data.draw(st.integers(1, 2))]
+    kinds = [shape.is_moe(layer) for run in runs for layer in run]
+    assert shape.blocks(runs) == {kind: kinds.count(kind) for kind in (False, True) if kind in kinds}
+    assert sum(shape.blocks().values()) == shape.layers
+
+
+def test_counting_takes_no_longer_for_more_layers():
+    shape = load("deepseek-v3").replace(layers=5000)
+    calls = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ModelShape, "is_moe", lambda self, layer: calls.append(layer) or layer >= 3)
+        for pp in (1, 2):
+            predict(shape, Layout(pp=pp), seq=64)
+        forward_flops(shape, 1, 64)
+        assert shape.num_parameters > 5e13
+    assert len(calls) < 50
 
 
 @given(shapes())

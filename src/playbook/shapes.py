@@ -8,7 +8,7 @@ Qwen 3, DeepSeek) and DeepSeek's latent attention. Standard library only.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -158,6 +158,19 @@ class ModelShape:
         """Whether block ``layer`` (from 0) holds experts instead of one MLP."""
         return self.moe is not None and layer >= self.moe.dense_layers
 
+    def blocks(self, runs: Iterable[range] | None = None) -> dict[bool, int]:
+        """How many of the blocks in ``runs`` (by default all) hold one MLP (False) and how many experts (True).
+
+        Only kinds that are there, the dense one first. Blocks of a kind are alike, so a sum over layers is a product.
+        """
+        dense = self.moe.dense_layers if self.moe else self.layers
+        counts = {False: 0, True: 0}
+        for run in [range(self.layers)] if runs is None else runs:
+            first = min(max(dense - run.start, 0), len(run))  # those that come before the first with experts
+            counts[False] += first
+            counts[True] += len(run) - first
+        return {sparse: count for sparse, count in counts.items() if count}
+
     def replace(self, **changes: Any) -> ModelShape:
         """A copy with some fields changed. Fields that had their filled-in value are filled in again.
 
@@ -185,9 +198,9 @@ class ModelShape:
         parts = {"embedding": self.vocab * self.hidden}
         if self.positions == "learned":
             parts["positions"] = self.max_seq * self.hidden
-        for layer in range(self.layers):
-            for part, count in self.layer_parameters(layer).items():
-                parts[part] = parts.get(part, 0) + count
+        for sparse, blocks in self.blocks().items():
+            for part, count in self.layer_parameters(self.layers - 1 if sparse else 0).items():
+                parts[part] = parts.get(part, 0) + blocks * count
         parts["final norm"] = self._norm_parameters(self.hidden)
         if not self.tied:
             parts["head"] = self.vocab * self.hidden

@@ -114,19 +114,18 @@ def predict(
         sparse: tuple(
             block_terms(shape, values, recompute=layout.recompute, attention=written, sparse=sparse)
         )
-        for sparse in {shape.is_moe(layer) for layer in range(shape.layers)}
+        for sparse in shape.blocks()
     }
     stages = []
     for stage in range(layout.pp):
-        held = [layer for chunk in range(layout.vpp) for layer in cuts[chunk * layout.pp + stage]]
+        held = shape.blocks(cuts[stage :: layout.pp])
+        layers = sum(held.values())
         parts, alive = _activations(shape, layout, stage, held, blocks, values)
         counts = stage_parameters(shape, layout, stage, held)
         states = _states(counts, layout, recipe, offload)
-        buffers = _buffers(counts, layout, recipe, bucket, len(held))
+        buffers = _buffers(counts, layout, recipe, bucket, layers)
         activations = sum(part.bytes for part in parts)
-        stages.append(
-            StageMemory(stage, len(held), alive, *states, activations, buffers, tuple(parts), counts)
-        )
+        stages.append(StageMemory(stage, layers, alive, *states, activations, buffers, tuple(parts), counts))
     return MemoryReport(tuple(stages))
 
 
@@ -148,7 +147,7 @@ def _activations(
     shape: ModelShape,
     layout: Layout,
     stage: int,
-    held: list[int],
+    held: dict[bool, int],
     blocks: dict[bool, tuple[Term, ...]],
     values: dict[str, int],
 ) -> tuple[list[Part], float]:
@@ -159,9 +158,8 @@ def _activations(
     alive = chunks_in_flight(layout.schedule, layout.pp, layout.vpp, layout.grad_acc, stage) / layout.vpp
     parts = []
     for sparse, terms in blocks.items():
-        layers = sum(shape.is_moe(layer) == sparse for layer in held)
         name = "blocks with experts" if sparse else "blocks"
-        if layers:
+        if layers := held.get(sparse):
             parts.append(Part(f"{layers} {name}", terms, layers * alive))
     # Embedding and head are run once per micro-batch, in the first and in the last chunk.
     once = max(1.0, alive) if layout.vpp == 1 else min(alive, float(layout.grad_acc))

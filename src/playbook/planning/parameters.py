@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -22,22 +23,21 @@ class StateCounts:
     parts: dict[str, int]
 
 
-def stage_parameters(shape: ModelShape, layout: Layout, stage: int, layers: list[int]) -> StateCounts:
-    """Parameters of a rank in pipeline stage ``stage`` that holds ``layers``.
+def stage_parameters(
+    shape: ModelShape, layout: Layout, stage: int, blocks: Mapping[bool, int]
+) -> StateCounts:
+    """Parameters of a rank in pipeline stage ``stage`` with so many ``blocks`` without (False) and with experts (True).
 
     The first stage has the embedding (and positions), the last the final norm and the head; a tied head on another
     stage than the embedding needs a copy of the table there. Experts are replicated dp·cp/ep times, all else dp·cp times.
     """
     parts: dict[str, int] = {}
     experts = largest = 0
-    for sparse in (False, True):
-        held = [layer for layer in layers if shape.is_moe(layer) == sparse]
-        if not held:
-            continue
-        block, routed = _block(shape, layout.tp, layout.ep, held[0])
+    for sparse, held in blocks.items():
+        block, routed = _block(shape, layout.tp, layout.ep, sparse)
         for name, count in block.items():
-            parts[name] = parts.get(name, 0) + count * len(held)
-        experts += routed * len(held)
+            parts[name] = parts.get(name, 0) + count * held
+        experts += routed * held
         largest = max(largest, sum(block.values()))
     table = -(-shape.vocab // layout.tp) * shape.hidden
     if stage == 0:
@@ -54,22 +54,19 @@ def stage_parameters(shape: ModelShape, layout: Layout, stage: int, layers: list
 
 
 @cache
-def _block(shape: ModelShape, t: int, ep: int, layer: int) -> tuple[dict[str, int], int]:
+def _block(shape: ModelShape, t: int, ep: int, sparse: bool) -> tuple[dict[str, int], int]:
     """Parameters of one block on one rank by part, and how many of them belong to routed experts.
 
     Column-parallel matrices (query, key, value, up, gate) are cut with their biases; row-parallel ones (output, down)
     keep a whole bias on every rank. Key/value heads are copied where there are more ranks than heads.
     """
     h = shape.hidden
-    whole = shape.layer_parameters(layer)
+    whole = shape.layer_parameters(shape.layers - 1 if sparse else 0)
     if t == 1 and ep == 1:
-        routed = (
-            whole["mlp"] * shape.moe.experts // _experts(shape) if shape.moe and shape.is_moe(layer) else 0
-        )
-        return whole, routed
+        return whole, whole["mlp"] * shape.moe.experts // _experts(shape) if shape.moe and sparse else 0
     parts = {"attention": _attention(shape, t), "norms": whole["norms"]}
     bias = h if shape.bias else 0
-    if shape.moe and shape.is_moe(layer):
+    if shape.moe and sparse:
         one = _mlp(shape, shape.moe.ffn, t) + bias
         routed = one * (shape.moe.experts // ep)
         parts["mlp"] = routed + one * shape.moe.shared_experts
