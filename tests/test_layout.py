@@ -154,6 +154,12 @@ def test_sizes_of_a_step():
     ("model", "text", "more", "sentence"),
     [
         ("gpt2", "tp=5", {}, "tp must divide heads = 12 (1, 2, 3, 4, 6, 12), got 5"),
+        (
+            "tiny",
+            "cp=3",
+            {"seq": 2 * 10**15},
+            "cp must divide seq = 2000000000000000 (1, 2, 4, 5, 8, 10, 16, 20, …), got 3",
+        ),
         ("qwen2.5-7b", "tp=7", {}, "tp must divide kv_heads = 4 or be a multiple of it, got 7"),
         ("tiny", "pp=2,vpp=3", {}, "pp * vpp must be at most layers = 4, got 6"),
         ("tiny", "vpp=2", {}, "vpp must be 1 where pp = 1"),

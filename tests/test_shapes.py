@@ -198,6 +198,8 @@ def test_replace_fills_in_again_what_was_filled_in():
     assert ModelShape(**SIZES).replace(hidden=128) == ModelShape(**{**SIZES, "hidden": 128})
     assert load("llama3-8b").replace(heads=64, head_dim=64).kv_heads == 8
     assert load("qwen3-0.6b").replace(layers=2).head_dim == 128
+    odd = ModelShape(layers=1, hidden=25, heads=4, head_dim=6, vocab=1)  # 25 // 4, but given all the same
+    assert odd.replace(layers=2).head_dim == 6
     with pytest.raises(ShapeError, match="unknown field of a model shape 'hiden'; did you mean hidden"):
         ModelShape(**SIZES).replace(hiden=3)
 
@@ -206,6 +208,15 @@ def test_replace_fills_in_again_what_was_filled_in():
     ("changes", "sentence"),
     [
         ({"layers": -1}, "layers must be at least 1, got -1"),
+        ({"layers": 10**9}, "layers must be at most 10000, got 1000000000"),
+        ({"layers": 1e9}, "layers must be an integer, got 1000000000.0"),
+        (
+            {"hidden": 10**30},
+            "hidden must be at most 9223372036854775807, got 1000000000000000000000000000000",
+        ),
+        ({"hidden": 10**400}, "hidden must be at most 9223372036854775807, got 1000"),
+        ({"dropout": 10**400}, "dropout must be finite, got 1000"),
+        ({"name": "a\nb"}, "name must be one line of printable text, got 'a\\nb'"),
         ({"hidden": 0}, "hidden must be at least 1, got 0"),
         ({"vocab": 1.5}, "vocab must be an integer, got 1.5"),
         ({"heads": True}, "heads must be an integer, got True"),
@@ -267,6 +278,9 @@ def test_load_takes_every_way_to_write_a_shape(tmp_path):
         ("", "unknown model ''"),
         ("nowhere.toml", "cannot read the model file 'nowhere.toml': No such file"),
         ('{"layers": 2,}', "the model's inline JSON is not valid at line 1 column"),
+        ('{"layers": ' + "1" * 5000 + "}", "the model's inline JSON holds a number of thousands of digits"),
+        ('{"moe": ' * 50_000, "the model's inline JSON is nested too deeply"),
+        ("[]", "unknown model '[]'"),
         ('{"layers": 2}', "a model shape needs hidden, heads, vocab"),
         ('{"layers": 2, "widht": 3}', "unknown field of a model shape 'widht'"),
         (3, "a model is a preset name, a TOML file or inline JSON, got 3"),
@@ -285,6 +299,9 @@ def test_load_says_what_is_wrong(spec, sentence, tmp_path, monkeypatch):
     [
         (b"layers = 2\nhidden = = 3\n", "is not valid TOML: Invalid value (at line 2, column 10)"),
         (b"\xff\xfe", "is not UTF-8 text"),
+        (b"layers = " + b"1" * 5000, "holds a number of thousands of digits"),
+        (b"a = " + b"[" * 50_000, "is nested too deeply"),
+        (b"#" * (2**20 + 1), "is larger than 1 MiB"),
         (b"layers = 2\n", "a model shape needs hidden, heads, vocab"),
         (b"model = 3\n", "a model shape must be a table of sizes, got 3"),
         (b"layers = 2\nhidden = -64\nheads = 4\nvocab = 1\n", "hidden must be at least 1, got -64"),

@@ -1,25 +1,29 @@
 """Checks shared by the frozen dataclasses that describe a model, a layout and a machine.
 
-A field says what it accepts beside its declaration: ``field(metadata={"least": 0})`` or ``{"choices":
-(...)}``.
+A field says what it accepts beside its declaration: ``field(metadata={"least": 0})``, ``{"most": 100}`` or
+``{"choices": (...)}``.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Iterable
 from typing import Any
 
 from playbook.errors import PlaybookError
 
+#: No size of a tensor is larger, and no product of such sizes is too large for a float.
+MOST = 2**63 - 1
+
 
 def check_fields(instance: Any, error: type[PlaybookError], prefix: str = "") -> None:
     """Check every int, float, bool and str field of a dataclass instance against its declaration.
 
-    Integers must be at least ``metadata["least"]`` (1 by default); a bool is never an int; an int becomes a
-    float where a float is declared. Raises ``error`` naming the first wrong field, its value and what would
-    be valid.
+    Integers must be at least ``metadata["least"]`` (1 by default) and at most ``metadata["most"]``; a bool is
+    never an int; an int becomes a float where a float is declared. Raises ``error`` naming the first wrong
+    field, its value and what would be valid.
     """
     for field in dataclasses.fields(instance):
         kind = str(field.type)
@@ -28,7 +32,8 @@ def check_fields(instance: Any, error: type[PlaybookError], prefix: str = "") ->
             continue
         kind, label = kind.split(" ")[0], prefix + field.name
         if kind == "int":
-            check_int(label, value, error, least=field.metadata.get("least", 1))
+            limits = {key: field.metadata[key] for key in ("least", "most") if key in field.metadata}
+            check_int(label, value, error, **limits)
         elif kind == "float":
             object.__setattr__(instance, field.name, _float(label, value, field.metadata.get("least"), error))
         elif kind == "bool" and not isinstance(value, bool):
@@ -37,20 +42,31 @@ def check_fields(instance: Any, error: type[PlaybookError], prefix: str = "") ->
             _check_string(label, value, field.metadata.get("choices"), error)
 
 
-def check_int(label: str, value: object, error: type[PlaybookError], *, least: int = 1) -> int:
-    """``value`` itself if it is an int (no bool) of at least ``least``; raises ``error`` otherwise."""
+def check_int(
+    label: str, value: object, error: type[PlaybookError], *, least: int = 1, most: int = MOST
+) -> int:
+    """``value`` itself if it is an int (no bool) from ``least`` to ``most``; raises ``error`` otherwise."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise error(f"{label} must be an integer, got {value!r}")
     if value < least:
         raise error(f"{label} must be at least {least}, got {value}")
+    if value > most:
+        raise error(f"{label} must be at most {most}, got {value}")
     return value
 
 
 def check_positive(label: str, value: object, error: type[PlaybookError]) -> float:
     """``value`` as a float if it is a finite number above zero; raises ``error`` otherwise."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+    number = _as_float(value)
+    if number is None or not 0 < number < float("inf"):
         raise error(f"{label} must be a number above 0, got {value!r}")
-    return float(value)
+    return number
+
+
+def divisors(whole: int) -> list[int]:
+    """Divisors of ``whole``, the smallest first; of a number above 10 billion, those that are quick to find."""
+    small = [d for d in range(1, min(math.isqrt(whole), 100_000) + 1) if whole % d == 0]
+    return sorted({*small, *(whole // d for d in small)})
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
@@ -62,13 +78,24 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def _float(label: str, value: object, least: float | None, error: type[PlaybookError]) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    number = _as_float(value)
+    if number is None:
         raise error(f"{label} must be a number, got {value!r}")
-    if not abs(value) < float("inf"):  # true for NaN as well
+    if not abs(number) < float("inf"):  # true for NaN as well
         raise error(f"{label} must be finite, got {value}")
-    if least is not None and value < least:
+    if least is not None and number < least:
         raise error(f"{label} must be at least {least}, got {value}")
-    return float(value)
+    return number
+
+
+def _as_float(value: object) -> float | None:
+    """An int or float (no bool) as a float, infinite where an int is too large for one; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _check_string(

@@ -12,7 +12,7 @@ import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from playbook._checks import check_fields, check_int, unknown
+from playbook._checks import check_fields, check_int, divisors, unknown
 from playbook.errors import LayoutError
 
 if TYPE_CHECKING:
@@ -220,8 +220,8 @@ _KINDS = {f.name: str(f.type) for f in dataclasses.fields(Layout)}
 
 def _divides(field_name: str, value: int, what: str, whole: int) -> None:
     if whole % value:
-        divisors = [str(d) for d in range(1, whole + 1) if whole % d == 0]
-        valid = ", ".join(divisors[:8]) + (", …" if divisors[8:] else "")
+        known = divisors(whole)
+        valid = ", ".join(map(str, known[:8])) + (", …" if known[8:] else "")
         raise LayoutError(f"{field_name} must divide {what} = {whole} ({valid}), got {value}")
 
 

@@ -18,6 +18,10 @@ from playbook._tables import check_keys, check_table, read_json, read_toml
 from playbook.errors import ShapeError
 from playbook.presets import PUBLISHED, SIZES, Published  # noqa: F401  (re-exported)
 
+#: Ten times the depth of the deepest transformer published (DeepNet, Wang et al. 2022, arXiv 2203.00555: 1,000 layers).
+#: A pipeline has at most as many stages, so that whatever goes over stages ends soon for any sizes that are let in.
+MOST_LAYERS = 10_000
+
 
 @dataclass(frozen=True)
 class MoE:
@@ -76,7 +80,7 @@ class ModelShape:
     hidden``, ``qkv_bias = bias``. Raises :class:`ShapeError` for sizes from which no model can be built.
     """
 
-    layers: int
+    layers: int = field(metadata={"most": MOST_LAYERS})
     hidden: int
     heads: int
     vocab: int
@@ -110,19 +114,25 @@ class ModelShape:
 
     def _filled_in(self) -> dict[str, int | bool]:
         """What the optional fields become when they are left out."""
-        head_dim = self.mla.nope_dim + self.mla.rope_dim if self.mla else self.hidden // self.heads
-        if self.head_dim is None and not self.mla and self.hidden % self.heads:
+        values = {"kv_heads": self.heads, "ffn": 4 * self.hidden, "qkv_bias": self.bias}
+        if self.mla:
+            return {**values, "head_dim": self.mla.nope_dim + self.mla.rope_dim}
+        if self.hidden % self.heads == 0:
+            return {**values, "head_dim": self.hidden // self.heads}
+        if self.head_dim is None:
             raise ShapeError(
                 f"hidden must be a multiple of heads = {self.heads} where no head_dim is given, "
                 f"got {self.hidden}"
             )
-        return {"kv_heads": self.heads, "head_dim": head_dim, "ffn": 4 * self.hidden, "qkv_bias": self.bias}
+        return values
 
     def _check(self) -> None:
         if self.heads % self.n_kv_heads:
             raise ShapeError(f"kv_heads must divide heads = {self.heads}, got {self.kv_heads}")
         if self.positions == "rotary" and not self.mla and self.qk_dim % 2:
             raise ShapeError(f"head_dim must be even for rotary positions, got {self.head_dim}")
+        if not self.name.isprintable():  # it goes into tables and into the names of files
+            raise ShapeError(f"name must be one line of printable text, got {self.name!r}")
         if self.dropout >= 1:
             raise ShapeError(f"dropout must be at least 0 and below 1, got {self.dropout}")
         if self.moe and self.moe.dense_layers > self.layers:
@@ -180,6 +190,16 @@ class ModelShape:
         check_keys(changes, ModelShape, "a model shape", ShapeError)
         again = {key: None for key, value in self._filled_in().items() if getattr(self, key) == value}
         return dataclasses.replace(self, **{**again, **changes})
+
+    def sizes(self) -> dict[str, Any]:
+        """The fields that differ from their defaults and from what is filled in, as :func:`load` takes them."""
+        given: dict[str, Any] = {}
+        filled = self._filled_in()
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            if f.name != "name" and value != filled.get(f.name, f.default):
+                given[f.name] = dataclasses.asdict(value) if isinstance(value, MoE | MLA) else value
+        return given
 
     def layer_parameters(self, layer: int) -> dict[str, int]:
         """Parameters of block ``layer`` (from 0) by part: attention, mlp, router if any, norms."""

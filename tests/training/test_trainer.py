@@ -211,6 +211,15 @@ def test_master_adamw_is_adamw_for_fp32_parameters():
         ({"steps": 0}, "steps is 0"),
         ({"global_batch": -2}, "global_batch is -2"),
         ({"micro_batch": 3}, "micro_batch is 3, but must divide global_batch=4: one of 1, 2, 4"),
+        (
+            {"global_batch": 10**9 + 7, "micro_batch": 2},
+            "micro_batch is 2, but must divide global_batch=1000000007: one of 1, 1000000007",
+        ),
+        (
+            {"global_batch": 2**31},
+            "global_batch is 2147483648, but must be a whole number from 1 to 2147483647",
+        ),
+        ({"steps": 10**30}, "steps is 1000"),
         ({"seq": 2.5}, "seq is 2.5"),
         ({"seq": True}, "seq is True"),
         ({"lr": float("nan")}, "lr is nan"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from playbook._checks import divisors
 from playbook.errors import ConfigError
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -45,8 +46,8 @@ class TrainConfig:
             _require(
                 self,
                 field,
-                _is_int(getattr(self, field)) and getattr(self, field) >= 1,
-                "a whole number of at least 1",
+                _is_int(getattr(self, field)) and 1 <= getattr(self, field) < 2**31,
+                "a whole number from 1 to 2147483647",
             )
         for field in ("warmup", "seed"):
             ok = _is_int(getattr(self, field)) and 0 <= getattr(self, field) < 2**31
@@ -63,10 +64,10 @@ class TrainConfig:
         for field, choices in (("dtype", DTYPES), ("recompute", RECOMPUTE), ("attention", ATTENTION)):
             _require(self, field, getattr(self, field) in choices, f"one of {', '.join(choices)}")
         if self.global_batch % self.micro:
-            divisors = [d for d in range(1, self.global_batch + 1) if self.global_batch % d == 0]
+            valid = divisors(self.global_batch)
             raise ConfigError(
                 f"micro_batch is {self.micro_batch}, but must divide global_batch={self.global_batch}: one of "
-                f"{', '.join(map(str, divisors if len(divisors) <= 12 else [*divisors[:6], '…', *divisors[-5:]]))}"
+                f"{', '.join(map(str, valid if len(valid) <= 12 else [*valid[:6], '…', *valid[-5:]]))}"
             )
 
     @property
