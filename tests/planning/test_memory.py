@@ -72,7 +72,7 @@ def test_the_classical_activation_formula_is_a_special_case(recompute):
     left_out = 3 * total(t for t in blocks.terms if "statistics" in t.name)
     extra = 3 * total(t for t in blocks.terms if t.part == "scores") if recompute == "selective" else 0
     assert extra == 0
-    assert blocks.bytes - left_out == classical_activation_bytes(shape, 2, 128, recompute)
+    assert blocks.value - left_out == classical_activation_bytes(shape, 2, 128, recompute)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_korthikanti_table_2(sp, recompute):
     layout = Layout(tp=t, sp=sp, micro_batch=b, recompute=recompute)
     stage = predict(gpt(h, 1, a, s), layout, seq=s, attention="reference").stages[0]
     block = next(part for part in stage.parts if part.name == "1 blocks")
-    counted = sum(t.bytes for t in block.terms if "statistics" not in t.name)
+    counted = sum(t.value for t in block.terms if "statistics" not in t.name)
     scores = 0 if recompute == "selective" else 5 * a * s / h
     assert counted == s * b * h * ((34 + scores) / t if sp else 10 + (24 + scores) / t)
 
@@ -122,11 +122,11 @@ def korthikanti(name, **options):
 def test_korthikanti_figure_7(name):
     """Percent of the baseline, of the blocks alone as in the paper, within half a percent point of what was read off."""
     options = ({}, {"sp": True}, {"recompute": "selective"}, {"sp": True, "recompute": "selective"})
-    sizes = [next(p.bytes for p in korthikanti(name, **o).parts if "blocks" in p.name) for o in options]
+    sizes = [next(p.value for p in korthikanti(name, **o).parts if "blocks" in p.name) for o in options]
     for percent, size in zip(FIGURE_7[name], sizes[1:], strict=False):
         assert 100 * size / sizes[0] == pytest.approx(percent, abs=0.6)
     full = korthikanti(name, recompute="full")
-    size = next(p.bytes for p in full.parts if "blocks" in p.name)
+    size = next(p.value for p in full.parts if "blocks" in p.name)
     # The paper's full recomputation keeps 2sbh per layer, on every tensor-parallel rank.
     assert 100 * size / sizes[0] == pytest.approx(FIGURE_7[name][3], abs=0.6)
 
@@ -254,7 +254,7 @@ def test_every_term_says_its_formula():
     stage = predict(load("llama3-8b"), Layout(tp=2), seq=4096).stages[0]
     queries = next(t for part in stage.parts for t in part.terms if t.name == "queries")
     assert queries.text == "b·s·a·d·c/t"
-    assert queries.bytes == 4096 * 32 * 128 * 2 // 2
+    assert queries.value == 4096 * 32 * 128 * 2 // 2
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,18 @@ from random_shapes import RUNS, shapes
 from playbook.layout import Layout
 from playbook.model.transformer import Transformer
 from playbook.planning.recipes import RECIPES
-from playbook.planning.saved import block_terms, embedding_terms, head_terms, symbols
-from playbook.planning.terms import SYMBOLS, total
+from playbook.planning.saved import block_terms, embedding_terms, head_terms
+from playbook.planning.terms import SYMBOLS, maker, symbols, total
 from playbook.shapes import ModelShape
 from playbook.training.measure import SavedActivations
 
 
 def predicted(shape, batch, seq, recompute, attention, recipe):
     layout = Layout(micro_batch=batch)
-    values = symbols(shape, layout, seq, RECIPES[recipe], "cpu")
+    make = maker(symbols(shape, layout, seq, RECIPES[recipe], "cpu"))
     written = "reference" if attention == "reference" or shape.dropout else "sdpa"  # see sdpa_attention
-    block = block_terms(shape, values, recompute=recompute, attention=written)
-    return total(embedding_terms(shape, values)) + shape.layers * total(block) + total(head_terms(values))
+    block = block_terms(shape, make, recompute=recompute, attention=written)
+    return total(embedding_terms(shape, make)) + shape.layers * total(block) + total(head_terms(make))
 
 
 def measured(shape, batch, seq, recompute, attention, recipe):

@@ -6,11 +6,12 @@ import argparse
 import json
 from typing import Any
 
+from playbook._checks import check_int
 from playbook.errors import ConfigError
 from playbook.hardware import load_accelerator
 from playbook.layout import Layout
-from playbook.planning.memory import MemoryReport, StageMemory, predict
-from playbook.planning.recipes import RECIPES
+from playbook.planning.memory import BUCKET, MemoryReport, StageMemory, predict
+from playbook.planning.recipes import RECIPES, load_recipe
 from playbook.planning.terms import SYMBOLS
 from playbook.shapes import ModelShape, load
 
@@ -37,6 +38,19 @@ def add(commands: Any) -> None:
     flag("--precision", default="bf16-mixed", help=", ".join(RECIPES))
     flag("--attention", default="sdpa", help="sdpa (flash kernels) or reference (scores in memory)")
     flag("--offload", action="store_true", help="keep master weights and moments in CPU memory")
+    flag(
+        "--optimizer-bytes",
+        type=int,
+        metavar="K",
+        help="bytes per parameter of optimizer states with master weights (default: Adam's)",
+    )
+    flag(
+        "--bucket-mb",
+        type=int,
+        default=BUCKET // 2**20,
+        metavar="N",
+        help="size of a gradient bucket, in MiB",
+    )
     flag("--accelerator", metavar="A", help="say whether it fits, such as h100 or a100-40")
     flag("--explain", action="store_true", help="print every term with its formula")
     flag("--json", action="store_true", help="print one JSON object on stdout")
@@ -51,9 +65,10 @@ def run(args: argparse.Namespace) -> int:
         shape,
         layout,
         seq=shape.max_seq if args.seq is None else args.seq,
-        recipe=args.precision,
+        recipe=load_recipe(args.precision).with_optimizer(args.optimizer_bytes),
         attention=args.attention,
         offload=args.offload,
+        bucket=check_int("bucket_mb", args.bucket_mb, ConfigError) * 2**20,
     )
     capacity = load_accelerator(args.accelerator).memory_bytes if args.accelerator else None
     if args.json:
@@ -83,7 +98,7 @@ def _layout(args: argparse.Namespace) -> Layout:
 
 
 def _table(shape: ModelShape, layout: Layout, report: MemoryReport, capacity: int | None) -> str:
-    columns = ("params", "gradients", "optimizer", "activations", "buffers", "total")
+    columns = ("params", "gradients", "optimizer", "activations", "buffers", "working", "total")
     name = shape.name or "model"
     lines = [
         f"{name}, {shape.num_parameters:,} parameters, on {layout.world_size:,} ranks ({layout or 'one device'})"
@@ -111,10 +126,10 @@ def _explanation(report: MemoryReport) -> str:
     used: set[str] = set()
     for part in stage.parts:
         lines.append(
-            f"  {part.name}: {part.bytes / 2**30:.3f} GiB = {part.times:g} × {part.bytes / part.times:,.0f} bytes"
+            f"  {part.name}: {part.value / 2**30:.3f} GiB = {part.times:g} × {part.value / part.times:,.0f} bytes"
         )
         for term in part.terms:
-            lines.append(f"    {term.part:15} {term.name:46} {term.text:18} {term.bytes:>16,}")
+            lines.append(f"    {term.part:15} {term.name:46} {term.text:18} {term.value:>16,}")
             used |= {symbol for symbol in SYMBOLS if symbol in term.formula}
     return "\n".join(
         [*lines, "", *(f"  {symbol}  {meaning}" for symbol, meaning in SYMBOLS.items() if symbol in used)]

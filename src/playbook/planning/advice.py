@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from playbook.errors import PlaybookError
 from playbook.layout import Layout
-from playbook.planning.memory import predict
+from playbook.planning.memory import BUCKET, MemoryReport, predict
 from playbook.planning.recipes import Recipe
 from playbook.shapes import ModelShape
 
@@ -27,18 +27,29 @@ class Setup:
     recipe: Recipe
     attention: str = "sdpa"
     offload: bool = False
+    optimizer_bytes: int | None = None
+    bucket: int = BUCKET
 
-    def peak(self) -> int:
-        """Bytes of the fullest rank."""
-        report = predict(
+    @property
+    def recipe_used(self) -> Recipe:
+        """The recipe, with the optimizer's bytes per parameter replaced where they are given."""
+        return self.recipe.with_optimizer(self.optimizer_bytes)
+
+    def report(self) -> MemoryReport:
+        """The memory of every stage."""
+        return predict(
             self.shape,
             self.layout,
             seq=self.seq,
-            recipe=self.recipe,
+            recipe=self.recipe_used,
             attention=self.attention,
             offload=self.offload,
+            bucket=self.bucket,
         )
-        return report.peak
+
+    def peak(self) -> int:
+        """Bytes of the fullest rank."""
+        return self.report().peak
 
     def relayout(self, **changes) -> Setup:
         return replace(self, layout=self.layout.replace(**changes))

@@ -8,16 +8,18 @@ activations (Korthikanti et al. 2022, arXiv 2205.05198), ZeRO's table (Rajbhanda
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from playbook.errors import ConfigError, LayoutError
 from playbook.layout import Layout
 from playbook.planning.in_flight import chunks_in_flight, split_layers
+from playbook.planning.moments import Moment, Run, Stage, moments
 from playbook.planning.parameters import StateCounts, stage_parameters
 from playbook.planning.recipes import Recipe, load_recipe
-from playbook.planning.saved import block_terms, embedding_terms, head_terms, symbols
-from playbook.planning.terms import Term, total
+from playbook.planning.saved import block_terms, embedding_terms, head_terms
+from playbook.planning.terms import Part, Term, maker, symbols
 from playbook.shapes import ModelShape
 
 #: Bytes of one gradient bucket in data parallelism (PyTorch's default, 25 MB).
@@ -25,21 +27,11 @@ BUCKET = 25 * 2**20
 
 
 @dataclass(frozen=True)
-class Part:
-    """One part of a stage's activations: ``terms`` of one micro-batch, ``times`` of which are alive at the peak."""
-
-    name: str
-    terms: tuple[Term, ...]
-    times: float
-
-    @property
-    def bytes(self) -> int:
-        return round(total(self.terms) * self.times)
-
-
-@dataclass(frozen=True)
 class StageMemory:
-    """Bytes on one rank of a pipeline stage, at the moment when most is alive."""
+    """Bytes on one rank of a pipeline stage: what it keeps, and what is alive at the fullest moment of a step.
+
+    ``activations`` is their largest amount, ``buffers`` what stays besides the model: rotary angles, gradient buckets.
+    """
 
     stage: int
     layers: int
@@ -49,13 +41,37 @@ class StageMemory:
     optimizer: int
     activations: int
     buffers: int
-    parts: tuple[Part, ...] = field(repr=False, default=())
-    counts: StateCounts | None = field(repr=False, default=None)
+    moment: Moment
+    parts: tuple[Part, ...] = field(repr=False)
+    buffer_parts: tuple[Part, ...] = field(repr=False)
+    counts: StateCounts = field(repr=False)
 
     @property
     def total(self) -> int:
-        """All of it."""
-        return self.parameters + self.gradients + self.optimizer + self.activations + self.buffers
+        """Bytes alive at the fullest moment."""
+        return self.parameters + self.optimizer + self.buffers + self.moment.bytes
+
+    @property
+    def working(self) -> int:
+        """What the fullest moment holds beyond the other five: temporary memory, less what is not there at that moment.
+
+        Negative where gradients and activations never meet at full height.
+        """
+        return self.total - (
+            self.parameters + self.gradients + self.optimizer + self.activations + self.buffers
+        )
+
+    @property
+    def at_peak(self) -> dict[str, int]:
+        """The same total, as what each tenant holds at the fullest moment."""
+        return {
+            "parameters": self.parameters,
+            "gradients": self.moment.gradients,
+            "optimizer": self.optimizer,
+            "activations": self.moment.activations,
+            "buffers": self.buffers,
+            "working": self.moment.working,
+        }
 
     def to_json(self) -> dict[str, Any]:
         """The object of ``playbook memory --json``."""
@@ -68,7 +84,10 @@ class StageMemory:
             "optimizer": self.optimizer,
             "activations": self.activations,
             "buffers": self.buffers,
+            "working": self.working,
             "total": self.total,
+            "moment": self.moment.name,
+            "at_peak": self.at_peak,
         }
 
 
@@ -79,9 +98,14 @@ class MemoryReport:
     stages: tuple[StageMemory, ...]
 
     @property
+    def fullest(self) -> StageMemory:
+        """The stage whose ranks hold most."""
+        return max(self.stages, key=lambda stage: stage.total)
+
+    @property
     def peak(self) -> int:
-        """Bytes of the fullest rank."""
-        return max(stage.total for stage in self.stages)
+        """Bytes of the fullest rank at its fullest moment."""
+        return self.fullest.total
 
     def to_json(self) -> dict[str, Any]:
         return {"stages": [stage.to_json() for stage in self.stages], "peak": self.peak}
@@ -102,30 +126,42 @@ def predict(
 
     ``layout`` also says the micro-batch, how many of them a step accumulates, and what is recomputed. ``attention`` is
     "sdpa" (flash kernels) or "reference" (scores in memory); ``offload`` keeps master weights and moments in CPU memory;
-    ``bucket`` is the size of a communication bucket; ``device`` the kernels whose statistics are counted. Raises
+    ``bucket`` is the size of a communication bucket; ``device`` the kernels whose memory is counted. Raises
     LayoutError or ConfigError, in one sentence, for what cannot run.
     """
     layout, recipe = layout or Layout(), load_recipe(recipe)
     _check(shape, layout, seq, attention, device)
-    values = symbols(shape, layout, seq, recipe, device)
+    make = maker(symbols(shape, layout, seq, recipe, device))
     written = "reference" if attention == "reference" or (shape.dropout and device == "cpu") else "sdpa"
+    run = Run(shape, layout, recipe, written, device, make)
     cuts = split_layers(shape.layers, layout.pp, layout.vpp)
     blocks = {
-        sparse: tuple(
-            block_terms(shape, values, recompute=layout.recompute, attention=written, sparse=sparse)
-        )
+        sparse: tuple(block_terms(shape, make, recompute=layout.recompute, attention=written, sparse=sparse))
         for sparse in shape.blocks()
     }
     stages = []
     for stage in range(layout.pp):
         held = shape.blocks(cuts[stage :: layout.pp])
-        layers = sum(held.values())
-        parts, alive = _activations(shape, layout, stage, held, blocks, values)
-        counts = stage_parameters(shape, layout, stage, held)
-        states = _states(counts, layout, recipe, offload)
-        buffers = _buffers(counts, layout, recipe, bucket, layers)
-        activations = sum(part.bytes for part in parts)
-        stages.append(StageMemory(stage, layers, alive, *states, activations, buffers, tuple(parts), counts))
+        parts, alive = _activations(run, stage, held, blocks)
+        counts = stage_parameters(shape, layout, stage, held, make)
+        parameters, gradients, optimizer = _states(counts, layout, recipe, offload)
+        buffers = tuple(_buffers(run, counts, bucket, sum(held.values())))
+        place = Stage(counts, gradients, parts, held, alive, first=stage == 0, last=stage == layout.pp - 1)
+        kept = StageMemory(
+            stage,
+            sum(held.values()),
+            alive,
+            parameters,
+            gradients,
+            optimizer,
+            activations=sum(part.value for part in parts),
+            buffers=sum(part.value for part in buffers),
+            moment=max(moments(run, place), key=lambda m: m.bytes),
+            parts=parts,
+            buffer_parts=buffers,
+            counts=counts,
+        )
+        stages.append(kept)
     return MemoryReport(tuple(stages))
 
 
@@ -144,17 +180,13 @@ def _check(shape: ModelShape, layout: Layout, seq: int, attention: str, device: 
 
 
 def _activations(
-    shape: ModelShape,
-    layout: Layout,
-    stage: int,
-    held: dict[bool, int],
-    blocks: dict[bool, tuple[Term, ...]],
-    values: dict[str, int],
-) -> tuple[list[Part], float]:
+    run: Run, stage: int, held: dict[bool, int], blocks: dict[bool, tuple[Term, ...]]
+) -> tuple[tuple[Part, ...], float]:
     """What a rank of the stage keeps when most micro-batches are in flight, and how many of them that is.
 
     With several chunks per rank, ``chunks_in_flight`` counts chunks, each a ``vpp``-th of the stage's blocks.
     """
+    shape, layout = run.shape, run.layout
     alive = chunks_in_flight(layout.schedule, layout.pp, layout.vpp, layout.grad_acc, stage) / layout.vpp
     parts = []
     for sparse, terms in blocks.items():
@@ -163,13 +195,13 @@ def _activations(
             parts.append(Part(f"{layers} {name}", terms, layers * alive))
     # Embedding and head are run once per micro-batch, in the first and in the last chunk.
     once = max(1.0, alive) if layout.vpp == 1 else min(alive, float(layout.grad_acc))
-    if stage == 0 and (embedding := embedding_terms(shape, values)):
+    if stage == 0 and (embedding := embedding_terms(shape, run.make)):
         parts.insert(0, Part("embedding", tuple(embedding), once))
     if stage == layout.pp - 1:
         parts.append(
-            Part("head and loss", tuple(head_terms(values)), once if layout.pp == 1 else max(1.0, alive))
+            Part("head and loss", tuple(head_terms(run.make)), once if layout.pp == 1 else max(1.0, alive))
         )
-    return parts, alive
+    return tuple(parts), alive
 
 
 def _states(counts: StateCounts, layout: Layout, recipe: Recipe, offload: bool) -> tuple[int, int, int]:
@@ -182,12 +214,19 @@ def _states(counts: StateCounts, layout: Layout, recipe: Recipe, offload: bool) 
     return parameters, gradients, 0 if offload else optimizer
 
 
-def _buffers(counts: StateCounts, layout: Layout, recipe: Recipe, bucket: int, layers: int) -> int:
-    """Bytes that communication works in: one gradient bucket when there are replicas; under ZeRO-3 also the gathered
+def _buffers(run: Run, counts: StateCounts, bucket: int, layers: int) -> Iterator[Part]:
+    """What stays besides the model: rotary angles; one gradient bucket when there are replicas; under ZeRO-3 the gathered
     parameters of the block that runs and of the one being fetched."""
+    shape, layout, states = run.shape, run.layout, run.recipe.states
+    if shape.positions == "rotary":
+        width = "p" if shape.mla else "d"
+        yield Part("rotary angles", (run.make("buffers", "cosines and sines (fp32)", f"2*y*{width}*4"),), 1)
     if layout.dp * layout.cp == 1:
-        return 0
-    size = min(bucket, counts.local * recipe.states.gradients)
+        return
+    size = min(bucket, counts.local * states.gradients)
+    yield Part("gradient bucket", (Term("buffers", "one bucket", "bucket", size),), 1)
     if layout.zero == 3:
-        size += min(2, layers) * counts.largest_block * recipe.states.parameters
-    return size
+        gathered = counts.block * states.parameters
+        yield Part(
+            "gathered blocks", (Term("buffers", "parameters of a block", "block", gathered),), min(2, layers)
+        )

@@ -1,12 +1,16 @@
-"""How many parameters one rank holds: the breakdown of ``shapes`` cut by tensor, expert and pipeline parallelism."""
+"""How many parameters one rank holds, part by part: cut by tensor, expert and pipeline parallelism.
+
+Column-parallel matrices (query, key, value, up, gate) are cut with their biases; row-parallel ones (output, down) keep a
+whole bias on every rank (Shoeybi et al. 2019, arXiv 1909.08053, section 3). Key/value heads are copied where there are
+more ranks than heads.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 
 from playbook.layout import Layout
+from playbook.planning.terms import Make, Part, Term, total
 from playbook.shapes import ModelShape
 
 
@@ -14,93 +18,99 @@ from playbook.shapes import ModelShape
 class StateCounts:
     """Parameters of one rank: ``local`` all that it computes with, ``shard`` the share that ZeRO leaves it.
 
-    ``largest_block`` is the largest single block on this rank, which ZeRO-3 gathers whole.
+    ``block`` is the largest single block on this rank, which ZeRO-3 gathers whole; ``table`` the embedding's matrix.
     """
 
     local: int
     shard: int
-    largest_block: int
-    parts: dict[str, int]
+    block: int
+    table: int
+    parts: tuple[Part, ...]
 
 
 def stage_parameters(
-    shape: ModelShape, layout: Layout, stage: int, blocks: Mapping[bool, int]
+    shape: ModelShape, layout: Layout, stage: int, held: dict[bool, int], make: Make
 ) -> StateCounts:
-    """Parameters of a rank in pipeline stage ``stage`` with so many ``blocks`` without (False) and with experts (True).
+    """Parameters of a rank in pipeline stage ``stage``, whose blocks are ``held`` (see ``ModelShape.blocks``).
 
     The first stage has the embedding (and positions), the last the final norm and the head; a tied head on another
     stage than the embedding needs a copy of the table there. Experts are replicated dp·cp/ep times, all else dp·cp times.
     """
-    parts: dict[str, int] = {}
+    parts: list[Part] = []
     experts = largest = 0
-    for sparse, held in blocks.items():
-        block, routed = _block(shape, layout.tp, layout.ep, sparse)
-        for name, count in block.items():
-            parts[name] = parts.get(name, 0) + count * held
-        experts += routed * held
-        largest = max(largest, sum(block.values()))
-    table = -(-shape.vocab // layout.tp) * shape.hidden
+    for sparse, blocks in held.items():
+        block = [*attention_parameters(shape, make), *norm_parameters(shape, make)]
+        block += expert_parameters(shape, make) if sparse else mlp_parameters(shape, make, "mlp", "f")
+        parts.append(Part(f"{blocks} blocks" + (" with experts" if sparse else ""), tuple(block), blocks))
+        experts += blocks * total(t for t in block if t.part == "experts")
+        largest = max(largest, total(block))
+    table = make("embedding", "table", "v*h//t")
     if stage == 0:
-        parts["embedding"] = table
-        if shape.positions == "learned":
-            parts["positions"] = shape.max_seq * shape.hidden
+        positions = [make("embedding", "positions", "y*h")] if shape.positions == "learned" else []
+        parts.insert(0, Part("embedding", (table, *positions), 1))
     if stage == layout.pp - 1:
-        parts["final norm"] = _final_norm(shape)
+        last = [make("norms", "final norm", _norm(shape, "h"))]
         if not shape.tied or layout.pp > 1:
-            parts["head"] = table
-    local, replicas = sum(parts.values()), layout.dp * layout.cp
+            last.append(make("head", "matrix", "v*h//t"))
+        parts.append(Part("head", tuple(last), 1))
+    local, replicas = sum(part.value for part in parts), layout.dp * layout.cp
     shard = -(-(local - experts) // replicas) + -(-experts // (replicas // layout.ep))
-    return StateCounts(local, shard, largest, parts)
+    return StateCounts(local, shard, largest, table.value, tuple(parts))
 
 
-@cache
-def _block(shape: ModelShape, t: int, ep: int, sparse: bool) -> tuple[dict[str, int], int]:
-    """Parameters of one block on one rank by part, and how many of them belong to routed experts.
-
-    Column-parallel matrices (query, key, value, up, gate) are cut with their biases; row-parallel ones (output, down)
-    keep a whole bias on every rank. Key/value heads are copied where there are more ranks than heads.
-    """
-    h = shape.hidden
-    whole = shape.layer_parameters(shape.layers - 1 if sparse else 0)
-    if t == 1 and ep == 1:
-        return whole, whole["mlp"] * shape.moe.experts // _experts(shape) if shape.moe and sparse else 0
-    parts = {"attention": _attention(shape, t), "norms": whole["norms"]}
-    bias = h if shape.bias else 0
-    if shape.moe and sparse:
-        one = _mlp(shape, shape.moe.ffn, t) + bias
-        routed = one * (shape.moe.experts // ep)
-        parts["mlp"] = routed + one * shape.moe.shared_experts
-        parts["router"] = whole["router"]
-        return parts, routed
-    parts["mlp"] = _mlp(shape, shape.ffn_dim, t) + bias
-    return parts, 0
-
-
-@cache
-def _final_norm(shape: ModelShape) -> int:
-    return shape.parameters()["final norm"]
-
-
-def _experts(shape: ModelShape) -> int:
-    assert shape.moe
-    return shape.moe.experts + shape.moe.shared_experts
-
-
-def _attention(shape: ModelShape, t: int) -> int:
-    h, heads = shape.hidden, shape.heads // t
-    out = heads * shape.v_dim * h + (h if shape.bias else 0)
+def attention_parameters(shape: ModelShape, make: Make) -> list[Term]:
+    """The projections of queries, keys and values, and of the output."""
+    out = [make("attention", "output", "a*e*h//t")]
+    if shape.bias:
+        out.append(make("attention", "output bias", "h"))
     if (
         shape.mla
     ):  # the down-projections to the latents are on every rank, the up-projections are cut by heads
-        m = shape.mla
-        queries = heads * shape.qk_dim
-        query = m.q_rank * (h + queries) if m.q_rank else h * queries
-        return query + h * (m.kv_rank + m.rope_dim) + m.kv_rank * heads * (m.nope_dim + m.value_dim) + out
-    width = heads * shape.qk_dim + 2 * max(1, shape.n_kv_heads // t) * shape.qk_dim
-    return h * width + (width if shape.qkv_bias else 0) + out
+        query = [make("attention", "queries, down and up", "h*q + q*a*d//t")]
+        if not shape.mla.q_rank:
+            query = [make("attention", "queries", "h*a*d//t")]
+        latent = [
+            make("attention", "keys and values, down", "h*(u+p)"),
+            make("attention", "keys and values, up", "u*a*(d-p+e)//t"),
+        ]
+        return [*query, *latent, *out]
+    qkv = [make("attention", "queries, keys, values", "h*(a+2*g)*d//t")]
+    if shape.qkv_bias:
+        qkv.append(make("attention", "their biases", "(a+2*g)*d//t"))
+    return [*qkv, *out]
 
 
-def _mlp(shape: ModelShape, ffn: int, t: int) -> int:
-    """The matrices, and the biases of the column-parallel ones."""
+def mlp_parameters(shape: ModelShape, make: Make, part: str, width: str) -> list[Term]:
+    """The matrices of one MLP of the given width, and their biases."""
     columns = 2 if shape.gated else 1
-    return (columns + 1) * shape.hidden * (ffn // t) + (columns * (ffn // t) if shape.bias else 0)
+    terms = [make(part, "matrices", f"{columns + 1}*h*{width}//t")]
+    if shape.bias:
+        terms.append(make(part, "biases", f"{'2*' if shape.gated else ''}{width}//t + h"))
+    return terms
+
+
+def expert_parameters(shape: ModelShape, make: Make) -> list[Term]:
+    """The router, the experts that a rank holds, and the shared ones."""
+    columns = 2 if shape.gated else 1
+    terms = [make("router", "router", "h*E"), make("experts", "matrices", f"m*{columns + 1}*h*F//t")]
+    if shape.bias:
+        terms.append(make("experts", "biases", f"m*({columns}*F//t + h)"))
+    if shape.moe and shape.moe.shared_experts:
+        terms.append(make("shared experts", "matrices", f"{columns + 1}*h*G//t"))
+        if shape.bias:
+            terms.append(make("shared experts", "biases", f"{columns}*G//t + w*h"))
+    return terms
+
+
+def norm_parameters(shape: ModelShape, make: Make) -> list[Term]:
+    """The two norms of a block, and those inside attention: of each head (Qwen 3), or of the latents (DeepSeek)."""
+    terms = [make("norms", "two norms", f"2*{_norm(shape, 'h')}")]
+    if shape.mla:
+        terms.append(make("norms", "norms of the latents", "q+u"))
+    elif shape.qk_norm:
+        terms.append(make("norms", "norms of queries and keys", "2*d"))
+    return terms
+
+
+def _norm(shape: ModelShape, width: str) -> str:
+    return f"2*{width}" if shape.norm == "layernorm" and shape.bias else width

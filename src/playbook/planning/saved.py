@@ -8,42 +8,18 @@ sections 4.1 to 4.3).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
-from playbook.layout import Layout
-from playbook.planning.recipes import Recipe
-from playbook.planning.terms import Term, term
+from playbook.planning.terms import Make, Term
 from playbook.shapes import ModelShape
-
-Make = Callable[[str, str, str], Term]
-
-
-def symbols(shape: ModelShape, layout: Layout, seq: int, recipe: Recipe, device: str) -> dict[str, int]:
-    """The values of the symbols of ``terms.SYMBOLS`` for one rank."""
-    moe, mla, t = shape.moe, shape.mla, layout.tp
-    # torch's CPU kernel keeps LayerNorm's statistics in the dtype of its input, the CUDA one always in fp32.
-    statistic = recipe.residual if device == "cpu" and shape.norm == "layernorm" else 4
-    return {
-        "b": layout.micro_batch, "s": seq // layout.cp, "S": seq, "h": shape.hidden, "a": shape.heads,
-        "g": max(shape.n_kv_heads, t), "d": shape.qk_dim, "e": shape.v_dim, "f": shape.ffn_dim,
-        "v": -(-shape.vocab // t) * t, "t": t, "r": t if layout.sp else 1, "c": recipe.compute,
-        "l": recipe.linear_inputs, "x": recipe.residual, "n": statistic * (2 if shape.norm == "layernorm" else 1),
-        "K": moe.top_k if moe else 0, "E": moe.experts if moe else 0, "F": moe.ffn if moe else 0,
-        "G": moe.ffn * moe.shared_experts if moe else 0,
-        "q": (mla.q_rank or 0) if mla else 0, "u": mla.kv_rank if mla else 0, "p": mla.rope_dim if mla else 0,
-    }  # fmt: skip
 
 
 def block_terms(
-    shape: ModelShape, values: dict[str, int], *, recompute: str, attention: str, sparse: bool = False
+    shape: ModelShape, make: Make, *, recompute: str, attention: str, sparse: bool = False
 ) -> list[Term]:
     """The tensors that one block keeps for one micro-batch.
 
     ``attention`` is "sdpa" (a flash kernel: no s × S matrix) or "reference"; ``sparse`` is true for a block with experts.
     Under full recomputation a block keeps its input and nothing else.
     """
-    make = partial(_make, values)
     if recompute == "full":
         return [make("norms", "block input", "b*s*h*x//r")]
     terms = [*_norm(make, "norm 1"), *_projections(shape, make)]
@@ -54,21 +30,16 @@ def block_terms(
     return [*terms, *_mask(shape, make, "mlp")]
 
 
-def embedding_terms(shape: ModelShape, values: dict[str, int]) -> list[Term]:
+def embedding_terms(shape: ModelShape, make: Make) -> list[Term]:
     """What the embedding keeps: its dropout mask. The token ids are the model's input, not an activation."""
-    return [term("embedding", "dropout mask", "b*s*h//r", values)] if shape.dropout else []
+    return [make("embedding", "dropout mask", "b*s*h//r")] if shape.dropout else []
 
 
-def head_terms(values: dict[str, int]) -> list[Term]:
+def head_terms(make: Make) -> list[Term]:
     """What the last norm, the output head and the loss keep."""
-    make = partial(_make, values)
     norm = [make("head", "final norm input", "b*s*h*x//r"), make("head", "final norm statistics", "b*s*n//r")]
     loss = [make("loss", "log-probabilities (fp32)", "b*s*v*4//t"), make("loss", "total weight", "4")]
     return [*norm, make("head", "head input", "b*s*h*l//r"), *loss]
-
-
-def _make(values: dict[str, int], part: str, name: str, formula: str) -> Term:
-    return term(part, name, formula, values)
 
 
 def _norm(make: Make, name: str) -> list[Term]:

@@ -1,4 +1,4 @@
-"""Terms: a number of bytes and the formula that it came from, which cannot disagree.
+"""Terms: a number and the formula that it came from, which cannot disagree.
 
 A formula is written in the book's symbols and evaluated with integers, so that what a reader sees under a bar is the
 expression that gave the bar its height.
@@ -6,10 +6,14 @@ expression that gave the bar its height.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import CodeType
+
+from playbook.layout import Layout
+from playbook.planning.recipes import Recipe
+from playbook.shapes import ModelShape
 
 #: What the symbols of a formula stand for; the sizes are those of one rank where the text says so.
 SYMBOLS = {
@@ -23,6 +27,7 @@ SYMBOLS = {
     "e": "size of a head's value",
     "f": "feed-forward size",
     "v": "vocabulary, rounded up to a multiple of t",
+    "y": "positions that the model has",
     "t": "tensor-parallel ranks",
     "r": "ranks that share the sequence outside tensor-parallel regions: t with sequence parallelism, else 1",
     "c": "bytes of an element in matrix products",
@@ -31,7 +36,9 @@ SYMBOLS = {
     "n": "bytes that a norm keeps per token: its statistics",
     "K": "experts per token",
     "E": "experts",
+    "m": "experts that one rank holds: E / ep",
     "F": "feed-forward size of one expert",
+    "w": "shared experts",
     "G": "feed-forward size of the shared experts together",
     "q": "rank of the compressed queries",
     "u": "rank of the compressed keys and values",
@@ -41,12 +48,15 @@ SYMBOLS = {
 
 @dataclass(frozen=True)
 class Term:
-    """``bytes`` of one named thing, by the formula ``formula``; ``part`` says to which part of a block it belongs."""
+    """One named thing and its ``value`` (bytes, or a number of parameters), by the formula ``formula``.
+
+    ``part`` says to which part of the model it belongs.
+    """
 
     part: str
     name: str
     formula: str
-    bytes: int
+    value: int
 
     @property
     def text(self) -> str:
@@ -54,14 +64,55 @@ class Term:
         return self.formula.replace("//", "/").replace("*", "·")
 
 
-def term(part: str, name: str, formula: str, symbols: Mapping[str, int]) -> Term:
-    """Evaluate ``formula`` (integers; ``//`` where a rank holds a share) over ``symbols``."""
-    return Term(part, name, formula, int(eval(_compiled(formula), {"__builtins__": {}}, dict(symbols))))
+@dataclass(frozen=True)
+class Part:
+    """Terms that belong together, ``times`` of which are there."""
+
+    name: str
+    terms: tuple[Term, ...]
+    times: float
+
+    @property
+    def value(self) -> int:
+        return round(total(self.terms) * self.times)
+
+
+def symbols(
+    shape: ModelShape, layout: Layout, seq: int, recipe: Recipe, device: str = "cuda"
+) -> dict[str, int]:
+    """The values of ``SYMBOLS`` for one rank."""
+    moe, mla, t = shape.moe, shape.mla, layout.tp
+    # torch's CPU kernel keeps LayerNorm's statistics in the dtype of its input, the CUDA one always in fp32.
+    statistic = recipe.residual if device == "cpu" and shape.norm == "layernorm" else 4
+    return {
+        "b": layout.micro_batch, "s": seq // layout.cp, "S": seq, "h": shape.hidden, "a": shape.heads,
+        "g": max(shape.n_kv_heads, t), "d": shape.qk_dim, "e": shape.v_dim, "f": shape.ffn_dim,
+        "v": -(-shape.vocab // t) * t, "y": shape.max_seq, "t": t, "r": t if layout.sp else 1, "c": recipe.compute,
+        "l": recipe.linear_inputs, "x": recipe.residual, "n": statistic * (2 if shape.norm == "layernorm" else 1),
+        "K": moe.top_k if moe else 0, "E": moe.experts if moe else 0, "m": moe.experts // layout.ep if moe else 0,
+        "F": moe.ffn if moe else 0, "w": moe.shared_experts if moe else 0,
+        "G": moe.ffn * moe.shared_experts if moe else 0,
+        "q": (mla.q_rank or 0) if mla else 0, "u": mla.kv_rank if mla else 0, "p": mla.rope_dim if mla else 0,
+    }  # fmt: skip
+
+
+#: ``make(part, name, formula)`` is a term.
+Make = Callable[[str, str, str], Term]
+
+
+def maker(values: Mapping[str, int]) -> Make:
+    """What makes terms of formulas (integers; ``//`` where a rank holds a share) over the ``values`` of the symbols."""
+
+    @cache
+    def make(part: str, name: str, formula: str) -> Term:
+        return Term(part, name, formula, int(eval(_compiled(formula), {"__builtins__": {}}, values)))
+
+    return make
 
 
 def total(terms: Iterable[Term]) -> int:
-    """Bytes of all terms."""
-    return sum(t.bytes for t in terms)
+    """The sum of all terms."""
+    return sum(t.value for t in terms)
 
 
 @cache

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
+
+from playbook.planning.moments import CHUNK
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
@@ -30,44 +32,61 @@ class MasterAdamW(torch.optim.Optimizer):
 
     A bf16 weight has 8 bits of precision: an update below 1/256 of it is lost in rounding. So the optimizer updates the
     fp32 master, and the 16-bit weight is a rounded copy (Micikevicius et al. 2017, section 3.1). Per parameter it holds
-    4 bytes of master and 4 + 4 of moments: the 12 of "16 bytes per parameter". The arithmetic is torch's own AdamW.
+    4 bytes of master and 4 + 4 of moments: the 12 of "16 bytes per parameter". The arithmetic is torch's own AdamW, run
+    over chunks of parameters, so that only a chunk's gradients are in fp32 at a time.
     """
 
     def __init__(self, params: Iterable[Tensor] | list[dict], lr: float = 1e-3, **options):
         super().__init__(params, {"lr": lr, **options})
-        groups = []
+        self.chunks: list[tuple[dict, list[Tensor], torch.optim.AdamW]] = []
         for group in self.param_groups:
-            masters = [p.detach().float().requires_grad_() for p in group["params"]]
-            for p, master in zip(group["params"], masters, strict=True):
-                self.state[p]["master"] = master
-            groups.append({**group, "params": masters})
-        self.inner = torch.optim.AdamW(groups)
-        for group, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
-            group.update({key: value for key, value in inner.items() if key != "params"})
+            settings = {key: value for key, value in group.items() if key != "params"}
+            for params in _chunks(group["params"], CHUNK):
+                masters = [p.detach().float().requires_grad_() for p in params]
+                for p, master in zip(params, masters, strict=True):
+                    self.state[p]["master"] = master
+                self.chunks.append((group, params, torch.optim.AdamW(masters, **settings)))
+            group.update({k: v for k, v in self.chunks[-1][2].param_groups[0].items() if k != "params"})
 
     @torch.no_grad()
     def step(self, closure=None):
-        """Cast the gradients to fp32, update the masters, round them back into the parameters."""
+        """Cast the gradients to fp32, update the masters, round them back into the parameters; chunk by chunk."""
         loss = closure() if closure is not None else None
-        for group, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
-            inner.update({key: value for key, value in group.items() if key != "params"})
-            for p, master in zip(group["params"], inner["params"], strict=True):
-                master.grad = None if p.grad is None else p.grad.float()
-        self.inner.step()
-        for group in self.param_groups:
-            for p in group["params"]:
+        for group, params, inner in self.chunks:
+            settings = {key: value for key, value in group.items() if key != "params"}
+            inner.param_groups[0].update(settings)
+            for p in params:
+                self.state[p]["master"].grad = None if p.grad is None else p.grad.float()
+            inner.step()
+            for p in params:
                 master = self.state[p]["master"]
                 p.copy_(master)
                 master.grad = None
-                self.state[p].update(self.inner.state.get(master, {}))
+                self.state[p].update(inner.state.get(master, {}))
         return loss
+
+
+def _chunks(params: list[Tensor], elements: int) -> Iterator[list[Tensor]]:
+    """Neighbours in groups of at most ``elements`` elements, or of one tensor that is larger."""
+    chunk: list[Tensor] = []
+    for p in params:
+        if chunk and sum(q.numel() for q in chunk) + p.numel() > elements:
+            yield chunk
+            chunk = []
+        chunk.append(p)
+    if chunk:
+        yield chunk
 
 
 def make_optimizer(
     model: nn.Module, *, lr: float, betas: tuple[float, float], weight_decay: float
 ) -> torch.optim.Optimizer:
-    """torch's AdamW; with master weights when the model's own are in 16 bits."""
+    """torch's AdamW; with master weights when the model's own are in 16 bits.
+
+    On a GPU it is the fused one: a single kernel, which needs no temporary copy of the states.
+    """
     groups = parameter_groups(model, weight_decay)
     sixteen = any(p.dtype in (torch.float16, torch.bfloat16) for p in model.parameters())
+    fused = True if next(model.parameters()).is_cuda else None
     kind = MasterAdamW if sixteen else torch.optim.AdamW
-    return kind(groups, lr=lr, betas=betas)
+    return kind(groups, lr=lr, betas=betas, fused=fused)

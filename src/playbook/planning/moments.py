@@ -1,0 +1,235 @@
+"""The fullest moment of a training step: what is alive at once, working memory included.
+
+Gradients rise while activations fall, so the two rarely stand at full height together; and whatever runs needs memory of
+its own. A step has few moments that can be the fullest: the loss, the output head's backward, one block's (the first
+that backward meets, and the last), the embedding's, and the optimizer's. ``predict`` takes the largest. The terms follow
+what PyTorch allocates for the book's model, operation by operation (``training.memory_timeline`` records it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from playbook.layout import Layout
+from playbook.planning.parameters import StateCounts
+from playbook.planning.recipes import Recipe
+from playbook.planning.saved import block_terms
+from playbook.planning.terms import Make, Part, Term, total
+from playbook.shapes import ModelShape
+
+#: Elements that the optimizer of a 16-bit model updates at a time: their gradients exist in fp32 for that long.
+CHUNK = 2**24
+
+#: What backward has used up of a block when it comes to the attention core: parts, and single terms.
+_AFTER_CORE = ("mlp", "router", "experts", "shared experts")
+_USED = ("norm 2 input", "norm 2 statistics", "output projection input", "after dropout")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Bytes of gradients and activations that are alive at one moment, and the working memory, term by term."""
+
+    name: str
+    gradients: int
+    activations: int
+    terms: tuple[Term, ...]
+
+    @property
+    def working(self) -> int:
+        return total(self.terms)
+
+    @property
+    def bytes(self) -> int:
+        """What changes in the course of a step; parameters, optimizer states and buffers are always there."""
+        return self.gradients + self.activations + self.working
+
+
+@dataclass(frozen=True)
+class Run:
+    """What all stages of a run share. ``make`` makes terms of its sizes."""
+
+    shape: ModelShape
+    layout: Layout
+    recipe: Recipe
+    attention: str
+    device: str
+    make: Make
+
+    @cached_property
+    def gradients_stay(self) -> bool:
+        """Whether gradients are there all the time: from an earlier micro-batch, or in buffers that ranks share."""
+        layout = self.layout
+        return layout.grad_acc > 1 or layout.pp > 1 or layout.dp * layout.cp > 1
+
+    @cached_property
+    def blocks(self) -> dict[bool, Block]:
+        """The memory of a block's backward, for each kind of block that the model has."""
+        return {sparse: Block.of(self, sparse) for sparse in self.shape.blocks()}
+
+    @cached_property
+    def logits(self) -> tuple[Term, ...]:
+        """Logits as the head gives them and, in 16 bits, once more in fp32."""
+        terms = [self.make("loss", "logits", "b*s*v*c//t")]
+        if self.recipe.compute != 4:
+            terms.append(self.make("loss", "logits (fp32)", "b*s*v*4//t"))
+        return tuple(terms)
+
+    @cached_property
+    def loss(self) -> tuple[Term, ...]:
+        """Log-softmax goes back in fp32: the gradient that comes in, and the one that goes out."""
+        return (
+            self.make("loss", "gradient of the log-probabilities (fp32)", "b*s*v*4//t"),
+            self.make("loss", "gradient of the logits (fp32)", "b*s*v*4//t"),
+        )
+
+    @cached_property
+    def head(self) -> tuple[Term, ...]:
+        """A gradient that is added to one which is there already exists beside it for a moment."""
+        terms = [
+            self.make("head", "gradient of the logits", "b*s*v*c//t"),
+            self.make("head", "gradient of the head's input", "b*s*h*c"),
+        ]
+        if self.gradients_stay:
+            terms.append(self.make("head", "new gradient of the matrix", "v*h*c//t"))
+        return tuple(terms)
+
+    @cached_property
+    def embedding(self) -> tuple[Term, ...]:
+        """The embedding's gradient is made whole, then added to what is there."""
+        terms = [self.make("embedding", "gradient of the residual stream", "b*s*h*x//r")]
+        if self.gradients_stay or self.shape.tied:
+            terms.append(self.make("embedding", "new gradient of the table", "v*h*c//t"))
+        return tuple(terms)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block's backward: bytes it ``stored``, bytes of them (recomputed ones too) that are alive at its MLP and at its
+    attention core, and what these two work with."""
+
+    stored: int
+    at_mlp: int
+    at_core: int
+    mlp: tuple[Term, ...]
+    core: tuple[Term, ...]
+
+    @classmethod
+    def of(cls, run: Run, sparse: bool) -> Block:
+        mode = run.layout.recompute
+        kinds = {
+            kind: block_terms(run.shape, run.make, recompute=kind, attention=run.attention, sparse=sparse)
+            for kind in {"none", mode}
+        }
+        here = kinds["none" if mode == "full" else mode]
+        return cls(
+            stored=total(kinds[mode]),
+            at_mlp=total(t for t in here if t.name != "down projection input"),
+            # By the time of its own backward, a recomputed core has its scores back.
+            at_core=total(t for t in kinds["none"] if t.part not in _AFTER_CORE and t.name not in _USED),
+            mlp=tuple(_mlp(run, sparse)),
+            core=tuple(_core(run)),
+        )
+
+
+def _mlp(run: Run, sparse: bool) -> list[Term]:
+    make, width = run.make, "K*F" if sparse else "f"
+    terms = [
+        make("mlp", "gradient of the residual stream", "b*s*h*x//r"),
+        make("mlp", "gradient of the down projection's input", f"b*s*{width}*c//t"),
+        make("mlp", "gradient of the activation", f"b*s*{width}*c//t"),
+    ]
+    if run.shape.gated:
+        terms.append(make("mlp", "gradient of up", f"b*s*{width}*c//t"))
+    if run.layout.recompute == "full":
+        terms.append(make("mlp", "output of the recomputed block", "b*s*h*x//r"))
+    return terms
+
+
+def _core(run: Run) -> list[Term]:
+    make = run.make
+    terms = [
+        make("attention", "gradient of the residual stream", "b*s*h*x//r"),
+        make("attention", "gradient of the core's output", "b*s*a*e*c//t"),
+        make("attention", "gradients of queries, keys, values", "b*s*(a*d+g*d+g*e)*c//t"),
+    ]
+    if run.attention == "reference":
+        terms.append(make("scores", "gradients of the weights and of the scores", "2*b*a*s*S*c//t"))
+    elif run.device == "cuda":
+        terms.append(make("attention", "gradient of the queries (fp32)", "b*s*a*d*4//t"))
+    return terms
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One rank of a pipeline stage: its share of the model, and the most that it keeps.
+
+    ``blocks`` counts its blocks by kind; ``alive`` is the number of micro-batches in flight.
+    """
+
+    counts: StateCounts
+    gradients: int
+    activations: tuple[Part, ...]
+    blocks: dict[bool, int]
+    alive: float
+    first: bool
+    last: bool
+
+
+def moments(run: Run, stage: Stage) -> Iterator[Moment]:
+    """The moments of a step that can be its fullest, in order."""
+    stay, gradients = run.gradients_stay, stage.gradients
+    kept = sum(part.value for part in stage.activations)
+    of_head = sum(part.value for part in stage.activations if part.name == "head and loss")
+    all_copies = _weight_copies(run, stage, sum(stage.blocks.values()))
+    # Under full recomputation backward makes the copies again, block by block.
+    copies = _weight_copies(run, stage, 1) if run.layout.recompute == "full" else all_copies
+    heads_gradient = gradients if stay else stage.counts.table * run.recipe.states.gradients
+    if stage.last:
+        yield Moment("forward of the loss", gradients if stay else 0, kept, (*run.logits, *all_copies))
+        yield Moment("backward of the loss", gradients if stay else 0, kept, (*run.loss, *copies))
+        log_probabilities = run.make("loss", "log-probabilities", "b*s*v*4//t").value
+        yield Moment(
+            "backward of the output head", heads_gradient, kept - log_probabilities, (*run.head, *copies)
+        )
+    for sparse in stage.blocks:
+        block = run.blocks[sparse]
+        places = [("last", kept - of_head - block.stored, heads_gradient)]
+        if not stay:  # gradients pile up: the first block's backward, the last to run, may be the fuller one
+            before = stage.counts.local - stage.counts.block - stage.counts.table
+            places.append(("first", 0, max(0, before * run.recipe.states.gradients)))
+        for name, others, there in places:
+            where = f"backward of the {name} block"
+            yield Moment(f"{where}: MLP", there, others + block.at_mlp, (*block.mlp, *copies))
+            yield Moment(f"{where}: attention", there, others + block.at_core, (*block.core, *copies))
+    if stage.first:
+        other_batches = round((kept - of_head) * (1 - 1 / max(1.0, stage.alive)))
+        yield Moment("backward of the embedding", gradients, other_batches, run.embedding)
+    yield Moment("optimizer", gradients, 0, _update(run, stage))
+
+
+def _weight_copies(run: Run, stage: Stage, blocks: int) -> tuple[Term, ...]:
+    """Autocast's 16-bit copies of the matrices of ``blocks`` blocks and of the head, which backward needs."""
+    each, counts = run.recipe.weight_copies, stage.counts
+    if not each:
+        return ()
+    of_blocks = [
+        t for part in counts.parts for t in part.terms if t.part not in ("norms", "embedding", "head")
+    ]
+    weights = blocks * total(t for t in of_blocks if "bias" not in t.name) + (
+        counts.table if stage.last else 0
+    )
+    return (Term("weights", "16-bit copies of the matrices", f"{each} per weight", each * weights),)
+
+
+def _update(run: Run, stage: Stage) -> tuple[Term, ...]:
+    """Gradients in fp32 for the master weights, a chunk at a time; PyTorch's loop on a CPU needs two tensors more."""
+    wide = max(run.shape.ffn_dim, run.shape.heads * run.shape.qk_dim)
+    terms, largest = [], max(stage.counts.table, run.shape.hidden * wide // run.layout.tp)
+    if run.recipe.states.master:
+        chunk = min(stage.counts.shard, max(CHUNK, largest))
+        terms.append(Term("optimizer", "gradients of a chunk (fp32)", "4 per weight", 4 * chunk))
+    if run.device == "cpu":
+        terms.append(Term("optimizer", "square root of the second moment", "8 per weight", 8 * largest))
+    return tuple(terms)
