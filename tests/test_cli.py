@@ -50,6 +50,26 @@ def test_json_is_one_object_on_stdout_and_the_rest_on_stderr(tmp_path):
     assert [r["loss"] for r in read_json_log(logs[0])] == result["losses"]
 
 
+def test_a_loss_that_is_no_number_is_null_in_valid_json(tmp_path):
+    done = train(
+        "--steps", "5", "--lr", "1e30", "--grad-clip", "0", "--json", "--log", "run.jsonl", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+
+    def loads(text):
+        return json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+
+    losses = loads(done.stdout)["losses"]
+    assert isinstance(losses[0], float)
+    assert losses[-1] is None
+    assert [r.get("loss") for r in map(loads, (tmp_path / "run.jsonl").read_text().splitlines())][
+        1:-1
+    ] == losses
+    said = [line for line in done.stderr.splitlines() if "no finite number" in line]
+    assert len(said) == 1
+    assert f"at step {losses.index(None)}: try a smaller --lr" in said[0]
+
+
 def test_two_runs_with_one_seed_are_identical(tmp_path):
     a, b, other = (
         json.loads(train("--steps", "4", "--json", "--quiet", "--seed", seed, cwd=tmp_path).stdout)["losses"]
@@ -127,6 +147,28 @@ BAD = {
     "broken JSON": (["--model", '{"layers":1,'], "JSON"),
     "corrupt TOML": (["--model", "broken.toml"], "broken.toml"),
     "no such TOML": (["--model", "absent.toml"], "absent.toml"),
+    "no model": (["--model", ""], "unknown model ''"),
+    "a list as model": (["--model", "[]"], "unknown model '[]'"),
+    "a folder as model": (["--model", "folder.toml"], "directory"),
+    "a binary file as model": (["--model", "binary.toml"], "not UTF-8"),
+    "layers as a float": (["--model", '{"layers":1e9,"hidden":64,"heads":2,"vocab":256}'], "an integer"),
+    "too many layers": (
+        ["--model", '{"layers":1000000000,"hidden":64,"heads":2,"vocab":256}'],
+        "at most 10000",
+    ),
+    "experts as a number": (["--model", '{"moe":3,"layers":1,"hidden":64,"heads":2,"vocab":256}'], "a table"),
+    "hidden beyond 64 bits": (
+        ["--model", f'{{"layers":1,"hidden":{10**30},"heads":2,"vocab":256}}'],
+        "at most",
+    ),
+    "hidden beyond memory": (["--model", f'{{"layers":1,"hidden":{10**12},"heads":2,"vocab":256}}'], "GiB"),
+    "positions beyond memory": (
+        [
+            "--model",
+            '{"layers":1,"hidden":8,"heads":2,"vocab":256,"positions":"rotary","max_seq":100000000000}',
+        ],
+        "GiB for max_seq=100000000000 positions alone",
+    ),
     "unreadable data": (["--data", "absent.txt"], "absent.txt"),
     "a folder as data": (["--data", "."], "directory"),
     "empty text": (["--data", "empty.txt"], "empty.txt"),
@@ -161,6 +203,8 @@ def test_bad_input_gets_one_sentence_and_status_2(case, tmp_path, capsys, monkey
     (tmp_path / "broken.toml").write_text("layers = = 3\n")
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "short.txt").write_text("hello")
+    (tmp_path / "folder.toml").mkdir()
+    (tmp_path / "binary.toml").write_bytes(bytes(range(256)))
     flags, words = BAD[case]
     try:
         status = main(["train", "--device", "cpu", "--steps", "1", *flags])
@@ -198,6 +242,19 @@ def test_out_of_memory_says_what_to_make_smaller(tmp_path):
     assert done.returncode == 2, done.stderr
     assert "out of memory at step 0 with micro_batch=200000000" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_model_that_does_not_fit_is_refused_while_it_is_built(capsys, monkeypatch):
+    import torch
+
+    from playbook.training import trainer
+
+    def build(*args, **options):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(trainer, "Transformer", build)
+    assert main(["train", "--device", "cpu", "--steps", "1"]) == 2
+    assert "out of memory while the model is built" in capsys.readouterr().err
 
 
 def test_a_closed_pipe_is_no_error(tmp_path):
@@ -296,6 +353,10 @@ def test_memory_prints_the_contract(capsys):
         (["--precision", "fp7"], "fp7"),
         (["--accelerator", "h1000"], "h1000"),
         (["--recompute", "half"], "recompute"),
+        (["--model", ""], "unknown model ''"),
+        (["--model", '{"layers":1000000000,"hidden":64,"heads":2,"vocab":256}'], "at most 10000"),
+        (["--layout", "pp=1000000000"], "pp * vpp must be at most layers = 32"),
+        (["--seq", "1" + 400 * "0"], "seq must be at most"),
     ],
 )
 def test_memory_refuses_in_one_sentence(flags, words, capsys):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
+
+from playbook._json import to_json
 
 
 def add(commands: Any) -> None:
@@ -45,5 +46,5 @@ def _bench(args: argparse.Namespace) -> int:
     device = args.device or default_device()
     check_device(shape, device)
     result = bench_train(shape, args.micro_batch, args.seq, args.repeats, device)
-    print(json.dumps(result) if args.json else report_train(result))
+    print(to_json(result) if args.json else report_train(result))
     return 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
+
+from playbook._json import to_json
 
 
 def add(commands: Any) -> None:
@@ -17,5 +18,5 @@ def _doctor(args: argparse.Namespace) -> int:
     from playbook.doctor import examine, report
 
     found = examine()
-    print(json.dumps(found) if args.json else report(found))
+    print(to_json(found) if args.json else report(found))
     return 0

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from playbook._checks import check_int
+from playbook._json import to_json
 from playbook.errors import ConfigError
 from playbook.hardware import load_accelerator
 from playbook.layout import Layout
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     capacity = load_accelerator(args.accelerator).memory_bytes if args.accelerator else None
     if args.json:
         fits = {} if capacity is None else {"capacity": capacity, "fits": report.peak <= capacity}
-        print(json.dumps({**report.to_json(), **fits}))
+        print(to_json({**report.to_json(), **fits}))
     else:
         print(_table(shape, layout, report, capacity))
         if args.explain:

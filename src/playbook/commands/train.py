@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
+import math
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from playbook._json import to_json
 from playbook.commands.output import say
 
 
@@ -66,7 +70,8 @@ def _train(args: argparse.Namespace) -> int:
     from playbook.training.logs import open_log
     from playbook.training.trainer import make_trainer
 
-    trainer = make_trainer(shape, corpus, config)
+    with _memory_errors(lambda: "while the model is built: choose a smaller one"):
+        trainer = make_trainer(shape, corpus, config)
     logs = [open_log(path) for path in args.log or [_default_log(shape.name)]]
     say(f"{shape.num_parameters:,} parameters on {trainer.device}, {len(corpus):,} tokens of {corpus.name}")
     results, interrupted = _run(trainer, logs, progress=not args.quiet)
@@ -75,25 +80,61 @@ def _train(args: argparse.Namespace) -> int:
 
 def _run(trainer: Any, logs: list[Any], progress: bool) -> tuple[list[Any], bool]:
     """The results, and whether Ctrl-C ended the run."""
+    from playbook.training.logs import ManyLogs
+
+    def cure() -> str:
+        return (
+            f"at step {trainer.step_count} with micro_batch={trainer.config.micro} and seq={trainer.config.seq} on "
+            f"{trainer.device}: make one of them smaller, or recompute activations (--recompute full)"
+        )
+
+    with _memory_errors(cure):
+        try:
+            return trainer.run(ManyLogs([*logs, _LossWatch()]), progress), False
+        except KeyboardInterrupt as interrupt:
+            return getattr(interrupt, "results", []), True
+
+
+@contextlib.contextmanager
+def _memory_errors(cure: Callable[[], str]) -> Iterator[None]:
+    """Turn any way of running out of memory into one sentence: when it happened, and what helps."""
     import torch
 
     from playbook.errors import ConfigError
-    from playbook.training.logs import ManyLogs
 
     try:
-        return trainer.run(ManyLogs(logs), progress), False
-    except KeyboardInterrupt as interrupt:
-        return getattr(interrupt, "results", []), True
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        yield
+    except (MemoryError, RuntimeError) as error:  # torch's own are RuntimeErrors, on a CPU without a class
         if not isinstance(error, torch.OutOfMemoryError | MemoryError) and "allocate memory" not in str(
             error
         ):
             raise
-        config = trainer.config
-        raise ConfigError(
-            f"out of memory at step {trainer.step_count} with micro_batch={config.micro} and seq={config.seq} on "
-            f"{trainer.device}: make one of them smaller, or recompute activations (--recompute full)"
-        ) from error
+        raise ConfigError(f"out of memory {cure()}") from error
+
+
+class _LossWatch:
+    """A log that writes nothing, but says once on stderr that the loss has stopped being a number."""
+
+    def __init__(self) -> None:
+        self.finite = True
+
+    def start(self, header: dict[str, Any]) -> None:
+        pass
+
+    def step(self, record: dict[str, Any]) -> None:
+        from tqdm.auto import tqdm
+
+        if self.finite and not math.isfinite(record["loss"]):
+            self.finite = False
+            # Written above the progress bar, if there is one.
+            tqdm.write(
+                f"the loss became {record['loss']}, which is no finite number, at step {record['step']}: "
+                "try a smaller --lr, or --grad-clip 1",
+                file=sys.stderr,
+            )
+
+    def close(self, outcome: str) -> None:
+        pass
 
 
 def _report(args: argparse.Namespace, trainer: Any, results: list[Any], interrupted: bool) -> int:
@@ -110,7 +151,7 @@ def _report(args: argparse.Namespace, trainer: Any, results: list[Any], interrup
             "bytes_sent": {},
             "interrupted": interrupted,
         }
-        print(json.dumps(summary))
+        print(to_json(summary))
     if last:
         say(
             f"{'interrupted after' if interrupted else 'finished'} {len(results)} steps: mean loss of the last "
@@ -123,6 +164,6 @@ def _report(args: argparse.Namespace, trainer: Any, results: list[Any], interrup
 def _default_log(name: str) -> str:
     import time
 
-    path = f"runs/{name or 'model'}-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
+    path = f"runs/{name.replace('/', '-') or 'model'}-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
     say(f"log: {path}")
     return path

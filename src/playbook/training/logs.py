@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+from playbook._json import to_json
 from playbook.errors import ConfigError
 
 
@@ -19,7 +20,10 @@ class Log(Protocol):
 
 
 class JsonLog:
-    """One JSON object a line: a header, one per step, and the outcome (finished, interrupted or failed)."""
+    """One JSON object a line: a header, one per step, and the outcome (finished, interrupted or failed).
+
+    A loss or norm that is not finite is null: JSON has no other word for it.
+    """
 
     def __init__(self, path: Path):
         self.file = _open(path)
@@ -35,7 +39,7 @@ class JsonLog:
         self.file.close()
 
     def _write(self, record: dict[str, Any]) -> None:
-        self.file.write(json.dumps(record) + "\n")
+        self.file.write(to_json(record) + "\n")
         self.file.flush()
 
 
@@ -73,7 +77,7 @@ class TensorBoardLog:
         self.writer = SummaryWriter(str(path))
 
     def start(self, header: dict[str, Any]) -> None:
-        self.writer.add_text("run", f"```json\n{json.dumps(header, indent=1)}\n```")
+        self.writer.add_text("run", f"```json\n{to_json(header, indent=1)}\n```")
 
     def step(self, record: dict[str, Any]) -> None:
         for name, value in record.items():

@@ -218,18 +218,25 @@ def _check_fit(shape: ModelShape, corpus: Corpus, config: TrainConfig) -> None:
 
 
 def check_device(shape: ModelShape, device: str) -> None:
-    """Raise ConfigError unless the device is here and can hold the parameters, gradients and optimizer states."""
+    """Raise ConfigError unless the device is here and can hold what a model has whatever the batch."""
     if device not in ("cpu", "cuda"):
         raise ConfigError(f"device is {device!r}, but must be cpu or cuda")
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             f"device is {device!r}, but PyTorch finds no CUDA device here: leave it out, or say cpu"
         )
-    need, have = 16 * shape.num_parameters, memory_bytes(device)
+    # The angles of rotary positions are worked out in fp64: 24 bytes per position and dim at the worst moment.
+    angles = 24 * shape.max_seq * shape.qk_dim if shape.positions == "rotary" else 0
+    need, have = 16 * shape.num_parameters + angles, memory_bytes(device)
     if have is not None and need > have:
+        what = (
+            f"max_seq={shape.max_seq} positions"
+            if angles > need / 2
+            else "parameters, gradients and optimizer states"
+        )
         raise ConfigError(
-            f"model {shape.name or 'shape'!r} needs {need / 2**30:,.0f} GiB for parameters, gradients and optimizer "
-            f"states alone, but {device} has {have / 2**30:,.0f} GiB: choose a smaller preset"
+            f"model {shape.name or 'shape'!r} needs {need / 2**30:,.0f} GiB for {what} alone, but {device} has "
+            f"{have / 2**30:,.0f} GiB: choose a smaller preset"
         )
 
 
