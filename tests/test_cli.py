@@ -339,8 +339,11 @@ def test_memory_prints_the_contract(capsys):
     text = capsys.readouterr().out
     assert "fits, with" in text
     assert "b·s·f·c/t" in text
+    assert "on 16 ranks (dp=8,tp=2,zero=1)\n" in text
     assert main(["memory", "--model", "llama3-70b", "--accelerator", "h100"]) == 0
-    assert "does not fit, by" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "parameters, on one device\n" in text
+    assert "does not fit, by" in text
 
 
 @pytest.mark.parametrize(

@@ -99,10 +99,9 @@ def _layout(args: argparse.Namespace) -> Layout:
 
 def _table(shape: ModelShape, layout: Layout, report: MemoryReport, capacity: int | None) -> str:
     columns = ("params", "gradients", "optimizer", "activations", "buffers", "working", "total")
-    name = shape.name or "model"
-    lines = [
-        f"{name}, {shape.num_parameters:,} parameters, on {layout.world_size:,} ranks ({layout or 'one device'})"
-    ]
+    ranks = "1 rank" if layout.world_size == 1 else f"{layout.world_size:,} ranks"
+    where = f"{ranks} ({layout})" if str(layout) else "one device"
+    lines = [f"{shape.name or 'model'}, {shape.num_parameters:,} parameters, on {where}"]
     lines.append(f"{'GiB per rank':16}{'layers':>7}{'in flight':>11}" + "".join(f"{c:>13}" for c in columns))
     for stage in report.stages:
         numbers = stage.to_json()
