@@ -57,6 +57,20 @@ def _font_rules(name: str, style: str) -> list[str]:
     return [rule.replace("./files/", "") for rule in rules]
 
 
+def vendor_pyodide() -> None:
+    """Python for the browser; the widgets' own modules and their snapshot are made by the Sphinx extension."""
+    target = VENDOR / "pyodide"
+    target.mkdir(parents=True)
+    for file in (
+        "pyodide.mjs",
+        "pyodide.asm.mjs",
+        "pyodide.asm.wasm",
+        "python_stdlib.zip",
+        "pyodide-lock.json",
+    ):
+        shutil.copy2(PACKAGES / "pyodide" / file, target)
+
+
 def vendor_all() -> None:
     """Empty site_assets/vendor/ and fill it again."""
     if not PACKAGES.is_dir():
@@ -64,6 +78,7 @@ def vendor_all() -> None:
     shutil.rmtree(VENDOR, ignore_errors=True)
     vendor_katex()
     vendor_fonts()
+    vendor_pyodide()
     icons.cut(VENDOR / "icons")
 
 

@@ -1,26 +1,26 @@
-"""The book's widgets: ``from playbook_widgets import TraceViewer``.
+"""The book's widgets: ``from playbook_widgets import MemoryCalculator``.
 
 Nothing is imported until asked for, so that the site build does not wait for the widget machinery.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from playbook_widgets.base import Widget
+    from playbook_widgets.memory_calculator import MemoryCalculator
     from playbook_widgets.trace_viewer import TraceViewer
 
-__all__ = ["TraceViewer", "Widget"]
+#: The module of each widget.
+WIDGETS = {"MemoryCalculator": "memory_calculator", "TraceViewer": "trace_viewer"}
+
+__all__ = ["WIDGETS", "MemoryCalculator", "TraceViewer", "Widget"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "TraceViewer":
-        from playbook_widgets.trace_viewer import TraceViewer
-
-        return TraceViewer
-    if name == "Widget":
-        from playbook_widgets.base import Widget
-
-        return Widget
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = "base" if name == "Widget" else WIDGETS.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{module}"), name)

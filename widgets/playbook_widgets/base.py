@@ -1,14 +1,16 @@
 """One widget, two homes: a live view in a kernel, the same ES module in the static page.
 
 A widget is a pure function ``inputs -> outputs`` and a module that draws them. In a kernel, anywidget syncs the
-two traits. In the built book the cell's ``text/html`` carries the module's name, both traits and a plain summary
-that stands until ``host.mjs`` has drawn.
+traits and the function runs here. In the built book the cell's ``text/html`` carries the module's name, the traits and a
+plain summary that stands until ``host.mjs`` has drawn; the function runs in the reader's browser.
 """
 
 from __future__ import annotations
 
 import html
+import importlib
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,22 +25,53 @@ STATIC = Path(__file__).parent / "static"
 class Widget(anywidget.AnyWidget):
     """Base of the book's widgets. A subclass sets ``script`` to its module in ``static/``.
 
-    ``compute`` names the function behind the widget as "module:function", standard-library Python that the
-    reader's browser can run; empty for a widget whose outputs are fixed when it is made.
+    ``compute`` names the function behind the widget as "module:function", standard-library Python that the reader's
+    browser can run; empty for a widget whose outputs are fixed when it is made. ``name`` is the widget's id in a page and
+    the key of its state in the page's address; empty for a widget without such state. A style sheet beside the module,
+    of the same name, belongs to it. ``constants`` never change while the widget lives.
     """
 
-    _css = css_variables(".pb-widget, .pb-w") + (STATIC / "widgets.css").read_text(encoding="utf-8")
     script: ClassVar[str]
     compute: ClassVar[str] = ""
+    name: ClassVar[str] = ""
 
     inputs = traitlets.Dict().tag(sync=True)
     outputs = traitlets.Dict().tag(sync=True)
+    constants = traitlets.Dict().tag(sync=True)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         # traitlets derives a class per instance too; those inherit ``_esm`` from here.
         if "script" in cls.__dict__:
             cls._esm = STATIC / cls.script
+            sheets = (STATIC / "widgets.css", STATIC / cls.style())
+            rules = [sheet.read_text(encoding="utf-8") for sheet in sheets if sheet.exists()]
+            cls._css = css_variables(".pb-widget, .pb-w") + "".join(rules)
         super().__init_subclass__(**kwargs)
+
+    def __init__(self, inputs: Mapping[str, Any] | None = None, *, start: str = "touch", **traits: Any):
+        """``start`` says when a page loads Python for a widget with ``compute``: "touch", when the reader reaches for
+        it, or "view", as soon as it is seen."""
+        self._start = start
+        if self.compute and inputs is not None and "outputs" not in traits:
+            traits["outputs"] = self.function()(inputs)
+        super().__init__(inputs=dict(inputs or {}), **traits)
+
+    @classmethod
+    def style(cls) -> str:
+        """File name of the widget's own style sheet, which need not exist."""
+        return Path(cls.script).with_suffix(".css").name
+
+    @classmethod
+    def function(cls) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+        """The function that ``compute`` names."""
+        module, _, name = cls.compute.partition(":")
+        return getattr(importlib.import_module(module), name)
+
+    @traitlets.observe("inputs")
+    def _recompute(self, change: Mapping[str, Any]) -> None:
+        # Not for the inputs that it is made with: their outputs are there already.
+        if self.compute and change["old"] is not traitlets.Undefined and change["old"] != {}:
+            self.outputs = self.function()(change["new"])
 
     def summary(self) -> str:
         """HTML that says what the widget shows, for readers without JavaScript and for paper."""
@@ -46,15 +79,17 @@ class Widget(anywidget.AnyWidget):
 
     def spec(self) -> dict[str, Any]:
         """What the page needs to draw the widget: module, function, first state."""
-        state = {"inputs": dict(self.inputs), "outputs": dict(self.outputs)}
-        return {"esm": self.script, "compute": self.compute, "state": state}
+        state = {key: dict(getattr(self, key)) for key in ("inputs", "outputs", "constants")}
+        spec = {"esm": self.script, "compute": self.compute, "name": self.name, "start": self._start}
+        return {**spec, "css": self.style() if (STATIC / self.style()).exists() else "", "state": state}
 
     def static_html(self) -> str:
         """The widget of the static page, before any script has run."""
         # In a script element only "</" and "<!--" could end the text early; no "<" can do neither.
         text = json.dumps(self.spec(), separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+        anchor = f' id="{html.escape(self.name)}"' if self.name else ""
         return (
-            f'<div class="pb-widget" data-widget="{html.escape(self.script)}">'
+            f'<div class="pb-widget" data-widget="{html.escape(self.script)}"{anchor}>'
             f'<div class="pb-widget-summary">{self.summary()}</div>'
             f'<script type="application/json" class="pb-widget-spec">{text}</script></div>'
         )

@@ -29,7 +29,7 @@ class TraceViewer(Widget):
         shown = trace if len(trace) <= max_events else trace.longest(max_events)
         self._trace, self._dropped, self._title = shown, len(trace) - len(shown), title
         super().__init__(
-            inputs={"search": "", "window": None},
+            {"search": "", "window": None},
             outputs={**compact(shown), "title": title, "dropped": self._dropped},
             **kwargs,
         )

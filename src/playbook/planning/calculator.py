@@ -90,7 +90,7 @@ def read(config: Mapping[str, Any]) -> Configuration:
     shape = _shape(config)
     values = {**DEFAULTS, "seq": min(DEFAULTS["seq"], shape.max_seq), **config}
     kinds = {f.name: str(f.type) for f in fields(Layout)}
-    layout_values = {
+    layout_values: dict[str, Any] = {
         key: _whole(key, values[key]) if kind == "int" else values[key] for key, kind in kinds.items()
     }
     if values["gpus"] is not None:

@@ -1,8 +1,9 @@
 // The page runtime of the static book: gives each widget's module the model it would have in a kernel.
 //
 // A widget is an element `.pb-widget` with its spec in a script of type application/json: the module to draw with
-// (a file beside this one) and the first state. Widgets are drawn when they come near the view, one failing widget
-// leaves the others alone, and nothing is asked of any other host.
+// (a file beside this one), the function that computes its outputs, and the first state. Widgets are drawn when they come
+// near the view, one failing widget leaves the others alone, and nothing is asked of any other host. Python, which all
+// widgets of a page share, is loaded when the first of them needs it.
 
 const base = new URL(".", import.meta.url);
 
@@ -37,9 +38,131 @@ export class Model {
   emit(event) {
     for (const callback of [...(this.listeners.get(event) ?? [])]) callback();
   }
-  save_changes() {} // nobody to tell: the page is the whole program
+  save_changes() {} // nobody to tell: all that the widget shows is in its state
   send() {
     throw new Error("a static page has no kernel to send messages to");
+  }
+}
+
+/** Python in a web worker, one for the whole page. */
+class Python {
+  constructor() {
+    this.calls = new Map();
+    this.count = 0;
+  }
+  /** Resolves when Python is there; the first call starts it. */
+  start() {
+    this.ready ??= new Promise((resolve, reject) => {
+      performance.mark("pb-python-start");
+      this.worker = new Worker(new URL("python_worker.mjs", base), { type: "module" });
+      this.worker.onmessage = ({ data }) => {
+        if (data.ready) {
+          performance.measure("pb-python", { start: "pb-python-start", detail: { snapshot: data.snapshot } });
+          resolve();
+        } else if (data.failed) reject(new Error(data.failed));
+        else this.settle(data);
+      };
+      this.worker.onerror = (event) => reject(new Error(event.message || "the worker could not be loaded"));
+    });
+    return this.ready;
+  }
+  settle({ id, text, error }) {
+    const { resolve, reject } = this.calls.get(id);
+    this.calls.delete(id);
+    if (error) reject(new Error(error));
+    else resolve(text);
+  }
+  async call(target, text) {
+    await this.start();
+    return new Promise((resolve, reject) => {
+      this.calls.set(++this.count, { resolve, reject });
+      this.worker.postMessage({ id: this.count, target, text });
+    });
+  }
+}
+
+const python = new Python();
+
+/** The model of a widget whose outputs a Python function computes from its inputs. */
+export class ComputedModel extends Model {
+  constructor(state, target) {
+    super({ ...state, status: "idle" });
+    this.target = target;
+    this.running = false;
+  }
+  /** Start Python now, because it is about to be needed. */
+  async wake() {
+    if (this.get("status") !== "idle" || python.up) return;
+    this.set("status", "starting");
+    try {
+      await python.start();
+      python.up = true;
+      if (this.get("status") === "starting") this.set("status", "idle");
+    } catch (error) {
+      this.fail(error);
+    }
+  }
+  /** Compute the outputs of the inputs as they are now. While a call runs, later inputs wait, and the latest win. */
+  async save_changes() {
+    this.stale = true;
+    if (this.running) return;
+    this.running = true;
+    try {
+      while (this.stale) {
+        this.stale = false;
+        this.set("status", python.up ? "busy" : "starting");
+        const start = performance.now();
+        const text = await python.call(this.target, JSON.stringify(this.get("inputs")));
+        python.up = true;
+        this.set("outputs", JSON.parse(text));
+        performance.measure("pb-compute", { start });
+      }
+      this.set("status", "idle");
+    } catch (error) {
+      this.fail(error);
+    } finally {
+      this.running = false;
+    }
+  }
+  fail(error) {
+    console.error("Python failed:", error);
+    this.set("status", `failed: ${error.message}`);
+  }
+}
+
+/** Keep a widget's inputs in the page's address, "#name?…", and take them from there: when it opens, and on "back". */
+class Address {
+  constructor(name, module, model) {
+    Object.assign(this, { name, module, model });
+    this.plain = module.encode(model.get("inputs"));
+    this.show();
+    model.on("change:inputs", () => {
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.write(), 200);
+    });
+    addEventListener("hashchange", () => this.read());
+  }
+  static written(name) {
+    const hash = decodeURIComponent(location.hash.slice(1));
+    return hash.startsWith(`${name}?`) ? hash.slice(name.length + 1) : null;
+  }
+  read() {
+    const text = Address.written(this.name);
+    if (text === null || text === this.module.encode(this.model.get("inputs"))) return false;
+    this.model.set("inputs", this.module.decode(text));
+    this.model.save_changes();
+    return true;
+  }
+  write() {
+    const text = this.module.encode(this.model.get("inputs"));
+    const hash = text === this.plain ? "" : `#${this.name}?${text}`;
+    // replaceState, so that a dragged slider leaves no hundred entries behind.
+    if (hash || Address.written(this.name) !== null) history.replaceState(history.state, "", hash || location.pathname + location.search);
+    this.show();
+  }
+  show() {
+    const text = this.module.encode(this.model.get("inputs"));
+    this.model.set("link", `${location.href.split("#")[0]}#${this.name}?${text}`);
   }
 }
 
@@ -67,36 +190,51 @@ export async function start(el) {
   el.dataset.state = "starting";
   try {
     const spec = readSpec(el);
+    if (spec.css) await loadStyles(spec.css);
     const module = await import(new URL(spec.esm, base));
+    const model = spec.compute ? new ComputedModel(spec.state, spec.compute) : new Model(spec.state);
+    const address = spec.name && module.encode ? new Address(spec.name, module, model) : null;
     const stage = document.createElement("div");
     stage.className = "pb-widget-stage";
     el.append(stage); // in the page while drawing, so that it can measure itself
     try {
-      await module.default.render({ model: new Model(spec.state), el: stage });
+      await module.default.render({ model, el: stage });
     } catch (error) {
       stage.remove();
       throw error;
     }
     el.querySelector(":scope > .pb-widget-summary")?.setAttribute("hidden", "");
     el.dataset.state = "ready";
+    if (address?.read()) el.scrollIntoView();
+    if (spec.compute) wakeEarly(el, model, spec.start);
   } catch (error) {
     showError(el, error);
   }
 }
 
-function ensureStyles() {
-  const href = new URL("widgets.css", base).href;
-  const loaded = [...document.styleSheets].some((sheet) => sheet.href?.split("?")[0] === href);
-  if (loaded) return;
+/** Load Python before it is needed: when a pointer or the focus comes near, or at once. */
+function wakeEarly(el, model, when) {
+  if (when === "view") return void model.wake();
+  for (const event of ["pointerenter", "focusin", "touchstart"]) {
+    el.addEventListener(event, () => model.wake(), { once: true, passive: true });
+  }
+}
+
+/** Load a style sheet of this folder once; resolves when it is there, or cannot be had. */
+function loadStyles(file) {
+  const { href } = new URL(file, base);
+  if ([...document.styleSheets].some((sheet) => sheet.href?.split("?")[0] === href)) return Promise.resolve();
   const link = Object.assign(document.createElement("link"), { rel: "stylesheet", href });
+  const loaded = new Promise((resolve) => (link.onload = link.onerror = resolve));
   document.head.append(link);
+  return loaded;
 }
 
 /** Draw every widget under `root` when it comes near the view (all of them before printing). */
 export function watch(root = document) {
   const found = [...root.querySelectorAll(".pb-widget")].filter((el) => !el.dataset.state);
   if (!found.length) return;
-  ensureStyles();
+  loadStyles("widgets.css");
   const observer = new IntersectionObserver(
     (entries) => {
       for (const entry of entries.filter((e) => e.isIntersecting)) {
@@ -106,7 +244,10 @@ export function watch(root = document) {
     },
     { rootMargin: "400px" },
   );
-  found.forEach((el) => observer.observe(el));
+  for (const el of found) {
+    if (el.id && Address.written(el.id) !== null) start(el); // the address asks for it
+    else observer.observe(el);
+  }
   addEventListener("beforeprint", () => found.forEach(start), { once: true });
 }
 

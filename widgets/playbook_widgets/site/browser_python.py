@@ -1,0 +1,105 @@
+"""What runs in the reader's browser: the library's standard-library rooms, and Python's memory once they are imported.
+
+Every widget with a ``compute`` names a function. The modules which that function imports go into the archive; the
+functions are called once, in Node, and the interpreter's memory is kept: a page that restores it has Python in about a
+second.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
+
+import playbook
+import playbook_widgets
+
+HERE = Path(__file__).parent
+PYODIDE = HERE.parents[1] / "node_modules" / "pyodide"
+LIBRARY = Path(playbook.__file__).parents[1]
+EPOCH = (1980, 1, 1, 0, 0, 0)  # the same bytes for the same files
+
+# Run without site-packages: a module that needs more than the standard library fails here, not in the reader's browser.
+FIND = """
+import importlib, sys
+sys.path.insert(0, sys.argv[1])
+for target in sys.argv[2:]:
+    importlib.import_module(target.partition(":")[0])
+print("\\n".join(sorted(m.__file__ for name, m in sys.modules.items() if name.split(".")[0] == "playbook")))
+"""
+
+
+def widgets() -> list[Any]:
+    """The widgets of the package that compute."""
+    found = [getattr(playbook_widgets, name) for name in playbook_widgets.WIDGETS]
+    return [widget for widget in found if widget.compute]
+
+
+def first_calls() -> list[tuple[str, dict[str, Any]]]:
+    """Each widget's function with the inputs that it starts with."""
+    return [(widget.compute, dict(widget().inputs)) for widget in widgets()]
+
+
+def write_library(target: Path, functions: list[str]) -> None:
+    """The archive of the files that ``functions`` ("module:name") import."""
+    command = [sys.executable, "-S", "-c", FIND, str(LIBRARY), *functions]
+    found = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ""})
+    if found.returncode:
+        raise ExtensionError(f"a widget's function needs more than the standard library:\n{found.stderr}")
+    files = {str(Path(file).relative_to(LIBRARY)): Path(file) for file in found.stdout.split()}
+    files["python_call.py"] = HERE / "python_call.py"
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, file in sorted(files.items()):
+            entry = zipfile.ZipInfo(name, EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, file.read_bytes())
+
+
+def write_snapshot(target: Path, library: Path, calls: list[tuple[str, dict[str, Any]]], cache: Path) -> None:
+    """Python's memory after ``calls``; taken from ``cache`` where nothing has changed."""
+    script = HERE / "make_snapshot.mjs"
+    digest = hashlib.sha256(library.read_bytes() + script.read_bytes() + json.dumps(calls).encode())
+    digest.update((PYODIDE / "package.json").read_bytes())
+    kept = cache / f"{digest.hexdigest()}.bin.gz"
+    if not kept.exists():
+        node = shutil.which("node")
+        if node is None or not PYODIDE.is_dir():
+            raise ExtensionError(
+                "widgets need Node and the packages of widgets/package.json: run `make setup`"
+            )
+        shutil.rmtree(cache, ignore_errors=True)
+        cache.mkdir(parents=True)
+        made = subprocess.run(
+            [node, str(script), str(PYODIDE), str(library), str(kept), json.dumps(calls)],
+            capture_output=True,
+            text=True,
+        )
+        if made.returncode:
+            # Node quotes the line of minified code at which it stopped: a megabyte.
+            raise ExtensionError(f"no snapshot of Python could be made: {made.stderr[-2000:]}")
+    shutil.copy2(kept, target)
+
+
+def write_all(folder: Path, cache: Path) -> None:
+    """``library.zip`` and ``snapshot.bin.gz`` into ``folder``; nothing where no widget computes."""
+    if calls := first_calls():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_library(folder / "library.zip", [target for target, _ in calls])
+        write_snapshot(folder / "snapshot.bin.gz", folder / "library.zip", calls, cache)
+
+
+def setup(app: Sphinx) -> None:
+    target = Path(app.outdir, "_static", "pb", "python")
+    cache = Path(app.outdir).parent / "python"
+    app.connect(
+        "builder-inited", lambda app: write_all(target, cache), priority=600
+    )  # after the static files
