@@ -1,0 +1,130 @@
+"""Data-parallel training over sockets: a language model in numpy, its gradients averaged by our own all-reduce. No torch.
+
+The model is that of Bengio et al. 2003, "A neural probabilistic language model": embed the last few bytes of a text, one
+hidden layer with tanh, a softmax over the next byte. All parameters are views of one flat vector, and so are the
+gradients, so that a step needs a single all-reduce.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pydoc_data import topics
+
+import numpy as np
+
+from playbook.collectives.functions import all_reduce
+from playbook.collectives.plans import CollectiveError
+from playbook.collectives.sockets import SocketGroup
+from playbook.seeding import derive_seed
+
+VOCAB = 256
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of context, width of an embedding, width of the hidden layer."""
+
+    context: int = 8
+    embedding: int = 16
+    hidden: int = 64
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {
+            "embedding": (VOCAB, self.embedding),
+            "hidden.weight": (self.context * self.embedding, self.hidden),
+            "hidden.bias": (self.hidden,),
+            "output.weight": (self.hidden, VOCAB),
+            "output.bias": (VOCAB,),
+        }
+
+    @property
+    def parameters(self) -> int:
+        return sum(int(np.prod(shape)) for shape in self.shapes.values())
+
+
+class Model:
+    """The network, with its parameters and gradients in two flat vectors; ``p`` and ``g`` are views of them by name."""
+
+    def __init__(self, sizes: Sizes, seed: int = 0, dtype: type[np.floating] = np.float32):
+        self.sizes = sizes
+        self.flat = np.zeros(sizes.parameters, dtype)
+        self.gradient = np.zeros_like(self.flat)
+        self.p, self.g = _views(self.flat, sizes), _views(self.gradient, sizes)
+        rng = np.random.default_rng(derive_seed(seed, "weights"))
+        for name, values in self.p.items():
+            if values.ndim == 2:
+                fan_in = 1 if name == "embedding" else values.shape[0]
+                values[:] = rng.standard_normal(values.shape) / np.sqrt(fan_in)
+
+    def loss(self, contexts: np.ndarray, following: np.ndarray) -> float:
+        """Mean cross-entropy of the following bytes (b,) after their contexts (b, c); fills the gradient with its own."""
+        p, g, b = self.p, self.g, len(following)
+        x = p["embedding"][contexts].reshape(b, -1)  # (b, c·e)
+        h = np.tanh(x @ p["hidden.weight"] + p["hidden.bias"])  # (b, h)
+        logits = h @ p["output.weight"] + p["output.bias"]  # (b, VOCAB)
+        logits -= logits.max(axis=1, keepdims=True)
+        probabilities = np.exp(logits)
+        probabilities /= probabilities.sum(axis=1, keepdims=True)
+        loss = -float(np.log(probabilities[np.arange(b), following]).mean())
+
+        d_logits = probabilities
+        d_logits[np.arange(b), following] -= 1
+        d_logits /= b
+        g["output.weight"][:] = h.T @ d_logits
+        g["output.bias"][:] = d_logits.sum(axis=0)
+        d_h = d_logits @ p["output.weight"].T * (1 - h * h)  # (b, h)
+        g["hidden.weight"][:] = x.T @ d_h
+        g["hidden.bias"][:] = d_h.sum(axis=0)
+        g["embedding"][:] = 0
+        d_x = (d_h @ p["hidden.weight"].T).reshape(b, -1, self.sizes.embedding)  # (b, c, e)
+        np.add.at(g["embedding"], contexts, d_x)
+        return loss
+
+
+def _views(flat: np.ndarray, sizes: Sizes) -> dict[str, np.ndarray]:
+    views, start = {}, 0
+    for name, shape in sizes.shapes.items():
+        size = int(np.prod(shape))
+        views[name] = flat[start : start + size].reshape(shape)
+        start += size
+    return views
+
+
+def batch(text: np.ndarray, sizes: Sizes, global_batch: int, seed: int, step: int) -> tuple[np.ndarray, np.ndarray]:
+    """Contexts (B, c) and the bytes that follow them (B,): a function of seed and step alone."""
+    rng = np.random.default_rng(derive_seed(seed, f"batch {step}"))
+    starts = rng.integers(len(text) - sizes.context, size=global_batch)
+    windows = text[starts[:, None] + np.arange(sizes.context + 1)]  # (B, c + 1)
+    return windows[:, :-1], windows[:, -1]
+
+
+def train(
+    group: SocketGroup,
+    steps: int = 20,
+    global_batch: int = 64,
+    *,
+    learning_rate: float = 0.5,
+    sizes: Sizes | None = None,
+    seed: int = 0,
+    dtype: type[np.floating] = np.float32,
+) -> tuple[list[float], Model]:
+    """Train on Python's own documentation, each rank on its slice of the global batch: losses of all steps, and the model.
+
+    The losses are means over the global batch, the same on every rank; so are the weights, bit for bit. Raises
+    :class:`CollectiveError` unless the ranks divide the global batch: a mean of means is the mean only of equal slices.
+    """
+    if global_batch % group.size:
+        raise CollectiveError(f"global_batch must be a multiple of the {group.size} ranks, got {global_batch}")
+    text = np.frombuffer("\n\n".join(topics.topics[name] for name in sorted(topics.topics)).encode(), np.uint8)
+    model = Model(sizes or Sizes(), seed, dtype)
+    mine = slice(*(global_batch * rank // group.size for rank in (group.rank, group.rank + 1)))
+    losses = []
+    for step in range(steps):
+        contexts, following = batch(text, model.sizes, global_batch, seed, step)
+        loss = np.array([model.loss(contexts[mine], following[mine])], dtype)
+        all_reduce(model.gradient, group, op="avg")
+        all_reduce(loss, group, op="avg")
+        model.flat -= learning_rate * model.gradient
+        losses.append(float(loss[0]))
+    return losses, model
