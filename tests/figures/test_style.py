@@ -16,7 +16,7 @@ from playbook.figures import PALETTE, colour, css_variables, use
 from playbook.figures.style import DARK_PAGE, INK, LIGHT_PAGE, SETS
 
 PROMISED = [
-    *("parameters", "gradients", "optimizer", "activations", "temporary"),
+    *("parameters", "gradients", "optimizer", "activations", "buffers", "temporary"),
     *("F", "B", "W"),
     *("dp", "tp", "cp", "pp", "ep"),
     *("compute", "communication", "idle", "launch", "memory", "data"),

@@ -21,6 +21,7 @@ PALETTE = MappingProxyType(
         "gradients": ORANGE,
         "optimizer": TEAL,
         "activations": PLUM,
+        "buffers": OLIVE,
         "temporary": GREY,
         # The passes of a pipeline schedule: forward, backward for inputs, backward for weights.
         "F": BLUE,
@@ -45,7 +46,7 @@ PALETTE = MappingProxyType(
 # Concepts that stand beside each other in one figure, and therefore must not share a colour.
 SETS = MappingProxyType(
     {
-        "memory": ("parameters", "gradients", "optimizer", "activations", "temporary"),
+        "memory": ("parameters", "gradients", "optimizer", "activations", "buffers", "temporary"),
         "passes": ("F", "B", "W", "idle"),
         "axes": ("dp", "tp", "cp", "pp", "ep"),
         "time": ("compute", "communication", "idle", "launch", "memory", "data"),
