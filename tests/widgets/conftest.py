@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 from chromium import FLAGS
+from playbook_widgets.site.browser_python import PYODIDE, write_all
 from playwright.sync_api import Browser, sync_playwright
 
 from playbook.figures import css_variables
 
-STATIC = Path(__file__).parents[2] / "widgets" / "playbook_widgets" / "static"
+ROOT = Path(__file__).parents[2]
+STATIC = ROOT / "widgets" / "playbook_widgets" / "static"
 
 PAGE = """<!doctype html><html lang="en" data-theme="{theme}"><head><meta charset="utf-8"><title>Widget</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">
@@ -27,6 +29,11 @@ html[data-theme=dark] body {{ background: #14181e; color: #ced6dd }}</style></he
 class QuietHandler(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *args: object) -> None:
         pass
+
+
+class QuietServer(http.server.ThreadingHTTPServer):
+    def handle_error(self, *args: object) -> None:
+        """A page that is closed in the middle of a download is no error."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -42,13 +49,23 @@ def browser(chromium: str) -> Iterator[Browser]:
         browser.close()
 
 
+@pytest.fixture(scope="session")
+def browser_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the library and the snapshot that pages start Python from, as the site build makes them."""
+    folder = tmp_path_factory.mktemp("python")
+    write_all(folder, ROOT / "_build" / "python")
+    return folder
+
+
 @pytest.fixture
-def widget_site(tmp_path: Path) -> Iterator[str]:
-    """The address of a server on ``tmp_path``, with the widgets' static files under ``pb/``."""
+def widget_site(tmp_path: Path, browser_python: Path) -> Iterator[str]:
+    """The address of a server on ``tmp_path``, with the widgets' static files under ``pb/`` and Python where the built
+    book has it."""
     shutil.copytree(STATIC, tmp_path / "pb")
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(QuietHandler, directory=str(tmp_path))
-    )
+    (tmp_path / "pb" / "python").symlink_to(browser_python)
+    (tmp_path / "vendor").mkdir()
+    (tmp_path / "vendor" / "pyodide").symlink_to(PYODIDE)
+    server = QuietServer(("127.0.0.1", 0), functools.partial(QuietHandler, directory=str(tmp_path)))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
@@ -63,7 +80,9 @@ def open_page(browser: Browser, widget_site: str, tmp_path: Path) -> Iterator[Ca
     error or request to another host, unless ``errors`` says they are expected."""
     opened = []
 
-    def show(body: str, *, width: int = 1280, theme: str = "light", errors: bool = False, **options):
+    def show(
+        body: str, *, width=1280, theme="light", errors=False, hash="", expose: dict | None = None, **options
+    ):
         (tmp_path / "index.html").write_text(
             PAGE.format(body=body, theme=theme, palette=css_variables()), encoding="utf-8"
         )
@@ -74,10 +93,14 @@ def open_page(browser: Browser, widget_site: str, tmp_path: Path) -> Iterator[Ca
         page.on("pageerror", lambda e: problems.append(str(e)))
         page.on(
             "request",
-            lambda r: problems.append(r.url) if not r.url.startswith((widget_site, "data:")) else None,
+            lambda r: (
+                problems.append(r.url) if not r.url.startswith((widget_site, "data:", "blob:")) else None
+            ),
         )
         page.problems = problems
-        page.goto(widget_site)
+        for name, function in (expose or {}).items():
+            page.expose_function(name, function)
+        page.goto(f"{widget_site}/{hash}")
         opened.append((context, problems, errors))
         return page
 

@@ -1,0 +1,127 @@
+"""A widget's two homes, driven for real: a Jupyter kernel spoken to as JupyterLab does, and the static page.
+
+``kernel`` runs a cell that makes a widget and keeps its traits in step through comm messages. ``draw_over_kernel`` draws
+the widget's own module in Chromium over that kernel: a click goes the whole way, page, kernel, Python, kernel, page.
+``static_page`` draws it as the built book does, with Python in the browser.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from jupyter_client.manager import start_new_kernel
+from playbook_widgets import Widget
+
+SECONDS = 60
+
+
+class Kernel:
+    """A kernel in which ``code``, whose last line is a widget, has run; ``state`` holds the widget's synced traits."""
+
+    def __init__(self, code: str):
+        self.manager, self.client = start_new_kernel()
+        self.state: dict[str, Any] = {}
+        self.comm = ""
+        self.execute(code)
+
+    def execute(self, code: str) -> None:
+        """Run a cell; raises with its traceback if it fails."""
+        self._wait(self.client.execute(code))
+
+    def update(self, **traits: Any) -> dict[str, Any]:
+        """Set traits from the front end, as a widget's ``save_changes`` does; the state after the kernel's answer."""
+        data = {"method": "update", "state": traits, "buffer_paths": []}
+        message = self.client.session.msg("comm_msg", {"comm_id": self.comm, "data": data})
+        self.client.shell_channel.send(message)
+        self.state.update(traits)
+        self._wait(message["header"]["msg_id"])
+        return self.state
+
+    def close(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+    def _wait(self, parent: str) -> None:
+        """Read messages until the kernel has finished with ``parent``."""
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            message = self.client.get_iopub_msg(timeout=SECONDS)
+            if message["parent_header"].get("msg_id") != parent:
+                continue
+            kind, content = message["msg_type"], message["content"]
+            if kind == "error":
+                raise RuntimeError("\n".join(content["traceback"]))
+            if kind == "status" and content["execution_state"] == "idle":
+                return
+            self._hear(kind, content)
+        raise TimeoutError(f"the kernel has not answered within {SECONDS} s")
+
+    def _hear(self, kind: str, content: dict[str, Any]) -> None:
+        state = content.get("data", {}).get("state", {})
+        if kind == "comm_open" and "_esm" in state:
+            self.comm, self.state = content["comm_id"], dict(state)
+        elif kind == "comm_msg" and content["comm_id"] == self.comm:
+            self.state.update(state)
+
+
+@contextmanager
+def kernel(code: str) -> Iterator[Kernel]:
+    """A ``Kernel`` that is gone afterwards."""
+    running = Kernel(code)
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+# The model that anywidget gives a module, over two functions of the test: one reads the state, one sends changes.
+PAGE = """<style id="style"></style><div id="stage"></div><script type="module">
+const state = await window.kernelState(), listeners = new Map();
+const emit = (event) => [...(listeners.get(event) ?? [])].forEach((callback) => callback());
+const dirty = new Set();
+const model = {
+  get: (key) => state[key],
+  set: (key, value) => { state[key] = value; dirty.add(key); emit(`change:${key}`); },
+  on: (event, callback) => listeners.set(event, (listeners.get(event) ?? new Set()).add(callback)),
+  off: (event, callback) => callback ? listeners.get(event)?.delete(callback) : listeners.delete(event),
+  save_changes: async () => {
+    const sent = Object.fromEntries([...dirty].map((key) => [key, state[key]]));
+    dirty.clear();
+    const answer = await window.kernelUpdate(JSON.stringify(sent));
+    for (const [key, value] of Object.entries(JSON.parse(answer))) {
+      if (key in sent) continue;
+      state[key] = value;
+      emit(`change:${key}`);
+    }
+  },
+};
+document.getElementById("style").textContent = state._css;
+const module = URL.createObjectURL(new Blob([state._esm], { type: "text/javascript" }));
+const widget = await import(module);
+await widget.default.render({ model, el: document.getElementById("stage") });
+document.body.dataset.drawn = "yes";
+</script>"""
+
+
+def draw_over_kernel(open_page: Callable, running: Kernel, **options: Any):
+    """A page with the module and the style that the kernel sent, drawn over the kernel's live widget."""
+
+    def update(text: str) -> str:
+        before = dict(running.state)
+        after = running.update(**json.loads(text))
+        return json.dumps({key: value for key, value in after.items() if value != before[key]})
+
+    page = open_page(PAGE, expose={"kernelState": lambda: running.state, "kernelUpdate": update}, **options)
+    page.wait_for_function("document.body.dataset.drawn == 'yes'")
+    return page
+
+
+def static_page(open_page: Callable, widget: Widget, **options: Any):
+    """A page as the built book has it, once the widget is drawn."""
+    page = open_page(widget.static_html(), **options)
+    page.wait_for_selector(".pb-widget[data-state=ready]")
+    return page

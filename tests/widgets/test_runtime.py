@@ -1,0 +1,232 @@
+"""Python in the page: started lazily, from a snapshot or without one, shared, and always with the latest inputs.
+
+A small widget over the real ``compute`` of the memory calculator; the calculator's own page has tests of its own.
+"""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from playbook_widgets.base import STATIC, Widget
+from widget_homes import draw_over_kernel, kernel
+
+from playbook.planning.calculator import compute
+
+FUNCTION = "playbook.planning.calculator:compute"
+
+MODULE = """
+export const encode = ({ configs }) => Object.entries(configs[0]).map((pair) => pair.join("=")).join("&");
+export const decode = (text) => ({
+  configs: [Object.fromEntries(text.split("&").filter(Boolean).map((pair) => pair.split("=")))],
+});
+export default {
+  render({ model, el }) {
+    const button = document.createElement("button");
+    const show = () => (button.textContent = model.get("outputs").results[0].peak ?? "refused");
+    el.model = model;
+    model.on("change:outputs", show);
+    show();
+    el.append(button);
+  },
+};
+"""
+
+
+@pytest.fixture
+def probe(tmp_path: Path, monkeypatch):
+    """The HTML of a widget whose module shows the peak on a button; ``probe(start=…)``."""
+
+    class Probe(Widget):
+        _esm = MODULE
+        script = "trace_viewer.mjs"
+        compute = FUNCTION
+        name = "probe"
+
+        def spec(self):
+            return {**super().spec(), "esm": "probe.mjs", "css": ""}
+
+    def html(**options):
+        (tmp_path / "pb" / "probe.mjs").write_text(MODULE, encoding="utf-8")
+        return Probe({"configs": [{}]}, **options).static_html()
+
+    return html
+
+
+def peak(**config):
+    return compute({"configs": [config]})["results"][0]["peak"]
+
+
+def wait_for_peak(page, wanted, nth=0):
+    page.wait_for_function(
+        f"document.querySelectorAll('button')[{nth}].textContent == '{wanted}'", timeout=30_000
+    )
+
+
+@pytest.fixture
+def shown(open_page, probe):
+    """``shown(start=…, count=…, **page)`` opens a page with that many widgets, drawn."""
+
+    def show(count=1, start="touch", before="", **page):
+        html = [
+            probe(start=start).replace('id="probe"', f'id="{name}"') for name in ("probe", "other")[:count]
+        ]
+        opened = open_page(before + "".join(html), **page)
+        opened.wait_for_function(f"document.querySelectorAll('[data-state=ready]').length == {count}")
+        return opened
+
+    return show
+
+
+MODEL_OF = "document.querySelectorAll('.pb-widget-stage')[{}].model"
+FIRST = MODEL_OF.format(0)
+
+
+def set_inputs(page, config, nth=0):
+    model = MODEL_OF.format(nth)
+    page.evaluate(f"(c) => {{ {model}.set('inputs', {{configs: [c]}}); {model}.save_changes(); }}", config)
+
+
+def python_starts(page):
+    return page.evaluate(
+        "performance.getEntriesByName('pb-python').map((e) => [e.detail.snapshot, e.duration])"
+    )
+
+
+def test_the_first_state_needs_no_python(shown):
+    page = shown()
+    wait_for_peak(page, peak())
+    assert page.evaluate(f"{FIRST}.get('status')") == "idle"
+    page.wait_for_timeout(300)
+    assert python_starts(page) == []
+    assert (
+        page.evaluate(
+            "performance.getEntriesByType('resource').filter((e) => e.name.includes('pyodide')).length"
+        )
+        == 0
+    )
+
+
+@pytest.mark.parametrize("wake", ["pointer", "focus"])
+def test_python_starts_when_the_reader_reaches_for_the_widget(shown, wake):
+    page = shown()
+    if wake == "pointer":
+        page.hover("button")
+    else:
+        page.focus("button")
+    page.wait_for_function("performance.getEntriesByName('pb-python').length == 1")
+    [(snapshot, milliseconds)] = python_starts(page)
+    print(f"Python was up after {milliseconds / 1000:.2f} s")
+    assert snapshot
+    assert milliseconds < 10_000  # 1.6 s on two quiet cores
+
+
+def test_a_widget_may_ask_for_python_at_once(shown):
+    page = shown(start="view")
+    page.wait_for_function("performance.getEntriesByName('pb-python').length == 1")
+
+
+def test_without_a_snapshot_python_starts_the_ordinary_way(shown, widget_site, tmp_path, browser_python):
+    (tmp_path / "pb" / "python").unlink()
+    (tmp_path / "pb" / "python").mkdir()
+    (tmp_path / "pb" / "python" / "library.zip").write_bytes((browser_python / "library.zip").read_bytes())
+    page = shown(errors=True)
+    set_inputs(page, {"seq": 4096})
+    wait_for_peak(page, peak(seq=4096))
+    assert [snapshot for snapshot, _ in python_starts(page)] == [False]
+
+
+def test_a_broken_snapshot_is_no_harm(shown, tmp_path, browser_python):
+    (tmp_path / "pb" / "python").unlink()
+    (tmp_path / "pb" / "python").mkdir()
+    (tmp_path / "pb" / "python" / "library.zip").write_bytes((browser_python / "library.zip").read_bytes())
+    (tmp_path / "pb" / "python" / "snapshot.bin.gz").write_bytes(b"\x1f\x8bnothing like it")
+    page = shown(errors=True)
+    set_inputs(page, {"tp": 2})
+    wait_for_peak(page, peak(tp=2))
+
+
+def test_without_python_the_first_state_stays_and_the_widget_says_why(shown, widget_site, tmp_path):
+    (tmp_path / "pb" / "python").unlink()
+    page = shown(errors=True)
+    set_inputs(page, {"tp": 2})
+    page.wait_for_function(f"{FIRST}.get('status').startsWith('failed')")
+    wait_for_peak(page, peak())
+
+
+def test_one_worker_serves_all_widgets(shown):
+    page = shown(count=2)
+    set_inputs(page, {"tp": 2}, 0)
+    set_inputs(page, {"tp": 4}, 1)
+    wait_for_peak(page, peak(tp=2), 0)
+    wait_for_peak(page, peak(tp=4), 1)
+    assert len(page.workers) == 1
+    assert len(python_starts(page)) == 1
+
+
+def test_the_latest_inputs_win(shown):
+    page = shown()
+    page.evaluate(
+        f"""() => {{ const model = {FIRST}; for (let i = 1; i <= 40; i++) {{
+             model.set('inputs', {{configs: [{{seq: 64 * i}}]}}); model.save_changes(); }} }}"""
+    )
+    wait_for_peak(page, peak(seq=64 * 40))
+    page.wait_for_function(f"{FIRST}.get('status') == 'idle'")
+    calls = page.evaluate("performance.getEntriesByName('pb-compute').length")
+    assert calls <= 3  # those in between were never computed
+
+
+def test_a_refusal_is_an_output_like_any_other(shown):
+    page = shown()
+    set_inputs(page, {"tp": 3})
+    wait_for_peak(page, "refused")
+    message = page.evaluate(f"{FIRST}.get('outputs').results[0].error")
+    assert message == compute({"configs": [{"tp": 3}]})["results"][0]["error"]
+    assert message["field"] == "tp"
+
+
+def test_the_state_lives_in_the_address(shown):
+    page = shown()
+    set_inputs(page, {"model": "gpt2", "seq": 512})
+    page.wait_for_function("location.hash == '#probe?model=gpt2&seq=512'")
+    assert page.evaluate(f"{FIRST}.get('link')").endswith("/#probe?model=gpt2&seq=512")
+    page.reload()
+    wait_for_peak(page, peak(model="gpt2", seq=512))
+
+
+def test_an_address_with_a_state_is_drawn_even_far_down_the_page(shown):
+    page = shown(before='<div style="height: 9000px"></div>', hash="#probe?seq=1024")
+    wait_for_peak(page, peak(seq=1024))
+    page.wait_for_function("document.querySelector('#probe').getBoundingClientRect().top < innerHeight")
+
+
+def test_a_changed_address_changes_the_widget(shown):
+    page = shown()
+    page.evaluate("location.hash = '#probe?seq=2048'")
+    wait_for_peak(page, peak(seq=2048))
+
+
+CELL = """
+from playbook_widgets import MemoryCalculator
+MemoryCalculator()
+"""
+
+
+def test_a_kernel_computes_what_the_page_does():
+    with kernel(CELL) as running:
+        wanted = [{"model": "llama3-70b", "tp": 8, "pp": 4, "grad_acc": 8, "seq": 4096}]
+        state = running.update(inputs={"configs": wanted, "advice": True})
+        assert json.dumps(state["outputs"]) == json.dumps(
+            json.loads(json.dumps(compute({"configs": wanted, "advice": True})))
+        )
+        start = time.perf_counter()
+        running.update(inputs={"configs": [{"tp": 2}], "advice": False})
+        print(f"a kernel answers in {1000 * (time.perf_counter() - start):.1f} ms")
+        assert running.state["outputs"]["results"][0]["peak"] == peak(tp=2)
+
+
+def test_the_same_module_lives_over_a_kernel(open_page):
+    with kernel(CELL) as running:
+        page = draw_over_kernel(open_page, running)
+        assert page.locator("#stage").inner_text()
+        assert running.state["_esm"] == (STATIC / "memory_calculator.mjs").read_text(encoding="utf-8")
