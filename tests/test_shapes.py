@@ -242,7 +242,7 @@ def test_replace_fills_in_again_what_was_filled_in():
             {"mla": {"q_rank": None, "kv_rank": 8, "nope_dim": 8, "rope_dim": 3, "value_dim": 8}},
             "rope_dim must be",
         ),
-        ({"mla": MLA(8, 8, 8, 4, 8)}, "mla goes with qkv_bias = false"),
+        ({"mla": MLA(8, 8, 8, 4, 8)}, "qkv_bias must be left out with latent attention"),
     ],
 )
 def test_impossible_shapes_are_refused_in_one_sentence(changes, sentence):

@@ -139,10 +139,10 @@ class ModelShape:
             raise ShapeError(
                 f"moe.dense_layers must be at most layers = {self.layers}, got {self.moe.dense_layers}"
             )
-        if self.mla and (self.qkv_bias or self.qk_norm or self.kv_heads != self.heads):
-            raise ShapeError(
-                "mla goes with qkv_bias = false, qk_norm = false and no kv_heads, got one of them set"
-            )
+        if self.mla:
+            for key, valid in (("qkv_bias", False), ("qk_norm", False), ("kv_heads", self.heads)):
+                if (value := getattr(self, key)) != valid:
+                    raise ShapeError(f"{key} must be left out with latent attention (mla), got {value!r}")
 
     @property
     def n_kv_heads(self) -> int:

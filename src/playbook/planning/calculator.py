@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
+from playbook._checks import check_int
 from playbook.errors import ConfigError, LayoutError, PlaybookError
 from playbook.hardware import Accelerator, load_accelerator
 from playbook.layout import Layout
@@ -104,7 +105,7 @@ def read(config: Mapping[str, Any]) -> Configuration:
         values["attention"],
         _switch("offload", values["offload"]),
         None if optimizer in (None, "") else _whole("optimizer_bytes", optimizer),
-        _whole("bucket_mb", values["bucket_mb"]) * MB,
+        check_int("bucket_mb", _whole("bucket_mb", values["bucket_mb"]), ConfigError) * MB,
     )
     return Configuration(setup, load_accelerator(values["accelerator"]), values)
 
