@@ -1,11 +1,11 @@
 """The collectives, each from sends and receives alone, on the ranks of a group that is an argument.
 
-A group is a ``torch.distributed`` process group (tensors), or a :class:`~playbook.collectives.sockets.SocketGroup` (numpy
-arrays). Each function makes the plan of its collective, lets the group's transport carry it out, and returns this
-rank's transcript: the messages that it sent and received, in the order of their steps. All ranks of the group call the
-same function with vectors of the same size, which are contiguous; their shapes do not matter. Where the vector does
-not divide by the ranks, the first ``elements % ranks`` chunks have one element more, as ``torch.tensor_split`` and
-``numpy.array_split`` cut.
+A group is a ``torch.distributed`` process group (tensors), or a :class:`~playbook.collectives.sockets.SocketGroup`
+(numpy arrays). Each function makes the plan of its collective, lets the group's transport carry it out, and returns
+this rank's transcript: the messages that it sent and received, in the order of their steps. All ranks of the group
+call the same function with vectors of the same size, which are contiguous; their shapes do not matter. Where the
+vector does not divide by the ranks, the first ``elements % ranks`` chunks have one element more, as
+``torch.tensor_split`` and ``numpy.array_split`` cut.
 
 All raise :class:`CollectiveError` for an unknown algorithm or op, a root outside the group and a size that does not
 fit; what is lost on the way is raised by the transport.
@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from playbook._checks import unknown
-from playbook.collectives.plans import CollectiveError, Message, Plan, Vector, plan
+from playbook.collectives.plans import CollectiveError, Message, Plan, plan
 
 #: How two contributions become one; "avg" divides their sum by the number of ranks at the end.
 OPS = ("sum", "avg", "prod", "max", "min")
@@ -215,7 +215,9 @@ def _whole(link: Transport, mine: Any, whole: Any | None, root: int, elements: i
     if link.rank != root:
         return link.empty(mine, elements)
     if whole is None:
-        raise CollectiveError(f"rank {root} is the root: it must pass the whole vector of {elements} elements, got None")
+        raise CollectiveError(
+            f"rank {root} is the root: it must pass the whole vector of {elements} elements, got None"
+        )
     flat = link.flat(whole)
     if len(flat) != elements:
         raise CollectiveError(

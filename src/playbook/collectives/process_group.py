@@ -1,13 +1,13 @@
 """Plans carried out over a ``torch.distributed`` process group, with nothing of it but isend and irecv.
 
 What the plan wants is a little less than "all of step 1, then all of step 2": a slice may go out as soon as what was
-to arrive in it has arrived. So messages travel in pieces of at most ``PIECE`` bytes, each waits only for the pieces whose slice it
-touches, and while one piece is being added up the next ones are on their way.
+to arrive in it has arrived. So messages travel in pieces of at most ``PIECE`` bytes, each waits only for the pieces
+whose slice it touches, and while one piece is being added up the next ones are on their way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,12 @@ from playbook.collectives.plans import CollectiveError, Message, Plan
 #: Bytes of a piece. On a CPU, pieces that fit into its cache are added up while they are warm there; on GPUs, where
 #: receives queue on a stream, a message is one piece.
 PIECE = 1 << 20
-_REDUCE = {"sum": torch.add, "prod": torch.mul, "max": torch.maximum, "min": torch.minimum}
+_REDUCE: dict[str, Callable[..., Tensor]] = {
+    "sum": torch.add,
+    "prod": torch.mul,
+    "max": torch.maximum,
+    "min": torch.minimum,
+}
 
 
 class ProcessGroupTransport(Transport):
@@ -118,7 +123,9 @@ class _Run:
         """First pieces of all messages, second pieces … : both ends of a message cut it, and count it, alike."""
         longest = max(message.stop - message.start for message in messages)
         for offset in range(0, longest, self.piece):
-            yield [self._cut(message, offset) for message in messages if offset < message.stop - message.start]
+            yield [
+                self._cut(message, offset) for message in messages if offset < message.stop - message.start
+            ]
 
     def _cut(self, message: Message, offset: int) -> _Piece:
         size = min(self.piece, message.stop - message.start - offset)
@@ -136,8 +143,10 @@ class _Run:
     def _post(self, wave: list[_Piece]) -> None:
         ops = [self._operation(piece) for piece in wave]
         works = dist.batch_isend_irecv(ops)
-        for i, piece in enumerate(wave):
-            piece.work = works[i if len(works) == len(ops) else 0]  # NCCL answers with one work for the whole batch
+        if len(works) < len(ops):
+            works = works * len(ops)  # NCCL answers with one work for the whole batch
+        for piece, work in zip(wave, works, strict=False):
+            piece.work = work
             (self.sends if piece.sent else self.receives).append(piece)
             self.moved[piece.message] += piece.slice.numel() * piece.slice.element_size()
 

@@ -105,9 +105,7 @@ def _reach(address: Address, rank: int, peer: int, deadline: float) -> socket.so
         except OSError as error:
             if time.monotonic() >= deadline:
                 where = f"rank {peer} at {address[0]}:{address[1]}"
-                raise PeerError(
-                    f"rank {rank} cannot reach {where}: {str(error).lower()}", peer
-                ) from error
+                raise PeerError(f"rank {rank} cannot reach {where}: {str(error).lower()}", peer) from error
             time.sleep(0.02)
 
 

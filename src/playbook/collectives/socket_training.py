@@ -1,8 +1,8 @@
-"""Data-parallel training over sockets: a language model in numpy, its gradients averaged by our own all-reduce. No torch.
+"""Data-parallel training over sockets: a language model in numpy, its gradients averaged by our own all-reduce.
 
-The model is that of Bengio et al. 2003, "A neural probabilistic language model": embed the last few bytes of a text, one
-hidden layer with tanh, a softmax over the next byte. All parameters are views of one flat vector, and so are the
-gradients, so that a step needs a single all-reduce.
+The model is that of Bengio et al. 2003, "A neural probabilistic language model": embed the last few bytes of a text,
+one hidden layer with tanh, a softmax over the next byte. All parameters are views of one flat vector, and so are the
+gradients, so that a step needs a single all-reduce. No torch.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Model:
                 values[:] = rng.standard_normal(values.shape) / np.sqrt(fan_in)
 
     def loss(self, contexts: np.ndarray, following: np.ndarray) -> float:
-        """Mean cross-entropy of the following bytes (b,) after their contexts (b, c); fills the gradient with its own."""
+        """Mean cross-entropy of the bytes (b,) that follow contexts (b, c); the gradient is overwritten with its own."""
         p, g, b = self.p, self.g, len(following)
         x = p["embedding"][contexts].reshape(b, -1)  # (b, c·e)
         h = np.tanh(x @ p["hidden.weight"] + p["hidden.bias"])  # (b, h)
@@ -91,7 +91,9 @@ def _views(flat: np.ndarray, sizes: Sizes) -> dict[str, np.ndarray]:
     return views
 
 
-def batch(text: np.ndarray, sizes: Sizes, global_batch: int, seed: int, step: int) -> tuple[np.ndarray, np.ndarray]:
+def batch(
+    text: np.ndarray, sizes: Sizes, global_batch: int, seed: int, step: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Contexts (B, c) and the bytes that follow them (B,): a function of seed and step alone."""
     rng = np.random.default_rng(derive_seed(seed, f"batch {step}"))
     starts = rng.integers(len(text) - sizes.context, size=global_batch)
@@ -109,14 +111,19 @@ def train(
     seed: int = 0,
     dtype: type[np.floating] = np.float32,
 ) -> tuple[list[float], Model]:
-    """Train on Python's own documentation, each rank on its slice of the global batch: losses of all steps, and the model.
+    """Train on Python's own documentation, each rank on its slice of the global batch.
 
-    The losses are means over the global batch, the same on every rank; so are the weights, bit for bit. Raises
-    :class:`CollectiveError` unless the ranks divide the global batch: a mean of means is the mean only of equal slices.
+    Returns the losses of all steps, which are means over the global batch, and the model: the same on every rank, bit for
+    bit. Raises :class:`CollectiveError` unless the ranks divide the global batch: a mean of means is the mean only of
+    equal slices.
     """
     if global_batch % group.size:
-        raise CollectiveError(f"global_batch must be a multiple of the {group.size} ranks, got {global_batch}")
-    text = np.frombuffer("\n\n".join(topics.topics[name] for name in sorted(topics.topics)).encode(), np.uint8)
+        raise CollectiveError(
+            f"global_batch must be a multiple of the {group.size} ranks, got {global_batch}"
+        )
+    text = np.frombuffer(
+        "\n\n".join(topics.topics[name] for name in sorted(topics.topics)).encode(), np.uint8
+    )
     model = Model(sizes or Sizes(), seed, dtype)
     mine = slice(*(global_batch * rank // group.size for rank in (group.rank, group.rank + 1)))
     losses = []

@@ -3,8 +3,8 @@
     with connect(rank, size, port=29400) as group:
         all_reduce(gradients, group)
 
-Both ends of a connection may be sending 64 MB to each other, more than the system buffers: a rank that first sent all and
-then received all would wait for ever for a rank that does the same. So every step is a loop over all connections
+Both ends of a connection may be sending 64 MB to each other, more than the system buffers: a rank that first sent all
+and then received all would wait for ever for a rank that does the same. So every step is a loop over all connections
 that sends what can be sent and receives what has come, until both are done.
 """
 
@@ -28,7 +28,7 @@ _REDUCE = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.mini
 
 
 class SocketGroup(Transport):
-    """``size`` ranks, each with a TCP connection to every other; :func:`~playbook.collectives.rendezvous.connect` makes one.
+    """``size`` ranks, each with a TCP connection to every other, as ``rendezvous.connect`` makes them.
 
     ``timeout`` is how many seconds a rank waits while nothing arrives and nothing can be sent. A peer that is gone,
     silent or out of step is a :class:`PeerError` that names it; the group is closed then, and the other ranks are told
@@ -102,7 +102,9 @@ class SocketGroup(Transport):
             raise told from error.__cause__
         for landing, arriving in contributions:
             _REDUCE[op](landing, arriving, out=landing)
-        counted = {moved.message: moved.payload_bytes for moved in [*outgoing, *incoming]}
+        counted = {o.message: o.payload_bytes for o in outgoing} | {
+            i.message: i.payload_bytes for i in incoming
+        }
         return [m._replace(bytes=counted[m]) for m in messages]
 
     def _exchange(self, outgoing: list[Outgoing], incoming: list[Incoming]) -> None:
@@ -113,7 +115,8 @@ class SocketGroup(Transport):
                 queues.setdefault((message.peer, event), deque()).append(message)
         quiet_since = time.monotonic()
         while queues:
-            if any([self._advance(key, queues) for key in list(queues)]):
+            moved = [self._advance(key, queues) for key in list(queues)]
+            if any(moved):
                 quiet_since = time.monotonic()
             elif not self._wait(queues, quiet_since + self.timeout - time.monotonic()):
                 raise self._silent(queues)
@@ -154,7 +157,7 @@ class SocketGroup(Transport):
 
     def _give_up(self, lost: int, outgoing: list[Outgoing]) -> None:
         """Tell the others which rank was lost, except where that would land in the middle of a message, and close."""
-        torn = {message.peer for message in outgoing if 0 < message.sent and not message.done}
+        torn = {message.peer for message in outgoing if message.sent and not message.done}
         for peer, connection in self._connections.items():
             if peer not in torn:
                 with contextlib.suppress(OSError):
@@ -163,5 +166,4 @@ class SocketGroup(Transport):
 
 
 def _bytes(array: np.ndarray) -> memoryview:
-    return memoryview(array).cast("B")
-
+    return memoryview(array.data).cast("B")

@@ -1,8 +1,8 @@
 """Messages on a TCP connection: framed, sent and received a part at a time, on sockets that never block.
 
-TCP carries a stream of bytes and knows no messages. Each one is a header (what it is, step, length) and its payload; the
-system takes or gives as much of it at a time as it has room or data for, and what is left waits for the next turn.
-No torch.
+TCP carries a stream of bytes and knows no messages. Each one is a header (what it is, step, length) and its payload;
+the system takes or gives as much of it at a time as it has room or data for, and what is left waits for the next
+turn. No torch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Outgoing:
         return self.sent == self.total
 
     def advance(self, connection: socket.socket) -> bool:
-        """Send as much as the system takes now; returns whether it took anything. Raises PeerError when the peer is gone."""
+        """Send as much as the system takes now; returns whether it took any. Raises PeerError when the peer is gone."""
         moved = False
         while not self.done:
             if self.sent < HEADER.size:
@@ -69,7 +69,9 @@ class Outgoing:
 
     def progress(self) -> str:
         """How far this message has come, in words."""
-        return f"{self.payload_bytes} of {len(self._payload)} bytes of step {self.message.step} were sent to it"
+        return (
+            f"{self.payload_bytes} of {len(self._payload)} bytes of step {self.message.step} were sent to it"
+        )
 
 
 class Incoming:
@@ -130,7 +132,9 @@ class Incoming:
 
     def progress(self) -> str:
         """How far this message has come, in words."""
-        return f"{self.payload_bytes} of {len(self._payload)} bytes of step {self.message.step} had come from it"
+        return (
+            f"{self.payload_bytes} of {len(self._payload)} bytes of step {self.message.step} had come from it"
+        )
 
 
 def farewell(lost: int) -> bytes:

@@ -63,8 +63,8 @@ class Plan:
     """The messages of one collective on ``ranks`` ranks, in the order of their steps; empty ones are left out.
 
     ``elements`` is the whole vector's: what every rank holds before a reduce-scatter or an all-to-all and after an
-    all-gather, and what the root of a scatter or gather holds. Chunk i, the elements ``cuts[i]:cuts[i + 1]``, belongs to
-    rank i.
+    all-gather, and what the root of a scatter or gather holds. Chunk i, the elements ``cuts[i]:cuts[i + 1]``, belongs
+    to rank i.
     """
 
     collective: str
@@ -119,8 +119,8 @@ def plan(
 ) -> Plan:
     """The plan of a collective by its name (``ALGORITHMS``; the algorithm of ``DEFAULT`` if none is given).
 
-    ``elements`` of ``itemsize`` bytes are cut into one chunk per rank; ``ranks_per_node`` is for "two_level" alone. Raises
-    :class:`CollectiveError` for an unknown name, a size below its least value, and a root outside the group.
+    ``elements`` of ``itemsize`` bytes are cut into one chunk per rank; ``ranks_per_node`` is for "two_level" alone.
+    Raises :class:`CollectiveError` for an unknown name, a size below its least value, and a root outside the group.
     """
     if collective not in ALGORITHMS:
         raise CollectiveError(unknown("collective", collective, ALGORITHMS))

@@ -12,7 +12,7 @@ from playbook.collectives.plans.rooted import tree_depth
 
 
 def all_to_all_naive(v: Vector) -> Iterator[Message]:
-    """All to one, N times: at step t every rank sends rank t its chunk, and all queue at its door while other doors are idle.
+    """All to one, N times: at step t every rank sends rank t its chunk; they queue at one door, others stay idle.
 
     N steps; every rank sends (N − 1)/N·K [rank r: K − c[r]], as in :func:`all_to_all_pairwise`; only the order is bad.
     """

@@ -11,11 +11,11 @@ from playbook.errors import PlaybookError
 
 
 class CollectiveError(PlaybookError):
-    """A collective that was asked for wrongly: an unknown algorithm, a root outside the group, a size that does not fit."""
+    """A collective asked for wrongly: an unknown algorithm, a root outside the group, a size that does not fit."""
 
 
 class Message(NamedTuple):
-    """One message: at ``step``, ``source`` sends its elements ``start:stop`` to ``target``, where they land at ``into``.
+    """At ``step``, ``source`` sends its elements ``start:stop`` to ``target``, where they land from ``into`` on.
 
     With ``reduce`` the target combines them with what it has there, otherwise it stores them. All that a rank sends at
     a step is what it had when the step began.
@@ -65,7 +65,14 @@ class Vector:
         return self.cuts[chunk + 1] - self.cuts[chunk]
 
     def send(
-        self, step: int, source: int, target: int, first: int = 0, last: int | None = None, *, reduce: bool = False
+        self,
+        step: int,
+        source: int,
+        target: int,
+        first: int = 0,
+        last: int | None = None,
+        *,
+        reduce: bool = False,
     ) -> Message:
         """The i-th member sends chunks ``first`` up to (without) ``last`` to the j-th, in place; all by default."""
         start, stop = self.cuts[first], self.cuts[self.ranks if last is None else last]

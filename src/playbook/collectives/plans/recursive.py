@@ -1,9 +1,9 @@
 """Recursive doubling and halving: partners at distance 1, 2, 4 … exchange, and all is done in log2 N steps.
 
 Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication Operations in MPICH", sections 4.2, 4.3
-and 4.5. Partners pair up without rest only among a power of two, P ≤ N ranks. With others, E = N − P of them are folded
-away first: ranks 0 … 2E − 1 form pairs, the even one hands its part to the odd one, sits out, and gets the result back at
-the end. K is the bytes of the whole vector. Standard library only.
+and 4.5. Partners pair up without rest only among a power of two, P ≤ N ranks. With others, E = N − P of them are
+folded away first: ranks 0 … 2E − 1 form pairs, the even one hands its part to the odd one, sits out, and gets the
+result back at the end. K is the bytes of the whole vector. Standard library only.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def all_reduce_recursive_doubling(v: Vector) -> Iterator[Message]:
 def reduce_scatter_recursive_halving(v: Vector) -> Iterator[Message]:
     """Partners share the work: each sends the half that the other is to sum up, then halves what is left.
 
-    log2 P steps, each rank sending (N − 1)/N·K where N = P. With E > 0 two steps more: a rank that is folded away sends K,
-    its partner sends its chunk back.
+    log2 P steps, each rank sending (N − 1)/N·K where N = P. With E > 0 two steps more: a rank that is folded away
+    sends K, its partner sends its chunk back.
     """
     power, extra = _fold(v.ranks)
     return in_turn(
@@ -44,8 +44,8 @@ def reduce_scatter_recursive_halving(v: Vector) -> Iterator[Message]:
 def all_gather_recursive_doubling(v: Vector) -> Iterator[Message]:
     """Halving backwards: partners exchange all the chunks that they have, 1, 2, 4 … of them.
 
-    log2 P steps, each rank sending (N − 1)/N·K where N = P. With E > 0 two steps more: a rank that is folded away sends its
-    chunk, and receives K from its partner.
+    log2 P steps, each rank sending (N − 1)/N·K where N = P. With E > 0 two steps more: a rank that is folded away
+    sends its chunk, and receives K from its partner.
     """
     power, extra = _fold(v.ranks)
     return in_turn(
@@ -58,7 +58,8 @@ def all_gather_recursive_doubling(v: Vector) -> Iterator[Message]:
 def all_reduce_halving_doubling(v: Vector) -> Iterator[Message]:
     """Reduce-scatter by halving, all-gather by doubling (Rabenseifner): the bytes of a ring in 2·log2 P steps.
 
-    Each rank sends 2(N − 1)/N·K where N = P. With E > 0 two steps more: a rank that is folded away sends K, and receives K.
+    Each rank sends 2(N − 1)/N·K where N = P. With E > 0 two steps more: a rank that is folded away sends K, and
+    receives K.
     """
     power, extra = _fold(v.ranks)
     return in_turn(

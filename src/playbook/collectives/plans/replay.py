@@ -14,12 +14,15 @@ Held = list[list[frozenset[int]]]
 def replay(plan: Plan) -> list[Held]:
     """What each rank holds at the start and after each step: ``steps + 1`` states.
 
-    The chunks of an all-to-all are the places of its result, one per sender. Raises :class:`CollectiveError` where a plan would
-    send what a rank does not have, add a contribution twice, or overwrite what the same step still sends. Needs a vector
-    of at least as many elements as ranks, so that no chunk is empty. A barrier's one chunk holds who has been heard of.
+    The chunks of an all-to-all are the places of its result, one per sender. Raises :class:`CollectiveError` where a
+    plan would send what a rank does not have, add a contribution twice, or overwrite what the same step still sends.
+    Needs a vector of at least as many elements as ranks, so that no chunk is empty. A barrier's one chunk holds who
+    has been heard of.
     """
     if plan.collective != "barrier" and plan.elements < plan.ranks:
-        raise CollectiveError(f"replay needs at least {plan.ranks} elements, one per rank, got {plan.elements}")
+        raise CollectiveError(
+            f"replay needs at least {plan.ranks} elements, one per rank, got {plan.elements}"
+        )
     states = [start(plan)]
     for step in range(plan.steps):
         messages = [message for message in plan.messages if message.step == step]
@@ -38,11 +41,13 @@ def start(plan: Plan) -> Held:
         return chunk == rank or plan.collective in ("reduce", "reduce_scatter", "all_reduce", "barrier")
 
     chunks = 1 if plan.collective == "barrier" else n
-    return [[frozenset({rank}) if has(rank, chunk) else nothing for chunk in range(chunks)] for rank in range(n)]
+    return [
+        [frozenset({rank}) if has(rank, chunk) else nothing for chunk in range(chunks)] for rank in range(n)
+    ]
 
 
 def end(plan: Plan) -> Held:
-    """What each rank holds after the last message where that is part of the result; nothing where it is of no account."""
+    """What each rank holds in the end, as far as it is part of the result."""
     n = plan.ranks
     every = frozenset(range(n))
     rows: dict[str, Held] = {
@@ -67,10 +72,14 @@ def _after(plan: Plan, before: Held, messages: list[Message]) -> Held:
             if not sent:
                 raise CollectiveError(f"{message}: rank {message.source} has no chunk {chunk}")
             if message.reduce and here & sent and plan.collective != "barrier":
-                raise CollectiveError(f"{message}: chunk {chunk} would count ranks {sorted(here & sent)} twice")
+                raise CollectiveError(
+                    f"{message}: chunk {chunk} would count ranks {sorted(here & sent)} twice"
+                )
             if not message.reduce and _still_sent(message, messages):
                 raise CollectiveError(f"{message}: overwrites what rank {message.target} sends at this step")
-            held[message.target][chunk] = here | sent if message.reduce or plan.collective == "barrier" else sent
+            held[message.target][chunk] = (
+                here | sent if message.reduce or plan.collective == "barrier" else sent
+            )
     return held
 
 
@@ -85,7 +94,7 @@ def _contents(plan: Plan, before: Held, message: Message) -> list[tuple[int, fro
 
 
 def _still_sent(message: Message, messages: list[Message]) -> bool:
-    """Whether the place where a message lands is being sent at the same step; an all-to-all receives into a place of its own."""
+    """Whether the place where a message lands is being sent at the same step (an all-to-all has a second vector)."""
     start, stop = message.into, message.into + message.stop - message.start
     return message.into == message.start and any(
         other.source == message.target and other.start < stop and start < other.stop for other in messages

@@ -1,10 +1,10 @@
 """Reduce-scatter, all-gather and all-reduce around a ring, and their naive twins through one rank.
 
 Around a ring every rank sends to its right neighbour and receives from its left one at every step, so that all links
-are busy all the time and none carries more than it must: a ring moves the fewest bytes that any algorithm can (Patarasuk
-and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations", section 3), at the price of a
-number of steps that grows with N. K is the bytes of the whole vector, N the ranks. Where K does not divide, a rank sends what
-the formulas in brackets say, c[i] being the bytes of chunk i. Standard library only.
+are busy all the time and none carries more than it must: a ring moves the fewest bytes that any algorithm can
+(Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations", section 3), at the
+price of a number of steps that grows with N. K is the bytes of the whole vector, N the ranks. Where K does not
+divide, a rank sends what the formulas in brackets say, c[i] being the bytes of chunk i. Standard library only.
 """
 
 from __future__ import annotations
@@ -98,16 +98,19 @@ def broadcast_scatter_all_gather(v: Vector, root: int = 0) -> Iterator[Message]:
 def all_reduce_two_level(v: Vector, ranks_per_node: int) -> Iterator[Message]:
     """Ring reduce-scatter inside each node, ring all-reduce of each chunk across the nodes, ring all-gather inside.
 
-    g ranks in each of M nodes: 2(g − 1) + 2(M − 1) steps; every rank sends 2(g − 1)/g·K inside its node and 2(M − 1)/M·K/g
-    to other nodes, over its own adapter. Raises :class:`CollectiveError` unless g divides N.
+    g ranks in each of M nodes: 2(g − 1) + 2(M − 1) steps; every rank sends 2(g − 1)/g·K inside its node and
+    2(M − 1)/M·K/g to other nodes, over its own adapter. Raises :class:`CollectiveError` unless g divides N.
     """
     g, nodes = ranks_per_node, v.ranks // ranks_per_node
     if g * nodes != v.ranks:
         raise CollectiveError(f"ranks_per_node must divide the {v.ranks} ranks of the group, got {g}")
     # One chunk for each local index, itself cut into one chunk for each node.
-    inside = [Vector(v.cuts[::nodes], v.itemsize, v.members[node * g : (node + 1) * g]) for node in range(nodes)]
+    inside = [
+        Vector(v.cuts[::nodes], v.itemsize, v.members[node * g : (node + 1) * g]) for node in range(nodes)
+    ]
     across = [
-        Vector(v.cuts[local * nodes : (local + 1) * nodes + 1], v.itemsize, v.members[local::g]) for local in range(g)
+        Vector(v.cuts[local * nodes : (local + 1) * nodes + 1], v.itemsize, v.members[local::g])
+        for local in range(g)
     ]
     return in_turn(
         at_once(*map(reduce_scatter_ring, inside)),

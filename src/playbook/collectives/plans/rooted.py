@@ -14,19 +14,28 @@ from playbook.collectives.plans.messages import Message, Vector
 
 
 def broadcast_naive(v: Vector, root: int = 0) -> Iterator[Message]:
-    """The root sends the whole vector to every other rank in turn: N − 1 steps; it sends (N − 1)·K, the others nothing."""
+    """The root sends the whole vector to every other rank in turn: N − 1 steps.
+
+    The root sends (N − 1)·K, the others nothing.
+    """
     for step in range(v.ranks - 1):
         yield v.send(step, root, (root + 1 + step) % v.ranks)
 
 
 def reduce_naive(v: Vector, root: int = 0) -> Iterator[Message]:
-    """Every other rank sends its whole vector to the root, one after the other: N − 1 steps; each sends K, the root nothing."""
+    """Every other rank sends its whole vector to the root, one after the other: N − 1 steps.
+
+    Each sends K, the root nothing.
+    """
     for step in range(v.ranks - 1):
         yield v.send(step, (root + 1 + step) % v.ranks, root, reduce=True)
 
 
 def gather_naive(v: Vector, root: int = 0) -> Iterator[Message]:
-    """Every other rank sends its chunk to the root, one after the other: N − 1 steps; each sends K/N, the root nothing."""
+    """Every other rank sends its chunk to the root, one after the other: N − 1 steps.
+
+    Each sends K/N, the root nothing.
+    """
     for step in range(v.ranks - 1):
         rank = (root + 1 + step) % v.ranks
         yield v.send(step, rank, root, rank, rank + 1)
@@ -49,7 +58,7 @@ def broadcast_binomial(v: Vector, root: int = 0) -> Iterator[Message]:
 
 
 def reduce_binomial(v: Vector, root: int = 0) -> Iterator[Message]:
-    """The tree of :func:`broadcast_binomial` backwards: ⌈log2 N⌉ steps, in which half of the sums disappear into the other half.
+    """The tree of :func:`broadcast_binomial` backwards: ⌈log2 N⌉ steps, in which half of the sums go into the others.
 
     Every rank but the root sends K, once.
     """
@@ -69,7 +78,10 @@ def scatter_binomial(v: Vector, root: int = 0) -> Iterator[Message]:
 
 
 def gather_binomial(v: Vector, root: int = 0) -> Iterator[Message]:
-    """:func:`scatter_binomial` backwards: ⌈log2 N⌉ steps; a rank with s chunks in its subtree sends s·K/N, the root nothing."""
+    """:func:`scatter_binomial` backwards: ⌈log2 N⌉ steps.
+
+    A rank with s chunks in its subtree sends s·K/N, the root nothing.
+    """
     for step, parent, child, size in _backwards(v.ranks):
         for first, last in _subtree(v, root, child, size):
             yield v.send(step, _rank(v, root, child), _rank(v, root, parent), first, last)

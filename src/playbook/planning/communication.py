@@ -1,0 +1,291 @@
+"""What collectives cost on a network of α–β links: closed forms, the same message by message, and bandwidths.
+
+The model is that in which Thakur, Rabenseifner and Gropp 2005 ("Optimization of Collective Communication Operations
+in MPICH", section 3) compare collectives: a rank sends one message and receives one message at a time, both at once;
+a message of n bytes takes α + β·n and begins when both ends are ready for it. The cost of adding numbers up is left
+out.
+
+There are two ways to a time, and they agree (tests): ``simulate`` sends the messages of a plan one by one, and
+:func:`closed_form` counts what is on the critical path. K is the bytes of the whole vector, as nccl-tests count it:
+of what every rank holds after an all-gather, and before a reduce-scatter or an all-to-all. Standard library only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from playbook._checks import check_int, unknown
+from playbook.collectives.plans import ALGORITHMS, DEFAULT, Plan, Vector, plan
+from playbook.errors import ConfigError
+from playbook.planning.links import AlphaBeta, Network, Sample, errors, fit
+from playbook.planning.message_times import Span, Timeline, simulate
+
+__all__ = [
+    "AlphaBeta",
+    "Cost",
+    "Network",
+    "Sample",
+    "Span",
+    "Timeline",
+    "bus_bandwidth",
+    "bus_factor",
+    "closed_form",
+    "crossover",
+    "errors",
+    "fit",
+    "latency",
+    "ring_bytes_sent",
+    "seconds",
+    "simulate",
+]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What is on the critical path: messages inside nodes and between them, and how much of K each kind carries."""
+
+    messages: int = 0
+    volume: Fraction = Fraction(0)
+    inter_messages: int = 0
+    inter_volume: Fraction = Fraction(0)
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.messages + other.messages,
+            self.volume + other.volume,
+            self.inter_messages + other.inter_messages,
+            self.inter_volume + other.inter_volume,
+        )
+
+    def time(self, bytes: float, network: Network) -> float:
+        """Seconds for a vector of so many bytes."""
+        intra = network.intra.time(float(self.volume) * bytes, self.messages)
+        return intra + network.inter.time(float(self.inter_volume) * bytes, self.inter_messages)
+
+    def latency(self, network: Network) -> float:
+        """Seconds for a vector of next to nothing."""
+        return self.time(0, network)
+
+
+def closed_form(collective: str, algorithm: str | None, ranks: int, network: Network) -> Cost | None:
+    """The cost of a collective from rank 0, for a K that divides by the ranks; None where there is no simple formula.
+
+    One formula for each algorithm of ``plans.ALGORITHMS``, and "double_binary_tree" for an all-reduce (which no plan
+    builds). The recursive ones need a power of two; across nodes, so do trees. Rings across nodes run at the pace of
+    the slower link, which must be the slower one in both α and β.
+    """
+    algorithm = _algorithm(collective, algorithm)
+    n, g = check_int("ranks", ranks, ConfigError), min(ranks, network.ranks_per_node)
+    if algorithm == "two_level":
+        return _two_level(g, n // g) if n % g == 0 else None
+    if (collective, algorithm) in _RINGS:
+        return _ring(_RINGS[collective, algorithm], n, network)
+    if algorithm == "naive":
+        return _naive(collective, n, g)
+    depth = _depths(n, g)
+    if depth is None or not (_is_power(n) or (collective, algorithm) in _ANY_NUMBER):
+        return _folded(n, g) if (collective, algorithm) == ("all_reduce", "recursive_doubling") else None
+    return _logarithmic(collective, algorithm, n, g, *depth)
+
+
+#: Rounds that each ring algorithm makes, a round being N − 1 steps of K/N.
+_RINGS = {("reduce_scatter", "ring"): 1, ("all_gather", "ring"): 1, ("all_reduce", "ring"): 2}
+#: Logarithmic algorithms whose formula holds for every number of ranks inside one node.
+_ANY_NUMBER = {
+    *((collective, "binomial") for collective in ("broadcast", "reduce", "gather", "scatter", "all_reduce")),
+    ("barrier", "dissemination"),
+    ("all_to_all", "pairwise"),
+    ("all_reduce", "double_binary_tree"),
+}
+
+
+def _algorithm(collective: str, algorithm: str | None) -> str:
+    if collective not in ALGORITHMS:
+        raise ConfigError(unknown("collective", collective, ALGORITHMS))
+    algorithm = algorithm or DEFAULT[collective]
+    known = [*ALGORITHMS[collective], *(["double_binary_tree"] if collective == "all_reduce" else [])]
+    if algorithm not in known:
+        raise ConfigError(unknown(f"algorithm of {collective}", algorithm, known))
+    return algorithm
+
+
+def _ring(rounds: int, n: int, network: Network) -> Cost | None:
+    steps, volume = rounds * (n - 1), Fraction(rounds * (n - 1), n)
+    if n <= network.ranks_per_node:
+        return Cost(steps, volume)
+    slower = network.inter.alpha >= network.intra.alpha and network.inter.beta >= network.intra.beta
+    return Cost(0, Fraction(0), steps, volume) if slower else None
+
+
+def _naive(collective: str, n: int, g: int) -> Cost | None:
+    """Rank 0 talks to g − 1 ranks of its node and N − g others, one after the other."""
+
+    def through_root(volume: Fraction) -> Cost:
+        return Cost(g - 1, (g - 1) * volume, n - g, (n - g) * volume)
+
+    whole, chunk, token = through_root(Fraction(1)), through_root(Fraction(1, n)), through_root(Fraction(0))
+    costs = {
+        "broadcast": whole,
+        "reduce": whole,
+        "gather": chunk,
+        "scatter": chunk,
+        "all_gather": chunk + whole,
+        "reduce_scatter": whole + chunk,
+        "all_reduce": whole + whole,
+        "barrier": token + token,
+    }
+    return costs.get(collective)
+
+
+def _logarithmic(collective: str, algorithm: str, n: int, g: int, inside: int, across: int) -> Cost | None:
+    whole = Cost(inside, Fraction(inside), across, Fraction(across))  # K in each step
+    share = Cost(inside, Fraction(g - 1, n), across, Fraction(n - g, n))  # a chunk, two, four …
+    if collective in ("barrier", "all_to_all") or algorithm == "scatter_all_gather":
+        if across:
+            return None  # some messages of a step cross nodes and some do not: simulate
+        rounds = Fraction(n - 1, n)
+        ring, empty = Cost(n - 1, rounds), Cost(inside)
+        return {"barrier": empty, "all_to_all": ring, "broadcast": share + ring}[collective]
+    if algorithm == "double_binary_tree":
+        return _double_binary_tree(n, g, inside, across)
+    costs = {
+        "broadcast": whole, "reduce": whole, "gather": share, "scatter": share, "all_gather": share,
+        "reduce_scatter": share,
+    }  # fmt: skip
+    if collective != "all_reduce":
+        return costs[collective]
+    return {"binomial": whole + whole, "recursive_doubling": whole, "halving_doubling": share + share}[
+        algorithm
+    ]
+
+
+def _double_binary_tree(n: int, g: int, inside: int, across: int) -> Cost:
+    """Two trees, each on half of the vector, the leaves of one inside the other, both fed in slices without a pause.
+
+    Up and down 2⌈log2 N⌉ hops until the first slice is everywhere, and K twice through every rank's port. Sanders,
+    Speck and Träff 2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan"; what filling the
+    pipeline adds to a K that is not large is left out.
+    """
+    volume = Fraction(2 * (n - 1), n)
+    split = (Fraction(0), volume) if across else (volume, Fraction(0))
+    return Cost(2 * inside, split[0], 2 * across, split[1])
+
+
+def _two_level(g: int, nodes: int) -> Cost:
+    return Cost(2 * (g - 1), Fraction(2 * (g - 1), g), 2 * (nodes - 1), Fraction(2 * (nodes - 1), nodes * g))
+
+
+def _folded(n: int, g: int) -> Cost | None:
+    """Recursive doubling among the largest power of two, one step before it and one after."""
+    steps = n.bit_length() - 1 + 2
+    return Cost(steps, Fraction(steps)) if n == g else None
+
+
+def _depths(n: int, g: int) -> tuple[int, int] | None:
+    """Steps of a tree inside a node and across nodes; None where a tree would not follow the nodes."""
+    if n == g:
+        return (n - 1).bit_length(), 0
+    if not (_is_power(n) and _is_power(g)):
+        return None
+    return g.bit_length() - 1, (n // g).bit_length() - 1
+
+
+def _is_power(n: int) -> bool:
+    return n & (n - 1) == 0
+
+
+def seconds(collective: str, bytes: int, ranks: int, network: Network, algorithm: str | None = None) -> float:
+    """Seconds of a collective on a vector of ``bytes``: by the closed form, else message by message."""
+    algorithm = _algorithm(collective, algorithm)
+    check_int("bytes", bytes, ConfigError, least=0)
+    cost = closed_form(collective, algorithm, ranks, network)
+    if cost is not None:
+        return cost.time(bytes, network)
+    return simulate(_plan(collective, algorithm, ranks, bytes, network), network).seconds
+
+
+def latency(collective: str, ranks: int, network: Network, algorithm: str | None = None) -> float:
+    """Seconds that a collective takes however little it carries: messages on the critical path, times α.
+
+    Around a ring they grow with the ranks: 2(N − 1)·α for an all-reduce. At 512 ranks that is what keeps a ring
+    waiting.
+    """
+    algorithm = _algorithm(collective, algorithm)
+    cost = closed_form(collective, algorithm, ranks, network)
+    if cost is not None:
+        return cost.latency(network)
+    free = Network(
+        AlphaBeta(network.intra.alpha, 0), AlphaBeta(network.inter.alpha, 0), network.ranks_per_node
+    )
+    return simulate(_plan(collective, algorithm, ranks, ranks, network), free).seconds
+
+
+def crossover(collective: str, first: str, second: str, ranks: int, network: Network) -> float | None:
+    """Bytes at which two algorithms take the same time; None where one is never slower than the other.
+
+    Raises :class:`ConfigError` where one of them has no closed form on this network.
+    """
+    costs = [closed_form(collective, name, ranks, network) for name in (first, second)]
+    if costs[0] is None or costs[1] is None:
+        raise ConfigError(
+            f"no closed form of {first if costs[0] is None else second} on {ranks} ranks of this network"
+        )
+    slopes = [cost.time(1, network) - cost.latency(network) for cost in costs if cost]
+    waits = [cost.latency(network) for cost in costs if cost]
+    if slopes[0] == slopes[1]:
+        return None
+    bytes = (waits[0] - waits[1]) / (slopes[1] - slopes[0])
+    return bytes if bytes > 0 else None
+
+
+def _plan(collective: str, algorithm: str, ranks: int, bytes: int, network: Network) -> Plan:
+    per_node = min(ranks, network.ranks_per_node) if algorithm == "two_level" else None
+    return plan(collective, algorithm, ranks=ranks, elements=bytes, ranks_per_node=per_node)
+
+
+def bus_factor(collective: str, ranks: int) -> float:
+    """Bus bandwidth over algorithm bandwidth: the bytes per byte of K that some rank's link must carry in any
+    algorithm.
+
+    As nccl-tests define it (doc/PERFORMANCE.md and the source of each test): 2(N − 1)/N of an all-reduce; (N − 1)/N
+    of a reduce-scatter, all-gather, all-to-all, gather and scatter; 1 of a broadcast and a reduce.
+    """
+    n = check_int("ranks", ranks, ConfigError)
+    factors = {"all_reduce": 2 * (n - 1) / n, "broadcast": 1.0, "reduce": 1.0}
+    factors |= dict.fromkeys(("reduce_scatter", "all_gather", "all_to_all", "gather", "scatter"), (n - 1) / n)
+    if collective not in factors:
+        raise ConfigError(unknown("collective with a bus bandwidth", collective, factors))
+    return factors[collective]
+
+
+def bus_bandwidth(collective: str, ranks: int, bytes: float, seconds: float) -> float:
+    """Bytes/s to hold against what a link can carry, whatever the number of ranks: K/t · :func:`bus_factor`."""
+    return bytes / seconds * bus_factor(collective, ranks)
+
+
+def ring_bytes_sent(
+    collective: str, elements: int, itemsize: int, ranks: int, rank: int, root: int = 0
+) -> int:
+    """Bytes that one rank sends around a ring, exactly, whether K divides by the ranks or not.
+
+    All-reduce, reduce-scatter and all-gather as their ring plans. Broadcast and reduce go along a chain that starts or
+    ends at the root, gather, scatter and all-to-all straight to where each chunk belongs.
+    """
+    v = Vector.even(elements, ranks, itemsize)
+    own, following = v.size(rank), v.size((rank + 1) % ranks)
+    last = (root - 1) % ranks
+    sent = {
+        "all_reduce": 2 * elements - own - following if ranks > 1 else 0,
+        "reduce_scatter": elements - own,
+        "all_gather": elements - following,
+        "all_to_all": elements - own,
+        "broadcast": elements if ranks > 1 and rank != last else 0,
+        "reduce": elements if rank != root else 0,
+        "gather": own if rank != root else 0,
+        "scatter": elements - own if rank == root else 0,
+        "barrier": 0,
+        "send": elements,
+        "recv": 0,
+    }
+    return sent[collective] * itemsize

@@ -1,0 +1,111 @@
+"""What a message costs: α seconds to arrive and β seconds for each of its bytes; and fitting both to measured times.
+
+α–β is Hockney's model (1994, "The communication challenge for MPP: Intel Paragon and Meiko CS-2"). Standard library
+only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from playbook._checks import check_int
+from playbook.errors import ConfigError
+from playbook.hardware import Cluster
+
+
+@dataclass(frozen=True)
+class AlphaBeta:
+    """``alpha`` seconds per message and ``beta`` seconds per byte."""
+
+    alpha: float
+    beta: float
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second of long messages."""
+        return 1 / self.beta if self.beta else float("inf")
+
+    def time(self, bytes: float, messages: float = 1) -> float:
+        """Seconds for ``messages`` in a row that carry ``bytes`` in all."""
+        return self.alpha * messages + self.beta * bytes
+
+
+@dataclass(frozen=True)
+class Network:
+    """Ranks in nodes of ``ranks_per_node``, one after the other: ``intra`` links inside a node, ``inter`` links
+    between.
+    """
+
+    intra: AlphaBeta
+    inter: AlphaBeta
+    ranks_per_node: int
+
+    @classmethod
+    def uniform(cls, link: AlphaBeta) -> Network:
+        """Any number of ranks, the same link between any two."""
+        return cls(link, link, ranks_per_node=1 << 30)
+
+    @classmethod
+    def of(cls, cluster: Cluster, ranks_per_node: int | None = None, *, striped: bool = False) -> Network:
+        """A cluster's network, for a group with so many ranks in each node (default: a rank on every GPU).
+
+        Each GPU has an adapter of its own, so a message to another node has one adapter's bandwidth. ``striped``
+        gives it those of all ranks of the node: NCCL runs one ring or tree per adapter side by side, each on its
+        share of the vector.
+        """
+        g = (
+            cluster.gpus_per_node
+            if ranks_per_node is None
+            else check_int("ranks_per_node", ranks_per_node, ConfigError)
+        )
+        if g > cluster.gpus_per_node:
+            raise ConfigError(
+                f"ranks_per_node must be at most {cluster.gpus_per_node} on {cluster.name}, got {g}"
+            )
+        inter = cluster.inter_bandwidth * (g if striped else 1)
+        return cls(
+            AlphaBeta(cluster.intra_latency, 1 / cluster.intra_bandwidth),
+            AlphaBeta(cluster.inter_latency, 1 / min(inter, cluster.intra_bandwidth)),
+            g,
+        )
+
+    def link(self, source: int, target: int) -> AlphaBeta:
+        """The link between two ranks."""
+        return self.intra if source // self.ranks_per_node == target // self.ranks_per_node else self.inter
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A measured time, and what was on the critical path: bytes, in so many messages one after the other."""
+
+    bytes: float
+    seconds: float
+    messages: float = 1
+
+
+def fit(samples: Iterable[Sample]) -> AlphaBeta:
+    """α and β that come nearest to the measured times in proportion: least squares of (predicted − measured)/measured.
+
+    Sizes are spread over many powers of two; plain least squares would see the longest messages alone. Neither value
+    is negative: where the best one would be, the other is fitted without it. Raises :class:`ConfigError` for fewer
+    than two samples.
+    """
+    rows = [(s.messages / s.seconds, s.bytes / s.seconds) for s in samples]
+    if len(rows) < 2:
+        raise ConfigError(f"a fit needs at least 2 samples, got {len(rows)}")
+    aa, bb = sum(a * a for a, _ in rows), sum(b * b for _, b in rows)
+    ab, a1, b1 = sum(a * b for a, b in rows), sum(a for a, _ in rows), sum(b for _, b in rows)
+    determinant = aa * bb - ab * ab
+    if determinant > 1e-12 * aa * bb:
+        alpha, beta = (a1 * bb - b1 * ab) / determinant, (b1 * aa - a1 * ab) / determinant
+        if alpha >= 0 and beta >= 0:
+            return AlphaBeta(alpha, beta)
+    # Of one value alone, the one that explains more.
+    alone = [AlphaBeta(a1 / aa if aa else 0.0, 0.0), AlphaBeta(0.0, b1 / bb if bb else 0.0)]
+    return min(alone, key=lambda f: sum((f.alpha * a + f.beta * b - 1) ** 2 for a, b in rows))
+
+
+def errors(model: AlphaBeta, samples: Iterable[Sample]) -> list[float]:
+    """(predicted − measured)/measured of each sample."""
+    return [model.time(s.bytes, s.messages) / s.seconds - 1 for s in samples]
