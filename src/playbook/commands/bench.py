@@ -1,11 +1,13 @@
-"""``playbook bench``: ours beside the best public peer."""
+"""``playbook bench``: ours beside the best public peer, and predictions beside measurements."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from playbook._json import to_json
+from playbook.errors import ConfigError
 
 
 def add(commands: Any) -> None:
@@ -13,22 +15,42 @@ def add(commands: Any) -> None:
         "bench",
         help="measure ours against the best public peer, side by side",
         description="Alternate ours and a peer in one run and print the ratio of medians (below 1: ours is faster).",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    p.add_argument(
-        "what", choices=["train"], help="train: one model's forward and backward, and recomputation"
+    kinds = p.add_subparsers(dest="what", required=True, metavar="WHAT")
+    _add_train(kinds)
+    _add_memory(kinds)
+
+
+def add_kind(kinds: Any, name: str, text: str) -> argparse.ArgumentParser:
+    """A subcommand of ``bench`` with the flags that all of them take."""
+    p = kinds.add_parser(
+        name, help=text, description=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
+    p.add_argument("--device", help="cpu or cuda (default: cuda when there is one)")
+    p.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    p.add_argument("--record", type=Path, metavar="FILE", help="write the JSON to a file as well")
+    return p
+
+
+def finish(args: argparse.Namespace, result: dict[str, Any], report: str) -> int:
+    """Print what was asked for, and record it."""
+    if args.record:
+        args.record.parent.mkdir(parents=True, exist_ok=True)
+        args.record.write_text(to_json(result, indent=1) + "\n", encoding="utf-8")
+    print(to_json(result) if args.json else report)
+    return 0
+
+
+def _add_train(kinds: Any) -> None:
+    p = add_kind(kinds, "train", "one model's forward and backward, and recomputation")
     p.add_argument("--model", default="tiny", metavar="M", help="preset name, TOML file or inline JSON")
     p.add_argument("--micro-batch", type=int, default=4, metavar="N", help="samples")
     p.add_argument("--seq", type=int, default=256, metavar="N", help="tokens per sample")
     p.add_argument("--repeats", type=int, default=9, metavar="N", help="turns; the median counts")
-    p.add_argument("--device", help="cpu or cuda (default: cuda when there is one)")
-    p.add_argument("--json", action="store_true", help="print one JSON object on stdout")
-    p.set_defaults(run=_bench)
+    p.set_defaults(run=_train)
 
 
-def _bench(args: argparse.Namespace) -> int:
-    from playbook.errors import ConfigError
+def _train(args: argparse.Namespace) -> int:
     from playbook.shapes import load
 
     shape = load(args.model)
@@ -40,11 +62,27 @@ def _bench(args: argparse.Namespace) -> int:
             f"seq is {args.seq}, but this model has positions for at most max_seq={shape.max_seq} tokens"
         )
 
-    from playbook.bench import bench_train, report_train
+    from playbook.bench.train import bench_train, report_train
     from playbook.training.trainer import check_device, default_device
 
     device = args.device or default_device()
     check_device(shape, device)
     result = bench_train(shape, args.micro_batch, args.seq, args.repeats, device)
-    print(to_json(result) if args.json else report_train(result))
-    return 0
+    return finish(args, result, report_train(result))
+
+
+def _add_memory(kinds: Any) -> None:
+    p = add_kind(kinds, "memory", "predicted against measured peak of training steps")
+    p.set_defaults(run=_memory)
+
+
+def _memory(args: argparse.Namespace) -> int:
+    from playbook.bench.memory import CASES, bench_memory, report_memory
+    from playbook.shapes import load
+    from playbook.training.trainer import check_device, default_device
+
+    device = args.device or default_device()
+    kind = device if device in CASES else "cpu"
+    check_device(max((load(case.model) for case in CASES[kind]), key=lambda s: s.num_parameters), device)
+    result = bench_memory(device)
+    return finish(args, result, report_memory(result))

@@ -1,10 +1,7 @@
-"""Side-by-side benchmarks: ours against the best public peer, in turns within one run, as a ratio of medians."""
+"""``playbook bench train``: the model, and recomputation, beside the best public peer."""
 
 from __future__ import annotations
 
-import datetime
-import platform
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,25 +9,11 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
+from playbook.bench import provenance
 from playbook.model.transformer import Transformer
 from playbook.shapes import ModelShape
 from playbook.training.measure import compare_times
 from playbook.training.memory_timeline import peak_bytes
-
-
-def provenance(device: str) -> dict[str, Any]:
-    """Where, when and with what a benchmark ran: what a recorded number is worth nothing without."""
-    accelerator = torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else None
-    return {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["playbook", *sys.argv[1:]]),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "platform": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
-        "threads": torch.get_num_threads(),
-        "gpu": accelerator,
-    }
 
 
 def bench_train(shape: ModelShape, micro_batch: int, seq: int, repeats: int, device: str) -> dict[str, Any]:

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Everything that only a GPU can tell, in one call: the tests marked gpu, then the benchmarks, recorded with hardware,
+# versions, date and command.
+#
+# Usage: benchmarks/on_gpu.sh [FOLDER]      FOLDER: where the records go (default: benchmarks/results)
+#
+# Needs PyTorch with CUDA and nothing installed beside it: the library is taken from src/. What fails is reported at the
+# end, and the rest still runs.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export PYTHONPATH="src:widgets${PYTHONPATH:+:$PYTHONPATH}"
+python=${PYTHON:-python3}
+folder=${1:-benchmarks/results}
+mkdir -p "$folder"
+
+gpu=$("$python" -c 'import torch; print(torch.cuda.get_device_name().lower().replace(" ", "-"))') || {
+  echo "no CUDA device: nothing to measure here" >&2
+  exit 1
+}
+failed=()
+step() {  # step NAME COMMAND…: run it, show how long it took, remember a failure
+  local name=$1 start=$SECONDS
+  shift
+  printf '\n════ %s\n' "$name"
+  "$@" || failed+=("$name")
+  printf '════ %s: %d s\n' "$name" $((SECONDS - start))
+}
+bench() { step "bench $1" "$python" -m playbook bench "$@" --record "$folder/$gpu-$1.json"; }
+
+"$python" -m playbook doctor
+step "tests marked gpu" "$python" -m pytest -q -m gpu tests
+bench memory
+bench train --model smollm-135m --micro-batch 8 --seq 2048
+
+if ((${#failed[@]})); then
+  printf '\nFAILED: %s\n' "${failed[@]}"
+  exit 1
+fi
+printf '\nall done: records in %s\n' "$folder"
