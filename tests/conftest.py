@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
 
@@ -13,6 +14,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import chromium as chromium_tool
 import pytest
 import serve
+
+from playbook import launch
 
 ROOT = Path(__file__).resolve().parents[1]
 NO_CHROMIUM = "no Chromium"
@@ -44,6 +47,12 @@ def chromium() -> str:
     if path is None:
         pytest.skip(NO_CHROMIUM)
     return path
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Callable[..., launch.Ranks]:
+    """``ranks(function, 3, ranks=4)`` runs ``function(3)`` as 4 ranks: ``launch.run``, on CPU, from a warm process."""
+    return functools.partial(launch.run, backend="gloo")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -19,3 +19,7 @@ class DataError(PlaybookError):
 
 class ConfigError(PlaybookError):
     """A training configuration that cannot run."""
+
+
+class LaunchError(PlaybookError):
+    """Ranks that cannot be started as asked."""

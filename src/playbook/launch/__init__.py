@@ -1,0 +1,34 @@
+"""Real ranks from a notebook cell, a test or the command line: warm in a blink, cold through torchrun, the same results.
+
+    ranks = launch.run(work, ranks=4)           # each rank calls work(); ranks[2].value is what it returned in rank 2
+    with launch.process_group() as world:       # inside work, or in any script that torchrun runs
+        ...                                     # world.rank, world.size, world.device
+
+``%load_ext playbook.launch`` brings the cell magic ``%%torchrun -n 4``.
+"""
+
+from typing import Any
+
+from playbook.errors import LaunchError
+from playbook.launch.group import World, backend, init, process_group
+from playbook.launch.ranks import Rank, RankError, Ranks
+from playbook.launch.run import run
+
+__all__ = [
+    "LaunchError",
+    "Rank",
+    "RankError",
+    "Ranks",
+    "World",
+    "backend",
+    "init",
+    "process_group",
+    "run",
+]
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """``%load_ext playbook.launch``: registers ``%%torchrun``."""
+    from playbook.launch.magic import load
+
+    load(shell)

@@ -1,0 +1,116 @@
+"""Cold ranks: torchrun itself, one agent for each node, as a reader would start it in a shell."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from playbook.errors import LaunchError
+from playbook.launch.job import Job
+from playbook.launch.processes import die_with_parent, kill_group
+from playbook.launch.warm import python_path
+
+
+class ColdRanks:
+    """The ranks of a job, started by ``torchrun``; several nodes are several agents on this machine."""
+
+    settle = 5.0  # torchrun ends the other ranks by itself, and then tells how the first one ended
+    start_limit = 180.0  # every rank imports torch
+
+    def __init__(self, job: Job):
+        self.job = job
+        self.exits: dict[int, int] = {}
+        self._agents: list[subprocess.Popen[bytes]] = []
+        for node in range(job.nnodes):
+            with open(self._log(node), "wb") as log:
+                self._agents.append(
+                    subprocess.Popen(
+                        [sys.executable, "-P", "-m", "playbook.launch.cold", *self._arguments()],
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        env={**job.env, "PYTHONPATH": python_path()},
+                        cwd=job.cwd,
+                        start_new_session=True,
+                    )
+                )
+
+    @property
+    def done(self) -> bool:
+        return all(agent.poll() is not None for agent in self._agents)
+
+    def wait(self, seconds: float) -> None:
+        """Return after ``seconds``; the ends of ranks are known once torchrun has ended."""
+        time.sleep(min(seconds, 0.05))
+        if self.done:
+            self._read_reports()
+
+    def stop(self) -> None:
+        """Kill the agents, then their ranks, each with all that it started."""
+        for agent in self._agents:
+            kill_group(agent.pid)
+            agent.wait()
+        # An agent gives each rank a session of its own. Ranks that have not yet written down who they are die with it.
+        for pid in self.job.pids().values():
+            if pid and _is_ours(pid, self.job.folder):
+                kill_group(pid)
+        limit = time.monotonic() + 10
+        while time.monotonic() < limit and any(
+            _is_ours(pid, self.job.folder) for pid in self.job.pids().values()
+        ):
+            time.sleep(0.01)
+
+    def _arguments(self) -> list[str]:
+        job = self.job
+        meeting = [
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint=127.0.0.1:{job.port}",
+            f"--rdzv-id={job.folder.name}",
+        ]
+        return [
+            f"--nnodes={job.nnodes}",
+            f"--nproc-per-node={job.ranks // job.nnodes}",
+            *meeting,
+            "--module",
+            "playbook.launch.worker",
+            str(job.folder),
+        ]
+
+    def _log(self, node: int) -> Path:
+        return self.job.folder / f"torchrun-{node}.log"
+
+    def _read_reports(self) -> None:
+        """How the first rank to fail ended, from torchrun's report; no report and no rank is a torchrun that failed."""
+        if all(agent.returncode == 0 for agent in self._agents):
+            self.exits = dict.fromkeys(range(self.job.ranks), 0)
+            return
+        logs = "".join(self._log(node).read_text(errors="replace") for node in range(self.job.nnodes))
+        cause = re.search(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", logs, flags=re.DOTALL)
+        if cause:
+            self.exits[int(cause[1])] = int(cause[2])
+        elif not self.job.errors():
+            raise LaunchError(f"torchrun could not start the ranks; it said:\n{logs.strip()}")
+
+
+def _is_ours(pid: int, folder: Path) -> bool:
+    """Whether the process still is a rank of this job."""
+    with contextlib.suppress(OSError):
+        return bool(pid) and str(folder).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+def _agent() -> None:
+    """Become torchrun, bound to the process that asked for it."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.execv(sys.executable, [sys.executable, "-m", "torch.distributed.run", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    _agent()

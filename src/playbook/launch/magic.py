@@ -1,0 +1,78 @@
+"""``%%torchrun -n 4``: the cell as ranks, its results in the notebook."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from typing import Any, NoReturn
+
+from playbook.errors import LaunchError
+from playbook.launch import group, warm
+from playbook.launch.run import run
+
+
+def load(shell: Any) -> None:
+    """Register the magic with IPython, and have the warm process ready when the first cell comes."""
+    shell.register_magic_function(lambda line, cell: torchrun(shell, line, cell), "cell", "torchrun")
+    if warm.AVAILABLE and group.gpus() == 0:
+        warm.start()
+
+
+def torchrun(shell: Any, line: str, cell: str) -> None:
+    """Run the cell as ranks, print their output in rank order, and put the ``Ranks`` into the notebook.
+
+    The ranks run nothing but the cell: it imports what it uses, and of the notebook's variables it has a copy of those
+    that ``--pass`` names. ``ranks[2].value`` is the cell's variable ``result`` in rank 2. Raises IPython's ``UsageError``
+    for a bad line and ``RankError`` when a rank fails.
+    """
+    from IPython.core.error import UsageError
+
+    try:
+        options = _parser().parse_args(shlex.split(line))
+        names = _passed(shell.user_ns, options.passed)
+        result = run(
+            # An empty first line in place of the magic's: lines of tracebacks are lines of the cell.
+            f"\n{cell}",
+            ranks=options.n,
+            timeout=options.timeout,
+            cold=options.cold,
+            nnodes=options.nnodes,
+            backend=options.backend,
+            echo="stream" if options.stream else "grouped",
+            names=names,
+        )
+    except (LaunchError, argparse.ArgumentError, ValueError) as error:
+        raise UsageError(f"%%torchrun: {error}") from None
+    shell.user_ns[options.name] = result
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse that raises, where a command would end the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise LaunchError(message)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="%%torchrun", add_help=False, exit_on_error=False)
+    add = parser.add_argument
+    add("-n", type=int, default=4, metavar="N", help="ranks")
+    add(
+        "--nnodes", type=int, default=1, metavar="N", help="nodes, each a torchrun of its own on this machine"
+    )
+    add("--timeout", type=float, default=60.0, metavar="S", help="seconds that the ranks may take")
+    add("--cold", action="store_true", help="torchrun itself, not the warm process")
+    add("--backend", choices=["gloo", "nccl"], help="default: nccl if each rank has a GPU of its own")
+    add("--stream", action="store_true", help="print lines when they come, not in rank order at the end")
+    add("--name", default="ranks", metavar="NAME", help="the variable for the results")
+    add("--pass", dest="passed", default="", metavar="A,B", help="variables of the notebook that ranks get")
+    return parser
+
+
+def _passed(notebook: dict[str, Any], names: str) -> dict[str, Any]:
+    """The variables that the ranks get."""
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    for name in wanted:
+        if name not in notebook:
+            raise LaunchError(f"--pass names {name!r}, which the notebook does not have")
+    return {name: notebook[name] for name in wanted}

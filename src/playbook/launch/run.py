@@ -1,0 +1,121 @@
+"""``run``: a function or a script as real ranks, and what each of them gave."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from playbook.errors import LaunchError
+from playbook.launch import group, warm
+from playbook.launch.cold import ColdRanks
+from playbook.launch.job import Job, environment, import_path
+from playbook.launch.processes import free_port
+from playbook.launch.ranks import RankError, Ranks
+from playbook.launch.watch import Processes, watch
+
+ECHOES = ("none", "grouped", "stream")
+_BACKENDS = ("gloo", "nccl")
+
+
+def run(
+    script_or_function: Callable[..., Any] | str | os.PathLike[str],
+    *args: Any,
+    ranks: int = 4,
+    timeout: float = 60.0,
+    cold: bool = False,
+    nnodes: int = 1,
+    env: dict[str, str] | None = None,
+    echo: str = "none",
+    backend: str | None = None,
+    names: dict[str, Any] | None = None,
+    **kwargs: Any,
+) -> Ranks:
+    """Run a function, the path of a script or its source text as ``ranks`` processes with torchrun's environment.
+
+    ``run(work, 3, ranks=4)[2].value`` is what ``work(3)`` returned in rank 2; a script's value is its variable
+    ``result``. The function may be defined anywhere, in a notebook cell too: code that ranks cannot import is sent to
+    them with the globals that it reads, and what they change of these stays theirs. ``args`` of a script are its command
+    line, ``names`` variables that it finds.
+
+    On CPU the ranks are forked from a warm process that has imported torch already. torchrun itself starts them when
+    ``cold``, when ``nnodes`` is more than one (all on this machine) and when each has a GPU of its own;
+    ``backend="gloo"`` keeps them on CPU. ``timeout`` counts seconds from the moment when all have started. ``echo``
+    prints their output: ``grouped`` by rank at the end, or as a ``stream``.
+
+    Raises ``LaunchError`` for what cannot be started, ``RankError`` for the rank that failed first or never arrived.
+    However it ends, no process is left.
+    """
+    _check(ranks, timeout, nnodes, echo, backend)
+    chosen = backend or group.backend(ranks // nnodes)
+    cold = cold or nnodes > 1 or chosen == "nccl" or not warm.AVAILABLE
+    folder = Path(tempfile.mkdtemp(prefix="playbook-"))
+    try:
+        target = _target(script_or_function, args, kwargs, names or {}, folder)
+        job = Job(
+            folder, ranks, nnodes, timeout, chosen, environment(env), os.getcwd(), import_path(), free_port()
+        )
+        _write(job, target)
+        with nullcontext() if cold else warm.one_job():
+            return _watch(ColdRanks(job) if cold else warm.WarmRanks(job), echo)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _watch(processes: Processes, echo: str) -> Ranks:
+    """Watch, and print the grouped output even if a rank fails: it often says why."""
+    try:
+        result = watch(processes, stream=echo == "stream")
+    except RankError as error:
+        if echo == "grouped":
+            print(error.ranks.grouped, end="", file=sys.stdout, flush=True)
+        raise
+    if echo == "grouped":
+        print(result.grouped, end="", file=sys.stdout, flush=True)
+    return result
+
+
+def _check(ranks: int, timeout: float, nnodes: int, echo: str, backend: str | None) -> None:
+    if ranks < 1:
+        raise LaunchError(f"ranks is {ranks}, but must be at least 1")
+    if not timeout > 0:
+        raise LaunchError(f"timeout is {timeout}, but must be a positive number of seconds")
+    if nnodes < 1 or ranks % nnodes:
+        raise LaunchError(f"nnodes is {nnodes}, but must divide the number of ranks, {ranks}")
+    if echo not in ECHOES:
+        raise LaunchError(f"echo is {echo!r}, but must be one of {', '.join(ECHOES)}")
+    if backend not in (None, *_BACKENDS):
+        raise LaunchError(f"backend is {backend!r}, but must be one of {', '.join(_BACKENDS)}")
+
+
+def _target(what: Any, args: Any, kwargs: Any, names: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """What the ranks are to do; source text becomes a file, so that tracebacks and ``inspect`` find its lines."""
+    if callable(what):
+        if names:
+            raise LaunchError("names are variables of a script: give a function arguments")
+        return {"function": what, "args": args, "kwargs": kwargs}
+    if kwargs:
+        raise LaunchError(f"a script takes no keyword arguments, but got {', '.join(kwargs)}")
+    text = str(what)
+    path = Path(text)
+    if isinstance(what, str) and ("\n" in text or not (text.endswith(".py") or path.is_file())):
+        path = folder / "script.py"
+        path.write_text(text, encoding="utf-8")
+    if not path.is_file():
+        raise LaunchError(f"there is no script {text!r}")
+    return {"script": str(path.resolve()), "args": [str(arg) for arg in args], "names": names}
+
+
+def _write(job: Job, target: dict[str, Any]) -> None:
+    try:
+        job.write(target)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        what = target.get("function", target.get("script"))
+        name = getattr(what, "__qualname__", what)
+        raise LaunchError(f"{name} and what it refers to cannot be sent to the ranks: {error}") from error

@@ -1,0 +1,163 @@
+"""Warm ranks, seen from the parent: its one warm process, and the ranks of a job in it."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from playbook.errors import LaunchError
+from playbook.launch.job import Job
+
+PACKAGE = Path(__file__).resolve().parents[1]
+AVAILABLE = sys.platform == "linux"  # pidfds, and a torch that survives fork
+_one_job_at_a_time = threading.Lock()
+
+
+class _Server:
+    """The parent's end of a warm process."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self.sources = fingerprint()
+        self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed in close())
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            # A session of its own: Ctrl-C is for the parent, which then stops the ranks.
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "playbook.launch.warm_process", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self.log,
+                stderr=self.log,
+                env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": python_path()},
+                start_new_session=True,
+            )
+
+    def usable(self) -> bool:
+        """Whether it runs, belongs to this process and has the library as it is now."""
+        alive = self.owner == os.getpid() and self.process.poll() is None
+        return alive and self.sources == fingerprint()
+
+    def close(self) -> None:
+        """End it, and with it every rank."""
+        self.control.close()
+        if self.owner == os.getpid():
+            try:
+                self.process.wait(5)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.log.close()
+
+    def last_words(self) -> str:
+        """What it printed."""
+        self.log.seek(0)
+        return self.log.read().decode(errors="replace").strip()
+
+
+_server: _Server | None = None
+
+
+def start() -> _Server:
+    """The warm process, started unless it is there; returns at once, while it imports torch."""
+    global _server
+    if _server is not None and not _server.usable():
+        close()
+    if _server is None:
+        _server = _Server()
+    return _server
+
+
+@atexit.register
+def close() -> None:
+    """End the warm process, if there is one."""
+    global _server
+    if _server is not None:
+        _server.close()
+        _server = None
+
+
+class WarmRanks:
+    """The ranks of a job, forked from the warm process."""
+
+    settle = 0.25  # within so many seconds of a failure, the warm process has seen how its cause ended
+    start_limit = 120.0  # the first job waits for `import torch`
+
+    def __init__(self, job: Job):
+        self.job = job
+        self.exits: dict[int, int] = {}
+        self._stopped = False
+        self._server = start()
+        self._send("run")
+
+    @property
+    def done(self) -> bool:
+        return self._stopped or len(self.exits) == self.job.ranks
+
+    def wait(self, seconds: float) -> None:
+        """Take note of the ranks that have ended; return after ``seconds``, or as soon as one ends."""
+        ready, _, _ = select.select([self._server.control], [], [], seconds)
+        if not ready:
+            return
+        packet = self._server.control.recv(65536)
+        if not packet:
+            words = self._server.last_words()
+            close()
+            self._stopped = True
+            raise LaunchError(
+                f"the warm process died; start ranks with cold=True, or again. It said: {words}"
+            )
+        message = json.loads(packet)
+        if message["folder"] != str(self.job.folder):
+            return  # the end of a rank of an interrupted job
+        if "stopped" in message:
+            self._stopped = True
+        else:
+            self.exits[message["rank"]] = message["status"]
+
+    def stop(self) -> None:
+        """Kill the ranks that still run and wait until they are gone."""
+        if self.done:
+            return
+        ended = dict(self.exits)
+        self._send("stop")
+        limit = time.monotonic() + 10
+        while not self._stopped and time.monotonic() < limit:
+            self.wait(0.1)
+        self.exits = ended  # what came since was our doing
+        if not self._stopped:
+            close()
+
+    def _send(self, verb: str) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionError):  # `wait` will say that it died
+            self._server.control.send(json.dumps({verb: str(self.job.folder)}).encode())
+
+
+@contextlib.contextmanager
+def one_job() -> Iterator[None]:
+    """Threads of the parent take turns: the warm process has one job at a time."""
+    with _one_job_at_a_time:
+        yield
+
+
+def fingerprint() -> int:
+    """Changes when a source file of the library is edited, added or removed."""
+    stats = ((str(path), path.stat()) for path in PACKAGE.rglob("*.py"))
+    return hash(frozenset((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats))
+
+
+def python_path() -> str:
+    """PYTHONPATH with the library in front: a parent that found it some other way has children that find it."""
+    return os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))

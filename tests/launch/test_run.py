@@ -1,0 +1,254 @@
+"""A function or a script as ranks: values, output, environment, and the code that travels to them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from playbook import launch
+
+SCALE = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    x: int
+    y: int = 2
+
+    def norm(self) -> int:
+        return scaled(self.x + self.y)
+
+
+def scaled(x: int) -> int:
+    return SCALE * x
+
+
+def test_values_come_back_in_rank_order(ranks):
+    def work(base: int, *, step: int) -> int:
+        return base + step * int(os.environ["RANK"])
+
+    result = ranks(work, 100, step=5, ranks=3)
+    assert result.values == [100, 105, 110]
+    assert [r.rank for r in result] == [0, 1, 2]
+    assert result[2].value == 110
+    assert result[1:].values == [105, 110]
+
+
+def test_tensors_arrays_and_own_classes_come_back(ranks):
+    def work() -> tuple:
+        rank = int(os.environ["RANK"])
+        return torch.full((3,), rank, dtype=torch.bfloat16), np.arange(rank + 1), Point(rank)
+
+    tensor, array, point = ranks(work, ranks=2)[1].value
+    assert torch.equal(tensor, torch.ones(3, dtype=torch.bfloat16))
+    assert array.tolist() == [0, 1]
+    assert point == Point(1)
+    assert isinstance(point, Point)
+
+
+def test_code_travels_with_what_it_refers_to(ranks):
+    """Globals, closures, recursion, methods, `super()` and a class that no rank could import."""
+    offset = 7
+
+    class Base:
+        def value(self) -> int:
+            return offset
+
+    class Derived(Base):
+        @property
+        def twice(self) -> int:
+            return 2 * super().value()
+
+    def factorial(n: int) -> int:
+        return 1 if n == 0 else n * factorial(n - 1)
+
+    assert ranks(lambda: (scaled(3), Derived().twice, factorial(5), Point(1).norm()), ranks=1).values == [
+        (30, 14, 120, 30)
+    ]
+
+
+def test_globals_are_shared_by_the_functions_of_a_module_and_stay_in_the_rank(ranks):
+    def set_scale(value: int) -> int:
+        global SCALE
+        SCALE = value
+        return scaled(1)
+
+    assert ranks(set_scale, 5, ranks=2).values == [5, 5]
+    assert SCALE == 10
+
+
+def test_every_rank_has_the_environment_of_torchrun(ranks):
+    def work() -> dict[str, str]:
+        return dict(os.environ)
+
+    for rank, env in enumerate(ranks(work, ranks=3, env={"COLOUR": "blue"}).values):
+        assert env["RANK"] == env["LOCAL_RANK"] == str(rank)
+        assert env["WORLD_SIZE"] == env["LOCAL_WORLD_SIZE"] == "3"
+        assert (env["GROUP_RANK"], env["OMP_NUM_THREADS"], env["COLOUR"]) == ("0", "1", "blue")
+        assert env["MASTER_ADDR"] == "127.0.0.1"
+        assert int(env["MASTER_PORT"]) > 1023
+
+
+def test_threads_of_a_rank(ranks, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert ranks(torch.get_num_threads, ranks=2).values == [1, 1]
+    assert ranks(torch.get_num_threads, ranks=1, env={"OMP_NUM_THREADS": "2"}).values == [2]
+
+
+def test_init_process_group_finds_its_peers_again_and_again(ranks):
+    def work() -> list[float]:
+        sums = []
+        for _ in range(3):
+            dist.init_process_group("gloo")
+            x = torch.tensor([1.0 + dist.get_rank()])
+            dist.all_reduce(x)
+            dist.destroy_process_group()
+            sums.append(x.item())
+        return sums
+
+    assert ranks(work, ranks=3).values == [[6.0] * 3] * 3
+
+
+def test_ranks_draw_different_random_numbers_and_torch_is_seeded_as_in_a_new_process(ranks):
+    def work() -> tuple[float, int]:
+        return float(np.random.rand()), torch.initial_seed()
+
+    first, second = ranks(work, ranks=2).values, ranks(work, ranks=2).values
+    assert len({number for number, _ in first + second}) == 4
+    assert len({seed for _, seed in first + second}) == 1
+
+
+def test_output_is_kept_by_rank_and_printed_on_request(ranks, capfd):
+    def work() -> None:
+        rank = os.environ["RANK"]
+        print(f"hello from {rank}\nand again")
+        os.system("echo from a process")
+
+    result = ranks(work, ranks=2)
+    assert capfd.readouterr().out == ""
+    assert result[1].output == "hello from 1\nand again\nfrom a process\n"
+    grouped = "".join(
+        f"rank {r} | hello from {r}\nrank {r} | and again\nrank {r} | from a process\n" for r in range(2)
+    )
+    assert f"{result}\n" == grouped
+    ranks(work, ranks=2, echo="grouped")
+    assert capfd.readouterr().out == grouped
+
+
+def test_output_streams_while_ranks_run_in_whole_lines(ranks, tmp_path, capfd):
+    """Rank 0 ends only after its output has been seen outside."""
+    gate = tmp_path / "seen"
+
+    def work() -> None:
+        import time
+
+        if os.environ["RANK"] == "0":
+            print("half a ", end="", flush=True)
+            print("line")
+            while not gate.exists():
+                time.sleep(0.01)
+        print("end", end="")
+
+    class Watcher:
+        def write(self, text: str) -> int:
+            seen.append(text)
+            if "half a line" in text:
+                gate.touch()
+            return len(text)
+
+        def flush(self) -> None:
+            pass
+
+    import contextlib
+
+    seen: list[str] = []
+    with contextlib.redirect_stdout(Watcher()):  # type: ignore[type-var]
+        ranks(work, ranks=2, echo="stream", timeout=20)
+    lines = "".join(seen).splitlines()
+    assert sorted(lines) == ["rank 0 | end", "rank 0 | half a line", "rank 1 | end"]
+    assert lines.index("rank 0 | half a line") < lines.index("rank 0 | end")
+
+
+def test_a_script_by_path_and_as_text(ranks, tmp_path):
+    source = "import os, sys\nresult = (int(os.environ['RANK']), sys.argv[1:], __name__, value)\n"
+    script = tmp_path / "work.py"
+    script.write_text(source)
+    expected = [(r, ["a", "1"], "__main__", 3) for r in range(2)]
+    for what in (script, str(script), source):
+        assert ranks(what, "a", 1, ranks=2, names={"value": 3}).values == expected
+    assert ranks("print('no result')", ranks=1).values == [None]
+
+
+def test_a_script_may_import_its_neighbours_and_end_with_exit(ranks, tmp_path):
+    (tmp_path / "neighbour.py").write_text("VALUE = 1\n")
+    script = tmp_path / "work.py"
+    script.write_text(
+        "import neighbour, sys, atexit\nresult = neighbour.VALUE\natexit.register(print, 'bye')\nsys.exit()\n"
+    )
+    (rank,) = ranks(script, ranks=1)
+    assert (rank.value, rank.output) == (1, "bye\n")
+    (tmp_path / "neighbour.py").write_text("VALUE = 22\n")
+    assert ranks(script, ranks=1).values == [22]
+
+
+def test_alone_a_script_is_a_world_of_one():
+    with launch.process_group() as world:
+        assert (world.rank, world.size, world.backend) == (0, 1, launch.backend(1))
+    assert not dist.is_initialized()
+
+
+def test_backend_needs_a_gpu_for_each_rank(monkeypatch, capfd):
+    from playbook.launch import group
+
+    for gpus, ranks, expected in ((0, 4, "gloo"), (1, 1, "nccl"), (2, 4, "gloo"), (8, 8, "nccl")):
+        monkeypatch.setattr(group, "gpus", lambda gpus=gpus: gpus)
+        assert launch.backend(ranks) == expected
+    assert capfd.readouterr().err == "4 ranks, but 2 GPUs: running on CPU with gloo\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"ranks": 0}, "ranks is 0"),
+        ({"timeout": 0}, "timeout is 0"),
+        ({"ranks": 4, "nnodes": 3}, "must divide"),
+        ({"echo": "loud"}, "echo is 'loud'"),
+        ({"backend": "mpi"}, "backend is 'mpi'"),
+        ({"names": {"a": 1}}, "names are variables of a script"),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_sentence(arguments, message):
+    with pytest.raises(launch.LaunchError, match=message):
+        launch.run(print, **{"backend": "gloo", **arguments})
+
+
+def test_what_cannot_be_started_is_refused(ranks):
+    with pytest.raises(launch.LaunchError, match=r"no script '/nowhere.py'"):
+        ranks("/nowhere.py")
+    with pytest.raises(launch.LaunchError, match="no keyword arguments"):
+        ranks("print(1)", colour="blue")
+    with pytest.raises(launch.LaunchError, match="cannot be sent to the ranks"):
+        ranks(lambda file: None, open(Path(__file__)))
+
+
+def test_ranks_see_edits_of_the_library(ranks):
+    """The warm process is replaced when a source file changes."""
+    from playbook.launch import warm
+
+    def parent() -> int:
+        return os.getppid()
+
+    first, same = ranks(parent, ranks=1)[0].value, ranks(parent, ranks=1)[0].value
+    path = warm.PACKAGE / "seeding.py"
+    stat = path.stat()
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    try:
+        assert first == same != ranks(parent, ranks=1)[0].value
+    finally:
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
