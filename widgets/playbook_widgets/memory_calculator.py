@@ -224,7 +224,7 @@ def _savers() -> Group:
             Control("offload", "Optimizer on CPU", "Master weights and moments stay in the host's memory.",
                     "switch", brief="CPU offload", quiet=False),
             Control("bucket_mb", "Bucket", "Size of one communication bucket of gradients.",
-                    stops=(1, 5, 10, *doublings(16, 1024), 25, 40, 50, 100, 200, 500), unit="MB"),
+                    stops=(1, 5, 10, 25, 40, 50, 100, 200, 500, 1000), unit="MB"),
         ),
         empty="none",
     )  # fmt: skip

@@ -43,7 +43,14 @@ const grouped = (value) => String(value).replace(/\B(?=(\d{3})+(\.|$))(?<!\.\d*)
 /** 8192 tokens are "8k". */
 const tokens = (n) => (n >= 2 ** 20 && n % 2 ** 20 === 0 ? `${n / 2 ** 20}M` : n >= 1024 && n % 1024 === 0 ? `${n / 1024}k` : n >= 1e4 ? count(n) : String(n));
 
-const share = (part, whole) => (whole ? `${rounded((100 * part) / whole, Math.abs(part) < whole / 100 ? 1 : 2)}${NARROW}%` : "");
+const upper = (text) => text[0].toUpperCase() + text.slice(1);
+
+/** A share in percent, two digits of it; tiny ones are called so. */
+function share(part, whole) {
+  const percent = whole ? (100 * part) / whole : 0;
+  if (percent && Math.abs(percent) < 0.1) return `<0.1${NARROW}%`;
+  return `${rounded(percent, Math.abs(percent) < 1 ? 1 : 2)}${NARROW}%`;
+}
 
 // --- The state in a link: model=llama3-70b&tp=8;model=llama3-70b&tp=4 --------------------------------------------------
 
@@ -120,18 +127,28 @@ function optimizerRows(result, stage) {
   return stage.optimizer ? rows : rows.map((row) => ({ ...row, name: `${row.name}: ${bytes(row.bytes)} in CPU memory`, bytes: 0 }));
 }
 
-/** Terms under the part of the model that they belong to, each as often as it is there. */
+/** Terms, each as often as it is there; where there are many, under the part of the model that they belong to. */
 function partRows(result, parts) {
-  const rows = [];
-  for (const [name, key, times] of parts) {
-    const terms = result.terms[key], sum = terms.reduce((all, term) => all + term[3], 0);
-    if (terms.length > 1 || times !== 1) rows.push({ name, head: true, bytes: sum * times });
-    const many = times === 1 ? "" : `${rounded(times, 4)} × `;
-    for (const [part, term, text, value] of terms) rows.push({ name: part && terms.length > 1 ? `${part}: ${term}` : term, formula: many ? `${many}${wrapped(text)}` : text, symbols: text, bytes: value * times });
-  }
-  return rows;
+  return parts.flatMap(([name, key, times]) => {
+    const terms = result.terms[key], rows = terms.length > 6 ? underParts(terms, times) : terms.map((term) => termRow(term, times, terms.length > 1));
+    return terms.length > 1 || times !== 1 ? [{ name, head: true, bytes: sumOf(terms) * times }, ...rows] : rows;
+  });
 }
 
+function underParts(terms, times) {
+  const names = [...new Set(terms.map(([part]) => part))];
+  return names.flatMap((name) => {
+    const own = terms.filter(([part]) => part === name);
+    return [{ name, head: true, inner: true, bytes: sumOf(own) * times }, ...own.map((term) => termRow(term, times, false))];
+  });
+}
+
+function termRow([part, name, formula, value], times, named) {
+  const often = times === 1 ? formula : `${rounded(times, 4)} × ${wrapped(formula)}`;
+  return { name: named && part ? `${part}: ${name}` : name, formula: often, symbols: formula, bytes: value * times };
+}
+
+const sumOf = (terms) => terms.reduce((sum, term) => sum + term[3], 0);
 const wrapped = (formula) => (/[+]/.test(formula) ? `(${formula})` : formula);
 
 /** What the fullest moment has less, or more, than the largest amount of a tenant. */
@@ -143,6 +160,12 @@ function moved(stage, difference, [less, more]) {
 function symbolsIn(rows, known) {
   const used = new Set(rows.flatMap((row) => (row.symbols ?? "").match(/[A-Za-z]+/g) ?? []));
   return Object.keys(known).filter((symbol) => used.has(symbol));
+}
+
+/** The largest round number that is at most `value`. */
+function round(value) {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return [8, 6, 5, 4, 3, 2, 1].find((m) => m * power <= value) * power;
 }
 
 /** The sequence length at which `curve` meets `capacity`: memory is close to linear between two points. */
@@ -173,7 +196,7 @@ function draw(tag, attributes = {}, ...children) {
 
 /** A child only when the text changes, so that nothing is laid out again for nothing. */
 function say(el, text) {
-  if (el.textContent !== text) el.textContent = text;
+  if (el.textContent !== String(text)) el.textContent = text;
 }
 
 function button(text, action, attributes = {}) {
@@ -199,9 +222,16 @@ class Control {
     Object.assign(this, { spec, id: `${id}-${spec.field.replace(".", "-")}`, choices, value: undefined });
     this.tell = (value) => change(spec.field, value);
     this.error = make("p", { class: "pb-mc-error", id: `${this.id}-error`, role: "alert", hidden: "" });
-    this.reset = button("↺", () => (reset(spec.field), this.focusable().focus()), { class: "pb-mc-reset", "aria-label": `Reset ${spec.label}`, hidden: "" });
+    this.reset = button("↺", () => this.drop(reset), { class: "pb-mc-reset", "aria-label": `Reset ${spec.label}`, hidden: "" });
     this.row = make("div", { class: `pb-mc-row pb-mc-${spec.kind}`, "data-field": spec.field }, ...this[spec.kind](), this.reset,
       make("span", { class: "pb-mc-help", id: `${this.id}-help` }, spec.help), this.error);
+  }
+
+  drop(reset) {
+    clearTimeout(this.later);
+    this.typing = false;
+    reset(this.spec.field);
+    this.focusable().focus();
   }
 
   described() {
@@ -230,11 +260,13 @@ class Control {
   /** A number counts when the typing pauses, so that the 1 of 128 is not refused on the way. */
   typed(wait = 250) {
     clearTimeout(this.later);
-    const tell = () => parse(this.text.value) !== this.value && this.tell(parse(this.text.value));
-    wait ? (this.later = setTimeout(tell, wait)) : tell();
+    this.typing = wait > 0; // what Python answers meanwhile must not write over it
+    if (wait) this.later = setTimeout(() => this.typed(0), wait);
+    else if (parse(this.text.value) !== this.value) this.tell(parse(this.text.value));
   }
 
   step(event) {
+    if (event.key === "Enter") return this.typed(0);
     const by = { ArrowUp: 1, ArrowDown: -1 }[event.key], now = parse(this.text.value);
     if (!by || typeof now !== "number") return;
     event.preventDefault();
@@ -288,11 +320,8 @@ class Control {
   }
 
   showNumber(value) {
-    const { stops, unit } = this.spec, typing = document.activeElement === this.text || this.text.getRootNode().activeElement === this.text;
-    if (!typing || parse(this.text.value) !== value) {
-      clearTimeout(this.later);
-      this.text.value = value ?? "";
-    }
+    const { stops, unit } = this.spec;
+    if (!this.typing && parse(this.text.value) !== value) this.text.value = value ?? "";
     if (typeof value !== "number") return;
     const above = stops.findIndex((stop) => stop >= value), at = above < 0 ? stops.length - 1 : above;
     const nearest = at > 0 && value - stops[at - 1] < stops[at] - value ? at - 1 : at;
@@ -310,9 +339,9 @@ class Controls {
     this.all = new Map();
     this.general = make("p", { class: "pb-mc-error", role: "alert", hidden: "" });
     this.groups = app.constants.groups.map((group) => this.group(group, folded));
-    this.root = make("section", { class: "pb-mc-controls", "aria-label": "Settings" }, this.head(), this.general, ...this.groups.map((g) => g.el));
-    // Explanations show on hover and focus (see the style sheet); Escape takes the shown one away.
-    this.root.addEventListener("keydown", (e) => e.key === "Escape" && this.root.setAttribute("data-hush", ""));
+    this.root = make("section", { class: "pb-mc-controls", "aria-label": "Settings" }, this.head(), this.general, make("div", { class: "pb-mc-groups" }, ...this.groups.map((g) => g.el)));
+    // Explanations show on hover and focus (see the style sheet); Escape and typing take the shown one away.
+    this.root.addEventListener("keydown", (e) => (e.key === "Escape" || e.target.type === "text") && this.root.setAttribute("data-hush", ""));
     for (const event of ["focusin", "pointerover"]) this.root.addEventListener(event, () => this.root.removeAttribute("data-hush"));
   }
 
@@ -324,7 +353,7 @@ class Controls {
     this.remove = button("Remove B", () => app.remove());
     this.clear = button("Reset", () => app.clear(), { title: "Everything but the model and the GPU back to its default" });
     this.sides = make("span", { class: "pb-mc-tabs", role: "group", "aria-label": "Configuration that the controls set" }, ...this.tabs);
-    return make("div", { class: "pb-mc-head" }, this.sides, this.compare, this.swap, this.remove, this.clear);
+    return make("div", { class: "pb-mc-head" }, this.sides, this.compare, this.swap, this.remove, this.clear, app.status);
   }
 
   group(group, folded) {
@@ -386,28 +415,30 @@ class Verdict {
     this.sides = make("div", { class: "pb-mc-sides" });
     this.difference = make("p", { class: "pb-mc-difference", hidden: "" });
     this.live = make("div", { class: "pb-unseen", "aria-live": "polite" });
+    this.facts = make("div", { class: "pb-mc-sides pb-mc-facts" });
     this.root = make("section", { class: "pb-mc-verdict", "aria-label": "Verdict" }, this.sides, this.difference, this.live);
   }
 
   side(index) {
     const name = make("b", { class: "pb-mc-name" }, "AB"[index]);
-    const parts = { name, peak: make("span", { class: "pb-mc-peak" }), of: make("span", { class: "pb-mc-of" }), fits: make("span", { class: "pb-mc-fits" }), facts: make("p", { class: "pb-mc-facts" }), stale: make("span", { class: "pb-mc-stale", hidden: "" }, "last valid") };
-    const el = make("div", { class: "pb-mc-side" }, make("p", { class: "pb-mc-line" }, parts.name, parts.peak, parts.of, parts.fits, parts.stale), parts.facts);
+    const parts = { name, peak: make("span", { class: "pb-mc-peak" }), of: make("span", { class: "pb-mc-of" }), fits: make("span", { class: "pb-mc-fits" }), stale: make("span", { class: "pb-mc-stale", hidden: "" }, "last valid") };
+    const el = make("p", { class: "pb-mc-line" }, parts.name, parts.peak, parts.of, parts.fits, parts.stale);
     return Object.assign(el, { parts });
   }
 
   update() {
     const { app } = this, sides = keep(this.sides, app.inputs.configs.length, (i) => this.side(i));
     sides.forEach((el, index) => this.updateSide(el, index));
+    keep(this.facts, sides.length, () => make("p")).forEach((el, index) => app.last[index] && say(el, this.about(app.last[index])));
     const [a, b] = app.inputs.configs.map((_, i) => app.last[i]);
     this.difference.hidden = !(a && b);
     if (a && b) say(this.difference, app.versus(a.peak, b.peak));
     clearTimeout(this.later);
-    this.later = setTimeout(() => say(this.live, sides.map((el) => el.querySelector(".pb-mc-line").innerText).join("; ")), 600);
+    this.later = setTimeout(() => say(this.live, sides.map((el) => el.innerText).join("; ")), 600);
   }
 
   updateSide(el, index) {
-    const { app } = this, result = app.last[index], { name, peak, of, fits, facts, stale } = el.parts;
+    const { app } = this, result = app.last[index], { name, peak, of, fits, stale } = el.parts;
     name.hidden = app.inputs.configs.length === 1;
     el.toggleAttribute("data-stale", Boolean(app.errors[index]));
     stale.hidden = !app.errors[index] || !result;
@@ -416,10 +447,9 @@ class Verdict {
     say(of, `of ${app.bytes(result.capacity)}`);
     say(fits, result.fits ? `fits, ${app.bytes(result.spare)} to spare` : `does not fit, by ${app.bytes(-result.spare)}`);
     el.dataset.fits = result.fits;
-    say(facts, this.facts(result));
   }
 
-  facts({ ranks, parameters, active, global_batch: batch, tokens: all }) {
+  about({ ranks, parameters, active, global_batch: batch, tokens: all }) {
     const sparse = active === parameters ? "" : ` (${count(active)} active)`;
     return [`per GPU, ${grouped(ranks)} GPU${ranks === 1 ? "" : "s"}`, `${count(parameters)} parameters${sparse}`, `global batch ${grouped(batch)} sample${batch === 1 ? "" : "s"}, ${grouped(all)} tokens`].join(" · ");
   }
@@ -469,8 +499,9 @@ class Bars {
     chart.toggleAttribute("data-stale", Boolean(app.errors[side]));
     chart.dataset.density = count > 32 ? "hair" : count > 16 ? "thin" : count > 4 ? "close" : "roomy";
     chart.style.setProperty("--capacity", result.capacity / scale);
-    line.hidden = result.capacity > scale;
-    say(line.firstChild, app.bytes(result.capacity));
+    const far = result.capacity > scale;
+    chart.toggleAttribute("data-far", far);
+    say(line.firstChild, `${app.bytes(result.capacity)}${far ? " →" : ""}`);
     const every = count > 32 ? 8 : count > 16 ? 4 : 1;
     keep(rows, count, (i) => this.row(side, i)).forEach((row, i) => this.updateRow(row, result, i, { scale, side, named: i % every === 0 || i === count - 1 }));
   }
@@ -478,7 +509,7 @@ class Bars {
   updateRow(row, result, index, { scale, side, named }) {
     const { app } = this, { name, segments, total } = row.parts, stage = result.stages[index], selected = app.selected(side) === index && result.stages.length > 1;
     const title = result.stages.length === 1 ? "each GPU" : `stage ${index}`;
-    say(name, title);
+    say(name, app.inputs.configs.length === 1 || result.stages.length === 1 ? title : index);
     name.setAttribute("aria-label", `${title}: ${app.bytes(stage.total)}`);
     name.toggleAttribute("data-quiet", !named);
     row.toggleAttribute("data-selected", selected);
@@ -522,13 +553,15 @@ class Table {
     this.caption = make("h3", { class: "pb-mc-heading" });
     this.note = make("p", { class: "pb-mc-note" });
     this.unpin = button("Show the fullest stage", () => app.open(app.side, null, null), { class: "pb-mc-link", hidden: "" });
+    const units = Object.keys(SYSTEMS).map((unit) => button(unit, () => app.setUnit(unit), { "aria-pressed": String(unit === app.unit), "data-unit": unit }));
+    this.units = make("span", { class: "pb-mc-tabs", role: "group", "aria-label": "Unit" }, ...units);
     this.head = make("thead");
     this.bodies = app.constants.tenants.map((tenant) => this.body(tenant));
     this.foot = make("tfoot");
     this.symbols = make("table", { class: "pb-mc-symbols" });
     this.symbolsBox = make("div", { class: "pb-mc-legend", hidden: "" }, make("h4", {}, "Symbols"), this.symbols);
     const table = make("table", { class: "pb-mc-table" }, this.head, ...this.bodies.map((b) => b.el), this.foot);
-    this.root = make("section", { class: "pb-mc-breakdown", "aria-label": "Breakdown" }, make("div", { class: "pb-mc-top" }, this.caption, this.unpin), this.note, table, this.symbolsBox);
+    this.root = make("section", { class: "pb-mc-breakdown", "aria-label": "Breakdown" }, make("div", { class: "pb-mc-top" }, this.caption, this.unpin, this.units), this.note, table, this.symbolsBox);
   }
 
   body([tenant, words, help, colour]) {
@@ -572,8 +605,8 @@ class Table {
   numbers(sizes, wholes) {
     const { text } = this.column;
     if (sizes.length === 1) return [text(sizes[0]), share(sizes[0], wholes[0])];
-    const difference = sizes[1] - sizes[0];
-    return [...sizes.map(text), difference ? (difference > 0 ? "+" : "") + text(difference) : "="];
+    const difference = text(sizes[1] - sizes[0]);
+    return [...sizes.map(text), /[1-9]/.test(difference) && !difference.startsWith(MINUS) ? `+${difference}` : difference.replace(/^\u2212(?=[0.]+$)/, "")];
   }
 
   updateBody({ tenant, toggle, head, el }, picked) {
@@ -588,12 +621,12 @@ class Table {
     return rows;
   }
 
-  row({ name, head, formula, bytes: size }, whole) {
+  row({ name, head, inner, formula, bytes: size }, whole) {
     const what = make("td", {}, name);
     if (formula) what.append(make("span", { class: "pb-mc-formula" }, formula));
     const { app } = this, text = app.bytes(size);
     const cells = this.compared ? [app.side === 0 ? text : "", app.side === 1 ? text : "", ""] : [text, share(size, whole)];
-    return make("tr", { class: head ? "pb-mc-part" : "pb-mc-term", "data-bytes": head ? undefined : size }, what, ...cells.map((words) => make("td", { class: "pb-mc-number", title: `${grouped(Math.round(size))} bytes` }, words)));
+    return make("tr", { class: inner ? "pb-mc-part pb-mc-inner" : head ? "pb-mc-part" : "pb-mc-term", "data-bytes": head ? undefined : size }, what, ...cells.map((words) => make("td", { class: "pb-mc-number", title: `${grouped(Math.round(size))} bytes` }, words)));
   }
 
   total(picked) {
@@ -693,11 +726,12 @@ class Curve {
   }
 
   axes() {
-    const { seq } = this.curve, room = (this.width - CURVE.left) / Math.max(1, this.span), every = room < 34 ? 2 : 1, y = CURVE.height - CURVE.bottom;
+    const { seq } = this.curve, room = (this.width - CURVE.left) / Math.max(1, this.span), every = room < 44 ? 2 : 1, y = CURVE.height - CURVE.bottom;
     const powers = [];
     for (let k = Math.ceil(this.low - 1e-9); k <= this.low + this.span + 1e-9; k += every) powers.push(2 ** k);
     const label = (s) => draw("text", { x: this.x(s), y: y + 15, "text-anchor": s === seq.at(-1) ? "end" : "middle" }, tokens(s));
-    this.axis.replaceChildren(draw("line", { x1: CURVE.left, x2: this.width - CURVE.right, y1: y, y2: y, class: "pb-mc-axis" }), draw("text", { x: CURVE.left - 5, y: y + 4, "text-anchor": "end" }, "0"), ...powers.map(label));
+    const tick = this.result.capacity > this.top ? [round(this.top * 0.9)] : []; // the limit is a label of its own
+    this.axis.replaceChildren(...tick.map((size) => draw("text", { x: CURVE.left - 5, y: this.y(size) + 4, "text-anchor": "end" }, this.app.bytes(size))), draw("line", { x1: CURVE.left, x2: this.width - CURVE.right, y1: y, y2: y, class: "pb-mc-axis" }), draw("text", { x: CURVE.left - 5, y: y + 4, "text-anchor": "end" }, "0"), ...powers.map(label));
   }
 
   /** Say the memory at the `index`-th length of the curve, or the length that is set and the longest that fits. */
@@ -762,10 +796,10 @@ class Advice {
   }
 
   item(advice) {
-    const { app } = this, name = advice.changes.map((change) => change.label).join(" + "), one = advice.changes.length === 1;
+    const { app } = this, name = upper(advice.changes.map((change) => change.label).join(" + ")), one = advice.changes.length === 1;
     const why = advice.changes.map((change) => (one ? change.why : `${change.label}: ${change.why}`)).join("; ");
     const result = make("p", { class: "pb-mc-then" }, make("b", {}, app.bytes(advice.peak)), make("span", {}, `${app.bytes(advice.spare)} to spare`));
-    return make("li", {}, make("div", {}, make("b", {}, name), make("p", {}, `Costs ${this.cost(advice.cost)}. ${why[0].toUpperCase()}${why.slice(1)}.`)), result,
+    return make("li", {}, make("div", {}, make("b", {}, name), make("p", {}, `Costs ${this.cost(advice.cost)}. ${upper(why)}.`)), result,
       button("Apply", () => app.apply(advice), { "aria-label": `Apply ${name}` }));
   }
 
@@ -783,8 +817,8 @@ class Actions {
     this.said = make("span", { class: "pb-mc-said", role: "status" });
     this.copy = button("Copy", () => this.clip(this.command.textContent, "Command copied"), { "aria-label": "Copy command" });
     this.link = button("Copy link", () => this.clip(app.model.get("link"), "Link copied"), { hidden: "" });
-    const json = button("JSON", () => this.save("memory.json", "application/json", JSON.stringify({ inputs: app.inputs, outputs: app.model.get("outputs") }, null, 1)), { "aria-label": "Save inputs and outputs as JSON" });
-    const picture = button("SVG", () => this.save("memory.svg", "image/svg+xml", pictureOf(app)), { "aria-label": "Save the bars as an SVG picture" });
+    const json = button("Save JSON", () => this.save("memory.json", "application/json", JSON.stringify({ inputs: app.inputs, outputs: app.model.get("outputs") }, null, 1)), { title: "Inputs and outputs" });
+    const picture = button("Save picture", () => this.save("memory.svg", "image/svg+xml", pictureOf(app)), { title: "Verdict, bars and legend as SVG" });
     this.root = make("section", { class: "pb-mc-actions", "aria-label": "Take it with you" }, make("h3", { class: "pb-mc-heading" }, "The same on the command line"),
       make("div", { class: "pb-mc-command" }, this.command, this.copy), make("div", { class: "pb-mc-tools" }, this.link, json, picture, this.said));
   }
@@ -865,6 +899,7 @@ class Calculator {
     Object.assign(this, { model, id: `pb-mc-${++serial}`, constants: model.get("constants"), side: 0, unit: "GB", stage: [null, null], opened: new Set(), last: [], errors: [] });
     this.take();
     const narrow = el.clientWidth < 640;
+    this.status = make("span", { class: "pb-mc-status", role: "status" });
     this.controls = new Controls(this, narrow);
     this.verdict = new Verdict(this);
     this.bars = new Bars(this);
@@ -880,12 +915,9 @@ class Calculator {
   }
 
   build(el) {
-    const units = Object.keys(SYSTEMS).map((unit) => button(unit, () => this.setUnit(unit), { "aria-pressed": String(unit === this.unit), "data-unit": unit }));
-    this.status = make("p", { class: "pb-mc-status", role: "status" });
-    const head = make("div", { class: "pb-mc-head pb-mc-units" }, this.status, make("span", { class: "pb-mc-tabs", role: "group", "aria-label": "Unit" }, ...units));
-    const answer = make("div", { class: "pb-mc-answer" }, this.verdict.root, this.bars.root);
+    const answer = make("div", { class: "pb-mc-answer" }, this.verdict.root, this.verdict.facts, this.bars.root);
     const detail = make("div", { class: "pb-mc-detail" }, this.advice.root, this.table.root, this.curve.root, this.actions.root);
-    this.results = make("div", { class: "pb-mc-results" }, head, answer, detail);
+    this.results = make("div", { class: "pb-mc-results" }, answer, detail);
     this.root = make("div", { class: "pb-w pb-mc", role: "group", "aria-label": "Memory calculator" }, make("div", { class: "pb-mc-grid" }, this.controls.root, this.results));
     el.replaceChildren(this.root);
     this.updateStatus();
@@ -964,15 +996,15 @@ class Calculator {
     this.send(this.inputs.configs.map((old, side) => (side === this.side ? config : old)));
   }
 
-  /** Advice as the reader's own settings; a number of GPUs stays given where it was. */
+  /** Advice as the reader's own settings. Where a number of GPUs was given, it stays that which is given. */
   apply({ set }) {
-    const { config, result } = this.current(), { gpus, ...next } = { ...config, ...set };
-    const size = (axis) => set[axis] ?? result.values[axis];
-    if (gpus != null) {
+    const { config, result } = this.current(), next = { ...config, ...set }, size = (axis) => set[axis] ?? result.values[axis];
+    if (config.gpus != null) {
       delete next.dp;
       next.gpus = size("dp") * size("tp") * size("cp") * size("pp");
     }
-    this.send(this.inputs.configs.map((old, side) => (side === this.side ? next : old)));
+    const known = Object.fromEntries(Object.entries(next).filter(([, value]) => value !== null));
+    this.send(this.inputs.configs.map((old, side) => (side === this.side ? known : old)));
   }
 
   compare() {

@@ -1,0 +1,630 @@
+"""The memory calculator: its controls are the library's settings, and a reader's every move reaches Python and back."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from playbook_widgets import MemoryCalculator
+from playbook_widgets.memory_calculator import constants, doublings
+from widget_homes import static_page
+
+from playbook.errors import ConfigError
+from playbook.planning.calculator import DEFAULTS, MOE_CONTROLS, SHAPE_CONTROLS, compute
+
+AXE = Path(__file__).parents[2] / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
+
+SMALL = {"model": "llama3-8b", "tp": 2, "sp": True, "gpus": 8, "zero": 1}
+STAGES = {"model": "llama3-70b", "tp": 4, "pp": 8, "grad_acc": 16, "recompute": "selective"}
+SPARSE = {"model": "mixtral-8x7b", "dp": 8, "ep": 8, "tp": 2, "zero": 1, "seq": 4096}
+TOO_LARGE = {"model": "llama3-8b", "dp": 8}
+
+CONTROLS = {control["field"]: control for group in constants()["groups"] for control in group["controls"]}
+
+
+def result_of(config: dict, *, advice: bool = False) -> dict:
+    return compute({"configs": [config], "advice": advice})["results"][0]
+
+
+# --- in Python
+
+
+def test_every_setting_of_the_library_is_a_control():
+    assert set(CONTROLS) == {*DEFAULTS, *SHAPE_CONTROLS, *MOE_CONTROLS}
+    assert sum(len(group["controls"]) for group in constants()["groups"]) == len(CONTROLS)
+
+
+@pytest.mark.parametrize("field", [f for f, c in CONTROLS.items() if "choices" in c])
+def test_every_choice_is_one_that_the_library_knows(field):
+    for value, words in CONTROLS[field]["choices"]:
+        assert words
+        result = result_of({**STAGES, field: value})
+        assert "error" not in result, result
+        assert result["values"][field] == value
+
+
+def test_stops_rise_and_hold_the_sizes_of_the_presets():
+    for control in CONTROLS.values():
+        assert list(control.get("stops", ())) == sorted(set(control.get("stops", ())))
+    for preset in constants()["presets"].values():
+        for field in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "dropout"):
+            assert preset["sizes"][field] in CONTROLS[field]["stops"]
+    assert doublings(1, 16) == (1, 2, 3, 4, 6, 8, 12, 16)
+    assert doublings(2, 8, threes=False) == (2, 4, 8)
+
+
+def test_what_a_preset_sets_is_what_the_result_says():
+    for name, preset in constants()["presets"].items():
+        values = result_of({"model": name})["values"]
+        assert {field: values[field] for field in preset["sizes"]} == preset["sizes"], name
+
+
+def test_summary_holds_verdict_stages_and_command():
+    text = MemoryCalculator(STAGES).summary()
+    result = result_of(STAGES)
+    assert f"{result['peak'] / 1e9:.1f} GB of 80.0 GB on each GPU: does not fit" in text
+    assert text.count("<tr>") == 1 + 8
+    assert f"<td>{result['stages'][7]['total'] / 1e9:.1f} GB</td>" in text
+    assert "playbook memory --model llama3-70b" in text
+
+
+def test_summary_of_a_comparison_and_of_a_refusal():
+    text = MemoryCalculator(SMALL, {**SMALL, "tp": 3, "gpus": 9}).summary()
+    assert "<p>A: 5" in text
+    assert "<p>B: tp must divide heads = 32" in text
+
+
+def test_three_configurations_are_refused():
+    with pytest.raises(ConfigError, match="compares two configurations, got 3"):
+        MemoryCalculator({}, {}, {})
+
+
+# --- in the browser: the module over real Python
+
+# The page runtime's model, with the test's own Python in place of the one in the page.
+BRIDGE = """<style>
+html[data-theme=dark] { color-scheme: dark; --pst-color-background: #14181e; --pst-color-link: #84b4fa }
+html { --pst-color-background: #fff; --pst-color-link: #1b5fc4 }</style>
+<link rel="stylesheet" href="pb/widgets.css"><link rel="stylesheet" href="pb/memory_calculator.css">
+<div id="stage"></div><script type="application/json" id="state">%s</script><script type="module">
+const { Model } = await import("./pb/host.mjs"), module = (await import("./pb/memory_calculator.mjs")).default;
+class Bridged extends Model {
+  async save_changes() {
+    const asked = this.get("inputs"), text = await window.compute(JSON.stringify(asked));
+    if (this.get("inputs") === asked) this.set("outputs", JSON.parse(text));
+  }
+}
+const state = JSON.parse(document.querySelector("#state").textContent);
+window.model = new Bridged({ ...state, status: "idle", link: "http://127.0.0.1/#memory-calculator?" });
+window.close = module.render({ model: window.model, el: document.querySelector("#stage") });
+document.body.dataset.ready = "yes";
+</script>"""
+
+
+class Page:
+    """The calculator as a reader meets it."""
+
+    def __init__(self, page):
+        self.page = page
+        page.wait_for_selector("body[data-ready]")
+
+    def config(self, side: int = 0) -> dict:
+        return self.page.evaluate("(side) => window.model.get('inputs').configs[side]", side)
+
+    def configs(self) -> list[dict]:
+        return self.page.evaluate("window.model.get('inputs').configs")
+
+    def settle(self):
+        """Until the outputs are those of the inputs."""
+        self.page.wait_for_timeout(300)  # typing has to pause, and Python to answer
+
+    def row(self, field: str):
+        return self.page.locator(f'[data-field="{field}"]')
+
+    def type(self, field: str, text: str):
+        self.row(field).locator("input[type=text]").fill(text)
+        self.row(field).locator("input[type=text]").press("Enter")
+        self.settle()
+
+    def verdict(self) -> str:
+        return " ".join(self.page.locator(".pb-mc-verdict .pb-mc-line").first.inner_text().split())
+
+    def open_groups(self):
+        self.page.evaluate("document.querySelectorAll('.pb-mc-group').forEach((el) => (el.open = true))")
+
+    def button(self, name: str):
+        return self.page.get_by_role("button", name=name, exact=True)
+
+
+@pytest.fixture
+def calculator(open_page):
+    def show(*configs: dict, **options) -> Page:
+        state = MemoryCalculator(*configs).spec()["state"]
+        text = json.dumps(state).replace("<", "\\u003c")
+        bridge = {"compute": lambda asked: json.dumps(compute(json.loads(asked)))}
+        return Page(open_page(BRIDGE % text, expose=bridge, **options))
+
+    return show
+
+
+def other(field: str, now):
+    """A choice that is not the one that is set."""
+    return next(value for value, _ in CONTROLS[field]["choices"] if value != now)
+
+
+def bases(view: Page) -> dict:
+    return view.page.evaluate("window.model.get('outputs').results[0].values")
+
+
+@pytest.mark.browser
+def test_every_number_moves_by_mouse_keyboard_and_typing(calculator):
+    view = calculator({"model": "mixtral-8x7b"})
+    view.open_groups()
+    defaults = bases(view)
+    for field, control in CONTROLS.items():
+        if control["kind"] != "number":
+            continue
+        row = view.row(field)
+        slider, stops = row.locator("input[type=range]"), control["stops"]
+        slider.scroll_into_view_if_needed()
+        box = slider.bounding_box()
+        view.page.mouse.click(box["x"] + box["width"] - 8, box["y"] + box["height"] / 2)
+        assert view.config()[field] == stops[-1] != defaults[field], field
+        slider.press("ArrowLeft")
+        assert view.config().get(field, defaults[field]) == stops[-2], field
+        row.locator("input[type=text]").press("ArrowUp")
+        assert view.config()[field] == pytest.approx(stops[-2] + (0.01 if field == "dropout" else 1)), field
+        view.type(field, "0.07" if field == "dropout" else "7")
+        assert view.config()[field] == (0.07 if field == "dropout" else 7), field
+        row.get_by_role("button", name=f"Reset {control['label']}").click()
+        assert field not in view.config()
+        view.settle()
+        assert row.locator("input[type=text]").input_value() == str(bases(view)[field])
+
+
+@pytest.mark.browser
+def test_every_choice_and_switch_moves_by_mouse_and_keyboard(calculator):
+    view = calculator({"model": "mixtral-8x7b", "tp": 2, "pp": 2})
+    view.open_groups()
+    for field, control in CONTROLS.items():
+        row, now = view.row(field), {**bases(view), **view.config()}.get(field)
+        if control["kind"] == "switch":
+            row.locator("label").click()
+            assert view.config()[field] is (not now), field
+            row.locator("input").press("Space")
+            assert field not in view.config(), field
+        elif control["kind"] == "choice":
+            wanted = other(field, now)
+            row.get_by_text(dict(control["choices"])[wanted], exact=True).click()
+            assert view.config()[field] == wanted, field
+            row.locator("input:checked").press("ArrowRight")
+            assert view.config().get(field, now) != wanted, field
+            row.locator("input:checked").press("ArrowLeft")
+            assert view.config()[field] == wanted, field
+        elif control["kind"] == "select":
+            before = view.config()
+            row.locator("select").focus()
+            view.page.keyboard.press("ArrowDown")
+            assert view.config()[field] != before.get(field, now), field
+            view.page.keyboard.press("ArrowUp")
+            assert view.config().get(field, now) == now, field
+
+
+@pytest.mark.browser
+def test_a_slider_being_moved_keeps_the_focus_and_the_picture_follows(calculator):
+    view = calculator(SMALL)
+    slider = view.row("seq").locator("input[type=range]")
+    slider.focus()
+    for _ in range(4):
+        view.page.keyboard.press("ArrowRight")
+        view.settle()
+        assert slider.evaluate("(el) => el === document.activeElement")
+    wanted = result_of(view.config())
+    assert view.config()["seq"] > 8192
+    assert view.verdict().startswith(f"{wanted['peak'] / 1e9:.3g} GB of 80 GB")
+    assert slider.get_attribute("aria-valuetext") == f"{view.config()['seq']} tokens"
+
+
+REFUSED = [("tp", "3"), ("tp", "abc"), ("layers", "0"), ("seq", "-5"), ("dropout", "1.5")]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("field", "text"), REFUSED)
+def test_a_refused_value_shows_its_sentence_beside_its_control_and_keeps_the_picture(calculator, field, text):
+    view = calculator({"model": "llama3-8b", "dp": 2, "zero": 1})
+    view.open_groups()
+    before, width = view.verdict(), view.page.locator(".pb-mc-segment").first.bounding_box()["width"]
+    view.type(field, text)
+    refusal = result_of(view.config())["error"]
+    assert refusal["field"] == field
+    said = view.row(field).get_by_role("alert")
+    assert said.inner_text() == refusal["message"]
+    box = view.row(field).locator("input[type=text]")
+    assert box.input_value() == text
+    assert box.get_attribute("aria-invalid") == "true"
+    assert said.get_attribute("id") in box.get_attribute("aria-describedby").split()
+    assert view.verdict() == f"{before} last valid"
+    assert view.page.locator(".pb-mc-segment").first.bounding_box()["width"] == width
+    view.row(field).get_by_role("button", name="Reset").click()
+    view.settle()
+    assert view.page.get_by_role("alert").count() == 0
+    assert view.verdict() == before
+
+
+@pytest.mark.browser
+def test_a_refusal_in_a_folded_group_opens_it(calculator):
+    view = calculator(SMALL)
+    folded = view.page.locator("details.pb-mc-group").filter(has=view.row("heads"))
+    assert folded.get_attribute("open") is None
+    view.page.evaluate("window.model.set('inputs', { configs: [{ heads: 7 }] }); window.model.save_changes()")
+    view.settle()
+    assert folded.get_attribute("open") is not None
+    assert "heads" in folded.get_by_role("alert").inner_text()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("config", [SMALL, STAGES, SPARSE], ids=["one", "stages", "experts"])
+def test_bars_are_as_long_as_what_they_hold(calculator, config):
+    view, result = calculator(config), result_of(config)
+    track = view.page.locator(".pb-mc-track").first.bounding_box()["width"]
+    scale = max(result["peak"], result["capacity"]) * 1.03
+    for bar, stage in zip(view.page.locator(".pb-mc-bar").all(), result["stages"], strict=True):
+        for tenant, size in stage["at_peak"].items():
+            segment = bar.locator(f"[data-tenant={tenant}]")
+            wide = segment.bounding_box()["width"] if size else 0
+            assert wide == pytest.approx(size / scale * track, abs=0.1)
+    line, start = (
+        view.page.locator(s).first.bounding_box()["x"] for s in (".pb-mc-capacity", ".pb-mc-track")
+    )
+    assert line - start == pytest.approx(result["capacity"] / scale * track, abs=1)
+
+
+BREAKDOWNS = [
+    SMALL, STAGES, SPARSE, TOO_LARGE, {"model": "tiny-gpt2"}, {"model": "gpt2-xl", "attention": "reference"},
+    {**SMALL, "zero": 3, "recompute": "full"}, {**SMALL, "zero": 2, "offload": True, "precision": "fp8-lm-o3"},
+    {"model": "deepseek-v3", "tp": 8, "pp": 4, "ep": 8, "dp": 8, "schedule": "dualpipe", "grad_acc": 32},
+]  # fmt: skip
+
+
+#: What formulas of counts and of buffers say in words.
+WORDS_IN_FORMULAS = {"bytes", "parameters", "of", "bucket", "block", "per", "weight"}
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("config", BREAKDOWNS, ids=lambda c: " ".join(map(str, c.values())))
+def test_breakdowns_add_up_to_their_bars_and_explain_every_symbol(calculator, config):
+    view, result = calculator(config), result_of(config)
+    stage = result["stages"][-1]
+    for tenant, held in stage["at_peak"].items():
+        if not held:
+            continue
+        view.page.locator(".pb-mc-bar").last.locator(f"[data-tenant={tenant}]").focus()
+        view.page.keyboard.press("Enter")
+        rows = view.page.locator(".pb-mc-term")
+        parts = [float(size) for size in rows.evaluate_all("(all) => all.map((row) => row.dataset.bytes)")]
+        assert sum(parts) == pytest.approx(held, abs=1), tenant
+        toggle = view.page.locator('.pb-mc-tenant[aria-expanded="true"]')
+        assert toggle.count() == 1
+        used = set(re.findall("[A-Za-z]+", " ".join(view.page.locator(".pb-mc-formula").all_inner_texts())))
+        shown = dict(
+            row.split("\t")[:2] for row in view.page.locator(".pb-mc-symbols").inner_text().splitlines()
+        )
+        assert set(shown) == used & set(result["symbols"])
+        assert {s: int(re.sub(r"\D", "", v)) for s, v in shown.items()} == {
+            s: result["symbols"][s] for s in shown
+        }
+        assert used <= {*result["symbols"], *WORDS_IN_FORMULAS}
+
+
+@pytest.mark.browser
+def test_arrow_keys_go_along_bars_and_a_click_opens_a_stage(calculator):
+    view = calculator(STAGES)
+    assert view.page.locator('.pb-mc-stages [tabindex="0"]').count() == 1
+    view.page.locator(".pb-mc-stage").first.focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown", "ArrowDown"):
+        view.page.keyboard.press(key)
+    focused = view.page.evaluate("document.activeElement.getAttribute('aria-label')")
+    gradients = result_of(STAGES)["stages"][2]["at_peak"]["gradients"]
+    assert focused.startswith(f"stage 2, gradients: {gradients / 1e9:.3g} GB")
+    view.page.keyboard.press("Enter")
+    assert "On each GPU of stage 2" in view.page.locator(".pb-mc-breakdown").inner_text()
+    view.page.locator(".pb-mc-stage").nth(5).click()
+    assert "On each GPU of stage 5" in view.page.locator(".pb-mc-breakdown").inner_text()
+    view.button("Show the fullest stage").click()
+    assert f"stage {result_of(STAGES)['fullest']}" in view.page.locator(".pb-mc-breakdown h3").inner_text()
+
+
+@pytest.mark.browser
+def test_two_configurations_side_by_side(calculator):
+    view = calculator(SMALL)
+    view.button("Compare").click()
+    assert view.configs() == [SMALL, SMALL]
+    view.row("recompute").get_by_text("full", exact=True).click()
+    view.settle()
+    full = {**SMALL, "recompute": "full"}
+    assert view.configs() == [SMALL, full]
+    a, b = result_of(SMALL)["peak"], result_of(full)["peak"]
+    lines = view.page.locator(".pb-mc-line").all_inner_texts()
+    assert [f"{peak / 1e9:.3g} GB" in line for peak, line in zip((a, b), lines, strict=True)] == [True, True]
+    assert (
+        f"B needs {(a - b) / 1e9:.3g} GB less than A" in view.page.locator(".pb-mc-difference").inner_text()
+    )
+    boxes = [chart.bounding_box() for chart in view.page.locator(".pb-mc-chart").all()]
+    assert boxes[0]["y"] == boxes[1]["y"]
+    together = view.page.locator(".pb-mc-table tfoot").inner_text().split()
+    assert float(together[-1].replace("−", "-")) == pytest.approx((b - a) / 1e9, abs=0.006)
+    view.button("Swap").click()
+    view.settle()
+    assert view.configs() == [full, SMALL]
+    assert view.verdict().startswith(f"A {b / 1e9:.3g} GB")
+    view.button("Set configuration A").click()
+    assert (
+        view.row("recompute").locator("input:checked").evaluate("(el) => el.nextSibling.innerText") == "full"
+    )
+    view.button("Remove B").click()
+    assert view.configs() == [full]
+    assert view.page.locator(".pb-mc-chart").count() == 1
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("gpus", [None, 8])
+def test_applying_advice_makes_it_fit(calculator, gpus):
+    config = {"model": "llama3-8b", "gpus": 8} if gpus else TOO_LARGE
+    view = calculator(config)
+    assert "does not fit, by" in view.verdict()
+    view.page.wait_for_selector(".pb-mc-advice li")
+    advice = result_of(config, advice=True)["advice"]
+    cards = view.page.locator(".pb-mc-advice li")
+    assert cards.count() == len(advice) > 1
+    assert f"{advice[0]['peak'] / 1e9:.3g} GB" in cards.first.inner_text()
+    cards.first.get_by_role("button").click()
+    view.settle()
+    assert view.page.evaluate("window.model.get('inputs').advice") is False
+    now = result_of(view.config())
+    assert now["peak"] == advice[0]["peak"]
+    assert view.config().get("gpus") == gpus
+    assert f"{now['peak'] / 1e9:.3g} GB of 80 GB ✓ fits" in view.verdict().replace("fits,", "✓ fits,")
+    assert cards.first.is_hidden()
+
+
+@pytest.mark.browser
+def test_advice_is_asked_for_only_at_rest_and_only_when_needed(calculator):
+    view = calculator(SMALL)
+    asked = "window.model.get('inputs').advice"
+    view.settle()
+    assert view.page.evaluate(asked) is False
+    slider = view.row("micro_batch").locator("input[type=range]")
+    for _ in range(6):
+        slider.press("ArrowRight")
+        assert view.page.evaluate(asked) is False
+    view.page.wait_for_function(asked)
+
+
+@pytest.mark.browser
+def test_presets_clear_sizes_and_gpus_and_dp_take_turns(calculator):
+    view = calculator({"model": "llama3-8b", "layers": 30, "hidden": 2048, "tp": 2, "gpus": 8})
+    assert view.row("dp").locator("input[type=text]").input_value() == "4"
+    view.row("model").locator("select").select_option("gpt2")
+    assert view.config() == {"model": "gpt2", "tp": 2, "gpus": 8}
+    view.type("dp", "2")
+    assert view.config() == {"model": "gpt2", "tp": 2, "dp": 2}
+    assert view.row("gpus").locator("input[type=text]").input_value() == "4"
+    view.type("gpus", "16")
+    assert view.config() == {"model": "gpt2", "tp": 2, "gpus": 16}
+    assert view.row("dp").locator("input[type=text]").input_value() == "8"
+
+
+@pytest.mark.browser
+def test_reset_leaves_the_model_and_the_gpu(calculator):
+    view = calculator({**SMALL, "layers": 30, "accelerator": "h200", "recompute": "full"})
+    view.button("Reset").click()
+    assert view.config() == {"model": "llama3-8b", "accelerator": "h200"}
+
+
+@pytest.mark.browser
+def test_a_size_set_back_to_the_presets_leaves_the_link(calculator):
+    view = calculator({"model": "llama3-8b"})
+    view.open_groups()
+    view.type("layers", "30")
+    assert view.config() == {"model": "llama3-8b", "layers": 30}
+    assert view.row("layers").get_by_role("button", name="Reset").is_visible()
+    view.type("layers", "32")
+    assert view.config() == {"model": "llama3-8b"}
+    assert view.row("layers").get_by_role("button", name="Reset").is_hidden()
+
+
+@pytest.mark.browser
+def test_the_curve_reads_out_every_length(calculator):
+    view, curve = calculator(SMALL), result_of(SMALL)["curve"]
+    plot, said = view.page.locator(".pb-mc-plot"), view.page.locator(".pb-mc-curve .pb-mc-note")
+    length = int(re.sub(r"\D", "", re.search(r"about (.*) tokens", said.inner_text())[1]))
+    assert result_of({**SMALL, "seq": 2 * (length // 2)})["spare"] == pytest.approx(0, abs=2.5e9)
+    plot.focus()
+    view.page.keyboard.press("Home")
+    for seq, peak in zip(curve["seq"], curve["peak"], strict=True):
+        words = f"{seq // 1024}k" if seq >= 1024 else str(seq)
+        assert said.inner_text().startswith(f"{words} tokens: {peak / 1e9:.3g} GB"), seq
+        assert plot.get_attribute("aria-valuetext") in said.inner_text()
+        view.page.keyboard.press("ArrowRight")
+    box = plot.bounding_box()
+    view.page.mouse.move(box["x"] + box["width"] - 12, box["y"] + 60)
+    assert said.inner_text().startswith("128k tokens")
+
+
+@pytest.mark.browser
+def test_gib_are_powers_of_two(calculator):
+    view, peak = calculator(SMALL), result_of(SMALL)["peak"]
+    view.button("GiB").click()
+    assert view.verdict().startswith(f"{peak / 2**30:.3g} GiB of 74.5 GiB")
+    assert view.page.locator(".pb-mc-table tfoot").inner_text().split()[1] == f"{peak / 2**30:.2f}"
+
+
+def in_module(page, expression: str, argument):
+    return page.evaluate(
+        f"async (x) => {{ const m = await import('./pb/memory_calculator.mjs'); return {expression} }}",
+        argument,
+    )
+
+
+@pytest.mark.browser
+def test_links_hold_the_state_and_ignore_what_they_do_not_know(open_page):
+    page = open_page("")
+    readable = {"configs": [{"model": "llama3-70b", "tp": 8, "zero": 1}], "advice": False}
+    assert in_module(page, "m.encode(x)", readable) == "model=llama3-70b&tp=8&zero=1"
+    rng, values = random.Random(0), [0, 1, 8, 0.1, True, False, "abc", "1f1b", "a;b&c=d %", "", "é"]
+    for _ in range(100):
+        keys = rng.sample(sorted(CONTROLS), rng.randrange(1, 9))
+        configs = [{key: rng.choice(values) for key in keys} for _ in range(rng.randrange(1, 3))]
+        inputs = {"configs": configs, "advice": False}
+        assert in_module(page, "m.decode(m.encode(x))", inputs) == inputs
+    said = in_module(page, "m.decode(x)", "tp=8&nonsense=1&__proto__=2&seq=8k&zero;model=gpt2;model=third")
+    assert said == {"configs": [{"tp": 8, "seq": "8k"}, {"model": "gpt2"}], "advice": False}
+    every = dict.fromkeys(CONTROLS, 1)
+    assert in_module(page, "m.decode(m.encode(x))", {"configs": [every]})["configs"] == [every]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("size", "text"), [(63412345856, "63.4 GB"), (999_999, "1 MB"), (0, "0 B"), (-117e6, "−117 MB")]
+)
+def test_bytes_in_words(open_page, size, text):
+    assert in_module(open_page(""), "m.bytes(x)", size) == text
+
+
+def saved(view: Page, name: str) -> str:
+    with view.page.expect_download() as download:
+        view.button(name).click()
+    return download.value.path().read_text(encoding="utf-8")
+
+
+@pytest.mark.browser
+def test_saved_json_is_what_python_computes(calculator):
+    view = calculator(SMALL)
+    document = json.loads(saved(view, "Save JSON"))
+    assert document["inputs"]["configs"] == [SMALL]
+    assert document["outputs"] == json.loads(json.dumps(compute(document["inputs"])))
+
+
+@pytest.mark.browser
+def test_saved_picture_stands_alone(calculator):
+    view, result = calculator(STAGES), result_of(STAGES)
+    text = saved(view, "Save picture")
+    tree = ET.fromstring(text)
+    assert re.findall(r"""(?:href|url)\b|https?://(?!www\.w3\.org)""", text) == []
+    words = " ".join(t.text for t in tree.iter("{http://www.w3.org/2000/svg}text"))
+    assert f"{result['peak'] / 1e9:.3g} GB of 80 GB" in words
+    assert result["command"] in words
+    bars = [r for r in tree.iter("{http://www.w3.org/2000/svg}rect") if r.get("height") == "17"]
+    assert len(bars) == sum(bool(size) for stage in result["stages"] for size in stage["at_peak"].values())
+
+
+@pytest.mark.browser
+def test_the_command_is_shown_and_copied(calculator):
+    view = calculator(SMALL, permissions=["clipboard-read", "clipboard-write"])
+    command = result_of(SMALL)["command"]
+    assert view.page.locator(".pb-mc-command code").text_content() == command
+    view.button("Copy command").click()
+    assert view.page.evaluate("navigator.clipboard.readText()") == command
+    view.button("Copy link").click()
+    assert view.page.evaluate("navigator.clipboard.readText()") == "http://127.0.0.1/#memory-calculator?"
+
+
+@pytest.mark.browser
+def test_the_page_says_what_python_does(calculator):
+    view = calculator(SMALL)
+    status = view.page.locator(".pb-mc-status")
+    failed = ("failed: no memory", "Python could not be started: no memory")
+    for value, text in [("starting", "starting Python …"), ("idle", ""), failed]:
+        view.page.evaluate("(value) => window.model.set('status', value)", value)
+        assert status.inner_text() == text
+
+
+@pytest.mark.browser
+def test_an_answer_is_drawn_within_a_frame(calculator):
+    view = calculator(STAGES)
+    answers = [result_of({**STAGES, "seq": 2**k}) for k in range(9, 14)]
+    spent = view.page.evaluate(
+        """(answers) => Array.from({ length: 40 }, (_, i) => {
+          const start = performance.now();
+          window.model.set("outputs", { results: [answers[i % answers.length]] });
+          document.body.getBoundingClientRect(); // layout counts
+          return performance.now() - start;
+        }).sort((a, b) => a - b)""",
+        answers,
+    )
+    assert spent[20] <= 16, f"the median answer takes {spent[20]:.1f} ms"
+
+
+@pytest.mark.browser
+def test_a_closed_calculator_hears_nothing(calculator):
+    view = calculator(SMALL)
+    before = view.verdict()
+    view.page.evaluate("window.close()")
+    view.page.evaluate("(r) => window.model.set('outputs', { results: [r] })", result_of(STAGES))
+    assert view.verdict() == before
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1280, 760, 390])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_fits_every_width_and_passes_axe(calculator, width, theme):
+    """As it opens, with all of it open, with a refusal, and with two configurations."""
+    view = calculator(TOO_LARGE, width=width, theme=theme)
+    view.page.wait_for_selector(".pb-mc-advice li")
+    view.page.add_script_tag(path=str(AXE))
+    assert problems(view) == []
+    view.open_groups()
+    for tenant in view.page.locator(".pb-mc-tenant").all():
+        tenant.click()
+    assert problems(view) == []
+    view.type("tp", "a long word that divides no heads whatsoever")
+    assert view.row("tp").get_by_role("alert").is_visible()
+    assert problems(view) == []
+    view.row("tp").get_by_role("button", name="Reset").click()
+    view.button("Compare").click()
+    view.type("pp", "4")
+    assert problems(view) == []
+
+
+def problems(view: Page) -> list:
+    wide = view.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    found = view.page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+    serious = [v for v in found if v["impact"] in ("serious", "critical")]
+    return [f"{wide} px too wide"] * (wide > 0) + [(v["id"], v["nodes"][0]["html"][:200]) for v in serious]
+
+
+@pytest.mark.browser
+def test_on_a_phone_the_verdict_stays_and_groups_tell_their_values(calculator):
+    view = calculator(SMALL, width=390)
+    groups = view.page.locator("details.pb-mc-group")
+    assert groups.evaluate_all("(all) => all.filter((el) => el.open).length") == 0
+    assert "DP 4, TP 2, SP, ZeRO-1" in groups.first.inner_text()
+    view.page.locator(".pb-mc-actions").scroll_into_view_if_needed()
+    assert view.page.locator(".pb-mc-peak").bounding_box()["y"] >= 0
+    assert view.page.evaluate("scrollY") > 400
+
+
+@pytest.mark.browser
+def test_prints_the_verdict_bars_and_values(calculator):
+    view = calculator(SMALL)
+    view.page.emulate_media(media="print")
+    for shown in (".pb-mc-verdict", ".pb-mc-bars", ".pb-mc-table", ".pb-mc-command code"):
+        assert view.page.locator(shown).first.is_visible(), shown
+    for hidden in (".pb-mc-controls", ".pb-mc-tools"):
+        assert view.page.locator(hidden).first.is_hidden(), hidden
+
+
+@pytest.mark.browser
+def test_in_the_static_page_python_answers_and_the_address_keeps_the_state(open_page):
+    page = static_page(open_page, MemoryCalculator(SMALL), hash="#memory-calculator?model=llama3-8b&tp=4")
+    page.wait_for_function("document.querySelector('[data-field=tp] input[type=text]').value === '4'")
+    wanted = result_of({"model": "llama3-8b", "tp": 4})
+    page.wait_for_function(
+        f"document.querySelector('.pb-mc-peak').innerText === '{wanted['peak'] / 1e9:.3g} GB'"
+    )
+    page.locator("[data-field=zero]").get_by_text("2", exact=True).click()
+    page.wait_for_function("location.hash.includes('zero=2')")
