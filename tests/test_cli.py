@@ -25,7 +25,7 @@ SMALL = json.dumps(
         "norm": "rmsnorm",
     }
 )
-COMMAND = [sys.executable, "-m", "playbook.cli"]
+COMMAND = [sys.executable, "-m", "playbook"]
 
 
 def train(*flags, cwd, **options):
@@ -258,7 +258,7 @@ def test_a_model_that_does_not_fit_is_refused_while_it_is_built(capsys, monkeypa
 
 
 def test_a_closed_pipe_is_no_error(tmp_path):
-    command = f"{sys.executable} -m playbook.cli doctor | true"
+    command = f"{sys.executable} -m playbook doctor | true"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=60
     )

@@ -1,7 +1,30 @@
 """The module runs as the script does."""
 
+import os
+import signal
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+# Python imports this before the command. As soon as MODULE begins to be imported it sends Ctrl-C's signal, from a place
+# where exceptions get lost.
+CTRL_C = """
+import os, signal, sys
+class Last:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(10):
+            pass
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["MODULE"]:
+            Last()
+sys.meta_path.insert(0, Finder())
+"""
 
 
 def test_module_is_the_command_line():
@@ -13,3 +36,23 @@ def test_module_is_the_command_line():
     assert wrong.returncode == 2
     assert "dp" in wrong.stderr
     assert "Traceback" not in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    "module", ["argparse", "playbook.cli", "playbook.planning.memory", "playbook.data", "torch"]
+)
+@pytest.mark.parametrize("front_door", ["module", "script"])
+def test_ctrl_c_is_one_word_however_early_it_comes(module, front_door, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(CTRL_C)
+    name, function = PROJECT["scripts"]["playbook"].split(":")
+    script = f"import sys; from {name} import {function}; sys.exit({function}())"
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, *(["-m", "playbook"] if front_door == "module" else ["-c", script]),
+         "train", "--steps", "1", "--device", "cpu"],
+        capture_output=True, text=True, timeout=120, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path, "MODULE": module},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job inherits it ignored
+    )  # fmt: skip
+    assert done.returncode == 130, done.stderr
+    assert done.stderr == "interrupted\n"

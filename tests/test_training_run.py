@@ -10,7 +10,7 @@ import pytest
 
 @pytest.mark.slow
 def test_the_tiny_model_learns_pythons_documentation(tmp_path):
-    command = [sys.executable, "-m", "playbook.cli", "train", "--model", "tiny", "--steps", "200"]
+    command = [sys.executable, "-m", "playbook", "train", "--model", "tiny", "--steps", "200"]
     sizes = ["--global-batch", "16", "--seq", "256", "--device", "cpu", "--json", "--quiet"]
     environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}  # all the cores
     done = subprocess.run(

@@ -1,9 +1,27 @@
 """The library behind the book: one model, one layout, one schedule, one memory model, one trainer.
 
-Importing ``playbook`` stays cheap: no torch until a module that computes is imported.
+Importing ``playbook`` stays cheap: no torch until a module that computes is imported, and nothing at all before the
+command line can answer Ctrl-C.
 """
 
-from playbook.source import show
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from playbook.source import show
 
 __all__ = ["show"]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """``show``, imported when it is first asked for."""
+    if name != "show":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from playbook.source import show
+
+    globals()[name] = show
+    return show
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

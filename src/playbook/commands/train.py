@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from playbook._interrupt import raise_again
 from playbook._json import to_json
 from playbook.commands.output import say
 
@@ -88,6 +89,7 @@ def _run(trainer: Any, logs: list[Any], progress: bool) -> tuple[list[Any], bool
             f"{trainer.device}: make one of them smaller, or recompute activations (--recompute full)"
         )
 
+    raise_again()
     with _memory_errors(cure):
         try:
             return trainer.run(ManyLogs([*logs, _LossWatch()]), progress), False
