@@ -34,7 +34,7 @@ def test_static_html_carries_the_whole_state():
     viewer = TraceViewer(TRACE, title="A < B")
     spec = spec_of(viewer.static_html())
     assert spec["esm"] == "trace_viewer.mjs"
-    assert spec["state"] == {"inputs": viewer.inputs, "outputs": viewer.outputs}
+    assert spec["state"] == {"inputs": viewer.inputs, "outputs": viewer.outputs, "constants": {}}
     assert spec["state"]["outputs"]["names"] == ['</script><b>&"']
 
 
