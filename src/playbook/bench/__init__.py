@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import json
 import platform
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
+
+#: Where recorded runs are kept: in the project's own checkout.
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 
 
 def provenance(device: str) -> dict[str, Any]:
@@ -23,3 +28,10 @@ def provenance(device: str) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "gpu": accelerator,
     }
+
+
+def records(kind: str, folder: Path = RESULTS) -> list[dict[str, Any]]:
+    """Recorded results of one benchmark ("train", "memory", …), the oldest first; empty where none has been recorded."""
+    files = folder.glob(f"*-{kind}.json")
+    found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    return sorted(found, key=lambda record: record["provenance"]["date"])
