@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -233,8 +232,8 @@ def test_what_cannot_be_started_is_refused(ranks):
         ranks("/nowhere.py")
     with pytest.raises(launch.LaunchError, match="no keyword arguments"):
         ranks("print(1)", colour="blue")
-    with pytest.raises(launch.LaunchError, match="cannot be sent to the ranks"):
-        ranks(lambda file: None, open(Path(__file__)))
+    with open(__file__) as file, pytest.raises(launch.LaunchError, match="cannot be sent to the ranks"):
+        ranks(lambda file: None, file)
 
 
 def test_ranks_see_edits_of_the_library(ranks):

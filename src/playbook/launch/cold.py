@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from playbook.errors import LaunchError
 from playbook.launch.job import Job
-from playbook.launch.processes import die_with_parent, kill_group
+from playbook.launch.processes import die_with_parent, kill_group, living_in
 from playbook.launch.warm import python_path
 
 
@@ -27,6 +26,10 @@ class ColdRanks:
         self.job = job
         self.exits: dict[int, int] = {}
         self._agents: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
+        """Start an agent for each node."""
+        job = self.job
         for node in range(job.nnodes):
             with open(self._log(node), "wb") as log:
                 self._agents.append(
@@ -56,14 +59,13 @@ class ColdRanks:
         for agent in self._agents:
             kill_group(agent.pid)
             agent.wait()
-        # An agent gives each rank a session of its own. Ranks that have not yet written down who they are die with it.
-        for pid in self.job.pids().values():
-            if pid and _is_ours(pid, self.job.folder):
-                kill_group(pid)
+        # An agent gives each rank a session of its own. Ranks that have not yet written down who they are die with the
+        # agent; a number that is written down stays taken as long as anything of its group runs.
+        groups = set(self.job.pids().values())
+        for group in groups:
+            kill_group(group)
         limit = time.monotonic() + 10
-        while time.monotonic() < limit and any(
-            _is_ours(pid, self.job.folder) for pid in self.job.pids().values()
-        ):
+        while living_in(groups) and time.monotonic() < limit:
             time.sleep(0.01)
 
     def _arguments(self) -> list[str]:
@@ -86,23 +88,19 @@ class ColdRanks:
         return self.job.folder / f"torchrun-{node}.log"
 
     def _read_reports(self) -> None:
-        """How the first rank to fail ended, from torchrun's report; no report and no rank is a torchrun that failed."""
+        """How the ranks that failed first ended, from torchrun's report; without report and rank, torchrun failed."""
         if all(agent.returncode == 0 for agent in self._agents):
             self.exits = dict.fromkeys(range(self.job.ranks), 0)
             return
         logs = "".join(self._log(node).read_text(errors="replace") for node in range(self.job.nnodes))
-        cause = re.search(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", logs, flags=re.DOTALL)
-        if cause:
-            self.exits[int(cause[1])] = int(cause[2])
-        elif not self.job.errors():
+        found = re.findall(r"rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", logs, flags=re.DOTALL)
+        # Its last entry is what it takes for the cause, among all that had ended when it looked. Those that it has then
+        # ended itself got SIGTERM.
+        for rank, status in reversed(found):
+            if not self.exits or int(status) != -signal.SIGTERM:
+                self.exits.setdefault(int(rank), int(status))
+        if not found and not self.job.errors():
             raise LaunchError(f"torchrun could not start the ranks; it said:\n{logs.strip()}")
-
-
-def _is_ours(pid: int, folder: Path) -> bool:
-    """Whether the process still is a rank of this job."""
-    with contextlib.suppress(OSError):
-        return bool(pid) and str(folder).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
-    return False
 
 
 def _agent() -> None:

@@ -104,7 +104,7 @@ class Job:
         while frames is not None and frames.tb_frame.f_code.co_filename == skip:
             frames = frames.tb_next
         text = "".join(traceback.format_exception(type(error), error, frames))
-        summary = traceback.format_exception_only(type(error), error)[-1].strip()
+        summary = ": ".join(filter(None, [type(error).__qualname__, str(error).partition("\n")[0]]))
         part = self.path(rank, "part")
         part.write_text(json.dumps({"summary": summary, "traceback": text, "time": time.monotonic()}))
         part.rename(self.path(rank, "error"))

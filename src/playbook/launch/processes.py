@@ -8,8 +8,10 @@ import os
 import signal
 import socket
 import sys
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with_parent(parent: int | None = None) -> None:
@@ -22,6 +24,29 @@ def die_with_parent(parent: int | None = None) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if parent is not None and os.getppid() != parent:  # it died before the kernel was asked
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """From now on a process whose parent dies, below this process, becomes its child. Linux only."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_children() -> None:
+    """Kill all children, and the orphans adopted in their place, until none is left. For single-threaded processes."""
+    while pids := Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+        for pid in map(int, pids):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def living_in(groups: set[int]) -> bool:
+    """Whether a process of these process groups still runs. Zombies do not. Linux only."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(group) in groups and state != "Z":
+                return True
+    return False
 
 
 def kill_group(leader: int) -> None:

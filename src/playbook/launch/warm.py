@@ -100,6 +100,9 @@ class WarmRanks:
         self.exits: dict[int, int] = {}
         self._stopped = False
         self._server = start()
+
+    def start(self) -> None:
+        """Have the ranks forked."""
         self._send("run")
 
     @property

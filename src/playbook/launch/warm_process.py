@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from playbook.launch.job import Job
-from playbook.launch.processes import die_with_parent, kill_group
+from playbook.launch.processes import adopt_orphans, die_with_parent, end_children, kill_group
 
 # Not needed by ranks, and slow to import.
 _COLD_ROOMS = {"figures", "commands", "cli", "bench", "doctor", "__main__"}
@@ -101,6 +101,8 @@ class WarmProcess:
         kill_group(pid)  # before the rank is waited for: until then nobody else can have its number
         _, status = os.waitpid(pid, 0)
         os.close(pidfd)
+        if not self._ranks:
+            end_children()  # of ranks, some of which may have left their group
         self._report(folder=folder, rank=rank, status=os.waitstatus_to_exitcode(status))
 
     def _stop(self, folder: str) -> None:
@@ -171,6 +173,7 @@ def main() -> None:
     """``python -m playbook.launch.warm_process SOCKET``."""
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
+    adopt_orphans()
     _warm_up()
     WarmProcess(control).serve()
 

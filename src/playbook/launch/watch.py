@@ -1,4 +1,4 @@
-"""Watch ranks until they end: show what they print, notice the first failure, keep the time, and leave none behind."""
+"""Start ranks and watch them to their end: show what they print, notice the first failure, keep the time, leave none."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class Processes(Protocol):
 
     @property
     def done(self) -> bool: ...
+    def start(self) -> None: ...
     def wait(self, seconds: float) -> None: ...
     def stop(self) -> None: ...
 
@@ -37,6 +38,7 @@ def watch(processes: Processes, stream: bool) -> Ranks:
     """
     job, printed = processes.job, _Stream(processes.job)
     try:
+        processes.start()
         failed, late = _until_failure(processes, printed if stream else None)
         evidence = _gather(processes, late) if failed or late else None
     finally:

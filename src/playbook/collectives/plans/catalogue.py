@@ -131,6 +131,8 @@ def plan(
         check_int(label, value, CollectiveError, least=least)
     if check_int("root", root, CollectiveError, least=0) >= ranks:
         raise CollectiveError(f"root must be a rank of the group, 0 to {ranks - 1}, got {root}")
+    if collective == "barrier":
+        elements, itemsize = 2, 1  # a byte to send and a byte to receive
     options: dict[str, Any] = {"root": root} if collective in ROOTED else {}
     if algorithm == "two_level":
         options["ranks_per_node"] = check_int("ranks_per_node", ranks_per_node or ranks, CollectiveError)

@@ -1,0 +1,172 @@
+"""CountBytes against bytes worked out by hand, for every call of torch.distributed and for what calls them unseen."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from playbook.collectives import CollectiveError
+from playbook.collectives.counting import KINDS, CountBytes, Event, Tally
+from playbook.collectives.plans import plan
+from playbook.launch import process_group as launched
+from playbook.planning.communication import ring_bytes_sent
+
+N = 3
+
+
+def every_call() -> tuple[dict, dict, list[Event], str]:
+    """Each call of torch.distributed once, on vectors of 6 fp32 numbers (24 bytes), chunks of 2 (8 bytes)."""
+    with launched() as world:
+        rank, group = world.rank, dist.group.WORLD
+        with CountBytes() as count:
+            x, chunk, whole = torch.ones(6), torch.ones(2), torch.empty(6)
+            dist.broadcast(x, 1)
+            dist.reduce(x, 1)
+            dist.all_reduce(x)
+            dist.all_reduce(x, async_op=True).wait()
+            dist.all_gather_into_tensor(whole, chunk)
+            dist.all_gather([torch.empty(2) for _ in range(N)], chunk)
+            dist.reduce_scatter_tensor(chunk, x)
+            dist.reduce_scatter(chunk, list(x.view(N, 2)))
+            dist.all_to_all_single(whole, x)
+            dist.all_to_all_single(torch.empty(N), torch.ones(N, 1), [1] * N, [1] * N)
+            dist.gather(chunk, [torch.empty(2) for _ in range(N)] if rank == 1 else None, dst=1)
+            dist.scatter(chunk, list(x.view(N, 2)) if rank == 1 else None, src=1)
+            dist.barrier()
+            if rank == 0:
+                dist.send(x, 1)
+                dist.isend(x, 1).wait()
+            elif rank == 1:
+                dist.recv(x, 0)
+                dist.irecv(x, 0).wait()
+            right, left = (rank + 1) % N, (rank - 1) % N
+            ops = [dist.P2POp(dist.isend, chunk, right), dist.P2POp(dist.irecv, torch.empty(2), left)]
+            for work in dist.batch_isend_irecv(ops):
+                work.wait()
+        dist.all_reduce(x)  # after the count: not counted
+        kinds = {kind: count["world"][kind] for kind in KINDS}
+        assert group is not None
+        return kinds, {"sent": count.sent, "payload": count.payload}, count.events, repr(count)
+
+
+def test_each_call_is_counted_as_both_conventions_say(ranks):
+    values = ranks(every_call, ranks=N).values
+    for rank, (kinds, totals, events, table) in enumerate(values):
+        root, last = rank == 1, rank == 0
+        expected = {
+            "broadcast": Tally(1, 24, 0 if last else 24),  # a chain from rank 1 ends at rank 0
+            "reduce": Tally(1, 24, 0 if root else 24),
+            "all_reduce": Tally(2, 48, 2 * 32),  # 2·(N − 1)/N·K each
+            "all_gather": Tally(2, 48, 2 * 16),  # (N − 1)/N·K each
+            "reduce_scatter": Tally(2, 48, 2 * 16),
+            "all_to_all": Tally(2, 24 + 12, 16 + 8),
+            "gather": Tally(1, 24, 0 if root else 8),
+            "scatter": Tally(1, 24, 16 if root else 0),
+            "barrier": Tally(1, 0, 0),
+            "send": Tally(1 + 2 * last, 8 + 48 * last, 8 + 48 * last),
+            "recv": Tally(1 + 2 * root, 8 + 48 * root, 0),
+        }
+        assert kinds == expected
+        assert totals["sent"] == {"world": sum(t.sent for t in expected.values())}
+        assert totals["payload"] == {"world": sum(t.payload for t in expected.values())}
+        assert [e.kind for e in events][:3] == ["broadcast", "reduce", "all_reduce"]
+        assert len(events) == sum(t.calls for t in expected.values())
+        assert "all_reduce" in table
+        assert "64" in table
+
+
+def by_axis() -> tuple[dict, dict, str]:
+    """Four ranks as 2 × 2: gradients over one axis, activations over the other; odd sizes."""
+    with launched() as world:
+        rows = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+        columns = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+        tp, dp = rows[world.rank // 2], columns[world.rank % 2]
+        labels = {"tp": tp, "dp": dp, "elsewhere": rows[1 - world.rank // 2]}
+        with CountBytes(groups=labels) as count:
+            dist.all_reduce(torch.ones(7), group=dp)  # 28 bytes: chunks of 4 and 3 numbers
+            dist.reduce_scatter_tensor(
+                torch.empty(3, dtype=torch.bfloat16), torch.ones(6, dtype=torch.bfloat16), group=tp
+            )
+            dist.barrier()
+        with count:  # goes on counting
+            dist.all_reduce(torch.ones(2), group=dp)
+        with pytest.raises(CollectiveError, match="unknown collective 'allreduce'"):
+            count["dp"]["allreduce"]
+        with pytest.raises(CollectiveError, match="unknown group 'pp'"):
+            count["pp"]
+        with pytest.raises(CollectiveError, match="'tp' and 'tensor' label the same group"):
+            CountBytes(groups={"tp": tp, "tensor": tp})
+        return (
+            count.sent,
+            {label: count[label].total.calls for label in count.groups},
+            str(count["tp"]["all_reduce"]),
+        )
+
+
+def test_bytes_of_each_axis_and_no_name_that_does_not_exist(ranks):
+    for sent, calls, absent in ranks(by_axis, ranks=4).values:
+        assert sent == {"dp": 28 + 8, "tp": 6, "elsewhere": 0, "world": 0}
+        assert calls == {"dp": 2, "tp": 1, "elsewhere": 0, "world": 1}
+        assert absent == str(Tally())
+
+
+def unseen_callers() -> dict[str, dict]:
+    """DDP's buckets, FSDP, functional collectives and DTensor, none of which call a function that could be wrapped."""
+    import torch.distributed._functional_collectives as functional
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
+
+    def tallies(count: CountBytes) -> dict[str, Tally]:
+        return dict(count["world"].tallies)
+
+    with launched() as world:
+        results = {}
+        model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
+        with CountBytes() as count:
+            model(torch.ones(2, 4)).sum().backward()
+        results["ddp"] = tallies(count)
+        sharded = fully_shard(nn.Linear(4, 4))
+        with CountBytes() as count:
+            sharded(torch.ones(2, 4)).sum().backward()
+        results["fsdp"] = tallies(count)
+        with CountBytes() as count:
+            y = functional.all_reduce(torch.ones(8), "sum", dist.group.WORLD)
+            functional.wait_tensor(y)
+            functional.wait_tensor(functional.all_gather_tensor(torch.ones(4), 0, dist.group.WORLD))
+            functional.wait_tensor(functional.all_to_all_single(torch.ones(8), None, None, dist.group.WORLD))
+        results["functional"] = tallies(count)
+        mesh = init_device_mesh("cpu", (world.size,))
+        sharded_rows = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
+        copies = distribute_tensor(torch.ones(4, 4), mesh, [Replicate()])
+        with CountBytes() as count:
+            (
+                copies @ sharded_rows
+            ).full_tensor()  # the second factor must be gathered, or partial sums reduced
+        results["dtensor"] = tallies(count)
+        return results
+
+
+def test_ddp_fsdp_functional_and_dtensor_are_seen(ranks):
+    for value in ranks(unseen_callers, ranks=2).values:
+        parameters = (16 + 4) * 4
+        assert value["ddp"] == {"all_reduce": Tally(1, parameters, parameters)}
+        assert value["fsdp"]["all_gather"].payload == parameters * value["fsdp"]["all_gather"].calls
+        assert value["fsdp"]["reduce_scatter"] == Tally(1, parameters, parameters // 2)
+        assert value["functional"] == {
+            "all_reduce": Tally(1, 32, 32),
+            "all_gather": Tally(1, 32, 16),
+            "all_to_all": Tally(1, 32, 16),
+        }
+        assert sum(t.sent for t in value["dtensor"].values()) >= 32
+        assert sum(t.calls for t in value["dtensor"].values()) == 1
+
+
+def test_the_formula_is_what_the_ring_plans_send():
+    for ranks in range(1, 9):
+        for elements in (0, 1, 5, 8, 41):
+            for kind, algorithm in (("all_reduce", "ring"), ("all_gather", "ring"), ("reduce_scatter", "ring"),
+                                    ("all_to_all", "pairwise"), ("gather", "naive"), ("scatter", "naive")):  # fmt: skip
+                root = ranks - 1 if kind in ("gather", "scatter") else 0
+                p = plan(kind, algorithm, ranks=ranks, elements=elements, itemsize=4, root=root)
+                for rank in range(ranks):
+                    assert ring_bytes_sent(kind, elements, 4, ranks, rank, root) == p.bytes_sent(rank)

@@ -1,0 +1,274 @@
+"""Ranks that raise, die, hang or are interrupted: who and why is said, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from leftovers import remaining, sign_in, signed_in
+
+from playbook import launch
+
+
+@pytest.fixture
+def failing(ranks, tmp_path) -> Callable[..., launch.RankError]:
+    """Runs a function that calls ``arrive()`` first, and returns how it failed; checks that no process is left."""
+
+    def run(work: Callable[[Callable[[], int]], object], cold: bool = False, **settings) -> launch.RankError:
+        def rank_work() -> object:
+            sign_in(tmp_path, with_child=True)
+            with launch.process_group() as world:
+                return work(world.rank)
+
+        began = time.monotonic()
+        with pytest.raises(launch.RankError) as caught:
+            ranks(rank_work, ranks=4, cold=cold, **settings)
+        if not cold:
+            assert time.monotonic() - began < settings.get("timeout", 0) + 10
+        assert len(signed_in(tmp_path)) == 8
+        assert remaining(signed_in(tmp_path)) == []
+        return caught.value
+
+    return run
+
+
+def all_reduce() -> None:
+    dist.all_reduce(torch.ones(1))
+
+
+def raises(rank: int) -> None:
+    print(f"rank {rank} was here")
+    if rank == 2:
+        raise ValueError("bad shape")
+    all_reduce()
+
+
+def killed(rank: int) -> None:
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    all_reduce()
+
+
+def absent(rank: int) -> None:
+    if rank == 3:
+        time.sleep(1000)
+    all_reduce()
+
+
+MODES = [False, pytest.param(True, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("cold", MODES)
+def test_the_rank_that_failed_first_is_named_not_those_that_missed_it(failing, cold):
+    error = failing(raises, cold=cold)
+    sentence, _, traceback = str(error).partition("\n\n")
+    assert sentence == "rank 2 failed: ValueError: bad shape"
+    assert error.rank == 2
+    assert 'raise ValueError("bad shape")' in traceback
+    line = raises.__code__.co_firstlineno + 3
+    assert f'test_failures.py", line {line}, in raises' in traceback
+    assert "/playbook/launch/worker.py" not in traceback
+    assert error.ranks[2].output == "rank 2 was here\n"
+
+
+@pytest.mark.parametrize("cold", MODES)
+def test_a_killed_rank_is_named_with_its_signal(failing, cold):
+    assert str(failing(killed, cold=cold)) == "rank 1 was killed by SIGKILL"
+
+
+@pytest.mark.parametrize("cold", MODES)
+def test_a_rank_that_never_arrives_is_named_with_its_line(failing, cold):
+    error = failing(absent, timeout=1.5, cold=cold)
+    assert error.sentence.startswith(
+        "not finished after 1.5 s: rank 3 did not arrive at all_reduce, where ranks 0, 1 and 2 wait: rank 3 is at line "
+    )
+    assert error.sentence.endswith("of test_failures.py, `time.sleep(1000)`")
+    assert "rank 3 was here" in error.traceback
+
+
+def test_a_rank_that_ended_before_the_collective_is_named(ranks):
+    def work() -> None:
+        dist.init_process_group("gloo")
+        if dist.get_rank() == 0:
+            return
+        dist.recv(torch.ones(1), src=(dist.get_rank() + 1) % 3 or 1)
+
+    with pytest.raises(launch.RankError) as caught:
+        ranks(work, ranks=3, timeout=1.5)
+    assert "rank 0 did not arrive at recv, where ranks 1 and 2 wait: it has ended" in str(caught.value)
+
+
+def test_a_collective_that_times_out_by_itself_says_who_was_missing(ranks):
+    def work() -> None:
+        with launch.process_group(timeout=0.7) as world:
+            if world.rank == 1:
+                time.sleep(1000)
+            dist.barrier()
+
+    with pytest.raises(launch.RankError) as caught:
+        ranks(work, ranks=3, timeout=20)
+    assert re.match(
+        r"rank 1 did not arrive at barrier, where ranks? .+ waits?: rank 1 is at line \d+ of test_failures.py, "
+        r"`time.sleep\(1000\)`; rank [02] waited in vain: RuntimeError: .*Timed out",
+        str(caught.value),
+    )
+
+
+def test_ranks_that_wait_for_each_other_in_different_calls(ranks):
+    def work() -> None:
+        with launch.process_group() as world:
+            if world.rank == 0:
+                dist.recv(torch.ones(1), src=1)
+            else:
+                dist.recv(torch.ones(1), src=0)
+
+    with pytest.raises(
+        launch.RankError, match=r"all wait: rank 0 in recv at line .+, rank 1 in recv at line"
+    ):
+        ranks(work, ranks=2, timeout=1)
+
+
+def test_a_rank_that_does_not_join_the_process_group(ranks):
+    def work() -> None:
+        if os.environ["RANK"] == "0":
+            time.sleep(1000)
+        dist.init_process_group("gloo")
+
+    with pytest.raises(
+        launch.RankError, match="rank 0 did not arrive at init_process_group, where ranks 1 and 2 wait"
+    ):
+        ranks(work, ranks=3, timeout=1.5)
+
+
+def test_one_rank_that_is_busy_for_ever(ranks):
+    def work() -> None:
+        while True:
+            pass
+
+    with pytest.raises(
+        launch.RankError, match=r"not finished after 1 s: rank 0 is at line .+ of test_failures.py"
+    ):
+        ranks(work, ranks=1, timeout=1)
+
+
+@pytest.mark.parametrize(
+    ("work", "sentence"),
+    [
+        (lambda: os._exit(3), "rank 0 ended with status 3 and without a result"),
+        (lambda: os._exit(0), "rank 0 ended with status 0 and without a result"),
+        (lambda: sys.exit("no data"), "rank 0 failed: SystemExit: no data"),
+        (lambda: threading.Lock(), "rank 0 failed: TypeError: cannot pickle '_thread.lock' object"),
+    ],
+)
+def test_other_ways_to_end_without_a_result(ranks, work, sentence):
+    with pytest.raises(launch.RankError, match=re.escape(sentence)):
+        ranks(work, ranks=1)
+
+
+def test_a_crash_in_c_shows_where_python_was(ranks):
+    def work() -> None:
+        import ctypes
+
+        ctypes.string_at(0)
+
+    with pytest.raises(launch.RankError) as caught:
+        ranks(work, ranks=1)
+    assert caught.value.sentence == "rank 0 was killed by SIGSEGV"
+    assert "in work" in caught.value.traceback
+
+
+def test_a_syntax_error_of_a_script_has_its_line(ranks):
+    with pytest.raises(launch.RankError, match=r"rank \d failed: SyntaxError: .*") as caught:
+        ranks("x = 1\nprint(x\n", ranks=2)
+    assert 'script.py", line 2' in str(caught.value)
+
+
+@pytest.mark.parametrize("cold", MODES)
+def test_an_interrupted_call_leaves_nothing_and_the_next_one_works(ranks, tmp_path, cold):
+    def hang() -> None:
+        sign_in(tmp_path, with_child=True)
+        time.sleep(1000)
+
+    def interrupt() -> None:
+        while len(signed_in(tmp_path)) < 4:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    handler = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # ignored where tests run in the background
+    try:
+        timer = threading.Thread(target=interrupt)
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            ranks(hang, ranks=2, cold=cold)
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, handler)
+    assert remaining(signed_in(tmp_path)) == []
+    assert ranks(lambda: os.environ["RANK"], ranks=2).values == ["0", "1"]
+
+
+PARENT = """
+import os, sys, time
+from leftovers import sign_in
+from playbook import launch
+from playbook.launch import warm
+
+def hang():
+    sign_in(FOLDER)
+    time.sleep(1000)
+
+FOLDER, cold = sys.argv[1], sys.argv[2] == "cold"
+launch.run(lambda: None, ranks=1, cold=cold, backend="gloo") if not cold else None
+if warm._server: print(warm._server.process.pid, flush=True)
+else: print(0, flush=True)
+launch.run(hang, ranks=2, cold=cold, backend="gloo")
+"""
+
+
+@pytest.mark.parametrize("cold", MODES)
+def test_a_parent_that_dies_takes_everything_along(tmp_path, cold):
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    parent = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path), "cold" if cold else "warm"],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout is not None
+    server = int(parent.stdout.readline())
+    limit = time.monotonic() + 60
+    while len(signed_in(tmp_path)) < 2 and time.monotonic() < limit:
+        time.sleep(0.02)
+    pids = [*signed_in(tmp_path), *([server] if server else [])]
+    assert remaining(pids) == pids
+    parent.kill()
+    parent.wait(10)
+    assert remaining(pids, seconds=5) == []
+    if not cold:
+        assert list(tmp_path.glob("playbook-*")) == []
+
+
+def test_ranks_die_with_the_warm_process_and_the_next_call_has_a_new_one(ranks, tmp_path):
+    def hang() -> None:
+        sign_in(tmp_path)
+        if os.environ["RANK"] == "0":
+            os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(1000)
+
+    with pytest.raises(launch.LaunchError, match="the warm process died"):
+        ranks(hang, ranks=2)
+    assert remaining(signed_in(tmp_path), seconds=2) == []
+    assert ranks(lambda: 1, ranks=2).values == [1, 1]
