@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import re
 import signal
 import subprocess
@@ -12,7 +12,6 @@ from pathlib import Path
 
 from playbook.errors import LaunchError
 from playbook.launch.job import Job
-from playbook.launch.processes import die_with_parent, kill_group, living_in
 from playbook.launch.warm import python_path
 
 
@@ -25,7 +24,9 @@ class ColdRanks:
     def __init__(self, job: Job):
         self.job = job
         self.exits: dict[int, int] = {}
+        self.done = False
         self._agents: list[subprocess.Popen[bytes]] = []
+        self._first_failure: float | None = None
 
     def start(self) -> None:
         """Start an agent for each node."""
@@ -34,8 +35,8 @@ class ColdRanks:
             with open(self._log(node), "wb") as log:
                 self._agents.append(
                     subprocess.Popen(
-                        [sys.executable, "-P", "-m", "playbook.launch.cold", *self._arguments()],
-                        stdin=subprocess.DEVNULL,
+                        [sys.executable, "-P", "-m", "playbook.launch.agent", *self._arguments()],
+                        stdin=subprocess.PIPE,
                         stdout=log,
                         stderr=log,
                         env={**job.env, "PYTHONPATH": python_path()},
@@ -44,29 +45,30 @@ class ColdRanks:
                     )
                 )
 
-    @property
-    def done(self) -> bool:
-        return all(agent.poll() is not None for agent in self._agents)
-
     def wait(self, seconds: float) -> None:
-        """Return after ``seconds``; the ends of ranks are known once torchrun has ended."""
+        """Return after ``seconds``; the ends of ranks are known once their torchrun has ended."""
         time.sleep(min(seconds, 0.05))
-        if self.done:
-            self._read_reports()
+        # Asked in this order: an agent that ends in between has its report read the next time.
+        statuses = [agent.poll() for agent in self._agents]
+        if any(statuses):
+            self._read_reports(all_ended=None not in statuses)
+        elif None not in statuses:
+            self.exits = dict.fromkeys(range(self.job.ranks), 0)
+        self.done = None not in statuses
 
     def stop(self) -> None:
-        """Kill the agents, then their ranks, each with all that it started."""
+        """Have the agents end everything that they started."""
         for agent in self._agents:
-            kill_group(agent.pid)
-            agent.wait()
-        # An agent gives each rank a session of its own. Ranks that have not yet written down who they are die with the
-        # agent; a number that is written down stays taken as long as anything of its group runs.
-        groups = set(self.job.pids().values())
-        for group in groups:
-            kill_group(group)
-        limit = time.monotonic() + 10
-        while living_in(groups) and time.monotonic() < limit:
-            time.sleep(0.01)
+            assert agent.stdin is not None
+            # A word, not only the end of the pipe: a fork of this process may hold it open.
+            with contextlib.suppress(BrokenPipeError), agent.stdin as pipe:
+                pipe.write(b"stop")
+        for agent in self._agents:
+            try:
+                agent.wait(10)
+            except subprocess.TimeoutExpired:
+                agent.kill()  # and the kernel ends torchrun, and the ranks
+                agent.wait()
 
     def _arguments(self) -> list[str]:
         job = self.job
@@ -87,11 +89,8 @@ class ColdRanks:
     def _log(self, node: int) -> Path:
         return self.job.folder / f"torchrun-{node}.log"
 
-    def _read_reports(self) -> None:
+    def _read_reports(self, all_ended: bool) -> None:
         """How the ranks that failed first ended, from torchrun's report; without report and rank, torchrun failed."""
-        if all(agent.returncode == 0 for agent in self._agents):
-            self.exits = dict.fromkeys(range(self.job.ranks), 0)
-            return
         logs = "".join(self._log(node).read_text(errors="replace") for node in range(self.job.nnodes))
         found = re.findall(r"rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", logs, flags=re.DOTALL)
         # Its last entry is what it takes for the cause, among all that had ended when it looked. Those that it has then
@@ -99,16 +98,7 @@ class ColdRanks:
         for rank, status in reversed(found):
             if not self.exits or int(status) != -signal.SIGTERM:
                 self.exits.setdefault(int(rank), int(status))
-        if not found and not self.job.errors():
+        self._first_failure = self._first_failure or time.monotonic()
+        patient = not all_ended and time.monotonic() < self._first_failure + self.settle
+        if not (found or self.job.errors() or patient):
             raise LaunchError(f"torchrun could not start the ranks; it said:\n{logs.strip()}")
-
-
-def _agent() -> None:
-    """Become torchrun, bound to the process that asked for it."""
-    die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    os.execv(sys.executable, [sys.executable, "-m", "torch.distributed.run", *sys.argv[1:]])
-
-
-if __name__ == "__main__":
-    _agent()

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from playbook.launch.diagnosis import Evidence, explain
 from playbook.launch.job import Job
+from playbook.launch.processes import WHERE_ARE_YOU
 from playbook.launch.ranks import Rank, Ranks, prefix
-from playbook.launch.worker import WHERE_ARE_YOU
 
 _LOOK = 0.05  # seconds between two looks at the ranks
 
@@ -25,7 +25,7 @@ class Processes(Protocol):
     start_limit: float
 
     @property
-    def done(self) -> bool: ...
+    def done(self) -> bool: ...  # how every rank ended is known
     def start(self) -> None: ...
     def wait(self, seconds: float) -> None: ...
     def stop(self) -> None: ...

@@ -6,17 +6,13 @@ import atexit
 import contextlib
 import faulthandler
 import os
-import signal
 import sys
 import types
 from pathlib import Path
 from typing import Any
 
 from playbook.launch.job import Job
-from playbook.launch.processes import die_with_parent
-
-# Asked for with this signal, a rank writes down where it is, even from within a collective that never ends.
-WHERE_ARE_YOU = signal.SIGUSR1
+from playbook.launch.processes import WHERE_ARE_YOU, die_with_parent
 
 
 def execute(job: Job, rank: int) -> int:
