@@ -18,6 +18,7 @@ import torch.distributed as dist
 from leftovers import remaining, sign_in, signed_in
 
 from playbook import launch
+from playbook.launch.cold import read_report
 
 
 @pytest.fixture
@@ -84,6 +85,31 @@ def test_the_rank_that_failed_first_is_named_not_those_that_missed_it(failing, c
 @pytest.mark.parametrize("cold", MODES)
 def test_a_killed_rank_is_named_with_its_signal(failing, cold):
     assert str(failing(killed, cold=cold)) == "rank 1 was killed by SIGKILL"
+
+
+TORCHRUN_REPORT = """
+E1121 07:54:04.375000 17399 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -6) local_rank: 0 (pid: 17410) of binary: python
+Failures:
+[1]:
+  time      : 2026-11-21_07:54:04
+  rank      : 1 (local_rank: 1)
+  exitcode  : -9 (pid: 17411)  (SIGKILL)
+[2]:
+  time      : 2026-11-21_07:54:04
+  rank      : 12 (local_rank: 2)
+  exitcode  : -15 (pid: 17412)  (SIGTERM)
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-21_07:54:04
+  rank      : 0 (local_rank: 0)
+  exitcode  : {cause} (pid: 17410)
+"""  # noqa: E501 (as torch 2.13 writes it)
+
+
+def test_the_report_of_torchrun_is_read_with_its_cause_first_and_without_those_that_it_ended():
+    assert list(read_report(TORCHRUN_REPORT.format(cause=-6)).items()) == [(0, -6), (1, -9)]
+    assert read_report(TORCHRUN_REPORT.format(cause=-15)) == {0: -15, 1: -9}
+    assert read_report("no report") == {}
 
 
 @pytest.mark.parametrize("cold", MODES)
@@ -226,7 +252,7 @@ from playbook import launch
 from playbook.launch import warm
 
 def hang():
-    sign_in(FOLDER)
+    sign_in(FOLDER, with_child=True)
     time.sleep(1000)
 
 FOLDER, cold = sys.argv[1], sys.argv[2] == "cold"
@@ -250,7 +276,7 @@ def test_a_parent_that_dies_takes_everything_along(tmp_path, cold):
     assert parent.stdout is not None
     server = int(parent.stdout.readline())
     limit = time.monotonic() + 60
-    while len(signed_in(tmp_path)) < 2 and time.monotonic() < limit:
+    while len(signed_in(tmp_path)) < 4 and time.monotonic() < limit:
         time.sleep(0.02)
     pids = [*signed_in(tmp_path), *([server] if server else [])]
     assert remaining(pids) == pids

@@ -1,7 +1,7 @@
 """torchrun for one node of a cold launch, and the end of all that it started: ``python -m playbook.launch.agent …``.
 
-torchrun gives each rank a session of its own and knows nothing of what ranks start. Here whatever loses its parent becomes a
-child of this process, which ends everything once torchrun has ended, or when its own parent says so or is gone.
+torchrun gives each rank a session of its own and knows nothing of what ranks start. Here whatever loses its parent
+becomes a child of this process, which ends everything once torchrun has ended, or when its own parent says so or is gone.
 """
 
 from __future__ import annotations

@@ -14,6 +14,9 @@ from playbook.errors import LaunchError
 from playbook.launch.job import Job
 from playbook.launch.warm import python_path
 
+# As in "  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 4711)"; the log names ranks in other lines, too.
+_ENDED = re.compile(r"^\s*rank\s*:\s*(\d+)[^\n]*\n\s*exitcode\s*:\s*(-?\d+)", re.MULTILINE)
+
 
 class ColdRanks:
     """The ranks of a job, started by ``torchrun``; several nodes are several agents on this machine."""
@@ -92,13 +95,15 @@ class ColdRanks:
     def _read_reports(self, all_ended: bool) -> None:
         """How the ranks that failed first ended, from torchrun's report; without report and rank, torchrun failed."""
         logs = "".join(self._log(node).read_text(errors="replace") for node in range(self.job.nnodes))
-        found = re.findall(r"rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", logs, flags=re.DOTALL)
-        # Its last entry is what it takes for the cause, among all that had ended when it looked. Those that it has then
-        # ended itself got SIGTERM.
-        for rank, status in reversed(found):
-            if not self.exits or int(status) != -signal.SIGTERM:
-                self.exits.setdefault(int(rank), int(status))
+        self.exits = read_report(logs)
         self._first_failure = self._first_failure or time.monotonic()
         patient = not all_ended and time.monotonic() < self._first_failure + self.settle
-        if not (found or self.job.errors() or patient):
+        if not (self.exits or self.job.errors() or patient):
             raise LaunchError(f"torchrun could not start the ranks; it said:\n{logs.strip()}")
+
+
+def read_report(log: str) -> dict[int, int]:
+    """How ranks ended by themselves, the one that torchrun takes for the cause first."""
+    ends = [(int(rank), int(status)) for rank, status in reversed(_ENDED.findall(log))]
+    # The last entry of the report is the cause. Ranks that torchrun has then ended itself got SIGTERM.
+    return dict(end for i, end in enumerate(ends) if i == 0 or end[1] != -signal.SIGTERM)

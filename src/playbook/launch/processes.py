@@ -37,7 +37,7 @@ def adopt_orphans() -> None:
 
 
 def end_children() -> None:
-    """Kill all children, and the orphans adopted in their place, until none is left. For single-threaded processes; Linux only."""
+    """Kill all children, and the orphans adopted in their place, until none is left. Linux, single-threaded only."""
     if sys.platform != "linux":
         return
     while pids := Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():

@@ -7,6 +7,7 @@ import contextlib
 import faulthandler
 import os
 import sys
+import threading
 import types
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ def execute(job: Job, rank: int) -> int:
         except Exception as error:
             error.add_note(f"The result of rank {rank} could not be sent back.")
             raise
+        threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
         status = 0
     except BaseException as error:
@@ -94,7 +96,8 @@ def main() -> None:
     job = Job.read(Path(sys.argv[1]))
     with contextlib.suppress(ImportError):  # the time-out is for the rank's own work
         import torch.distributed  # noqa: F401
-    sys.exit(execute(job, int(os.environ["RANK"])))
+    # Like a warm rank: at the end of the interpreter, a process group that was not destroyed may abort.
+    os._exit(execute(job, int(os.environ["RANK"])))
 
 
 if __name__ == "__main__":
