@@ -19,6 +19,7 @@ import pytest
 
 from playbook import collectives
 from playbook.collectives import CollectiveError, merge
+from playbook.collectives.alarms import Alarms
 from playbook.collectives.plans import ALGORITHMS, Message, plan
 from playbook.collectives.rendezvous import connect, connect_hosts, free_port
 from playbook.collectives.socket_training import Model, Sizes, batch, train
@@ -198,7 +199,7 @@ def dies(rank: int, size: int, port: int, how: str, errors: Any) -> None:
     with connect(rank, size, port=port, timeout=20) as group:
         x = np.ones(4 << 20)
         if rank == 1:
-            message = HEADER.pack(b"DATA", 0, 8 << 20) + bytes(1000)
+            message = HEADER.pack(b"DATA", 0, np.array_split(x, size)[0].nbytes) + bytes(1000)
             group._connections[2 % size].send(message)
             if how == "killed":
                 os.kill(os.getpid(), 9)
@@ -222,7 +223,7 @@ def test_everyone_learns_which_peer_was_lost_in_the_middle(how, size):
     assert [rank for rank, *_ in found] == [rank for rank in range(size) if rank != 1]
     for _, peer, sentence, seconds in found:
         assert peer == 1
-        assert "rank 1" in sentence
+        assert "rank 1 is gone (" in sentence  # whoever noticed it first, in its words
         assert seconds < 10
 
 
@@ -244,6 +245,71 @@ def test_a_silent_peer_is_named_when_the_time_is_over():
     assert about
     assert all(error.peer == 2 for error in about)
     assert any("waited 0.5 s for rank 2: 0 of 80 bytes of step" in str(error) for error in about)
+
+
+def test_the_silent_one_is_found_behind_ranks_that_wait_for_it():
+    """Around a ring, rank 0 waits for rank 3, which waits for rank 2, which waits for rank 1; rank 0 loses patience."""
+    over = threading.Event()
+
+    def work(group: SocketGroup) -> Any:
+        if group.rank == 1:
+            over.wait(20)
+            return None
+        group.timeout = 0.5 if group.rank == 0 else 15.0
+        try:
+            return collectives.all_reduce(np.ones(4), group)
+        finally:
+            if group.rank == 0:
+                over.set()
+
+    start = time.monotonic()
+    results = in_threads(4, work)
+    assert time.monotonic() - start < 10
+    assert results[1] is None
+    for rank in (0, 2, 3):
+        assert isinstance(results[rank], PeerError)
+        assert results[rank].peer == 1
+        assert "s for rank 1: 0 of 8 bytes" in str(results[rank])
+
+
+def test_who_was_elsewhere_learns_it_at_the_next_collective():
+    given_up = threading.Barrier(2)
+
+    def work(group: SocketGroup) -> Any:
+        if group.rank == 0:
+            return None  # leaves at once
+        if group.rank == 1:
+            try:
+                return collectives.broadcast(np.ones(1), group)
+            finally:
+                given_up.wait(10)
+        given_up.wait(10)
+        return collectives.reduce(np.ones(1 << 20), group, root=1)
+
+    for error in in_threads(3, work)[1:]:
+        assert isinstance(error, PeerError)
+        assert error.peer == 0
+        assert "rank 0 is gone (it closed the connection)" in str(error)
+
+
+def test_a_reason_that_comes_in_parts_and_ranks_that_blame_each_other():
+    ours, theirs = zip(*(socket.socketpair() for _ in range(2)), strict=True)
+    alarms = Alarms(0, {1: ours[0], 2: ours[1]})
+    own = PeerError("rank 1 is gone", 1)
+    for byte in struct.pack("!I?H", 2, False, 4) + b"alas":
+        assert not alarms.words
+        theirs[0].send(bytes([byte]))
+        alarms.hear()
+    assert str(alarms.news()) == "rank 1 has given up: alas"
+    assert alarms.rumours() == "rank 1 has given up: alas"
+    assert alarms.cause(own, patience=0.01).peer == 2  # silent, as far as we know
+    theirs[1].send(struct.pack("!I?H", 1, True, 3) + b"woe")
+    assert alarms.cause(own, patience=10) is own  # 1 blames 2, and 2 blames 1
+    alarms.say(own)
+    assert theirs[1].recv(99) == struct.pack("!I?H", 1, False, 14) + b"rank 1 is gone"
+    alarms.close()
+    for line in theirs:
+        line.close()
 
 
 def test_ranks_that_disagree_are_told_so():
@@ -280,7 +346,7 @@ def test_strangers_at_the_door_are_turned_away():
     port = free_port()
 
     def knock() -> None:
-        for greeting in (b"GET / HTTP/1.1\r\n\r\n", struct.pack("!8sIIH", b"playbook", 1, 9, 0), b""):
+        for greeting in (b"GET / HTTP/1.1\r\n\r\n", struct.pack("!8sIIHB", b"playbook", 1, 9, 0, 0), b""):
             for _ in range(100):
                 try:
                     with socket.create_connection(("127.0.0.1", port), timeout=5) as stranger:
@@ -318,7 +384,7 @@ def test_who_never_comes_is_named():
 
 
 def test_what_cannot_be_sent_in_place_is_refused():
-    group = SocketGroup(0, {})
+    group = SocketGroup(0, {}, {})
     with pytest.raises(CollectiveError, match="must be contiguous"):
         collectives.all_reduce(np.ones((4, 2)).T, group)
     with pytest.raises(CollectiveError, match="avg needs floating-point numbers, got int64"):
@@ -350,7 +416,7 @@ def test_data_parallel_training_is_that_of_one_process(size, dtype, tolerance):
         losses, model = train(group, steps=20, global_batch=48, dtype=dtype)
         return losses, model.flat
 
-    losses, weights = run(SocketGroup(0, {}))
+    losses, weights = run(SocketGroup(0, {}, {}))
     assert losses[-1] < losses[0] - 1
     by_rank = in_threads(size, run)
     for theirs, flat in by_rank:
@@ -361,7 +427,7 @@ def test_data_parallel_training_is_that_of_one_process(size, dtype, tolerance):
 
 def test_unequal_slices_are_refused():
     with pytest.raises(CollectiveError, match="global_batch must be a multiple of the 3 ranks, got 64"):
-        train(SocketGroup(0, {1: socket.socket(), 2: socket.socket()}), global_batch=64)
+        train(SocketGroup(0, {1: socket.socket(), 2: socket.socket()}, {}), global_batch=64)
 
 
 def test_no_torch_in_any_of_it():

@@ -1,4 +1,4 @@
-"""How ranks find each other: from one address that all know, or a list of them, to a connection between any two.
+"""How ranks find each other: from one address that all know, or a list of them, to two connections between any two.
 
 Everything has a time limit, and who is missing when it is over is named. No torch.
 """
@@ -17,9 +17,14 @@ from playbook.collectives.sockets import SocketGroup
 from playbook.collectives.wire import PeerError
 
 Address = tuple[str, int]
-_HELLO = struct.Struct("!8sIIH")  # greeting, rank, size, port at which the rank listens
+_HELLO = struct.Struct(
+    "!8sIIHB"
+)  # greeting, rank, size, port at which the rank listens, which connection this is
 _GREETING = b"playbook"
 _LENGTH = struct.Struct("!I")
+#: The two connections between two ranks: for messages, and for the news of a rank that was lost.
+_MESSAGES, _ALARM = range(2)
+_KINDS = (_MESSAGES, _ALARM)
 #: Seconds that a connection has to say who it is; what says nothing, or something else, is none of ours.
 _PATIENCE = 5.0
 
@@ -38,14 +43,15 @@ def connect(
         with _listen((host, port)) as listener:
             others = _accept(listener, 0, size, range(1, size), deadline)
         addresses = [(host, port), *(others[peer][1] for peer in range(1, size))]
-        for peer in others:
-            _send_addresses(others[peer][0], addresses)
-        return SocketGroup(0, {peer: others[peer][0] for peer in others}, timeout)
+        for connections, _ in others.values():
+            _send_addresses(connections[_MESSAGES], addresses)
+        return _group(0, {peer: connections for peer, (connections, _) in others.items()}, timeout)
     first = _reach((host, port), rank, 0, deadline)
     with _listen((first.getsockname()[0], 0)) as listener:
-        _greet(first, rank, size, listener.getsockname()[1])
+        _greet(first, rank, size, _MESSAGES, port=listener.getsockname()[1])
+        second = _call((host, port), rank, 0, size, _ALARM, deadline)
         addresses = _receive_addresses(first, deadline)
-        return _mesh(rank, addresses, listener, {0: first}, deadline, timeout)
+        return _mesh(rank, addresses, listener, {0: [first, second]}, deadline, timeout)
 
 
 def connect_hosts(rank: int, hosts: Sequence[Address], *, timeout: float = 30.0) -> SocketGroup:
@@ -74,7 +80,7 @@ def _mesh(
     rank: int,
     addresses: list[Address],
     listener: socket.socket,
-    known: dict[int, socket.socket],
+    known: dict[int, list[socket.socket]],
     deadline: float,
     timeout: float,
 ) -> SocketGroup:
@@ -82,11 +88,14 @@ def _mesh(
     size, connections = len(addresses), dict(known)
     for peer in range(rank):
         if peer not in connections:
-            connections[peer] = _reach(addresses[peer], rank, peer, deadline)
-            _greet(connections[peer], rank, size, 0)
+            connections[peer] = [_call(addresses[peer], rank, peer, size, kind, deadline) for kind in _KINDS]
     others = _accept(listener, rank, size, range(rank + 1, size), deadline)
-    connections |= {peer: connection for peer, (connection, _) in others.items()}
-    return SocketGroup(rank, connections, timeout)
+    return _group(rank, connections | {peer: both for peer, (both, _) in others.items()}, timeout)
+
+
+def _group(rank: int, connections: dict[int, list[socket.socket]], timeout: float) -> SocketGroup:
+    messages, alarms = ({peer: both[kind] for peer, both in connections.items()} for kind in _KINDS)
+    return SocketGroup(rank, messages, alarms, timeout)
 
 
 def _listen(address: Address) -> socket.socket:
@@ -109,39 +118,48 @@ def _reach(address: Address, rank: int, peer: int, deadline: float) -> socket.so
             time.sleep(0.02)
 
 
+def _call(address: Address, rank: int, peer: int, size: int, kind: int, deadline: float) -> socket.socket:
+    """A connection of one kind to a rank."""
+    connection = _reach(address, rank, peer, deadline)
+    _greet(connection, rank, size, kind)
+    return connection
+
+
 def _accept(
     listener: socket.socket, rank: int, size: int, expected: range, deadline: float
-) -> dict[int, tuple[socket.socket, Address]]:
-    """The connection of each expected rank, and where it listens. Whatever else knocks is shown the door."""
-    arrived: dict[int, tuple[socket.socket, Address]] = {}
-    while len(arrived) < len(expected):
+) -> dict[int, tuple[list[socket.socket], Address]]:
+    """The connections of each expected rank, and where it listens. Whatever else knocks is shown the door."""
+    arrived: dict[tuple[int, int], tuple[socket.socket, Address]] = {}
+    while len(arrived) < len(expected) * len(_KINDS):
         listener.settimeout(max(0.001, deadline - time.monotonic()))
         try:
             connection, (host, *_) = listener.accept()
         except TimeoutError:
-            missing = [peer for peer in expected if peer not in arrived]
+            missing = [peer for peer in expected if any((peer, kind) not in arrived for kind in _KINDS)]
             names = ", ".join(f"rank {peer}" for peer in missing)
             raise PeerError(f"rank {rank} waited for {names} to join, in vain", missing[0]) from None
-        peer, port = _introduction(connection, size)
-        if peer in expected and peer not in arrived:
-            arrived[peer] = connection, (host, port)
+        peer, kind, port = _introduction(connection, size)
+        if peer in expected and kind in _KINDS and (peer, kind) not in arrived:
+            arrived[peer, kind] = connection, (host, port)
         else:
             connection.close()
-    return arrived
+    return {
+        peer: ([arrived[peer, kind][0] for kind in _KINDS], arrived[peer, _MESSAGES][1]) for peer in expected
+    }
 
 
-def _greet(connection: socket.socket, rank: int, size: int, port: int) -> None:
-    connection.sendall(_HELLO.pack(_GREETING, rank, size, port))
+def _greet(connection: socket.socket, rank: int, size: int, kind: int, port: int = 0) -> None:
+    connection.sendall(_HELLO.pack(_GREETING, rank, size, port, kind))
 
 
-def _introduction(connection: socket.socket, size: int) -> tuple[int, int]:
-    """Rank and port of who has connected; rank −1 for a stranger."""
+def _introduction(connection: socket.socket, size: int) -> tuple[int, int, int]:
+    """Rank of who has connected, kind of the connection, and port at which it listens; rank −1 for a stranger."""
     connection.settimeout(_PATIENCE)
     try:
-        greeting, rank, theirs, port = _HELLO.unpack(_receive(connection, _HELLO.size))
+        greeting, rank, theirs, port, kind = _HELLO.unpack(_receive(connection, _HELLO.size))
     except OSError:
-        return -1, 0
-    return (rank, port) if (greeting, theirs) == (_GREETING, size) else (-1, 0)
+        return -1, 0, 0
+    return (rank, kind, port) if (greeting, theirs) == (_GREETING, size) else (-1, 0, 0)
 
 
 def _send_addresses(connection: socket.socket, addresses: list[Address]) -> None:

@@ -10,7 +10,6 @@ that sends what can be sent and receives what has come, until both are done.
 
 from __future__ import annotations
 
-import contextlib
 import selectors
 import socket
 import time
@@ -20,24 +19,35 @@ from typing import Any
 
 import numpy as np
 
+from playbook.collectives.alarms import Alarms
 from playbook.collectives.functions import Transcript, Transport
 from playbook.collectives.plans import CollectiveError, Message, Plan
-from playbook.collectives.wire import FAIL, HEADER, Incoming, Outgoing, PeerError, farewell, given_up
+from playbook.collectives.wire import Incoming, Outgoing, PeerError
 
+#: Seconds that a rank which gives up waits for what the rank that it has lost may still have to say.
+_PATIENCE = 1.0
 _REDUCE = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 class SocketGroup(Transport):
-    """``size`` ranks, each with a TCP connection to every other, as ``rendezvous.connect`` makes them.
+    """``size`` ranks, each with two TCP connections to every other, as ``rendezvous.connect`` makes them.
 
+    ``connections`` carry the messages, ``lines`` nothing but the news of a rank that was lost (``alarms.py``).
     ``timeout`` is how many seconds a rank waits while nothing arrives and nothing can be sent. A peer that is gone,
-    silent or out of step is a :class:`PeerError` that names it; the group is closed then, and the other ranks are told
-    whom it lost.
+    silent or out of step is a :class:`PeerError` that names it, on every rank that is in a collective or comes to one;
+    the group is closed then.
     """
 
-    def __init__(self, rank: int, connections: dict[int, socket.socket], timeout: float = 30.0):
+    def __init__(
+        self,
+        rank: int,
+        connections: dict[int, socket.socket],
+        lines: dict[int, socket.socket],
+        timeout: float = 30.0,
+    ):
         self.rank, self.size, self.timeout = rank, len(connections) + 1, timeout
         self._connections = connections
+        self._alarms = Alarms(rank, lines)
         self._open = True
         for connection in connections.values():
             connection.setblocking(False)
@@ -72,6 +82,7 @@ class SocketGroup(Transport):
         self._open = False
         for connection in self._connections.values():
             connection.close()
+        self._alarms.close()
 
     def __enter__(self) -> SocketGroup:
         return self
@@ -97,9 +108,7 @@ class SocketGroup(Transport):
         try:
             self._exchange(outgoing, incoming)
         except PeerError as error:
-            told = self._last_word(error)
-            self._give_up(told.peer, outgoing)
-            raise told from error.__cause__
+            raise self._give_up(error) from error.__cause__
         for landing, arriving in contributions:
             _REDUCE[op](landing, arriving, out=landing)
         counted = {o.message: o.payload_bytes for o in outgoing} | {
@@ -118,8 +127,8 @@ class SocketGroup(Transport):
             moved = [self._advance(key, queues) for key in list(queues)]
             if any(moved):
                 quiet_since = time.monotonic()
-            elif not self._wait(queues, quiet_since + self.timeout - time.monotonic()):
-                raise self._silent(queues)
+            else:
+                self._wait(queues, quiet_since)
 
     def _advance(self, key: tuple[int, int], queues: dict[tuple[int, int], deque[Any]]) -> bool:
         """Move on the first message of a queue; whether that did anything."""
@@ -131,38 +140,39 @@ class SocketGroup(Transport):
                 del queues[key]
         return moved
 
-    def _wait(self, queues: dict[tuple[int, int], deque[Any]], seconds: float) -> bool:
-        """Sleep until one of the connections is ready for what is queued; False when that took too long."""
+    def _wait(self, queues: dict[tuple[int, int], deque[Any]], quiet_since: float) -> None:
+        """Sleep until a connection is ready for what is queued; PeerError on bad news, and when it takes too long."""
         events: dict[int, int] = {}
         for peer, event in queues:
             events[peer] = events.get(peer, 0) | event
         with selectors.DefaultSelector() as selector:
             for peer, wanted in events.items():
                 selector.register(self._connections[peer], wanted)
-            return bool(selector.select(max(0.0, seconds)))
+            self._alarms.watch(selector)
+            left = quiet_since + self.timeout - time.monotonic()
+            ready = selector.select(0.0 if self._alarms.words else max(0.0, left))
+        self._alarms.hear()
+        if ready and not self._alarms.words:
+            return
+        moved = [self._advance(key, queues) for key in list(queues)]  # what has arrived by now may say more
+        if not queues or (any(moved) and not self._alarms.words):
+            return
+        raise self._alarms.news() or self._silent(queues, time.monotonic() - quiet_since)
 
-    def _silent(self, queues: dict[tuple[int, int], deque[Any]]) -> PeerError:
+    def _silent(self, queues: dict[tuple[int, int], deque[Any]], waited: float) -> PeerError:
         # A peer from which something is expected says more than one that takes nothing.
         peer, event = max(queues, key=lambda key: key[1] == selectors.EVENT_READ)
         progress = queues[peer, event][0].progress()
-        return PeerError(f"rank {self.rank} waited {self.timeout:g} s for rank {peer}: {progress}", peer)
+        reason = f"rank {self.rank} waited {round(waited, 1):g} s for rank {peer}: {progress}"
+        rumours = self._alarms.rumours()
+        return PeerError(f"{reason}; {rumours}" if rumours else reason, peer, reason=reason, silent=True)
 
-    def _last_word(self, error: PeerError) -> PeerError:
-        """What the peer had to say before it closed: that it had lost another rank, perhaps."""
-        with contextlib.suppress(OSError):
-            word = self._connections[error.peer].recv(HEADER.size)
-            if len(word) == HEADER.size and HEADER.unpack(word)[0] == FAIL:
-                return given_up(error.peer, lost=HEADER.unpack(word)[1])
-        return error
-
-    def _give_up(self, lost: int, outgoing: list[Outgoing]) -> None:
-        """Tell the others which rank was lost, except where that would land in the middle of a message, and close."""
-        torn = {message.peer for message in outgoing if message.sent and not message.done}
-        for peer, connection in self._connections.items():
-            if peer not in torn:
-                with contextlib.suppress(OSError):
-                    connection.send(farewell(lost))
+    def _give_up(self, error: PeerError) -> PeerError:
+        """Tell the others which rank was lost, close, and return the error about the rank that was lost first."""
+        self._alarms.say(error)
+        cause = self._alarms.cause(error, min(_PATIENCE, self.timeout))
         self.close()
+        return cause
 
 
 def _bytes(array: np.ndarray) -> memoryview:

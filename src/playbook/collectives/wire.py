@@ -1,6 +1,6 @@
 """Messages on a TCP connection: framed, sent and received a part at a time, on sockets that never block.
 
-TCP carries a stream of bytes and knows no messages. Each one is a header (what it is, step, length) and its payload;
+TCP carries a stream of bytes and knows no messages. Each one is a header (mark, step, length) and its payload;
 the system takes or gives as much of it at a time as it has room or data for, and what is left waits for the next
 turn. No torch.
 """
@@ -12,18 +12,22 @@ import struct
 
 from playbook.collectives.plans import Message
 
-HEADER = struct.Struct("!4sIQ")  # kind, step (or, in a FAIL, the lost rank), bytes of payload
-DATA, FAIL = b"DATA", b"FAIL"
+HEADER = struct.Struct("!4sIQ")  # DATA, step, bytes of payload
+DATA = b"DATA"
 #: The system is offered no more than this at once; other connections get their turn in between.
 _AT_ONCE = 1 << 20
 
 
 class PeerError(ConnectionError):
-    """A rank that is gone, silent, or out of step; ``peer`` is the rank it is about."""
+    """A rank that is gone, silent, or out of step; ``peer`` is the rank it is about.
 
-    def __init__(self, sentence: str, peer: int):
+    ``reason`` is what the rank that noticed said: the sentence itself, where that is this rank. ``silent``: nothing is
+    known but that it was waited for in vain.
+    """
+
+    def __init__(self, sentence: str, peer: int, *, reason: str | None = None, silent: bool = False):
         super().__init__(sentence)
-        self.peer = peer
+        self.peer, self.reason, self.silent = peer, reason or sentence, silent
 
 
 class Outgoing:
@@ -113,8 +117,6 @@ class Incoming:
 
     def _check_header(self) -> None:
         kind, step, size = HEADER.unpack(self._header)
-        if kind == FAIL:
-            raise given_up(self.peer, lost=step)
         if (kind, step, size) != (DATA, self.message.step, len(self._payload)):
             raise PeerError(
                 f"rank {self.peer} is out of step: it sent {size} bytes of step {step}, expected {len(self._payload)} "
@@ -135,13 +137,3 @@ class Incoming:
         return (
             f"{self.payload_bytes} of {len(self._payload)} bytes of step {self.message.step} had come from it"
         )
-
-
-def farewell(lost: int) -> bytes:
-    """The last word to the other ranks: which rank was lost."""
-    return HEADER.pack(FAIL, lost, 0)
-
-
-def given_up(peer: int, lost: int) -> PeerError:
-    """The error of a rank that reads a farewell: it is about the rank that was lost."""
-    return PeerError(f"rank {peer} has given up, because it lost rank {lost}", lost)
