@@ -1,11 +1,13 @@
 """CountBytes against bytes worked out by hand, for every call of torch.distributed and for what calls them unseen."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from playbook.collectives import CollectiveError
+from playbook.collectives import CollectiveError, counting
 from playbook.collectives.counting import KINDS, CountBytes, Event, Tally
 from playbook.collectives.plans import plan
 from playbook.launch import process_group as launched
@@ -110,55 +112,135 @@ def test_bytes_of_each_axis_and_no_name_that_does_not_exist(ranks):
         assert absent == str(Tally())
 
 
-def unseen_callers() -> dict[str, dict]:
-    """DDP's buckets, FSDP, functional collectives and DTensor, none of which call a function that could be wrapped."""
-    import torch.distributed._functional_collectives as functional
-    from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
+def tallies(work: Callable[[], object]) -> dict[str, Tally]:
+    with CountBytes() as count:
+        work()
+    return dict(count["world"].tallies)
 
-    def tallies(count: CountBytes) -> dict[str, Tally]:
-        return dict(count["world"].tallies)
+
+def wrapped_models() -> dict[str, dict[str, Tally]]:
+    """A training step of a model that is replicated by DDP, and sharded by FSDP2 both ways. Nothing to wrap there."""
+    from torch.distributed.fsdp import fully_shard
+
+    def step(model: nn.Module) -> dict[str, Tally]:
+        return tallies(lambda: model(torch.ones(2, 4)).sum().backward())
+
+    def sharded(reshard: bool) -> nn.Module:
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+        for layer in model:
+            fully_shard(layer, reshard_after_forward=reshard)
+        return fully_shard(model)
+
+    with launched():
+        return {
+            "ddp": step(nn.parallel.DistributedDataParallel(nn.Linear(4, 4))),
+            "keeps": step(sharded(reshard=False)),
+            "reshards": step(sharded(reshard=True)),
+        }
+
+
+def test_ddp_and_fsdp_are_seen(ranks):
+    layer = (16 + 4) * 4  # bytes of a layer's parameters, whose chunks of 2 ranks are even
+    for value in ranks(wrapped_models, ranks=2).values:
+        assert value["ddp"] == {"all_reduce": Tally(1, layer, layer)}
+        scattered = {"reduce_scatter": Tally(3, 3 * layer, 3 * layer // 2)}
+        assert value["keeps"] == {"all_gather": Tally(3, 3 * layer, 3 * layer // 2)} | scattered
+        assert value["reshards"] == {"all_gather": Tally(6, 6 * layer, 6 * layer // 2)} | scattered
+
+
+def functional() -> dict[str, Tally]:
+    """Functional collectives, with gradients and without: 8 fp32 numbers, 32 bytes, each."""
+    import torch.distributed._functional_collectives as f
+
+    def work() -> None:
+        world, x = dist.group.WORLD, torch.ones(8)
+        whole, half = torch.ones(8, requires_grad=True), torch.ones(4, requires_grad=True)
+        results = [
+            f.all_reduce(x, "sum", world),
+            f.broadcast(x, 0, world),
+            f.all_gather_tensor(x[:4], 0, world),
+            f.reduce_scatter_tensor(x, "sum", 0, world),
+            f.all_to_all_single(x, None, None, world),
+            *f.all_reduce_coalesced([x, x], "sum", world),
+        ]
+        for y in results:
+            f.wait_tensor(y)
+        f.all_gather_tensor_autograd(half, 0, world).sum().backward()  # backward: a reduce-scatter
+        f.reduce_scatter_tensor_autograd(whole, "sum", 0, world).sum().backward()  # backward: an all-gather
+        f.all_to_all_single_autograd(whole, None, None, world).sum().backward()
+        dist.monitored_barrier()
+
+    with launched():
+        return tallies(work)
+
+
+def test_functional_collectives_are_seen_with_their_backward(ranks):
+    for rank, value in enumerate(ranks(functional, ranks=2).values):
+        assert value == {
+            "all_reduce": Tally(3, 96, 96),
+            "broadcast": Tally(1, 32, 0 if rank == 1 else 32),
+            "all_gather": Tally(3, 96, 48),
+            "reduce_scatter": Tally(3, 96, 48),
+            "all_to_all": Tally(3, 96, 48),
+            "barrier": Tally(1, 0, 0),
+        }
+
+
+def redistributed() -> list[dict[str, Tally]]:
+    """A 4 × 4 matrix, 64 bytes, from each placement to another one; and a product of two sharded ones."""
+    from torch.distributed.tensor import (
+        DTensor,
+        Partial,
+        Placement,
+        Replicate,
+        Shard,
+        distribute_tensor,
+        init_device_mesh,
+    )
 
     with launched() as world:
-        results = {}
-        model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
-        with CountBytes() as count:
-            model(torch.ones(2, 4)).sum().backward()
-        results["ddp"] = tallies(count)
-        sharded = fully_shard(nn.Linear(4, 4))
-        with CountBytes() as count:
-            sharded(torch.ones(2, 4)).sum().backward()
-        results["fsdp"] = tallies(count)
-        with CountBytes() as count:
-            y = functional.all_reduce(torch.ones(8), "sum", dist.group.WORLD)
-            functional.wait_tensor(y)
-            functional.wait_tensor(functional.all_gather_tensor(torch.ones(4), 0, dist.group.WORLD))
-            functional.wait_tensor(functional.all_to_all_single(torch.ones(8), None, None, dist.group.WORLD))
-        results["functional"] = tallies(count)
         mesh = init_device_mesh("cpu", (world.size,))
-        sharded_rows = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
+        rows = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
         copies = distribute_tensor(torch.ones(4, 4), mesh, [Replicate()])
-        with CountBytes() as count:
-            (
-                copies @ sharded_rows
-            ).full_tensor()  # the second factor must be gathered, or partial sums reduced
-        results["dtensor"] = tallies(count)
-        return results
+        sums = DTensor.from_local(torch.ones(4, 4), mesh, [Partial()])
+
+        def to(tensor: DTensor, placement: Placement) -> dict[str, Tally]:
+            return tallies(lambda: tensor.redistribute(mesh, [placement]).to_local())
+
+        changes = [to(rows, Replicate()), to(sums, Replicate()), to(sums, Shard(0)), to(copies, Shard(1))]
+        return [*changes, to(rows, Shard(1)), tallies(lambda: (copies @ rows).full_tensor())]
 
 
-def test_ddp_fsdp_functional_and_dtensor_are_seen(ranks):
-    for value in ranks(unseen_callers, ranks=2).values:
-        parameters = (16 + 4) * 4
-        assert value["ddp"] == {"all_reduce": Tally(1, parameters, parameters)}
-        assert value["fsdp"]["all_gather"].payload == parameters * value["fsdp"]["all_gather"].calls
-        assert value["fsdp"]["reduce_scatter"] == Tally(1, parameters, parameters // 2)
-        assert value["functional"] == {
-            "all_reduce": Tally(1, 32, 32),
-            "all_gather": Tally(1, 32, 16),
-            "all_to_all": Tally(1, 32, 16),
-        }
-        assert sum(t.sent for t in value["dtensor"].values()) >= 32
-        assert sum(t.calls for t in value["dtensor"].values()) == 1
+def test_dtensor_is_seen(ranks):
+    for value in ranks(redistributed, ranks=2).values:
+        *changes, rows_to_columns, product = value
+        gathered = {"all_gather": Tally(1, 64, 32)}
+        assert changes == [
+            gathered,
+            {"all_reduce": Tally(1, 64, 64)},
+            {"reduce_scatter": Tally(1, 64, 32)},
+            {},
+        ]
+        # PyTorch's detour on CPU: it gathers all and keeps its part.
+        assert rows_to_columns in (gathered, {"all_to_all": Tally(1, 32, 16)})
+        assert product in (
+            gathered,
+            {"all_reduce": Tally(1, 64, 64)},
+        )  # the factor gathered, or partial sums reduced
+
+
+def unknown_collective() -> str:
+    del counting._READERS["c10d::allreduce_"]
+    with launched(), CountBytes(), pytest.raises(CollectiveError) as caught:
+        dist.all_reduce(torch.ones(1))
+    return str(caught.value)
+
+
+def test_what_it_cannot_count_is_refused(ranks):
+    assert (
+        ranks(unknown_collective, ranks=1)[0].value
+        == "CountBytes does not know how to count c10d::allreduce_"
+    )
 
 
 def test_the_formula_is_what_the_ring_plans_send():

@@ -5,8 +5,9 @@
     count["dp"]["all_reduce"].sent
 
 PyTorch hands every collective to its dispatcher, whoever asked for it: a function of ``torch.distributed``, DDP's
-buckets, FSDP, DTensor. That is where they are counted, so that nothing has to be wrapped; what other threads run is
-not seen.
+buckets, FSDP, DTensor. That is where they are counted, so that nothing has to be wrapped. What other threads run is
+not seen, nor what kernels do on symmetric memory. A collective of ``c10d`` that is not known here ends with a
+:class:`CollectiveError`: a count that misses some is worse than none.
 
 Two conventions, both kept:
 
@@ -139,10 +140,12 @@ class CountBytes(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if any(t.__module__.startswith("torch.distributed") for t in types):
-            return (
-                NotImplemented  # a DTensor first becomes the collectives and plain tensors that it stands for
-            )
-        reader = _READERS.get(func._schema.name)
+            # A DTensor first becomes the collectives and plain tensors that it stands for.
+            return NotImplemented
+        name = func._schema.name
+        reader = _READERS.get(name)
+        if reader is None and name.startswith(_COLLECTIVE) and name not in _SILENT:
+            raise CollectiveError(f"CountBytes does not know how to count {name}")
         if reader is not None:
             named = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | (kwargs or {})
             group = _group(named)
@@ -255,6 +258,7 @@ _READERS: dict[str, _Reader] = {
     "c10d::alltoall_": _all_to_all_list,
     "c10d::alltoall_base_": _all_to_all_single,
     "c10d::barrier": _barrier,
+    "c10d::monitored_barrier_": _barrier,
     "c10d::send": _each("send", "tensors"),
     "c10d::recv_": _each("recv", "tensors"),
     "c10d::recv_any_source_": _each("recv", "tensors"),
@@ -264,13 +268,20 @@ _READERS: dict[str, _Reader] = {
     "_c10d_functional::all_gather_into_tensor_out": _chunks("all_gather", "input"),
     "_c10d_functional::all_gather_into_tensor_coalesced": _chunks("all_gather", "inputs"),
     "_c10d_functional::reduce_scatter_tensor": _each("reduce_scatter", "input"),
+    "_c10d_functional::reduce_scatter_tensor_out": _each("reduce_scatter", "input"),
     "_c10d_functional::reduce_scatter_tensor_coalesced": _each("reduce_scatter", "inputs"),
     "_c10d_functional::all_reduce": _each("all_reduce", "input"),
     "_c10d_functional::all_reduce_": _each("all_reduce", "input"),
     "_c10d_functional::all_reduce_coalesced": _each("all_reduce", "inputs"),
     "_c10d_functional::all_reduce_coalesced_": _each("all_reduce", "inputs"),
     "_c10d_functional::all_to_all_single": _all_to_all_single,
+    "_c10d_functional::isend": _each("send", "tensor"),
+    "_c10d_functional::irecv": _each("recv", "tensor"),
+    "_dtensor::shard_dim_alltoall": _each("all_to_all", "input"),
 }
+_COLLECTIVE = ("c10d::", "_c10d_functional::")
+#: What moves nothing.
+_SILENT = {"c10d::check_for_nan", "_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd"}
 
 
 def _group(named: dict[str, Any]) -> dist.ProcessGroup:
