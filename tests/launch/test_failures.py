@@ -283,8 +283,7 @@ def test_a_parent_that_dies_takes_everything_along(tmp_path, cold):
     parent.kill()
     parent.wait(10)
     assert remaining(pids, seconds=5) == []
-    if not cold:
-        assert list(tmp_path.glob("playbook-*")) == []
+    assert list(tmp_path.glob("playbook-*")) == []
 
 
 def test_ranks_die_with_the_warm_process_and_the_next_call_has_a_new_one(ranks, tmp_path):

@@ -1,4 +1,6 @@
-"""torchrun for one node of a cold launch, and the end of all that it started: ``python -m playbook.launch.agent …``.
+"""torchrun for one node of a cold launch, and the end of all that it started.
+
+    python -m playbook.launch.agent FOLDER TORCHRUN_ARGUMENTS…
 
 torchrun gives each rank a session of its own and knows nothing of what ranks start. Here whatever loses its parent
 becomes a child of this process, which ends everything once torchrun has ended, or when its own parent says so or is gone.
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import subprocess
 import sys
 
@@ -15,22 +18,25 @@ from playbook.launch.processes import adopt_orphans, die_with_parent, end_childr
 
 
 def main() -> int:
-    """Run torchrun with the arguments of the command line; its status."""
+    """Run torchrun, and return its status. Without a parent the job's folder is of no use to anybody."""
     parent = os.getppid()
+    folder, *arguments = sys.argv[1:]
     adopt_orphans()
     torchrun = subprocess.Popen(
-        [sys.executable, "-P", "-m", "torch.distributed.run", *sys.argv[1:]],
+        [sys.executable, "-P", "-m", "torch.distributed.run", *arguments],
         stdin=subprocess.DEVNULL,
         preexec_fn=die_with_parent,  # should this process be killed
     )
-    while torchrun.poll() is None and os.getppid() == parent:
-        told, _, _ = select.select([sys.stdin], [], [], 0.05)
-        if told:
-            break
+    needed = True
+    while needed and torchrun.poll() is None:
+        word, _, _ = select.select([0], [], [], 0.05)
+        needed = not word and os.getppid() == parent
     if torchrun.poll() is None:
         torchrun.kill() if sys.platform == "linux" else torchrun.terminate()
     status = torchrun.wait()
     end_children()
+    if not needed and (os.getppid() != parent or not os.read(0, 1)):
+        shutil.rmtree(folder, ignore_errors=True)
     return status
 
 

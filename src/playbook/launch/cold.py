@@ -38,7 +38,14 @@ class ColdRanks:
             with open(self._log(node), "wb") as log:
                 self._agents.append(
                     subprocess.Popen(
-                        [sys.executable, "-P", "-m", "playbook.launch.agent", *self._arguments()],
+                        [
+                            sys.executable,
+                            "-P",
+                            "-m",
+                            "playbook.launch.agent",
+                            str(job.folder),
+                            *self._arguments(),
+                        ],
                         stdin=subprocess.PIPE,
                         stdout=log,
                         stderr=log,
@@ -62,10 +69,10 @@ class ColdRanks:
     def stop(self) -> None:
         """Have the agents end everything that they started."""
         for agent in self._agents:
-            assert agent.stdin is not None
-            # A word, not only the end of the pipe: a fork of this process may hold it open.
-            with contextlib.suppress(BrokenPipeError), agent.stdin as pipe:
-                pipe.write(b"stop")
+            if agent.stdin and not agent.stdin.closed:
+                # A word, not only the end of the pipe: a fork of this process may hold it open.
+                with contextlib.suppress(BrokenPipeError), agent.stdin:
+                    agent.stdin.write(b"stop")
         for agent in self._agents:
             try:
                 agent.wait(10)

@@ -13,7 +13,12 @@ from playbook.launch.run import run
 
 def load(shell: Any) -> None:
     """Register the magic with IPython, and have the warm process ready when the first cell comes."""
-    shell.register_magic_function(lambda line, cell: torchrun(shell, line, cell), "cell", "torchrun")
+
+    def magic(line: str, cell: str) -> None:
+        torchrun(shell, line, cell)
+
+    magic.__doc__ = f"{torchrun.__doc__}\n\n{_parser().format_help()}"  # for `%%torchrun?`
+    shell.register_magic_function(magic, "cell", "torchrun")
     if warm.AVAILABLE and group.gpus() == 0:
         warm.start()
 
@@ -28,8 +33,7 @@ def torchrun(shell: Any, line: str, cell: str) -> None:
     from IPython.core.error import UsageError
 
     try:
-        options = _parser().parse_args(shlex.split(line))
-        names = _passed(shell.user_ns, options.passed)
+        options = _options(line)
         result = run(
             # An empty first line in place of the magic's: lines of tracebacks are lines of the cell.
             f"\n{cell}",
@@ -39,15 +43,26 @@ def torchrun(shell: Any, line: str, cell: str) -> None:
             nnodes=options.nnodes,
             backend=options.backend,
             echo="stream" if options.stream else "grouped",
-            names=names,
+            names=_passed(shell.user_ns, options.passed),
         )
-    except (LaunchError, argparse.ArgumentError, ValueError) as error:
+    except LaunchError as error:
         raise UsageError(f"%%torchrun: {error}") from None
     shell.user_ns[options.name] = result
 
 
+def _options(line: str) -> argparse.Namespace:
+    """What the magic's line asks for."""
+    try:
+        options = _parser().parse_args(shlex.split(line))
+    except (argparse.ArgumentError, ValueError) as error:
+        raise LaunchError(str(error)) from None
+    if not options.name.isidentifier():
+        raise LaunchError(f"--name is {options.name!r}, but must be the name of a variable")
+    return options
+
+
 class _Parser(argparse.ArgumentParser):
-    """argparse that raises, where a command would end the process."""
+    """argparse that raises where it would end the process."""
 
     def error(self, message: str) -> NoReturn:
         raise LaunchError(message)
@@ -56,15 +71,15 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="%%torchrun", add_help=False, exit_on_error=False)
     add = parser.add_argument
-    add("-n", type=int, default=4, metavar="N", help="ranks")
+    add("-n", type=int, default=4, metavar="N", help="ranks (default: 4)")
     add(
         "--nnodes", type=int, default=1, metavar="N", help="nodes, each a torchrun of its own on this machine"
     )
-    add("--timeout", type=float, default=60.0, metavar="S", help="seconds that the ranks may take")
+    add("--timeout", type=float, default=60.0, metavar="S", help="seconds that ranks may take (default: 60)")
     add("--cold", action="store_true", help="torchrun itself, not the warm process")
     add("--backend", choices=["gloo", "nccl"], help="default: nccl if each rank has a GPU of its own")
     add("--stream", action="store_true", help="print lines when they come, not in rank order at the end")
-    add("--name", default="ranks", metavar="NAME", help="the variable for the results")
+    add("--name", default="ranks", metavar="NAME", help="variable for the results (default: ranks)")
     add("--pass", dest="passed", default="", metavar="A,B", help="variables of the notebook that ranks get")
     return parser
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import shutil
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from playbook.errors import LaunchError
-from playbook.launch import group, warm
+from playbook.launch import by_value, group, warm
 from playbook.launch.cold import ColdRanks
 from playbook.launch.job import Job, environment, import_path
 from playbook.launch.processes import free_port
@@ -22,6 +23,7 @@ from playbook.launch.watch import Processes, watch
 
 ECHOES = ("none", "grouped", "stream")
 _BACKENDS = ("gloo", "nccl")
+_UNSENDABLE = (pickle.PicklingError, TypeError, AttributeError)
 
 
 def run(
@@ -115,7 +117,17 @@ def _target(what: Any, args: Any, kwargs: Any, names: dict[str, Any], folder: Pa
 def _write(job: Job, target: dict[str, Any]) -> None:
     try:
         job.write(target)
-    except (pickle.PicklingError, TypeError, AttributeError) as error:
-        what = target.get("function", target.get("script"))
-        name = getattr(what, "__qualname__", what)
-        raise LaunchError(f"{name} and what it refers to cannot be sent to the ranks: {error}") from error
+    except _UNSENDABLE as error:
+        raise LaunchError(f"{_unsendable(target)} cannot be sent to the ranks: {error}") from error
+
+
+def _unsendable(target: dict[str, Any]) -> str:
+    """What it is that pickle refused."""
+    if "function" in target:
+        return f"{getattr(target['function'], '__qualname__', target['function'])} and what it refers to"
+    for name, value in target["names"].items():
+        try:
+            by_value.dump(value, io.BytesIO())
+        except _UNSENDABLE:
+            return f"variable {name!r}"
+    return target["script"]

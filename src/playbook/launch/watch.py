@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from playbook.launch.diagnosis import Evidence, explain
@@ -28,7 +29,7 @@ class Processes(Protocol):
     def done(self) -> bool: ...  # how every rank ended is known
     def start(self) -> None: ...
     def wait(self, seconds: float) -> None: ...
-    def stop(self) -> None: ...
+    def stop(self) -> None: ...  # may be called again
 
 
 def watch(processes: Processes, stream: bool) -> Ranks:
@@ -42,7 +43,7 @@ def watch(processes: Processes, stream: bool) -> Ranks:
         failed, late = _until_failure(processes, printed if stream else None)
         evidence = _gather(processes, late) if failed or late else None
     finally:
-        processes.stop()
+        _surely(processes.stop)
     if stream:
         printed.show(last=True)
     if evidence is None:
@@ -50,6 +51,19 @@ def watch(processes: Processes, stream: bool) -> Ranks:
     error = explain(job, evidence)
     error.ranks = Ranks(Rank(rank, job.value(rank), job.output(rank)) for rank in range(job.ranks))
     raise error
+
+
+def _surely(stop: Callable[[], None]) -> None:
+    """Stop the ranks, and go on stopping them for somebody who interrupts again and again."""
+    interrupt = None
+    while True:
+        try:
+            stop()
+            break
+        except KeyboardInterrupt as again:
+            interrupt = again
+    if interrupt is not None:
+        raise interrupt
 
 
 def _until_failure(processes: Processes, printed: _Stream | None) -> tuple[bool, bool]:

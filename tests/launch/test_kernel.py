@@ -1,0 +1,126 @@
+"""``%%torchrun`` in a real Jupyter kernel: results, interrupts, and a kernel that dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_client.manager import KernelManager, start_new_kernel
+from leftovers import remaining, signed_in
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+HANG = "from leftovers import sign_in\nimport time\nsign_in(folder, with_child=True)\nprint('on it')\ntime.sleep(1000)"
+FLAGS = ["", pytest.param("--cold", marks=pytest.mark.slow)]
+
+
+class Notebook:
+    """A kernel, and cells run in it."""
+
+    def __init__(self, manager: KernelManager, client: Any):
+        self.manager, self._client = manager, client
+
+    def run(self, cell: str, seconds: float = 60) -> tuple[dict[str, Any], str]:
+        """The kernel's reply and everything that it printed."""
+        printed: list[str] = []
+        reply = self._client.execute_interactive(
+            cell, timeout=seconds, output_hook=lambda message: printed.append(_text(message))
+        )
+        return reply["content"], "".join(printed)
+
+    def start(self, cell: str) -> None:
+        """Run a cell without waiting for it."""
+        self._client.execute(cell)
+
+    def reply(self) -> dict[str, Any]:
+        """The reply to the cell that was started."""
+        return self._client.get_shell_msg(timeout=30)["content"]
+
+    def evaluate(self, expression: str) -> str:
+        """The value of an expression, as text."""
+        reply = self._client.execute_interactive(
+            "", user_expressions={"it": expression}, timeout=60, output_hook=lambda message: None
+        )
+        return reply["content"]["user_expressions"]["it"]["data"]["text/plain"]
+
+
+def _text(message: dict[str, Any]) -> str:
+    content = message["content"]
+    return content.get("text") or content.get("data", {}).get("text/plain", "")
+
+
+@pytest.fixture
+def notebook(tmp_path) -> Iterator[Notebook]:
+    """A kernel whose temporary files are in ``tmp_path / "temporary"``."""
+    (tmp_path / "temporary").mkdir()
+    paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "TMPDIR": str(tmp_path / "temporary"),
+    }
+    manager, client = start_new_kernel(kernel_name="python3", env=env, startup_timeout=60)
+    notebook = Notebook(manager, client)
+    notebook.run(f"%load_ext playbook.launch\nfolder = {str(tmp_path)!r}")
+    yield notebook
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+
+
+def wait_for_ranks(folder: Path, processes: int) -> list[int]:
+    limit = time.monotonic() + 60
+    while len(signed_in(folder)) < processes and time.monotonic() < limit:
+        time.sleep(0.02)
+    assert len(signed_in(folder)) == processes
+    return signed_in(folder)
+
+
+def test_results_and_output_of_a_cell(notebook):
+    cell = "import os\nresult = 10 * int(os.environ['RANK'])\nprint('rank', os.environ['RANK'])"
+    reply, printed = notebook.run(f"%%torchrun -n 3 --backend gloo\n{cell}")
+    assert reply["status"] == "ok"
+    assert printed == "".join(f"rank {r} | rank {r}\n" for r in range(3))
+    assert notebook.evaluate("ranks[2].value") == "20"
+    reply, _ = notebook.run("%%torchrun -n 2 --backend gloo\nimport os\n1 / int(os.environ['RANK'])")
+    assert (reply["status"], reply["ename"]) == ("error", "RankError")
+    assert reply["evalue"].startswith("rank 0 failed: ZeroDivisionError: division by zero")
+    assert not any("playbook/launch" in line for line in reply["traceback"])
+
+
+@pytest.mark.parametrize("flags", FLAGS)
+def test_an_interrupted_cell_leaves_no_process_and_the_next_cell_works(notebook, tmp_path, flags):
+    notebook.start(f"%%torchrun -n 2 --backend gloo --pass folder {flags}\n{HANG}")
+    pids = wait_for_ranks(tmp_path, 4)
+    for _ in range(3):  # impatient
+        notebook.manager.interrupt_kernel()
+    reply = notebook.reply()
+    assert (reply["status"], reply["ename"]) == ("error", "KeyboardInterrupt")
+    assert remaining(pids) == []
+    assert list((tmp_path / "temporary").glob("playbook-*")) == []
+    assert (
+        notebook.run("%%torchrun -n 2 --backend gloo\nprint('fine')")[1] == "rank 0 | fine\nrank 1 | fine\n"
+    )
+
+
+@pytest.mark.parametrize("flags", FLAGS)
+def test_a_kernel_that_is_killed_takes_everything_along(notebook, tmp_path, flags):
+    notebook.run("import os\nfrom playbook.launch import warm")
+    kernel, server = eval(notebook.evaluate("(os.getpid(), warm.start().process.pid)"))
+    notebook.start(f"%%torchrun -n 2 --backend gloo --pass folder {flags}\n{HANG}")
+    pids = [server, *wait_for_ranks(tmp_path, 4)]
+    assert remaining(pids) == pids
+    os.kill(kernel, signal.SIGKILL)
+    assert remaining(pids, seconds=5) == []
+    assert list((tmp_path / "temporary").glob("playbook-*")) == []
+
+
+def test_a_kernel_that_is_killed_while_torch_is_imported(notebook):
+    """``%load_ext`` has just started the warm process."""
+    notebook.run("import os\nfrom playbook.launch import warm\nwarm.close()")
+    kernel, server = eval(notebook.evaluate("(os.getpid(), warm.start().process.pid)"))
+    os.kill(kernel, signal.SIGKILL)
+    assert remaining([server], seconds=20) == []

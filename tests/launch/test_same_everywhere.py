@@ -1,0 +1,122 @@
+"""One script, started in every way there is: the same output. And a hundred warm launches in a row."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from playbook.launch import warm
+
+# Trains a line through points, data-parallel, and prints what a script may depend on.
+SCRIPT = """
+import os, sys
+import torch, torch.distributed as dist
+from playbook import launch
+from helper import SLOPE
+
+with launch.process_group() as world:
+    print(sys.argv[1:], __name__, os.path.basename(__file__), os.path.basename(os.getcwd()))
+    print([os.environ[n] for n in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK")])
+    print(world.backend, world.device, torch.get_num_threads())
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(5):
+        x = torch.randn(4, 3, generator=torch.Generator().manual_seed(100 * step + world.rank))
+        loss = (model(x) - SLOPE * x.sum(1, keepdim=True)).square().mean()
+        loss.backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= world.size
+        optimizer.step()
+        optimizer.zero_grad()
+        print(step, loss.item())
+    os.system("echo from a process of its own")
+result = [p.tolist() for p in model.parameters()]
+print(result)
+"""
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch) -> Path:
+    """The script, in a working directory of its own, beside a module that it imports."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "helper.py").write_text("SLOPE = 2.5\n")
+    path = tmp_path / "work.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+@pytest.mark.slow
+def test_warm_cold_and_torchrun_in_a_shell_print_the_same(ranks, script, tmp_path):
+    arguments = ["--steps", "5", 'a "quoted" word']
+    warm_ranks = ranks(script, *arguments, ranks=4)
+    cold_ranks = ranks(script, *arguments, ranks=4, cold=True)
+    torchrun = shutil.which("torchrun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    assert torchrun is not None
+    subprocess.run(
+        [
+            torchrun,
+            "--standalone",
+            "--nproc-per-node=4",
+            "--redirects=1",
+            "--log-dir=logs",
+            script,
+            *arguments,
+        ],
+        check=True,
+        timeout=120,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": warm.python_path()},
+    )
+    (logs,) = (tmp_path / "logs").glob("*/attempt_0")
+    for r in range(4):
+        printed = warm_ranks[r].output
+        assert f"\n['{r}', '{r}', '4', '4', '0']\ngloo cpu 1\n" in printed
+        assert printed.count("\n") == 10
+        assert cold_ranks[r].output == printed
+        assert (logs / str(r) / "stdout.log").read_text() == printed
+    assert cold_ranks.values == warm_ranks.values == [warm_ranks[0].value] * 4
+
+
+def _open_files_and_children(pid: int) -> tuple[int, str]:
+    process = Path(f"/proc/{pid}")
+    return len(list((process / "fd").iterdir())), (process / f"task/{pid}/children").read_text()
+
+
+@pytest.mark.slow
+def test_a_hundred_warm_launches_in_a_row(ranks, capsys, tmp_path, monkeypatch):
+    """None hangs, none leaves a process, a file or an open descriptor; how long one takes is printed."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+    def work() -> int:
+        dist.init_process_group("gloo")
+        x = torch.tensor([dist.get_rank() + 1])
+        dist.all_reduce(x)
+        return x.item()
+
+    ranks(work, ranks=1)
+    server = warm.start().process.pid
+    before = _open_files_and_children(server)
+    seconds: dict[int, list[float]] = {n: [] for n in range(2, 9)}
+    for i in range(100):
+        n = 2 + i % 7
+        began = time.monotonic()
+        assert ranks(work, ranks=n, timeout=30).values == [n * (n + 1) // 2] * n
+        seconds[n].append(time.monotonic() - began)
+    assert warm.start().process.pid == server
+    assert _open_files_and_children(server) == before
+    assert list(tmp_path.iterdir()) == []
+    medians = {n: statistics.median(times) for n, times in seconds.items()}
+    with capsys.disabled():
+        print("\nwarm launch, median:", ", ".join(f"{n} ranks {t:.2f} s" for n, t in medians.items()))
+    assert medians[4] < 2.0  # 0.1 s on two idle cores
