@@ -1,0 +1,314 @@
+"""The script for Slurm: what it asks for, what it runs, and a real run of it on two nodes that are this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from leftovers import remaining, signed_in
+
+from playbook.cli import main
+from playbook.launch import LaunchError, warm
+from playbook.launch.slurm import SlurmJob, sbatch_script
+
+FAKE = Path(__file__).with_name("fake_slurm.py")
+EVERYTHING = SlurmJob(
+    nodes=3, gpus_per_node=4, cpus_per_gpu=6, time="2-12:30:00", job_name="big-run", partition="a,b", account="me",
+    setup=("umask 022", "export GREETING='it is {here}'"), container="nvcr.io#nvidia/pytorch:25.01-py3",
+    logs="my logs/of today", requeue=True, signal="B:TERM@120",
+)  # fmt: skip
+ODD = [
+    "two words",
+    "",
+    "it's",
+    'a "quote"',
+    "$HOME `id` $(id)",
+    "a\\b",
+    "*",
+    "--",
+    "{x}",
+    "two\nlines",
+    "ü → 🙂",
+    "-m",
+]
+
+
+def test_what_it_asks_slurm_for():
+    script = sbatch_script(["train"], EVERYTHING)
+    assert script.startswith("#!/bin/bash\n#SBATCH ")
+    header, _, _ = script.partition("\n\n")
+    assert header.splitlines()[1:] == [
+        "#SBATCH --job-name=big-run",
+        "#SBATCH --nodes=3",
+        "#SBATCH --ntasks-per-node=1",
+        "#SBATCH --gpus-per-node=4",
+        "#SBATCH --cpus-per-task=24",
+        "#SBATCH --time=2-12:30:00",
+        "#SBATCH --partition=a,b",
+        "#SBATCH --account=me",
+        "#SBATCH --signal=B:TERM@120",
+        "#SBATCH --requeue",
+        "#SBATCH --open-mode=append",
+    ]
+    plain = sbatch_script(["train"], SlurmJob())
+    assert not re.search("partition|account|signal|requeue|open-mode|container", plain)
+    assert plain.count("#SBATCH") == 6
+
+
+@pytest.mark.parametrize("job", [SlurmJob(), EVERYTHING])
+@pytest.mark.parametrize("command", [["train", "--model", '{"layers": 1}'], ["work.py", *ODD]])
+def test_bash_accepts_it_and_shellcheck_has_no_complaint(tmp_path, job, command):
+    script = tmp_path / "job.sh"
+    script.write_text(sbatch_script(command, job))
+    assert subprocess.run(["bash", "-n", script], capture_output=True, text=True).stderr == ""
+    if shutil.which("shellcheck"):  # 2016: $HOME in single quotes, which is what was asked for
+        done = subprocess.run(["shellcheck", "--exclude=SC2016", script], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+
+
+@pytest.fixture(scope="module")
+def arguments_of_torchrun(tmp_path_factory) -> Callable[[str], list[str]]:
+    """Runs a script with programs that do nothing, and returns what torchrun was called with."""
+    folder = tmp_path_factory.mktemp("nothing")
+    programs = {
+        "scontrol": "echo node-a; echo node-b",
+        "srun": 'while [ "$1" != bash ]; do shift; done\nexport SLURM_NODEID=0 SLURMD_NODENAME=node-a\nexec "$@"',
+        "torchrun": 'printf "%s\\0" "$@" > "$ARGUMENTS"',
+    }
+    for name, text in programs.items():
+        (folder / name).write_text(f"#!/bin/bash\n{text}\n")
+        (folder / name).chmod(0o755)
+    env = {
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "ARGUMENTS": str(folder / "arguments"),
+        "SLURM_JOB_ID": "12345",
+        "SLURM_JOB_NODELIST": "node-[a-b]",
+        "SLURM_NNODES": "2",
+    }
+
+    def run(script: str) -> list[str]:
+        (folder / "job.sh").write_bytes(script.encode())
+        subprocess.run(["bash", folder / "job.sh"], check=True, env=env, cwd=folder, timeout=30)
+        return (folder / "arguments").read_bytes().decode().split("\0")[:-1]
+
+    return run
+
+
+def test_what_torchrun_is_told(arguments_of_torchrun):
+    told = arguments_of_torchrun(sbatch_script(["train", "--steps", "3"], SlurmJob(nodes=2, gpus_per_node=4)))
+    assert told == [
+        "--nnodes=2",
+        "--nproc-per-node=4",
+        "--rdzv-backend=c10d",
+        "--rdzv-id=12345",
+        "--rdzv-endpoint=node-a:22345",
+        "--rdzv-conf=is_host=1",
+        "--local-addr=node-a",
+        *["-m", "--", "playbook", "train", "--steps", "3"],
+    ]
+    told = arguments_of_torchrun(sbatch_script(["src/work.py", "--steps", "3"], SlurmJob()))
+    assert told[7:] == ["--", "src/work.py", "--steps", "3"]
+
+
+ARGUMENTS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0")), max_size=5)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(arguments=ARGUMENTS)
+def test_every_argument_arrives_as_it_was_given(arguments_of_torchrun, arguments):
+    for given_arguments in (arguments, ODD):
+        told = arguments_of_torchrun(sbatch_script(["train", *given_arguments], EVERYTHING))
+        assert told[7:] == ["-m", "--", "playbook", "train", *given_arguments]
+
+
+@pytest.fixture
+def submit(tmp_path, monkeypatch) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Submits a script in ``tmp_path`` to the fake Slurm; ``logs/JOB/node-N.log`` is there afterwards."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("sbatch", "scontrol", "srun"):
+        (programs / name).write_text(f"#!{sys.executable}\n{FAKE.read_text()}")
+        (programs / name).chmod(0o755)
+    job_id = next(i for i in iter(lambda: random.randrange(70_000, 80_000), None) if is_free(i - 50_000))
+    path = [str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]
+    env = {
+        **os.environ,
+        "PATH": os.pathsep.join(path),
+        "PYTHONPATH": os.pathsep.join([warm.python_path(), str(FAKE.parents[1])]),
+        "FAKE_JOB_ID": str(job_id),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+
+    def run(script: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["sbatch"], input=script, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120
+        )
+
+    return run
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as listener:
+        try:
+            listener.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def logs(folder: Path) -> list[str]:
+    """The output of each node."""
+    return [path.read_text() for path in sorted(folder.glob("logs/*/node-*.log"))]
+
+
+WORK = """
+import json, os, sys
+import torch, torch.distributed as dist
+from playbook import launch
+
+with launch.process_group() as world:
+    x = torch.tensor([2 ** world.rank])
+    dist.all_reduce(x)
+    names = ("GROUP_RANK", "LOCAL_RANK", "SLURM_NODEID", "SLURMD_NODENAME", "MASTER_ADDR", "GREETING", "OMP_NUM_THREADS")
+    seen = [os.environ[name] for name in names]
+    print(json.dumps([world.rank, world.size, x.item(), seen, sys.argv[1:]]), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_two_nodes_meet_and_compute_one_sum(submit, tmp_path):
+    (tmp_path / "work.py").write_text(WORK)
+    job = SlurmJob(nodes=2, gpus_per_node=2, cpus_per_gpu=3, setup=('export GREETING="it\'s $((6 * 7))"',))
+    done = submit(sbatch_script(["work.py", *ODD], job))
+    assert done.returncode == 0, (done.stderr, logs(tmp_path))
+    found = [
+        sorted(json.loads(line) for line in log.splitlines() if line.startswith("["))
+        for log in logs(tmp_path)
+    ]
+    assert found == [
+        [
+            [rank, 4, 15, [str(node), str(rank % 2), str(node), host, "127.0.0.1", "it's 42", "3"], ODD]
+            for rank in (2 * node, 2 * node + 1)
+        ]
+        for node, host in enumerate(["127.0.0.1", "127.0.0.2"])
+    ]
+
+
+@pytest.mark.slow
+def test_a_node_whose_rank_fails_ends_the_job_on_all_nodes(submit, tmp_path):
+    (tmp_path / "work.py").write_text(
+        "import os, time\nfrom leftovers import sign_in\nsign_in('.')\n"
+        "if os.environ['RANK'] == '1':\n    raise ValueError('bad shape')\ntime.sleep(1000)\n"
+    )
+    done = submit(sbatch_script(["work.py"], SlurmJob(nodes=2, gpus_per_node=1)))
+    assert done.returncode == 1
+    assert "ValueError: bad shape" in logs(tmp_path)[1]
+    assert "ValueError" not in logs(tmp_path)[0]
+    assert len(signed_in(tmp_path)) == 2
+    assert remaining(signed_in(tmp_path)) == []
+
+
+@pytest.mark.slow
+def test_training_under_slurm_gives_the_losses_of_the_command(submit, tmp_path, capsys):
+    model = json.dumps(
+        {"layers": 1, "hidden": 16, "heads": 2, "vocab": 256, "max_seq": 64, "name": "it's a test"}
+    )
+    train = [
+        "train",
+        "--model",
+        model,
+        "--steps",
+        "3",
+        "--seq",
+        "16",
+        "--global-batch",
+        "4",
+        "--device",
+        "cpu",
+    ]
+    train += ["--log", str(tmp_path / "run.jsonl"), "--quiet", "--json"]
+    assert main(["slurm", "--nodes", "1", "--gpus-per-node", "1", "--cpus-per-gpu", "1", "--", *train]) == 0
+    done = submit(capsys.readouterr().out)
+    assert done.returncode == 0, (done.stderr, logs(tmp_path))
+    (result,) = [json.loads(line) for line in logs(tmp_path)[0].splitlines() if line.startswith("{")]
+    assert main(train) == 0
+    assert result["losses"] == json.loads(capsys.readouterr().out)["losses"]
+
+
+def test_the_command_prints_the_script_and_json_holds_it(capsys):
+    flags = "--nodes 2 --gpus-per-node 4 --cpus-per-gpu 2 --time 30 --job-name a --partition p --account me "
+    flags += "--setup 'source v' --setup 'x y' --container i --logs l --requeue --signal TERM@9"
+    command = ["train", "--model", "tiny", "--layout", "dp=8"]
+    job = SlurmJob(2, 4, 2, "30", "a", "p", "me", ("source v", "x y"), "i", "l", True, "TERM@9")
+    for separator in ([], ["--"]):
+        assert main(["slurm", *shlex.split(flags), *separator, *command]) == 0
+        assert capsys.readouterr().out == sbatch_script(command, job)
+    assert main(["slurm", "--json", "--nodes", "2", "--", *command[:3]]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["script"] == sbatch_script(command[:3], SlurmJob(nodes=2))
+    assert (printed["nodes"], printed["ranks"], printed["command"]) == (2, 16, command[:3])
+
+
+def test_help_has_the_defaults(capsys):
+    with pytest.raises(SystemExit):
+        main(["slurm", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    job = SlurmJob()
+    for value in (job.nodes, job.gpus_per_node, job.cpus_per_gpu, job.time, job.job_name, job.logs):
+        assert f"(default: {value})" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("", "command is missing: name a playbook command, such as train, or a script.py"),
+        ("--", "command is missing"),
+        ("-- tarin --model tiny", "unknown command 'tarin'; did you mean train?"),
+        ("-- slurm -- train", "unknown command 'slurm'; known: bench, doctor, memory"),
+        ("-- train --modle tiny", "playbook train: unrecognized arguments: --modle tiny"),
+        ("-- bench", "playbook bench: the following arguments are required: WHAT"),
+        ("-- train --layout dp=2", "layout is 'dp=2', which needs 2 ranks, but the nodes have 8 GPUs"),
+        ("--nodes 0 -- train", "nodes must be at least 1, got 0"),
+        ("--nodes two -- train", "argument --nodes: invalid int value: 'two'"),
+        ("--gpus-per-node -1 -- train", "gpus_per_node must be at least 1, got -1"),
+        ("--cpus-per-gpu 0 -- train", "cpus_per_gpu must be at least 1, got 0"),
+        (
+            "--time tomorrow -- train",
+            "time is 'tomorrow', but must be minutes, hours:minutes:seconds or days-hours",
+        ),
+        ("--job-name 'a b' -- train", "job_name is 'a b', but must be one word"),
+        ("--partition 'a\n#SBATCH' -- train", r"partition is 'a\n#SBATCH', but must be one word"),
+        ("--account '' -- train", "account is '', but must be one word"),
+        ("--signal @9 -- train", "signal is '@9', but must be a signal and how many seconds before the end"),
+        ("--setup 'a\nb' -- train", r"setup is 'a\nb', but must be one line of shell"),
+        ("--logs logs/%j -- train", "logs is 'logs/%j', but must be the path of a folder, without %"),
+        ("--container ' ' -- train", "container is ' ', but must name an image"),
+        ("--nods 2 -- train", "unrecognized arguments: --nods"),
+    ],
+)
+def test_bad_input_is_answered_in_one_sentence(capsys, arguments, sentence):
+    try:
+        status = main(["slurm", *shlex.split(arguments)])
+    except SystemExit as end:  # argparse
+        status = end.code
+    printed = capsys.readouterr()
+    assert (status, printed.out) == (2, "")
+    assert re.match(f"playbook( \\w+)?: ({re.escape(sentence)})|{re.escape(sentence)}", printed.err)
+    assert printed.err.count("\n") == 1
+
+
+def test_an_argument_that_no_command_can_have():
+    with pytest.raises(LaunchError, match="NUL"):
+        sbatch_script(["train", "a\0b"], SlurmJob())
