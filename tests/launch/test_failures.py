@@ -87,6 +87,16 @@ def test_a_killed_rank_is_named_with_its_signal(failing, cold):
     assert str(failing(killed, cold=cold)) == "rank 1 was killed by SIGKILL"
 
 
+@pytest.mark.slow
+def test_a_killed_rank_is_named_when_its_node_is_not_the_first(failing):
+    def work(rank: int) -> None:
+        if rank == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        all_reduce()
+
+    assert str(failing(work, cold=True, nnodes=2)) == "rank 2 was killed by SIGKILL"
+
+
 TORCHRUN_REPORT = """
 E1121 07:54:04.375000 17399 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -6) local_rank: 0 (pid: 17410) of binary: python
 Failures:

@@ -239,6 +239,17 @@ def test_what_cannot_be_started_is_refused(ranks):
         ranks(lambda file: None, file)
 
 
+def test_ranks_launch_no_ranks_but_the_only_one_may(ranks):
+    def work() -> list[int]:
+        return launch.run(lambda: 7, ranks=2, backend="gloo").values
+
+    with pytest.raises(
+        launch.RankError, match=r"LaunchError: this is rank \d of 2 already, and ranks launch no ranks"
+    ):
+        ranks(work, ranks=2)
+    assert ranks(work, ranks=1, timeout=60).values == [[7, 7]]
+
+
 def test_ranks_see_edits_of_the_library(ranks):
     """The warm process is replaced when a source file changes."""
     from playbook.launch import warm

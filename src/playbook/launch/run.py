@@ -55,6 +55,7 @@ def run(
     However it ends, no process is left.
     """
     _check(ranks, timeout, nnodes, echo, backend)
+    _check_alone()
     chosen = backend or group.backend(ranks // nnodes)
     cold = cold or nnodes > 1 or chosen == "nccl" or not warm.AVAILABLE
     folder = Path(tempfile.mkdtemp(prefix="playbook-"))
@@ -94,6 +95,13 @@ def _check(ranks: int, timeout: float, nnodes: int, echo: str, backend: str | No
         raise LaunchError(f"echo is {echo!r}, but must be one of {', '.join(ECHOES)}")
     if backend not in (None, *_BACKENDS):
         raise LaunchError(f"backend is {backend!r}, but must be one of {', '.join(_BACKENDS)}")
+
+
+def _check_alone() -> None:
+    """Among several ranks each would launch its own: a program that meets itself again would never end."""
+    rank, size = os.environ.get("RANK"), os.environ.get("WORLD_SIZE", "1")
+    if "TORCHELASTIC_RUN_ID" in os.environ and size != "1":
+        raise LaunchError(f"this is rank {rank} of {size} already, and ranks launch no ranks: start it once")
 
 
 def _target(what: Any, args: Any, kwargs: Any, names: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -127,7 +127,9 @@ def _as_if_new(job: Job, rank: int) -> None:
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
     if "torch" in sys.modules:
-        threads = job.env["OMP_NUM_THREADS"].partition(",")[0]  # OpenMP takes a list: one for each nested level
+        threads = job.env["OMP_NUM_THREADS"].partition(",")[
+            0
+        ]  # OpenMP takes a list: one for each nested level
         sys.modules["torch"].set_num_threads(int(threads) if threads.isdigit() else 1)
         sys.modules["torch"].default_generator.seed()
         _meet_through_a_file(job)
