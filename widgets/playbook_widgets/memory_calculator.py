@@ -36,7 +36,8 @@ class MemoryCalculator(Widget):
         if len(configs) > 2:
             raise ConfigError(f"the memory calculator compares two configurations, got {len(configs)}")
         shown = [dict(config) for config in configs] or [{"model": DEFAULTS["model"]}]
-        super().__init__({"configs": shown, "advice": False}, start=start, constants=constants())
+        # With advice from the start: else a page would have to load Python before its reader has touched anything.
+        super().__init__({"configs": shown, "advice": True}, start=start, constants=constants())
 
     def summary(self) -> str:
         results = self.outputs["results"]
