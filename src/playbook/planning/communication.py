@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from playbook._checks import check_int, unknown
+from playbook._checks import check_int, check_positive, unknown
 from playbook.collectives.plans import ALGORITHMS, DEFAULT, Plan, Vector, plan
 from playbook.errors import ConfigError
 from playbook.planning.links import AlphaBeta, Network, Sample, errors, fit
@@ -66,6 +66,10 @@ class Cost:
     def latency(self, network: Network) -> float:
         """Seconds for a vector of next to nothing."""
         return self.time(0, network)
+
+    def per_byte(self, network: Network) -> float:
+        """Seconds that each byte of the vector adds."""
+        return float(self.volume) * network.intra.beta + float(self.inter_volume) * network.inter.beta
 
 
 def closed_form(collective: str, algorithm: str | None, ranks: int, network: Network) -> Cost | None:
@@ -231,7 +235,7 @@ def crossover(collective: str, first: str, second: str, ranks: int, network: Net
         raise ConfigError(
             f"no closed form of {first if costs[0] is None else second} on {ranks} ranks of this network"
         )
-    slopes = [cost.time(1, network) - cost.latency(network) for cost in costs if cost]
+    slopes = [cost.per_byte(network) for cost in costs if cost]
     waits = [cost.latency(network) for cost in costs if cost]
     if slopes[0] == slopes[1]:
         return None
@@ -261,6 +265,7 @@ def bus_factor(collective: str, ranks: int) -> float:
 
 def bus_bandwidth(collective: str, ranks: int, bytes: float, seconds: float) -> float:
     """Bytes/s to hold against what a link can carry, whatever the number of ranks: K/t · :func:`bus_factor`."""
+    check_positive("seconds", seconds, ConfigError)
     return bytes / seconds * bus_factor(collective, ranks)
 
 

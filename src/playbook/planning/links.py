@@ -7,9 +7,9 @@ only.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from playbook._checks import check_int
+from playbook._checks import check_fields, check_int, check_positive
 from playbook.errors import ConfigError
 from playbook.hardware import Cluster
 
@@ -18,8 +18,11 @@ from playbook.hardware import Cluster
 class AlphaBeta:
     """``alpha`` seconds per message and ``beta`` seconds per byte."""
 
-    alpha: float
-    beta: float
+    alpha: float = field(metadata={"least": 0})
+    beta: float = field(metadata={"least": 0})
+
+    def __post_init__(self) -> None:
+        check_fields(self, ConfigError)
 
     @property
     def bandwidth(self) -> float:
@@ -40,6 +43,9 @@ class Network:
     intra: AlphaBeta
     inter: AlphaBeta
     ranks_per_node: int
+
+    def __post_init__(self) -> None:
+        check_fields(self, ConfigError)
 
     @classmethod
     def uniform(cls, link: AlphaBeta) -> Network:
@@ -79,9 +85,13 @@ class Network:
 class Sample:
     """A measured time, and what was on the critical path: bytes, in so many messages one after the other."""
 
-    bytes: float
+    bytes: float = field(metadata={"least": 0})
     seconds: float
-    messages: float = 1
+    messages: float = field(default=1, metadata={"least": 0})
+
+    def __post_init__(self) -> None:
+        check_fields(self, ConfigError)
+        check_positive("seconds", self.seconds, ConfigError)
 
 
 def fit(samples: Iterable[Sample]) -> AlphaBeta:
