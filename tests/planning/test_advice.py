@@ -26,8 +26,9 @@ def test_every_advice_fits_is_needed_and_is_ranked(model, layout, capacity, atte
     advice = what_would_fit(start, int(capacity))
     if start.peak() <= capacity:
         assert advice == []
-    costs = [a.cost for a in advice]
-    assert costs == sorted(costs)
+    gpus = start.layout.world_size
+    ranks = [(a.setup.layout.world_size > gpus, a.cost) for a in advice]
+    assert ranks == sorted(ranks)
     for a in advice:
         s = a.setup
         report = predict(
@@ -48,6 +49,15 @@ def test_gpus_stay_the_same_while_data_parallelism_can_be_halved():
     advice = what_would_fit(setup(), int(60e9))
     assert advice
     assert all(a.setup.layout.world_size == 8 for a in advice)
+
+
+def test_buying_gpus_comes_after_what_the_gpus_at_hand_can_do():
+    advice = what_would_fit(setup("llama3.2-1b", "", seq=4096), int(24e9))
+    gpus = [a.setup.layout.world_size for a in advice]
+    assert gpus[0] == 1
+    assert gpus[-1] == 2
+    assert gpus == sorted(gpus)
+    assert [c.label for c in advice[0].changes] == ["full recomputation"]
 
 
 def test_nothing_helps_a_card_that_is_far_too_small():

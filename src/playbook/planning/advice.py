@@ -169,20 +169,26 @@ CHANGES = (
 def what_would_fit(setup: Setup, capacity: int, *, most: int = 5, together: int = 3) -> list[Advice]:
     """The ``most`` cheapest sets of at most ``together`` changes with which every rank stays within ``capacity`` bytes.
 
-    Empty when it fits already, or when nothing helps. A set that holds a smaller one that fits is not listed.
+    First those that need no more GPUs, by their cost in time, then those that do. Empty when it fits already, or when
+    nothing helps. A set that holds a smaller one that fits is not listed.
     """
     if setup.peak() <= capacity:
         return []
-    found: list[Advice] = []
+    same: list[Advice] = []
+    more: list[Advice] = []
     for changes in _by_cost(together):
-        if any(set(advice.changes) <= set(changes) for advice in found):
+        if any(set(advice.changes) <= set(changes) for advice in [*same, *more]):
             continue
         changed = _apply(setup, changes)
-        if changed is not None and (peak := _peak(changed)) is not None and peak <= capacity:
-            found.append(Advice(changes, changed, peak))
-            if len(found) == most:
-                break
-    return found
+        if changed is None:
+            continue
+        found = same if changed.layout.world_size <= setup.layout.world_size else more
+        if len(found) == most or (peak := _peak(changed)) is None or peak > capacity:
+            continue
+        found.append(Advice(changes, changed, peak))
+        if len(same) == most:
+            break
+    return [*same, *more][:most]
 
 
 def _by_cost(together: int) -> Iterator[tuple[Change, ...]]:

@@ -287,6 +287,7 @@ def _advice(advice: Advice, configuration: Configuration) -> dict[str, Any]:
     return {
         "changes": [{"label": c.label, "why": c.why} for c in advice.changes],
         "cost": advice.cost,
+        "gpus": advice.setup.layout.world_size,
         "peak": advice.peak,
         "spare": configuration.accelerator.memory_bytes - advice.peak,
         "set": _changed(before, after),

@@ -18,13 +18,14 @@ from fractions import Fraction
 from playbook._checks import check_int, check_positive, unknown
 from playbook.collectives.plans import ALGORITHMS, DEFAULT, Plan, Vector, plan
 from playbook.errors import ConfigError
-from playbook.planning.links import AlphaBeta, Network, Sample, errors, fit
+from playbook.planning.links import AlphaBeta, Network, Regimes, Sample, errors, fit, fit_regimes
 from playbook.planning.message_times import Span, Timeline, simulate
 
 __all__ = [
     "AlphaBeta",
     "Cost",
     "Network",
+    "Regimes",
     "Sample",
     "Span",
     "Timeline",
@@ -34,6 +35,7 @@ __all__ = [
     "crossover",
     "errors",
     "fit",
+    "fit_regimes",
     "latency",
     "ring_bytes_sent",
     "seconds",

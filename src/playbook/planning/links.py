@@ -6,6 +6,7 @@ only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -116,6 +117,52 @@ def fit(samples: Iterable[Sample]) -> AlphaBeta:
     return min(alone, key=lambda f: sum((f.alpha * a + f.beta * b - 1) ** 2 for a, b in rows))
 
 
-def errors(model: AlphaBeta, samples: Iterable[Sample]) -> list[float]:
+@dataclass(frozen=True)
+class Regimes:
+    """α and β by the length of a message: ``links[i]`` for messages of less than ``limits[i]`` bytes, the last for the
+    rest.
+
+    Short and long messages often travel in different ways: NCCL has a protocol for each, and a message that does not
+    fit into the processor's cache moves at the pace of the memory.
+    """
+
+    links: tuple[AlphaBeta, ...]
+    limits: tuple[float, ...] = ()
+
+    def time(self, bytes: float, messages: float = 1) -> float:
+        """Seconds for ``messages`` in a row that carry ``bytes`` in all."""
+        length = bytes / messages if messages else 0.0
+        regime = sum(length >= limit for limit in self.limits)
+        return self.links[regime].time(bytes, messages)
+
+
+def fit_regimes(samples: Iterable[Sample], tolerance: float = 0.1) -> Regimes:
+    """One line if it comes within ``tolerance`` of every measured time, else the best two, for short and for long
+    messages.
+
+    The two meet where they cross, if that is between the longest message of the one and the shortest of the other.
+    Raises :class:`ConfigError` for fewer than two samples.
+    """
+    ordered = sorted(samples, key=_length)
+    one = Regimes((fit(ordered),))
+    if max(map(abs, errors(one, ordered))) <= tolerance:
+        return one
+    pairs = [_two(ordered[:cut], ordered[cut:]) for cut in range(2, len(ordered) - 1)]
+    return min([one, *pairs], key=lambda model: sum(e * e for e in errors(model, ordered)))
+
+
+def _two(short: list[Sample], long: list[Sample]) -> Regimes:
+    first, second = fit(short), fit(long)
+    low, high = _length(short[-1]), _length(long[0])
+    slope = first.beta - second.beta
+    crossing = (second.alpha - first.alpha) / slope if slope else low
+    return Regimes((first, second), (crossing if low < crossing <= high else math.sqrt(low * high),))
+
+
+def _length(sample: Sample) -> float:
+    return sample.bytes / sample.messages if sample.messages else 0.0
+
+
+def errors(model: AlphaBeta | Regimes, samples: Iterable[Sample]) -> list[float]:
     """(predicted − measured)/measured of each sample."""
     return [model.time(s.bytes, s.messages) / s.seconds - 1 for s in samples]

@@ -798,8 +798,9 @@ class Advice {
   item(advice) {
     const { app } = this, name = upper(advice.changes.map((change) => change.label).join(" + ")), one = advice.changes.length === 1;
     const why = advice.changes.map((change) => (one ? change.why : `${change.label}: ${change.why}`)).join("; ");
+    const gpus = advice.gpus > app.current().result.gpus ? `Needs ${advice.gpus} GPUs. ` : "";
     const result = make("p", { class: "pb-mc-then" }, make("b", {}, app.bytes(advice.peak)), make("span", {}, `${app.bytes(advice.spare)} to spare`));
-    return make("li", {}, make("div", {}, make("b", {}, name), make("p", {}, `Costs ${this.cost(advice.cost)}. ${upper(why)}.`)), result,
+    return make("li", {}, make("div", {}, make("b", {}, name), make("p", {}, `${gpus}Costs ${this.cost(advice.cost)}. ${upper(why)}.`)), result,
       button("Apply", () => app.apply(advice), { "aria-label": `Apply ${name}` }));
   }
 
