@@ -27,7 +27,7 @@ def alive(pid: int) -> bool:
     """Whether the process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter when it ends while its file is open
         return False
 
 
@@ -35,5 +35,13 @@ def remaining(pids: list[int], seconds: float = 0.0) -> list[int]:
     """Those of ``pids`` that still run after at most ``seconds``."""
     limit = time.monotonic() + seconds
     while (left := [pid for pid in pids if alive(pid)]) and time.monotonic() < limit:
+        time.sleep(0.02)
+    return left
+
+
+def remaining_folders(temporary: Path, seconds: float = 5.0) -> list[Path]:
+    """Folders of launches that are still in a folder for temporary files after at most ``seconds``."""
+    limit = time.monotonic() + seconds
+    while (left := list(temporary.glob("playbook-*"))) and time.monotonic() < limit:
         time.sleep(0.02)
     return left

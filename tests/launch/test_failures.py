@@ -9,16 +9,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from leftovers import remaining, sign_in, signed_in
+from leftovers import remaining, remaining_folders, sign_in, signed_in
 
 from playbook import launch
 from playbook.launch.cold import read_report
+from playbook.launch.interrupts import deferred
 
 
 @pytest.fixture
@@ -229,8 +230,16 @@ def test_a_syntax_error_of_a_script_has_its_line(ranks):
     assert 'script.py", line 2' in str(caught.value)
 
 
+@pytest.fixture
+def handle_interrupts() -> Iterator[Callable[[object], object]]:
+    """Sets a handler for Ctrl-C, first Python's own: where tests run in the background, Ctrl-C is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield lambda handler: signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("cold", MODES)
-def test_an_interrupted_call_leaves_nothing_and_the_next_one_works(ranks, tmp_path, cold):
+def test_an_interrupted_call_leaves_nothing_and_the_next_one_works(ranks, tmp_path, handle_interrupts, cold):
     def hang() -> None:
         sign_in(tmp_path, with_child=True)
         time.sleep(1000)
@@ -240,19 +249,46 @@ def test_an_interrupted_call_leaves_nothing_and_the_next_one_works(ranks, tmp_pa
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 
-    handler = signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # ignored where tests run in the background
-    try:
-        timer = threading.Thread(target=interrupt)
-        timer.start()
-        with pytest.raises(KeyboardInterrupt):
-            ranks(hang, ranks=2, cold=cold)
-    finally:
-        timer.join()
-        signal.signal(signal.SIGINT, handler)
+    timer = threading.Thread(target=interrupt)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        ranks(hang, ranks=2, cold=cold)
+    timer.join()
     assert remaining(signed_in(tmp_path)) == []
     assert ranks(lambda: os.environ["RANK"], ranks=2).values == ["0", "1"]
+
+
+def test_interrupts_are_obeyed_once_and_at_the_end(handle_interrupts):
+    steps = []
+
+    def work() -> None:
+        with deferred() as interrupted:
+            steps.append(interrupted())
+            for _ in range(3):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.01)
+            steps.append(interrupted())
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert steps == [False, True]
+    handle_interrupts(lambda *_: steps.append("handler"))
+    work()
+    assert steps == [False, True, False, True, "handler"]
+
+
+def test_who_is_interrupted_ends_even_if_the_handler_says_nothing(handle_interrupts):
+    handle_interrupts(lambda *_: None)
+
+    def work() -> None:
+        with deferred() as interrupted:
+            os.kill(os.getpid(), signal.SIGINT)
+            while not interrupted():
+                time.sleep(0.001)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
 
 
 PARENT = """
@@ -293,7 +329,7 @@ def test_a_parent_that_dies_takes_everything_along(tmp_path, cold):
     parent.kill()
     parent.wait(10)
     assert remaining(pids, seconds=5) == []
-    assert list(tmp_path.glob("playbook-*")) == []
+    assert remaining_folders(tmp_path) == []
 
 
 def test_ranks_die_with_the_warm_process_and_the_next_call_has_a_new_one(ranks, tmp_path):

@@ -59,15 +59,15 @@ def script(tmp_path, monkeypatch) -> Path:
 @pytest.mark.slow
 def test_warm_cold_and_torchrun_in_a_shell_print_the_same(ranks, script, tmp_path):
     arguments = ["--steps", "5", 'a "quoted" word']
-    warm_ranks = ranks(script, *arguments, ranks=4)
-    cold_ranks = ranks(script, *arguments, ranks=4, cold=True)
+    warm_ranks = ranks(script, *arguments, ranks=3)
+    cold_ranks = ranks(script, *arguments, ranks=3, cold=True)
     torchrun = shutil.which("torchrun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     assert torchrun is not None
     subprocess.run(
         [
             torchrun,
             "--standalone",
-            "--nproc-per-node=4",
+            "--nproc-per-node=3",
             "--redirects=1",
             "--log-dir=logs",
             script,
@@ -78,13 +78,13 @@ def test_warm_cold_and_torchrun_in_a_shell_print_the_same(ranks, script, tmp_pat
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": warm.python_path()},
     )
     (logs,) = (tmp_path / "logs").glob("*/attempt_0")
-    for r in range(4):
+    for r in range(3):
         printed = warm_ranks[r].output
-        assert f"\n['{r}', '{r}', '4', '4', '0']\ngloo cpu 1\n" in printed
+        assert f"\n['{r}', '{r}', '3', '3', '0']\ngloo cpu 1\n" in printed
         assert printed.count("\n") == 10
         assert cold_ranks[r].output == printed
         assert (logs / str(r) / "stdout.log").read_text() == printed
-    assert cold_ranks.values == warm_ranks.values == [warm_ranks[0].value] * 4
+    assert cold_ranks.values == warm_ranks.values == [warm_ranks[0].value] * 3
 
 
 def _open_files_and_children(pid: int) -> tuple[int, str]:

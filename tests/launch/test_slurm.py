@@ -183,7 +183,7 @@ with launch.process_group() as world:
     dist.all_reduce(x)
     names = ("GROUP_RANK", "LOCAL_RANK", "SLURM_NODEID", "SLURMD_NODENAME", "MASTER_ADDR", "GREETING", "OMP_NUM_THREADS")
     seen = [os.environ[name] for name in names]
-    print(json.dumps([world.rank, world.size, x.item(), seen, sys.argv[1:]]), flush=True)
+    print("FOUND " + json.dumps([world.rank, world.size, x.item(), seen, sys.argv[1:]]), flush=True)
 """
 
 
@@ -193,10 +193,7 @@ def test_two_nodes_meet_and_compute_one_sum(submit, tmp_path):
     job = SlurmJob(nodes=2, gpus_per_node=2, cpus_per_gpu=3, setup=('export GREETING="it\'s $((6 * 7))"',))
     done = submit(sbatch_script(["work.py", *ODD], job))
     assert done.returncode == 0, (done.stderr, logs(tmp_path))
-    found = [
-        sorted(json.loads(line) for line in log.splitlines() if line.startswith("["))
-        for log in logs(tmp_path)
-    ]
+    found = [sorted(map(json.loads, re.findall("^FOUND (.*)$", log, re.MULTILINE))) for log in logs(tmp_path)]
     assert found == [
         [
             [rank, 4, 15, [str(node), str(rank % 2), str(node), host, "127.0.0.1", "it's 42", "3"], ODD]

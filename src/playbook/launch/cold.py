@@ -69,10 +69,10 @@ class ColdRanks:
     def stop(self) -> None:
         """Have the agents end everything that they started."""
         for agent in self._agents:
-            if agent.stdin and not agent.stdin.closed:
-                # A word, not only the end of the pipe: a fork of this process may hold it open.
-                with contextlib.suppress(BrokenPipeError), agent.stdin:
-                    agent.stdin.write(b"stop")
+            assert agent.stdin is not None
+            # A word, not only the end of the pipe: a fork of this process may hold it open.
+            with contextlib.suppress(BrokenPipeError), agent.stdin:
+                agent.stdin.write(b"stop")
         for agent in self._agents:
             try:
                 agent.wait(10)

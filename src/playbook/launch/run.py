@@ -8,14 +8,15 @@ import pickle
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from playbook.errors import LaunchError
 from playbook.launch import by_value, group, warm
 from playbook.launch.cold import ColdRanks
+from playbook.launch.interrupts import deferred
 from playbook.launch.job import Job, environment, import_path
 from playbook.launch.processes import free_port
 from playbook.launch.ranks import RankError, Ranks
@@ -58,23 +59,29 @@ def run(
     _check_alone()
     chosen = backend or group.backend(ranks // nnodes)
     cold = cold or nnodes > 1 or chosen == "nccl" or not warm.AVAILABLE
-    folder = Path(tempfile.mkdtemp(prefix="playbook-"))
-    try:
+    turn = nullcontext() if cold else warm.one_job()
+    with turn, deferred() as interrupted, _temporary_folder() as folder:
         target = _target(script_or_function, args, kwargs, names or {}, folder)
         job = Job(
             folder, ranks, nnodes, timeout, chosen, environment(env), os.getcwd(), import_path(), free_port()
         )
         _write(job, target)
-        with nullcontext() if cold else warm.one_job():
-            return _watch(ColdRanks(job) if cold else warm.WarmRanks(job), echo)
+        return _watch(ColdRanks(job) if cold else warm.WarmRanks(job), echo, interrupted)
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="playbook-"))
+    try:
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _watch(processes: Processes, echo: str) -> Ranks:
+def _watch(processes: Processes, echo: str, interrupted: Callable[[], bool]) -> Ranks:
     """Watch, and print the grouped output even if a rank fails: it often says why."""
     try:
-        result = watch(processes, stream=echo == "stream")
+        result = watch(processes, echo == "stream", interrupted)
     except RankError as error:
         if echo == "grouped":
             print(error.ranks.grouped, end="", file=sys.stdout, flush=True)

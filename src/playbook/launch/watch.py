@@ -29,21 +29,22 @@ class Processes(Protocol):
     def done(self) -> bool: ...  # how every rank ended is known
     def start(self) -> None: ...
     def wait(self, seconds: float) -> None: ...
-    def stop(self) -> None: ...  # may be called again
+    def stop(self) -> None: ...
 
 
-def watch(processes: Processes, stream: bool) -> Ranks:
+def watch(processes: Processes, stream: bool, interrupted: Callable[[], bool]) -> Ranks:
     """The ranks once all have ended. However this function is left, no rank is left behind.
 
-    Raises ``RankError`` for the rank that failed first, or for the ranks that were not there in time.
+    Raises ``RankError`` for the rank that failed first, or for the ranks that were not there in time, and
+    ``KeyboardInterrupt`` soon after ``interrupted`` is true.
     """
     job, printed = processes.job, _Stream(processes.job)
     try:
         processes.start()
-        failed, late = _until_failure(processes, printed if stream else None)
+        failed, late = _until_failure(processes, printed if stream else None, interrupted)
         evidence = _gather(processes, late) if failed or late else None
     finally:
-        _surely(processes.stop)
+        processes.stop()
     if stream:
         printed.show(last=True)
     if evidence is None:
@@ -53,25 +54,16 @@ def watch(processes: Processes, stream: bool) -> Ranks:
     raise error
 
 
-def _surely(stop: Callable[[], None]) -> None:
-    """Stop the ranks, and go on stopping them for somebody who interrupts again and again."""
-    interrupt = None
-    while True:
-        try:
-            stop()
-            break
-        except KeyboardInterrupt as again:
-            interrupt = again
-    if interrupt is not None:
-        raise interrupt
-
-
-def _until_failure(processes: Processes, printed: _Stream | None) -> tuple[bool, bool]:
+def _until_failure(
+    processes: Processes, printed: _Stream | None, interrupted: Callable[[], bool]
+) -> tuple[bool, bool]:
     """Wait until all have ended, one has failed, or the time is up; whether one has failed, whether the time is up."""
     job = processes.job
     started, limit = False, time.monotonic() + processes.start_limit
     while True:
         processes.wait(_LOOK)
+        if interrupted():
+            raise KeyboardInterrupt
         if printed:
             printed.show()
         if _failed(processes):
