@@ -97,6 +97,7 @@ def test_a_hundred_warm_launches_in_a_row(ranks, capsys, tmp_path, monkeypatch):
     """None hangs, none leaves a process, a file or an open descriptor; how long one takes is printed."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr(warm, "fingerprint", lambda: 0)  # somebody may be editing the library
 
     def work() -> int:
         dist.init_process_group("gloo")

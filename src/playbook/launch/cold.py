@@ -17,11 +17,12 @@ from playbook.launch.warm import python_path
 # As in "  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 4711)"; the log names ranks in other lines, too.
 _ENDED = re.compile(r"^\s*rank\s*:\s*(\d+)[^\n]*\n\s*exitcode\s*:\s*(-?\d+)", re.MULTILINE)
 
+_PATIENCE = 5.0  # when one torchrun has failed without a word of its ranks, another may know more
+
 
 class ColdRanks:
     """The ranks of a job, started by ``torchrun``; several nodes are several agents on this machine."""
 
-    settle = 5.0  # torchrun ends the other ranks by itself, and then tells how the first one ended
     start_limit = 180.0  # every rank imports torch
 
     def __init__(self, job: Job):
@@ -104,7 +105,7 @@ class ColdRanks:
         logs = "".join(self._log(node).read_text(errors="replace") for node in range(self.job.nnodes))
         self.exits = read_report(logs)
         self._first_failure = self._first_failure or time.monotonic()
-        patient = not all_ended and time.monotonic() < self._first_failure + self.settle
+        patient = not all_ended and time.monotonic() < self._first_failure + _PATIENCE
         if not (self.exits or self.job.errors() or patient):
             raise LaunchError(f"torchrun could not start the ranks; it said:\n{logs.strip()}")
 

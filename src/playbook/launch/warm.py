@@ -92,7 +92,6 @@ def close() -> None:
 class WarmRanks:
     """The ranks of a job, forked from the warm process."""
 
-    settle = 0.25  # within so many seconds of a failure, the warm process has seen how its cause ended
     start_limit = 120.0  # the first job waits for `import torch`
 
     def __init__(self, job: Job):

@@ -15,6 +15,8 @@ from playbook.launch.processes import WHERE_ARE_YOU
 from playbook.launch.ranks import Rank, Ranks, prefix
 
 _LOOK = 0.05  # seconds between two looks at the ranks
+_ANSWER = 2.0  # the most that they may take to say where they are
+_SETTLE = 15.0  # the most that the system, and torchrun, may take to tell how a rank ended
 
 
 class Processes(Protocol):
@@ -22,7 +24,6 @@ class Processes(Protocol):
 
     job: Job
     exits: dict[int, int]  # of the ranks that are known to have ended, in that order
-    settle: float
     start_limit: float
 
     @property
@@ -42,7 +43,7 @@ def watch(processes: Processes, stream: bool, interrupted: Callable[[], bool]) -
     try:
         processes.start()
         failed, late = _until_failure(processes, printed if stream else None, interrupted)
-        evidence = _gather(processes, late) if failed or late else None
+        evidence = _gather(processes, late, interrupted) if failed or late else None
     finally:
         processes.stop()
     if stream:
@@ -70,9 +71,8 @@ def _until_failure(
             return True, False
         if processes.done:
             return False, False
-        if (
-            not started and job.all_started()
-        ):  # the time-out is for the ranks' own work, not for starting them
+        # The time-out is for the ranks' own work, not for starting them.
+        if not started and job.all_started():
             started, limit = True, time.monotonic() + job.timeout
         if time.monotonic() > limit:
             return False, True
@@ -87,35 +87,40 @@ def _failed(processes: Processes) -> bool:
     )
 
 
-def _gather(processes: Processes, late: bool) -> Evidence:
-    """Where the ranks are that still run; then, for a moment, how others end: peers often notice before we do."""
+def _gather(processes: Processes, late: bool, interrupted: Callable[[], bool]) -> Evidence:
+    """Ask the ranks that still run where they are; those that do not answer are dying, and how they end is the cause.
+
+    Peers often notice the end of a rank, and fail of it, before the system has told how it ended.
+    """
     job = processes.job
-    stacks = _where(processes)
-    limit = time.monotonic() + processes.settle
-    while not late and not processes.done and time.monotonic() < limit:
-        processes.wait(_LOOK)
-    return Evidence(job.errors(), dict(processes.exits), stacks, late)
+    asked = _ask(processes)
+    limit = time.monotonic() + (_ANSWER if late else _SETTLE)
+    stacks: dict[int, str] = {}
+    while True:
+        before, stacks = stacks, {rank: job.path(rank, "stack").read_text() for rank in asked}
+        # An answer is whole when nothing has been added to it since the last look.
+        silent = {rank for rank, text in stacks.items() if not text or text != before.get(rank)}
+        if silent <= processes.exits.keys() | job.errors().keys():
+            break
+        if processes.done or interrupted() or time.monotonic() > limit:
+            break
+        time.sleep(_LOOK)
+        processes.wait(0)
+    return Evidence(
+        job.errors(), dict(processes.exits), {r: text for r, text in stacks.items() if text}, late
+    )
 
 
-def _where(processes: Processes) -> dict[int, str]:
-    """The Python stack of each rank that still runs, the innermost frame first."""
-    job = processes.job
-    asked = []
+def _ask(processes: Processes) -> list[int]:
+    """Have the ranks that still run write down where they are."""
+    job, asked = processes.job, []
     for rank, pid in job.pids().items():
-        if rank not in processes.exits and not job.path(rank, "error").exists() and not _ended(job, rank):
+        has_told = any(job.path(rank, kind).exists() for kind in ("error", "value"))
+        if rank not in processes.exits and not has_told:
+            asked.append(rank)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, WHERE_ARE_YOU)
-                asked.append(job.path(rank, "stack"))
-    limit = time.monotonic() + 0.5
-    while time.monotonic() < limit and not all(path.stat().st_size for path in asked):
-        time.sleep(0.005)
-    time.sleep(0.02 if asked else 0)  # the rest of what has begun to appear
-    return {int(path.stem): text for path in asked if (text := path.read_text())}
-
-
-def _ended(job: Job, rank: int) -> bool:
-    """Whether a rank has left its value: its process is ending, if it has not yet."""
-    return job.path(rank, "value").exists()
+    return asked
 
 
 class _Stream:
