@@ -72,6 +72,32 @@ def test_code_travels_with_what_it_refers_to(ranks):
     ]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slotted:
+    x: int
+    names: list[str] = dataclasses.field(default_factory=list)
+    _: dataclasses.KW_ONLY
+    y: float = 2.0
+
+
+@pytest.mark.parametrize("cls", [Point, Slotted])
+def test_dataclasses_that_travel_stay_dataclasses(ranks, cls):
+    def work(original: object) -> tuple:
+        new = cls(3)
+        changed = dataclasses.replace(new, x=4)
+        names = [field.name for field in dataclasses.fields(cls)]
+        return original, new, changed, names, dataclasses.asdict(new), cls(3) == new
+
+    expected = (
+        cls(2, y=5),
+        cls(3),
+        cls(4),
+        [f.name for f in dataclasses.fields(cls)],
+        dataclasses.asdict(cls(3)),
+    )
+    assert ranks(work, cls(2, y=5), ranks=1)[0].value == (*expected, True)
+
+
 def test_globals_are_shared_by_the_functions_of_a_module_and_stay_in_the_rank(ranks):
     def set_scale(value: int) -> int:
         global SCALE

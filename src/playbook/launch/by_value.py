@@ -8,6 +8,7 @@ reads, and what its closure holds. Everything else is pickled as ever.
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import dis
 import enum
 import importlib
@@ -70,8 +71,9 @@ class _Pickler(pickle.Pickler):
                 return type(obj), (obj.__func__,)
             case types.MappingProxyType():
                 return _read_only, (dict(obj),)
-        if type(obj).__module__ == "dataclasses" and type(obj).__name__ == "_MISSING_TYPE":
-            return "MISSING"  # compared by identity
+        if type(obj).__module__ == "dataclasses":  # MISSING, _FIELD and others are compared by identity
+            names = [name for name, value in vars(dataclasses).items() if value is obj]
+            return names[0] if names else NotImplemented
         if _on_accelerator(obj):  # whoever reads it may have no such device, or no memory left there
             return obj.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
         return NotImplemented

@@ -35,26 +35,19 @@ class ColdRanks:
     def start(self) -> None:
         """Start an agent for each node."""
         job = self.job
+        command = [sys.executable, "-P", "-m", "playbook.launch.agent", str(job.folder), *self._arguments()]
         for node in range(job.nnodes):
             with open(self._log(node), "wb") as log:
-                self._agents.append(
-                    subprocess.Popen(
-                        [
-                            sys.executable,
-                            "-P",
-                            "-m",
-                            "playbook.launch.agent",
-                            str(job.folder),
-                            *self._arguments(),
-                        ],
-                        stdin=subprocess.PIPE,
-                        stdout=log,
-                        stderr=log,
-                        env={**job.env, "PYTHONPATH": python_path()},
-                        cwd=job.cwd,
-                        start_new_session=True,
-                    )
+                agent = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    env={**job.env, "PYTHONPATH": python_path()},
+                    cwd=job.cwd,
+                    start_new_session=True,
                 )
+            self._agents.append(agent)
 
     def wait(self, seconds: float) -> None:
         """Return after ``seconds``; the ends of ranks are known once their torchrun has ended."""
@@ -83,14 +76,11 @@ class ColdRanks:
 
     def _arguments(self) -> list[str]:
         job = self.job
-        meeting = [
-            "--rdzv-backend=c10d",
-            f"--rdzv-endpoint=127.0.0.1:{job.port}",
-            f"--rdzv-id={job.folder.name}",
-        ]
+        meeting = f"--rdzv-endpoint=127.0.0.1:{job.port}", f"--rdzv-id={job.folder.name}"
+        ranks = f"--nnodes={job.nnodes}", f"--nproc-per-node={job.ranks // job.nnodes}"
         return [
-            f"--nnodes={job.nnodes}",
-            f"--nproc-per-node={job.ranks // job.nnodes}",
+            *ranks,
+            "--rdzv-backend=c10d",
             *meeting,
             "--module",
             "playbook.launch.worker",
