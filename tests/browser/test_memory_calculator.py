@@ -21,7 +21,7 @@ pytestmark = pytest.mark.browser
 TOOL = "book/tools/memory-calculator.html"
 CHAPTER = "book/one-gpu/memory.html"
 PYTHON = re.compile(r"/vendor/pyodide/|/pb/python/|python_worker")
-CALCULATOR = '.pb-widget#memory-calculator'
+CALCULATOR = ".pb-widget#calculator"
 AXE = serve.ROOT / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
 
 # Presses the right arrow on a slider as often as asked, and tells the milliseconds from the press to the picture of its
@@ -179,14 +179,16 @@ def test_an_address_brings_its_state_back(visit: Callable[..., tuple[Page, Seen]
 def test_the_page_says_what_the_command_line_says(
     visit: Callable[..., tuple[Page, Seen]], tmp_path: Path
 ) -> None:
-    page, _ = visit(TOOL + "#memory-calculator?model=llama3-70b&tp=8&pp=4&grad_acc=8&seq=3000&recompute=full")
+    page, _ = visit(TOOL + "#calculator?model=llama3-70b&tp=8&pp=4&grad_acc=8&seq=3000&recompute=full")
     ready(page)
     python_is_up(page)
     type_into(page, "seq", "5000")
     page.wait_for_timeout(600)
     words = command_of(page)
     assert words[:2] == ["playbook", "memory"]
-    done = subprocess.run([sys.executable, "-m", *words, "--json"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", *words, "--json"], capture_output=True, text=True, timeout=60
+    )
     report = json.loads(done.stdout)
     with page.expect_download() as download:
         page.get_by_role("button", name="Save JSON").click()
@@ -202,7 +204,7 @@ def test_the_page_says_what_the_command_line_says(
 def test_axe_finds_nothing_serious_when_everything_is_open(
     visit: Callable[..., tuple[Page, Seen]], width: int, scheme: str
 ) -> None:
-    page, _ = visit(TOOL + "#memory-calculator?model=llama3-70b", color_scheme=scheme)
+    page, _ = visit(TOOL + "#calculator?model=llama3-70b", color_scheme=scheme)
     page.set_viewport_size({"width": width, "height": 900})
     ready(page)
     python_is_up(page)

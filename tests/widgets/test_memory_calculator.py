@@ -99,7 +99,7 @@ class Bridged extends Model {
   }
 }
 const state = JSON.parse(document.querySelector("#state").textContent);
-window.model = new Bridged({ ...state, status: "idle", link: "http://127.0.0.1/#memory-calculator?" });
+window.model = new Bridged({ ...state, status: "idle", link: "http://127.0.0.1/#calculator?" });
 window.close = module.render({ model: window.model, el: document.querySelector("#stage") });
 document.body.dataset.ready = "yes";
 </script>"""
@@ -530,7 +530,7 @@ def test_the_command_is_shown_and_copied(calculator):
     view.button("Copy command").click()
     assert view.page.evaluate("navigator.clipboard.readText()") == command
     view.button("Copy link").click()
-    assert view.page.evaluate("navigator.clipboard.readText()") == "http://127.0.0.1/#memory-calculator?"
+    assert view.page.evaluate("navigator.clipboard.readText()") == "http://127.0.0.1/#calculator?"
 
 
 @pytest.mark.browser
@@ -556,7 +556,9 @@ def test_an_answer_is_drawn_within_a_frame(calculator):
         }).sort((a, b) => a - b)""",
         answers,
     )
-    assert spent[20] <= 100, f"the median answer takes {spent[20]:.1f} ms"  # 16 and less where nothing else runs
+    assert spent[20] <= 100, (
+        f"the median answer takes {spent[20]:.1f} ms"
+    )  # 16 and less where nothing else runs
 
 
 @pytest.mark.browser
@@ -620,7 +622,7 @@ def test_prints_the_verdict_bars_and_values(calculator):
 
 @pytest.mark.browser
 def test_in_the_static_page_python_answers_and_the_address_keeps_the_state(open_page):
-    page = static_page(open_page, MemoryCalculator(SMALL), hash="#memory-calculator?model=llama3-8b&tp=4")
+    page = static_page(open_page, MemoryCalculator(SMALL), hash="#calculator?model=llama3-8b&tp=4")
     page.wait_for_function("document.querySelector('[data-field=tp] input[type=text]').value === '4'")
     wanted = result_of({"model": "llama3-8b", "tp": 4})
     page.wait_for_function(

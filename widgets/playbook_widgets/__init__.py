@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from playbook_widgets.base import Widget
+    from playbook_widgets.collectives_animator import CollectivesAnimator
     from playbook_widgets.memory_calculator import MemoryCalculator
     from playbook_widgets.trace_viewer import TraceViewer
 
 #: The module of each widget.
-WIDGETS = {"MemoryCalculator": "memory_calculator", "TraceViewer": "trace_viewer"}
+WIDGETS = {
+    "CollectivesAnimator": "collectives_animator",
+    "MemoryCalculator": "memory_calculator",
+    "TraceViewer": "trace_viewer",
+}
 
-__all__ = ["WIDGETS", "MemoryCalculator", "TraceViewer", "Widget"]
+__all__ = ["WIDGETS", "CollectivesAnimator", "MemoryCalculator", "TraceViewer", "Widget"]
 
 
 def __getattr__(name: str) -> Any:

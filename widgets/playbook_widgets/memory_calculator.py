@@ -30,7 +30,7 @@ class MemoryCalculator(Widget):
 
     script = "memory_calculator.mjs"
     compute = "playbook.planning.calculator:compute"
-    name = "memory-calculator"
+    name = "calculator"
 
     def __init__(self, *configs: Mapping[str, Any], start: str = "touch"):
         if len(configs) > 2:

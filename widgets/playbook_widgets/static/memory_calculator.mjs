@@ -282,7 +282,7 @@ class Control {
     });
     this.radios = options.map((option) => option.firstChild);
     return [make("span", { class: "pb-mc-label", id: `${this.id}-label` }, this.spec.label),
-      make("span", { class: "pb-mc-options", role: "radiogroup", "aria-labelledby": `${this.id}-label` }, ...options)];
+      make("span", { class: "pb-options", role: "radiogroup", "aria-labelledby": `${this.id}-label` }, ...options)];
   }
 
   select() {
@@ -919,7 +919,7 @@ class Calculator {
     const answer = make("div", { class: "pb-mc-answer" }, this.verdict.root, this.verdict.facts, this.bars.root);
     const detail = make("div", { class: "pb-mc-detail" }, this.advice.root, this.table.root, this.curve.root, this.actions.root);
     this.results = make("div", { class: "pb-mc-results" }, answer, detail);
-    this.root = make("div", { class: "pb-w pb-mc", role: "group", "aria-label": "Memory calculator" }, make("div", { class: "pb-mc-grid" }, this.controls.root, this.results));
+    this.root = make("div", { class: "pb-w pb-form pb-mc", role: "group", "aria-label": "Memory calculator" }, make("div", { class: "pb-mc-grid" }, this.controls.root, this.results));
     el.replaceChildren(this.root);
     this.updateStatus();
   }
