@@ -7,6 +7,9 @@ BIN := .venv/bin
 # chapters minutes on one that does.
 export OMP_WAIT_POLICY ?= PASSIVE
 
+# Tests run side by side, one process for each core, but no more than four: they launch ranks and browsers themselves.
+SIDE_BY_SIDE := -n logical --maxprocesses 4
+
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test book lab check normalise clean
 
@@ -24,8 +27,8 @@ book: setup  ## build the site into _build/html, executing chapters that have ch
 
 test: book  ## run all tests: library, tools, every page in a browser, every notebook
 	@$(BIN)/python tools/chromium.py --install || true
-	$(BIN)/python -m pytest tests
-	$(BIN)/python -m pytest --nbval-lax book
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --dist worksteal tests
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --dist loadfile --nbval-lax book
 
 lab:  ## open the chapters as notebooks in JupyterLab
 	@$(PYTHON) tools/bootstrap.py lab

@@ -61,6 +61,11 @@ def ranks() -> Callable[..., launch.Ranks]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests measured (``record_property("measured", "…")``), and what nobody looked at."""
+    for report in terminalreporter.stats.get("passed", []):
+        for name, text in report.user_properties:
+            if name == "measured":
+                terminalreporter.write_line(f"measured: {text}")
     skipped = [
         report for report in terminalreporter.stats.get("skipped", []) if NO_CHROMIUM in str(report.longrepr)
     ]
