@@ -42,9 +42,8 @@ def draw_cases(ranks: int) -> list[dict]:
                         "dtype": dtype,
                         "op": rng.choice(ops) if collective in REDUCING else "sum",
                         "root": rng.randrange(ranks) if collective in ROOTED else 0,
-                        "piece": rng.choice(
-                            (16, 1 << 20)
-                        ),  # a few elements to a piece: messages in many parts
+                        "piece": rng.choice((64, 1 << 20)),  # messages in many parts, and whole ones
+                        "scratch": rng.choice((0, 128, 1 << 20)),
                         "seed": rng.randrange(1 << 30),
                     }
                 )
@@ -160,7 +159,7 @@ def compare(cases: list[dict]) -> list[dict]:
         group = dist.group.WORLD
         assert group is not None
         for case in cases:
-            process_group.PIECE = case["piece"]
+            process_group.PIECE, process_group.SCRATCH = case["piece"], case["scratch"]
             vectors = inputs(case, world.size)
             with CountBytes() as count:
                 result, transcript = ours(case, vectors, world.rank, group)

@@ -1,14 +1,13 @@
-"""Plans carried out over a ``torch.distributed`` process group, with nothing of it but isend and irecv.
+"""Plans carried out over a ``torch.distributed`` process group, with nothing of it but sends and receives.
 
-What the plan wants is a little less than "all of step 1, then all of step 2": a slice may go out as soon as what was
-to arrive in it has arrived. So messages travel in pieces of at most ``PIECE`` bytes, each waits only for the pieces
-whose slice it touches, and while one piece is being added up the next ones are on their way.
+On a CPU messages go in pieces, as ``pieces.py`` says. On GPUs they stay whole, and those of a step are posted
+together: NCCL carries out one after the other, so that a receive which waits alone could wait for ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -16,11 +15,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from playbook.collectives.functions import Transcript, Transport
-from playbook.collectives.plans import CollectiveError, Message, Plan
+from playbook.collectives.pieces import Do, Piece, Program, program
+from playbook.collectives.plans import CollectiveError, Plan
 
-#: Bytes of a piece. On a CPU, pieces that fit into its cache are added up while they are warm there; on GPUs, where
-#: receives queue on a stream, a message is one piece.
-PIECE = 1 << 20
+#: Bytes of a piece, bytes of contributions that may wait to be added, and how many pieces early a receive is posted:
+#: what was fastest over gloo. Each message costs it some 100 µs of processor time, whatever its length, so pieces are
+#: long; contributions that wait should fit into the cache; and a rank to which a receive has not been posted yet must
+#: be asked first, which is one more message.
+PIECE = 4 << 20
+SCRATCH = 4 << 20
+AHEAD = 2
 _REDUCE: dict[str, Callable[..., Tensor]] = {
     "sum": torch.add,
     "prod": torch.mul,
@@ -59,115 +63,77 @@ class ProcessGroupTransport(Transport):
         flat.div_(by)
 
     def execute(self, plan: Plan, source: Tensor, target: Tensor, op: str) -> Transcript:
-        run = _Run(self.group, source, target, op)
-        for messages in plan.of_rank(self.rank):
-            run.step(messages)
-        return run.finish()
+        pieces: dict[str, int] = {}
+        if not source.is_cuda:
+            size = source.element_size()
+            pieces = {"piece": max(1, PIECE // size), "scratch": SCRATCH // size, "ahead": AHEAD}
+        todo = program(plan, self.rank, in_place=source is target, **pieces)
+        run = _Run(self.group, todo, source, target, _REDUCE[op])
+        if source.is_cuda:
+            run.together()
+        else:
+            run.one_by_one()
+        return list(todo.transcript)
 
     def _device(self) -> torch.device:
         return torch.device("cuda" if dist.get_backend(self.group) == "nccl" else "cpu")
 
 
-@dataclass(eq=False)
-class _Piece:
-    """A part of a message on its way: ``slice`` is where it is sent from, or received to, on this rank."""
-
-    message: Message
-    start: int
-    stop: int
-    slice: Tensor
-    sent: bool
-    scratch: Tensor | None = None  # where a contribution waits to be added
-    work: Any = None
-
-    def touches(self, other: _Piece) -> bool:
-        return self.start < other.stop and other.start < self.stop
-
-
 class _Run:
-    """One rank's part of one plan, in the middle of being carried out."""
+    """A program in the middle of being carried out."""
 
-    def __init__(self, group: dist.ProcessGroup, source: Tensor, target: Tensor, op: str):
-        self.group, self.rank = group, group.rank()
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        todo: Program,
+        source: Tensor,
+        target: Tensor,
+        reduce: Callable[..., Tensor],
+    ):
+        self.group, self.actions, self.reduce = group, todo.actions, reduce
         self.source, self.target = source, target
-        self.reduce = _REDUCE[op]
-        self.in_place = source is target
-        on_gpu = source.is_cuda
-        self.piece = max(1, source.numel() if on_gpu else PIECE // source.element_size())
-        self.sends: list[_Piece] = []
-        self.receives: list[_Piece] = []
-        self.spare: list[Tensor] = []
-        self.moved: dict[Message, int] = {}  # in the order of the plan; bytes as they are counted
+        self.scratch = target.new_empty(todo.slots, todo.room)
+        self.works: list[Any] = [None] * todo.pieces
 
-    def step(self, messages: list[Message]) -> None:
-        """Post what this rank sends and receives at one step, once the slices are ready."""
-        earlier = list(self.receives)
-        self.moved.update(dict.fromkeys(messages, 0))
-        for wave in self._waves(messages):
-            for piece in wave:
-                # What is still arriving cannot be sent, and what is still being sent cannot be overwritten.
-                if self.in_place or not piece.sent:
-                    self._finish_receives([old for old in earlier if old.touches(piece)])
-                if not piece.sent and piece.scratch is None:
-                    self._finish_sends(piece)
-            self._post(wave)
+    def one_by_one(self) -> None:
+        """Post each send and receive by itself."""
+        send, receive, works = self.group.send, self.group.recv, self.works
+        for do, piece in self.actions:
+            if do is Do.SEND:
+                works[piece.index] = send([self.source[piece.start : piece.stop]], piece.peer, 0)
+            elif do is Do.RECEIVE:
+                works[piece.index] = receive([self.buffer(piece)], piece.peer, 0)
+            else:
+                self.finish(do, piece)
 
-    def finish(self) -> Transcript:
-        """Wait for what is on its way; returns what was sent and received."""
-        self._finish_receives(list(self.receives))
-        for piece in self.sends:
-            piece.work.wait()
-        return [message._replace(bytes=count) for message, count in self.moved.items()]
-
-    def _waves(self, messages: list[Message]) -> Iterator[list[_Piece]]:
-        """First pieces of all messages, second pieces … : both ends of a message cut it, and count it, alike."""
-        longest = max(message.stop - message.start for message in messages)
-        for offset in range(0, longest, self.piece):
-            yield [
-                self._cut(message, offset) for message in messages if offset < message.stop - message.start
-            ]
-
-    def _cut(self, message: Message, offset: int) -> _Piece:
-        size = min(self.piece, message.stop - message.start - offset)
-        sent = message.source == self.rank
-        start = (message.start if sent else message.into) + offset
-        slice = (self.source if sent else self.target)[start : start + size]
-        scratch = self._scratch(size) if message.reduce and not sent else None
-        return _Piece(message, start, start + size, slice, sent, scratch)
-
-    def _scratch(self, size: int) -> Tensor:
-        if self.spare and len(self.spare[-1]) == size:
-            return self.spare.pop()
-        return torch.empty_like(self.target[:size])
-
-    def _post(self, wave: list[_Piece]) -> None:
-        ops = [self._operation(piece) for piece in wave]
-        works = dist.batch_isend_irecv(ops)
-        if len(works) < len(ops):
-            works = works * len(ops)  # NCCL answers with one work for the whole batch
-        for piece, work in zip(wave, works, strict=False):
-            piece.work = work
-            (self.sends if piece.sent else self.receives).append(piece)
-            self.moved[piece.message] += piece.slice.numel() * piece.slice.element_size()
-
-    def _operation(self, piece: _Piece) -> dist.P2POp:
-        if piece.sent:
-            return dist.P2POp(dist.isend, piece.slice, group=self.group, group_peer=piece.message.target)
-        buffer = piece.slice if piece.scratch is None else piece.scratch
-        return dist.P2POp(dist.irecv, buffer, group=self.group, group_peer=piece.message.source)
-
-    def _finish_receives(self, pieces: list[_Piece]) -> None:
-        for piece in pieces:
-            if piece not in self.receives:
+    def together(self) -> None:
+        """Post what stands together in the program as one batch, as NCCL needs it: it runs one after the other."""
+        for posts, actions in groupby(self.actions, key=lambda action: action.do in (Do.SEND, Do.RECEIVE)):
+            if not posts:
+                for action in actions:
+                    self.finish(*action)
                 continue
-            self.receives.remove(piece)
-            piece.work.wait()
-            if piece.scratch is not None:
-                self._finish_sends(piece)
-                self.reduce(piece.slice, piece.scratch, out=piece.slice)
-                self.spare.append(piece.scratch)
+            batch = [piece for _, piece in actions]
+            works = dist.batch_isend_irecv([self.operation(piece) for piece in batch])
+            for i, piece in enumerate(batch):
+                self.works[piece.index] = works[min(i, len(works) - 1)]  # NCCL gives one for all
 
-    def _finish_sends(self, piece: _Piece) -> None:
-        for old in [old for old in self.sends if self.in_place and old.touches(piece)]:
-            old.work.wait()
-            self.sends.remove(old)
+    def operation(self, piece: Piece) -> dist.P2POp:
+        call, tensor = (
+            (dist.isend, self.source[piece.start : piece.stop])
+            if piece.sent
+            else (dist.irecv, self.buffer(piece))
+        )
+        return dist.P2POp(call, tensor, group=self.group, group_peer=piece.peer)
+
+    def buffer(self, piece: Piece) -> Tensor:
+        """Where a piece is received."""
+        if piece.slot is None:
+            return self.target[piece.start : piece.stop]
+        return self.scratch[piece.slot, : piece.stop - piece.start]
+
+    def finish(self, do: Do, piece: Piece) -> None:
+        self.works[piece.index].wait()
+        if do is Do.FINISH and piece.slot is not None:
+            landing = self.target[piece.start : piece.stop]
+            self.reduce(landing, self.buffer(piece), out=landing)

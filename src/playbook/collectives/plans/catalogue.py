@@ -58,7 +58,7 @@ DEFAULT = {
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Plan:
     """The messages of one collective on ``ranks`` ranks, in the order of their steps; empty ones are left out.
 
