@@ -19,6 +19,7 @@ def add(commands: Any) -> None:
     kinds = p.add_subparsers(dest="what", required=True, metavar="WHAT")
     _add_train(kinds)
     _add_memory(kinds)
+    _add_collectives(kinds)
 
 
 def add_kind(kinds: Any, name: str, text: str) -> argparse.ArgumentParser:
@@ -86,3 +87,44 @@ def _memory(args: argparse.Namespace) -> int:
     check_device(max((load(case.model) for case in CASES[kind]), key=lambda s: s.num_parameters), device)
     result = bench_memory(device)
     return finish(args, result, report_memory(result))
+
+
+def _add_collectives(kinds: Any) -> None:
+    p = add_kind(
+        kinds,
+        "collectives",
+        "collectives from send and receive against the backend's, and the cost of talking",
+    )
+    p.add_argument("--ranks", default="2,4,8", metavar="N,…", help="numbers of ranks")
+    p.add_argument(
+        "--sizes", metavar="B,…", help="bytes of the all-reduced vector, as 1K,4M (default: 1K to 64M)"
+    )
+    p.add_argument("--repeats", type=int, default=7, metavar="N", help="turns; the median counts")
+    p.set_defaults(run=_collectives)
+
+
+def _collectives(args: argparse.Namespace) -> int:
+    ranks = [_number("ranks", text) for text in args.ranks.split(",")]
+    from playbook.bench.collectives import SIZES, bench_collectives, report_collectives
+
+    sizes = [_number("sizes", text) for text in args.sizes.split(",")] if args.sizes else SIZES
+    result = bench_collectives(ranks, sizes, args.repeats, args.device or _device_of_ranks(max(ranks)))
+    return finish(args, result, report_collectives(result))
+
+
+def _device_of_ranks(ranks: int) -> str:
+    from playbook import launch
+
+    return "cuda" if launch.backend(ranks) == "nccl" else "cpu"
+
+
+def _number(label: str, text: str) -> int:
+    """A number such as 512, 4K or 64M, in powers of 1024."""
+    digits, power = text.strip().upper(), 0
+    if digits.endswith(tuple("KMG")):
+        power, digits = "KMG".index(digits[-1]) + 1, digits[:-1]
+    if not digits.isdecimal():
+        raise ConfigError(
+            f"{label} must be numbers such as 512, 4K or 64M, separated by commas, got {text!r}"
+        )
+    return int(digits) << (10 * power)

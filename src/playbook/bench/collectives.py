@@ -1,0 +1,264 @@
+"""``playbook bench collectives``: our collectives beside the backend's, and an α–β model held against sizes it never saw.
+
+Ours and the backend's take turns inside the same ranks. A turn runs a collective several times in a row and counts as
+the slowest rank's mean; the medians of the turns are compared. The model is fitted on every other size, and predicts
+the sizes in between.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from playbook import collectives, launch
+from playbook.bench import provenance
+from playbook.collectives.plans import CollectiveError
+from playbook.planning.communication import (
+    Network,
+    Regimes,
+    Sample,
+    bus_bandwidth,
+    closed_form,
+    errors,
+    fit,
+    fit_regimes,
+)
+from playbook.planning.links import AlphaBeta
+from playbook.training.measure import synchronize
+
+RANKS = (2, 4, 8)
+#: Bytes of the vector: 1 KB to 64 MB.
+SIZES = tuple(1 << i for i in range(10, 27))
+#: Bytes of the vector of all collectives but all-reduce.
+_OTHERS = 1 << 20
+#: Seconds that a turn should take, and how often it runs a collective at most to take so long.
+_TURN, _MOST = 0.03, 20
+_TIMEOUT = 600.0
+
+Pair = dict[str, Callable[[], Any]]
+Times = dict[str, list[float]]
+
+
+def bench_collectives(
+    ranks: Sequence[int] = RANKS, sizes: Sequence[int] = SIZES, repeats: int = 7, device: str = "cpu"
+) -> dict[str, Any]:
+    """Median seconds of ours and the backend's by number of ranks, and how well α–β models predict them.
+
+    ``all_reduce`` by ``sizes`` (bytes of fp32 numbers), every other collective at 1 MB, and messages between two
+    ranks. ``device`` "cpu" is gloo, "cuda" NCCL with a GPU for each rank. Raises :class:`CollectiveError` for what
+    cannot be run.
+    """
+    _check(ranks, sizes, repeats, device)
+    sizes = sorted(set(sizes))
+    runs = {n: _run(n, sizes, repeats, device) for n in ranks}
+    rows = [_row(n, "all_reduce", size, runs[n]["all_reduce"][size]) for n in ranks for size in sizes]
+    others = [_row(n, kind, _OTHERS, times) for n in ranks for kind, times in runs[n]["others"].items()]
+    fits = [f for n in ranks for who in ("ours", "peer") if (f := _fitted(n, who, rows)) is not None]
+    return {
+        "provenance": provenance(device),
+        "backend": _backend(device),
+        "repeats": repeats,
+        "all_reduce": rows,
+        "fits": fits,
+        "worst_error": max((abs(e) for f in fits for e in f["errors"]), default=None),
+        "others": others,
+        "point_to_point": [
+            {"ranks": n, "bytes": size, "seconds": statistics.median(times["message"])}
+            for n in ranks
+            for size, times in runs[n]["messages"].items()
+        ],
+    }
+
+
+def report_collectives(result: dict[str, Any]) -> str:
+    """The result of ``bench_collectives`` as tables for people."""
+    peer = result["backend"]
+    lines = [
+        f"all-reduce, our ring from send and receive against {peer}'s; bus bandwidth in GB/s",
+        f"  {'ranks':>5} {'bytes':>11} {'ours ms':>9} {f'{peer} ms':>9} {'ratio':>6} {'ours':>8} {peer:>8}",
+    ]
+    for row in result["all_reduce"]:
+        bandwidths = f"{row['ours_bus'] / 1e9:8.3f} {row['peer_bus'] / 1e9:8.3f}"
+        lines.append(f"  {row['ranks']:5} {row['bytes']:11,} {_pair(row)} {bandwidths}")
+    lines.append("α–β models, fitted on every other size; errors of those in between")
+    for f in result["fits"]:
+        who = "ours" if f["who"] == "ours" else peer
+        links = " then ".join(
+            f"{a * 1e6:.1f} µs + {b / 1e9:.2f} GB/s"
+            for a, b in zip(f["alpha_s"], f["bandwidth"], strict=True)
+        )
+        found = ", ".join(f"{error:+.0%}" for error in f["errors"])
+        lines.append(f"  {f['ranks']} ranks, {who}: {links}")
+        lines.append(f"    errors {found} (one line alone: worst {f['worst_error_of_one_line']:.0%})")
+    lines.append(f"other collectives, {_OTHERS:,} bytes: ours ms, {peer} ms, ratio")
+    lines += [f"  {row['ranks']:5} {row['collective']:14} {_pair(row)}" for row in result["others"]]
+    return "\n".join(lines)
+
+
+def _pair(row: dict[str, Any]) -> str:
+    return f"{row['ours_s'] * 1e3:9.3f} {row['peer_s'] * 1e3:9.3f} {row['ratio']:6.2f}"
+
+
+def _backend(device: str) -> str:
+    return "nccl" if torch.device(device).type == "cuda" else "gloo"
+
+
+def _check(ranks: Sequence[int], sizes: Sequence[int], repeats: int, device: str) -> None:
+    for n in ranks:
+        if n < 2:
+            raise CollectiveError(f"ranks must be at least 2, got {n}: one rank has nobody to talk to")
+    for size in sizes:
+        if size < 4 or size % 4:
+            raise CollectiveError(f"sizes must be multiples of 4 bytes, an fp32 number, got {size}")
+    if repeats < 1:
+        raise CollectiveError(f"repeats must be at least 1, got {repeats}")
+    if _backend(device) == "nccl" and torch.cuda.device_count() < max(ranks):
+        found = torch.cuda.device_count()
+        raise CollectiveError(f"{max(ranks)} ranks on cuda need a GPU each, and this machine has {found}")
+
+
+# ---- in the ranks
+
+
+def _run(n: int, sizes: Sequence[int], repeats: int, device: str) -> dict[str, Any]:
+    """What the ranks measured, a turn being as slow as its slowest rank."""
+    ranks = launch.run(measure, sizes, repeats, ranks=n, backend=_backend(device), timeout=_TIMEOUT)
+    return {
+        part: {key: _slowest([value[part][key] for value in ranks.values]) for key in ranks[0].value[part]}
+        for part in ranks[0].value
+    }
+
+
+def _slowest(times: list[Times]) -> Times:
+    return {who: [max(turn) for turn in zip(*(t[who] for t in times), strict=True)] for who in times[0]}
+
+
+def measure(sizes: Sequence[int], repeats: int) -> dict[str, dict[Any, Times]]:
+    """In one rank: seconds of every turn, by what was measured and who did it."""
+    torch.set_num_threads(1)
+    with launch.process_group() as world:
+        group = dist.group.WORLD
+        assert group is not None
+        all_reduce = {size: _turns(_all_reduce(size, group, world), repeats, world) for size in sizes}
+        others = {kind: _turns(pair, repeats, world) for kind, pair in _other_pairs(group, world)}
+        messages = {size: _turns(_message(size, group, world), repeats, world) for size in sizes[::2]}
+    return {"all_reduce": all_reduce, "others": others, "messages": messages}
+
+
+def _turns(functions: Pair, repeats: int, world: launch.World) -> Times:
+    """Seconds of each function in each turn, after a turn that warms up and shows how often to repeat."""
+    longest = max(_seconds(function, 1, world) for function in functions.values())
+    estimate = torch.tensor([longest], device=world.device)
+    dist.all_reduce(estimate, dist.ReduceOp.MAX)
+    often = max(1, min(_MOST, int(_TURN / float(estimate))))
+    times: Times = {name: [] for name in functions}
+    for _ in range(repeats):
+        for name, function in functions.items():
+            times[name].append(_seconds(function, often, world))
+    return times
+
+
+def _seconds(function: Callable[[], Any], often: int, world: launch.World) -> float:
+    dist.barrier()
+    synchronize(world.device)
+    start = time.perf_counter()
+    for _ in range(often):
+        function()
+    synchronize(world.device)
+    return (time.perf_counter() - start) / often
+
+
+def _all_reduce(size: int, group: dist.ProcessGroup, world: launch.World) -> Pair:
+    x = torch.zeros(size // 4, device=world.device)
+    return {"ours": lambda: collectives.all_reduce(x, group), "peer": lambda: dist.all_reduce(x)}
+
+
+def _other_pairs(group: dist.ProcessGroup, world: launch.World) -> list[tuple[str, Pair]]:
+    """Every other collective, ours and the backend's, the root being rank 0."""
+    n, root = world.size, world.rank == 0
+    whole = torch.zeros(_OTHERS // 4 // n * n, device=world.device)
+    other, chunk = torch.zeros_like(whole), torch.zeros(len(whole) // n, device=world.device)
+    chunks = list(other.view(n, -1))
+    mine = other if root else None
+    ours: dict[str, Callable[[], Any]] = {
+        "broadcast": lambda: collectives.broadcast(whole, group),
+        "reduce": lambda: collectives.reduce(whole, group),
+        "gather": lambda: collectives.gather(mine, chunk, group),
+        "scatter": lambda: collectives.scatter(chunk, mine, group),
+        "all_gather": lambda: collectives.all_gather(whole, chunk, group),
+        "reduce_scatter": lambda: collectives.reduce_scatter(chunk, whole, group),
+        "all_to_all": lambda: collectives.all_to_all(other, whole, group),
+        "barrier": lambda: collectives.barrier(group),
+    }
+    peer: dict[str, Callable[[], Any]] = {
+        "broadcast": lambda: dist.broadcast(whole, 0),
+        "reduce": lambda: dist.reduce(whole, 0),
+        "gather": lambda: dist.gather(chunk, chunks if root else None, 0),
+        "scatter": lambda: dist.scatter(chunk, chunks if root else None, 0),
+        "all_gather": lambda: dist.all_gather_into_tensor(whole, chunk),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(chunk, whole),
+        "all_to_all": lambda: dist.all_to_all_single(other, whole),
+        "barrier": lambda: dist.barrier(),
+    }
+    return [(kind, {"ours": ours[kind], "peer": peer[kind]}) for kind in ours]
+
+
+def _message(size: int, group: dist.ProcessGroup, world: launch.World) -> Pair:
+    """A message from rank 0 to rank 1 and one back; the other ranks do nothing."""
+    x = torch.zeros(size // 4, device=world.device)
+
+    def both() -> None:
+        if world.rank == 0:
+            dist.send(x, 1)
+            dist.recv(x, 1)
+        elif world.rank == 1:
+            dist.recv(x, 0)
+            dist.send(x, 0)
+
+    return {"message": both}
+
+
+# ---- rows and models
+
+
+def _row(n: int, kind: str, size: int, times: Times) -> dict[str, Any]:
+    ours, peer = statistics.median(times["ours"]), statistics.median(times["peer"])
+    row: dict[str, Any] = {"ranks": n, "collective": kind, "bytes": size}
+    row |= {"ours_s": ours, "peer_s": peer, "ratio": ours / peer}
+    if kind == "all_reduce":
+        row["ours_bus"] = bus_bandwidth(kind, n, size, ours)
+        row["peer_bus"] = bus_bandwidth(kind, n, size, peer)
+    return row
+
+
+def _fitted(n: int, who: str, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The α–β model of one curve, and its errors on the sizes that were held back; None where they are too few."""
+    cost = closed_form("all_reduce", "ring", n, Network.uniform(AlphaBeta(0, 0)))
+    assert cost is not None
+    samples = [
+        Sample(float(cost.volume) * row["bytes"], row[f"{who}_s"], cost.messages)
+        for row in rows
+        if row["ranks"] == n
+    ]
+    held_back = samples[1:-1:2]
+    fitted = [sample for sample in samples if sample not in held_back]
+    if not held_back:
+        return None
+    model, line = fit_regimes(fitted), Regimes((fit(fitted),))
+    volume = float(cost.volume)
+    return {
+        "ranks": n,
+        "who": who,
+        "alpha_s": [link.alpha for link in model.links],
+        "bandwidth": [link.bandwidth for link in model.links],
+        "limits_bytes": [limit * cost.messages / volume for limit in model.limits],
+        "fitted_on": [round(sample.bytes / volume) for sample in fitted],
+        "held_back": [round(sample.bytes / volume) for sample in held_back],
+        "errors": errors(model, held_back),
+        "worst_error_of_one_line": max(map(abs, errors(line, held_back))),
+    }
