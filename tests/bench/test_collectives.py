@@ -43,7 +43,7 @@ def known(n: int, sizes: list[int], *_) -> dict:
     return {
         "all_reduce": {size: times(size) for size in sizes},
         "others": {"broadcast": {"ours": [3.0], "peer": [2.0]}},
-        "messages": {size: {"message": [1e-3]} for size in sizes},
+        "messages": {size: {"there and back": [2e-3]} for size in sizes},
     }
 
 
@@ -64,6 +64,7 @@ def test_medians_ratios_and_fits_of_known_times(monkeypatch):
         assert f["held_back"] == sizes[1:-1:2]
         assert f["fitted_on"] == sizes[::2]
     assert result["worst_error"] < 1e-9
+    assert {row["seconds"] for row in result["point_to_point"]} == {1e-3}
     report = report_collectives(result)
     assert "8  67,108,864" in report
     assert "4 ranks, gloo: 5.0 µs + 1.00 GB/s" in report

@@ -68,7 +68,7 @@ def bench_collectives(
         "worst_error": max((abs(e) for f in fits for e in f["errors"]), default=None),
         "others": others,
         "point_to_point": [
-            {"ranks": n, "bytes": size, "seconds": statistics.median(times["message"])}
+            {"ranks": n, "bytes": size, "seconds": statistics.median(times["there and back"]) / 2}
             for n in ranks
             for size, times in runs[n]["messages"].items()
         ],
@@ -139,28 +139,43 @@ def _slowest(times: list[Times]) -> Times:
 
 
 def measure(sizes: Sequence[int], repeats: int) -> dict[str, dict[Any, Times]]:
-    """In one rank: seconds of every turn, by what was measured and who did it."""
+    """In one rank: seconds of every turn, by what was measured and who did it.
+
+    A turn goes through everything before the next one begins: when the machine is slow for a while, it is slow for all.
+    """
     torch.set_num_threads(1)
     with launch.process_group() as world:
         group = dist.group.WORLD
         assert group is not None
-        all_reduce = {size: _turns(_all_reduce(size, group, world), repeats, world) for size in sizes}
-        others = {kind: _turns(pair, repeats, world) for kind, pair in _other_pairs(group, world)}
-        messages = {size: _turns(_message(size, group, world), repeats, world) for size in sizes[::2]}
-    return {"all_reduce": all_reduce, "others": others, "messages": messages}
+        x = torch.zeros(max(sizes) // 4, device=world.device)
+        vectors = {size: x[: size // 4] for size in sizes}
+        tasks: dict[str, dict[Any, Pair]] = {
+            "all_reduce": {size: _all_reduce(vector, group) for size, vector in vectors.items()},
+            "others": _others(group, world),
+            "messages": {size: _message(vector, world) for size, vector in list(vectors.items())[::2]},
+        }
+        often = {
+            (part, key): _how_often(pair, world)
+            for part, pairs in tasks.items()
+            for key, pair in pairs.items()
+        }
+        times: dict[str, dict[Any, Times]] = {
+            part: {key: {who: [] for who in pair} for key, pair in pairs.items()}
+            for part, pairs in tasks.items()
+        }
+        for _ in range(repeats):
+            for (part, key), count in often.items():
+                for who, function in tasks[part][key].items():
+                    times[part][key][who].append(_seconds(function, count, world))
+    return times
 
 
-def _turns(functions: Pair, repeats: int, world: launch.World) -> Times:
-    """Seconds of each function in each turn, after a turn that warms up and shows how often to repeat."""
-    longest = max(_seconds(function, 1, world) for function in functions.values())
+def _how_often(pair: Pair, world: launch.World) -> int:
+    """How often a turn repeats a pair of functions: the same on all ranks. Warms them up, too."""
+    longest = max(_seconds(function, 1, world) for function in pair.values())
     estimate = torch.tensor([longest], device=world.device)
     dist.all_reduce(estimate, dist.ReduceOp.MAX)
-    often = max(1, min(_MOST, int(_TURN / float(estimate))))
-    times: Times = {name: [] for name in functions}
-    for _ in range(repeats):
-        for name, function in functions.items():
-            times[name].append(_seconds(function, often, world))
-    return times
+    return max(1, min(_MOST, int(_TURN / float(estimate))))
 
 
 def _seconds(function: Callable[[], Any], often: int, world: launch.World) -> float:
@@ -173,12 +188,11 @@ def _seconds(function: Callable[[], Any], often: int, world: launch.World) -> fl
     return (time.perf_counter() - start) / often
 
 
-def _all_reduce(size: int, group: dist.ProcessGroup, world: launch.World) -> Pair:
-    x = torch.zeros(size // 4, device=world.device)
+def _all_reduce(x: torch.Tensor, group: dist.ProcessGroup) -> Pair:
     return {"ours": lambda: collectives.all_reduce(x, group), "peer": lambda: dist.all_reduce(x)}
 
 
-def _other_pairs(group: dist.ProcessGroup, world: launch.World) -> list[tuple[str, Pair]]:
+def _others(group: dist.ProcessGroup, world: launch.World) -> dict[str, Pair]:
     """Every other collective, ours and the backend's, the root being rank 0."""
     n, root = world.size, world.rank == 0
     whole = torch.zeros(_OTHERS // 4 // n * n, device=world.device)
@@ -205,12 +219,11 @@ def _other_pairs(group: dist.ProcessGroup, world: launch.World) -> list[tuple[st
         "all_to_all": lambda: dist.all_to_all_single(other, whole),
         "barrier": lambda: dist.barrier(),
     }
-    return [(kind, {"ours": ours[kind], "peer": peer[kind]}) for kind in ours]
+    return {kind: {"ours": ours[kind], "peer": peer[kind]} for kind in ours}
 
 
-def _message(size: int, group: dist.ProcessGroup, world: launch.World) -> Pair:
+def _message(x: torch.Tensor, world: launch.World) -> Pair:
     """A message from rank 0 to rank 1 and one back; the other ranks do nothing."""
-    x = torch.zeros(size // 4, device=world.device)
 
     def both() -> None:
         if world.rank == 0:
@@ -220,7 +233,7 @@ def _message(size: int, group: dist.ProcessGroup, world: launch.World) -> Pair:
             dist.recv(x, 0)
             dist.send(x, 0)
 
-    return {"message": both}
+    return {"there and back": both}
 
 
 # ---- rows and models
