@@ -83,3 +83,35 @@ def test_token_ticks_are_powers_of_two():
     units.tokens_axis(axes.xaxis, [1024, 8192])
     assert ticks(axes.xaxis) == ["1k", "2k", "4k", "8k"]
     plt.close(figure)
+
+
+@pytest.mark.parametrize(
+    ("times", "shown"),
+    [
+        ([1e-5, 0.03], ["10 µs", "100 µs", "1 ms", "10 ms"]),
+        ([5, 5115], ["10 s", "1 min", "10 min", "1 h"]),
+        ([0.0002, 0.003], ["200 µs", "500 µs", "1 ms", "2 ms"]),
+    ],
+)
+def test_logarithmic_time_has_few_round_ticks(times, shown):
+    figure, axes = plt.subplots()
+    axes.plot([0, 1], times)
+    units.log_seconds_axis(axes.yaxis, times, "time")
+    assert ticks(axes.yaxis) == shown
+    assert axes.get_yscale() == "log"
+    plt.close(figure)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shown"),
+    [
+        ([2**10, 2**22], ["1 KiB", "4 KiB", "16 KiB", "64 KiB", "256 KiB", "1 MiB", "4 MiB"]),
+        ([2**10, 2**30], ["1 KiB", "32 KiB", "1 MiB", "32 MiB", "1 GiB"]),
+    ],
+)
+def test_logarithmic_size_has_ticks_at_powers_of_two(sizes, shown):
+    figure, axes = plt.subplots()
+    axes.plot(sizes, [0, 1])
+    units.log_bytes_axis(axes.xaxis, sizes)
+    assert ticks(axes.xaxis) == shown
+    plt.close(figure)

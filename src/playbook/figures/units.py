@@ -77,6 +77,37 @@ def seconds_axis(axis: Any, label: str | None = None) -> None:
     _label(axis, label)
 
 
+def log_seconds_axis(axis: Any, times: Any, label: str | None = None) -> None:
+    """A logarithmic axis over ``times`` (seconds), with ticks at 1 µs, 10 µs … 10 s, 1 min, 10 min, 1 h …
+
+    Where they span less than three powers of ten, at 2 and 5 times these as well.
+    """
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    getattr(axis.axes, f"set_{axis.axis_name}scale")("log")
+    low, high = min(times), max(times)
+    ticks = [10.0**power for power in range(-9, 2)] + [60.0, 600.0, 3600.0, 36000.0, 360000.0]
+    if high / low < 1000:
+        ticks = [tick * m for tick in ticks for m in (1, 2, 5) if (tick, m) != (10.0, 5)]
+    axis.set_major_locator(FixedLocator([tick for tick in ticks if low / 1.5 <= tick <= high * 1.5]))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: format_seconds(value)))
+    _label(axis, label)
+
+
+def log_bytes_axis(axis: Any, sizes: Any, label: str | None = None) -> None:
+    """A logarithmic (base 2) axis over ``sizes`` (bytes), with at most seven ticks at powers of two."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    getattr(axis.axes, f"set_{axis.axis_name}scale")("log", base=2)
+    low, high = math.floor(math.log2(min(sizes))), math.ceil(math.log2(max(sizes)))
+    step = next(step for step in (1, 2, 5, 10, 20) if (high - low) // step < 7)
+    axis.set_major_locator(FixedLocator([2.0**p for p in range(low, high + 1) if p % step == 0]))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
+    _label(axis, label)
+
+
 def count_axis(axis: Any, label: str | None = None) -> None:
     """Ticks of ``axis`` written 1k, 2M, 3B."""
     from matplotlib.ticker import FuncFormatter
