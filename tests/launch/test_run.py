@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from playbook import launch
+from playbook.launch import warm
 
 SCALE = 10
 
@@ -276,18 +278,21 @@ def test_ranks_launch_no_ranks_but_the_only_one_may(ranks):
     assert ranks(work, ranks=1, timeout=60).values == [[7, 7]]
 
 
-def test_ranks_see_edits_of_the_library(ranks):
-    """The warm process is replaced when a source file changes."""
-    from playbook.launch import warm
+def test_ranks_see_edits_of_the_library(ranks, tmp_path, monkeypatch):
+    """The warm process is replaced when a source file changes; here one of a copy, because others use the library."""
+    copy = tmp_path / "src" / "playbook"
+    shutil.copytree(warm.PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(warm, "PACKAGE", copy)
 
-    def parent() -> int:
-        return os.getppid()
+    def look() -> tuple[int, object]:
+        from playbook import seeding
 
-    first, same = ranks(parent, ranks=1)[0].value, ranks(parent, ranks=1)[0].value
-    path = warm.PACKAGE / "seeding.py"
-    stat = path.stat()
-    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
-    try:
-        assert first == same != ranks(parent, ranks=1)[0].value
-    finally:
-        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        return os.getppid(), vars(seeding).get("EDITED")
+
+    first, same = (ranks(look, ranks=1)[0].value for _ in range(2))
+    with open(copy / "seeding.py", "a") as file:
+        file.write("EDITED = True\n")
+    (server, edited) = ranks(look, ranks=1)[0].value
+    assert first == same == (first[0], None)
+    assert server != first[0]
+    assert edited is True
