@@ -36,6 +36,12 @@ export function exactly(size) {
 const grouped = (value) => String(value).replace(/\B(?=(\d{3})+(\.|$))(?<!\.\d*)/g, NARROW);
 const percent = (share) => `${Math.round(100 * share)}${NARROW}%`;
 const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
+/** [1, 2, 3, 5] is [[1, 3], [5, 5]]. */
+const runsOf = (numbers) =>
+  numbers.filter((n) => !numbers.includes(n - 1)).map((first) => [first, numbers.find((n) => n >= first && !numbers.includes(n + 1))]);
+/** [1, 2, 3, 5] is "1–3 and 5". */
+const ranges = (numbers) => listed(runsOf(numbers).flatMap(([a, b]) => (b - a > 1 ? `${a}–${b}` : b > a ? [a, b] : a)));
+
 const listed = (items) => (items.length < 2 ? items.join() : `${items.slice(0, -1).join(", ")} and ${items.at(-1)}`);
 const chunksOf = ({ first, last }) => (last - first === 1 ? String(first) : `${first}–${last - 1}`);
 const ranksIn = (bits) => [...Array(16).keys()].filter((rank) => (bits >> rank) & 1);
@@ -80,15 +86,15 @@ export function states({ start, steps }) {
 /** One step in words. */
 export function sentence({ messages, idle }, collective) {
   const sizes = messages.map((m) => m.bytes), least = Math.min(...sizes), most = Math.max(...sizes);
-  const size = least === most ? bytes(least) : `${bytes(least)} to ${bytes(most)}`;
+  const size = bytes(least) === bytes(most) ? bytes(most) : `${bytes(least)} to ${bytes(most)}`;
   const what = collective === "barrier" ? "each says whom its sender has heard of" : messages[0].adds ? "what arrives is added" : "what arrives is kept";
-  const waiting = idle.length ? `${idle.length === 1 ? "Rank" : "Ranks"} ${listed(idle)} ${idle.length === 1 ? "is" : "are"} idle.` : "Nobody is idle.";
+  const waiting = idle.length ? `${idle.length === 1 ? "Rank" : "Ranks"} ${ranges(idle)} ${idle.length === 1 ? "is" : "are"} idle.` : "Nobody is idle.";
   return `${plural(messages.length, "message")} of ${size}; ${what}. ${waiting}`;
 }
 
 /** One chunk of a rank in words. */
 function contents(bits, wanted, { collective }) {
-  const ranks = ranksIn(bits), names = `${ranks.length === 1 ? "rank" : "ranks"} ${listed(ranks)}`, done = bits && bits === wanted ? ", as it is to be" : "";
+  const ranks = ranksIn(bits), names = `${ranks.length === 1 ? "rank" : "ranks"} ${listed(ranks)}`, done = bits && bits === wanted ? ", finished" : "";
   if (!ranks.length) return "nothing yet";
   if (collective === "barrier") return `has heard of ${names}${done}`;
   return `${ranks.length > 1 ? `the sum of ${names}` : `that of ${names}`}${done}`;
@@ -99,17 +105,17 @@ function contents(bits, wanted, { collective }) {
 const isPower = (n) => (n & (n - 1)) === 0;
 
 /** A tree for trees, a star where all goes through one rank, rows of nodes for two levels, else a circle. */
-export function shapeOf({ values: { collective, algorithm, root }, nodes }) {
+export function shapeOf({ values: { collective, algorithm, root }, nodes }, narrow = false) {
   const inNode = nodes[0].length, one = nodes.length === 1;
   if (algorithm === "binomial" && (one || (isPower(inNode) && root % inNode === 0))) return "tree";
   if (algorithm === "naive" && collective !== "all_to_all" && one) return "star";
-  return algorithm === "two_level" && !one && inNode > 1 ? "grid" : "circle";
+  return algorithm === "two_level" && !one && inNode > 1 && !(narrow && inNode > 4) ? "grid" : "circle";
 }
 
 /** The place of each rank in a unit square. */
 const PLACES = {
   circle({ values: { ranks: n }, nodes }) {
-    const gap = nodes.length > 1 && nodes[0].length > 1 ? 0.6 : 0; // between nodes
+    const gap = nodes.length > 1 && nodes[0].length > 1 ? (nodes.length > 2 ? 0.3 : 0.6) : 0; // between nodes
     const turn = nodes.flatMap((node, i) => node.map((rank) => rank + i * gap)), all = n + nodes.length * gap;
     return turn.map((at) => onCircle(at / all));
   },
@@ -120,7 +126,7 @@ const PLACES = {
   /** Above the middle of what hangs below it: rank p of the tree heads the p & −p ranks from p on. */
   tree({ values: { ranks: n, root } }) {
     const places = Array.from({ length: n }, (_, rank) => (rank - root + n) % n);
-    const across = places.map((p) => p + Math.min(p ? p & -p : n, n - p) / 2), down = places.map((p) => ranksIn(p).length);
+    const across = places.map((p) => p + (p ? p & -p : 2 ** (n - 1).toString(2).length) / 2), down = places.map((p) => ranksIn(p).length);
     const [left, right, deepest] = [Math.min(...across), Math.max(...across), Math.max(...down)];
     return across.map((x, i) => ({ x: (x - left) / (right - left), y: down[i] / deepest }));
   },
@@ -132,32 +138,30 @@ const PLACES = {
 
 const onCircle = (turn) => ({ x: 0.5 + Math.sin(2 * Math.PI * turn) / 2, y: 0.5 - Math.cos(2 * Math.PI * turn) / 2 });
 
-const PAD = 6, BETWEEN = 10; // px: inside a card, between what is to be sent and what has arrived
-
 /** Sizes of a card with `chunks` cells of `cell` px, in one box or, where there is something to send besides, in two. */
 function cardOf(chunks, boxes, cell) {
   const columns = chunks <= 5 ? chunks : chunks === 6 || chunks === 9 ? 3 : chunks === 10 ? 5 : 4, rows = Math.ceil(chunks / columns);
-  const high = Math.round(cell * (rows === 1 ? 0.9 : 0.78)), head = cell < 11 ? 14 : 20, pad = cell < 9 ? 3 : PAD;
-  const width = Math.max(boxes * columns * cell + (boxes - 1) * BETWEEN + 2 * pad, cell < 9 ? 22 : 30);
-  return { columns, wide: cell, high, head, pad, width, height: head + rows * high + pad, inner: columns * cell };
+  const high = Math.round(cell * (rows === 1 ? 0.9 : 0.78)), head = cell < 11 ? 14 : 20, pad = cell < 9 ? 3 : 6;
+  const second = columns * cell + (cell < 9 ? 4 : 10), whole = second * (boxes - 1) + columns * cell; // from one box to the next; all
+  return { columns, wide: cell, high, head, pad, second, whole, width: Math.max(whole + 2 * pad, cell < 9 ? 22 : 30), height: head + rows * high + pad };
 }
 
-/** The largest cells with which no two cards come closer than `gap`; places in px. */
+/** The largest cells with which no two cards come too close; places in px. */
 export function arrange(result, width) {
-  const shape = shapeOf(result), chunks = result.start[0].length, boxes = result.values.collective === "all_to_all" ? 2 : 1;
-  const units = PLACES[shape](result), narrow = width < 560, height = heightOf(shape, result, narrow, width), gap = narrow ? 12 : 22;
+  const narrow = width < 560, shape = shapeOf(result, narrow), chunks = result.start[0].length, boxes = result.values.collective === "all_to_all" ? 2 : 1;
+  const units = PLACES[shape](result), gap = narrow ? 12 : 22;
   for (let cell = 26; ; cell -= cell > 12 ? 2 : 1) {
-    const card = cardOf(chunks, boxes, cell), edge = 10;
-    const span = { x: width - card.width - 2 * edge, y: height - card.height - 2 * edge };
-    const places = units.map(({ x, y }) => ({ x: edge + card.width / 2 + x * span.x, y: edge + card.height / 2 + y * span.y }));
-    if (cell <= 4 || apart(places, card, gap)) return { shape, card, places, width, height, boxes, chunks };
+    const card = cardOf(chunks, boxes, cell), height = heightOf(shape, result, card, narrow && width), edge = 10, top = shape === "grid" ? 26 : edge;
+    const span = { x: width - card.width - 2 * edge, y: height - card.height - 2 * top };
+    const places = units.map(({ x, y }) => ({ x: edge + card.width / 2 + x * span.x, y: top + card.height / 2 + y * span.y }));
+    if (cell <= 4 || apart(places, card, cell < 10 ? Math.min(gap, cell) : gap)) return { shape, card, places, width, height, boxes, chunks };
   }
 }
 
-function heightOf(shape, { values, nodes }, narrow, width) {
-  if (shape === "grid") return Math.max(240, nodes.length * 92 + 40);
-  if (shape === "tree") return 110 + 84 * (values.ranks - 1).toString(2).length;
-  return narrow ? width * 1.04 : values.ranks <= 8 ? 380 : 460;
+function heightOf(shape, { values: { ranks }, nodes }, card, narrow) {
+  if (shape === "grid") return nodes.length * (card.height + 52);
+  if (shape === "tree") return 20 + card.height + (ranks - 1).toString(2).length * (card.height + 46);
+  return narrow ? narrow * (ranks > 10 ? 1.2 : 1.04) : ranks <= 8 ? 380 : 460;
 }
 
 function apart(places, card, gap) {
@@ -249,6 +253,14 @@ function keep(parent, length, create) {
   return [...parent.children];
 }
 
+function tableOf(head, rows) {
+  const row = (tag, texts, attributes) => make("tr", {}, ...texts.map((text) => make(tag, attributes, String(text))));
+  return make("table", {}, make("thead", {}, row("th", head, { scope: "col" })), make("tbody", {}, ...rows.map((texts) => row("td", texts))));
+}
+
+const section = (title, ...children) => make("section", { "aria-label": title }, make("h3", { class: "pb-ca-heading" }, title), ...children);
+const swatch = (kind, words) => make("span", {}, make("i", { class: `pb-ca-swatch pb-ca-is-${kind}` }), words);
+
 let serial = 0;
 
 // --- One control -------------------------------------------------------------------------------------------------------
@@ -259,7 +271,8 @@ class Control {
     Object.assign(this, { spec, id: `${id}-${spec.field}`, value: undefined, tell: (value) => change(spec.field, value) });
     this.error = make("p", { class: "pb-ca-error", id: `${this.id}-error`, role: "alert", hidden: "" });
     const parts = spec.kind === "select" ? [this.select()] : this.number();
-    this.row = make("div", { class: `pb-ca-row pb-ca-${spec.kind}`, "data-field": spec.field }, make("label", { for: this.id }, spec.label), ...parts, this.error);
+    const label = make("label", { for: this.id }, spec.label);
+    this.row = make("div", { class: `pb-ca-row pb-ca-${spec.kind}`, "data-field": spec.field }, label, ...parts, this.error);
   }
 
   select() {
@@ -310,7 +323,7 @@ class Control {
   /** Show a value, `size` being the number that it means, whether it matters here, and why it was refused. */
   show(value, { size = value, error, idle }) {
     this.value = value;
-    if (this.list) set(this.list, "data-value", (this.list.value = value));
+    if (this.list) this.list.value = value;
     else this.showNumber(value, size);
     this.row.toggleAttribute("data-idle", idle);
     for (const el of this.row.querySelectorAll("input, select")) {
@@ -324,7 +337,8 @@ class Control {
   showNumber(value, size) {
     if (!this.typing && this.text.value !== this.written(value)) this.text.value = this.written(value);
     if (typeof size !== "number") return;
-    const { stops } = this.spec, away = stops.map((stop) => Math.abs(Math.log((stop + 1) / (size + 1)))), nearest = away.indexOf(Math.min(...away));
+    const { stops } = this.spec, away = stops.map((stop) => Math.abs(Math.log((stop + 1) / (size + 1))));
+    const nearest = away.indexOf(Math.min(...away));
     if (this.slider.value !== String(nearest)) this.slider.value = nearest;
     this.slider.style.setProperty("--at", `${(100 * nearest) / (stops.length - 1)}%`);
     set(this.slider, "aria-valuetext", this.written(size));
@@ -337,16 +351,19 @@ class Settings {
     this.all = app.constants.controls.map((spec) => new Control(spec, app.id, (field, value) => app.change(field, value)));
     this.general = make("p", { class: "pb-ca-error", role: "alert", hidden: "" });
     this.about = make("p", { class: "pb-ca-about" });
-    this.root = make("section", { class: "pb-ca-settings", "aria-label": "Settings" }, make("div", { class: "pb-ca-controls" }, ...this.all.map((c) => c.row)), this.general, this.about);
+    const rows = make("div", { class: "pb-ca-controls" }, ...this.all.map((control) => control.row));
+    this.root = make("section", { class: "pb-ca-settings", "aria-label": "Settings" }, rows, this.general, this.about);
   }
 
   update() {
-    const { app } = this, { error, inputs, constants } = app, values = app.values(), { algorithms, result } = constants.collectives[values.collective] ?? { algorithms: [] };
-    const { rooted } = constants, idle = { root: !rooted.includes(values.collective), ranks_per_node: values.cluster === "loopback", bytes: values.collective === "barrier" };
+    const { app } = this, { error, inputs, constants } = app, values = app.values();
+    const { algorithms, result } = constants.collectives[values.collective] ?? { algorithms: [] };
+    const idle = { root: !constants.rooted.includes(values.collective), ranks_per_node: values.cluster === "loopback", bytes: values.collective === "barrier" };
     for (const control of this.all) {
-      const { field } = control.spec;
+      const { field } = control.spec, size = typeof inputs[field] === "number" ? inputs[field] : app.result.values[field];
       if (field === "algorithm") control.offer(algorithms);
-      control.show(values[field], { size: typeof inputs[field] === "number" ? inputs[field] : app.result.values[field], error: error?.field === field ? error.message : null, idle: Boolean(idle[field]) });
+      control.row.hidden = field === "root" && idle.root;
+      control.show(values[field], { size, error: error?.field === field ? error.message : null, idle: Boolean(idle[field]) });
     }
     const elsewhere = error && !this.all.some(({ spec }) => spec.field === error.field);
     say(this.general, elsewhere ? error.message : "");
@@ -365,9 +382,10 @@ class Verdict {
     this.of = make("span", { class: "pb-ca-of" });
     this.stale = make("span", { class: "pb-ca-stale", hidden: "" }, "last valid");
     this.twin = make("p", { class: "pb-ca-twin" });
-    this.facts = make("dl", { class: "pb-ca-facts" });
+    this.numbers = make("ul", { class: "pb-ca-facts", "aria-label": "Numbers" });
     this.live = make("div", { class: "pb-unseen", "aria-live": "polite" });
-    this.root = make("section", { class: "pb-ca-verdict", "aria-label": "Result" }, make("p", { class: "pb-ca-line" }, this.time, this.of, this.stale), this.twin, this.live);
+    const line = make("p", { class: "pb-ca-line" }, this.time, this.of, this.stale);
+    this.root = make("section", { class: "pb-ca-verdict", "aria-label": "Result" }, line, this.twin, this.live);
   }
 
   update() {
@@ -384,34 +402,45 @@ class Verdict {
 
   /** Against the naive twin; the naive one against the best. */
   compared({ values, algorithms, seconds: mine }) {
-    const others = algorithms.filter((a) => a.seconds && a.algorithm !== values.algorithm), [naive] = algorithms;
-    const words = this.app.constants.collectives[values.collective].algorithms;
-    if (values.algorithm === "naive") {
-      const best = others.reduce((a, b) => (b.seconds < a.seconds ? b : a));
-      const name = words.find(([n]) => n === best.algorithm)[1];
-      return `The naive way. The best one here, ${name}, takes ${seconds(best.seconds)}${this.ratio(mine / best.seconds, "", " of that", " as long")}.`;
-    }
-    return `The naive algorithm takes ${seconds(naive.seconds)}${this.ratio(naive.seconds / mine)}.`;
+    const [naive] = algorithms, best = algorithms.filter((a) => a.seconds).reduce((a, b) => (b.seconds < a.seconds ? b : a));
+    if (values.algorithm !== "naive") return `The naive algorithm takes ${seconds(naive.seconds)}${this.ratio(naive.seconds / mine)}.`;
+    if (best === naive) return "This is the naive algorithm; no other is faster here.";
+    const [, name] = this.app.constants.collectives[values.collective].algorithms.find(([algorithm]) => algorithm === best.algorithm);
+    return `This is the naive algorithm; the fastest here, ${name}, takes ${seconds(best.seconds)}, 1/${rounded(mine / best.seconds)} of that.`;
   }
 
   ratio(times) {
-    return Math.abs(times - 1) < 0.005 ? ", as long" : times > 1 ? `, ${rounded(times)} times as long` : `: ${rounded(1 / times)} times as fast`;
+    if (Math.abs(times - 1) < 0.005) return ", as long";
+    return times > 1 ? `, ${rounded(times)} times as long` : `, only ${percent(times)} of that`;
   }
 
   list() {
-    const { app } = this, { result } = app, { network, formula, busy } = result, sent = Math.max(...result.sent), link = network.inter ?? network.intra;
-    const said = formula && (Math.abs(formula.bytes - sent) < 0.5 ? "counted to the byte" : `= ${bytes(formula.bytes)}; K does not divide by N`);
-    const facts = [
-      ["Busiest rank sends", bytes(sent), formula ? `${formula.text}, ${said}` : "counted; no simple formula"],
-      ["Steps", String(result.steps.length), result.closed_form ? `time = ${result.closed_form}` : "time: message by message"],
-      ["Ranks busy", percent(busy.reduce((a, b) => a + b, 0) / busy.length / result.seconds), "of the time, on average"],
-    ];
-    if (result.bus_bandwidth) facts.push(["Algorithm bandwidth", `${bytes(result.algorithm_bandwidth)}/s`, "K / time"],
-      ["Bus bandwidth", `${bytes(result.bus_bandwidth)}/s`, `${percent(result.bus_bandwidth / link.bandwidth)} of a link's ${bytes(link.bandwidth)}/s`]);
-    const { intra, inter } = network;
-    facts.push(["Links", `α ${seconds(intra.alpha)}, 1/β ${bytes(intra.bandwidth)}/s`, inter ? `between nodes α′ ${seconds(inter.alpha)}, 1/β′ ${bytes(inter.bandwidth)}/s` : "between any two ranks"]);
-    const rows = keep(this.facts, facts.length, () => make("div", {}, make("dt"), make("dd", { class: "pb-ca-value" }), make("dd", { class: "pb-ca-note" })));
+    const { result } = this.app, facts = this.facts(result);
+    const rows = keep(this.numbers, facts.length, () => make("li", {}, make("span"), make("b"), make("span")));
     rows.forEach((row, i) => facts[i].forEach((text, k) => say(row.children[k], text)));
+  }
+
+  /** Name, number, remark. */
+  facts({ network: { intra, inter }, busy, sent, steps, closed_form: closed, seconds: time, ...result }) {
+    const rate = (size) => `${bytes(size)}/s`, facts = [
+      ["Busiest rank sends", bytes(Math.max(...sent)), this.counted(result.formula, Math.max(...sent))],
+      ["Steps", String(steps.length), closed ? `time = ${closed}` : "time: message by message"],
+      ["Ranks busy", percent(busy.reduce((a, b) => a + b, 0) / busy.length / time), "of the time, on average"],
+    ];
+    if (result.bus_bandwidth) {
+      const factor = `${rounded(result.bus_bandwidth / result.algorithm_bandwidth)} K / time`.replace(/^1 /, "");
+      const share = inter ? "hold it against a link's" : `${percent(result.bus_bandwidth / intra.bandwidth)} of a link's ${rate(intra.bandwidth)}`;
+      facts.push(["Algorithm bandwidth", rate(result.algorithm_bandwidth), "K / time"], ["Bus bandwidth", rate(result.bus_bandwidth), `${factor}; ${share}`]);
+    }
+    const between = inter ? `between nodes ${seconds(inter.alpha)}, ${rate(inter.bandwidth)}` : "between any two ranks";
+    return [...facts, ["Link: α, 1/β", `${seconds(intra.alpha)}, ${rate(intra.bandwidth)}`, between]];
+  }
+
+  /** The formula against what was counted. */
+  counted(formula, most) {
+    if (!formula) return "counted; no simple formula";
+    const off = Math.abs(formula.bytes - most);
+    return off < 0.5 ? `as ${formula.text} says, to the byte` : `${formula.text} is ${rounded(off)} bytes off: N does not divide K`;
   }
 }
 
@@ -420,15 +449,16 @@ class Verdict {
 class Stage {
   constructor(app) {
     this.app = app;
-    [this.hulls, this.lines, this.cards, this.pills] = ["hulls", "lines", "cards", "pills"].map((name) => draw("g", { class: `pb-ca-${name}` }));
-    this.svg = draw("svg", { role: "img" }, this.hulls, this.lines, this.cards, this.pills);
-    this.caption = make("p", { class: "pb-ca-caption", "aria-live": "polite" }, make("b"), make("span"));
+    [this.behind, this.lines, this.cards, this.pills] = ["behind", "lines", "cards", "pills"].map((name) => draw("g", { class: `pb-ca-${name}` }));
+    this.svg = draw("svg", { role: "img" }, this.behind, this.lines, this.cards, this.pills);
+    this.caption = make("p", { class: "pb-ca-caption", "aria-live": "polite" }, make("b"), " ", make("span"));
     this.reading = make("p", { class: "pb-ca-reading" });
     this.legend = make("p", { class: "pb-ca-legend" });
-    this.box = make("div", { class: "pb-ca-stage", tabindex: "0", role: "group", "aria-label": "Ranks and messages; arrow keys step, the space bar plays" }, this.svg);
+    const words = "Ranks and messages; arrow keys step, the space bar plays";
+    this.box = make("div", { class: "pb-ca-stage", tabindex: "0", role: "group", "aria-label": words }, this.svg);
     this.root = make("section", { class: "pb-ca-scene", "aria-label": "Animation" }, this.caption, this.box);
     for (const type of ["pointermove", "pointerdown"]) this.box.addEventListener(type, (e) => this.point(e));
-    this.box.addEventListener("pointerleave", () => this.read(null));
+    this.box.addEventListener("pointerleave", () => (this.where = null, this.read()));
     this.sizes = new ResizeObserver(() => this.box.clientWidth !== this.place?.width && this.update());
     this.sizes.observe(this.box);
   }
@@ -438,31 +468,51 @@ class Stage {
     const { app } = this, { result } = app, width = this.box.clientWidth;
     if (!width) return;
     this.place = arrange(result, width);
-    const { height, card } = this.place;
+    const { height, card, places, chunks, boxes } = this.place, small = card.wide < 14;
     set(this.svg, "viewBox", `0 0 ${width} ${px(height)}`);
     set(this.svg, "height", px(height));
-    this.root.style.setProperty("--pb-ca-font", `${card.wide < 9 ? 11 : 13}px`);
-    this.drawHulls();
-    this.all = keep(this.cards, result.values.ranks, () => draw("g", { class: "pb-ca-card" }));
-    this.cells = this.all.map((el, rank) => this.drawCard(el, rank));
+    const looks = { font: card.wide < 9 ? "11px" : "13px", outline: small ? 1.5 : 2.5, cell: small ? "color-mix(in srgb, currentColor 30%, transparent)" : "var(--part)" };
+    for (const [name, value] of Object.entries(looks)) this.root.style.setProperty(`--${name}`, value);
+    this.leaves = new Map(result.steps.flatMap(({ messages }, step) => messages.map((m) => [`${m.from} ${m.first}`, step])));
+    this.drawBehind();
+    const all = keep(this.cards, places.length, () => draw("g", { class: "pb-ca-card" })), key = JSON.stringify([card, chunks, boxes, all.length]);
+    if (this.drawn !== key) this.cells = all.map((el, rank) => this.drawCard(el, rank));
+    this.drawn = key;
+    all.forEach((el, rank) => (el.style.transform = `translate(${px(places[rank].x)}px, ${px(places[rank].y)}px)`));
     this.explain();
-    this.read(null);
+    this.where = null;
     this.show();
   }
 
-  drawHulls() {
-    const { nodes } = this.app.result, { places, card, shape } = this.place, several = nodes.length > 1 && nodes[0].length > 1;
-    const corners = (rank) => [-1, 1].flatMap((i) => [-1, 1].map((k) => ({ x: places[rank].x + (i * card.width) / 2, y: places[rank].y + (k * card.height) / 2 })));
-    this.hulls.replaceChildren(...(several ? nodes : []).flatMap((node, i) => {
-      const points = hull(node.flatMap(corners)), middle = node.reduce((m, rank) => mix(m, places[rank], 1 / node.length / (1 - 0)), places[node[0]]);
-      const at = shape === "grid" ? { x: places[node[0]].x - card.width / 2, y: places[node[0]].y - card.height / 2 - 8 } : mix(this.mean(node), this.centre(), 0.42);
-      return [draw("path", { d: `M${points.map((p) => `${px(p.x)},${px(p.y)}`).join("L")}Z` }), draw("text", { x: px(at.x), y: px(at.y + (shape === "grid" ? 0 : 4)), "text-anchor": shape === "grid" ? "start" : "middle" }, `node ${i}`)];
-    }));
+  /** What lies behind the cards: the nodes where there are several, and the way of all messages in a tree or a star. */
+  drawBehind() {
+    const { nodes, links } = this.app.result, { places, shape } = this.place, several = nodes.length > 1 && nodes[0].length > 1;
+    const outline = (node) => `M${hull(node.flatMap((rank) => this.corners(rank))).map((p) => `${px(p.x)},${px(p.y)}`).join("L")}Z`;
+    const line = ([a, b]) => draw("line", { x1: px(places[a].x), y1: px(places[a].y), x2: px(places[b].x), y2: px(places[b].y) });
+    const areas = several ? nodes.map((node) => draw("path", { d: outline(node) })) : [];
+    const ways = shape === "tree" || shape === "star" ? links.map(line) : [];
+    const names = several ? nodes.map((node, i) => this.nodeName(node, `node ${i}`)) : [];
+    this.behind.replaceChildren(...areas, ...ways, ...names);
+  }
+
+  corners(rank) {
+    const { card: { width, height }, places } = this.place, { x, y } = places[rank];
+    return [-1, 1].flatMap((i) => [-1, 1].map((k) => ({ x: x + (i * width) / 2, y: y + (k * height) / 2 })));
+  }
+
+  nodeName(node, text) {
+    const { places, card, shape } = this.place, { x, y } = places[node[0]];
+    const [at, anchor] = {
+      circle: [mix(this.mean(node), this.centre(), 0.42), "middle"],
+      grid: [{ x: x - card.width / 2, y: y - card.height / 2 - 6 }, "start"],
+      tree: [{ x: x + card.width / 2 + 8, y: y + 4 }, "start"],
+    }[shape];
+    return draw("text", { x: px(at.x), y: px(at.y), "text-anchor": anchor }, text);
   }
 
   mean(ranks) {
-    const { places } = this.place, sum = ranks.reduce((a, rank) => ({ x: a.x + places[rank].x, y: a.y + places[rank].y }), { x: 0, y: 0 });
-    return { x: sum.x / ranks.length, y: sum.y / ranks.length };
+    const sum = (axis) => ranks.reduce((all, rank) => all + this.place.places[rank][axis], 0) / ranks.length;
+    return { x: sum("x"), y: sum("y") };
   }
 
   centre() {
@@ -470,24 +520,25 @@ class Stage {
   }
 
   drawCard(el, rank) {
-    const { places, card, boxes, chunks } = this.place, { width, height, pad } = card;
-    el.style.transform = `translate(${px(places[rank].x)}px, ${px(places[rank].y)}px)`;
-    const name = draw("text", { x: px(-width / 2 + pad + 1), y: px(-height / 2 + card.head - (card.head > 14 ? 6 : 4)) });
+    const { card, boxes, chunks } = this.place, { width, height, head, pad } = card;
+    const name = draw("text", { x: px(-width / 2 + pad + 1), y: px(-height / 2 + head - (head > 14 ? 6 : 4)) });
     const cells = Array.from({ length: boxes }, (_, box) => Array.from({ length: chunks }, (_, chunk) => this.drawCell(rank, chunk, box)));
-    el.replaceChildren(draw("rect", { class: "pb-ca-back", x: px(-width / 2), y: px(-height / 2), width: px(width), height: px(height), rx: 5 }), name, ...cells.flat().map((c) => c.el));
+    const back = draw("rect", { class: "pb-ca-back", x: px(-width / 2), y: px(-height / 2), width: px(width), height: px(height), rx: 5 });
+    el.replaceChildren(back, name, ...cells.flat().map((cell) => cell.el));
     return { el, name, cells };
   }
 
   drawCell(rank, chunk, box) {
-    const { wide, high } = this.place.card, { x, y } = this.cellAt(chunk, box), size = { x: px(x + 0.75), y: px(y + 0.75), width: px(wide - 1.5), height: px(high - 1.5), rx: wide < 10 ? 1 : 2 };
-    const back = draw("rect", { class: "pb-ca-empty", ...size }), fill = draw("path"), count = draw("text", { x: px(x + wide / 2), y: px(y + high / 2 + 4), "text-anchor": "middle" });
-    return { el: draw("g", { class: "pb-ca-cell", "data-rank": rank, "data-chunk": chunk, "data-box": box }, fill, back, count), back, fill, count, x: x + 0.75, y: y + 0.75, w: wide - 1.5, h: high - 1.5 };
+    const { wide, high } = this.place.card, corner = this.cellAt(chunk, box), [x, y, w, h] = [corner.x + 0.75, corner.y + 0.75, wide - 1.5, high - 1.5];
+    const back = draw("rect", { class: "pb-ca-empty", x: px(x), y: px(y), width: px(w), height: px(h), rx: wide < 10 ? 1 : 2 });
+    const fill = draw("path"), count = draw("text", { x: px(x + w / 2), "text-anchor": "middle" });
+    return { el: draw("g", { class: "pb-ca-cell", "data-rank": rank, "data-chunk": chunk, "data-box": box }, fill, back, count), fill, count, x, y, w, h };
   }
 
   /** The upper left corner of a cell, from the middle of its card. Results are in the last box. */
   cellAt(chunk, box) {
-    const { columns, wide, high, head, pad, width, height, inner } = this.place.card, whole = this.place.boxes * inner + (this.place.boxes - 1) * BETWEEN;
-    return { x: -whole / 2 + box * (inner + BETWEEN) + (chunk % columns) * wide, y: -height / 2 + head + Math.floor(chunk / columns) * high };
+    const { columns, wide, high, head, height, second, whole } = this.place.card;
+    return { x: -whole / 2 + box * second + (chunk % columns) * wide, y: -height / 2 + head + Math.floor(chunk / columns) * high };
   }
 
   /** What is held at the place where the reader is, and the messages of the step that comes next. */
@@ -503,39 +554,42 @@ class Stage {
     });
     this.drawMessages(step);
     this.say(step);
+    this.read();
   }
 
   /** Whether an all-to-all has still to send this chunk. */
   toSend(rank, chunk) {
-    const { steps } = this.app.result;
-    return rank !== chunk && !steps.slice(0, this.app.at).some(({ messages }) => messages.some((m) => m.from === rank && m.first === chunk));
+    return this.leaves.get(`${rank} ${chunk}`) >= this.app.at;
   }
 
   /** One strip for each contribution that is summed in the chunk; the whole cell where nothing is summed, or all is. */
   fill(cell, bits, wanted) {
-    const state = !bits ? "none" : bits === wanted ? "done" : "part";
-    if (cell.bits === bits && cell.state === state) return;
-    Object.assign(cell, { bits, state });
-    const { ranks } = this.app.result.values, ones = ranksIn(bits), strips = this.app.sums && state === "part";
-    const one = cell.w / ranks, runs = !bits ? [] : strips ? ones.filter((r) => !ones.includes(r - 1)).map((r) => [r, ones.find((e) => e >= r && !ones.includes(e + 1)) + 1]) : [[0, ranks]];
-    cell.fill.setAttribute("d", runs.map(([a, b]) => `M${px(cell.x + a * one)},${px(cell.y)}h${px((b - a) * one)}v${px(cell.h)}h${px((a - b) * one)}z`).join(""));
+    const { sums, result } = this.app, state = !bits ? "none" : bits === wanted ? "done" : "part", look = `${bits} ${state} ${sums}`;
+    if (cell.look === look) return;
+    cell.look = look;
+    const ones = ranksIn(bits), strips = sums && state === "part", numbered = sums && cell.w >= 17;
+    const runs = strips ? runsOf(ones) : bits ? [[0, result.values.ranks - 1]] : [], one = cell.w / result.values.ranks;
+    const [y, h] = strips && numbered ? [cell.y + 0.62 * cell.h, 0.38 * cell.h] : [cell.y, cell.h]; // below the number
+    const strip = ([first, last]) => `M${px(cell.x + first * one)},${px(y)}h${px((last + 1 - first) * one)}v${px(h)}h${px((first - last - 1) * one)}z`;
+    cell.fill.setAttribute("d", runs.map(strip).join(""));
     set(cell.el, "data-state", state);
-    say(cell.count, this.app.sums && bits && cell.w >= 17 ? ones.length : "");
+    say(cell.count, numbered && bits ? ones.length : "");
+    cell.count.setAttribute("y", px(cell.y + cell.h * (strips ? 0.31 : 0.5) + 4));
   }
 
   drawMessages(step) {
-    const { result } = this.app, messages = step?.messages ?? [], together = new Map();
+    const messages = step?.messages ?? [], pairs = new Map();
     for (const { el } of this.cells.flatMap((card) => card.cells.flat())) set(el, "data-moves", null);
     this.moving = messages.map((message) => {
-      const pair = `${message.from} ${message.to}`, nth = together.get(pair) ?? 0;
-      together.set(pair, nth + 1);
+      const pair = `${message.from} ${message.to}`, nth = pairs.get(pair) ?? 0;
+      pairs.set(pair, nth + 1);
       this.mark(message);
       return { message, ...this.route(message, nth) };
     });
-    const node = (rank) => result.nodes.findIndex((ranks) => ranks.includes(rank));
+    const far = ({ from, to }) => (this.app.together(from, to) ? {} : { "data-far": "" });
     this.lines.replaceChildren(...this.moving.flatMap(({ message, arrow: { line, head } }) => [
-      draw("path", { class: "pb-ca-arrow", d: line, ...(node(message.from) === node(message.to) ? {} : { "data-far": "" }) }), draw("path", { class: "pb-ca-head", d: head })]));
-    this.pills.replaceChildren(...this.moving.map((m) => (m.pill = this.pill(m.message))));
+      draw("path", { class: "pb-ca-arrow", d: line, ...far(message) }), draw("path", { class: "pb-ca-head", d: head })]));
+    this.pills.replaceChildren(...this.moving.map((m) => (m.pill = this.pill(m))));
     this.frame();
   }
 
@@ -549,32 +603,37 @@ class Stage {
 
   /** The way from cell to cell, and the arrow from card to card. */
   route({ from, to, first, last, into }, nth) {
-    const { places, card, shape } = this.place, middle = (rank, one, box) => {
+    const { places, card, boxes } = this.place, middle = (rank, one, box) => {
       const [a, b] = [this.cellAt(one, box), this.cellAt(one + last - first - 1, box)];
       return { x: places[rank].x + (a.x + b.x + card.wide) / 2, y: places[rank].y + (a.y + b.y + card.high) / 2 };
     };
-    const bend = this.bend(from, to), shift = 8 * nth, line = curve(places[from], places[to], bend.bow + shift, this.centre(), bend.share);
-    const [t0, t1] = outside(line, places[from], places[to], card), seen = piece(line, t0, t1);
-    const box = this.place.boxes - 1, flight = [middle(from, first, 0), line[1], middle(to, into, box)];
-    return { arrow: arrow(seen), rest: along(seen, shape === "star" || shape === "tree" ? 0.5 : 0.46), flight };
+    const { bow, share } = this.bend(from, to), line = curve(places[from], places[to], bow + 8 * nth, this.centre(), share);
+    const seen = piece(line, ...outside(line, places[from], places[to], card)), box = boxes - 1, flight = [middle(from, first, 0), line[1], middle(to, into, box)];
+    const room = Math.hypot(seen[2].x - seen[0].x, seen[2].y - seen[0].y);
+    return { arrow: arrow(seen), room, rest: along(seen, share ? 0.3 : 0.48), flight };
   }
 
+  /** How far a message's way keeps to the left of the straight line, in px, and by what share it tends to the middle. */
   bend(from, to) {
-    const { places, shape } = this.place, n = places.length, length = Math.hypot(places[to].x - places[from].x, places[to].y - places[from].y);
-    const beside = shape === "circle" && [1, n - 1].includes(Math.abs(from - to));
-    if (shape === "circle") return beside ? { bow: Math.min(22, length * 0.1), share: 0 } : { bow: Math.min(10, length * 0.03), share: 0.22 };
-    if (shape === "grid") return { bow: length > 1.6 * this.nearest() ? Math.min(46, 14 + length * 0.1) : 5, share: 0 };
-    return { bow: shape === "tree" ? 5 : 0, share: 0 };
+    const { places, shape, card } = this.place, a = places[from], b = places[to], length = Math.hypot(b.x - a.x, b.y - a.y);
+    const beside = [1, places.length - 1].includes(Math.abs(from - to)), around = a.y === b.y ? card.height / 2 + 14 : 34;
+    if (shape === "grid") return { bow: length > 1.6 * this.nearest(from, to) ? around : 4, share: 0 };
+    if (shape === "circle" && !beside) return { bow: Math.min(10, length * 0.03), share: 0.22 };
+    return { bow: { circle: Math.min(22, length * 0.1), tree: 5, star: 0 }[shape], share: 0 };
   }
 
-  nearest() {
-    const { places } = this.place;
-    return Math.max(Math.hypot(places[1].x - places[0].x, places[1].y - places[0].y), this.app.result.nodes.length > 1 ? Math.hypot(places.at(-1).x - places[0].x, places.at(-1).y - places[0].y) / this.app.result.nodes.length : 0);
+  /** From one rank of a grid to the next, in the direction of a message. */
+  nearest(from, to) {
+    const { places } = this.place, inNode = this.app.result.nodes[0].length;
+    return places[from].y === places[to].y ? places[1].x - places[0].x : places[inNode].y - places[0].y;
   }
 
-  pill(message) {
-    const text = this.app.result.values.collective === "barrier" ? "•" : chunksOf(message), small = this.place.card.wide < 11, width = text.length * (small ? 6 : 7.5) + (small ? 7 : 11), height = small ? 14 : 19;
-    return draw("g", { class: "pb-ca-pill" }, draw("rect", { x: px(-width / 2), y: -height / 2, width: px(width), height, rx: small ? 3 : 4 }), draw("text", { y: small ? 4 : 5, "text-anchor": "middle" }, text));
+  /** The chunks that are on their way; a mere mark where the arrow is too short for their numbers. */
+  pill({ message, room }) {
+    const small = this.place.card.wide < 11, text = this.app.result.values.collective === "barrier" ? "" : chunksOf(message);
+    const wide = text.length * (small ? 6 : 7.5) + (small ? 7 : 11), [width, height] = !text || wide > room + 6 ? [9, 9] : [wide, small ? 14 : 19];
+    const back = draw("rect", { x: px(-width / 2), y: -height / 2, width: px(width), height, rx: small ? 3 : 4 });
+    return draw("g", { class: "pb-ca-pill" }, back, draw("text", { y: small ? 4 : 5, "text-anchor": "middle" }, width === 9 ? "" : text));
   }
 
   /** Messages on their way: each as far as the model has it at this moment of the step. */
@@ -592,59 +651,67 @@ class Stage {
     const { app } = this, { result, at } = app, { collective } = result.values, [title, words] = this.caption.children;
     const text = step ? sentence(step, collective) : `${app.constants.collectives[collective].result} ${seconds(result.seconds)} have passed.`;
     set(this.caption, "aria-live", app.playing ? "off" : "polite");
-    say(title, step ? `Step ${at + 1} of ${result.steps.length}` : "Done");
+    say(title, step ? `Step ${at + 1} of ${result.steps.length}:` : "Done:");
     say(words, text);
-    set(this.svg, "aria-label", `${title.textContent}: ${text}`);
+    set(this.svg, "aria-label", `${title.textContent} ${text}`);
   }
 
   explain() {
-    const { app } = this, swatch = (kind, words) => make("span", {}, make("i", { class: `pb-ca-swatch pb-ca-is-${kind}` }), words);
-    const two = this.place.boxes > 1, items = app.sums ? [["part", "a strip for each rank whose part is summed"]] : [["part", two ? "left: still to be sent" : "held on the way"]];
-    items.push(["done", two ? "right: arrived" : "as it is to be in the end"], ["wire", "on its way: number of the chunk"]);
-    if (app.result.network.inter) items.push(["far", "between nodes"]);
+    const two = this.place.boxes > 1, part = this.app.sums ? "number and strips: the ranks whose parts are summed" : two ? "left: still to be sent" : "held on the way";
+    const items = [["part", part], ["done", two ? "right: arrived" : "finished"], ["wire", "on its way: number of the chunk"]];
+    if (this.app.result.network.inter) items.push(["far", "between nodes"]);
     this.legend.replaceChildren(...items.map(([kind, words]) => swatch(kind, words)));
   }
 
   point(event) {
-    const cell = event.target.closest?.(".pb-ca-cell");
-    this.read(cell && cell.dataset);
+    this.where = event.target.closest?.(".pb-ca-cell")?.dataset;
+    this.read();
   }
 
   /** Say what is in the cell under the pointer. */
-  read(where) {
-    const { app } = this, { values, wanted } = app.result;
+  read() {
+    const { app, where } = this, { values, wanted } = app.result;
     if (!where) return say(this.reading, "Point at a chunk to read what is in it.");
-    const { rank, chunk, box } = where, barrier = values.collective === "barrier";
-    if (this.place.boxes > 1 && box === "0") return say(this.reading, `Rank ${rank}, chunk for rank ${chunk}: ${rank === chunk ? "its own, in place" : this.toSend(+rank, +chunk) ? "still to be sent" : "sent"}.`);
-    const name = this.place.boxes > 1 ? `place of rank ${chunk}` : `chunk ${chunk}`;
-    say(this.reading, `Rank ${rank}${barrier ? "" : `, ${name}:`} ${contents(app.states[app.at][rank][chunk], wanted[rank][chunk], values)}.`);
+    const { rank, chunk, box } = where, two = this.place.boxes > 1;
+    const waits = rank === chunk ? "its own, in place" : this.toSend(+rank, +chunk) ? "still to be sent" : "sent";
+    if (two && box === "0") return say(this.reading, `Rank ${rank}, chunk for rank ${chunk}: ${waits}.`);
+    const name = values.collective === "barrier" ? "" : two ? `, chunk from rank ${chunk}:` : `, chunk ${chunk}:`;
+    say(this.reading, `Rank ${rank}${name} ${contents(app.states[app.at][rank][chunk], wanted[rank][chunk], values)}.`);
   }
 }
 
 // --- Playing -------------------------------------------------------------------------------------------------------------
 
 const STEP = 1200, SPEEDS = [[0.5, "½×"], [1, "1×"], [2, "2×"], [4, "4×"]]; // ms
-const ICONS = { back: "M11,3L5,8L11,13Z M3,3h1.8v10h-1.8z", forward: "M5,3L11,8L5,13Z M11.2,3h1.8v10h-1.8z", play: "M4,2.5L13,8L4,13.5Z", pause: "M4,3h3v10h-3z M9,3h3v10h-3z" };
+const ICONS = {
+  back: "M11,3L5,8L11,13Z M3,3h1.8v10h-1.8z",
+  forward: "M5,3L11,8L5,13Z M11.2,3h1.8v10h-1.8z",
+  play: "M4,2.5L13,8L4,13.5Z",
+  pause: "M4,3h3v10h-3z M9,3h3v10h-3z",
+};
 
 class Player {
   constructor(app) {
     this.app = app;
-    const icon = (name, label, action) => {
-      const el = button("", action, { "aria-label": label, title: label, class: `pb-ca-key pb-ca-${name}` });
-      el.append(draw("svg", { viewBox: "0 0 16 16", width: 16, height: 16, "aria-hidden": "true" }, draw("path", { d: ICONS[name] })));
-      return el;
-    };
-    this.back = icon("back", "Step back", () => app.back());
-    this.forward = icon("forward", "Step forward", () => app.forward());
-    this.toggle = icon("play", "Play", () => app.toggle());
+    this.back = this.icon("back", "Step back", () => app.back());
+    this.forward = this.icon("forward", "Step forward", () => app.forward());
+    this.toggle = this.icon("play", "Play", () => app.toggle());
     this.slider = make("input", { type: "range", min: 0, step: 1, "aria-label": "Step", class: "pb-ca-scrub" });
     this.slider.addEventListener("input", () => app.jump(Number(this.slider.value)));
-    this.speeds = SPEEDS.map(([speed, words]) => {
-      const radio = make("input", { type: "radio", name: `${app.id}-speed`, value: speed, class: "pb-unseen", ...(speed === 1 ? { checked: "" } : {}) });
-      radio.addEventListener("change", () => (app.speed = speed));
-      return make("label", {}, radio, make("span", {}, words));
-    });
-    this.root = make("div", { class: "pb-ca-player" }, this.back, this.toggle, this.forward, this.slider, make("span", { class: "pb-options pb-ca-speed", role: "radiogroup", "aria-label": "Speed" }, ...this.speeds));
+    const speeds = make("span", { class: "pb-options pb-ca-speed", role: "radiogroup", "aria-label": "Speed" }, ...SPEEDS.map((s) => this.speed(...s)));
+    this.root = make("div", { class: "pb-ca-player" }, this.back, this.toggle, this.forward, this.slider, speeds);
+  }
+
+  icon(name, label, action) {
+    const el = button("", action, { "aria-label": label, title: label, class: `pb-ca-key pb-ca-${name}` });
+    el.append(draw("svg", { viewBox: "0 0 16 16", width: 16, height: 16, "aria-hidden": "true" }, draw("path", { d: ICONS[name] })));
+    return el;
+  }
+
+  speed(speed, words) {
+    const radio = make("input", { type: "radio", name: `${this.app.id}-speed`, value: speed, class: "pb-unseen", ...(speed === 1 ? { checked: "" } : {}) });
+    radio.addEventListener("change", () => (this.app.speed = speed));
+    return make("label", {}, radio, make("span", {}, words));
   }
 
   show() {
@@ -673,9 +740,9 @@ class Strip {
     [this.rows, this.bars, this.axis] = ["rows", "bars", "axis"].map((name) => draw("g", { class: `pb-ca-${name}` }));
     this.svg = draw("svg", { role: "img" }, this.band, this.rows, this.bars, this.axis, this.cursor);
     this.box = make("div", { class: "pb-ca-strip" }, this.svg);
-    const swatch = (kind, words) => make("span", {}, make("i", { class: `pb-ca-swatch pb-ca-is-${kind}` }), words);
-    const legend = make("p", { class: "pb-ca-legend" }, swatch("wire", "sends"), swatch("part", "receives"), swatch("wait", "latency α before the bytes flow"), swatch("idle", "idle"));
-    this.root = make("section", { "aria-label": "Time" }, make("h3", { class: "pb-ca-heading" }, "Who is busy, who waits"), this.box, legend);
+    const items = [["wire", "sends"], ["part", "receives"], ["wait", "latency α before the bytes flow"], ["idle", "idle"]];
+    const legend = make("p", { class: "pb-ca-legend" }, ...items.map((item) => swatch(...item)));
+    this.root = section("Who is busy, who waits", this.box, legend);
     this.svg.addEventListener("click", (e) => this.click(e));
     this.sizes = new ResizeObserver(() => this.box.clientWidth !== this.width && this.update());
     this.sizes.observe(this.box);
@@ -702,20 +769,21 @@ class Strip {
   }
 
   drawRows() {
-    const { result } = this.app, middle = (rank) => STRIP.top + (rank + 0.5) * this.high + 4;
+    const { result } = this.app, middle = (rank) => STRIP.top + (rank + 0.5) * this.high + 4, width = this.width - STRIP.left - STRIP.right;
     this.rows.replaceChildren(...result.busy.flatMap((busy, rank) => [
-      draw("rect", { class: "pb-ca-track", x: STRIP.left, y: STRIP.top + rank * this.high + 1, width: px(this.width - STRIP.left - STRIP.right), height: this.high - 2 }),
+      draw("rect", { class: "pb-ca-track", x: STRIP.left, y: STRIP.top + rank * this.high + 1, width: px(width), height: this.high - 2 }),
       draw("text", { x: STRIP.left - 6, y: middle(rank), "text-anchor": "end" }, rank),
       draw("text", { x: this.width, y: middle(rank), "text-anchor": "end" }, percent(busy / result.seconds))]));
   }
 
   /** The messages of one step: sent in the upper half of a rank's row, received in the lower; a thin line while α passes. */
   step({ messages }) {
-    const { intra, inter } = this.app.result.network, { nodes } = this.app.result, node = (rank) => nodes.findIndex((ranks) => ranks.includes(rank));
+    const { intra, inter } = this.app.result.network;
     const half = (this.high - 4) / 2, paths = { sends: "", receives: "", sendsWait: "", receivesWait: "" };
     const box = (x0, x1, y, height) => `M${x0.toFixed(2)},${px(y)}H${Math.max(x1, x0 + 0.2).toFixed(2)}v${px(height)}H${x0.toFixed(2)}z`;
     for (const m of messages) {
-      const { alpha } = node(m.from) === node(m.to) ? intra : inter, x0 = this.x(m.start), x1 = this.x(Math.min(m.end, m.start + alpha)), x2 = this.x(m.end);
+      const { alpha } = this.app.together(m.from, m.to) ? intra : inter;
+      const [x0, x1, x2] = [m.start, Math.min(m.end, m.start + alpha), m.end].map((time) => this.x(time));
       const cut = Math.min(0.75, (x2 - x0) / 4); // so that one message does not run into the next
       for (const [rank, kind, shift] of [[m.from, "sends", 0], [m.to, "receives", half]]) {
         const y = STRIP.top + rank * this.high + 2 + shift;
@@ -727,13 +795,17 @@ class Strip {
   }
 
   drawAxis() {
-    const { result } = this.app, y = this.height - 5, room = (this.width - STRIP.left - STRIP.right) / 90;
-    const rough = result.seconds / Math.max(2, room), power = 10 ** Math.floor(Math.log10(rough)), every = [1, 2, 5, 10].find((m) => m * power >= rough) * power;
-    const ticks = Array.from({ length: Math.floor(result.seconds / every - 0.35) + 1 }, (_, i) => i * every);
-    const text = (time, anchor) => draw("text", { x: px(this.x(time)), y, "text-anchor": anchor }, time ? seconds(time) : "0");
-    const numbers = result.steps.filter(() => true).map((step, i) => ({ x: this.x((step.start + step.end) / 2), i })), width = (this.width - STRIP.left - STRIP.right) / result.steps.length, each = Math.ceil(18 / width);
-    this.axis.replaceChildren(...ticks.map((time) => text(time, time ? "middle" : "start")), text(result.seconds, "end"), draw("text", { x: this.width, y: STRIP.top - 7, "text-anchor": "end" }, "busy"),
-      ...numbers.filter(({ i }) => i % each === 0).map(({ x, i }) => draw("text", { x: px(x), y: STRIP.top - 7, "text-anchor": "middle" }, i + 1)));
+    const { result } = this.app, text = (x, y, anchor, words) => draw("text", { x: px(x), y, "text-anchor": anchor }, words), above = STRIP.top - 7, below = this.height - 5;
+    const rough = result.seconds / Math.max(2, (this.width - STRIP.left - STRIP.right) / 90), power = 10 ** Math.floor(Math.log10(rough));
+    const every = [1, 2, 5, 10].find((m) => m * power >= rough) * power, ticks = Math.floor(result.seconds / every - 0.35); // the last leaves room for the end
+    const numbers = []; // of the steps, as far as there is room for them
+    result.steps.forEach((step, i) => {
+      const x = this.x((step.start + step.end) / 2);
+      if (x - (numbers.at(-1)?.x ?? 0) >= 20) numbers.push({ x, i });
+    });
+    this.axis.replaceChildren(text(STRIP.left, below, "start", "0"), text(this.x(result.seconds), below, "end", seconds(result.seconds)), text(this.width, above, "end", "busy"),
+      ...Array.from({ length: Math.max(0, ticks) }, (_, i) => text(this.x((i + 1) * every), below, "middle", seconds((i + 1) * every))),
+      ...numbers.map(({ x, i }) => text(x, above, "middle", i + 1)));
   }
 
   show() {
@@ -741,7 +813,8 @@ class Strip {
     if (!this.width) return;
     [...this.bars.children].forEach((el, i) => set(el, "data-when", i < at ? "past" : i === at ? "now" : "next"));
     set(this.band, "visibility", step ? "visible" : "hidden");
-    if (step) for (const [key, value] of [["x", this.x(step.start)], ["y", STRIP.top - 1], ["width", (step.end - step.start) * this.scale], ["height", this.height - STRIP.top - STRIP.bottom + 2]]) this.band.setAttribute(key, px(value));
+    const { start, end } = step ?? { start: 0, end: 0 }, box = { x: this.x(start), y: STRIP.top - 1, width: (end - start) * this.scale, height: this.height - STRIP.top - STRIP.bottom + 2 };
+    for (const [key, value] of Object.entries(box)) this.band.setAttribute(key, px(value));
     this.frame();
   }
 
@@ -764,7 +837,7 @@ class Rivals {
   constructor(app) {
     this.app = app;
     this.list = make("ul", { class: "pb-ca-rivals" });
-    this.root = make("section", { "aria-label": "Algorithms compared" }, make("h3", { class: "pb-ca-heading" }, "The same with other algorithms"), this.list);
+    this.root = section("The same with other algorithms", this.list);
   }
 
   update() {
@@ -776,7 +849,7 @@ class Rivals {
       say(choose, names.find(([name]) => name === algorithm)[1]);
       set(choose, "aria-pressed", String(algorithm === values.algorithm));
       bar.firstChild.style.width = `${(100 * (time ?? 0)) / longest}%`;
-      say(numbers, error ?? `${seconds(time)}, ${plural(steps, "step")}, ${bytes(sent)} from the busiest`);
+      say(numbers, error ?? `${seconds(time)}, ${plural(steps, "step")}, ${bytes(sent)} sent`);
     });
   }
 
@@ -792,36 +865,54 @@ class Rivals {
 class Traffic {
   constructor(app) {
     this.app = app;
-    this.table = make("table", { class: "pb-ca-traffic" }, make("thead"), make("tbody"), make("tfoot"));
+    this.table = make("table", { class: "pb-ca-traffic" });
     this.note = make("p", { class: "pb-ca-words" });
-    this.root = make("section", { "aria-label": "Bytes of every link" }, make("h3", { class: "pb-ca-heading" }, "Bytes from each rank to each other"), make("div", { class: "pb-ca-wide" }, this.table), this.note);
+    this.root = section("Bytes from each rank to each other", make("div", { class: "pb-ca-links" }, make("div", { class: "pb-ca-wide" }, this.table), this.note));
   }
 
   update() {
-    const { result } = this.app, { links, sent, received, nodes } = result, { ranks } = result.values, most = Math.max(...links.map(([, , size]) => size));
-    const sizes = new Map(links.map(([from, to, size]) => [from * 16 + to, size])), roomy = ranks <= 6, edge = new Set(nodes.slice(1).map((node) => node[0]));
-    const head = (text, scope) => make("th", { scope }, text);
+    const { result } = this.app, { links, nodes } = result, { ranks } = result.values, key = `${ranks} ${nodes[0].length}`;
+    if (this.key !== key) this.build(ranks, new Set(nodes.slice(1).map((node) => node[0])));
+    this.key = key;
+    const most = Math.max(...links.map(([, , size]) => size)), sizes = new Map(links.map(([from, to, size]) => [`${from} ${to}`, size]));
+    for (const [link, el] of this.cells) {
+      const size = sizes.get(link) ?? 0, text = bytes(size), [from, to] = link.split(" ");
+      say(el.firstChild, text);
+      set(el, "title", `rank ${from} to rank ${to}: ${text}`);
+      set(el, "data-kind", size ? "some" : "none");
+      el.style.setProperty("--share", Math.sqrt(size / most).toFixed(3));
+    }
+    this.sums.forEach((el, rank) => say(el, bytes(result.sent[rank])));
+    this.describe(result);
+    this.show();
+  }
+
+  /** An empty table: a row for each sender, a column for each receiver, a gap where a node ends. */
+  build(ranks, edge) {
+    const roomy = ranks <= (this.root.clientWidth < 560 ? 4 : 6), all = [...Array(ranks).keys()], gap = (rank) => (edge.has(rank) ? { class: "pb-ca-edge" } : {});
+    this.cells = new Map();
+    this.sums = all.map(() => make("td", { class: "pb-ca-sum" }));
     const cell = (from, to) => {
-      const size = sizes.get(from * 16 + to), el = make("td", { "data-link": `${from} ${to}`, ...(edge.has(to) ? { class: "pb-ca-edge" } : {}) });
-      if (from !== to) el.title = `rank ${from} to rank ${to}: ${bytes(size ?? 0)}`;
-      if (size) el.style.setProperty("--share", Math.sqrt(size / most).toFixed(3));
-      el.append(make("span", { class: roomy ? "" : "pb-unseen" }, from === to ? "" : size ? bytes(size) : "0"));
-      set(el, "data-kind", from === to ? "self" : size ? "some" : "none");
+      if (from === to) return make("td", gap(to));
+      const el = make("td", { "data-link": `${from} ${to}`, ...gap(to) }, make("span", { class: roomy ? "" : "pb-unseen" }));
+      this.cells.set(el.dataset.link, el);
       return el;
     };
-    const [top, body, foot] = this.table.children, all = [...Array(ranks).keys()];
-    set(this.table, "data-roomy", roomy);
-    top.replaceChildren(make("tr", {}, make("td", {}, make("span", { class: "pb-ca-corner" }, roomy ? "from ↓ to →" : "↓ →")), ...all.map((to) => head(String(to), "col")), head("sent", "col")));
-    body.replaceChildren(...all.map((from) => make("tr", edge.has(from) ? { class: "pb-ca-edge" } : {}, head(String(from), "row"), ...all.map((to) => cell(from, to)), make("td", { class: "pb-ca-sum" }, bytes(sent[from])))));
-    foot.replaceChildren(...(roomy ? [make("tr", {}, head("received", "row"), ...received.map((size) => make("td", { class: "pb-ca-sum" }, bytes(size))), make("td", { class: "pb-ca-sum" }, bytes(sent.reduce((a, b) => a + b))))] : []));
-    const used = links.length, total = ranks * (ranks - 1), far = result.network.inter ? links.filter(([a, b]) => nodes.findIndex((n) => n.includes(a)) !== nodes.findIndex((n) => n.includes(b))) : [];
-    say(this.note, `${used} of ${total} links carry ${bytes(sent.reduce((a, b) => a + b))} in all${result.network.inter ? `, ${bytes(far.reduce((sum, [, , size]) => sum + size, 0))} of it between nodes` : ""}. The busiest rank sends ${bytes(Math.max(...sent))} and receives ${bytes(Math.max(...received))}.`);
-    this.show();
+    const head = (text, scope) => make("th", { scope }, text), corner = make("td", {}, make("span", { class: "pb-ca-corner" }, roomy ? "from ↓ to →" : "↓ →"));
+    const rows = all.map((from) => make("tr", gap(from), head(String(from), "row"), ...all.map((to) => cell(from, to)), this.sums[from]));
+    set(this.table, "data-roomy", String(roomy));
+    this.table.replaceChildren(make("thead", {}, make("tr", {}, corner, ...all.map((to) => head(String(to), "col")), head("sent", "col"))), make("tbody", {}, ...rows));
+  }
+
+  describe({ links, sent, received, network, values: { ranks } }) {
+    const total = (some) => bytes(some.reduce((sum, [, , size]) => sum + size, 0)), far = links.filter(([a, b]) => !this.app.together(a, b));
+    const all = `${links.length} of ${ranks * (ranks - 1)} links carry ${total(links)} in all${network.inter ? `, ${total(far)} of it between nodes` : ""}.`;
+    say(this.note, `${all} The busiest rank sends ${bytes(Math.max(...sent))} and receives ${bytes(Math.max(...received))}.`);
   }
 
   show() {
     const { result, at } = this.app, now = new Set((result.steps[at]?.messages ?? []).map((m) => `${m.from} ${m.to}`));
-    for (const el of this.table.querySelectorAll("[data-link]")) el.toggleAttribute("data-now", now.has(el.dataset.link));
+    for (const [link, el] of this.cells) el.toggleAttribute("data-now", now.has(link));
   }
 }
 
@@ -836,12 +927,13 @@ class Details {
     const copy = button("Copy", () => this.clip(this.code.textContent, "Code copied"), { "aria-label": "Copy code" });
     this.link = button("Copy link", () => this.clip(app.model.get("link"), "Link copied"), { hidden: "" });
     const save = button("Save JSON", () => this.save(), { title: "Inputs and outputs, every message with its times" });
-    this.root = make("section", { "aria-label": "Details" }, this.messages.el, this.holdings.el, make("h3", { class: "pb-ca-heading" }, "The same messages in Python"),
-      make("div", { class: "pb-ca-code" }, this.code, copy), make("div", { class: "pb-ca-tools" }, this.link, save, this.said));
+    const tools = make("div", { class: "pb-ca-tools" }, this.link, save, this.said);
+    this.root = make("div", { class: "pb-ca-details" }, this.messages.el, this.holdings.el, section("The same messages in Python", make("div", { class: "pb-ca-code" }, this.code, copy), tools));
   }
 
   fold(title) {
-    const box = make("div", { class: "pb-scroll", tabindex: "0", role: "group", "aria-label": title }), el = make("details", { class: "pb-ca-fold" }, make("summary", {}, title), box);
+    const box = make("div", { class: "pb-scroll", tabindex: "0", role: "group", "aria-label": title });
+    const el = make("details", { class: "pb-ca-fold" }, make("summary", {}, title), box);
     el.addEventListener("toggle", () => this.show());
     return { el, box };
   }
@@ -854,14 +946,13 @@ class Details {
 
   show() {
     const { app } = this, { result, at } = app, step = result.steps[at];
-    const table = (head, rows) => make("table", {}, make("thead", {}, make("tr", {}, ...head.map((text) => make("th", { scope: "col" }, text)))), make("tbody", {}, ...rows.map((row) => make("tr", {}, ...row.map((text) => make("td", {}, String(text)))))));
     if (this.messages.el.open) {
       const rows = (step?.messages ?? []).map((m) => [m.from, m.to, chunksOf(m), exactly(m.bytes), m.adds ? "added" : "kept", `${seconds(m.start)} to ${seconds(m.end)}`]);
-      this.messages.box.replaceChildren(rows.length ? table(["from", "to", "chunks", "bytes", "there", "time"], rows) : make("p", {}, "All messages have arrived."));
+      this.messages.box.replaceChildren(rows.length ? tableOf(["from", "to", "chunks", "bytes", "there", "time"], rows) : make("p", {}, "All messages have arrived."));
     }
     if (this.holdings.el.open) {
       const held = app.states[at], names = held[0].map((_, chunk) => (result.values.collective === "barrier" ? "heard of" : `chunk ${chunk}`));
-      this.holdings.box.replaceChildren(table(["rank", ...names], held.map((row, rank) => [rank, ...row.map((bits) => ranksIn(bits).join("+") || "–")])));
+      this.holdings.box.replaceChildren(tableOf(["rank", ...names], held.map((row, rank) => [rank, ...row.map((bits) => ranksIn(bits).join("+") || "–")])));
     }
   }
 
@@ -881,7 +972,8 @@ class Details {
   }
 
   save() {
-    const { inputs, result } = this.app, url = URL.createObjectURL(new Blob([JSON.stringify({ inputs, outputs: result }, null, 1)], { type: "application/json" }));
+    const { inputs, result } = this.app, text = JSON.stringify({ inputs, outputs: result }, null, 1);
+    const url = URL.createObjectURL(new Blob([text], { type: "application/json" }));
     make("a", { href: url, download: "collective.json" }).click();
     setTimeout(() => URL.revokeObjectURL(url), 1000);
     this.tell("collective.json saved");
@@ -889,6 +981,9 @@ class Details {
 }
 
 // --- The animator ------------------------------------------------------------------------------------------------------------
+
+/** Collectives of which a chunk holds the parts of several ranks. */
+const SUMS = new Set(["reduce", "reduce_scatter", "all_reduce", "barrier"]);
 
 class Animator {
   constructor(model, el) {
@@ -901,15 +996,16 @@ class Animator {
     [this.rivals, this.traffic, this.details] = [new Rivals(this), new Traffic(this), new Details(this)];
     this.build(el);
     this.refresh();
-    this.handlers = [["change:outputs", () => this.arrived()], ["change:inputs", () => this.told()], ["change:status", () => this.updateStatus()], ["change:link", () => this.details.update()]];
-    for (const [event, handler] of this.handlers) model.on(event, handler);
+    this.handlers = { outputs: () => this.arrived(), inputs: () => this.told(), status: () => this.updateStatus(), link: () => this.details.update() };
+    for (const [trait, handler] of Object.entries(this.handlers)) model.on(`change:${trait}`, handler);
   }
 
   build(el) {
     const { verdict, stage, player } = this;
     stage.root.append(player.root, stage.legend, stage.reading);
-    this.root = make("div", { class: "pb-w pb-form pb-ca", role: "group", "aria-label": "Collectives animator" }, this.settings.root, this.status, verdict.root, stage.root, verdict.facts, this.strip.root,
-      make("div", { class: "pb-ca-pair" }, this.rivals.root, this.traffic.root), this.details.root);
+    const pair = make("div", { class: "pb-ca-pair" }, this.rivals.root, this.traffic.root);
+    this.root = make("div", { class: "pb-w pb-form pb-ca", role: "group", "aria-label": "Collectives animator" },
+      this.settings.root, this.status, verdict.root, stage.root, verdict.numbers, this.strip.root, pair, this.details.root);
     this.root.addEventListener("keydown", (e) => this.key(e));
     el.replaceChildren(this.root);
     this.updateStatus();
@@ -928,14 +1024,20 @@ class Animator {
     return { ...base, ...inputs };
   }
 
+  /** Whether two ranks are in one node. */
+  together(a, b) {
+    const inNode = this.result.nodes[0].length;
+    return Math.floor(a / inNode) === Math.floor(b / inNode);
+  }
+
   take() {
     const outputs = this.model.get("outputs");
     this.error = outputs.error;
     if (outputs.error) return;
-    const { values, steps } = outputs, key = [values.collective, values.algorithm, values.ranks, values.root, steps.length].join();
-    Object.assign(this, { result: outputs, states: states(outputs), sums: ["reduce", "reduce_scatter", "all_reduce", "barrier"].includes(values.collective) });
-    if (this.key === key) return;
-    this.key = key;
+    const { values, steps } = outputs, plan = [values.collective, values.algorithm, values.ranks, values.root, steps.length].join();
+    Object.assign(this, { result: outputs, states: states(outputs), sums: SUMS.has(values.collective) });
+    if (this.plan === plan) return;
+    this.plan = plan;
     this.stop();
     this.at = this.asked();
   }
@@ -953,7 +1055,7 @@ class Animator {
     const { [field]: _, ...inputs } = this.inputs, { defaults, collectives } = this.constants;
     if (field === "collective" && !collectives[value].algorithms.some(([name]) => name === inputs.algorithm)) delete inputs.algorithm;
     if (!["bytes", "cluster", "ranks_per_node"].includes(field)) delete inputs.step;
-    const base = field === "algorithm" ? defaults.algorithm[inputs.collective] : field === "ranks_per_node" ? defaults.ranks_per_node[inputs.cluster ?? defaults.cluster] : defaults[field];
+    const base = { ...defaults, algorithm: defaults.algorithm[inputs.collective], ranks_per_node: defaults.ranks_per_node[inputs.cluster ?? defaults.cluster] }[field];
     if (field === "collective" || value !== base) inputs[field] = value;
     this.send(inputs);
     this.model.save_changes();
@@ -969,7 +1071,9 @@ class Animator {
   /** Inputs that come from elsewhere, the address or another view, may say another step. */
   told() {
     this.settings.update();
-    if (!this.own && !this.moving && this.asked() !== this.at) this.jump(this.asked());
+    if (this.own || this.moving || this.asked() === this.at) return;
+    this.at = this.asked();
+    this.show();
   }
 
   arrived() {
@@ -1071,9 +1175,11 @@ class Animator {
   }
 
   key(event) {
-    const { target, key } = event, typing = target.matches("select, input:not(.pb-ca-scrub)"), pressing = target.matches("button, summary");
+    const { target, key } = event, typing = target.matches("select, input:not(.pb-ca-scrub)") || (target.matches("input") && key !== " ");
+    const pressing = target.matches("button, summary");
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || typing) return;
-    const action = { ArrowRight: () => this.forward(), ArrowLeft: () => this.back(), Home: () => this.jump(0), End: () => this.jump(this.result.steps.length), " ": () => this.toggle() }[key];
+    const end = () => this.jump(this.result.steps.length), start = () => this.jump(0);
+    const action = { ArrowRight: () => this.forward(), ArrowLeft: () => this.back(), Home: start, End: end, " ": () => this.toggle() }[key];
     if (!action || (key === " " && pressing) || target.closest(".pb-scroll")) return;
     event.preventDefault();
     action();
@@ -1089,7 +1195,7 @@ class Animator {
 
   close() {
     this.stop();
-    for (const [event, handler] of this.handlers) this.model.off(event, handler);
+    for (const [trait, handler] of Object.entries(this.handlers)) this.model.off(`change:${trait}`, handler);
     for (const timer of [this.waiting, this.verdict.later, this.details.later, ...this.settings.all.map((c) => c.later)]) clearTimeout(timer);
     this.stage.sizes.disconnect();
     this.strip.sizes.disconnect();

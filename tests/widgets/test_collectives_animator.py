@@ -1,0 +1,717 @@
+"""The collectives animator: what it draws is the plan, replayed; a reader plays it, steps through it, and changes it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import re
+import time
+from pathlib import Path
+
+import pytest
+from playbook_widgets import CollectivesAnimator
+from playbook_widgets.collectives_animator import ABOUT, COLLECTIVES, NAMES, constants, sizes
+from widget_homes import draw_over_kernel, kernel, static_page
+
+from playbook.collectives.plans import ALGORITHMS
+from playbook.collectives.plans.replay import end, replay
+from playbook.errors import ConfigError
+from playbook.planning.animation import BYTES, DEFAULTS, NETWORKS, RANKS, compute, read
+
+AXE = Path(__file__).parents[2] / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
+CONTROLS = {control["field"]: control for control in constants()["controls"]}
+TWO_LEVELS = {"collective": "all_reduce", "algorithm": "two_level", "ranks": 6, "ranks_per_node": 3}
+
+
+# --- in Python
+
+
+def test_every_setting_is_a_control():
+    assert set(CONTROLS) == set(DEFAULTS) - {"step"}
+
+
+def test_every_collective_algorithm_and_network_has_a_name():
+    assert set(COLLECTIVES) == set(ALGORITHMS) == set(ABOUT)
+    for collective, algorithms in ALGORITHMS.items():
+        assert set(ABOUT[collective]) == set(algorithms) <= set(NAMES)
+        assert [name for name, *_ in constants()["collectives"][collective]["algorithms"]] == list(algorithms)
+    assert [name for name, _ in CONTROLS["cluster"]["choices"]] == list(NETWORKS)
+
+
+def test_stops_rise_and_stay_within_what_is_allowed():
+    for field, (least, most) in {"ranks": RANKS, "bytes": BYTES}.items():
+        stops = CONTROLS[field]["stops"]
+        assert stops == sorted(set(stops))
+        assert least <= stops[0] < stops[-1] <= most
+    assert sizes(1000, 12_000) == [1000, 2000, 5000, 10_000]
+
+
+def test_settings_that_cannot_be_are_refused_where_the_cell_is():
+    with pytest.raises(ConfigError, match="ranks must be at most 16, got 99"):
+        CollectivesAnimator({"ranks": 99})
+    with pytest.raises(ValueError, match="ranks_per_node must divide the 9 ranks"):
+        CollectivesAnimator({"algorithm": "two_level", "ranks": 9})
+
+
+def test_the_summary_says_what_every_message_carries():
+    widget = CollectivesAnimator({"ranks": 4, "bytes": "4 MB"})
+    text = widget.summary()
+    assert "All-reduce of 4 000 000 bytes among 4 ranks, ring: 6 steps, 33.7 µs by the α–β model" in text
+    assert "The busiest rank sends 6 000 000 bytes (2(N − 1)/N · K)." in text
+    assert "The naive algorithm takes 6 steps and 73.7 µs." in text
+    assert text.count("<tr>") == 1 + 6
+    for message in read(widget.inputs).plan().messages:
+        how = "added" if message.reduce else "kept"
+        assert re.search(rf"{message.source} → {message.target} chunk \d, 1 000 000 B {how}", text)
+
+
+@pytest.mark.parametrize("collective", ALGORITHMS)
+def test_every_summary_can_be_written(collective):
+    for algorithm in ALGORITHMS[collective]:
+        text = CollectivesAnimator({"collective": collective, "algorithm": algorithm, "ranks": 4}).summary()
+        assert COLLECTIVES[collective][0] in text
+        assert ("naive algorithm takes" in text) == (algorithm != "naive")
+
+
+# --- in the browser: the module over real Python
+
+BRIDGE = """<style>
+html[data-theme=dark] { color-scheme: dark; --pst-color-background: #14181e; --pst-color-link: #84b4fa }
+html { --pst-color-background: #fff; --pst-color-link: #1b5fc4 }</style>
+<link rel="stylesheet" href="pb/widgets.css"><link rel="stylesheet" href="pb/collectives_animator.css">
+<div id="stage"></div><script type="application/json" id="state">%s</script><script type="module">
+const { Model } = await import("./pb/host.mjs"), module = (await import("./pb/collectives_animator.mjs")).default;
+class Bridged extends Model {
+  async save_changes() {
+    const asked = this.get("inputs"), text = await window.compute(JSON.stringify(asked));
+    if (this.get("inputs") === asked) this.set("outputs", JSON.parse(text));
+  }
+}
+const state = JSON.parse(document.querySelector("#state").textContent);
+window.model = new Bridged({ ...state, status: "idle", link: "http://127.0.0.1/#collectives-animator?" });
+window.close = module.render({ model: window.model, el: document.querySelector("#stage") });
+document.body.dataset.ready = "yes";
+</script>"""
+
+# What the cards of the ranks show: for each cell of a result, its state and the number of ranks in it.
+CELLS = """() => [...document.querySelectorAll(".pb-ca-card")].map((card) => {
+  const cells = [...card.querySelectorAll(".pb-ca-cell")], last = Math.max(...cells.map((c) => +c.dataset.box));
+  return cells.filter((c) => +c.dataset.box === last).map((c) => [c.dataset.state, c.querySelector("text").textContent]);
+})"""
+
+
+class Page:
+    """The animator as a reader meets it."""
+
+    def __init__(self, page):
+        self.page = page
+        page.wait_for_selector("body[data-ready]")
+
+    def inputs(self) -> dict:
+        return self.page.evaluate("window.model.get('inputs')")
+
+    def settle(self):
+        """Until typing has paused, and Python has answered."""
+        self.page.wait_for_timeout(150)
+
+    def row(self, field: str):
+        return self.page.locator(f'[data-field="{field}"]')
+
+    def type(self, field: str, text: str):
+        self.row(field).locator("input[type=text]").fill(text)
+        self.row(field).locator("input[type=text]").press("Enter")
+        self.settle()
+
+    def button(self, name: str):
+        return self.page.get_by_role("button", name=name, exact=True)
+
+    def caption(self) -> str:
+        return self.page.locator(".pb-ca-caption").inner_text()
+
+    def place(self) -> int:
+        """The step that comes next, counted from 0."""
+        return int(self.page.locator(".pb-ca-scrub").input_value())
+
+    def go(self, step: int):
+        self.page.locator(".pb-ca-scrub").evaluate(
+            "(el, step) => { el.value = step; el.dispatchEvent(new Event('input', { bubbles: true })) }", step
+        )
+
+    def table(self, title: str) -> list[list[str]]:
+        """The rows of a folded table."""
+        fold = self.page.locator("details", has=self.page.get_by_text(title, exact=True))
+        fold.evaluate("(el) => (el.open = true)")
+        self.page.wait_for_timeout(20)
+        return fold.locator("tbody tr").evaluate_all(
+            "(rows) => rows.map((r) => [...r.children].map((c) => c.textContent))"
+        )
+
+    def pills(self) -> list[str]:
+        return self.page.locator(".pb-ca-pill").evaluate_all(
+            "(all) => all.map((el) => el.getAttribute('transform'))"
+        )
+
+
+@pytest.fixture
+def animator(open_page):
+    def show(inputs: dict | None = None, **options) -> Page:
+        state = CollectivesAnimator(inputs).spec()["state"]
+        text = json.dumps(state).replace("<", "\\u003c")
+        bridge = {"compute": lambda asked: json.dumps(compute(json.loads(asked)))}
+        return Page(open_page(BRIDGE % text, expose=bridge, **options))
+
+    return show
+
+
+@pytest.mark.browser
+def test_every_slider_moves_by_mouse_keyboard_and_typing(animator):
+    view = animator({"collective": "reduce", "ranks": 16})
+    typed = {"ranks": ("7", 7), "bytes": ("64 KiB", "64 KiB"), "ranks_per_node": ("3", 3), "root": ("6", 6)}
+    assert set(typed) == {field for field, control in CONTROLS.items() if control["kind"] != "select"}
+    for field, (text, value) in typed.items():
+        row, stops = view.row(field), CONTROLS[field]["stops"]
+        slider = row.locator("input[type=range]")
+        box = slider.bounding_box()
+        view.page.mouse.click(box["x"] + 9, box["y"] + box["height"] / 2)
+        assert view.inputs().get(field, DEFAULTS[field]) == stops[0], field
+        slider.press("ArrowRight")
+        assert view.inputs()[field] == stops[1], field
+        row.locator("input[type=text]").press("ArrowUp")
+        assert view.inputs()[field] == stops[2], field
+        view.type(field, text)
+        assert view.inputs()[field] == value, field
+        assert row.locator("input[type=text]").input_value() == text
+        assert view.page.get_by_role("alert").count() == 0, field
+    assert view.page.evaluate("window.model.get('outputs').values.bytes") == 65536
+
+
+@pytest.mark.browser
+def test_every_list_offers_what_the_library_knows(animator):
+    view = animator({"collective": "broadcast", "ranks": 4})
+    for field, wanted in (
+        ("collective", "all_gather"),
+        ("algorithm", "recursive_doubling"),
+        ("cluster", "loopback"),
+    ):
+        view.row(field).locator("select").select_option(wanted)
+        view.settle()
+        assert view.inputs()[field] == wanted
+        assert view.page.evaluate(f"window.model.get('outputs').values.{field}") == wanted
+    assert (
+        "Every rank ends with the chunks of all ranks. Partners at distance"
+        in view.page.locator(".pb-ca-about").inner_text()
+    )
+    view.row("algorithm").locator("select").focus()
+    view.page.keyboard.press("ArrowUp")
+    assert "algorithm" not in view.inputs()  # the ring, which is the default
+    assert view.row("root").is_hidden()
+    assert view.row("ranks_per_node").locator("input").first.is_disabled()
+
+
+@pytest.mark.browser
+def test_an_algorithm_that_the_next_collective_lacks_is_dropped(animator):
+    view = animator({"algorithm": "halving_doubling", "step": 2})
+    view.row("collective").locator("select").select_option("all_gather")
+    assert view.inputs() == {"collective": "all_gather"}
+    view.row("algorithm").locator("select").select_option("naive")
+    view.row("collective").locator("select").select_option("barrier")
+    assert view.inputs() == {"collective": "barrier", "algorithm": "naive"}
+    assert view.row("bytes").locator("input").first.is_disabled()
+
+
+REFUSED = [
+    ({"collective": "gather"}, {"root": "9", "ranks": "17", "bytes": "much"}),
+    (TWO_LEVELS, {"ranks_per_node": "4"}),
+]
+
+
+@pytest.mark.browser
+def test_a_refused_value_shows_its_sentence_beside_its_control_and_keeps_the_picture(animator):
+    for inputs, texts in REFUSED:
+        view = animator({**inputs, "step": 2})
+        before = view.page.evaluate(CELLS), view.caption(), view.page.locator(".pb-ca-time").inner_text()
+        for field, text in texts.items():
+            said, box = view.row(field).get_by_role("alert"), view.row(field).locator("input[type=text]")
+            valid = box.input_value()
+            view.type(field, text)
+            refusal = compute(view.inputs())["error"]
+            assert refusal["field"] == field
+            assert said.inner_text() == refusal["message"]
+            assert box.input_value() == text
+            assert box.get_attribute("aria-invalid") == "true"
+            assert said.get_attribute("id") in box.get_attribute("aria-describedby").split()
+            assert view.page.locator(".pb-ca-stale").inner_text() == "last valid"
+            after = view.page.evaluate(CELLS), view.caption(), view.page.locator(".pb-ca-time").inner_text()
+            assert after == before
+            view.type(field, valid)
+            assert view.page.get_by_role("alert").count() == 0
+            assert view.page.locator(".pb-ca-stale").is_hidden()
+
+
+@pytest.mark.browser
+def test_a_refusal_from_a_link_stands_where_it_belongs(animator):
+    view = animator()
+    for inputs, place in (
+        ({"algorithm": "rong"}, view.row("algorithm")),
+        ({"nonsense": 1}, view.page.locator(".pb-ca-settings")),
+    ):
+        view.page.evaluate(
+            "(x) => { window.model.set('inputs', { collective: 'all_reduce', ...x }); window.model.save_changes() }",
+            inputs,
+        )
+        view.settle()
+        assert place.get_by_role("alert").inner_text() == compute(inputs)["error"]["message"]
+
+
+PLAYED = [
+    {},
+    TWO_LEVELS,
+    {"algorithm": "recursive_doubling", "ranks": 6},
+    {"collective": "reduce", "algorithm": "binomial", "ranks": 7, "root": 3},
+    {"collective": "scatter", "algorithm": "binomial", "ranks": 6, "root": 4},
+    {"collective": "all_gather", "algorithm": "naive", "ranks": 3},
+    {"collective": "all_to_all", "ranks": 4},
+    {"collective": "barrier", "ranks": 5},
+]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("inputs", PLAYED, ids=lambda i: " ".join(map(str, i.values())) or "default")
+def test_what_is_drawn_at_each_step_is_the_plan_replayed(animator, inputs):
+    view, whole = animator(inputs), read(inputs).plan()
+    held, wanted = replay(whole), end(whole)
+    sums = whole.collective in ("reduce", "all_reduce", "barrier")
+    for place in range(whole.steps + 1):
+        view.go(place)
+        sent = [m for m in whole.messages if m.step == place]
+        table = view.table("What every rank holds now")
+        assert table == [
+            [str(rank), *("+".join(map(str, sorted(ranks))) or "–" for ranks in chunks)]
+            for rank, chunks in enumerate(held[place])
+        ]
+        for rank, chunks in enumerate(view.page.evaluate(CELLS)):
+            for chunk, (state, number) in enumerate(chunks):
+                ranks = held[place][rank][chunk]
+                done = ranks and ranks == wanted[rank][chunk]
+                assert state == ("done" if done else "part" if ranks else "none")
+                assert number in ("", str(len(ranks)) if sums else "")
+        rows = view.table("Messages of this step") if sent else []
+        assert [(int(row[0]), int(row[1])) for row in rows] == [(m.source, m.target) for m in sent]
+        assert [row[4] for row in rows] == ["added" if m.reduce else "kept" for m in sent]
+        assert (
+            view.page.locator(".pb-ca-arrow").count() == view.page.locator(".pb-ca-pill").count() == len(sent)
+        )
+        idle = set(range(whole.ranks)) - {rank for m in sent for rank in (m.source, m.target)}
+        dimmed = view.page.locator(".pb-ca-card").evaluate_all(
+            "(all) => all.flatMap((el, i) => ('idle' in el.dataset ? [i] : []))"
+        )
+        assert dimmed == (sorted(idle) if sent else [])
+        assert view.caption().startswith(f"Step {place + 1} of {whole.steps}" if sent else "Done")
+
+
+@pytest.mark.browser
+def test_stepping_by_buttons_and_keys(animator):
+    view = animator({"ranks": 4})
+    assert view.button("Step back").is_disabled()
+    view.button("Step forward").click()
+    view.page.wait_for_function("document.querySelector('.pb-ca-scrub').value === '1'")
+    assert view.inputs() == {"collective": "all_reduce", "ranks": 4, "step": 1}
+    view.page.locator(".pb-ca-stage").focus()
+    for key, place in (("End", 6), ("ArrowLeft", 5), ("ArrowLeft", 4), ("Home", 0)):
+        view.page.keyboard.press(key)
+        assert view.place() == place
+    for _ in range(3):  # pressed while a step is under way: it is finished at once
+        view.page.keyboard.press("ArrowRight")
+    assert view.place() == 2
+    view.page.wait_for_function("document.querySelector('.pb-ca-scrub').value === '3'")
+    view.page.locator(".pb-ca-scrub").press("ArrowRight")
+    assert view.place() == 4
+    view.page.locator(".pb-ca-scrub").press("End")
+    assert view.button("Step forward").is_disabled()
+    assert view.caption().startswith("Done")
+    view.row("bytes").locator("input[type=text]").press("ArrowLeft")
+    assert view.place() == 6  # arrows in a field stay there
+
+
+@pytest.mark.browser
+def test_playing_moves_messages_pauses_and_ends(animator):
+    view = animator({"ranks": 3})
+    view.page.locator(".pb-ca-speed").get_by_text("2×").click()
+    at_rest = view.pills()
+    view.button("Play").click()
+    view.page.wait_for_timeout(250)
+    moved = view.pills()
+    assert len(moved) == 3
+    assert all(a != b for a, b in zip(at_rest, moved, strict=True))
+    view.button("Pause").click()
+    stopped = view.place()
+    view.page.wait_for_timeout(700)
+    assert view.place() == stopped < 4
+    view.page.locator(".pb-ca-speed").get_by_text("4×").click()
+    view.page.locator(".pb-ca-stage").focus()
+    view.page.keyboard.press("Space")
+    view.page.wait_for_function("document.querySelector('.pb-ca-caption').innerText.startsWith('Done')")
+    assert view.inputs()["step"] == 4
+    view.button("Play").click()  # from the start again
+    view.page.wait_for_function("document.querySelector('.pb-ca-caption').innerText.startsWith('Step 2')")
+
+
+@pytest.mark.browser
+def test_messages_move_as_the_model_has_them(animator):
+    """In a step with fast and slow links, the fast messages have arrived when the slow ones are under way."""
+    view = animator({"ranks": 4, "ranks_per_node": 2})
+    [step, *_] = compute(view.inputs())["steps"]
+    view.page.evaluate("window.requestAnimationFrame = (f) => (window.tick = f)")  # the test's own clock
+    view.button("Step forward").click()
+    start = view.page.evaluate("performance.now()")
+    places = []
+    for part in (0.0, 0.5, 0.9):
+        view.page.evaluate("(at) => window.tick(at)", start + 1200 * part)
+        places.append(view.pills())
+    for m, *seen in zip(step["messages"], *places, strict=True):
+        arrived = m["end"] < step["end"] / 2
+        assert (seen[1] == seen[2]) == arrived
+        assert seen[0] != seen[2]
+
+
+@pytest.mark.browser
+def test_readers_who_want_no_motion_get_none(animator):
+    view = animator({"ranks": 3}, reduced_motion="reduce")
+    view.button("Step forward").click()
+    assert view.place() == 1
+    view.page.locator(".pb-ca-speed").get_by_text("4×").click()
+    view.button("Play").click()
+    before = view.pills()
+    view.page.wait_for_timeout(100)
+    assert view.place() == 1
+    assert view.pills() == before
+    view.page.wait_for_function("document.querySelector('.pb-ca-caption').innerText.startsWith('Done')")
+    assert (
+        view.page.locator(".pb-ca-card").first.evaluate("(el) => getComputedStyle(el).transitionDuration")
+        == "0s"
+    )
+
+
+@pytest.mark.browser
+def test_a_new_size_keeps_the_place_and_a_new_plan_starts_anew(animator):
+    view = animator({"ranks": 5, "step": 3})
+    assert view.caption().startswith("Step 4 of 8")
+    view.type("bytes", "1 MB")
+    assert view.caption().startswith("Step 4 of 8: 5 messages of 200 kB")
+    view.row("cluster").locator("select").select_option("loopback")
+    view.settle()
+    assert view.place() == 3
+    view.type("ranks", "6")
+    assert view.caption().startswith("Step 1 of 10")
+    assert "step" not in view.inputs()
+
+
+@pytest.mark.browser
+def test_numbers_are_those_of_python(animator):
+    for inputs in ({}, {"algorithm": "naive"}, {"ranks": 16}, {"collective": "barrier"}):
+        view, result = animator(inputs), compute(inputs)
+        facts = dict(row.split("\n")[:2] for row in view.page.locator(".pb-ca-facts li").all_inner_texts())
+        assert view.page.locator(".pb-ca-time").inner_text() == words(result["seconds"])
+        assert facts["Steps"] == str(len(result["steps"]))
+        assert facts["Busiest rank sends"] == in_bytes(max(result["sent"]))
+        assert ("Bus bandwidth" in facts) == (inputs.get("collective") != "barrier")
+        if "Bus bandwidth" in facts:
+            assert facts["Bus bandwidth"] == f"{in_bytes(result['bus_bandwidth'])}/s"
+            assert facts["Algorithm bandwidth"] == f"{in_bytes(result['algorithm_bandwidth'])}/s"
+        naive, twin = result["algorithms"][0]["seconds"], view.page.locator(".pb-ca-twin").inner_text()
+        if inputs.get("algorithm") == "naive":
+            best = min(rival["seconds"] for rival in result["algorithms"])
+            assert f"takes {words(best)}, 1/{naive / best:.3g} of that" in twin
+        else:
+            assert f"takes {words(naive)}, {naive / result['seconds']:.3g} times as long" in twin
+
+
+def words(seconds: float) -> str:
+    return f"{seconds * 1e6:.3g} µs" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms"
+
+
+def in_bytes(size: float) -> str:
+    power = next(p for p in (3, 2, 1, 0) if size >= 1000**p)
+    return f"{size / 1000**power:.3g} {['B', 'kB', 'MB', 'GB'][power]}"
+
+
+@pytest.mark.browser
+def test_formula_and_count_are_held_together(animator):
+    said = animator().page.locator(".pb-ca-facts li").first.inner_text()
+    assert "as 2(N − 1)/N · K says, to the byte" in said
+    said = animator({"bytes": 10_000_003}).page.locator(".pb-ca-facts li").first.inner_text()
+    assert "2(N − 1)/N · K is 1.2 bytes off: N does not divide K" in said
+    said = animator({"algorithm": "halving_doubling"}).page.locator(".pb-ca-facts li").first.inner_text()
+    assert "counted; no simple formula" in said
+
+
+@pytest.mark.browser
+def test_the_strip_shows_each_message_twice_to_scale_and_a_click_goes_there(animator):
+    inputs = {"algorithm": "naive", "ranks": 4, "bytes": "20 MB"}
+    view, result = animator(inputs), compute(inputs)
+    view.page.locator(".pb-ca-strip").scroll_into_view_if_needed()
+    tracks = [t.bounding_box() for t in view.page.locator(".pb-ca-track").all()]
+    scale = tracks[0]["width"] / result["seconds"]
+    alpha = result["network"]["intra"]["alpha"]
+    for step, group in zip(result["steps"], view.page.locator(".pb-ca-bars > g").all(), strict=True):
+        [message] = step["messages"]
+        for kind, rank in (("sends", message["from"]), ("receives", message["to"])):
+            box = group.locator(f".pb-ca-{kind}").bounding_box()
+            start = tracks[0]["x"] + (message["start"] + alpha) * scale
+            assert box["x"] == pytest.approx(start, abs=0.5)
+            assert box["x"] + box["width"] == pytest.approx(tracks[0]["x"] + message["end"] * scale, abs=1)
+            assert tracks[rank]["y"] <= box["y"] < tracks[rank]["y"] + tracks[rank]["height"]
+    busy = view.page.locator(".pb-ca-rows text").all_text_contents()[1::2]
+    assert busy == [f"{round(100 * b / result['seconds'])}\u202f%" for b in result["busy"]]
+    for step in (4, 1):
+        middle = (result["steps"][step]["start"] + result["steps"][step]["end"]) / 2
+        view.page.mouse.click(tracks[0]["x"] + middle * scale, tracks[1]["y"] + 4)
+        assert view.place() == step
+
+
+@pytest.mark.browser
+def test_bytes_of_every_link_and_of_every_rank(animator):
+    for inputs in ({"algorithm": "naive", "ranks": 4}, TWO_LEVELS, {"collective": "all_to_all", "ranks": 9}):
+        view, result = animator(inputs), compute(inputs)
+        found = view.page.locator("[data-link]").evaluate_all(
+            "(all) => all.map((el) => [el.dataset.link, el.textContent, el.title])"
+        )
+        sizes = {f"{a} {b}": size for a, b, size in result["links"]}
+        assert len(found) == result["values"]["ranks"] * (result["values"]["ranks"] - 1)
+        for link, text, title in found:
+            assert text == (in_bytes(sizes[link]) if link in sizes else "0 B")
+            assert title.endswith(text)
+        assert view.page.locator(".pb-ca-sum").all_inner_texts() == [
+            in_bytes(size) for size in result["sent"]
+        ]
+        now = view.page.locator("[data-link][data-now]").evaluate_all(
+            "(all) => all.map((el) => el.dataset.link)"
+        )
+        assert set(now) == {f"{m['from']} {m['to']}" for m in result["steps"][0]["messages"]}
+
+
+@pytest.mark.browser
+def test_the_other_algorithms_are_a_click_away(animator):
+    view = animator({"ranks": 10, "ranks_per_node": 4})
+    rows = view.page.locator(".pb-ca-rivals li")
+    rivals = compute(view.inputs())["algorithms"]
+    for row, rival in zip(rows.all(), rivals, strict=True):
+        assert (words(rival["seconds"]) if "seconds" in rival else rival["error"]) in row.inner_text()
+    widths = [
+        row.locator("i").bounding_box()["width"]
+        for row in rows.all()
+        if "µs" in row.inner_text() or "ms" in row.inner_text()
+    ]
+    times = [rival["seconds"] for rival in rivals if "seconds" in rival]
+    assert [w / widths[0] for w in widths] == pytest.approx([t / times[0] for t in times], abs=0.01)
+    rows.get_by_role("button", name="recursive doubling").click()
+    view.settle()
+    assert view.inputs()["algorithm"] == "recursive_doubling"
+    assert rows.get_by_role("button", name="recursive doubling").get_attribute("aria-pressed") == "true"
+
+
+@pytest.mark.browser
+def test_a_chunk_that_is_pointed_at_says_what_is_in_it(animator):
+    view = animator({"step": 2})
+    reading = view.page.locator(".pb-ca-reading")
+    cell = view.page.locator('.pb-ca-cell[data-rank="2"][data-chunk="4"]')
+    cell.hover()
+    assert reading.inner_text() == "Rank 2, chunk 4: the sum of ranks 0, 1 and 2."
+    view.go(8)
+    assert reading.inner_text() == "Rank 2, chunk 4: the sum of ranks 0, 1, 2, 3 and 4, finished."
+    view = animator({"collective": "all_to_all", "ranks": 3, "step": 1})
+    for box, words in (
+        ("0", "Rank 0, chunk for rank 1: sent."),
+        ("1", "Rank 0, chunk from rank 1: nothing yet."),
+    ):
+        view.page.locator(f'.pb-ca-cell[data-rank="0"][data-chunk="1"][data-box="{box}"]').hover()
+        assert view.page.locator(".pb-ca-reading").inner_text() == words
+
+
+def in_module(page, expression: str, argument):
+    return page.evaluate(
+        f"async (x) => {{ const m = await import('./pb/collectives_animator.mjs'); return {expression} }}",
+        argument,
+    )
+
+
+@pytest.mark.browser
+def test_links_hold_the_state_and_ignore_what_they_do_not_know(open_page):
+    page = open_page("")
+    assert (
+        in_module(page, "m.encode(x)", {"collective": "gather", "ranks": 8, "step": 3})
+        == "collective=gather&ranks=8&step=3"
+    )
+    rng, values = random.Random(0), [0, 1, 8, 1_000_000, "64 MB", "abc", "a&b=c %", "", "é"]
+    for _ in range(100):
+        keys = rng.sample(sorted(set(DEFAULTS) - {"collective"}), rng.randrange(1, 7))
+        inputs = {"collective": "scatter", **{key: rng.choice(values) for key in keys}}
+        assert in_module(page, "m.decode(m.encode(x))", inputs) == inputs
+    said = in_module(page, "m.decode(x)", "ranks=8&nonsense=1&__proto__=2&bytes=1%20MB&root")
+    assert said == {"collective": "all_reduce", "ranks": 8, "bytes": "1 MB"}
+
+
+@pytest.mark.browser
+def test_numbers_in_words(open_page):
+    page = open_page("")
+    for name, cases in {
+        "bytes": [(0, "0 B"), (999_999, "1 MB"), (1_670_000, "1.67 MB"), (2**30, "1.07 GB")],
+        "seconds": [(6.28e-5, "62.8 µs"), (3.4e-6, "3.4 µs"), (0.99999e-3, "1 ms"), (2, "2 s"), (4e-7, "400 ns")],
+        "exactly": [(10**7, "10 MB"), (2**20, "1 MiB"), (1536, "1.5 KiB"), (1250, "1.25 kB"), (1_234, "1\u202f234 B")],
+    }.items():  # fmt: skip
+        for value, text in cases:
+            assert in_module(page, f"m.{name}(x)", value) == text
+
+
+@pytest.mark.browser
+def test_no_two_ranks_stand_in_each_others_way(open_page):
+    page = open_page("")
+    results = []
+    for collective, algorithm in [(c, a) for c, algorithms in ALGORITHMS.items() for a in algorithms]:
+        for ranks, per_node in itertools.product((2, 3, 6, 9, 12, 15, 16), (8, 3)):
+            inputs = {"collective": collective, "algorithm": algorithm, "ranks": ranks}
+            result = compute({**inputs, "ranks_per_node": per_node, "root": ranks // 2})
+            if "error" not in result:
+                results.append({key: result[key] for key in ("values", "nodes", "start")})
+    gap = """x.flatMap((result) => [326, 358, 730, 1100].map((width) => {
+      const { places, card, height } = m.arrange(result, width);
+      const away = (a, b) => [Math.abs(a.x - b.x), Math.abs(a.y - b.y)];
+      const inside = (p) => p.x >= card.width / 2 && p.x <= width - card.width / 2 && p.y >= card.height / 2
+        && p.y <= height - card.height / 2;
+      const between = (a, b) => Math.max(away(a, b)[0] - card.width, away(a, b)[1] - card.height);
+      const gaps = places.flatMap((a, i) => [inside(a) ? 99 : -99, ...places.slice(i + 1).map((b) => between(a, b))]);
+      return [Math.min(...gaps), width, result.values];
+    }))"""
+    least, *where = min(in_module(page, gap, results), key=lambda row: row[0])
+    assert least >= 0.5, where
+
+
+@pytest.mark.browser
+def test_saved_and_copied(animator):
+    view = animator({"ranks": 4}, permissions=["clipboard-read", "clipboard-write"])
+    with view.page.expect_download() as download:
+        view.button("Save JSON").click()
+    document = json.loads(download.value.path().read_text(encoding="utf-8"))
+    assert document["outputs"] == json.loads(json.dumps(compute(document["inputs"])))
+    view.button("Copy code").click()
+    copied = view.page.evaluate("navigator.clipboard.readText()")
+    assert copied == 'plan("all_reduce", "ring", ranks=4, elements=10000000).messages'
+    view.button("Copy link").click()
+    assert "#collectives-animator?" in view.page.evaluate("navigator.clipboard.readText()")
+
+
+@pytest.mark.browser
+def test_the_page_says_what_python_does(animator):
+    view = animator()
+    failed = ("failed: no memory", "Python could not be started: no memory")
+    for value, text in [("starting", "starting Python …"), ("idle", ""), failed]:
+        view.page.evaluate("(value) => window.model.set('status', value)", value)
+        assert view.page.locator(".pb-ca-status").text_content() == text
+
+
+@pytest.mark.browser
+def test_an_answer_and_a_step_are_drawn_within_a_frame(animator):
+    view = animator({"ranks": 16})
+    answers = [
+        compute({"ranks": 16, "algorithm": a, "bytes": b})
+        for a in ("ring", "two_level")
+        for b in (10**6, 10**7)
+    ]
+    spent = view.page.evaluate(
+        """(answers) => {
+          const drawn = (action) => {
+            const start = performance.now();
+            action();
+            document.body.getBoundingClientRect(); // layout counts
+            return performance.now() - start;
+          };
+          const slider = document.querySelector(".pb-ca-scrub");
+          const middle = (action) => Array.from({ length: 15 }, (_, i) => action(i)).sort((a, b) => a - b)[7];
+          const update = (i) => drawn(() => window.model.set("outputs", { ...answers[i % answers.length] }));
+          const step = (i) => drawn(() => { slider.value = i % 16; slider.dispatchEvent(new Event("input")); });
+          return [middle(update), middle(step)];
+        }""",
+        answers,
+    )
+    assert max(spent) <= 100, spent  # 16 ms and less where nothing else runs
+
+
+@pytest.mark.browser
+def test_a_closed_animator_hears_nothing_and_stands_still(animator):
+    view = animator({"ranks": 3})
+    view.button("Play").click()
+    view.page.evaluate("window.close()")
+    before = view.caption(), view.pills()
+    view.page.evaluate("(r) => window.model.set('outputs', r)", compute({"ranks": 7}))
+    view.page.wait_for_timeout(150)
+    assert (view.caption(), view.pills()) == before
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_fits_every_width_and_passes_axe(animator, width, theme):
+    """In the middle, with all of it open and with a refusal, and with as many ranks as there can be."""
+    view = animator({**TWO_LEVELS, "step": 3}, width=width, theme=theme)
+    view.page.add_script_tag(path=str(AXE))
+    view.page.evaluate("document.querySelectorAll('details').forEach((el) => (el.open = true))")
+    view.type("ranks_per_node", "a long word that divides no ranks whatsoever")
+    assert view.row("ranks_per_node").get_by_role("alert").is_visible()
+    assert problems(view) == []
+    view.page.evaluate("document.querySelectorAll('details').forEach((el) => (el.open = false))")
+    view.type("ranks_per_node", "8")
+    view.type("ranks", "16")
+    view.row("collective").locator("select").select_option("all_to_all")
+    view.settle()
+    assert view.page.locator(".pb-ca-card").count() == 16
+    assert problems(view) == []
+
+
+def problems(view: Page) -> list:
+    wide = view.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    found = view.page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+    serious = [v for v in found if v["impact"] in ("serious", "critical")]
+    return [f"{wide} px too wide"] * (wide > 0) + [(v["id"], v["nodes"][0]["html"][:200]) for v in serious]
+
+
+@pytest.mark.browser
+def test_prints_the_picture_and_the_numbers(animator):
+    view = animator()
+    view.page.emulate_media(media="print")
+    for shown in (".pb-ca-time", ".pb-ca-stage", ".pb-ca-facts", ".pb-ca-strip", ".pb-ca-traffic"):
+        assert view.page.locator(shown).is_visible(), shown
+    for hidden in (".pb-ca-player", ".pb-ca-tools", ".pb-ca-reading"):
+        assert view.page.locator(hidden).is_hidden(), hidden
+
+
+@pytest.mark.browser
+def test_over_a_real_kernel(open_page):
+    code = "from playbook_widgets import CollectivesAnimator\nCollectivesAnimator({'ranks': 4, 'step': 1})"
+    with kernel(code) as running:
+        page = draw_over_kernel(open_page, running)
+        assert page.locator(".pb-ca-caption").inner_text().startswith("Step 2 of 6")
+        page.locator("[data-field=ranks] input[type=range]").press("ArrowRight")
+        page.wait_for_function("document.querySelectorAll('.pb-ca-card').length === 5")
+        assert running.state["inputs"] == {"collective": "all_reduce"}  # five ranks are the default
+        assert running.state["outputs"] == json.loads(json.dumps(compute({})))
+        page.get_by_role("button", name="Step forward").click()
+        page.wait_for_function("document.querySelector('.pb-ca-caption').innerText.startsWith('Step 2 of 8')")
+
+
+@pytest.mark.browser
+def test_in_the_static_page_python_answers_and_the_address_keeps_the_state(open_page):
+    link = "#collectives-animator?collective=all_gather&ranks=9&step=5"
+    page = static_page(open_page, CollectivesAnimator(), hash=link)
+    page.wait_for_function("document.querySelectorAll('.pb-ca-card').length === 9")
+    assert page.locator(".pb-ca-caption").inner_text().startswith("Step 6 of 8")
+    page.locator("[data-field=algorithm] select").select_option("naive")
+    page.wait_for_function("location.hash.includes('algorithm=naive')")
+    page.wait_for_function("document.querySelector('.pb-ca-caption').innerText.startsWith('Step 1 of 16')")
+    page.locator(".pb-ca-stage").focus()
+    page.keyboard.press("End")
+    page.wait_for_function("location.hash.endsWith('step=16')")
+    begin = time.monotonic()
+    page.evaluate("location.hash = '#collectives-animator?collective=all_reduce&step=2'")
+    page.wait_for_function("document.querySelector('.pb-ca-caption').innerText.startsWith('Step 3 of 8')")
+    assert time.monotonic() - begin < 10
