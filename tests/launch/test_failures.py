@@ -238,8 +238,7 @@ def handle_interrupts() -> Iterator[Callable[[object], object]]:
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.parametrize("cold", MODES)
-def test_an_interrupted_call_leaves_nothing_and_the_next_one_works(ranks, tmp_path, handle_interrupts, cold):
+def test_an_interrupted_call_leaves_nothing_and_the_next_one_works(ranks, tmp_path, handle_interrupts):
     def hang() -> None:
         sign_in(tmp_path, with_child=True)
         time.sleep(1000)
@@ -252,7 +251,7 @@ def test_an_interrupted_call_leaves_nothing_and_the_next_one_works(ranks, tmp_pa
     timer = threading.Thread(target=interrupt)
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        ranks(hang, ranks=2, cold=cold)
+        ranks(hang, ranks=2)
     timer.join()
     assert remaining(signed_in(tmp_path)) == []
     assert ranks(lambda: os.environ["RANK"], ranks=2).values == ["0", "1"]
@@ -292,7 +291,7 @@ def test_who_is_interrupted_ends_even_if_the_handler_says_nothing(handle_interru
 
 
 PARENT = """
-import os, sys, time
+import sys, time
 from leftovers import sign_in
 from playbook import launch
 from playbook.launch import warm
@@ -301,20 +300,19 @@ def hang():
     sign_in(FOLDER, with_child=True)
     time.sleep(1000)
 
-FOLDER, cold = sys.argv[1], sys.argv[2] == "cold"
-launch.run(lambda: None, ranks=1, cold=cold, backend="gloo") if not cold else None
-if warm._server: print(warm._server.process.pid, flush=True)
-else: print(0, flush=True)
-launch.run(hang, ranks=2, cold=cold, backend="gloo")
+FOLDER = sys.argv[1]
+launch.run(lambda: None, ranks=1, backend="gloo")
+print(warm._server.process.pid, flush=True)
+launch.run(hang, ranks=2, backend="gloo")
 """
 
 
-@pytest.mark.parametrize("cold", MODES)
-def test_a_parent_that_dies_takes_everything_along(tmp_path, cold):
+def test_a_parent_that_dies_takes_everything_along(tmp_path):
+    """The same of a notebook's kernel, warm and cold, is in ``test_kernel.py``."""
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
     parent = subprocess.Popen(
-        [sys.executable, str(script), str(tmp_path), "cold" if cold else "warm"],
+        [sys.executable, str(script), str(tmp_path)],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
         text=True,
@@ -324,7 +322,8 @@ def test_a_parent_that_dies_takes_everything_along(tmp_path, cold):
     limit = time.monotonic() + 60
     while len(signed_in(tmp_path)) < 4 and time.monotonic() < limit:
         time.sleep(0.02)
-    pids = [*signed_in(tmp_path), *([server] if server else [])]
+    pids = [*signed_in(tmp_path), server]
+    assert len(pids) == 5
     assert remaining(pids) == pids
     parent.kill()
     parent.wait(10)

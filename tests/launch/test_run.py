@@ -236,7 +236,14 @@ def test_alone_a_script_is_a_world_of_one():
 def test_backend_needs_a_gpu_for_each_rank(monkeypatch, capfd):
     from playbook.launch import group
 
-    for gpus, ranks, expected in ((0, 4, "gloo"), (1, 1, "nccl"), (2, 4, "gloo"), (8, 8, "nccl")):
+    monkeypatch.setattr(group, "_said", set())
+    for gpus, ranks, expected in (
+        (0, 4, "gloo"),
+        (1, 1, "nccl"),
+        (2, 4, "gloo"),
+        (2, 3, "gloo"),
+        (8, 8, "nccl"),
+    ):
         monkeypatch.setattr(group, "gpus", lambda gpus=gpus: gpus)
         assert launch.backend(ranks) == expected
     assert capfd.readouterr().err == "4 ranks, but 2 GPUs: running on CPU with gloo\n"
