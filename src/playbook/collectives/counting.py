@@ -105,6 +105,10 @@ class CountBytes(TorchDispatchMode):
                 )
             self._labels[group.group_name] = label
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else PyTorch imports its compiler when the first call is counted, which takes seconds
+
     def __getitem__(self, label: str) -> GroupCount:
         if label not in self._groups and label != "world":
             raise CollectiveError(unknown("group", label, {*self._groups, "world"}))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # NVIDIA, NVIDIA under WSL, AMD
 _launched_backend: str | None = None
+_said: set[int] = set()  # numbers of GPUs that were too few; each is told once
 _default_timeout = 60.0
 
 
@@ -45,9 +46,10 @@ def gpus() -> int:
 
 
 def backend(ranks: int) -> str:
-    """``nccl`` when each of ``ranks`` here has a GPU of its own, else ``gloo``; says so on stderr if GPUs are too few."""
+    """``nccl`` when each of ``ranks`` here has a GPU of its own, else ``gloo``; that GPUs are too few goes to stderr, once."""
     found = gpus()
-    if 0 < found < ranks:
+    if 0 < found < ranks and found not in _said:
+        _said.add(found)
         print(
             f"{ranks} ranks, but {found} GPU{'s' if found > 1 else ''}: running on CPU with gloo",
             file=sys.stderr,

@@ -176,6 +176,10 @@ def count_traffic(function: Callable[[], Any]) -> int:
 
 
 class _Traffic(TorchDispatchMode):
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else PyTorch imports its compiler at the first operation, which takes seconds
+
     def __init__(self) -> None:
         super().__init__()
         self.bytes = 0

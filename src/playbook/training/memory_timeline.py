@@ -65,6 +65,10 @@ class MemoryTimeline(TorchDispatchMode):
     timeline.curves().peak
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else PyTorch imports its compiler at the first operation, which takes seconds
+
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None):
         super().__init__()
         self.model, self.optimizer = model, optimizer
