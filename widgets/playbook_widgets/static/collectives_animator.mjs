@@ -151,9 +151,9 @@ export function arrange(result, width) {
   const narrow = width < 560, shape = shapeOf(result, narrow), chunks = result.start[0].length, boxes = result.values.collective === "all_to_all" ? 2 : 1;
   const units = PLACES[shape](result), gap = narrow ? 12 : 22;
   for (let cell = 26; ; cell -= cell > 12 ? 2 : 1) {
-    const card = cardOf(chunks, boxes, cell), height = heightOf(shape, result, card, narrow && width), edge = 10, top = shape === "grid" ? 26 : edge;
-    const span = { x: width - card.width - 2 * edge, y: height - card.height - 2 * top };
-    const places = units.map(({ x, y }) => ({ x: edge + card.width / 2 + x * span.x, y: top + card.height / 2 + y * span.y }));
+    const card = cardOf(chunks, boxes, cell), height = heightOf(shape, result, card, narrow && width), edge = shape === "grid" ? 26 : 10;
+    const span = { x: width - card.width - 2 * edge, y: height - card.height - 2 * edge };
+    const places = units.map(({ x, y }) => ({ x: edge + card.width / 2 + x * span.x, y: edge + card.height / 2 + y * span.y }));
     if (cell <= 4 || apart(places, card, cell < 10 ? Math.min(gap, cell) : gap)) return { shape, card, places, width, height, boxes, chunks };
   }
 }
@@ -501,10 +501,10 @@ class Stage {
   }
 
   nodeName(node, text) {
-    const { places, card, shape } = this.place, { x, y } = places[node[0]];
+    const { places, card, shape } = this.place, { x, y } = places[shape === "grid" ? node.at(-1) : node[0]];
     const [at, anchor] = {
       circle: [mix(this.mean(node), this.centre(), 0.42), "middle"],
-      grid: [{ x: x - card.width / 2, y: y - card.height / 2 - 6 }, "start"],
+      grid: [{ x: x + card.width / 2, y: y - card.height / 2 - 6 }, "end"],
       tree: [{ x: x + card.width / 2 + 8, y: y + 4 }, "start"],
     }[shape];
     return draw("text", { x: px(at.x), y: px(at.y), "text-anchor": anchor }, text);
@@ -616,7 +616,7 @@ class Stage {
   /** How far a message's way keeps to the left of the straight line, in px, and by what share it tends to the middle. */
   bend(from, to) {
     const { places, shape, card } = this.place, a = places[from], b = places[to], length = Math.hypot(b.x - a.x, b.y - a.y);
-    const beside = [1, places.length - 1].includes(Math.abs(from - to)), around = a.y === b.y ? card.height / 2 + 14 : 34;
+    const beside = [1, places.length - 1].includes(Math.abs(from - to)), around = (a.y === b.y ? card.height : card.width) / 2 + 14;
     if (shape === "grid") return { bow: length > 1.6 * this.nearest(from, to) ? around : 4, share: 0 };
     if (shape === "circle" && !beside) return { bow: Math.min(10, length * 0.03), share: 0.22 };
     return { bow: { circle: Math.min(22, length * 0.1), tree: 5, star: 0 }[shape], share: 0 };
