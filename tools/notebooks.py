@@ -48,12 +48,27 @@ def _normalise_cell(cell: NotebookNode) -> None:
         return
     contract = CONTRACT in tags
     cell.execution_count = 1 if contract and cell.outputs else None
-    cell.outputs = cell.outputs if contract else []
+    cell.outputs = _merged(cell.outputs) if contract else []
     for output in cell.outputs:
         if "metadata" in output:
             output.metadata = nbformat.from_dict({})
         if "execution_count" in output:
             output.execution_count = 1
+
+
+def _merged(outputs: list[NotebookNode]) -> list[NotebookNode]:
+    """Outputs with texts of one stream put together: where a kernel cuts them is a matter of chance."""
+    result: list[NotebookNode] = []
+    for output in outputs:
+        if (
+            result
+            and output.output_type == result[-1].output_type == "stream"
+            and output.name == result[-1].name
+        ):
+            result[-1].text += output.text
+        else:
+            result.append(output)
+    return result
 
 
 def _own_id(cell: NotebookNode, index: int, taken: set[str]) -> str:

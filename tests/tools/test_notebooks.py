@@ -46,6 +46,16 @@ def test_normalising_keeps_contracts_and_strips_the_rest(file: Path) -> None:
     assert len({cell.id for cell in (title, plain, contract)}) == 3
 
 
+def test_where_a_kernel_cuts_its_text_is_forgotten(tmp_path: Path) -> None:
+    texts = [("stdout", "one\n"), ("stdout", "two\n"), ("stderr", "three\n"), ("stdout", "four\n")]
+    outputs = [new_output("stream", name=name, text=text) for name, text in texts]
+    cell = new_code_cell("…", outputs=outputs, metadata={"tags": [CONTRACT]})
+    normal = notebooks.normalised(new_notebook(cells=[cell])).cells[0].outputs
+    assert [(o.name, o.text) for o in normal] == [
+        ("stdout", "one\ntwo\n"), ("stderr", "three\n"), ("stdout", "four\n")
+    ]  # fmt: skip
+
+
 def test_normalising_twice_changes_nothing(file: Path) -> None:
     notebooks.normalise(file)
     before = file.read_bytes()

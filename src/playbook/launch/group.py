@@ -46,7 +46,7 @@ def gpus() -> int:
 
 
 def backend(ranks: int) -> str:
-    """``nccl`` when each of ``ranks`` here has a GPU of its own, else ``gloo``; that GPUs are too few goes to stderr, once."""
+    """``nccl`` when each of ``ranks`` here has a GPU of its own, else ``gloo``; too few are told on stderr, once."""
     found = gpus()
     if 0 < found < ranks and found not in _said:
         _said.add(found)
