@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,8 +19,9 @@ pytestmark = pytest.mark.browser
 AXE = serve.ROOT / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
 MOST_BYTES = 1_500_000
 PYTHON = "/vendor/pyodide/|/pb/python/"
-WIDTHS = (1280, 390)
-SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+Look = tuple[int, Literal["light", "dark"]]
+LOOKS: tuple[Look, ...] = ((1280, "light"), (1280, "dark"), (390, "light"), (390, "dark"))
+SOURCE_LOOKS = (LOOKS[0], LOOKS[3])  # pages of source are many and alike
 
 # Which elements stick out of the page, those aside that scroll inside a box of their own.
 OVERFLOW = """() => {
@@ -62,9 +64,11 @@ class Visit:
         return sum(len(r.body()) for r in self.responses if r.ok and not re.search(PYTHON, r.url))
 
 
-@pytest.fixture(
-    scope="module", params=[(w, s) for w in WIDTHS for s in SCHEMES], ids=lambda p: f"{p[0]}-{p[1]}"
-)
+def words(look: Look) -> str:
+    return f"{look[0]}-{look[1]}"
+
+
+@pytest.fixture(scope="module", params=LOOKS, ids=words)
 def context(browser: Browser, request: pytest.FixtureRequest) -> Iterator[BrowserContext]:
     width, scheme = request.param
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
@@ -104,11 +108,15 @@ def visit(context: BrowserContext, address: str) -> tuple[Any, Visit]:
     return page, seen
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "name" in metafunc.fixturenames:
-        metafunc.parametrize("name", pages_of(serve.SITE) or ["book/index.html"])
+def cases() -> Iterator[Any]:
+    """Every page of the site, in each look that it is to be seen in."""
+    pages = pages_of(serve.SITE) or ["book/index.html"]
+    for look, page in itertools.product(LOOKS, pages):
+        if look in SOURCE_LOOKS or not page.startswith("source/"):
+            yield pytest.param(look, page, id=f"{page}-{words(look)}")
 
 
+@pytest.mark.parametrize(("context", "name"), list(cases()), indirect=["context"])
 def test_page(context: BrowserContext, site: str, name: str) -> None:
     """No request leaves, nothing fails or overflows, all pictures have words, axe-core has nothing serious."""
     page, seen = visit(context, site + name)
