@@ -94,9 +94,10 @@ def _backend_of_node(local_rank: int) -> str:
 
 @contextmanager
 def process_group(timeout: float | None = None) -> Iterator[World]:
-    """``with process_group() as world:`` initialises the process group, as ``init``, and destroys it at the end."""
+    """``with process_group() as world:`` initialises the process group as ``init`` does, and ends it when all are done."""
     import torch.distributed as dist
 
     yield init(timeout)
     # Not after an exception: peers may be waiting, and would then wait for the end of this group, too.
+    dist.barrier()  # nobody hangs up on a rank that is still talking, or still connecting
     dist.destroy_process_group()
