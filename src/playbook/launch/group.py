@@ -94,7 +94,7 @@ def _backend_of_node(local_rank: int) -> str:
 
 @contextmanager
 def process_group(timeout: float | None = None) -> Iterator[World]:
-    """``with process_group() as world:`` initialises the process group as ``init`` does, and ends it when all are done."""
+    """``with process_group() as world:`` initialises the process group, as ``init``, and ends it when all are done."""
     import torch.distributed as dist
 
     yield init(timeout)
