@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -63,6 +64,10 @@ def _train(args: argparse.Namespace) -> int:
     if layout.world_size != 1:
         raise ConfigError(
             f"layout is {str(layout)!r}, which needs {layout.world_size} processes, but training runs in one: drop it"
+        )
+    if (ranks := int(os.environ.get("WORLD_SIZE", 1))) != layout.world_size:
+        raise ConfigError(
+            f"{ranks} ranks were launched, but the layout has {layout.world_size}: launch as many"
         )
     names = set(TrainConfig.__dataclass_fields__) - {"min_lr", "beta1", "beta2"}
     config = TrainConfig(**{name: getattr(args, name) for name in names})

@@ -136,19 +136,42 @@ class Regimes:
         return self.links[regime].time(bytes, messages)
 
 
-def fit_regimes(samples: Iterable[Sample], tolerance: float = 0.1) -> Regimes:
-    """One line if it comes within ``tolerance`` of every measured time, else the best two, for short and for long
-    messages.
+#: Samples that a line needs beside another one: two to fit it and one to leave out.
+_LEAST = 3
+#: By how much two lines must lower the squares: the best of many cuts follows noise a little, too.
+_WORTH = 0.5
 
-    The two meet where they cross, if that is between the longest message of the one and the shortest of the other.
-    Raises :class:`ConfigError` for fewer than two samples.
+
+def fit_regimes(samples: Iterable[Sample]) -> Regimes:
+    """One line, or two for short and for long messages where these foretell clearly better what they have not seen.
+
+    Each sample in turn is left out of the fit and predicted; two lines must halve the squares of these errors. (Errors
+    of the samples that they were fitted to would always speak for two.) The two meet where they cross, if that is
+    between the longest message of the one and the shortest of the other. Raises :class:`ConfigError` for fewer than two
+    samples.
     """
     ordered = sorted(samples, key=_length)
     one = Regimes((fit(ordered),))
-    if max(map(abs, errors(one, ordered))) <= tolerance:
+    if len(ordered) < 3:
         return one
-    pairs = [_two(ordered[:cut], ordered[cut:]) for cut in range(2, len(ordered) - 1)]
-    return min([one, *pairs], key=lambda model: sum(e * e for e in errors(model, ordered)))
+    cuts = range(_LEAST, len(ordered) - _LEAST + 1)
+    best = min(cuts, key=lambda cut: _left_out(ordered, cut), default=0)
+    if _left_out(ordered, best) > _WORTH * _left_out(ordered, 0):
+        return one
+    return _two(ordered[:best], ordered[best:])
+
+
+def _left_out(ordered: list[Sample], cut: int) -> float:
+    """Sum of the squared errors of samples, each predicted from the others; no cut means one line.
+
+    Errors of 0.1 % and less are none: where two candidates are that good, the simpler one is taken.
+    """
+
+    def line(i: int) -> AlphaBeta:
+        side = ordered[:cut] if i < cut else ordered[cut:]
+        return fit(sample for sample in side if sample is not ordered[i])
+
+    return max(1e-6, sum(errors(line(i), [sample])[0] ** 2 for i, sample in enumerate(ordered)))
 
 
 def _two(short: list[Sample], long: list[Sample]) -> Regimes:

@@ -75,7 +75,7 @@ class Plan:
     root: int
     messages: tuple[Message, ...]
 
-    @property
+    @cached_property
     def cuts(self) -> tuple[int, ...]:
         """Where one rank's chunk ends and the next one's begins, from 0 to ``elements``."""
         return Vector.even(self.elements, self.ranks, self.itemsize).cuts
