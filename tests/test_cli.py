@@ -218,6 +218,12 @@ def test_bad_input_gets_one_sentence_and_status_2(case, tmp_path, capsys, monkey
     assert "Traceback" not in err
 
 
+def test_more_ranks_than_the_layout_has(monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["train", "--steps", "1"]) == 2
+    assert "2 ranks were launched, but the layout has 1" in capsys.readouterr().err
+
+
 def test_cuda_that_is_not_there():
     import torch
 
