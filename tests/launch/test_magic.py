@@ -103,7 +103,7 @@ def test_a_failure_shows_the_lines_of_the_cell_and_none_of_the_launcher(failing,
     error, shown = failing(f"%%torchrun -n 2 --backend gloo\n{cell}")
     assert isinstance(error, RankError)
     assert error.rank == 1
-    assert "rank 0 | so far\nrank 1 | so far\n" in shown
+    assert "rank 1 | so far\n" in shown  # rank 0 may have been stopped before it said anything
     assert "RankError: rank 1 failed: ZeroDivisionError: division by zero" in shown
     assert re.search(r'script.py", line 5, in <module>\n    1 / 0\n', shown)  # the magic's line is the first
     assert "playbook/launch" not in shown
