@@ -118,6 +118,16 @@ def print_failures() -> None:
         print("".join(LOG.read_text(encoding="utf-8").splitlines(keepends=True)[-15:]))
 
 
+def complete_front_door() -> None:
+    """Jupyter Book's index.html is a bare redirect: without an icon, browsers ask for one that is not there."""
+    page = SITE / "index.html"
+    redirect = page.read_text(encoding="utf-8")
+    if "<title>" not in redirect:
+        head = '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>playbook</title>\n'
+        icon = '<link rel="icon" href="_static/favicon.svg">\n'
+        page.write_text(f"{head}{icon}{redirect.strip()}\n</head><body></body></html>\n", encoding="utf-8")
+
+
 def print_times() -> None:
     times = json.loads(TIMES.read_text(encoding="utf-8")) if TIMES.exists() else {}
     for chapter, seconds in sorted(times.items()):
@@ -143,6 +153,7 @@ def main() -> int:
         )  # or the next build would think the failed pages were fine
         print("\nThe book was NOT built: see the warnings and tracebacks above.", file=sys.stderr)
         return 1
+    complete_front_door()
     print("Seconds that each chapter ran (at its last execution):")
     print_times()
     print(f"Built in {time.monotonic() - start:.0f} s: {SITE.relative_to(ROOT) / 'index.html'}")

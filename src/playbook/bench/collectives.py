@@ -2,7 +2,7 @@
 
 Ours and the backend's take turns inside the same ranks, call by call, each from a barrier on; a call takes as long as on
 its slowest rank, and the medians of all calls are compared. Where ranks share cores, a call now and then
-waits some milliseconds for a core; the model describes the others: it is fitted on the mean of the faster half of the
+waits some milliseconds for a core; the model describes the others: it is fitted on the mean of the fastest quarter of the
 calls at every other size, and predicts the sizes in between.
 """
 
@@ -257,8 +257,8 @@ def _row(n: int, kind: str, size: int, times: Times) -> dict[str, Any]:
 
 
 def _fast(times: list[float]) -> float:
-    """Mean of the faster half."""
-    return statistics.fmean(sorted(times)[: (len(times) + 1) // 2])
+    """Mean of the fastest quarter."""
+    return statistics.fmean(sorted(times)[: (len(times) + 3) // 4])
 
 
 def _fitted(n: int, who: str, rows: list[dict[str, Any]]) -> dict[str, Any] | None:

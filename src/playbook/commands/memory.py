@@ -105,7 +105,7 @@ def _table(shape: ModelShape, layout: Layout, report: MemoryReport, capacity: in
     lines.append(f"{'GiB per rank':16}{'layers':>7}{'in flight':>11}" + "".join(f"{c:>13}" for c in columns))
     for stage in report.stages:
         numbers = stage.to_json()
-        cells = "".join(f"{numbers[c] / 2**30:13.2f}" for c in columns)
+        cells = "".join(f" {numbers[c] / 2**30:12.2f}" for c in columns)
         lines.append(f"{f'stage {stage.stage}':16}{stage.layers:7}{stage.in_flight:11.2f}{cells}")
     lines.append(f"peak {report.peak / 2**30:.2f} GiB" + _fit(report.peak, capacity))
     return "\n".join(lines)

@@ -76,7 +76,7 @@ def _page_svg(raw: str, alt: str) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
         f'viewBox="{box.group(1)}" width="{width:.0f}" role="img" aria-label="{html.escape(alt)}" '
-        f'style="max-width:100%;height:auto;fill:currentColor;stroke-linejoin:round;stroke-linecap:butt;'
+        f'style="--width:{width:.0f}px;max-width:100%;height:auto;fill:currentColor;stroke-linejoin:round;stroke-linecap:butt;'
         f'font-family:inherit">{body}</svg>'
     )
 
