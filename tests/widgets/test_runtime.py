@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from playbook_widgets.base import STATIC, Widget
+from playbook_widgets.modules import bundle
 from widget_homes import draw_over_kernel, kernel
 
 from playbook.planning.calculator import compute
@@ -229,4 +230,4 @@ def test_the_same_module_lives_over_a_kernel(open_page):
     with kernel(CELL) as running:
         page = draw_over_kernel(open_page, running)
         assert page.locator("#stage").inner_text()
-        assert running.state["_esm"] == (STATIC / "memory_calculator.mjs").read_text(encoding="utf-8")
+        assert running.state["_esm"] == bundle(STATIC / "memory_calculator.mjs")

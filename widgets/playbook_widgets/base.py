@@ -1,8 +1,9 @@
 """One widget, two homes: a live view in a kernel, the same ES module in the static page.
 
 A widget is a pure function ``inputs -> outputs`` and a module that draws them. In a kernel, anywidget syncs the
-traits and the function runs here. In the built book the cell's ``text/html`` carries the module's name, the traits and a
-plain summary that stands until ``host.mjs`` has drawn; the function runs in the reader's browser.
+traits and the module, with all that it imports as one text (``modules``), and the function runs here. In the built book
+the cell's ``text/html`` carries the module's name, the traits and a plain summary that stands until ``host.mjs`` has
+drawn; the function runs in the reader's browser.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import anywidget
 import traitlets
 
 from playbook.figures.style import css_variables
+from playbook_widgets.modules import bundle
 
 STATIC = Path(__file__).parent / "static"
 
@@ -27,8 +29,9 @@ class Widget(anywidget.AnyWidget):
 
     ``compute`` names the function behind the widget as "module:function", standard-library Python that the reader's
     browser can run; empty for a widget whose outputs are fixed when it is made. ``name`` is the widget's id in a page and
-    the key of its state in the page's address; empty for a widget without such state. A style sheet beside the module,
-    of the same name, belongs to it. ``constants`` never change while the widget lives.
+    the key of its state in the page's address; empty for a widget without such state. Beside the module, and of the same
+    name, are a style sheet, and a folder with the modules that no other widget imports. ``constants`` never change while
+    the widget lives.
     """
 
     script: ClassVar[str]
@@ -42,7 +45,7 @@ class Widget(anywidget.AnyWidget):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         # traitlets derives a class per instance too; those inherit ``_esm`` from here.
         if "script" in cls.__dict__:
-            cls._esm = STATIC / cls.script
+            cls._esm = bundle(STATIC / cls.script)
             sheets = (STATIC / "widgets.css", STATIC / cls.style())
             rules = [sheet.read_text(encoding="utf-8") for sheet in sheets if sheet.exists()]
             cls._css = css_variables(".pb-widget, .pb-w") + "".join(rules)
