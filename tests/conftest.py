@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
@@ -73,3 +74,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(chromium_tool.NONE, red=True)
         names = sorted({report.nodeid.partition("[")[0] for report in skipped})
         terminalreporter.write_line(f"{len(skipped)} tests did NOT run: {', '.join(names)}", red=True)
+
+
+@pytest.fixture
+def handle_interrupts() -> Iterator[Callable[[object], object]]:
+    """Sets a handler for Ctrl-C, first Python's own: where tests run in the background, Ctrl-C is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield lambda handler: signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGINT, before)

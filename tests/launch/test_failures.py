@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,8 +18,8 @@ import torch.distributed as dist
 from leftovers import remaining, remaining_folders, sign_in, signed_in
 
 from playbook import launch
+from playbook._interrupt import deferred
 from playbook.launch.cold import read_report
-from playbook.launch.interrupts import deferred
 
 
 @pytest.fixture
@@ -230,14 +230,6 @@ def test_a_syntax_error_of_a_script_has_its_line(ranks):
     with pytest.raises(launch.RankError, match=r"rank \d failed: SyntaxError: .*") as caught:
         ranks("x = 1\nprint(x\n", ranks=2)
     assert 'script.py", line 2' in str(caught.value)
-
-
-@pytest.fixture
-def handle_interrupts() -> Iterator[Callable[[object], object]]:
-    """Sets a handler for Ctrl-C, first Python's own: where tests run in the background, Ctrl-C is ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield lambda handler: signal.signal(signal.SIGINT, handler)
-    signal.signal(signal.SIGINT, before)
 
 
 def test_an_interrupted_call_leaves_nothing_and_the_next_one_works(ranks, tmp_path, handle_interrupts):

@@ -2,6 +2,8 @@
 
 import dataclasses
 import itertools
+import os
+import signal
 
 import pytest
 import torch
@@ -158,6 +160,29 @@ def test_interrupt_leaves_a_readable_log_and_the_results(tmp_path):
     assert len(interrupt.value.results) == 3
     assert [r["step"] for r in read_json_log(path)] == [0, 1, 2]
     assert '"event": "interrupted"' in path.read_text().splitlines()[-1]
+
+
+def test_an_interrupt_does_not_come_between_a_result_and_its_record(handle_interrupts):
+    class Log:
+        records, outcome = [], ""
+
+        def start(self, header):
+            pass
+
+        def step(self, record):
+            if record["step"] == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+            self.records.append(record["loss"])
+
+        def close(self, outcome):
+            self.outcome = outcome
+
+    log = Log()
+    with pytest.raises(KeyboardInterrupt) as interrupt:
+        trainer(steps=50).run(log)
+    assert [result.loss for result in interrupt.value.results] == log.records
+    assert len(log.records) == 3
+    assert log.outcome == "interrupted"
 
 
 def test_schedule_warms_up_and_comes_down():

@@ -13,10 +13,10 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from playbook._interrupt import deferred
 from playbook.errors import LaunchError
 from playbook.launch import by_value, group, warm
 from playbook.launch.cold import ColdRanks
-from playbook.launch.interrupts import deferred
 from playbook.launch.job import Job, environment, import_path
 from playbook.launch.processes import free_port
 from playbook.launch.ranks import RankError, Ranks

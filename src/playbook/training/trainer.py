@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.profiler import record_function
 
+from playbook._interrupt import deferred
 from playbook.data import Corpus, TokenBatches
 from playbook.doctor import system_memory_bytes
 from playbook.errors import ConfigError
@@ -123,9 +124,10 @@ class Trainer:
             )
         try:
             for result in self._progress() if progress else self:
-                results.append(result)
-                if log:
-                    log.step(asdict(result))
+                with deferred():  # Ctrl-C does not come between a result and its record
+                    results.append(result)
+                    if log:
+                        log.step(asdict(result))
             outcome = "finished"
         except KeyboardInterrupt as interrupt:
             outcome = "interrupted"
