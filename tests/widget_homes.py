@@ -1,8 +1,9 @@
-"""A widget's two homes, driven for real: a Jupyter kernel spoken to as JupyterLab does, and the static page.
+"""A widget's homes, driven for real: a Jupyter kernel spoken to as JupyterLab does, and the static page.
 
 ``kernel`` runs a cell that makes a widget and keeps its traits in step through comm messages. ``draw_over_kernel`` draws
 the widget's own module in Chromium over that kernel: a click goes the whole way, page, kernel, Python, kernel, page.
-``static_page`` draws it as the built book does, with Python in the browser.
+``static_page`` draws it as the built book does, with Python in the browser. ``bridged_page`` draws it as the page does,
+but over the test's own Python, which answers at once: there most of a widget's tests live, with a ``Form`` to type into.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from jupyter_client.manager import start_new_kernel
 from playbook_widgets import Widget
 
 SECONDS = 60
+AXE = Path(__file__).parents[1] / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
 
 
 class Kernel:
@@ -125,3 +128,80 @@ def static_page(open_page: Callable, widget: Widget, **options: Any):
     page = open_page(widget.static_html(), **options)
     page.wait_for_selector(".pb-widget[data-state=ready]")
     return page
+
+
+# The page runtime's model, with the test's own Python in place of the one in the page; ``model`` and ``close`` are the
+# test's.
+BRIDGE = """<style>
+html[data-theme=dark] {{ color-scheme: dark; --pst-color-background: #14181e; --pst-color-link: #84b4fa }}
+html {{ --pst-color-background: #fff; --pst-color-link: #1b5fc4 }}</style>
+<link rel="stylesheet" href="pb/widgets.css"><link rel="stylesheet" href="pb/{css}">
+<div id="stage"></div><script type="application/json" id="state">{state}</script><script type="module">
+const {{ Model }} = await import("./pb/host.mjs"), module = (await import("./pb/{esm}")).default;
+class Bridged extends Model {{
+  async save_changes() {{
+    const asked = this.get("inputs"), text = await window.compute(JSON.stringify(asked));
+    if (this.get("inputs") === asked) this.set("outputs", JSON.parse(text));
+  }}
+}}
+const state = JSON.parse(document.querySelector("#state").textContent);
+window.model = new Bridged({{ ...state, status: "idle", link: "http://127.0.0.1/#{name}?" }});
+window.close = module.render({{ model: window.model, el: document.querySelector("#stage") }});
+document.body.dataset.ready = "yes";
+</script>"""
+
+
+def bridged_page(open_page: Callable, widget: Widget, **options: Any):
+    """A page with the widget drawn over the test's own Python; ``window.model`` is its model, ``close`` takes it away."""
+    spec, function = widget.spec(), widget.function()
+    state = json.dumps(spec["state"]).replace("<", "\\u003c")
+    html = BRIDGE.format(**{**spec, "css": spec["css"] or "widgets.css", "state": state})
+    compute = {"compute": lambda asked: json.dumps(function(json.loads(asked)))}
+    page = open_page(html, expose=compute, **options)
+    page.wait_for_selector("body[data-ready]")
+    return page
+
+
+class Form:
+    """A widget on a ``bridged_page`` as a reader meets it."""
+
+    pause = 150  # ms in which Python has answered
+
+    def __init__(self, page):
+        self.page = page
+
+    def inputs(self) -> dict:
+        return self.page.evaluate("window.model.get('inputs')")
+
+    def settle(self) -> None:
+        """Until the outputs are those of the inputs."""
+        self.page.wait_for_timeout(self.pause)
+
+    def row(self, field: str):
+        """The control of a field, with its label and its refusal."""
+        return self.page.locator(f'[data-field="{field}"]')
+
+    def type(self, field: str, text: str) -> None:
+        self.row(field).locator("input[type=text]").fill(text)
+        self.row(field).locator("input[type=text]").press("Enter")
+        self.settle()
+
+    def button(self, name: str):
+        return self.page.get_by_role("button", name=name, exact=True)
+
+    def problems(self) -> list:
+        """What is too wide for the page, and what axe-core finds serious."""
+        if not self.page.evaluate("'axe' in window"):
+            self.page.add_script_tag(path=str(AXE))
+        wide = self.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        found = self.page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+        serious = [v for v in found if v["impact"] in ("serious", "critical")]
+        return [f"{wide} px too wide"] * (wide > 0) + [
+            (v["id"], v["nodes"][0]["html"][:200]) for v in serious
+        ]
+
+
+def in_module(page, file: str, expression: str, argument: Any = None) -> Any:
+    """What an expression comes to where ``m`` is a module of the page and ``x`` the argument."""
+    code = f"async (x) => {{ const m = await import('./pb/{file}'); return {expression} }}"
+    return page.evaluate(code, argument)

@@ -7,19 +7,18 @@ import json
 import random
 import re
 import time
-from pathlib import Path
 
 import pytest
 from playbook_widgets import CollectivesAnimator
 from playbook_widgets.collectives_animator import ABOUT, COLLECTIVES, NAMES, constants, sizes
-from widget_homes import draw_over_kernel, kernel, static_page
+from widget_homes import Form, bridged_page, draw_over_kernel, in_module, kernel, static_page
 
 from playbook.collectives.plans import ALGORITHMS
 from playbook.collectives.plans.replay import end, replay
 from playbook.errors import ConfigError
 from playbook.planning.animation import BYTES, DEFAULTS, NETWORKS, RANKS, compute, read
 
-AXE = Path(__file__).parents[2] / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
+SCRIPT = CollectivesAnimator.script
 CONTROLS = {control["field"]: control for control in constants()["controls"]}
 TWO_LEVELS = {"collective": "all_reduce", "algorithm": "two_level", "ranks": 6, "ranks_per_node": 3}
 
@@ -76,24 +75,6 @@ def test_every_summary_can_be_written(collective):
 
 # --- in the browser: the module over real Python
 
-BRIDGE = """<style>
-html[data-theme=dark] { color-scheme: dark; --pst-color-background: #14181e; --pst-color-link: #84b4fa }
-html { --pst-color-background: #fff; --pst-color-link: #1b5fc4 }</style>
-<link rel="stylesheet" href="pb/widgets.css"><link rel="stylesheet" href="pb/collectives_animator.css">
-<div id="stage"></div><script type="application/json" id="state">%s</script><script type="module">
-const { Model } = await import("./pb/host.mjs"), module = (await import("./pb/collectives_animator.mjs")).default;
-class Bridged extends Model {
-  async save_changes() {
-    const asked = this.get("inputs"), text = await window.compute(JSON.stringify(asked));
-    if (this.get("inputs") === asked) this.set("outputs", JSON.parse(text));
-  }
-}
-const state = JSON.parse(document.querySelector("#state").textContent);
-window.model = new Bridged({ ...state, status: "idle", link: "http://127.0.0.1/#collectives-animator?" });
-window.close = module.render({ model: window.model, el: document.querySelector("#stage") });
-document.body.dataset.ready = "yes";
-</script>"""
-
 # What the cards of the ranks show: for each cell of a result, its state and the number of ranks in it.
 CELLS = """() => [...document.querySelectorAll(".pb-ca-card")].map((card) => {
   const cells = [...card.querySelectorAll(".pb-ca-cell")], last = Math.max(...cells.map((c) => +c.dataset.box));
@@ -101,30 +82,8 @@ CELLS = """() => [...document.querySelectorAll(".pb-ca-card")].map((card) => {
 })"""
 
 
-class Page:
+class Page(Form):
     """The animator as a reader meets it."""
-
-    def __init__(self, page):
-        self.page = page
-        page.wait_for_selector("body[data-ready]")
-
-    def inputs(self) -> dict:
-        return self.page.evaluate("window.model.get('inputs')")
-
-    def settle(self):
-        """Until typing has paused, and Python has answered."""
-        self.page.wait_for_timeout(150)
-
-    def row(self, field: str):
-        return self.page.locator(f'[data-field="{field}"]')
-
-    def type(self, field: str, text: str):
-        self.row(field).locator("input[type=text]").fill(text)
-        self.row(field).locator("input[type=text]").press("Enter")
-        self.settle()
-
-    def button(self, name: str):
-        return self.page.get_by_role("button", name=name, exact=True)
 
     def caption(self) -> str:
         return self.page.locator(".pb-ca-caption").inner_text()
@@ -156,10 +115,7 @@ class Page:
 @pytest.fixture
 def animator(open_page):
     def show(inputs: dict | None = None, **options) -> Page:
-        state = CollectivesAnimator(inputs).spec()["state"]
-        text = json.dumps(state).replace("<", "\\u003c")
-        bridge = {"compute": lambda asked: json.dumps(compute(json.loads(asked)))}
-        return Page(open_page(BRIDGE % text, expose=bridge, **options))
+        return Page(bridged_page(open_page, CollectivesAnimator(inputs), **options))
 
     return show
 
@@ -535,39 +491,20 @@ def test_a_chunk_that_is_pointed_at_says_what_is_in_it(animator):
         assert view.page.locator(".pb-ca-reading").inner_text() == words
 
 
-def in_module(page, expression: str, argument):
-    return page.evaluate(
-        f"async (x) => {{ const m = await import('./pb/collectives_animator.mjs'); return {expression} }}",
-        argument,
-    )
-
-
 @pytest.mark.browser
 def test_links_hold_the_state_and_ignore_what_they_do_not_know(open_page):
     page = open_page("")
     assert (
-        in_module(page, "m.encode(x)", {"collective": "gather", "ranks": 8, "step": 3})
+        in_module(page, SCRIPT, "m.encode(x)", {"collective": "gather", "ranks": 8, "step": 3})
         == "collective=gather&ranks=8&step=3"
     )
     rng, values = random.Random(0), [0, 1, 8, 1_000_000, "64 MB", "abc", "a&b=c %", "", "é"]
     for _ in range(100):
         keys = rng.sample(sorted(set(DEFAULTS) - {"collective"}), rng.randrange(1, 7))
         inputs = {"collective": "scatter", **{key: rng.choice(values) for key in keys}}
-        assert in_module(page, "m.decode(m.encode(x))", inputs) == inputs
-    said = in_module(page, "m.decode(x)", "ranks=8&nonsense=1&__proto__=2&bytes=1%20MB&root")
+        assert in_module(page, SCRIPT, "m.decode(m.encode(x))", inputs) == inputs
+    said = in_module(page, SCRIPT, "m.decode(x)", "ranks=8&nonsense=1&__proto__=2&bytes=1%20MB&root")
     assert said == {"collective": "all_reduce", "ranks": 8, "bytes": "1 MB"}
-
-
-@pytest.mark.browser
-def test_numbers_in_words(open_page):
-    page = open_page("")
-    for name, cases in {
-        "bytes": [(0, "0 B"), (999_999, "1 MB"), (1_670_000, "1.67 MB"), (2**30, "1.07 GB")],
-        "seconds": [(6.28e-5, "62.8 µs"), (3.4e-6, "3.4 µs"), (0.99999e-3, "1 ms"), (2, "2 s"), (4e-7, "400 ns")],
-        "exactly": [(10**7, "10 MB"), (2**20, "1 MiB"), (1536, "1.5 KiB"), (1250, "1.25 kB"), (1_234, "1\u202f234 B")],
-    }.items():  # fmt: skip
-        for value, text in cases:
-            assert in_module(page, f"m.{name}(x)", value) == text
 
 
 @pytest.mark.browser
@@ -589,7 +526,9 @@ def test_no_two_ranks_stand_in_each_others_way(open_page):
       const gaps = places.flatMap((a, i) => [inside(a) ? 99 : -99, ...places.slice(i + 1).map((b) => between(a, b))]);
       return [Math.min(...gaps), width, result.values];
     }))"""
-    least, *where = min(in_module(page, gap, results), key=lambda row: row[0])
+    least, *where = min(
+        in_module(page, "collectives_animator/places.mjs", gap, results), key=lambda row: row[0]
+    )
     assert least >= 0.5, where
 
 
@@ -660,25 +599,17 @@ def test_a_closed_animator_hears_nothing_and_stands_still(animator):
 def test_fits_every_width_and_passes_axe(animator, width, theme):
     """In the middle, with all of it open and with a refusal, and with as many ranks as there can be."""
     view = animator({**TWO_LEVELS, "step": 3}, width=width, theme=theme)
-    view.page.add_script_tag(path=str(AXE))
     view.page.evaluate("document.querySelectorAll('details').forEach((el) => (el.open = true))")
     view.type("ranks_per_node", "a long word that divides no ranks whatsoever")
     assert view.row("ranks_per_node").get_by_role("alert").is_visible()
-    assert problems(view) == []
+    assert view.problems() == []
     view.page.evaluate("document.querySelectorAll('details').forEach((el) => (el.open = false))")
     view.type("ranks_per_node", "8")
     view.type("ranks", "16")
     view.row("collective").locator("select").select_option("all_to_all")
     view.settle()
     assert view.page.locator(".pb-ca-card").count() == 16
-    assert problems(view) == []
-
-
-def problems(view: Page) -> list:
-    wide = view.page.evaluate("document.documentElement.scrollWidth - innerWidth")
-    found = view.page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
-    serious = [v for v in found if v["impact"] in ("serious", "critical")]
-    return [f"{wide} px too wide"] * (wide > 0) + [(v["id"], v["nodes"][0]["html"][:200]) for v in serious]
+    assert view.problems() == []
 
 
 @pytest.mark.browser

@@ -6,18 +6,16 @@ import json
 import random
 import re
 import xml.etree.ElementTree as ET
-from pathlib import Path
 
 import pytest
 from playbook_widgets import MemoryCalculator
 from playbook_widgets.memory_calculator import constants, doublings
-from widget_homes import static_page
+from widget_homes import Form, bridged_page, in_module, static_page
 
 from playbook.errors import ConfigError
 from playbook.planning.calculator import DEFAULTS, MOE_CONTROLS, SHAPE_CONTROLS, compute
 
-AXE = Path(__file__).parents[2] / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
-
+SCRIPT = MemoryCalculator.script
 SMALL = {"model": "llama3-8b", "tp": 2, "sp": True, "gpus": 8, "zero": 1}
 STAGES = {"model": "llama3-70b", "tp": 4, "pp": 8, "grad_acc": 16, "recompute": "selective"}
 SPARSE = {"model": "mixtral-8x7b", "dp": 8, "ep": 8, "tp": 2, "zero": 1, "seq": 4096}
@@ -85,32 +83,11 @@ def test_three_configurations_are_refused():
 
 # --- in the browser: the module over real Python
 
-# The page runtime's model, with the test's own Python in place of the one in the page.
-BRIDGE = """<style>
-html[data-theme=dark] { color-scheme: dark; --pst-color-background: #14181e; --pst-color-link: #84b4fa }
-html { --pst-color-background: #fff; --pst-color-link: #1b5fc4 }</style>
-<link rel="stylesheet" href="pb/widgets.css"><link rel="stylesheet" href="pb/memory_calculator.css">
-<div id="stage"></div><script type="application/json" id="state">%s</script><script type="module">
-const { Model } = await import("./pb/host.mjs"), module = (await import("./pb/memory_calculator.mjs")).default;
-class Bridged extends Model {
-  async save_changes() {
-    const asked = this.get("inputs"), text = await window.compute(JSON.stringify(asked));
-    if (this.get("inputs") === asked) this.set("outputs", JSON.parse(text));
-  }
-}
-const state = JSON.parse(document.querySelector("#state").textContent);
-window.model = new Bridged({ ...state, status: "idle", link: "http://127.0.0.1/#calculator?" });
-window.close = module.render({ model: window.model, el: document.querySelector("#stage") });
-document.body.dataset.ready = "yes";
-</script>"""
 
-
-class Page:
+class Page(Form):
     """The calculator as a reader meets it."""
 
-    def __init__(self, page):
-        self.page = page
-        page.wait_for_selector("body[data-ready]")
+    pause = 300  # the reader has to rest, and Python to answer
 
     def config(self, side: int = 0) -> dict:
         return self.page.evaluate("(side) => window.model.get('inputs').configs[side]", side)
@@ -118,35 +95,17 @@ class Page:
     def configs(self) -> list[dict]:
         return self.page.evaluate("window.model.get('inputs').configs")
 
-    def settle(self):
-        """Until the outputs are those of the inputs."""
-        self.page.wait_for_timeout(300)  # typing has to pause, and Python to answer
-
-    def row(self, field: str):
-        return self.page.locator(f'[data-field="{field}"]')
-
-    def type(self, field: str, text: str):
-        self.row(field).locator("input[type=text]").fill(text)
-        self.row(field).locator("input[type=text]").press("Enter")
-        self.settle()
-
     def verdict(self) -> str:
         return " ".join(self.page.locator(".pb-mc-verdict .pb-mc-line").first.inner_text().split())
 
     def open_groups(self):
         self.page.evaluate("document.querySelectorAll('.pb-mc-group').forEach((el) => (el.open = true))")
 
-    def button(self, name: str):
-        return self.page.get_by_role("button", name=name, exact=True)
-
 
 @pytest.fixture
 def calculator(open_page):
     def show(*configs: dict, **options) -> Page:
-        state = MemoryCalculator(*configs).spec()["state"]
-        text = json.dumps(state).replace("<", "\\u003c")
-        bridge = {"compute": lambda asked: json.dumps(compute(json.loads(asked)))}
-        return Page(open_page(BRIDGE % text, expose=bridge, **options))
+        return Page(bridged_page(open_page, MemoryCalculator(*configs), **options))
 
     return show
 
@@ -463,36 +422,23 @@ def test_gib_are_powers_of_two(calculator):
     assert view.page.locator(".pb-mc-table tfoot").inner_text().split()[1] == f"{peak / 2**30:.2f}"
 
 
-def in_module(page, expression: str, argument):
-    return page.evaluate(
-        f"async (x) => {{ const m = await import('./pb/memory_calculator.mjs'); return {expression} }}",
-        argument,
-    )
-
-
 @pytest.mark.browser
 def test_links_hold_the_state_and_ignore_what_they_do_not_know(open_page):
     page = open_page("")
     readable = {"configs": [{"model": "llama3-70b", "tp": 8, "zero": 1}], "advice": False}
-    assert in_module(page, "m.encode(x)", readable) == "model=llama3-70b&tp=8&zero=1"
+    assert in_module(page, SCRIPT, "m.encode(x)", readable) == "model=llama3-70b&tp=8&zero=1"
     rng, values = random.Random(0), [0, 1, 8, 0.1, True, False, "abc", "1f1b", "a;b&c=d %", "", "é"]
     for _ in range(100):
         keys = rng.sample(sorted(CONTROLS), rng.randrange(1, 9))
         configs = [{key: rng.choice(values) for key in keys} for _ in range(rng.randrange(1, 3))]
         inputs = {"configs": configs, "advice": False}
-        assert in_module(page, "m.decode(m.encode(x))", inputs) == inputs
-    said = in_module(page, "m.decode(x)", "tp=8&nonsense=1&__proto__=2&seq=8k&zero;model=gpt2;model=third")
+        assert in_module(page, SCRIPT, "m.decode(m.encode(x))", inputs) == inputs
+    said = in_module(
+        page, SCRIPT, "m.decode(x)", "tp=8&nonsense=1&__proto__=2&seq=8k&zero;model=gpt2;model=third"
+    )
     assert said == {"configs": [{"tp": 8, "seq": "8k"}, {"model": "gpt2"}], "advice": False}
     every = dict.fromkeys(CONTROLS, 1)
-    assert in_module(page, "m.decode(m.encode(x))", {"configs": [every]})["configs"] == [every]
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize(
-    ("size", "text"), [(63412345856, "63.4 GB"), (999_999, "1 MB"), (0, "0 B"), (-117e6, "−117 MB")]
-)
-def test_bytes_in_words(open_page, size, text):
-    assert in_module(open_page(""), "m.bytes(x)", size) == text
+    assert in_module(page, SCRIPT, "m.decode(m.encode(x))", {"configs": [every]})["configs"] == [every]
 
 
 def saved(view: Page, name: str) -> str:
@@ -577,26 +523,18 @@ def test_fits_every_width_and_passes_axe(calculator, width, theme):
     """As it opens, with all of it open, with a refusal, and with two configurations."""
     view = calculator(TOO_LARGE, width=width, theme=theme)
     view.page.wait_for_selector(".pb-mc-advice li")
-    view.page.add_script_tag(path=str(AXE))
-    assert problems(view) == []
+    assert view.problems() == []
     view.open_groups()
     for tenant in view.page.locator(".pb-mc-tenant").all():
         tenant.click()
-    assert problems(view) == []
+    assert view.problems() == []
     view.type("tp", "a long word that divides no heads whatsoever")
     assert view.row("tp").get_by_role("alert").is_visible()
-    assert problems(view) == []
+    assert view.problems() == []
     view.row("tp").get_by_role("button", name="Reset").click()
     view.button("Compare").click()
     view.type("pp", "4")
-    assert problems(view) == []
-
-
-def problems(view: Page) -> list:
-    wide = view.page.evaluate("document.documentElement.scrollWidth - innerWidth")
-    found = view.page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
-    serious = [v for v in found if v["impact"] in ("serious", "critical")]
-    return [f"{wide} px too wide"] * (wide > 0) + [(v["id"], v["nodes"][0]["html"][:200]) for v in serious]
+    assert view.problems() == []
 
 
 @pytest.mark.browser

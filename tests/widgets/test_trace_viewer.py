@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import itertools
 import random
-from pathlib import Path
 
 import pytest
 import torch
 from playbook_widgets.trace_viewer import TraceViewer, compact
 from torch.profiler import ProfilerActivity, profile, record_function
+from widget_homes import AXE, in_module
 
 from playbook import shapes
 from playbook.figures import PALETTE
 from playbook.model.transformer import Transformer
 from playbook.training.recorder import Recorder
 from playbook.training.trace import Event, Lane, Trace
-
-AXE = Path(__file__).parents[2] / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
 
 
 @pytest.fixture(scope="module")
@@ -121,11 +119,8 @@ def test_an_empty_trace_has_a_viewer():
 
 
 def call(page, expression: str, trace: Trace):
-    return page.evaluate(
-        "async ([data]) => { const m = await import('./pb/trace_viewer.mjs'); const t = data && m.decode(data);"
-        f"return ({expression}) }}",
-        [compact(trace)],
-    )
+    code = f"(() => {{ const t = x && m.decode(x); return ({expression}) }})()"
+    return in_module(page, "trace_viewer/trace.mjs", code, compact(trace))
 
 
 @pytest.mark.browser

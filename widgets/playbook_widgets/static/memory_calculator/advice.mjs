@@ -1,0 +1,45 @@
+// What would make it fit, each with a button that does it.
+
+import { button, make, say } from "../shared/dom.mjs";
+import { percent } from "../shared/numbers.mjs";
+
+const upper = (text) => text[0].toUpperCase() + text.slice(1);
+
+export class Advice {
+  constructor(app) {
+    this.app = app;
+    this.list = make("ol", { class: "pb-mc-advice" });
+    this.note = make("p", { class: "pb-mc-note" });
+    this.root = make("section", { "aria-label": "What would make it fit", hidden: "" }, make("h3", { class: "pb-mc-heading" }, "What would make it fit"), this.note, this.list);
+  }
+
+  update() {
+    const { app } = this, { result, error } = app.current();
+    this.root.hidden = !result || result.fits || Boolean(error);
+    if (this.root.hidden) return;
+    const ready = result.advice !== null && result.advice !== undefined;
+    this.list.toggleAttribute("data-stale", !ready);
+    if (!ready) {
+      say(this.note, "Trying changes …");
+      for (const el of this.list.querySelectorAll("button")) el.disabled = true;
+      return;
+    }
+    say(this.note, result.advice.length ? "Cheapest first; the costs in time are rough." : "No three changes of the layout do. A smaller model, a shorter sequence or a larger GPU would.");
+    if (this.shown === result.advice) return;
+    this.shown = result.advice;
+    this.list.replaceChildren(...result.advice.map((advice) => this.item(advice)));
+  }
+
+  item(advice) {
+    const { app } = this, name = upper(advice.changes.map((change) => change.label).join(" + ")), one = advice.changes.length === 1;
+    const why = advice.changes.map((change) => (one ? change.why : `${change.label}: ${change.why}`)).join("; ");
+    const gpus = advice.gpus > app.current().result.gpus ? `Needs ${advice.gpus} GPUs. ` : "";
+    const result = make("p", { class: "pb-mc-then" }, make("b", {}, app.bytes(advice.peak)), make("span", {}, `${app.bytes(advice.spare)} to spare`));
+    return make("li", {}, make("div", {}, make("b", {}, name), make("p", {}, `${gpus}Costs ${this.cost(advice.cost)}. ${upper(why)}.`)), result,
+      button("Apply", () => app.apply(advice), { "aria-label": `Apply ${name}` }));
+  }
+
+  cost(part) {
+    return part < 0.0005 ? "no time" : part < 0.01 ? "hardly any time" : `about ${percent(part)} of a step's time`;
+  }
+}

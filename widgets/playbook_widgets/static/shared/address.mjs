@@ -1,0 +1,26 @@
+// Settings as the text of a link, ranks=8&bytes=64%20MB, and back.
+
+/** What a reader typed: a number where it is one, else the text, so that a refusal can quote it. */
+export function parse(text) {
+  const trimmed = text.trim();
+  return /^-?\d+(\.\d+)?$/.test(trimmed) && Math.abs(trimmed) <= Number.MAX_SAFE_INTEGER ? Number(trimmed) : text;
+}
+
+/** Those of `keys` that are set, in this order. */
+export function encodePairs(settings, keys = Object.keys(settings)) {
+  return keys.filter((key) => settings[key] != null).map((key) => `${key}=${encodeURIComponent(settings[key])}`).join("&");
+}
+
+/** The settings of a link; `keys` are the ones there are, others are passed over. */
+export function decodePairs(text, keys) {
+  const known = new Set(keys), pairs = text.split("&").map((pair) => pair.split("=", 2));
+  return Object.fromEntries(pairs.filter(([key, value]) => known.has(key) && value !== undefined).map(([key, value]) => [key, literal(value)]));
+}
+
+function literal(value) {
+  let plain = value;
+  try {
+    plain = decodeURIComponent(value);
+  } catch {} // a stray % is text like any other
+  return plain === "true" ? true : plain === "false" ? false : parse(plain);
+}
