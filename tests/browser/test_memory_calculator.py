@@ -169,7 +169,7 @@ def test_an_address_brings_its_state_back(visit: Callable[..., tuple[Page, Seen]
     said, address = verdict(page), page.evaluate("location.pathname + location.hash").lstrip("/")
     again, _ = visit(address)
     ready(again)
-    again.wait_for_function("(said) => document.querySelector('.pb-mc-verdict').innerText.includes(said)",
+    again.wait_for_function("(said) => document.querySelector('.pb-mc-verdict')?.innerText.includes(said)",
                             arg=said.split()[0])  # fmt: skip
     assert verdict(again) == said
     assert again.locator("[data-field=seq] input[type=text]").input_value() == "3000"

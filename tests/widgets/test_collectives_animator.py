@@ -271,7 +271,7 @@ def test_stepping_by_buttons_and_keys(animator):
     view = animator({"ranks": 4})
     assert view.button("Step back").is_disabled()
     view.button("Step forward").click()
-    view.page.wait_for_function("document.querySelector('.pb-ca-scrub').value === '1'")
+    view.page.wait_for_function("document.querySelector('.pb-ca-scrub')?.value === '1'")
     assert view.inputs() == {"collective": "all_reduce", "ranks": 4, "step": 1}
     view.page.locator(".pb-ca-stage").focus()
     for key, place in (("End", 6), ("ArrowLeft", 5), ("ArrowLeft", 4), ("Home", 0)):
@@ -280,7 +280,7 @@ def test_stepping_by_buttons_and_keys(animator):
     for _ in range(3):  # pressed while a step is under way: it is finished at once
         view.page.keyboard.press("ArrowRight")
     assert view.place() == 2
-    view.page.wait_for_function("document.querySelector('.pb-ca-scrub').value === '3'")
+    view.page.wait_for_function("document.querySelector('.pb-ca-scrub')?.value === '3'")
     view.page.locator(".pb-ca-scrub").press("ArrowRight")
     assert view.place() == 4
     view.page.locator(".pb-ca-scrub").press("End")
@@ -307,10 +307,10 @@ def test_playing_moves_messages_pauses_and_ends(animator):
     view.page.locator(".pb-ca-speed").get_by_text("4×").click()
     view.page.locator(".pb-ca-stage").focus()
     view.page.keyboard.press("Space")
-    view.page.wait_for_function("document.querySelector('.pb-ca-caption').innerText.startsWith('Done')")
+    view.page.wait_for_function("document.querySelector('.pb-ca-caption')?.innerText.startsWith('Done')")
     assert view.inputs()["step"] == 4
     view.button("Play").click()  # from the start again
-    view.page.wait_for_function("document.querySelector('.pb-ca-caption').innerText.startsWith('Step 2')")
+    view.page.wait_for_function("document.querySelector('.pb-ca-caption')?.innerText.startsWith('Step 2')")
 
 
 @pytest.mark.browser
@@ -342,7 +342,7 @@ def test_readers_who_want_no_motion_get_none(animator):
     view.page.wait_for_timeout(100)
     assert view.place() == 1
     assert view.pills() == before
-    view.page.wait_for_function("document.querySelector('.pb-ca-caption').innerText.startsWith('Done')")
+    view.page.wait_for_function("document.querySelector('.pb-ca-caption')?.innerText.startsWith('Done')")
     assert (
         view.page.locator(".pb-ca-card").first.evaluate("(el) => getComputedStyle(el).transitionDuration")
         == "0s"
@@ -633,7 +633,9 @@ def test_over_a_real_kernel(open_page):
         assert running.state["inputs"] == {"collective": "all_reduce"}  # five ranks are the default
         assert running.state["outputs"] == json.loads(json.dumps(compute({})))
         page.get_by_role("button", name="Step forward").click()
-        page.wait_for_function("document.querySelector('.pb-ca-caption').innerText.startsWith('Step 2 of 8')")
+        page.wait_for_function(
+            "document.querySelector('.pb-ca-caption')?.innerText.startsWith('Step 2 of 8')"
+        )
 
 
 @pytest.mark.browser
@@ -644,11 +646,11 @@ def test_in_the_static_page_python_answers_and_the_address_keeps_the_state(open_
     assert page.locator(".pb-ca-caption").inner_text().startswith("Step 6 of 8")
     page.locator("[data-field=algorithm] select").select_option("naive")
     page.wait_for_function("location.hash.includes('algorithm=naive')")
-    page.wait_for_function("document.querySelector('.pb-ca-caption').innerText.startsWith('Step 1 of 16')")
+    page.wait_for_function("document.querySelector('.pb-ca-caption')?.innerText.startsWith('Step 1 of 16')")
     page.locator(".pb-ca-stage").focus()
     page.keyboard.press("End")
     page.wait_for_function("location.hash.endsWith('step=16')")
     begin = time.monotonic()
     page.evaluate("location.hash = '#collectives-animator?collective=all_reduce&step=2'")
-    page.wait_for_function("document.querySelector('.pb-ca-caption').innerText.startsWith('Step 3 of 8')")
+    page.wait_for_function("document.querySelector('.pb-ca-caption')?.innerText.startsWith('Step 3 of 8')")
     assert time.monotonic() - begin < 10

@@ -561,10 +561,10 @@ def test_prints_the_verdict_bars_and_values(calculator):
 @pytest.mark.browser
 def test_in_the_static_page_python_answers_and_the_address_keeps_the_state(open_page):
     page = static_page(open_page, MemoryCalculator(SMALL), hash="#calculator?model=llama3-8b&tp=4")
-    page.wait_for_function("document.querySelector('[data-field=tp] input[type=text]').value === '4'")
+    page.wait_for_function("document.querySelector('[data-field=tp] input[type=text]')?.value === '4'")
     wanted = result_of({"model": "llama3-8b", "tp": 4})
     page.wait_for_function(
-        f"document.querySelector('.pb-mc-peak').innerText === '{wanted['peak'] / 1e9:.3g} GB'"
+        f"document.querySelector('.pb-mc-peak')?.innerText === '{wanted['peak'] / 1e9:.3g} GB'"
     )
     page.locator("[data-field=zero]").get_by_text("2", exact=True).click()
     page.wait_for_function("location.hash.includes('zero=2')")

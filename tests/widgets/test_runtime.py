@@ -60,7 +60,7 @@ def peak(**config):
 
 def wait_for_peak(page, wanted, nth=0):
     page.wait_for_function(
-        f"document.querySelectorAll('button')[{nth}].textContent == '{wanted}'", timeout=30_000
+        f"document.querySelectorAll('button')[{nth}]?.textContent == '{wanted}'", timeout=30_000
     )
 
 
@@ -198,7 +198,7 @@ def test_the_state_lives_in_the_address(shown):
 def test_an_address_with_a_state_is_drawn_even_far_down_the_page(shown):
     page = shown(before='<div style="height: 9000px"></div>', hash="#probe?seq=1024")
     wait_for_peak(page, peak(seq=1024))
-    page.wait_for_function("document.querySelector('#probe').getBoundingClientRect().top < innerHeight")
+    page.wait_for_function("document.querySelector('#probe')?.getBoundingClientRect().top < innerHeight")
 
 
 def test_a_changed_address_changes_the_widget(shown):
