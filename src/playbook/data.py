@@ -72,11 +72,19 @@ class TokenBatches:
             )
         self.corpus, self.global_batch, self.seq, self.seed = corpus, global_batch, seq, seed
 
-    def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Inputs (B, s) and, one token further on, targets (B, s)."""
+    def batch(self, step: int, rank: int = 0, ranks: int = 1) -> tuple[Tensor, Tensor]:
+        """Inputs (B, s) and, one token further on, targets (B, s); of ``ranks`` replicas each gets its B / ranks rows.
+
+        Raises ConfigError when the rows cannot be shared out evenly.
+        """
+        if self.global_batch % ranks:
+            raise ConfigError(
+                f"global_batch is {self.global_batch}, but must be a multiple of the {ranks} ranks"
+            )
         # Seeded by both numbers: no state to save, nothing to replay.
         generator = torch.Generator().manual_seed(derive_seed(self.seed, f"batch {step}"))
         starts = torch.randint(len(self.corpus) - self.seq, (self.global_batch, 1), generator=generator)
+        starts = starts.chunk(ranks)[rank]
         windows = self.corpus.tokens[starts + torch.arange(self.seq + 1)].long()  # (B, s + 1)
         return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
 

@@ -24,7 +24,7 @@ Two conventions, both kept:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,22 +83,29 @@ class GroupCount:
         return sum(self.tallies.values(), Tally())
 
 
+_Labelled = dist.ProcessGroup | Iterable[dist.ProcessGroup | None] | None
+
+
+def _each_group(found: _Labelled) -> Iterator[dist.ProcessGroup]:
+    several = found if isinstance(found, Iterable) else [found]
+    return (group for group in several if isinstance(group, dist.ProcessGroup))
+
+
 class CountBytes(TorchDispatchMode):
     """Counts while it is entered; enter it again and it counts on.
 
-    ``groups`` gives process groups the labels to look them up by; a group without one goes by "world" if it is the
-    default group, else by PyTorch's name for it. A group that this rank is not in may be given; nothing is counted on
-    it.
+    ``groups`` gives process groups, or lists of them, the labels to look them up by; a group without one goes by "world"
+    if it is the default group, else by PyTorch's name for it. A group that this rank is not in may be given; nothing is
+    counted on it.
     """
 
-    def __init__(self, groups: Mapping[str, dist.ProcessGroup | None] | None = None):
+    def __init__(self, groups: Mapping[str, _Labelled] | None = None):
         super().__init__()
         self.events: list[Event] = []
         self._groups = {label: GroupCount(label) for label in groups or {}}
         self._labels: dict[str, str] = {}
-        for label, group in (groups or {}).items():
-            if not isinstance(group, dist.ProcessGroup):
-                continue
+        given = ((label, group) for label, found in (groups or {}).items() for group in _each_group(found))
+        for label, group in given:
             if group.group_name in self._labels:
                 raise CollectiveError(
                     f"{self._labels[group.group_name]!r} and {label!r} label the same group"

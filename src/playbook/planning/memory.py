@@ -19,11 +19,14 @@ from playbook.planning.moments import Moment, Run, Stage, moments
 from playbook.planning.parameters import StateCounts, stage_parameters
 from playbook.planning.recipes import Recipe, load_recipe
 from playbook.planning.saved import block_terms, embedding_terms, head_terms
+from playbook.planning.sharding import kept
 from playbook.planning.terms import Part, Term, maker, symbols
 from playbook.shapes import ModelShape
 
 #: Bytes of one gradient bucket in data parallelism (PyTorch's default, 25 MB).
 BUCKET = 25 * 2**20
+#: Buckets that exist at once where gradients are shared out: one is being filled, two are on their way.
+BUCKETS = 3
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,7 @@ def predict(
         parts, alive = _activations(run, stage, held, blocks)
         counts = stage_parameters(shape, layout, stage, held, make)
         parameters, gradients, optimizer = _states(counts, layout, recipe, offload)
-        buffers = tuple(_buffers(run, counts, bucket, sum(held.values())))
+        buffers = tuple(_buffers(run, counts, bucket))
         place = Stage(counts, gradients, parts, held, alive, first=stage == 0, last=stage == layout.pp - 1)
         kept = StageMemory(
             stage,
@@ -205,28 +208,33 @@ def _activations(
 
 
 def _states(counts: StateCounts, layout: Layout, recipe: Recipe, offload: bool) -> tuple[int, int, int]:
-    """Bytes of parameters, gradients and optimizer states: ZeRO cuts them over the replicas, in this order of stages."""
-    whole, shard = counts.local, counts.shard
-    each = recipe.states
-    parameters = each.parameters * (shard if layout.zero >= 3 else whole)
-    gradients = each.gradients * (shard if layout.zero >= 2 else whole)
-    optimizer = (each.master + each.optimizer) * (shard if layout.zero >= 1 else whole)
-    return parameters, gradients, 0 if offload else optimizer
+    """Bytes of parameters, gradients and optimizer states on the fullest replica."""
+    held = kept(counts.units, layout.dp * layout.cp, layout.zero, recipe.states, ep=layout.ep)
+    return held.parameters, held.gradients, 0 if offload else held.optimizer
 
 
-def _buffers(run: Run, counts: StateCounts, bucket: int, layers: int) -> Iterator[Part]:
-    """What stays besides the model: rotary angles; one gradient bucket when there are replicas; under ZeRO-3 the gathered
-    parameters of the block that runs and of the one being fetched."""
+def _buffers(run: Run, counts: StateCounts, bucket: int) -> Iterator[Part]:
+    """What stays besides the model: rotary angles and, where ZeRO shares gradients or weights out, whole ones in passing.
+
+    Without ZeRO and in stage 1 gradients lie in one vector, of which buckets are parts: that costs nothing. From stage 2
+    on one bucket is being filled while others are reduced; a bucket of stage 3 is a block. Then the weights of the block
+    that runs are there, too, and those of the one being fetched.
+    """
     shape, layout, states = run.shape, run.layout, run.recipe.states
     if shape.positions == "rotary":
         width = "p" if shape.mla else "d"
         yield Part("rotary angles", (run.make("buffers", "cosines and sines (fp32)", f"2*y*{width}*4"),), 1)
-    if layout.dp * layout.cp == 1:
+    if layout.dp * layout.cp == 1 or layout.zero < 2:
         return
-    size = min(bucket, counts.local * states.gradients)
-    yield Part("gradient bucket", (Term("buffers", "one bucket", "bucket", size),), 1)
+    blocks = len([unit for unit in counts.units if unit.again])
+    if layout.zero == 2:
+        count = BUCKETS
+        size = min(bucket, -(-counts.local * states.gradients // count))
+    else:
+        count, size = min(BUCKETS, blocks), counts.block * states.gradients
+    yield Part("gradient buckets", (Term("buffers", "gradients on their way", "bucket", size),), count)
     if layout.zero == 3:
         gathered = counts.block * states.parameters
         yield Part(
-            "gathered blocks", (Term("buffers", "parameters of a block", "block", gathered),), min(2, layers)
+            "gathered blocks", (Term("buffers", "parameters of a block", "block", gathered),), min(2, blocks)
         )

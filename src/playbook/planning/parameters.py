@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from playbook.layout import Layout
+from playbook.planning.sharding import Unit, share_of
 from playbook.planning.terms import Make, Part, Term, total
 from playbook.shapes import ModelShape
 
@@ -18,13 +19,15 @@ from playbook.shapes import ModelShape
 class StateCounts:
     """Parameters of one rank: ``local`` all that it computes with, ``shard`` the share that ZeRO leaves it.
 
-    ``block`` is the largest single block on this rank, which ZeRO-3 gathers whole; ``table`` the embedding's matrix.
+    ``block`` is the largest single block on this rank, ``table`` the embedding's matrix; ``units`` are what ZeRO-3
+    gathers whole, one at a time.
     """
 
     local: int
     shard: int
     block: int
     table: int
+    units: tuple[Unit, ...]
     parts: tuple[Part, ...]
 
 
@@ -37,12 +40,14 @@ def stage_parameters(
     stage than the embedding needs a copy of the table there. Experts are replicated dp·cp/ep times, all else dp·cp times.
     """
     parts: list[Part] = []
-    experts = largest = 0
+    units: list[Unit] = []
+    largest = 0
     for sparse, blocks in held.items():
         block = [*attention_parameters(shape, make), *norm_parameters(shape, make)]
         block += expert_parameters(shape, make) if sparse else mlp_parameters(shape, make, "mlp", "f")
         parts.append(Part(f"{blocks} blocks" + (" with experts" if sparse else ""), tuple(block), blocks))
-        experts += blocks * total(t for t in block if t.part == "experts")
+        experts = total(t for t in block if t.part == "experts")
+        units += [Unit(total(block) - experts, experts=experts)] * blocks
         largest = max(largest, total(block))
     table = make("embedding", "table", "v*h//t")
     if stage == 0:
@@ -53,9 +58,12 @@ def stage_parameters(
         if not shape.tied or layout.pp > 1:
             last.append(make("head", "matrix", "v*h//t"))
         parts.append(Part("head", tuple(last), 1))
+    ends = [part.value for part in parts if part.name in ("embedding", "head")]
+    # A tied table is gathered once for both ends.
+    units += [Unit(size, again=False) for size in ([sum(ends)] if shape.tied and layout.pp == 1 else ends)]
     local, replicas = sum(part.value for part in parts), layout.dp * layout.cp
-    shard = -(-(local - experts) // replicas) + -(-experts // (replicas // layout.ep))
-    return StateCounts(local, shard, largest, table.value, tuple(parts))
+    shard = share_of(units, replicas, layout.zero, ep=layout.ep)
+    return StateCounts(local, shard, largest, table.value, tuple(units), tuple(parts))
 
 
 def attention_parameters(shape: ModelShape, make: Make) -> list[Term]:

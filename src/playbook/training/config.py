@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
 from playbook._checks import divisors
-from playbook.errors import ConfigError
+from playbook.errors import ConfigError, LayoutError
+from playbook.layout import Layout
 
 DTYPES = ("float32", "bfloat16", "float16")
 RECOMPUTE = ("none", "selective", "full")
 ATTENTION = ("sdpa", "reference")
+DATA_PARALLEL = ("naive", "overlapped", "bucketed")
+WEIGHTS = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True)
 class TrainConfig:
     """Sizes are samples for the batches and tokens for ``seq``; learning rates are per step of AdamW.
 
-    ``dtype`` is what matrix products run in (autocast); parameters stay fp32. A ``micro_batch`` or ``warmup`` of None is
-    filled in: the whole global batch at once, and a twentieth of the steps.
+    ``dtype`` is what matrix products run in. ``weights`` is what parameters are kept in: in float32 another ``dtype`` is
+    autocast's; in bfloat16 the optimizer keeps fp32 masters, on CPU if ``offload``. ``layout`` says over how many ranks;
+    replicas without ZeRO add gradients by ``data_parallel``, in buckets of ``bucket_mb`` MiB. A ``micro_batch`` or
+    ``warmup`` of None is filled in: all that a rank has of the global batch, and a twentieth of the steps. What the
+    layout says of micro-batches and recomputation counts, too, unless a field here says otherwise: then ConfigError.
     """
 
     steps: int = 200
@@ -37,12 +44,19 @@ class TrainConfig:
     attention: str = "sdpa"
     seed: int = 0
     device: str | None = None  # filled in: cuda when there is one
+    layout: Layout = dataclasses.field(default_factory=Layout)
+    data_parallel: str = "bucketed"
+    bucket_mb: int = 25
+    weights: str = "float32"
+    offload: bool = False
 
     def __post_init__(self) -> None:
-        fill(self, "micro_batch", self.global_batch)
+        check_supported(self.layout)
+        self._take_from_layout()
+        fill(self, "micro_batch", self._share())
         fill(self, "min_lr", self.lr / 10 if isinstance(self.lr, int | float) else 0.0)
         fill(self, "warmup", max(1, self.steps // 20) if isinstance(self.steps, int) else 1)
-        for field in ("steps", "global_batch", "micro_batch", "seq"):
+        for field in ("steps", "global_batch", "micro_batch", "seq", "bucket_mb"):
             _require(
                 self,
                 field,
@@ -61,13 +75,65 @@ class TrainConfig:
                 _is_finite(getattr(self, field)) and getattr(self, field) < 1,
                 "a number from 0 up to, not including, 1",
             )
-        for field, choices in (("dtype", DTYPES), ("recompute", RECOMPUTE), ("attention", ATTENTION)):
+        for field, choices in (
+            ("dtype", DTYPES),
+            ("recompute", RECOMPUTE),
+            ("attention", ATTENTION),
+            ("data_parallel", DATA_PARALLEL),
+            ("weights", WEIGHTS),
+        ):
             _require(self, field, getattr(self, field) in choices, f"one of {', '.join(choices)}")
-        if self.global_batch % self.micro:
-            valid = divisors(self.global_batch)
+        self._check_batch()
+        self._check_precision()
+
+    def _take_from_layout(self) -> None:
+        """Micro-batch and recomputation may be said in the layout; twice is fine if it is the same."""
+        if self.layout.micro_batch != Layout.micro_batch:
+            fill(self, "micro_batch", self.layout.micro_batch)
+            self._agree("micro_batch")
+        if self.layout.recompute != Layout.recompute:
+            if self.recompute == TrainConfig.recompute:
+                object.__setattr__(self, "recompute", self.layout.recompute)
+            self._agree("recompute")
+
+    def _agree(self, field: str) -> None:
+        mine, other = getattr(self, field), getattr(self.layout, field)
+        if mine != other:
+            raise ConfigError(f"{field} is {mine!r}, but {other!r} in the layout: give it once")
+
+    def _share(self) -> Any:
+        """Samples of one replica; of a batch that cannot be cut, the whole, for the checks to complain of."""
+        batch, replicas = self.global_batch, self.layout.dp
+        return batch // replicas if _is_int(batch) and batch >= replicas else batch
+
+    def _check_batch(self) -> None:
+        batch, dp = self.global_batch, self.layout.dp
+        if batch % dp:
             raise ConfigError(
-                f"micro_batch is {self.micro_batch}, but must divide global_batch={self.global_batch}: one of "
+                f"global_batch is {batch}, but must be a multiple of dp={dp}, a share for each rank"
+            )
+        if (batch // dp) % self.micro:
+            valid = divisors(batch // dp)
+            share = (
+                f"global_batch={batch}" if dp == 1 else f"the {batch // dp} samples of each of dp={dp} ranks"
+            )
+            raise ConfigError(
+                f"micro_batch is {self.micro_batch}, but must divide {share}: one of "
                 f"{', '.join(map(str, valid if len(valid) <= 12 else [*valid[:6], '…', *valid[-5:]]))}"
+            )
+        if self.layout.grad_acc not in (Layout.grad_acc, self.grad_acc):
+            raise ConfigError(
+                f"grad_acc is {self.layout.grad_acc} in the layout, but global_batch={batch} over dp={dp} ranks in "
+                f"micro-batches of {self.micro} makes {self.grad_acc}: leave it out, or change the batch"
+            )
+
+    def _check_precision(self) -> None:
+        if self.weights == "bfloat16" and self.dtype != "bfloat16":
+            raise ConfigError(f"weights are bfloat16, so dtype must be bfloat16, too, not {self.dtype}")
+        if self.dtype == "float16" and self.layout.zero:
+            raise ConfigError(
+                f"dtype is float16, whose loss scaling looks at whole gradients, but zero={self.layout.zero} shares "
+                "them out: take bfloat16, or zero=0"
             )
 
     @property
@@ -78,8 +144,22 @@ class TrainConfig:
 
     @property
     def grad_acc(self) -> int:
-        """Micro-batches per optimizer step on one device: gbs = mbs · grad_acc."""
-        return self.global_batch // self.micro
+        """Micro-batches per optimizer step on each rank: gbs = mbs · grad_acc · dp."""
+        return self.global_batch // (self.micro * self.layout.dp)
+
+    @property
+    def autocast(self) -> str:
+        """The dtype that autocast casts to; float32 means that nothing is cast."""
+        return self.dtype if self.weights == "float32" else "float32"
+
+
+def check_supported(layout: Layout) -> None:
+    """Raise LayoutError for axes that training does not run with."""
+    for axis in ("tp", "cp", "pp", "ep"):
+        if getattr(layout, axis) > 1:
+            raise LayoutError(
+                f"{axis} is {getattr(layout, axis)}, but training runs with dp and zero alone: make it 1"
+            )
 
 
 def fill(config: Any, field: str, value: Any) -> None:

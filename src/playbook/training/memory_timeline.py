@@ -9,7 +9,7 @@ drawn at the end. Workspace that a kernel allocates for itself is not seen.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+#: The operator by which ``parallel.storage`` resizes a storage in place.
+RESIZE = "playbook::resize_storage"
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "temporary")
 
 
@@ -63,15 +65,23 @@ class MemoryTimeline(TorchDispatchMode):
         timeline.mark("backward");  loss.backward()
         timeline.mark("optimizer"); optimizer.step()
     timeline.curves().peak
+
+    ``tensors`` are more that are there when it begins, by category: flat vectors of gradients, shares of parameters.
     """
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # else PyTorch imports its compiler at the first operation, which takes seconds
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None):
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        tensors: Mapping[str, Iterable[Tensor]] | None = None,
+    ):
         super().__init__()
         self.model, self.optimizer = model, optimizer
+        self.tensors = tensors or {}
         self.allocations: list[Allocation] = []
         self.marks: list[tuple[int, str]] = []
         self._tick = 0
@@ -89,6 +99,9 @@ class MemoryTimeline(TorchDispatchMode):
             if p.grad is not None:
                 self._note(p.grad, "gradients")
         self._label_optimizer()
+        for category, given in self.tensors.items():
+            for t in given:
+                self._note(t, category)
         self._handles = [
             p.register_post_accumulate_grad_hook(self._gradient) for p in self.model.parameters()
         ]
@@ -106,6 +119,8 @@ class MemoryTimeline(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if func._schema.name == RESIZE:
+            return self._resize(func, args[0], args[1])
         given = {_address(leaf) for leaf in tree_iter((args, kwargs)) if isinstance(leaf, Tensor)}
         out = func(*args, **kwargs)
         for leaf in tree_iter(out):
@@ -128,9 +143,19 @@ class MemoryTimeline(TorchDispatchMode):
         if category is not None:
             known.category = category
 
+    def _resize(self, func, t: Tensor, size: int) -> None:
+        """A storage whose memory is given back and taken again: that of weights which ZeRO-3 gathers."""
+        address = _address(t)
+        if known := self._live.get(address):
+            self._died(address, known)
+        func(t, size)
+        self._note(t, "parameters")
+
     def _died(self, address: int, allocation: Allocation) -> None:
-        allocation.died = self._next()
-        self._live.pop(address, None)
+        if allocation.died is None:
+            allocation.died = self._next()
+            if self._live.get(address) is allocation:
+                del self._live[address]
 
     def _next(self) -> int:
         self._tick += 1
@@ -186,7 +211,11 @@ class PeakBytes:
 
 
 @contextmanager
-def peak_bytes(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Iterator[PeakBytes]:
+def peak_bytes(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    tensors: Mapping[str, Iterable[Tensor]] | None = None,
+) -> Iterator[PeakBytes]:
     """Largest number of bytes alive at once in the block: CUDA's own counter on a GPU, the timeline elsewhere."""
     result = PeakBytes()
     device = next(model.parameters()).device
@@ -195,7 +224,7 @@ def peak_bytes(model: nn.Module, optimizer: torch.optim.Optimizer | None = None)
         yield result
         result.bytes = torch.cuda.max_memory_allocated(device)
         return
-    timeline = MemoryTimeline(model, optimizer)
+    timeline = MemoryTimeline(model, optimizer, tensors)
     with timeline:
         yield result
     curves = timeline.curves()

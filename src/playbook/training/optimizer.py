@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from playbook.planning.moments import CHUNK
 
+#: Tensors to train, and whether weight decay pulls at them.
+Weights = Sequence[tuple[Tensor, bool]]
+MakeOptimizer = Callable[[Weights], torch.optim.Optimizer]
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
-    """Decay matrices only: norms and biases are vectors, and pulling them to zero regularises nothing."""
-    matrices = [p for p in model.parameters() if p.dim() >= 2]
-    vectors = [p for p in model.parameters() if p.dim() < 2]
-    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    return [group for group in groups if group["params"]]
+
+def is_matrix(parameter: Tensor) -> bool:
+    """Whether weight decay applies: norms and biases are vectors, and pulling them to zero regularises nothing."""
+    return parameter.dim() >= 2
+
+
+def in_optimizer_order(model: nn.Module) -> list[str]:
+    """Names of the parameters as ``make_optimizer`` numbers them: matrices, then vectors."""
+    named = list(model.named_parameters())
+    return [name for decays in (True, False) for name, p in named if is_matrix(p) is decays]
 
 
 def warmup_cosine(step: int, *, peak: float, minimum: float, warmup: int, steps: int) -> float:
@@ -34,15 +42,20 @@ class MasterAdamW(torch.optim.Optimizer):
     fp32 master, and the 16-bit weight is a rounded copy (Micikevicius et al. 2017, section 3.1). Per parameter it holds
     4 bytes of master and 4 + 4 of moments: the 12 of "16 bytes per parameter". The arithmetic is torch's own AdamW, run
     over chunks of parameters, so that only a chunk's gradients are in fp32 at a time.
+
+    With ``offload`` masters and moments live in CPU memory, and the update is made there (Ren et al. 2021, ZeRO-Offload,
+    arXiv 2101.06840): a step sends the gradients there and the weights back.
     """
 
-    def __init__(self, params: Iterable[Tensor] | list[dict], lr: float = 1e-3, **options):
+    def __init__(
+        self, params: Iterable[Tensor] | list[dict], lr: float = 1e-3, offload: bool = False, **options
+    ):
         super().__init__(params, {"lr": lr, **options})
         self.chunks: list[tuple[dict, list[Tensor], torch.optim.AdamW]] = []
         for group in self.param_groups:
             settings = {key: value for key, value in group.items() if key != "params"}
             for params in _chunks(group["params"], CHUNK):
-                masters = [p.detach().float().requires_grad_() for p in params]
+                masters = [_master(p, "cpu" if offload else p.device) for p in params]
                 for p, master in zip(params, masters, strict=True):
                     self.state[p]["master"] = master
                 self.chunks.append((group, params, torch.optim.AdamW(masters, **settings)))
@@ -56,7 +69,8 @@ class MasterAdamW(torch.optim.Optimizer):
             settings = {key: value for key, value in group.items() if key != "params"}
             inner.param_groups[0].update(settings)
             for p in params:
-                self.state[p]["master"].grad = None if p.grad is None else p.grad.float()
+                master = self.state[p]["master"]
+                master.grad = None if p.grad is None else p.grad.to(master)
             inner.step()
             for p in params:
                 master = self.state[p]["master"]
@@ -64,6 +78,37 @@ class MasterAdamW(torch.optim.Optimizer):
                 master.grad = None
                 self.state[p].update(inner.state.get(master, {}))
         return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As torch's, but states stay in fp32, and masters come from the checkpoint."""
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            group.update({key: value for key, value in saved.items() if key != "params"})
+        for number, p in enumerate(parameters):
+            if number in state_dict["state"]:
+                self.set_state(p, state_dict["state"][number])
+
+    @torch.no_grad()
+    def set_state(self, parameter: Tensor, state: Mapping[str, Any]) -> None:
+        """Give one parameter copies of a master, moments and a step count; without a master, of its own value."""
+        master = self.state[parameter]["master"]
+        master.copy_(state.get("master", parameter))
+        inner = next(opt for _, params, opt in self.chunks if any(p is parameter for p in params))
+        moments = {
+            key: torch.as_tensor(value, dtype=torch.float32).clone()
+            if key == "step"
+            else value.to(master, copy=True)
+            for key, value in state.items()
+            if key != "master"
+        }
+        if moments:
+            inner.state[master] = moments
+            self.state[parameter].update(moments)
+
+
+def _master(parameter: Tensor, device: torch.device | str) -> Tensor:
+    """A copy in fp32 of its own."""
+    return parameter.detach().to(device, torch.float32, copy=True).requires_grad_()
 
 
 def _chunks(params: list[Tensor], elements: int) -> Iterator[list[Tensor]]:
@@ -79,14 +124,25 @@ def _chunks(params: list[Tensor], elements: int) -> Iterator[list[Tensor]]:
 
 
 def make_optimizer(
-    model: nn.Module, *, lr: float, betas: tuple[float, float], weight_decay: float
+    model: nn.Module, *, lr: float, betas: tuple[float, float], weight_decay: float, offload: bool = False
 ) -> torch.optim.Optimizer:
-    """torch's AdamW; with master weights when the model's own are in 16 bits.
+    """``adamw`` for all parameters of a model."""
+    weights = [(p, is_matrix(p)) for p in model.parameters()]
+    return adamw(weights, lr=lr, betas=betas, weight_decay=weight_decay, offload=offload)
+
+
+def adamw(
+    weights: Weights, *, lr: float, betas: tuple[float, float], weight_decay: float, offload: bool = False
+) -> torch.optim.Optimizer:
+    """torch's AdamW; with master weights when the weights are in 16 bits, or their states in CPU memory.
 
     On a GPU it is the fused one: a single kernel, which needs no temporary copy of the states.
     """
-    groups = parameter_groups(model, weight_decay)
-    sixteen = any(p.dtype in (torch.float16, torch.bfloat16) for p in model.parameters())
-    fused = True if next(model.parameters()).is_cuda else None
-    kind = MasterAdamW if sixteen else torch.optim.AdamW
-    return kind(groups, lr=lr, betas=betas, fused=fused)
+    decayed = [w for w, decays in weights if decays]
+    others = [w for w, decays in weights if not decays]
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    groups = [group for group in groups if group["params"]]
+    fused = True if weights[0][0].is_cuda and not offload else None
+    if offload or any(w.dtype in (torch.float16, torch.bfloat16) for w, _ in weights):
+        return MasterAdamW(groups, lr=lr, betas=betas, fused=fused, offload=offload)
+    return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=fused)

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.profiler import record_function
 
 from playbook._interrupt import deferred
+from playbook.collectives.counting import CountBytes
 from playbook.data import Corpus, TokenBatches
 from playbook.doctor import system_memory_bytes
 from playbook.errors import ConfigError
 from playbook.model.transformer import IGNORE, Transformer
+from playbook.parallel.mesh import Mesh
+from playbook.parallel.parallelize import parallelize
 from playbook.seeding import derive_seed
 from playbook.shapes import ModelShape, load
 from playbook.training.config import TrainConfig
+from playbook.training.engine import Engine, OneDevice
 from playbook.training.logs import Log
 from playbook.training.measure import synchronize
 from playbook.training.memory_timeline import peak_bytes
-from playbook.training.optimizer import make_optimizer, warmup_cosine
+from playbook.training.optimizer import adamw, is_matrix, warmup_cosine
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,7 @@ def accumulate_gradients(
     *,
     dtype: torch.dtype = torch.float32,
     scaler: torch.amp.GradScaler | None = None,
+    engine: Engine | None = None,
 ) -> Tensor:
     """Add the gradient of the mean loss over all targets of (B, s) to ``.grad``, ``micro_batch`` rows at a time.
 
@@ -56,34 +65,69 @@ def accumulate_gradients(
     of the whole batch also when they hold different numbers of tokens. Returns the mean loss, a scalar. A last, smaller
     micro-batch is fine. ``dtype`` is what the forward pass computes in (autocast, if it is not fp32). A profiler sees
     each pass under its name. Raises ConfigError when no target counts.
+
+    With an ``engine`` the rows are this rank's share of the global batch: tokens and loss are those of all ranks.
     """
-    tokens = (targets != IGNORE).sum()
+    engine = engine or OneDevice(model)
+    tokens = engine.sum((targets != IGNORE).sum())
     if tokens == 0:
         raise ConfigError("targets hold no token that counts: every one of them is IGNORE")
     total = torch.zeros((), device=inputs.device)
-    for x, y in zip(inputs.split(micro_batch), targets.split(micro_batch), strict=True):
+    pieces = list(zip(inputs.split(micro_batch), targets.split(micro_batch), strict=True))
+    for i, (x, y) in enumerate(pieces):
         autocast = torch.autocast(inputs.device.type, dtype=dtype, enabled=dtype != torch.float32)
-        with record_function("forward"), autocast:
-            loss = model.loss(x, y)[0] / tokens
-        with record_function("backward"):
-            (scaler.scale(loss) if scaler else loss).backward()
+        last = i == len(pieces) - 1
+        with nullcontext() if last else engine.no_sync():
+            with record_function("forward"), autocast:
+                loss = model.loss(x, y)[0] / tokens
+            with record_function("backward"):
+                (scaler.scale(loss) if scaler else loss).backward()
         total += loss.detach()
-    return total
+    engine.finish()
+    return engine.sum(total)
 
 
 class Trainer:
-    """Trains a model on token batches as a TrainConfig says, one optimizer step at a time."""
+    """Trains a model on token batches as a TrainConfig says, one optimizer step at a time.
 
-    def __init__(self, model: Transformer, batches: TokenBatches, config: TrainConfig):
-        self.model, self.batches, self.config = model, batches, config
+    With a ``mesh`` it is one of many ranks, each with its share of every batch; ``options`` are those of ``parallelize``.
+    ``peak_bytes`` is the most that this rank ever had, ``bytes_sent`` what it sent in one step, by axis of the mesh.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        batches: TokenBatches,
+        config: TrainConfig,
+        mesh: Mesh | None = None,
+        **options: Any,
+    ):
+        self.model, self.batches, self.config, self.mesh = model, batches, config, mesh
         self.device = next(model.parameters()).device
-        self.optimizer = make_optimizer(
-            model, lr=config.lr, betas=(config.beta1, config.beta2), weight_decay=config.weight_decay
+        make = partial(
+            adamw,
+            lr=config.lr,
+            betas=(config.beta1, config.beta2),
+            weight_decay=config.weight_decay,
+            offload=config.offload,
         )
+        if mesh is None:
+            self.engine: Engine = OneDevice(model, make([(p, is_matrix(p)) for p in model.parameters()]))
+        else:
+            bucket = config.bucket_mb * 2**20
+            options = {"data_parallel": config.data_parallel, "bucket": bucket, **options}
+            self.engine = parallelize(model, mesh, make, **options)
+        self.replica = (mesh.index("dp"), mesh.size("dp")) if mesh else (0, 1)
         # fp16 has 5 bits of exponent: small gradients vanish unless the loss is scaled up first.
         self.scaler = torch.amp.GradScaler(self.device.type) if config.dtype == "float16" else None
         self.peak_bytes = 0
+        self.bytes_sent: dict[str, int] = {}
         self.step_count = 0
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer of what this rank updates."""
+        return self.engine.optimizer
 
     def step(self) -> StepResult:
         """One global batch: gradients, clipping, update. Deterministic in (seed, step)."""
@@ -91,24 +135,26 @@ class Trainer:
         step, config = self.step_count, self.config
         lr = self._set_learning_rate(step)
         with record_function("data"):
-            inputs, targets = (t.to(self.device) for t in self.batches.batch(step))
-        torch.manual_seed(derive_seed(config.seed, f"dropout {step}"))
+            inputs, targets = (t.to(self.device) for t in self.batches.batch(step, *self.replica))
+        self._seed_dropout(step)
         with self._tracking(step):
-            self.optimizer.zero_grad(set_to_none=True)
+            self.engine.zero_grad()
             loss = accumulate_gradients(
                 self.model,
                 inputs,
                 targets,
                 config.micro,
-                dtype=getattr(torch, config.dtype),
+                dtype=getattr(torch, config.autocast),
                 scaler=self.scaler,
+                engine=self.engine,
             )
             with record_function("optimizer"):
                 norm = self._clip_and_update()
         synchronize(self.device)
         self.step_count += 1
         seconds = time.perf_counter() - start
-        return StepResult(step, loss.item(), norm, lr, seconds, targets.numel())
+        tokens = targets.numel() * self.replica[1]
+        return StepResult(step, loss.item(), norm, lr, seconds, tokens)
 
     def run(self, log: Log | None = None, progress: bool = False) -> list[StepResult]:
         """All the steps of the config, logged as they happen.
@@ -152,6 +198,13 @@ class Trainer:
                 bar.update()
                 yield result
 
+    def _seed_dropout(self, step: int) -> None:
+        """Every replica drops other elements: they have other samples."""
+        replica = self.replica[0]
+        torch.manual_seed(
+            derive_seed(self.config.seed, f"dropout {step}" + (f" replica {replica}" if replica else ""))
+        )
+
     def _set_learning_rate(self, step: int) -> float:
         c = self.config
         assert c.min_lr is not None
@@ -165,25 +218,29 @@ class Trainer:
         if self.scaler:
             self.scaler.unscale_(self.optimizer)
         limit = self.config.grad_clip or float("inf")
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        norm = self.engine.clip(limit)
         if self.scaler:  # skips the update when a gradient overflowed, and lowers the scale
             self.scaler.step(self.optimizer)
             self.scaler.update()
         else:
-            self.optimizer.step()
+            self.engine.step()
         return norm.item()
 
     @contextlib.contextmanager
     def _tracking(self, step: int) -> Iterator[None]:
         """Watch the peak: of every step on CUDA, where it is free; of the second alone elsewhere (the first has no
         optimizer state yet, and every later one is like the second)."""
-        watch = self.device.type == "cuda" or step == min(1, self.config.steps - 1)
-        if not watch:
+        second = step == min(1, self.config.steps - 1)
+        if not (self.device.type == "cuda" or second):
             yield
             return
-        with peak_bytes(self.model, self.optimizer) as peak:
+        count = CountBytes({"dp": self.engine.groups()})
+        track = peak_bytes(self.model, self.optimizer, self.engine.tensors())
+        with track as peak, count if second and self.mesh else nullcontext():
             yield
         self.peak_bytes = max(self.peak_bytes, peak.bytes)
+        if second and self.mesh:
+            self.bytes_sent = {axis: count[axis].total.sent for axis in self.mesh.groups()}
 
 
 def default_device() -> str:
@@ -191,22 +248,37 @@ def default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def make_trainer(shape: ModelShape | str | dict, corpus: Corpus, config: TrainConfig) -> Trainer:
+def make_trainer(
+    shape: ModelShape | str | dict,
+    corpus: Corpus,
+    config: TrainConfig,
+    mesh: Mesh | None = None,
+    **options: Any,
+) -> Trainer:
     """Model, batches and trainer from a shape (anything that ``shapes.load`` takes), a corpus and a config.
 
+    Of many ranks each makes its own, with the ``mesh`` of ``config.layout``; ``options`` are those of ``parallelize``.
     Raises ConfigError, before anything large is allocated, for what does not fit together.
     """
-    shape, device = load(shape), config.device or default_device()
-    _check_fit(shape, corpus, config)
-    check_device(shape, device)
+    if mesh is None and config.layout.world_size > 1:
+        raise ConfigError(f"layout is {str(config.layout)!r}: on many ranks a trainer needs their mesh")
+    shape, device = load(shape), config.device or (default_device() if mesh is None else mesh.device)
+    check_fit(shape, corpus, config)
+    check_device(shape, device, int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
     model = Transformer(
-        shape, attention=config.attention, recompute=config.recompute, seed=config.seed, device=device
+        shape,
+        attention=config.attention,
+        recompute=config.recompute,
+        seed=config.seed,
+        device=device,
+        dtype=getattr(torch, config.weights),
     )
     batches = TokenBatches(corpus, config.global_batch, config.seq, config.seed)
-    return Trainer(model, batches, config)
+    return Trainer(model, batches, config, mesh, **options)
 
 
-def _check_fit(shape: ModelShape, corpus: Corpus, config: TrainConfig) -> None:
+def check_fit(shape: ModelShape, corpus: Corpus, config: TrainConfig) -> None:
+    """Raise ConfigError unless the text fits the model."""
     name = shape.name or "this model"
     if shape.vocab < corpus.vocab:
         raise ConfigError(
@@ -219,8 +291,11 @@ def _check_fit(shape: ModelShape, corpus: Corpus, config: TrainConfig) -> None:
         )
 
 
-def check_device(shape: ModelShape, device: str) -> None:
-    """Raise ConfigError unless the device is here and can hold what a model has whatever the batch."""
+def check_device(shape: ModelShape, device: str, ranks: int = 1) -> None:
+    """Raise ConfigError unless the device is here and can hold what a model has whatever the batch.
+
+    ``ranks`` on one machine share the memory of its CPU; each begins with whole parameters.
+    """
     if device not in ("cpu", "cuda"):
         raise ConfigError(f"device is {device!r}, but must be cpu or cuda")
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
@@ -229,7 +304,8 @@ def check_device(shape: ModelShape, device: str) -> None:
         )
     # The angles of rotary positions are worked out in fp64: 24 bytes per position and dim at the worst moment.
     angles = 24 * shape.max_seq * shape.qk_dim if shape.positions == "rotary" else 0
-    need, have = 16 * shape.num_parameters + angles, memory_bytes(device)
+    each = 16 * shape.num_parameters + angles if ranks == 1 else 4 * shape.num_parameters + angles
+    need, have = each * (ranks if device == "cpu" else 1), memory_bytes(device)
     if have is not None and need > have:
         what = (
             f"max_seq={shape.max_seq} positions"

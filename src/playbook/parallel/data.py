@@ -1,0 +1,231 @@
+"""Data parallelism: every rank has the whole model and a part of the batch; gradients are added up over the ranks.
+
+Three ways to add them, each with the same result: when backward is over (``NaiveDataParallel``), each gradient as soon as
+it is there (``OverlappedDataParallel``), and in buckets (``BucketedDataParallel``; Li et al. 2020, arXiv 2006.15704).
+
+Gradients are *summed*. The loss of a micro-batch is the sum over its tokens divided by the tokens of the whole global
+batch (``training.trainer``), so the sum over ranks is the gradient of the mean loss, also when ranks hold different
+numbers of tokens. A mean of the ranks' means would not be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from playbook.errors import ConfigError
+from playbook.parallel.flat import Arrivals, Bucket, FlatOrder, Slot, UsedParameters, backward_order
+from playbook.seeding import derive_seed
+
+#: Bytes of a gradient bucket, and of the first one: PyTorch's own.
+BUCKET = 25 * 2**20
+FIRST_BUCKET = 2**20
+
+
+class NaiveDataParallel:
+    """All-reduce each gradient when backward is over: right, and the network sleeps while the GPU computes."""
+
+    def __init__(self, model: nn.Module, group: dist.ProcessGroup, *, find_unused: bool = False):
+        self.group = group
+        self.parameters = backward_order(model)
+        self.used = UsedParameters([name for name, _ in self.parameters], group, find_unused)
+        broadcast_parameters(model, group)
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of the last step."""
+        for _, p in self.parameters:
+            p.grad = None
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """A backward pass after which there will be another: nothing to do, for nothing is sent before ``finish``."""
+        yield
+
+    def finish(self) -> None:
+        """After the last backward pass of a step: make every ``.grad`` the sum over the ranks."""
+        here = [p.grad is not None for _, p in self.parameters]
+        anywhere = self.used.agree(here, self.parameters[0][1].device)
+        for (_, p), used in zip(self.parameters, anywhere, strict=True):
+            if used:
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+                dist.all_reduce(p.grad, group=self.group)
+
+
+class OverlappedDataParallel:
+    """All-reduce each gradient as soon as backward has computed it, while it goes on with the layer before."""
+
+    def __init__(self, model: nn.Module, group: dist.ProcessGroup, *, find_unused: bool = False):
+        self.group = group
+        self.buckets = FlatOrder([[parameter] for parameter in backward_order(model)]).whole_units()
+        self.slots = [bucket.slots[0] for bucket in self.buckets]  # a bucket for each parameter
+        self.used = UsedParameters([slot.name for slot in self.slots], group, find_unused)
+        self.arrivals = Arrivals(self.buckets, lambda slot: None, self._reduce)
+        self.works: list[dist.Work] = []
+        self.here: set[Slot] = set()
+        broadcast_parameters(model, group)
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of the last step."""
+        for slot in self.slots:
+            slot.parameter.grad = None
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """A backward pass after which there will be another: gradients stay here, and add up."""
+        return self.arrivals.paused()
+
+    def _reduce(self, bucket: Bucket) -> None:
+        p = bucket.slots[0].parameter
+        if p.grad is None:  # used on another rank, perhaps: all ranks must take part
+            p.grad = torch.zeros_like(p)
+        else:
+            self.here.add(bucket.slots[0])
+        self.works.append(dist.all_reduce(p.grad, group=self.group, async_op=True))
+
+    def finish(self) -> None:
+        """After the last backward pass of a step: every ``.grad`` is the sum over the ranks."""
+        self.arrivals.finish()
+        wait(self.works)
+        anywhere = self.used.agree([slot in self.here for slot in self.slots], self.slots[0].parameter.device)
+        for slot, used in zip(self.slots, anywhere, strict=True):
+            if not used:
+                slot.parameter.grad = None
+        self.arrivals.unused = {s for s, used in zip(self.slots, anywhere, strict=True) if not used}
+        self.here.clear()
+
+
+class BucketedDataParallel:
+    """All-reduce gradients in buckets, each as soon as it is full.
+
+    A message costs time however short it is, so many small gradients are sent as one. They live in one flat vector, in
+    the order of backward, of which every ``.grad`` is a view: what autograd adds up lands in the bucket, and what the
+    all-reduce writes *is* the gradient. ``bucket`` and ``first_bucket`` are bytes.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        group: dist.ProcessGroup,
+        *,
+        bucket: int = BUCKET,
+        first_bucket: int = FIRST_BUCKET,
+        find_unused: bool = False,
+    ):
+        self.group = group
+        self.order = FlatOrder([backward_order(model)])
+        self.gradients = self.order.vector()
+        self.views = {slot: slot.view(self.gradients) for slot in self.order.slots}
+        self.buckets = self.order.cut(bucket, first_bucket)
+        self.arrivals = Arrivals(self.buckets, self._arrived, self._reduce)
+        self.used = UsedParameters([slot.name for slot in self.order.slots], group, find_unused)
+        self.works: list[dist.Work] = []
+        broadcast_parameters(model, group)
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of the last step; the vector is overwritten when new ones arrive."""
+        for slot in self.order.slots:
+            slot.parameter.grad = None
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """A backward pass after which there will be another: gradients stay here, and add up."""
+        return self.arrivals.paused()
+
+    def _arrived(self, slot: Slot) -> None:
+        """Move a new gradient into the vector. From the second micro-batch on autograd adds to it there."""
+        p, view = slot.parameter, self.views[slot]
+        if p.grad is not None and p.grad is not view:
+            view.copy_(p.grad)
+            p.grad = view
+
+    def _reduce(self, bucket: Bucket) -> None:
+        part = self.gradients[bucket.start : bucket.stop]
+        zero_absent(part, bucket, has_gradient)
+        self.works.append(dist.all_reduce(part, group=self.group, async_op=True))
+
+    def finish(self) -> None:
+        """After the last backward pass of a step: every ``.grad`` is the sum over the ranks."""
+        self.arrivals.finish()
+        wait(self.works)
+        here = [has_gradient(slot) for slot in self.order.slots]
+        anywhere = self.used.agree(here, self.gradients.device)
+        for slot, used in zip(self.order.slots, anywhere, strict=True):
+            slot.parameter.grad = self.views[slot] if used else None
+        self.arrivals.unused = {s for s, used in zip(self.order.slots, anywhere, strict=True) if not used}
+
+
+#: By name, the naive one first.
+DATA_PARALLEL: dict[str, type] = {
+    "naive": NaiveDataParallel,
+    "overlapped": OverlappedDataParallel,
+    "bucketed": BucketedDataParallel,
+}
+
+
+def zero_absent(part: Tensor, bucket: Bucket, here: Callable[[Slot], bool]) -> None:
+    """Zero what no gradient has been written to: this rank adds nothing there. ``part`` is the bucket's memory."""
+    end = bucket.start
+    for slot in bucket.slots:
+        if not here(slot):
+            part[max(0, slot.start - bucket.start) : slot.stop - bucket.start].zero_()
+        end = slot.stop
+    part[max(0, end - bucket.start) :].zero_()  # padding
+
+
+def has_gradient(slot: Slot) -> bool:
+    """Whether a gradient of this step has come."""
+    return slot.parameter.grad is not None
+
+
+def wait(works: list[dist.Work]) -> None:
+    """Wait for collectives that are under way, the oldest first, and forget them."""
+    for work in works:
+        work.wait()
+    works.clear()
+
+
+@torch.no_grad()
+def broadcast_parameters(model: nn.Module, group: dist.ProcessGroup) -> None:
+    """Give every rank of the group the parameters and buffers of its first: replicas must start alike."""
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor, group=group, group_src=0)
+
+
+class Sampler:
+    """Which samples a rank takes in a step, from ``length`` samples: its share of a shuffled epoch.
+
+    Every epoch is a permutation drawn from (seed, epoch) alone, cut into batches of ``global_batch``; what is left over
+    at its end waits for another epoch. Nothing has to be saved to resume at step n: ask for step n. Every sample is used
+    at most once in an epoch; torch's DistributedSampler repeats some so that the shares come out even.
+
+    Raises ConfigError when the ranks cannot have equal shares, or ``length`` does not fill a batch.
+    """
+
+    def __init__(self, length: int, global_batch: int, rank: int = 0, ranks: int = 1, seed: int = 0):
+        if global_batch < 1 or global_batch % ranks:
+            raise ConfigError(f"global_batch is {global_batch}, but must be a multiple of the {ranks} ranks")
+        if length < global_batch:
+            raise ConfigError(f"length is {length} samples, but one batch needs global_batch={global_batch}")
+        self.length, self.global_batch, self.seed = length, global_batch, seed
+        self.rank, self.ranks = rank, ranks
+        self._epoch: tuple[int, Any] = (-1, None)
+
+    def indices(self, step: int) -> Tensor:
+        """The samples of this rank in a step, (global_batch / ranks,) int64."""
+        epoch, place = divmod(step, self.length // self.global_batch)
+        start = place * self.global_batch + self.rank * self.share
+        return self._order(epoch)[start : start + self.share]
+
+    @property
+    def share(self) -> int:
+        """Samples of one rank in a step."""
+        return self.global_batch // self.ranks
+
+    def _order(self, epoch: int) -> Tensor:
+        if self._epoch[0] != epoch:
+            generator = torch.Generator().manual_seed(derive_seed(self.seed, f"epoch {epoch}"))
+            self._epoch = epoch, torch.randperm(self.length, generator=generator)
+        return self._epoch[1]

@@ -1,0 +1,255 @@
+"""Many tensors in one vector: what buckets and shards are cut from.
+
+Parameters lie end to end in the order in which backward reaches them, the last layer first. The vector is cut into
+buckets without regard to where a parameter ends, so that they are all of one size, a large embedding's too. Padding comes
+only where a vector must be divided by the number of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from playbook.errors import ConfigError
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """The place ``start:stop`` of a parameter in the vector."""
+
+    name: str
+    parameter: nn.Parameter
+    start: int
+    stop: int
+    shape: torch.Size
+
+    def view(self, vector: Tensor, begin: int = 0) -> Tensor:
+        """The slot's part of a vector that holds the elements from ``begin`` on, in the shape of the parameter."""
+        return vector[self.start - begin : self.stop - begin].view(self.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Bucket:
+    """The part ``start:stop`` of the vector, and the slots that have elements in it."""
+
+    index: int
+    start: int
+    stop: int
+    slots: tuple[Slot, ...]
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def share(self, rank: int, ranks: int) -> tuple[int, int]:
+        """Where the part of one of ``ranks`` begins and ends: as many elements for each."""
+        each = len(self) // ranks
+        return self.start + rank * each, self.start + (rank + 1) * each
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """The elements ``start:stop`` of the vector: one parameter's, in one bucket, on one rank.
+
+    ``offset`` is where they begin in a vector of that rank's shares alone, end to end.
+    """
+
+    slot: Slot
+    start: int
+    stop: int
+    offset: int
+
+    def of(self, vector: Tensor) -> Tensor:
+        """The segment's part of the whole vector."""
+        return vector[self.start : self.stop]
+
+    def of_shares(self, shares: Tensor) -> Tensor:
+        """The segment's part of a vector of its rank's shares."""
+        return shares[self.offset : self.offset + self.stop - self.start]
+
+
+class FlatOrder:
+    """Where each parameter lies. ``units`` are lists of (name, parameter); each unit begins at a multiple of ``ranks``.
+
+    ``numel`` counts elements of parameters, ``length`` those of the vector, padding included. Raises ConfigError unless
+    all parameters have one dtype and one device.
+    """
+
+    def __init__(self, units: Iterable[Iterable[tuple[str, nn.Parameter]]], ranks: int = 1):
+        self.ranks = ranks
+        self.slots: list[Slot] = []
+        self.regions: list[tuple[int, int]] = []
+        end = 0
+        for unit in units:
+            start = end
+            for name, parameter in unit:
+                self.slots.append(Slot(name, parameter, end, end + parameter.numel(), parameter.shape))
+                end += parameter.numel()
+            end = -(-end // ranks) * ranks
+            self.regions.append((start, end))
+        self.length = end
+        self.numel = sum(slot.stop - slot.start for slot in self.slots)
+        self.dtype, self.device = self._one("dtype"), self._one("device")
+
+    def _one(self, attribute: str):
+        found = {getattr(slot.parameter, attribute): slot.name for slot in self.slots}
+        if len(found) != 1:
+            told = ", ".join(f"{name} has {value}" for value, name in found.items()) or "there are none"
+            raise ConfigError(f"parameters must be of one {attribute} to lie in one vector, but {told}")
+        return next(iter(found))
+
+    def vector(self) -> Tensor:
+        """A new vector of zeros."""
+        return torch.zeros(self.length, dtype=self.dtype, device=self.device)
+
+    def cut(self, size: int, first: int | None = None) -> list[Bucket]:
+        """Buckets of at most ``size`` bytes, the first of at most ``first``; each a multiple of ``ranks`` elements.
+
+        A bucket does not reach over the end of a unit. A small first one leaves early in backward, while there is still
+        much to compute beside it.
+        """
+        for field, value in (("bucket", size), ("first_bucket", first)):
+            if value is not None and value < 1:
+                raise ConfigError(f"{field} is {value} bytes, but must be at least 1")
+        itemsize = torch.empty(0, dtype=self.dtype).element_size()
+        steps = [max(1, limit // itemsize // self.ranks) * self.ranks for limit in (first or size, size)]
+        buckets: list[Bucket] = []
+        for start, stop in self.regions:
+            while start < stop:
+                end = min(stop, start + steps[bool(buckets)])
+                buckets.append(self._bucket(len(buckets), start, end))
+                start = end
+        return buckets
+
+    def whole_units(self) -> list[Bucket]:
+        """One bucket for each unit."""
+        return [self._bucket(i, start, stop) for i, (start, stop) in enumerate(self.regions)]
+
+    def _bucket(self, index: int, start: int, stop: int) -> Bucket:
+        return Bucket(index, start, stop, tuple(s for s in self.slots if s.start < stop and start < s.stop))
+
+    def segments(self, buckets: Iterable[Bucket], rank: int) -> Iterator[Segment]:
+        """What lies in one rank's shares of the buckets, parameter by parameter."""
+        for bucket in buckets:
+            first, last = bucket.share(rank, self.ranks)
+            for slot in bucket.slots:
+                start, stop = max(first, slot.start), min(last, slot.stop)
+                if start < stop:
+                    yield Segment(slot, start, stop, bucket.start // self.ranks + start - first)
+
+
+def backward_order(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Parameters that learn, in the order in which backward is done with them: the reverse of how they were made."""
+    return [(name, p) for name, p in model.named_parameters() if p.requires_grad][::-1]
+
+
+class Arrivals:
+    """Hooks on parameters that tell when the gradients of a bucket are complete.
+
+    ``arrived(slot)`` is called when a parameter's ``.grad`` has this backward pass in it, ``complete(bucket)`` once this
+    holds for all slots of a bucket. Buckets complete *in their order*, whatever the order of gradients: collectives must
+    be started in the same order on every rank. Raises ConfigError when a parameter's gradient comes twice in one pass.
+    """
+
+    def __init__(
+        self,
+        buckets: Sequence[Bucket],
+        arrived: Callable[[Slot], None],
+        complete: Callable[[Bucket], None],
+    ):
+        self.buckets, self.arrived, self.complete = buckets, arrived, complete
+        self.slots = list({slot: None for bucket in buckets for slot in bucket.slots})
+        self.here: set[Slot] = set()  # in this backward pass
+        self.unused: set[Slot] = set()  # known never to get a gradient
+        self._next = 0
+        self._paused = False
+        self._within: dict[Slot, list[Bucket]] = {slot: [] for slot in self.slots}
+        for bucket in buckets:
+            for slot in bucket.slots:
+                self._within[slot].append(bucket)
+        self._missing = self._counts()
+        self._handles = [
+            slot.parameter.register_post_accumulate_grad_hook(partial(self._hook, slot))
+            for slot in self.slots
+        ]
+
+    def _counts(self) -> list[int]:
+        return [sum(slot not in self.unused for slot in bucket.slots) for bucket in self.buckets]
+
+    def _hook(self, slot: Slot, _: Tensor) -> None:
+        if slot in self.here:
+            raise ConfigError(
+                f"parameter {slot.name!r} got its gradient in two parts: it is used by two checkpoints, or backward "
+                "ran twice before finish()"
+            )
+        self.here.add(slot)
+        self.arrived(slot)
+        if slot not in self.unused:
+            for bucket in self._within[slot]:
+                self._missing[bucket.index] -= 1
+        self._complete_ready()
+
+    def _complete_ready(self) -> None:
+        while not self._paused and self._next < len(self.buckets) and self._missing[self._next] == 0:
+            bucket = self.buckets[self._next]
+            self._next += 1
+            self.complete(bucket)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Gradients arrive, but no bucket completes: there will be another micro-batch."""
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
+            self._reset()
+
+    def finish(self) -> None:
+        """Complete the buckets that still wait for gradients which have not come, and be ready for the next pass."""
+        self._missing = [0] * len(self.buckets)
+        self._complete_ready()
+        self._reset()
+
+    def _reset(self) -> None:
+        self.here.clear()
+        self._next, self._missing = 0, self._counts()
+
+    def remove(self) -> None:
+        """Take the hooks off."""
+        for handle in self._handles:
+            handle.remove()
+
+
+class UsedParameters:
+    """Which of ``names`` get a gradient on some rank of the group.
+
+    A parameter that gets none anywhere must stay without: an optimizer would let weight decay eat a weight whose gradient
+    is zero, and skips one that has none. The ranks ask each other in the first step, a byte for each parameter, and in
+    every step where ``each_step``. Raises ConfigError when it is not what it was in the first step.
+    """
+
+    def __init__(self, names: Sequence[str], group: dist.ProcessGroup, each_step: bool = False):
+        self.names, self.group, self.each_step = list(names), group, each_step
+        self._first: list[bool] = []
+        self._anywhere: list[bool] = []
+
+    def agree(self, here: Sequence[bool], device: torch.device) -> list[bool]:
+        """Whether each parameter got a gradient on some rank, given whether it did ``here``."""
+        if not self._first or self.each_step:
+            flags = torch.tensor(here, dtype=torch.uint8, device=device)
+            dist.all_reduce(flags, dist.ReduceOp.MAX, self.group)
+            self._first, self._anywhere = list(here), [bool(flag) for flag in flags.tolist()]
+        for name, before, now in zip(self.names, self._first, here, strict=True):
+            if before != now:
+                first, second = ("a", "none") if before else ("no", "one")
+                raise ConfigError(
+                    f"parameter {name!r} got {first} gradient in the first step and {second} in this one: with "
+                    "find_unused=True ranks ask each other in every step"
+                )
+        return self._anywhere

@@ -1,0 +1,104 @@
+"""The ranks of a layout as a grid with named axes, and a process group for any of its subsets of axes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+import torch.distributed as dist
+
+from playbook._checks import unknown
+from playbook.errors import LayoutError
+from playbook.layout import AXES, Layout
+
+
+class Mesh:
+    """Where this rank stands in the grid of ``layout``, and the groups in which it talks.
+
+    ``mesh.group("dp")`` are the ranks that differ from this one along dp alone; ``mesh.group("dp", "cp")`` those that
+    differ along dp, cp or both. The default process group must exist (``launch.process_group``), and every rank must
+    make the mesh: the groups are created here, all of them, in one order.
+
+    Raises :class:`LayoutError` when as many ranks were not launched as the layout has.
+    """
+
+    def __init__(self, layout: Layout):
+        if dist.get_world_size() != layout.world_size:
+            raise LayoutError(
+                f"layout {str(layout) or 'of one device'!r} has {layout.world_size} ranks, but "
+                f"{dist.get_world_size()} were launched: make dp * cp * tp * pp equal to them"
+            )
+        self.layout, self.rank = layout, dist.get_rank()
+        self.coordinates = layout.coordinates(self.rank)
+        self._long = [axis for axis in AXES if getattr(layout, axis) > 1]
+        self._groups: dict[tuple[str, ...], dist.ProcessGroup] = {}
+        for count in range(len(self._long) + 1):
+            for axes in itertools.combinations(self._long, count):
+                alone: list[tuple[int, ...]] = [(rank,) for rank in range(layout.world_size)]
+                self._groups[axes] = self._create(layout.groups(*axes) if axes else alone)
+
+    def _create(self, groups: list[tuple[int, ...]]) -> dist.ProcessGroup:
+        """The one of ``groups`` that this rank is in. Every rank takes part in creating each of them."""
+        if len(groups) == 1:
+            whole = dist.group.WORLD
+            assert whole is not None
+            return whole
+        mine, _ = dist.new_subgroups_by_enumeration([list(group) for group in groups])
+        return mine
+
+    def group(self, *axes: str) -> dist.ProcessGroup:
+        """The group of this rank along ``axes``: itself alone where all of them have size 1."""
+        return self._groups[self._key(axes)]
+
+    def size(self, *axes: str) -> int:
+        """Number of ranks in ``group(*axes)``."""
+        return self.group(*axes).size()
+
+    def index(self, *axes: str) -> int:
+        """This rank's place in ``group(*axes)``, from 0; among the ranks along one axis, its coordinate."""
+        return self.group(*axes).rank()
+
+    def ranks(self, *axes: str) -> tuple[int, ...]:
+        """The global ranks of ``group(*axes)``, in its order."""
+        return tuple(dist.get_process_group_ranks(self.group(*axes)))
+
+    def groups(self) -> dict[str, dist.ProcessGroup]:
+        """The group of each axis that has more than one rank, by name: what an instrument labels bytes with."""
+        return {axis: self._groups[axis,] for axis in self._long}
+
+    def _key(self, axes: Iterable[str]) -> tuple[str, ...]:
+        for axis in axes:
+            if axis not in AXES:
+                raise LayoutError(unknown("axis", axis, AXES))
+        return tuple(axis for axis in self._long if axis in axes)
+
+    @property
+    def device(self) -> str:
+        """Where this rank computes: ``cuda`` under NCCL, else ``cpu``."""
+        return "cuda" if dist.get_backend() == "nccl" else "cpu"
+
+    def __str__(self) -> str:
+        return describe(self.layout, self.rank)
+
+    def __repr__(self) -> str:
+        return f"Mesh({str(self.layout)!r}, rank={self.rank})"
+
+
+def describe(layout: Layout, rank: int | None = None) -> str:
+    """A table of who is with whom: for every rank its coordinates, and its group along each axis; ``rank`` is marked."""
+    long = [axis for axis in reversed(AXES) if getattr(layout, axis) > 1]
+    sizes = " · ".join(f"{axis} {getattr(layout, axis)}" for axis in long) or "one device"
+    rows = [["rank", *long, *(f"{axis} group" for axis in long)]]
+    for r in range(layout.world_size):
+        place = layout.coordinates(r)
+        groups = [next(group for group in layout.groups(axis) if r in group) for axis in long]
+        mark = "→ " if r == rank else ""
+        rows.append([f"{mark}{r}", *(str(place[axis]) for axis in long), *(_written(g) for g in groups)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join([f"{layout.world_size} ranks: {sizes}", *lines])
+
+
+def _written(group: tuple[int, ...]) -> str:
+    """0,1,2,3 or, where it is long, 0,4,…,60."""
+    return ",".join(map(str, group if len(group) <= 8 else (*group[:2], "…", group[-1])))

@@ -1,0 +1,314 @@
+"""ZeRO: data parallelism in which each rank keeps a share of what replicas would hold in common (arXiv 1910.02054).
+
+Stage 1 shares the optimizer states, stage 2 the gradients as well, stage 3 (``zero3.py``) the parameters too. All rest on
+one idea: an all-reduce is a reduce-scatter and an all-gather, and between the two each rank has the whole sum of *its*
+share. So it updates its share alone, with the optimizer states of its share alone, and then shares the new weights.
+
+Parameters lie in one flat vector, cut into buckets; a bucket is cut into as many shares as there are ranks. AdamW works
+element by element, so that it does not mind where a share begins: what lies in a share of a parameter is a tensor of its
+own to it (a *segment*), and the result is what it would be for the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from playbook.errors import ConfigError
+from playbook.parallel.data import (
+    BUCKET,
+    FIRST_BUCKET,
+    broadcast_parameters,
+    has_gradient,
+    wait,
+    zero_absent,
+)
+from playbook.parallel.flat import Arrivals, Bucket, FlatOrder, Segment, Slot, UsedParameters, backward_order
+from playbook.parallel.shards import Shards
+from playbook.training.optimizer import MakeOptimizer
+
+GATHER = ("after", "lazily")
+
+
+class Zero1:
+    """Stage 1: whole parameters and gradients on every rank, a share of the optimizer states.
+
+    A step: gradients add up in a flat vector over all micro-batches; during the last backward each full bucket is
+    reduce-scattered; the optimizer updates this rank's segments; the new parameters are all-gathered, at once ("after")
+    or bucket by bucket while the next forward pass goes on ("lazily"). ``make`` makes the optimizer of a list of tensors
+    (``training.optimizer.adamw``). Per step 2(N − 1)/N bytes for each byte of parameters, as an all-reduce.
+    """
+
+    stage = 1
+
+    def __init__(
+        self,
+        model: nn.Module,
+        group: dist.ProcessGroup,
+        make: MakeOptimizer,
+        *,
+        bucket: int = BUCKET,
+        first_bucket: int = FIRST_BUCKET,
+        gather: str = "after",
+        find_unused: bool = False,
+    ):
+        if gather not in GATHER:
+            raise ConfigError(f"gather is {gather!r}, but must be one of {', '.join(GATHER)}")
+        self.model, self.group, self.gather = model, group, gather
+        self.find_unused = find_unused
+        order = FlatOrder([backward_order(model)], group.size())
+        self._set_up(order, order.cut(bucket, first_bucket), make)
+        self._handles = list(self._wait_before_use()) if gather == "lazily" else []
+
+    def _set_up(self, order: FlatOrder, buckets: list[Bucket], make: MakeOptimizer) -> None:
+        broadcast_parameters(self.model, self.group)
+        self.order, self.buckets = order, buckets
+        self.parameters = self._make_parameters()
+        self.shards = Shards(order, buckets, self.group, self._weights, make)
+        self.used = UsedParameters([slot.name for slot in order.slots], self.group, self.find_unused)
+        self.arrivals = Arrivals(buckets, self._arrived, self._complete)
+        self.works: list[dist.Work] = []
+        self.gathers: dict[int, dist.Work] = {}  # all-gathers under way, by bucket
+        self._make_gradients()
+
+    @torch.no_grad()
+    def _make_parameters(self) -> Tensor:
+        """Move the parameters into one vector, of which they become views."""
+        vector = self.order.vector()
+        for slot in self.order.slots:
+            slot.view(vector).copy_(slot.parameter)
+            slot.parameter.data = slot.view(vector)
+        return vector
+
+    def _weights(self, segment: Segment) -> Tensor:
+        return segment.of(self.parameters)
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer of this rank's segments."""
+        return self.shards.optimizer
+
+    def share(self, bucket: Bucket) -> slice:
+        """Where this rank's share of a bucket lies in the flat vector."""
+        return slice(*bucket.share(self.group.rank(), self.group.size()))
+
+    # ---- gradients
+
+    def _make_gradients(self) -> None:
+        self.gradients = self.order.vector()
+        self.views = {slot: slot.view(self.gradients) for slot in self.order.slots}
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of the last step."""
+        for slot in self.order.slots:
+            slot.parameter.grad = None
+        self.shards.forget_gradients()
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """A backward pass after which there will be another: gradients stay here, and add up."""
+        return self.arrivals.paused()
+
+    def _arrived(self, slot: Slot) -> None:
+        p, view = slot.parameter, self.views[slot]
+        if p.grad is not None and p.grad is not view:
+            view.copy_(p.grad)
+            p.grad = view
+
+    def _complete(self, bucket: Bucket) -> None:
+        """Start a reduce-scatter; this rank's share of the sum lands where its share of the addends was."""
+        whole = self.gradients[bucket.start : bucket.stop]
+        zero_absent(whole, bucket, has_gradient)
+        own = self.gradients[self.share(bucket)]
+        self.works.append(dist.reduce_scatter_tensor(own, whole, group=self.group, async_op=True))
+
+    def finish(self) -> None:
+        """After the last backward pass of a step: this rank has the sum over all ranks of its share."""
+        here = [has_gradient(slot) for slot in self.order.slots]
+        self.arrivals.finish()
+        wait(self.works)
+        self._hand_over(here, lambda segment: segment.of(self.gradients))
+
+    def _hand_over(self, here: list[bool], gradient: Callable[[Segment], Tensor]) -> None:
+        """Give the optimizer the gradients of the segments whose parameters got one on any rank."""
+        anywhere = self.used.agree(here, self.order.device)
+        unused = {slot for slot, used in zip(self.order.slots, anywhere, strict=True) if not used}
+        self.arrivals.unused = unused
+        self.shards.take_gradients(lambda s: None if s.slot in unused else gradient(s))
+
+    def clip(self, limit: float) -> Tensor:
+        """The norm of the whole gradient; where it is above ``limit``, gradients are scaled down to it."""
+        return self.shards.clip(limit)
+
+    # ---- parameters
+
+    def step(self) -> None:
+        """Update this rank's segments, and get those of the others."""
+        self.shards.step()
+        for bucket in reversed(self.buckets):  # in the order in which the forward pass needs them
+            whole, own = self.parameters[bucket.start : bucket.stop], self.parameters[self.share(bucket)]
+            work = dist.all_gather_into_tensor(whole, own, group=self.group, async_op=True)
+            self.gathers[bucket.index] = work
+        if self.gather == "after":
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until all parameters are up to date."""
+        for work in self.gathers.values():
+            work.wait()
+        self.gathers.clear()
+
+    def _wait_before_use(self) -> Iterator[Any]:
+        """Hooks that have each module wait for the buckets in which its own parameters lie."""
+        within: dict[nn.Parameter, list[int]] = {}
+        for bucket in self.buckets:
+            for slot in bucket.slots:
+                within.setdefault(slot.parameter, []).append(bucket.index)
+        for module in self.model.modules():
+            needed = {i for p in module.parameters(recurse=False) if p in within for i in within[p]}
+            if needed:
+                yield module.register_forward_pre_hook(partial(self._wait_for, sorted(needed)))
+
+    def _wait_for(self, buckets: list[int], *_: Any) -> None:
+        for index in buckets:
+            if index in self.gathers:
+                self.gathers.pop(index).wait()
+
+    # ---- checkpoints
+
+    def state_dict(self) -> dict[str, Any]:
+        """Model and optimizer as one device would save them, on every rank. A collective: all ranks must call it."""
+        self.wait()
+        return {"model": copies(self.model.state_dict()), "optimizer": self.shards.state_dict(self.model)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up what ``state_dict`` gave, or a single device saved: each rank its share of it."""
+        self.wait()
+        self.model.load_state_dict(state["model"])
+        self.shards.load_state_dict(self.model, state["optimizer"])
+
+    def gradients_whole(self) -> dict[str, Tensor | None]:
+        """The whole gradient by parameter name, as ``clip`` left it. A collective."""
+        return dict(self.shards.gather(lambda s: self.shards.leaves[s].grad, self.order.dtype))
+
+    def sum(self, value: Tensor) -> Tensor:
+        """The sum over all ranks, in place."""
+        dist.all_reduce(value, group=self.group)
+        return value
+
+    def groups(self) -> list[dist.ProcessGroup]:
+        """Process groups in which it talks."""
+        return [self.group]
+
+    def tensors(self) -> dict[str, list[Tensor]]:
+        """What this rank keeps between steps, by kind."""
+        return {
+            "parameters": [self.parameters],
+            "gradients": [self.gradients],
+            "optimizer": self.shards.tensors(),
+        }
+
+
+def copies(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors that later steps do not change."""
+    return {name: tensor.detach().clone() for name, tensor in state.items()}
+
+
+class Zero2(Zero1):
+    """Stage 2: of the gradients, too, a rank keeps its share alone.
+
+    A gradient exists whole only from its layer's backward until its bucket is full and reduce-scattered. So with G
+    micro-batches per step each of them must send its gradients, where stage 1 sends their sum once: per step
+    (G + 1)(N − 1)/N bytes for each byte of parameters.
+    """
+
+    stage = 2
+    #: Reduce-scatters that may be under way at once; a further one waits for the oldest.
+    in_flight = 2
+
+    def _make_gradients(self) -> None:
+        self.gradients = torch.zeros(
+            self.order.length // self.group.size(), dtype=self.order.dtype, device=self.order.device
+        )
+        self.fresh: set[int] = set()  # buckets whose share holds nothing of this step yet
+        self.buffers: dict[int, Tensor] = {}
+        self.pending: list[tuple[Bucket, Tensor, Tensor, dist.Work]] = []
+        self.step_here: set[Slot] = set()  # arrived in any micro-batch of this step
+        self._buckets_of = {
+            slot: [bucket for bucket in self.buckets if slot in bucket.slots] for slot in self.order.slots
+        }
+
+    def zero_grad(self) -> None:
+        super().zero_grad()
+        self.fresh = {bucket.index for bucket in self.buckets}
+        self.step_here.clear()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """A backward pass after which there will be another. Its gradients are sent all the same: there is no room to
+        keep them."""
+        yield
+        self._finish_pass()
+
+    def _arrived(self, slot: Slot) -> None:
+        """Move the gradient into the buffers of its buckets."""
+        gradient = slot.parameter.grad
+        assert gradient is not None
+        flat = gradient.reshape(-1)
+        for bucket in self._buckets_of[slot]:
+            start, stop = max(slot.start, bucket.start), min(slot.stop, bucket.stop)
+            self._buffer(bucket)[start - bucket.start : stop - bucket.start] = flat[
+                start - slot.start : stop - slot.start
+            ]
+        slot.parameter.grad = None
+        self.step_here.add(slot)
+
+    def _buffer(self, bucket: Bucket) -> Tensor:
+        if bucket.index not in self.buffers:
+            self.buffers[bucket.index] = self.gradients.new_empty(len(bucket))
+        return self.buffers[bucket.index]
+
+    def _complete(self, bucket: Bucket) -> None:
+        whole = self._buffer(bucket)
+        zero_absent(whole, bucket, self.arrivals.here.__contains__)
+        del self.buffers[bucket.index]
+        share = self.own(bucket)
+        # The first micro-batch's sum lands in its place; others come beside it, and are added.
+        target = share if bucket.index in self.fresh else torch.empty_like(share)
+        work = dist.reduce_scatter_tensor(target, whole, group=self.group, async_op=True)
+        self.pending.append((bucket, whole, target, work))
+        if len(self.pending) > self.in_flight:
+            self._settle()
+
+    def own(self, bucket: Bucket) -> Tensor:
+        """This rank's share of a bucket's gradient."""
+        return self.gradients[self.in_shares(bucket)]
+
+    def in_shares(self, bucket: Bucket) -> slice:
+        """Where the share of a bucket lies in a vector of this rank's shares."""
+        n = self.group.size()
+        return slice(bucket.start // n, bucket.stop // n)
+
+    def _settle(self) -> None:
+        """Wait for the oldest reduce-scatter, and add it up."""
+        bucket, _, target, work = self.pending.pop(0)
+        work.wait()
+        if bucket.index in self.fresh:
+            self.fresh.remove(bucket.index)
+        else:
+            self.own(bucket).add_(target)
+
+    def _finish_pass(self) -> None:
+        self.arrivals.finish()
+        while self.pending:
+            self._settle()
+
+    def finish(self) -> None:
+        self._finish_pass()
+        here = [slot in self.step_here for slot in self.order.slots]
+        self._hand_over(here, lambda segment: segment.of_shares(self.gradients))
