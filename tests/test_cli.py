@@ -186,7 +186,35 @@ BAD = {
     "seed": (["--seed", "-1"], "seed is -1"),
     "device": (["--device", "tpu"], "cpu or cuda"),
     "layout text": (["--layout", "dq=2"], "dq"),
-    "layout of many": (["--layout", "dp=2"], "2 processes"),
+    "an axis that does not train": (["--layout", "tp=2"], "tp is 2"),
+    "a batch that ranks cannot share": (
+        ["--layout", "dp=3", "--global-batch", "8"],
+        "global_batch is 8, but must be a multiple of dp=3",
+    ),
+    "a share that micro-batches do not divide": (
+        ["--layout", "dp=2", "--global-batch", "12", "--micro-batch", "4"],
+        "the 6 samples of each of dp=2 ranks: one of 1, 2, 3, 6",
+    ),
+    "micro-batch said twice": (
+        ["--layout", "dp=2,micro_batch=2", "--micro-batch", "4"],
+        "micro_batch is 4, but 2 in the layout: give it once",
+    ),
+    "recomputation said twice": (
+        ["--layout", "recompute=full", "--recompute", "selective"],
+        "recompute is 'selective', but 'full' in the layout",
+    ),
+    "accumulation that does not fit": (["--layout", "dp=2,grad_acc=3"], "grad_acc is 3 in the layout"),
+    "half precision whose gradients are shared out": (
+        ["--layout", "dp=2,zero=2", "--dtype", "float16"],
+        "dtype is float16",
+    ),
+    "16-bit weights of another dtype": (["--weights", "bfloat16"], "dtype must be bfloat16"),
+    "way to add gradients": (["--data-parallel", "magic"], "naive, overlapped, bucketed"),
+    "no bucket": (["--bucket-mb", "0"], "bucket_mb is 0"),
+    "log that ranks cannot write": (
+        ["--layout", "dp=2", "--log", "empty.txt/run.jsonl"],
+        "cannot be written",
+    ),
     "experts": (
         ["--model", '{"layers":1,"hidden":8,"heads":2,"vocab":256,"moe":{"experts":4,"top_k":2,"ffn":8}}'],
         "experts",

@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from playbook import collectives, launch
 from playbook.bench import provenance
+from playbook.collectives import single
 from playbook.collectives.plans import CollectiveError
 from playbook.planning.communication import (
     Network,
@@ -220,8 +221,8 @@ def _others(group: dist.ProcessGroup, world: launch.World) -> dict[str, Pair]:
         "reduce": lambda: dist.reduce(whole, 0),
         "gather": lambda: dist.gather(chunk, chunks if root else None, 0),
         "scatter": lambda: dist.scatter(chunk, chunks if root else None, 0),
-        "all_gather": lambda: dist.all_gather_into_tensor(whole, chunk),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(chunk, whole),
+        "all_gather": lambda: single.all_gather(whole, chunk),
+        "reduce_scatter": lambda: single.reduce_scatter(chunk, whole),
         "all_to_all": lambda: dist.all_to_all_single(other, whole),
         "barrier": lambda: dist.barrier(),
     }

@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
+import dataclasses
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
 from playbook._interrupt import raise_again
 from playbook._json import to_json
 from playbook.commands.output import say
+from playbook.errors import ConfigError
+
+if TYPE_CHECKING:
+    from playbook.shapes import ModelShape
+    from playbook.training.config import TrainConfig
+    from playbook.training.on_ranks import Outcome
 
 
 def add(commands: Any) -> None:
     p = commands.add_parser(
         "train",
         help="train a model on text",
-        description="Train a transformer on text, on this machine's GPU or CPU.",
+        description="Train a transformer on text, on one device or on the ranks of a layout.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = p.add_argument
     add("--model", default="tiny", metavar="M", help="preset name, TOML file or inline JSON")
     add("--data", metavar="FILE", help="any text file (default: Python's own documentation)")
-    add("--layout", default="", metavar="dp=1,…", help="parallel layout; one process for now")
+    add(
+        "--layout",
+        default="",
+        metavar="dp=4,zero=2",
+        help="ranks and how they share the work; they are launched here unless torchrun has",
+    )
     add("--steps", type=int, default=200, help="optimizer steps")
     add("--global-batch", type=int, default=16, metavar="N", help="samples per optimizer step")
-    add("--micro-batch", type=int, metavar="N", help="samples per forward pass (default: the global batch)")
+    add("--micro-batch", type=int, metavar="N", help="samples per forward pass (default: all of a rank)")
     add("--seq", type=int, default=256, metavar="N", help="tokens per sample")
     add("--lr", type=float, default=1e-3, help="peak learning rate")
     add("--warmup", type=int, metavar="N", help="warm-up steps (default: a twentieth of the steps)")
@@ -41,6 +52,14 @@ def add(commands: Any) -> None:
         help="largest gradient norm; 0 turns clipping off",
     )
     add("--dtype", default="float32", help="float32, bfloat16 or float16: what matrix products run in")
+    add("--weights", default="float32", help="float32, or bfloat16 with fp32 masters in the optimizer")
+    add("--offload", action="store_true", help="keep masters and moments in CPU memory")
+    add(
+        "--data-parallel",
+        default="bucketed",
+        help="naive, overlapped or bucketed: how replicas add gradients",
+    )
+    add("--bucket-mb", type=int, default=25, metavar="N", help="size of a gradient bucket, in MiB")
     add("--recompute", default="none", help="none, selective or full")
     add("--attention", default="sdpa", help="sdpa (fused kernels) or reference (the formula written out)")
     add("--device", help="cpu or cuda (default: cuda when there is one)")
@@ -52,8 +71,6 @@ def add(commands: Any) -> None:
 
 
 def _train(args: argparse.Namespace) -> int:
-    from playbook.data import load_corpus
-    from playbook.errors import ConfigError
     from playbook.layout import Layout
     from playbook.shapes import load
     from playbook.training.config import TrainConfig
@@ -61,62 +78,43 @@ def _train(args: argparse.Namespace) -> int:
     # Everything cheap is checked before torch is imported, so that a typing error is answered at once.
     shape, layout = load(args.model), Layout.parse(args.layout)
     layout.check(shape)
-    if layout.world_size != 1:
+    size = os.environ.get("WORLD_SIZE")
+    if size is not None and int(size) != layout.world_size:
         raise ConfigError(
-            f"layout is {str(layout)!r}, which needs {layout.world_size} processes, but training runs in one: drop it"
+            f"{size} ranks were launched, but the layout has {layout.world_size}: launch as many"
         )
-    if (ranks := int(os.environ.get("WORLD_SIZE", 1))) != layout.world_size:
-        raise ConfigError(
-            f"{ranks} ranks were launched, but the layout has {layout.world_size}: launch as many"
-        )
-    names = set(TrainConfig.__dataclass_fields__) - {"min_lr", "beta1", "beta2"}
-    config = TrainConfig(**{name: getattr(args, name) for name in names})
-    corpus = load_corpus(args.data)
-
-    from playbook.training.logs import open_log
-    from playbook.training.trainer import make_trainer
-
-    with _memory_errors(lambda: "while the model is built: choose a smaller one"):
-        trainer = make_trainer(shape, corpus, config)
-    logs = [open_log(path) for path in args.log or [_default_log(shape.name)]]
-    say(f"{shape.num_parameters:,} parameters on {trainer.device}, {len(corpus):,} tokens of {corpus.name}")
-    results, interrupted = _run(trainer, logs, progress=not args.quiet)
-    return _report(args, trainer, results, interrupted)
+    names = set(TrainConfig.__dataclass_fields__) - {"min_lr", "beta1", "beta2", "layout"}
+    config = TrainConfig(layout=layout, **{name: getattr(args, name) for name in names})
+    return _run(args, shape, config)
 
 
-def _run(trainer: Any, logs: list[Any], progress: bool) -> tuple[list[Any], bool]:
-    """The results, and whether Ctrl-C ended the run."""
-    from playbook.training.logs import ManyLogs
+def _run(args: argparse.Namespace, shape: ModelShape, config: TrainConfig) -> int:
+    from playbook import launch
+    from playbook.training.on_ranks import Run, check, launched, train_here, train_on_ranks, train_rank
 
-    def cure() -> str:
-        return (
-            f"at step {trainer.step_count} with micro_batch={trainer.config.micro} and seq={trainer.config.seq} on "
-            f"{trainer.device}: make one of them smaller, or recompute activations (--recompute full)"
-        )
-
+    first = os.environ.get("RANK", "0") == "0"
+    run = Run(shape, config, args.data, progress=not args.quiet, watch=_LossWatch)
+    corpus, device = check(run)
+    if first:
+        logs = tuple(args.log or [_default_log(shape.name)])
+        ranks = config.layout.world_size
+        where = f"{ranks} ranks ({config.layout}), {device}" if ranks > 1 else device
+        text = f"{shape.num_parameters:,} parameters on {where}, {len(corpus):,} tokens of {corpus.name}"
+        if not args.log:
+            text += f"\nlog: {logs[0]}"
+        run = dataclasses.replace(run, logs=logs, announcement=text)
     raise_again()
-    with _memory_errors(cure):
+    if launched():
+        outcome = train_rank(run)
+    elif config.layout.world_size == 1:
+        outcome = train_here(run)
+    else:
         try:
-            return trainer.run(ManyLogs([*logs, _LossWatch()]), progress), False
-        except KeyboardInterrupt as interrupt:
-            return getattr(interrupt, "results", []), True
-
-
-@contextlib.contextmanager
-def _memory_errors(cure: Callable[[], str]) -> Iterator[None]:
-    """Turn any way of running out of memory into one sentence: when it happened, and what helps."""
-    import torch
-
-    from playbook.errors import ConfigError
-
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:  # torch's own are RuntimeErrors, on a CPU without a class
-        if not isinstance(error, torch.OutOfMemoryError | MemoryError) and "allocate memory" not in str(
-            error
-        ):
-            raise
-        raise ConfigError(f"out of memory {cure()}") from error
+            outcome = train_on_ranks(run)
+        except launch.RankError as error:
+            print(f"playbook train: {error}", file=sys.stderr)
+            return 1
+    return _report(args, outcome) if first else 0
 
 
 class _LossWatch:
@@ -144,8 +142,9 @@ class _LossWatch:
         pass
 
 
-def _report(args: argparse.Namespace, trainer: Any, results: list[Any], interrupted: bool) -> int:
+def _report(args: argparse.Namespace, outcome: Outcome) -> int:
     """Print what the run gave: JSON on stdout, or a sentence on stderr."""
+    results, peak = outcome.results, max(outcome.peak_bytes, default=0)
     seconds = sum(r.seconds for r in results[1:]) or sum(r.seconds for r in results)
     tokens = sum(r.tokens for r in results[1:]) or sum(r.tokens for r in results)
     last = [r.loss for r in results[-20:]]
@@ -154,23 +153,19 @@ def _report(args: argparse.Namespace, trainer: Any, results: list[Any], interrup
             "losses": [r.loss for r in results],
             "grad_norms": [r.grad_norm for r in results],
             "tokens_per_s": tokens / seconds if seconds else 0.0,
-            "peak_bytes": [trainer.peak_bytes],
-            "bytes_sent": {},
-            "interrupted": interrupted,
+            "peak_bytes": outcome.peak_bytes,
+            "bytes_sent": outcome.bytes_sent,
+            "interrupted": outcome.interrupted,
         }
         print(to_json(summary))
     if last:
         say(
-            f"{'interrupted after' if interrupted else 'finished'} {len(results)} steps: mean loss of the last "
-            f"{len(last)} is {sum(last) / len(last):.3f}, {tokens / seconds:,.0f} tokens/s, "
-            f"peak {trainer.peak_bytes / 2**20:,.0f} MiB"
+            f"{'interrupted after' if outcome.interrupted else 'finished'} {len(results)} steps: mean loss of the "
+            f"last {len(last)} is {sum(last) / len(last):.3f}, {tokens / seconds:,.0f} tokens/s, "
+            f"peak {peak / 2**20:,.0f} MiB" + (" on the fullest rank" if len(outcome.peak_bytes) > 1 else "")
         )
-    return 130 if interrupted else 0
+    return 130 if outcome.interrupted else 0
 
 
 def _default_log(name: str) -> str:
-    import time
-
-    path = f"runs/{name.replace('/', '-') or 'model'}-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
-    say(f"log: {path}")
-    return path
+    return f"runs/{name.replace('/', '-') or 'model'}-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from playbook.collectives.single import all_gather
 from playbook.parallel.flat import Bucket, FlatOrder, Segment
 from playbook.training.optimizer import MakeOptimizer, MasterAdamW, in_optimizer_order, is_matrix
 
@@ -85,7 +86,7 @@ class Shards:
         whole = torch.empty(self.order.length, dtype=dtype, device=device)
         for bucket in self.buckets:
             share = mine[bucket.start // n : bucket.stop // n]
-            dist.all_gather_into_tensor(whole[bucket.start : bucket.stop], share, group=self.group)
+            all_gather(whole[bucket.start : bucket.stop], share, self.group)
         return {slot.name: slot.view(whole).clone() for slot in self.order.slots}
 
     def state_dict(self, model: nn.Module) -> dict[str, Any]:

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from playbook.collectives.single import all_gather, reduce_scatter
 from playbook.errors import ConfigError
 from playbook.parallel.data import (
     BUCKET,
@@ -125,7 +126,7 @@ class Zero1:
         whole = self.gradients[bucket.start : bucket.stop]
         zero_absent(whole, bucket, has_gradient)
         own = self.gradients[self.share(bucket)]
-        self.works.append(dist.reduce_scatter_tensor(own, whole, group=self.group, async_op=True))
+        self.works.append(reduce_scatter(own, whole, self.group, async_op=True))
 
     def finish(self) -> None:
         """After the last backward pass of a step: this rank has the sum over all ranks of its share."""
@@ -152,7 +153,7 @@ class Zero1:
         self.shards.step()
         for bucket in reversed(self.buckets):  # in the order in which the forward pass needs them
             whole, own = self.parameters[bucket.start : bucket.stop], self.parameters[self.share(bucket)]
-            work = dist.all_gather_into_tensor(whole, own, group=self.group, async_op=True)
+            work = all_gather(whole, own, self.group, async_op=True)
             self.gathers[bucket.index] = work
         if self.gather == "after":
             self.wait()
@@ -280,7 +281,7 @@ class Zero2(Zero1):
         share = self.own(bucket)
         # The first micro-batch's sum lands in its place; others come beside it, and are added.
         target = share if bucket.index in self.fresh else torch.empty_like(share)
-        work = dist.reduce_scatter_tensor(target, whole, group=self.group, async_op=True)
+        work = reduce_scatter(target, whole, self.group, async_op=True)
         self.pending.append((bucket, whole, target, work))
         if len(self.pending) > self.in_flight:
             self._settle()

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from playbook.collectives.single import all_gather
 from playbook.model.transformer import Transformer
 from playbook.parallel.flat import Bucket, FlatOrder, Segment, backward_order
 from playbook.parallel.storage import resize_storage
@@ -124,7 +125,7 @@ class Zero3(Zero2):
             return
         resize_storage(unit.whole, len(unit.bucket) * unit.whole.element_size())
         own = self.parameters[self.in_shares(unit.bucket)]
-        unit.work = dist.all_gather_into_tensor(unit.whole, own, group=self.gathering, async_op=True)
+        unit.work = all_gather(unit.whole, own, self.gathering, async_op=True)
 
     def _ready(self, unit: Unit) -> None:
         """Have a unit's weights here."""

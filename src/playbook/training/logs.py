@@ -109,8 +109,24 @@ def open_log(path: str | Path) -> Log:
 
 def read_json_log(path: str | Path) -> list[dict[str, Any]]:
     """The step records of a JSON log, whatever its outcome."""
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
-    return [record for record in map(json.loads, lines) if record["event"] == "step"]
+    return [record for record in _records(Path(path)) if record["event"] == "step"]
+
+
+def end_json_log(path: str | Path, outcome: str) -> None:
+    """Write down how a run ended that could not say so itself. Logs of other kinds, and ended ones, stay as they are."""
+    path = Path(path)
+    if path.suffix not in (".jsonl", ".json") or not path.is_file():
+        return
+    known = _records(path)
+    if known and known[-1]["event"] in ("start", "step"):
+        with path.open("a", encoding="utf-8") as file:
+            file.write(to_json({"event": outcome}) + "\n")
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    """All whole lines: whoever wrote the last may have been killed."""
+    text = path.read_text(encoding="utf-8")
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 def _open(path: Path) -> TextIO:
