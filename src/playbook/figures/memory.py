@@ -52,7 +52,7 @@ def memory_timeline(
         else:
             count_axis(axes.xaxis, xlabel)
         bytes_axis(axes.yaxis, "memory")
-        _bracket_phases(axes, phases)
+        bracket_phases(axes, phases)
         _legend_below(figure, axes)
         _title(axes, title, raised=bool(phases))
     return figure
@@ -189,7 +189,7 @@ def _capacity_line(axes: Any, capacity: float | None, *, vertical: bool = False)
         axes.text(0.99, capacity, text, transform=axes.get_yaxis_transform(), ha="right", va="bottom")
 
 
-def _bracket_phases(axes: Any, phases: list[tuple[str, float, float]]) -> None:
+def bracket_phases(axes: Any, phases: list[tuple[str, float, float]]) -> None:
     """Named spans above the plot: a rule in the colour of the concept and its name."""
     tint = {"forward": PALETTE["F"], "backward": PALETTE["B"], "optimizer": PALETTE["optimizer"]}
     above = axes.get_xaxis_transform()
