@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -53,6 +54,15 @@ def check_int(
     if value > most:
         raise error(f"{label} must be at most {most}, got {value}")
     return value
+
+
+def typed_int(
+    label: str, value: object, error: type[PlaybookError], *, least: int = 1, most: int = MOST
+) -> int:
+    """:func:`check_int` of an int or of its text, as a reader types it."""
+    if isinstance(value, str) and re.fullmatch(r"\s*-?\d{1,15}\s*", value):
+        value = int(value)
+    return check_int(label, value, error, least=least, most=most)
 
 
 def check_positive(label: str, value: object, error: type[PlaybookError]) -> float:

@@ -16,7 +16,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from playbook._checks import check_int, unknown
+from playbook._checks import check_int, typed_int, unknown
 from playbook.collectives.plans import ALGORITHMS, DEFAULT, CollectiveError, Message, Plan, plan
 from playbook.collectives.plans.catalogue import ROOTED
 from playbook.collectives.plans.replay import Held, end, replay
@@ -101,10 +101,12 @@ def read(inputs: Mapping[str, Any]) -> Setting:
     algorithm = str(values["algorithm"] or DEFAULT[collective])
     if algorithm not in ALGORITHMS[collective]:
         raise ConfigError(unknown(f"algorithm of {collective}", algorithm, ALGORITHMS[collective]))
-    ranks = _whole("ranks", values["ranks"], *RANKS)
+    ranks = typed_int("ranks", values["ranks"], ConfigError, least=RANKS[0], most=RANKS[1])
     size, cluster = read_bytes(values["bytes"]), str(values["cluster"])
     network = _network(cluster, values["ranks_per_node"])
-    root = _whole("root", values["root"], 0, RANKS[1]) if collective in ROOTED else 0
+    root = (
+        typed_int("root", values["root"], ConfigError, least=0, most=RANKS[1]) if collective in ROOTED else 0
+    )
     if root >= ranks:
         raise ConfigError(f"root must be one of the ranks, 0 to {ranks - 1}, got {root}")
     return Setting(collective, algorithm, ranks, size, cluster, network, root)
@@ -122,20 +124,15 @@ def read_bytes(value: Any) -> int:
     return check_int("bytes", round(size), ConfigError, least=BYTES[0], most=BYTES[1])
 
 
-def _whole(name: str, value: Any, least: int, most: int) -> int:
-    """A whole number, or the text of one as a reader types it."""
-    if isinstance(value, str) and re.fullmatch(r"\s*-?\d{1,15}\s*", value):
-        value = int(value)
-    return check_int(name, value, ConfigError, least=least, most=most)
-
-
 def _network(cluster: str, ranks_per_node: Any) -> Network:
     if cluster == "loopback":
         return Network.uniform(LOOPBACK)
     if cluster not in CLUSTERS:
         raise ConfigError(unknown("cluster", cluster, NETWORKS))
     per_node = (
-        ranks_per_node if ranks_per_node is None else _whole("ranks_per_node", ranks_per_node, 1, 2**20)
+        ranks_per_node
+        if ranks_per_node is None
+        else typed_int("ranks_per_node", ranks_per_node, ConfigError, most=2**20)
     )
     return Network.of(load(cluster), per_node)
 
