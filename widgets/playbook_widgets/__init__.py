@@ -13,15 +13,17 @@ if TYPE_CHECKING:
     from playbook_widgets.collectives_animator import CollectivesAnimator
     from playbook_widgets.memory_calculator import MemoryCalculator
     from playbook_widgets.trace_viewer import TraceViewer
+    from playbook_widgets.zero_sharding import ZeroSharding
 
 #: The module of each widget.
 WIDGETS = {
     "CollectivesAnimator": "collectives_animator",
     "MemoryCalculator": "memory_calculator",
     "TraceViewer": "trace_viewer",
+    "ZeroSharding": "zero_sharding",
 }
 
-__all__ = ["WIDGETS", "CollectivesAnimator", "MemoryCalculator", "TraceViewer", "Widget"]
+__all__ = ["WIDGETS", "CollectivesAnimator", "MemoryCalculator", "TraceViewer", "Widget", "ZeroSharding"]
 
 
 def __getattr__(name: str) -> Any:
