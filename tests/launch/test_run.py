@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -126,6 +127,18 @@ def test_threads_of_a_rank(ranks, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert ranks(torch.get_num_threads, ranks=2).values == [1, 1]
     assert ranks(torch.get_num_threads, ranks=1, env={"OMP_NUM_THREADS": "2"}).values == [2]
+
+
+def test_a_rank_that_trains_has_nothing_left_to_import(ranks):
+    def work() -> list[str]:
+        before = set(sys.modules)
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        return sorted(name for name in set(sys.modules) - before if name.startswith("torch._dynamo"))
+
+    assert ranks(work, ranks=2).values == [[], []]
 
 
 def test_init_process_group_finds_its_peers_again_and_again(ranks):

@@ -165,6 +165,7 @@ def _warm_up() -> None:
     with contextlib.suppress(ImportError):
         importlib.import_module("numpy")
         importlib.import_module("torch.distributed")
+        importlib.import_module("torch._dynamo")  # any optimizer imports it, for seconds in each rank
     for module in pkgutil.walk_packages(playbook.__path__, "playbook.", onerror=lambda _: None):
         if module.name.split(".")[1] not in _COLD_ROOMS:
             with contextlib.suppress(Exception):
