@@ -194,8 +194,10 @@ class Zero1:
         self.shards.load_state_dict(self.model, state["optimizer"])
 
     def gradients_whole(self) -> dict[str, Tensor | None]:
-        """The whole gradient by parameter name, as ``clip`` left it. A collective."""
-        return dict(self.shards.gather(lambda s: self.shards.leaves[s].grad, self.order.dtype))
+        """The whole gradient by parameter name, as ``clip`` left it; None where there is none. A collective."""
+        whole = self.shards.gather(lambda s: self.shards.leaves[s].grad, self.order.dtype)
+        unused = {slot.name for slot in self.arrivals.unused}
+        return {name: None if name in unused else gradient for name, gradient in whole.items()}
 
     def sum(self, value: Tensor) -> Tensor:
         """The sum over all ranks, in place."""

@@ -1,0 +1,119 @@
+"""Short training runs on one device and on many ranks, to be compared: losses, gradient norms, gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from helpers import LLAMA
+from torch import Tensor, nn
+
+from playbook import launch
+from playbook.layout import Layout
+from playbook.model.transformer import IGNORE, Transformer
+from playbook.parallel.mesh import Mesh
+from playbook.parallel.parallelize import parallelize
+from playbook.shapes import ModelShape
+from playbook.training.engine import Engine, OneDevice
+from playbook.training.optimizer import adamw, is_matrix
+from playbook.training.trainer import accumulate_gradients
+
+STEPS, BATCH, SEQ = 10, 24, 9
+OPTIMIZER = {"lr": 1e-3, "betas": (0.9, 0.95), "weight_decay": 0.1}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained; ``prepare`` changes the model before anything else sees it."""
+
+    shape: ModelShape = LLAMA
+    recompute: str = "none"
+    dtype: torch.dtype = torch.float32
+    offload: bool = False
+    prepare: Callable[[nn.Module], Any] | None = None
+    steps: int = STEPS
+
+    def model(self) -> Transformer:
+        model = Transformer(self.shape, recompute=self.recompute, seed=1, dtype=self.dtype)
+        if self.prepare:
+            self.prepare(model)
+        return model
+
+    def make(self) -> Callable[..., torch.optim.Optimizer]:
+        return partial(adamw, **OPTIMIZER, offload=self.offload)
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """A global batch in which samples have unequal numbers of targets."""
+        generator = torch.Generator().manual_seed(step)
+        x, y = torch.randint(self.shape.vocab, (2, BATCH, SEQ), generator=generator)
+        drop = torch.rand(y.shape, generator=generator) < torch.linspace(0, 0.9, BATCH)[:, None]
+        return x, y.masked_fill(drop, IGNORE)
+
+
+@dataclass
+class Run:
+    """Losses and norms of all steps, and the whole gradients of the first and the last, as one vector each."""
+
+    losses: Tensor
+    norms: Tensor
+    first: Tensor
+    last: Tensor
+
+    def error(self, other: Run) -> float:
+        """The largest relative difference to the reference ``other``."""
+        scalars = [(self.losses / other.losses - 1).abs().max(), (self.norms / other.norms - 1).abs().max()]
+        vectors = [(a - b).norm() / b.norm() for a, b in ((self.first, other.first), (self.last, other.last))]
+        return float(torch.stack([*scalars, *vectors]).max())
+
+
+def train(
+    case: Case, engine: Engine, rank: int = 0, ranks: int = 1, grad_acc: int = 1, start: int = 0
+) -> Run:
+    """Steps from ``start`` to ``case.steps`` of this rank."""
+    share = BATCH // ranks
+    losses, norms, vectors = [], [], []
+    for step in range(start, case.steps):
+        x, y = (t[rank * share : (rank + 1) * share] for t in case.batch(step))
+        engine.zero_grad()
+        loss = accumulate_gradients(engine.model, x, y, -(-share // grad_acc), engine=engine)
+        norms.append(engine.clip(1.0))
+        if step in (start, case.steps - 1):
+            vectors.append(flat(engine.gradients_whole()))
+        engine.step()
+        losses.append(loss)
+    return Run(torch.stack(losses), torch.stack(norms), vectors[0], vectors[-1])
+
+
+def flat(gradients: dict[str, Tensor | None]) -> Tensor:
+    """All gradients end to end in the order of their names; what got none counts nothing."""
+    return torch.cat([g.reshape(-1).double() for _, g in sorted(gradients.items()) if g is not None])
+
+
+def on_one_device(case: Case, grad_acc: int = 1) -> Run:
+    return train(case, one_device(case), grad_acc=grad_acc)
+
+
+def one_device(case: Case) -> OneDevice:
+    model = case.model()
+    return OneDevice(model, case.make()([(p, is_matrix(p)) for p in model.parameters()]))
+
+
+def on_ranks(
+    runs: list[tuple[Case, str, dict[str, Any]]], keep: Callable[[Engine], Any] | None = None
+) -> list:
+    """In a rank: each (case, layout, options of ``parallelize``) in turn, in one process group.
+
+    The layout's ``grad_acc`` counts. Gives a ``Run`` each or, with ``keep``, that and what it says of the engine then.
+    """
+    torch.set_num_threads(1)
+    found = []
+    with launch.process_group() as world:
+        for case, text, options in runs:
+            layout = Layout.parse(text)
+            engine = parallelize(case.model(), Mesh(layout), case.make(), **options)
+            run = train(case, engine, world.rank, world.size, layout.grad_acc)
+            found.append((run, keep(engine)) if keep else run)
+    return found
