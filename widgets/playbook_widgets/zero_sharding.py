@@ -77,15 +77,15 @@ def _controls() -> list[dict[str, Any]]:
         {"field": "zero", "label": "ZeRO stage", "kind": "choice",
          "choices": [[stage, str(stage) if stage else "none"] for stage in STAGES]},
         {"field": "grad_acc", "label": "Micro-batches (G)", "kind": "number", "stops": _doublings(*GRAD_ACC)},
-        {"field": "reshard", "label": "Stage 3 reshards", "kind": "switch",
-         "help": "Weights are freed after forward and gathered again for backward."},
+        {"field": "reshard", "label": "Stage 3 weights", "kind": "choice",
+         "choices": [[True, "free after forward"], [False, "keep"]]},
         {"field": "precision", "label": "Precision", "kind": "select",
          "choices": [[name, _precision(name)] for name in PRECISIONS]},
-        {"field": "optimizer_bytes", "label": "Optimizer (k)", "kind": "number", "unit": "B/Ψ",
+        {"field": "optimizer_bytes", "label": "Optimizer (k)", "kind": "number",
          "stops": [k for k in (0, 2, 4, 6, 8, 12, 16) if OPTIMIZER_BYTES[0] <= k <= OPTIMIZER_BYTES[1]]},
         {"field": "accelerator", "label": "GPU", "kind": "select",
          "choices": [[gpu.name, _gpu(gpu.name)] for gpu in ACCELERATORS.values() if gpu.name != "cpu"]},
-        {"field": "bandwidth", "label": "Network", "kind": "number", "unit": "GB/s",
+        {"field": "bandwidth", "label": "Network, GB/s", "kind": "number",
          "stops": [b for b in (0.125, 1.25, 3.125, 12.5, 25, 50, 100, 200, 450, 900)
                    if BANDWIDTH[0] <= b <= BANDWIDTH[1]]},
     ]  # fmt: skip
@@ -95,7 +95,7 @@ def _models() -> list[list[str]]:
     """Name, words and family of each preset; the first stands for a bare number of parameters."""
     families = [(shape, re.match("[a-z]+", shape.name)) for shape in PRESETS.values()]
     return [
-        ["", "any: a number of parameters", ""],
+        ["", "any, of Ψ parameters", ""],
         *(
             [shape.name, f"{shape.name}, {format_count(shape.num_parameters)}", family[0] if family else ""]
             for shape, family in families
@@ -118,7 +118,7 @@ def _doublings(least: int, most: int) -> list[int]:
 def _precision(name: str) -> str:
     states = RECIPES[name].states
     each = (states.parameters, states.gradients, states.master + states.optimizer)
-    return f"{PRECISION_WORDS[name]}: {' + '.join(map(str, each))} B"
+    return f"{' + '.join(map(str, each))} B: {PRECISION_WORDS[name]}"
 
 
 def _gpu(name: str) -> str:

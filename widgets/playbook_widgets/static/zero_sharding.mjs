@@ -1,1 +1,111 @@
-export default { render({ model, el }) {} };
+// The ZeRO widget. `inputs` is a flat object of what the reader has set, `outputs` what
+// playbook.planning.zero_stages.compute makes of it (what each rank keeps and sends at every stage), `constants` says what
+// the controls are. Nothing is computed here that Python can: this module draws, and listens.
+
+import { decodePairs, encodePairs } from "./shared/address.mjs";
+import { make, newId } from "./shared/dom.mjs";
+import { PythonStatus } from "./shared/parts.mjs";
+import { Actions } from "./zero_sharding/actions.mjs";
+import { Formulas } from "./zero_sharding/formulas.mjs";
+import { Growth } from "./zero_sharding/growth.mjs";
+import { Ranks } from "./zero_sharding/ranks.mjs";
+import { Settings } from "./zero_sharding/settings.mjs";
+import { Memory, Traffic } from "./zero_sharding/stages.mjs";
+import { Verdict } from "./zero_sharding/verdict.mjs";
+
+// The state in a link: zero=2&parameters=70B&replicas=128
+const KEYS = ["zero", "model", "parameters", "replicas", "grad_acc", "reshard", "precision", "optimizer_bytes", "accelerator", "bandwidth"];
+
+export function encode(inputs) {
+  return encodePairs(inputs, KEYS);
+}
+
+export function decode(text) {
+  return { zero: 1, ...decodePairs(text, KEYS) };
+}
+
+class ZeroSharding {
+  constructor(model, el) {
+    Object.assign(this, { model, id: newId("pb-zs"), constants: model.get("constants") });
+    this.status = make("p", { class: "pb-zs-status", role: "status" });
+    this.take();
+    this.settings = new Settings(this);
+    this.parts = [Verdict, Memory, Traffic, Ranks, Growth, Formulas, Actions].map((Part) => new Part(this));
+    this.python = new PythonStatus(model, this.status);
+    this.build(el);
+    this.refresh();
+    this.handlers = { outputs: () => this.arrived(), inputs: () => this.settings.update(), link: () => this.parts.at(-1).update() };
+    for (const [trait, handler] of Object.entries(this.handlers)) model.on(`change:${trait}`, handler);
+  }
+
+  build(el) {
+    const [verdict, memory, traffic, ranks, growth, formulas, actions] = this.parts.map((part) => part.root);
+    const pair = (...sections) => make("div", { class: "pb-zs-pair" }, ...sections);
+    this.root = make("div", { class: "pb-w pb-form pb-zs", role: "group", "aria-label": "ZeRO: what each rank keeps and sends" },
+      this.settings.root, this.status, verdict, pair(memory, traffic), ranks, pair(growth, formulas), actions);
+    el.replaceChildren(this.root);
+  }
+
+  // --- what is known
+
+  get inputs() {
+    return this.model.get("inputs");
+  }
+
+  /** What the controls show: what the reader has set over what follows from it. */
+  values() {
+    const { defaults, presets, optimizer_bytes: bytes } = this.constants, { inputs } = this;
+    const base = { ...defaults, parameters: presets[inputs.model] ?? defaults.parameters, optimizer_bytes: bytes[inputs.precision ?? defaults.precision] };
+    return { ...base, ...inputs };
+  }
+
+  /** The chosen stage of the last valid answer. */
+  get stage() {
+    return this.result.stages[this.result.values.zero];
+  }
+
+  take() {
+    const outputs = this.model.get("outputs");
+    this.error = outputs.error;
+    if (!outputs.error) this.result = outputs;
+  }
+
+  // --- what the reader sets
+
+  /** Set one field; what equals the default is left out, so that links stay short. A model brings its parameters along. */
+  change(field, value) {
+    const { [field]: _, ...inputs } = this.inputs, { defaults, optimizer_bytes: bytes } = this.constants;
+    const base = field === "optimizer_bytes" ? bytes[inputs.precision ?? defaults.precision] : defaults[field];
+    if (field === "parameters") delete inputs.model;
+    if (field === "model") {
+      delete inputs.parameters;
+      if (value) inputs.model = value;
+      else if (this.result.values.parameters !== defaults.parameters) inputs.parameters = this.result.values.parameters;
+    } else if (field === "zero" || value !== base) inputs[field] = value;
+    this.model.set("inputs", inputs);
+    this.model.save_changes();
+  }
+
+  arrived() {
+    this.take();
+    this.refresh();
+  }
+
+  refresh() {
+    this.settings.update();
+    for (const part of this.parts) part.update();
+    this.root.toggleAttribute("data-stale", Boolean(this.error));
+  }
+
+  close() {
+    for (const [trait, handler] of Object.entries(this.handlers)) this.model.off(`change:${trait}`, handler);
+    for (const part of [this.python, this.settings, ...this.parts]) part.close?.();
+  }
+}
+
+export default {
+  render({ model, el }) {
+    const widget = new ZeroSharding(model, el);
+    return () => widget.close();
+  },
+};

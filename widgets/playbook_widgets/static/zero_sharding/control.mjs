@@ -1,0 +1,65 @@
+// One setting: its name, a control of its kind, and why a value is refused.
+
+import { make, say, set } from "../shared/dom.mjs";
+import { NumberField } from "../shared/number_field.mjs";
+import { count } from "../shared/numbers.mjs";
+
+export class Control {
+  /** `change(field, value)` tells what the reader did. */
+  constructor(spec, id, change) {
+    Object.assign(this, { spec, id: `${id}-${spec.field}`, tell: (value) => change(spec.field, value) });
+    this.error = make("p", { class: "pb-zs-error", id: `${this.id}-error`, role: "alert", hidden: "" });
+    this.about = { "aria-describedby": `${this.id}-error` };
+    const parts = { select: () => this.select(), choice: () => this.choice() }[spec.kind]?.() ?? this.number();
+    this.row = make("div", { class: `pb-zs-row pb-zs-${spec.kind}`, "data-field": spec.field }, ...parts, this.error);
+  }
+
+  label() {
+    return make("label", { for: this.id }, this.spec.label);
+  }
+
+  select() {
+    this.list = make("select", { id: this.id, ...this.about });
+    const groups = new Map();
+    for (const [value, words, group] of this.spec.choices) {
+      if (group && !groups.has(group)) groups.set(group, this.list.appendChild(make("optgroup", { label: group })));
+      (groups.get(group) ?? this.list).append(make("option", { value }, words));
+    }
+    this.list.addEventListener("change", () => this.tell(this.list.value));
+    return [this.label(), this.list];
+  }
+
+  choice() {
+    const options = this.spec.choices.map(([value, words], i) => {
+      const radio = make("input", { type: "radio", name: this.id, value: i, class: "pb-unseen", ...this.about });
+      radio.addEventListener("change", () => this.tell(value));
+      return make("label", {}, radio, make("span", {}, words));
+    });
+    this.radios = options.map((option) => option.firstChild);
+    return [make("span", { class: "pb-zs-label", id: `${this.id}-label` }, this.spec.label),
+      make("span", { class: "pb-options", role: "radiogroup", "aria-labelledby": `${this.id}-label` }, ...options)];
+  }
+
+  number() {
+    const { label, stops } = this.spec;
+    const next = (by) => stops[Math.min(stops.length - 1, Math.max(0, Number(this.field.slider.value) + by))];
+    const away = (stop, size) => Math.abs(Math.log((stop + 1e-3) / (size + 1e-3)));
+    this.field = new NumberField({ id: this.id, label, stops, attributes: this.about, tell: this.tell, written: (value) => this.written(value), next, away });
+    return [this.label(), this.field.slider, make("span", { class: "pb-zs-field" }, this.field.text)];
+  }
+
+  written(value) {
+    return typeof value === "number" && this.spec.kind === "count" ? count(value) : String(value ?? "");
+  }
+
+  /** Show a value, `size` being the number that it means, and why it was refused. */
+  show(value, { size = value, error }) {
+    if (this.list) this.list.value = value ?? "";
+    else if (this.radios) this.radios.forEach((radio, i) => (radio.checked = this.spec.choices[i][0] === value));
+    else this.field.show(value, size);
+    if (this.field && typeof size === "number") set(this.field.slider, "aria-valuetext", this.written(size));
+    for (const el of this.row.querySelectorAll("input, select")) set(el, "aria-invalid", error ? "true" : null);
+    say(this.error, error ?? "");
+    this.error.hidden = !error;
+  }
+}
