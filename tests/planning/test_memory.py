@@ -192,6 +192,14 @@ def test_ranks_together_hold_the_model(layout):
         assert 0 <= stage.counts.shard * replicas - stage.counts.local < replicas
 
 
+def test_replicas_that_share_nothing_update_everything():
+    """Gradients of what a rank updates are cast to fp32: of all parameters without ZeRO, of its share with it."""
+    for zero, share in ((0, DENSE.num_parameters), (1, DENSE.num_parameters // 4)):
+        moment = predict(DENSE, Layout(dp=4, zero=zero), seq=1).stages[0].moment
+        assert moment.name == "optimizer"
+        assert moment.working == 4 * share
+
+
 @given(LAYOUTS, st.sampled_from([1, 2, 4]))
 @settings(max_examples=60, deadline=None)
 def test_more_of_anything_never_needs_less(layout, batch):

@@ -17,7 +17,7 @@ from playbook.shapes import ModelShape
 
 @dataclass(frozen=True)
 class StateCounts:
-    """Parameters of one rank: ``local`` all that it computes with, ``shard`` the share that ZeRO leaves it.
+    """Parameters of one rank: ``local`` all that it computes with, ``shard`` the share that it updates: ZeRO's.
 
     ``block`` is the largest single block on this rank, ``table`` the embedding's matrix; ``units`` are what ZeRO-3
     gathers whole, one at a time.
@@ -61,8 +61,8 @@ def stage_parameters(
     ends = [part.value for part in parts if part.name in ("embedding", "head")]
     # A tied table is gathered once for both ends.
     units += [Unit(size, again=False) for size in ([sum(ends)] if shape.tied and layout.pp == 1 else ends)]
-    local, replicas = sum(part.value for part in parts), layout.dp * layout.cp
-    shard = share_of(units, replicas, layout.zero, ep=layout.ep)
+    local = sum(part.value for part in parts)
+    shard = share_of(units, layout.dp * layout.cp, layout.zero, ep=layout.ep) if layout.zero else local
     return StateCounts(local, shard, largest, table.value, tuple(units), tuple(parts))
 
 
