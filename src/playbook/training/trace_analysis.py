@@ -44,11 +44,16 @@ def meanwhile(trace: Trace, lane: str) -> dict[str, float]:
         for start, end, category in _innermost(trace, i):
             if category != "idle":
                 (own if i == number else work[category]).append((start, end))
-    gaps = _complement(_union(own), trace.start, trace.start + trace.duration)
-    found = {category: _length(_common(_union(spans), gaps)) for category, spans in work.items()}
-    anybody = _length(_common(_union(span for spans in work.values() for span in spans), gaps))
-    found["idle"] = _length(gaps) - anybody
+    gaps = _complement(union(own), trace.start, trace.start + trace.duration)
+    found = {category: length(common(union(spans), gaps)) for category, spans in work.items()}
+    anybody = length(common(union(span for spans in work.values() for span in spans), gaps))
+    found["idle"] = length(gaps) - anybody
     return dict(sorted(((c, t) for c, t in found.items() if t > 0), key=lambda row: -row[1]))
+
+
+def working(trace: Trace, lane: int) -> Intervals:
+    """When the lane of that number did something other than wait: disjoint intervals (µs), in order."""
+    return union((start, end) for start, end, category in _innermost(trace, lane) if category != "idle")
 
 
 def operations_by_phase(trace: Trace, count: int = 12) -> dict[str, dict[str, float]]:
@@ -119,7 +124,8 @@ def _innermost(trace: Trace, lane: int) -> Iterable[tuple[float, float, str]]:
         now = max(end, now)
 
 
-def _union(spans: Iterable[tuple[float, float]]) -> Intervals:
+def union(spans: Iterable[tuple[float, float]]) -> Intervals:
+    """The moments that lie in any of the intervals, as disjoint ones in order."""
     merged: Intervals = []
     for start, end in sorted(spans):
         if merged and start <= merged[-1][1]:
@@ -134,7 +140,7 @@ def _complement(spans: Intervals, low: float, high: float) -> Intervals:
     return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if b > a]
 
 
-def _common(first: Intervals, second: Intervals) -> Intervals:
+def common(first: Intervals, second: Intervals) -> Intervals:
     """What two ordered lists of disjoint intervals share."""
     shared, i, j = [], 0, 0
     while i < len(first) and j < len(second):
@@ -148,5 +154,6 @@ def _common(first: Intervals, second: Intervals) -> Intervals:
     return shared
 
 
-def _length(spans: Intervals) -> float:
+def length(spans: Intervals) -> float:
+    """How long they are together."""
     return sum(end - start for start, end in spans)
