@@ -34,6 +34,7 @@ bench train --model smollm-135m --micro-batch 8 --seq 2048
 gpus=$("$python" -c 'import torch; print(torch.cuda.device_count())')
 if ((gpus > 1)); then
   bench collectives --ranks "$(seq -s, 2 2 "$gpus")"
+  bench parallel --ranks "$gpus" --model smollm-135m --micro-batch 2 --seq 1024
 fi
 
 if ((${#failed[@]})); then

@@ -20,6 +20,7 @@ def add(commands: Any) -> None:
     _add_train(kinds)
     _add_memory(kinds)
     _add_collectives(kinds)
+    _add_parallel(kinds)
 
 
 def add_kind(kinds: Any, name: str, text: str) -> argparse.ArgumentParser:
@@ -55,13 +56,7 @@ def _train(args: argparse.Namespace) -> int:
     from playbook.shapes import load
 
     shape = load(args.model)
-    for field in ("micro_batch", "seq", "repeats"):
-        if getattr(args, field) < 1:
-            raise ConfigError(f"{field} is {getattr(args, field)}, but must be at least 1")
-    if args.seq > shape.max_seq:
-        raise ConfigError(
-            f"seq is {args.seq}, but this model has positions for at most max_seq={shape.max_seq} tokens"
-        )
+    _check_sizes(args, shape, "micro_batch", "seq", "repeats")
 
     from playbook.bench.train import bench_train, report_train
     from playbook.training.trainer import check_device, default_device
@@ -110,6 +105,46 @@ def _collectives(args: argparse.Namespace) -> int:
     sizes = [_number("sizes", text) for text in args.sizes.split(",")] if args.sizes else SIZES
     result = bench_collectives(ranks, sizes, args.repeats, args.device or _device_of_ranks(max(ranks)))
     return finish(args, result, report_collectives(result))
+
+
+def _add_parallel(kinds: Any) -> None:
+    p = add_kind(kinds, "parallel", "training steps on many ranks against torch's DDP, ZeRO and FSDP2")
+    p.add_argument("--ranks", type=int, default=4, metavar="N", help="data-parallel ranks")
+    p.add_argument("--model", default="tiny", metavar="M", help="preset name, TOML file or inline JSON")
+    p.add_argument("--micro-batch", type=int, default=1, metavar="N", help="samples")
+    p.add_argument("--seq", type=int, default=256, metavar="N", help="tokens per sample")
+    p.add_argument("--grad-acc", type=int, default=1, metavar="N", help="micro-batches per step on each rank")
+    p.add_argument(
+        "--steps", type=int, default=24, metavar="N", help="timed steps of each; the median counts"
+    )
+    p.set_defaults(run=_parallel)
+
+
+def _parallel(args: argparse.Namespace) -> int:
+    from playbook.shapes import load
+
+    shape = load(args.model)
+    _check_sizes(args, shape, "micro_batch", "seq", "grad_acc", "steps")
+
+    from playbook.bench.parallel import Work, bench_parallel, report_parallel
+    from playbook.training.trainer import check_device
+
+    device = args.device or _device_of_ranks(args.ranks)
+    check_device(shape, device, args.ranks)
+    work = Work(shape, args.micro_batch, args.seq, args.grad_acc)
+    result = bench_parallel(work, args.ranks, args.steps, device)
+    return finish(args, result, report_parallel(result))
+
+
+def _check_sizes(args: argparse.Namespace, shape: Any, *fields: str) -> None:
+    """Raises ConfigError unless the fields are at least 1, and the model has positions for ``seq`` tokens."""
+    for field in fields:
+        if getattr(args, field) < 1:
+            raise ConfigError(f"{field} is {getattr(args, field)}, but must be at least 1")
+    if args.seq > shape.max_seq:
+        raise ConfigError(
+            f"seq is {args.seq}, but this model has positions for at most max_seq={shape.max_seq} tokens"
+        )
 
 
 def _device_of_ranks(ranks: int) -> str:
