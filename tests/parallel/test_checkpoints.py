@@ -1,0 +1,135 @@
+"""A state dict is that of one device, whoever saved it: every engine takes up where another has stopped."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import BLOCKS
+from parallel_runs import Case, one_device, train
+
+from playbook import launch
+from playbook.layout import Layout
+from playbook.parallel.mesh import Mesh
+from playbook.parallel.parallelize import parallelize
+
+HALF, WHOLE = 3, 6
+
+
+def half(case: Case) -> Case:
+    return Case(case.shape, case.recompute, case.dtype, case.offload, case.prepare, steps=HALF)
+
+
+def save(case: Case, text: str, options: dict) -> dict:
+    """In a rank: the state after half of the steps."""
+    torch.set_num_threads(1)
+    with launch.process_group() as world:
+        engine = parallelize(case.model(), Mesh(Layout.parse(text)), case.make(), **options)
+        train(half(case), engine, world.rank, world.size)
+        return engine.state_dict()
+
+
+def resume(case: Case, text: str, options: dict, state: dict):
+    """In a rank: the other half, from a state."""
+    torch.set_num_threads(1)
+    with launch.process_group() as world:
+        other = Case(case.shape, case.recompute, case.dtype, case.offload, case.prepare, case.steps)
+        engine = parallelize(other.model(), Mesh(Layout.parse(text)), case.make(), **options)
+        engine.load_state_dict(state)
+        return train(case, engine, world.rank, world.size, start=HALF)
+
+
+def state_of_one(case: Case) -> dict:
+    engine = one_device(case)
+    train(half(case), engine)
+    return engine.state_dict()
+
+
+def resume_on_one(case: Case, state: dict):
+    engine = one_device(case)
+    engine.load_state_dict(state)
+    return train(case, engine, start=HALF)
+
+
+def differences(a: dict, b: dict) -> float:
+    """The largest difference between two states, relative to the tensor; their form must be the same."""
+    assert a["model"].keys() == b["model"].keys()
+    assert a["optimizer"]["state"].keys() == b["optimizer"]["state"].keys()
+    groups = [
+        [{k: v for k, v in g.items() if k != "lr"} for g in s["optimizer"]["param_groups"]] for s in (a, b)
+    ]
+    assert groups[0] == groups[1]
+    pairs = [(a["model"][name], b["model"][name]) for name in b["model"]]
+    for i, state in b["optimizer"]["state"].items():
+        assert a["optimizer"]["state"][i].keys() == state.keys()
+        pairs += [(a["optimizer"]["state"][i][k], v) for k, v in state.items()]
+    with torch.no_grad():
+        return max(float((x - y).norm() / y.norm().clamp_min(1e-6)) for x, y in pairs)
+
+
+ENGINES = {
+    "replicas": ("dp=3", {}),
+    "zero 1": ("dp=3,zero=1", {"bucket": 20_000, "first_bucket": 3_000}),
+    "zero 1, lazily": ("dp=2,zero=1", {"gather": "lazily"}),
+    "zero 2": ("dp=4,zero=2", {"bucket": 20_000}),
+    "zero 3": ("dp=3,zero=3", {}),
+}
+CASES = {
+    "fp32": Case(BLOCKS["llama"], steps=WHOLE),
+    "tied": Case(BLOCKS["gpt"].replace(tied=True), steps=WHOLE),
+    "offloaded": Case(BLOCKS["llama"], offload=True, steps=WHOLE),
+}
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("case", CASES)
+def test_saved_by_ranks_and_taken_up_by_one_device(ranks, name, case):
+    case, (text, options) = CASES[case], ENGINES[name]
+    states = ranks(save, case, text, options, ranks=Layout.parse(text).world_size).values
+    reference = state_of_one(case)
+    # The bias of the keys has no gradient but rounding noise, of which Adam makes steps: no number to compare.
+    tolerance = 1e-4 if case.shape.bias is False else float("inf")
+    assert max(differences(state, reference) for state in states) < tolerance
+    whole = train(case, one_device(case))
+    resumed = resume_on_one(case, states[-1])
+    assert (resumed.losses / whole.losses[HALF:] - 1).abs().max() < 1e-5
+    assert (resumed.norms / whole.norms[HALF:] - 1).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("case", CASES)
+def test_saved_by_one_device_and_taken_up_by_ranks(ranks, name, case):
+    case, (text, options) = CASES[case], ENGINES[name]
+    whole = train(case, one_device(case))
+    for run in ranks(
+        resume, case, text, options, state_of_one(case), ranks=Layout.parse(text).world_size
+    ).values:
+        assert (run.losses / whole.losses[HALF:] - 1).abs().max() < 1e-5
+        assert (run.last - whole.last).norm() / whole.last.norm() < 1e-5
+
+
+def test_from_one_layout_to_another(ranks):
+    case = CASES["fp32"]
+    state = ranks(save, case, "dp=3,zero=3", {}, ranks=3)[1].value
+    whole = train(case, one_device(case))
+    for run in ranks(resume, case, "dp=2,zero=1", {}, state, ranks=2).values:
+        assert (run.losses / whole.losses[HALF:] - 1).abs().max() < 1e-5
+
+
+def test_masters_keep_what_16_bits_have_lost(ranks):
+    """A checkpoint of bf16 weights has their fp32 masters: without them, the next steps would be others."""
+    case = Case(BLOCKS["llama"], dtype=torch.bfloat16, steps=WHOLE)
+    state = ranks(save, case, "dp=2,zero=2", {}, ranks=2)[0].value
+    names = [
+        name
+        for decays in (True, False)
+        for name, p in case.model().named_parameters()
+        if (p.dim() >= 2) is decays
+    ]
+    for i, name in enumerate(names):
+        master = state["optimizer"]["state"][i]["master"]
+        assert master.dtype == torch.float32
+        assert torch.equal(master.reshape(-1).bfloat16(), state["model"][name].reshape(-1))
+        assert not torch.equal(master, master.bfloat16().float())
+    whole = train(case, one_device(case))
+    for run in ranks(resume, case, "dp=3,zero=3", {}, state, ranks=3).values:
+        assert (run.losses / whole.losses[HALF:] - 1).abs().max() < 5e-3
