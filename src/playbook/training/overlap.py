@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from playbook.errors import DataError
@@ -28,12 +28,12 @@ class Hidden:
         return self.hidden / self.communication if self.communication else 1.0
 
 
-def hidden(trace: Trace) -> Hidden:
-    """How much of the communication is hidden behind compute.
+def hidden(trace: Trace, among: Iterable[Event] | None = None) -> Hidden:
+    """How much of the communication (all collectives, or those ``among`` which to look) is hidden behind compute.
 
     Waiting is no computing, and moments in which several collectives run count once.
     """
-    spans = union((event.start, event.end) for event in collectives(trace))
+    spans = union((event.start, event.end) for event in (collectives(trace) if among is None else among))
     behind = length(common(spans, working(trace, COMPUTE_LANE)))
     return Hidden(behind, length(spans) - behind)
 

@@ -44,7 +44,7 @@ def meanwhile(trace: Trace, lane: str) -> dict[str, float]:
         for start, end, category in _innermost(trace, i):
             if category != "idle":
                 (own if i == number else work[category]).append((start, end))
-    gaps = _complement(union(own), trace.start, trace.start + trace.duration)
+    gaps = complement(union(own), trace.start, trace.start + trace.duration)
     found = {category: length(common(union(spans), gaps)) for category, spans in work.items()}
     anybody = length(common(union(span for spans in work.values() for span in spans), gaps))
     found["idle"] = length(gaps) - anybody
@@ -135,7 +135,8 @@ def union(spans: Iterable[tuple[float, float]]) -> Intervals:
     return merged
 
 
-def _complement(spans: Intervals, low: float, high: float) -> Intervals:
+def complement(spans: Intervals, low: float, high: float) -> Intervals:
+    """What ordered disjoint intervals leave of [low, high]."""
     edges = [low, *(edge for span in spans for edge in span), high]
     return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if b > a]
 
