@@ -125,9 +125,10 @@ def read(inputs: Mapping[str, Any]) -> Setting:
     if "model" in given and "parameters" in given:
         raise ConfigError(f"parameters are those of the model {given['model']!r}: give one of the two")
     values = {**DEFAULTS, **given}
-    if values["model"] is not None and values["model"] not in PRESETS:
-        raise ConfigError(unknown("model", str(values["model"]), PRESETS))
-    shape = PRESETS.get(values["model"])
+    name = values["model"]
+    if name is not None and str(name) not in PRESETS:
+        raise ConfigError(unknown("model", str(name), PRESETS))
+    shape = None if name is None else PRESETS[str(name)]
     optimizer = values["optimizer_bytes"]
     if values["precision"] not in PRECISIONS:
         raise ConfigError(unknown("precision", str(values["precision"]), PRECISIONS))
