@@ -1,0 +1,181 @@
+"""``playbook train`` on the ranks of a layout: launched by itself or by torchrun, interrupted, with a rank that dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from leftovers import remaining, sign_in, signed_in
+
+from playbook import launch
+from playbook.data import load_corpus
+from playbook.errors import ConfigError
+from playbook.layout import Layout
+from playbook.shapes import load
+from playbook.training.config import TrainConfig
+from playbook.training.on_ranks import Run, check, train_here, train_on_ranks
+from playbook.training.trainer import make_trainer
+
+SMALL = '{"layers":2,"hidden":16,"heads":2,"vocab":256,"max_seq":64,"dropout":0.0}'
+FLAGS = ["--model", SMALL, "--seq", "16", "--global-batch", "12", "--device", "cpu", "--quiet"]
+
+
+def run(layout: str = "", **settings) -> Run:
+    config = TrainConfig(
+        **{"steps": 4, "global_batch": 12, "seq": 16, "device": "cpu", **settings},
+        layout=Layout.parse(layout),
+    )
+    return Run(load(SMALL), config)
+
+
+@pytest.mark.parametrize(
+    "layout", ["dp=3", "dp=2,zero=1", "dp=4,zero=2,micro_batch=1", "dp=2,zero=3,grad_acc=3"]
+)
+def test_the_same_numbers_as_one_device(layout, capsys):
+    settings = {} if "micro" in layout or "acc" not in layout else {"micro_batch": 2}
+    reference = train_here(run())
+    outcome = train_on_ranks(run(layout, **settings))
+    ranks = Layout.parse(layout).world_size
+    for mine, other in zip(outcome.results, reference.results, strict=True):
+        assert mine.loss == pytest.approx(other.loss, rel=1e-5)
+        assert mine.grad_norm == pytest.approx(other.grad_norm, rel=1e-5)
+        assert (mine.step, mine.lr, mine.tokens) == (other.step, other.lr, other.tokens)
+    assert len(outcome.peak_bytes) == ranks
+    assert min(outcome.peak_bytes) > 4 * load(SMALL).num_parameters / ranks
+    assert outcome.bytes_sent.keys() == {"dp"}
+    assert not outcome.interrupted
+    assert capsys.readouterr().out == ""
+
+
+def test_dropout_differs_between_replicas_and_repeats_with_the_seed():
+    shape = load(SMALL).replace(dropout=0.3)
+    runs = [Run(shape, run("dp=2", seed=seed).config) for seed in (1, 1, 2)]
+    first, second, other = ([r.loss for r in train_on_ranks(r).results] for r in runs)
+    assert first == second != other
+
+
+def command(*flags: str, cwd: Path, program: list[str] | None = None, **options) -> subprocess.Popen:
+    program = program or [sys.executable, "-m", "playbook"]
+    return subprocess.Popen(
+        [*program, "train", *FLAGS, *flags],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def test_the_command_line(tmp_path):
+    process = command("--layout", "dp=3,zero=1", "--steps", "3", "--json", "--log", "a.jsonl", cwd=tmp_path)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    found = json.loads(out)
+    assert found["losses"] == pytest.approx([r.loss for r in train_here(run(steps=3)).results], rel=1e-5)
+    assert len(found["peak_bytes"]) == 3
+    # Two thirds of the parameters each way, the norm, the loss, and the number of targets.
+    whole = 4 * -(-load(SMALL).num_parameters // 3) * 3
+    assert found["bytes_sent"]["dp"] == pytest.approx(2 * whole * 2 / 3, abs=40)
+    assert "on 3 ranks (dp=3,zero=1), cpu" in err
+    events = [json.loads(line)["event"] for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert events == ["start", "step", "step", "step", "finished"]
+
+
+def test_as_ranks_of_torchrun(tmp_path):
+    """One JSON object, from the first rank; ``--`` keeps torchrun from reading the flags as its own."""
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "-m",
+        "--",
+        "playbook",
+    ]
+    process = command(
+        "--layout", "dp=2,zero=3", "--steps", "2", "--json", cwd=tmp_path, program=torchrun,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    out, err = process.communicate(timeout=180)
+    assert process.returncode == 0, err
+    assert json.loads(out)["losses"] == pytest.approx(
+        [r.loss for r in train_here(run(steps=2)).results], rel=1e-5
+    )
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
+def test_ctrl_c_keeps_what_was_done(tmp_path):
+    """As in a terminal, where every process of the group gets the signal."""
+    process = command(
+        "--layout", "dp=2", "--steps", "100000", "--json", "--log", "a.jsonl", cwd=tmp_path, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job inherits it ignored
+    )  # fmt: skip
+    log, limit = tmp_path / "a.jsonl", time.monotonic() + 120
+    while not log.exists() or log.read_text().count('"step"') < 8:
+        assert time.monotonic() < limit
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    found = json.loads(out)
+    assert found["interrupted"] is True
+    assert len(found["losses"]) >= 3
+    assert len(found["peak_bytes"]) == 2
+    assert found["bytes_sent"]["dp"] > 0
+    assert json.loads(log.read_text().splitlines()[-1]) == {"event": "interrupted"}
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+
+
+class Deadly:
+    """A log that kills the rank which keeps it, in the third step."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def start(self, header: dict) -> None:
+        sign_in(self.folder)
+
+    def step(self, record: dict) -> None:
+        if record["step"] == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def close(self, outcome: str) -> None:
+        pass
+
+
+def test_a_rank_that_dies_is_named(tmp_path):
+    log = tmp_path / "a.jsonl"
+    deadly = Run(
+        load(SMALL), run("dp=3,zero=2", steps=1000).config, logs=(str(log),), watch=lambda: Deadly(tmp_path)
+    )
+    began = time.monotonic()
+    with pytest.raises(launch.RankError, match="rank 0 was killed by SIGKILL"):
+        train_on_ranks(deadly)
+    assert time.monotonic() - began < 60
+    assert remaining(signed_in(tmp_path)) == []
+    events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+    assert events == ["start", "step", "step", "step", "failed"]
+
+
+def test_a_rank_that_refuses_says_one_sentence(tmp_path, capfd):
+    (tmp_path / "file").write_text("")
+    refused = Run(load(SMALL), run("dp=2").config, logs=(str(tmp_path / "file" / "a.jsonl"),))
+    with pytest.raises(ConfigError, match="cannot be written"):
+        train_on_ranks(refused)
+
+
+def test_what_every_rank_would_refuse_is_refused_at_once():
+    with pytest.raises(ConfigError, match="device is 'cuda', but 4000 ranks here have"):
+        check(run("dp=4000", global_batch=4000, device="cuda"))
+    with pytest.raises(ConfigError, match="on many ranks a trainer needs their mesh"):
+        make_trainer(SMALL, load_corpus(), run("dp=2").config)
