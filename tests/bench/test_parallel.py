@@ -93,7 +93,7 @@ def test_a_step_is_as_slow_as_its_slowest_rank():
     peer = [Track([4.0, 4.0, 4.0], [8.0], [5.0], 20), Track([1.0, 1.0, 8.0], [8.0], [5.0], 21)]
     row = compared(ours, peer)  # steps of 3, 5 and 2 seconds against 4, 4 and 8
     assert (row["ours_s"], row["peer_s"], row["ratio"]) == (3, 4, 0.75)
-    assert row["ratio_quartiles"] == [0.5, 1.0]
+    assert row["turn_ratio_quartiles"] == [0.5, 0.75, 1.0]  # of 3/4, 5/4 and 2/8
     assert (row["ours_sent"], row["peer_sent"]) == (10, 20)
     assert row["loss_difference"] == 0
     assert row["norm_difference"] == pytest.approx(0.2)
