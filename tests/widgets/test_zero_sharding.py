@@ -226,8 +226,9 @@ def test_a_stage_is_chosen_at_its_bar(sharding):
 @pytest.mark.parametrize(
     "inputs", [{}, LARGE, {"parameters": "1M"}, {"precision": "fp32", "optimizer_bytes": 0}], ids=str
 )
-def test_bars_are_as_long_as_what_they_hold_and_send(sharding, inputs):
-    view, result = sharding(inputs), compute(inputs)
+@pytest.mark.parametrize("width", [1280, 390])
+def test_bars_are_as_long_as_what_they_hold_and_send(sharding, inputs, width):
+    view, result = sharding(inputs, width=width), compute(inputs)
     track = view.stage(KEEPS, 0).locator(".pb-zs-track").bounding_box()
     most = max(stage["total"] + stage["gathered"] for stage in result["stages"])
     far = most < result["capacity"] / 25
@@ -516,7 +517,7 @@ def test_fits_every_width_and_passes_axe(sharding, width, theme):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("width", [1280, 736, 390])
+@pytest.mark.parametrize("width", [1280, 776, 730, 390])
 def test_nothing_is_cut_off(sharding, width):
     """No label, name or number is wider than its place, with long numbers too."""
     view = sharding({**LARGE, "grad_acc": 64}, width=width)
