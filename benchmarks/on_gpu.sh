@@ -31,6 +31,7 @@ bench() { step "bench $1" "$python" -m playbook bench "$@" --record "$folder/$gp
 step "tests marked gpu" "$python" -m pytest -q -m gpu tests
 bench memory
 bench train --model smollm-135m --micro-batch 8 --seq 2048
+bench trainer --model llama3.2-1b --micro-batch 2 --seq 4096 --grad-acc 2
 gpus=$("$python" -c 'import torch; print(torch.cuda.device_count())')
 if ((gpus > 1)); then
   bench collectives --ranks "$(seq -s, 2 2 "$gpus")"

@@ -18,6 +18,7 @@ def add(commands: Any) -> None:
     )
     kinds = p.add_subparsers(dest="what", required=True, metavar="WHAT")
     _add_train(kinds)
+    _add_trainer(kinds)
     _add_memory(kinds)
     _add_collectives(kinds)
     _add_parallel(kinds)
@@ -65,6 +66,30 @@ def _train(args: argparse.Namespace) -> int:
     check_device(shape, device)
     result = bench_train(shape, args.micro_batch, args.seq, args.repeats, device)
     return finish(args, result, report_train(result))
+
+
+def _add_trainer(kinds: Any) -> None:
+    p = add_kind(kinds, "trainer", "tokens per second, MFU and memory of training on one device")
+    p.add_argument("--model", default="tiny", metavar="M", help="preset name, TOML file or inline JSON")
+    p.add_argument("--micro-batch", type=int, default=2, metavar="N", help="samples")
+    p.add_argument("--seq", type=int, default=256, metavar="N", help="tokens per sample")
+    p.add_argument("--grad-acc", type=int, default=1, metavar="N", help="micro-batches per step")
+    p.add_argument("--steps", type=int, default=10, metavar="N", help="timed steps; the median counts")
+    p.set_defaults(run=_trainer)
+
+
+def _trainer(args: argparse.Namespace) -> int:
+    from playbook.shapes import load
+
+    shape = load(args.model)
+    _check_sizes(args, shape, "micro_batch", "seq", "grad_acc", "steps")
+
+    from playbook.bench.trainer import bench_trainer, report_trainer
+    from playbook.training.trainer import default_device
+
+    device = args.device or default_device()
+    result = bench_trainer(shape, args.micro_batch, args.seq, args.grad_acc, args.steps, device)
+    return finish(args, result, report_trainer(result))
 
 
 def _add_memory(kinds: Any) -> None:

@@ -53,6 +53,7 @@ def add(commands: Any) -> None:
     )
     add("--dtype", default="float32", help="float32, bfloat16 or float16: what matrix products run in")
     add("--weights", default="float32", help="float32, or bfloat16 with fp32 masters in the optimizer")
+    add("--compile", action="store_true", help="hand each block to torch.compile")
     add("--offload", action="store_true", help="keep masters and moments in CPU memory")
     add(
         "--data-parallel",

@@ -23,7 +23,8 @@ class TrainConfig:
 
     ``dtype`` is what matrix products run in. ``weights`` is what parameters are kept in: in float32 another ``dtype`` is
     autocast's; in bfloat16 the optimizer keeps fp32 masters, on CPU if ``offload``. ``layout`` says over how many ranks;
-    replicas without ZeRO add gradients by ``data_parallel``, in buckets of ``bucket_mb`` MiB. A ``micro_batch`` or
+    replicas without ZeRO add gradients by ``data_parallel``, in buckets of ``bucket_mb`` MiB. ``compile`` hands every
+    block to torch.compile. A ``micro_batch`` or
     ``warmup`` of None is filled in: all that a rank has of the global batch, and a twentieth of the steps. What the
     layout says of micro-batches and recomputation counts, too, unless a field here says otherwise: then ConfigError.
     """
@@ -49,6 +50,7 @@ class TrainConfig:
     bucket_mb: int = 25
     weights: str = "float32"
     offload: bool = False
+    compile: bool = False
 
     def __post_init__(self) -> None:
         check_supported(self.layout)

@@ -102,6 +102,7 @@ class MemoryTimeline(TorchDispatchMode):
         for category, given in self.tensors.items():
             for t in given:
                 self._note(t, category)
+        self.tensors = {}  # last step's gradients shall be free to die
         self._handles = [
             p.register_post_accumulate_grad_hook(self._gradient) for p in self.model.parameters()
         ]
@@ -225,6 +226,7 @@ def peak_bytes(
         result.bytes = torch.cuda.max_memory_allocated(device)
         return
     timeline = MemoryTimeline(model, optimizer, tensors)
+    del tensors  # last step's gradients shall be free to die
     with timeline:
         yield result
     curves = timeline.curves()

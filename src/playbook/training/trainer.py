@@ -273,8 +273,19 @@ def make_trainer(
         device=device,
         dtype=getattr(torch, config.weights),
     )
+    if config.compile:
+        compile_blocks(model)
     batches = TokenBatches(corpus, config.global_batch, config.seq, config.seed)
     return Trainer(model, batches, config, mesh, **options)
+
+
+def compile_blocks(model: Transformer) -> None:
+    """Hand each block's forward pass to torch.compile: blocks are alike, so the first one's code serves all.
+
+    The module stays the one that it was: hooks that fetch weights run outside of what is compiled.
+    """
+    for block in model.blocks:
+        block.forward = torch.compile(block.forward)
 
 
 def check_fit(shape: ModelShape, corpus: Corpus, config: TrainConfig) -> None:

@@ -1,0 +1,123 @@
+"""``playbook bench trainer``: what the trainer makes of one device, and whether its memory is as predicted."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from typing import Any
+
+import torch
+
+from playbook.bench import provenance
+from playbook.data import load_corpus
+from playbook.hardware import ACCELERATORS, Accelerator
+from playbook.layout import Layout
+from playbook.planning.flops import hfu, mfu, step_flops
+from playbook.planning.memory import predict
+from playbook.shapes import ModelShape
+from playbook.training.config import TrainConfig
+from playbook.training.trainer import make_trainer
+
+#: What is tried: recomputation, and blocks compiled or not.
+VARIANTS = (("none", False), ("selective", False), ("selective", True), ("full", False))
+#: Steps that do not count: allocators and compilers are still at work.
+WARM_UP = 3
+
+
+def bench_trainer(
+    shape: ModelShape, micro_batch: int, seq: int, grad_acc: int, steps: int, device: str
+) -> dict[str, Any]:
+    """Train ``shape`` in bf16 (fp32 on a CPU) for ``steps`` timed steps in each of VARIANTS, on real text.
+
+    Gives tokens per second from the median step, model and hardware FLOPs utilisation where the accelerator is known, the
+    peak in bytes measured and predicted (``error`` above 0: predicted too much), and the last loss.
+    """
+    sixteen = torch.device(device).type == "cuda"
+    dtype = "bfloat16" if sixteen else "float32"
+    rows = []
+    for recompute, compiled in VARIANTS:
+        config = TrainConfig(
+            steps=WARM_UP + steps, global_batch=micro_batch * grad_acc, micro_batch=micro_batch, seq=seq, lr=1e-4,
+            dtype=dtype, weights=dtype, recompute=recompute, compile=compiled, device=device,
+        )  # fmt: skip
+        rows.append(_measure(shape, config, device))
+        gc.collect()
+        if sixteen:
+            torch.cuda.empty_cache()
+    return {
+        "provenance": provenance(device),
+        "model": shape.name,
+        "parameters": shape.num_parameters,
+        "runs": rows,
+    }
+
+
+def _measure(shape: ModelShape, config: TrainConfig, device: str) -> dict[str, Any]:
+    trainer = make_trainer(shape, load_corpus(), config)
+    results = trainer.run()
+    seconds = statistics.median(r.seconds for r in results[WARM_UP:])
+    layout = Layout(micro_batch=config.micro, grad_acc=config.grad_acc, recompute=config.recompute)
+    recipe = "bf16-mixed" if config.weights == "bfloat16" else "fp32"
+    predicted = predict(shape, layout, seq=config.seq, recipe=recipe, device=torch.device(device).type).peak
+    return {
+        "recompute": config.recompute,
+        "compile": config.compile,
+        "dtype": config.dtype,
+        "micro_batch": config.micro,
+        "grad_acc": config.grad_acc,
+        "seq": config.seq,
+        "step_s": seconds,
+        "tokens_per_s": results[0].tokens / seconds,
+        **_utilisation(shape, config, seconds, device),
+        "peak_bytes": trainer.peak_bytes,
+        "predicted_bytes": predicted,
+        "error": predicted / trainer.peak_bytes - 1,
+        "first_loss": results[0].loss,
+        "last_loss": results[-1].loss,
+    }
+
+
+def _utilisation(
+    shape: ModelShape, config: TrainConfig, seconds: float, device: str
+) -> dict[str, float | None]:
+    accelerator = this_accelerator(device)
+    if accelerator is None:
+        return {"mfu": None, "hfu": None}
+    flops, peak = (
+        step_flops(shape, config.global_batch, config.seq, config.recompute),
+        accelerator.peak("bf16"),
+    )
+    return {"mfu": mfu(flops, seconds, peak), "hfu": hfu(flops, seconds, peak)}
+
+
+def this_accelerator(device: str) -> Accelerator | None:
+    """The preset of the GPU that is here, by its name and memory; None for a CPU or one without a preset."""
+    if torch.device(device).type != "cuda":
+        return None
+    name, memory = (
+        torch.cuda.get_device_name(device).lower(),
+        torch.cuda.get_device_properties(device).total_memory,
+    )
+    fitting = [
+        a for a in ACCELERATORS.values() if a.name.lower().partition("-")[0] in name.replace("-", " ").split()
+    ]
+    return min(fitting, key=lambda a: abs(a.memory_bytes - memory), default=None)
+
+
+def report_trainer(result: dict[str, Any]) -> str:
+    """The result of ``bench_trainer`` as a table for people."""
+    first = result["runs"][0]
+    size = f"{first['grad_acc']} × {first['micro_batch']} × {first['seq']} tokens per step, {first['dtype']}"
+    lines = [f"{result['model'] or 'model'}, {result['parameters']:,} parameters, {size}"]
+    lines.append(
+        f"{'recompute':10} {'compiled':8} {'step ms':>9} {'tokens/s':>9} {'MFU':>6} {'HFU':>6} "
+        f"{'peak GB':>8} {'predicted':>9} {'error':>7} {'loss':>15}"
+    )
+    for run in result["runs"]:
+        used = [f"{run[kind]:6.1%}" if run[kind] is not None else f"{'–':>6}" for kind in ("mfu", "hfu")]
+        lines.append(
+            f"{run['recompute']:10} {'yes' if run['compile'] else 'no':8} {run['step_s'] * 1e3:9.1f} "
+            f"{run['tokens_per_s']:9,.0f} {used[0]} {used[1]} {run['peak_bytes'] / 1e9:8.3f} "
+            f"{run['predicted_bytes'] / 1e9:9.3f} {run['error']:+7.1%} {run['first_loss']:6.3f} → {run['last_loss']:6.3f}"
+        )
+    return "\n".join(lines)
