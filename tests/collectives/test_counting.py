@@ -112,6 +112,25 @@ def test_bytes_of_each_axis_and_no_name_that_does_not_exist(ranks):
         assert absent == str(Tally())
 
 
+def one_label_for_two() -> tuple[int, str]:
+    with launched() as world:
+        second = dist.new_group(list(range(world.size)))
+        with CountBytes({"dp": [dist.group.WORLD, second], "none": None}) as count:
+            dist.all_reduce(torch.ones(6))
+            dist.all_reduce(torch.ones(6), group=second)
+        try:
+            CountBytes({"dp": [dist.group.WORLD], "tp": dist.group.WORLD})
+        except CollectiveError as error:
+            return count["dp"].total.payload, str(error)
+        return count["dp"].total.payload, ""
+
+
+def test_a_label_may_stand_for_several_groups(ranks):
+    for payload, error in ranks(one_label_for_two, ranks=N).values:
+        assert payload == 48
+        assert error == "'dp' and 'tp' label the same group"
+
+
 def tallies(work: Callable[[], object]) -> dict[str, Tally]:
     with CountBytes() as count:
         work()

@@ -113,3 +113,33 @@ def test_memory_freed_by_recomputation_shows_in_the_peak():
             model.loss(x, y)[0].backward()
         peaks.append(peak.bytes)
     assert peaks[1] < 0.6 * peaks[0]
+
+
+def test_a_storage_that_gives_its_memory_back_and_takes_it_again():
+    """What ZeRO-3 does with weights: bytes are counted while they are there, and one storage is several allocations."""
+    from playbook.parallel.storage import resize_storage
+
+    model, whole = nn.Linear(1, 1, bias=False), torch.zeros(100)
+    view = whole[:50]
+    resize_storage(whole, 0)
+    with MemoryTimeline(model) as timeline:
+        for _ in range(2):
+            resize_storage(whole, 400)
+            whole.fill_(1.0)
+            assert view.sum() == 50
+            resize_storage(whole, 0)
+    curves = timeline.curves()
+    assert max(curves.bytes["parameters"]) == 4 + 400
+    assert curves.bytes["parameters"][-1] == 4
+    assert sum(a.bytes == 400 for a in timeline.allocations) == 2
+
+
+def test_gradients_that_were_there_can_die():
+    """Tensors that are named at the start are not held: last step's gradients go when they are forgotten."""
+    model = nn.Linear(10, 10, bias=False)
+    model(torch.ones(1, 10)).sum().backward()
+    with peak_bytes(model, tensors={"gradients": [model.weight.grad]}) as peak:
+        model.zero_grad(set_to_none=True)
+        x = torch.ones(100)
+    assert peak.bytes == 800  # weights, and one of the other two
+    assert len(x) == 100
