@@ -152,6 +152,37 @@ def test_without_prefetch_no_gather_begins_before_it_is_needed(traced, recompute
             assert not gather.early
 
 
+def two_steps(gather: str, times: int = 4) -> list[Trace]:
+    """In a rank: traces of two steps of ZeRO-1 each."""
+    with launch.process_group():
+        layout = Layout(dp=2, zero=1)
+        config = TrainConfig(steps=2 * times + 2, global_batch=4, seq=32, layout=layout)
+        trainer = make_trainer(SHAPE, load_corpus(), config, Mesh(layout), gather=gather, **BUCKETS)
+
+        def steps() -> None:
+            trainer.step()
+            trainer.step()
+            trainer.engine.wait()  # PyTorch's profiler crashes where a collective outlives it
+
+        steps()
+        return [record_step(steps, trainer.model) for _ in range(times)]
+
+
+@pytest.mark.parametrize("gather", ["lazily", "after"])
+def test_lazy_gathers_go_on_while_the_next_step_computes(ranks, gather):
+    """What the step asks for first, its number of tokens, does not wait for them.
+
+    If it did, at most one would be left: Gloo has two threads.
+    """
+    going_on = []
+    for trace in [trace for rank in ranks(two_steps, gather, ranks=2, timeout=120).values for trace in rank]:
+        second = [event for event in trace.events if event.name == "embedding forward"][1]
+        before = [event for event in collectives(trace, "all_gather") if event.args["issued"] < second.start]
+        assert sum(event.args["bytes"] for event in before) >= 4 * SHAPE.num_parameters
+        going_on.append(sum(event.end > second.start for event in before))
+    assert (max(going_on) > 1) is (gather == "lazily")
+
+
 # ---- the traces themselves
 
 

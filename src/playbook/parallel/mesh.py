@@ -84,6 +84,11 @@ class Mesh:
         return f"Mesh({str(self.layout)!r}, rank={self.rank})"
 
 
+def beside(group: dist.ProcessGroup) -> dist.ProcessGroup:
+    """Another group of the same ranks, whose collectives do not queue behind those of ``group``. A collective."""
+    return dist.new_group(dist.get_process_group_ranks(group), use_local_synchronization=True)
+
+
 def describe(layout: Layout, rank: int | None = None) -> str:
     """A table of who is with whom: for every rank its coordinates, and its group along each axis; ``rank`` is marked."""
     long = [axis for axis in reversed(AXES) if getattr(layout, axis) > 1]

@@ -31,6 +31,7 @@ from playbook.parallel.data import (
     zero_absent,
 )
 from playbook.parallel.flat import Arrivals, Bucket, FlatOrder, Segment, Slot, UsedParameters, backward_order
+from playbook.parallel.mesh import beside
 from playbook.parallel.shards import Shards
 from playbook.training.optimizer import MakeOptimizer
 
@@ -63,6 +64,8 @@ class Zero1:
             raise ConfigError(f"gather is {gather!r}, but must be one of {', '.join(GATHER)}")
         self.model, self.group, self.gather = model, group, gather
         self.find_unused = find_unused
+        # Gathers that go on into the next step must not hold up what it asks for first, the number of its tokens.
+        self.gathering = beside(group) if gather == "lazily" else group
         order = FlatOrder([backward_order(model)], group.size())
         self._set_up(order, order.cut(bucket, first_bucket), make)
         self._handles = list(self._wait_before_use()) if gather == "lazily" else []
@@ -153,7 +156,7 @@ class Zero1:
         self.shards.step()
         for bucket in reversed(self.buckets):  # in the order in which the forward pass needs them
             whole, own = self.parameters[bucket.start : bucket.stop], self.parameters[self.share(bucket)]
-            work = all_gather(whole, own, self.group, async_op=True)
+            work = all_gather(whole, own, self.gathering, async_op=True)
             self.gathers[bucket.index] = work
         if self.gather == "after":
             self.wait()
@@ -206,7 +209,7 @@ class Zero1:
 
     def groups(self) -> list[dist.ProcessGroup]:
         """Process groups in which it talks."""
-        return [self.group]
+        return [self.group] if self.gathering is self.group else [self.group, self.gathering]
 
     def tensors(self) -> dict[str, list[Tensor]]:
         """What this rank keeps between steps, by kind."""

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from playbook.collectives.single import all_gather
 from playbook.model.transformer import Transformer
 from playbook.parallel.flat import Bucket, FlatOrder, Segment, backward_order
+from playbook.parallel.mesh import beside
 from playbook.parallel.storage import resize_storage
 from playbook.parallel.zero import Zero2, copies
 from playbook.training.optimizer import MakeOptimizer
@@ -87,7 +88,7 @@ class Zero3(Zero2):
         self.model, self.group, self.find_unused = model, group, find_unused
         self.reshard, self.prefetch = reshard, prefetch
         # Gathers and reductions meet in one order on each rank, but not in the same one beside each other.
-        self.gathering = dist.new_group(dist.get_process_group_ranks(group), use_local_synchronization=True)
+        self.gathering = beside(group)
         self.units = units_of(model)
         order = FlatOrder(_parameters(self.units, model), group.size())
         self._set_up(order, order.whole_units(), make)
@@ -186,9 +187,6 @@ class Zero3(Zero2):
 
     def _unit(self, bucket: Bucket) -> Unit:
         return self.units[len(self.units) - 1 - bucket.index]
-
-    def groups(self) -> list[dist.ProcessGroup]:
-        return [self.group, self.gathering]
 
     def step(self) -> None:
         """Update this rank's shares. What was gathered before is out of date."""
