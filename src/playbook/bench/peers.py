@@ -24,7 +24,8 @@ _DDP = "DistributedDataParallel(gradient_as_bucket_view=True, broadcast_buffers=
 class Peer:
     """A model that torch has wrapped, and its optimizer. Gradients are *means* over the ranks, as torch has it.
 
-    ``options`` are those of AdamW; weight decay is for matrices alone, as in ``training.optimizer``.
+    ``options`` are those of AdamW; as in ``training.optimizer``, weight decay is for matrices alone, and a GPU has the
+    fused kernel.
     """
 
     #: What is asked of torch, for the record.
@@ -35,6 +36,8 @@ class Peer:
         decayed = [p for p in model.parameters() if is_matrix(p)]
         others = [p for p in model.parameters() if not is_matrix(p)]
         groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+        if model.embedding.weight.is_cuda:
+            options["fused"] = True
         self.optimizer = self.make([group for group in groups if group["params"]], options)
 
     def wrap(self, model: Transformer) -> nn.Module:
