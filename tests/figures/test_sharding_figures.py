@@ -69,13 +69,28 @@ def test_more_ranks_than_hues_are_refused():
 
 
 def test_weights_come_and_go_on_one_scale():
-    runs = {"forgotten": [MIB, 3 * MIB, MIB, 3 * MIB], "kept": [MIB, 3 * MIB, 5 * MIB, 5 * MIB]}
-    phases = {title: [("forward", 0, 2), ("backward", 2, 3)] for title in runs}
-    figure = weights_over_step(runs, phases)
+    runs = {
+        "forgotten": [MIB, 3 * MIB, 3 * MIB, MIB, 3 * MIB],
+        "kept": [MIB, 3 * MIB, 5 * MIB, 5 * MIB, 5 * MIB],
+    }
+    phases = {title: [("forward", 0, 3), ("backward", 3, 4)] for title in runs}
+    figure = weights_over_step(runs, phases, {"all of them": 4 * MIB})
     upper, lower = figure.axes
     assert upper.get_ylim() == lower.get_ylim()
-    tops = [max(v[1] for v in axes.collections[0].get_paths()[0].vertices) for axes in figure.axes]
-    assert tops == [3 * MIB, 5 * MIB]
+    forgotten, kept = (axes.patches[0].get_data().values.tolist() for axes in figure.axes)
+    assert forgotten == [MIB, 3 * MIB, MIB, 3 * MIB]  # what does not change takes no room
+    assert kept == [MIB, 3 * MIB, 5 * MIB]
+    brackets = [line.get_xdata() for line in upper.lines if len(set(line.get_ydata())) == 1]
+    assert [0.0, 2.0] in [list(x) for x in brackets]  # forward: the first two changes
     svg = display(figure, alt="x").svg
-    for words in ("forgotten: up to 3 MiB", "kept: up to 5 MiB", "forward", "backward"):
+    for words in ("forgotten: up to 3 MiB", "kept: up to 5 MiB", "forward", "backward", "all of them"):
         assert words in svg
+
+
+def test_a_phase_without_a_change_has_no_bracket():
+    figure = weights_over_step(
+        {"w": [MIB, 2 * MIB, 2 * MIB]}, {"w": [("forward", 0, 2), ("optimizer", 2, 2)]}
+    )
+    svg = display(figure, alt="x").svg
+    assert "forward" in svg
+    assert "optimizer" not in svg

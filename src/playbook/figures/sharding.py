@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -143,33 +144,44 @@ def _stairs(axes: Any, spans: Sequence[Span], shares: Sequence[tuple[int, int, i
 
 
 def weights_over_step(
-    runs: Mapping[str, Sequence[float]], phases: Mapping[str, Sequence[tuple[str, int, int]]]
+    runs: Mapping[str, Sequence[float]],
+    phases: Mapping[str, Sequence[tuple[str, int, int]]],
+    levels: Mapping[str, float] | None = None,
 ) -> Figure:
-    """Bytes of weights that a rank has, a panel for each run, over the events of a step; its peak is written beside it.
+    """Bytes of weights that a rank has, a panel for each run, after each change of them in a step.
 
-    ``runs`` maps a title to bytes after each event, ``phases`` the same title to (name, first event, last event).
+    ``runs`` maps a title to bytes after each event, ``phases`` the same title to (name, first event, last event); events
+    at which the weights stay as they are take no room. ``levels`` are lines to compare with, by name.
     """
     import matplotlib.pyplot as plt
 
-    top = max(max(values) for values in runs.values())
+    top = max([*(max(values) for values in runs.values()), *(levels or {}).values()])
     with plt.rc_context(rc_parameters()):
         figure, column = plt.subplots(
-            len(runs), 1, figsize=(WIDTH, 0.3 + 1.55 * len(runs)), sharey=True, squeeze=False
+            len(runs), 1, figsize=(WIDTH, 0.45 + 1.55 * len(runs)), sharey=True, squeeze=False
         )
         for axes, (title, values) in zip(column[:, 0], runs.items(), strict=True):
-            corners = _corners(values)
-            axes.fill_between(
-                *zip(*corners, strict=True), step="post", color=PALETTE["parameters"], linewidth=0
-            )
+            changes = [i for i, value in enumerate(values) if i == 0 or value != values[i - 1]]
+            heights = [values[i] for i in changes]
+            axes.stairs(heights, range(len(heights) + 1), fill=True, color=PALETTE["parameters"])
             axes.set_title(f"{title}: up to {format_bytes(max(values))}", pad=20)
-            bracket_phases(axes, list(phases[title]))
-            axes.set(xlim=(0, len(values) - 1), ylim=(0, top * 1.05), xticks=[])
+            bracket_phases(axes, _among(changes, phases[title]))
+            for name, level in (levels or {}).items():
+                axes.axhline(level, linestyle=(0, (4, 3)), linewidth=1.1, color=rc_parameters()["text.color"])
+                axes.text(1.01, level, name, transform=axes.get_yaxis_transform(), va="center", fontsize=9)
+            axes.set(xlim=(0, len(heights)), ylim=(0, top * 1.05), xticks=[])
             bytes_axis(axes.yaxis, "weights")
-        column[-1, 0].set_xlabel("allocations and releases, in order")
+        column[-1, 0].set_xlabel("each time that weights come or go")
     return figure
 
 
-def _corners(values: Sequence[float]) -> list[tuple[int, float]]:
-    """(event, bytes) where the curve changes, and its last point: what a step-wise line needs."""
-    kept = [(i, v) for i, v in enumerate(values) if i == 0 or v != values[i - 1]]
-    return [*kept, (len(values) - 1, values[-1])]
+def _among(changes: Sequence[int], phases: Iterable[tuple[str, int, int]]) -> list[tuple[str, float, float]]:
+    """Phases given by events, by the changes that fall into them instead; those in which nothing changes are left out."""
+    found = []
+    for name, start, end in phases:
+        first, last = bisect_left(changes, start), bisect_left(changes, end)
+        if first < last:
+            found.append((name, float(first), float(last)))
+    if found:
+        found[-1] = (*found[-1][:2], float(len(changes)))
+    return found
