@@ -30,8 +30,8 @@ class Unit:
     """Modules whose parameters come and go together.
 
     ``keep``: from its forward to its backward the unit stays, because backward begins with it, or because it is used
-    twice (a tied embedding). ``late``: something beside its modules uses its parameters (learned positions); it goes only
-    when the next unit begins.
+    twice (a tied embedding). ``late``: something beside its modules uses its parameters (learned positions); what was
+    gathered for them goes only when the next unit begins.
     """
 
     modules: list[nn.Module]
@@ -61,7 +61,7 @@ def units_of(model: Transformer) -> list[Unit]:
     first: list[nn.Module] = [m for m in (model.embedding, model.position_embedding) if m is not None]
     last: list[nn.Module] = [model.final_norm, model.head]
     if model.head.weight is model.embedding.weight:
-        return [Unit([*first, *last], keep=True), *blocks]
+        return [Unit([*first, *last], keep=True, late=late), *blocks]
     return [Unit(first, late=late), *blocks, Unit(last, keep=True)]
 
 
@@ -155,16 +155,20 @@ class Zero3(Zero2):
         # A checkpoint runs the forward pass again within backward: then the next unit is the one before.
         self._ready(self.units[i])
         self._fetch(i - 1 if _in_backward() else i + 1)
-        if i and self.units[i - 1].late and self.reshard and not _in_backward():
+        if i and self.units[i - 1].late and not self._stays(self.units[i - 1]):
             self._release(self.units[i - 1])
 
     def _after_forward(self, i: int, module: nn.Module, args: Any, output: Tensor) -> None:
         unit = self.units[i]
         if torch.is_grad_enabled() and output.requires_grad:
             output.register_hook(partial(self._before_backward, i))
-        needed = unit.late or _in_backward() or (unit.keep and self.model.training)
-        if self.reshard and not needed:
+        late = unit.late and module is not unit.modules[-1]
+        if not (late or self._stays(unit)):
             self._release(unit)
+
+    def _stays(self, unit: Unit) -> bool:
+        """Whether a unit is needed after its forward pass, for it or for others."""
+        return not self.reshard or _in_backward() or (unit.keep and self.model.training)
 
     def _before_backward(self, i: int, _: Tensor) -> None:
         if i or self.units[i].keep:  # an embedding's backward needs no weights
