@@ -94,7 +94,7 @@ class OverlappedDataParallel:
         for slot, used in zip(self.slots, anywhere, strict=True):
             if not used:
                 slot.parameter.grad = None
-        self.arrivals.unused = {s for s, used in zip(self.slots, anywhere, strict=True) if not used}
+        self.arrivals.skip(self.used.never(self.slots))
         self.here.clear()
 
 
@@ -154,7 +154,7 @@ class BucketedDataParallel:
         anywhere = self.used.agree(here, self.gradients.device)
         for slot, used in zip(self.order.slots, anywhere, strict=True):
             slot.parameter.grad = self.views[slot] if used else None
-        self.arrivals.unused = {s for s, used in zip(self.order.slots, anywhere, strict=True) if not used}
+        self.arrivals.skip(self.used.never(self.order.slots))
 
 
 #: By name, the naive one first.

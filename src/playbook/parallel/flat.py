@@ -15,8 +15,12 @@ from functools import partial
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from playbook.errors import ConfigError
+
+#: Parameters to whose gradients an engine listens (``Arrivals``).
+_taken = WeakTensorKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,8 +148,17 @@ class FlatOrder:
 
 
 def backward_order(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Parameters that learn, in the order in which backward is done with them: the reverse of how they were made."""
-    return [(name, p) for name, p in model.named_parameters() if p.requires_grad][::-1]
+    """Parameters that learn, in the order in which backward is done with them: the reverse of how they were made.
+
+    Raises ConfigError where an engine listens to their gradients already: two of them would each add up the ranks.
+    """
+    learning = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    for name, p in learning:
+        if p in _taken:
+            raise ConfigError(
+                f"parameter {name!r} is in the hands of another engine: make a new model for this one"
+            )
+    return learning[::-1]
 
 
 class Arrivals:
@@ -165,7 +178,7 @@ class Arrivals:
         self.buckets, self.arrived, self.complete = buckets, arrived, complete
         self.slots = list({slot: None for bucket in buckets for slot in bucket.slots})
         self.here: set[Slot] = set()  # in this backward pass
-        self.unused: set[Slot] = set()  # known never to get a gradient
+        self.unused: set[Slot] = set()  # known never to get a gradient: not waited for
         self._next = 0
         self._paused = False
         self._within: dict[Slot, list[Bucket]] = {slot: [] for slot in self.slots}
@@ -173,10 +186,14 @@ class Arrivals:
             for slot in bucket.slots:
                 self._within[slot].append(bucket)
         self._missing = self._counts()
-        self._handles = [
+        for slot in self.slots:
             slot.parameter.register_post_accumulate_grad_hook(partial(self._hook, slot))
-            for slot in self.slots
-        ]
+            _taken[slot.parameter] = True
+
+    def skip(self, unused: Iterable[Slot]) -> None:
+        """From the next pass on, do not wait for these, which never get a gradient."""
+        self.unused = set(unused)
+        self._missing = self._counts()
 
     def _counts(self) -> list[int]:
         return [sum(slot not in self.unused for slot in bucket.slots) for bucket in self.buckets]
@@ -220,11 +237,6 @@ class Arrivals:
         self.here.clear()
         self._next, self._missing = 0, self._counts()
 
-    def remove(self) -> None:
-        """Take the hooks off."""
-        for handle in self._handles:
-            handle.remove()
-
 
 class UsedParameters:
     """Which of ``names`` get a gradient on some rank of the group.
@@ -253,3 +265,9 @@ class UsedParameters:
                     "find_unused=True ranks ask each other in every step"
                 )
         return self._anywhere
+
+    def never(self, slots: Iterable[Slot]) -> set[Slot]:
+        """Of ``slots``, one for each name, those that no step gives a gradient: none is known where ``each_step``."""
+        if self.each_step:
+            return set()
+        return {slot for slot, used in zip(slots, self._anywhere, strict=True) if not used}

@@ -77,6 +77,7 @@ class Zero1:
         self.shards = Shards(order, buckets, self.group, self._weights, make)
         self.used = UsedParameters([slot.name for slot in order.slots], self.group, self.find_unused)
         self.arrivals = Arrivals(buckets, self._arrived, self._complete)
+        self.unused: set[Slot] = set()  # without a gradient on any rank, in this step
         self.works: list[dist.Work] = []
         self.gathers: dict[int, dist.Work] = {}  # all-gathers under way, by bucket
         self._make_gradients()
@@ -141,9 +142,9 @@ class Zero1:
     def _hand_over(self, here: list[bool], gradient: Callable[[Segment], Tensor]) -> None:
         """Give the optimizer the gradients of the segments whose parameters got one on any rank."""
         anywhere = self.used.agree(here, self.order.device)
-        unused = {slot for slot, used in zip(self.order.slots, anywhere, strict=True) if not used}
-        self.arrivals.unused = unused
-        self.shards.take_gradients(lambda s: None if s.slot in unused else gradient(s))
+        self.unused = {slot for slot, used in zip(self.order.slots, anywhere, strict=True) if not used}
+        self.arrivals.skip(self.used.never(self.order.slots))
+        self.shards.take_gradients(lambda s: None if s.slot in self.unused else gradient(s))
 
     def clip(self, limit: float) -> Tensor:
         """The norm of the whole gradient; where it is above ``limit``, gradients are scaled down to it."""
@@ -199,7 +200,7 @@ class Zero1:
     def gradients_whole(self) -> dict[str, Tensor | None]:
         """The whole gradient by parameter name, as ``clip`` left it; None where there is none. A collective."""
         whole = self.shards.gather(lambda s: self.shards.leaves[s].grad, self.order.dtype)
-        unused = {slot.name for slot in self.arrivals.unused}
+        unused = {slot.name for slot in self.unused}
         return {name: None if name in unused else gradient for name, gradient in whole.items()}
 
     def sum(self, value: Tensor) -> Tensor:

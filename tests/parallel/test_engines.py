@@ -1,0 +1,185 @@
+"""Engines beside the plain step: evaluation, layers that are used now and then, frozen weights, a second engine."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from helpers import BLOCKS
+from parallel_runs import Case, one_device, train
+from torch import Tensor, nn
+
+from playbook import launch
+from playbook.layout import Layout
+from playbook.model.generate import generate
+from playbook.parallel.data import DATA_PARALLEL
+from playbook.parallel.mesh import Mesh
+from playbook.parallel.parallelize import parallelize
+from playbook.parallel.zero import Zero1, Zero2
+from playbook.training.optimizer import adamw
+
+
+def evaluated(case: Case, options: dict) -> dict[str, float]:
+    """In a rank: how far logits under ZeRO-3 are from those of one device after two steps, and a third step's error."""
+    with launch.process_group() as world:
+        engine = parallelize(case.model(), Mesh(Layout(dp=2, zero=3)), case.make(), **options)
+        alone = one_device(case)
+        train(case, engine, world.rank, world.size)
+        train(case, alone)
+        x, found = case.batch(0)[0][:2], {}
+        for training, grad in itertools.product((False, True), repeat=2):
+            with torch.set_grad_enabled(grad):
+                a, b = (e.model.train(training)(x).detach() for e in (engine, alone))
+            found[f"training={training}, grad={grad}"] = float((a - b).abs().max())
+            if not training and "reshard" not in options:
+                held = [unit for unit in engine.units if unit.gathered]
+                found[f"units left, grad={grad}"] = float(len(held))
+        texts = [generate(e.model, x[:, :3], 4, temperature=0) for e in (engine, alone)]
+        found["generated"] = float((texts[0] != texts[1]).sum())
+        again = Case(case.shape, steps=3)
+        found["next step"] = train(again, engine, world.rank, world.size, start=2).error(
+            train(again, alone, start=2)
+        )
+        return found
+
+
+@pytest.mark.parametrize("options", [{}, {"prefetch": False}, {"reshard": False}], ids=str)
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("tied", [False, True])
+def test_weights_that_come_and_go_are_there_for_evaluation(ranks, block, tied, options):
+    case = Case(BLOCKS[block].replace(tied=tied), steps=2)
+    for found in ranks(evaluated, case, options, ranks=2).values:
+        assert all(error < 1e-5 for error in found.values()), found
+
+
+class Gates(nn.Module):
+    """Layers that each step uses or not, in an order that is not the one in which they were made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(4, 4, bias=False) for _ in range(5))
+
+    def forward(self, x: Tensor, used: list[bool]) -> Tensor:
+        for i in (4, 1, 2, 0, 3):
+            if used[i]:
+                x = x + self.layers[i](x).tanh()
+        return x.square().sum()
+
+
+GATED = 16
+
+
+def used(step: int, rank: int) -> list[bool]:
+    half = torch.rand(5, generator=torch.Generator().manual_seed(1000 * step + rank)) < 0.5
+    return [*half[:2].tolist(), True, *half[3:].tolist()]
+
+
+def gradients_of(model: nn.Module) -> dict[str, Tensor | None]:
+    return {n: None if p.grad is None else p.grad.clone() for n, p in model.named_parameters()}
+
+
+def gated(kind: str, bucket: int) -> tuple[list[dict], int]:
+    """In a rank: the gradients of each step, and how many came when their bucket was on its way already."""
+    with launch.process_group() as world:
+        model, group = Gates(), Mesh(Layout(dp=2)).group("dp")
+        options = {} if kind in ("naive", "overlapped") else {"bucket": bucket, "first_bucket": bucket}
+        zero = {"zero 1": Zero1, "zero 2": Zero2}.get(kind)
+        if zero:
+            make = lambda weights: adamw(weights, lr=0.0, betas=(0.9, 0.9), weight_decay=0.0)  # noqa: E731
+            engine = zero(model, group, make, find_unused=True, **options)
+        else:
+            engine = DATA_PARALLEL[kind](model, group, find_unused=True, **options)
+        late: list[str] = []
+        if kind != "naive":
+            spy(engine.arrivals, late)
+        found = []
+        for step in range(GATED):
+            engine.zero_grad()
+            model(torch.full((2, 4), world.rank + 1.0), used(step, world.rank)).backward()
+            engine.finish()
+            found.append(engine.gradients_whole() if zero else gradients_of(model))
+        return found, len(late)
+
+
+def spy(arrivals, late: list[str]) -> None:
+    """Note gradients that arrive after their bucket is complete."""
+    arrived, complete, sent = arrivals.arrived, arrivals.complete, set()
+
+    def note(slot) -> None:
+        late.extend(slot.name for bucket in sent if slot in bucket.slots)
+        arrived(slot)
+
+    def send(bucket) -> None:
+        sent.add(bucket)
+        complete(bucket)
+        if bucket is arrivals.buckets[-1]:
+            sent.clear()
+
+    arrivals.arrived, arrivals.complete = note, send
+
+
+@pytest.mark.parametrize("bucket", [64, 96, 10_000])
+@pytest.mark.parametrize("kind", [*DATA_PARALLEL, "zero 1", "zero 2"])
+def test_no_gradient_comes_too_late_for_its_bucket(ranks, kind, bucket):
+    """Where layers come and go, a bucket must not leave without one that was idle in the step before."""
+    model, reference = Gates(), []
+    for step in range(GATED):
+        model.zero_grad()
+        for rank in range(2):
+            model(torch.full((2, 4), rank + 1.0), used(step, rank)).backward()
+        reference.append(gradients_of(model))
+    for found, late in ranks(gated, kind, bucket, ranks=2).values:
+        assert late == 0
+        for mine, other in zip(found, reference, strict=True):
+            for name, gradient in other.items():
+                assert (mine[name] is None) is (gradient is None)
+                if gradient is not None:
+                    torch.testing.assert_close(mine[name], gradient)
+
+
+def freeze_blocks(model: nn.Module) -> None:
+    model.blocks[0].requires_grad_(False)
+    model.blocks[1].mlp.requires_grad_(False)
+
+
+def freeze_all_but_the_head(model: nn.Module) -> None:
+    model.requires_grad_(False)
+    model.head.requires_grad_(True)
+
+
+@pytest.mark.parametrize("zero", range(4))
+@pytest.mark.parametrize("freeze", [freeze_blocks, freeze_all_but_the_head])
+def test_frozen_weights_stay_and_are_in_the_checkpoint(ranks, zero, freeze):
+    case = Case(prepare=freeze, steps=3)
+
+    def work():
+        with launch.process_group() as world:
+            engine = parallelize(case.model(), Mesh(Layout(dp=2, zero=zero)), case.make())
+            return train(case, engine, world.rank, world.size), engine.state_dict()
+
+    alone = one_device(case)
+    reference, state = train(case, alone), alone.state_dict()
+    for run, found in ranks(work, ranks=2).values:
+        assert run.error(reference) < 1e-5
+        assert found["model"].keys() == state["model"].keys()
+        assert found["optimizer"]["state"].keys() == state["optimizer"]["state"].keys()
+        for name, p in case.model().named_parameters():
+            assert torch.equal(found["model"][name], p) is not p.requires_grad
+
+
+@pytest.mark.parametrize("first", range(4))
+@pytest.mark.parametrize("second", [0, 3])
+def test_a_second_engine_for_one_model_is_refused(ranks, first, second):
+    """Both would listen to its gradients, and the ranks be added up twice; of ZeRO-3's model there is but a share."""
+
+    def work():
+        with launch.process_group():
+            case = Case()
+            model = case.model()
+            for zero in (first, second):
+                parallelize(model, Mesh(Layout(dp=2, zero=zero)), case.make())
+
+    with pytest.raises(launch.RankError, match="is in the hands of another engine: make a new model"):
+        ranks(work, ranks=2, timeout=20)
