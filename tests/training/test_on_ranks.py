@@ -17,6 +17,7 @@ from playbook import launch
 from playbook.data import load_corpus
 from playbook.errors import ConfigError
 from playbook.layout import Layout
+from playbook.parallel.mesh import Mesh
 from playbook.shapes import load
 from playbook.training.config import TrainConfig
 from playbook.training.on_ranks import Run, check, train_here, train_on_ranks
@@ -179,3 +180,15 @@ def test_what_every_rank_would_refuse_is_refused_at_once():
         check(run("dp=4000", global_batch=4000, device="cuda"))
     with pytest.raises(ConfigError, match="on many ranks a trainer needs their mesh"):
         make_trainer(SMALL, load_corpus(), run("dp=2").config)
+
+
+def test_config_and_mesh_of_two_layouts(ranks):
+    """What the config has checked for its own layout (batches, fp16 and ZeRO) would not hold for the mesh's."""
+
+    def work() -> str:
+        with launch.process_group(), pytest.raises(ConfigError) as error:
+            make_trainer(SMALL, load_corpus(), run().config, Mesh(Layout(dp=2, zero=2)))
+        return str(error.value)
+
+    said = "layout is '' in the config, but 'dp=2,zero=2' in the mesh: give both the same"
+    assert ranks(work, ranks=2)[0].value == said
