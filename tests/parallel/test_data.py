@@ -257,3 +257,14 @@ def test_a_sampler_resumes_anywhere_and_shuffles_each_epoch():
     assert not torch.equal(torch.cat(forwards[:5]), torch.cat(forwards[5:10]))
     with pytest.raises(ConfigError, match="global_batch is 9, but must be a multiple of the 2 ranks"):
         Sampler(50, 9, ranks=2)
+
+
+@pytest.mark.parametrize(("rank", "ranks"), [(2, 2), (-1, 2), (0, 0)])
+def test_a_sampler_of_no_rank(rank, ranks):
+    with pytest.raises(ConfigError, match=f"rank is {rank}, but must be from 0 to {ranks - 1}"):
+        Sampler(50, 10, rank, ranks)
+
+
+def test_a_sampler_of_a_step_before_the_first():
+    with pytest.raises(ConfigError, match="step is -1, but must be at least 0"):
+        Sampler(50, 10).indices(-1)
