@@ -13,7 +13,8 @@ from torch.distributed import ProcessGroup
 
 class Engine(Protocol):
     """One step is: ``zero_grad``; for each micro-batch a forward and a backward pass, all but the last of them inside
-    ``no_sync()``; ``finish``; ``clip``; ``step``. On many ranks the engine is where they talk."""
+    ``no_sync()``; ``finish``; ``clip``; ``step``. On many ranks the engine is where they talk. After ``finish`` gradients
+    are sums over the ranks: a backward pass without ``zero_grad`` before it would have them summed again."""
 
     model: nn.Module
 
