@@ -53,6 +53,25 @@ def test_weights_that_come_and_go_are_there_for_evaluation(ranks, block, tied, o
         assert all(error < 1e-5 for error in found.values()), found
 
 
+@pytest.mark.parametrize("reshard", [True, False])
+def test_what_was_gathered_before_an_update_is_out_of_date_after_it(ranks, reshard):
+    def look() -> tuple[Tensor, Tensor]:
+        with launch.process_group() as world:
+            case = Case(steps=1)
+            engine = parallelize(case.model(), Mesh(Layout(dp=2, zero=3)), case.make(), reshard=reshard)
+            alone, x = one_device(case), case.batch(0)[0]
+            train(case, engine, world.rank, world.size)
+            train(case, alone)
+            with torch.no_grad():
+                engine.model(x)  # in training mode: units that backward would need stay here
+                engine.step()
+                alone.step()
+                return engine.model(x), alone.model(x)
+
+    for found, expected in ranks(look, ranks=2).values:
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
 class Gates(nn.Module):
     """Layers that each step uses or not, in an order that is not the one in which they were made."""
 

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from leftovers import remaining, sign_in, signed_in
 
 from playbook import launch
@@ -54,7 +55,21 @@ def test_the_same_numbers_as_one_device(layout, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_dropout_differs_between_replicas_and_repeats_with_the_seed():
+def test_replicas_draw_other_numbers(ranks):
+    """Else they would drop the same elements of their samples."""
+
+    def after_a_step() -> float:
+        with launch.process_group():
+            given = run("dp=2")
+            trainer = make_trainer(SMALL, load_corpus(), given.config, Mesh(given.config.layout))
+            trainer.step()
+            return torch.rand(()).item()
+
+    first, second = ranks(after_a_step, ranks=2).values
+    assert first != second
+
+
+def test_dropout_repeats_with_the_seed():
     shape = load(SMALL).replace(dropout=0.3)
     runs = [Run(shape, run("dp=2", seed=seed).config) for seed in (1, 1, 2)]
     first, second, other = ([r.loss for r in train_on_ranks(r).results] for r in runs)
