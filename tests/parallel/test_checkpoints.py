@@ -133,3 +133,19 @@ def test_masters_keep_what_16_bits_have_lost(ranks):
     whole = train(case, one_device(case))
     for run in ranks(resume, case, "dp=3,zero=3", {}, state, ranks=3).values:
         assert (run.losses / whole.losses[HALF:] - 1).abs().max() < 5e-3
+
+
+@pytest.mark.parametrize("text", ["dp=2", "dp=3,zero=1", "dp=2,zero=2", "dp=3,zero=3"])
+def test_what_was_loaded_is_what_is_saved(ranks, text):
+    """To the bit, masters included."""
+    case = Case(BLOCKS["llama"], dtype=torch.bfloat16, steps=WHOLE)
+    state = state_of_one(case)
+
+    def loaded() -> dict:
+        with launch.process_group():
+            engine = parallelize(case.model(), Mesh(Layout.parse(text)), case.make())
+            engine.load_state_dict(state)
+            return engine.state_dict()
+
+    for found in ranks(loaded, ranks=Layout.parse(text).world_size).values:
+        assert differences(found, state) == 0
