@@ -199,6 +199,10 @@ BAD = {
         ["--layout", "dp=2,micro_batch=2", "--micro-batch", "4"],
         "micro_batch is 4, but 2 in the layout: give it once",
     ),
+    "a micro-batch of 1 said twice": (
+        ["--layout", "dp=2,micro_batch=1", "--micro-batch", "4"],
+        "micro_batch is 4, but 1 in the layout: give it once",
+    ),
     "recomputation said twice": (
         ["--layout", "recompute=full", "--recompute", "selective"],
         "recompute is 'selective', but 'full' in the layout",

@@ -18,7 +18,8 @@ from playbook.layout import Layout
 from playbook.parallel.data import DATA_PARALLEL, BucketedDataParallel, Sampler
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
-from playbook.parallel.zero import Zero1, Zero2
+from playbook.parallel.zero import Zero1
+from playbook.parallel.zero2 import Zero2
 from playbook.training.optimizer import adamw
 from playbook.training.trainer import accumulate_gradients
 

@@ -16,7 +16,8 @@ from playbook.model.generate import generate
 from playbook.parallel.data import DATA_PARALLEL
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
-from playbook.parallel.zero import Zero1, Zero2
+from playbook.parallel.zero import Zero1
+from playbook.parallel.zero2 import Zero2
 from playbook.training.optimizer import adamw
 
 

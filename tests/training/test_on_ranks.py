@@ -37,12 +37,14 @@ def run(layout: str = "", **settings) -> Run:
 
 
 @pytest.mark.parametrize(
-    "layout", ["dp=3", "dp=2,zero=1", "dp=4,zero=2,micro_batch=1", "dp=2,zero=3,grad_acc=3"]
+    "layout", ["dp=3", "dp=2,zero=1,micro_batch=3", "dp=4,zero=2", "dp=2,zero=3,grad_acc=3"]
 )
 def test_the_same_numbers_as_one_device(layout, capsys):
-    settings = {} if "micro" in layout or "acc" not in layout else {"micro_batch": 2}
     reference = train_here(run())
-    outcome = train_on_ranks(run(layout, **settings))
+    settings = {"micro_batch": 1} if "zero=2" in layout else {}
+    given = run(layout, **settings)
+    assert given.config.grad_acc == {"zero=1": 2, "zero=2": 3, "zero=3": 3}.get(layout[5:11], 1)
+    outcome = train_on_ranks(given)
     ranks = Layout.parse(layout).world_size
     for mine, other in zip(outcome.results, reference.results, strict=True):
         assert mine.loss == pytest.approx(other.loss, rel=1e-5)

@@ -60,7 +60,8 @@ def _train(args: argparse.Namespace) -> int:
     _check_sizes(args, shape, "micro_batch", "seq", "repeats")
 
     from playbook.bench.train import bench_train, report_train
-    from playbook.training.trainer import check_device, default_device
+    from playbook.training.checks import check_device
+    from playbook.training.trainer import default_device
 
     device = args.device or default_device()
     check_device(shape, device)
@@ -100,7 +101,8 @@ def _add_memory(kinds: Any) -> None:
 def _memory(args: argparse.Namespace) -> int:
     from playbook.bench.memory import CASES, bench_memory, report_memory
     from playbook.shapes import load
-    from playbook.training.trainer import check_device, default_device
+    from playbook.training.checks import check_device
+    from playbook.training.trainer import default_device
 
     device = args.device or default_device()
     kind = device if device in CASES else "cpu"
@@ -152,7 +154,7 @@ def _parallel(args: argparse.Namespace) -> int:
     _check_sizes(args, shape, "micro_batch", "seq", "grad_acc", "steps")
 
     from playbook.bench.parallel import Work, bench_parallel, report_parallel
-    from playbook.training.trainer import check_device
+    from playbook.training.checks import check_device
 
     device = args.device or _device_of_ranks(args.ranks)
     check_device(shape, device, args.ranks)

@@ -16,6 +16,7 @@ from playbook.commands.output import say
 from playbook.errors import ConfigError
 
 if TYPE_CHECKING:
+    from playbook.layout import Layout
     from playbook.shapes import ModelShape
     from playbook.training.config import TrainConfig
     from playbook.training.on_ranks import Outcome
@@ -39,7 +40,12 @@ def add(commands: Any) -> None:
     )
     add("--steps", type=int, default=200, help="optimizer steps")
     add("--global-batch", type=int, default=16, metavar="N", help="samples per optimizer step")
-    add("--micro-batch", type=int, metavar="N", help="samples per forward pass (default: all of a rank)")
+    add(
+        "--micro-batch",
+        type=int,
+        metavar="N",
+        help="samples per forward pass (default: the layout's, or all of a rank)",
+    )
     add("--seq", type=int, default=256, metavar="N", help="tokens per sample")
     add("--lr", type=float, default=1e-3, help="peak learning rate")
     add("--warmup", type=int, metavar="N", help="warm-up steps (default: a twentieth of the steps)")
@@ -61,7 +67,7 @@ def add(commands: Any) -> None:
         help="naive, overlapped or bucketed: how replicas add gradients",
     )
     add("--bucket-mb", type=int, default=25, metavar="N", help="size of a gradient bucket, in MiB")
-    add("--recompute", default="none", help="none, selective or full")
+    add("--recompute", help="none, selective or full (default: the layout's, none)")
     add("--attention", default="sdpa", help="sdpa (fused kernels) or reference (the formula written out)")
     add("--device", help="cpu or cuda (default: cuda when there is one)")
     add("--seed", type=int, default=0, help="of weights, data order and dropout")
@@ -84,9 +90,21 @@ def _train(args: argparse.Namespace) -> int:
         raise ConfigError(
             f"{size} ranks were launched, but the layout has {layout.world_size}: launch as many"
         )
+    _take_from_layout(args, layout)
     names = set(TrainConfig.__dataclass_fields__) - {"min_lr", "beta1", "beta2", "layout"}
     config = TrainConfig(layout=layout, **{name: getattr(args, name) for name in names})
     return _run(args, shape, config)
+
+
+def _take_from_layout(args: argparse.Namespace, layout: Layout) -> None:
+    """Fields that the layout's text names and that are flags as well: given once, or twice the same."""
+    named = {part.partition("=")[0].strip() for part in args.layout.split(",")}
+    for field in {"micro_batch", "recompute"} & named:
+        flag, value = getattr(args, field), getattr(layout, field)
+        if flag not in (None, value):
+            raise ConfigError(f"{field} is {flag!r}, but {value!r} in the layout: give it once")
+        setattr(args, field, value)
+    args.recompute = args.recompute or "none"
 
 
 def _run(args: argparse.Namespace, shape: ModelShape, config: TrainConfig) -> int:

@@ -14,7 +14,8 @@ from playbook.errors import ConfigError
 from playbook.model.transformer import Transformer
 from playbook.parallel.data import BUCKET, DATA_PARALLEL, FIRST_BUCKET
 from playbook.parallel.mesh import Mesh
-from playbook.parallel.zero import Zero1, Zero2
+from playbook.parallel.zero import Zero1
+from playbook.parallel.zero2 import Zero2
 from playbook.parallel.zero3 import Zero3
 from playbook.training.config import check_supported
 from playbook.training.engine import Engine, OneDevice

@@ -21,7 +21,8 @@ from playbook.model.transformer import Transformer
 from playbook.parallel.flat import Bucket, FlatOrder, Segment, backward_order
 from playbook.parallel.mesh import beside
 from playbook.parallel.storage import resize_storage
-from playbook.parallel.zero import Zero2, copies
+from playbook.parallel.zero import copies
+from playbook.parallel.zero2 import Zero2
 from playbook.training.optimizer import MakeOptimizer
 
 

@@ -93,6 +93,10 @@ class TrainConfig:
         if self.layout.micro_batch != Layout.micro_batch:
             fill(self, "micro_batch", self.layout.micro_batch)
             self._agree("micro_batch")
+        elif self.layout.grad_acc != Layout.grad_acc and _is_int(self.global_batch):
+            micro_batch, rest = divmod(self.global_batch, self.layout.dp * self.layout.grad_acc)
+            if not rest:
+                fill(self, "micro_batch", micro_batch)
         if self.layout.recompute != Layout.recompute:
             if self.recompute == TrainConfig.recompute:
                 object.__setattr__(self, "recompute", self.layout.recompute)

@@ -16,16 +16,10 @@ from typing import Any
 from playbook.data import Corpus, load_corpus
 from playbook.errors import ConfigError, PlaybookError
 from playbook.shapes import ModelShape
+from playbook.training.checks import check_device, check_fit
 from playbook.training.config import TrainConfig
 from playbook.training.logs import JsonLog, Log, ManyLogs, end_json_log, open_log, read_json_log
-from playbook.training.trainer import (
-    StepResult,
-    Trainer,
-    check_device,
-    check_fit,
-    default_device,
-    make_trainer,
-)
+from playbook.training.trainer import StepResult, Trainer, default_device, make_trainer
 
 #: Seconds that a rank waits for the others in a collective before it gives up.
 PATIENCE = 600.0

@@ -1,0 +1,59 @@
+"""What can be refused before anything large is allocated: a text or a device that does not fit the model."""
+
+from __future__ import annotations
+
+import torch
+
+from playbook.data import Corpus
+from playbook.doctor import system_memory_bytes
+from playbook.errors import ConfigError
+from playbook.shapes import ModelShape
+from playbook.training.config import TrainConfig
+
+
+def check_fit(shape: ModelShape, corpus: Corpus, config: TrainConfig) -> None:
+    """Raise ConfigError unless the text fits the model."""
+    name = shape.name or "this model"
+    if shape.vocab < corpus.vocab:
+        raise ConfigError(
+            f"vocab is {shape.vocab}, but the text has tokens from 0 to {corpus.vocab - 1}: "
+            f"it must be at least {corpus.vocab}"
+        )
+    if config.seq > shape.max_seq:
+        raise ConfigError(
+            f"seq is {config.seq}, but {name} has positions for at most max_seq={shape.max_seq} tokens"
+        )
+
+
+def check_device(shape: ModelShape, device: str, ranks: int = 1) -> None:
+    """Raise ConfigError unless the device is here and can hold what a model has whatever the batch.
+
+    ``ranks`` on one machine share the memory of its CPU; each begins with whole parameters.
+    """
+    if device not in ("cpu", "cuda"):
+        raise ConfigError(f"device is {device!r}, but must be cpu or cuda")
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            f"device is {device!r}, but PyTorch finds no CUDA device here: leave it out, or say cpu"
+        )
+    # The angles of rotary positions are worked out in fp64: 24 bytes per position and dim at the worst moment.
+    angles = 24 * shape.max_seq * shape.qk_dim if shape.positions == "rotary" else 0
+    each = 16 * shape.num_parameters + angles if ranks == 1 else 4 * shape.num_parameters + angles
+    need, have = each * (ranks if device == "cpu" else 1), memory_bytes(device)
+    if have is not None and need > have:
+        what = (
+            f"max_seq={shape.max_seq} positions"
+            if angles > need / 2
+            else "parameters, gradients and optimizer states"
+        )
+        raise ConfigError(
+            f"model {shape.name or 'shape'!r} needs {need / 2**30:,.0f} GiB for {what} alone, but {device} has "
+            f"{have / 2**30:,.0f} GiB: choose a smaller preset"
+        )
+
+
+def memory_bytes(device: str) -> int | None:
+    """All the memory of a device, in bytes; None where the system does not tell."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return system_memory_bytes()
