@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -80,13 +81,20 @@ def start() -> _Server:
     return _server
 
 
-@atexit.register
 def close() -> None:
     """End the warm process, if there is one."""
     global _server
     if _server is not None:
         _server.close()
         _server = None
+
+
+@atexit.register
+def _at_exit() -> None:
+    """Somebody impatient may press Ctrl-C once more: this process is ending already."""
+    if _server is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    close()
 
 
 class WarmRanks:
