@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from playbook.bench import RESULTS, records
+from playbook.bench import RESULTS, provenance, records
 
 
 def test_records_are_found_by_kind_and_ordered_by_date(tmp_path):
@@ -18,3 +18,9 @@ def test_records_are_found_by_kind_and_ordered_by_date(tmp_path):
 def test_every_committed_record_has_its_provenance(file):
     made = json.loads(file.read_text(encoding="utf-8"))["provenance"]
     assert {"date", "command", "python", "torch", "platform", "gpu"} <= set(made)
+
+
+def test_a_command_does_not_say_where_it_was_recorded(monkeypatch):
+    for flags in (["--record", "/home/me/a.json"], ["--record=/home/me/a.json"]):
+        monkeypatch.setattr("sys.argv", ["/bin/playbook", "bench", "train", *flags, "--json"])
+        assert provenance("cpu")["command"] == "playbook bench train --json"

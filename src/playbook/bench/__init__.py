@@ -20,7 +20,7 @@ def provenance(device: str) -> dict[str, Any]:
     accelerator = torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else None
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["playbook", *sys.argv[1:]]),
+        "command": " ".join(["playbook", *_without_record(sys.argv[1:])]),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "platform": platform.platform(),
@@ -28,6 +28,16 @@ def provenance(device: str) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "gpu": accelerator,
     }
+
+
+def _without_record(arguments: list[str]) -> list[str]:
+    """Where a result is written is no part of what was measured."""
+    kept, skip = [], False
+    for argument in arguments:
+        if not skip and not argument.startswith("--record"):
+            kept.append(argument)
+        skip = argument == "--record"
+    return kept
 
 
 def records(kind: str, folder: Path = RESULTS) -> list[dict[str, Any]]:
