@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from playbook.cli import main
 from playbook.hardware import ACCELERATORS
 from playbook.layout import RECOMPUTE, SCHEDULES
-from playbook.planning.calculator import DEFAULTS, MOE_CONTROLS, SHAPE_CONTROLS, TENANTS, compute, field_of
+from playbook.planning.calculator import DEFAULTS, MOE_CONTROLS, SHAPE_CONTROLS, TENANTS, compute
 from playbook.planning.recipes import RECIPES
 
 
@@ -182,8 +182,3 @@ def test_advice_applied_to_the_controls_gives_what_it_promises():
             changed = one(**{**config, **advice["set"]})
             assert changed["fits"]
             assert changed["peak"] == advice["peak"]
-
-
-def test_a_field_is_found_at_the_start_of_a_sentence():
-    assert field_of("moe.top_k must be at most 3") == "moe.top_k"
-    assert field_of("unknown precision recipe 'x'; did you mean fp32?") == "precision"

@@ -27,7 +27,6 @@ from playbook.planning.zero_stages import (
     REPLICAS,
     STAGES,
     compute,
-    field_of,
     read,
     read_count,
     units_of,
@@ -308,7 +307,3 @@ def test_any_input_is_answered_or_refused_in_one_sentence(inputs):
         assert "\n" not in result["error"]["message"]
     else:
         assert not any(math.isnan(stage["seconds"]) for stage in result["stages"])
-
-
-def test_a_message_without_a_field():
-    assert field_of("…") == ""

@@ -20,11 +20,12 @@ from playbook._checks import check_int, typed_int, unknown
 from playbook.collectives.plans import ALGORITHMS, DEFAULT, CollectiveError, Message, Plan, plan
 from playbook.collectives.plans.catalogue import ROOTED
 from playbook.collectives.plans.replay import Held, end, replay
-from playbook.errors import ConfigError, PlaybookError
+from playbook.errors import ConfigError
 from playbook.hardware import CLUSTERS, load
 from playbook.planning.communication import bus_bandwidth, closed_form
 from playbook.planning.links import AlphaBeta, Network
 from playbook.planning.message_times import Span, Timeline, simulate
+from playbook.planning.refusals import answered
 from playbook.planning.volumes import busiest_rank_sends
 
 #: What a control shows when nothing is set. ``step`` is the page's place in the plan and changes no output.
@@ -74,16 +75,7 @@ class Setting:
 
 def compute(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What :func:`describe` says of the setting, or ``{"error": {"field", "message"}}``: the control to change."""
-    try:
-        return describe(read(inputs))
-    except PlaybookError as error:
-        return {"error": {"field": field_of(str(error)), "message": str(error)}}
-
-
-def field_of(message: str) -> str:
-    """The control that a refusal is about: messages start with its name, or with "unknown" and its name."""
-    found = re.match(r"(?:unknown )?(\w+)", message)
-    return found[1] if found else ""
+    return answered(lambda: describe(read(inputs)))
 
 
 # --- What a reader has set

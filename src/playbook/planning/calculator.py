@@ -17,12 +17,13 @@ from functools import lru_cache
 from typing import Any
 
 from playbook._checks import check_int
-from playbook.errors import ConfigError, LayoutError, PlaybookError
+from playbook.errors import ConfigError, LayoutError
 from playbook.hardware import Accelerator, load_accelerator
 from playbook.layout import Layout
 from playbook.planning.advice import Advice, Setup, what_would_fit
 from playbook.planning.memory import MemoryReport, StageMemory
 from playbook.planning.recipes import load_recipe
+from playbook.planning.refusals import answered
 from playbook.planning.terms import Part, Term, symbols
 from playbook.shapes import ModelShape, MoE, load
 
@@ -75,11 +76,7 @@ def compute(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=16)
 def _result(text: str, advice: bool) -> dict[str, Any]:
-    try:
-        configuration = read(json.loads(text))
-        return describe(configuration, advice=advice)
-    except PlaybookError as error:
-        return {"error": {"field": field_of(str(error)), "message": str(error)}}
+    return answered(lambda: describe(read(json.loads(text)), advice=advice))
 
 
 def read(config: Mapping[str, Any]) -> Configuration:
@@ -147,17 +144,6 @@ def _replicas(gpus: int, layout: Mapping[str, Any]) -> int:
     if gpus < 1 or others < 1 or gpus % others:
         raise LayoutError(f"gpus must be a multiple of tp * cp * pp = {others}, got {gpus}")
     return gpus // others
-
-
-def field_of(message: str) -> str:
-    """The control that an error is about: messages start with its name, or name what is unknown."""
-    unknown = re.match(r"unknown ([\w /]*?)'", message)
-    if unknown:
-        return {"model": "model", "accelerator": "accelerator", "precision recipe": "precision"}.get(
-            unknown[1].strip(), unknown[1].strip()
-        )
-    first = re.match(r"[\w.]+", message)
-    return first[0] if first else ""
 
 
 def describe(configuration: Configuration, *, advice: bool = False) -> dict[str, Any]:

@@ -14,11 +14,12 @@ from fractions import Fraction
 from typing import Any
 
 from playbook._checks import check_positive, typed_int, unknown
-from playbook.errors import ConfigError, PlaybookError
+from playbook.errors import ConfigError
 from playbook.hardware import Accelerator, load_accelerator
 from playbook.layout import Layout
 from playbook.planning.parameters import stage_parameters
 from playbook.planning.recipes import load_recipe
+from playbook.planning.refusals import answered
 from playbook.planning.sharding import Kept, Traffic, Unit, kept, share_of, traffic
 from playbook.planning.states import BytesPerParameter
 from playbook.planning.terms import maker, symbols
@@ -101,16 +102,7 @@ class Setting:
 
 def compute(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What :func:`describe` says of the setting, or ``{"error": {"field", "message"}}``: the control to change."""
-    try:
-        return describe(read(inputs))
-    except PlaybookError as error:
-        return {"error": {"field": field_of(str(error)), "message": str(error)}}
-
-
-def field_of(message: str) -> str:
-    """The control that a refusal is about: messages start with its name, or with "unknown" and its name."""
-    found = re.match(r"(?:unknown )?(\w+)", message)
-    return found[1] if found else ""
+    return answered(lambda: describe(read(inputs)))
 
 
 # --- What a reader has set
