@@ -136,10 +136,7 @@ class BucketedDataParallel:
 
     def _arrived(self, slot: Slot) -> None:
         """Move a new gradient into the vector. From the second micro-batch on autograd adds to it there."""
-        p, view = slot.parameter, self.views[slot]
-        if p.grad is not None and p.grad is not view:
-            view.copy_(p.grad)
-            p.grad = view
+        slot.keep_gradient_in(self.views[slot])
 
     def _reduce(self, bucket: Bucket) -> None:
         part = self.gradients[bucket.start : bucket.stop]

@@ -33,6 +33,13 @@ class Slot:
     stop: int
     shape: torch.Size
 
+    def keep_gradient_in(self, view: Tensor) -> None:
+        """Move a new gradient to ``view``, in a vector. From the next micro-batch on autograd adds to it there."""
+        p = self.parameter
+        if p.grad is not None and p.grad is not view:
+            view.copy_(p.grad)
+            p.grad = view
+
     def view(self, vector: Tensor, begin: int = 0) -> Tensor:
         """The slot's part of a vector that holds the elements from ``begin`` on, in the shape of the parameter."""
         return vector[self.start - begin : self.stop - begin].view(self.shape)

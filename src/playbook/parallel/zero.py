@@ -120,10 +120,7 @@ class Zero1:
         return self.arrivals.paused()
 
     def _arrived(self, slot: Slot) -> None:
-        p, view = slot.parameter, self.views[slot]
-        if p.grad is not None and p.grad is not view:
-            view.copy_(p.grad)
-            p.grad = view
+        slot.keep_gradient_in(self.views[slot])
 
     def _complete(self, bucket: Bucket) -> None:
         """Start a reduce-scatter; this rank's share of the sum lands where its share of the addends was."""
