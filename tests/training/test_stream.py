@@ -153,6 +153,27 @@ def test_errors_surface_at_result_also_for_skipped_work():
                 task.result()
 
 
+def test_work_of_before_the_error_was_told_is_skipped_however_late_the_worker_comes_to_it():
+    """The host asks for the first result between the failure and the second task."""
+    later: list[int] = []
+    gate = threading.Event()
+    with HostStream() as stream:
+        first = stream.submit(divide)
+        held = stream.record_event()
+        stream._put(gate.wait)
+        second = stream.submit(later.append, 1)
+        held.synchronize()
+        with pytest.raises(ZeroDivisionError):
+            first.result()
+        third = stream.submit(later.append, 3)
+        gate.set()
+        with pytest.raises(ZeroDivisionError):
+            second.result()
+        third.result()
+        stream.synchronize()
+    assert later == [3]
+
+
 def test_errors_surface_at_the_end_of_the_block_unless_the_body_failed():
     with pytest.raises(ZeroDivisionError), HostStream() as stream:
         stream.submit(divide)

@@ -135,7 +135,7 @@ class HostTask:
     """Work submitted to a `HostStream`."""
 
     def __init__(self, stream: HostStream, name: str):
-        self._stream, self._name = stream, name
+        self._stream, self._name, self._era = stream, name, stream._era
         self._done, self._value = threading.Event(), None
         self._error: BaseException | None = None
 
@@ -143,7 +143,7 @@ class HostTask:
         """Wait for the task and return what it returned; raises its error, or the one it was skipped for."""
         self._stream._wait(f"wait for {self._name}", self._done.wait)
         if self._error is not None:
-            self._stream._error = None  # told here, so not again at the next synchronize
+            self._stream._told(self._error)
             raise self._error
         return self._value
 
@@ -162,7 +162,11 @@ class HostStream:
             recorder.lane("host")
             recorder.lane(name, "stream")
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._error: BaseException | None = None
+        self._error: BaseException | None = None  # raised by a task, not yet by the host
+        # An era ends when the host learns of an error. What was submitted in the era of the error is skipped,
+        # also where the host learns of it before the worker has come that far.
+        self._era, self._failed_era = 0, -1
+        self._failure: BaseException | None = None
         self._closed = False
         self._worker = threading.Thread(target=self._work, name=f"playbook {name}", daemon=True)
         _quick_switching.enter()
@@ -242,15 +246,17 @@ class HostStream:
         launched: queue.SimpleQueue[int],
     ) -> None:
         """One task on the worker thread: execute, record, remember an error."""
-        if self._error is None:
+        if task._era > self._failed_era:
             start = self.recorder.now() if self.recorder else 0.0
             try:
                 task._value = function(*args)
             except BaseException as error:
                 error.add_note(f"raised by task {task._name!r} on stream {self.name!r}")
-                self._error = error
+                self._error = task._error = self._failure = error
+                self._failed_era = task._era
             self._record(task._name, start, category, launched)
-        task._error = self._error
+        else:
+            task._error = self._failure
         task._done.set()
 
     def _record(self, name: str, start: float, category: str, launched: queue.SimpleQueue[int]) -> None:
@@ -266,7 +272,12 @@ class HostStream:
         else:
             wait()
 
+    def _told(self, error: BaseException) -> None:
+        """The host has learnt of ``error``: it is not raised again, and new work runs."""
+        if error is self._error:
+            self._error, self._era = None, self._era + 1
+
     def _raise_pending(self) -> None:
-        error, self._error = self._error, None
-        if error is not None:
+        if (error := self._error) is not None:
+            self._told(error)
             raise error
