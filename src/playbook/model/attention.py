@@ -25,7 +25,9 @@ def cast_once(x: Tensor) -> Tensor:
     return x.to(torch.get_autocast_dtype(device))
 
 
-def reference_attention(q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False) -> Tensor:
+def reference_attention(
+    q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False, causal: bool = True
+) -> Tensor:
     """softmax(q·kᵀ/√d + causal mask)·v as the formula says, with every (s, s) matrix in memory.
 
     q is (b, heads, s, d); k and v are (b, kv_heads, s, d), each serving heads/kv_heads neighbouring query heads; returns
@@ -36,20 +38,23 @@ def reference_attention(q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, trainin
     # Query heads that share a key are rows of one product: the keys and values need not be repeated.
     q = (q * d**-0.5).reshape(b, kv_heads, -1, d)  # (b, kv, heads/kv · s, d)
     scores = (q @ k.transpose(-2, -1)).view(b, heads, s, s)
-    causal = torch.full((s, s), float("-inf"), dtype=scores.dtype, device=scores.device).triu(1)
-    weights = dropout(torch.softmax(scores + causal, dim=-1), p, training)  # (b, heads, s, s)
+    if causal:
+        scores = scores + torch.full((s, s), float("-inf"), dtype=scores.dtype, device=scores.device).triu(1)
+    weights = dropout(torch.softmax(scores, dim=-1), p, training)  # (b, heads, s, s)
     return (weights.view(b, kv_heads, -1, s) @ v).view(b, heads, s, d)
 
 
-def sdpa_attention(q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False) -> Tensor:
+def sdpa_attention(
+    q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False, causal: bool = True
+) -> Tensor:
     """The same attention through ``scaled_dot_product_attention``: flash kernels keep no (s, s) matrix.
 
     The CPU has no such kernel with dropout: torch would fall back to the formula with a mask of floats, ours keeps bytes.
     """
     if p and training and not q.is_cuda:
-        return reference_attention(q, k, v, p, training)
+        return reference_attention(q, k, v, p, training, causal)
     return F.scaled_dot_product_attention(
-        q, k, v, is_causal=True, dropout_p=p if training else 0.0, enable_gqa=q.shape[1] != k.shape[1]
+        q, k, v, is_causal=causal, dropout_p=p if training else 0.0, enable_gqa=q.shape[1] != k.shape[1]
     )
 
 
@@ -57,10 +62,16 @@ ATTENTION = {"reference": reference_attention, "sdpa": sdpa_attention}
 
 
 class Attention(nn.Module):
-    """Multi-head attention with grouped key/value heads (Ainslie et al. 2023); MHA when kv_heads == heads."""
+    """Multi-head attention with grouped key/value heads (Ainslie et al. 2023); MHA when kv_heads == heads.
 
-    def __init__(self, shape: ModelShape, attention: str = "sdpa", recompute: str = "none"):
+    ``causal``: a token sees those before it and itself; otherwise it sees all, as in an encoder.
+    """
+
+    def __init__(
+        self, shape: ModelShape, attention: str = "sdpa", recompute: str = "none", causal: bool = True
+    ):
         super().__init__()
+        self.causal = causal
         self.head_dim, self.p, self.recompute = shape.qk_dim, shape.dropout, recompute
         self.core = ATTENTION[attention]
         width, kv_width = shape.heads * shape.qk_dim, shape.n_kv_heads * shape.qk_dim
@@ -73,18 +84,19 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(shape.qk_dim, shape.norm_eps) if shape.qk_norm else nn.Identity()
 
     def forward(self, x: Tensor, cos: Tensor | None = None, sin: Tensor | None = None) -> Tensor:
-        b, s, _ = x.shape
         x = cast_once(x)
-        q, k, v = (f(x).view(b, s, -1, self.head_dim) for f in (self.q, self.k, self.v))  # (b, s, heads, d)
+        q, k, v = (
+            f(x).unflatten(-1, (-1, self.head_dim)) for f in (self.q, self.k, self.v)
+        )  # (b, s, heads, d)
         q, k = self.q_norm(q), self.k_norm(k)
         if cos is not None and sin is not None:
             q, k = apply_rotary(q, cos, sin), apply_rotary(k, cos, sin)
         y = self.attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))  # (b, heads, s, d)
-        y = self.out(y.transpose(1, 2).reshape(b, s, -1))  # (b, s, h)
+        y = self.out(y.transpose(1, 2).flatten(2))  # (b, s, h)
         return dropout(y, self.p, self.training)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The attention core: what *selective* recomputation throws away and computes again."""
         if self.recompute == "selective":
-            return checkpoint(self.core, q, k, v, self.p, self.training, preserve_rng=self.p > 0)
-        return self.core(q, k, v, self.p, self.training)
+            return checkpoint(self.core, q, k, v, self.p, self.training, self.causal, preserve_rng=self.p > 0)
+        return self.core(q, k, v, self.p, self.training, self.causal)

@@ -16,6 +16,8 @@ from playbook.seeding import derive_seed
 from playbook.shapes import ModelShape, load
 from playbook.training.recompute import MODES, checkpoint
 
+#: Where tokens stand in a text, (s,) int64; None is from its beginning on.
+Positions = Tensor | None
 IGNORE = -100  # a target with this value counts neither in the loss nor in the number of tokens
 
 
@@ -48,10 +50,12 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)): the pre-norm block of GPT-2 and of Llama."""
 
-    def __init__(self, shape: ModelShape, attention: str = "sdpa", recompute: str = "none"):
+    def __init__(
+        self, shape: ModelShape, attention: str = "sdpa", recompute: str = "none", causal: bool = True
+    ):
         super().__init__()
         self.norm1 = make_norm(shape.norm, shape.hidden, shape.norm_eps, shape.bias)
-        self.attention = Attention(shape, attention, recompute)
+        self.attention = Attention(shape, attention, recompute, causal)
         self.norm2 = make_norm(shape.norm, shape.hidden, shape.norm_eps, shape.bias)
         self.mlp = MLP(shape)
 
@@ -64,7 +68,8 @@ class Transformer(nn.Module):
     """Tokens in, logits out: embedding, ``shape.layers`` blocks, final norm, output head.
 
     ``attention`` is ``"sdpa"`` (fused kernels) or ``"reference"`` (the formula written out); ``recompute`` is
-    ``"none"``, ``"selective"`` (the attention core) or ``"full"`` (whole blocks). Every weight is drawn from
+    ``"none"``, ``"selective"`` (the attention core) or ``"full"`` (whole blocks). ``causal`` is false for an encoder,
+    whose tokens see those behind them, too. Every weight is drawn from
     ``seed`` and its own name, so that a model cut in pieces starts from the same numbers as a whole one.
     Raises ShapeError for shapes that this class does not build (experts, latent attention).
     """
@@ -78,6 +83,7 @@ class Transformer(nn.Module):
         *,
         attention: str = "sdpa",
         recompute: str = "none",
+        causal: bool = True,
         seed: int = 0,
         device: torch.device | str | None = None,
         dtype: torch.dtype = torch.float32,
@@ -90,7 +96,9 @@ class Transformer(nn.Module):
             self.embedding = nn.Embedding(shape.vocab, shape.hidden)
             learned = shape.positions == "learned"
             self.position_embedding = nn.Embedding(shape.max_seq, shape.hidden) if learned else None
-            self.blocks = nn.ModuleList(Block(shape, attention, recompute) for _ in range(shape.layers))
+            self.blocks = nn.ModuleList(
+                Block(shape, attention, recompute, causal) for _ in range(shape.layers)
+            )
             self.final_norm = make_norm(shape.norm, shape.hidden, shape.norm_eps, shape.bias)
             self.head = nn.Linear(shape.hidden, shape.vocab, bias=False)
         if shape.tied:
@@ -100,6 +108,7 @@ class Transformer(nn.Module):
             self.head.weight = self.embedding.weight
         init_parameters(self, seed)
         self._register_rotary(device)
+        self.token_losses = token_losses
 
     def _register_rotary(self, device: torch.device | str | None) -> None:
         """The angles of every position, computed once; they are no part of a checkpoint."""
@@ -109,27 +118,32 @@ class Transformer(nn.Module):
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
-    def forward(self, tokens: Tensor) -> Tensor:  # (b, s) -> (b, s, vocab)
-        return self.head(self.final_norm(self.hidden_states(tokens)))
+    def forward(self, tokens: Tensor, positions: Positions = None) -> Tensor:  # (b, s) -> (b, s, vocab)
+        return self.head(self.final_norm(self.hidden_states(tokens, positions)))
 
-    def hidden_states(self, tokens: Tensor) -> Tensor:
-        """What leaves the last block, before the final norm: (b, s) -> (b, s, h)."""
+    def hidden_states(self, tokens: Tensor, positions: Positions = None) -> Tensor:
+        """What leaves the last block, before the final norm: (b, s) -> (b, s, h).
+
+        ``positions`` (s,) say where in a longer text the tokens stand; the default is its beginning.
+        """
         s = tokens.shape[1]
-        if s > self.shape.max_seq:
+        if positions is None and s > self.shape.max_seq:
             raise ShapeError(
                 f"seq is {s}, but this model has positions for at most max_seq={self.shape.max_seq} tokens"
             )
-        x = self.embed(tokens)
-        rotary = () if self.cos is None or self.sin is None else (self.cos[:s], self.sin[:s])
+        x = self.embed(tokens, positions)
+        where = slice(s) if positions is None else positions
+        rotary = () if self.cos is None or self.sin is None else (self.cos[where], self.sin[where])
         for block in self.blocks:
             x = self.run_block(block, x, *rotary)
         return x
 
-    def embed(self, tokens: Tensor) -> Tensor:
+    def embed(self, tokens: Tensor, positions: Positions = None) -> Tensor:
         """Token embeddings, plus learned positions where the model has them: (b, s) -> (b, s, h)."""
         x = self.embedding(tokens)
         if self.position_embedding is not None:
-            x = x + self.position_embedding.weight[: tokens.shape[1]]
+            where = slice(tokens.shape[1]) if positions is None else positions
+            x = x + self.position_embedding.weight[where]
         return dropout(x, self.p, self.training)
 
     def run_block(self, block: nn.Module, x: Tensor, *rotary: Tensor) -> Tensor:
@@ -138,15 +152,19 @@ class Transformer(nn.Module):
             return checkpoint(block, x, *rotary, preserve_rng=self.p > 0)
         return block(x, *rotary)
 
-    def loss(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(self, tokens: Tensor, targets: Tensor, positions: Positions = None) -> tuple[Tensor, Tensor]:
         """Sum of the token losses in fp32, and how many targets count: divide once, by the global count.
 
         Returning the sum and not the mean is what keeps gradients right when micro-batches or ranks hold
         different numbers of tokens.
         """
-        logits = self(tokens).float().flatten(0, 1)  # (b·s, vocab)
-        total = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORE, reduction="sum")
-        return total, (targets != IGNORE).sum()
+        logits = self(tokens, positions).flatten(0, 1)  # (b·s, vocab)
+        return self.token_losses(logits, targets.flatten()), (targets != IGNORE).sum()
+
+
+def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Sum of the losses of all tokens that count, in fp32: (n, vocab) and (n,) -> ()."""
+    return F.cross_entropy(logits.float(), targets, ignore_index=IGNORE, reduction="sum")
 
 
 def _check(shape: ModelShape, attention: str, recompute: str) -> None:
