@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -211,8 +212,32 @@ class Layout:
         if shape.positions == "learned" and seq > shape.max_seq:
             raise LayoutError(f"seq must be at most the model's {shape.max_seq} learned positions, got {seq}")
         _divides("cp", self.cp, "seq", seq)
-        if self.sp:
-            _divides("tp", self.tp, "seq / cp (for sp)", seq // self.cp)
+
+    def padded(self, seq: int) -> int:
+        """Tokens of a sample of ``seq`` once it can be shared out evenly; what is added counts in no loss.
+
+        Context-parallel ranks have two parts each (of a zigzag), and with sp a rank's tokens are shared out once more.
+        """
+        parts = math.lcm(2 * self.cp if self.cp > 1 else 1, self.cp * (self.tp if self.sp else 1))
+        return -(-seq // parts) * parts
+
+    def padding(self, shape: ModelShape, seq: int) -> list[str]:
+        """What is made larger so that it can be shared out evenly, a sentence each."""
+        said, padded = [], self.padded(seq)
+        if padded != seq:
+            why = [
+                f"cp={self.cp} ranks in a zigzag" if self.cp > 1 else "",
+                f"tp={self.tp} ranks with sp" if self.sp else "",
+            ]
+            said.append(
+                f"samples of {seq} tokens are padded to {padded}, to be shared out over {' and '.join(filter(None, why))}"
+            )
+        words = -(-shape.vocab // self.tp) * self.tp
+        if words != shape.vocab:
+            said.append(
+                f"the vocabulary of {shape.vocab} is padded to {words}, to be shared out over tp={self.tp} ranks"
+            )
+        return said
 
 
 _KINDS = {f.name: str(f.type) for f in dataclasses.fields(Layout)}

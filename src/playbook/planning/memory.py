@@ -18,7 +18,7 @@ from playbook.planning.in_flight import chunks_in_flight, split_layers
 from playbook.planning.moments import Moment, Run, Stage, moments
 from playbook.planning.parameters import StateCounts, stage_parameters
 from playbook.planning.recipes import Recipe, load_recipe
-from playbook.planning.saved import block_terms, embedding_terms, head_terms
+from playbook.planning.saved import angle_terms, block_terms, embedding_terms, head_terms
 from playbook.planning.sharding import kept
 from playbook.planning.terms import Part, Term, maker, symbols
 from playbook.shapes import ModelShape
@@ -128,14 +128,17 @@ def predict(
     """Bytes per rank of training ``shape`` under ``layout`` with ``seq`` tokens per sample.
 
     ``layout`` also says the micro-batch, how many of them a step accumulates, and what is recomputed. ``attention`` is
-    "sdpa" (flash kernels) or "reference" (scores in memory); ``offload`` keeps master weights and moments in CPU memory;
-    ``bucket`` is the size of a communication bucket; ``device`` the kernels whose memory is counted. Raises
+    "sdpa" (flash kernels) or "reference" (scores in memory, where cp is 1); ``offload`` keeps master weights and moments
+    in CPU memory; ``bucket`` is the size of a communication bucket; ``device`` the kernels whose memory is counted. Raises
     LayoutError or ConfigError, in one sentence, for what cannot run.
     """
     layout, recipe = layout or Layout(), load_recipe(recipe)
     _check(shape, layout, seq, attention, device)
+    seq = layout.padded(seq)
     make = maker(symbols(shape, layout, seq, recipe, device))
-    written = "reference" if attention == "reference" or (shape.dropout and device == "cpu") else "sdpa"
+    # Attention over several ranks goes block by block: it has no matrix of scores to write.
+    whole = layout.cp == 1 and (attention == "reference" or (shape.dropout and device == "cpu"))
+    written = "reference" if whole else "sdpa"
     run = Run(shape, layout, recipe, written, device, make)
     cuts = split_layers(shape.layers, layout.pp, layout.vpp)
     blocks = {
@@ -202,8 +205,14 @@ def _activations(
         parts.insert(0, Part("embedding", tuple(embedding), once))
     if stage == layout.pp - 1:
         parts.append(
-            Part("head and loss", tuple(head_terms(run.make)), once if layout.pp == 1 else max(1.0, alive))
+            Part(
+                "head and loss",
+                tuple(head_terms(run.make, layout.tp)),
+                once if layout.pp == 1 else max(1.0, alive),
+            )
         )
+    if angles := angle_terms(shape, run.make, layout.cp):
+        parts.append(Part("positions", tuple(angles), max(1.0, alive)))
     return tuple(parts), alive
 
 

@@ -1,8 +1,8 @@
 """What autograd saves for backward, tensor by tensor: the activations of one micro-batch on one rank, in bytes.
 
 Each term is one tensor that the book's model really keeps (``training.measure.SavedActivations`` counts them, and tests
-hold the two equal to the byte on one device). Tensor parallelism divides what lies inside its regions by t; sequence
-parallelism divides the rest; context parallelism divides the tokens (Korthikanti et al. 2022, arXiv 2205.05198,
+hold the two equal to the byte, on one device and on many). Tensor parallelism divides what lies inside its regions by t;
+sequence parallelism divides the rest; context parallelism divides the tokens (Korthikanti et al. 2022, arXiv 2205.05198,
 sections 4.1 to 4.3).
 """
 
@@ -35,10 +35,18 @@ def embedding_terms(shape: ModelShape, make: Make) -> list[Term]:
     return [make("embedding", "dropout mask", "b*s*h//r")] if shape.dropout else []
 
 
-def head_terms(make: Make) -> list[Term]:
-    """What the last norm, the output head and the loss keep."""
+def angle_terms(shape: ModelShape, make: Make, cp: int) -> list[Term]:
+    """The rotary angles of a rank's own tokens, picked from the table of all: without cp they are a part of it."""
+    if cp == 1 or shape.positions != "rotary":
+        return []
+    return [make("positions", "cosines and sines of own tokens (fp32)", f"2*s*{'p' if shape.mla else 'd'}*4")]
+
+
+def head_terms(make: Make, tp: int = 1) -> list[Term]:
+    """What the last norm, the output head and the loss keep; the loss over ``tp`` ranks is the book's own kernel."""
     norm = [make("head", "final norm input", "b*s*h*x//r"), make("head", "final norm statistics", "b*s*n//r")]
-    loss = [make("loss", "log-probabilities (fp32)", "b*s*v*4//t"), make("loss", "total weight", "4")]
+    loss = [make("loss", "log-probabilities (fp32)", "b*s*v*4//t")]
+    loss += [make("loss", "total weight", "4")] if tp == 1 else []
     return [*norm, make("head", "head input", "b*s*h*l//r"), *loss]
 
 
