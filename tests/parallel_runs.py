@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from playbook import launch
 from playbook.layout import Layout
 from playbook.model.transformer import IGNORE, Transformer
+from playbook.parallel.context import own_tokens, placement_of
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.shapes import ModelShape
@@ -35,9 +36,13 @@ class Case:
     offload: bool = False
     prepare: Callable[[nn.Module], Any] | None = None
     steps: int = STEPS
+    causal: bool = True
+    seq: int = SEQ
 
     def model(self) -> Transformer:
-        model = Transformer(self.shape, recompute=self.recompute, seed=1, dtype=self.dtype)
+        model = Transformer(
+            self.shape, recompute=self.recompute, causal=self.causal, seed=1, dtype=self.dtype
+        )
         if self.prepare:
             self.prepare(model)
         return model
@@ -48,7 +53,7 @@ class Case:
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """A global batch in which samples have unequal numbers of targets."""
         generator = torch.Generator().manual_seed(step)
-        x, y = torch.randint(self.shape.vocab, (2, BATCH, SEQ), generator=generator)
+        x, y = torch.randint(self.shape.vocab, (2, BATCH, self.seq), generator=generator)
         drop = torch.rand(y.shape, generator=generator) < torch.linspace(0, 0.9, BATCH)[:, None]
         return x, y.masked_fill(drop, IGNORE)
 
@@ -70,15 +75,25 @@ class Run:
 
 
 def train(
-    case: Case, engine: Engine, rank: int = 0, ranks: int = 1, grad_acc: int = 1, start: int = 0
+    case: Case,
+    engine: Engine,
+    rank: int = 0,
+    ranks: int = 1,
+    grad_acc: int = 1,
+    start: int = 0,
+    mesh: Mesh | None = None,
+    placement: str = "zigzag",
 ) -> Run:
-    """Steps from ``start`` to ``case.steps`` of this rank."""
+    """Steps from ``start`` to ``case.steps`` of this rank, which has its samples; on a ``mesh``, its tokens of those."""
+    if mesh:
+        rank, ranks = mesh.index("dp"), mesh.size("dp")
     share = BATCH // ranks
     losses, norms, vectors = [], [], []
     for step in range(start, case.steps):
         x, y = (t[rank * share : (rank + 1) * share] for t in case.batch(step))
+        x, y, where = own_tokens(x, y, mesh, placement) if mesh else (x, y, None)
         engine.zero_grad()
-        loss = accumulate_gradients(engine.model, x, y, -(-share // grad_acc), engine=engine)
+        loss = accumulate_gradients(engine.model, x, y, -(-share // grad_acc), engine=engine, positions=where)
         norms.append(engine.clip(1.0))
         if step in (start, case.steps - 1):
             vectors.append(flat(engine.gradients_whole()))
@@ -110,10 +125,12 @@ def on_ranks(
     """
     torch.set_num_threads(1)
     found = []
-    with launch.process_group() as world:
+    with launch.process_group():
         for case, text, options in runs:
             layout = Layout.parse(text)
-            engine = parallelize(case.model(), Mesh(layout), case.make(), **options)
-            run = train(case, engine, world.rank, world.size, layout.grad_acc)
+            mesh = Mesh(layout)
+            engine = parallelize(case.model(), mesh, case.make(), **options)
+            placement = placement_of(options.get("context", "ring"), options.get("placement"))
+            run = train(case, engine, grad_acc=layout.grad_acc, mesh=mesh, placement=placement)
             found.append((run, keep(engine)) if keep else run)
     return found

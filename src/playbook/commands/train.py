@@ -67,6 +67,20 @@ def add(commands: Any) -> None:
         help="naive, overlapped or bucketed: how replicas add gradients",
     )
     add("--bucket-mb", type=int, default=25, metavar="N", help="size of a gradient bucket, in MiB")
+    add(
+        "--context",
+        default="ring",
+        help="ring, gather or ulysses: how attention reaches tokens of other cp ranks",
+    )
+    add(
+        "--placement",
+        help="contiguous or zigzag: the tokens of each cp rank (default: zigzag, for ulysses contiguous)",
+    )
+    add(
+        "--tensor-overlap",
+        default="async",
+        help="none, async or chunked (with sp): how tp messages hide behind matrix products",
+    )
     add("--recompute", help="none, selective or full (default: the layout's, none)")
     add("--attention", default="sdpa", help="sdpa (fused kernels) or reference (the formula written out)")
     add("--device", help="cpu or cuda (default: cuda when there is one)")
@@ -119,6 +133,7 @@ def _run(args: argparse.Namespace, shape: ModelShape, config: TrainConfig) -> in
         ranks = config.layout.world_size
         where = f"{ranks} ranks ({config.layout}), {device}" if ranks > 1 else device
         text = f"{shape.num_parameters:,} parameters on {where}, {len(corpus):,} tokens of {corpus.name}"
+        text += "".join(f"\nnote: {note}" for note in config.layout.padding(shape, config.seq))
         if not args.log:
             text += f"\nlog: {logs[0]}"
         run = dataclasses.replace(run, logs=logs, announcement=text)

@@ -12,8 +12,11 @@ from torch import Tensor, nn
 from playbook._checks import unknown
 from playbook.errors import ConfigError
 from playbook.model.transformer import Transformer
+from playbook.parallel.context import share_context
 from playbook.parallel.data import BUCKET, DATA_PARALLEL, FIRST_BUCKET
-from playbook.parallel.mesh import Mesh
+from playbook.parallel.mesh import Mesh, beside
+from playbook.parallel.pieces import Cut
+from playbook.parallel.tensor import shard_tensors
 from playbook.parallel.zero import Zero1
 from playbook.parallel.zero2 import Zero2
 from playbook.parallel.zero3 import Zero3
@@ -27,6 +30,9 @@ def parallelize(
     mesh: Mesh,
     make: MakeOptimizer,
     *,
+    context: str = "ring",
+    placement: str | None = None,
+    tensor_overlap: str = "async",
     data_parallel: str = "bucketed",
     bucket: int = BUCKET,
     first_bucket: int = FIRST_BUCKET,
@@ -37,6 +43,8 @@ def parallelize(
 ) -> Engine:
     """The engine that trains ``model`` as the layout of ``mesh`` says; ``make`` makes the optimizer of its weights.
 
+    ``context`` (ring, gather, ulysses) is how attention reaches the tokens of other ranks, ``placement`` (contiguous,
+    zigzag) which each has; ``tensor_overlap`` (none, async, chunked) how tensor-parallel messages hide behind products.
     ``data_parallel`` (naive, overlapped, bucketed) is how replicas without ZeRO add gradients; ``bucket`` and
     ``first_bucket`` are bytes; ``gather`` (after, lazily) says when ZeRO-1 and 2 fetch updated parameters; ``reshard``
     and ``prefetch`` are options of ZeRO-3, whose buckets are blocks. ``find_unused`` is for models in which a parameter
@@ -47,26 +55,48 @@ def parallelize(
     check_supported(layout)
     if data_parallel not in DATA_PARALLEL:
         raise ConfigError(unknown("data_parallel", data_parallel, DATA_PARALLEL))
+    if layout.cp > 1:
+        share_context(model, mesh.group("cp"), context, placement)
+    pieces = shard_tensors(model, mesh.group("tp"), layout.sp, tensor_overlap) if layout.tp > 1 else None
     group = mesh.group("dp", "cp")  # ranks that have the same weights and other tokens
+    if layout.cp > 1 and layout.dp == 1:
+        group = beside(group)  # gradients do not queue behind the keys and values of the next block
+    engine: Any
     # Replicate, or share what replicas have in common.
     if layout.zero == 0:
         options: dict[str, Any] = {"find_unused": find_unused}
         if data_parallel == "bucketed":
             options |= {"bucket": bucket, "first_bucket": first_bucket}
         replicas = DATA_PARALLEL[data_parallel](model, group, **options)
-        return Replicated(model, make([(p, is_matrix(p)) for p in model.parameters()]), replicas)
-    if layout.zero == 3:
-        return Zero3(model, group, make, reshard=reshard, prefetch=prefetch, find_unused=find_unused)
-    kind = Zero1 if layout.zero == 1 else Zero2
-    return kind(
-        model,
-        group,
-        make,
-        bucket=bucket,
-        first_bucket=first_bucket,
-        gather=gather,
-        find_unused=find_unused,
-    )
+        engine = Replicated(model, make([(p, is_matrix(p)) for p in model.parameters()]), replicas)
+    elif layout.zero == 3:
+        engine = Zero3(model, group, make, reshard=reshard, prefetch=prefetch, find_unused=find_unused)
+    else:
+        kind = Zero1 if layout.zero == 1 else Zero2
+        engine = kind(
+            model,
+            group,
+            make,
+            bucket=bucket,
+            first_bucket=first_bucket,
+            gather=gather,
+            find_unused=find_unused,
+        )
+    return engine if pieces is None else Cut(engine, pieces)
+
+
+def axis_groups(engine: Engine, mesh: Mesh) -> dict[str, list[dist.ProcessGroup]]:
+    """The groups in which ``engine`` talks, by axis of the mesh: what an instrument labels bytes with.
+
+    Gradients and parameters of ranks with other tokens count for dp, whether these are other samples or other parts (cp);
+    keys and values that travel count for cp.
+    """
+    found = {"dp": engine.groups()}
+    if isinstance(engine, Cut):
+        found["tp"] = engine.pieces.groups()
+    if mesh.layout.cp > 1:
+        found["cp"] = [mesh.group("cp")]
+    return found
 
 
 class Replicated(OneDevice):

@@ -205,6 +205,14 @@ class Zero1:
         dist.all_reduce(value, group=self.group)
         return value
 
+    def owned(self) -> list[tuple[str, Tensor]]:
+        """The gradients of this rank's segments, with the names of their parameters."""
+        return [(s.slot.name, leaf.grad) for s, leaf in self.shards.leaves.items() if leaf.grad is not None]
+
+    def norm_groups(self) -> list[dist.ProcessGroup]:
+        """Ranks that own other segments."""
+        return [self.group]
+
     def groups(self) -> list[dist.ProcessGroup]:
         """Process groups in which it talks."""
         return [self.group] if self.gathering is self.group else [self.group, self.gathering]

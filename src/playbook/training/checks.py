@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from playbook._checks import divisors
 from playbook.data import Corpus
 from playbook.doctor import system_memory_bytes
-from playbook.errors import ConfigError
+from playbook.errors import ConfigError, LayoutError
 from playbook.shapes import ModelShape
 from playbook.training.config import TrainConfig
 
@@ -19,10 +20,32 @@ def check_fit(shape: ModelShape, corpus: Corpus, config: TrainConfig) -> None:
             f"vocab is {shape.vocab}, but the text has tokens from 0 to {corpus.vocab - 1}: "
             f"it must be at least {corpus.vocab}"
         )
+    check_layout(shape, config)
     if config.seq > shape.max_seq:
         raise ConfigError(
             f"seq is {config.seq}, but {name} has positions for at most max_seq={shape.max_seq} tokens"
         )
+
+
+def check_layout(shape: ModelShape, config: TrainConfig) -> None:
+    """Raise LayoutError unless the model and its samples can be cut as the layout says."""
+    layout = config.layout
+    layout.check(shape, seq=config.seq)
+    if layout.cp == 1:
+        return
+    if shape.dropout:
+        raise LayoutError(
+            f"cp is {layout.cp}, but {shape.name or 'the model'} has dropout={shape.dropout}, which attention over "
+            "several ranks does not draw: make one of them cp=1 or dropout 0"
+        )
+    if config.context == "ulysses":
+        for what, heads in (("heads", shape.heads), ("kv_heads", shape.n_kv_heads)):
+            each = max(1, heads // layout.tp)
+            if each % layout.cp:
+                raise LayoutError(
+                    f"cp is {layout.cp}, but with context='ulysses' it must divide the {each} {what} of each rank "
+                    f"(tp={layout.tp}): one of {', '.join(map(str, divisors(each)))}, or context='ring'"
+                )
 
 
 def check_device(shape: ModelShape, device: str, ranks: int = 1) -> None:

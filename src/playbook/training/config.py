@@ -14,6 +14,9 @@ DTYPES = ("float32", "bfloat16", "float16")
 RECOMPUTE = ("none", "selective", "full")
 ATTENTION = ("sdpa", "reference")
 DATA_PARALLEL = ("naive", "overlapped", "bucketed")
+CONTEXT = ("ring", "gather", "ulysses")
+PLACEMENT = ("contiguous", "zigzag")
+TENSOR_OVERLAP = ("none", "async", "chunked")
 WEIGHTS = ("float32", "bfloat16")
 
 
@@ -24,9 +27,10 @@ class TrainConfig:
     ``dtype`` is what matrix products run in. ``weights`` is what parameters are kept in: in float32 another ``dtype`` is
     autocast's; in bfloat16 the optimizer keeps fp32 masters, on CPU if ``offload``. ``layout`` says over how many ranks;
     replicas without ZeRO add gradients by ``data_parallel``, in buckets of ``bucket_mb`` MiB. ``compile`` hands every
-    block to torch.compile. A ``micro_batch`` or
-    ``warmup`` of None is filled in: all that a rank has of the global batch, and a twentieth of the steps. What the
-    layout says of micro-batches and recomputation counts, too, unless a field here says otherwise: then ConfigError.
+    block to torch.compile. ``context``, ``placement`` and ``tensor_overlap`` are those of ``parallelize``. A
+    ``micro_batch`` or ``warmup`` of None is filled in: all that a rank has of the global batch, and a twentieth of the
+    steps. What the layout says of micro-batches and recomputation counts, too, unless a field here says otherwise: then
+    ConfigError.
     """
 
     steps: int = 200
@@ -48,6 +52,9 @@ class TrainConfig:
     layout: Layout = dataclasses.field(default_factory=Layout)
     data_parallel: str = "bucketed"
     bucket_mb: int = 25
+    context: str = "ring"
+    placement: str | None = None  # filled in: zigzag, for Ulysses contiguous
+    tensor_overlap: str = "async"
     weights: str = "float32"
     offload: bool = False
     compile: bool = False
@@ -83,10 +90,16 @@ class TrainConfig:
             ("attention", ATTENTION),
             ("data_parallel", DATA_PARALLEL),
             ("weights", WEIGHTS),
+            ("context", CONTEXT),
+            ("placement", (None, *PLACEMENT)),
+            ("tensor_overlap", TENSOR_OVERLAP),
         ):
-            _require(self, field, getattr(self, field) in choices, f"one of {', '.join(choices)}")
+            _require(
+                self, field, getattr(self, field) in choices, f"one of {', '.join(c for c in choices if c)}"
+            )
         self._check_batch()
         self._check_precision()
+        self._check_sharding()
 
     def _take_from_layout(self) -> None:
         """Micro-batch and recomputation may be said in the layout; twice is fine if it is the same."""
@@ -133,6 +146,25 @@ class TrainConfig:
                 f"micro-batches of {self.micro} makes {self.grad_acc}: leave it out, or change the batch"
             )
 
+    def _check_sharding(self) -> None:
+        if self.context == "ulysses" and self.placement == "zigzag":
+            raise ConfigError(
+                "placement is 'zigzag', but with context='ulysses' a rank has all tokens of its heads: make it contiguous"
+            )
+        if self.tensor_overlap == "chunked" and not self.layout.sp:
+            raise ConfigError(
+                "tensor_overlap is 'chunked', which takes gathers of tokens apart: it needs sp in the layout"
+            )
+        sharded = self.layout.tp * self.layout.cp > 1
+        if self.compile and sharded:
+            raise ConfigError(
+                f"compile is on, but blocks talk in the middle with layout {self.layout}: leave it out"
+            )
+        if self.dtype == "float16" and sharded:
+            raise ConfigError(
+                "dtype is float16, whose loss scaling sees one rank's gradients alone: take bfloat16"
+            )
+
     def _check_precision(self) -> None:
         if self.weights == "bfloat16" and self.dtype != "bfloat16":
             raise ConfigError(f"weights are bfloat16, so dtype must be bfloat16, too, not {self.dtype}")
@@ -141,6 +173,11 @@ class TrainConfig:
                 f"dtype is float16, whose loss scaling looks at whole gradients, but zero={self.layout.zero} shares "
                 "them out: take bfloat16, or zero=0"
             )
+
+    @property
+    def placed(self) -> str:
+        """Which tokens of a sample each context-parallel rank has, filled in."""
+        return self.placement or ("contiguous" if self.context == "ulysses" else "zigzag")
 
     @property
     def micro(self) -> int:
@@ -161,10 +198,10 @@ class TrainConfig:
 
 def check_supported(layout: Layout) -> None:
     """Raise LayoutError for axes that training does not run with."""
-    for axis in ("tp", "cp", "pp", "ep"):
+    for axis in ("pp", "ep"):
         if getattr(layout, axis) > 1:
             raise LayoutError(
-                f"{axis} is {getattr(layout, axis)}, but training runs with dp and zero alone: make it 1"
+                f"{axis} is {getattr(layout, axis)}, but training runs with dp, tp, cp and zero: make it 1"
             )
 
 

@@ -90,6 +90,12 @@ class OneDevice:
     def groups(self) -> list[ProcessGroup]:
         return []
 
+    def owned(self) -> list[tuple[str, Tensor]]:
+        return [(name, p.grad) for name, p in self.model.named_parameters() if p.grad is not None]
+
+    def norm_groups(self) -> list[ProcessGroup]:
+        return []
+
     def gradients_whole(self) -> dict[str, Tensor | None]:
         return {name: p.grad for name, p in self.model.named_parameters()}
 

@@ -20,8 +20,9 @@ from playbook.collectives.counting import CountBytes
 from playbook.data import Corpus, TokenBatches
 from playbook.errors import ConfigError
 from playbook.model.transformer import IGNORE, Transformer
+from playbook.parallel.context import own_tokens
 from playbook.parallel.mesh import Mesh
-from playbook.parallel.parallelize import parallelize
+from playbook.parallel.parallelize import axis_groups, parallelize
 from playbook.seeding import derive_seed
 from playbook.shapes import ModelShape, load
 from playbook.training.checks import check_device, check_fit
@@ -58,6 +59,7 @@ def accumulate_gradients(
     dtype: torch.dtype = torch.float32,
     scaler: torch.amp.GradScaler | None = None,
     engine: Engine | None = None,
+    positions: Tensor | None = None,
 ) -> Tensor:
     """Add the gradient of the mean loss over all targets of (B, s) to ``.grad``, ``micro_batch`` rows at a time.
 
@@ -67,6 +69,7 @@ def accumulate_gradients(
     each pass under its name. Raises ConfigError when no target counts.
 
     With an ``engine`` the rows are this rank's share of the global batch: tokens and loss are those of all ranks.
+    ``positions`` (s,) say where in its sample each token stands, if not from the beginning on.
     """
     engine = engine or OneDevice(model)
     tokens = engine.sum((targets != IGNORE).sum())
@@ -79,7 +82,7 @@ def accumulate_gradients(
         last = i == len(pieces) - 1
         with nullcontext() if last else engine.no_sync():
             with record_function("forward"), autocast:
-                loss = model.loss(x, y)[0] / tokens
+                loss = model.loss(x, y, positions)[0] / tokens
             with record_function("backward"):
                 (scaler.scale(loss) if scaler else loss).backward()
         total += loss.detach()
@@ -115,7 +118,14 @@ class Trainer:
             self.engine: Engine = OneDevice(model, make([(p, is_matrix(p)) for p in model.parameters()]))
         else:
             bucket = config.bucket_mb * 2**20
-            options = {"data_parallel": config.data_parallel, "bucket": bucket, **options}
+            options = {
+                "data_parallel": config.data_parallel,
+                "bucket": bucket,
+                "context": config.context,
+                "placement": config.placed,
+                "tensor_overlap": config.tensor_overlap,
+                **options,
+            }
             self.engine = parallelize(model, mesh, make, **options)
         self.replica = (mesh.index("dp"), mesh.size("dp")) if mesh else (0, 1)
         # fp16 has 5 bits of exponent: small gradients vanish unless the loss is scaled up first.
@@ -135,7 +145,7 @@ class Trainer:
         step, config = self.step_count, self.config
         lr = self._set_learning_rate(step)
         with record_function("data"):
-            inputs, targets = (t.to(self.device) for t in self.batches.batch(step, *self.replica))
+            inputs, targets, positions = self._batch(step)
         self._seed_dropout(step)
         with self._tracking(step):
             self.engine.zero_grad()
@@ -147,13 +157,14 @@ class Trainer:
                 dtype=getattr(torch, config.autocast),
                 scaler=self.scaler,
                 engine=self.engine,
+                positions=positions,
             )
             with record_function("optimizer"):
                 norm = self._clip_and_update()
         synchronize(self.device)
         self.step_count += 1
         seconds = time.perf_counter() - start
-        tokens = targets.numel() * self.replica[1]
+        tokens = self.config.global_batch * self.config.seq
         return StepResult(step, loss.item(), norm, lr, seconds, tokens)
 
     def run(self, log: Log | None = None, progress: bool = False) -> list[StepResult]:
@@ -198,12 +209,21 @@ class Trainer:
                 bar.update()
                 yield result
 
+    def _batch(self, step: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """This rank's samples, and of these its tokens."""
+        inputs, targets = (t.to(self.device) for t in self.batches.batch(step, *self.replica))
+        if self.mesh is None:
+            return inputs, targets, None
+        return own_tokens(inputs, targets, self.mesh, self.config.placed)
+
     def _seed_dropout(self, step: int) -> None:
-        """Every replica drops other elements: they have other samples."""
-        replica = self.replica[0]
-        torch.manual_seed(
-            derive_seed(self.config.seed, f"dropout {step}" + (f" replica {replica}" if replica else ""))
-        )
+        """Ranks that have the same tokens drop the same elements of them; others, with other tokens, drop others."""
+        of = f"dropout {step}"
+        for axis in ("dp", "cp", "tp"):
+            index = self.mesh.index(axis) if self.mesh else 0
+            if index and (axis != "tp" or self.config.layout.sp):
+                of += f" {'replica' if axis == 'dp' else axis} {index}"
+        torch.manual_seed(derive_seed(self.config.seed, of))
 
     def _set_learning_rate(self, step: int) -> float:
         c = self.config
@@ -234,13 +254,14 @@ class Trainer:
         if not (self.device.type == "cuda" or second):
             yield
             return
-        count = CountBytes({"dp": self.engine.groups()})
+        axes = axis_groups(self.engine, self.mesh) if self.mesh else {}
+        count = CountBytes(axes)
         track = peak_bytes(self.model, self.optimizer, self.engine.tensors())
         with track as peak, count if second and self.mesh else nullcontext():
             yield
         self.peak_bytes = max(self.peak_bytes, peak.bytes)
         if second and self.mesh:
-            self.bytes_sent = {axis: count[axis].total.sent for axis in self.mesh.groups()}
+            self.bytes_sent = {axis: count[axis].total.sent for axis in axes if count[axis].total.calls}
 
 
 def default_device() -> str:

@@ -1,0 +1,321 @@
+"""Context parallelism: each rank has some of the tokens of every sample, in attention too.
+
+Only attention mixes tokens. There, keys and values travel: around a ring, while each rank computes with those that it has
+(Liu et al. 2023, arXiv 2310.01889); all at once to everybody (Llama 3, arXiv 2407.21783, section 3.3.2); or the other
+way round, tokens for heads (Ulysses, Jacobs et al. 2023, arXiv 2309.14509).
+
+What makes a ring possible is that softmax can be put together from parts (``attend.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+from playbook._checks import unknown
+from playbook.collectives.single import all_gather, reduce_scatter
+from playbook.errors import ConfigError
+from playbook.model.transformer import IGNORE, Transformer
+from playbook.parallel.attend import (
+    Attended,
+    Block,
+    attend,
+    attend_backward,
+    flash,
+    flash_backward,
+    has_kernel,
+)
+from playbook.parallel.mesh import Mesh
+from playbook.parallel.ring import Ring
+
+CONTEXT = ("ring", "gather", "ulysses")
+PLACEMENT = ("contiguous", "zigzag")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which tokens of a sample of ``seq`` each of ``ranks`` has.
+
+    ``contiguous``: rank r has the r-th part. Under a causal mask the first rank, whose tokens see few others, then waits
+    for the last. With ``zigzag`` there are twice as many parts, and rank r has the r-th from the front and the r-th from
+    the back (Brandon et al. 2023, arXiv 2311.09431, deal out tokens in stripes to the same end). ``ranks``, for zigzag
+    2·``ranks``, must divide ``seq``.
+    """
+
+    kind: str
+    seq: int
+    ranks: int
+    causal: bool = True
+
+    def positions(self, rank: int) -> Tensor:
+        """The positions of a rank's tokens, (seq / ranks,), in order."""
+        if self.kind == "contiguous":
+            return torch.arange(self.seq).chunk(self.ranks)[rank]
+        parts = torch.arange(self.seq).chunk(2 * self.ranks)
+        return torch.cat([parts[rank], parts[2 * self.ranks - 1 - rank]])
+
+    def blocks(self, rank: int, source: int) -> Iterator[Block]:
+        """What of its queries a rank computes with the keys of ``source``: rectangles of the mask, one at most."""
+        own, half = self.seq // self.ranks, self.seq // self.ranks // 2
+        if not self.causal:
+            yield Block(0, own, 0, own)
+        elif source == rank:
+            yield Block(0, own, 0, own, causal=True)
+        elif self.kind == "contiguous":
+            if source < rank:
+                yield Block(0, own, 0, own)
+        elif source < rank:
+            yield Block(0, own, 0, half)  # all queries see the front part of the keys, none the back part
+        else:
+            yield Block(half, own, 0, own)  # queries of the back part see all keys
+
+    def work(self, rank: int) -> int:
+        """Pairs of query and key that a rank computes."""
+        return sum(block.pairs for source in range(self.ranks) for block in self.blocks(rank, source))
+
+
+def ring_forward(q: Tensor, k: Tensor, v: Tensor, ring: Ring, placement: Placement) -> tuple[Tensor, Tensor]:
+    """Attention of this rank's queries to all keys: output (b, heads, s/c, d), log-sum-exp (b, heads, s/c). No graph.
+
+    While a rank computes with the keys and values that it has, it sends them on and receives the next ones.
+    """
+    found = Attended(flash if has_kernel(q) else attend)
+    kv = torch.stack([k, v])
+    for step in range(ring.ranks):
+        coming = ring.pass_on(kv) if step + 1 < ring.ranks else kv
+        for block in placement.blocks(ring.rank, ring.source(step)):
+            found.add(block, q, kv[0], kv[1])
+        ring.arrive()
+        kv = coming
+    return found.result(q.dtype)
+
+
+def ring_backward(
+    gradient: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    ring: Ring,
+    placement: Placement,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """dq, dk, dv. Keys and values go around once more, and their gradients follow them, a step behind.
+
+    A rank adds what it owes to its own keys when everything else has come home: so both make ranks − 1 steps.
+    """
+    backward = flash_backward if has_kernel(q) else attend_backward
+    dq = torch.zeros_like(q, dtype=torch.float32)
+    kv, own = torch.stack([k, v]), torch.zeros(2, *k.shape, device=k.device)
+    coming, part = kv, own
+    travelling: Tensor | None = None
+    for step in range(ring.ranks):
+        coming = ring.pass_on(kv) if step + 1 < ring.ranks else kv
+        part = own if step == 0 else torch.zeros_like(own)
+        for block in placement.blocks(ring.rank, ring.source(step)):
+            add(block, backward(block, gradient, q, kv[0], kv[1], out, lse), dq, part[0], part[1])
+        ring.arrive()
+        if step:  # what the ranks before this one owe to these keys has arrived by now
+            total = part if travelling is None else travelling.add_(part)
+            travelling = ring.pass_on(total)
+        kv = coming
+    ring.arrive()
+    if travelling is not None:
+        own += travelling
+    return dq.to(q.dtype), own[0].to(k.dtype), own[1].to(v.dtype)
+
+
+def add(block: Block, parts: tuple[Tensor, Tensor, Tensor], dq: Tensor, dk: Tensor, dv: Tensor) -> None:
+    """Add a block's gradients where they belong."""
+    block.queries(dq).add_(parts[0])
+    block.keys(dk).add_(parts[1])
+    block.keys(dv).add_(parts[2])
+
+
+class _RingAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, ring: Ring, placement: Placement) -> Tensor:
+        out, lse = ring_forward(q, k, v, ring, placement)
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.ring, ctx.placement = ring, placement
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):
+        q, k, v, out, lse = ctx.saved_tensors
+        found = ring_backward(gradient, q, k, v, out, lse, ctx.ring, ctx.placement)
+        return *found, None, None
+
+
+class RingCore:
+    """An attention core (``model.attention.ATTENTION``) for this rank's tokens, the keys coming around a ring."""
+
+    def __init__(self, group: dist.ProcessGroup, placement: str):
+        self.ring, self.placement = Ring(group), placement
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False, causal: bool = True
+    ) -> Tensor:
+        n = self.ring.ranks
+        return _RingAttention.apply(q, k, v, self.ring, Placement(self.placement, q.shape[2] * n, n, causal))
+
+
+class _GatheredAttention(torch.autograd.Function):
+    """The ring's naive twin: all keys and values at once. What is saved is this rank's own; backward gathers again."""
+
+    @staticmethod
+    def forward(
+        ctx, q: Tensor, k: Tensor, v: Tensor, group: dist.ProcessGroup, placement: Placement
+    ) -> Tensor:
+        found = Attended(flash if has_kernel(q) else attend)
+        rank, kv = group.rank(), _gathered(torch.stack([k, v]), group)
+        for step in range(group.size()):  # one's own first: all queries see some of them
+            source = (rank - step) % group.size()
+            for block in placement.blocks(rank, source):
+                found.add(block, q, *kv[source])
+        out, lse = found.result(q.dtype)
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.group, ctx.placement = group, placement
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):
+        q, k, v, out, lse = ctx.saved_tensors
+        group, backward = ctx.group, flash_backward if has_kernel(q) else attend_backward
+        kv = _gathered(torch.stack([k, v]), group)
+        dq, dkv = torch.zeros_like(q, dtype=torch.float32), torch.zeros_like(kv, dtype=torch.float32)
+        for source in range(group.size()):
+            for block in ctx.placement.blocks(group.rank(), source):
+                k, v = kv[source]
+                add(block, backward(block, gradient, q, k, v, out, lse), dq, dkv[source, 0], dkv[source, 1])
+        own = torch.empty_like(dkv[0])
+        reduce_scatter(own.view(-1), dkv.view(-1), group)
+        return dq.to(q.dtype), own[0].to(k.dtype), own[1].to(v.dtype), None, None
+
+
+def _gathered(own: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """(…) of each rank -> (ranks, …)."""
+    whole = own.new_empty(group.size(), *own.shape)
+    all_gather(whole.view(-1), own.contiguous().view(-1), group)
+    return whole
+
+
+class GatherCore:
+    """An attention core for this rank's tokens that gets all keys and values before it begins."""
+
+    def __init__(self, group: dist.ProcessGroup, placement: str):
+        self.group, self.placement = group, placement
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False, causal: bool = True
+    ) -> Tensor:
+        n = self.group.size()
+        placement = Placement(self.placement, q.shape[2] * n, n, causal)
+        return _GatheredAttention.apply(q, k, v, self.group, placement)
+
+
+class _Swap(torch.autograd.Function):
+    """All heads of some tokens for some heads of all tokens, and back."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, group: dist.ProcessGroup, to_heads: bool) -> Tensor:
+        ctx.group, ctx.to_heads = group, to_heads
+        return _swap(x, group, to_heads)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):
+        return _swap(gradient, ctx.group, not ctx.to_heads), None, None
+
+
+def _swap(x: Tensor, group: dist.ProcessGroup, to_heads: bool) -> Tensor:
+    """(b, heads, s/c, d) -> (b, heads/c, s, d) or, not ``to_heads``, the way back: one all-to-all.
+
+    In memory results are (b, s, heads, d), as projections make and read them.
+    """
+    n, (b, heads, s, d) = group.size(), x.shape
+    x = x.transpose(1, 2)  # (b, s, heads, d)
+    if to_heads:
+        sent = x.unflatten(2, (n, -1)).movedim(2, 0).contiguous()  # a part of the heads for each rank
+    else:
+        sent = x.unflatten(1, (n, -1)).movedim(1, 0).contiguous()  # a part of the tokens for each
+    got = torch.empty_like(sent)
+    dist.all_to_all_single(got, sent, group=group)
+    got = got.movedim(0, 1) if to_heads else got.movedim(0, 2)  # (b, n, s, …) or (b, s, n, …): ranks in order
+    tokens, heads = (n * s, heads // n) if to_heads else (s // n, n * heads)
+    return got.reshape(b, tokens, heads, d).transpose(1, 2)
+
+
+class UlyssesCore:
+    """Attention to all tokens by some of the heads: four all-to-alls forward, four backward, and any core inside.
+
+    The core wants the tokens in order: ranks have contiguous parts.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, core: Any):
+        self.group, self.core = group, core
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False, causal: bool = True
+    ) -> Tensor:
+        q, k, v = (_Swap.apply(x, self.group, True) for x in (q, k, v))
+        return _Swap.apply(self.core(q, k, v, p, training, causal), self.group, False)
+
+
+def own_tokens(
+    inputs: Tensor, targets: Tensor, mesh: Mesh, placement: str
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """This rank's tokens of inputs and targets (b, s), and where in their sample they are: None is from its beginning on.
+
+    A sample that ``Layout.padded`` makes longer ends in tokens that count in no loss and that no other token sees.
+    """
+    layout, seq = mesh.layout, inputs.shape[1]
+    padded = layout.padded(seq)
+    if layout.cp == 1 and padded == seq:
+        return inputs, targets, None
+    inputs, targets = F.pad(inputs, (0, padded - seq)), F.pad(targets, (0, padded - seq), value=IGNORE)
+    positions = Placement(placement, padded, layout.cp).positions(mesh.index("cp")).to(inputs.device)
+    # A position behind the sample has no angle of its own in a table that ends with it.
+    return inputs[:, positions], targets[:, positions], positions.clamp(max=seq - 1)
+
+
+def placement_of(context: str, placement: str | None) -> str:
+    """``placement`` or, if that is None, what fits ``context``: zigzag for keys that travel, contiguous for Ulysses.
+
+    Raises ConfigError for unknown names and for Ulysses with zigzag.
+    """
+    if context not in CONTEXT:
+        raise ConfigError(unknown("context", context, CONTEXT))
+    fits = "contiguous" if context == "ulysses" else "zigzag"
+    if placement not in (None, *PLACEMENT):
+        raise ConfigError(unknown("placement", placement, PLACEMENT))
+    if context == "ulysses" and placement == "zigzag":
+        raise ConfigError(
+            "placement is 'zigzag', but context='ulysses' has all tokens of its heads: make it contiguous"
+        )
+    return placement or fits
+
+
+def share_context(
+    model: Transformer, group: dist.ProcessGroup, context: str = "ring", placement: str | None = None
+) -> None:
+    """Let attention of ``model`` reach the tokens of all ranks of ``group``, which lie as ``placement`` says.
+
+    Raises ConfigError for unknown names, and for a model that drops attention weights.
+    """
+    placement = placement_of(context, placement)
+    if model.p:
+        raise ConfigError(
+            f"dropout is {model.p}, but with cp above 1 it must be 0: blocks of attention drop nothing"
+        )
+    blocks: Any = model.blocks
+    for attention in (block.attention for block in blocks):
+        if context == "ulysses":
+            attention.core = UlyssesCore(group, attention.core)
+        else:
+            attention.core = {"ring": RingCore, "gather": GatherCore}[context](group, placement)
