@@ -129,8 +129,8 @@ def predict(
 
     ``layout`` also says the micro-batch, how many of them a step accumulates, and what is recomputed. ``attention`` is
     "sdpa" (flash kernels) or "reference" (scores in memory, where cp is 1); ``offload`` keeps master weights and moments
-    in CPU memory; ``bucket`` is the size of a communication bucket; ``device`` the kernels whose memory is counted. Raises
-    LayoutError or ConfigError, in one sentence, for what cannot run.
+    in CPU memory; ``bucket`` is the size of a communication bucket; ``device`` the kernels whose memory is counted.
+    Raises LayoutError or ConfigError, in one sentence, for what cannot run.
     """
     layout, recipe = layout or Layout(), load_recipe(recipe)
     _check(shape, layout, seq, attention, device)
