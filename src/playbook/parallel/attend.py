@@ -6,41 +6,14 @@ Twice: as formulas, and through PyTorch's flash kernels, which never write the s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from playbook.planning.context import Block
+
 _aten = torch.ops.aten
-
-
-@dataclass(frozen=True)
-class Block:
-    """Queries ``q_start:q_stop`` and keys ``k_start:k_stop`` of what two ranks have.
-
-    ``causal``: they are the same tokens, and each sees those before it and itself.
-    """
-
-    q_start: int
-    q_stop: int
-    k_start: int
-    k_stop: int
-    causal: bool = False
-
-    @property
-    def pairs(self) -> int:
-        """Pairs of a query and a key that it may see."""
-        queries, keys = self.q_stop - self.q_start, self.k_stop - self.k_start
-        return queries * (queries + 1) // 2 if self.causal else queries * keys
-
-    def queries(self, x: Tensor) -> Tensor:
-        """The block's rows of (b, heads, s, …)."""
-        return x[:, :, self.q_start : self.q_stop]
-
-    def keys(self, x: Tensor) -> Tensor:
-        """The block's rows of (b, kv_heads, s, …)."""
-        return x[:, :, self.k_start : self.k_stop]
 
 
 def scores(block: Block, q: Tensor, k: Tensor) -> Tensor:

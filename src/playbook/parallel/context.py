@@ -9,8 +9,6 @@ What makes a ring possible is that softmax can be put together from parts (``att
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,13 +16,11 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from playbook._checks import unknown
 from playbook.collectives.single import all_gather, reduce_scatter
 from playbook.errors import ConfigError
 from playbook.model.transformer import IGNORE, Transformer
 from playbook.parallel.attend import (
     Attended,
-    Block,
     attend,
     attend_backward,
     flash,
@@ -33,51 +29,15 @@ from playbook.parallel.attend import (
 )
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.ring import Ring
-
-CONTEXT = ("ring", "gather", "ulysses")
-PLACEMENT = ("contiguous", "zigzag")
+from playbook.planning.context import Block, Ranges, placement_of
 
 
-@dataclass(frozen=True)
-class Placement:
-    """Which tokens of a sample of ``seq`` each of ``ranks`` has.
-
-    ``contiguous``: rank r has the r-th part. Under a causal mask the first rank, whose tokens see few others, then waits
-    for the last. With ``zigzag`` there are twice as many parts, and rank r has the r-th from the front and the r-th from
-    the back (Brandon et al. 2023, arXiv 2311.09431, deal out tokens in stripes to the same end). ``ranks``, for zigzag
-    2·``ranks``, must divide ``seq``.
-    """
-
-    kind: str
-    seq: int
-    ranks: int
-    causal: bool = True
+class Placement(Ranges):
+    """Which tokens of a sample a rank has, and which blocks of the mask it computes, as ``planning/context.py`` says."""
 
     def positions(self, rank: int) -> Tensor:
         """The positions of a rank's tokens, (seq / ranks,), in order."""
-        if self.kind == "contiguous":
-            return torch.arange(self.seq).chunk(self.ranks)[rank]
-        parts = torch.arange(self.seq).chunk(2 * self.ranks)
-        return torch.cat([parts[rank], parts[2 * self.ranks - 1 - rank]])
-
-    def blocks(self, rank: int, source: int) -> Iterator[Block]:
-        """What of its queries a rank computes with the keys of ``source``: rectangles of the mask, one at most."""
-        own, half = self.seq // self.ranks, self.seq // self.ranks // 2
-        if not self.causal:
-            yield Block(0, own, 0, own)
-        elif source == rank:
-            yield Block(0, own, 0, own, causal=True)
-        elif self.kind == "contiguous":
-            if source < rank:
-                yield Block(0, own, 0, own)
-        elif source < rank:
-            yield Block(0, own, 0, half)  # all queries see the front part of the keys, none the back part
-        else:
-            yield Block(half, own, 0, own)  # queries of the back part see all keys
-
-    def work(self, rank: int) -> int:
-        """Pairs of query and key that a rank computes."""
-        return sum(block.pairs for source in range(self.ranks) for block in self.blocks(rank, source))
+        return torch.cat([torch.arange(part.start, part.stop) for part in self.ranges(rank)])
 
 
 def ring_forward(q: Tensor, k: Tensor, v: Tensor, ring: Ring, placement: Placement) -> tuple[Tensor, Tensor]:
@@ -282,23 +242,6 @@ def own_tokens(
     positions = Placement(placement, padded, layout.cp).positions(mesh.index("cp")).to(inputs.device)
     # A position behind the sample has no angle of its own in a table that ends with it.
     return inputs[:, positions], targets[:, positions], positions.clamp(max=seq - 1)
-
-
-def placement_of(context: str, placement: str | None) -> str:
-    """``placement`` or, if that is None, what fits ``context``: zigzag for keys that travel, contiguous for Ulysses.
-
-    Raises ConfigError for unknown names and for Ulysses with zigzag.
-    """
-    if context not in CONTEXT:
-        raise ConfigError(unknown("context", context, CONTEXT))
-    fits = "contiguous" if context == "ulysses" else "zigzag"
-    if placement not in (None, *PLACEMENT):
-        raise ConfigError(unknown("placement", placement, PLACEMENT))
-    if context == "ulysses" and placement == "zigzag":
-        raise ConfigError(
-            "placement is 'zigzag', but context='ulysses' has all tokens of its heads: make it contiguous"
-        )
-    return placement or fits
 
 
 def share_context(

@@ -6,6 +6,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from playbook.planning.context import source_of
+
 
 class Ring:
     """Messages around the ranks of ``group``, in their order: rank r sends to r + 1 and receives from r − 1."""
@@ -21,7 +23,7 @@ class Ring:
 
     def source(self, step: int) -> int:
         """Whose message is here after so many steps, if every rank began with its own."""
-        return (self.rank - step) % self.ranks
+        return source_of(self.rank, step, self.ranks)
 
     def pass_on(self, tensor: Tensor) -> Tensor:
         """Start to send ``tensor`` (contiguous) and to receive one like it, which is there after `arrive`.

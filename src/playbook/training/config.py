@@ -9,13 +9,12 @@ from typing import Any
 from playbook._checks import divisors
 from playbook.errors import ConfigError, LayoutError
 from playbook.layout import Layout
+from playbook.planning.context import CONTEXT, PLACEMENT
 
 DTYPES = ("float32", "bfloat16", "float16")
 RECOMPUTE = ("none", "selective", "full")
 ATTENTION = ("sdpa", "reference")
 DATA_PARALLEL = ("naive", "overlapped", "bucketed")
-CONTEXT = ("ring", "gather", "ulysses")
-PLACEMENT = ("contiguous", "zigzag")
 TENSOR_OVERLAP = ("none", "async", "chunked")
 WEIGHTS = ("float32", "bfloat16")
 
