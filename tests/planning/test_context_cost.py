@@ -1,0 +1,70 @@
+"""Bytes of context parallelism: known cases by hand, and what real ranks are counted to send."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from playbook import launch
+from playbook.collectives.counting import CountBytes
+from playbook.errors import ConfigError
+from playbook.layout import Layout
+from playbook.parallel.context import GatherCore, RingCore, UlyssesCore
+from playbook.planning.context import CONTEXT
+from playbook.planning.context_cost import context_traffic, hiding_tokens
+from playbook.shapes import load
+
+SMALL = load("tiny").replace(heads=8, kv_heads=4, head_dim=6, hidden=48)
+SEQ, RANKS = 32, 4
+
+
+def counted() -> dict[str, list[int]]:
+    """In a rank: bytes sent by one attention core, forward and backward."""
+    found = {}
+    torch.set_num_threads(1)
+    with launch.process_group():
+        group = torch.distributed.group.WORLD
+        cores = {
+            "ring": RingCore(group, "zigzag"),
+            "gather": GatherCore(group, "zigzag"),
+            "ulysses": UlyssesCore(group, plain),
+        }
+        for name, core in cores.items():
+            q, k, v = (torch.randn(2, n, SEQ // RANKS, 6, requires_grad=True) for n in (8, 4, 4))
+            with CountBytes({"cp": group}) as count:
+                out = core(q, k, v)
+                forward = count["cp"].total.sent
+                out.sum().backward()
+            found[name] = [forward, count["cp"].total.sent - forward]
+    return found
+
+
+def plain(q: Tensor, k: Tensor, v: Tensor, p: float, training: bool, causal: bool) -> Tensor:
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+
+
+def test_bytes_are_those_of_real_ranks(ranks):
+    layout = Layout(cp=RANKS, micro_batch=2)
+    for sent in ranks(counted, ranks=RANKS).values:
+        for context in CONTEXT:
+            told = context_traffic(SMALL, layout, SEQ, context, itemsize=4)
+            assert sent[context] == [told.forward, told.backward], context
+
+
+def test_ulysses_sends_less_from_some_number_of_ranks_on():
+    """In bf16, forward and backward: from cp = (heads per key + 1)/2 on."""
+    shape = load("llama3-8b")  # 4 query heads to a key
+    for cp, cheaper in ((2, "ring"), (4, "ulysses"), (8, "ulysses")):
+        sent = {c: context_traffic(shape, Layout(cp=cp), 8192, c).total for c in ("ring", "ulysses")}
+        assert min(sent, key=lambda c: sent[c]) == cheaper, cp
+
+
+def test_hiding_follows_the_papers_rule():
+    shape = load("gpt3-175b")  # as many keys as queries
+    assert hiding_tokens(shape, 312e12, 300e9, causal=False) == pytest.approx(312e12 / 300e9)
+    assert hiding_tokens(shape, 312e12, 300e9) == pytest.approx(2 * 312e12 / 300e9)
+    with pytest.raises(ConfigError, match="bandwidth"):
+        hiding_tokens(shape, 1e12, 0)
+    with pytest.raises(ConfigError, match="context"):
+        context_traffic(shape, Layout(cp=2), 64, "star")
