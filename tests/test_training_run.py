@@ -1,4 +1,4 @@
-"""The command of the README, as it stands there: a real run on real text."""
+"""The command of the README with fewer steps: a real run on real text."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.mark.slow
 def test_the_tiny_model_learns_pythons_documentation(tmp_path):
-    command = [sys.executable, "-m", "playbook", "train", "--model", "tiny", "--steps", "200"]
+    command = [sys.executable, "-m", "playbook", "train", "--model", "tiny", "--steps", "60"]
     sizes = ["--global-batch", "16", "--seq", "256", "--device", "cpu", "--json", "--quiet"]
     environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}  # all the cores
     done = subprocess.run(
@@ -19,4 +19,4 @@ def test_the_tiny_model_learns_pythons_documentation(tmp_path):
     assert done.returncode == 0, done.stderr
     losses = json.loads(done.stdout)["losses"]
     assert losses[0] == pytest.approx(5.6, abs=0.15)
-    assert sum(losses[-20:]) / 20 < 2.4
+    assert sum(losses[-20:]) / 20 < 2.75  # letters drawn by their frequency alone: 3.3

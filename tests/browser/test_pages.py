@@ -109,10 +109,12 @@ def visit(context: BrowserContext, address: str) -> tuple[Any, Visit]:
 
 
 def cases() -> Iterator[Any]:
-    """Every page of the site, in each look that it is to be seen in."""
+    """Every page of the site, in each look that it is to be seen in; one of source in one, in turns."""
     pages = pages_of(serve.SITE) or ["book/index.html"]
+    looks = {page: LOOKS for page in pages if not page.startswith("source/")}
+    looks |= {page: (SOURCE_LOOKS[i % 2],) for i, page in enumerate(sorted(set(pages) - looks.keys()))}
     for look, page in itertools.product(LOOKS, pages):
-        if look in SOURCE_LOOKS or not page.startswith("source/"):
+        if look in looks[page]:
             yield pytest.param(look, page, id=f"{page}-{words(look)}")
 
 
