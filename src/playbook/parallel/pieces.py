@@ -29,7 +29,8 @@ class Piece:
 
     def of(self, whole: Tensor) -> Tensor:
         """The piece of a whole tensor, padded with zeros."""
-        inside = whole.narrow(self.dim, self.start, max(0, min(self.stop, self.size) - self.start))
+        start, stop = min(self.start, self.size), min(self.stop, self.size)
+        inside = whole.narrow(self.dim, start, stop - start)
         missing = self.stop - self.start - inside.shape[self.dim]
         if not missing:
             return inside

@@ -1,0 +1,184 @@
+"""f, f*, g, g*, products taken apart, layers cut by columns, rows and words: what whole ones give, and what is sent."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from helpers import BLOCKS
+from torch import Tensor
+
+from playbook import launch
+from playbook.collectives.counting import CountBytes
+from playbook.errors import ConfigError
+from playbook.layout import Layout
+from playbook.model.transformer import IGNORE, Transformer, token_losses
+from playbook.parallel import chunked
+from playbook.parallel.mesh import Mesh
+from playbook.parallel.pieces import Piece
+from playbook.parallel.regions import Region, f, f_star
+from playbook.parallel.sequence import g, g_star
+from playbook.parallel.tensor import gathered_losses, shard_tensors, varied, vocab_losses
+
+
+def conjugates() -> None:
+    """In a rank: each of the four undoes, backward, what its conjugate does forward."""
+    with launch.process_group() as world:
+        group, n = dist.group.WORLD, world.size
+        for b, each in ((1, 3), (2, 1), (3, 4)):
+            torch.manual_seed(world.rank)
+            own, whole = torch.randn(b, each, 5), torch.randn(b, n * each, 5)
+            for forward, conjugate, x in (
+                (f, f_star, whole),
+                (f_star, f, whole),
+                (g, g_star, own),
+                (g_star, g, whole),
+            ):
+                before, x = x, x.clone().requires_grad_()
+                y = forward(x, group)
+                gradient = torch.randn(y.shape)
+                y.backward(gradient)
+                assert torch.equal(x.grad, conjugate(gradient, group)), forward
+                assert torch.equal(x, before), forward
+
+
+def test_each_is_the_others_way_back(ranks):
+    ranks(conjugates, ranks=3)
+
+
+def taken_apart(seed: int) -> None:
+    """In a rank: products in chunks are products of the whole, for any number of inputs and samples."""
+    with launch.process_group() as world:
+        draw, own = random.Random(seed), torch.Generator().manual_seed(seed + world.rank)
+        for _ in range(10):
+            b, each, width = draw.randint(1, 3), draw.randint(1, 4), draw.randint(1, 6)
+            outs = [draw.randint(1, 5) for _ in range(draw.randint(1, 3))]
+            weights = [
+                (torch.randn(out, width, generator=own), torch.randn(out, generator=own) if out % 2 else None)
+                for out in outs
+            ]
+            x = torch.randn(b, each, width, generator=own)
+            found, whole = chunked.gather_matmul(x, weights, dist.group.WORLD, keep=True)
+            expected, whole_too = chunked.naive_gather_matmul(x, weights, dist.group.WORLD, keep=True)
+            torch.testing.assert_close([*found, whole], [*expected, whole_too])
+            inputs = [torch.randn(b, world.size * each, out, generator=own) for out in outs]
+            factors = [w.t() for w, _ in weights]
+            sums = (
+                way(inputs, factors, dist.group.WORLD)
+                for way in (chunked.matmul_scatter, chunked.naive_matmul_scatter)
+            )
+            torch.testing.assert_close(*sums)
+
+
+@pytest.mark.parametrize("size", [1, 3, 4])
+def test_products_in_chunks_are_those_of_the_whole(ranks, size):
+    ranks(taken_apart, size, ranks=size)
+
+
+def losses(vocab: int, n: int) -> tuple[float, float, list]:
+    """In a rank: how far loss and gradient are from cross-entropy, and what was sent for it."""
+    with launch.process_group() as world:
+        generator = torch.Generator().manual_seed(vocab)
+        logits = 30 * torch.randn(n, vocab, generator=generator)
+        targets = torch.randint(vocab, (n,), generator=generator)
+        targets[::3] = IGNORE
+        whole = logits.clone().requires_grad_()
+        expected = token_losses(whole, targets)
+        expected.backward()
+        each = -(-vocab // world.size)
+        piece = Piece(1, world.rank * each, (world.rank + 1) * each, vocab)
+        found = []
+        for way in (vocab_losses, gathered_losses):
+            own = piece.of(logits).clone().requires_grad_()
+            with CountBytes({"tp": dist.group.WORLD}) as count:
+                loss = way(own, targets, piece, dist.group.WORLD)
+            loss.backward()
+            errors = (loss / expected - 1).abs(), (own.grad - piece.of(whole.grad)).abs().max()
+            found.append((float(torch.stack(errors).max()), [(e.kind, e.payload) for e in count.events]))
+        return found
+
+
+@pytest.mark.parametrize(("vocab", "size"), [(12, 4), (37, 4), (5, 4), (97, 2), (7, 1)])
+def test_the_loss_over_words_and_no_logits_travel(ranks, vocab, size):
+    for ours, naive in ranks(losses, vocab, 8, ranks=size).values:
+        assert max(ours[0], naive[0]) < 1e-5
+        assert ours[1] == [
+            ("all_reduce", 8 * 4),
+            ("all_reduce", 2 * 8 * 4),
+        ]  # a peak; denominator and target's logit
+        assert naive[1] == [("all_gather", 8 * -(-vocab // size) * 4 * size)]
+
+
+def pieces_of(shape, layout: str) -> tuple[dict, dict, list]:
+    """In a rank: the whole tensors made from all ranks' pieces, their sizes here, and partial gradients."""
+    with launch.process_group():
+        mesh = Mesh(Layout.parse(layout))
+        model = Transformer(shape, seed=3)
+        found = shard_tensors(model, mesh.group("tp"), mesh.layout.sp)
+        own = {name: p.detach() for name, p in model.named_parameters()}
+        whole = {name: found.whole(name, p) for name, p in own.items()}
+        return whole, {name: p.numel() for name, p in own.items()}, sorted(found.partial)
+
+
+@pytest.mark.parametrize("layout", ["tp=2", "tp=4,sp"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_pieces_are_those_of_the_weights_of_one_device(ranks, layout, tied):
+    """Whatever the degree. Two ranks that hold the same key head hold equal copies."""
+    shape = BLOCKS["llama"].replace(heads=4, kv_heads=1, ffn=52, qk_norm=True, tied=tied)
+    alone = dict(Transformer(shape, seed=3).named_parameters())
+    tp = Layout.parse(layout).tp
+    for whole, sizes, partial in ranks(pieces_of, shape, layout, ranks=tp).values:
+        assert whole.keys() == alone.keys()
+        for name, p in alone.items():
+            assert torch.equal(whole[name], p), name
+            cut = p.dim() == 2 and ".k." not in name and ".v." not in name
+            rows = -(-shape.vocab // tp) * shape.hidden if "embedding" in name or "head" in name else p.numel() // tp
+            assert sizes[name] == (rows if cut else p.numel()), name
+        norms = {
+            n for n in alone if "norm" in n and (layout.endswith("sp") or "q_norm" in n or "k_norm" in n)
+        }
+        assert set(partial) == norms | {n for n in alone if ".k." in n or ".v." in n}
+
+
+def masks() -> tuple[Tensor, Tensor]:
+    """In a rank: what dropout leaves of attention's weights, and of the residual stream after that."""
+    with launch.process_group() as world:
+        torch.manual_seed(5)
+        ones = torch.ones(1, 1, 6, 6)
+        core = varied(lambda q, k, v, p, training, causal: F.dropout(ones, p, training), world.rank)
+        return core(ones, ones, ones, 0.5, True), F.dropout(torch.ones(64), 0.5)
+
+
+def test_dropout_is_the_same_where_the_stream_is_and_other_in_each_ranks_heads(ranks):
+    (heads, stream), (other_heads, other_stream) = ranks(masks, ranks=2).values
+    assert torch.equal(stream, other_stream)
+    assert not torch.equal(heads, other_heads)
+
+
+def test_a_layer_asked_alone_or_twice_gives_what_the_whole_one_does(ranks):
+    def work() -> list[float]:
+        with launch.process_group() as world:
+            torch.manual_seed(0)
+            model = Transformer(BLOCKS["llama"].replace(heads=4, kv_heads=2, ffn=52), seed=3)
+            alone = Transformer(model.shape, seed=3)
+            shard_tensors(model, dist.group.WORLD)
+            x = torch.randn(2, 3, model.shape.hidden)
+            ours, theirs = model.blocks[0].attention, alone.blocks[0].attention
+            errors = []
+            for name in ("v", "q", "q", "k"):
+                part = getattr(theirs, name)(x).chunk(world.size, -1)[world.rank]
+                errors.append(float((getattr(ours, name)(x) - part).abs().max()))
+            return errors
+
+    for errors in ranks(work, ranks=2).values:
+        assert max(errors) < 1e-6
+
+
+def test_bad_overlap_is_named(ranks):
+    with pytest.raises(ConfigError, match="unknown tensor_overlap 'chunky'"):
+        Region(None, True, "chunky")
+    with pytest.raises(ConfigError, match=r"'chunked'.*needs sp"):
+        Region(None, False, "chunked")
