@@ -1,0 +1,153 @@
+"""What tensor, sequence and context parallelism send, save and keep: as the formulas say, to the byte."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import BLOCKS
+from parallel_runs import BATCH, Case
+
+from playbook import launch
+from playbook.collectives.counting import CountBytes
+from playbook.layout import Layout
+from playbook.parallel.context import own_tokens, placement_of
+from playbook.parallel.mesh import Mesh
+from playbook.parallel.parallelize import axis_groups, parallelize
+from playbook.planning.context_cost import context_traffic
+from playbook.planning.memory import predict
+from playbook.shapes import ModelShape
+from playbook.training.measure import SavedActivations
+from playbook.training.trainer import accumulate_gradients
+
+SHAPES = {
+    "gpt": BLOCKS["gpt"].replace(hidden=24, heads=4, vocab=37),
+    "llama": BLOCKS["llama"].replace(hidden=32, heads=8, kv_heads=4, ffn=52, vocab=38),
+}
+SEQ = 16
+
+
+def a_step(case: Case, runs: list[tuple[str, dict]]) -> list[dict[str, dict[str, tuple[int, int]]]]:
+    """In a rank: by axis and kind, the calls of one step and the bytes that it sent; and what the engine keeps."""
+    torch.set_num_threads(1)
+    found = []
+    with launch.process_group():
+        for text, options in runs:
+            mesh = Mesh(Layout.parse(text))
+            engine = parallelize(case.model(), mesh, case.make(), **options)
+            with CountBytes(axis_groups(engine, mesh)) as count:
+                x, y, where = own_tokens(
+                    *share(case, mesh), mesh, placement_of(options.get("context", "ring"), None)
+                )
+                accumulate_gradients(engine.model, x, y, BATCH, engine=engine, positions=where)
+                engine.clip(1.0)
+                engine.step()
+            kept = {kind: sum(t.nbytes for t in ts) for kind, ts in engine.tensors().items()}
+            axes = axis_groups(engine, mesh)
+            tallies = {axis: {k: (t.calls, t.sent) for k, t in count[axis].tallies.items()} for axis in axes}
+            found.append({"kept": kept, **tallies})
+    return found
+
+
+def share(case: Case, mesh: Mesh) -> list[torch.Tensor]:
+    """This rank's samples of inputs and targets."""
+    return [t.chunk(mesh.size("dp"))[mesh.index("dp")] for t in case.batch(0)]
+
+
+@pytest.mark.parametrize("block", SHAPES)
+@pytest.mark.parametrize("tp", [2, 4])
+def test_a_step_of_tensor_parallelism(ranks, block, tp):
+    """Per block two all-reduces forward, two backward; with sp as many gathers and scatters of the same bytes.
+
+    What sp does not save it gathers once more: the input of every region that has columns.
+    """
+    shape = SHAPES[block]
+    case = Case(shape, steps=1, seq=SEQ)
+    stream = BATCH * SEQ * shape.hidden * 4  # the residual stream of a micro-batch, in bytes
+    blocks, tokens = shape.layers, BATCH * SEQ
+    plain, shared = ranks(a_step, case, [(f"tp={tp}", {}), (f"tp={tp},sp", {})], ranks=tp).values[0]
+    # Beside the blocks: out of the embedding, into the head backward; peaks, denominators and targets' logits; the norm.
+    regions = 4 * blocks + 2
+    share = 2 * (tp - 1) * stream // tp
+    losses = 2 * (tp - 1) * 3 * tokens * 4 // tp
+    calls, sent = plain["tp"]["all_reduce"]
+    assert calls == regions + 2 + 1
+    assert sent == pytest.approx(regions * share + losses, abs=4 * 2)
+    half = share // 2
+    again = 2 * blocks + 1
+    assert shared["tp"]["reduce_scatter"] == (regions, regions * half)
+    assert shared["tp"]["all_gather"] == (regions + again, (regions + again) * half)
+    assert (
+        shared["tp"]["all_reduce"][0] == 2 + 1 + 1
+    )  # and in one message the gradients of what no rank has all of
+
+
+@pytest.mark.parametrize("context", ["ring", "gather", "ulysses"])
+def test_a_step_of_context_parallelism(ranks, context):
+    shape, cp = SHAPES["llama"], 4
+    case = Case(shape, steps=1, seq=SEQ)
+    options = {"context": context}
+    for (found,) in ranks(a_step, case, [(f"cp={cp}", options)], ranks=cp).values:
+        each = context_traffic(shape, Layout(cp=cp, micro_batch=BATCH), SEQ, context, itemsize=4)
+        assert sum(sent for _, sent in found["cp"].values()) == each.total * shape.layers
+        calls = {kind: n for kind, (n, _) in found["cp"].items() if n}
+        layers = shape.layers
+        if context == "ring":  # keys and values in one message: there, there again, and their gradients
+            assert calls == {"send": 3 * (cp - 1) * layers, "recv": 3 * (cp - 1) * layers}
+        elif context == "gather":
+            assert calls == {"all_gather": 2 * layers, "reduce_scatter": layers}
+        else:
+            assert calls == {"all_to_all": 8 * layers}
+
+
+@pytest.mark.parametrize("block", SHAPES)
+def test_every_axis_has_bytes_of_its_own(ranks, block):
+    """Gradients of tp ranks are pieces: a replica sends fewer of them."""
+    case = Case(SHAPES[block], steps=1, seq=SEQ)
+    runs = [("tp=2,cp=2,dp=2", {}), ("tp=2,sp,cp=2,dp=2,zero=1", {})]
+    for found in ranks(a_step, case, runs, ranks=8).values[::3]:
+        for (text, _), one in zip(runs, found, strict=True):
+            told = predict(SHAPES[block], Layout.parse(text), seq=SEQ, recipe="fp32", device="cpu").stages[0]
+            assert one["kept"]["parameters"] == told.parameters
+            assert one["kept"]["optimizer"] == pytest.approx(told.optimizer, abs=64)
+            assert all(sum(sent for _, sent in one[axis].values()) for axis in ("dp", "tp", "cp"))
+        sent = found[0]["dp"]["all_reduce"][1]
+        assert sent == pytest.approx(2 * 3 / 4 * told.parameters, rel=0.01)  # four replicas: dp and cp
+
+
+def saved(shape: ModelShape, recompute: str, runs: list[tuple[str, dict]]) -> list[int]:
+    """In a rank: bytes that a forward pass of two samples keeps for backward."""
+    torch.set_num_threads(1)
+    found = []
+    with launch.process_group():
+        for text, options in runs:
+            mesh = Mesh(Layout.parse(text))
+            case = Case(shape, recompute, seq=SEQ)
+            model = parallelize(case.model(), mesh, case.make(), **options).model
+            x, y = (t[:2] for t in case.batch(0))
+            placement = placement_of(options.get("context", "ring"), None)
+            x, y, where = own_tokens(x, y, mesh, placement)
+            with SavedActivations(model, inputs=(x, y) if where is None else (x, y, where)) as kept:
+                loss = model.loss(x, y, where)[0]
+            found.append(kept.bytes)
+            loss.backward()
+    return found
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("block", SHAPES)
+def test_saved_activations_are_those_foretold(ranks, block, recompute):
+    """To the byte: tensor parallelism, with sequence parallelism, context parallelism, and all of them."""
+    shape = SHAPES[block]
+    two = [("tp=2", {}), ("tp=2,sp", {}), ("tp=2,sp", {"tensor_overlap": "chunked"}), ("cp=2", {})]
+    two += [("cp=2", {"context": "gather"}), ("cp=2", {"context": "ulysses"})]
+    four = [("tp=4", {}), ("tp=4,sp", {}), ("cp=4", {}), ("tp=2,sp,cp=2", {})]
+    for size, runs in ((2, two), (4, four)):
+        for found in ranks(saved, shape, recompute, runs, ranks=size).values:
+            for (text, options), bytes_ in zip(runs, found, strict=True):
+                layout = Layout.parse(f"{text},micro_batch=2,recompute={recompute}")
+                told = predict(shape, layout, seq=SEQ, recipe="fp32", device="cpu").stages[0].activations
+                if options.get("context") == "ulysses" and recompute == "none":
+                    told += (
+                        shape.layers * 2 * SEQ // 2 * shape.hidden * 4
+                    )  # the core's output, before it travels
+                assert bytes_ == told, (text, options)
