@@ -59,9 +59,9 @@ class Run:
 
     @cached_property
     def gradients_stay(self) -> bool:
-        """Whether gradients are there all the time: from an earlier micro-batch, or in buffers that ranks share."""
+        """Whether gradients are there all the time: from an earlier micro-batch, or, on many ranks, in one vector."""
         layout = self.layout
-        return layout.grad_acc > 1 or layout.pp > 1 or layout.dp * layout.cp > 1
+        return layout.grad_acc > 1 or layout.world_size > 1
 
     @cached_property
     def blocks(self) -> dict[bool, Block]:
