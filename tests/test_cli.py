@@ -186,7 +186,31 @@ BAD = {
     "seed": (["--seed", "-1"], "seed is -1"),
     "device": (["--device", "tpu"], "cpu or cuda"),
     "layout text": (["--layout", "dq=2"], "dq"),
-    "an axis that does not train": (["--layout", "tp=2"], "tp is 2"),
+    "an axis that does not train": (
+        ["--layout", "pp=2"],
+        "pp is 2, but training runs with dp, tp, cp and zero",
+    ),
+    "heads that ranks cannot share": (["--layout", "tp=3"], "tp must divide heads = 8 (1, 2, 4, 8), got 3"),
+    "tokens that ranks cannot share": (
+        ["--layout", "cp=4", "--seq", "66"],
+        "cp must divide seq = 66 (1, 2, 3, 6, 11, 22, 33, 66), got 4",
+    ),
+    "tokens shared out beside no heads": (["--layout", "sp"], "it needs tp above 1, got tp = 1"),
+    "heads that are not there to swap": (
+        ["--layout", "tp=4,cp=4", "--context", "ulysses"],
+        "cp is 4, but with context='ulysses' it must divide the 2 heads of each rank (tp=4): one of 1, 2",
+    ),
+    "a zigzag of swapped tokens": (
+        ["--layout", "cp=2", "--context", "ulysses", "--placement", "zigzag"],
+        "make it contiguous",
+    ),
+    "way to reach other tokens": (["--context", "rings"], "one of ring, gather, ulysses"),
+    "placement": (["--placement", "stripes"], "one of contiguous, zigzag"),
+    "chunks of what is whole": (["--layout", "tp=2", "--tensor-overlap", "chunked"], "it needs sp"),
+    "dropout over several ranks": (
+        ["--model", '{"layers":1,"hidden":8,"heads":2,"vocab":256,"dropout":0.1}', "--layout", "cp=2"],
+        "has dropout=0.1",
+    ),
     "a batch that ranks cannot share": (
         ["--layout", "dp=3", "--global-batch", "8"],
         "global_batch is 8, but must be a multiple of dp=3",

@@ -10,8 +10,10 @@ from parallel_runs import Case, train
 from playbook import launch
 from playbook.layout import Layout
 from playbook.model.transformer import Transformer
+from playbook.parallel.attend import attend, attend_backward, flash, flash_backward, has_kernel
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
+from playbook.planning.context import Block, placement_of
 from playbook.training.engine import OneDevice
 from playbook.training.optimizer import is_matrix
 
@@ -33,8 +35,10 @@ def run(case: Case, text: str, options: dict) -> tuple:
     with launch.process_group() as world:
         assert world.backend == "nccl"
         layout = Layout.parse(text)
-        engine = parallelize(case.model(), Mesh(layout), case.make(), **options)
-        found = train(case, engine, world.rank, world.size, layout.grad_acc)
+        mesh = Mesh(layout)
+        engine = parallelize(case.model(), mesh, case.make(), **options)
+        placement = placement_of(options.get("context", "ring"), options.get("placement"))
+        found = train(case, engine, grad_acc=layout.grad_acc, mesh=mesh, placement=placement)
         devices = {kind: {t.device.type for t in ts} for kind, ts in engine.tensors().items()}
         return found.losses.cpu(), found.norms.cpu(), found.last.cpu(), devices
 
@@ -66,3 +70,48 @@ def test_offloaded_states_are_in_cpu_memory(zero):
     case = OnCuda(BLOCKS["llama"], dtype=torch.bfloat16, offload=True, steps=3)
     for *_, devices in launch.run(run, case, f"dp=1,zero={zero}", {}, ranks=1, timeout=120).values:
         assert devices == {"parameters": {"cuda"}, "gradients": {"cuda"}, "optimizer": {"cpu"}}
+
+
+@pytest.mark.skipif(GPUS < 2, reason="needs two CUDA devices")
+@pytest.mark.parametrize(
+    ("layout", "options"),
+    [
+        ("tp=2", {}),
+        ("tp=2,sp", {}),
+        ("tp=2,sp", {"tensor_overlap": "chunked"}),
+        ("cp=2", {}),
+        ("cp=2", {"context": "gather"}),
+        ("cp=2", {"context": "ulysses"}),
+    ],
+)
+def test_layers_and_samples_cut_in_pieces_are_one_device(layout, options):
+    case = OnCuda(BLOCKS["llama"].replace(heads=4, kv_heads=2, ffn=52), steps=4)
+    reference = alone(case)
+    for losses, norms, last, _ in launch.run(run, case, layout, options, ranks=2, timeout=120).values:
+        assert (losses / reference.losses.cpu() - 1).abs().max() < 1e-5
+        assert (norms / reference.norms.cpu() - 1).abs().max() < 1e-4
+        assert (last - reference.last.cpu()).norm() / reference.last.cpu().norm() < 1e-4
+
+
+@pytest.mark.parametrize("heads", [4, 8])
+def test_flash_kernels_give_what_the_formulas_do(heads):
+    """Blocks of attention in 16 bits: output, log-sum-exp, and gradients from those of all keys."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    q, k, v, gradient = (
+        torch.randn(2, n, 64, 32, generator=generator, device="cuda", dtype=torch.bfloat16)
+        for n in (heads, 4, 4, heads)
+    )
+    assert has_kernel(q)
+    for block in (Block(0, 64, 0, 64, causal=True), Block(32, 64, 0, 48)):
+        found, expected = flash(block, q, k, v), attend(block, q, k, v)
+        torch.testing.assert_close(found[0].float(), expected[0], atol=2e-2, rtol=2e-2)
+        torch.testing.assert_close(found[1], expected[1], atol=2e-2, rtol=2e-2)
+        out, lse = torch.zeros_like(q), torch.zeros(q.shape[:3], device="cuda")
+        block.queries(out).copy_(expected[0])
+        block.queries(lse).copy_(expected[1])
+        for a, b in zip(
+            flash_backward(block, gradient, q, k, v, out, lse),
+            attend_backward(block, gradient, q, k, v, out, lse),
+            strict=True,
+        ):
+            torch.testing.assert_close(a.float(), b, atol=5e-2, rtol=5e-2)

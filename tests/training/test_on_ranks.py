@@ -57,18 +57,42 @@ def test_the_same_numbers_as_one_device(layout, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_replicas_draw_other_numbers(ranks):
-    """Else they would drop the same elements of their samples."""
+@pytest.mark.parametrize(
+    ("layout", "settings"),
+    [
+        ("tp=2,sp", {"tensor_overlap": "chunked"}),
+        ("cp=2", {"context": "ulysses", "recompute": "selective"}),
+        ("tp=2,cp=2,dp=2,sp,zero=1,grad_acc=3", {"recompute": "full"}),
+    ],
+)
+def test_layers_and_samples_cut_in_pieces_give_the_same_numbers(layout, settings):
+    """Of samples with 14 tokens, which neither a zigzag nor tp ranks of each of two parts can share out evenly."""
+    reference = train_here(run(seq=14))
+    outcome = train_on_ranks(run(layout, seq=14, **settings))
+    for mine, other in zip(outcome.results, reference.results, strict=True):
+        assert mine.loss == pytest.approx(other.loss, rel=1e-5)
+        assert mine.grad_norm == pytest.approx(other.grad_norm, rel=1e-5)
+        assert mine.tokens == other.tokens
+    axes = {axis for axis in ("dp", "tp", "cp") if f"{axis}=" in layout}
+    # Replicas of the weights add up gradients, and all ranks with other samples or tokens their losses.
+    assert {axis for axis, sent in outcome.bytes_sent.items() if sent} == axes | (
+        {"dp"} if "cp" in axes else set()
+    )
+
+
+@pytest.mark.parametrize(("layout", "same"), [("dp=2", False), ("tp=2", True), ("tp=2,sp", False)])
+def test_ranks_with_other_tokens_draw_other_numbers(ranks, layout, same):
+    """Else they would drop the same elements of them; and ranks with the same tokens must."""
 
     def after_a_step() -> float:
         with launch.process_group():
-            given = run("dp=2")
+            given = run(layout)
             trainer = make_trainer(SMALL, load_corpus(), given.config, Mesh(given.config.layout))
             trainer.step()
             return torch.rand(()).item()
 
     first, second = ranks(after_a_step, ranks=2).values
-    assert first != second
+    assert (first == second) is same
 
 
 def test_dropout_repeats_with_the_seed():
