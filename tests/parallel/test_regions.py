@@ -135,7 +135,11 @@ def test_pieces_are_those_of_the_weights_of_one_device(ranks, layout, tied):
         for name, p in alone.items():
             assert torch.equal(whole[name], p), name
             cut = p.dim() == 2 and ".k." not in name and ".v." not in name
-            rows = -(-shape.vocab // tp) * shape.hidden if "embedding" in name or "head" in name else p.numel() // tp
+            rows = (
+                -(-shape.vocab // tp) * shape.hidden
+                if "embedding" in name or "head" in name
+                else p.numel() // tp
+            )
             assert sizes[name] == (rows if cut else p.numel()), name
         norms = {
             n for n in alone if "norm" in n and (layout.endswith("sp") or "q_norm" in n or "k_norm" in n)
