@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from playbook_widgets.base import Widget
     from playbook_widgets.collectives_animator import CollectivesAnimator
     from playbook_widgets.memory_calculator import MemoryCalculator
+    from playbook_widgets.ring_attention import RingAttention
     from playbook_widgets.trace_viewer import TraceViewer
     from playbook_widgets.zero_sharding import ZeroSharding
 
@@ -19,11 +20,20 @@ if TYPE_CHECKING:
 WIDGETS = {
     "CollectivesAnimator": "collectives_animator",
     "MemoryCalculator": "memory_calculator",
+    "RingAttention": "ring_attention",
     "TraceViewer": "trace_viewer",
     "ZeroSharding": "zero_sharding",
 }
 
-__all__ = ["WIDGETS", "CollectivesAnimator", "MemoryCalculator", "TraceViewer", "Widget", "ZeroSharding"]
+__all__ = [
+    "WIDGETS",
+    "CollectivesAnimator",
+    "MemoryCalculator",
+    "RingAttention",
+    "TraceViewer",
+    "Widget",
+    "ZeroSharding",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from playbook.model.transformer import Transformer
@@ -130,10 +129,3 @@ PEERS: dict[str, type[Peer]] = {
     "FSDP2": FSDP2,
     "FSDP2, kept": FSDP2Kept,
 }
-
-
-def whole(norm: Tensor) -> float:
-    """The number that a norm is. A collective where it is a DTensor."""
-    if isinstance(norm, DTensor):
-        norm = norm.full_tensor()
-    return norm.item()

@@ -135,14 +135,28 @@ def _collectives(args: argparse.Namespace) -> int:
 
 
 def _add_parallel(kinds: Any) -> None:
-    p = add_kind(kinds, "parallel", "training steps on many ranks against torch's DDP, ZeRO and FSDP2")
-    p.add_argument("--ranks", type=int, default=4, metavar="N", help="data-parallel ranks")
+    p = add_kind(
+        kinds,
+        "parallel",
+        "training steps on many ranks against torch's DDP, ZeRO, FSDP2, DTensor and attention",
+    )
+    p.add_argument("--ranks", type=int, default=4, metavar="N", help="ranks (two around the ring)")
+    p.add_argument(
+        "--only",
+        metavar="G,…",
+        help="groups of contenders: data, tensor, context, ring (default: all of them)",
+    )
     p.add_argument("--model", default="tiny", metavar="M", help="preset name, TOML file or inline JSON")
     p.add_argument("--micro-batch", type=int, default=1, metavar="N", help="samples")
-    p.add_argument("--seq", type=int, default=256, metavar="N", help="tokens per sample")
+    p.add_argument(
+        "--seq", type=int, default=256, metavar="N", help="tokens per sample; context: of one rank"
+    )
     p.add_argument("--grad-acc", type=int, default=1, metavar="N", help="micro-batches per step on each rank")
     p.add_argument(
-        "--steps", type=int, default=24, metavar="N", help="timed steps of each; the median counts"
+        "--long-seq", type=int, default=8192, metavar="N", help="tokens of two ranks around a ring"
+    )
+    p.add_argument(
+        "--steps", type=int, default=16, metavar="N", help="timed steps of each; the median counts"
     )
     p.set_defaults(run=_parallel)
 
@@ -151,15 +165,18 @@ def _parallel(args: argparse.Namespace) -> int:
     from playbook.shapes import load
 
     shape = load(args.model)
-    _check_sizes(args, shape, "micro_batch", "seq", "grad_acc", "steps")
+    _check_sizes(args, shape, "micro_batch", "seq", "grad_acc", "long_seq", "steps")
 
-    from playbook.bench.parallel import Work, bench_parallel, report_parallel
+    from playbook.bench.parallel import bench_parallel, report_parallel
+    from playbook.bench.rounds import GROUPS
+    from playbook.bench.turns import Work
     from playbook.training.checks import check_device
 
     device = args.device or _device_of_ranks(args.ranks)
     check_device(shape, device, args.ranks)
     work = Work(shape, args.micro_batch, args.seq, args.grad_acc)
-    result = bench_parallel(work, args.ranks, args.steps, device)
+    only = args.only.split(",") if args.only else tuple(GROUPS)
+    result = bench_parallel(work, args.ranks, args.steps, device, only, args.long_seq)
     return finish(args, result, report_parallel(result))
 
 

@@ -32,6 +32,8 @@ KINDS = {
     "all_gather": re.compile("all_?gather", re.I),
     "all_to_all": re.compile("all_?to_?all", re.I),
     "broadcast": re.compile("broadcast", re.I),
+    "send": re.compile("send", re.I),
+    "recv": re.compile("recv", re.I),
 }
 BYTES = {
     "float": 4, "double": 8, "long int": 8, "long": 8, "int": 4, "c10::bfloat16": 2, "bfloat16": 2, "c10::half": 2,

@@ -7,7 +7,7 @@ import { make, newId } from "./shared/dom.mjs";
 import { PythonStatus } from "./shared/parts.mjs";
 import { Settings } from "./collectives_animator/controls.mjs";
 import { Details } from "./collectives_animator/details.mjs";
-import { Player, STEP } from "./collectives_animator/player.mjs";
+import { Player, STEP } from "./shared/player.mjs";
 import { Rivals } from "./collectives_animator/rivals.mjs";
 import { Stage } from "./collectives_animator/stage.mjs";
 import { Strip } from "./collectives_animator/strip.mjs";
@@ -36,7 +36,7 @@ class Animator {
     this.status = make("p", { class: "pb-ca-status", role: "status" });
     this.take();
     this.settings = new Settings(this);
-    [this.verdict, this.stage, this.player, this.strip] = [new Verdict(this), new Stage(this), new Player(this), new Strip(this)];
+    [this.verdict, this.stage, this.player, this.strip] = [new Verdict(this), new Stage(this), new Player(this, "pb-ca"), new Strip(this)];
     [this.rivals, this.traffic, this.details] = [new Rivals(this), new Traffic(this), new Details(this)];
     this.python = new PythonStatus(model, this.status);
     this.build(el);

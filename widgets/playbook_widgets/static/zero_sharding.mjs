@@ -9,7 +9,7 @@ import { Actions } from "./zero_sharding/actions.mjs";
 import { Formulas } from "./zero_sharding/formulas.mjs";
 import { Growth } from "./zero_sharding/growth.mjs";
 import { Ranks } from "./zero_sharding/ranks.mjs";
-import { Settings } from "./zero_sharding/settings.mjs";
+import { Settings } from "./shared/settings.mjs";
 import { Memory, Traffic } from "./zero_sharding/stages.mjs";
 import { Verdict } from "./zero_sharding/verdict.mjs";
 
@@ -29,7 +29,7 @@ class ZeroSharding {
     Object.assign(this, { model, id: newId("pb-zs"), constants: model.get("constants") });
     this.status = make("p", { class: "pb-zs-status", role: "status" });
     this.take();
-    this.settings = new Settings(this);
+    this.settings = new Settings(this, "pb-zs");
     this.parts = [Verdict, Memory, Traffic, Ranks, Growth, Formulas, Actions].map((Part) => new Part(this));
     this.python = new PythonStatus(model, this.status);
     this.build(el);

@@ -1,6 +1,6 @@
 // Buttons and a slider over the steps.
 
-import { button, draw, make, set } from "../shared/dom.mjs";
+import { button, draw, make, set } from "./dom.mjs";
 
 export const STEP = 1200; // ms, at speed 1
 const SPEEDS = [[0.5, "½×"], [1, "1×"], [2, "2×"], [4, "4×"]];
@@ -12,19 +12,20 @@ const ICONS = {
 };
 
 export class Player {
-  constructor(app) {
-    this.app = app;
+  /** `app` has `result.steps`, a place `at` and `progress` in them, and what the buttons do; `prefix` is that of its classes. */
+  constructor(app, prefix) {
+    Object.assign(this, { app, prefix });
     this.back = this.icon("back", "Step back", () => app.back());
     this.forward = this.icon("forward", "Step forward", () => app.forward());
     this.toggle = this.icon("play", "Play", () => app.toggle());
-    this.slider = make("input", { type: "range", min: 0, step: 1, "aria-label": "Step", class: "pb-ca-scrub" });
+    this.slider = make("input", { type: "range", min: 0, step: 1, "aria-label": "Step", class: `${prefix}-scrub` });
     this.slider.addEventListener("input", () => app.jump(Number(this.slider.value)));
-    const speeds = make("span", { class: "pb-options pb-ca-speed", role: "radiogroup", "aria-label": "Speed" }, ...SPEEDS.map((s) => this.speed(...s)));
-    this.root = make("div", { class: "pb-ca-player" }, this.back, this.toggle, this.forward, this.slider, speeds);
+    const speeds = make("span", { class: `pb-options ${prefix}-speed`, role: "radiogroup", "aria-label": "Speed" }, ...SPEEDS.map((s) => this.speed(...s)));
+    this.root = make("div", { class: `${prefix}-player` }, this.back, this.toggle, this.forward, this.slider, speeds);
   }
 
   icon(name, label, action) {
-    const el = button("", action, { "aria-label": label, title: label, class: `pb-ca-key pb-ca-${name}` });
+    const el = button("", action, { "aria-label": label, title: label, class: `${this.prefix}-key ${this.prefix}-${name}` });
     el.append(draw("svg", { viewBox: "0 0 16 16", width: 16, height: 16, "aria-hidden": "true" }, draw("path", { d: ICONS[name] })));
     return el;
   }

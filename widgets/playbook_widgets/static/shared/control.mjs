@@ -1,17 +1,17 @@
 // One setting: its name, a control of its kind, and why a value is refused.
 
-import { make, say, set } from "../shared/dom.mjs";
-import { NumberField } from "../shared/number_field.mjs";
-import { count } from "../shared/numbers.mjs";
+import { make, say, set } from "./dom.mjs";
+import { NumberField } from "./number_field.mjs";
+import { count } from "./numbers.mjs";
 
 export class Control {
-  /** `change(field, value)` tells what the reader did. */
-  constructor(spec, id, change) {
-    Object.assign(this, { spec, id: `${id}-${spec.field}`, tell: (value) => change(spec.field, value) });
-    this.error = make("p", { class: "pb-zs-error", id: `${this.id}-error`, role: "alert", hidden: "" });
+  /** `change(field, value)` tells what the reader did; `prefix` is that of the widget's classes. */
+  constructor(spec, id, change, prefix) {
+    Object.assign(this, { spec, prefix, id: `${id}-${spec.field}`, tell: (value) => change(spec.field, value) });
+    this.error = make("p", { class: `${prefix}-error`, id: `${this.id}-error`, role: "alert", hidden: "" });
     this.about = { "aria-describedby": `${this.id}-error` };
     const parts = { select: () => this.select(), choice: () => this.choice() }[spec.kind]?.() ?? this.number();
-    this.row = make("div", { class: `pb-zs-row pb-zs-${spec.kind}`, "data-field": spec.field }, ...parts, this.error);
+    this.row = make("div", { class: `${prefix}-row ${prefix}-${spec.kind}`, "data-field": spec.field }, ...parts, this.error);
   }
 
   label() {
@@ -36,7 +36,7 @@ export class Control {
       return make("label", {}, radio, make("span", {}, words));
     });
     this.radios = options.map((option) => option.firstChild);
-    return [make("span", { class: "pb-zs-label", id: `${this.id}-label` }, this.spec.label),
+    return [make("span", { class: `${this.prefix}-label`, id: `${this.id}-label` }, this.spec.label),
       make("span", { class: "pb-options", role: "radiogroup", "aria-labelledby": `${this.id}-label` }, ...options)];
   }
 
@@ -45,7 +45,7 @@ export class Control {
     const next = (by) => stops[Math.min(stops.length - 1, Math.max(0, Number(this.field.slider.value) + by))];
     const away = (stop, size) => Math.abs(Math.log((stop + 1e-3) / (size + 1e-3)));
     this.field = new NumberField({ id: this.id, label, stops, attributes: this.about, tell: this.tell, written: (value) => this.written(value), next, away });
-    return [this.label(), this.field.slider, make("span", { class: "pb-zs-field" }, this.field.text)];
+    return [this.label(), this.field.slider, make("span", { class: `${this.prefix}-field` }, this.field.text)];
   }
 
   written(value) {
