@@ -44,7 +44,7 @@ def bench_parallel(
     backend = "nccl" if torch.device(device).type == "cuda" else "gloo"
     for name in only:
         if name not in GROUPS:
-            raise ConfigError(unknown("only", name, GROUPS))
+            raise ConfigError(unknown("group", name, GROUPS))
     if ranks < 2:
         raise ConfigError(f"ranks is {ranks}, but must be at least 2: one rank has nobody to share with")
     if backend == "nccl" and torch.cuda.device_count() < ranks:
