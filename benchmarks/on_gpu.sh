@@ -35,8 +35,10 @@ bench trainer --model llama3.2-1b --micro-batch 2 --seq 4096 --grad-acc 2
 gpus=$("$python" -c 'import torch; print(torch.cuda.device_count())')
 if ((gpus > 1)); then
   bench collectives --ranks "$(seq -s, 2 2 "$gpus")"
-  # Heads that 2, 4 and 8 GPUs share out evenly, in a model that fits beside its peers.
-  bench parallel --ranks "$gpus" --micro-batch 2 --seq 1024 --long-seq 16384 --model '{"layers":12,"hidden":1024,"heads":16,"kv_heads":8,"ffn":2816,"vocab":32768,"max_seq":8192,"gated":true,"activation":"silu","norm":"rmsnorm","positions":"rotary","bias":false,"tied":false}'
+  # Heads that 2, 4 and 8 GPUs share out evenly, in a model that fits beside its peers; other numbers share out samples.
+  groups=data,tensor,context,ring
+  if ((gpus & (gpus - 1))); then groups=data,ring; fi
+  bench parallel --ranks "$gpus" --only "$groups" --micro-batch 2 --seq 1024 --long-seq 16384 --model '{"layers":12,"hidden":1024,"heads":16,"kv_heads":8,"ffn":2816,"vocab":32768,"max_seq":8192,"gated":true,"activation":"silu","norm":"rmsnorm","positions":"rotary","bias":false,"tied":false}'
 else
   printf '\n════ bench collectives and bench parallel: left out, this machine has one GPU, and each rank needs its own\n'
 fi
