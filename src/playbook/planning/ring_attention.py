@@ -277,14 +277,17 @@ def _code(setting: Setting) -> str:
     ranges = setting.ranges
     causal = "" if ranges.causal else ", causal=False"
     made = f'Ranges("{ranges.kind}", seq={ranges.seq}, ranks={ranges.ranks}{causal})'
-    return f"[{made}.work(rank) for rank in range({ranges.ranks})]"
+    return (
+        f"from playbook.planning.context import Ranges\n[{made}.work(rank) for rank in range({ranges.ranks})]"
+    )
 
 
 def _command(setting: Setting) -> str:
-    """The ``playbook train`` line that computes attention so; none without a mask, for nothing is trained without one."""
-    if not setting.ranges.causal:
-        return ""
+    """The ``playbook train`` line that computes attention so; none where nothing can be trained: without a mask, or with
+    more tokens than a model has learned positions."""
     shape, ranks = setting.shape, setting.ranges.ranks
+    if not setting.ranges.causal or (shape.positions == "learned" and setting.seq > shape.max_seq):
+        return ""
     known = PRESETS.get(shape.name) == shape
     model = shape.name if known else json.dumps(shape.sizes(), separators=(",", ":"))
     words = ["playbook", "train", "--model", model, "--layout", f"cp={ranks}", "--context", setting.context]

@@ -76,5 +76,7 @@ def _otherwise(setting: Setting, result: Mapping[str, Any]) -> str:
     ratio = other["seconds"] / result["seconds"]
     if abs(ratio - 1) < 0.005:
         return "" if setting.ranges.causal else "Without a mask, placement makes no difference."
-    name = PLACES[other["placement"]].capitalize()
-    return f"{name} it would take {in_seconds(other['seconds'])} instead of {in_seconds(result['seconds'])}."
+    placed = {"contiguous": "Placed contiguously", "zigzag": "In a zig-zag"}[other["placement"]]
+    return (
+        f"{placed} it would take {in_seconds(other['seconds'])} instead of {in_seconds(result['seconds'])}."
+    )

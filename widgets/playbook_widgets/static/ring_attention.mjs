@@ -49,10 +49,11 @@ class RingAttention {
   }
 
   build(el) {
-    const [verdict, mask, ranks, timeline, work, rivals, details] = this.parts, pair = (...all) => make("div", { class: "pb-ra-pair" }, ...all.map((part) => part.root));
-    const scene = make("section", { class: "pb-ra-scene", "aria-label": "Step by step" }, this.caption, this.player.root, pair(mask, ranks), timeline.root);
+    const [verdict, mask, ranks, timeline, work, rivals, details] = this.parts;
+    const pair = make("div", { class: "pb-ra-pair" }, mask.root, make("div", { class: "pb-ra-column" }, ranks.root, work.root));
+    const scene = make("section", { class: "pb-ra-scene", "aria-label": "Step by step" }, this.caption, this.player.root, pair, timeline.root);
     this.root = make("div", { class: "pb-w pb-form pb-ra", role: "group", "aria-label": "Ring attention" },
-      this.settings.root, this.status, verdict.root, scene, pair(work, rivals), verdict.numbers, details.root);
+      this.settings.root, this.status, verdict.root, scene, rivals.root, verdict.numbers, details.root);
     this.root.addEventListener("keydown", (e) => this.key(e));
     el.replaceChildren(this.root);
   }
@@ -93,10 +94,13 @@ class RingAttention {
     const inputs = { ...this.inputs, ...more }, { defaults } = this.constants;
     for (const name of FOLLOW[field] ?? []) delete inputs[name];
     if (field === "context" && value === "ulysses") delete inputs.placement;
-    if (STEPS.includes(field)) delete inputs.step;
+    if (STEPS.includes(field)) {
+      this.stop();
+      this.at = 0;
+      delete inputs.step;
+    }
     if (field !== "context" && value === defaults[field]) delete inputs[field];
     else inputs[field] = value;
-    if (inputs.step === undefined && this.at) this.stop(), (this.at = 0);
     this.send(inputs);
     this.model.save_changes();
   }

@@ -14,7 +14,7 @@ export class Details {
     this.fold.addEventListener("toggle", () => this.update());
     this.carrier = new Carrier("pb-ra-said");
     [this.code, this.command] = [make("code", { tabindex: "0" }), make("code", { tabindex: "0" })];
-    this.trains = section("A training run that computes so", this.line(this.command, "Command"));
+    this.trains = section("A training run that computes so", this.line(this.command, "Command"), make("p", { class: "pb-ra-note" }, "It needs GPUs with room for the model; with --model tiny and fewer tokens it runs on any CPU."));
     this.link = button("Copy link", () => this.carrier.copy(app.model.get("link"), "Link copied"), { hidden: "" });
     const save = button("Save JSON", () => this.save(), { title: "Inputs and outputs, every block and step" });
     const tools = make("div", { class: "pb-ra-tools" }, this.link, save, this.carrier.root);

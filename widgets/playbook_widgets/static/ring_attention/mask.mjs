@@ -5,7 +5,7 @@ import { grouped } from "../shared/numbers.mjs";
 import { colour, px, section, swatch } from "./pieces.mjs";
 import { pairs } from "./words.mjs";
 
-const EDGE = 30, MOST = 460; // px: room for names at the left and above, and the largest mask
+const EDGE = 38, MOST = 460; // px: room for names at the left and above, and the largest mask
 
 export class Mask {
   constructor(app) {
@@ -44,15 +44,16 @@ export class Mask {
   drawNames({ ranges }) {
     const bars = ranges.flatMap((mine, rank) => mine.flatMap(([first, end]) => {
       const [at, long] = [EDGE + first * this.scale, (end - first) * this.scale], name = { class: "pb-ra-name", "text-anchor": "middle" };
-      const bar = { class: "pb-ra-own", style: colour(rank) }, small = long < 11;
+      const bar = { class: "pb-ra-own", style: colour(rank) }, small = long < 11, tight = long < 15 && ranges.length > 9;
+      const beside = draw("text", { ...name, x: EDGE - 15, y: px(at + long / 2 + 4) }, rank), above = draw("text", { ...name, x: px(at + long / 2), y: EDGE - 11 }, rank);
       return [
         draw("rect", { ...bar, x: EDGE - 7, y: px(at + 0.5), width: 5, height: px(long - 1) }),
         draw("rect", { ...bar, y: EDGE - 7, x: px(at + 0.5), height: 5, width: px(long - 1) }),
-        ...(small && rank % 2 ? [] : [draw("text", { ...name, x: EDGE - 15, y: px(at + long / 2 + 4) }, rank), draw("text", { ...name, x: px(at + long / 2), y: EDGE - 11 }, rank)]),
+        ...(small && rank % 2 ? [] : [beside]), ...((small || tight) && rank % 2 ? [] : [above]),
       ];
     }));
-    const middle = EDGE + this.side / 2, aside = `translate(${EDGE - 25},${px(middle)}) rotate(-90)`;
-    this.names.replaceChildren(...bars, draw("text", { class: "pb-ra-axis", x: 0, y: EDGE - 21 }, "keys →"), draw("text", { class: "pb-ra-axis", transform: aside, "text-anchor": "middle" }, "← queries"));
+    const middle = EDGE + this.side / 2, aside = `translate(${EDGE - 28},${px(middle)}) rotate(-90)`;
+    this.names.replaceChildren(...bars, draw("text", { class: "pb-ra-axis", x: 0, y: EDGE - 26 }, "keys →"), draw("text", { class: "pb-ra-axis", transform: aside, "text-anchor": "middle" }, "← queries"));
   }
 
   /** All ranks' colours, for blocks that all compute. */
@@ -101,7 +102,7 @@ export class Mask {
 
   read(block) {
     const { result } = this.app;
-    if (!block) return say(this.reading, result.values.context === "ring" ? "The number in a block is the step in which it is computed." : "");
+    if (!block) return say(this.reading, this.numbers.childElementCount ? "The number in a block is the step in which it is computed." : "");
     if (block.rank === null) return say(this.reading, `Every rank computes this for ${result.work.heads} of ${result.values.heads} heads.`);
     const count = result.steps[block.step].ranks[block.rank], own = result.values.context === "ring" ? `, ${pairs(count.pairs)} pairs` : "";
     say(this.reading, `Queries of rank ${block.rank} and keys of rank ${block.source}: step ${block.step + 1}${own}.`);

@@ -1,7 +1,7 @@
 // What each rank does in the step: whose keys it has, how much it computes with them, and what it sends.
 
 import { keep, make, say, set } from "../shared/dom.mjs";
-import { percent, seconds } from "../shared/numbers.mjs";
+import { bytes, percent, seconds } from "../shared/numbers.mjs";
 import { chip, colour, section } from "./pieces.mjs";
 import { pairs, sent, tokens } from "./words.mjs";
 
@@ -33,6 +33,7 @@ export class Ranks {
   rank(row, rank, step) {
     const { result } = this.app, mine = step?.ranks[rank], [, keys, bar, does] = row.children, most = Math.max(...result.steps.map(({ compute }) => compute));
     this.keys(keys, mine?.sources ?? []);
+    bar.firstChild.hidden = !mine?.pairs;
     bar.firstChild.style.width = `${(100 * (mine?.seconds ?? 0)) / most}%`;
     const idle = step && !mine.pairs, share = step?.compute ? mine.seconds / step.compute : 0;
     row.toggleAttribute("data-idle", Boolean(idle));
@@ -51,10 +52,10 @@ export class Ranks {
   }
 
   words(result, step) {
-    const last = result.values.ranks - 1;
-    if (!step) return "Pairs of a query and a key, for each head that the rank computes.";
-    if (!step.moves.length) return "Nothing is sent in this step.";
-    if (result.values.context !== "ring") return `Each sends ${sent(step)}: ${seconds(step.message)}.`;
-    return `Each sends ${sent(step)} to the next rank, ${last} to 0: ${seconds(step.message)}.`;
+    const last = result.values.ranks - 1, ring = result.values.context === "ring" ? ` to the next rank, ${last} to 0` : "";
+    if (!step) return `Each rank has sent ${bytes(result.sent)}.`;
+    const before = result.steps.slice(0, this.app.at + 1).reduce((sum, each) => sum + each.sent, 0);
+    const now = step.moves.length ? `Each sends ${sent(step)}${ring}: ${seconds(step.message)}.` : "Nothing is sent in this step.";
+    return `${now} With it, ${bytes(before)} of ${bytes(result.sent)} are through.`.replace("With it, ", step.moves.length ? "With it, " : "");
   }
 }

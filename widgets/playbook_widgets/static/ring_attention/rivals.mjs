@@ -19,8 +19,9 @@ export class Rivals {
       say(choose, context === "ulysses" ? names[context] : `${names[context]}, ${places[placement]}`);
       set(choose, "aria-pressed", String(context === values.context && placement === values.placement));
       choose.disabled = Boolean(error);
+      bar.firstChild.hidden = Boolean(error);
       bar.firstChild.style.width = `${(100 * (time ?? 0)) / longest}%`;
-      say(numbers, error ?? `${seconds(time)}, balance ${balance.toFixed(2)}, ${bytes(sent)} sent, ${bytes(held)} of K, V at once`);
+      say(numbers, error ?? `${seconds(time)}, busiest / mean ${balance.toFixed(2)}, ${bytes(sent)} sent, ${bytes(held)} of K and V at once`);
     });
   }
 

@@ -68,7 +68,7 @@ export class Timeline {
       last = x;
       return [text(x, ROOM.top - 6, i + 1)];
     });
-    this.axis.replaceChildren(...numbers, ...[0, 0.5, 1].map((part) => text(this.x(part * whole), below, seconds(part * whole))));
+    this.axis.replaceChildren(...numbers, ...[0, 0.5, 1].map((part) => text(this.x(part * whole), below, part ? seconds(part * whole) : 0)));
   }
 
   show() {

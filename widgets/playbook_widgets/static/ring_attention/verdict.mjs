@@ -33,7 +33,7 @@ export class Verdict {
     const padding = padded - values.seq;
     return [
       ["Tokens of a rank", grouped(padded / values.ranks), padding ? `${values.seq} and ${padding} of padding among ${values.ranks}` : `${grouped(padded)} among ${values.ranks}`],
-      ["Their K and V", bytes(share), "a message of the ring"],
+      ["Their K and V", bytes(share), `${grouped(padded / values.ranks)} tokens in ${values.kv_heads} ${values.kv_heads === 1 ? "head" : "heads"} of ${values.head_dim}`],
       ["Each rank sends", bytes(sent), formula],
       ["K and V at once", bytes(held), values.context === "gather" ? "those of all ranks" : values.context === "ring" ? "those it has, and those to come" : "all tokens, some of the heads"],
       ["Messages hidden", message ? percent(1 - exposed / message) : "–", `${seconds(message)} in all, α = ${seconds(link.alpha)} each`],

@@ -14,6 +14,7 @@ export class Work {
 
   update() {
     const { work } = this.app.result, most = Math.max(...work.pairs), mean = work.pairs.reduce((a, b) => a + b) / work.pairs.length;
+    this.list.toggleAttribute("data-many", work.pairs.length > 8);
     keep(this.list, work.pairs.length, (rank) => this.row(rank)).forEach((row, rank) => {
       row.children[1].firstChild.style.width = `${(100 * work.pairs[rank]) / most}%`;
       say(row.lastChild, pairs(work.pairs[rank]));
