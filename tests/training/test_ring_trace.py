@@ -8,7 +8,7 @@ import torch.distributed as dist
 from playbook import launch
 from playbook.parallel.context import Placement, ring_forward
 from playbook.parallel.ring import Ring
-from playbook.training.ring_trace import Span, WatchedRing, exposed
+from playbook.training.ring_trace import Span, WatchedRing, early
 
 RANKS = 3
 
@@ -37,8 +37,12 @@ def test_messages_are_seen(ranks):
             assert message.start < wait.start, "asked for before anybody waits"
 
 
-def test_exposed_is_what_no_computing_covers():
-    compute, message = Span("compute", 0.0, 3.0), Span("message", 2.0, 6.0)
-    assert exposed([compute, message]) == 0.75
-    assert exposed([compute, Span("message", 1.0, 2.0)]) == 0.0
-    assert exposed([compute]) == 0.0
+def test_early_is_there_before_anybody_waits():
+    spans = [
+        Span("message", 0.0, 1.0),
+        Span("waiting", 2.0, 2.0),
+        Span("message", 3.0, 6.0),
+        Span("waiting", 4.0, 6.0),
+    ]
+    assert early(spans) == 1
+    assert early([]) == 0

@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from playbook.figures.style import CYCLE, PALETTE, PAPER, WIDTH, rc_parameters
-from playbook.figures.units import seconds_axis
+from playbook.figures.units import log_bytes_axis, seconds_axis
+from playbook.layout import Layout
 from playbook.planning.context import Ranges, source_of
+from playbook.planning.context_cost import context_traffic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from playbook.shapes import ModelShape
     from playbook.training.ring_trace import Span
 
 
@@ -187,4 +190,32 @@ def ring_timeline(runs: Mapping[str, Sequence[Span]]) -> Figure:
             loc="outside lower center",
             ncols=3,
         )
+    return figure
+
+
+def traffic_over_ranks(shape: ModelShape, seq: int, kv_heads: Sequence[int]) -> Figure:
+    """Bytes that a rank sends for one layer in bf16, forward and backward, over cp: ring and Ulysses, as long as there
+    are heads to trade. A panel for each number of key heads; one sample of ``seq`` tokens.
+    """
+    import matplotlib.pyplot as plt
+
+    counts = [2, 4, 8, 16, 32, 64]
+    with plt.rc_context(rc_parameters()):
+        figure, panels = plt.subplots(1, len(kv_heads), figsize=(WIDTH, 3.3), sharey=True, squeeze=False)
+        for axes, kv in zip(panels[0], kv_heads, strict=True):
+            for name, hue, marker in (("ring", PALETTE["cp"], "o"), ("ulysses", PALETTE["ep"], "s")):
+                ranks = [c for c in counts if name == "ring" or kv % c == 0]
+                one = shape.replace(kv_heads=kv)
+                sent = [float(context_traffic(one, Layout(cp=c), seq, name).total) for c in ranks]
+                axes.plot(ranks, sent, marker=marker, markersize=4.5, color=hue, label=name)
+            where = {"xytext": (0, -26), "textcoords": "offset points", "ha": "center", "fontsize": 9}
+            axes.annotate("no more\nheads", (ranks[-1], sent[-1]), **where)
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(counts, [str(c) for c in counts])
+            axes.minorticks_off()
+            axes.set_title(f"{kv} key heads")
+            axes.set_xlabel("ranks, cp")
+        log_bytes_axis(panels[0, 0].yaxis, [2**24, 2**32], "sent by each rank, per layer")
+        panels[0, 0].set_ylim(2**25, 2**33)
+        figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure

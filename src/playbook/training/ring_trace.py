@@ -88,10 +88,8 @@ class WatchedRing(Ring):
         self._watchers.clear()
 
 
-def exposed(spans: list[Span]) -> float:
-    """Share of the messages' time in which nothing was computed; 0 where none was sent."""
-    messages = [span for span in spans if span.kind == "message"]
-    total = sum(span.end - span.start for span in messages)
-    busy = [span for span in spans if span.kind == "compute"]
-    both = sum(max(0.0, min(m.end, c.end) - max(m.start, c.start)) for m in messages for c in busy)
-    return 1 - both / total if total else 0.0
+def early(spans: list[Span]) -> int:
+    """Messages that were there before anybody waited for them."""
+    messages = sorted((span for span in spans if span.kind == "message"), key=lambda span: span.start)
+    waits = sorted((span for span in spans if span.kind == "waiting"), key=lambda span: span.start)
+    return sum(message.end <= wait.start for message, wait in zip(messages, waits, strict=True))
