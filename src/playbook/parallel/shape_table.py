@@ -50,6 +50,8 @@ REGIONS = {
     "head": ("b s h", "b s v"),
     "loss": ("b·s v", ""),
 }
+#: Regions that are no part of a block.
+AROUND = ("embedding", "final norm", "head", "loss")
 #: What ranks share where such a dim is smaller than on one device.
 SHARED = {
     "s": "tokens", "b·s": "tokens", "a": "heads", "a·d": "heads", "g·d": "heads", "ffn": "columns", "v": "words",
@@ -121,6 +123,11 @@ class ShapeTable:
 
     def __getitem__(self, region: str) -> Row:
         return next(row for row in self.rows if row.region == region)
+
+    @property
+    def block(self) -> tuple[Row, ...]:
+        """The rows that belong to the block: not the embedding, nor what comes after the last block."""
+        return tuple(row for row in self.rows if row.region not in AROUND)
 
     def table(self, numbers: bool = False, sent: bool = True) -> Table:
         """Letters or, with ``numbers``, elements; ``sent`` says how many bytes go along with each message."""
