@@ -155,3 +155,19 @@ def test_one_device_has_a_trace_without_communication():
     assert [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in trainer.model.modules()] == before
     assert torch.distributed.Work.wait is wait
     assert Trace.from_json(trace.to_json()).events == trace.events
+
+
+def test_a_wait_begins_when_the_last_operator_before_it_ended():
+    """The host came late to its first wait: what was asked for at 11 was through when it got its core back."""
+    trace = read(
+        [
+            x("forward", "user_annotation", 0, 50),
+            x("aten::mm", "cpu_op", 2, 10),
+            x("c10d::allreduce_", "cpu_op", 11, 25, **{"Input Dims": [[4]]}),
+            x("wait", "user_annotation", 30, 31),
+            x("wait", "user_annotation", 31, 40),
+            x("aten::mm", "cpu_op", 41, 45),
+        ]
+    )
+    waits = [(e.start, e.end) for e in trace.events if e.name == "wait"]
+    assert waits == [(10, 31), (31, 40)]

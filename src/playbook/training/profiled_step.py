@@ -184,13 +184,30 @@ class ProfiledStep:
     def _waits(self) -> Iterator[Row]:
         """When nothing is computed: the host waits for a collective, or the device has no kernel to run."""
         if not self.kernels:
-            yield from (("wait", s.start, s.end, "idle", {}) for s in self.named if s.name == "wait")
+            yield from (("wait", start, end, "idle", {}) for start, end in self._host_waits())
             return
         busy = sorted(((kernel.start, kernel.end) for _, kernel in self.kernels))
         ends = itertools.accumulate((end for _, end in busy), max)
         for end, (start, _) in zip(ends, busy[1:], strict=False):
             if start - end > GAP:
                 yield "wait", end, start, "idle", {}
+
+    def _host_waits(self) -> Iterator[tuple[float, float]]:
+        """From the end of the last operator that computed before the wait: where Gloo's threads take the core as soon as
+        they have something to send, the host comes to its wait when the message is through."""
+        ends: dict[Any, list[float]] = {}
+        for span in self.spans:
+            if span.kind == "cpu_op" and not span.name.startswith("c10d::"):
+                ends.setdefault(span.thread, []).append(span.end)
+        for ended in ends.values():
+            ended.sort()
+        before = -math.inf
+        for span in (span for span in self.named if span.name == "wait"):
+            own = ends.get(span.thread, [])
+            last = bisect_right(own, span.start)
+            start = own[last - 1] if last else span.start
+            yield max(start, min(before, span.start)), span.end
+            before = span.end
 
     # ---- communication
 
