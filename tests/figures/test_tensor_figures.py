@@ -1,0 +1,59 @@
+"""Figures of tensor parallelism compute the products and deal out the heads that they draw."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import pytest
+from matplotlib.colors import to_hex
+
+from playbook.figures.style import CYCLE, PALETTE
+from playbook.figures.tensor import column_then_row, heads, masks, two_cuts
+
+
+@pytest.fixture(autouse=True)
+def _no_figure_left():
+    yield
+    plt.close("all")
+
+
+def cells(axes) -> list[tuple[str, str]]:
+    """Text and hue of every cell, in the order of drawing."""
+    texts = [text.get_text() for text in axes.texts if text.get_text() not in "·=+"]
+    return list(zip(texts, (to_hex(patch.get_edgecolor()) for patch in axes.patches), strict=False))
+
+
+def test_both_cuts_give_the_product():
+    by_columns, by_rows = two_cuts([[1, 2], [3, 4]], [[5, 6], [7, 8]]).axes
+    first, second, shared = CYCLE[0], CYCLE[1], PALETTE["idle"]
+    assert cells(by_columns)[-4:] == [("19", first), ("22", second), ("43", first), ("50", second)]
+    assert cells(by_rows)[8:12] == [(text, first) for text in ("5", "6", "15", "18")]
+    assert cells(by_rows)[12:16] == [(text, second) for text in ("14", "16", "28", "32")]
+    assert cells(by_rows)[16:] == [(text, shared) for text in ("19", "22", "43", "50")]
+    with pytest.raises(ValueError, match="even"):
+        two_cuts([[1, 2, 3]], [[1, 1], [1, 1], [1, 1]])
+
+
+def test_heads_have_the_hue_of_their_rank_and_copies_stand_side_by_side():
+    dealt = [(range(2 * rank, 2 * rank + 2), range(rank // 2, rank // 2 + 1)) for rank in range(4)]
+    axes = heads({"tp=4": dealt}).axes[0]
+    hues = [to_hex(patch.get_edgecolor()) for patch in axes.patches]
+    assert hues[:8] == [CYCLE[rank] for rank in (0, 0, 1, 1, 2, 2, 3, 3)]
+    assert hues[8:] == [CYCLE[rank] for rank in range(4)]
+    lefts = [round(patch.get_x()) for patch in axes.patches[8:]]
+    assert lefts == [0, 2, 4, 6]
+
+
+def test_an_mlp_has_a_slab_of_each_matrix_for_each_rank():
+    axes = column_then_row(3).axes[0]
+    hues = [
+        to_hex(patch.get_edgecolor()) for patch in axes.patches if to_hex(patch.get_edgecolor()) in CYCLE[:3]
+    ]
+    assert sorted(hues) == sorted(3 * list(CYCLE[:3]))
+    with pytest.raises(ValueError, match="2 to 6"):
+        column_then_row(7)
+
+
+def test_what_is_dropped_is_what_is_zero():
+    panels = masks({"a": [[[1.0, 0.0], [2.0, 1.0]], [[1, 1], [1, 1]]]}).axes
+    assert panels[0].collections[0].get_array().reshape(2, 2).tolist() == [[1, 0], [1, 1]]
+    assert panels[1].get_title(loc="left") == "a, rank 1"
