@@ -72,7 +72,7 @@ class Page(Form):
         """Whose keys each rank has, and what it does."""
         rows = self.page.locator(".pb-ra-ranks > li").all()
         return [
-            [row.locator(f".pb-ra-{part}").inner_text().replace("\n", "") for part in ("keys", "does")]
+            [row.locator(f".pb-ra-{part}").inner_text().replace("\n", " ") for part in ("keys", "does")]
             for row in rows
         ]
 

@@ -13,7 +13,8 @@ export class Mask {
     [this.names, this.blocks, this.numbers] = ["names", "blocks", "numbers"].map((name) => draw("g", { class: `pb-ra-${name}` }));
     this.stripes = draw("pattern", { id: `${app.id}-all`, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" });
     this.frame = draw("rect", { class: "pb-ra-frame" });
-    this.svg = draw("svg", { role: "img" }, draw("defs", {}, this.stripes), this.frame, this.names, this.blocks, this.numbers);
+    this.outline = draw("path", { class: "pb-ra-outline" }); // of this step's blocks, above all others
+    this.svg = draw("svg", { role: "img" }, draw("defs", {}, this.stripes), this.frame, this.names, this.blocks, this.outline, this.numbers);
     this.box = make("div", { class: "pb-ra-mask", tabindex: "0", role: "group", "aria-label": "Mask; arrow keys step, the space bar plays" }, this.svg);
     this.reading = make("p", { class: "pb-ra-reading" });
     this.legend = make("p", { class: "pb-ra-legend" }, swatch("past", "computed"), swatch("now", "in this step"), swatch("next", "still to come"));
@@ -84,6 +85,7 @@ export class Mask {
     if (!this.all) return;
     const { at } = this.app, when = (step) => (step < at ? "past" : step === at ? "now" : "next");
     for (const { block, el } of this.all) set(el, "data-when", when(block.step));
+    set(this.outline, "d", this.all.filter(({ block }) => block.step === at).map(({ el }) => el.getAttribute("d")).join(""));
     for (const el of this.numbers.children) set(el, "data-when", when(Number(el.dataset.step)));
   }
 

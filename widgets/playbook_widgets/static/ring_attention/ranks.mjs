@@ -48,7 +48,7 @@ export class Ranks {
     if (el.dataset.key === key) return;
     el.dataset.key = key;
     if (!sources.length) return el.replaceChildren("–");
-    el.replaceChildren("K, V of ", ...(all ? ["all"] : [chip(sources[0])]));
+    el.replaceChildren("K, V of", ...(all ? [make("span", {}, "all")] : [chip(sources[0])]));
   }
 
   words(result, step) {
