@@ -356,11 +356,16 @@ def test_advice_is_asked_for_only_at_rest_and_only_when_needed(calculator):
     asked = "window.model.get('inputs').advice"
     view.settle()
     assert view.page.evaluate(asked) is True  # as the widget was made
+    # Written down as it happens: on a busy machine a hand may rest between two presses.
+    view.page.evaluate(
+        f"() => {{ window.said = []; window.model.on('change:inputs', () => said.push({asked})); }}"
+    )
     slider = view.row("micro_batch").locator("input[type=range]")
-    for _ in range(6):
+    for pressed in range(1, 7):
         slider.press("ArrowRight")
-        assert view.page.evaluate(asked) is False
+        assert view.page.evaluate("said.filter((advice) => !advice).length") == pressed
     view.page.wait_for_function(asked)
+    assert view.page.evaluate("said[0]") is False
 
 
 @pytest.mark.browser
