@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from playbook.figures.style import CYCLE, PALETTE, PAPER, WIDTH, rc_parameters
-from playbook.figures.units import log_bytes_axis, seconds_axis
+from playbook.figures.units import count_axis, log_bytes_axis, seconds_axis
 from playbook.layout import Layout
 from playbook.planning.context import Ranges, source_of
 from playbook.planning.context_cost import context_traffic
@@ -88,7 +88,7 @@ def lockstep(placements: Mapping[str, Ranges]) -> Figure:
         )
         for axes, (title, ranges) in zip(column[:, 0], placements.items(), strict=True):
             _steps(axes, title, ranges)
-        column[-1, 0].set_xlabel("time (pairs of a query and a key)")
+        count_axis(column[-1, 0].xaxis, "time, as pairs of a query and a key")
         _rank_legend(
             figure,
             next(iter(placements.values())).ranks,
@@ -180,7 +180,7 @@ def ring_timeline(runs: Mapping[str, Sequence[Span]]) -> Figure:
                 row = 1 if span.kind == "message" else 0
                 axes.barh(row, span.end - span.start, 0.7, span.start - zero, color=looks[span.kind])
             axes.set_title(title, fontsize=10)
-            axes.set_yticks([0, 1], ["rank 0", "keys coming in"], fontsize=9)
+            axes.set_yticks([0, 1], ["the rank", "keys coming in"], fontsize=9)
             axes.set_ylim(1.5, -0.5)
             axes.tick_params(axis="y", length=0)
             axes.grid(False)
