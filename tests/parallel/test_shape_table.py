@@ -46,7 +46,10 @@ def test_shapes_and_borders_of_tensor_and_sequence_parallelism():
     assert not found["tp=2"].after
     (norms,) = found["tp=2,sp"].after  # two in each block, and the last
     assert norms.payload == (2 * SHAPE.layers + 1) * H * 4
-    assert "reduce-scatter" in str(found["tp=2,sp"])
+    shown = found["tp=2,sp"]
+    assert "all-gather + reduce-scatter" in str(shown)
+    assert f"then all-reduce, {norms.sent:,} B" in str(shown.table(sent=True))
+    assert "(b,&nbsp;s/2,&nbsp;h)" in shown._repr_html_()
 
 
 def test_shapes_with_context_parallelism_beside_it():

@@ -129,8 +129,8 @@ class ShapeTable:
         """The rows that belong to the block: not the embedding, nor what comes after the last block."""
         return tuple(row for row in self.rows if row.region not in AROUND)
 
-    def table(self, numbers: bool = False, sent: bool = True) -> Table:
-        """Letters or, with ``numbers``, elements; ``sent`` says how many bytes go along with each message."""
+    def table(self, numbers: bool = False, sent: bool = False) -> Table:
+        """Letters or, with ``numbers``, elements; ``sent`` adds the bytes that this rank sends."""
         written = partial(_messages, sent=sent)
         lines = []
         for row in self.rows:
@@ -146,7 +146,8 @@ class ShapeTable:
         return table(["region", "goes in", "comes out", "a rank has", "border", "forward", "backward"], lines)
 
     def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
+        # A shape or a kind of message on two lines is hard to read: rather let a narrow page scroll.
+        return self.table()._repr_html_().replace('style="', 'style="white-space: nowrap; ')
 
     def __repr__(self) -> str:
         return f"{self.layout or 'one device'}\n{self.table()}"
