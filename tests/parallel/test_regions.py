@@ -43,6 +43,14 @@ def conjugates() -> None:
                 y.backward(gradient)
                 assert torch.equal(x.grad, conjugate(gradient, group)), forward
                 assert torch.equal(x, before), forward
+            x = whole.clone().requires_grad_()
+            made = x * 1  # as a layer's output: f* takes its memory
+            y = Region(group).leave(made)
+            gradient = torch.randn(y.shape)
+            y.backward(gradient)
+            assert y.data_ptr() == made.data_ptr()
+            assert torch.equal(y, f_star(whole, group))
+            assert torch.equal(x.grad, gradient)
 
 
 def test_each_is_the_others_way_back(ranks):

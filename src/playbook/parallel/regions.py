@@ -65,6 +65,16 @@ class _Reduce(torch.autograd.Function):
         return gradient, None
 
 
+class _ReduceOwn(_Reduce):
+    """f* that adds up where ``x`` lies: for what nobody else reads, and no function has saved."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.mark_dirty(x)
+        dist.all_reduce(x, group=group)
+        return x
+
+
 def f(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     """Into a region, the stream being whole: ``x`` as it is; backward adds up what the ranks made of it."""
     return _Copy.apply(x, group)
@@ -124,8 +134,13 @@ class Region:
         return self.leave(F.linear(x, weight))
 
     def leave(self, x: Tensor) -> Tensor:
-        """The sum of the ranks' addends, whole or of this rank's tokens: f* or g*."""
-        return g_star(x, self.group) if self.sequence else f_star(x, self.group)
+        """The sum of the ranks' addends, whole or of this rank's tokens: f* or g*.
+
+        ``x`` is overwritten: a layer has just made it for this, so that f* needs no memory of its own.
+        """
+        if self.sequence:
+            return g_star(x, self.group)
+        return _ReduceOwn.apply(x, self.group) if x.is_contiguous() else f_star(x, self.group)
 
     def fetch(self, own: Tensor) -> Callable[[], Tensor]:
         """Begin to bring the region's input back to where all of it is needed."""
