@@ -55,10 +55,11 @@ class Work:
 
 @dataclass(frozen=True)
 class Track:
-    """What one rank noted of one way to train: seconds of each timed step, the loss (a sum over all tokens) and gradient
-    norm of each step, bytes sent in one."""
+    """What one rank noted of one way to train: seconds of each timed step, and those in which its process had a core; the
+    loss (a sum over all tokens) and gradient norm of each step, bytes sent in one."""
 
     seconds: list[float]
+    cpu: list[float]
     losses: list[float]
     norms: list[float]
     sent: int
@@ -71,6 +72,7 @@ class Run:
     def __init__(self, engine: Any, tokens: int, copies: int = 1):
         self.engine, self.tokens, self.copies = engine, tokens, copies
         self.seconds: list[float] = []
+        self.cpu: list[float] = []
         self.losses: list[Tensor] = []
         self.norms: list[Tensor] = []
         self.sent = 0
@@ -97,10 +99,11 @@ class Run:
     def timed(self, batch: Batch, device: torch.device) -> None:
         dist.barrier()
         synchronize(device)
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         self.step(batch)
         synchronize(device)
         self.seconds.append(time.perf_counter() - start)
+        self.cpu.append(time.process_time() - cpu)
 
     def count(self, batch: Batch) -> None:
         with CountBytes() as counter:
@@ -111,7 +114,9 @@ class Run:
         """What was noted. A collective: losses and norms become those of all ranks."""
         losses = torch.stack(self.losses)
         dist.all_reduce(losses)
-        return Track(self.seconds, losses.tolist(), [_whole(norm) for norm in self.norms], self.sent)
+        return Track(
+            self.seconds, self.cpu, losses.tolist(), [_whole(norm) for norm in self.norms], self.sent
+        )
 
 
 class RunOnMesh(Run):
@@ -141,26 +146,36 @@ def take_turns(runs: list[Run], work: Work, steps: int, device: torch.device) ->
         for run in runs if i % 2 else reversed(runs):
             run.timed(batch, device)
     for run in runs:
-        del run.seconds[:WARM_UP]
+        del run.seconds[:WARM_UP], run.cpu[:WARM_UP]
         run.count(work.batch(WARM_UP + steps, device))
 
 
 def compared(ours: Sequence[Track], peer: Sequence[Track]) -> dict[str, Any]:
-    """Two tracks, each as all ranks have it, as a row: a step is as slow as its slowest rank, bytes are rank 0's."""
-    times = [
-        [max(step) for step in zip(*(t.seconds for t in tracks), strict=True)] for tracks in (ours, peer)
-    ]
+    """Two tracks, each as all ranks have it, as a row: a step is as slow as its slowest rank, bytes are rank 0's.
+
+    ``cpu_ratio`` compares the seconds on a core of the busiest rank: what others do on the machine matters less there.
+    """
+    times = [_slowest([t.seconds for t in tracks]) for tracks in (ours, peer)]
     seconds = [statistics.median(steps) for steps in times]
+    cpu = [statistics.median(_slowest([t.cpu for t in tracks])) for tracks in (ours, peer)]
     return {
         "ours_s": seconds[0],
         "peer_s": seconds[1],
         "ratio": seconds[0] / seconds[1],
         "turn_ratio_quartiles": _quartiles([a / b for a, b in zip(*times, strict=True)]),
+        "ours_cpu_s": cpu[0],
+        "peer_cpu_s": cpu[1],
+        "cpu_ratio": cpu[0] / cpu[1],
         "ours_sent": ours[0].sent,
         "peer_sent": peer[0].sent,
         "loss_difference": _difference(ours[0].losses, peer[0].losses),
         "norm_difference": _difference(ours[0].norms, peer[0].norms),
     }
+
+
+def _slowest(ranks: list[list[float]]) -> list[float]:
+    """Of each step, the most that a rank took."""
+    return [max(step) for step in zip(*ranks, strict=True)]
 
 
 def _quartiles(ratios: list[float]) -> list[float]:
