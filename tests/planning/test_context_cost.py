@@ -11,8 +11,10 @@ from playbook.collectives.counting import CountBytes
 from playbook.errors import ConfigError
 from playbook.layout import Layout
 from playbook.parallel.context import GatherCore, RingCore, UlyssesCore
-from playbook.planning.context import CONTEXT
+from playbook.planning.context import CONTEXT, Ranges
 from playbook.planning.context_cost import context_traffic, hiding_tokens
+from playbook.planning.links import AlphaBeta
+from playbook.planning.ring_steps import Setting, steps_of
 from playbook.shapes import load
 
 SMALL = load("tiny").replace(heads=8, kv_heads=4, head_dim=6, hidden=48)
@@ -50,6 +52,15 @@ def test_bytes_are_those_of_real_ranks(ranks):
         for context in CONTEXT:
             told = context_traffic(SMALL, layout, SEQ, context, itemsize=4)
             assert sent[context] == [told.forward, told.backward], context
+
+
+@pytest.mark.parametrize("context", CONTEXT)
+def test_the_steps_of_a_pass_send_as_much(context):
+    placed = Ranges("contiguous" if context == "ulysses" else "zigzag", SEQ, RANKS)
+    told = context_traffic(SMALL, Layout(cp=RANKS), SEQ, context)
+    for backward, total in ((False, told.forward), (True, told.backward)):
+        setting = Setting(SMALL, context, placed, SEQ, backward, 2, "h100-8", AlphaBeta(1e-6, 1e-9), 1e12)
+        assert sum(step.sent for step in steps_of(setting)) == total
 
 
 def test_ulysses_sends_less_from_some_number_of_ranks_on():
