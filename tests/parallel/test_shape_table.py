@@ -50,6 +50,7 @@ def test_shapes_and_borders_of_tensor_and_sequence_parallelism():
     assert "all-gather + reduce-scatter" in str(shown)
     assert f"then all-reduce, {norms.sent:,} B" in str(shown.table(sent=True))
     assert "(b,&nbsp;s/2,&nbsp;h)" in shown._repr_html_()
+    assert "all&#8209;gather + reduce&#8209;scatter" in shown._repr_html_()
 
 
 def test_shapes_with_context_parallelism_beside_it():

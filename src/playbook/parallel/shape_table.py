@@ -142,12 +142,14 @@ class ShapeTable:
             who = who if row.out.dims else ""
             lines.append([row.region, *sides, who, row.border, written(row.forward), written(row.backward)])
         if self.after:
-            lines.append(["gradients of whole weights", "", "", "", "", "", f"then {written(self.after)}"])
+            lines.append(["whole weights", "", "", "", "", "", f"then {written(self.after)}"])
         return table(["region", "goes in", "comes out", "a rank has", "border", "forward", "backward"], lines)
 
     def _repr_html_(self) -> str:
-        # A shape or a kind of message on two lines is hard to read: rather let a narrow page scroll.
-        return self.table()._repr_html_().replace('style="', 'style="white-space: nowrap; ')
+        text = self.table()._repr_html_()
+        for kind in ("all-gather", "all-reduce", "all-to-all", "reduce-scatter"):
+            text = text.replace(kind, kind.replace("-", "&#8209;"))  # a hyphen at which no line ends
+        return text
 
     def __repr__(self) -> str:
         return f"{self.layout or 'one device'}\n{self.table()}"
