@@ -138,12 +138,12 @@ class ShapeTable:
                 str(side.local if numbers else side) if side.dims else "the loss"
                 for side in (row.into, row.out)
             ]
-            who = ", ".join(f"some {name}" for name in sorted(row.out.shared, reverse=True)) or "all"
+            who = ", ".join(sorted(row.out.shared, reverse=True)) or "not cut"
             who = who if row.out.dims else ""
             lines.append([row.region, *sides, who, row.border, written(row.forward), written(row.backward)])
         if self.after:
             lines.append(["whole weights", "", "", "", "", "", f"then {written(self.after)}"])
-        return table(["region", "goes in", "comes out", "a rank has", "border", "forward", "backward"], lines)
+        return table(["region", "goes in", "comes out", "cut by", "border", "forward", "backward"], lines)
 
     def _repr_html_(self) -> str:
         text = self.table()._repr_html_()
