@@ -91,7 +91,7 @@ def train(
     losses, norms, vectors = [], [], []
     for step in range(start, case.steps):
         x, y = (t[rank * share : (rank + 1) * share] for t in case.batch(step))
-        x, y, where = own_tokens(x, y, mesh, placement) if mesh else (x, y, None)
+        x, y, where = own_tokens(x, y, mesh, placement, case.causal) if mesh else (x, y, None)
         engine.zero_grad()
         loss = accumulate_gradients(engine.model, x, y, -(-share // grad_acc), engine=engine, positions=where)
         norms.append(engine.clip(1.0))

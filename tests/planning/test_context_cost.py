@@ -21,7 +21,7 @@ SMALL = load("tiny").replace(heads=8, kv_heads=4, head_dim=6, hidden=48)
 SEQ, RANKS = 32, 4
 
 
-def counted() -> dict[str, list[int]]:
+def counted(dtype) -> dict[str, list[int]]:
     """In a rank: bytes sent by one attention core, forward and backward."""
     found = {}
     torch.set_num_threads(1)
@@ -33,7 +33,7 @@ def counted() -> dict[str, list[int]]:
             "ulysses": UlyssesCore(group, plain),
         }
         for name, core in cores.items():
-            q, k, v = (torch.randn(2, n, SEQ // RANKS, 6, requires_grad=True) for n in (8, 4, 4))
+            q, k, v = (torch.randn(2, n, SEQ // RANKS, 6, dtype=dtype, requires_grad=True) for n in (8, 4, 4))
             with CountBytes({"cp": group}) as count:
                 out = core(q, k, v)
                 forward = count["cp"].total.sent
@@ -46,11 +46,12 @@ def plain(q: Tensor, k: Tensor, v: Tensor, p: float, training: bool, causal: boo
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
 
 
-def test_bytes_are_those_of_real_ranks(ranks):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_bytes_are_those_of_real_ranks(ranks, dtype):
     layout = Layout(cp=RANKS, micro_batch=2)
-    for sent in ranks(counted, ranks=RANKS).values:
+    for sent in ranks(counted, dtype, ranks=RANKS).values:
         for context in CONTEXT:
-            told = context_traffic(SMALL, layout, SEQ, context, itemsize=4)
+            told = context_traffic(SMALL, layout, SEQ, context, itemsize=dtype.itemsize)
             assert sent[context] == [told.forward, told.backward], context
 
 

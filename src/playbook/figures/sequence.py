@@ -31,7 +31,9 @@ def held(tables: Mapping[str, ShapeTable], ranks: int = 2) -> Figure:
     import matplotlib.pyplot as plt
 
     with plt.rc_context(rc_parameters()):
-        figure, column = plt.subplots(len(tables), 1, figsize=(WIDTH, 0.45 + 0.95 * len(tables)), squeeze=False)
+        figure, column = plt.subplots(
+            len(tables), 1, figsize=(WIDTH, 0.45 + 0.95 * len(tables)), squeeze=False
+        )
         for axes, (title, found) in zip(column[:, 0], tables.items(), strict=True):
             _square(axes, 0, found["embedding"].out.parts, ranks)
             _name(axes, 0, "x")

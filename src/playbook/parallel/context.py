@@ -15,9 +15,10 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from playbook.collectives.single import all_gather, reduce_scatter
-from playbook.errors import ConfigError
+from playbook.errors import ConfigError, LayoutError
 from playbook.model.transformer import IGNORE, Transformer
 from playbook.parallel.attend import (
     Attended,
@@ -107,6 +108,7 @@ class _RingAttention(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient: Tensor):
         q, k, v, out, lse = ctx.saved_tensors
         found = ring_backward(gradient, q, k, v, out, lse, ctx.ring, ctx.placement)
@@ -145,6 +147,7 @@ class _GatheredAttention(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient: Tensor):
         q, k, v, out, lse = ctx.saved_tensors
         group, backward = ctx.group, flash_backward if has_kernel(q) else attend_backward
@@ -189,6 +192,7 @@ class _Swap(torch.autograd.Function):
         return _swap(x, group, to_heads)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient: Tensor):
         return _swap(gradient, ctx.group, not ctx.to_heads), None, None
 
@@ -228,18 +232,24 @@ class UlyssesCore:
 
 
 def own_tokens(
-    inputs: Tensor, targets: Tensor, mesh: Mesh, placement: str
+    inputs: Tensor, targets: Tensor, mesh: Mesh, placement: str, causal: bool = True
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """This rank's tokens of inputs and targets (b, s), and where in their sample they are: None is from its beginning on.
 
     A sample that ``Layout.padded`` makes longer ends in tokens that count in no loss and that no other token sees.
+    Without a ``causal`` mask they would be seen: then LayoutError is raised.
     """
     layout, seq = mesh.layout, inputs.shape[1]
     padded = layout.padded(seq)
     if layout.cp == 1 and padded == seq:
         return inputs, targets, None
+    if padded != seq and not causal:
+        raise LayoutError(
+            f"seq is {seq}, but without a causal mask all tokens see the {padded - seq} that pad it: make it {padded}"
+        )
     inputs, targets = F.pad(inputs, (0, padded - seq)), F.pad(targets, (0, padded - seq), value=IGNORE)
-    positions = Placement(placement, padded, layout.cp).positions(mesh.index("cp")).to(inputs.device)
+    kind = placement if layout.cp > 1 else "contiguous"  # an odd number of tokens has no zigzag
+    positions = Placement(kind, padded, layout.cp).positions(mesh.index("cp")).to(inputs.device)
     # A position behind the sample has no angle of its own in a table that ends with it.
     return inputs[:, positions], targets[:, positions], positions.clamp(max=seq - 1)
 

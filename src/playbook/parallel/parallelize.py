@@ -20,6 +20,7 @@ from playbook.parallel.tensor import shard_tensors
 from playbook.parallel.zero import Zero1
 from playbook.parallel.zero2 import Zero2
 from playbook.parallel.zero3 import Zero3
+from playbook.planning.context import check_swap
 from playbook.training.config import check_supported
 from playbook.training.engine import Engine, OneDevice
 from playbook.training.optimizer import MakeOptimizer, is_matrix
@@ -53,9 +54,12 @@ def parallelize(
     """
     layout = mesh.layout
     check_supported(layout)
+    layout.check(model.shape)
     if data_parallel not in DATA_PARALLEL:
         raise ConfigError(unknown("data_parallel", data_parallel, DATA_PARALLEL))
     if layout.cp > 1:
+        if context == "ulysses":
+            check_swap(model.shape, layout)
         share_context(model, mesh.group("cp"), context, placement)
     pieces = shard_tensors(model, mesh.group("tp"), layout.sp, tensor_overlap) if layout.tp > 1 else None
     group = mesh.group("dp", "cp")  # ranks that have the same weights and other tokens

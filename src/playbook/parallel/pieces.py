@@ -62,7 +62,7 @@ class Pieces:
     def whole(self, name: str, own: Tensor) -> Tensor:
         """The whole tensor from the pieces of all ranks. A collective."""
         if name not in self.pieces:
-            return own
+            return own.detach().clone()
         mine = self.pieces[name]
         parts = [torch.empty_like(own) for _ in range(self.group.size())]
         dist.all_gather(parts, own.contiguous(), group=self.group)
@@ -139,7 +139,7 @@ class Cut:
         names = in_optimizer_order(self.model)
         model = {name: self.pieces.whole(name, value) for name, value in state["model"].items()}
         optimizer = {
-            i: {k: self.pieces.whole(names[i], v) if v.dim() else v for k, v in kept.items()}
+            i: {k: self.pieces.whole(names[i], v) if v.dim() else v.clone() for k, v in kept.items()}
             for i, kept in state["optimizer"]["state"].items()
         }
         return {"model": model, "optimizer": {**state["optimizer"], "state": optimizer}}
@@ -149,7 +149,7 @@ class Cut:
 
         def own(name: str, value: Tensor) -> Tensor:
             piece = self.pieces.pieces.get(name)
-            return piece.of(value) if piece and value.dim() else value
+            return (piece.of(value) if piece and value.dim() else value).clone()
 
         model = {name: own(name, value) for name, value in state["model"].items()}
         optimizer = {

@@ -26,6 +26,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from playbook._checks import unknown
 from playbook.errors import ConfigError
@@ -47,6 +48,7 @@ class _Copy(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient: Tensor):
         total = gradient.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, group=ctx.group)
@@ -61,6 +63,7 @@ class _Reduce(torch.autograd.Function):
         return total
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient: Tensor):
         return gradient, None
 
@@ -110,7 +113,7 @@ class Region:
             raise ConfigError("tensor_overlap is 'chunked', which takes gathers of tokens apart: it needs sp")
         self.group, self.sequence, self.overlap = group, sequence, overlap
         self.columns: list[ColumnLinear] = []
-        self._input: Tensor | None = None
+        self._input: tuple[Tensor, int, bool] | None = None
         self._outputs: dict[ColumnLinear, Tensor] = {}
 
     def column(self, layer: ColumnLinear, x: Tensor) -> Tensor:
@@ -118,10 +121,12 @@ class Region:
 
         The first layer to be asked for an input has the others work on it, too: it crosses the border once.
         """
-        if self._input is not x or layer not in self._outputs:
+        asked = (x, 0 if x.is_inference() else x._version, torch.is_grad_enabled())
+        same = self._input is not None and self._input[0] is x and self._input[1:] == asked[1:]
+        if not same or layer not in self._outputs:
             parameters = [p for one in self.columns for p in (one.weight, one.bias)]
             outputs = _Columns.apply(cast_once(x), self, *parameters)
-            self._input, self._outputs = x, dict(zip(self.columns, outputs, strict=True))
+            self._input, self._outputs = asked, dict(zip(self.columns, outputs, strict=True))
         output = self._outputs.pop(layer)
         if not self._outputs:
             self._input = None
@@ -181,6 +186,7 @@ class _Columns(torch.autograd.Function):
         return tuple(F.linear(x, *_cast(x, *pair)) for pair in pairs)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, *gradients: Tensor):
         own, *weights = ctx.saved_tensors
         region: Region = ctx.region
@@ -211,6 +217,7 @@ class _ChunkedRows(torch.autograd.Function):
         return matmul_scatter([x], [weight.to(x.dtype)], group)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient: Tensor):
         x, weight = ctx.saved_tensors
         (dx,), whole = gather_matmul(gradient, [(weight.to(gradient.dtype).t(), None)], ctx.group, keep=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from playbook.collectives.single import all_gather, reduce_scatter
 from playbook.model.attention import dropout
@@ -28,6 +29,7 @@ class _GatherTokens(torch.autograd.Function):
         return gather_tokens(x, group)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient: Tensor):
         return scatter_tokens(gradient, ctx.group), None
 
@@ -39,6 +41,7 @@ class _ScatterTokens(torch.autograd.Function):
         return scatter_tokens(x, group)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient: Tensor):
         return gather_tokens(gradient, ctx.group), None
 

@@ -16,11 +16,17 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from playbook.model.transformer import IGNORE, Transformer, token_losses
 from playbook.parallel.pieces import Piece, Pieces
 from playbook.parallel.regions import Region
 from playbook.parallel.sequence import embed_own_tokens
+
+
+def _own(piece: Piece, whole: Tensor) -> nn.Parameter:
+    """A rank's piece of a parameter: frozen if that was."""
+    return nn.Parameter(piece.of(whole.detach()).clone(), requires_grad=whole.requires_grad)
 
 
 class ColumnLinear(nn.Module):
@@ -29,8 +35,8 @@ class ColumnLinear(nn.Module):
     def __init__(self, whole: nn.Linear, piece: Piece, region: Region):
         super().__init__()
         self.region = region
-        self.weight = nn.Parameter(piece.of(whole.weight.detach()).clone())  # (out/t, in)
-        self.bias = None if whole.bias is None else nn.Parameter(piece.of(whole.bias.detach()).clone())
+        self.weight = _own(piece, whole.weight)  # (out/t, in)
+        self.bias = None if whole.bias is None else _own(piece, whole.bias)
         region.columns.append(self)
 
     def forward(self, x: Tensor) -> Tensor:  # (b, s, in), or (b, s/t, in) -> (b, s, out/t)
@@ -43,8 +49,8 @@ class RowLinear(nn.Module):
     def __init__(self, whole: nn.Linear, piece: Piece, region: Region):
         super().__init__()
         self.region = region
-        self.weight = nn.Parameter(piece.of(whole.weight.detach()).clone())  # (out, in/t)
-        self.bias = None if whole.bias is None else nn.Parameter(whole.bias.detach().clone())
+        self.weight = _own(piece, whole.weight)  # (out, in/t)
+        self.bias = whole.bias
 
     def forward(self, x: Tensor) -> Tensor:  # (b, s, in/t) -> (b, s, out), or (b, s/t, out)
         y = self.region.row(x, self.weight)
@@ -56,10 +62,11 @@ class VocabEmbedding(nn.Module):
 
     def __init__(self, whole: nn.Embedding, piece: Piece, region: Region):
         super().__init__()
-        self.region, self.start = region, piece.start
-        self.weight = nn.Parameter(piece.of(whole.weight.detach()).clone())  # (vocab/t, h)
+        self.region, self.start, self.vocab = region, piece.start, piece.size
+        self.weight = _own(piece, whole.weight)  # (vocab/t, h)
 
     def forward(self, tokens: Tensor) -> Tensor:  # (b, s) -> (b, s, h), or (b, s/t, h)
+        _check_words(tokens, self.vocab)
         return self.region.leave(_Lookup.apply(self.weight, tokens, self.start))
 
 
@@ -74,11 +81,21 @@ class _Lookup(torch.autograd.Function):
         return F.embedding(index, weight).masked_fill_(elsewhere[..., None], 0.0)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient: Tensor):
         (tokens,) = ctx.saved_tensors
         index, elsewhere = _among(tokens, ctx.start, ctx.words)
         gradient = gradient.masked_fill(elsewhere[..., None], 0.0)
         return torch.ops.aten.embedding_dense_backward(gradient, index, ctx.words, -1, False), None, None
+
+
+def _check_words(tokens: Tensor, vocab: int, ignored: int | None = None) -> None:
+    """Raise IndexError for a word that no rank has. Not on a GPU: to look there is to wait for it."""
+    if tokens.is_cuda or not tokens.numel():
+        return
+    low, high = (int(t) for t in tokens.aminmax())
+    if high >= vocab or (low < 0 and low != ignored):
+        raise IndexError(f"word {high if high >= vocab else low} is out of range: the vocabulary has {vocab}")
 
 
 def _among(tokens: Tensor, start: int, words: int) -> tuple[Tensor, Tensor]:
@@ -106,6 +123,7 @@ class _VocabLosses(torch.autograd.Function):
         return (denominator - both[1])[targets != IGNORE].sum()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient: Tensor):
         log_probabilities, targets = ctx.saved_tensors
         index, elsewhere = _among(targets, ctx.start, log_probabilities.shape[1])
@@ -124,6 +142,7 @@ def gathered_losses(logits: Tensor, targets: Tensor, piece: Piece, group: dist.P
 
 def vocab_losses(logits: Tensor, targets: Tensor, piece: Piece, group: dist.ProcessGroup) -> Tensor:
     """As ``model.transformer.token_losses``: (n, vocab/t) of this rank and (n,) -> the sum over all words and tokens."""
+    _check_words(targets, piece.size, IGNORE)
     logits = logits.float()
     padding = piece.stop - max(piece.start, piece.size)
     if padding > 0:  # columns that stand for no word

@@ -172,7 +172,11 @@ class Zero1:
             for slot in bucket.slots:
                 within.setdefault(slot.parameter, []).append(bucket.index)
         for module in self.model.modules():
-            needed = {i for p in module.parameters(recurse=False) if p in within for i in within[p]}
+            # The first column-parallel layer of a region runs all of them; learned positions are read without a call.
+            users = [module, *getattr(getattr(module, "region", None), "columns", [])]
+            if module is getattr(self.model, "embedding", None) and self.model.position_embedding is not None:
+                users.append(self.model.position_embedding)
+            needed = {i for m in users for p in m.parameters(recurse=False) if p in within for i in within[p]}
             if needed:
                 yield module.register_forward_pre_hook(partial(self._wait_for, sorted(needed)))
 

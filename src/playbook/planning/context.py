@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from playbook._checks import unknown
-from playbook.errors import ConfigError
+from playbook._checks import divisors, unknown
+from playbook.errors import ConfigError, LayoutError
+from playbook.layout import Layout
+from playbook.shapes import ModelShape
 
 #: How queries reach the keys of other ranks: around a ring, gathered, or tokens swapped for heads.
 CONTEXT = ("ring", "gather", "ulysses")
@@ -113,3 +115,14 @@ def placement_of(context: str, placement: str | None) -> str:
             "placement is 'zigzag', but context='ulysses' has all tokens of its heads: make it contiguous"
         )
     return placement or fits
+
+
+def check_swap(shape: ModelShape, layout: Layout) -> None:
+    """Raise LayoutError unless the heads of each tensor-parallel rank can be dealt out over cp: Ulysses swaps them."""
+    for what, heads in (("heads", shape.heads), ("kv_heads", shape.n_kv_heads)):
+        each = max(1, heads // layout.tp)
+        if each % layout.cp:
+            raise LayoutError(
+                f"cp is {layout.cp}, but with context='ulysses' it must divide the {each} {what} of each rank "
+                f"(tp={layout.tp}): one of {', '.join(map(str, divisors(each)))}, or context='ring'"
+            )

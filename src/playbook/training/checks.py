@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from playbook._checks import divisors
 from playbook.data import Corpus
 from playbook.doctor import system_memory_bytes
 from playbook.errors import ConfigError, LayoutError
+from playbook.planning.context import check_swap
 from playbook.shapes import ModelShape
 from playbook.training.config import TrainConfig
 
@@ -39,13 +39,7 @@ def check_layout(shape: ModelShape, config: TrainConfig) -> None:
             "several ranks does not draw: make one of them cp=1 or dropout 0"
         )
     if config.context == "ulysses":
-        for what, heads in (("heads", shape.heads), ("kv_heads", shape.n_kv_heads)):
-            each = max(1, heads // layout.tp)
-            if each % layout.cp:
-                raise LayoutError(
-                    f"cp is {layout.cp}, but with context='ulysses' it must divide the {each} {what} of each rank "
-                    f"(tp={layout.tp}): one of {', '.join(map(str, divisors(each)))}, or context='ring'"
-                )
+        check_swap(shape, layout)
 
 
 def check_device(shape: ModelShape, device: str, ranks: int = 1) -> None:

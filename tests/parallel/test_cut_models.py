@@ -1,0 +1,278 @@
+"""Cut models in odd hands: frozen, in 16 bits, fetched lazily, padded, saved and trained on, asked twice."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.distributed as dist
+from helpers import BLOCKS, tokens
+from parallel_runs import Case, one_device, train
+
+from playbook import launch
+from playbook.collectives.single import all_gather
+from playbook.data import load_corpus
+from playbook.errors import ConfigError, LayoutError
+from playbook.layout import Layout
+from playbook.model.transformer import Transformer
+from playbook.parallel import zero
+from playbook.parallel.attend import Attended, attend, flash
+from playbook.parallel.context import own_tokens
+from playbook.parallel.mesh import Mesh
+from playbook.parallel.parallelize import parallelize
+from playbook.parallel.tensor import shard_tensors
+from playbook.planning.context import Block
+from playbook.training.config import TrainConfig
+from playbook.training.trainer import accumulate_gradients, make_trainer
+
+
+def left_in_regions() -> list[int]:
+    with launch.process_group():
+        model = Transformer(
+            BLOCKS["llama"].replace(heads=4, kv_heads=2, ffn=52, dropout=0.5), recompute="full", seed=3
+        )
+        shard_tensors(model, dist.group.WORLD)
+        x, y = tokens(model.shape, 2, 4)
+        model.loss(x, y)[0].backward()
+        return [
+            len(m.region._outputs) + (m.region._input is not None)
+            for m in model.modules()
+            if hasattr(m, "region")
+        ]
+
+
+def test_a_region_keeps_no_activations(ranks):
+    for left in ranks(left_in_regions, ranks=2).values:
+        assert set(left) == {0}
+
+
+def drawn() -> list[torch.Tensor]:
+    with launch.process_group():
+        model = Transformer(BLOCKS["gpt"].replace(heads=4, hidden=24, dropout=0.5), seed=3)
+        shard_tensors(model, dist.group.WORLD)
+        torch.manual_seed(0)
+        q = torch.zeros(1, 2, 6, 6)
+        return [model.blocks[0].attention.core(q, q, torch.ones_like(q), 0.5, True), torch.rand(3)]
+
+
+def test_a_cut_model_drops_other_weights_in_each_ranks_heads(ranks):
+    (heads, stream), (others, other_stream) = ranks(drawn, ranks=2).values
+    assert not torch.equal(heads, others)
+    assert torch.equal(stream, other_stream)
+
+
+@pytest.mark.parametrize("by", [attend, flash])
+def test_blocks_of_16_bits_merge_in_fp32(by):
+    q = torch.randn(1, 2, 4, 8, dtype=torch.bfloat16)
+    found = Attended(by)
+    for k in range(2):
+        found.add(Block(0, 4, 2 * k, 2 * k + 2), q, q, q)
+    assert found.out.dtype == found.lse.dtype == torch.float32
+    assert found.result(q.dtype)[0].dtype == q.dtype
+
+
+RUNS = [("tp=2", {}), ("tp=2,sp", {"tensor_overlap": "chunked"}), ("cp=2", {})]
+
+
+def in_16_bits(case: Case, weights: bool) -> float:
+    torch.set_num_threads(1)
+    worst = 0.0
+    with launch.process_group():
+
+        def step(engine, mesh=None):
+            x, y, where = own_tokens(*case.batch(0), mesh, "zigzag") if mesh else (*case.batch(0), None)
+            engine.zero_grad()
+            loss = accumulate_gradients(
+                engine.model,
+                x,
+                y,
+                24,
+                engine=engine,
+                positions=where,
+                dtype=torch.float32 if weights else torch.bfloat16,
+            )
+            return torch.stack([loss, engine.clip(1.0).float()])
+
+        expected = step(one_device(case))
+        for text, options in RUNS:
+            mesh = Mesh(Layout.parse(text))
+            found = step(parallelize(case.model(), mesh, case.make(), **options), mesh)
+            worst = max(worst, float((found / expected - 1).abs().max()))
+    return worst
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("weights", [True, False])
+def test_16_bits(ranks, block, weights):
+    shape = BLOCKS[block].replace(hidden=24, heads=4, kv_heads=2 if block == "llama" else None, ffn=52)
+    case = Case(shape, dtype=torch.bfloat16 if weights else torch.float32, recompute="selective")
+    assert max(ranks(in_16_bits, case, weights, ranks=2).values) < 5e-3
+
+
+class Late:
+    """A gather whose result is there only once somebody has waited."""
+
+    def __init__(self, whole, own, group):
+        self.whole, self.result = whole, torch.empty_like(whole)
+        all_gather(self.result, own.clone(), group)
+
+    def wait(self):
+        self.whole.copy_(self.result)
+
+
+def lazily(block: str, text: str) -> float:
+    torch.set_num_threads(1)
+    shape = BLOCKS[block].replace(hidden=24, heads=4, kv_heads=2 if block == "llama" else None, ffn=52)
+    with launch.process_group(), pytest.MonkeyPatch.context() as patch:
+        case, mesh = Case(shape, steps=3), Mesh(Layout.parse(text))
+        engine = parallelize(case.model(), mesh, case.make(), gather="lazily", bucket=600, first_bucket=600)
+        patch.setattr(zero, "all_gather", lambda whole, own, group, async_op: Late(whole, own, group))
+        return train(case, engine, mesh=mesh).error(train(case, one_device(case)))
+
+
+@pytest.mark.parametrize(("block", "text"), [("llama", "tp=2,dp=2,zero=1"), ("gpt", "dp=4,zero=1")])
+def test_no_weight_is_read_before_its_gather_is_over(ranks, block, text):
+    assert max(ranks(lazily, block, text, ranks=4).values) < 1e-5
+
+
+def freeze(model):
+    for name, p in model.named_parameters():
+        p.requires_grad_("mlp" not in name)
+
+
+def odd(case: Case, text: str) -> float:
+    torch.set_num_threads(1)
+    with launch.process_group():
+        mesh = Mesh(Layout.parse(text))
+        engine = parallelize(case.model(), mesh, case.make())
+        return train(case, engine, mesh=mesh).error(train(case, one_device(case)))
+
+
+def test_frozen_weights_stay_frozen_in_pieces(ranks):
+    case = Case(BLOCKS["gpt"].replace(hidden=24, heads=4), prepare=freeze, steps=2)
+    assert max(ranks(odd, case, "tp=2,sp", ranks=2).values) < 1e-5
+
+
+def test_samples_padded_to_an_odd_number_of_tokens(ranks):
+    case = Case(BLOCKS["gpt"].replace(ffn=96), steps=2, seq=7)
+    assert max(ranks(odd, case, "tp=3,sp", ranks=3).values) < 1e-5
+
+
+def test_samples_as_long_as_the_table_of_positions(ranks):
+    case = Case(BLOCKS["gpt"].replace(hidden=24, heads=4, max_seq=9), steps=1)
+    assert max(ranks(odd, case, "cp=2", ranks=2).values) < 1e-5
+
+
+def test_a_region_looks_at_its_input(ranks):
+    def work() -> list[float]:
+        with launch.process_group() as world:
+            torch.manual_seed(0)
+            model = Transformer(BLOCKS["llama"].replace(heads=4, kv_heads=2, ffn=52), seed=3)
+            alone = Transformer(model.shape, seed=3)
+            shard_tensors(model, dist.group.WORLD)
+            x, other = torch.randn(2, 2, 3, model.shape.hidden)
+            ours, theirs = model.blocks[0].attention, alone.blocks[0].attention
+            errors = []
+            for name, given in (("v", x), ("q", other), ("q", x), ("k", x)):
+                part = getattr(theirs, name)(given).chunk(world.size, -1)[world.rank]
+                errors.append(float((getattr(ours, name)(given) - part).abs().max()))
+            return errors
+
+    for errors in ranks(work, ranks=2).values:
+        assert max(errors) < 1e-6
+
+
+def built(text: str, settings: dict) -> tuple:
+    with launch.process_group():
+        config = TrainConfig(seq=16, global_batch=4, device="cpu", layout=Layout.parse(text), **settings)
+        shape = BLOCKS["gpt"].replace(hidden=24, heads=4, vocab=256)
+        model = make_trainer(shape, load_corpus(), config, Mesh(config.layout)).model
+        attention = model.blocks[0].attention
+        core = attention.core
+        return (
+            type(core).__name__,
+            getattr(core, "placement", None),
+            getattr(getattr(attention.q, "region", None), "overlap", None),
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "found"),
+    [
+        ("cp=2", {"context": "gather", "placement": "contiguous"}, ("GatherCore", "contiguous", None)),
+        ("cp=2", {"context": "ulysses"}, ("UlyssesCore", None, None)),
+        ("tp=2", {"tensor_overlap": "none"}, ("function", None, "none")),
+    ],
+)
+def test_the_trainer_does_it_the_way_it_is_told(ranks, text, settings, found):
+    assert ranks(built, text, settings, ranks=2)[0].value == found
+
+
+def snapshot(text: str) -> list[bool]:
+    with launch.process_group():
+        case = Case(BLOCKS["gpt"].replace(hidden=24, heads=4), steps=1)
+        mesh = Mesh(Layout.parse(text))
+        engine = parallelize(case.model(), mesh, case.make())
+        train(case, engine, mesh=mesh)
+        state = engine.state_dict()
+        before = copy.deepcopy(state)
+        train(case, engine, mesh=mesh)
+        other = parallelize(case.model(), mesh, case.make())
+        other.load_state_dict(state)
+        train(case, other, mesh=mesh)
+        pairs = [(state["model"][n], t) for n, t in before["model"].items()]
+        pairs += [
+            (state["optimizer"]["state"][i][k], t)
+            for i, kept in before["optimizer"]["state"].items()
+            for k, t in kept.items()
+        ]
+        return [torch.equal(a, b) for a, b in pairs]
+
+
+def test_later_steps_change_no_state_dict(ranks):
+    assert all(ranks(snapshot, "tp=2", ranks=2)[0].value)
+
+
+def test_fp16_is_refused():
+    for text in ("tp=2", "cp=2"):
+        with pytest.raises(ConfigError, match="dtype is float16, whose loss scaling"):
+            TrainConfig(dtype="float16", layout=Layout.parse(text))
+
+
+def test_a_word_that_no_rank_has_is_refused(ranks):
+    def work() -> list[str]:
+        found = []
+        with launch.process_group():
+            model = Transformer(BLOCKS["llama"].replace(heads=4, kv_heads=2, ffn=52), seed=3)
+            shard_tensors(model, dist.group.WORLD)
+            good, bad = torch.zeros(1, 4, dtype=torch.long), torch.full((1, 4), model.shape.vocab)
+            for x, y in ((bad, good), (good, bad), (good, -bad)):
+                with pytest.raises(IndexError, match="out of range: the vocabulary has") as error:
+                    model.loss(x, y)
+                found.append(str(error.value))
+        return found
+
+    assert len(ranks(work, ranks=2)[0].value) == 3
+
+
+def test_layouts_that_do_not_fit_the_model_are_refused_from_python_too(ranks):
+    def work() -> list[str]:
+        found = []
+        with launch.process_group():
+            for text, options, causal in (
+                ("tp=4", {}, True),
+                ("cp=4", {"context": "ulysses"}, True),
+                ("cp=4", {}, False),
+            ):
+                mesh = Mesh(Layout.parse(text))
+                case = Case(BLOCKS["gpt"].replace(hidden=24, heads=2, kv_heads=2), steps=1, causal=causal)
+                with pytest.raises(LayoutError) as error:
+                    train(case, parallelize(case.model(), mesh, case.make(), **options), mesh=mesh)
+                found.append(str(error.value))
+        return found
+
+    tp, swap, padded = ranks(work, ranks=4)[0].value
+    assert tp == "tp must divide heads = 2 (1, 2), got 4"
+    assert "it must divide the 2 heads of each rank" in swap
+    assert padded == "seq is 9, but without a causal mask all tokens see the 7 that pad it: make it 16"
