@@ -244,6 +244,9 @@ def test_alone_a_script_is_a_world_of_one():
     with launch.process_group() as world:
         assert (world.rank, world.size, world.backend) == (0, 1, launch.backend(1))
     assert not dist.is_initialized()
+    with pytest.raises(KeyError), launch.process_group():
+        raise KeyError("a cell that fails")
+    assert not dist.is_initialized()  # and the next cell may begin anew
 
 
 def test_backend_needs_a_gpu_for_each_rank(monkeypatch, capfd):

@@ -194,7 +194,8 @@ def masks(shown: Mapping[str, Sequence[Matrix]]) -> Figure:
     ``shown`` maps a title to a matrix for each rank, in which 0 is dropped.
     """
     import matplotlib.pyplot as plt
-    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
 
     ranks = max(len(row) for row in shown.values())
     with plt.rc_context(rc_parameters()):
@@ -203,11 +204,17 @@ def masks(shown: Mapping[str, Sequence[Matrix]]) -> Figure:
         )
         for row, (title, matrices) in zip(panels, shown.items(), strict=True):
             for rank, (axes, matrix) in enumerate(zip(row, matrices, strict=True)):
-                kept = [[float(bool(x)) for x in line] for line in matrix]
-                hues = ListedColormap([PALETTE["activations"], "#00000000"])
-                axes.pcolormesh(kept, cmap=hues, vmin=0, vmax=1)
-                axes.invert_yaxis()
-                axes.set(xticks=[], yticks=[])
+                # One path with a square for each: a page that draws them one by one is heavy.
+                squares = [
+                    Path([(x, y), (x + 1, y), (x + 1, y + 1), (x, y + 1), (x, y)], closed=True)
+                    for y, line in enumerate(matrix)
+                    for x, kept in enumerate(line)
+                    if not kept
+                ]
+                if squares:
+                    dropped = Path.make_compound_path(*squares)
+                    axes.add_patch(PathPatch(dropped, color=PALETTE["activations"], linewidth=0))
+                axes.set(xticks=[], yticks=[], xlim=(0, len(matrix[0])), ylim=(len(matrix), 0))
                 axes.grid(False)
                 for side in axes.spines.values():
                     side.set_visible(True)

@@ -97,7 +97,13 @@ def process_group(timeout: float | None = None) -> Iterator[World]:
     """``with process_group() as world:`` initialises the process group, as ``init``, and ends it when all are done."""
     import torch.distributed as dist
 
-    yield init(timeout)
-    # Not after an exception: peers may be waiting, and would then wait for the end of this group, too.
+    world = init(timeout)
+    try:
+        yield world
+    except BaseException:
+        # Peers may be waiting, and would then wait for the end of this group, too. Alone there are none.
+        if world.size == 1:
+            dist.destroy_process_group()
+        raise
     dist.barrier()  # nobody hangs up on a rank that is still talking, or still connecting
     dist.destroy_process_group()
