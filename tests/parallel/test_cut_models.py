@@ -164,25 +164,6 @@ def test_samples_as_long_as_the_table_of_positions(ranks):
     assert max(ranks(odd, case, "cp=2", ranks=2).values) < 1e-5
 
 
-def test_a_region_looks_at_its_input(ranks):
-    def work() -> list[float]:
-        with launch.process_group() as world:
-            torch.manual_seed(0)
-            model = Transformer(BLOCKS["llama"].replace(heads=4, kv_heads=2, ffn=52), seed=3)
-            alone = Transformer(model.shape, seed=3)
-            shard_tensors(model, dist.group.WORLD)
-            x, other = torch.randn(2, 2, 3, model.shape.hidden)
-            ours, theirs = model.blocks[0].attention, alone.blocks[0].attention
-            errors = []
-            for name, given in (("v", x), ("q", other), ("q", x), ("k", x)):
-                part = getattr(theirs, name)(given).chunk(world.size, -1)[world.rank]
-                errors.append(float((getattr(ours, name)(given) - part).abs().max()))
-            return errors
-
-    for errors in ranks(work, ranks=2).values:
-        assert max(errors) < 1e-6
-
-
 def built(text: str, settings: dict) -> tuple:
     with launch.process_group():
         config = TrainConfig(seq=16, global_batch=4, device="cpu", layout=Layout.parse(text), **settings)

@@ -170,19 +170,19 @@ def test_dropout_is_the_same_where_the_stream_is_and_other_in_each_ranks_heads(r
     assert not torch.equal(heads, other_heads)
 
 
-def test_a_layer_asked_alone_or_twice_gives_what_the_whole_one_does(ranks):
+def test_a_layer_asked_alone_or_twice_or_for_another_input_gives_what_the_whole_one_does(ranks):
     def work() -> list[float]:
         with launch.process_group() as world:
             torch.manual_seed(0)
             model = Transformer(BLOCKS["llama"].replace(heads=4, kv_heads=2, ffn=52), seed=3)
             alone = Transformer(model.shape, seed=3)
             shard_tensors(model, dist.group.WORLD)
-            x = torch.randn(2, 3, model.shape.hidden)
+            x, other = torch.randn(2, 2, 3, model.shape.hidden)
             ours, theirs = model.blocks[0].attention, alone.blocks[0].attention
             errors = []
-            for name in ("v", "q", "q", "k"):
-                part = getattr(theirs, name)(x).chunk(world.size, -1)[world.rank]
-                errors.append(float((getattr(ours, name)(x) - part).abs().max()))
+            for name, given in (("v", x), ("q", other), ("q", x), ("q", x), ("k", x)):
+                part = getattr(theirs, name)(given).chunk(world.size, -1)[world.rank]
+                errors.append(float((getattr(ours, name)(given) - part).abs().max()))
             return errors
 
     for errors in ranks(work, ranks=2).values:
