@@ -23,3 +23,7 @@ class ConfigError(PlaybookError):
 
 class LaunchError(PlaybookError):
     """Ranks that cannot be started as asked."""
+
+
+class ScheduleError(PlaybookError):
+    """A pipeline schedule that cannot be made, read or run."""

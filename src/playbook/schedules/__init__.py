@@ -1,0 +1,1 @@
+"""Pipeline schedules as data: made, checked, timed. Standard library only."""

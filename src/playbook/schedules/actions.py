@@ -1,0 +1,124 @@
+"""What a pipeline does, as data: actions in order, rank by rank.
+
+A model of ``depth`` stages is spread over ranks. Each micro-batch goes forward through the stages (F), then backward: first
+the gradient of the activations (B), which the stage before waits for, then that of the weights (W), which nobody waits for;
+or both at once (BW). The same object is drawn, timed (``timeline.py``), checked (``validate.py``) and executed
+(``parallel/pipeline.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from playbook.errors import ScheduleError
+
+OPS = ("F", "B", "W", "BW")
+
+
+class Action(NamedTuple):
+    """One pass of one micro-batch through one stage: ``op`` is F, B, W or BW."""
+
+    op: str
+    stage: int
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"{self.op} of micro-batch {self.microbatch} on stage {self.stage}"
+
+
+def straight(stages: int) -> tuple[tuple[int, ...], ...]:
+    """Stage s on rank s."""
+    return (tuple(range(stages)),)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Who does what in which order.
+
+    ``placement[c][s]`` is the rank of stage s on the way c. All micro-batches take way 0, but in a bidirectional pipeline,
+    where ``ways[m]`` says which one micro-batch m takes. ``together`` are places (rank, i) at which action i and the one
+    after it, of different micro-batches, run side by side.
+    """
+
+    name: str
+    microbatches: int
+    placement: tuple[tuple[int, ...], ...]
+    ranks: tuple[tuple[Action, ...], ...]
+    ways: tuple[int, ...] = ()
+    together: frozenset[tuple[int, int]] = frozenset()
+
+    @property
+    def depth(self) -> int:
+        """Stages that a micro-batch goes through."""
+        return len(self.placement[0])
+
+    @property
+    def chunks(self) -> int:
+        """Stages that a rank holds, copies for several ways included."""
+        return len(self.placement) * self.depth // len(self.ranks)
+
+    def way(self, microbatch: int) -> int:
+        """Which way a micro-batch takes."""
+        return self.ways[microbatch] if self.ways else 0
+
+    def rank_of(self, stage: int, microbatch: int) -> int:
+        """The rank that has ``stage`` on the way of ``microbatch``."""
+        return self.placement[self.way(microbatch)][stage]
+
+    def needs(self, action: Action) -> list[Action]:
+        """Actions that must be over before ``action`` begins. A B may stand for the BW that contains it."""
+        op, stage, microbatch = action
+        if op == "F":
+            return [Action("F", stage - 1, microbatch)] if stage else []
+        if op == "W":
+            return [Action("B", stage, microbatch)]
+        before = [Action("F", stage, microbatch)]
+        return before if stage + 1 == self.depth else [*before, Action("B", stage + 1, microbatch)]
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON holds it; ``Schedule.from_json`` reads it."""
+        found: dict[str, Any] = {
+            "name": self.name,
+            "microbatches": self.microbatches,
+            "placement": [list(way) for way in self.placement],
+            "ranks": [
+                [{"op": a.op, "stage": a.stage, "microbatch": a.microbatch} for a in r] for r in self.ranks
+            ],
+        }
+        if self.ways:
+            found["ways"] = list(self.ways)
+        if self.together:
+            found["together"] = sorted(map(list, self.together))
+        return found
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Schedule:
+        """A schedule from what ``to_json`` gives, or from a reader's own. Raises ScheduleError for what it cannot read."""
+        try:
+            ranks = tuple(
+                tuple(Action(str(a["op"]), int(a["stage"]), int(a["microbatch"])) for a in rank)
+                for rank in data["ranks"]
+            )
+            depth = 1 + max((a.stage for rank in ranks for a in rank), default=0)
+            placement = data.get("placement") or [[_home(ranks, s) for s in range(depth)]]
+            count = 1 + max((a.microbatch for rank in ranks for a in rank), default=0)
+            return cls(
+                str(data.get("name", "custom")),
+                int(data.get("microbatches", count)),
+                tuple(tuple(map(int, way)) for way in placement),
+                ranks,
+                tuple(map(int, data.get("ways", ()))),
+                frozenset((int(r), int(i)) for r, i in data.get("together", ())),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ScheduleError(
+                'a schedule is {"ranks": [[{"op": "F", "stage": 0, "microbatch": 0}, …], …]} with '
+                f"op one of {', '.join(OPS)}; this one has {error!r}"
+            ) from error
+
+
+def _home(ranks: tuple[tuple[Action, ...], ...], stage: int) -> int:
+    """The one rank whose actions are on ``stage``."""
+    return next((r for r, actions in enumerate(ranks) if any(a.stage == stage for a in actions)), 0)

@@ -1,0 +1,90 @@
+"""Can a schedule be carried out? If not, one sentence says which action is wrong, or which waits for which."""
+
+from __future__ import annotations
+
+from playbook.errors import ScheduleError
+from playbook.schedules.actions import OPS, Action, Schedule
+from playbook.schedules.timeline import Times, simulate
+
+
+def validate(schedule: Schedule, limit: float | None = None, rest: float = 1.0) -> None:
+    """Raise ScheduleError unless every micro-batch goes forward and backward through every stage once, where the stage is,
+    in an order in which no action waits for ever, and no rank keeps more than ``limit`` stages' activations of a micro-batch.
+
+    ``rest`` is the part of these that is kept between B and W.
+    """
+    _check_placement(schedule)
+    for rank, actions in enumerate(schedule.ranks):
+        for action in actions:
+            _check_action(schedule, rank, action)
+    _check_once(schedule)
+    simulate(schedule, Times(0, 0, 0))
+    if limit is not None:
+        _check_memory(schedule, limit, rest)
+
+
+def _check_placement(schedule: Schedule) -> None:
+    ranks, depth = len(schedule.ranks), schedule.depth
+    for way in schedule.placement:
+        if len(way) != depth or not all(0 <= rank < ranks for rank in way):
+            raise ScheduleError(
+                f"placement is {[list(w) for w in schedule.placement]}, but every way must give a rank from 0 to {ranks - 1} "
+                f"to each of {depth} stages"
+            )
+    if schedule.ways and len(schedule.ways) != schedule.microbatches:
+        raise ScheduleError(
+            f"ways has {len(schedule.ways)} entries, but there are {schedule.microbatches} micro-batches: each takes one"
+        )
+    for way in schedule.ways:
+        if not 0 <= way < len(schedule.placement):
+            raise ScheduleError(f"ways has a {way}, but there are {len(schedule.placement)} ways, from 0 on")
+
+
+def _check_action(schedule: Schedule, rank: int, action: Action) -> None:
+    op, stage, microbatch = action
+    if op not in OPS:
+        raise ScheduleError(f"op is {op!r} on rank {rank}, but must be one of {', '.join(OPS)}")
+    for name, value, count in (
+        ("stage", stage, schedule.depth),
+        ("microbatch", microbatch, schedule.microbatches),
+    ):
+        if not 0 <= value < count:
+            raise ScheduleError(
+                f"{name} is {value} in {action} on rank {rank}, but must be from 0 to {count - 1}"
+            )
+    home = schedule.rank_of(stage, microbatch)
+    if home != rank:
+        raise ScheduleError(
+            f"{action} is on rank {rank}, but stage {stage} is on rank {home} for this micro-batch"
+        )
+
+
+def _check_once(schedule: Schedule) -> None:
+    """F once; B and W once each, or BW once."""
+    seen: set[Action] = set()
+    for rank, actions in enumerate(schedule.ranks):
+        for action in actions:
+            for part in ("B", "W") if action.op == "BW" else (action.op,):
+                if action._replace(op=part) in seen:
+                    raise ScheduleError(
+                        f"{action} on rank {rank} comes twice: {part} of it has been done before"
+                    )
+                seen.add(action._replace(op=part))
+    for microbatch in range(schedule.microbatches):
+        for stage in range(schedule.depth):
+            for op in ("F", "B", "W"):
+                if Action(op, stage, microbatch) not in seen:
+                    home = schedule.rank_of(stage, microbatch)
+                    raise ScheduleError(f"{Action(op, stage, microbatch)} is missing: rank {home} must do it")
+
+
+def _check_memory(schedule: Schedule, limit: float, rest: float) -> None:
+    """Also order on a rank: it is only here that W can be counted."""
+    for rank, actions in enumerate(schedule.ranks):
+        kept = 0.0
+        for action in actions:
+            kept += {"F": 1.0, "B": rest - 1.0, "W": -rest, "BW": -1.0}[action.op]
+            if kept > limit + 1e-9:
+                raise ScheduleError(
+                    f"rank {rank} keeps the activations of {kept:g} micro-batches with {action}, but the limit is {limit:g}"
+                )
