@@ -136,5 +136,6 @@ def _said(line: Timeline) -> str:
     peaks = [line.peak_in_flight(rank) for rank in range(len(line.ranks))]
     return (
         f"{line.schedule.name}: makespan {line.makespan:g}, of which the busiest rank waits {line.bubble_fraction:.1%} "
-        f"({line.bubble_fraction_span:.1%} if steps overlap)\nmicro-batches in flight at most, by rank: {', '.join(map(str, peaks))}"
+        f"({line.bubble_fraction_span:.1%} if steps overlap)\n"
+        f"micro-batches in flight at most, by rank: {', '.join(map(str, peaks))}"
     )

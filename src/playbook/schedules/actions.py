@@ -1,8 +1,8 @@
 """What a pipeline does, as data: actions in order, rank by rank.
 
-A model of ``depth`` stages is spread over ranks. Each micro-batch goes forward through the stages (F), then backward: first
-the gradient of the activations (B), which the stage before waits for, then that of the weights (W), which nobody waits for;
-or both at once (BW). The same object is drawn, timed (``timeline.py``), checked (``validate.py``) and executed
+A model of ``depth`` stages is spread over ranks. Each micro-batch goes forward through the stages (F), then backward:
+first the gradient of the activations (B), which the stage before waits for, then that of the weights (W), which nobody
+waits for; or both at once (BW). The same object is drawn, timed (``timeline.py``), checked (``validate.py``) and executed
 (``parallel/pipeline.py``).
 """
 
@@ -37,9 +37,9 @@ def straight(stages: int) -> tuple[tuple[int, ...], ...]:
 class Schedule:
     """Who does what in which order.
 
-    ``placement[c][s]`` is the rank of stage s on the way c. All micro-batches take way 0, but in a bidirectional pipeline,
-    where ``ways[m]`` says which one micro-batch m takes. ``together`` are places (rank, i) at which action i and the one
-    after it, of different micro-batches, run side by side.
+    ``placement[c][s]`` is the rank of stage s on the way c. All micro-batches take way 0, but in a bidirectional
+    pipeline, where ``ways[m]`` says which micro-batch m takes. ``together`` are places (rank, i) at which action i and
+    the one after it, of different micro-batches, run side by side.
     """
 
     name: str
@@ -95,7 +95,7 @@ class Schedule:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Schedule:
-        """A schedule from what ``to_json`` gives, or from a reader's own. Raises ScheduleError for what it cannot read."""
+        """A schedule from what ``to_json`` gives, or a reader's own. Raises ScheduleError for what it cannot read."""
         try:
             ranks = tuple(
                 tuple(Action(str(a["op"]), int(a["stage"]), int(a["microbatch"])) for a in rank)

@@ -43,9 +43,9 @@ def make(
 ) -> Schedule:
     """A schedule on ``stages`` ranks.
 
-    ``vpp`` chunks and ``run`` micro-batches at a time are for the interleaved ones; ``times``, ``limit`` (micro-batches whose
-    activations fit) and ``rest`` (the part of them that W needs) for ZB-1p and ZB-2p. Raises ScheduleError for unknown names
-    and numbers that do not fit.
+    ``vpp`` chunks and ``run`` micro-batches at a time are for the interleaved ones; ``times``, ``limit`` (micro-batches
+    whose activations fit) and ``rest`` (the part of them that W needs) for ZB-1p and ZB-2p. Raises ScheduleError for
+    unknown names and numbers that do not fit.
     """
     check_int("stages", stages, ScheduleError)
     check_int("microbatches", microbatches, ScheduleError)
@@ -76,8 +76,8 @@ class Formula:
 def bubble_on_paper(
     name: str, stages: int, microbatches: int, vpp: int, f: float, b: float, w: float, fb: float | None = None
 ) -> Formula | None:
-    """How long a rank waits in a step. f, b, w are the times of a rank's whole part of the model for one micro-batch; None
-    where there is no closed form.
+    """How long a rank waits a step; None where there is no closed form. f, b, w are the times of a rank's whole part of
+    the model for one micro-batch.
 
     Narayanan et al. 2021 (section 2.2), Qi et al. 2023 (table 2), DeepSeek-AI 2024 (table 2; exact where b = f).
     """

@@ -7,21 +7,21 @@ holds two stages, one of each direction; DualPipeV folds the pipeline in the mid
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 
 from playbook.errors import ScheduleError
 from playbook.schedules.actions import Action, Schedule
 
 
 def dualpipe(stages: int, microbatches: int) -> Schedule:
-    """``stages`` ranks, each with a stage of either direction; half of the micro-batches come from each end.
+    """``stages`` ranks, each with one stage of each direction; half of the micro-batches come from each end.
 
     Raises ScheduleError for odd numbers, and for fewer micro-batches than 2·``stages``."""
     if stages % 2:
         raise ScheduleError(f"stages is {stages}, but DualPipe meets in the middle: it must be even")
     if microbatches % 2 or microbatches < 2 * stages:
         raise ScheduleError(
-            f"microbatches is {microbatches}, but DualPipe on {stages} stages needs an even number of at least {2 * stages}"
+            f"microbatches is {microbatches}, but DualPipe on {stages} stages needs an even number of at least "
+            f"{2 * stages}"
         )
     half, first = microbatches // 2, list(range(stages))
     found = [_dual_rank(rank, stages, half) for rank in range(stages)]
@@ -98,31 +98,37 @@ class _Rank:
     def run(self, rank: int, ranks: int, microbatches: int) -> _Rank:
         """The eight phases; ``rank`` of ``ranks`` counts from the near end to where the two ways turn or meet."""
         inner = ranks - rank - 1
-        self._repeat(2 * inner, lambda _: self.f(0))
-        self._repeat(rank + 1, lambda _: (self.f(0), self.f(1)))
-        self._repeat(inner, lambda _: (self.b(1, later=True), self.w(), self.f(1)))
-        self._repeat(microbatches - 2 * ranks + rank + 1, lambda i: self._main(i, turns=inner == 0))
-        self._repeat(inner, lambda _: (self.b(1), self.fb(1)))
+        for _ in range(2 * inner):
+            self.f(0)
+        for _ in range(rank + 1):
+            self.f(0)
+            self.f(1)
+        for _ in range(inner):
+            self.b(1, later=True)
+            self.w()
+            self.f(1)
+        for i in range(microbatches - 2 * ranks + rank + 1):
+            self._main(first=i == 0, turns=inner == 0)
+        for _ in range(inner):
+            self.b(1)
+            self.fb(1)
         # From the middle of this phase on, what a rank further on waits for goes first.
         half, odd = (rank + 1) // 2, rank % 2
-        self._repeat(
-            rank + 1,
-            lambda i: (self.b(1, later=i > half or (i == half and odd == 1)), self.b(0, later=i >= half)),
-        )
-        self._repeat(inner, lambda _: (self.w(), self.b(0, later=True)))
-        self._repeat(rank + 1, lambda _: self.w())
+        for i in range(rank + 1):
+            self.b(1, later=i > half or (i == half and odd == 1))
+            self.b(0, later=i >= half)
+        for _ in range(inner):
+            self.w()
+            self.b(0, later=True)
+        for _ in range(rank + 1):
+            self.w()
         assert not self.owed
         return self
 
-    def _main(self, i: int, turns: bool) -> None:
-        if i == 0 and turns:  # what comes back is what has just gone forward: one after the other
+    def _main(self, first: bool, turns: bool) -> None:
+        if first and turns:  # what comes back is what has just gone forward: one after the other
             self.f(0)
             self.b(1)
         else:
             self.fb(0)
         self.fb(1)
-
-    @staticmethod
-    def _repeat(times: int, phase: Callable[[int], object]) -> None:
-        for i in range(times):
-            phase(i)

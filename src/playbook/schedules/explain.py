@@ -7,13 +7,24 @@ from dataclasses import dataclass
 from playbook.schedules.actions import Action
 from playbook.schedules.timeline import Slot, Timeline
 
-#: Kinds of waiting: before a rank's first action, for an action on another rank, for a message, after the last action.
-CAUSES = ("fill", "dependency", "communication", "drain")
+#: What a rank that does nothing waits for, with a few words for each.
+CAUSES = {
+    "fill": "the first micro-batch has not come yet",
+    "dependency": "another rank is not done",
+    "link": "the link still carries an earlier message",
+    "communication": "the message is on its way",
+    "sending": "it sends, and cannot compute meanwhile",
+    "drain": "it is done, others are not",
+}
+_TINY = 1e-9  # of a step: what rounding of times may leave between two actions
 
 
 @dataclass(frozen=True)
 class Idle:
-    """From ``start`` to ``end`` rank ``rank`` has nothing to do. ``waits_for`` came last of what its next action needed."""
+    """From ``start`` to ``end`` rank ``rank`` computes nothing, for one of `CAUSES`; ``text`` says it in a sentence.
+
+    ``next`` is what it will do then, ``waits_for`` what came last of what that needs; None where there is no such action.
+    """
 
     rank: int
     start: float
@@ -25,18 +36,22 @@ class Idle:
 
 
 def idles(timeline: Timeline) -> list[Idle]:
-    """Every gap of every rank, from 0 to the makespan. A gap in which first an action and then its message is waited for is
-    two."""
+    """Every gap of every rank, from 0 to the makespan, in order. A gap with several causes is that many: an action is
+    waited for, then the link for its message, then the message."""
+    return [idle for rank in range(len(timeline.ranks)) for idle in rank_idles(timeline, rank)]
+
+
+def rank_idles(timeline: Timeline, rank: int) -> list[Idle]:
+    """The gaps of one rank; see `idles`."""
     found: list[Idle] = []
-    for rank, slots in enumerate(timeline.ranks):
-        reached = 0.0
-        for slot in slots:
-            if slot.start > reached + 1e-12:
-                found += _gap(timeline, rank, reached, slot)
-            reached = max(reached, slot.end)
-        if timeline.makespan > reached + 1e-12:
-            text = f"rank {rank} has done all its work; the step ends when the last rank has"
-            found.append(Idle(rank, reached, timeline.makespan, "drain", None, None, text))
+    reached, tiny = 0.0, _TINY * timeline.makespan
+    slots = timeline.ranks[rank]
+    for i, slot in enumerate(slots):
+        if slot.start > reached + tiny:
+            found += _gap(timeline, rank, i, reached)
+        reached = max(reached, slot.end)
+    if timeline.makespan > reached + tiny:
+        found += _drain(timeline, rank, reached)
     return found
 
 
@@ -49,54 +64,78 @@ def bubble_by_cause(timeline: Timeline) -> dict[str, float]:
 
 
 def critical_path(timeline: Timeline) -> list[Slot]:
-    """Slots from the beginning to the end, each of which could not begin before the one before it was over and its message
-    there: to make the step shorter, one of these must be."""
-    schedule = timeline.schedule
-    place: dict[Action, tuple[int, int]] = {}
-    for rank, slots in enumerate(timeline.ranks):
-        for i, slot in enumerate(slots):
-            action = slot.action._replace(op="B") if slot.action.op == "BW" else slot.action
-            place[action] = rank, i
+    """Slots from the beginning to the end of the step, each of which could not begin before the one before it was over
+    (and its message there): to make the step shorter, one of these, or a message between two, must be."""
+    if not any(timeline.ranks):
+        return []
     rank = max(
-        range(len(timeline.ranks)), key=lambda r: timeline.ranks[r][-1].end if timeline.ranks[r] else 0.0
+        range(len(timeline.ranks)), key=lambda r: timeline.ranks[r][-1].end if timeline.ranks[r] else -1.0
     )
-    i, path = len(timeline.ranks[rank]) - 1, []
+    i, path, tiny = len(timeline.ranks[rank]) - 1, [], _TINY * timeline.makespan
     while True:
         slot = timeline.ranks[rank][i]
         path.append(slot)
-        if slot.last is not None and slot.arrived >= slot.start - 1e-12:
-            rank, i = place[slot.last]
-        elif i:
+        if slot.last is not None and slot.arrived >= slot.start - tiny:
+            rank, i = timeline.places[slot.last]
+            continue
+        i -= 1
+        while i >= 0 and timeline.ranks[rank][i].end > slot.start + tiny:  # side by side with this one
             i -= 1
-            while i and timeline.ranks[rank][i].end > slot.start + 1e-12:  # side by side with this one
-                i -= 1
-        else:
-            break
-    assert schedule is timeline.schedule
-    return path[::-1]
+        if i < 0:
+            return path[::-1]
 
 
-def _gap(timeline: Timeline, rank: int, reached: float, slot: Slot) -> list[Idle]:
-    need, schedule = slot.last, timeline.schedule
+def _gap(timeline: Timeline, rank: int, i: int, reached: float) -> list[Idle]:
+    """From ``reached`` to the start of slot ``i``: for what its message was late, stretch by stretch."""
+    slot, times, tiny = timeline.ranks[rank][i], timeline.times, _TINY * timeline.makespan
+    found: list[Idle] = []
+
+    def add(until: float, cause: str, need: Action | None, text: str) -> None:
+        nonlocal reached
+        if min(until, slot.start) > reached + tiny:
+            found.append(
+                Idle(rank, reached, min(until, slot.start), cause, action, need, f"rank {rank} {text}")
+            )
+            reached = found[-1].end
+
+    action, need = slot.action, slot.last
+    if not times.overlap and i:
+        sent = timeline.ranks[rank][i - 1].action
+        add(
+            timeline.ranks[rank][i - 1].end + times.comm + times.transfer,
+            "sending",
+            sent,
+            f"sends what {sent} gave, and computes nothing meanwhile",
+        )
     if need is None:
-        return []
-    other = schedule.rank_of(need.stage, need.microbatch)
-    over = slot.arrived if other == rank else _end_of(timeline, other, need)
-    first = "fill" if reached == 0.0 else "dependency"
-    found = []
-    if over > reached + 1e-12:
-        text = f"rank {rank} waits with {slot.action} for {need} on rank {other}, which is over at {over:g}"
-        found.append(Idle(rank, reached, min(over, slot.start), first, slot.action, need, text))
-    if slot.start > max(over, reached) + 1e-12:
-        text = f"rank {rank} waits with {slot.action} for the message of {need} from rank {other}"
-        start = max(over, reached)
-        found.append(Idle(rank, start, slot.start, "communication", slot.action, need, text))
+        return found
+    action = _waiting(timeline, rank, i, need)
+    other, place = timeline.places[need]
+    over = timeline.ranks[other][place].end
+    what = f"waits with {action} for {need}"
+    if i:
+        add(over, "dependency", need, f"{what}, which rank {other} ends at {over:.6g}")
+    else:
+        add(over, "fill", need, f"has nothing to do yet: it {what}, which rank {other} ends at {over:.6g}")
+    leaves = slot.arrived - times.comm - times.transfer
+    message = f"waits with {action} for the message of {need} from rank {other}"
+    add(leaves, "link", need, f"{message}, which until {leaves:.6g} waits for earlier ones on the same link")
+    add(slot.start, "communication", need, f"{message}, which arrives at {slot.arrived:.6g}")
     return found
 
 
-def _end_of(timeline: Timeline, rank: int, need: Action) -> float:
-    for slot in timeline.ranks[rank]:
-        same = slot.action._replace(op="B") if slot.action.op == "BW" else slot.action
-        if same == need:
-            return slot.end
-    return 0.0
+def _waiting(timeline: Timeline, rank: int, i: int, need: Action) -> Action:
+    """Of slot ``i`` and the one side by side with it, the action that needs ``need``."""
+    slots, asked = timeline.ranks[rank], need._replace(op="B") if need.op == "BW" else need
+    for slot in slots[i : i + 2]:
+        if slot.start == slots[i].start and asked in timeline.schedule.needs(slot.action):
+            return slot.action
+    return slots[i].action
+
+
+def _drain(timeline: Timeline, rank: int, reached: float) -> list[Idle]:
+    late = next(r for r, s in enumerate(timeline.ranks) if s and s[-1].end == timeline.makespan)
+    done = "has done all its work" if timeline.ranks[rank] else "has no work"
+    last = timeline.ranks[late][-1].action
+    text = f"rank {rank} {done}; the step ends at {timeline.makespan:.6g}, with {last} on rank {late}"
+    return [Idle(rank, reached, timeline.makespan, "drain", None, last, text)]

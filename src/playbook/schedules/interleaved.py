@@ -14,8 +14,8 @@ from playbook.schedules.actions import Action, Schedule
 def interleaved(stages: int, microbatches: int, vpp: int = 2, run: int | None = None) -> Schedule:
     """``stages`` ranks with ``vpp`` chunks each; chunk c of rank r is stage c·stages + r.
 
-    ``run`` micro-batches go through a chunk before the next one takes its turn: ``stages`` (depth first, the default) up to
-    ``microbatches`` (breadth first). Raises ScheduleError for a run that is shorter than the pipeline or that does not
+    ``run`` micro-batches go through a chunk before the next one takes its turn: ``stages`` (depth first, the default) up
+    to ``microbatches`` (breadth first). Raises ScheduleError for a run that is shorter than the pipeline or that does not
     divide the micro-batches.
     """
     run = stages if run is None else run

@@ -6,7 +6,7 @@ from playbook.schedules.actions import Action, Schedule, straight
 
 
 def one_f_one_b(stages: int, microbatches: int) -> Schedule:
-    """As soon as a gradient is there, it goes backward: rank r keeps stages − r micro-batches at most, however many there are."""
+    """What has a gradient goes backward at once: rank r keeps stages − r micro-batches at most, whatever their number."""
     return Schedule(
         "1f1b", microbatches, straight(stages), tuple(_rank(r, stages, microbatches) for r in range(stages))
     )

@@ -1,6 +1,7 @@
 """What a schedule takes: every action starts when its rank is free and what it needs has arrived.
 
-An event simulation. A hop between two ranks takes ``comm``; nothing else costs anything.
+A hop between two ranks takes ``comm + transfer``: the latency of the link, and the time for which the message fills it.
+Messages between two ranks in one direction go one after another.
 """
 
 from __future__ import annotations
@@ -17,11 +18,21 @@ from playbook.schedules.actions import Action, Schedule
 PerStage = float | Sequence[float]
 
 
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _part(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
 @dataclass(frozen=True)
 class Times:
-    """How long an action takes, in any unit: one number, or one for each stage. BW takes b + w.
+    """How long actions and messages take, in any unit: numbers of at least 0. Raises ScheduleError for others.
 
-    ``fb`` is a forward and a backward pass side by side; None is the sum of both.
+    ``f``, ``b``, ``w`` are one number, or one for each stage of the model; BW takes b + w. ``fb`` is a forward and a
+    backward pass side by side; None is the sum of both. ``comm`` is the latency of a hop, ``transfer`` how long a message
+    fills its link (bytes over bandwidth). Without ``overlap`` the sending rank computes nothing for comm + transfer.
     """
 
     f: PerStage = 1.0
@@ -29,25 +40,37 @@ class Times:
     w: PerStage = 1.0
     comm: float = 0.0
     fb: float | None = None
+    transfer: float = 0.0
+    overlap: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("f", "b", "w", "comm", "fb", "transfer"):
+            given = getattr(self, name)
+            several = name in ("f", "b", "w") and not _number(given)
+            values = list(given) if several and isinstance(given, Sequence) else [given]
+            if name == "fb" and given is None:
+                continue
+            for value in values:
+                if not _number(value) or not 0 <= value < float("inf"):
+                    raise ScheduleError(f"{name} has {value!r}, but a time is a finite number of at least 0")
 
     def table(self, depth: int) -> dict[str, list[float]]:
         """By operation, the time on every stage. Raises ScheduleError for a list of another length."""
         found = {}
         for name in "fbw":
             given = getattr(self, name)
-            if not isinstance(given, int | float) and len(given) != depth:
+            if not _number(given) and len(given) != depth:
                 raise ScheduleError(
                     f"{name} has {len(given)} times, but the schedule has {depth} stages: give each one"
                 )
-            found[name.upper()] = (
-                [float(given)] * depth if isinstance(given, int | float) else list(map(float, given))
-            )
+            found[name.upper()] = [float(given)] * depth if _number(given) else list(map(float, given))
         found["BW"] = [b + w for b, w in zip(found["B"], found["W"], strict=True)]
         return found
 
 
 class Slot(NamedTuple):
-    """An action's place in time. ``last`` is what it needed that came last, ``arrived`` when; None if it needed nothing."""
+    """An action's place in time. ``last`` is the action on another stage that it, or the one side by side with it, needs
+    (of several, the one that came last), and ``arrived`` when its result was there; None and 0 if there is none."""
 
     action: Action
     start: float
@@ -62,6 +85,7 @@ class Timeline:
 
     schedule: Schedule
     ranks: tuple[tuple[Slot, ...], ...]
+    times: Times = Times()
 
     @cached_property
     def makespan(self) -> float:
@@ -76,128 +100,210 @@ class Timeline:
     @cached_property
     def ideal(self) -> float:
         """What the busiest rank works."""
-        return max(self.busy(rank) for rank in range(len(self.ranks)))
+        return max((self.busy(rank) for rank in range(len(self.ranks))), default=0.0)
+
+    @cached_property
+    def places(self) -> dict[Action, tuple[int, int]]:
+        """Rank and position of every action."""
+        return {s.action: (rank, i) for rank, slots in enumerate(self.ranks) for i, s in enumerate(slots)}
 
     def busy(self, rank: int) -> float:
         """What a rank works; actions side by side count once."""
-        total, reached = 0.0, float("-inf")
-        for slot in self.ranks[rank]:
-            total += max(0.0, slot.end - max(slot.start, reached))
-            reached = max(reached, slot.end)
+        total, reached = 0.0, 0.0
+        for _, start, end, _, _ in self.ranks[rank]:
+            if end > reached:
+                total += end - (start if start > reached else reached)
+                reached = end
         return total
 
     @property
     def bubble_fraction(self) -> float:
         """The part of a step in which the busiest rank waits, if all ranks begin and end a step together."""
-        return (self.makespan - self.ideal) / self.makespan
+        return _part(self.makespan - self.ideal, self.makespan)
 
     @property
     def bubble_fraction_span(self) -> float:
         """The same if steps overlap: ranks begin the next as they end this one."""
-        return (self.span - self.ideal) / self.span
+        return _part(self.span - self.ideal, self.span)
 
     @property
     def bubble_ratio(self) -> float:
         """Waiting over working."""
-        return (self.makespan - self.ideal) / self.ideal
+        return _part(self.makespan - self.ideal, self.ideal)
 
-    def in_flight(self, rank: int) -> list[tuple[float, int]]:
-        """How many stages' activations of a micro-batch a rank keeps from each moment on: from F to W."""
-        events = []
-        for action, start, end, *_ in self.ranks[rank]:
-            if action.op == "F":
-                events.append((start, 1))
-            elif action.op != "B":
-                events.append((end, -1))
-        events.sort()
-        found, count = [], 0
+    def in_flight(
+        self, rank: int, full: PerStage = 1, rest: PerStage | None = None
+    ) -> list[tuple[float, float]]:
+        """What a rank keeps from each moment on, as (moment, amount): F saves ``full`` of its stage, B frees all but
+        ``rest`` of it, W (or BW) the rest.
+
+        Numbers, or one for each stage of the model, in any unit; by default the stages' activations of a micro-batch are
+        counted, from F to W. What an action saves is there as it begins; what it frees goes as it ends.
+        """
+        depth = self.schedule.depth
+        whole = [full] * depth if isinstance(full, int | float) else list(full)
+        left = whole if rest is None else [rest] * depth if isinstance(rest, int | float) else list(rest)
+        events: list[tuple[float, float]] = []
+        for (op, stage, _), start, end, _, _ in self.ranks[rank]:
+            if op == "F":
+                events.append((start, whole[stage]))
+            elif op != "B" or whole[stage] != left[stage]:
+                kept = {"B": left[stage] - whole[stage], "W": -left[stage], "BW": -whole[stage]}[op]
+                events.append((end, kept))
+        events.sort(key=lambda event: event[0])  # side by side, both begin before one ends
+        found, amount = [], 0 * sum(whole[:1])
         for moment, change in events:
-            count += change
-            found.append((moment, count))
+            amount += change
+            found.append((moment, amount))
         return found
 
-    def peak_in_flight(self, rank: int) -> int:
-        return max((count for _, count in self.in_flight(rank)), default=0)
+    def peak_in_flight(self, rank: int, full: PerStage = 1, rest: PerStage | None = None) -> float:
+        """The most that a rank ever keeps; see `in_flight`."""
+        return max((amount for _, amount in self.in_flight(rank, full, rest)), default=0)
 
 
 def simulate(schedule: Schedule, times: Times | None = None) -> Timeline:
-    """Raises ScheduleError where actions wait for one another, and says which for which."""
+    """When everything happens. Raises ScheduleError where actions wait for one another, and says which for which."""
     times = times or Times()
-    return _Simulation(schedule, times).run()
+    return Timeline(schedule, _Simulation(schedule, times).run(), times)
 
 
 class _Simulation:
+    """A micro-batch on a stage is a number, its place: stage · microbatches + microbatch."""
+
     def __init__(self, schedule: Schedule, times: Times):
         self.schedule, self.times, self.table = schedule, times, times.table(schedule.depth)
-        self.next = [0] * len(schedule.ranks)
-        self.free = [0.0] * len(schedule.ranks)
-        self.slots: list[list[Slot]] = [[] for _ in schedule.ranks]
-        self.done: dict[Action, float] = {}  # a BW is its B
-        self.waiting: dict[Action, list[int]] = {}
+        ranks, places = len(schedule.ranks), schedule.depth * schedule.microbatches
+        self.next, self.free = [0] * ranks, [0.0] * ranks
+        self.slots: list[list[Slot]] = [[] for _ in range(ranks)]
+        self.links: dict[tuple[int, int], float] = {}  # until when a link is full
+        # By place: the action done, when it was over, and when its message was where the next stage waits for it.
+        self.forward: list[Action | None] = [None] * places
+        self.backward: list[Action | None] = [None] * places
+        self.forward_there, self.backward_there = [0.0] * places, [0.0] * places
 
-    def run(self) -> Timeline:
+    def run(self) -> tuple[tuple[Slot, ...], ...]:
         ready = deque(range(len(self.schedule.ranks)))
+        queued = set(ready)
         while ready:
             rank = ready.popleft()
-            while self.next[rank] < len(self.schedule.ranks[rank]):
-                missing = self._step(rank)
-                if missing is not None:
-                    self.waiting.setdefault(missing, []).append(rank)
-                    break
-                for slot in self.slots[rank][-2:]:
-                    key = _key(slot.action)
-                    ready.extend(self.waiting.pop(key, ()))
-        for rank, place in enumerate(self.next):
-            if place < len(self.schedule.ranks[rank]):
+            queued.discard(rank)
+            woken = self._advance(rank) - queued
+            ready.extend(woken)
+            queued |= woken
+        for rank, actions in enumerate(self.schedule.ranks):
+            if self.next[rank] < len(actions):
                 raise ScheduleError(self._deadlock(rank))
-        return Timeline(self.schedule, tuple(map(tuple, self.slots)))
+        return tuple(map(tuple, self.slots))
 
-    def _step(self, rank: int) -> Action | None:
-        """Carry out the next action, or the next two side by side; what is missing, if something is."""
-        i, actions = self.next[rank], self.schedule.ranks[rank]
-        block = actions[i : i + 2] if (rank, i) in self.schedule.together else actions[i : i + 1]
-        begin, found = self.free[rank], []
-        for action in block:
-            last, arrived = None, 0.0
-            for need in self.schedule.needs(action):
-                end = self.done.get(need)
-                if end is None:
-                    return need
-                elsewhere = self.schedule.rank_of(need.stage, need.microbatch) != rank
-                end += self.times.comm if elsewhere else 0.0
-                if end >= arrived:
-                    last, arrived = need, end
-            begin = max(begin, arrived)
-            found.append((action, last, arrived))
-        lengths = [self.table[a.op][a.stage] for a in block]
-        length = sum(lengths) if self.times.fb is None or len(block) == 1 else self.times.fb
-        for action, last, arrived in found:
-            self.slots[rank].append(Slot(action, begin, begin + length, last, arrived))
-            self.done[_key(action)] = begin + length
-        self.free[rank], self.next[rank] = begin + length, i + len(block)
-        return None
+    def _advance(self, rank: int) -> set[int]:
+        """Carry out what ``rank`` can before it must wait; the ranks that it has sent something to."""
+        actions, together, slots = self.schedule.ranks[rank], self.schedule.together, self.slots[rank]
+        sent_to: set[int] = set()
+        table, i = self.table, self.next[rank]
+        while i < len(actions):
+            action = actions[i]
+            needed = self._needed(action)
+            if needed is None:
+                break
+            last, arrived = needed
+            if together and (rank, i) in together and i + 1 < len(actions):
+                beside = self._needed(actions[i + 1])
+                if beside is None:
+                    break
+                if beside[1] > arrived:
+                    last, arrived = beside
+                block: tuple[Action, ...] = actions[i : i + 2]
+                lengths = [table[a.op][a.stage] for a in block]
+                length = sum(lengths) if self.times.fb is None else self.times.fb
+            else:
+                block, length = (action,), table[action[0]][action[1]]
+            begin = self.free[rank]
+            if arrived > begin:
+                begin = arrived
+            self.free[rank] = end = begin + length
+            for done in block:
+                slots.append(Slot(done, begin, end, last, arrived))
+                if done[0] != "W":
+                    self._send(rank, done, end, sent_to)
+            i += len(block)
+        self.next[rank] = i
+        return sent_to
+
+    def _needed(self, action: Action) -> tuple[Action | None, float] | None:
+        """What came last of what ``action`` needs, and when it was on its rank; None where something is missing."""
+        op, stage, microbatch = action
+        count = self.schedule.microbatches
+        place = stage * count + microbatch
+        if op == "F":
+            if not stage:
+                return None, 0.0
+            before = self.forward[place - count]
+            return None if before is None else (before, self.forward_there[place - count])
+        own = self.forward[place] if op != "W" else self.backward[place]
+        if own is None:
+            return None
+        if op == "W" or stage + 1 == self.schedule.depth:
+            return None, 0.0  # on its own rank: over before this one's turn
+        after = self.backward[place + count]
+        return None if after is None else (after, self.backward_there[place + count])
+
+    def _send(self, rank: int, action: Action, end: float, sent_to: set[int]) -> None:
+        """Note that ``action`` is done, and when the stage that waits for it has its message."""
+        op, stage, microbatch = action
+        place = stage * self.schedule.microbatches + microbatch
+        to = stage + (1 if op == "F" else -1)
+        there, done = (
+            (self.forward_there, self.forward) if op == "F" else (self.backward_there, self.backward)
+        )
+        done[place], there[place] = action, end
+        if not 0 <= to < self.schedule.depth:
+            return
+        schedule, times = self.schedule, self.times
+        other = schedule.placement[schedule.ways[microbatch] if schedule.ways else 0][to]
+        if other == rank:
+            return
+        sent_to.add(other)
+        if not times.overlap:
+            self.free[rank] += times.comm + times.transfer
+            there[place] = self.free[rank]
+        elif times.transfer:
+            leaves = max(end, self.links.get((rank, other), 0.0))
+            self.links[rank, other] = leaves + times.transfer
+            there[place] = leaves + times.transfer + times.comm
+        else:
+            there[place] = end + times.comm
 
     def _deadlock(self, rank: int) -> str:
         """Who waits for whom, around the circle or to an action that nobody has."""
         said, seen = [], set()
         while rank not in seen:
             seen.add(rank)
-            action = self.schedule.ranks[rank][self.next[rank]]
-            need = next(n for n in self.schedule.needs(action) if n not in self.done)
+            action, need = self._missing(rank)
             said.append(f"rank {rank} waits with {action} for {need}")
             holder = self._holder(need)
             if holder is None:
                 said.append("which no rank ever does")
                 break
+            if holder == rank:
+                said.append("which comes later on the same rank")
             rank = holder
         return "the schedule cannot go on: " + ", ".join(said)
 
+    def _missing(self, rank: int) -> tuple[Action, Action]:
+        """The action that a rank cannot begin, alone or side by side with another, and the first that it needs."""
+        i, actions = self.next[rank], self.schedule.ranks[rank]
+        for action in actions[i : i + 2] if (rank, i) in self.schedule.together else actions[i : i + 1]:
+            for need in self.schedule.needs(action):
+                done = self.forward if need.op == "F" else self.backward
+                if done[need.stage * self.schedule.microbatches + need.microbatch] is None:
+                    return action, need
+        raise AssertionError("a rank that waits waits for something")
+
     def _holder(self, need: Action) -> int | None:
         for rank, actions in enumerate(self.schedule.ranks):
-            if any(_key(a) == need for a in actions[self.next[rank] :]):
+            if need in actions[self.next[rank] :] or (
+                need.op == "B" and need._replace(op="BW") in actions[self.next[rank] :]
+            ):
                 return rank
         return None
-
-
-def _key(action: Action) -> Action:
-    return action._replace(op="B") if action.op == "BW" else action

@@ -8,10 +8,11 @@ from playbook.schedules.timeline import Times, simulate
 
 
 def validate(schedule: Schedule, limit: float | None = None, rest: float = 1.0) -> None:
-    """Raise ScheduleError unless every micro-batch goes forward and backward through every stage once, where the stage is,
-    in an order in which no action waits for ever, and no rank keeps more than ``limit`` stages' activations of a micro-batch.
+    """Raise ScheduleError unless every micro-batch goes forward and backward through every stage once, where the stage
+    is, in an order in which no action waits for ever.
 
-    ``rest`` is the part of these that is kept between B and W.
+    Nor may a rank keep more than ``limit`` stages' activations of a micro-batch, if it is given; ``rest`` is the part
+    of these that is kept between B and W.
     """
     _check_placement(schedule)
     for rank, actions in enumerate(schedule.ranks):
@@ -28,16 +29,18 @@ def _check_placement(schedule: Schedule) -> None:
     for way in schedule.placement:
         if len(way) != depth or not all(0 <= rank < ranks for rank in way):
             raise ScheduleError(
-                f"placement is {[list(w) for w in schedule.placement]}, but every way must give a rank from 0 to {ranks - 1} "
-                f"to each of {depth} stages"
+                f"placement is {[list(w) for w in schedule.placement]}, but every way must give a rank from 0 to "
+                f"{ranks - 1} to each of {depth} stages"
             )
     if schedule.ways and len(schedule.ways) != schedule.microbatches:
         raise ScheduleError(
             f"ways has {len(schedule.ways)} entries, but there are {schedule.microbatches} micro-batches: each takes one"
         )
-    for way in schedule.ways:
-        if not 0 <= way < len(schedule.placement):
-            raise ScheduleError(f"ways has a {way}, but there are {len(schedule.placement)} ways, from 0 on")
+    for taken in schedule.ways:
+        if not 0 <= taken < len(schedule.placement):
+            raise ScheduleError(
+                f"ways has a {taken}, but there are {len(schedule.placement)} ways, from 0 on"
+            )
 
 
 def _check_action(schedule: Schedule, rank: int, action: Action) -> None:
@@ -86,5 +89,6 @@ def _check_memory(schedule: Schedule, limit: float, rest: float) -> None:
             kept += {"F": 1.0, "B": rest - 1.0, "W": -rest, "BW": -1.0}[action.op]
             if kept > limit + 1e-9:
                 raise ScheduleError(
-                    f"rank {rank} keeps the activations of {kept:g} micro-batches with {action}, but the limit is {limit:g}"
+                    f"rank {rank} keeps the activations of {kept:g} micro-batches with {action}, but the limit is "
+                    f"{limit:g}"
                 )

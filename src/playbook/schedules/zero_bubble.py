@@ -1,4 +1,5 @@
-"""Zero-bubble schedules by hand: weight gradients, which nobody waits for, fill the gaps (Qi et al. 2023, arXiv 2401.10241)."""
+"""Zero-bubble schedules by hand (Qi et al. 2023, arXiv 2401.10241): weight gradients, which nobody waits for, fill the
+gaps."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ def _by_hand(name: str, stages: int, microbatches: int, shape: list[tuple[int, i
     needed = sum(shape[0])
     if microbatches < needed:
         raise ScheduleError(
-            f"microbatches is {microbatches}, but {name} on {stages} stages fills its pipeline with {needed}: it must be at "
-            "least as many"
+            f"microbatches is {microbatches}, but {name} on {stages} stages fills its pipeline with {needed}: it must be "
+            "at least as many"
         )
     ranks = tuple(_rank(r, microbatches, ahead, late) for r, (ahead, late) in enumerate(shape))
     return Schedule(name, microbatches, straight(stages), ranks)
@@ -41,8 +42,8 @@ def _rank(rank: int, microbatches: int, ahead: int, late: int) -> tuple[Action, 
 
 
 def zb_v(stages: int, microbatches: int) -> Schedule:
-    """Two chunks per rank, down one side of a V and up the other, with the activations of 1F1B and no bubble if F, B and W
-    take the same time (section 6 of the paper; stages = ranks, and twice as many stages of the model)."""
+    """Two chunks a rank, down one side of a V and up the other (section 6 of the paper): the activations of 1F1B, and no
+    bubble if F, B and W take the same time. ``stages`` are ranks; the model has twice as many stages."""
     needed = 2 * stages - 1
     if microbatches < needed:
         raise ScheduleError(
