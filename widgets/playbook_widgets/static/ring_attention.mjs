@@ -3,10 +3,11 @@
 // times), `constants` says what the controls are. Nothing is computed here that Python can: this module draws, and listens.
 
 import { decodePairs, encodePairs } from "./shared/address.mjs";
-import { make, newId } from "./shared/dom.mjs";
+import { make } from "./shared/dom.mjs";
 import { PythonStatus } from "./shared/parts.mjs";
-import { Player, STEP } from "./shared/player.mjs";
+import { Player } from "./shared/player.mjs";
 import { Settings } from "./shared/settings.mjs";
+import { Stepper } from "./shared/stepper.mjs";
 import { Details } from "./ring_attention/details.mjs";
 import { Mask } from "./ring_attention/mask.mjs";
 import { Ranks } from "./ring_attention/ranks.mjs";
@@ -31,21 +32,20 @@ export function decode(text) {
   return { context: "ring", ...decodePairs(text, KEYS) };
 }
 
-class RingAttention {
+class RingAttention extends Stepper {
   constructor(model, el) {
-    Object.assign(this, { model, id: newId("pb-ra"), constants: model.get("constants"), at: 0, progress: 0, speed: 1, playing: false, moving: false });
+    super(model, "pb-ra");
     this.status = make("p", { class: "pb-ra-status", role: "status" });
     this.take();
     this.at = this.asked();
     this.settings = new Settings(this, "pb-ra");
-    this.player = new Player(this, "pb-ra");
+    this.player = new Player(this);
     this.caption = make("p", { class: "pb-ra-caption", "aria-live": "polite" }, make("b"), " ", make("span"));
     this.parts = [Verdict, Mask, Ranks, Timeline, Work, Rivals, Details].map((Part) => new Part(this));
     this.python = new PythonStatus(model, this.status);
     this.build(el);
     this.refresh();
-    this.handlers = { outputs: () => this.arrived(), inputs: () => this.told(), link: () => this.parts.at(-1).update() };
-    for (const [trait, handler] of Object.entries(this.handlers)) model.on(`change:${trait}`, handler);
+    this.listen(() => this.parts.at(-1).update());
   }
 
   build(el) {
@@ -54,15 +54,10 @@ class RingAttention {
     const scene = make("section", { class: "pb-ra-scene", "aria-label": "Step by step" }, this.caption, this.player.root, pair, timeline.root);
     this.root = make("div", { class: "pb-w pb-form pb-ra", role: "group", "aria-label": "Ring attention" },
       this.settings.root, this.status, verdict.root, scene, rivals.root, verdict.numbers, details.root);
-    this.root.addEventListener("keydown", (e) => this.key(e));
     el.replaceChildren(this.root);
   }
 
   // --- what is known
-
-  get inputs() {
-    return this.model.get("inputs");
-  }
 
   /** What the controls show: what the reader has set, over what holds otherwise, over what follows from it. */
   values() {
@@ -79,12 +74,6 @@ class RingAttention {
     const outputs = this.model.get("outputs");
     this.error = outputs.error;
     if (!outputs.error) this.result = outputs;
-  }
-
-  /** Where the inputs say that the reader is. */
-  asked() {
-    const step = Number(this.inputs.step ?? 0);
-    return Math.min(this.result.steps.length, Math.max(0, Number.isInteger(step) ? step : 0));
   }
 
   // --- what the reader sets
@@ -105,27 +94,6 @@ class RingAttention {
     this.model.save_changes();
   }
 
-  send(inputs) {
-    this.own = true;
-    this.model.set("inputs", inputs);
-    this.own = false;
-    this.settings.update();
-  }
-
-  /** Inputs that come from elsewhere, the address or another view, may say another step. */
-  told() {
-    this.settings.update();
-    if (this.own || this.playing || this.asked() === this.at) return;
-    this.at = this.asked();
-    this.show();
-  }
-
-  arrived() {
-    this.take();
-    this.at = Math.min(this.at, this.result.steps.length);
-    this.refresh();
-  }
-
   refresh() {
     this.settings.update();
     for (const part of this.parts) part.update();
@@ -143,61 +111,8 @@ class RingAttention {
     for (const part of this.parts) part.show?.();
   }
 
-  jump(at) {
-    this.stop();
-    this.at = Math.min(this.result.steps.length, Math.max(0, at));
-    this.rest();
-  }
-
-  back() {
-    this.jump(this.at - 1);
-  }
-
-  forward() {
-    this.jump(this.at + 1);
-  }
-
-  toggle() {
-    if (this.playing) return this.jump(this.at);
-    if (this.at >= this.result.steps.length) this.at = 0;
-    this.playing = true;
-    this.tick();
-  }
-
-  /** From one picture to the next. */
-  tick() {
-    this.show();
-    this.later = setTimeout(() => {
-      this.at = Math.min(this.at + 1, this.result.steps.length);
-      this.at === this.result.steps.length ? this.jump(this.at) : this.tick();
-    }, STEP / this.speed);
-  }
-
-  stop() {
-    clearTimeout(this.later);
-    this.playing = false;
-  }
-
-  /** Draw what is at rest, and remember the place for the link; Python need not hear of it. */
-  rest() {
-    const { step, ...others } = this.inputs;
-    this.send(this.at ? { ...others, step: this.at } : others);
-    this.show();
-  }
-
-  key(event) {
-    const { target, key } = event, typing = target.matches("select, input:not(.pb-ra-scrub)");
-    if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || typing) return;
-    const end = () => this.jump(this.result.steps.length), start = () => this.jump(0);
-    const action = { ArrowRight: () => this.forward(), ArrowLeft: () => this.back(), Home: start, End: end, " ": () => this.toggle() }[key];
-    if (!action || (key === " " && target.matches("button, summary")) || target.closest(".pb-scroll")) return;
-    event.preventDefault();
-    action();
-  }
-
   close() {
-    this.stop();
-    for (const [trait, handler] of Object.entries(this.handlers)) this.model.off(`change:${trait}`, handler);
+    super.close();
     for (const part of [this.python, this.settings, ...this.parts]) part.close?.();
   }
 }

@@ -12,9 +12,10 @@ const ICONS = {
 };
 
 export class Player {
-  /** `app` has `result.steps`, a place `at` and `progress` in them, and what the buttons do; `prefix` is that of its classes. */
-  constructor(app, prefix) {
-    Object.assign(this, { app, prefix });
+  /** `app` is a `Stepper`. */
+  constructor(app) {
+    Object.assign(this, { app, prefix: app.prefix });
+    const { prefix } = app;
     this.back = this.icon("back", "Step back", () => app.back());
     this.forward = this.icon("forward", "Step forward", () => app.forward());
     this.toggle = this.icon("play", "Play", () => app.toggle());
@@ -37,7 +38,7 @@ export class Player {
   }
 
   show() {
-    const { app } = this, steps = app.result.steps.length, name = app.playing ? "Pause" : "Play";
+    const { app } = this, { steps } = app, name = app.playing ? "Pause" : "Play";
     set(this.slider, "max", steps);
     if (this.slider.value !== String(app.at)) this.slider.value = app.at;
     set(this.slider, "aria-valuetext", app.at < steps ? `step ${app.at + 1} of ${steps}` : "done");
