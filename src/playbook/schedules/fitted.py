@@ -95,7 +95,7 @@ class _Spans:
     def __init__(self, shape: Shape, microbatches: int, times: Times):
         self.times, self.table, stages = times, times.table(len(shape)), len(shape)
         self.patterns = [_pattern(microbatches, *one) for one in shape]
-        # When messages are there. Those of one kind arrive in order, so that a rank's n-th pass waits for the n-th one. The
+        # When messages are there. Those of one kind arrive in order, so a rank's n-th pass waits for the n-th one. The
         # ends have all they need at once, and send into the void.
         self.forward: list[list[float]] = [[0.0] * microbatches, *([] for _ in shape)]
         self.backward: list[list[float]] = [*([] for _ in shape), [0.0] * microbatches]

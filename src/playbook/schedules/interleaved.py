@@ -1,8 +1,8 @@
 """Interleaved 1F1B: each rank has several chunks of the model, and the pipeline is that many times shorter to fill.
 
-Narayanan et al. 2021 (arXiv 2104.04473, section 2.2.2) run as many micro-batches through a chunk as there are ranks before
-the next chunk takes its turn (depth first); Lamy-Poirier 2022 (arXiv 2211.05953) runs all of them (breadth first); Llama 3
-(arXiv 2407.21783, section 3.3.2) any number between, and any number of micro-batches.
+Narayanan et al. 2021 (arXiv 2104.04473, section 2.2.2) run as many micro-batches through a chunk as there are ranks
+before the next chunk takes its turn (depth first); Lamy-Poirier 2022 (arXiv 2211.05953) runs all of them (breadth first);
+Llama 3 (arXiv 2407.21783, section 3.3.2) any number between, and any number of micro-batches.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from playbook.schedules.actions import Action, Schedule
 def interleaved(stages: int, microbatches: int, vpp: int = 2, run: int | None = None) -> Schedule:
     """``stages`` ranks with ``vpp`` chunks each; chunk c of rank r is stage c·stages + r.
 
-    ``run`` micro-batches go through a chunk before the next one takes its turn: from ``stages`` (depth first, the default)
-    to ``microbatches`` (breadth first). Each one more means vpp − 1 more forward passes ahead of the first backward pass,
+    ``run`` micro-batches go through a chunk before the next one takes its turn: from ``stages`` (depth first, the
+    default) to ``microbatches`` (breadth first). Each one more means vpp − 1 more forward passes ahead of the first backward pass,
     so that messages have more time. See `rounds` for numbers that do not divide the micro-batches; fewer micro-batches
     than ranks all go together. Raises ScheduleError for another ``run``.
     """
