@@ -60,6 +60,11 @@ class Layout:
             raise LayoutError(f"ep must divide dp * cp = {self.dp * self.cp}, got {self.ep}")
 
     @property
+    def stages(self) -> int:
+        """Stages that the model is cut into: pp · vpp, and 2 · pp where the pipeline is folded into a V."""
+        return self.pp * (2 if self.schedule in ("zb-v", "dualpipev") and self.pp > 1 else self.vpp)
+
+    @property
     def world_size(self) -> int:
         """Number of ranks: dp · cp · tp · pp. Expert parallelism adds none."""
         return self.dp * self.cp * self.tp * self.pp

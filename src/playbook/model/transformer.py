@@ -126,17 +126,20 @@ class Transformer(nn.Module):
 
         ``positions`` (s,) say where in a longer text the tokens stand; the default is its beginning.
         """
-        s = tokens.shape[1]
+        rotary = self.angles(tokens.shape[1], positions)
+        x = self.embed(tokens, positions)
+        for block in self.blocks:
+            x = self.run_block(block, x, *rotary)
+        return x
+
+    def angles(self, s: int, positions: Positions = None) -> tuple[Tensor, ...]:
+        """Cosines and sines of a sample's ``s`` tokens, (s, d) each; none without rotary positions."""
         if positions is None and s > self.shape.max_seq:
             raise ShapeError(
                 f"seq is {s}, but this model has positions for at most max_seq={self.shape.max_seq} tokens"
             )
-        x = self.embed(tokens, positions)
         where = slice(s) if positions is None else positions
-        rotary = () if self.cos is None or self.sin is None else (self.cos[where], self.sin[where])
-        for block in self.blocks:
-            x = self.run_block(block, x, *rotary)
-        return x
+        return () if self.cos is None or self.sin is None else (self.cos[where], self.sin[where])
 
     def embed(self, tokens: Tensor, positions: Positions = None) -> Tensor:
         """Token embeddings, plus learned positions where the model has them: (b, s) -> (b, s, h)."""
@@ -158,8 +161,12 @@ class Transformer(nn.Module):
         Returning the sum and not the mean is what keeps gradients right when micro-batches or ranks hold
         different numbers of tokens.
         """
-        logits = self(tokens, positions).flatten(0, 1)  # (b·s, vocab)
-        return self.token_losses(logits, targets.flatten()), (targets != IGNORE).sum()
+        return self.loss_of(self.hidden_states(tokens, positions), targets), (targets != IGNORE).sum()
+
+    def loss_of(self, x: Tensor, targets: Tensor) -> Tensor:
+        """Sum of the token losses in fp32, from what leaves the last block: (b, s, h) and (b, s) -> ()."""
+        logits = self.head(self.final_norm(x)).flatten(0, 1)  # (b·s, vocab)
+        return self.token_losses(logits, targets.flatten())
 
 
 def token_losses(logits: Tensor, targets: Tensor) -> Tensor:

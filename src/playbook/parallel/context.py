@@ -30,6 +30,7 @@ from playbook.parallel.attend import (
 )
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.ring import Ring
+from playbook.parallel.stages import own_blocks
 from playbook.planning.context import Block, Ranges, placement_of
 
 
@@ -266,8 +267,8 @@ def share_context(
         raise ConfigError(
             f"dropout is {model.p}, but with cp above 1 it must be 0: blocks of attention drop nothing"
         )
-    blocks: Any = model.blocks
-    for attention in (block.attention for block in blocks):
+    for _, block in own_blocks(model):
+        attention: Any = block.attention
         if context == "ulysses":
             attention.core = UlyssesCore(group, attention.core)
         else:

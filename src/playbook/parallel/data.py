@@ -10,7 +10,7 @@ numbers of tokens. A mean of the ranks' means would not be.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from playbook.errors import ConfigError
-from playbook.parallel.flat import Arrivals, Bucket, FlatOrder, Slot, UsedParameters, backward_order
+from playbook.parallel.flat import Arrivals, Bucket, FlatOrder, Slot, Units, UsedParameters, backward_order
 from playbook.seeding import derive_seed
 
 #: Bytes of a gradient bucket, and of the first one: PyTorch's own.
@@ -55,6 +55,12 @@ class NaiveDataParallel:
                 p.grad = torch.zeros_like(p) if p.grad is None else p.grad
                 dist.all_reduce(p.grad, group=self.group)
 
+    def hold(self) -> None:
+        """Gradients will be handed over by `deliver`: nothing to do, for nothing is sent before ``finish``."""
+
+    def deliver(self, parameters: Iterable[nn.Parameter]) -> None:
+        """These gradients are complete."""
+
 
 class OverlappedDataParallel:
     """All-reduce each gradient as soon as backward has computed it, while it goes on with the layer before."""
@@ -77,6 +83,14 @@ class OverlappedDataParallel:
     def no_sync(self) -> AbstractContextManager[None]:
         """A backward pass after which there will be another: gradients stay here, and add up."""
         return self.arrivals.paused()
+
+    def hold(self) -> None:
+        """Gradients will be handed over by `deliver`, and not by hooks."""
+        self.arrivals.hold(collect=True)
+
+    def deliver(self, parameters: Iterable[nn.Parameter]) -> None:
+        """These gradients are complete: what can be sent is."""
+        self.arrivals.deliver(parameters)
 
     def _reduce(self, bucket: Bucket) -> None:
         p = bucket.slots[0].parameter
@@ -103,7 +117,8 @@ class BucketedDataParallel:
 
     A message costs time however short it is, so many small gradients are sent as one. They live in one flat vector, in
     the order of backward, of which every ``.grad`` is a view: what autograd adds up lands in the bucket, and what the
-    all-reduce writes *is* the gradient. ``bucket`` and ``first_bucket`` are bytes.
+    all-reduce writes *is* the gradient. ``bucket`` and ``first_bucket`` are bytes; ``units`` are parameters by name that
+    no bucket mixes with others.
     """
 
     def __init__(
@@ -114,9 +129,10 @@ class BucketedDataParallel:
         bucket: int = BUCKET,
         first_bucket: int = FIRST_BUCKET,
         find_unused: bool = False,
+        units: Units | None = None,
     ):
         self.group = group
-        self.order = FlatOrder([backward_order(model)])
+        self.order = FlatOrder(units or [backward_order(model)])
         self.gradients = self.order.vector()
         self.views = {slot: slot.view(self.gradients) for slot in self.order.slots}
         self.buckets = self.order.cut(bucket, first_bucket)
@@ -133,6 +149,14 @@ class BucketedDataParallel:
     def no_sync(self) -> AbstractContextManager[None]:
         """A backward pass after which there will be another: gradients stay here, and add up."""
         return self.arrivals.paused()
+
+    def hold(self) -> None:
+        """Gradients will be handed over by `deliver`, and not by hooks."""
+        self.arrivals.hold(collect=True)
+
+    def deliver(self, parameters: Iterable[nn.Parameter]) -> None:
+        """These gradients are complete: what can be sent is."""
+        self.arrivals.deliver(parameters)
 
     def _arrived(self, slot: Slot) -> None:
         """Move a new gradient into the vector. From the second micro-batch on autograd adds to it there."""

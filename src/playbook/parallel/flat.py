@@ -19,6 +19,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from playbook.errors import ConfigError
 
+#: Lists of parameters with their names, each of which lies together in the vector.
+Units = Sequence[Sequence[tuple[str, nn.Parameter]]]
 #: Parameters to whose gradients an engine listens (``Arrivals``).
 _taken = WeakTensorKeyDictionary()
 
@@ -188,6 +190,9 @@ class Arrivals:
         self.unused: set[Slot] = set()  # known never to get a gradient: not waited for
         self._next = 0
         self._paused = False
+        self._listens: bool | None = None
+        self._delivered: set[Slot] = set()
+        self._sent: set[Bucket] = set()
         self._within: dict[Slot, list[Bucket]] = {slot: [] for slot in self.slots}
         for bucket in buckets:
             for slot in bucket.slots:
@@ -205,7 +210,40 @@ class Arrivals:
     def _counts(self) -> list[int]:
         return [sum(slot not in self.unused for slot in bucket.slots) for bucket in self.buckets]
 
+    def hold(self, collect: bool) -> None:
+        """From now on no backward pass completes anything: `deliver` does. In a pipeline many stand side by side.
+
+        With ``collect`` gradients go on arriving (``arrived``) as they come; without, when they are delivered.
+        """
+        self._listens = collect
+
+    def deliver(self, parameters: Iterable[nn.Parameter]) -> None:
+        """The gradients of these parameters are complete: so are the buckets of which they were the last.
+
+        Ranks must deliver in the same order.
+        """
+        wanted = set(parameters)
+        slots = [slot for slot in self.slots if slot.parameter in wanted]
+        self._delivered.update(slots)
+        for slot in slots:
+            if slot.parameter.grad is not None:
+                self.here.add(slot)
+                self.arrived(slot)
+        for bucket in dict.fromkeys(bucket for slot in slots for bucket in self._within[slot]):
+            if self._delivered.issuperset(bucket.slots):
+                self._send(bucket)
+        self._delivered.difference_update([s for s in slots if self._sent.issuperset(self._within[s])])
+        self.here.difference_update(slots)
+
+    def _send(self, bucket: Bucket) -> None:
+        self._sent.add(bucket)
+        self.complete(bucket)
+
     def _hook(self, slot: Slot, _: Tensor) -> None:
+        if self._listens is not None:
+            if self._listens:
+                self.arrived(slot)
+            return
         if slot in self.here:
             raise ConfigError(
                 f"parameter {slot.name!r} got its gradient in two parts: it is used by two checkpoints, or backward "
@@ -236,6 +274,14 @@ class Arrivals:
 
     def finish(self) -> None:
         """Complete the buckets that still wait for gradients which have not come, and be ready for the next pass."""
+        if self._listens is not None:
+            for bucket in self.buckets:
+                if bucket not in self._sent:
+                    self._send(bucket)
+            self._sent.clear()
+            self._delivered.clear()
+            self.here.clear()
+            return
         self._missing = [0] * len(self.buckets)
         self._complete_ready()
         self._reset()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -10,17 +11,24 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from playbook._checks import unknown
-from playbook.errors import ConfigError
+from playbook.errors import ConfigError, LayoutError
+from playbook.layout import Layout
 from playbook.model.transformer import Transformer
 from playbook.parallel.context import share_context
 from playbook.parallel.data import BUCKET, DATA_PARALLEL, FIRST_BUCKET
 from playbook.parallel.mesh import Mesh, beside
 from playbook.parallel.pieces import Cut
+from playbook.parallel.pipeline import Pipeline
+from playbook.parallel.pipelined import Pipelined, Shared
 from playbook.parallel.tensor import shard_tensors
 from playbook.parallel.zero import Zero1
 from playbook.parallel.zero2 import Zero2
 from playbook.parallel.zero3 import Zero3
 from playbook.planning.context import check_swap
+from playbook.schedules.actions import Schedule
+from playbook.schedules.catalogue import make as make_schedule
+from playbook.schedules.catalogue import placement as stage_placement
+from playbook.schedules.validate import validate
 from playbook.training.config import check_supported
 from playbook.training.engine import Engine, OneDevice
 from playbook.training.optimizer import MakeOptimizer, is_matrix
@@ -41,6 +49,8 @@ def parallelize(
     reshard: bool = True,
     prefetch: bool = True,
     find_unused: bool = False,
+    schedule: Schedule | None = None,
+    stage_layers: Sequence[int] | None = None,
 ) -> Engine:
     """The engine that trains ``model`` as the layout of ``mesh`` says; ``make`` makes the optimizer of its weights.
 
@@ -49,28 +59,40 @@ def parallelize(
     ``data_parallel`` (naive, overlapped, bucketed) is how replicas without ZeRO add gradients; ``bucket`` and
     ``first_bucket`` are bytes; ``gather`` (after, lazily) says when ZeRO-1 and 2 fetch updated parameters; ``reshard``
     and ``prefetch`` are options of ZeRO-3, whose buckets are blocks. ``find_unused`` is for models in which a parameter
-    gets a gradient in one step and none in another. Raises LayoutError for axes that are not supported, ConfigError for
-    unknown names.
+    gets a gradient in one step and none in another. ``schedule`` is a pipeline's, in place of the one that the layout
+    names, and ``stage_layers`` are the layers of each of its stages, in place of an even split. Raises LayoutError for
+    axes that are not supported, ConfigError for unknown names.
     """
     layout = mesh.layout
     check_supported(layout)
     layout.check(model.shape)
     if data_parallel not in DATA_PARALLEL:
         raise ConfigError(unknown("data_parallel", data_parallel, DATA_PARALLEL))
+    group = mesh.group("dp", "cp")  # ranks that have the same weights and other tokens
+    if layout.pp > 1:
+        placement_of_stages = stages_on_ranks(layout, schedule)
+        shared = Shared(model, mesh, placement_of_stages)
+        group = shared.replicas
+        pipeline = Pipeline(
+            model, mesh.group("pp"), _schedules(layout, schedule), placement_of_stages, stage_layers
+        )
     if layout.cp > 1:
         if context == "ulysses":
             check_swap(model.shape, layout)
         share_context(model, mesh.group("cp"), context, placement)
     pieces = shard_tensors(model, mesh.group("tp"), layout.sp, tensor_overlap) if layout.tp > 1 else None
-    group = mesh.group("dp", "cp")  # ranks that have the same weights and other tokens
-    if layout.cp > 1 and layout.dp == 1:
+    if group is mesh.group("cp") and layout.cp > 1:
         group = beside(group)  # gradients do not queue behind the keys and values of the next block
     engine: Any
+    units = None
+    if layout.pp > 1:
+        pipeline.prepare()
+        units = pipeline.units()
     # Replicate, or share what replicas have in common.
     if layout.zero == 0:
         options: dict[str, Any] = {"find_unused": find_unused}
         if data_parallel == "bucketed":
-            options |= {"bucket": bucket, "first_bucket": first_bucket}
+            options |= {"bucket": bucket, "first_bucket": first_bucket, "units": units}
         replicas = DATA_PARALLEL[data_parallel](model, group, **options)
         engine = Replicated(model, make([(p, is_matrix(p)) for p in model.parameters()]), replicas)
     elif layout.zero == 3:
@@ -85,8 +107,34 @@ def parallelize(
             first_bucket=first_bucket,
             gather=gather,
             find_unused=find_unused,
+            units=units,
         )
-    return engine if pieces is None else Cut(engine, pieces)
+    engine = engine if pieces is None else Cut(engine, pieces)
+    return Pipelined(engine, pipeline, shared, mesh) if layout.pp > 1 else engine
+
+
+def stages_on_ranks(layout: Layout, schedule: Schedule | None = None) -> tuple[tuple[int, ...], ...]:
+    """The rank of each stage, for each way through the pipeline, as the layout's schedule or ``schedule`` has it."""
+    if schedule is None:
+        return stage_placement(layout.schedule, layout.pp, _chunks(layout))
+    if len(schedule.ranks) != layout.pp:
+        raise LayoutError(
+            f"pp is {layout.pp}, but schedule {schedule.name!r} has {len(schedule.ranks)} ranks: make them equal"
+        )
+    validate(schedule)
+    return schedule.placement
+
+
+def _chunks(layout: Layout) -> int:
+    """What the schedule is told: a V always has two chunks, said or not."""
+    return 1 if layout.schedule in ("zb-v", "dualpipev") and layout.vpp == 2 else layout.vpp
+
+
+def _schedules(layout: Layout, schedule: Schedule | None) -> Callable[[int], Schedule]:
+    """The schedule of so many micro-batches."""
+    if schedule is not None:
+        return lambda _: schedule
+    return lambda microbatches: make_schedule(layout.schedule, layout.pp, microbatches, _chunks(layout))
 
 
 def axis_groups(engine: Engine, mesh: Mesh) -> dict[str, list[dist.ProcessGroup]]:
@@ -96,6 +144,9 @@ def axis_groups(engine: Engine, mesh: Mesh) -> dict[str, list[dist.ProcessGroup]
     keys and values that travel count for cp.
     """
     found = {"dp": engine.groups()}
+    if isinstance(engine, Pipelined):
+        found["pp"] = [mesh.group("pp"), *([engine.shared.ends] if engine.shared.ends else [])]
+        engine = engine.inner
     if isinstance(engine, Cut):
         found["tp"] = engine.pieces.groups()
     if mesh.layout.cp > 1:
@@ -125,3 +176,12 @@ class Replicated(OneDevice):
 
     def groups(self) -> list[dist.ProcessGroup]:
         return [self.replicas.group]
+
+    #: Whether whole gradients stay on this rank until the last micro-batch.
+    keeps_gradients = True
+
+    def hold(self) -> None:
+        self.replicas.hold()
+
+    def deliver(self, parameters: Iterable[nn.Parameter]) -> None:
+        self.replicas.deliver(parameters)

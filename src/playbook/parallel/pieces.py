@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from playbook.training.optimizer import in_optimizer_order
 
@@ -70,6 +70,26 @@ class Pieces:
         return whole.narrow(mine.dim, 0, mine.size)
 
 
+def clip_owned(engine: Any, limit: float) -> Tensor:
+    """The norm of the whole gradient, of which ranks own parts; where it is above ``limit``, scale it down to it.
+
+    Squares of elements that several ranks have count once.
+    """
+    owned = engine.owned()
+    squares = torch.zeros((), device=next(engine.model.parameters()).device)
+    by_copies: dict[int, list[Tensor]] = {}
+    for name, gradient in owned:
+        by_copies.setdefault(engine.copies(name), []).append(gradient)
+    for copies, gradients in by_copies.items():
+        squares += torch.nn.utils.get_total_norm(gradients).float().square() / copies
+    for group in engine.norm_groups():
+        dist.all_reduce(squares, group=group)
+    norm = squares.sqrt()
+    if owned:
+        torch._foreach_mul_([g for _, g in owned], (limit / (norm + 1e-6)).clamp(max=1.0))
+    return norm
+
+
 class Cut:
     """An engine whose parameters are pieces: ``inner`` replicates or shares them out over the other axes."""
 
@@ -100,23 +120,24 @@ class Cut:
                 gradient.copy_(part.view_as(gradient))
 
     def clip(self, limit: float) -> Tensor:
-        """The norm of the whole gradient; where it is above ``limit``, gradients are scaled down to it.
+        """The norm of the whole gradient; where it is above ``limit``, gradients are scaled down to it."""
+        return clip_owned(self, limit)
 
-        Squares of elements that several ranks have count once.
-        """
-        owned = self.inner.owned()
-        squares = torch.zeros((), device=next(self.model.parameters()).device)
-        by_copies: dict[int, list[Tensor]] = {}
-        for name, gradient in owned:
-            by_copies.setdefault(self.pieces.copies(name), []).append(gradient)
-        for copies, gradients in by_copies.items():
-            squares += torch.nn.utils.get_total_norm(gradients).float().square() / copies
-        for group in (*self.inner.norm_groups(), self.pieces.group):
-            dist.all_reduce(squares, group=group)
-        norm = squares.sqrt()
-        if owned:
-            torch._foreach_mul_([g for _, g in owned], (limit / (norm + 1e-6)).clamp(max=1.0))
-        return norm
+    def owned(self) -> list[tuple[str, Tensor]]:
+        return self.inner.owned()
+
+    def norm_groups(self) -> list[dist.ProcessGroup]:
+        return [*self.inner.norm_groups(), self.pieces.group]
+
+    def copies(self, name: str) -> int:
+        """On how many ranks of the norm's groups each element of a parameter is."""
+        return self.inner.copies(name) * self.pieces.copies(name)
+
+    def hold(self) -> None:
+        self.inner.hold()
+
+    def deliver(self, parameters: Iterable[nn.Parameter]) -> None:
+        self.inner.deliver(parameters)
 
     def step(self) -> None:
         self.inner.step()

@@ -20,12 +20,13 @@ one function with those layers: it saves no more than came in, and sends while i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from playbook._checks import unknown
@@ -33,6 +34,7 @@ from playbook.errors import ConfigError
 from playbook.model.attention import cast_once
 from playbook.parallel.chunked import add_products, gather_matmul, matmul_scatter
 from playbook.parallel.sequence import g_star, gather_tokens, start_gather, start_scatter
+from playbook.parallel.weight_gradients import WeightGradients, linear
 
 if TYPE_CHECKING:
     from playbook.parallel.tensor import ColumnLinear
@@ -113,6 +115,7 @@ class Region:
             raise ConfigError("tensor_overlap is 'chunked', which takes gathers of tokens apart: it needs sp")
         self.group, self.sequence, self.overlap = group, sequence, overlap
         self.columns: list[ColumnLinear] = []
+        self.later = WeightGradients()  # collects none, until a pipeline gives its own
         self._input: tuple[Tensor, int, bool] | None = None
         self._outputs: dict[ColumnLinear, Tensor] = {}
 
@@ -135,8 +138,8 @@ class Region:
     def row(self, x: Tensor, weight: Tensor) -> Tensor:
         """What a row-parallel layer makes of x (b, s, in/t), summed over ranks: (b, s, out), or (b, s/t, out)."""
         if self.overlap == "chunked":
-            return _ChunkedRows.apply(cast_once(x), weight, self.group)
-        return self.leave(F.linear(x, weight))
+            return _ChunkedRows.apply(cast_once(x), weight, self)
+        return self.leave(linear(x, weight, None, self.later))
 
     def leave(self, x: Tensor) -> Tensor:
         """The sum of the ranks' addends, whole or of this rank's tokens: f* or g*.
@@ -160,6 +163,18 @@ class Region:
         start = start_scatter if self.sequence else start_all_reduce
         return self._under_way(start(addend, self.group))
 
+    def put_off(self, weights: Sequence[Tensor], columns: Sequence[Tensor], own: Tensor) -> None:
+        """Keep the gradients of column-parallel weights for later: then the tokens of ``own`` are gathered, once."""
+        gathered: list[Tensor] = []
+
+        def rows() -> Tensor:
+            if not gathered:
+                gathered.append(self.fetch(own)().flatten(0, -2))
+            return gathered[0]
+
+        for weight, gradient in zip(weights, columns, strict=True):
+            self.later.put_off(cast(nn.Parameter, weight), partial(_factors, gradient, rows))
+
     def _under_way(self, finish: Callable[[], Tensor]) -> Callable[[], Tensor]:
         if self.overlap == "none":
             done = finish()
@@ -179,6 +194,7 @@ class _Columns(torch.autograd.Function):
         weights, biases = cast(Sequence[Tensor], parameters[0::2]), parameters[1::2]
         ctx.save_for_backward(own, *weights)
         ctx.region, ctx.biased = region, [bias is not None for bias in biases]
+        ctx.parameters = weights
         pairs = list(zip(weights, biases, strict=True))
         if region.overlap == "chunked":
             return tuple(gather_matmul(own, [_cast(own, *pair) for pair in pairs], region.group)[0])
@@ -190,17 +206,24 @@ class _Columns(torch.autograd.Function):
     def backward(ctx, *gradients: Tensor):
         own, *weights = ctx.saved_tensors
         region: Region = ctx.region
-        x = region.fetch(own)
+        put_off = region.later.collecting
+        x = None if put_off else region.fetch(own)
         dx = region.start_sum(gradients, [w.to(own.dtype).t() for w in weights])
-        rows = x().flatten(0, -2)
+        columns = [gradient.flatten(0, -2) for gradient in gradients]  # (b·s, out/t) each
         found: list[Tensor | None] = []
-        for gradient, weight, biased in zip(gradients, weights, ctx.biased, strict=True):
-            columns = gradient.flatten(0, -2)  # (b·s, out/t)
-            found += [
-                (columns.t() @ rows).to(weight.dtype),
-                columns.sum(0).to(weight.dtype) if biased else None,
-            ]
-        return dx(), None, *found
+        if x is None:
+            region.put_off(ctx.parameters, columns, own)
+            found = [None] * len(weights)
+        else:
+            rows = x().flatten(0, -2)
+            found = [(c.t() @ rows).to(w.dtype) for c, w in zip(columns, weights, strict=True)]
+        each = zip(found, columns, weights, ctx.biased, strict=True)
+        pairs = [(dw, c.sum(0).to(w.dtype) if biased else None) for dw, c, w, biased in each]
+        return dx(), None, *(gradient for pair in pairs for gradient in pair)
+
+
+def _factors(gradient: Tensor, rows: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+    return gradient, rows()
 
 
 def _cast(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -211,15 +234,22 @@ class _ChunkedRows(torch.autograd.Function):
     """x·Wᵀ and g*, chunk by chunk; backward is g and a product, chunk by chunk."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor, group: dist.ProcessGroup) -> Tensor:
+    def forward(ctx, x: Tensor, weight: Tensor, region: Region) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.group = group
-        return matmul_scatter([x], [weight.to(x.dtype)], group)
+        ctx.region, ctx.parameter = region, weight
+        return matmul_scatter([x], [weight.to(x.dtype)], region.group)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient: Tensor):
         x, weight = ctx.saved_tensors
-        (dx,), whole = gather_matmul(gradient, [(weight.to(gradient.dtype).t(), None)], ctx.group, keep=True)
+        region: Region = ctx.region
+        (dx,), whole = gather_matmul(
+            gradient, [(weight.to(gradient.dtype).t(), None)], region.group, keep=True
+        )
         assert whole is not None
-        return dx, (whole.flatten(0, -2).t() @ x.flatten(0, -2)).to(weight.dtype), None
+        rows, columns = whole.flatten(0, -2), x.flatten(0, -2)
+        if region.later.collecting:
+            region.later.put_off(ctx.parameter, lambda: (rows, columns))
+            return dx, None, None
+        return dx, (rows.t() @ columns).to(weight.dtype), None

@@ -22,6 +22,7 @@ from playbook.model.transformer import IGNORE, Transformer, token_losses
 from playbook.parallel.pieces import Piece, Pieces
 from playbook.parallel.regions import Region
 from playbook.parallel.sequence import embed_own_tokens
+from playbook.parallel.stages import own_blocks
 
 
 def _own(piece: Piece, whole: Tensor) -> nn.Parameter:
@@ -160,8 +161,7 @@ def shard_tensors(
     """
     found = Pieces(group)
     cut = _Cutter(model, found, sequence, overlap)
-    blocks: Any = model.blocks
-    for i, block in enumerate(blocks):
+    for i, block in own_blocks(model):
         cut.attention(f"blocks.{i}.attention", block.attention)
         cut.mlp(f"blocks.{i}.mlp", block.mlp)
     cut.vocabulary()
@@ -221,12 +221,15 @@ class _Cutter:
         vocab = model.shape.vocab
         each = -(-vocab // self.ranks)
         piece = Piece(0, self.rank * each, (self.rank + 1) * each, vocab)
-        tied = model.head.weight is model.embedding.weight
+        ends: list[Any] = [layer for layer in (model.embedding, model.head) if layer is not None]
+        tied = len(ends) == 2 and ends[0].weight is ends[1].weight
         region = self._region()
-        model.embedding = VocabEmbedding(model.embedding, piece, self._region())
-        model.head = ColumnLinear(model.head, piece, region)
+        if model.embedding is not None:  # of several stages, the first has the embedding, the last the head
+            model.embedding = VocabEmbedding(model.embedding, piece, self._region())
+        if model.head is not None:
+            model.head = ColumnLinear(model.head, piece, region)
         if tied:
-            model.head.weight = model.embedding.weight
+            model.head.weight = model.embedding.weight  # type: ignore[union-attr]
         self.found.pieces |= {"embedding.weight": piece, "head.weight": piece}
         model.token_losses = lambda logits, targets: vocab_losses(logits, targets, piece, self.group)
         if self.sequence:

@@ -11,7 +11,7 @@ own to it (a *segment*), and the result is what it would be for the whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -30,7 +30,16 @@ from playbook.parallel.data import (
     wait,
     zero_absent,
 )
-from playbook.parallel.flat import Arrivals, Bucket, FlatOrder, Segment, Slot, UsedParameters, backward_order
+from playbook.parallel.flat import (
+    Arrivals,
+    Bucket,
+    FlatOrder,
+    Segment,
+    Slot,
+    Units,
+    UsedParameters,
+    backward_order,
+)
 from playbook.parallel.mesh import beside
 from playbook.parallel.shards import Shards
 from playbook.training.optimizer import MakeOptimizer
@@ -44,7 +53,8 @@ class Zero1:
     A step: gradients add up in a flat vector over all micro-batches; during the last backward each full bucket is
     reduce-scattered; the optimizer updates this rank's segments; the new parameters are all-gathered, at once ("after")
     or bucket by bucket while the next forward pass goes on ("lazily"). ``make`` makes the optimizer of a list of tensors
-    (``training.optimizer.adamw``). Per step 2(N − 1)/N bytes for each byte of parameters, as an all-reduce.
+    (``training.optimizer.adamw``); ``units`` are parameters by name that no bucket mixes with others. Per step
+    2(N − 1)/N bytes for each byte of parameters, as an all-reduce.
     """
 
     stage = 1
@@ -59,6 +69,7 @@ class Zero1:
         first_bucket: int = FIRST_BUCKET,
         gather: str = "after",
         find_unused: bool = False,
+        units: Units | None = None,
     ):
         if gather not in GATHER:
             raise ConfigError(f"gather is {gather!r}, but must be one of {', '.join(GATHER)}")
@@ -66,7 +77,7 @@ class Zero1:
         self.find_unused = find_unused
         # Gathers that go on into the next step must not hold up what it asks for first, the number of its tokens.
         self.gathering = beside(group) if gather == "lazily" else group
-        order = FlatOrder([backward_order(model)], group.size())
+        order = FlatOrder(units or [backward_order(model)], group.size())
         self._set_up(order, order.cut(bucket, first_bucket), make)
         self._handles = list(self._wait_before_use()) if gather == "lazily" else []
 
@@ -118,6 +129,17 @@ class Zero1:
     def no_sync(self) -> AbstractContextManager[None]:
         """A backward pass after which there will be another: gradients stay here, and add up."""
         return self.arrivals.paused()
+
+    #: Whether whole gradients stay on this rank until the last micro-batch.
+    keeps_gradients = True
+
+    def hold(self) -> None:
+        """Gradients will be handed over by `deliver`, and not by hooks."""
+        self.arrivals.hold(collect=self.keeps_gradients)
+
+    def deliver(self, parameters: Iterable[nn.Parameter]) -> None:
+        """These gradients are complete, or what stage 2 keeps of them until now: what can be sent is."""
+        self.arrivals.deliver(parameters)
 
     def _arrived(self, slot: Slot) -> None:
         slot.keep_gradient_in(self.views[slot])
@@ -212,6 +234,10 @@ class Zero1:
     def owned(self) -> list[tuple[str, Tensor]]:
         """The gradients of this rank's segments, with the names of their parameters."""
         return [(s.slot.name, leaf.grad) for s, leaf in self.shards.leaves.items() if leaf.grad is not None]
+
+    def copies(self, name: str) -> int:
+        """On how many ranks of the norm's groups each element of a parameter is."""
+        return 1
 
     def norm_groups(self) -> list[dist.ProcessGroup]:
         """Ranks that own other segments."""

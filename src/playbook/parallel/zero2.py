@@ -24,6 +24,7 @@ class Zero2(Zero1):
     """
 
     stage = 2
+    keeps_gradients = False
     #: Reduce-scatters that may be under way at once; a further one waits for the oldest.
     in_flight = 2
 
@@ -73,6 +74,8 @@ class Zero2(Zero1):
         whole = self._buffer(bucket)
         zero_absent(whole, bucket, self.arrivals.here.__contains__)
         del self.buffers[bucket.index]
+        while any(bucket is other for other, *_ in self.pending):  # of the micro-batch before, in a pipeline
+            self._settle()
         share = self.own(bucket)
         # The first micro-batch's sum lands in its place; others come beside it, and are added.
         target = share if bucket.index in self.fresh else torch.empty_like(share)

@@ -154,7 +154,7 @@ class TrainConfig:
             raise ConfigError(
                 "tensor_overlap is 'chunked', which takes gathers of tokens apart: it needs sp in the layout"
             )
-        sharded = self.layout.tp * self.layout.cp > 1
+        sharded = self.layout.tp * self.layout.cp * self.layout.pp > 1
         if self.compile and sharded:
             raise ConfigError(
                 f"compile is on, but blocks talk in the middle with layout {self.layout}: leave it out"
@@ -197,11 +197,13 @@ class TrainConfig:
 
 def check_supported(layout: Layout) -> None:
     """Raise LayoutError for axes that training does not run with."""
-    for axis in ("pp", "ep"):
-        if getattr(layout, axis) > 1:
-            raise LayoutError(
-                f"{axis} is {getattr(layout, axis)}, but training runs with dp, tp, cp and zero: make it 1"
-            )
+    if layout.ep > 1:
+        raise LayoutError(f"ep is {layout.ep}, but training runs with dp, tp, cp, pp and zero: make it 1")
+    if layout.pp > 1 and layout.zero == 3:
+        raise LayoutError(
+            f"zero is 3, but with pp={layout.pp} every micro-batch would gather the weights of its stage anew: take zero "
+            "0, 1 or 2"
+        )
 
 
 def fill(config: Any, field: str, value: Any) -> None:

@@ -96,6 +96,9 @@ class OneDevice:
     def norm_groups(self) -> list[ProcessGroup]:
         return []
 
+    def copies(self, name: str) -> int:
+        return 1
+
     def gradients_whole(self) -> dict[str, Tensor | None]:
         return {name: p.grad for name, p in self.model.named_parameters()}
 

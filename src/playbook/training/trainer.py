@@ -23,6 +23,7 @@ from playbook.model.transformer import IGNORE, Transformer
 from playbook.parallel.context import own_tokens
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import axis_groups, parallelize
+from playbook.parallel.pipelined import Pipelined
 from playbook.seeding import derive_seed
 from playbook.shapes import ModelShape, load
 from playbook.training.checks import check_device, check_fit
@@ -75,6 +76,9 @@ def accumulate_gradients(
     tokens = engine.sum((targets != IGNORE).sum())
     if tokens == 0:
         raise ConfigError("targets hold no token that counts: every one of them is IGNORE")
+    if isinstance(engine, Pipelined):
+        cast = partial(torch.autocast, inputs.device.type, dtype=dtype, enabled=dtype != torch.float32)
+        return engine.accumulate(inputs, targets, micro_batch, tokens, positions, cast)
     total = torch.zeros((), device=inputs.device)
     pieces = list(zip(inputs.split(micro_batch), targets.split(micro_batch), strict=True))
     for i, (x, y) in enumerate(pieces):
@@ -219,7 +223,7 @@ class Trainer:
     def _seed_dropout(self, step: int) -> None:
         """Ranks that have the same tokens drop the same elements of them; others, with other tokens, drop others."""
         of = f"dropout {step}"
-        for axis in ("dp", "cp", "tp"):
+        for axis in ("dp", "cp", "tp", "pp"):
             index = self.mesh.index(axis) if self.mesh else 0
             if index and (axis != "tp" or self.config.layout.sp):
                 of += f" {'replica' if axis == 'dp' else axis} {index}"

@@ -1,0 +1,170 @@
+"""What the ranks of a pipeline send each other: activations forward, their gradients backward.
+
+From one rank to another messages go in the order in which the schedule has the sender make them, and the receiver, which
+knows the schedule as well, takes them in that order: it asks for the next ones ahead of time. Nobody ever waits for a
+message of its own to be taken. So ranks cannot block one another, unless the actions of the schedule wait for each other
+in a circle (``schedules.validate`` tells).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from playbook.schedules.actions import Action, Schedule
+
+#: Messages that a rank asks for ahead of time, from each other rank: their memory is there before they are.
+AHEAD = 2
+#: Numbers of a header: a dtype, the number of dims, and up to six of these.
+_HEADER = 8
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+#: A message has the name of the action that makes it: F the activations behind a stage, B (or BW) the gradient before it.
+Message = Action
+
+
+def message(action: Action) -> Message:
+    """What an action makes, by the name under which it is waited for: BW makes what B makes."""
+    return Action("F" if action.op == "F" else "B", action.stage, action.microbatch)
+
+
+def receiver(schedule: Schedule, action: Action) -> int | None:
+    """The rank that needs what ``action`` makes; None where nobody does."""
+    after = action.stage + (1 if action.op == "F" else -1)
+    if action.op == "W" or not 0 <= after < schedule.depth:
+        return None
+    return schedule.rank_of(after, action.microbatch)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Messages of a step from rank ``source`` to rank ``target``.
+
+    ``taken`` says of each message how many of the opposite direction its sender had received when it was made.
+    """
+
+    messages: tuple[Message, ...]
+    taken: dict[Message, int] = field(repr=False)
+
+    @classmethod
+    def of(cls, schedule: Schedule, source: int, target: int) -> Traffic:
+        opposite = {what: i + 1 for i, what in enumerate(_sent(schedule, target, source))}
+        messages, taken, so_far = [], {}, 0
+        for action in schedule.ranks[source]:
+            so_far = max([so_far, *(opposite.get(need, 0) for need in schedule.needs(action))])
+            if receiver(schedule, action) == target:
+                messages.append(message(action))
+                taken[messages[-1]] = so_far
+        return cls(tuple(messages), taken)
+
+
+def _sent(schedule: Schedule, source: int, target: int) -> Iterator[Message]:
+    for action in schedule.ranks[source]:
+        if receiver(schedule, action) == target:
+            yield message(action)
+
+
+class Channel:
+    """Messages between this rank and ``peer`` (a global rank), over one process group for either direction.
+
+    Shapes are negotiated once: the first message between two stages, for samples of one size, is announced by a header.
+    """
+
+    def __init__(
+        self, peer: int, outward: dist.ProcessGroup, inward: dist.ProcessGroup, device: torch.device
+    ):
+        self.peer, self.outward, self.inward, self.device = peer, outward, inward, device
+        self._told: set[tuple[int, torch.Size]] = set()
+        self._known: dict[tuple[int, torch.Size], tuple[torch.Size, torch.dtype]] = {}
+
+    def begin(self, coming: Traffic, sizes: list[torch.Size]) -> None:
+        """Before a step: what the peer will send. ``sizes`` are those of the tokens (b, s) of each micro-batch."""
+        self._sizes, self._taken = sizes, coming.taken
+        self._expected = deque(coming.messages)
+        self._coming: deque[tuple[Message, Tensor, dist.Work]] = deque()
+        self._arrived: dict[Message, Tensor] = {}
+        self._leaving: deque[tuple[int, dist.Work]] = deque()
+        self._count = 0
+        self._ask()
+
+    def send(self, what: Message, tensor: Tensor) -> None:
+        """Start to send ``tensor``, which must not be written to any more."""
+        self._count += 1
+        spec = self._spec(what)
+        if spec not in self._told:
+            self._told.add(spec)
+            numbers = [_DTYPES.index(tensor.dtype), tensor.dim(), *tensor.shape]
+            self._start(torch.tensor(numbers + [0] * (_HEADER - len(numbers)), device=self.device))
+        self._start(tensor.contiguous())
+
+    def _start(self, tensor: Tensor) -> None:
+        work = dist.isend(tensor, self.peer, self.outward)
+        assert work is not None
+        self._leaving.append((self._count, work))
+
+    def receive(self, what: Message) -> Tensor:
+        """Wait for a message, and for those that come before it."""
+        while what not in self._arrived:
+            if not self._coming:
+                self._ask(wait=True)
+            found, tensor, work = self._coming.popleft()
+            work.wait()
+            self._arrived[found] = tensor
+            self._let_go(self._taken[found])
+            self._ask()
+        return self._arrived.pop(what)
+
+    def finish(self) -> None:
+        """After a step: wait until all messages are out."""
+        self._let_go(self._count)
+
+    def _ask(self, wait: bool = False) -> None:
+        """Get ready for the next messages. One whose shape is not known yet has a header, to be waited for."""
+        while self._expected and len(self._coming) < AHEAD:
+            spec = self._spec(self._expected[0])
+            if spec not in self._known:
+                if not wait or self._coming:
+                    return
+                self._known[spec] = self._header()
+            shape, dtype = self._known[spec]
+            tensor = torch.empty(shape, dtype=dtype, device=self.device)
+            work = dist.irecv(tensor, self.peer, self.inward)
+            assert work is not None
+            self._coming.append((self._expected.popleft(), tensor, work))
+
+    def _header(self) -> tuple[torch.Size, torch.dtype]:
+        header = torch.zeros(_HEADER, dtype=torch.int64, device=self.device)
+        dist.recv(header, self.peer, self.inward)
+        dtype, dims, *shape = header.tolist()
+        return torch.Size(shape[:dims]), _DTYPES[dtype]
+
+    def _let_go(self, count: int) -> None:
+        """The first ``count`` messages have been received over there: their memory is free."""
+        while self._leaving and self._leaving[0][0] <= count:
+            self._leaving.popleft()[1].wait()
+
+    def _spec(self, what: Message) -> tuple[int, torch.Size]:
+        """Between which stages it goes, for samples of which size: a gradient is like the activation it belongs to."""
+        after = what.stage if what.op == "F" else what.stage - 1
+        return after, self._sizes[what.microbatch]
+
+
+def open_channel(peer: int, group: dist.ProcessGroup, device: torch.device) -> Channel:
+    """A channel to ``peer``, a global rank of ``group``; both must open it, and all ranks in one order of pairs.
+
+    Under NCCL messages of one group go one after another, whoever they are for; so each direction gets a group of two.
+    """
+    if dist.get_backend(group) != "nccl":
+        return Channel(peer, group, group, device)
+    me = dist.get_rank()
+    pair = sorted((me, peer))
+    up, down = (dist.new_group(pair, use_local_synchronization=True) for _ in range(2))
+    outward, inward = (up, down) if me < peer else (down, up)
+    for one in (up, down):  # NCCL sets a group up at its first message, which both must take part in
+        dist.all_reduce(torch.zeros(1, device=device), group=one)
+    return Channel(peer, outward, inward, device)

@@ -1,0 +1,201 @@
+"""Pipeline parallelism: each rank has some layers, and micro-batches pass from rank to rank.
+
+``Pipeline`` carries out any `Schedule`, the same object that is drawn and timed. An action runs as soon as what it needs
+has arrived: F computes a stage's output and sends it on; B sends the gradient of the stage's input back; W, which nobody
+waits for, computes the gradients of the weights; BW is both at once.
+
+Each micro-batch's loss is divided by the tokens of the whole global batch, once, on the last stage. The gradients of the
+micro-batches then add up to that of the step, whatever their number: to divide by it again is the classic bug.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.profiler import record_function
+
+from playbook.errors import ScheduleError
+from playbook.model.transformer import Transformer
+from playbook.parallel.channels import Channel, Traffic, message, open_channel, receiver
+from playbook.parallel.stages import EMBEDDING, HEAD, Stage, cut_stages
+from playbook.parallel.weight_gradients import WeightGradients, compute, put_off_weights
+from playbook.schedules.actions import Action, Schedule
+
+#: A stage and a micro-batch.
+Place = tuple[int, int]
+
+
+@dataclass
+class Step:
+    """What one step works on: inputs and targets (b, s) of each micro-batch, and how far each of them is on this rank.
+
+    ``scale`` is what a sum of token losses is multiplied with.
+    """
+
+    inputs: Sequence[Tensor]
+    targets: Sequence[Tensor]
+    positions: Tensor | None
+    rotary: tuple[Tensor, ...]
+    scale: Tensor
+    autocast: Callable[[], Any]
+    loss: Tensor
+    received: dict[Place, Tensor] = field(default_factory=dict)  # the input of a stage, a leaf of its graph
+    ends: dict[Place, Any] = field(default_factory=dict)  # where backward through a stage begins
+    later: dict[Place, list] = field(default_factory=dict)  # gradients of weights that were put off
+    nearby: dict[Action, Tensor] = field(default_factory=dict)  # messages from this rank to itself
+
+
+class Pipeline:
+    """This rank's part of a pipeline over the ranks of ``group``: its ``stages`` of ``model``, cut as ``schedule`` says.
+
+    The model keeps this rank's stages alone; ``sizes`` are layers of each stage, in place of an even split. ``schedule``
+    gives the Schedule of so many micro-batches; its placement must not depend on their number. ``done(stage, last)`` is
+    called when the gradients of a stage's weights have one more micro-batch in them; ``last`` is true after the last.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        group: dist.ProcessGroup,
+        schedule: Callable[[int], Schedule],
+        placement: Sequence[Sequence[int]],
+        sizes: Sequence[int] | None = None,
+    ):
+        self.model, self.group, self.make = model, group, schedule
+        self.rank, self.placement = group.rank(), placement
+        depth = len(placement[0])
+        held = {s for way in placement for s, rank in enumerate(way) if rank == self.rank}
+        self.stages = cut_stages(model, held, depth, sizes)
+        self.done: Callable[[Stage, bool], None] = lambda stage, last: None
+        self.trace: list[tuple[Action, float, float]] | None = None
+        self.later = WeightGradients()
+        self.channels = self._open()
+        self._plan: tuple[Schedule, dict[int, Traffic]] | None = None
+
+    def _open(self) -> dict[int, Channel]:
+        """Channels to the ranks with neighbouring stages. Pairs are opened in one order everywhere."""
+        hops = {frozenset(hop) for way in self.placement for hop in pairwise(way)}
+        pairs = sorted(sorted(hop) for hop in hops if len(hop) == 2)
+        ranks = dist.get_process_group_ranks(self.group)
+        device = next(self.model.parameters()).device
+        peers = [a + b - self.rank for a, b in pairs if self.rank in (a, b)]
+        return {peer: open_channel(ranks[peer], self.group, device) for peer in peers}
+
+    def prepare(self) -> None:
+        """Once the stages are as they will stay (cut over tensor-parallel ranks, too): let W be separate from B."""
+        put_off_weights(self.model, self.later)
+
+    def units(self) -> list[list[tuple[str, nn.Parameter]]]:
+        """Parameters that learn, stage by stage in the order of backward; a tied one, which two stages have, is last."""
+        named = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
+        last = {id(p) for name, p in named if self.model.shape.tied and name in (EMBEDDING, HEAD)}
+        units: list[list[tuple[str, nn.Parameter]]] = []
+        for stage in reversed(self.stages.values()):
+            own = {id(p) for p in stage.parameters().values()} - last
+            units.append([(name, p) for name, p in reversed(named) if id(p) in own])
+        units.append([(name, p) for name, p in named if id(p) in last])
+        return [unit for unit in units if unit]
+
+    def plan(self, microbatches: int) -> tuple[Schedule, dict[int, Traffic]]:
+        """The schedule for so many micro-batches, and what comes from each neighbour in a step."""
+        if self._plan is None or self._plan[0].microbatches != microbatches:
+            schedule = self.make(microbatches)
+            if (
+                schedule.placement != tuple(map(tuple, self.placement))
+                or schedule.microbatches != microbatches
+            ):
+                raise ScheduleError(
+                    f"schedule {schedule.name!r} is for {schedule.microbatches} micro-batches with stages on ranks "
+                    f"{[list(way) for way in schedule.placement]}, but the pipeline has {microbatches} on "
+                    f"{[list(way) for way in self.placement]}"
+                )
+            coming = {peer: Traffic.of(schedule, peer, self.rank) for peer in self.channels}
+            self._plan = schedule, coming
+        return self._plan
+
+    def run(self, step: Step) -> None:
+        """Carry out all actions of this rank: gradients are in ``.grad``, the sum of its losses in ``step.loss``."""
+        schedule, coming = self.plan(len(step.inputs))
+        sizes = [x.shape for x in step.inputs]
+        for peer, channel in self.channels.items():
+            channel.begin(coming[peer], sizes)
+        left = {s: schedule.microbatches_of(s, self.rank) for s in self.stages}
+        for action in schedule.ranks[self.rank]:
+            with record_function(f"{action.op} {action.stage} {action.microbatch}"):
+                self._act(schedule, step, action)
+            if action.op in ("W", "BW"):
+                left[action.stage] -= 1
+                self.done(self.stages[action.stage], left[action.stage] == 0)
+        for channel in self.channels.values():
+            channel.finish()
+
+    def _act(self, schedule: Schedule, step: Step, action: Action) -> None:
+        incoming = None
+        if action.op != "W":
+            incoming = self._incoming(schedule, step, action)
+        start = time.perf_counter()
+        outgoing = (
+            self._forward(step, action, incoming)
+            if action.op == "F"
+            else self._backward(step, action, incoming)
+        )
+        if outgoing is not None:
+            target = receiver(schedule, action)
+            if target == self.rank:
+                step.nearby[message(action)] = outgoing
+            elif target is not None:
+                self.channels[target].send(message(action), outgoing)
+        if self.trace is not None:
+            if outgoing is not None and outgoing.is_cuda:
+                torch.cuda.synchronize()
+            self.trace.append((action, start, time.perf_counter()))
+
+    def _incoming(self, schedule: Schedule, step: Step, action: Action) -> Tensor | None:
+        """The activations or the gradient that an action works on, from wherever they are made."""
+        op, stage, microbatch = action
+        before = stage - 1 if op == "F" else stage + 1
+        if not 0 <= before < schedule.depth:
+            return None
+        what = Action("F" if op == "F" else "B", before, microbatch)
+        source = schedule.rank_of(before, microbatch)
+        return step.nearby.pop(what) if source == self.rank else self.channels[source].receive(what)
+
+    def _forward(self, step: Step, action: Action, x: Tensor | None) -> Tensor | None:
+        """A stage's output; of the last stage's, which is its loss, nobody needs more than the gradient."""
+        stage, m = self.stages[action.stage], action.microbatch
+        place = action.stage, m
+        with step.autocast():
+            if x is None:
+                y = stage.forward(step.inputs[m], step.rotary, step.positions)
+            else:
+                step.received[place] = x.requires_grad_()
+                y = stage.forward(x, step.rotary)
+            if stage.last:
+                y = self.model.loss_of(y, step.targets[m]) * step.scale
+                step.loss += y.detach()
+        # Of the output backward needs the place in the graph and not the numbers, which may go once they are sent.
+        step.ends[place] = torch.autograd.graph.get_gradient_edge(y)
+        return None if stage.last else y.detach()
+
+    def _backward(self, step: Step, action: Action, gradient: Tensor | None) -> Tensor | None:
+        """B gives the gradient of the stage's input and keeps the factors of those of its weights, W multiplies them."""
+        place = action.stage, action.microbatch
+        if action.op == "W":
+            compute(step.later.pop(place))
+            return None
+        end = step.ends.pop(place)
+        gradient = torch.ones_like(step.loss) if gradient is None else gradient
+        if action.op == "B":
+            with self.later.collect() as step.later[place]:
+                torch.autograd.backward([end], [gradient])
+        else:
+            torch.autograd.backward([end], [gradient])
+        x = step.received.pop(place, None)
+        return None if x is None else x.grad

@@ -1,0 +1,105 @@
+"""A model cut into stages of a pipeline: a rank has some blocks, the first stage the embedding, the last the head.
+
+What a rank has is the whole model with holes, so that a parameter has the same name wherever it is, and whatever works on
+a model (tensor parallelism, ZeRO, checkpoints) works on a part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from playbook.errors import LayoutError
+from playbook.model.transformer import Block, Transformer
+from playbook.planning.in_flight import split_layers
+
+#: Names of the two ends of a model, whose weights may be tied.
+EMBEDDING, HEAD = "embedding.weight", "head.weight"
+
+
+class Elsewhere(nn.Module):
+    """In the place of a block that another rank has."""
+
+    def __init__(self, index: int):
+        super().__init__()
+        self.index = index
+
+    def forward(self, *_: Any) -> Tensor:
+        raise RuntimeError(
+            f"block {self.index} is on another rank of the pipeline: run stages, not the model"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """Consecutive blocks of ``model``; the first stage begins with the embedding, the last one ends with the loss."""
+
+    model: Transformer
+    index: int
+    blocks: range
+    first: bool
+    last: bool
+
+    def forward(self, x: Tensor, rotary: Sequence[Tensor], positions: Tensor | None = None) -> Tensor:
+        """Tokens (b, s) of the first stage, or the residual stream (b, s, h) -> the residual stream behind the stage."""
+        if self.first:
+            x = self.model.embed(x, positions)
+        for i in self.blocks:
+            x = self.model.run_block(self.model.blocks[i], x, *rotary)
+        return x
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Those of the stage by name, in the order of the model."""
+        parts = [f"blocks.{i}." for i in self.blocks]
+        parts += ["embedding.", "position_embedding."] * self.first + ["final_norm.", "head."] * self.last
+        found = self.model.named_parameters(remove_duplicate=False)
+        return {name: p for name, p in found if name.startswith(tuple(parts))}
+
+
+def split(layers: int, depth: int, sizes: Sequence[int] | None = None) -> list[range]:
+    """The blocks of each of ``depth`` stages: as many as ``sizes`` says, or as even as can be.
+
+    Raises LayoutError unless there is a block for each stage and the sizes add up.
+    """
+    if sizes is None:
+        if depth > layers:
+            raise LayoutError(
+                f"the pipeline has {depth} stages, but the model only {layers} layers: one each, at least"
+            )
+        return split_layers(layers, depth)
+    if len(sizes) != depth or sum(sizes) != layers or min(sizes) < 0:
+        raise LayoutError(
+            f"stage_layers is {','.join(map(str, sizes))}, but must be {depth} numbers, one for each stage, that add "
+            f"up to the {layers} layers"
+        )
+    ends = [sum(sizes[: i + 1]) for i in range(depth)]
+    return [range(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+
+
+def cut_stages(
+    model: Transformer, held: Collection[int], depth: int, sizes: Sequence[int] | None = None
+) -> dict[int, Stage]:
+    """Leave this rank the stages ``held`` of ``depth``, by their index; the rest of ``model`` is given up.
+
+    ``sizes`` are blocks of each stage. Raises LayoutError for a model that cannot be cut so.
+    """
+    cuts, whole = split(len(model.blocks), depth, sizes), model
+    stages = {i: Stage(whole, i, cuts[i], i == 0, i == depth - 1) for i in sorted(held)}
+    mine = {block for stage in stages.values() for block in stage.blocks}
+    for i in range(len(model.blocks)):
+        if i not in mine:
+            model.blocks[i] = Elsewhere(i)
+    gone = [] if 0 in held else ["embedding", "position_embedding"]
+    gone += [] if depth - 1 in held else ["final_norm", "head"]
+    for name in gone:
+        setattr(model, name, None)
+    return stages
+
+
+def own_blocks(model: nn.Module) -> list[tuple[int, Block]]:
+    """The blocks that this rank has, with their numbers in the whole model."""
+    blocks: Any = model.blocks
+    return [(i, block) for i, block in enumerate(blocks) if not isinstance(block, Elsewhere)]

@@ -1,0 +1,105 @@
+"""The gradient of a linear layer's weight, put off: what zero-bubble schedules call W (Qi et al. 2023, arXiv 2401.10241).
+
+Backward through y = x·Wᵀ is two products that do not need each other: dx = dy·W, which the layer before waits for, and
+dW = dyᵀ·x, which nobody waits for until the optimizer. Autograd does both at once. Here the second can be kept for later,
+with the two tensors that it needs. Biases and norms, which are cheap, are not put off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from playbook.model.attention import cast_once
+
+#: Gives dy (n, out) and x (n, in) of a layer when its gradient is asked for.
+Factors = Callable[[], tuple[Tensor, Tensor]]
+
+
+class WeightGradients:
+    """Gradients of weights that are put off while `collect` is on: each a weight, and the factors of its gradient."""
+
+    def __init__(self) -> None:
+        self._now: list[tuple[nn.Parameter, Factors]] | None = None
+
+    @property
+    def collecting(self) -> bool:
+        """Whether gradients are put off now."""
+        return self._now is not None
+
+    @contextmanager
+    def collect(self) -> Iterator[list[tuple[nn.Parameter, Factors]]]:
+        """Backward passes in this block leave out weights of linear layers; what is given holds them for `compute`."""
+        before, self._now = self._now, []
+        try:
+            yield self._now
+        finally:
+            self._now = before
+
+    def put_off(self, weight: nn.Parameter, factors: Factors) -> None:
+        """Keep a weight's gradient for later."""
+        assert self._now is not None
+        if weight.requires_grad:
+            self._now.append((weight, factors))
+
+
+@torch.no_grad()
+def compute(kept: list[tuple[nn.Parameter, Factors]]) -> None:
+    """Add the gradients that were put off to ``.grad``, the first one first, and forget what they needed."""
+    while kept:
+        weight, factors = kept.pop(0)
+        dy, x = factors()
+        if weight.grad is not None and weight.grad.dtype == dy.dtype == x.dtype:
+            weight.grad.addmm_(dy.t(), x)  # no matrix in between
+        else:
+            # As a backward pass that ends here: whoever listens to the gradient hears of it.
+            torch.autograd.backward([weight], [(dy.t() @ x).to(weight.dtype)])
+
+
+class _Linear(torch.autograd.Function):
+    """x·Wᵀ + b; backward gives dx and db, and dW unless that is put off."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None, later: WeightGradients) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.later, ctx.biased, ctx.parameter = later, bias is not None, weight
+        return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: Tensor):
+        x, weight = ctx.saved_tensors
+        rows = gradient.flatten(0, -2)  # (n, out)
+        dx = gradient @ weight.to(gradient.dtype) if ctx.needs_input_grad[0] else None
+        db = rows.sum(0).to(weight.dtype) if ctx.biased else None
+        if ctx.later.collecting:
+            ctx.later.put_off(ctx.parameter, lambda: (rows, x.flatten(0, -2)))
+            return dx, None, db, None
+        dw = (rows.t() @ x.flatten(0, -2)).to(weight.dtype) if ctx.needs_input_grad[1] else None
+        return dx, dw, db, None
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, later: WeightGradients) -> Tensor:
+    """``torch.nn.functional.linear`` whose weight gradient can be put off: (…, in) -> (…, out)."""
+    return _Linear.apply(cast_once(x), weight, bias, later)
+
+
+def put_off_weights(model: nn.Module, later: WeightGradients) -> None:
+    """Have every linear layer of ``model``, whole or cut, ask ``later`` whether its weight's gradient is to wait."""
+    for module in model.modules():
+        region: Any = getattr(module, "region", None)
+        if isinstance(module, nn.Linear):
+            module.forward = partial(_forward, module, later)  # type: ignore[method-assign]
+        elif region is not None:
+            region.later = later
+
+
+def _forward(layer: nn.Linear, later: WeightGradients, x: Tensor) -> Tensor:
+    return linear(x, layer.weight, layer.bias, later)
