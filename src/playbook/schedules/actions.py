@@ -67,6 +67,10 @@ class Schedule:
         """The rank that has ``stage`` on the way of ``microbatch``."""
         return self.placement[self.way(microbatch)][stage]
 
+    def microbatches_of(self, stage: int, rank: int) -> int:
+        """How many micro-batches ``rank`` takes through ``stage``."""
+        return sum(self.rank_of(stage, m) == rank for m in range(self.microbatches))
+
     def needs(self, action: Action) -> list[Action]:
         """Actions that must be over before ``action`` begins. A B may stand for the BW that contains it."""
         op, stage, microbatch = action

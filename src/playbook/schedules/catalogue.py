@@ -65,6 +65,11 @@ def make(
     return zero_bubble(stages, microbatches, given, times, rest=rest, name=name)
 
 
+def placement(name: str, stages: int, vpp: int = 1) -> tuple[tuple[int, ...], ...]:
+    """The rank of each stage of the model, for each way through the pipeline: it does not depend on micro-batches."""
+    return make(name, stages, 4 * stages, vpp).placement
+
+
 @dataclass(frozen=True)
 class Formula:
     """A bubble on paper, for equal stages and messages that cost nothing: ``text``, and what it comes to."""
