@@ -120,6 +120,15 @@ class Pipeline:
             self._plan = schedule, coming
         return self._plan
 
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule of the last step."""
+        if self._plan is None:
+            raise ScheduleError(
+                "the pipeline has no schedule yet: it gets one for the micro-batches of its first step"
+            )
+        return self._plan[0]
+
     def run(self, step: Step) -> None:
         """Carry out all actions of this rank: gradients are in ``.grad``, the sum of its losses in ``step.loss``."""
         schedule, coming = self.plan(len(step.inputs))
