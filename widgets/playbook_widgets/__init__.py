@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from playbook_widgets.collectives_animator import CollectivesAnimator
     from playbook_widgets.memory_calculator import MemoryCalculator
     from playbook_widgets.ring_attention import RingAttention
+    from playbook_widgets.schedule_visualizer import ScheduleVisualizer
     from playbook_widgets.trace_viewer import TraceViewer
     from playbook_widgets.zero_sharding import ZeroSharding
 
@@ -21,6 +22,7 @@ WIDGETS = {
     "CollectivesAnimator": "collectives_animator",
     "MemoryCalculator": "memory_calculator",
     "RingAttention": "ring_attention",
+    "ScheduleVisualizer": "schedule_visualizer",
     "TraceViewer": "trace_viewer",
     "ZeroSharding": "zero_sharding",
 }
@@ -30,6 +32,7 @@ __all__ = [
     "CollectivesAnimator",
     "MemoryCalculator",
     "RingAttention",
+    "ScheduleVisualizer",
     "TraceViewer",
     "Widget",
     "ZeroSharding",

@@ -1,0 +1,216 @@
+// The picture at rest: lanes, actions and what ranks keep, of that part of time which is in view.
+
+import { rounded } from "../shared/numbers.mjs";
+import { AXIS, ticks } from "./geometry.mjs";
+import { lastAtOrBefore } from "./side.mjs";
+
+const DENSE = 0.75; // px: narrower actions are drawn as what each pixel holds
+
+export class Painter {
+  constructor(app) {
+    this.app = app;
+  }
+
+  get geometry() {
+    return this.app.geometry;
+  }
+
+  /** Everything onto a 2d context whose unit is a CSS pixel. */
+  paint(c, colours) {
+    Object.assign(this, { c, colours, family: getComputedStyle(this.app.root ?? document.body).fontFamily });
+    const { geometry } = this;
+    c.clearRect(0, 0, geometry.width, geometry.height);
+    c.textBaseline = "middle";
+    this.axis();
+    this.app.sides.forEach((side, s) => this.side(side, s));
+  }
+
+  font(size, weight = 400) {
+    this.c.font = `${weight} ${size}px ${this.family}`;
+  }
+
+  axis() {
+    const { c, geometry: g } = this, { values, digits } = ticks(...g.view, g.right - g.left);
+    this.font(11);
+    c.fillStyle = this.colours.ink;
+    for (const value of values) {
+      const x = Math.round(g.x(value)), text = value.toFixed(digits), wide = c.measureText(text).width;
+      c.globalAlpha = 0.13;
+      c.fillRect(x, AXIS - 4, 1, g.height - AXIS);
+      c.globalAlpha = 0.85;
+      c.fillText(text, Math.min(Math.max(x - wide / 2, 0), g.width - wide), 8);
+    }
+    c.globalAlpha = 1;
+  }
+
+  side(side, s) {
+    const { c, geometry: g } = this, top = g.tops[s];
+    c.fillStyle = this.colours.ink;
+    this.font(13, 650);
+    c.fillText(side.label, 0, top - 12);
+    const after = c.measureText(side.label).width;
+    this.font(12);
+    c.globalAlpha = 0.85;
+    c.fillText(`${rounded(side.makespan, 4)}${this.app.unit}`, after + 8, top - 12);
+    c.globalAlpha = 1;
+    c.save();
+    c.beginPath();
+    c.rect(g.left - 1, 0, g.right - g.left + 4, g.height);
+    c.clip();
+    for (let rank = 0; rank < side.ranks; rank++) this.lane(side, s, rank);
+    const end = Math.round(g.x(side.makespan));
+    c.fillStyle = this.colours.ink;
+    c.fillRect(end, top - 4, 1.5, side.ranks * g.lane - g.gap + 4);
+    c.restore();
+    this.names(side, s);
+  }
+
+  names(side, s) {
+    const { c, geometry: g } = this, small = g.lane < 24;
+    this.font(small ? 10.5 : 12);
+    c.fillStyle = this.colours.ink;
+    for (let rank = 0; rank < side.ranks; rank++) c.fillText(g.long ? `rank ${rank}` : String(rank), 0, g.laneTop(s, rank) + g.bar / 2 + 0.5);
+  }
+
+  lane(side, s, rank) {
+    const { c, geometry: g } = this, top = g.laneTop(s, rank), [low, high] = g.view;
+    c.fillStyle = this.colours.ink;
+    c.globalAlpha = 0.07;
+    const from = g.x(Math.max(low, 0)), to = g.x(Math.min(high, side.makespan));
+    c.fillRect(from, top, Math.max(to - from, this.app.building && side === this.app.sides[0] ? g.right - from : 0), g.bar);
+    c.globalAlpha = 1;
+    this.messages(side, rank, top);
+    this.bars(side, s, rank);
+    this.memory(side, rank, top + g.bar + 1);
+  }
+
+  /** Gaps that are due to messages have a line through them. */
+  messages(side, rank, top) {
+    const { c, geometry: g } = this, { idle } = side, causes = Object.keys(side.causeNames), [low, high] = g.view;
+    c.fillStyle = this.colours.ink;
+    c.globalAlpha = 0.5;
+    for (const i of side.gapsOf[rank]) {
+      if (idle.end[i] < low || idle.start[i] > high || !["communication", "link", "sending"].includes(causes[idle.cause[i]])) continue;
+      const x = g.x(idle.start[i]), wide = g.x(idle.end[i]) - x;
+      if (wide > 2) c.fillRect(x, Math.round(top + g.bar / 2) - 0.5, wide, 1);
+    }
+    c.globalAlpha = 1;
+  }
+
+  bars(side, s, rank) {
+    const { geometry: g } = this, [low, high] = g.view, last = side.offsets[rank + 1];
+    const scale = (g.right - g.left) / (high - low);
+    let dense = null;
+    for (let i = side.firstAfter(rank, low); i < last && side.start[i] <= high; i++) {
+      if ((side.end[i] - side.start[i]) * scale < DENSE) this.pile((dense ??= this.pixels()), side, i);
+      else this.slot(side, s, i);
+    }
+    if (dense) this.heap(dense, g.laneTop(s, rank));
+  }
+
+  /** One action: a bar, its lower part W's where B and W are one, and its letter and number where they fit. */
+  slot(side, s, i) {
+    const { c, geometry: g } = this, [left, top, full, high] = g.box(s, i), wide = full > 3 ? full - 1 : full > 1.4 ? full - 0.35 : full;
+    const op = side.op[i], { fill, text } = this.colours[op === "X" ? "B" : op][Math.min(side.chunk[i], 7)];
+    c.fillStyle = fill;
+    c.fillRect(left, top, wide, high);
+    if (op === "X") {
+      const w = Math.max(2, Math.round(high * 0.26));
+      c.fillStyle = this.colours.W[Math.min(side.chunk[i], 7)].fill;
+      c.fillRect(left, top + high - w, wide, w);
+    }
+    if (wide > 9 && high > 8) this.label(side.short(i), side.microbatch[i], left, top, wide, op === "X" ? high * 0.76 : high, text);
+  }
+
+  label(text, number, left, top, wide, high, colour) {
+    const { c } = this, size = high >= 20 ? 12 : high >= 13 ? 11 : 9.5, one = size * 0.6;
+    const fits = [text, String(number)].find((words) => words.length * one + 3 <= wide);
+    if (!fits) return;
+    this.font(size, 500);
+    c.fillStyle = colour;
+    c.textAlign = "center";
+    c.fillText(fits, left + wide / 2, top + high / 2 + 0.75);
+    c.textAlign = "start";
+  }
+
+  // --- more actions than pixels: each pixel's column shows what it holds
+
+  pixels() {
+    const wide = Math.ceil(this.geometry.width) + 2;
+    return { F: new Float32Array(wide), B: new Float32Array(wide), W: new Float32Array(wide) };
+  }
+
+  pile(dense, side, i) {
+    const { geometry: g } = this, op = side.op[i], from = g.x(side.start[i]), to = g.x(side.end[i]), pixel = Math.max(0, Math.floor(from));
+    const half = side.half[i] ? 0.5 : 1;
+    const add = (name, part) => {
+      const over = Math.max(0, to - Math.max(pixel + 1, from));
+      dense[name][pixel] += part * half * (to - from - over);
+      if (over) dense[name][pixel + 1] += part * half * over;
+    };
+    if (op === "X") (add("B", 0.74), add("W", 0.26));
+    else add(op, 1);
+  }
+
+  heap(dense, top) {
+    const { c, geometry: g } = this;
+    for (let pixel = 0; pixel < dense.F.length; pixel++) {
+      let at = top;
+      for (const name of ["F", "B", "W"]) {
+        const high = Math.min(1, dense[name][pixel]) * g.bar;
+        if (high <= 0.05) continue;
+        c.fillStyle = this.colours[name][0].fill;
+        c.fillRect(pixel, at, 1, Math.min(high, top + g.bar - at));
+        at += high;
+      }
+    }
+  }
+
+  // --- what a rank keeps
+
+  memory(side, rank, top) {
+    const { c, geometry: g } = this, { times, amounts } = side.keeps[rank], [low, high] = g.view, most = this.app.most;
+    const y = (amount) => top + g.strip - (amount / most) * g.strip, from = Math.max(lastAtOrBefore(times, low), 0), bottom = top + g.strip;
+    if (!times.length || !most) return;
+    c.beginPath();
+    let at = g.x(Math.max(low, times[from]));
+    c.moveTo(at, bottom);
+    for (let k = from, peak = 0; k < times.length && times[k] <= high; k++) {
+      const x = k === from ? at : g.x(times[k]), next = k + 1 < times.length ? g.x(times[k + 1]) : x;
+      peak = Math.max(peak, amounts[k]);
+      if (next - at < 0.5 && k + 1 < times.length) continue; // of what shares a pixel, the most
+      c.lineTo(at, y(peak));
+      c.lineTo(next, y(peak));
+      [at, peak] = [next, 0];
+    }
+    c.lineTo(at, bottom);
+    c.closePath();
+    c.fillStyle = this.colours.memory;
+    c.globalAlpha = this.colours.dark ? 0.75 : 0.6;
+    c.fill();
+    c.globalAlpha = 1;
+    if (this.app.cap !== null) this.cap(y(this.app.cap), top, g.x(Math.min(high, side.makespan)));
+    c.fillStyle = this.colours.ink;
+    c.globalAlpha = 0.25;
+    c.fillRect(g.left, bottom, g.x(Math.min(high, side.makespan)) - g.left, 1);
+    c.globalAlpha = 1;
+  }
+
+  /** The line of what fits; what is over it turns red. */
+  cap(y, top, right) {
+    const { c, geometry: g } = this;
+    c.save();
+    c.clip();
+    c.fillStyle = this.colours.over;
+    c.fillRect(g.left, top - 1, right - g.left, Math.max(0, y - top + 1));
+    c.restore();
+    c.save();
+    c.strokeStyle = this.colours.ink;
+    c.setLineDash([3, 2]);
+    c.beginPath();
+    c.moveTo(g.left, Math.round(y) - 0.5);
+    c.lineTo(right, Math.round(y) - 0.5);
+    c.stroke();
+    c.restore();
+  }
+}
