@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from playbook._checks import check_int, unknown
 from playbook.errors import ScheduleError
-from playbook.schedules.actions import Schedule
+from playbook.schedules.actions import Schedule, straight
 from playbook.schedules.afab import afab, naive
 from playbook.schedules.dualpipe import dualpipe, dualpipe_v
+from playbook.schedules.exact import solve
 from playbook.schedules.fitted import zero_bubble
 from playbook.schedules.interleaved import interleaved
 from playbook.schedules.one_f_one_b import one_f_one_b
-from playbook.schedules.timeline import Times
+from playbook.schedules.timeline import PerStage, Times
 from playbook.schedules.zero_bubble import zb_h1, zb_h2, zb_v
 
 #: Schedules that two numbers determine: ranks and micro-batches.
@@ -28,6 +30,9 @@ BY_HAND: dict[str, Callable[[int, int], Schedule]] = {
     "dualpipev": dualpipe_v,
 }
 NAMES = (*BY_HAND, "interleaved", "breadth-first", "zb-1p", "zb-2p")
+#: Names of what the solver finds; it needs scipy.
+EXACT = ("exact", "zb-exact")
+_FITTED = re.compile(r"zb-(\d{1,6}(?:\.\d{1,6})?)p")
 
 
 def make(
@@ -38,67 +43,93 @@ def make(
     times: Times | None = None,
     *,
     run: int | None = None,
-    limit: float | None = None,
-    rest: float = 1.0,
+    limit: PerStage | None = None,
+    rest: PerStage = 1.0,
+    time_limit: float = 10.0,
 ) -> Schedule:
-    """A schedule on ``stages`` ranks.
+    """A schedule on ``stages`` ranks: one of `NAMES`, zb-1.5p and the like for any limit of memory, or exact.
 
-    ``vpp`` chunks and ``run`` micro-batches at a time are for the interleaved ones; ``times``, ``limit`` (micro-batches
-    whose activations fit) and ``rest`` (the part of them that W needs) for ZB-1p and ZB-2p. Raises ScheduleError for
-    unknown names and numbers that do not fit.
+    ``vpp`` chunks and ``run`` micro-batches at a time are for the interleaved ones. ``times``, ``limit`` (micro-batches
+    whose activations fit, one number or one per rank; zb-xp means x·stages) and ``rest`` (the part of them that W needs)
+    are for those that are fitted to them, ``time_limit`` in seconds for the exact one. Raises ScheduleError for unknown
+    names and numbers that do not fit.
     """
     check_int("stages", stages, ScheduleError)
     check_int("microbatches", microbatches, ScheduleError)
     check_int("vpp", vpp, ScheduleError)
-    if name not in NAMES:
-        raise ScheduleError(unknown("schedule", name, NAMES))
+    check_name(name)
     if name in ("interleaved", "breadth-first"):
-        chosen = microbatches if name == "breadth-first" else run
-        return interleaved(stages, microbatches, vpp, chosen)
+        if name == "breadth-first" and run not in (None, microbatches):
+            raise ScheduleError(f"run is {run}, but breadth-first runs all {microbatches}: leave it out")
+        return interleaved(stages, microbatches, vpp, microbatches if name == "breadth-first" else run)
     if vpp != 1:
         raise ScheduleError(
             f"vpp is {vpp}, but {name} has a fixed number of chunks: leave it out, or take interleaved"
         )
+    if run is not None:
+        raise ScheduleError(f"run is {run}, but only interleaved has one: leave it out of {name}")
     if name in BY_HAND:
         return BY_HAND[name](stages, microbatches)
-    given = (1 if name == "zb-1p" else 2) * stages if limit is None else limit
+    given = default_limit(name, stages) if limit is None else limit
+    if name in EXACT:
+        return solve(stages, microbatches, given, times, rest=rest, time_limit=time_limit).schedule
     return zero_bubble(stages, microbatches, given, times, rest=rest, name=name)
+
+
+def check_name(name: str) -> None:
+    """Raise ScheduleError for a name that `make` does not know."""
+    if name not in NAMES and name not in EXACT and not _FITTED.fullmatch(name):
+        raise ScheduleError(unknown("schedule", name, (*NAMES, "exact")))
+
+
+def default_limit(name: str, stages: int) -> float:
+    """How many micro-batches' activations a fitted schedule may keep: zb-xp means x·stages, exact as many as 1F1B."""
+    found = _FITTED.fullmatch(name)
+    return float(found[1]) * stages if found else float(stages)
 
 
 def placement(name: str, stages: int, vpp: int = 1) -> tuple[tuple[int, ...], ...]:
     """The rank of each stage of the model, for each way through the pipeline: it does not depend on micro-batches."""
+    check_name(name)
+    if name not in NAMES or name in ("zb-1p", "zb-2p"):
+        return straight(stages)  # not worth a search
     return make(name, stages, 4 * stages, vpp).placement
 
 
 @dataclass(frozen=True)
 class Formula:
-    """A bubble on paper, for equal stages and messages that cost nothing: ``text``, and what it comes to."""
+    """A bubble on paper, for equal stages and messages that cost nothing: ``text``, and the ``time`` that it comes to.
+
+    It is what is left of the ``of`` (makespan, or span: steps overlap) without the work of a rank.
+    """
 
     text: str
     time: float
+    of: str = "makespan"
 
 
 def bubble_on_paper(
     name: str, stages: int, microbatches: int, vpp: int, f: float, b: float, w: float, fb: float | None = None
 ) -> Formula | None:
     """How long a rank waits a step; None where there is no closed form. f, b, w are the times of a rank's whole part of
-    the model for one micro-batch.
+    the model for one micro-batch, fb that of a forward and a backward pass side by side.
 
-    Narayanan et al. 2021 (section 2.2), Qi et al. 2023 (table 2), DeepSeek-AI 2024 (table 2; exact where b = f).
+    Narayanan et al. 2021 (section 2.2), Qi et al. 2023 (table 2; while w is at most f and b), DeepSeek-AI 2024 (table 2;
+    exact where b = f).
     """
     p, whole = stages, f + b + w
     if name == "naive":
         return Formula("(p − 1)·m·(f + b + w)", (p - 1) * microbatches * whole)
     if name in ("afab", "1f1b"):
         return Formula("(p − 1)·(f + b + w)", (p - 1) * whole)
-    if name in ("interleaved", "breadth-first"):
+    if name in ("interleaved", "breadth-first") and microbatches >= stages:
         return Formula("(p − 1)·(f + b + w)/v", (p - 1) * whole / vpp)
-    if name == "zb-h1":
+    if name in ("zb-h1", "zb-1p") and w <= min(f, b):
         return Formula("(p − 1)·(f + b − w)", (p - 1) * (f + b - w))
-    if name == "zb-h2":
-        return Formula("(p − 1)·(f + b − 2w)", (p - 1) * (f + b - 2 * w))
+    if name == "zb-h2" and w <= min(f, b):
+        return Formula("(p − 1)·(f + b − 2w)", (p - 1) * (f + b - 2 * w), "span")
     if name in ("dualpipe", "dualpipev"):
         half = p / 2 if name == "dualpipe" else p
-        both = whole if fb is None else fb
-        return Formula("(p/2 − 1)·(f&b + (b + w) − 3w)", (half - 1) * (both + b - 2 * w))
+        both, text = whole if fb is None else fb, "p/2" if name == "dualpipe" else "p"
+        return Formula(f"({text} − 1)·(f&b + (b + w) − 3w)", (half - 1) * (both + b - 2 * w))
     return None

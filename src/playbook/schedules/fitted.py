@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import pairwise
 
-from playbook.errors import ScheduleError
 from playbook.schedules.actions import Action, Schedule, straight
 from playbook.schedules.timeline import PerStage, Times
+from playbook.schedules.validate import by_rank
 
 Shape = tuple[tuple[int, int], ...]  # (ahead, put off) of every rank
 
@@ -68,22 +68,6 @@ def ordered(rank: int, microbatches: int, ahead: int, late: int) -> tuple[Action
     """A rank's actions: F ahead times, BF late times, BWF in turns, BW, and the W that were put off."""
     source = {op: iter([Action(op, rank, m) for m in range(microbatches)]) for op in "FBW"}
     return tuple([next(source[op]) for op in _pattern(microbatches, ahead, late)])
-
-
-def by_rank(
-    name: str, given: PerStage, stages: int, *, least: float, most: float = float("inf")
-) -> list[float]:
-    """One number for each rank. Raises ScheduleError for another count, and for numbers outside ``least`` to ``most``."""
-    numbers = [given] * stages if isinstance(given, int | float) else list(given)
-    if len(numbers) != stages:
-        raise ScheduleError(
-            f"{name} has {len(numbers)} numbers, but must be one, or one for each of {stages} ranks"
-        )
-    for number in numbers:
-        if not least <= number <= most:
-            to = f"at least {least:g}" if most == float("inf") else f"from {least:g} to {most:g}"
-            raise ScheduleError(f"{name} is {number:g}, but must be {to}")
-    return [float(number) for number in numbers]
 
 
 def span_of(shape: Shape, microbatches: int, times: Times) -> float:
@@ -186,6 +170,7 @@ def _guesses(
 ) -> Iterator[Shape]:
     """As many ahead as pass before the first gradient is back, and put off a part of what memory allows."""
     table, hop = times.table(stages), times.comm + times.transfer
+    yield ((1, 0),) * stages  # one at a time, which fits any limit
     for more in (0, 1):
         ahead: list[int] = []
         for rank, limit in enumerate(limits):
@@ -194,7 +179,7 @@ def _guesses(
             count = int(way / table["F"][rank] + 1e-9) + more if table["F"][rank] else microbatches
             # Ranks further on have less to wait for: they get their part of the memory, and put off more.
             fair = 1 + round((limit - 1) * inner / max(1, stages - 1))
-            most = fair if limit < 2 * stages else int(limit)
+            most = min(fair if limit < 2 * stages else microbatches, int(limit + 1e-9))
             ahead.append(max(1, min(count, most, microbatches, *ahead[-1:])))
         for part in range(16, 41):
             late = [

@@ -15,9 +15,9 @@ def interleaved(stages: int, microbatches: int, vpp: int = 2, run: int | None = 
     """``stages`` ranks with ``vpp`` chunks each; chunk c of rank r is stage c·stages + r.
 
     ``run`` micro-batches go through a chunk before the next one takes its turn: from ``stages`` (depth first, the
-    default) to ``microbatches`` (breadth first). Each one more means vpp − 1 more forward passes ahead of the first backward pass,
-    so that messages have more time. See `rounds` for numbers that do not divide the micro-batches; fewer micro-batches
-    than ranks all go together. Raises ScheduleError for another ``run``.
+    default) to ``microbatches`` (breadth first). Each one more means vpp − 1 more forward passes ahead of the first
+    backward pass, so that messages have more time. See `rounds` for numbers that do not divide the micro-batches; fewer
+    micro-batches than ranks all go together. Raises ScheduleError for another ``run``.
     """
     least = min(stages, microbatches)
     run = least if run is None else run

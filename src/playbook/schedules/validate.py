@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from playbook.errors import ScheduleError
 from playbook.schedules.actions import OPS, Action, Schedule
-from playbook.schedules.timeline import Times, simulate
+from playbook.schedules.timeline import PerStage, Times, simulate
 
 
-def validate(schedule: Schedule, limit: float | None = None, rest: float = 1.0) -> None:
+def validate(schedule: Schedule, limit: PerStage | None = None, rest: PerStage = 1.0) -> None:
     """Raise ScheduleError unless every micro-batch goes forward and backward through every stage once, where the stage
     is, in an order in which no action waits for ever.
 
-    Nor may a rank keep more than ``limit`` stages' activations of a micro-batch, if it is given; ``rest`` is the part
-    of these that is kept between B and W.
+    Nor may a rank keep more than ``limit`` stages' activations of a micro-batch, if it is given; ``rest`` is the part of
+    these that is kept between B and W. Both are one number, or one for each rank.
     """
     _check_placement(schedule)
     for rank, actions in enumerate(schedule.ranks):
@@ -21,7 +21,29 @@ def validate(schedule: Schedule, limit: float | None = None, rest: float = 1.0) 
     _check_once(schedule)
     simulate(schedule, Times(0, 0, 0))
     if limit is not None:
-        _check_memory(schedule, limit, rest)
+        ranks = len(schedule.ranks)
+        limits, rests = (
+            by_rank("limit", limit, ranks, least=0.0),
+            by_rank("rest", rest, ranks, least=0.0, most=1.0),
+        )
+        for rank in range(ranks):
+            _check_memory(schedule, rank, limits[rank], rests[rank])
+
+
+def by_rank(
+    name: str, given: PerStage, stages: int, *, least: float, most: float = float("inf")
+) -> list[float]:
+    """One number for each rank. Raises ScheduleError for another count, and for numbers outside ``least`` to ``most``."""
+    numbers = [given] * stages if isinstance(given, int | float) else list(given)
+    if len(numbers) != stages:
+        raise ScheduleError(
+            f"{name} has {len(numbers)} numbers, but must be one, or one for each of {stages} ranks"
+        )
+    for number in numbers:
+        if not least <= number <= most:
+            to = f"at least {least:g}" if most == float("inf") else f"from {least:g} to {most:g}"
+            raise ScheduleError(f"{name} is {number:g}, but must be {to}")
+    return [float(number) for number in numbers]
 
 
 def _check_placement(schedule: Schedule) -> None:
@@ -81,14 +103,13 @@ def _check_once(schedule: Schedule) -> None:
                     raise ScheduleError(f"{Action(op, stage, microbatch)} is missing: rank {home} must do it")
 
 
-def _check_memory(schedule: Schedule, limit: float, rest: float) -> None:
+def _check_memory(schedule: Schedule, rank: int, limit: float, rest: float) -> None:
     """Also order on a rank: it is only here that W can be counted."""
-    for rank, actions in enumerate(schedule.ranks):
-        kept = 0.0
-        for action in actions:
-            kept += {"F": 1.0, "B": rest - 1.0, "W": -rest, "BW": -1.0}[action.op]
-            if kept > limit + 1e-9:
-                raise ScheduleError(
-                    f"rank {rank} keeps the activations of {kept:g} micro-batches with {action}, but the limit is "
-                    f"{limit:g}"
-                )
+    change = {"F": 1.0, "B": rest - 1.0, "W": -rest, "BW": -1.0}
+    kept = 0.0
+    for action in schedule.ranks[rank]:
+        kept += change[action.op]
+        if kept > limit + 1e-9:
+            raise ScheduleError(
+                f"rank {rank} keeps the activations of {kept:g} micro-batches with {action}, but the limit is {limit:g}"
+            )
