@@ -1,0 +1,173 @@
+"""``playbook bench pipeline``: our schedules beside torch.distributed.pipelining, in turns inside the same ranks.
+
+A step is forward and backward of all micro-batches, without an optimizer, from a barrier on; it takes as long as on its
+slowest rank. Ours and the peer cut the same model, from the same weights, into the same stages, and get the same tokens;
+losses and norms of the whole gradient are compared. As in ``bench parallel`` the seconds in which the busiest rank had a
+core are compared, too: on a machine that others use they tell more than the clock.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from playbook import launch
+from playbook._checks import unknown
+from playbook.bench import provenance
+from playbook.bench.pipeline_peers import SCHEDULES, TorchPipeline
+from playbook.bench.turns import OPTIMIZER, Batch, Run, Track, Work, compared, take_turns
+from playbook.errors import ConfigError
+from playbook.layout import Layout
+from playbook.model.transformer import Transformer
+from playbook.parallel.mesh import Mesh
+from playbook.parallel.parallelize import parallelize
+from playbook.schedules.catalogue import make
+from playbook.training.optimizer import adamw
+
+_TIMEOUT = 1800.0
+#: Losses and gradient norms of two that are compared differ by less, relatively.
+TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A schedule of ours and one of torch's, by our names; ``limit`` is of the ratio, if there is one."""
+
+    ours: str
+    peer: str
+    limit: float | None = None
+
+
+PAIRS = (*(Pair(name, name, 1.0) for name in SCHEDULES), Pair("naive", "afab"))
+
+
+class RunPipeline(Run):
+    """Steps of a pipeline's engine, all of whose ranks have the same samples; norms are no part of what is timed."""
+
+    def step(self, batch: Batch) -> None:
+        self.engine.zero_grad()
+        x, y = (torch.cat(parts) for parts in zip(*batch, strict=True))
+        self.losses.append(self.engine.accumulate(x, y) / dist.get_world_size())
+
+    def timed(self, batch: Batch, device: torch.device) -> None:
+        super().timed(batch, device)
+        self.norms.append(self.engine.norm())
+
+
+class OurPipeline:
+    """The engine that ``parallelize`` gives, with the two methods that differ from torch's."""
+
+    def __init__(self, model: Transformer, name: str, work: Work):
+        ranks = dist.get_world_size()
+        chunks = 2 if name == "interleaved" else 1
+        layout = Layout(
+            pp=ranks, vpp=chunks, schedule=name if name in SCHEDULES else "1f1b", grad_acc=work.grad_acc
+        )
+        given = None if name in SCHEDULES else make(name, ranks, work.grad_acc)
+        self.engine: Any = parallelize(model, Mesh(layout), partial(adamw, **OPTIMIZER), schedule=given)
+        self.model, self.micro_batch = model, work.micro_batch
+        self.tokens = torch.tensor(float(work.tokens), device=next(model.parameters()).device)
+        self.zero_grad = self.engine.zero_grad
+
+    def accumulate(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return self.engine.accumulate(inputs, targets, self.micro_batch, self.tokens)
+
+    def norm(self) -> torch.Tensor:
+        return self.engine.clip(float("inf"))
+
+
+def check(work: Work, ranks: int) -> None:
+    """Raises ConfigError for what the schedules or torch cannot run."""
+    if ranks < 2:
+        raise ConfigError(f"ranks is {ranks}, but must be at least 2: a pipeline has several")
+    if work.shape.tied:
+        raise ConfigError("tied is True, but torch's stages share no weights: choose another model")
+    if work.shape.layers < 2 * ranks:
+        raise ConfigError(
+            f"layers is {work.shape.layers}, but must be at least {2 * ranks}: two stages on each rank"
+        )
+    if work.grad_acc < 2 * ranks or work.grad_acc % ranks:
+        raise ConfigError(
+            f"grad_acc is {work.grad_acc}, but must be a multiple of the {ranks} ranks, and at least {2 * ranks}"
+        )
+
+
+def bench_pipeline(
+    work: Work, ranks: int, steps: int, device: str, only: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Median seconds of a step, ours and torch's, and their ratio, by schedule.
+
+    ``work.grad_acc`` are the micro-batches. ``only`` chooses among the names of ``PAIRS``. ``device`` "cpu" is gloo with
+    one thread on each rank, "cuda" NCCL with a GPU for each. The rows are those of ``bench_parallel``. Raises ConfigError
+    for what cannot be run.
+    """
+    names = [pair.ours for pair in PAIRS]
+    for name in only or ():
+        if name not in names:
+            raise ConfigError(unknown("schedule", name, names))
+    check(work, ranks)
+    backend = "nccl" if torch.device(device).type == "cuda" else "gloo"
+    if backend == "nccl" and torch.cuda.device_count() < ranks:
+        raise ConfigError(f"ranks is {ranks} on cuda, but this machine has {torch.cuda.device_count()} GPUs")
+    pairs = [pair for pair in PAIRS if not only or pair.ours in only]
+    results = launch.run(measure, pairs, work, steps, ranks=ranks, backend=backend, timeout=_TIMEOUT).values
+    rows = [_row(pair, tracks) for pair, tracks in zip(pairs, zip(*results, strict=True), strict=True)]
+    return {
+        "provenance": provenance(device),
+        "backend": backend,
+        "threads_per_rank": 1 if backend == "gloo" else None,
+        "steps": steps,
+        "ranks": ranks,
+        "model": work.shape.name,
+        "layers": work.shape.layers,
+        "parameters": work.shape.num_parameters,
+        "micro_batch": work.micro_batch,
+        "seq": work.seq,
+        "grad_acc": work.grad_acc,
+        "comparisons": rows,
+    }
+
+
+def _row(pair: Pair, tracks: Sequence[tuple[Track, Track]]) -> dict[str, Any]:
+    """Ours and the peer's tracks of all ranks as a row."""
+    ours, peer = zip(*tracks, strict=True)
+    found = compared(ours, peer)
+    alike = max(found["loss_difference"], found["norm_difference"]) < TOLERANCE
+    met = None if pair.limit is None else alike and found["ratio"] <= pair.limit
+    found |= {"limit": pair.limit, "alike": alike, "met": met}
+    return {"ours": pair.ours, "peer": SCHEDULES[pair.peer][0]} | found
+
+
+def measure(pairs: Sequence[Pair], work: Work, steps: int) -> list[tuple[Track, Track]]:
+    """In one rank: ours and the peer of each pair, step by step in turns."""
+    tracks = []
+    with launch.process_group() as world:
+        if world.device.type == "cpu":
+            torch.set_num_threads(1)
+        for pair in pairs:
+            runs = [start(pair, work, world.device) for start in (start_peer, start_ours)]
+            take_turns(runs, work, steps, world.device)
+            peer, ours = (run.track() for run in runs)
+            tracks.append((ours, peer))
+            del runs
+            gc.collect()  # models and their hooks hold each other
+    return tracks
+
+
+def start_ours(pair: Pair, work: Work, device: torch.device) -> RunPipeline:
+    return RunPipeline(OurPipeline(_model(work, device), pair.ours, work), work.tokens)
+
+
+def start_peer(pair: Pair, work: Work, device: torch.device) -> RunPipeline:
+    engine = TorchPipeline(_model(work, device), pair.peer, work.grad_acc, work.seq, work.tokens)
+    return RunPipeline(engine, work.tokens)
+
+
+def _model(work: Work, device: torch.device) -> Transformer:
+    return Transformer(work.shape.replace(dropout=0.0), device=device)
