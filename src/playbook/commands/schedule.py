@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from playbook._json import to_json
 from playbook.errors import ScheduleError
 
 if TYPE_CHECKING:
     from playbook.schedules.actions import Schedule
-    from playbook.schedules.timeline import Timeline, Times
+    from playbook.schedules.exact import Solved
+    from playbook.schedules.timeline import PerStage, Timeline, Times
+
+EPILOG = """examples: playbook schedule zb-h1 --stages 4 --microbatches 8 --times f=1,b=1,w=1,comm=0
+          playbook schedule interleaved --stages 4 --microbatches 8 --vpp 2 --why
+          playbook schedule exact --stages 4 --microbatches 8 --limit 4 --times f=2,b=2,w=1,comm=0.1 --time-limit 10
+          playbook schedule mine.json --limit 3     where mine.json is like what --json prints"""
 
 
 def add(commands: Any) -> None:
@@ -20,10 +26,11 @@ def add(commands: Any) -> None:
         "schedule",
         help="a pipeline schedule: its bubble, its activations in flight, its timeline",
         description="Make a pipeline schedule by name, or read one from a file, and simulate it.",
-        epilog="example: playbook schedule zb-h1 --stages 4 --microbatches 8 --times f=1,b=1,w=1,comm=0",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     flag = p.add_argument
-    flag("name", help="1f1b, zb-h1, … or a JSON file with a schedule of your own")
+    flag("name", help="1f1b, zb-h1, zb-1.5p, exact, … or a JSON file with a schedule of your own")
     flag("--stages", type=int, metavar="N", help="ranks of the pipeline (default: 4)")
     flag("--microbatches", type=int, metavar="N", help="micro-batches of a step (default: twice the stages)")
     flag("--vpp", type=int, default=1, metavar="N", help="chunks of the model on each rank (interleaved)")
@@ -38,15 +45,21 @@ def add(commands: Any) -> None:
         "--times",
         default="",
         metavar="f=1,b=1,w=1,comm=0",
-        help="how long an action takes; f=1/1/2/1 by stage; also fb=",
+        help="how long passes take; f=1/1/2/1 by stage of the model; fb= both at once; comm= latency of a message, "
+        "transfer= how long it fills its link, overlap=no: the sender waits for it",
     )
-    flag("--limit", type=float, metavar="X", help="micro-batches whose activations fit (zb-1p, zb-2p)")
+    flag("--limit", metavar="X", help="micro-batches whose activations fit on a rank; 4/3/3/2 by rank")
+    flag("--rest", default="1", metavar="X", help="the part of them that is kept from B to W (default: 1)")
     flag(
-        "--rest",
+        "--time-limit",
         type=float,
-        default=1.0,
-        metavar="X",
-        help="the part of activations that W needs (zb-1p, zb-2p)",
+        default=10.0,
+        metavar="S",
+        help="seconds for the solver (exact; default: 10)",
+    )
+    flag("--makespan", action="store_true", help="the solver makes the makespan short, not the span (exact)")
+    flag(
+        "--why", action="store_true", help="say for every gap why the rank waits, and what the step hangs on"
     )
     flag("--json", action="store_true", help="print one JSON object on stdout")
     p.set_defaults(run=_schedule)
@@ -56,59 +69,114 @@ def _schedule(args: argparse.Namespace) -> int:
     from playbook.schedules.timeline import simulate
 
     times = parse_times(args.times)
-    schedule = _made(args, times)
+    schedule, solved = _made(args, times)
     line = simulate(schedule, times)
-    print(to_json(summary(line)) if args.json else _said(line), end="\n")
+    if args.json:
+        found = summary(line) | ({"solver": _report(solved)} if solved else {})
+        print(json.dumps(found | ({"idles": _idles(line)} if args.why else {}), allow_nan=False))
+    else:
+        print("\n".join(_said(args, line, solved)))
     return 0
 
 
-def _made(args: argparse.Namespace, times: Times) -> Schedule:
-    from playbook.schedules.actions import Schedule
-    from playbook.schedules.catalogue import make
+def _made(args: argparse.Namespace, times: Times) -> tuple[Schedule, Solved | None]:
+    from playbook.schedules.catalogue import EXACT, default_limit, make
+    from playbook.schedules.exact import solve
     from playbook.schedules.validate import validate
 
-    path = Path(args.name)
-    if path.suffix == ".json":
-        try:
-            schedule = Schedule.from_json(json.loads(path.read_text()))
-        except (OSError, ValueError) as error:
-            if isinstance(error, ScheduleError):
-                raise
-            raise ScheduleError(f"{path} is no schedule: {error}") from error
-        validate(schedule)
-        return schedule
+    limit = None if args.limit is None else _numbers("limit", args.limit)
+    rest = _numbers("rest", args.rest)
+    if Path(args.name).suffix == ".json":
+        schedule = _read(args)
+        validate(schedule, _of_stages(schedule, limit), rest)
+        return schedule, None
     stages = 4 if args.stages is None else args.stages
     microbatches = 2 * stages if args.microbatches is None else args.microbatches
-    return make(
-        args.name, stages, microbatches, args.vpp, times, run=args.turn, limit=args.limit, rest=args.rest
-    )
+    if args.name in EXACT and stages > 0 and microbatches > 0 and args.vpp == 1 and args.turn is None:
+        given = default_limit(args.name, stages) if limit is None else limit
+        goal = {"time_limit": args.time_limit, "makespan": args.makespan}
+        solved = solve(stages, microbatches, given, times, rest=rest, **goal)
+        return solved.schedule, solved
+    schedule = make(args.name, stages, microbatches, args.vpp, times, run=args.turn, limit=limit, rest=rest)
+    if limit is not None:
+        validate(schedule, _of_stages(schedule, limit), rest)
+    return schedule, None
+
+
+def _of_stages(schedule: Schedule, limit: PerStage | None) -> PerStage | None:
+    """A limit counts a rank's part of the model; where that is several stages, each is less."""
+    share = schedule.depth / max(1, len(schedule.ranks))
+    if limit is None or isinstance(limit, int | float):
+        return None if limit is None else limit * share
+    return [one * share for one in limit]
+
+
+def _read(args: argparse.Namespace) -> Schedule:
+    from playbook.schedules.actions import Schedule
+
+    for flag, value in (("stages", args.stages), ("microbatches", args.microbatches), ("run", args.turn)):
+        if value is not None:
+            raise ScheduleError(f"{flag} is {value}, but {args.name} says it already: leave it out")
+    try:
+        data = json.loads(Path(args.name).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ScheduleError(f"{args.name} is no schedule: {error}") from error
+    return Schedule.from_json(data)
+
+
+def _numbers(name: str, text: str) -> PerStage:
+    """``4`` or ``4/3/3/2``. Raises ScheduleError for what is no number of at least 0."""
+    try:
+        numbers = [float(n) for n in text.split("/")]
+    except ValueError:
+        numbers = [-1.0]
+    if not all(0 <= n < float("inf") for n in numbers):
+        raise ScheduleError(
+            f"{name} is {text!r}, but must be a number of at least 0, or one by rank as in 4/3/3/2"
+        )
+    return numbers[0] if len(numbers) == 1 else numbers
 
 
 def parse_times(text: str) -> Times:
-    """``f=1,b=1/1/2,w=1,comm=0.1`` as `Times`. Raises ScheduleError for what is no time."""
+    """``f=1,b=1/1/2,w=1,comm=0.1,overlap=no`` as `Times`. Raises ScheduleError for what is no time."""
     from playbook.schedules.timeline import Times
 
     found: dict[str, Any] = {}
     for part in filter(None, (p.strip() for p in text.split(","))):
-        key, _, value = part.partition("=")
-        if key not in ("f", "b", "w", "comm", "fb") or key in found:
-            raise ScheduleError(f"times has {part!r}, but must be f=, b=, w=, comm= or fb=, each once")
-        try:
-            numbers = [float(n) for n in value.split("/")]
-        except ValueError:
-            numbers = [-1.0]
-        if not all(0 <= n < float("inf") for n in numbers) or (len(numbers) > 1 and key in ("comm", "fb")):
+        key, _, value = (word.strip() for word in part.partition("="))
+        if key not in ("f", "b", "w", "comm", "fb", "transfer", "overlap") or key in found:
             raise ScheduleError(
-                f"times has {part!r}, but a time is a number of at least 0 (f, b, w: one, or one by stage)"
+                f"times has {part!r}, but must be f=, b=, w=, comm=, fb=, transfer= or overlap=, each once"
             )
-        found[key] = numbers[0] if len(numbers) == 1 else tuple(numbers)
+        found[key] = _yes(part, value) if key == "overlap" else _time(part, key, value)
     return Times(**found)
 
 
+def _yes(part: str, value: str) -> bool:
+    if value.lower() not in ("yes", "no", "true", "false", "1", "0"):
+        raise ScheduleError(f"times has {part!r}, but overlap must be yes or no")
+    return value.lower() in ("yes", "true", "1")
+
+
+def _time(part: str, key: str, value: str) -> PerStage:
+    try:
+        numbers = [float(n) for n in value.split("/")]
+    except ValueError:
+        numbers = [-1.0]
+    # No step takes longer than that in any unit, and sums of such numbers stay numbers.
+    if not all(0 <= n <= 1e15 for n in numbers) or (len(numbers) > 1 and key not in ("f", "b", "w")):
+        raise ScheduleError(
+            f"times has {part!r}, but a time is a number from 0 to 1e15 (f, b, w: one, or one by stage as in 1/1/2/1)"
+        )
+    return numbers[0] if len(numbers) == 1 else tuple(numbers)
+
+
 def summary(line: Timeline) -> dict[str, Any]:
-    """The object of ``--json``."""
+    """The object of ``--json``: the numbers, and the schedule as a file may hold it, with the times of each action."""
+    found = line.schedule.to_json()
+    del found["ranks"]
     return {
-        "schedule": line.schedule.name,
+        **found,
         "makespan": line.makespan,
         "span": line.span,
         "ideal": line.ideal,
@@ -118,24 +186,80 @@ def summary(line: Timeline) -> dict[str, Any]:
         "peak_in_flight": [line.peak_in_flight(rank) for rank in range(len(line.ranks))],
         "ranks": [
             [
-                {
-                    "op": s.action.op,
-                    "stage": s.action.stage,
-                    "microbatch": s.action.microbatch,
-                    "start": s.start,
-                    "end": s.end,
-                }
-                for s in slots
+                {"op": op, "stage": stage, "microbatch": microbatch, "start": start, "end": end}
+                for (op, stage, microbatch), start, end, _, _ in slots
             ]
             for slots in line.ranks
         ],
     }
 
 
-def _said(line: Timeline) -> str:
-    peaks = [line.peak_in_flight(rank) for rank in range(len(line.ranks))]
-    return (
-        f"{line.schedule.name}: makespan {line.makespan:g}, of which the busiest rank waits {line.bubble_fraction:.1%} "
-        f"({line.bubble_fraction_span:.1%} if steps overlap)\n"
-        f"micro-batches in flight at most, by rank: {', '.join(map(str, peaks))}"
+def _report(solved: Solved) -> dict[str, Any]:
+    return {key: value for key, value in vars(solved).items() if key != "schedule"}
+
+
+def _idles(line: Timeline) -> list[dict[str, Any]]:
+    from playbook.schedules.explain import idles
+
+    return [
+        {"rank": i.rank, "start": i.start, "end": i.end, "cause": i.cause, "text": i.text}
+        for i in idles(line)
+    ]
+
+
+def _said(args: argparse.Namespace, line: Timeline, solved: Solved | None) -> list[str]:
+    from playbook.schedules.explain import CAUSES, bubble_by_cause, critical_path, idles
+    from playbook.schedules.picture import picture
+
+    schedule = line.schedule
+    chunks = f", {schedule.chunks} stages on each" if schedule.chunks > 1 else ""
+    said = [f"{schedule.name}: {len(line.ranks)} ranks{chunks}, {schedule.microbatches} micro-batches"]
+    said += picture(line, shutil.get_terminal_size((100, 24)).columns)
+    said.append(
+        f"makespan {line.makespan:.6g}, longest span of a rank {line.span:.6g}, work of the busiest {line.ideal:.6g}"
     )
+    said.append(
+        f"bubble {line.bubble_fraction:.2%} of the makespan; if steps overlap {line.bubble_fraction_span:.2%} of the span"
+    )
+    said += _on_paper(args, line)
+    waits = {cause: time for cause, time in bubble_by_cause(line).items() if time > 0}
+    if waits:
+        told = ", ".join(f"{time:.6g} {cause} ({CAUSES[cause]})" for cause, time in waits.items())
+        said.append(f"ranks wait, all together: {told}")
+    said += _in_flight(args, line)
+    if solved:
+        said.append(f"solver: {solved.stopped} (heuristic {solved.heuristic:.6g}, {solved.seconds:.1f} s)")
+    if args.why:
+        said += [f"{i.start:10.6g} to {i.end:<10.6g} {i.cause:<13} {i.text}" for i in idles(line)]
+        path = critical_path(line)
+        said.append(f"the step hangs on these {len(path)} actions:")
+        said += [f"{s.start:10.6g} to {s.end:<10.6g} {s.action}" for s in path]
+    return said
+
+
+def _in_flight(args: argparse.Namespace, line: Timeline) -> list[str]:
+    """F to W; and what is less where B frees a part."""
+    ranks, rest = range(len(line.ranks)), _numbers("rest", args.rest)
+    what = "activations of a stage and micro-batch, at most at once, by rank"
+    said = [f"{what}: {', '.join(f'{line.peak_in_flight(r):g}' for r in ranks)}"]
+    if isinstance(rest, float) and rest != 1:
+        parts = ", ".join(f"{line.peak_in_flight(r, 1, rest):g}" for r in ranks)
+        said.append(f"if B frees all but {rest:g} of them: {parts}")
+    return said
+
+
+def _on_paper(args: argparse.Namespace, line: Timeline) -> list[str]:
+    """The closed form, where there is one: for equal stages, messages that cost nothing and the usual limit."""
+    from playbook.schedules.catalogue import bubble_on_paper
+
+    schedule, times = line.schedule, line.times
+    parts = schedule.depth // len(line.ranks)
+    f, b, w = ([t * parts] if isinstance(t, int | float) else [] for t in (times.f, times.b, times.w))
+    if args.name.endswith(".json") or args.limit is not None or not (f and b and w):
+        return []
+    fb = None if times.fb is None else times.fb * parts
+    told = bubble_on_paper(args.name, len(line.ranks), schedule.microbatches, args.vpp, f[0], b[0], w[0], fb)
+    if told is None:
+        return []
+    took = (line.span if told.of == "span" else line.makespan) - line.ideal
+    return [f"bubble of the {told.of}, on paper: {told.text} = {told.time:.6g}; simulated: {took:.6g}"]

@@ -101,26 +101,48 @@ class Schedule:
     def from_json(cls, data: Mapping[str, Any]) -> Schedule:
         """A schedule from what ``to_json`` gives, or a reader's own. Raises ScheduleError for what it cannot read."""
         try:
+            if not isinstance(data, Mapping):
+                raise ValueError("the whole is no object")
             ranks = tuple(
-                tuple(Action(str(a["op"]), int(a["stage"]), int(a["microbatch"])) for a in rank)
+                tuple(Action(str(a["op"]), _whole(a, "stage"), _whole(a, "microbatch")) for a in rank)
                 for rank in data["ranks"]
             )
+            count = sum(map(len, ranks))
+            for action in (action for rank in ranks for action in rank):
+                if (
+                    max(action.stage, action.microbatch) >= count
+                ):  # more than there can be: every one has its actions
+                    raise ScheduleError(
+                        f"the schedule has {action}, but only {count} actions: stages and micro-batches count from 0, "
+                        "and each needs actions of its own"
+                    )
             depth = 1 + max((a.stage for rank in ranks for a in rank), default=0)
+            microbatches = 1 + max((a.microbatch for rank in ranks for a in rank), default=0)
             placement = data.get("placement") or [[_home(ranks, s) for s in range(depth)]]
-            count = 1 + max((a.microbatch for rank in ranks for a in rank), default=0)
             return cls(
                 str(data.get("name", "custom")),
-                int(data.get("microbatches", count)),
+                min(_whole(data, "microbatches", microbatches), count + 1),
                 tuple(tuple(map(int, way)) for way in placement),
                 ranks,
                 tuple(map(int, data.get("ways", ()))),
                 frozenset((int(r), int(i)) for r, i in data.get("together", ())),
             )
+        except ScheduleError:
+            raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
+            what = f"no {error}" if isinstance(error, KeyError) else str(error)
             raise ScheduleError(
                 'a schedule is {"ranks": [[{"op": "F", "stage": 0, "microbatch": 0}, …], …]} with '
-                f"op one of {', '.join(OPS)}; this one has {error!r}"
+                f"op one of {', '.join(OPS)}; in this one: {what}"
             ) from error
+
+
+def _whole(data: Mapping[str, Any], key: str, default: int | None = None) -> int:
+    """A whole number from 0 on."""
+    value = data[key] if default is None else data.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{key} is {value!r}, but must be a whole number from 0 on")
+    return value
 
 
 def _home(ranks: tuple[tuple[Action, ...], ...], stage: int) -> int:

@@ -169,22 +169,34 @@ def _guesses(
     stages: int, microbatches: int, limits: list[float], times: Times, rests: list[float]
 ) -> Iterator[Shape]:
     """As many ahead as pass before the first gradient is back, and put off a part of what memory allows."""
-    table, hop = times.table(stages), times.comm + times.transfer
     yield ((1, 0),) * stages  # one at a time, which fits any limit
-    for more in (0, 1):
-        ahead: list[int] = []
-        for rank, limit in enumerate(limits):
-            inner = stages - rank - 1
-            way = sum(table["F"][rank:]) + sum(table["B"][rank + 1 :]) + 2 * inner * hop
-            count = int(way / table["F"][rank] + 1e-9) + more if table["F"][rank] else microbatches
-            # Ranks further on have less to wait for: they get their part of the memory, and put off more.
-            fair = 1 + round((limit - 1) * inner / max(1, stages - 1))
-            most = min(fair if limit < 2 * stages else microbatches, int(limit + 1e-9))
-            ahead.append(max(1, min(count, most, microbatches, *ahead[-1:])))
-        for part in range(16, 41):
-            late = [
-                min(m, int(part / 40 * (limit - a) / rest)) if rest else m
-                for a, limit, rest in zip(ahead, limits, rests, strict=True)
-                for m in (microbatches - a,)
-            ]
-            yield tuple(zip(ahead, late, strict=True))
+    uniform = min(limits) == max(limits)
+    for fair in (True,) if uniform else (True, False):
+        for more in (0, 1):
+            ahead = _ahead(microbatches, limits, times, more, fair)
+            yield tuple((a, 0) for a in ahead)
+            for part in range(16, 41):
+                late = [
+                    min(m, int(part / 40 * (limit - a) / rest)) if rest else m
+                    for a, limit, rest in zip(ahead, limits, rests, strict=True)
+                    for m in (microbatches - a,)
+                ]
+                yield tuple(zip(ahead, late, strict=True))
+
+
+def _ahead(microbatches: int, limits: list[float], times: Times, more: int, fair: bool) -> list[int]:
+    """How many F each rank can do while the first micro-batch goes to the end and back, and ``more``, within its limit.
+
+    Ranks further on have less to wait for: if ``fair``, they get a smaller part of their memory, and put off more.
+    """
+    stages = len(limits)
+    table, hop = times.table(stages), times.comm + times.transfer
+    ahead: list[int] = []
+    for rank, limit in enumerate(limits):
+        inner = stages - rank - 1
+        way = sum(table["F"][rank:]) + sum(table["B"][rank + 1 :]) + 2 * inner * hop
+        count = int(way / table["F"][rank] + 1e-9) + more if table["F"][rank] else microbatches
+        share = 1 + round((limit - 1) * inner / max(1, stages - 1))
+        most = min(share if fair and limit < 2 * stages else microbatches, int(limit + 1e-9))
+        ahead.append(max(1, min(count, most, microbatches, *ahead[-1:])))
+    return ahead

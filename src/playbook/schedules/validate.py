@@ -15,6 +15,7 @@ def validate(schedule: Schedule, limit: PerStage | None = None, rest: PerStage =
     these that is kept between B and W. Both are one number, or one for each rank.
     """
     _check_placement(schedule)
+    _check_together(schedule)
     for rank, actions in enumerate(schedule.ranks):
         for action in actions:
             _check_action(schedule, rank, action)
@@ -47,6 +48,8 @@ def by_rank(
 
 
 def _check_placement(schedule: Schedule) -> None:
+    if not schedule.ranks or not schedule.placement or not schedule.depth:
+        raise ScheduleError("the schedule has no ranks or no stages: it must have one of each at least")
     ranks, depth = len(schedule.ranks), schedule.depth
     for way in schedule.placement:
         if len(way) != depth or not all(0 <= rank < ranks for rank in way):
@@ -62,6 +65,16 @@ def _check_placement(schedule: Schedule) -> None:
         if not 0 <= taken < len(schedule.placement):
             raise ScheduleError(
                 f"ways has a {taken}, but there are {len(schedule.placement)} ways, from 0 on"
+            )
+
+
+def _check_together(schedule: Schedule) -> None:
+    for rank, i in schedule.together:
+        last = len(schedule.ranks[rank]) - 2 if 0 <= rank < len(schedule.ranks) else -1
+        if not 0 <= i <= last or (rank, i + 1) in schedule.together:
+            raise ScheduleError(
+                f"together has [{rank}, {i}], but must be a rank and the place of an action there that the next one runs "
+                "beside, and runs beside no third one"
             )
 
 
