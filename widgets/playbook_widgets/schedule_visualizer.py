@@ -97,7 +97,7 @@ def _controls() -> list[dict[str, Any]]:
         {"field": "overlap", "label": "Sending", "kind": "choice",
          "choices": [[True, "beside work"], [False, "rank waits"]]},
         {"field": "limit", "label": "Memory cap", "kind": "number", "stops": _stops(1, 64)},
-        {"field": "rest", "label": "Kept for W", "kind": "number", "stops": [i / 10 for i in range(11)]},
+        {"field": "rest", "label": "Kept after B", "kind": "number", "stops": [i / 10 for i in range(11)]},
     ]  # fmt: skip
     return [{**c, "group": "main"} for c in main] + [{**c, "group": "more"} for c in more]
 

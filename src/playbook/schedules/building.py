@@ -44,12 +44,14 @@ class Board:
         return 3 * self.plan.microbatches * self.plan.depth - len(self.done)
 
     def schedule(self) -> Schedule:
-        """What has been placed so far."""
+        """What has been placed so far. Actions run side by side where the plan's do, as long as a rank follows it."""
         ranks: list[list[Action]] = [[] for _ in self.plan.ranks]
         for rank, action in self.placed:
             ranks[rank].append(action)
-        plan = self.plan
-        return Schedule("own", plan.microbatches, plan.placement, tuple(map(tuple, ranks)), plan.ways)
+        plan, own = self.plan, tuple(map(tuple, ranks))
+        follows = [mine == theirs[: len(mine)] for mine, theirs in zip(own, plan.ranks, strict=True)]
+        together = frozenset((r, i) for r, i in plan.together if follows[r] and i + 1 < len(own[r]))
+        return Schedule("own", plan.microbatches, plan.placement, own, plan.ways, together)
 
     def stages(self, rank: int) -> list[tuple[int, int]]:
         """The stages that ``rank`` holds, as (way, stage)."""

@@ -12,6 +12,14 @@ from playbook.schedules.timeline import Slot, Timeline, Times
 from playbook.schedules.validate import validate
 
 
+def has_times(data: Mapping[str, Any]) -> bool:
+    """Whether any action says when it began: a trace does, a schedule does not."""
+    try:
+        return any("start" in action for rank in data["ranks"] for action in rank)
+    except (KeyError, TypeError):
+        return False
+
+
 def read_trace(data: Mapping[str, Any]) -> tuple[Timeline, str]:
     """What was measured, from 0 on, and its unit. ``data`` is the JSON of ``playbook schedule`` or of a run::
 

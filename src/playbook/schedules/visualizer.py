@@ -2,8 +2,8 @@
 
 ``compute`` runs in a kernel and, as the same file, in the reader's browser. Inputs are a flat mapping that holds only
 what differs from ``DEFAULTS``, so that it fits into a link: ``{"schedule": "zb-h1", "stages": 8}``. Times of an action
-are those of a rank's whole part of the model, and so are a micro-batch's activations: a schedule with two stages on a rank
-takes half of both for each, so that schedules can stand side by side. Standard library only.
+are those of a rank's whole part of the model, and so are a micro-batch's activations: a schedule with two stages on a
+rank takes half of both for each, so that schedules can stand side by side. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,10 +16,14 @@ from typing import Any
 from playbook._checks import typed_int, unknown
 from playbook.errors import ScheduleError
 from playbook.planning.refusals import answered
+from playbook.schedules.actions import Schedule
 from playbook.schedules.building import Board
-from playbook.schedules.catalogue import NAMES, make
+from playbook.schedules.catalogue import NAMES, default_limit, make
+from playbook.schedules.fitted import zero_bubble
+from playbook.schedules.recognise import recognise
 from playbook.schedules.timeline import Timeline, Times, simulate
-from playbook.schedules.traces import measured_times, read_trace
+from playbook.schedules.traces import has_times, measured_times, read_trace
+from playbook.schedules.validate import validate
 from playbook.schedules.visualizer_drawing import drawn, moves
 from playbook.schedules.visualizer_times import of_stages, read_times
 from playbook.schedules.visualizer_words import answer, command, named
@@ -51,6 +55,8 @@ STAGES, MICROBATCHES, CHUNKS = (1, 32), (1, 256), (1, 8)
 CHUNKED = ("interleaved", "breadth-first")
 TWO_WAYS = ("dualpipe", "dualpipev")
 FITTED = ("zb-1p", "zb-2p")
+#: Micro-batches times stages up to which a browser has the time to search for more than a first guess.
+SEARCHED = 2048
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,7 @@ class Setting:
         """Micro-batches' activations that fit: what is set, or what ZB-1p and ZB-2p keep to."""
         if self.limit is not None or self.schedule not in FITTED:
             return self.limit
-        return float(self.stages * (1 if self.schedule == "zb-1p" else 2))
+        return default_limit(self.schedule, self.stages)
 
     def made(self, name: str) -> Timeline:
         """A schedule of this setting, in time."""
@@ -145,7 +151,11 @@ def _made(
     # Only those that are fitted ask for times; the stages of all others are known once they are made.
     if name in FITTED:
         fitted = of_stages(times, stages, stages)
-        return simulate(make(name, stages, microbatches, times=fitted, limit=limit, rest=rest), fitted)
+        if stages * microbatches <= SEARCHED:
+            return simulate(make(name, stages, microbatches, times=fitted, limit=limit, rest=rest), fitted)
+        room = default_limit(name, stages) if limit is None else limit
+        found = zero_bubble(stages, microbatches, room, fitted, rest=rest, tries=0, name=name)
+        return simulate(found, fitted)
     schedule = make(name, stages, microbatches, vpp, run=run)
     return simulate(schedule, of_stages(times, stages, schedule.depth))
 
@@ -157,9 +167,9 @@ def describe(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """All that the page shows: one timeline, or two, as columns (see ``visualizer_drawing``), and what they come to."""
     setting = read(inputs)
     if inputs.get("trace") is not None:
-        return _overlay(setting, inputs)
+        return _brought(setting, inputs["trace"])
     plan = setting.made(setting.schedule)
-    result: dict[str, Any] = {"values": _values(setting), "unit": setting.unit, "cap": setting.cap}
+    result = _common(setting)
     if setting.own is None:
         sides = [_side(setting, plan, setting.schedule)]
     else:
@@ -176,37 +186,45 @@ def _side(setting: Setting, line: Timeline, name: str) -> dict[str, Any]:
     return drawn(line, named(name), setting, name=name)
 
 
-def _overlay(setting: Setting, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's schedule with the times of its own actions above, what really happened below."""
-    if not isinstance(inputs["trace"], Mapping):
+def _brought(setting: Setting, data: Any) -> dict[str, Any]:
+    """A run's schedule with the times of its own actions above, what really happened below; or a schedule without times,
+    with those of the setting."""
+    if not isinstance(data, Mapping):
         raise ScheduleError("trace must be the JSON object of a run or of playbook schedule --json")
-    measured, unit = read_trace(inputs["trace"])
-    schedule, given = measured.schedule, measured_times(measured)
-    times = replace(
-        given, comm=setting.times.comm, transfer=setting.times.transfer, overlap=setting.times.overlap
-    )
-    setting = replace(
-        setting,
-        schedule=schedule.name if schedule.name in NAMES else setting.schedule,
-        stages=len(schedule.ranks),
-        microbatches=schedule.microbatches,
-        unit=unit,
-        compare="none",
-        own=None,
-    )
+    if not has_times(data):
+        schedule = Schedule.from_json(data)
+        validate(schedule)
+        times = of_stages(setting.times, len(schedule.ranks), schedule.depth)
+        setting = _of(setting, schedule, setting.unit)
+        side = drawn(simulate(schedule, times), schedule.name, setting, paper=False)
+        known = recognise(schedule)
+        return _finished(setting, {**_common(setting), "sides": [side], "brought": known})
+    measured, unit = read_trace(data)
+    given, sent = measured_times(measured), setting.times
+    times = replace(given, comm=sent.comm, transfer=sent.transfer, overlap=sent.overlap)
+    setting = replace(_of(setting, measured.schedule, unit), times=times)
     sides = [
-        drawn(simulate(schedule, times), "Predicted", setting, paper=False),
+        drawn(simulate(measured.schedule, times), "Predicted", setting, paper=False),
         drawn(measured, "Measured", setting, paper=False),
     ]
-    values = {**_values(setting), **{key: _short(getattr(given, key)) for key in "fbw"}}
-    traced = str(inputs["trace"].get("name", "a run"))
-    return _finished(
-        setting, {"values": values, "unit": unit, "cap": setting.cap, "sides": sides, "traced": traced}
-    )
+    return _finished(setting, {**_common(setting), "sides": sides, "traced": str(data.get("name", "a run"))})
+
+
+def _of(setting: Setting, schedule: Schedule, unit: str) -> Setting:
+    """The setting of a schedule that the reader has brought."""
+    name = schedule.name if schedule.name in NAMES else setting.schedule
+    stages, microbatches = len(schedule.ranks), schedule.microbatches
+    setting = replace(setting, schedule=name, stages=stages, microbatches=microbatches)
+    return replace(setting, unit=unit, compare="none", own=None)
+
+
+def _common(setting: Setting) -> dict[str, Any]:
+    return {"values": _values(setting), "unit": setting.unit, "cap": setting.cap}
 
 
 def _finished(setting: Setting, result: dict[str, Any]) -> dict[str, Any]:
-    text = "" if "traced" in result or "board" in result else command(setting)
+    own = {"traced", "brought", "board"} & result.keys()
+    text = "" if own else command(setting)
     return {**result, "command": text, "answer": answer(setting, result)}
 
 
@@ -227,7 +245,7 @@ def _values(setting: Setting) -> dict[str, Any]:
         "overlap": times.overlap,
         "fb": times.fb,
         "limit": setting.limit,
-        "rest": setting.rest,
+        "rest": round(setting.rest, 4),
     }
 
 
@@ -235,4 +253,5 @@ def _short(times: Any) -> float | str:
     """One number, or all of them as a reader types them, to four digits."""
     if isinstance(times, int | float):
         return times
-    return f"{times[0]:.4g}" if len(set(times)) == 1 else "/".join(f"{time:.4g}" for time in times)
+    texts = [f"{time:.4g}" for time in times]
+    return float(texts[0]) if len(set(texts)) == 1 else "/".join(texts)

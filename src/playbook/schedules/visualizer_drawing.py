@@ -25,8 +25,9 @@ def drawn(line: Timeline, label: str, setting: Setting, name: str = "", paper: b
 
     ``slots`` has a column each for op (a letter; X is BW), stage, microbatch, start and end; those of rank r are from
     ``offsets[r]`` to ``offsets[r + 1]``. ``full`` and ``rest`` are what a stage's activations of one micro-batch come to
-    after F, and after B, in micro-batches of a rank's whole part of the model. ``path`` are slots. ``idle`` has a column
-    each for rank, start, end, cause (a place in CAUSES), next and waits_for (slots, or -1), and text.
+    after F, and after B, in micro-batches of a rank's whole part of the model. ``path`` are slots, ``path_work`` is what
+    they take. ``idle`` has a column each for rank, start, end, cause (a place in CAUSES), next and waits_for (slots, or
+    -1), and text.
     """
     schedule, share = line.schedule, len(line.ranks) / line.schedule.depth
     rounded = _rounding(line.makespan)
@@ -83,7 +84,7 @@ def _gaps(line: Timeline, rounded: Any) -> dict[str, Any]:
         place = line.places.get(action) if action else None
         return -1 if place is None else offsets[place[0]] + place[1]
 
-    found, causes = idles(line), list(CAUSES)
+    found, causes, path = idles(line), list(CAUSES), critical_path(line)
     by_cause = dict.fromkeys(causes, 0.0)
     for idle in found:
         by_cause[idle.cause] += idle.end - idle.start
@@ -99,7 +100,8 @@ def _gaps(line: Timeline, rounded: Any) -> dict[str, Any]:
             "text": [idle.text for idle in found] if told else None,
         },
         "causes": by_cause,
-        "path": [number(slot.action) for slot in critical_path(line)],
+        "path": [number(slot.action) for slot in path],
+        "path_work": sum(slot.end - slot.start for slot in path),
     }
 
 

@@ -54,7 +54,9 @@ def answer(setting: Setting, result: Mapping[str, Any]) -> str:
     if "board" in result:
         return _of_board(setting, result)
     first, *others = result["sides"]
-    found = [_takes(setting, first), _keeps(setting, first)]
+    known = result.get("brought")
+    found = [f"It is {known}."] if known else []
+    found += [_takes(setting, first), _keeps(setting, first)]
     if others:
         found.append(_against(setting, first, others[0]))
     return " ".join(found)
@@ -119,12 +121,12 @@ def _memory_of(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
 
 def _of_trace(result: Mapping[str, Any]) -> str:
     predicted, measured = (side["numbers"]["makespan"] for side in result["sides"])
-    word = "more" if measured >= predicted else "less"
     part = abs(measured - predicted) / predicted if predicted else 0.0
+    word = f"{part:.1%} {'more' if measured >= predicted else 'less'}" if part >= 5e-4 else "as long"
     unit = f" {result['unit']}"
     return (
         f"The run ({result['traced']}) took {measured:.4g}{unit}; with the median times of its own actions the "
-        f"simulation says {predicted:.4g}{unit}: the run took {part:.1%} {word}."
+        f"simulation says {predicted:.4g}{unit}: the run took {word}."
     )
 
 

@@ -9,22 +9,22 @@ import { PythonStatus } from "./shared/parts.mjs";
 import { Player } from "./shared/player.mjs";
 import { Stepper } from "./shared/stepper.mjs";
 import { Builder } from "./schedule_visualizer/builder.mjs";
-import { coloursOf } from "./schedule_visualizer/colours.mjs";
 import { Settings, tools } from "./schedule_visualizer/controls.mjs";
 import { Details } from "./schedule_visualizer/details.mjs";
-import { Geometry, layer } from "./schedule_visualizer/geometry.mjs";
 import { Gestures } from "./schedule_visualizer/gestures.mjs";
-import { Overlay } from "./schedule_visualizer/overlay.mjs";
-import { Painter } from "./schedule_visualizer/painter.mjs";
+import { Pointing } from "./schedule_visualizer/pointing.mjs";
 import { Reading } from "./schedule_visualizer/reading.mjs";
 import { Runs } from "./schedule_visualizer/runs.mjs";
+import { Scene } from "./schedule_visualizer/scene.mjs";
 import { Side, lastAtOrBefore } from "./schedule_visualizer/side.mjs";
 import { Verdict } from "./schedule_visualizer/verdict.mjs";
 
 // The state in a link: schedule=zb-h1&compare=1f1b&stages=8&step=12
 const KEYS = "schedule compare stages microbatches vpp run times f b w comm transfer overlap fb limit rest path own step".split(" ");
-/** Whole plays take so many ms, at speed 1. */
+/** A whole step is played in so many ms, at speed 1. */
 const PLAY = 14000;
+const HELP = "Point at an action for what it needs and who waits for it, at a gap for its reason, at the strip below for memory. Drag moves, Ctrl and wheel or two fingers zoom. " +
+  "Keys: arrows go from action to action, + − 0 zoom, c critical path, space plays, Escape lets go.";
 
 export function encode(inputs) {
   return encodePairs({ ...inputs, path: inputs.path || null }, KEYS);
@@ -38,40 +38,30 @@ export function decode(text) {
 class Visualizer extends Stepper {
   constructor(model, el) {
     super(model, "pb-sv");
-    Object.assign(this, { hovered: null, pinned: null, clock: null, narrow: el.clientWidth < 640 });
-    this.still = matchMedia("(prefers-reduced-motion: reduce)");
+    Object.assign(this, { clock: null, narrow: el.clientWidth < 640, still: matchMedia("(prefers-reduced-motion: reduce)") });
     this.status = make("p", { class: "pb-sv-status", role: "status" });
-    this.geometry = new Geometry(this);
     this.take();
     this.at = this.asked();
     this.settings = new Settings(this, this.narrow);
-    this.painter = new Painter(this);
-    this.overlay = new Overlay(this);
-    [this.verdict, this.reading, this.builder, this.runs, this.details] = [Verdict, Reading, Builder, Runs, Details].map((Part) => new Part(this));
+    this.scene = new Scene(this);
+    [this.pointing, this.reading, this.verdict, this.builder, this.runs, this.details] = [Pointing, Reading, Verdict, Builder, Runs, Details].map((Part) => new Part(this));
     this.player = new Player(this);
     this.python = new PythonStatus(model, this.status);
-    this.build_(el);
+    this.lay(el);
     this.gestures = new Gestures(this);
-    this.sizes = new ResizeObserver(() => this.resize());
-    this.resize();
-    this.sizes.observe(this.stage);
-    this.watchTheme();
+    this.scene.begin();
     this.refresh();
     this.listen(() => this.details.update());
   }
 
-  build_(el) {
-    const { zoom, path } = tools(this);
+  lay(el) {
+    const { zoom, path } = tools(this), { stage, scroll } = this.scene;
     this.pathButton = path;
-    [this.base, this.top] = [layer("pb-sv-base"), layer("pb-sv-top")];
-    this.stage = make("div", { class: "pb-sv-stage", tabindex: "0", role: "application", "aria-roledescription": "timeline", "aria-describedby": `${this.id}-help` }, this.base, this.top, this.reading.root);
-    this.scroll = make("input", { type: "range", min: 0, max: 1000, step: 1, class: "pb-sv-across", "aria-label": "Part of the step in view", hidden: "" });
-    this.scroll.addEventListener("input", () => this.across(Number(this.scroll.value) / 1000));
-    this.caption = make("p", { class: "pb-sv-caption" });
-    this.legend = make("p", { class: "pb-sv-legend" });
-    const help = make("p", { class: "pb-sv-note", id: `${this.id}-help` }, "Point at an action for what it needs and who waits for it, at a gap for its reason, at the strip below for memory. Drag moves, Ctrl and wheel or two fingers zoom. Keys: arrows go from action to action, + − 0 zoom, c critical path, space plays, Escape lets go.");
+    stage.append(this.reading.root);
+    [this.caption, this.legend] = ["caption", "legend"].map((name) => make("p", { class: `pb-sv-${name}` }));
+    const help = make("p", { class: "pb-sv-note", id: `${this.id}-help` }, HELP);
     const bar = make("div", { class: "pb-sv-bar" }, this.player.root, make("span", { class: "pb-sv-buttons" }, path, this.builder.open, zoom));
-    const scene = make("section", { class: "pb-sv-scene", "aria-label": "Timeline" }, bar, this.caption, this.stage, this.scroll, this.reading.live, this.legend, this.builder.root, help);
+    const scene = make("section", { class: "pb-sv-scene", "aria-label": "Timeline" }, bar, this.caption, stage, scroll, this.reading.live, this.legend, this.builder.root, help);
     this.root = make("div", { class: "pb-w pb-form pb-sv", role: "group", "aria-label": "Pipeline schedule visualizer" },
       this.settings.root, this.status, this.verdict.root, scene, this.verdict.numbers, this.runs.root, this.details.root);
     el.replaceChildren(this.root);
@@ -89,17 +79,13 @@ class Visualizer extends Stepper {
     const outputs = this.model.get("outputs");
     this.error = outputs.error;
     if (outputs.error) return;
-    const before = this.total;
     this.result = outputs;
     this.sides = outputs.sides.map((side) => new Side(side, this.constants.causes));
     this.cap = outputs.cap;
     this.unit = outputs.unit ? ` ${outputs.unit}` : "";
-    this.total = Math.max(...this.sides.map((side) => side.makespan)) || 1;
+    this.total = Math.max(outputs.board?.rival.makespan ?? 0, ...this.sides.map((side) => side.makespan)) || 1;
     this.most = Math.max(this.cap ?? 0, ...this.sides.map((side) => side.peak));
     this.moments = Float64Array.from(new Set(this.sides[0].start)).sort();
-    if (!this.view || before !== this.total || !this.zoomed) this.view = [0, this.total];
-    this.hovered = null;
-    if (this.pinned && !this.building) this.pinned = null;
   }
 
   get building() {
@@ -112,18 +98,6 @@ class Visualizer extends Stepper {
 
   get home() {
     return this.steps;
-  }
-
-  get zoomed() {
-    return this.view[1] - this.view[0] < this.total * 0.999;
-  }
-
-  get current() {
-    return this.hovered ?? this.pinned;
-  }
-
-  best(rank) {
-    return this.result.board?.best[rank][this.builder.whole ? 1 : 0];
   }
 
   // --- what the reader sets
@@ -156,7 +130,7 @@ class Visualizer extends Stepper {
   }
 
   /** A run's trace, or a schedule; null takes it away. */
-  lay(trace) {
+  bring(trace) {
     const { own, step, trace: _, compare, ...others } = this.inputs;
     this.submit(trace === null ? others : { ...others, trace });
   }
@@ -170,14 +144,15 @@ class Visualizer extends Stepper {
   arrived() {
     this.take();
     this.at = this.asked();
-    this.resize();
+    this.pointing.reset();
+    this.scene.take();
     this.refresh();
   }
 
   refresh() {
     for (const part of [this.settings, this.verdict, this.builder, this.runs, this.details]) part.update();
     const label = this.sides.map((side) => side.label).join(" and ");
-    set(this.stage, "aria-label", `${label}: ${this.sides[0].ranks} ranks, ${this.sides[0].microbatches} micro-batches, ${rounded(this.total, 5)}${this.unit}. ${this.result.answer}`);
+    set(this.scene.stage, "aria-label", `${label}: ${this.sides[0].ranks} ranks, ${this.sides[0].microbatches} micro-batches, ${rounded(this.total, 5)}${this.unit}. ${this.result.answer}`);
     this.root.toggleAttribute("data-stale", Boolean(this.error));
     this.keys();
     this.show();
@@ -193,7 +168,7 @@ class Visualizer extends Stepper {
   keys() {
     const swatch = (name) => make("i", { class: `pb-sv-swatch pb-sv-is-${name}` });
     const chunks = Math.max(...this.sides.map((side) => side.chunks)), words = this.legendWords().map(([name, text]) => make("span", {}, swatch(name), text));
-    this.legend.replaceChildren(...words, ...(chunks > 1 ? [make("span", {}, "deeper shade: a further stage of the rank")] : []));
+    this.legend.replaceChildren(...words, ...(chunks > 1 ? [make("span", {}, "other shade: a further stage of the rank")] : []));
   }
 
   // --- where the reader is
@@ -204,12 +179,13 @@ class Visualizer extends Stepper {
     say(this.caption, this.words());
     set(this.pathButton, "aria-pressed", String(Boolean(this.inputs.path)));
     this.player.show();
-    this.draw();
+    this.scene.draw();
   }
 
   /** What everyone does at the moment that is shown. */
   words() {
-    if (this.clock === null) return "";
+    if (this.clock === null && this.inputs.path) return this.sides.map((side) => this.critical(side)).join(" ");
+    if (this.clock === null) return "The whole step. Play it, or go through it moment by moment.";
     const [side] = this.sides, now = this.clock + 1e-9 * this.total, doing = [];
     for (let rank = 0; rank < side.ranks; rank++) {
       const i = side.firstAfter(rank, now);
@@ -219,6 +195,11 @@ class Visualizer extends Stepper {
     if (side.ranks <= 8 && !this.narrow) return when + doing.map((what, rank) => `rank ${rank} ${what}`).join(" · ");
     const count = (test) => doing.filter(test).length, idle = count((what) => what === "idle");
     return `${when}${count((w) => w.startsWith("F"))} ranks forward, ${count((w) => /^[BW]/.test(w))} backward, ${idle} idle`;
+  }
+
+  critical({ label, path, makespan, path_work: work }) {
+    const rest = makespan - work, waits = rest > 1e-9 * makespan ? `, and between them ${rounded(rest, 4)}${this.unit} for messages` : "";
+    return `Critical path of ${label}: ${path.length} actions that take ${rounded(work, 4)}${this.unit}${waits}.`;
   }
 
   /** Time runs on by itself; without motion, from one moment to the next. */
@@ -238,171 +219,9 @@ class Visualizer extends Stepper {
     this.next = requestAnimationFrame((later) => this.tick(later));
   }
 
-  // --- what is in view
-
-  look(low, high) {
-    const span = Math.min(Math.max(high - low, this.total / 4000), this.total), start = Math.min(Math.max(low, 0), this.total - span);
-    this.view = [start, start + span];
-    this.draw(true);
-  }
-
-  zoom(factor, around) {
-    const [low, high] = this.view, held = this.pinned?.kind === "slot" ? this.sides[this.pinned.side].start[this.pinned.at] : NaN;
-    const at = around ?? (held >= low && held <= high ? held : (low + high) / 2);
-    this.look(at - (at - low) * factor, at + (high - at) * factor);
-  }
-
-  zoomTo(found) {
-    if (found?.kind !== "slot" && found?.kind !== "idle") return;
-    const side = this.sides[found.side], [start, end] = found.kind === "slot" ? [side.start[found.at], side.end[found.at]] : [side.idle.start[found.at], side.idle.end[found.at]];
-    const span = Math.max(8 * (end - start), this.total / 60);
-    this.look((start + end - span) / 2, (start + end + span) / 2);
-  }
-
-  pan(part) {
-    const [low, high] = this.view, by = part * (high - low);
-    this.look(low + by, high + by);
-  }
-
-  all() {
-    this.look(0, this.total);
-  }
-
-  across(part) {
-    const span = this.view[1] - this.view[0], low = part * (this.total - span);
-    this.look(low, low + span);
-  }
-
-  // --- what is pointed at
-
-  point(found, at) {
-    const same = found && this.hovered && found.kind === this.hovered.kind && found.at === this.hovered.at && found.side === this.hovered.side && found.rank === this.hovered.rank && found.kind !== "strip";
-    if (same) return this.reading.move(at);
-    if (!found && !this.hovered) return;
-    this.hovered = found?.kind === "lane" && !this.building ? null : found;
-    this.reading.show(this.current, at ?? this.spot(this.current));
-    this.drawTop();
-  }
-
-  /** Hold on to something, so that keys go on from there. */
-  pin(found, at) {
-    this.pinned = found;
-    this.hovered = null;
-    this.reading.show(found, at ?? this.spot(found));
-    this.reading.tell(found);
-    this.drawTop();
-  }
-
-  spot(found) {
-    if (!found || found.kind === "lane" || found.kind === "strip") return found ? [this.geometry.x(found.time ?? 0), this.geometry.laneTop(found.side, found.rank) + this.geometry.bar] : [0, 0];
-    const [x, y, wide, high] = found.kind === "slot" ? this.geometry.box(found.side, found.at) : this.geometry.gapBox(found.side, found.at);
-    return [x + Math.min(wide, 40), y + high];
-  }
-
-  /** Actions and gaps of a rank, in order of time. */
-  cells(s, rank) {
-    const side = this.sides[s], found = side.gapsOf[rank].map((g) => ({ side: s, rank, kind: "idle", at: g, time: side.idle.start[g] }));
-    for (let i = side.offsets[rank]; i < side.offsets[rank + 1]; i++) found.push({ side: s, rank, kind: "slot", at: i, time: side.start[i] });
-    return found.sort((a, b) => a.time - b.time || a.at - b.at);
-  }
-
-  /** To the next action or gap of the rank, or the one before. */
-  walk(by) {
-    const held = this.pinned ?? { side: 0, rank: 0, time: -1 }, all = this.cells(held.side, held.rank);
-    if (!all.length) return this.settle({ ...held, kind: "lane", at: -1, time: 0 });
-    const here = all.findIndex((cell) => cell.kind === held.kind && cell.at === held.at);
-    this.settle(all[Math.min(all.length - 1, Math.max(0, here + by))]);
-  }
-
-  /** To the rank above or below, at the same time. */
-  climb(by) {
-    const held = this.pinned ?? { side: 0, rank: -by, time: this.view[0] };
-    let [s, rank] = [held.side, held.rank + by];
-    if (rank < 0) (s -= 1), (rank = (this.sides[s]?.ranks ?? 1) - 1);
-    else if (rank >= this.sides[s].ranks) (s += 1), (rank = 0);
-    if (!this.sides[s]) return;
-    const all = this.cells(s, rank), cell = all.findLast((c) => c.time <= held.time + 1e-9) ?? all[0] ?? { side: s, rank, kind: "lane", at: -1, time: 0 };
-    this.settle({ ...cell, time: cell.time });
-  }
-
-  /** What keys have come to is brought into view. */
-  settle(cell) {
-    const [low, high] = this.view;
-    if (cell.time < low || cell.time > high) this.look(cell.time - (high - low) / 2, cell.time + (high - low) / 2);
-    this.pin(cell);
-  }
-
-  // --- drawing
-
-  resize() {
-    const before = this.geometry.height;
-    this.geometry.fit(this.stage.clientWidth);
-    if (this.geometry.height !== before || this.drawnWidth !== this.geometry.width) this.draw(true);
-  }
-
-  colours() {
-    return (this.palette ??= coloursOf(this.root));
-  }
-
-  /** Another theme has other colours. */
-  watchTheme() {
-    const again = () => ((this.palette = null), this.draw(true));
-    this.themes = new MutationObserver(again);
-    this.themes.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme", "class"] });
-    this.themes.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "class"] });
-  }
-
-  painterFor(c, colours) {
-    return Object.assign(new Painter(this), { c, colours, family: this.painter.family });
-  }
-
-  /** Draw in the next frame, once, whatever has asked for it. The layer below only if `all`, or for other sides. */
-  draw() {
-    this.due ??= requestAnimationFrame(() => {
-      this.due = null;
-      const start = performance.now();
-      this.drawNow();
-      performance.measure("pb-draw", { start });
-    });
-  }
-
-  drawNow() {
-    const state = [...this.view, this.geometry.width, this.geometry.height, this.palette === null].join();
-    if (this.drawnState !== state || this.drawnResult !== this.result) {
-      this.painter.paint(this.context(this.base), this.colours());
-      Object.assign(this, { drawnState: [...this.view, this.geometry.width, this.geometry.height, false].join(), drawnResult: this.result, drawnWidth: this.geometry.width });
-    }
-    this.drawTop();
-    this.scroll.hidden = !this.zoomed;
-    const [low, high] = this.view, part = this.total > high - low ? low / (this.total - high + low) : 0;
-    this.scroll.value = Math.round(1000 * part);
-    this.scroll.style.setProperty("--at", `${100 * part}%`);
-  }
-
-  drawTop() {
-    const start = performance.now();
-    this.overlay.paint(this.context(this.top), this.colours());
-    performance.measure("pb-point", { start });
-  }
-
-  context(canvas) {
-    const scale = Math.max(devicePixelRatio || 1, 1), { width, height } = this.geometry, c = canvas.getContext("2d");
-    const [wide, high] = [Math.round(width * scale), Math.round(height * scale)];
-    if (canvas.width !== wide || canvas.height !== high) {
-      Object.assign(canvas, { width: wide, height: high });
-      canvas.style.height = `${height}px`;
-      this.stage.style.height = `${height}px`;
-    }
-    c.setTransform(scale, 0, 0, scale, 0, 0);
-    return c;
-  }
-
   close() {
     super.close();
-    cancelAnimationFrame(this.due);
-    this.sizes.disconnect();
-    this.themes.disconnect();
-    for (const part of [this.python, this.settings, this.verdict, this.details]) part.close();
+    for (const part of [this.scene, this.python, this.settings, this.verdict, this.details]) part.close();
   }
 }
 

@@ -9,7 +9,7 @@ export class Builder {
     this.said = make("p", { class: "pb-sv-said-build", role: "status" });
     this.rows = make("ul", { class: "pb-sv-moves" });
     const tools = make("div", { class: "pb-sv-tools" }, this.kinds(), (this.back = button("Undo", () => this.undo())), (this.clear = button("Clear", () => app.build(""))), button("Leave", () => app.build(null)));
-    this.help = make("p", { class: "pb-sv-note" }, "A click on a lane, or a button below, adds the next action there. With the picture in focus: arrows up and down choose the rank; f, b, w and x (B and W as one) add, a adds what can start first, Backspace takes the last one back.");
+    this.help = make("p", { class: "pb-sv-note" }, "A click on a lane, or on a button, adds the next action there; a dashed button says why it cannot. With the picture in focus: arrows up and down choose the rank; f, b, w and x (B and W as one) add, a adds what can start first, Backspace takes the last one back.");
     this.root = make("section", { class: "pb-sv-builder", "aria-label": "Your own schedule", hidden: "" }, tools, this.said, this.rows, this.help);
   }
 
@@ -43,7 +43,7 @@ export class Builder {
   }
 
   row(li, moves, rank) {
-    say(li.firstChild, this.app.geometry.long === false ? rank : `rank ${rank}`);
+    say(li.firstChild, this.app.scene.geometry.long === false ? rank : `rank ${rank}`);
     const shown = moves.filter(([, op]) => op === "F" || (op === "BW") === this.whole), chunks = this.app.sides[0].chunks;
     const made = shown.map(([word, op, stage, microbatch, refused]) => {
       const text = `${op}${microbatch}${chunks > 1 ? ` · s${stage}` : ""}`, el = button(text, () => this.play(word, refused, rank), { "data-op": op, class: "pb-sv-move" });
@@ -67,9 +67,19 @@ export class Builder {
     this.app.build(text ? `${text}.${word}` : word);
   }
 
+  best(rank) {
+    return this.board?.best[rank][this.whole ? 1 : 0];
+  }
+
+  /** What a click on a rank adds: "F of micro-batch 0 on stage 0"; null for nothing. */
+  next(rank) {
+    const move = this.board?.ranks[rank].find(([word]) => word === this.best(rank));
+    return move ? `${move[1]} of micro-batch ${move[3]} on stage ${move[2]}` : null;
+  }
+
   /** What can start first on a rank. */
   add(rank) {
-    const word = this.board.best[rank][this.whole ? 1 : 0];
+    const word = this.best(rank);
     if (word) return this.play(word, "");
     const moves = this.board.ranks[rank], first = moves.find(([, op]) => op === (this.whole ? "BW" : "B")) ?? moves[0];
     this.play("", moves.length ? (moves.find(([, op]) => op === "F") ?? first)[4] : `rank ${rank} has done all its work`);
@@ -82,7 +92,7 @@ export class Builder {
 
   /** What a key on the picture does to the rank in focus. */
   key({ key, ctrlKey }) {
-    const rank = this.app.pinned?.side === 0 ? this.app.pinned.rank : 0;
+    const rank = this.app.pointing.pinned?.side === 0 ? this.app.pointing.pinned.rank : 0;
     if (key === "Backspace" || (ctrlKey && key === "z")) return () => this.undo();
     if (ctrlKey) return null;
     if (key === "a") return () => this.add(rank);

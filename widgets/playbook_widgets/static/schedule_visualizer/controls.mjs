@@ -7,6 +7,7 @@ export class Settings {
   constructor(app, folded) {
     this.app = app;
     this.all = app.constants.controls.map((spec) => new Control(spec, app.id, (field, value) => app.change(field, value), "pb-sv"));
+    this.all.find(({ spec }) => spec.field === "limit").field.text.placeholder = "none";
     this.general = make("p", { class: "pb-sv-error", role: "alert", hidden: "" });
     const rows = (group) => make("div", { class: "pb-sv-controls" }, ...this.all.filter(({ spec }) => spec.group === group).map((control) => control.row));
     this.brief = make("span", { class: "pb-sv-brief" });
@@ -33,8 +34,12 @@ export class Settings {
   }
 
   summary({ f, b, w, comm, transfer, limit }) {
+    const between = (time) => {
+      const all = String(time).split("/").map(Number);
+      return all.length > 1 ? `${Math.min(...all)}–${Math.max(...all)}` : time;
+    };
     const messages = comm || transfer ? `, messages ${[comm, transfer].filter(Boolean).join(" + ")}` : "";
-    return ` F ${f}, B ${b}, W ${w}${messages}${limit == null ? "" : `, room for ${limit}`}`;
+    return ` F ${between(f)}, B ${between(b)}, W ${between(w)}${messages}${limit == null ? "" : `, room for ${limit}`}`;
   }
 
   close() {
@@ -45,7 +50,7 @@ export class Settings {
 /** Buttons over the picture: closer, farther, the critical path. */
 export function tools(app) {
   const tool = (text, label, action, attributes = {}) => button(text, action, { "aria-label": label, title: label, ...attributes });
-  const zoom = make("span", { class: "pb-sv-zoom" }, tool("−", "Zoom out", () => app.zoom(2)), tool("+", "Zoom in", () => app.zoom(0.5)), tool("All", "All: the whole step", () => app.all()));
+  const zoom = make("span", { class: "pb-sv-zoom" }, tool("−", "Zoom out", () => app.scene.zoom(2)), tool("+", "Zoom in", () => app.scene.zoom(0.5)), tool("All", "All: the whole step", () => app.scene.all()));
   const path = button("Critical path", () => app.setPath(!app.inputs.path), { "aria-pressed": "false", title: "What the step takes as long as it does because of (c)" });
   return { zoom, path };
 }

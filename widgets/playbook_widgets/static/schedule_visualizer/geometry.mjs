@@ -1,13 +1,11 @@
 // Where everything is: lanes from top to bottom, time from left to right.
 
-import { make } from "../shared/dom.mjs";
-
 export const AXIS = 22; // px
-const SIZES = [[4, 30, 18, 9], [8, 24, 14, 7], [16, 18, 9, 5], [32, 12, 6, 3]]; // up to so many ranks: bar, strip of memory, gap
+const SIZES = [[4, 30, 18, 9], [8, 24, 14, 7], [16, 18, 9, 5], [32, 12, 6, 3], [64, 7, 3, 1]]; // up to so many ranks: bar, strip of memory, gap
 
 export class Geometry {
-  constructor(app) {
-    this.app = app;
+  constructor(app, scene) {
+    Object.assign(this, { app, scene });
   }
 
   /** Anew for other sides, or another width. */
@@ -31,7 +29,7 @@ export class Geometry {
   }
 
   get view() {
-    return this.app.view;
+    return this.scene.view;
   }
 
   x(time) {
@@ -87,9 +85,4 @@ export function ticks(low, high, width, gap = 70) {
   const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough) ?? 10 * power, found = [];
   for (let k = Math.ceil(low / step - 1e-9); k * step <= high * (1 + 1e-9); k++) found.push(k * step);
   return { values: found, digits: Math.max(0, -Math.floor(Math.log10(step) + 1e-9)) };
-}
-
-/** A canvas for a layer, which no screen reader reads. */
-export function layer(className) {
-  return make("canvas", { class: className, "aria-hidden": "true" });
 }

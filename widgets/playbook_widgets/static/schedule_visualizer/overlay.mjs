@@ -3,12 +3,12 @@
 const HALO = 3;
 
 export class Overlay {
-  constructor(app) {
-    this.app = app;
+  constructor(app, scene) {
+    Object.assign(this, { app, scene });
   }
 
   paint(c, colours) {
-    const { app } = this, { geometry: g } = app;
+    const { app } = this, { geometry: g } = this.scene, { current } = app.pointing;
     Object.assign(this, { c, colours, geometry: g });
     c.clearRect(0, 0, g.width, g.height);
     c.save();
@@ -17,7 +17,7 @@ export class Overlay {
     c.clip();
     if (app.inputs.path) app.sides.forEach((side, s) => side.path.length && this.path(side, s));
     if (app.clock !== null) this.future(app.clock);
-    if (app.current) this.pointed(app.current);
+    if (current) this.pointed(current);
     c.restore();
   }
 
@@ -40,7 +40,8 @@ export class Overlay {
     c.fillRect(g.left, top, g.right - g.left + 2, side.ranks * g.lane);
     c.globalAlpha = 1;
     const shown = side.path.filter((i) => i >= 0 && side.end[i] >= low && side.start[i] <= high);
-    for (const i of shown) this.app.painterFor(c, this.colours).slot(side, s, i);
+    const painter = this.scene.painter.onto(c, this.colours);
+    for (const i of shown) painter.slot(side, s, i);
     c.lineWidth = 1.5;
     c.strokeStyle = this.colours.ink;
     for (const i of shown) {
@@ -90,25 +91,37 @@ export class Overlay {
     c.setLineDash([]);
   }
 
-  /** From the end of one action to the start of another that needs it. */
+  /** From the end of one action to the start of another that needs it: straight to another rank, in a bow on the same one. */
   link(s, from, to, dash) {
-    const { c, geometry: g } = this, [x0, y0, w0, h0] = g.box(s, from), [x1, y1, , h1] = g.box(s, to);
-    const a = [x0 + w0 - 1, y0 + h0 / 2], b = [x1, y1 + h1 / 2], bend = Math.max(12, Math.min(60, Math.abs(b[0] - a[0]) / 2));
+    const { c, geometry: g } = this, side = this.app.sides[s], [x0, y0, w0, h0] = g.box(s, from), [x1, y1, , h1] = g.box(s, to);
+    const down = side.rankOf[to] - side.rankOf[from], a = [x0 + w0 - 1.5, down > 0 ? y0 + h0 : down < 0 ? y0 : y0 + h0], b = [x1 + 1.5, down > 0 ? y1 : down < 0 ? y1 + h1 : y1 + h1];
+    const bow = down ? null : [(a[0] + b[0]) / 2, a[1] + Math.min(2 * g.strip + 4, 6 + Math.abs(b[0] - a[0]) / 3)];
     for (const [colour, wide] of [[this.colours.surface, 2 + HALO], [this.colours.ink, 2]]) {
-      c.strokeStyle = c.fillStyle = colour;
+      c.strokeStyle = colour;
       c.lineWidth = wide;
       c.setLineDash(colour === this.colours.ink ? dash : []);
       c.beginPath();
       c.moveTo(...a);
-      c.bezierCurveTo(a[0] + bend, a[1], b[0] - bend, b[1], b[0] - 5, b[1]);
+      bow ? c.quadraticCurveTo(...bow, ...b) : c.lineTo(...b);
       c.stroke();
     }
     c.setLineDash([]);
+    this.head(bow ?? a, b);
+  }
+
+  /** An arrow's head at `b`, coming from `a`. */
+  head(a, b) {
+    const { c } = this, angle = Math.atan2(b[1] - a[1], b[0] - a[0]);
+    c.save();
+    c.translate(...b);
+    c.rotate(angle);
+    c.fillStyle = this.colours.ink;
     c.beginPath();
-    c.moveTo(b[0] + 1, b[1]);
-    c.lineTo(b[0] - 7, b[1] - 4.5);
-    c.lineTo(b[0] - 7, b[1] + 4.5);
+    c.moveTo(1, 0);
+    c.lineTo(-7, -4);
+    c.lineTo(-7, 4);
     c.fill();
+    c.restore();
   }
 
   /** A lane, or a moment of its strip of memory. */

@@ -7,22 +7,25 @@ import { lastAtOrBefore } from "./side.mjs";
 const DENSE = 0.75; // px: narrower actions are drawn as what each pixel holds
 
 export class Painter {
-  constructor(app) {
-    this.app = app;
+  constructor(app, scene) {
+    Object.assign(this, { app, scene, wides: new Map() });
   }
 
   get geometry() {
-    return this.app.geometry;
+    return this.scene.geometry;
   }
 
   /** Everything onto a 2d context whose unit is a CSS pixel. */
   paint(c, colours) {
-    Object.assign(this, { c, colours, family: getComputedStyle(this.app.root ?? document.body).fontFamily });
-    const { geometry } = this;
+    const { geometry } = this.onto(c, colours);
     c.clearRect(0, 0, geometry.width, geometry.height);
     c.textBaseline = "middle";
     this.axis();
     this.app.sides.forEach((side, s) => this.side(side, s));
+  }
+
+  onto(c, colours) {
+    return Object.assign(this, { c, colours, family: getComputedStyle(this.app.root).fontFamily });
   }
 
   font(size, weight = 400) {
@@ -66,10 +69,10 @@ export class Painter {
   }
 
   names(side, s) {
-    const { c, geometry: g } = this, small = g.lane < 24;
-    this.font(small ? 10.5 : 12);
+    const { c, geometry: g } = this, every = g.lane < 14 ? 4 : 1;
+    this.font(g.lane < 24 ? 10.5 : 12);
     c.fillStyle = this.colours.ink;
-    for (let rank = 0; rank < side.ranks; rank++) c.fillText(g.long ? `rank ${rank}` : String(rank), 0, g.laneTop(s, rank) + g.bar / 2 + 0.5);
+    for (let rank = 0; rank < side.ranks; rank += every) c.fillText(g.long ? `rank ${rank}` : String(rank), 0, g.laneTop(s, rank) + g.bar / 2 + 0.5);
   }
 
   lane(side, s, rank) {
@@ -123,14 +126,21 @@ export class Painter {
   }
 
   label(text, number, left, top, wide, high, colour) {
-    const { c } = this, size = high >= 20 ? 12 : high >= 13 ? 11 : 9.5, one = size * 0.6;
-    const fits = [text, String(number)].find((words) => words.length * one + 3 <= wide);
-    if (!fits) return;
+    const { c } = this, size = high >= 20 ? 12 : high >= 13 ? 11 : 9.5;
     this.font(size, 500);
+    const fits = [text, String(number)].find((words) => this.wide(words, size) + 3 <= wide);
+    if (!fits) return;
     c.fillStyle = colour;
     c.textAlign = "center";
     c.fillText(fits, left + wide / 2, top + high / 2 + 0.75);
     c.textAlign = "start";
+  }
+
+  /** How wide a text is in the font that is set; the same few come again and again. */
+  wide(text, size) {
+    const key = `${size} ${text}`;
+    if (!this.wides.has(key)) this.wides.set(key, this.c.measureText(text).width);
+    return this.wides.get(key);
   }
 
   // --- more actions than pixels: each pixel's column shows what it holds
@@ -153,6 +163,24 @@ export class Painter {
   }
 
   heap(dense, top) {
+    if (!this.c.drawImage) return this.heapAsShapes(dense, top);
+    const { geometry: g } = this, wide = dense.F.length, image = new ImageData(wide, g.bar), pixels = new Uint32Array(image.data.buffer);
+    const words = ["F", "B", "W"].map((name) => littleEndian(this.colours[name][0].fill));
+    for (let pixel = 0; pixel < wide; pixel++) {
+      let at = 0, reached = 0;
+      ["F", "B", "W"].forEach((name, k) => {
+        reached += Math.min(1, dense[name][pixel]) * g.bar;
+        for (const until = Math.min(g.bar, Math.round(reached)); at < until; at++) pixels[at * wide + pixel] = words[k];
+      });
+    }
+    this.spare ??= document.createElement("canvas");
+    Object.assign(this.spare, { width: wide, height: g.bar });
+    this.spare.getContext("2d").putImageData(image, 0, 0);
+    this.c.drawImage(this.spare, 0, top);
+  }
+
+  /** The same for a picture that is no canvas. */
+  heapAsShapes(dense, top) {
     const { c, geometry: g } = this;
     for (let pixel = 0; pixel < dense.F.length; pixel++) {
       let at = top;
@@ -176,7 +204,7 @@ export class Painter {
     let at = g.x(Math.max(low, times[from]));
     c.moveTo(at, bottom);
     for (let k = from, peak = 0; k < times.length && times[k] <= high; k++) {
-      const x = k === from ? at : g.x(times[k]), next = k + 1 < times.length ? g.x(times[k + 1]) : x;
+      const x = k === from ? at : g.x(times[k]), next = g.x(k + 1 < times.length ? times[k + 1] : amounts[k] ? side.makespan : times[k]);
       peak = Math.max(peak, amounts[k]);
       if (next - at < 0.5 && k + 1 < times.length) continue; // of what shares a pixel, the most
       c.lineTo(at, y(peak));
@@ -213,4 +241,10 @@ export class Painter {
     c.stroke();
     c.restore();
   }
+}
+
+/** "#rrggbb" as a pixel of an ImageData. */
+function littleEndian(hex) {
+  const [r, g, b] = [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
+  return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
 }

@@ -6,26 +6,24 @@ import { Painter } from "./painter.mjs";
 const escape = (text) => String(text).replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]);
 const n = (value) => Number(value.toFixed(2));
 
-/** As much of a 2d context as the painter uses; rectangles of one colour become one path. */
+/** As much of a 2d context as the painter uses; rectangles of one colour between two other shapes become one path. */
 class Context {
-  constructor(width, family) {
-    Object.assign(this, { parts: [], stack: [], run: null, path: "", clips: 0, width, family });
+  constructor() {
+    Object.assign(this, { parts: [], stack: [], runs: new Map(), path: "", clips: 0 });
     Object.assign(this, { fillStyle: "#000", strokeStyle: "#000", globalAlpha: 1, lineWidth: 1, textAlign: "start", dash: [], clipped: "", font: "12px sans-serif" });
   }
 
   flush() {
-    if (this.run) this.parts.push(`<path d="${this.run.d}" fill="${this.run.fill}"${this.run.alpha < 1 ? ` fill-opacity="${this.run.alpha}"` : ""}${this.run.clip}/>`);
-    this.run = null;
+    for (const { d, fill, alpha, clip } of this.runs.values()) this.parts.push(`<path d="${d.join("")}" fill="${fill}"${alpha < 1 ? ` fill-opacity="${alpha}"` : ""}${clip}/>`);
+    this.runs.clear();
   }
 
   fillRect(x, y, wide, high) {
     if (wide <= 0 || high <= 0) return;
     const { fillStyle: fill, globalAlpha: alpha, clipped: clip } = this;
-    if (this.run?.fill !== fill || this.run.alpha !== alpha || this.run.clip !== clip) {
-      this.flush();
-      this.run = { fill, alpha, clip, d: "" };
-    }
-    this.run.d += `M${n(x)},${n(y)}h${n(wide)}v${n(high)}h${n(-wide)}z`;
+    const key = fill + alpha + clip;
+    if (!this.runs.has(key)) this.runs.set(key, { fill, alpha, clip, d: [] });
+    this.runs.get(key).d.push(`M${n(x)},${n(y)}h${n(wide)}v${n(high)}h${n(-wide)}z`);
   }
 
   fillText(text, x, y) {
@@ -85,8 +83,8 @@ class Context {
 
 /** The picture, and below it what its colours are, as an SVG file that needs nothing else. */
 export function pictureOf(app) {
-  const { geometry: g, result } = app, colours = app.colours(), c = new Context(g.width, "system-ui, sans-serif"), foot = g.height + 8;
-  new Painter(app).paint(c, colours);
+  const { scene, result } = app, { geometry: g } = scene, colours = scene.colours(), c = new Context(), foot = g.height + 8;
+  new Painter(app, scene).paint(c, colours);
   c.flush();
   let at = 0;
   for (const [name, words] of app.legendWords()) {

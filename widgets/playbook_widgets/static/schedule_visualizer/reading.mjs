@@ -29,13 +29,13 @@ export class Reading {
     rows.push(["for", gives.map((n) => this.other(side, n, i, `begins at ${this.time(side.start[n])}`)).join("; ") || "nobody: nothing waits for it"]);
     const after = side.keptAt(side.rankOf[i], side.op[i] === "F" ? side.start[i] : side.end[i]);
     rows.push(["then keeps", this.amount(after)]);
-    if (side.half[i]) rows.push(["beside", side.name(side.half[i] === 1 ? i + 1 : i - 1)]);
+    if (side.half[i]) rows.push(["beside", side.nameOf(side.half[i] === 1 ? i + 1 : i - 1)]);
     if (this.app.inputs.path && side.onPath.has(i)) rows.push(["", "on the critical path"]);
-    return [side.name(i), rows];
+    return [side.nameOf(i), rows];
   }
 
   other(side, n, i, when) {
-    return `${side.name(n)}${side.rankOf[n] === side.rankOf[i] ? "" : `, rank ${side.rankOf[n]}`}, ${when}`;
+    return `${side.nameOf(n)}${side.rankOf[n] === side.rankOf[i] ? "" : `, rank ${side.rankOf[n]}`}, ${when}`;
   }
 
   amount(amount) {
@@ -55,9 +55,9 @@ export class Reading {
   }
 
   lane(side, { rank }) {
-    const { best, building } = this.app;
-    if (!building) return [`Rank ${rank}`, []];
-    return [`Rank ${rank}`, [["a click adds", best(rank) || "nothing: see why below"]]];
+    const next = this.app.builder.next(rank);
+    if (!this.app.building) return [`Rank ${rank}`, []];
+    return [`Rank ${rank}`, [["a click adds", next ?? "nothing: a click says why"]]];
   }
 
   /** Near `point`, or at what is focused. */
@@ -72,9 +72,13 @@ export class Reading {
   }
 
   move([x, y]) {
-    const { geometry } = this.app, { offsetWidth: wide, offsetHeight: high } = this.root;
+    const { geometry } = this.app.scene, { offsetWidth: wide, offsetHeight: high } = this.root;
     const left = Math.max(0, Math.min(x + 14, geometry.width - wide)), below = y + 18 + high <= geometry.height + 60;
     this.root.style.transform = `translate(${Math.round(left)}px, ${Math.round(below ? y + 18 : Math.max(-40, y - high - 12))}px)`;
+  }
+
+  hide() {
+    this.root.hidden = true;
   }
 
   /** For screen readers: what the focus is on. */

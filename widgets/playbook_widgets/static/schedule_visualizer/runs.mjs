@@ -40,7 +40,7 @@ export class Runs {
 
   take(trace) {
     this.error.hidden = true;
-    this.app.lay(trace);
+    this.app.bring(trace);
   }
 
   update() {

@@ -80,7 +80,7 @@ export class Side {
     return `${OPS[this.op[i]]}${this.microbatch[i]}`;
   }
 
-  name(i) {
+  nameOf(i) {
     return `${OPS[this.op[i]]} of micro-batch ${this.microbatch[i]} on stage ${this.stage[i]}`;
   }
 
@@ -110,7 +110,7 @@ export class Side {
   why(g) {
     if (this.idle.text) return this.idle.text[g];
     const next = this.idle.next[g], need = this.idle.waits_for[g], cause = this.causeNames[Object.keys(this.causeNames)[this.idle.cause[g]]];
-    const waits = next < 0 ? "has nothing more to do" : need < 0 ? `waits with ${this.name(next)}` : `waits with ${this.name(next)} for ${this.name(need)} on rank ${this.rankOf[need]}`;
+    const waits = next < 0 ? "has nothing more to do" : need < 0 ? `waits with ${this.nameOf(next)}` : `waits with ${this.nameOf(next)} for ${this.nameOf(need)} on rank ${this.rankOf[need]}`;
     return `rank ${this.idle.rank[g]} ${waits}: ${cause}`;
   }
 

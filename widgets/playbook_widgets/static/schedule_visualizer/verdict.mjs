@@ -52,7 +52,7 @@ export class Verdict {
   causes(side) {
     const total = Object.values(side.causes).reduce((a, b) => a + b, 0), kinds = Object.entries(side.causes).filter(([, time]) => time > 1e-9 * side.makespan);
     const whole = side.makespan * side.ranks || 1;
-    const parts = kinds.map(([cause, time]) => make("span", { title: side.causeNames[cause] }, `${cause} ${percent(time / whole)}`));
+    const parts = kinds.map(([cause, time]) => make("span", { title: side.causeNames[cause] }, `${cause}\u00a0${percent(time / whole)}`));
     return make("li", { class: "pb-sv-causes" }, make("span", {}, "all ranks wait"), make("b", {}, total ? percent(total / whole) : "never"), make("span", { class: "pb-sv-kinds" }, ...parts));
   }
 
