@@ -38,6 +38,7 @@ class Case:
     steps: int = STEPS
     causal: bool = True
     seq: int = SEQ
+    samples: int = BATCH
 
     def model(self) -> Transformer:
         model = Transformer(
@@ -53,8 +54,8 @@ class Case:
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """A global batch in which samples have unequal numbers of targets."""
         generator = torch.Generator().manual_seed(step)
-        x, y = torch.randint(self.shape.vocab, (2, BATCH, self.seq), generator=generator)
-        drop = torch.rand(y.shape, generator=generator) < torch.linspace(0, 0.9, BATCH)[:, None]
+        x, y = torch.randint(self.shape.vocab, (2, self.samples, self.seq), generator=generator)
+        drop = torch.rand(y.shape, generator=generator) < torch.linspace(0, 0.9, self.samples)[:, None]
         return x, y.masked_fill(drop, IGNORE)
 
 
@@ -87,7 +88,7 @@ def train(
     """Steps from ``start`` to ``case.steps`` of this rank, which has its samples; on a ``mesh``, its tokens of those."""
     if mesh:
         rank, ranks = mesh.index("dp"), mesh.size("dp")
-    share = BATCH // ranks
+    share = case.samples // ranks
     losses, norms, vectors = [], [], []
     for step in range(start, case.steps):
         x, y = (t[rank * share : (rank + 1) * share] for t in case.batch(step))

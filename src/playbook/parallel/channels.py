@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from playbook.parallel.mesh import Mesh
 from playbook.schedules.actions import Action, Schedule
 
 #: Messages that a rank asks for ahead of time, from each other rank: their memory is there before they are.
@@ -154,17 +155,19 @@ class Channel:
         return after, self._sizes[what.microbatch]
 
 
-def open_channel(peer: int, group: dist.ProcessGroup, device: torch.device) -> Channel:
-    """A channel to ``peer``, a global rank of ``group``; both must open it, and all ranks in one order of pairs.
+def open_channel(pair: tuple[int, int], mesh: Mesh) -> Channel | None:
+    """A channel between two places of the pipeline; None on ranks at others. All ranks must open all, in one order.
 
     Under NCCL messages of one group go one after another, whoever they are for; so each direction gets a group of two.
     """
-    if dist.get_backend(group) != "nccl":
-        return Channel(peer, group, group, device)
-    me = dist.get_rank()
-    pair = sorted((me, peer))
-    up, down = (dist.new_group(pair, use_local_synchronization=True) for _ in range(2))
-    outward, inward = (up, down) if me < peer else (down, up)
-    for one in (up, down):  # NCCL sets a group up at its first message, which both must take part in
-        dist.all_reduce(torch.zeros(1, device=device), group=one)
-    return Channel(peer, outward, inward, device)
+    here, device = mesh.index("pp"), torch.device(mesh.device)
+    directions: list[dist.ProcessGroup | None] = [mesh.group("pp")] * 2
+    if mesh.device == "cuda":
+        lines = mesh.layout.groups("pp")
+        directions = [mesh.subgroup((line[pair[0]], line[pair[1]]) for line in lines) for _ in range(2)]
+        for one in filter(None, directions):  # NCCL sets a group up at its first message: both must take part
+            dist.all_reduce(torch.zeros(1, device=device), group=one)
+    outward, inward = directions if here == pair[0] else reversed(directions)
+    if here not in pair or outward is None or inward is None:
+        return None
+    return Channel(mesh.ranks("pp")[sum(pair) - here], outward, inward, device)

@@ -46,6 +46,15 @@ class Mesh:
         mine, _ = dist.new_subgroups_by_enumeration([list(group) for group in groups])
         return mine
 
+    def subgroup(self, groups: Iterable[Iterable[int]]) -> dist.ProcessGroup | None:
+        """A new group: of ``groups``, lists of global ranks, the one that this rank is in. Every rank must ask for all of
+        them, in one order: PyTorch names groups by how many there have been."""
+        found = None
+        for ranks in (sorted(group) for group in groups):
+            made = dist.new_group(ranks)
+            found = made if self.rank in ranks else found
+        return found
+
     def group(self, *axes: str) -> dist.ProcessGroup:
         """The group of this rank along ``axes``: itself alone where all of them have size 1."""
         return self._groups[self._key(axes)]

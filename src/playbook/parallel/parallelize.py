@@ -73,9 +73,7 @@ def parallelize(
         placement_of_stages = stages_on_ranks(layout, schedule)
         shared = Shared(model, mesh, placement_of_stages)
         group = shared.replicas
-        pipeline = Pipeline(
-            model, mesh.group("pp"), _schedules(layout, schedule), placement_of_stages, stage_layers
-        )
+        pipeline = Pipeline(model, mesh, _schedules(layout, schedule), placement_of_stages, stage_layers)
     if layout.cp > 1:
         if context == "ulysses":
             check_swap(model.shape, layout)

@@ -17,13 +17,13 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.profiler import record_function
 
 from playbook.errors import ScheduleError
 from playbook.model.transformer import Transformer
 from playbook.parallel.channels import Channel, Traffic, message, open_channel, receiver
+from playbook.parallel.mesh import Mesh
 from playbook.parallel.stages import EMBEDDING, HEAD, Stage, cut_stages
 from playbook.parallel.weight_gradients import WeightGradients, compute, put_off_weights
 from playbook.schedules.actions import Action, Schedule
@@ -53,40 +53,40 @@ class Step:
 
 
 class Pipeline:
-    """This rank's part of a pipeline over the ranks of ``group``: its ``stages`` of ``model``, cut as ``schedule`` says.
+    """This rank's part of a pipeline over the axis pp of ``mesh``: its ``stages`` of ``model``, cut as ``schedule`` says.
 
     The model keeps this rank's stages alone; ``sizes`` are layers of each stage, in place of an even split. ``schedule``
     gives the Schedule of so many micro-batches; its placement must not depend on their number. ``done(stage, last)`` is
     called when the gradients of a stage's weights have one more micro-batch in them; ``last`` is true after the last.
+    Instruments look in ``after`` each action.
     """
 
     def __init__(
         self,
         model: Transformer,
-        group: dist.ProcessGroup,
+        mesh: Mesh,
         schedule: Callable[[int], Schedule],
         placement: Sequence[Sequence[int]],
         sizes: Sequence[int] | None = None,
     ):
-        self.model, self.group, self.make = model, group, schedule
-        self.rank, self.placement = group.rank(), placement
+        self.model, self.group, self.make = model, mesh.group("pp"), schedule
+        self.rank, self.placement = mesh.index("pp"), placement
         depth = len(placement[0])
         held = {s for way in placement for s, rank in enumerate(way) if rank == self.rank}
         self.stages = cut_stages(model, held, depth, sizes)
         self.done: Callable[[Stage, bool], None] = lambda stage, last: None
+        self.after: Callable[[Action], None] = lambda action: None
         self.trace: list[tuple[Action, float, float]] | None = None
         self.later = WeightGradients()
-        self.channels = self._open()
+        self.channels = self._open(mesh)
         self._plan: tuple[Schedule, dict[int, Traffic]] | None = None
 
-    def _open(self) -> dict[int, Channel]:
-        """Channels to the ranks with neighbouring stages. Pairs are opened in one order everywhere."""
+    def _open(self, mesh: Mesh) -> dict[int, Channel]:
+        """Channels to the ranks with neighbouring stages. Every rank opens all pairs, in one order."""
         hops = {frozenset(hop) for way in self.placement for hop in pairwise(way)}
         pairs = sorted(sorted(hop) for hop in hops if len(hop) == 2)
-        ranks = dist.get_process_group_ranks(self.group)
-        device = next(self.model.parameters()).device
-        peers = [a + b - self.rank for a, b in pairs if self.rank in (a, b)]
-        return {peer: open_channel(ranks[peer], self.group, device) for peer in peers}
+        opened = {pair: open_channel(pair, mesh) for a, b in pairs for pair in [(a, b)]}
+        return {a + b - self.rank: channel for (a, b), channel in opened.items() if channel is not None}
 
     def prepare(self) -> None:
         """Once the stages are as they will stay (cut over tensor-parallel ranks, too): let W be separate from B."""
@@ -139,6 +139,7 @@ class Pipeline:
         for action in schedule.ranks[self.rank]:
             with record_function(f"{action.op} {action.stage} {action.microbatch}"):
                 self._act(schedule, step, action)
+            self.after(action)
             if action.op in ("W", "BW"):
                 left[action.stage] -= 1
                 self.done(self.stages[action.stage], left[action.stage] == 0)

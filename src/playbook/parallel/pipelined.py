@@ -34,33 +34,34 @@ class Shared:
     def __init__(self, model: Transformer, mesh: Mesh, placement: Sequence[Sequence[int]]):
         self.names = list(dict(model.named_parameters()))
         self.order = in_optimizer_order(model)
-        line, here = mesh.ranks("pp"), mesh.index("pp")
+        lines = mesh.layout.groups("pp")
         both_ways = len(placement) > 1
         self.replicas, self.norm = mesh.group("dp", "cp"), mesh.group("pp")
         if both_ways:
-            self.replicas = _group_of([*mesh.ranks("dp", "cp"), *_mirrored(mesh)])
-            half = len(line) // 2
-            self.norm = _group_of(line[:half] if here < half else line[half:])
+            self.replicas = _some(mesh.subgroup(_mirrored(mesh)))
+            half = len(lines[0]) // 2
+            self.norm = _some(mesh.subgroup(part for line in lines for part in (line[:half], line[half:])))
         first, last = placement[0][0], placement[0][-1]
         self.tied = bool(model.shape.tied)
         apart = self.tied and not both_ways and first != last
-        self.ends = _group_of([line[first], line[last]]) if apart and here in (first, last) else None
+        self.ends = mesh.subgroup((line[first], line[last]) for line in lines) if apart else None
 
     def mine(self, name: str) -> str:
         """The whole model's name of a parameter: a tied head apart from its embedding is that."""
         return EMBEDDING if self.tied and name == HEAD else name
 
 
-def _mirrored(mesh: Mesh) -> list[int]:
-    """The ranks of dp × cp at the other end's place of the pipeline."""
-    size, here = mesh.size("pp"), mesh.index("pp")
-    apart = mesh.layout.world_size // size  # pp is the slowest axis
-    return [rank + (size - 1 - 2 * here) * apart for rank in mesh.ranks("dp", "cp")]
+def _mirrored(mesh: Mesh) -> list[set[int]]:
+    """Ranks of dp × cp together with those at the mirror place of their pipelines."""
+    every = [set(group) for group in mesh.layout.groups("dp", "cp")]
+    mirror = {rank: line[-1 - i] for line in mesh.layout.groups("pp") for i, rank in enumerate(line)}
+    pairs = [group | {mirror[rank] for rank in group} for group in every]
+    return [pair for i, pair in enumerate(pairs) if pair not in pairs[:i]]
 
 
-def _group_of(ranks: Sequence[int]) -> dist.ProcessGroup:
-    """A group of these ranks, which alone take part in making it."""
-    return dist.new_group(sorted(ranks), use_local_synchronization=True)
+def _some(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    assert group is not None  # every rank is in one of them
+    return group
 
 
 class Pipelined:

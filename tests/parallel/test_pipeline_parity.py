@@ -1,0 +1,141 @@
+"""Pipelines of every schedule, alone and with other axes: the losses, norms and gradients of one device."""
+
+from __future__ import annotations
+
+import functools
+import random
+import time
+from typing import Any
+
+import pytest
+import torch
+from helpers import BLOCKS
+from parallel_runs import Case, Run, on_one_device, on_ranks
+
+from playbook import launch
+from playbook.errors import ScheduleError
+from playbook.layout import Layout
+from playbook.parallel.mesh import Mesh
+from playbook.parallel.parallelize import parallelize
+from playbook.parallel.pipeline import Pipeline
+from playbook.schedules.catalogue import make
+from playbook.schedules.timeline import Times
+
+TOLERANCE = 1e-5
+#: Nine layers on two, three and four ranks: stages are uneven. Samples have 9 tokens, the vocabulary 37 words.
+SMALL = BLOCKS["llama"].replace(layers=9, hidden=16, heads=4, kv_heads=2, ffn=24, vocab=37)
+GPT = BLOCKS["gpt"].replace(layers=4, hidden=16, heads=4, vocab=37, dropout=0.0)
+NAMES = (
+    "naive",
+    "afab",
+    "1f1b",
+    "interleaved",
+    "breadth-first",
+    "zb-h1",
+    "zb-h2",
+    "zb-2p",
+    "zb-v",
+    "dualpipe",
+    "dualpipev",
+)
+
+
+@functools.cache
+def reference(case: Case) -> Run:
+    return on_one_device(case)
+
+
+def check(ranks, runs: list[tuple[Case, str, dict[str, Any]]], world: int) -> None:
+    for rank, found in enumerate(ranks(on_ranks, runs, ranks=world, timeout=300).values):
+        for (case, text, options), run in zip(runs, found, strict=True):
+            assert run.error(reference(case)) <= TOLERANCE, (rank, text, options)
+
+
+def allowed(p: int) -> list[tuple[str, int, int]]:
+    """Schedule, micro-batches and chunks: m of p − 1, p, 2p and 3p + 1, where the schedule takes it."""
+    found = []
+    for name in NAMES:
+        for m in (p - 1, p, 2 * p, 3 * p + 1):
+            vpp = 2 if name in ("interleaved", "breadth-first") else 1
+            try:
+                make(name, p, m, vpp)
+            except ScheduleError:
+                continue
+            found.append((name, m, vpp))
+    return found
+
+
+@pytest.mark.parametrize("p", [2, 3, 4])
+def test_every_schedule(ranks, p):
+    runs = []
+    for i, (name, m, vpp) in enumerate(allowed(p)):
+        case = Case(SMALL.replace(tied=bool(i % 2)), steps=2, samples=2 * m)
+        # The schedule is given: the layout has no name for some.
+        runs.append((case, f"pp={p},grad_acc={m}", {"schedule": make(name, p, m, vpp)}))
+    assert {name for name, *_ in allowed(p)} >= set(NAMES) - ({"dualpipe"} if p % 2 else set())
+    check(ranks, runs, p)
+
+
+def test_with_other_axes(ranks):
+    tied, untied = Case(SMALL.replace(tied=True), steps=2), Case(SMALL, steps=2)
+    small = {"bucket": 3000, "first_bucket": 1000}
+    runs = [
+        (tied, "pp=2,dp=2,zero=1,grad_acc=3", small),
+        (tied, "pp=2,dp=2,zero=2,grad_acc=4,schedule=zb-v", small),
+        (untied, "pp=2,dp=2,zero=2,grad_acc=4,schedule=dualpipe", small),
+        (tied, "pp=2,dp=2,grad_acc=4,schedule=dualpipev", {"data_parallel": "naive"}),
+        (untied, "pp=2,dp=2,grad_acc=4,schedule=zb-h1", {"data_parallel": "overlapped"}),
+        (tied, "pp=2,tp=2,grad_acc=4,schedule=zb-h1", {}),
+        (tied, "pp=2,tp=2,sp,grad_acc=4,schedule=zb-v", {"tensor_overlap": "chunked"}),
+        (untied, "pp=2,cp=2,grad_acc=4,vpp=2,schedule=interleaved", {}),
+        (Case(GPT, "full", steps=2), "pp=2,dp=2,zero=1,grad_acc=4,schedule=zb-h1", {"gather": "lazily"}),
+        (Case(GPT, "selective", steps=2), "pp=2,tp=2,sp,grad_acc=3", {"stage_layers": (3, 1)}),
+    ]
+    check(ranks, runs, 4)
+
+
+def test_eight_ranks(ranks):
+    tied = Case(SMALL.replace(tied=True), steps=2)
+    runs = [
+        (tied, "pp=2,tp=2,sp,dp=2,zero=2,grad_acc=4,schedule=dualpipev", {}),
+        (tied, "pp=2,tp=2,cp=2,zero=1,grad_acc=4,schedule=zb-h1", {}),
+        (Case(SMALL, steps=2), "pp=8,grad_acc=12", {}),
+    ]
+    check(ranks, runs, 8)
+
+
+def test_measured_times_make_schedules_that_run(ranks):
+    """Fitted to uneven stages, an order that no name has."""
+    times = Times((1.0, 1.3, 0.9), (1.1, 1.0, 2.0), (0.5, 0.7, 0.4), comm=0.05)
+    fitted = make("zb-2p", 3, 8, 1, times, limit=4.5, rest=0.4)
+    check(ranks, [(Case(SMALL, steps=2), "pp=3,grad_acc=8", {"schedule": fitted})], 3)
+
+
+def restless(name: str, repetitions: int) -> list[float]:
+    """In a rank: steps in which every action comes at a random moment."""
+    torch.set_num_threads(1)
+    draw = random.Random(torch.distributed.get_rank() if torch.distributed.is_initialized() else None)
+
+    class Restless(Pipeline):
+        def _act(self, *args):
+            time.sleep(draw.random() * 1e-3)
+            super()._act(*args)
+
+    with launch.process_group(timeout=30):
+        layout = Layout.parse(f"pp=4,grad_acc=8,schedule={name}{',vpp=2' if name == 'interleaved' else ''}")
+        case = Case(SMALL, samples=8)
+        engine = parallelize(case.model(), Mesh(layout), case.make())
+        engine.pipeline.__class__ = Restless
+        x, y = case.batch(0)
+        tokens, losses = torch.tensor(x.numel()), []
+        for _ in range(repetitions):
+            engine.zero_grad()
+            losses.append(float(engine.accumulate(x, y, 1, tokens)))
+    return losses
+
+
+@pytest.mark.parametrize("name", ["interleaved", "zb-v", "dualpipe"])
+def test_no_deadlock_whatever_the_moment(ranks, name):
+    for losses in ranks(restless, name, 50, ranks=4, timeout=120).values:
+        assert len(losses) == 50
+        assert max(losses) == pytest.approx(min(losses), rel=1e-6)
