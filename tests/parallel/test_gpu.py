@@ -82,6 +82,9 @@ def test_offloaded_states_are_in_cpu_memory(zero):
         ("cp=2", {}),
         ("cp=2", {"context": "gather"}),
         ("cp=2", {"context": "ulysses"}),
+        ("pp=2,grad_acc=4", {}),
+        ("pp=2,grad_acc=4,schedule=zb-h1", {}),
+        ("pp=2,grad_acc=4,schedule=dualpipe", {}),
     ],
 )
 def test_layers_and_samples_cut_in_pieces_are_one_device(layout, options):

@@ -163,7 +163,7 @@ class Pipeline:
             elif target is not None:
                 self.channels[target].send(message(action), outgoing)
         if self.trace is not None:
-            if outgoing is not None and outgoing.is_cuda:
+            if step.loss.is_cuda:
                 torch.cuda.synchronize()
             self.trace.append((action, start, time.perf_counter()))
 
@@ -191,7 +191,7 @@ class Pipeline:
                 y = self.model.loss_of(y, step.targets[m]) * step.scale
                 step.loss += y.detach()
         # Of the output backward needs the place in the graph and not the numbers, which may go once they are sent.
-        step.ends[place] = torch.autograd.graph.get_gradient_edge(y)
+        step.ends[place] = torch.autograd.graph.get_gradient_edge(y) if y.requires_grad else None
         return None if stage.last else y.detach()
 
     def _backward(self, step: Step, action: Action, gradient: Tensor | None) -> Tensor | None:
@@ -201,6 +201,9 @@ class Pipeline:
             compute(step.later.pop(place))
             return None
         end = step.ends.pop(place)
+        if end is None:  # a first stage whose weights are frozen
+            step.later[place] = []
+            return None
         gradient = torch.ones_like(step.loss) if gradient is None else gradient
         if action.op == "B":
             with self.later.collect() as step.later[place]:
