@@ -173,7 +173,7 @@ class Pipelined:
         found = self._gather(
             {self.shared.mine(n): _on_cpu(g) for n, g in self.inner.gradients_whole().items()}
         )
-        return {name: found[name] for name in self.shared.names}
+        return {name: found.get(name) for name in self.shared.names}
 
     def _gather(self, mine: dict[Any, Any]) -> dict[Any, Any]:
         every: list[Any] = [None] * self.mesh.size("pp")
