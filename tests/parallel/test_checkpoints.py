@@ -23,9 +23,10 @@ def save(case: Case, text: str, options: dict) -> dict:
     """In a rank: the state after half of the steps."""
     torch.set_num_threads(1)
     with launch.process_group():
-        mesh = Mesh(Layout.parse(text))
+        layout = Layout.parse(text)
+        mesh = Mesh(layout)
         engine = parallelize(case.model(), mesh, case.make(), **options)
-        train(half(case), engine, mesh=mesh)
+        train(half(case), engine, grad_acc=layout.grad_acc, mesh=mesh)
         return engine.state_dict()
 
 
@@ -33,11 +34,12 @@ def resume(case: Case, text: str, options: dict, state: dict):
     """In a rank: the other half, from a state."""
     torch.set_num_threads(1)
     with launch.process_group():
-        mesh = Mesh(Layout.parse(text))
+        layout = Layout.parse(text)
+        mesh = Mesh(layout)
         other = Case(case.shape, case.recompute, case.dtype, case.offload, case.prepare, case.steps)
         engine = parallelize(other.model(), mesh, case.make(), **options)
         engine.load_state_dict(state)
-        return train(case, engine, mesh=mesh, start=HALF)
+        return train(case, engine, grad_acc=layout.grad_acc, mesh=mesh, start=HALF)
 
 
 def state_of_one(case: Case) -> dict:
@@ -115,6 +117,7 @@ def test_saved_by_one_device_and_taken_up_by_ranks(ranks, name, case):
         ("dp=3,zero=3", "dp=2,zero=1"),
         ("tp=4", "tp=2,sp,cp=2"),
         ("tp=2,cp=2,zero=1", "tp=2,sp,dp=2,zero=3"),
+        ("pp=2,dp=2,zero=2,grad_acc=4", "pp=2,tp=2,grad_acc=4,schedule=dualpipe"),
     ],
 )
 def test_from_one_layout_to_another(ranks, before, after):
