@@ -50,7 +50,8 @@ def zero_bubble(
             span_of(shape, microbatches, times) if fits and _possible(shape, microbatches) else float("inf")
         )
 
-    known = {shape: span(shape) for shape in _guesses(stages, microbatches, limits, times, rests)}
+    guesses = dict.fromkeys(_guesses(stages, microbatches, limits, times, rests))
+    known = {shape: span(shape) for shape in guesses}
     best = min(known, key=lambda shape: known[shape])
     if tries is None:
         tries = max(10, min(TRIES, WORK // (3 * stages * microbatches) - len(known)))
