@@ -62,7 +62,7 @@ def test_text_shows_what_differs_from_one_device():
         ("sp=yes", "sp must stand alone or be true or false, got 'yes'"),
         ("ep=3,dp=4", "ep must divide dp * cp = 4, got 3"),
         ("recompute=some", "recompute must be one of none, selective, full, got 'some'"),
-        ("schedule=2f2b", "schedule must be one of afab, 1f1b"),
+        ("schedule=2f2b", "schedule must be one of naive, afab, 1f1b"),
     ],
 )
 def test_bad_text_is_refused_in_one_sentence(text, sentence):
@@ -161,7 +161,10 @@ def test_sizes_of_a_step():
             "cp must divide seq = 2000000000000000 (1, 2, 4, 5, 8, 10, 16, 20, …), got 3",
         ),
         ("qwen2.5-7b", "tp=7", {}, "tp must divide kv_heads = 4 or be a multiple of it, got 7"),
-        ("tiny", "pp=2,vpp=3", {}, "pp * vpp must be at most layers = 4, got 6"),
+        ("tiny", "pp=2,vpp=3", {}, "vpp must be 1 with schedule=1f1b, whose ranks have one chunk each, got 3"),
+        ("tiny", "pp=2,vpp=3,schedule=interleaved", {}, "pp * vpp must be at most layers = 4, got 6"),
+        ("tiny", "pp=3,schedule=zb-v", {}, "2 * pp (schedule=zb-v folds the pipeline) must be at most layers = 4"),
+        ("tiny", "pp=2,vpp=4,schedule=dualpipev", {}, "vpp must be 1 or 2 with schedule=dualpipev"),
         ("tiny", "vpp=2", {}, "vpp must be 1 where pp = 1"),
         ("tiny", "sp", {}, "it needs tp above 1, got tp = 1"),
         ("tiny", "cp=3", {"seq": 1024}, "cp must divide seq = 1024 (1, 2, 4, 8, 16, 32, 64, 128, …), got 3"),

@@ -25,7 +25,9 @@ AXES = ("tp", "cp", "dp", "pp")
 #: When a layer's activations are computed a second time in the backward pass.
 RECOMPUTE = ("none", "selective", "full")
 #: Pipeline schedules by name.
-SCHEDULES = ("afab", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipev")
+SCHEDULES = (
+    "naive", "afab", "1f1b", "interleaved", "breadth-first", "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipev",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -201,9 +203,19 @@ class Layout:
             _divides("tp", self.tp, "moe.ffn", shape.moe.ffn)
 
     def _check_pipeline(self, shape: ModelShape) -> None:
-        stages = self.pp * self.vpp
-        if stages > shape.layers:
-            raise LayoutError(f"pp * vpp must be at most layers = {shape.layers}, got {stages}")
+        folded = self.schedule in ("zb-v", "dualpipev")
+        if folded and self.vpp > 2:
+            raise LayoutError(
+                f"vpp must be 1 or 2 with schedule={self.schedule}, which always has two chunks a rank, got {self.vpp}"
+            )
+        if self.vpp > 1 and not (folded or self.schedule in ("interleaved", "breadth-first")):
+            raise LayoutError(
+                f"vpp must be 1 with schedule={self.schedule}, whose ranks have one chunk each, got {self.vpp}: for more "
+                "say schedule=interleaved or schedule=breadth-first"
+            )
+        if self.stages > shape.layers:
+            what = f"2 * pp (schedule={self.schedule} folds the pipeline)" if folded else "pp * vpp"
+            raise LayoutError(f"{what} must be at most layers = {shape.layers}, got {self.stages}")
 
     def _check_experts(self, shape: ModelShape) -> None:
         if self.ep == 1:

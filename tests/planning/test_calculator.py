@@ -147,7 +147,7 @@ def test_another_optimizer():
         ({"cp": 3}, "cp", "must divide seq"),
         ({"seq": 0}, "seq", "at least 1"),
         ({"model": "gpt2", "seq": 2048}, "seq", "1024 learned positions"),
-        ({"pp": 4, "schedule": "interleaved", "grad_acc": 6}, "grad_acc", "multiple of pp=4"),
+        ({"pp": 4, "schedule": "zb-h2", "grad_acc": 6}, "grad_acc", "at least 7"),
         ({"model": "nobody"}, "model", "unknown model"),
         ({"precision": "fp7"}, "precision", "unknown precision"),
         ({"accelerator": "abacus"}, "accelerator", "unknown accelerator"),

@@ -20,7 +20,6 @@ one function with those layers: it saves no more than came in, and sends while i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -166,14 +165,15 @@ class Region:
     def put_off(self, weights: Sequence[Tensor], columns: Sequence[Tensor], own: Tensor) -> None:
         """Keep the gradients of column-parallel weights for later: then the tokens of ``own`` are gathered, once."""
         gathered: list[Tensor] = []
+        kept = own.detach()  # without its graph, which would keep the stage's input
 
         def rows() -> Tensor:
             if not gathered:
-                gathered.append(self.fetch(own)().flatten(0, -2))
+                gathered.append(self.fetch(kept)().flatten(0, -2))
             return gathered[0]
 
         for weight, gradient in zip(weights, columns, strict=True):
-            self.later.put_off(cast(nn.Parameter, weight), partial(_factors, gradient, rows))
+            self.later.put_off(cast(nn.Parameter, weight), gradient, rows)
 
     def _under_way(self, finish: Callable[[], Tensor]) -> Callable[[], Tensor]:
         if self.overlap == "none":
@@ -222,10 +222,6 @@ class _Columns(torch.autograd.Function):
         return dx(), None, *(gradient for pair in pairs for gradient in pair)
 
 
-def _factors(gradient: Tensor, rows: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
-    return gradient, rows()
-
-
 def _cast(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
     return weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
 
@@ -248,8 +244,8 @@ class _ChunkedRows(torch.autograd.Function):
             gradient, [(weight.to(gradient.dtype).t(), None)], region.group, keep=True
         )
         assert whole is not None
-        rows, columns = whole.flatten(0, -2), x.flatten(0, -2)
+        rows, columns = whole.flatten(0, -2), x.detach().flatten(0, -2)
         if region.later.collecting:
-            region.later.put_off(ctx.parameter, lambda: (rows, columns))
+            region.later.put_off(ctx.parameter, rows, lambda: columns)
             return dx, None, None
         return dx, (rows.t() @ columns).to(weight.dtype), None

@@ -12,9 +12,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from playbook.errors import LayoutError
 from playbook.model.transformer import Block, Transformer
-from playbook.planning.in_flight import split_layers
+from playbook.planning.in_flight import split
 
 #: Names of the two ends of a model, whose weights may be tied.
 EMBEDDING, HEAD = "embedding.weight", "head.weight"
@@ -57,26 +56,6 @@ class Stage:
         parts += ["embedding.", "position_embedding."] * self.first + ["final_norm.", "head."] * self.last
         found = self.model.named_parameters(remove_duplicate=False)
         return {name: p for name, p in found if name.startswith(tuple(parts))}
-
-
-def split(layers: int, depth: int, sizes: Sequence[int] | None = None) -> list[range]:
-    """The blocks of each of ``depth`` stages: as many as ``sizes`` says, or as even as can be.
-
-    Raises LayoutError unless there is a block for each stage and the sizes add up.
-    """
-    if sizes is None:
-        if depth > layers:
-            raise LayoutError(
-                f"the pipeline has {depth} stages, but the model only {layers} layers: one each, at least"
-            )
-        return split_layers(layers, depth)
-    if len(sizes) != depth or sum(sizes) != layers or min(sizes) < 0:
-        raise LayoutError(
-            f"stage_layers is {','.join(map(str, sizes))}, but must be {depth} numbers, one for each stage, that add "
-            f"up to the {layers} layers"
-        )
-    ends = [sum(sizes[: i + 1]) for i in range(depth)]
-    return [range(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 
 
 def cut_stages(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +19,12 @@ from torch.autograd.function import once_differentiable
 
 from playbook.model.attention import cast_once
 
-#: Gives dy (n, out) and x (n, in) of a layer when its gradient is asked for.
-Factors = Callable[[], tuple[Tensor, Tensor]]
+
+class Factors(NamedTuple):
+    """What the gradient of a weight (out, in) is the product of: dy (n, out), and what gives x (n, in) then."""
+
+    dy: Tensor
+    x: Callable[[], Tensor]
 
 
 class WeightGradients:
@@ -43,11 +47,11 @@ class WeightGradients:
         finally:
             self._now = before
 
-    def put_off(self, weight: nn.Parameter, factors: Factors) -> None:
+    def put_off(self, weight: nn.Parameter, dy: Tensor, x: Callable[[], Tensor]) -> None:
         """Keep a weight's gradient for later."""
         assert self._now is not None
         if weight.requires_grad:
-            self._now.append((weight, factors))
+            self._now.append((weight, Factors(dy, x)))
 
 
 @torch.no_grad()
@@ -55,7 +59,7 @@ def compute(kept: list[tuple[nn.Parameter, Factors]]) -> None:
     """Add the gradients that were put off to ``.grad``, the first one first, and forget what they needed."""
     while kept:
         weight, factors = kept.pop(0)
-        dy, x = factors()
+        dy, x = factors.dy, factors.x()
         if weight.grad is not None and weight.grad.dtype == dy.dtype == x.dtype:
             weight.grad.addmm_(dy.t(), x)  # no matrix in between
         else:
@@ -80,7 +84,8 @@ class _Linear(torch.autograd.Function):
         dx = gradient @ weight.to(gradient.dtype) if ctx.needs_input_grad[0] else None
         db = rows.sum(0).to(weight.dtype) if ctx.biased else None
         if ctx.later.collecting:
-            ctx.later.put_off(ctx.parameter, lambda: (rows, x.flatten(0, -2)))
+            kept = x.detach()  # without its graph, which would keep the stage's input
+            ctx.later.put_off(ctx.parameter, rows, lambda: kept.flatten(0, -2))
             return dx, None, db, None
         dw = (rows.t() @ x.flatten(0, -2)).to(weight.dtype) if ctx.needs_input_grad[1] else None
         return dx, dw, db, None

@@ -8,19 +8,20 @@ activations (Korthikanti et al. 2022, arXiv 2205.05198), ZeRO's table (Rajbhanda
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from playbook.errors import ConfigError, LayoutError
+from playbook.errors import ConfigError
 from playbook.layout import Layout
-from playbook.planning.in_flight import chunks_in_flight, split_layers
+from playbook.planning.in_flight import Line, check_microbatches, line_of, split
 from playbook.planning.moments import Moment, Run, Stage, moments
 from playbook.planning.parameters import StateCounts, stage_parameters
+from playbook.planning.pipeline_memory import StageTerms, keeps
 from playbook.planning.recipes import Recipe, load_recipe
-from playbook.planning.saved import angle_terms, block_terms, embedding_terms, head_terms
 from playbook.planning.sharding import kept
 from playbook.planning.terms import Part, Term, maker, symbols
+from playbook.schedules.actions import Schedule
 from playbook.shapes import ModelShape
 
 #: Bytes of one gradient bucket in data parallelism (PyTorch's default, 25 MB).
@@ -31,9 +32,11 @@ BUCKETS = 3
 
 @dataclass(frozen=True)
 class StageMemory:
-    """Bytes on one rank of a pipeline stage: what it keeps, and what is alive at the fullest moment of a step.
+    """Bytes on one rank of a pipeline: what it keeps, and what is alive at the fullest moment of a step.
 
-    ``activations`` is their largest amount, ``buffers`` what stays besides the model: rotary angles, gradient buckets.
+    ``stage`` is its place among the ranks, ``layers`` those of all the stages that it has, ``in_flight`` the
+    micro-batches of which it keeps something, in shares of 1/pp of the model. ``activations`` is their largest amount,
+    ``buffers`` what stays besides the model: rotary angles, gradient buckets.
     """
 
     stage: int
@@ -124,54 +127,68 @@ def predict(
     offload: bool = False,
     bucket: int = BUCKET,
     device: str = "cuda",
+    schedule: Schedule | None = None,
+    stage_layers: Sequence[int] | None = None,
 ) -> MemoryReport:
     """Bytes per rank of training ``shape`` under ``layout`` with ``seq`` tokens per sample.
 
     ``layout`` also says the micro-batch, how many of them a step accumulates, and what is recomputed. ``attention`` is
     "sdpa" (flash kernels) or "reference" (scores in memory, where cp is 1); ``offload`` keeps master weights and moments
-    in CPU memory; ``bucket`` is the size of a communication bucket; ``device`` the kernels whose memory is counted.
-    Raises LayoutError or ConfigError, in one sentence, for what cannot run.
+    in CPU memory; ``bucket`` is the size of a communication bucket; ``device`` the kernels whose memory is counted. A
+    pipeline may have a ``schedule`` of its own, and ``stage_layers`` in place of an even split. Raises LayoutError or
+    ConfigError, in one sentence, for what cannot run.
     """
     layout, recipe = layout or Layout(), load_recipe(recipe)
-    _check(shape, layout, seq, attention, device)
+    _check(shape, layout, seq, attention, device, schedule)
     seq = layout.padded(seq)
     make = maker(symbols(shape, layout, seq, recipe, device))
     # Attention over several ranks goes block by block: it has no matrix of scores to write.
     whole = layout.cp == 1 and (attention == "reference" or (shape.dropout and device == "cpu"))
-    written = "reference" if whole else "sdpa"
-    run = Run(shape, layout, recipe, written, device, make)
-    cuts = split_layers(shape.layers, layout.pp, layout.vpp)
-    blocks = {
-        sparse: tuple(block_terms(shape, make, recompute=layout.recompute, attention=written, sparse=sparse))
-        for sparse in shape.blocks()
-    }
-    stages = []
-    for stage in range(layout.pp):
-        held = shape.blocks(cuts[stage :: layout.pp])
-        parts, alive = _activations(run, stage, held, blocks)
-        counts = stage_parameters(shape, layout, stage, held, make)
-        parameters, gradients, optimizer = _states(counts, layout, recipe, offload)
-        buffers = tuple(_buffers(run, counts, bucket))
-        place = Stage(counts, gradients, parts, held, alive, first=stage == 0, last=stage == layout.pp - 1)
-        kept = StageMemory(
-            stage,
-            sum(held.values()),
-            alive,
-            parameters,
-            gradients,
-            optimizer,
-            activations=sum(part.value for part in parts),
-            buffers=sum(part.value for part in buffers),
-            moment=max(moments(run, place), key=lambda m: m.bytes),
-            parts=parts,
-            buffer_parts=buffers,
-            counts=counts,
-        )
-        stages.append(kept)
-    return MemoryReport(tuple(stages))
+    run = Run(shape, layout, recipe, "reference" if whole else "sdpa", device, make)
+    line = line_of(layout, schedule)
+    blocks = [shape.blocks([cut]) for cut in split(shape.layers, line.depth, stage_layers)]
+    terms = StageTerms.of(run, blocks)
+    return MemoryReport(tuple(_rank(run, rank, line, terms, offload, bucket) for rank in range(layout.pp)))
 
 
-def _check(shape: ModelShape, layout: Layout, seq: int, attention: str, device: str) -> None:
+def _rank(run: Run, rank: int, line: Line, terms: StageTerms, offload: bool, bucket: int) -> StageMemory:
+    """What one rank of the pipeline has."""
+    stages, most = line.stages[rank], keeps(terms, line, rank)
+    held, first, last = [terms.blocks[s] for s in stages], 0 in stages, line.depth - 1 in stages
+    counts = stage_parameters(run.shape, run.layout, held, run.make, first=first, last=last, ways=line.ways)
+    parameters, gradients, optimizer = _states(counts, run.layout, run.recipe, offload)
+    buffers = tuple(_buffers(run, counts, bucket))
+    kinds = {kind: sum(blocks.get(kind, 0) for blocks in held) for kind in run.blocks}
+    place = Stage(
+        counts,
+        gradients,
+        sum(part.value for part in most.parts),
+        {kind: count for kind, count in kinds.items() if count},
+        most.before,
+        terms.full(0),
+        terms.of_head,
+        first,
+        last,
+    )
+    return StageMemory(
+        rank,
+        sum(kinds.values()),
+        most.in_flight,
+        parameters,
+        gradients,
+        optimizer,
+        activations=place.activations,
+        buffers=sum(part.value for part in buffers),
+        moment=max(moments(run, place), key=lambda m: m.bytes),
+        parts=most.parts,
+        buffer_parts=buffers,
+        counts=counts,
+    )
+
+
+def _check(
+    shape: ModelShape, layout: Layout, seq: int, attention: str, device: str, schedule: Schedule | None
+) -> None:
     if isinstance(seq, bool) or not isinstance(seq, int) or seq < 1:
         raise ConfigError(f"seq is {seq!r}, but must be a whole number of at least 1")
     if attention not in ("sdpa", "reference"):
@@ -179,46 +196,12 @@ def _check(shape: ModelShape, layout: Layout, seq: int, attention: str, device: 
     if device not in ("cpu", "cuda"):
         raise ConfigError(f"device is {device!r}, but must be cpu or cuda")
     layout.check(shape, seq=seq)
-    if layout.schedule == "interleaved" and layout.grad_acc % layout.pp:
-        raise LayoutError(
-            f"grad_acc is {layout.grad_acc}, but the interleaved schedule needs a multiple of pp={layout.pp}"
-        )
-
-
-def _activations(
-    run: Run, stage: int, held: dict[bool, int], blocks: dict[bool, tuple[Term, ...]]
-) -> tuple[tuple[Part, ...], float]:
-    """What a rank of the stage keeps when most micro-batches are in flight, and how many of them that is.
-
-    With several chunks per rank, ``chunks_in_flight`` counts chunks, each a ``vpp``-th of the stage's blocks.
-    """
-    shape, layout = run.shape, run.layout
-    alive = chunks_in_flight(layout.schedule, layout.pp, layout.vpp, layout.grad_acc, stage) / layout.vpp
-    parts = []
-    for sparse, terms in blocks.items():
-        name = "blocks with experts" if sparse else "blocks"
-        if layers := held.get(sparse):
-            parts.append(Part(f"{layers} {name}", terms, layers * alive))
-    # Embedding and head are run once per micro-batch, in the first and in the last chunk.
-    once = max(1.0, alive) if layout.vpp == 1 else min(alive, float(layout.grad_acc))
-    if stage == 0 and (embedding := embedding_terms(shape, run.make)):
-        parts.insert(0, Part("embedding", tuple(embedding), once))
-    if stage == layout.pp - 1:
-        parts.append(
-            Part(
-                "head and loss",
-                tuple(head_terms(run.make, layout.tp)),
-                once if layout.pp == 1 else max(1.0, alive),
-            )
-        )
-    if angles := angle_terms(shape, run.make, layout.cp):
-        parts.append(Part("positions", tuple(angles), max(1.0, alive)))
-    return tuple(parts), alive
+    check_microbatches(layout, layout.grad_acc, schedule)
 
 
 def _states(counts: StateCounts, layout: Layout, recipe: Recipe, offload: bool) -> tuple[int, int, int]:
     """Bytes of parameters, gradients and optimizer states on the fullest replica."""
-    held = kept(counts.units, layout.dp * layout.cp, layout.zero, recipe.states, ep=layout.ep)
+    held = kept(counts.units, counts.replicas, layout.zero, recipe.states, ep=layout.ep, apart=layout.pp > 1)
     return held.parameters, held.gradients, 0 if offload else held.optimizer
 
 
@@ -233,7 +216,7 @@ def _buffers(run: Run, counts: StateCounts, bucket: int) -> Iterator[Part]:
     if shape.positions == "rotary":
         width = "p" if shape.mla else "d"
         yield Part("rotary angles", (run.make("buffers", "cosines and sines (fp32)", f"2*y*{width}*4"),), 1)
-    if layout.dp * layout.cp == 1 or layout.zero < 2:
+    if counts.replicas == 1 or layout.zero < 2:
         return
     blocks = len([unit for unit in counts.units if unit.again])
     if layout.zero == 2:

@@ -16,7 +16,7 @@ from playbook.layout import Layout
 from playbook.planning.parameters import StateCounts
 from playbook.planning.recipes import Recipe
 from playbook.planning.saved import block_terms
-from playbook.planning.terms import Make, Part, Term, total
+from playbook.planning.terms import Make, Term, total
 from playbook.shapes import ModelShape
 
 #: Elements that the optimizer of a 16-bit model updates at a time: their gradients exist in fp32 for that long.
@@ -163,16 +163,20 @@ def _core(run: Run) -> list[Term]:
 
 @dataclass(frozen=True)
 class Stage:
-    """One rank of a pipeline stage: its share of the model, and the most that it keeps.
+    """One rank of a pipeline: its share of the model, and the most that it keeps.
 
-    ``blocks`` counts its blocks by kind; ``alive`` is the number of micro-batches in flight.
+    ``blocks`` counts its blocks by kind. It keeps ``activations`` bytes at most, ``before`` when a backward pass begins;
+    of one micro-batch the model's first stage keeps ``of_first``, its head ``of_head``. ``first`` and ``last`` say
+    whether this rank has these ends of the model.
     """
 
     counts: StateCounts
     gradients: int
-    activations: tuple[Part, ...]
+    activations: int
     blocks: dict[bool, int]
-    alive: float
+    before: int
+    of_first: int
+    of_head: int
     first: bool
     last: bool
 
@@ -180,8 +184,8 @@ class Stage:
 def moments(run: Run, stage: Stage) -> Iterator[Moment]:
     """The moments of a step that can be its fullest, in order."""
     stay, gradients = run.gradients_stay, stage.gradients
-    kept = sum(part.value for part in stage.activations)
-    of_head = sum(part.value for part in stage.activations if part.name == "head and loss")
+    kept = stage.before
+    of_head = stage.of_head if stage.last else 0
     all_copies = _weight_copies(run, stage, sum(stage.blocks.values()))
     # Under full recomputation backward makes the copies again, block by block.
     copies = _weight_copies(run, stage, 1) if run.layout.recompute == "full" else all_copies
@@ -204,15 +208,17 @@ def moments(run: Run, stage: Stage) -> Iterator[Moment]:
             yield Moment(f"{where}: MLP", there, others + block.at_mlp, (*block.mlp, *copies))
             yield Moment(f"{where}: attention", there, others + block.at_core, (*block.core, *copies))
     if stage.first:
-        other_batches = round((kept - of_head) * (1 - 1 / max(1.0, stage.alive)))
-        yield Moment("backward of the embedding", gradients, other_batches, run.embedding)
+        others = max(0, kept - stage.of_first)  # other micro-batches, and other stages
+        yield Moment("backward of the embedding", gradients, others, run.embedding)
+    if stage.activations > kept:
+        yield Moment("between B and W", gradients, stage.activations, ())
     yield Moment("optimizer", gradients, 0, _update(run, stage))
 
 
 def _weight_copies(run: Run, stage: Stage, blocks: int) -> tuple[Term, ...]:
     """Autocast's 16-bit copies of the matrices of ``blocks`` blocks and of the head, which backward needs."""
     each, counts = run.recipe.weight_copies, stage.counts
-    if not each:
+    if not each or run.layout.pp > 1:  # a pipeline's linear layers cast a weight each time they need it
         return ()
     of_blocks = [
         t for part in counts.parts for t in part.terms if t.part not in ("norms", "embedding", "head")

@@ -7,6 +7,7 @@ more ranks than heads.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from playbook.layout import Layout
@@ -20,7 +21,7 @@ class StateCounts:
     """Parameters of one rank: ``local`` all that it computes with, ``shard`` the share that it updates: ZeRO's.
 
     ``block`` is the largest single block on this rank, ``table`` the embedding's matrix; ``units`` are what ZeRO-3
-    gathers whole, one at a time.
+    gathers whole, one at a time, or in a pipeline what is padded by itself. ``replicas`` ranks have the same parameters.
     """
 
     local: int
@@ -29,41 +30,85 @@ class StateCounts:
     table: int
     units: tuple[Unit, ...]
     parts: tuple[Part, ...]
+    replicas: int
 
 
 def stage_parameters(
-    shape: ModelShape, layout: Layout, stage: int, held: dict[bool, int], make: Make
+    shape: ModelShape,
+    layout: Layout,
+    stages: Sequence[Mapping[bool, int]],
+    make: Make,
+    *,
+    first: bool = True,
+    last: bool = True,
+    ways: int = 1,
 ) -> StateCounts:
-    """Parameters of a rank in pipeline stage ``stage``, whose blocks are ``held`` (see ``ModelShape.blocks``).
+    """Parameters of a rank whose ``stages`` have so many blocks of each kind (see ``ModelShape.blocks``).
 
-    The first stage has the embedding (and positions), the last the final norm and the head; a tied head on another
-    stage than the embedding needs a copy of the table there. Experts are replicated dp·cp/ep times, all else dp·cp times.
+    The ``first`` stage has the embedding (and positions), the ``last`` one the final norm and the head; a tied head on
+    another rank than the embedding needs a copy of the table there. Experts are replicated dp·cp/ep times, all else dp·cp
+    times: twice as often in a pipeline that runs both ``ways``.
     """
-    parts: list[Part] = []
-    units: list[Unit] = []
-    largest = 0
-    for sparse, blocks in held.items():
-        block = [*attention_parameters(shape, make), *norm_parameters(shape, make)]
-        block += expert_parameters(shape, make) if sparse else mlp_parameters(shape, make, "mlp", "f")
-        parts.append(Part(f"{blocks} blocks" + (" with experts" if sparse else ""), tuple(block), blocks))
-        experts = total(t for t in block if t.part == "experts")
-        units += [Unit(total(block) - experts, experts=experts)] * blocks
-        largest = max(largest, total(block))
+    blocks = {sparse: _block(shape, make, sparse) for stage in stages for sparse in stage}
+    parts = [
+        Part(f"{count} blocks" + (" with experts" if sparse else ""), tuple(blocks[sparse]), count)
+        for sparse, count in _together(stages).items()
+    ]
     table = make("embedding", "table", "v*h//t")
-    if stage == 0:
+    if first:
         positions = [make("embedding", "positions", "y*h")] if shape.positions == "learned" else []
         parts.insert(0, Part("embedding", (table, *positions), 1))
-    if stage == layout.pp - 1:
-        last = [make("norms", "final norm", _norm(shape, "h"))]
-        if not shape.tied or layout.pp > 1:
-            last.append(make("head", "matrix", "v*h//t"))
-        parts.append(Part("head", tuple(last), 1))
-    ends = [part.value for part in parts if part.name in ("embedding", "head")]
-    # A tied table is gathered once for both ends.
-    units += [Unit(size, again=False) for size in ([sum(ends)] if shape.tied and layout.pp == 1 else ends)]
-    local = sum(part.value for part in parts)
-    shard = share_of(units, layout.dp * layout.cp, layout.zero, ep=layout.ep) if layout.zero else local
-    return StateCounts(local, shard, largest, table.value, tuple(units), tuple(parts))
+    if last:
+        norm = make("norms", "final norm", _norm(shape, "h"))
+        head = () if shape.tied and first else (make("head", "matrix", "v*h//t"),)
+        parts.append(Part("head", (norm, *head), 1))
+    units = tuple(_units(shape, layout, stages, blocks, parts, table.value))
+    local, replicas, apart = sum(part.value for part in parts), layout.dp * layout.cp * ways, layout.pp > 1
+    shard = share_of(units, replicas, layout.zero, ep=layout.ep, apart=apart) if layout.zero else local
+    largest = max((total(block) for block in blocks.values()), default=0)
+    return StateCounts(local, shard, largest, table.value, units, tuple(parts), replicas)
+
+
+def _block(shape: ModelShape, make: Make, sparse: bool) -> list[Term]:
+    block = [*attention_parameters(shape, make), *norm_parameters(shape, make)]
+    return block + (expert_parameters(shape, make) if sparse else mlp_parameters(shape, make, "mlp", "f"))
+
+
+def _together(stages: Sequence[Mapping[bool, int]]) -> dict[bool, int]:
+    """Blocks of all stages, by kind."""
+    return {sparse: sum(stage.get(sparse, 0) for stage in stages) for stage in stages for sparse in stage}
+
+
+def _units(
+    shape: ModelShape,
+    layout: Layout,
+    stages: Sequence[Mapping[bool, int]],
+    blocks: Mapping[bool, Sequence[Term]],
+    parts: Sequence[Part],
+    table: int,
+) -> Iterator[Unit]:
+    """Blocks and ends one by one, as stage 3 gathers them; below it, in a pipeline, stages and what two of them share."""
+    ends = {part.name: part.value for part in parts if part.name in ("embedding", "head")}
+    experts = {kind: total(t for t in terms if t.part == "experts") for kind, terms in blocks.items()}
+    dense = {kind: total(terms) - experts[kind] for kind, terms in blocks.items()}
+    if layout.pp == 1 or layout.zero == 3:
+        for sparse, count in _together(stages).items():
+            yield from [Unit(dense[sparse], experts=experts[sparse])] * count
+        # A tied table is gathered once for both ends.
+        once = shape.tied and len(ends) == 2 and layout.pp == 1
+        yield from (Unit(size, again=False) for size in ([sum(ends.values())] if once else ends.values()))
+        return
+    shared = table if shape.tied else 0
+    if "head" in ends and not (shape.tied and "embedding" in ends):
+        ends["head"] -= shared
+    if "embedding" in ends:
+        ends["embedding"] -= shared
+    for i, stage in enumerate(stages):
+        size = sum(dense[kind] * count for kind, count in stage.items())
+        size += ends.get("embedding", 0) * (i == 0) + ends.get("head", 0) * (i == len(stages) - 1)
+        yield Unit(size, experts=sum(experts[kind] * count for kind, count in stage.items()))
+    if ends and shared:
+        yield Unit(shared)
 
 
 def attention_parameters(shape: ModelShape, make: Make) -> list[Term]:

@@ -50,6 +50,48 @@ def head_terms(make: Make, tp: int = 1) -> list[Term]:
     return [*norm, make("head", "head input", "b*s*h*l//r"), *loss]
 
 
+def deferred_terms(shape: ModelShape, make: Make, *, sparse: bool = False) -> list[Term]:
+    """What the weight gradients of a block need between B and W: x and dy of every linear layer, as W works on both.
+
+    Layers that read the same x keep it once; with sequence parallelism it is a rank's own tokens. dy of a row-parallel
+    layer is whole on every rank. Latent attention and experts, which no pipeline here runs, are counted alike.
+    """
+    terms = [
+        make("attention", "projections input", "b*s*h*l//r"),
+        make("attention", "gradients of queries, keys, values", "b*s*(a*d+g*d+g*e)*c//t"),
+        make("attention", "output projection input", "b*s*a*e*l//t"),
+        make("attention", "gradient of the attention's output", "b*s*h*c"),
+    ]
+    if not sparse:
+        return terms + _deferred_mlp(shape, make, "f")
+    width, columns = "K*F", 2 if shape.gated else 1
+    terms += [make("experts", "rows sent to experts", "b*s*K*h*l//r")]
+    terms += [make("experts", "gradients of up and gate", f"{columns}*b*s*{width}*c//t")]
+    terms += [make("experts", "down projection input", f"b*s*{width}*l//t")]
+    terms += [make("experts", "gradients of rows coming back", "b*s*K*h*c")]
+    if shape.moe and shape.moe.shared_experts:
+        terms += _deferred_mlp(shape, make, "G", "shared experts")
+    return terms
+
+
+def _deferred_mlp(shape: ModelShape, make: Make, width: str, part: str = "mlp") -> list[Term]:
+    names = "gradients of up and gate" if shape.gated else "gradient of up"
+    return [
+        make(part, "MLP input", "b*s*h*l//r"),
+        make(part, names, f"{'2*' if shape.gated else ''}b*s*{width}*c//t"),
+        make(part, "down projection input", f"b*s*{width}*l//t"),
+        make(part, "gradient of the MLP's output", "b*s*h*c"),
+    ]
+
+
+def deferred_head_terms(make: Make) -> list[Term]:
+    """What the weight gradient of the output head needs between B and W."""
+    return [
+        make("head", "head input", "b*s*h*l//r"),
+        make("head", "gradient of the logits", "b*s*v*c//t"),
+    ]
+
+
 def _norm(make: Make, name: str) -> list[Term]:
     return [make("norms", f"{name} input", "b*s*h*x//r"), make("norms", f"{name} statistics", "b*s*n//r")]
 

@@ -46,12 +46,23 @@ class Kept:
         return self.parameters + self.gradients + self.optimizer
 
 
-def kept(units: Sequence[Unit], replicas: int, zero: int, states: BytesPerParameter, *, ep: int = 1) -> Kept:
-    """Bytes of each kind on the fullest of ``replicas`` ranks under ZeRO stage ``zero``; ``ep`` cuts the experts."""
-    share = share_of(units, replicas, zero, ep=ep)
+def kept(
+    units: Sequence[Unit],
+    replicas: int,
+    zero: int,
+    states: BytesPerParameter,
+    *,
+    ep: int = 1,
+    apart: bool = False,
+) -> Kept:
+    """Bytes of each kind on the fullest of ``replicas`` ranks under ZeRO stage ``zero``; ``ep`` cuts the experts.
+
+    ``apart``: see `share_of`.
+    """
+    share = share_of(units, replicas, zero, ep=ep, apart=apart)
     whole = sum(unit.parameters + unit.experts for unit in units)
     if zero:  # flat vectors, padded
-        dense = share_of([Unit(u.parameters) for u in units], replicas, zero)
+        dense = share_of([Unit(u.parameters) for u in units], replicas, zero, apart=apart)
         whole = dense * replicas + (share - dense) * (replicas // ep)
     return Kept(
         states.parameters * (share if zero >= 3 else whole),
@@ -60,9 +71,12 @@ def kept(units: Sequence[Unit], replicas: int, zero: int, states: BytesPerParame
     )
 
 
-def share_of(units: Sequence[Unit], replicas: int, zero: int, *, ep: int = 1) -> int:
-    """Parameters in the largest share of one rank: a part of all of them together or, in stage 3, of each unit."""
-    if zero < 3:
+def share_of(units: Sequence[Unit], replicas: int, zero: int, *, ep: int = 1, apart: bool = False) -> int:
+    """Parameters in the largest share of one rank: a part of all of them together or, in stage 3, of each unit.
+
+    ``apart`` pads each unit by itself in all stages: those of a pipeline's stages, which are complete one by one.
+    """
+    if zero < 3 and not apart:
         units = [Unit(sum(u.parameters for u in units), experts=sum(u.experts for u in units))]
     return sum(-(-u.parameters // replicas) - (-u.experts // (replicas // ep)) for u in units)
 

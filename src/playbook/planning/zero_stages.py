@@ -144,7 +144,7 @@ def units_of(shape: ModelShape) -> tuple[Unit, ...]:
     """The units of a model on its replicas: embedding, blocks, head."""
     layout = Layout()
     make = maker(symbols(shape, layout, 1, load_recipe("bf16-mixed")))
-    return stage_parameters(shape, layout, 0, shape.blocks(), make).units
+    return stage_parameters(shape, layout, [shape.blocks()], make).units
 
 
 def read_count(value: Any) -> int:

@@ -1,0 +1,130 @@
+"""What the ranks of a pipeline keep for backward: the tensors of each stage, times the micro-batches in flight.
+
+On one device it is the same with one stage and one micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from playbook.planning.in_flight import InFlight, Line
+from playbook.planning.moments import Run
+from playbook.planning.saved import (
+    angle_terms,
+    block_terms,
+    deferred_head_terms,
+    deferred_terms,
+    embedding_terms,
+    head_terms,
+)
+from playbook.planning.terms import Part, Term, total
+
+#: Terms of each kind of block.
+ByKind = Mapping[bool, tuple[Term, ...]]
+
+
+@dataclass(frozen=True)
+class Keeps:
+    """The most that a rank keeps, part by part, and of how many micro-batches: in shares of 1/pp of the model.
+
+    ``before`` is the most, in bytes, with which a backward pass begins.
+    """
+
+    parts: tuple[Part, ...]
+    in_flight: float
+    before: int
+
+
+@dataclass(frozen=True)
+class StageTerms:
+    """What every stage keeps of one micro-batch: ``blocks[s]`` counts the blocks of stage s by kind.
+
+    From F on these are ``saved`` of each block, ``embedding`` on the first stage, ``head`` on the last; between B and W
+    ``deferred`` and ``deferred_head``. ``once`` is there in a step once.
+    """
+
+    blocks: Sequence[Mapping[bool, int]]
+    saved: ByKind
+    deferred: ByKind
+    embedding: tuple[Term, ...]
+    head: tuple[Term, ...]
+    deferred_head: tuple[Term, ...]
+    once: tuple[Term, ...]
+
+    @classmethod
+    def of(cls, run: Run, blocks: Sequence[Mapping[bool, int]]) -> StageTerms:
+        shape, make, layout = run.shape, run.make, run.layout
+        given = {"recompute": layout.recompute, "attention": run.attention}
+        return cls(
+            blocks,
+            {kind: tuple(block_terms(shape, make, **given, sparse=kind)) for kind in shape.blocks()},
+            {kind: tuple(deferred_terms(shape, make, sparse=kind)) for kind in shape.blocks()},
+            tuple(embedding_terms(shape, make)),
+            tuple(head_terms(make, layout.tp)),
+            tuple(deferred_head_terms(make)),
+            tuple(angle_terms(shape, make, layout.cp)),
+        )
+
+    @property
+    def depth(self) -> int:
+        return len(self.blocks)
+
+    @cached_property
+    def of_head(self) -> int:
+        """Bytes of the last norm, the head and the loss, for one micro-batch."""
+        return total(self.head)
+
+    @cached_property
+    def _each(self) -> tuple[dict[bool, int], dict[bool, int], int, int]:
+        saved, deferred = ({k: total(t) for k, t in kind.items()} for kind in (self.saved, self.deferred))
+        return saved, deferred, total(self.embedding), total(self.deferred_head)
+
+    def full(self, stage: int) -> int:
+        """Bytes that a forward pass of one micro-batch saves."""
+        size = sum(self._each[0][kind] * count for kind, count in self.blocks[stage].items())
+        return size + self._each[2] * (stage == 0) + self.of_head * (stage == self.depth - 1)
+
+    def rest(self, stage: int) -> int:
+        """Bytes of it, and of what B made, that W needs."""
+        size = sum(self._each[1][kind] * count for kind, count in self.blocks[stage].items())
+        return size + self._each[3] * (stage == self.depth - 1)
+
+
+def keeps(terms: StageTerms, line: Line, rank: int) -> Keeps:
+    """The most that a rank of the pipeline ever keeps."""
+    stages = line.stages[rank]
+    full, rest = [terms.full(s) for s in stages], [terms.rest(s) for s in stages]
+
+    def amount(moment: InFlight) -> int:
+        return sum(map(int.__mul__, moment.full, full)) + sum(map(int.__mul__, moment.rest, rest))
+
+    most = max(line.fullest[rank], key=amount)
+    alive = sum(most.full) + sum(most.rest)
+    return Keeps(
+        tuple(part for part in _parts(terms, stages, most) if part.times),
+        alive * len(line.stages) / line.depth,
+        max(map(amount, line.before[rank])) + total(terms.once),
+    )
+
+
+def _parts(terms: StageTerms, stages: Sequence[int], moment: InFlight) -> Iterator[Part]:
+    alive, later = (dict(zip(stages, counts, strict=True)) for counts in (moment.full, moment.rest))
+    last = terms.depth - 1
+    if terms.embedding:
+        yield Part("embedding", terms.embedding, alive.get(0, 0))
+    for kind in terms.saved:
+        layers = sum(terms.blocks[s].get(kind, 0) for s in stages)
+        name = f"{layers} blocks with experts" if kind else f"{layers} blocks"
+        yield Part(name, terms.saved[kind], _blocks(terms, kind, alive))
+        yield Part(f"{name}, from B to W", terms.deferred[kind], _blocks(terms, kind, later))
+    yield Part("head and loss", terms.head, alive.get(last, 0))
+    yield Part("head, from B to W", terms.deferred_head, later.get(last, 0))
+    if terms.once:
+        yield Part("positions", terms.once, 1)
+
+
+def _blocks(terms: StageTerms, kind: bool, counts: Mapping[int, int]) -> int:
+    """Blocks of a kind, each as often as its stage has micro-batches."""
+    return sum(terms.blocks[stage].get(kind, 0) * count for stage, count in counts.items())

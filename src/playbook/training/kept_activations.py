@@ -1,0 +1,79 @@
+"""What a rank of a pipeline keeps for backward as its step goes on: a running count, and so its peak."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from playbook.parallel.pipeline import Pipeline, Step
+from playbook.schedules.actions import Action
+
+
+class KeptActivations:
+    """Counts what ``pipeline`` keeps after each of its actions, while the ``with`` block runs; each storage once.
+
+    That is what autograd has saved in F and, from B to W, both factors of the weight gradients that were put off. A
+    storage counts for as long as anybody has it. Parameters, buffers and what a step is given are left out, and so are
+    messages before they are used.
+
+        with KeptActivations(engine.pipeline) as kept:
+            accumulate_gradients(...)
+        kept.peak, kept.after  # bytes; [(action, bytes), …]
+    """
+
+    def __init__(self, pipeline: Pipeline):
+        self.pipeline = pipeline
+        self.after: list[tuple[Action, int]] = []
+        self._live: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._skip: set[int] = set()
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that were kept after any action."""
+        return max((held for _, held in self.after), default=0)
+
+    def __enter__(self) -> KeptActivations:
+        pipeline, later = self.pipeline, self.pipeline.later
+        self._before: tuple[Any, Any, Any] = pipeline.run, pipeline.after, later.put_off
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda t: t)
+        self._hooks.__enter__()
+        pipeline.run, pipeline.after, later.put_off = self._run, self._look, self._put_off  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.pipeline.run, self.pipeline.after, self.pipeline.later.put_off = self._before  # type: ignore[method-assign]
+        self._hooks.__exit__(*error)
+
+    def _run(self, step: Step) -> None:
+        given = [*step.inputs, *step.targets, step.scale, step.loss]
+        given += [] if step.positions is None else [step.positions]
+        model = self.pipeline.model
+        self._skip = {_key(t) for t in [*given, *model.parameters(), *model.buffers()]}
+        self._before[0](step)
+
+    def _look(self, action: Action) -> None:
+        self._live = {key: (ref, size) for key, (ref, size) in self._live.items() if not ref.expired()}
+        self.after.append((action, sum(size for _, size in self._live.values())))
+        self._before[1](action)
+
+    def _pack(self, t: Tensor) -> Tensor:
+        self._note(t)
+        return t.detach()  # without its graph: a saved output must not keep its own node alive
+
+    def _put_off(self, weight: nn.Parameter, dy: Tensor, x: Callable[[], Tensor]) -> None:
+        self._note(dy)  # x was saved in F, or when backward computed it again
+        self._before[2](weight, dy, x)
+
+    def _note(self, t: Tensor) -> None:
+        storage = t.untyped_storage()
+        if (key := _key(t)) not in self._skip and key not in self._live:
+            # While there is a weak reference, no other storage can come to the same address.
+            self._live[key] = StorageWeakRef(storage), storage.nbytes()
+
+
+def _key(t: Tensor) -> int:
+    return t.untyped_storage()._cdata
