@@ -121,6 +121,9 @@ def _stops(least: int, most: int) -> list[int]:
     return sorted({*range(least, 13), *(n for n in rare if 12 < n <= most)})
 
 
+_SIZES = ["schedule", "compare", "stages", "microbatches", "vpp", "run"]
+
+
 @cache
 def constants() -> dict[str, Any]:
     """All that the page shows and that no input changes."""
@@ -132,20 +135,8 @@ def constants() -> dict[str, Any]:
         "presets": {
             name: {"stages": p.stages, "microbatches": p.microbatches} for name, p in PRESETS.items()
         },
-        # A trace says these itself.
-        "fixed": [
-            "schedule",
-            "compare",
-            "stages",
-            "microbatches",
-            "vpp",
-            "run",
-            "times",
-            "f",
-            "b",
-            "w",
-            "fb",
-        ],
+        # What a trace, or a schedule, that a reader brings says itself.
+        "fixed": {"traced": [*_SIZES, "times", "f", "b", "w", "fb"], "brought": _SIZES},
     }
 
 

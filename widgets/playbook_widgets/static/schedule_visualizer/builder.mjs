@@ -49,7 +49,7 @@ export class Builder {
       const text = `${op}${microbatch}${chunks > 1 ? ` · s${stage}` : ""}`, el = button(text, () => this.play(word, refused, rank), { "data-op": op, class: "pb-sv-move" });
       set(el, "aria-disabled", refused ? "true" : null);
       set(el, "title", refused || null);
-      set(el, "aria-label", `rank ${rank}: ${op} of micro-batch ${microbatch} on stage ${stage}`);
+      set(el, "aria-label", `${text} on rank ${rank}: ${op} of micro-batch ${microbatch} on stage ${stage}`);
       return el;
     });
     const focused = [...li.lastChild.children].indexOf(document.activeElement);

@@ -18,14 +18,14 @@ export class Settings {
   }
 
   update() {
-    const { error, inputs, result, constants } = this.app, values = this.app.values(), traced = inputs.trace != null;
+    const { error, inputs, result, constants } = this.app, values = this.app.values(), said = Object.entries(constants.fixed).find(([key]) => key in result)?.[1] ?? [];
     for (const control of this.all) {
       const { field, of } = control.spec, size = typeof values[field] === "number" ? values[field] : result.values[field];
       control.show(values[field], { size, error: error?.field === field ? error.message : null });
-      const idle = Boolean(of && !of.includes(values.schedule) && !of.includes(values.compare)) || (traced && constants.fixed.includes(field));
+      const idle = Boolean(of && !of.includes(values.schedule) && !of.includes(values.compare)) || said.includes(field);
       control.row.hidden = idle && error?.field !== field;
     }
-    say(this.about, traced ? "" : `${constants.about[values.schedule]?.join(": ") ?? ""}.`);
+    say(this.about, said.length ? "" : `${constants.about[values.schedule]?.join(": ") ?? ""}.`);
     say(this.brief, this.summary(values));
     const known = error && this.all.find(({ spec }) => spec.field === error.field);
     if (known && known.spec.group === "more") this.more.open = true;

@@ -127,19 +127,21 @@ export class Painter {
 
   label(text, number, left, top, wide, high, colour) {
     const { c } = this, size = high >= 20 ? 12 : high >= 13 ? 11 : 9.5;
-    this.font(size, 500);
-    const fits = [text, String(number)].find((words) => this.wide(words, size) + 3 <= wide);
+    const fits = [[text, size], [String(number), size], [String(number), 9]].find(([words, of]) => this.wide(words, of) + 2.5 <= wide);
     if (!fits) return;
+    this.font(fits[1], 500);
     c.fillStyle = colour;
     c.textAlign = "center";
-    c.fillText(fits, left + wide / 2, top + high / 2 + 0.75);
+    c.fillText(fits[0], left + wide / 2, top + high / 2 + 0.75);
     c.textAlign = "start";
   }
 
-  /** How wide a text is in the font that is set; the same few come again and again. */
+  /** How wide a text is; the same few come again and again. */
   wide(text, size) {
     const key = `${size} ${text}`;
-    if (!this.wides.has(key)) this.wides.set(key, this.c.measureText(text).width);
+    if (this.wides.has(key)) return this.wides.get(key);
+    this.font(size, 500);
+    this.wides.set(key, this.c.measureText(text).width);
     return this.wides.get(key);
   }
 
