@@ -58,7 +58,8 @@ export class Builder {
   }
 
   /** Place what a word says, or say why not. */
-  play(word, refused) {
+  play(word, refused, rank) {
+    this.app.pointing.hold(rank);
     if (refused) {
       say(this.said, `Not possible: ${refused}.`);
       return;
@@ -80,9 +81,9 @@ export class Builder {
   /** What can start first on a rank. */
   add(rank) {
     const word = this.best(rank);
-    if (word) return this.play(word, "");
+    if (word) return this.play(word, "", rank);
     const moves = this.board.ranks[rank], first = moves.find(([, op]) => op === (this.whole ? "BW" : "B")) ?? moves[0];
-    this.play("", moves.length ? (moves.find(([, op]) => op === "F") ?? first)[4] : `rank ${rank} has done all its work`);
+    this.play("", moves.length ? (moves.find(([, op]) => op === "F") ?? first)[4] : `rank ${rank} has done all its work`, rank);
   }
 
   undo() {
@@ -99,6 +100,6 @@ export class Builder {
     const op = { f: "F", b: "B", w: "W", x: "BW" }[key];
     if (!op) return null;
     const all = this.board.ranks[rank].filter((move) => move[1] === op), move = all.find((m) => !m[4]) ?? all[0];
-    return () => (move ? this.play(move[0], move[4]) : this.play("", `rank ${rank} has done every ${op}`));
+    return () => (move ? this.play(move[0], move[4], rank) : this.play("", `rank ${rank} has done every ${op}`, rank));
   }
 }

@@ -35,6 +35,12 @@ export class Pointing {
     this.app.scene.over();
   }
 
+  /** Keys go on from this rank, while a schedule is built by hand. */
+  hold(rank) {
+    this.pinned = { side: 0, rank, kind: "lane", at: -1, time: this.app.sides[0].makespan };
+    this.app.scene.over();
+  }
+
   /** Where the words about something are put. */
   spot(found) {
     const { geometry } = this.app.scene;
