@@ -39,8 +39,10 @@ if ((gpus > 1)); then
   groups=data,tensor,context,ring
   if ((gpus & (gpus - 1))); then groups=data,ring; fi
   bench parallel --ranks "$gpus" --only "$groups" --micro-batch 2 --seq 1024 --long-seq 16384 --model '{"layers":12,"hidden":1024,"heads":16,"kv_heads":8,"ffn":2816,"vocab":32768,"max_seq":8192,"gated":true,"activation":"silu","norm":"rmsnorm","positions":"rotary","bias":false,"tied":false}'
+  # Two stages on each GPU, large enough that a stage takes longer than its launches.
+  bench pipeline --ranks "$gpus" --layers $((4 * gpus)) --micro-batch 2 --seq 1024 --model '{"layers":8,"hidden":1024,"heads":16,"kv_heads":8,"ffn":2816,"vocab":32768,"max_seq":1024,"gated":true,"activation":"silu","norm":"rmsnorm","positions":"rotary","bias":false,"tied":false}'
 else
-  printf '\n════ bench collectives and bench parallel: left out, this machine has one GPU, and each rank needs its own\n'
+  printf '\n════ bench collectives, parallel and pipeline: left out, this machine has one GPU, and each rank needs its own\n'
 fi
 
 if ((${#failed[@]})); then

@@ -129,12 +129,13 @@ def _table(group: dict[str, Any], result: dict[str, Any]) -> list[str]:
         lines.append(
             f"  {c['ours']:16} {c['peer']:23} {c['ours_s'] * 1e3:9.1f} {c['peer_s'] * 1e3:9.1f} {c['ratio']:6.3f} "
             f"{low:6.2f} {middle:5.2f} {high:5.2f} {c['cpu_ratio']:9.3f} "
-            f"{c['ours_sent'] / 1e6:8.2f} {c['peer_sent'] / 1e6:7.2f} {apart:7.0e} {_verdict(c)}".rstrip()
+            f"{c['ours_sent'] / 1e6:8.2f} {c['peer_sent'] / 1e6:7.2f} {apart:7.0e} {verdict(c)}".rstrip()
         )
     return lines
 
 
-def _verdict(row: dict[str, Any]) -> str:
+def verdict(row: dict[str, Any]) -> str:
+    """Whether a comparison met its limit, in words for the end of its line."""
     if not row["alike"]:
         return "other steps than the peer's"
     if row["limit"] is None:

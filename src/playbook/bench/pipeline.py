@@ -4,6 +4,10 @@ A step is forward and backward of all micro-batches, without an optimizer, from 
 slowest rank. Ours and the peer cut the same model, from the same weights, into the same stages, and get the same tokens;
 losses and norms of the whole gradient are compared. As in ``bench parallel`` the seconds in which the busiest rank had a
 core are compared, too: on a machine that others use they tell more than the clock.
+
+Expected, and found: the orders of actions are the same as torch's, nine tenths of a step are products of matrices, so
+that ratios are close to 1. What is left to gain: a product that is added to ``.grad`` as it is computed (about 3 % of
+it), and a B that walks the graph once in C++, where torch looks for the weights' nodes in Python for each micro-batch.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import torch.distributed as dist
 from playbook import launch
 from playbook._checks import unknown
 from playbook.bench import provenance
+from playbook.bench.parallel import TOLERANCE, verdict
 from playbook.bench.pipeline_peers import SCHEDULES, TorchPipeline
 from playbook.bench.turns import OPTIMIZER, Batch, Run, Track, Work, compared, take_turns
 from playbook.errors import ConfigError
@@ -31,8 +36,6 @@ from playbook.schedules.catalogue import make
 from playbook.training.optimizer import adamw
 
 _TIMEOUT = 1800.0
-#: Losses and gradient norms of two that are compared differ by less, relatively.
-TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
@@ -171,3 +174,23 @@ def start_peer(pair: Pair, work: Work, device: torch.device) -> RunPipeline:
 
 def _model(work: Work, device: torch.device) -> Transformer:
     return Transformer(work.shape.replace(dropout=0.0), device=device)
+
+
+def report_pipeline(result: dict[str, Any]) -> str:
+    """The result of ``bench_pipeline`` as a table for people."""
+    tokens = f"{result['grad_acc']} micro-batches of {result['micro_batch']} × {result['seq']} tokens"
+    lines = [
+        f"schedules beside torch.distributed.pipelining {result['provenance']['torch']}",
+        f"  {result['model'] or 'model'}, {result['layers']} layers, {result['parameters']:,} parameters; "
+        f"{result['ranks']} {result['backend']} ranks, {tokens}; medians of {result['steps']} steps",
+        f"  {'ours':12} {'peer':24} {'ours ms':>9} {'peer ms':>9} {'ratio':>6} {'quartiles of turns':>18} "
+        f"{'on a core':>9} {'apart':>7} {'limit':>6}",
+    ]
+    for c in result["comparisons"]:
+        low, middle, high = c["turn_ratio_quartiles"]
+        apart = max(c["loss_difference"], c["norm_difference"])
+        lines.append(
+            f"  {c['ours']:12} {c['peer']:24} {c['ours_s'] * 1e3:9.1f} {c['peer_s'] * 1e3:9.1f} {c['ratio']:6.3f} "
+            f"{low:6.2f} {middle:5.2f} {high:5.2f} {c['cpu_ratio']:9.3f} {apart:7.0e} {verdict(c)}".rstrip()
+        )
+    return "\n".join(lines)

@@ -22,6 +22,7 @@ def add(commands: Any) -> None:
     _add_memory(kinds)
     _add_collectives(kinds)
     _add_parallel(kinds)
+    _add_pipeline(kinds)
 
 
 def add_kind(kinds: Any, name: str, text: str) -> argparse.ArgumentParser:
@@ -178,6 +179,46 @@ def _parallel(args: argparse.Namespace) -> int:
     only = args.only.split(",") if args.only else tuple(GROUPS)
     result = bench_parallel(work, args.ranks, args.steps, device, only, args.long_seq)
     return finish(args, result, report_parallel(result))
+
+
+def _add_pipeline(kinds: Any) -> None:
+    p = add_kind(kinds, "pipeline", "pipeline schedules on many ranks against torch.distributed.pipelining")
+    p.add_argument("--ranks", type=int, default=4, metavar="N", help="ranks")
+    p.add_argument(
+        "--only",
+        metavar="S,…",
+        help="schedules: afab, 1f1b, interleaved, zb-v, dualpipev, naive (default: all of them)",
+    )
+    p.add_argument("--model", default="tiny", metavar="M", help="preset name, TOML file or inline JSON")
+    p.add_argument(
+        "--layers", type=int, metavar="N", help="layers, in place of the model's (default: 2 on each rank, at least)"
+    )
+    p.add_argument("--micro-batch", type=int, default=1, metavar="N", help="samples")
+    p.add_argument("--seq", type=int, default=256, metavar="N", help="tokens per sample")
+    p.add_argument("--grad-acc", type=int, metavar="N", help="micro-batches per step (default: 2 for each rank)")
+    p.add_argument("--steps", type=int, default=16, metavar="N", help="timed steps of each; the median counts")
+    p.set_defaults(run=_pipeline)
+
+
+def _pipeline(args: argparse.Namespace) -> int:
+    from playbook.shapes import load
+
+    shape = load(args.model)
+    args.layers = args.layers or max(shape.layers, 2 * args.ranks)
+    args.grad_acc = 2 * args.ranks if args.grad_acc is None else args.grad_acc
+    _check_sizes(args, shape, "layers", "micro_batch", "seq", "grad_acc", "steps")
+
+    from playbook.bench.pipeline import bench_pipeline, report_pipeline
+    from playbook.bench.turns import Work
+    from playbook.training.checks import check_device
+
+    shape = shape.replace(layers=args.layers)
+    device = args.device or _device_of_ranks(args.ranks)
+    check_device(shape, device, args.ranks)
+    work = Work(shape, args.micro_batch, args.seq, args.grad_acc, alike=True)
+    only = args.only.split(",") if args.only else None
+    result = bench_pipeline(work, args.ranks, args.steps, device, only)
+    return finish(args, result, report_pipeline(result))
 
 
 def _check_sizes(args: argparse.Namespace, shape: Any, *fields: str) -> None:
