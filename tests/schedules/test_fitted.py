@@ -31,6 +31,20 @@ def rate(row: Measured, name: str) -> float:
     return simulate(schedule, times).bubble_fraction_span
 
 
+@pytest.mark.parametrize("rest", [32 / 74, 0.83, 1.0])
+def test_more_memory_is_never_worse(rest):
+    """Memory that a schedule does not need may stay empty."""
+    row, rates = MEASURED[3], []
+    for limit in (1, 1.5, 2, 2.5, 3, 4):
+        schedule = zero_bubble(
+            row.stages, row.microbatches, limit * row.stages, row.times(), rest=rest, tries=20
+        )
+        validate(schedule, limit * row.stages, rest)
+        rates.append(simulate(schedule, row.times()).bubble_fraction_span)
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] < 0.003
+
+
 @pytest.mark.parametrize("row", MEASURED, ids=lambda row: f"{row.model}-{row.stages}x{row.microbatches}")
 def test_published_bubble_rates(row):
     """Qi et al. 2023, table 5, from the times of its table 9: all four decimals where the schedule is theirs."""

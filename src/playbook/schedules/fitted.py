@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, product
 
 from playbook.schedules.actions import Action, Schedule, straight
 from playbook.schedules.timeline import PerStage, Times
@@ -169,8 +169,19 @@ def _changes(stages: int, tries: int) -> Iterator[list[tuple[int, int]]]:
 def _guesses(
     stages: int, microbatches: int, limits: list[float], times: Times, rests: list[float]
 ) -> Iterator[Shape]:
-    """As many ahead as pass before the first gradient is back, and put off a part of what memory allows."""
+    """Those for this memory. More than 2·stages need not all be used: then those for less, too, which still fit."""
     yield ((1, 0),) * stages  # one at a time, which fits any limit
+    yield from _guesses_within(microbatches, limits, times, rests)
+    if max(limits) > 2 * stages:
+        for most, share in product((2.0, 2.5, 3.0), (1.0, 0.5)):
+            less = [min(limit, most * stages) for limit in limits]
+            yield from _guesses_within(microbatches, less, times, [share * rest for rest in rests])
+
+
+def _guesses_within(
+    microbatches: int, limits: list[float], times: Times, rests: list[float]
+) -> Iterator[Shape]:
+    """As many ahead as pass before the first gradient is back, and put off a part of what memory allows."""
     uniform = min(limits) == max(limits)
     for fair in (True,) if uniform else (True, False):
         for more in (0, 1):
