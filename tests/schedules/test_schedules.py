@@ -119,6 +119,22 @@ def test_bubble_of_two_ways(name, half, more, f, w, share):
     assert simulate(schedule, Times(f, f, w, fb=both)).makespan <= line.makespan + 1e-9
 
 
+def test_how_much_runs_side_by_side():
+    """Two in each turn of the main phase, one in each of the next; where the ways meet, the first of all cannot."""
+    for name, stages, ranks, ways in (("dualpipe", 8, 4, 2), ("dualpipev", 4, 4, 1)):
+        schedule = make(name, stages, 20)
+        for rank in range(stages):
+            near = min(rank, stages - 1 - rank) if ways == 2 else rank
+            inner = ranks - near - 1
+            blocks = 2 * (20 // ways - 2 * ranks + near + 1) + inner - (inner == 0)
+            places = [i for r, i in schedule.together if r == rank]
+            assert len(places) == blocks
+            for i in places:
+                one, two = schedule.ranks[rank][i : i + 2]
+                assert (one.op, two.op) == ("F", "BW")
+                assert (one.stage, one.microbatch) != (two.stage, two.microbatch)
+
+
 @settings(max_examples=40)
 @given(STAGES, MICROBATCHES)
 def test_activations_in_flight(stages, microbatches):
