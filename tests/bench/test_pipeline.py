@@ -5,8 +5,7 @@ import json
 import pytest
 import torch
 
-from playbook.bench.pipeline import PAIRS, report_pipeline
-from playbook.bench.pipeline_peers import SCHEDULES
+from playbook.bench.pipeline import PAIRS, SCHEDULES, report_pipeline
 from playbook.cli import main
 
 SHAPE = {
@@ -16,7 +15,18 @@ SHAPE = {
 
 
 def bench(shape: dict, *more: str) -> int:
-    arguments = ["--model", json.dumps(shape), "--seq", "16", "--steps", "2", "--device", "cpu", "--ranks", "2"]
+    arguments = [
+        "--model",
+        json.dumps(shape),
+        "--seq",
+        "16",
+        "--steps",
+        "2",
+        "--device",
+        "cpu",
+        "--ranks",
+        "2",
+    ]
     return main(["bench", "pipeline", *arguments, *more])
 
 
@@ -29,7 +39,7 @@ def recorded(tmp_path_factory):
 
 def test_every_schedule_computes_what_torchs_does(recorded):
     assert [(c["ours"], c["peer"], c["limit"]) for c in recorded["comparisons"]] == [
-        (pair.ours, SCHEDULES[pair.peer][0], pair.limit) for pair in PAIRS
+        (pair.ours, SCHEDULES[pair.peer], pair.limit) for pair in PAIRS
     ]
     for row in recorded["comparisons"]:
         assert row["alike"], row
@@ -38,7 +48,9 @@ def test_every_schedule_computes_what_torchs_does(recorded):
 
 
 def test_both_send_each_activation_and_each_gradient_once(recorded):
-    message = 2 * 16 * 24 * 4  # (micro_batch, seq, hidden) in fp32: rank 0 of two sends one each way for each hop
+    message = (
+        2 * 16 * 24 * 4
+    )  # (micro_batch, seq, hidden) in fp32: rank 0 of two sends one each way for each hop
     loss = 4  # summed over the ranks, around a ring
     hops = {"interleaved": 3}  # F 0→1 and 2→3, B 2→1; a V has its middle hop inside a rank
     for row in recorded["comparisons"]:
@@ -48,7 +60,9 @@ def test_both_send_each_activation_and_each_gradient_once(recorded):
 
 def test_the_record_and_the_table_say_what_was_run(recorded):
     assert recorded["provenance"]["torch"] == torch.__version__
-    found = [recorded[key] for key in ("backend", "ranks", "layers", "micro_batch", "seq", "grad_acc", "steps")]
+    found = [
+        recorded[key] for key in ("backend", "ranks", "layers", "micro_batch", "seq", "grad_acc", "steps")
+    ]
     assert found == ["gloo", 2, 4, 2, 16, 4, 2]
     report = report_pipeline(recorded)
     assert "2 gloo ranks, 4 micro-batches of 2 × 16 tokens; medians of 2 steps" in report

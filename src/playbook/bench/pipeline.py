@@ -25,17 +25,24 @@ from playbook import launch
 from playbook._checks import unknown
 from playbook.bench import provenance
 from playbook.bench.parallel import TOLERANCE, verdict
-from playbook.bench.pipeline_peers import SCHEDULES, TorchPipeline
 from playbook.bench.turns import OPTIMIZER, Batch, Run, Track, Work, compared, take_turns
 from playbook.errors import ConfigError
 from playbook.layout import Layout
 from playbook.model.transformer import Transformer
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
-from playbook.schedules.catalogue import make
+from playbook.schedules.catalogue import make, placement
 from playbook.training.optimizer import adamw
 
 _TIMEOUT = 1800.0
+#: torch's schedules by the name of ours.
+SCHEDULES = {
+    "afab": "ScheduleGPipe",
+    "1f1b": "Schedule1F1B",
+    "interleaved": "ScheduleInterleaved1F1B",
+    "zb-v": "ScheduleZBVZeroBubble",
+    "dualpipev": "ScheduleDualPipeV",
+}
 
 
 @dataclass(frozen=True)
@@ -68,9 +75,11 @@ class OurPipeline:
 
     def __init__(self, model: Transformer, name: str, work: Work):
         ranks = dist.get_world_size()
-        chunks = 2 if name == "interleaved" else 1
         layout = Layout(
-            pp=ranks, vpp=chunks, schedule=name if name in SCHEDULES else "1f1b", grad_acc=work.grad_acc
+            pp=ranks,
+            vpp=_chunks(name),
+            schedule=name if name in SCHEDULES else "1f1b",
+            grad_acc=work.grad_acc,
         )
         given = None if name in SCHEDULES else make(name, ranks, work.grad_acc)
         self.engine: Any = parallelize(model, Mesh(layout), partial(adamw, **OPTIMIZER), schedule=given)
@@ -83,6 +92,11 @@ class OurPipeline:
 
     def norm(self) -> torch.Tensor:
         return self.engine.clip(float("inf"))
+
+
+def _chunks(name: str) -> int:
+    """Parts of the model on each rank that a schedule is asked for: a V has two anyway."""
+    return 2 if name == "interleaved" else 1
 
 
 def check(work: Work, ranks: int) -> None:
@@ -144,7 +158,7 @@ def _row(pair: Pair, tracks: Sequence[tuple[Track, Track]]) -> dict[str, Any]:
     alike = max(found["loss_difference"], found["norm_difference"]) < TOLERANCE
     met = None if pair.limit is None else alike and found["ratio"] <= pair.limit
     found |= {"limit": pair.limit, "alike": alike, "met": met}
-    return {"ours": pair.ours, "peer": SCHEDULES[pair.peer][0]} | found
+    return {"ours": pair.ours, "peer": SCHEDULES[pair.peer]} | found
 
 
 def measure(pairs: Sequence[Pair], work: Work, steps: int) -> list[tuple[Track, Track]]:
@@ -154,7 +168,7 @@ def measure(pairs: Sequence[Pair], work: Work, steps: int) -> list[tuple[Track, 
         if world.device.type == "cpu":
             torch.set_num_threads(1)
         for pair in pairs:
-            runs = [start(pair, work, world.device) for start in (start_peer, start_ours)]
+            runs: list[Run] = [start(pair, work, world.device) for start in (start_peer, start_ours)]
             take_turns(runs, work, steps, world.device)
             peer, ours = (run.track() for run in runs)
             tracks.append((ours, peer))
@@ -168,7 +182,12 @@ def start_ours(pair: Pair, work: Work, device: torch.device) -> RunPipeline:
 
 
 def start_peer(pair: Pair, work: Work, device: torch.device) -> RunPipeline:
-    engine = TorchPipeline(_model(work, device), pair.peer, work.grad_acc, work.seq, work.tokens)
+    from playbook.bench.pipeline_peers import TorchPipeline  # takes seconds: in ranks alone
+
+    (stages,) = placement(pair.peer, dist.get_world_size(), _chunks(pair.peer))
+    engine = TorchPipeline(
+        _model(work, device), SCHEDULES[pair.peer], stages, work.grad_acc, work.seq, work.tokens
+    )
     return RunPipeline(engine, work.tokens)
 
 

@@ -2,32 +2,23 @@
 
 What its documentation leaves to the user is chosen as fast as it can be: a stage is plain modules, angles are computed
 once, outputs of the last stage are not collected (``return_outputs=False``), and nothing is scaled afterwards: a loss is
-divided by the tokens of the whole step at once (``scale_grads=False``), as ours is.
+divided by the tokens of the whole step at once (``scale_grads=False``), as ours is. Importing this takes seconds.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed import pipelining
+from torch.distributed.pipelining import PipelineStage, schedules
 
 from playbook.model.transformer import Transformer
 from playbook.parallel.stages import Stage, cut_stages
-
-#: torch's schedules by the name of ours, and how many stages each rank has.
-SCHEDULES: dict[str, tuple[str, int]] = {
-    "afab": ("ScheduleGPipe", 1),
-    "1f1b": ("Schedule1F1B", 1),
-    "interleaved": ("ScheduleInterleaved1F1B", 2),
-    "zb-v": ("ScheduleZBVZeroBubble", 2),
-    "dualpipev": ("ScheduleDualPipeV", 2),
-}
 
 
 class StageModule(nn.Module):
@@ -53,23 +44,33 @@ class StageModule(nn.Module):
 
 
 class TorchPipeline:
-    """An engine for ``microbatches`` of ``seq`` tokens on all ranks, with torch's schedule of that name; no optimizer."""
+    """An engine for ``microbatches`` of samples of ``seq`` tokens on all ranks, with torch's schedule ``name``.
 
-    def __init__(self, model: Transformer, schedule: str, microbatches: int, seq: int, tokens: int):
-        name, chunks = SCHEDULES[schedule]
-        rank, ranks = dist.get_rank(), dist.get_world_size()
-        device, depth = model.embedding.weight.device, ranks * chunks
-        held = [rank, depth - 1 - rank if schedule in ("zb-v", "dualpipev") else rank + ranks][:chunks]
+    ``placement`` has the rank of each stage; losses are divided by ``tokens``. There is no optimizer.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        name: str,
+        placement: Sequence[int],
+        microbatches: int,
+        seq: int,
+        tokens: int,
+    ):
+        device, depth = model.embedding.weight.device, len(placement)
+        held = [stage for stage, rank in enumerate(placement) if rank == dist.get_rank()]
         self.first, self.last = 0 in held, depth - 1 in held
         self.model, self.tokens, self.device = model, tokens, device
         cut = cut_stages(model, held, depth)
         stages = [
-            pipelining.PipelineStage(StageModule(cut[i], seq), i, depth, device, group=dist.group.WORLD)
-            for i in held
+            PipelineStage(StageModule(cut[i], seq), i, depth, device, group=dist.group.WORLD) for i in held
         ]
-        kind = getattr(pipelining, name, None) or getattr(pipelining.schedules, name)
+        kind = getattr(schedules, name)
         options = {"n_microbatches": microbatches, "loss_fn": self._loss, "scale_grads": False}
-        self.schedule = kind(stages if chunks > 1 else stages[0], **options)
+        self.schedule = kind(
+            stages if issubclass(kind, schedules.PipelineScheduleMulti) else stages[0], **options
+        )
         knows = "return_outputs" in inspect.signature(self.schedule.step).parameters
         self.more: dict[str, Any] = {"return_outputs": False} if knows else {}
 
@@ -94,6 +95,8 @@ class TorchPipeline:
 
     def norm(self) -> Tensor:
         """The norm of the whole gradient, of which each rank has a part."""
-        squares = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None]).square()
+        squares = nn.utils.get_total_norm(
+            [p.grad for p in self.model.parameters() if p.grad is not None]
+        ).square()
         dist.all_reduce(squares)
         return squares.sqrt()

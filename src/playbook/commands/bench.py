@@ -191,12 +191,19 @@ def _add_pipeline(kinds: Any) -> None:
     )
     p.add_argument("--model", default="tiny", metavar="M", help="preset name, TOML file or inline JSON")
     p.add_argument(
-        "--layers", type=int, metavar="N", help="layers, in place of the model's (default: 2 on each rank, at least)"
+        "--layers",
+        type=int,
+        metavar="N",
+        help="layers, in place of the model's (default: 2 on each rank, at least)",
     )
     p.add_argument("--micro-batch", type=int, default=1, metavar="N", help="samples")
     p.add_argument("--seq", type=int, default=256, metavar="N", help="tokens per sample")
-    p.add_argument("--grad-acc", type=int, metavar="N", help="micro-batches per step (default: 2 for each rank)")
-    p.add_argument("--steps", type=int, default=16, metavar="N", help="timed steps of each; the median counts")
+    p.add_argument(
+        "--grad-acc", type=int, metavar="N", help="micro-batches per step (default: 2 for each rank)"
+    )
+    p.add_argument(
+        "--steps", type=int, default=16, metavar="N", help="timed steps of each; the median counts"
+    )
     p.set_defaults(run=_pipeline)
 
 
