@@ -246,6 +246,7 @@ def test_fits_every_width_and_passes_axe(visualizer, width, theme):
             "performance.getEntriesByName('pb-point').map((e) => e.duration).sort((a, b) => a - b)"
         )
         assert took[len(took) // 2] < 16
+    assert view.page.get_by_label("B and W apart").is_checked()  # as ZB-V has them
     view.type("stages", "a long word that is no number of stages whatsoever")
     assert view.row("stages").get_by_role("alert").is_visible()
     assert view.problems() == []

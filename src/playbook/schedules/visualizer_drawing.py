@@ -135,7 +135,8 @@ def _paper(setting: Setting, line: Timeline, name: str) -> dict[str, Any] | None
 
 
 def moves(board: Board, own: Timeline, plan: Timeline) -> dict[str, Any]:
-    """What can be done next on every rank, and why not; whether all is done, and what it is then.
+    """What can be done next on every rank, and why not; whether all is done, and what it is then; whether the plan has B
+    and W ``apart``.
 
     ``ranks[r]`` are moves as [word, op, stage, microbatch, refused]; ``best[r]`` is the word of the one that a click on
     the rank means: with B and W apart, and with both as one.
@@ -150,6 +151,7 @@ def moves(board: Board, own: Timeline, plan: Timeline) -> dict[str, Any]:
         "complete": complete,
         "known": recognise(board.schedule()) if complete else None,
         "rival": {"makespan": plan.makespan},
+        "apart": any(action.op == "W" for rank in plan.schedule.ranks for action in rank),
         "ranks": [[[board.word(m[:2]), m.action.op, m.action.stage, m.action.microbatch, m.refused] for m in mine]
                   for mine in ranks],
         "best": [[_best(board, own, last.get(r, 0.0), mine, ops) for ops in (("F", "B", "W"), ("F", "BW"))]

@@ -31,8 +31,7 @@ export function encode(inputs) {
 }
 
 export function decode(text) {
-  const found = decodePairs(text.replace(/(^|&)own=(?=&|$)/, "$1own=."), KEYS);
-  return { schedule: "1f1b", ...found, ...(found.own === undefined ? {} : { own: found.own === "." ? "" : String(found.own) }) };
+  return { schedule: "1f1b", ...decodePairs(text, KEYS) };
 }
 
 class Visualizer extends Stepper {

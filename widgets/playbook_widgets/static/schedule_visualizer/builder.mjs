@@ -19,7 +19,13 @@ export class Builder {
       radio.addEventListener("change", () => ((this.whole = whole), this.update()));
       return make("label", {}, radio, make("span", {}, words));
     };
-    return make("span", { class: "pb-options", role: "radiogroup", "aria-label": "Backward passes" }, option(true, "B and W as one"), option(false, "B and W apart"));
+    this.options = [option(true, "B and W as one"), option(false, "B and W apart")];
+    return make("span", { class: "pb-options", role: "radiogroup", "aria-label": "Backward passes" }, ...this.options);
+  }
+
+  choose(whole) {
+    this.whole = whole;
+    this.options[whole ? 0 : 1].firstChild.checked = true;
   }
 
   get board() {
@@ -28,6 +34,7 @@ export class Builder {
 
   update() {
     const { board } = this;
+    if (board && this.root.hidden) this.choose(!board.apart); // as the plan has it, until the reader says otherwise
     this.root.hidden = !board;
     this.open.hidden = Boolean(board) || this.app.inputs.trace != null;
     if (!board) return;
