@@ -153,14 +153,14 @@ def test_the_solver_finds_what_trying_all_orders_finds():
 
 def test_the_solver_stops_at_its_time_limit_with_the_best_so_far():
     pytest.importorskip("scipy")
-    given = Times((1, 1.2, 1.1, 1, 1.3, 1, 1, 1.7), 1.1, 0.7, 0.05)
-    found = solve(8, 24, 10, given, rest=0.5, time_limit=0.5)
+    given = MEASURED[1].times()
+    found = solve(8, 32, 10, given, rest=0.4, time_limit=0.5)
     assert found.stopped.startswith("stopped at its time limit of 0.5 s: the ")
     assert not found.optimal
-    assert found.seconds < 5
+    assert found.seconds < 20  # on a busy machine
     assert found.bound < found.time <= found.heuristic
     assert simulate(found.schedule, given).span == pytest.approx(found.time)
-    validate(found.schedule, 10, 0.5)
+    validate(found.schedule, 10, 0.4)
 
 
 def test_what_is_too_large_for_the_solver_is_said_at_once():

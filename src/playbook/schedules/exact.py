@@ -59,7 +59,8 @@ def solve(
     on every rank, or the best one found in ``time_limit`` seconds.
 
     ``limit`` and ``rest`` are as for `zero_bubble`, whose schedule comes back where the solver has found none that is
-    better. Raises ScheduleError as that does, for a time limit that is not above 0, and without scipy.
+    better. HiGHS looks at its clock between two steps, which may take a second or two in large programs. Raises
+    ScheduleError as that does, for a time limit that is not above 0, and without scipy.
     """
     if not 0 < time_limit < float("inf"):
         raise ScheduleError(f"time_limit is {time_limit:g}, but must be a finite number of seconds above 0")
