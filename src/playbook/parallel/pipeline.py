@@ -77,7 +77,7 @@ class Pipeline:
         self.done: Callable[[Stage, bool], None] = lambda stage, last: None
         self.after: Callable[[Action], None] = lambda action: None
         self.trace: list[tuple[Action, float, float]] | None = None
-        self.later = WeightGradients()
+        self.later = WeightGradients(in_place=True)
         self.channels = self._open(mesh)
         self._plan: tuple[Schedule, dict[int, Traffic]] | None = None
 

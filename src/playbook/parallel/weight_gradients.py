@@ -28,9 +28,14 @@ class Factors(NamedTuple):
 
 
 class WeightGradients:
-    """Gradients of weights that are put off while `collect` is on: each a weight, and the factors of its gradient."""
+    """Gradients of weights that are put off while `collect` is on: each a weight, and the factors of its gradient.
 
-    def __init__(self) -> None:
+    ``in_place``: also those that are not put off are added to ``.grad`` at once, and hooks of the weight do not hear of
+    it. That saves a matrix and its addition, and is for those who know without hooks when a gradient is complete.
+    """
+
+    def __init__(self, in_place: bool = False) -> None:
+        self.in_place = in_place
         self._now: list[tuple[nn.Parameter, Factors]] | None = None
 
     @property
@@ -60,11 +65,17 @@ def compute(kept: list[tuple[nn.Parameter, Factors]]) -> None:
     while kept:
         weight, factors = kept.pop(0)
         dy, x = factors.dy, factors.x()
-        if weight.grad is not None and weight.grad.dtype == dy.dtype == x.dtype:
-            weight.grad.addmm_(dy.t(), x)  # no matrix in between
-        else:
+        if not _add_product(weight, dy, x):
             # As a backward pass that ends here: whoever listens to the gradient hears of it.
             torch.autograd.backward([weight], [(dy.t() @ x).to(weight.dtype)])
+
+
+def _add_product(weight: nn.Parameter, dy: Tensor, x: Tensor) -> bool:
+    """Add dyᵀ·x to the gradient that ``weight`` has, without a matrix in between; False where it has none to add to."""
+    if weight.grad is None or not weight.grad.dtype == dy.dtype == x.dtype:
+        return False
+    weight.grad.addmm_(dy.t(), x)
+    return True
 
 
 class _Linear(torch.autograd.Function):
@@ -87,8 +98,12 @@ class _Linear(torch.autograd.Function):
             kept = x.detach()  # without its graph, which would keep the stage's input
             ctx.later.put_off(ctx.parameter, rows, lambda: kept.flatten(0, -2))
             return dx, None, db, None
-        dw = (rows.t() @ x.flatten(0, -2)).to(weight.dtype) if ctx.needs_input_grad[1] else None
-        return dx, dw, db, None
+        if not ctx.needs_input_grad[1]:
+            return dx, None, db, None
+        columns = x.flatten(0, -2)
+        if ctx.later.in_place and _add_product(ctx.parameter, rows, columns):
+            return dx, None, db, None
+        return dx, (rows.t() @ columns).to(weight.dtype), db, None
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, later: WeightGradients) -> Tensor:
