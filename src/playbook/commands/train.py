@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import math
 import os
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from playbook._interrupt import raise_again
@@ -17,6 +19,7 @@ from playbook.errors import ConfigError
 
 if TYPE_CHECKING:
     from playbook.layout import Layout
+    from playbook.schedules.actions import Schedule
     from playbook.shapes import ModelShape
     from playbook.training.config import TrainConfig
     from playbook.training.on_ranks import Outcome
@@ -44,7 +47,7 @@ def add(commands: Any) -> None:
         "--micro-batch",
         type=int,
         metavar="N",
-        help="samples per forward pass (default: the layout's, or all of a rank)",
+        help="samples per forward pass (default: the layout's, or all of a rank; in a pipeline 1)",
     )
     add("--seq", type=int, default=256, metavar="N", help="tokens per sample")
     add("--lr", type=float, default=1e-3, help="peak learning rate")
@@ -81,6 +84,13 @@ def add(commands: Any) -> None:
         default="async",
         help="none, async or chunked (with sp): how tp messages hide behind matrix products",
     )
+    add(
+        "--schedule",
+        metavar="1f1b",
+        help="order of passes in a pipeline (pp above 1), by name as in `playbook schedule`, or a JSON file as its "
+        "--json prints (default: the layout's)",
+    )
+    add("--stage-layers", metavar="3,5", help="layers of each pipeline stage (default: as even as can be)")
     add("--recompute", help="none, selective or full (default: the layout's, none)")
     add("--attention", default="sdpa", help="sdpa (fused kernels) or reference (the formula written out)")
     add("--device", help="cpu or cuda (default: cuda when there is one)")
@@ -97,7 +107,8 @@ def _train(args: argparse.Namespace) -> int:
     from playbook.training.config import TrainConfig
 
     # Everything cheap is checked before torch is imported, so that a typing error is answered at once.
-    shape, layout = load(args.model), Layout.parse(args.layout)
+    shape = load(args.model)
+    layout, schedule = _scheduled(args, Layout.parse(args.layout))
     layout.check(shape)
     size = os.environ.get("WORLD_SIZE")
     if size is not None and int(size) != layout.world_size:
@@ -106,14 +117,50 @@ def _train(args: argparse.Namespace) -> int:
         )
     _take_from_layout(args, layout)
     names = set(TrainConfig.__dataclass_fields__) - {"min_lr", "beta1", "beta2", "layout"}
-    config = TrainConfig(layout=layout, **{name: getattr(args, name) for name in names})
-    return _run(args, shape, config)
+    given = {name: getattr(args, name) for name in names}
+    given |= {"schedule": schedule, "stage_layers": _stage_layers(args.stage_layers)}
+    return _run(args, shape, TrainConfig(layout=layout, **given))
+
+
+def _scheduled(args: argparse.Namespace, layout: Layout) -> tuple[Layout, Schedule | None]:
+    """The layout with the schedule of --schedule, or the schedule of a file."""
+    from playbook.schedules.actions import Schedule
+
+    name = args.schedule
+    if name is None:
+        return layout, None
+    if layout.pp == 1:
+        raise ConfigError(f"schedule is {name!r}, but the layout has no pipeline: give it pp=2 or more")
+    if not name.endswith(".json"):
+        if "schedule" in _named(args) and name != layout.schedule:
+            raise ConfigError(f"schedule is {name!r}, but {layout.schedule!r} in the layout: give it once")
+        return layout.replace(schedule=name), None
+    try:
+        data = json.loads(Path(name).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"schedule {name} cannot be read: {error}") from error
+    return layout, Schedule.from_json(data)
+
+
+def _stage_layers(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(size) for size in text.split(","))
+    except ValueError:
+        raise ConfigError(
+            f"stage_layers is {text!r}, but must be whole numbers, one for each stage, as in 3,5"
+        ) from None
+
+
+def _named(args: argparse.Namespace) -> set[str]:
+    """Fields that the layout's text names."""
+    return {part.partition("=")[0].strip() for part in args.layout.split(",")}
 
 
 def _take_from_layout(args: argparse.Namespace, layout: Layout) -> None:
     """Fields that the layout's text names and that are flags as well: given once, or twice the same."""
-    named = {part.partition("=")[0].strip() for part in args.layout.split(",")}
-    for field in {"micro_batch", "recompute"} & named:
+    for field in {"micro_batch", "recompute"} & _named(args):
         flag, value = getattr(args, field), getattr(layout, field)
         if flag not in (None, value):
             raise ConfigError(f"{field} is {flag!r}, but {value!r} in the layout: give it once")

@@ -7,7 +7,9 @@ import torch
 from playbook.data import Corpus
 from playbook.doctor import system_memory_bytes
 from playbook.errors import ConfigError, LayoutError
+from playbook.parallel.parallelize import stages_on_ranks
 from playbook.planning.context import check_swap
+from playbook.planning.in_flight import split
 from playbook.shapes import ModelShape
 from playbook.training.config import TrainConfig
 
@@ -31,6 +33,10 @@ def check_layout(shape: ModelShape, config: TrainConfig) -> None:
     """Raise LayoutError unless the model and its samples can be cut as the layout says."""
     layout = config.layout
     layout.check(shape, seq=config.seq)
+    if layout.pp > 1:
+        schedule = config.schedule
+        stages_on_ranks(layout, schedule)
+        split(shape.layers, layout.stages if schedule is None else schedule.depth, config.stage_layers)
     if layout.cp == 1:
         return
     if shape.dropout:

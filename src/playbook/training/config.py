@@ -10,6 +10,8 @@ from playbook._checks import divisors
 from playbook.errors import ConfigError, LayoutError
 from playbook.layout import Layout
 from playbook.planning.context import CONTEXT, PLACEMENT
+from playbook.planning.in_flight import check_microbatches
+from playbook.schedules.actions import Schedule
 
 DTYPES = ("float32", "bfloat16", "float16")
 RECOMPUTE = ("none", "selective", "full")
@@ -23,12 +25,13 @@ WEIGHTS = ("float32", "bfloat16")
 class TrainConfig:
     """Sizes are samples for the batches and tokens for ``seq``; learning rates are per step of AdamW.
 
-    ``dtype`` is what matrix products run in. ``weights`` is what parameters are kept in: in float32 another ``dtype`` is
-    autocast's; in bfloat16 the optimizer keeps fp32 masters, on CPU if ``offload``. ``layout`` says over how many ranks;
-    replicas without ZeRO add gradients by ``data_parallel``, in buckets of ``bucket_mb`` MiB. ``compile`` hands every
-    block to torch.compile. ``context``, ``placement`` and ``tensor_overlap`` are those of ``parallelize``. A
-    ``micro_batch`` or ``warmup`` of None is filled in: all that a rank has of the global batch, and a twentieth of the
-    steps. What the layout says of micro-batches and recomputation counts, too, unless a field here says otherwise: then
+    ``dtype`` is what matrix products run in. ``weights`` is what parameters are kept in: in float32 another ``dtype``
+    is autocast's; in bfloat16 the optimizer keeps fp32 masters, on CPU if ``offload``. ``layout`` says over how many
+    ranks; replicas without ZeRO add gradients by ``data_parallel``, in buckets of ``bucket_mb`` MiB. ``compile``
+    hands every block to torch.compile. ``context``, ``placement`` and ``tensor_overlap`` are those of
+    ``parallelize``, and so are a pipeline's own ``schedule`` and ``stage_layers``. A ``micro_batch`` or ``warmup`` of
+    None is filled in: all that a rank has of the global batch, or one sample in a pipeline; a twentieth of the steps.
+    What the layout says of micro-batches and recomputation counts, too, unless a field here says otherwise: then
     ConfigError.
     """
 
@@ -57,11 +60,13 @@ class TrainConfig:
     weights: str = "float32"
     offload: bool = False
     compile: bool = False
+    schedule: Schedule | None = None  # in place of the one that the layout names
+    stage_layers: tuple[int, ...] | None = None  # as even as can be
 
     def __post_init__(self) -> None:
         check_supported(self.layout)
         self._take_from_layout()
-        fill(self, "micro_batch", self._share())
+        fill(self, "micro_batch", self._default_micro_batch())
         fill(self, "min_lr", self.lr / 10 if isinstance(self.lr, int | float) else 0.0)
         fill(self, "warmup", max(1, self.steps // 20) if isinstance(self.steps, int) else 1)
         for field in ("steps", "global_batch", "micro_batch", "seq", "bucket_mb"):
@@ -99,6 +104,7 @@ class TrainConfig:
         self._check_batch()
         self._check_precision()
         self._check_sharding()
+        self._check_pipeline()
 
     def _take_from_layout(self) -> None:
         """Micro-batch and recomputation may be said in the layout; twice is fine if it is the same."""
@@ -123,6 +129,28 @@ class TrainConfig:
         """Samples of one replica; of a batch that cannot be cut, the whole, for the checks to complain of."""
         batch, replicas = self.global_batch, self.layout.dp
         return batch // replicas if _is_int(batch) and batch >= replicas else batch
+
+    def _default_micro_batch(self) -> Any:
+        """All that a replica has; one sample in a pipeline, which is the fuller the more micro-batches there are."""
+        share = self._share()
+        if self.layout.pp == 1 or not _is_int(share):
+            return share
+        return 1 if self.schedule is None else max(1, share // max(1, self.schedule.microbatches))
+
+    def _check_pipeline(self) -> None:
+        pp = self.layout.pp
+        for field in ("schedule", "stage_layers"):
+            if pp == 1 and getattr(self, field) is not None:
+                raise ConfigError(f"{field} is given, but pp is 1: there is no pipeline, make it at least 2")
+        try:
+            check_microbatches(self.layout, self.grad_acc, self.schedule)
+        except LayoutError as error:
+            if not str(error).startswith("grad_acc"):
+                raise
+            raise LayoutError(
+                f"{error}; global_batch={self.global_batch} over dp={self.layout.dp} ranks in micro-batches of "
+                f"{self.micro} makes {self.grad_acc}"
+            ) from None
 
     def _check_batch(self) -> None:
         batch, dp = self.global_batch, self.layout.dp
@@ -188,6 +216,12 @@ class TrainConfig:
     def grad_acc(self) -> int:
         """Micro-batches per optimizer step on each rank: gbs = mbs · grad_acc · dp."""
         return self.global_batch // (self.micro * self.layout.dp)
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields, as JSON holds them."""
+        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        schedule = None if self.schedule is None else self.schedule.to_json()
+        return {**found, "layout": dataclasses.asdict(self.layout), "schedule": schedule}
 
     @property
     def autocast(self) -> str:

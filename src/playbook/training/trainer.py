@@ -128,6 +128,8 @@ class Trainer:
                 "context": config.context,
                 "placement": config.placed,
                 "tensor_overlap": config.tensor_overlap,
+                "schedule": config.schedule,
+                "stage_layers": config.stage_layers,
                 **options,
             }
             self.engine = parallelize(model, mesh, make, **options)
@@ -181,7 +183,11 @@ class Trainer:
         outcome = "failed"
         if log:
             log.start(
-                {"config": asdict(self.config), "model": asdict(self.model.shape), "torch": torch.__version__}
+                {
+                    "config": self.config.to_json(),
+                    "model": asdict(self.model.shape),
+                    "torch": torch.__version__,
+                }
             )
         try:
             for result in self._progress() if progress else self:

@@ -1,0 +1,138 @@
+"""What the ranks of a pipeline save, keep and send: as the formulas say, to the byte, for every schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from helpers import BLOCKS
+from parallel_runs import Case
+
+from playbook import launch
+from playbook.collectives.counting import CountBytes
+from playbook.layout import SCHEDULES, Layout
+from playbook.parallel.context import own_tokens
+from playbook.parallel.mesh import Mesh
+from playbook.parallel.parallelize import axis_groups, parallelize
+from playbook.planning.memory import predict
+from playbook.planning.pipeline_cost import pipeline_traffic
+from playbook.schedules.actions import Schedule
+from playbook.shapes import ModelShape
+from playbook.training.kept_activations import KeptActivations
+from playbook.training.memory_timeline import peak_bytes
+from playbook.training.trainer import accumulate_gradients
+
+SEQ, MICRO = 8, 2
+#: Odd sizes; nine layers do not divide into stages.
+GPT = BLOCKS["gpt"].replace(layers=9, hidden=24, heads=4, vocab=37)
+LLAMA = BLOCKS["llama"].replace(layers=9, hidden=24, heads=6, kv_heads=2, ffn=50, vocab=37)
+#: One micro-batch after another, B and W apart: a schedule of one's own, for two ranks with three stages.
+OWN = Schedule.from_json(
+    {
+        "name": "own",
+        "ranks": [
+            [{"op": op, "stage": s, "microbatch": m} for m in range(2) for op, s in steps]
+            for steps in (
+                [("F", 0), ("F", 2), ("B", 2), ("B", 0), ("W", 0), ("W", 2)],
+                [("F", 1), ("B", 1), ("W", 1)],
+            )
+        ],
+    }
+)
+
+Runs = list[tuple[ModelShape, str, dict[str, Any]]]
+
+
+def steps(runs: Runs, peak: bool = False) -> list[dict[str, Any]]:
+    """In a rank, of each run: bytes kept for backward, of states and, where embeddings are tied, sent in a second step;
+    or the ``peak`` of the second step.
+    """
+    torch.set_num_threads(1)
+    found = []
+    with launch.process_group():
+        for shape, text, options in runs:
+            layout = Layout.parse(text)
+            mesh, case = Mesh(layout), Case(shape, layout.recompute, seq=SEQ)
+            engine: Any = parallelize(case.model(), mesh, case.make(), **options)
+            batch = torch.randint(shape.vocab, (MICRO * layout.grad_acc, SEQ))
+            given = own_tokens(batch, batch.clone(), mesh, "zigzag")
+            with KeptActivations(engine.pipeline) as kept:
+                step(engine, *given)
+            one: dict[str, Any] = {"place": mesh.index("pp"), "kept": kept.peak}
+            if peak:
+                with peak_bytes(engine.model, engine.optimizer, engine.tensors()) as most:
+                    step(engine, *given)
+                one["peak"] = most.bytes
+            elif shape.tied:
+                with CountBytes(axis_groups(engine, mesh)) as count:
+                    step(engine, *given)
+                one |= {kind: count["pp"][kind].sent for kind in ("send", "all_reduce")}
+            found.append(one | {kind: sum(t.nbytes for t in ts) for kind, ts in engine.tensors().items()})
+    return found
+
+
+def step(engine: Any, x: torch.Tensor, y: torch.Tensor, where: torch.Tensor | None) -> None:
+    engine.zero_grad()
+    accumulate_gradients(engine.model, x, y, MICRO, engine=engine, positions=where)
+    engine.clip(1.0)
+    engine.step()
+
+
+def check(ranks, runs: Runs, world: int) -> None:
+    for mine in ranks(steps, runs, ranks=world, timeout=120).values:
+        for (shape, text, options), one in zip(runs, mine, strict=True):
+            layout, place = Layout.parse(f"{text},micro_batch={MICRO}"), one["place"]
+            told = predict(shape, layout, seq=SEQ, recipe="fp32", device="cpu", **options).stages[place]
+            assert one["kept"] == told.activations, (text, place)
+            states = [one[kind] for kind in ("parameters", "gradients", "optimizer")]
+            assert states == [told.parameters, told.gradients, told.optimizer], (text, place)
+            if not shape.tied:
+                continue
+            schedule = options.get("schedule")
+            traffic = pipeline_traffic(shape, layout, SEQ, itemsize=4, gradient_bytes=4, schedule=schedule)[
+                place
+            ]
+            assert one["send"] == traffic.activations + traffic.gradients, (text, place)
+            assert 0 <= one["all_reduce"] - traffic.tied <= 3 * 8, (text, place)  # the norm, the loss, tokens
+
+
+def of(name: str, microbatches: int) -> str:
+    chunks = ",vpp=2" if name in ("interleaved", "breadth-first") else ""
+    return f"schedule={name},grad_acc={microbatches}{chunks}"
+
+
+def test_every_schedule(ranks):
+    """As many micro-batches as fill the longest pipeline, and with stages that are not alike."""
+    runs: Runs = [(LLAMA, f"pp=4,{of(name, 8)}", {}) for name in SCHEDULES]
+    runs += [(GPT, f"pp=4,{of(name, 8)}", {}) for name in ("interleaved", "zb-v", "dualpipe")]
+    check(ranks, runs, 4)
+
+
+def test_with_every_other_axis(ranks):
+    runs: Runs = [
+        (GPT, "pp=2,tp=2,schedule=zb-h2,grad_acc=3", {}),
+        (LLAMA, "pp=2,tp=2,sp,schedule=zb-v,grad_acc=3", {}),
+        (LLAMA, "pp=2,cp=2,schedule=zb-h2,grad_acc=3", {}),
+        (LLAMA, "pp=2,dp=2,zero=1,schedule=zb-h1,grad_acc=2,recompute=full", {}),
+        (LLAMA, "pp=2,dp=2,zero=2,schedule=dualpipe,grad_acc=4,recompute=selective", {}),
+        (GPT, "pp=2,tp=2,sp,schedule=1f1b,grad_acc=2", {"stage_layers": (2, 7)}),
+    ]
+    few = [(shape.replace(layers=5), text, options) for shape, text, options in runs[:-1]]
+    check(ranks, [*few, runs[-1]], 4)
+
+
+def test_a_schedule_of_ones_own(ranks):
+    given = {"schedule": OWN, "stage_layers": (2, 4, 3)}
+    check(ranks, [(LLAMA, "pp=2,grad_acc=2", given), (GPT, "pp=2,grad_acc=2,recompute=full", given)], 2)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-h1"])
+def test_the_fullest_moment_is_about_as_foretold(ranks, name):
+    """Within a tenth for a model whose weights weigh more than its messages."""
+    shape = LLAMA.replace(layers=6, hidden=96, heads=6, ffn=256, vocab=300)
+    text = f"pp=2,{of(name, 4)}"
+    for (one,) in ranks(steps, [(shape, text, {})], True, ranks=2).values:
+        layout = Layout.parse(f"{text},micro_batch={MICRO}")
+        told = predict(shape, layout, seq=SEQ, recipe="fp32", device="cpu").stages[one["place"]].total
+        assert told == pytest.approx(one["peak"], rel=0.1)

@@ -1,0 +1,73 @@
+"""What a rank keeps of its stages at the fullest moment, without walking through all micro-batches of a schedule."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from playbook.errors import LayoutError, ScheduleError
+from playbook.layout import SCHEDULES, Layout
+from playbook.planning.in_flight import InFlight, check_microbatches, line_of, split
+from playbook.schedules.catalogue import make
+from playbook.schedules.kept import peak_kept
+
+
+def layout(name, pp, vpp, microbatches):
+    return Layout(pp=pp, vpp=vpp, schedule=name, grad_acc=microbatches)
+
+
+@given(
+    st.sampled_from(SCHEDULES), st.integers(2, 7), st.integers(1, 4), st.integers(1, 60),
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 60)), min_size=28, max_size=28),
+)  # fmt: skip
+@settings(max_examples=150, deadline=None)
+def test_the_most_is_that_of_the_whole_schedule(name, pp, vpp, microbatches, sizes):
+    """Whatever stages weigh: W may need more than F has saved, where layers are computed again."""
+    vpp = vpp if name in ("interleaved", "breadth-first") else 1
+    try:
+        schedule = make(name, pp, microbatches, vpp)
+    except ScheduleError:
+        with pytest.raises(LayoutError):
+            check_microbatches(layout(name, pp, vpp, microbatches), microbatches)
+        return
+    check_microbatches(layout(name, pp, vpp, microbatches), microbatches)
+    full, rest = zip(*sizes, strict=True)
+    for line in (line_of(layout(name, pp, vpp, microbatches)), line_of(Layout(), schedule)):
+        assert line.depth == schedule.depth
+        assert line.ways == len(schedule.placement)
+        for rank, stages in enumerate(line.stages):
+            kept = [
+                sum(n * full[s] + k * rest[s] for s, n, k in zip(stages, *moment, strict=True))
+                for moment in line.fullest[rank]
+            ]
+            assert max(kept) == peak_kept(schedule, rank, full, rest)
+
+
+def micro_batches(name, pp, vpp, microbatches):
+    """In flight on each rank, in shares of 1/pp of the model."""
+    line = line_of(layout(name, pp, vpp, microbatches))
+    return [max(sum(m.full) + sum(m.rest) for m in moments) * pp / line.depth for moments in line.fullest]
+
+
+def test_by_the_book():
+    assert micro_batches("1f1b", 4, 1, 8) == [4, 3, 2, 1]
+    assert micro_batches("naive", 4, 1, 8) == [1] * 4
+    assert micro_batches("afab", 4, 1, 8) == [8] * 4
+    assert micro_batches("zb-h1", 4, 1, 8) == [4] * 4  # those of 1F1B's first rank, on every rank
+    assert micro_batches("zb-h2", 4, 1, 8) == [7] * 4
+    assert micro_batches("dualpipe", 4, 1, 8) == [5] * 4  # PP + 1 (DeepSeek-AI 2024, table 2)
+    assert micro_batches("dualpipev", 4, 1, 8)[0] == 4.5
+    # Interleaving raises the first rank's memory by (pp − 1)/(pp·v) (Korthikanti et al. 2022, section 4.2.3).
+    assert micro_batches("interleaved", 8, 3, 64)[0] == pytest.approx(8 * (1 + 7 / 24))
+    assert line_of(layout("zb-h1", 4, 1, 8)).fullest[1] == (InFlight((3,), (1,)), InFlight((2,), (2,)))
+
+
+def test_ranks_with_several_stages():
+    assert line_of(layout("zb-v", 3, 1, 8)).stages == ((0, 5), (1, 4), (2, 3))
+    assert line_of(layout("dualpipe", 4, 1, 8)).stages == ((0, 3), (1, 2), (1, 2), (0, 3))
+    assert line_of(layout("interleaved", 2, 3, 8)).stages == ((0, 2, 4), (1, 3, 5))
+
+
+def test_stages_of_chosen_sizes():
+    assert split(8, 2, (3, 5)) == [range(3), range(3, 8)]
+    with pytest.raises(LayoutError, match="stage_layers is 3,4, but must be 2 numbers"):
+        split(8, 2, (3, 4))
