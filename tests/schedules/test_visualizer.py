@@ -180,7 +180,7 @@ def test_a_run_lies_below_what_its_own_times_predict():
     )
     assert [s["label"] for s in result["sides"]] == ["Predicted", "Measured"]
     assert (result["unit"], result["values"]["f"], result["command"]) == ("s", 1.5, "")
-    assert f"the run took {0.3 / predicted:.1%} more." in result["answer"]
+    assert f", {0.3 / measured:.1%} less." in result["answer"]
 
 
 def test_a_schedule_without_times_is_timed():

@@ -187,7 +187,7 @@ def test_a_run_is_laid_below_its_prediction_and_the_first_schedule_is_saved(visu
     field.fill(json.dumps(trace))
     view.button("Draw it").click()
     view.settle()
-    assert "the run took 3.0% more" in view.text("answer")
+    assert "The run (1f1b) took 34;" in view.text("answer")
     assert view.row("stages").is_hidden()
     with view.page.expect_download() as saved:
         view.button("Save picture").click()

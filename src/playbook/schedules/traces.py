@@ -56,7 +56,8 @@ def read_trace(data: Mapping[str, Any]) -> tuple[Timeline, str]:
 
 
 def measured_times(line: Timeline) -> Times:
-    """Medians of what F, B and W took on each stage. A BW without B and W beside it is taken to be half of each."""
+    """Medians of what F, B and W took on each stage, and of a hop. A BW without B and W beside it is taken to be half of
+    each."""
     found: dict[tuple[str, int], list[float]] = {}
     for slots in line.ranks:
         for slot in slots:
@@ -68,7 +69,20 @@ def measured_times(line: Timeline) -> Times:
         f.append(middle.get(("F", stage), 0.0))
         w.append(middle.get(("W", stage), both / 2))
         b.append(middle.get(("B", stage), max(0.0, both - w[-1])))
-    return Times(tuple(f), tuple(b), tuple(w))
+    return Times(tuple(f), tuple(b), tuple(w), comm=median(hops(line)))
+
+
+def hops(measured: Timeline) -> list[float]:
+    """How long it took from the end of an action to the beginning of one on another rank that was waiting for it alone;
+    one hop of 0 where none waited."""
+    ends = {_key(slot.action): slot.end for slots in measured.ranks for slot in slots}
+    found = []
+    for slots in measured.ranks:
+        for before, slot in zip((None, *slots), slots, strict=False):
+            over = ends[_key(slot.last)] if slot.last else None
+            if over is not None and (before is None or before.end < over):
+                found.append(max(0.0, slot.start - over))
+    return found or [0.0]
 
 
 def _slot(

@@ -167,7 +167,7 @@ def describe(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """All that the page shows: one timeline, or two, as columns (see ``visualizer_drawing``), and what they come to."""
     setting = read(inputs)
     if inputs.get("trace") is not None:
-        return _brought(setting, inputs["trace"])
+        return _brought(setting, inputs)
     plan = setting.made(setting.schedule)
     result = _common(setting)
     if setting.own is None:
@@ -186,9 +186,10 @@ def _side(setting: Setting, line: Timeline, name: str) -> dict[str, Any]:
     return drawn(line, named(name), setting, name=name)
 
 
-def _brought(setting: Setting, data: Any) -> dict[str, Any]:
+def _brought(setting: Setting, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A run's schedule with the times of its own actions above, what really happened below; or a schedule without times,
     with those of the setting."""
+    data = inputs["trace"]
     if not isinstance(data, Mapping):
         raise ScheduleError("trace must be the JSON object of a run or of playbook schedule --json")
     if not has_times(data):
@@ -201,7 +202,8 @@ def _brought(setting: Setting, data: Any) -> dict[str, Any]:
         return _finished(setting, {**_common(setting), "sides": [side], "brought": known})
     measured, unit = read_trace(data)
     given, sent = measured_times(measured), setting.times
-    times = replace(given, comm=sent.comm, transfer=sent.transfer, overlap=sent.overlap)
+    comm = given.comm if inputs.get("comm") is None else sent.comm
+    times = replace(given, comm=comm, transfer=sent.transfer, overlap=sent.overlap)
     setting = replace(_of(setting, measured.schedule, unit), times=times)
     sides = [
         drawn(simulate(measured.schedule, times), "Predicted", setting, paper=False),
@@ -240,7 +242,7 @@ def _values(setting: Setting) -> dict[str, Any]:
         "run": setting.run or setting.stages,
         "times": setting.preset,
         **{key: _short(getattr(times, key)) for key in "fbw"},
-        "comm": times.comm,
+        "comm": float(f"{times.comm:.4g}"),
         "transfer": times.transfer,
         "overlap": times.overlap,
         "fb": times.fb,

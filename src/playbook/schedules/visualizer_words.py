@@ -121,12 +121,12 @@ def _memory_of(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
 
 def _of_trace(result: Mapping[str, Any]) -> str:
     predicted, measured = (side["numbers"]["makespan"] for side in result["sides"])
-    part = abs(measured - predicted) / predicted if predicted else 0.0
-    word = f"{part:.1%} {'more' if measured >= predicted else 'less'}" if part >= 5e-4 else "as long"
-    unit = f" {result['unit']}"
+    part = predicted / measured - 1 if measured else 0.0
+    word = f"{abs(part):.1%} {'more' if part > 0 else 'less'}" if abs(part) >= 5e-4 else "the same"
+    unit = f" {result['unit']}" if result["unit"] else ""
     return (
-        f"The run ({result['traced']}) took {measured:.4g}{unit}; with the median times of its own actions the "
-        f"simulation says {predicted:.4g}{unit}: the run took {word}."
+        f"The run ({result['traced']}) took {measured:.4g}{unit}; with the median times of its own actions and messages "
+        f"the simulation says {predicted:.4g}{unit}, {word}."
     )
 
 

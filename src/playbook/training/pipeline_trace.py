@@ -9,10 +9,9 @@ lies between the end of an action and the beginning of one elsewhere that was on
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -60,8 +59,7 @@ class PipelineRun:
     @property
     def times(self) -> Times:
         """By stage, the median time of each kind of action of that step; and of a hop."""
-        step = self.measured
-        return replace(measured_times(step), comm=statistics.median(hops(step)))
+        return measured_times(self.measured)
 
     @property
     def predicted(self) -> Timeline:
@@ -72,22 +70,6 @@ class PipelineRun:
     def error(self) -> float:
         """How much longer the prediction is than the run, as a part of the run."""
         return self.predicted.makespan / self.measured.makespan - 1
-
-
-def hops(measured: Timeline) -> list[float]:
-    """Seconds from the end of an action to the beginning of one on another rank that was waiting for it alone."""
-    ends = {(*_named(slot.action),): slot.end for slots in measured.ranks for slot in slots}
-    found = []
-    for slots in measured.ranks:
-        for before, slot in zip((None, *slots), slots, strict=False):
-            over = ends[_named(slot.last)] if slot.last else None
-            if over is not None and (before is None or before.end < over):
-                found.append(max(0.0, slot.start - over))
-    return found or [0.0]
-
-
-def _named(action: Any) -> tuple[str, int, int]:
-    return "F" if action.op == "F" else "W" if action.op == "W" else "B", action.stage, action.microbatch
 
 
 def record_pipeline(

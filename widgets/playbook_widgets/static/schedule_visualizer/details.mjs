@@ -16,7 +16,7 @@ export class Details {
     const copy = button("Copy", () => carrier.copy(this.code.textContent, "Command copied"), { "aria-label": "Copy command" });
     this.command = make("div", { class: "pb-sv-code" }, this.code, copy);
     this.link = button("Copy link", () => carrier.copy(app.model.get("link"), "Link copied"), { hidden: "" });
-    const json = button("Save JSON", () => carrier.save(`${this.name()}.json`, "application/json", JSON.stringify(scheduleOf(app.sides[0]))), { title: "The first schedule, as playbook schedule reads it" });
+    const json = button("Save JSON", () => carrier.save(`${this.name()}.json`, "application/json", JSON.stringify(scheduleOf(app.sides[0], app.result.unit))), { title: "The first schedule, as playbook schedule reads it" });
     const picture = button("Save picture", () => carrier.save(`${this.name()}.svg`, "image/svg+xml", pictureOf(app)), { title: "What is in view, as SVG" });
     this.tools = make("div", { class: "pb-sv-tools" }, this.link, json, picture, carrier.root);
     this.root = make("div", { class: "pb-sv-details" }, this.command, this.tools, this.fold);
@@ -41,8 +41,8 @@ export class Details {
 }
 
 /** A timeline in the form of `playbook schedule --json`, which reads it, too. */
-function scheduleOf(side) {
+function scheduleOf(side, unit) {
   const action = (i) => ({ op: side.op[i] === "X" ? "BW" : side.op[i], stage: side.stage[i], microbatch: side.microbatch[i], start: side.start[i], end: side.end[i] });
   const ranks = Array.from({ length: side.ranks }, (_, rank) => Array.from({ length: side.offsets[rank + 1] - side.offsets[rank] }, (_, k) => action(side.offsets[rank] + k)));
-  return { name: side.name || side.label, microbatches: side.microbatches, placement: side.placement, ...(side.ways.length && { ways: side.ways }), ...side.numbers, peak_in_flight: side.peaks, ranks };
+  return { name: side.name || side.label, unit, microbatches: side.microbatches, placement: side.placement, ...(side.ways.length && { ways: side.ways }), ...side.numbers, peak_in_flight: side.peaks, ranks };
 }
