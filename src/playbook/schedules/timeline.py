@@ -253,14 +253,12 @@ class _Simulation:
         op, stage, microbatch = action
         place = stage * self.schedule.microbatches + microbatch
         to = stage + (1 if op == "F" else -1)
-        there, done = (
-            (self.forward_there, self.forward) if op == "F" else (self.backward_there, self.backward)
-        )
+        done = self.forward if op == "F" else self.backward
+        there = self.forward_there if op == "F" else self.backward_there
         done[place], there[place] = action, end
         if not 0 <= to < self.schedule.depth:
             return
-        schedule, times = self.schedule, self.times
-        other = schedule.placement[schedule.ways[microbatch] if schedule.ways else 0][to]
+        times, other = self.times, self.schedule.rank_of(to, microbatch)
         if other == rank:
             return
         sent_to.add(other)
@@ -301,9 +299,6 @@ class _Simulation:
         raise AssertionError("a rank that waits waits for something")
 
     def _holder(self, need: Action) -> int | None:
-        for rank, actions in enumerate(self.schedule.ranks):
-            if need in actions[self.next[rank] :] or (
-                need.op == "B" and need._replace(op="BW") in actions[self.next[rank] :]
-            ):
-                return rank
-        return None
+        same = {need, need._replace(op="BW")} if need.op == "B" else {need}
+        ranks = enumerate(self.schedule.ranks)
+        return next((r for r, actions in ranks if same & set(actions[self.next[r] :])), None)
