@@ -50,7 +50,7 @@ def named(name: str) -> str:
 def answer(setting: Setting, result: Mapping[str, Any]) -> str:
     """What the drawn schedules come to, in a few sentences."""
     if "traced" in result:
-        return _of_trace(result)
+        return _of_trace(setting, result)
     if "board" in result:
         return _of_board(setting, result)
     first, *others = result["sides"]
@@ -63,7 +63,10 @@ def answer(setting: Setting, result: Mapping[str, Any]) -> str:
 
 
 def _time(setting: Setting, time: float) -> str:
-    return f"{time:.4g}" + (f" {setting.unit}" if setting.unit else "")
+    """With its unit; seconds as people say them."""
+    short = setting.unit == "s" and 0 < time < 1
+    one, unit = (1, setting.unit) if not short else (1e-3, "ms") if time >= 1e-3 else (1e-6, "µs")
+    return f"{time / one:.4g}" + (f" {unit}" if unit else "")
 
 
 def _takes(setting: Setting, side: Mapping[str, Any]) -> str:
@@ -119,14 +122,13 @@ def _memory_of(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
     return f", and keeps up to {other:.4g} instead of {most:.4g}."
 
 
-def _of_trace(result: Mapping[str, Any]) -> str:
+def _of_trace(setting: Setting, result: Mapping[str, Any]) -> str:
     predicted, measured = (side["numbers"]["makespan"] for side in result["sides"])
     part = predicted / measured - 1 if measured else 0.0
     word = f"{abs(part):.1%} {'more' if part > 0 else 'less'}" if abs(part) >= 5e-4 else "the same"
-    unit = f" {result['unit']}" if result["unit"] else ""
     return (
-        f"The run ({result['traced']}) took {measured:.4g}{unit}; with the median times of its own actions and messages "
-        f"the simulation says {predicted:.4g}{unit}, {word}."
+        f"The run ({result['traced']}) took {_time(setting, measured)}; with the median times of its own actions and "
+        f"messages the simulation says {_time(setting, predicted)}, {word}."
     )
 
 

@@ -81,10 +81,16 @@ class Visualizer extends Stepper {
     this.result = outputs;
     this.sides = outputs.sides.map((side) => new Side(side, this.constants.causes));
     this.cap = outputs.cap;
-    this.unit = outputs.unit ? ` ${outputs.unit}` : "";
     this.total = Math.max(outputs.board?.rival.makespan ?? 0, ...this.sides.map((side) => side.makespan)) || 1;
     this.most = Math.max(this.cap ?? 0, ...this.sides.map((side) => side.peak));
     this.moments = Float64Array.from(new Set(this.sides[0].start)).sort();
+  }
+
+  /** A time with its unit; seconds as people say them. */
+  time(value, digits = 4) {
+    const { unit } = this.result, size = Math.abs(value);
+    const [one, name] = unit !== "s" || !value || size >= 1 ? [1, unit] : size >= 1e-3 ? [1e-3, "ms"] : [1e-6, "µs"];
+    return `${rounded(value / one, digits)}${name ? ` ${name}` : ""}`;
   }
 
   get building() {
@@ -151,7 +157,7 @@ class Visualizer extends Stepper {
   refresh() {
     for (const part of [this.settings, this.verdict, this.builder, this.runs, this.details]) part.update();
     const label = this.sides.map((side) => side.label).join(" and ");
-    set(this.scene.stage, "aria-label", `${label}: ${this.sides[0].ranks} ranks, ${this.sides[0].microbatches} micro-batches, ${rounded(this.total, 5)}${this.unit}. ${this.result.answer}`);
+    set(this.scene.stage, "aria-label", `${label}: ${this.sides[0].ranks} ranks, ${this.sides[0].microbatches} micro-batches, ${this.time(this.total)}. ${this.result.answer}`);
     this.root.toggleAttribute("data-stale", Boolean(this.error));
     this.keys();
     this.show();
@@ -190,15 +196,15 @@ class Visualizer extends Stepper {
       const i = side.firstAfter(rank, now);
       doing.push(i < side.offsets[rank + 1] && side.start[i] <= now ? (side.half[i] ? `${side.short(i)} + ${side.short(i + 1)}` : side.short(i)) : "idle");
     }
-    const when = `At ${rounded(this.clock, 4)}${this.unit}: `;
+    const when = `At ${this.time(this.clock)}: `;
     if (side.ranks <= 8 && !this.narrow) return when + doing.map((what, rank) => `rank ${rank} ${what}`).join(" · ");
     const count = (test) => doing.filter(test).length, idle = count((what) => what === "idle");
     return `${when}${count((w) => w.startsWith("F"))} ranks forward, ${count((w) => /^[BW]/.test(w))} backward, ${idle} idle`;
   }
 
   critical({ label, path, makespan, path_work: work }) {
-    const rest = makespan - work, waits = rest > 1e-9 * makespan ? `, and between them ${rounded(rest, 4)}${this.unit} for messages` : "";
-    return `Critical path of ${label}: ${path.length} actions that take ${rounded(work, 4)}${this.unit}${waits}.`;
+    const rest = makespan - work, waits = rest > 1e-9 * makespan ? `, and between them ${this.time(rest)} for messages` : "";
+    return `Critical path of ${label}: ${path.length} actions that take ${this.time(work)}${waits}.`;
   }
 
   /** Time runs on by itself; without motion, from one moment to the next. */

@@ -26,6 +26,7 @@ export class Settings {
       control.row.hidden = idle && error?.field !== field;
     }
     say(this.about, said.length ? "" : `${constants.about[values.schedule]?.join(": ") ?? ""}.`);
+    this.about.hidden = said.length > 0;
     say(this.brief, this.summary(values));
     const known = error && this.all.find(({ spec }) => spec.field === error.field);
     if (known && known.spec.group === "more") this.more.open = true;

@@ -31,7 +31,7 @@ export class Details {
     const { result, model } = this.app;
     this.command.hidden = !result.command;
     if (this.code.textContent !== result.command) this.code.replaceChildren(...result.command.split(/(?= --)/).map((piece) => make("span", {}, piece)));
-    this.link.hidden = !model.get("link");
+    this.link.hidden = !model.get("link") || this.app.inputs.trace != null; // no link holds a trace
     if (this.fold.open) this.table.replaceChildren(transcript(this.app));
   }
 

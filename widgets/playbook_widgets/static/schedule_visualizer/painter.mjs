@@ -1,6 +1,5 @@
 // The picture at rest: lanes, actions and what ranks keep, of that part of time which is in view.
 
-import { rounded } from "../shared/numbers.mjs";
 import { AXIS, ticks } from "./geometry.mjs";
 import { lastAtOrBefore } from "./side.mjs";
 
@@ -54,7 +53,7 @@ export class Painter {
     const after = c.measureText(side.label).width;
     this.font(12);
     c.globalAlpha = 0.85;
-    c.fillText(`${rounded(side.makespan, 4)}${this.app.unit}`, after + 8, top - 12);
+    c.fillText(this.app.time(side.makespan), after + 8, top - 12);
     c.globalAlpha = 1;
     c.save();
     c.beginPath();

@@ -11,7 +11,7 @@ export class Reading {
   }
 
   time(value) {
-    return `${rounded(value, 5)}${this.app.unit}`;
+    return this.app.time(value, 5);
   }
 
   /** [title, [[term, words], …]] of what is pointed at; null for nothing. */

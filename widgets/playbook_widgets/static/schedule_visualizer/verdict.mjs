@@ -25,7 +25,7 @@ export class Verdict {
   }
 
   tiles(side) {
-    const { numbers, paper, peaks } = side, { cap, unit, sides } = this.app, time = (value) => `${rounded(value, 4)}${unit}`;
+    const { numbers, paper, peaks } = side, { cap, sides } = this.app, time = (value) => this.app.time(value);
     const waits = numbers.makespan - numbers.ideal, over = cap !== null && side.peak > cap + 1e-9;
     const found = [
       this.tile("makespan", time(numbers.makespan), `busiest rank works ${time(numbers.ideal)}`),
