@@ -173,7 +173,7 @@ def describe(inputs: Mapping[str, Any]) -> dict[str, Any]:
     if setting.own is None:
         sides = [_side(setting, plan, setting.schedule)]
     else:
-        board = Board(plan.schedule, setting.limit, setting.rest).read(setting.own)
+        board = Board(plan.schedule, setting.cap, setting.rest).read(setting.own)
         own = simulate(board.schedule(), plan.times)
         sides = [drawn(own, "Your schedule", setting, paper=False)]
         result["board"] = moves(board, own, plan)

@@ -71,13 +71,23 @@ export class Overlay {
 
   pointed({ side: s, kind, at, rank, time }) {
     const { geometry: g } = this, side = this.app.sides[s];
-    if (kind === "idle") return this.outline(g.gapBox(s, at), 2, [4, 2], at, side);
+    if (kind === "idle") return this.gap(s, at);
     if (kind === "strip" || kind === "lane") return this.moment(s, rank, kind === "strip" ? time : null);
     for (const need of side.needs(at)) this.link(s, need, at, []);
     for (const other of side.givesTo(at)) this.link(s, at, other, [4, 3]);
     for (const need of side.needs(at)) this.outline(g.box(s, need), 1.5);
     for (const other of side.givesTo(at)) this.outline(g.box(s, other), 1.5, [3, 2]);
     this.outline(g.box(s, at), 2.5);
+  }
+
+  /** A gap, and what its end waits for. */
+  gap(s, at) {
+    const { geometry: g } = this, { idle } = this.app.sides[s], [next, need] = [idle.next[at], idle.waits_for[at]];
+    if (next >= 0 && need >= 0) {
+      this.link(s, need, next, []);
+      this.outline(g.box(s, need), 1.5);
+    }
+    this.outline(g.gapBox(s, at), 2, [4, 2]);
   }
 
   outline([x, y, wide, high], width, dash = []) {

@@ -71,10 +71,12 @@ export class Reading {
     this.move(point);
   }
 
-  move([x, y]) {
-    const { geometry } = this.app.scene, { offsetWidth: wide, offsetHeight: high } = this.root;
-    const left = Math.max(0, Math.min(x + 14, geometry.width - wide)), below = y + 18 + high <= geometry.height + 60;
-    this.root.style.transform = `translate(${Math.round(left)}px, ${Math.round(below ? y + 18 : Math.max(-40, y - high - 12))}px)`;
+  /** Below or above the lane and its neighbours, where what it needs and gives to is drawn. */
+  move([x]) {
+    const { scene, pointing } = this.app, { geometry } = scene, { side, rank } = pointing.current ?? { side: 0, rank: 0 };
+    const { offsetWidth: wide, offsetHeight: high } = this.root, left = Math.max(0, Math.min(x + 14, geometry.width - wide));
+    const last = Math.min(rank + 2, this.app.sides[side].ranks), below = geometry.laneTop(side, last) + 2, above = geometry.laneTop(side, Math.max(0, rank - 1)) - high - 6;
+    this.root.style.transform = `translate(${Math.round(left)}px, ${Math.round(below + high <= geometry.height + 120 || above < -60 ? below : above)}px)`;
   }
 
   hide() {
