@@ -160,6 +160,7 @@ def _legend(figure: Any, shown: list[str], memory: bool, path: bool) -> None:
     from matplotlib.patches import Patch
 
     handles: list[Any] = []
+    over: dict[Any, Any] = {tuple: HandlerTuple(ndivide=None, pad=0)}
     for op, words in OPS.items():
         if op in shown:
             hue = PALETTE["B" if op == "BW" else op]
@@ -169,7 +170,12 @@ def _legend(figure: Any, shown: list[str], memory: bool, path: bool) -> None:
             handles.append((looks, words))
     for cause, (hue, strength, hatch) in GAPS.items():
         if cause in shown:
-            handles.append((Patch(facecolor=(hue, strength), hatch=hatch, edgecolor=(hue, 0.9)), cause))
+            look = (
+                Patch(facecolor=(hue, strength)),
+                Patch(facecolor="none", hatch=hatch, edgecolor=hue, linewidth=0),
+            )
+            over[look] = HandlerTuple(ndivide=1)  # one upon the other
+            handles.append((look, cause))
     if memory:
         handles.append(
             (Patch(facecolor=(PALETTE["activations"], 0.4)), "activations kept, and the most of them")
@@ -182,5 +188,5 @@ def _legend(figure: Any, shown: list[str], memory: bool, path: bool) -> None:
         [words for _, words in handles],
         loc="outside lower center",
         ncols=columns,
-        handler_map={tuple: HandlerTuple(ndivide=None, pad=0)},
+        handler_map=over,
     )

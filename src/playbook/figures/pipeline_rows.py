@@ -12,7 +12,7 @@ from playbook.schedules.timeline import PerStage, Slot, Timeline
 #: What a gap looks like: hue, strength, pattern; several causes are told as one.
 GAPS = {
     "filling": (PALETTE["idle"], 0.16, ""),
-    "waiting for a rank": (PALETTE["idle"], 0.30, "/////"),
+    "waiting for a rank": (PALETTE["idle"], 0.30, "////"),
     "waiting for a message": (OLIVE, 0.30, "||||"),
     "draining": (PALETTE["idle"], 0.16, "\\\\\\"),
 }
@@ -26,7 +26,7 @@ _TOLD = {
 }
 HIGH = 0.78  # of a box, in rows
 FOOT = 0.2  # the part of a fused box that is W's
-STRIP = 0.5  # rows that the memory of a rank takes
+STRIP = 0.62  # rows that the memory of a rank takes
 LETTER = 0.0098  # of the time axis, that a character of a box takes
 #: Left, top, width and height.
 Rectangle = tuple[float, float, float, float]
@@ -103,8 +103,9 @@ def _fill(axes: Any, boxes: Sequence[Rectangle], hue: str | None, strength: floa
         points += [(x, y), (x + wide, y), (x + wide, y + tall), (x, y + tall), (x, y)]
         codes += [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
     look: dict[str, Any] = {"facecolor": (hue, strength), "linewidth": 0.0, "zorder": 1.0}
-    if hatch:
-        look |= {"hatch": hatch, "edgecolor": (hue, 0.9)}
+    if hatch:  # apart: in an SVG a pattern has the strength of what it lies on
+        pattern = {"facecolor": "none", "hatch": hatch, "edgecolor": hue, "linewidth": 0.0, "zorder": 1.0}
+        axes.add_patch(PathPatch(Path(points, codes), **pattern))
     if hue is None:
         look = {"facecolor": "none", "edgecolor": PAPER, "linewidth": 0.7, "zorder": 1.1}
     axes.add_patch(PathPatch(Path(points, codes), **look))
