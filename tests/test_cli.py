@@ -187,8 +187,29 @@ BAD = {
     "device": (["--device", "tpu"], "cpu or cuda"),
     "layout text": (["--layout", "dq=2"], "dq"),
     "an axis that does not train": (
-        ["--layout", "pp=2"],
-        "pp is 2, but training runs with dp, tp, cp and zero",
+        [
+            "--layout",
+            "dp=2,ep=2",
+            "--model",
+            '{"layers":1,"hidden":8,"heads":2,"vocab":256,"moe":{"experts":2,"top_k":1,"ffn":8}}',
+        ],
+        "ep is 2, but training runs with dp, tp, cp, pp and zero",
+    ),
+    "a schedule of no pipeline": (
+        ["--schedule", "zb-h1"],
+        "the layout has no pipeline: give it pp=2 or more",
+    ),
+    "another schedule": (["--layout", "pp=2,schedule=afab", "--schedule", "1f1b"], "give it once"),
+    "a schedule that is not there": (["--layout", "pp=2", "--schedule", "2f2b"], "schedule must be one of"),
+    "too few micro-batches": (
+        ["--layout", "pp=4,schedule=zb-h2", "--global-batch", "12", "--micro-batch", "2"],
+        "needs at least 7 micro-batches per step; global_batch=12 over dp=1 ranks in micro-batches of 2 makes 6",
+    ),
+    "layers that do not add up": (["--layout", "pp=2", "--stage-layers", "3,2"], "add up to the 4 layers"),
+    "chunks without a schedule for them": (["--layout", "pp=2,vpp=2"], "say schedule=interleaved"),
+    "a schedule that waits for itself": (
+        ["--layout", "pp=2", "--schedule", "stuck.json", "--global-batch", "1"],
+        "rank 1 waits with BW of micro-batch 0 on stage 1 for F of micro-batch 0 on stage 1",
     ),
     "heads that ranks cannot share": (["--layout", "tp=3"], "tp must divide heads = 8 (1, 2, 4, 8), got 3"),
     "tokens that ranks cannot share": (
@@ -259,6 +280,9 @@ def test_bad_input_gets_one_sentence_and_status_2(case, tmp_path, capsys, monkey
     (tmp_path / "broken.toml").write_text("layers = = 3\n")
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "short.txt").write_text("hello")
+    stuck = [[("F", 0), ("BW", 0)], [("BW", 1), ("F", 1)]]
+    ranks = [[{"op": op, "stage": stage, "microbatch": 0} for op, stage in rank] for rank in stuck]
+    (tmp_path / "stuck.json").write_text(json.dumps({"ranks": ranks}))
     (tmp_path / "folder.toml").mkdir()
     (tmp_path / "binary.toml").write_bytes(bytes(range(256)))
     flags, words = BAD[case]

@@ -163,7 +163,7 @@ def test_sizes_of_a_step():
         ("qwen2.5-7b", "tp=7", {}, "tp must divide kv_heads = 4 or be a multiple of it, got 7"),
         ("tiny", "pp=2,vpp=3", {}, "vpp must be 1 with schedule=1f1b, whose ranks have one chunk each, got 3"),
         ("tiny", "pp=2,vpp=3,schedule=interleaved", {}, "pp * vpp must be at most layers = 4, got 6"),
-        ("tiny", "pp=3,schedule=zb-v", {}, "2 * pp (schedule=zb-v folds the pipeline) must be at most layers = 4"),
+        ("tiny", "pp=3,schedule=zb-v", {}, "pp * 2 (schedule=zb-v folds the pipeline) must be at most layers = 4"),
         ("tiny", "pp=2,vpp=4,schedule=dualpipev", {}, "vpp must be 1 or 2 with schedule=dualpipev"),
         ("tiny", "vpp=2", {}, "vpp must be 1 where pp = 1"),
         ("tiny", "sp", {}, "it needs tp above 1, got tp = 1"),

@@ -214,7 +214,7 @@ class Layout:
                 "say schedule=interleaved or schedule=breadth-first"
             )
         if self.stages > shape.layers:
-            what = f"2 * pp (schedule={self.schedule} folds the pipeline)" if folded else "pp * vpp"
+            what = f"pp * 2 (schedule={self.schedule} folds the pipeline)" if folded else "pp * vpp"
             raise LayoutError(f"{what} must be at most layers = {shape.layers}, got {self.stages}")
 
     def _check_experts(self, shape: ModelShape) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from playbook.data import load_corpus
 from playbook.errors import ConfigError
 from playbook.layout import Layout
 from playbook.parallel.mesh import Mesh
+from playbook.schedules.catalogue import make
 from playbook.shapes import load
 from playbook.training.config import TrainConfig
 from playbook.training.on_ranks import Run, check, train_here, train_on_ranks
@@ -26,6 +28,10 @@ from playbook.training.trainer import make_trainer
 
 SMALL = '{"layers":2,"hidden":16,"heads":2,"vocab":256,"max_seq":64,"dropout":0.0}'
 FLAGS = ["--model", SMALL, "--seq", "16", "--global-batch", "12", "--device", "cpu", "--quiet"]
+
+
+#: As a reader's own: another name, and four micro-batches whatever the batch.
+ZB_OWN = dataclasses.replace(make("zb-h2", 2, 4), name="own")
 
 
 def run(layout: str = "", **settings) -> Run:
@@ -63,6 +69,8 @@ def test_the_same_numbers_as_one_device(layout, capsys):
         ("tp=2,sp", {"tensor_overlap": "chunked"}),
         ("cp=2", {"context": "ulysses", "recompute": "selective"}),
         ("tp=2,cp=2,dp=2,sp,zero=1,grad_acc=3", {"recompute": "full"}),
+        ("pp=2,tp=2,schedule=zb-h1", {"stage_layers": (1, 1)}),
+        ("pp=2", {"schedule": ZB_OWN, "recompute": "selective"}),
     ],
 )
 def test_layers_and_samples_cut_in_pieces_give_the_same_numbers(layout, settings):
@@ -73,7 +81,7 @@ def test_layers_and_samples_cut_in_pieces_give_the_same_numbers(layout, settings
         assert mine.loss == pytest.approx(other.loss, rel=1e-5)
         assert mine.grad_norm == pytest.approx(other.grad_norm, rel=1e-5)
         assert mine.tokens == other.tokens
-    axes = {axis for axis in ("dp", "tp", "cp") if f"{axis}=" in layout}
+    axes = {axis for axis in ("dp", "tp", "cp", "pp") if f"{axis}=" in layout}
     # Replicas of the weights add up gradients, and all ranks with other samples or tokens their losses.
     assert {axis for axis, sent in outcome.bytes_sent.items() if sent} == axes | (
         {"dp"} if "cp" in axes else set()
@@ -156,7 +164,7 @@ def test_as_ranks_of_torchrun(tmp_path):
 def test_ctrl_c_keeps_what_was_done(tmp_path):
     """As in a terminal, where every process of the group gets the signal."""
     process = command(
-        "--layout", "dp=2", "--steps", "100000", "--json", "--log", "a.jsonl", cwd=tmp_path, start_new_session=True,
+        "--layout", "pp=2", "--steps", "100000", "--json", "--log", "a.jsonl", cwd=tmp_path, start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job inherits it ignored
     )  # fmt: skip
     log, limit = tmp_path / "a.jsonl", time.monotonic() + 120
@@ -172,7 +180,8 @@ def test_ctrl_c_keeps_what_was_done(tmp_path):
     assert found["interrupted"] is True
     assert len(found["losses"]) >= 3
     assert len(found["peak_bytes"]) == 2
-    assert found["bytes_sent"]["dp"] > 0
+    # The first of two stages sends 12 micro-batches of one sample a step, and the tied table's gradient.
+    assert found["bytes_sent"]["pp"] == pytest.approx(4 * (12 * 16 * 16 + 256 * 16), abs=40)
     assert json.loads(log.read_text().splitlines()[-1]) == {"event": "interrupted"}
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
@@ -198,7 +207,10 @@ class Deadly:
 def test_a_rank_that_dies_is_named(tmp_path):
     log = tmp_path / "a.jsonl"
     deadly = Run(
-        load(SMALL), run("dp=3,zero=2", steps=1000).config, logs=(str(log),), watch=lambda: Deadly(tmp_path)
+        load(SMALL),
+        run("pp=2,dp=2,zero=2", steps=1000).config,
+        logs=(str(log),),
+        watch=lambda: Deadly(tmp_path),
     )
     began = time.monotonic()
     with pytest.raises(launch.RankError, match="rank 0 was killed by SIGKILL"):

@@ -196,7 +196,10 @@ def _parallelism() -> Group:
     )  # fmt: skip
 
 
-_SCHEDULES = {"interleaved": "interleaved 1F1B", "dualpipe": "DualPipe", "dualpipev": "DualPipeV"}
+_SCHEDULES = {
+    "naive": "one after another", "interleaved": "interleaved 1F1B", "breadth-first": "breadth-first",
+    "dualpipe": "DualPipe", "dualpipev": "DualPipeV",
+}  # fmt: skip
 
 
 def _batch() -> Group:

@@ -10,6 +10,7 @@ from playbook._json import to_json
 from playbook.errors import ConfigError
 from playbook.hardware import load_accelerator
 from playbook.layout import Layout
+from playbook.planning.in_flight import parse_stage_layers
 from playbook.planning.memory import BUCKET, MemoryReport, StageMemory, predict
 from playbook.planning.recipes import RECIPES, load_recipe
 from playbook.planning.terms import SYMBOLS
@@ -34,6 +35,7 @@ def add(commands: Any) -> None:
     flag("--micro-batch", type=int, metavar="N", help="samples per forward pass (default: the layout's, 1)")
     flag("--grad-acc", type=int, metavar="N", help="micro-batches per step (default: the layout's, 1)")
     flag("--seq", type=int, metavar="N", help="tokens per sample (default: the model's max_seq)")
+    flag("--stage-layers", metavar="3,5", help="layers of each pipeline stage (default: as even as can be)")
     flag("--recompute", help="none, selective or full (default: the layout's, none)")
     flag("--precision", default="bf16-mixed", help=", ".join(RECIPES))
     flag("--attention", default="sdpa", help="sdpa (flash kernels) or reference (scores in memory)")
@@ -69,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
         attention=args.attention,
         offload=args.offload,
         bucket=check_int("bucket_mb", args.bucket_mb, ConfigError) * 2**20,
+        stage_layers=parse_stage_layers(args.stage_layers),
     )
     capacity = load_accelerator(args.accelerator).memory_bytes if args.accelerator else None
     if args.json:

@@ -103,6 +103,7 @@ def add(commands: Any) -> None:
 
 def _train(args: argparse.Namespace) -> int:
     from playbook.layout import Layout
+    from playbook.planning.in_flight import parse_stage_layers
     from playbook.shapes import load
     from playbook.training.config import TrainConfig
 
@@ -118,7 +119,7 @@ def _train(args: argparse.Namespace) -> int:
     _take_from_layout(args, layout)
     names = set(TrainConfig.__dataclass_fields__) - {"min_lr", "beta1", "beta2", "layout"}
     given = {name: getattr(args, name) for name in names}
-    given |= {"schedule": schedule, "stage_layers": _stage_layers(args.stage_layers)}
+    given |= {"schedule": schedule, "stage_layers": parse_stage_layers(args.stage_layers)}
     return _run(args, shape, TrainConfig(layout=layout, **given))
 
 
@@ -140,17 +141,6 @@ def _scheduled(args: argparse.Namespace, layout: Layout) -> tuple[Layout, Schedu
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"schedule {name} cannot be read: {error}") from error
     return layout, Schedule.from_json(data)
-
-
-def _stage_layers(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        return tuple(int(size) for size in text.split(","))
-    except ValueError:
-        raise ConfigError(
-            f"stage_layers is {text!r}, but must be whole numbers, one for each stage, as in 3,5"
-        ) from None
 
 
 def _named(args: argparse.Namespace) -> set[str]:

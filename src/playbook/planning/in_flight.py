@@ -48,11 +48,21 @@ def split(layers: int, depth: int, sizes: Sequence[int] | None = None) -> list[r
         return split_layers(layers, depth)
     if len(sizes) != depth or sum(sizes) != layers or min(sizes) < 0:
         raise LayoutError(
-            f"stage_layers is {','.join(map(str, sizes))}, but must be {depth} numbers, one for each stage, that add "
-            f"up to the {layers} layers"
+            f"stage_layers is {','.join(map(str, sizes))}, but must be {depth} number{'s' * (depth > 1)}, one for each "
+            f"stage, that add up to the {layers} layers"
         )
     ends = [sum(sizes[: i + 1]) for i in range(depth)]
     return [range(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+
+
+def parse_stage_layers(text: str | None) -> tuple[int, ...] | None:
+    """``3,5`` as the layers of each stage; None stays None. Raises LayoutError for what are no whole numbers."""
+    try:
+        return None if text is None else tuple(int(size) for size in text.split(","))
+    except ValueError:
+        raise LayoutError(
+            f"stage_layers is {text!r}, but must be whole numbers, one for each stage, as in 3,5"
+        ) from None
 
 
 class InFlight(NamedTuple):
