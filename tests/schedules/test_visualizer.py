@@ -155,7 +155,9 @@ def test_a_click_takes_what_can_start_first_and_ends_in_a_whole_schedule():
 
 
 def test_too_much_memory_is_refused_by_hand():
-    assert compute({"own": "0F0.0F1", "schedule": "zb-1p", "stages": 1})["error"]["field"] == "own"  # it has a limit
+    assert (
+        compute({"own": "0F0.0F1", "schedule": "zb-1p", "stages": 1})["error"]["field"] == "own"
+    )  # it has a limit
     ranks = compute({"own": "0F0", "limit": 1})["board"]["ranks"]
     reasons = {word: refused for word, *_, refused in ranks[0]}
     assert reasons["0F1"].endswith(
