@@ -132,9 +132,9 @@ def _scheduled(args: argparse.Namespace, layout: Layout) -> tuple[Layout, Schedu
         return layout, None
     if layout.pp == 1:
         raise ConfigError(f"schedule is {name!r}, but the layout has no pipeline: give it pp=2 or more")
+    if "schedule" in _named(args) and name != layout.schedule:
+        raise ConfigError(f"schedule is {name!r}, but {layout.schedule!r} in the layout: give it once")
     if not name.endswith(".json"):
-        if "schedule" in _named(args) and name != layout.schedule:
-            raise ConfigError(f"schedule is {name!r}, but {layout.schedule!r} in the layout: give it once")
         return layout.replace(schedule=name), None
     try:
         data = json.loads(Path(name).read_text(encoding="utf-8"))
