@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from playbook.errors import ScheduleError
+from playbook.layout import Layout
+from playbook.parallel.parallelize import stages_on_ranks
 from playbook.schedules.actions import Action, Schedule
 from playbook.schedules.catalogue import BY_HAND, make
 from playbook.schedules.recognise import recognise
@@ -52,6 +54,46 @@ def test_what_is_wrong(change, sentence):
     with pytest.raises(ScheduleError) as refused:
         validate(replace(GOOD, **change))
     assert str(refused.value).startswith(sentence)
+
+
+def both_ways(first: str, second: str) -> Schedule:
+    """Two ranks and three micro-batches, of which the last takes the other way; an action is stage and micro-batch."""
+    order = [
+        [Action(op, int(s), int(m)) for op, s, m in (a.split(".") for a in text.split())]
+        for text in (first, second)
+    ]
+    return Schedule("own", 3, ((0, 1), (1, 0)), tuple(map(tuple, order)), (0, 0, 1))
+
+
+UNEVEN = both_ways("F.0.0 F.1.2 BW.1.2 F.0.1 BW.0.0 BW.0.1", "F.0.2 F.1.0 BW.1.0 F.1.1 BW.1.1 BW.0.2")
+CROSSED = both_ways("F.0.0 F.0.1 BW.0.0 BW.0.1 F.1.2 BW.1.2", "F.0.2 F.1.0 BW.1.0 F.1.1 BW.1.1 BW.0.2")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "zero", "sentence"),
+    [
+        (CROSSED, 0, "ranks 0 and 1 have the same stages, but finish stages [0, 1] and [1, 0]"),
+        (UNEVEN, 2, "ranks 0 and 1 have the same stages, but do W of stages [1, 0, 0] and [1, 1, 0]"),
+        (replace(GOOD, placement=((0, 1), (0, 1))), 0, "placement is [[0, 1], [0, 1]], but in training"),
+        (
+            replace(make("zb-h1", 3, 3), placement=((0, 1, 2), (2, 1, 0))),
+            0,
+            "placement is [[0, 1, 2], [2, 1,",
+        ),
+        (replace(GOOD, ranks=(*GOOD.ranks, ())), 0, "rank 2 has no stage"),
+    ],
+)
+def test_what_can_be_timed_and_not_trained_with(schedule, zero, sentence):
+    """Replicas of a stage would add up gradients of one with those of another."""
+    validate(schedule)
+    with pytest.raises(ScheduleError) as refused:
+        stages_on_ranks(Layout(pp=len(schedule.ranks), zero=zero, dp=2), schedule)
+    assert str(refused.value).startswith(sentence)
+
+
+def test_what_both_ways_may_differ_in():
+    for layout, schedule in (("pp=2", UNEVEN), ("pp=4,dp=2,zero=2", make("dualpipe", 4, 8))):
+        assert stages_on_ranks(Layout.parse(layout), schedule) == schedule.placement
 
 
 def test_memory():

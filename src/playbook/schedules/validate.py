@@ -31,6 +31,39 @@ def validate(schedule: Schedule, limit: PerStage | None = None, rest: PerStage =
             _check_memory(schedule, rank, limits[rank], rests[rank])
 
 
+def check_copies(schedule: Schedule, each_pass: bool = False) -> None:
+    """Raise ScheduleError unless ranks can train with ``schedule``: each has a stage, and copies of one agree.
+
+    In a bidirectional pipeline the ranks r and p − 1 − r have the same stages, and add their gradients up stage by stage,
+    as each is finished: in one order on both. With ``each_pass`` they do so after every micro-batch (ZeRO-2).
+    """
+    ranks, ways = len(schedule.ranks), schedule.placement
+    for rank in range(ranks):
+        if not any(rank in way for way in ways):
+            raise ScheduleError(f"rank {rank} has no stage: in training every rank must have one")
+    if len(ways) == 1:
+        return
+    if ranks % 2 or len(ways) > 2 or any(a + b != ranks - 1 for a, b in zip(*ways, strict=True)):
+        raise ScheduleError(
+            f"placement is {[list(way) for way in ways]}, but in training there must be one way or two, of which the "
+            "second has on rank p - 1 - r, of an even number p, what the first has on rank r"
+        )
+    for rank in range(ranks // 2):
+        mine, other = (_finished(schedule, r, each_pass) for r in (rank, ranks - 1 - rank))
+        if mine != other:
+            what = "do W of" if each_pass else "finish"
+            raise ScheduleError(
+                f"ranks {rank} and {ranks - 1 - rank} have the same stages, but {what} stages {mine} and {other}: they "
+                "must do so in one order, in which they add gradients up"
+            )
+
+
+def _finished(schedule: Schedule, rank: int, each_pass: bool) -> list[int]:
+    """Stages of a rank in the order of their last W, or of all."""
+    done = [action.stage for action in schedule.ranks[rank] if action.op in ("W", "BW")]
+    return done if each_pass else list(dict.fromkeys(done[::-1]))[::-1]
+
+
 def by_rank(
     name: str, given: PerStage, stages: int, *, least: float, most: float = float("inf")
 ) -> list[float]:
