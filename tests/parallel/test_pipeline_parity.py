@@ -14,6 +14,7 @@ from parallel_runs import Case, Run, on_one_device, on_ranks
 
 from playbook import launch
 from playbook.errors import ScheduleError
+from playbook.launch import RankError
 from playbook.layout import Layout
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
@@ -79,11 +80,17 @@ def test_every_schedule(ranks, p):
     check(ranks, runs, p)
 
 
+def freeze_embedding(model: Any) -> None:
+    model.embedding.requires_grad_(False)
+
+
 def test_with_other_axes(ranks):
     tied, untied = Case(SMALL.replace(tied=True), steps=2), Case(SMALL, steps=2)
+    frozen = Case(SMALL.replace(tied=True), steps=2, prepare=freeze_embedding)
     small = {"bucket": 3000, "first_bucket": 1000}
     runs = [
         (tied, "pp=2,dp=2,zero=1,grad_acc=3", small),
+        (frozen, "pp=2,dp=2,grad_acc=3", {}),
         (tied, "pp=2,dp=2,zero=2,grad_acc=4,schedule=zb-v", small),
         (untied, "pp=2,dp=2,zero=2,grad_acc=4,schedule=dualpipe", small),
         (tied, "pp=2,dp=2,grad_acc=4,schedule=dualpipev", {"data_parallel": "naive"}),
@@ -95,6 +102,18 @@ def test_with_other_axes(ranks):
         (Case(GPT, "selective", steps=2), "pp=2,tp=2,sp,grad_acc=3", {"stage_layers": (3, 1)}),
     ]
     check(ranks, runs, 4)
+
+
+def freeze_first_half(model: Any) -> None:
+    for part in (model.embedding, model.blocks[:5]):
+        part.requires_grad_(False)
+
+
+def test_a_rank_without_weights_that_learn_is_named(ranks):
+    with pytest.raises(
+        RankError, match=r"rank 0 of the pipeline has no weight that learns in its stages \[0\]"
+    ):
+        ranks(on_ranks, [(Case(SMALL, prepare=freeze_first_half), "pp=2,grad_acc=2", {})], ranks=2)
 
 
 def test_eight_ranks(ranks):

@@ -28,7 +28,7 @@ from playbook.planning.context import check_swap
 from playbook.schedules.actions import Schedule
 from playbook.schedules.catalogue import make as make_schedule
 from playbook.schedules.catalogue import placement as stage_placement
-from playbook.schedules.validate import validate
+from playbook.schedules.validate import check_copies, validate
 from playbook.training.config import check_supported
 from playbook.training.engine import Engine, OneDevice
 from playbook.training.optimizer import MakeOptimizer, is_matrix
@@ -86,6 +86,11 @@ def parallelize(
     if layout.pp > 1:
         pipeline.prepare()
         units = pipeline.units()
+        if not units:
+            raise ConfigError(
+                f"rank {pipeline.rank} of the pipeline has no weight that learns in its stages {list(pipeline.stages)}: "
+                "freeze less, or give it more layers (stage_layers)"
+            )
     # Replicate, or share what replicas have in common.
     if layout.zero == 0:
         options: dict[str, Any] = {"find_unused": find_unused}
@@ -120,6 +125,7 @@ def stages_on_ranks(layout: Layout, schedule: Schedule | None = None) -> tuple[t
             f"pp is {layout.pp}, but schedule {schedule.name!r} has {len(schedule.ranks)} ranks: make them equal"
         )
     validate(schedule)
+    check_copies(schedule, each_pass=layout.zero == 2)
     return schedule.placement
 
 

@@ -76,8 +76,8 @@ class Pipelined:
         pipeline.done = self._done
 
     def _tied(self) -> list[nn.Parameter]:
-        """The tied weight, if this rank has it: two stages write to its gradient."""
-        named = dict(self.model.named_parameters())
+        """The tied weight, if this rank has it and it learns: two stages write to its gradient."""
+        named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         return [named[n] for n in (EMBEDDING, HEAD) if n in named and self.shared.tied]
 
     def _done(self, stage: Stage, last: bool) -> None:
