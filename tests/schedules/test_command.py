@@ -36,6 +36,14 @@ def test_what_json_prints_can_be_read_again(capsys, tmp_path, name):
     assert json.loads(said(capsys, str(file), "--times", "comm=0.5", "--json")) == json.loads(first)
 
 
+@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zb-h1", "zb-h2", "dualpipe", "dualpipev"])
+def test_the_bubble_on_paper_is_the_simulated_one(capsys, name):
+    flags = ["--vpp", "2"] if name == "interleaved" else []
+    text = said(capsys, name, *flags, "--times", "f=2,b=2,w=1")
+    told, simulated = text.partition(", on paper: ")[2].split("\n")[0].split("; simulated: ")
+    assert told.split(" = ")[1] == simulated
+
+
 def test_text(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     text = said(capsys, "1f1b", "--stages", "2", "--microbatches", "2", "--why").splitlines()

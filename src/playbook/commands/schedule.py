@@ -253,7 +253,8 @@ def _on_paper(args: argparse.Namespace, line: Timeline) -> list[str]:
     from playbook.schedules.catalogue import bubble_on_paper
 
     schedule, times = line.schedule, line.times
-    parts = schedule.depth // len(line.ranks)
+    # DualPipeV's is written down for one of a rank's two stages, the others for all that a rank has.
+    parts = 1 if args.name == "dualpipev" else schedule.depth // len(line.ranks)
     f, b, w = ([t * parts] if isinstance(t, int | float) else [] for t in (times.f, times.b, times.w))
     if args.name.endswith(".json") or args.limit is not None or not (f and b and w):
         return []

@@ -112,7 +112,8 @@ def bubble_on_paper(
     name: str, stages: int, microbatches: int, vpp: int, f: float, b: float, w: float, fb: float | None = None
 ) -> Formula | None:
     """How long a rank waits a step; None where there is no closed form. f, b, w are the times of a rank's whole part of
-    the model for one micro-batch, fb that of a forward and a backward pass side by side.
+    the model for one micro-batch (of dualpipev: of one of its two stages), fb that of a forward and a backward pass side
+    by side.
 
     Narayanan et al. 2021 (section 2.2), Qi et al. 2023 (table 2; while w is at most f and b), DeepSeek-AI 2024 (table 2;
     exact where b = f).
