@@ -45,8 +45,8 @@ Runs = list[tuple[ModelShape, str, dict[str, Any]]]
 
 
 def steps(runs: Runs, peak: bool = False) -> list[dict[str, Any]]:
-    """In a rank, of each run: bytes kept for backward, of states and, where embeddings are tied, sent in a second step;
-    or the ``peak`` of the second step.
+    """In a rank, of each run: bytes kept for backward, of states and, where embeddings are tied or gradients
+    shared, sent in a second step; or the ``peak`` of the second step.
     """
     torch.set_num_threads(1)
     found = []
@@ -64,10 +64,11 @@ def steps(runs: Runs, peak: bool = False) -> list[dict[str, Any]]:
                 with peak_bytes(engine.model, engine.optimizer, engine.tensors()) as most:
                     step(engine, *given)
                 one["peak"] = most.bytes
-            elif shape.tied:
+            elif shape.tied or layout.zero == 2:
                 with CountBytes(axis_groups(engine, mesh)) as count:
                     step(engine, *given)
                 one |= {kind: count["pp"][kind].sent for kind in ("send", "all_reduce")}
+                one["scattered"] = count["dp"]["reduce_scatter"].sent
             found.append(one | {kind: sum(t.nbytes for t in ts) for kind, ts in engine.tensors().items()})
     return found
 
@@ -87,6 +88,9 @@ def check(ranks, runs: Runs, world: int) -> None:
             assert one["kept"] == told.activations, (text, place)
             states = [one[kind] for kind in ("parameters", "gradients", "optimizer")]
             assert states == [told.parameters, told.gradients, told.optimizer], (text, place)
+            if layout.zero == 2:  # every micro-batch; in a DualPipe half of them, on twice as many ranks
+                scattered = layout.grad_acc // 2 * (2 * layout.dp - 1) * told.gradients
+                assert one["scattered"] == scattered, (text, place)
             if not shape.tied:
                 continue
             schedule = options.get("schedule")

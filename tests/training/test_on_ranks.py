@@ -88,9 +88,11 @@ def test_layers_and_samples_cut_in_pieces_give_the_same_numbers(layout, settings
     )
 
 
-@pytest.mark.parametrize(("layout", "same"), [("dp=2", False), ("tp=2", True), ("tp=2,sp", False)])
+@pytest.mark.parametrize(
+    ("layout", "same"), [("dp=2", False), ("tp=2", True), ("tp=2,sp", False), ("pp=2", False)]
+)
 def test_ranks_with_other_tokens_draw_other_numbers(ranks, layout, same):
-    """Else they would drop the same elements of them; and ranks with the same tokens must."""
+    """Else they, or layers of two stages, would drop the same elements; and ranks with the same tokens must."""
 
     def after_a_step() -> float:
         with launch.process_group():
