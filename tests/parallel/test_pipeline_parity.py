@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import BLOCKS
-from parallel_runs import Case, Run, on_one_device, on_ranks
+from parallel_runs import Case, Run, flat, on_one_device, on_ranks, one_device
 
 from playbook import launch
 from playbook.errors import ScheduleError
@@ -21,6 +21,7 @@ from playbook.parallel.parallelize import parallelize
 from playbook.parallel.pipeline import Pipeline
 from playbook.schedules.catalogue import make
 from playbook.schedules.timeline import Times
+from playbook.training.trainer import accumulate_gradients
 
 TOLERANCE = 1e-5
 #: Nine layers on two, three and four ranks: stages are uneven. Samples have 9 tokens, the vocabulary 37 words.
@@ -115,6 +116,25 @@ def test_a_rank_without_weights_that_learn_is_named(ranks):
         RankError, match=r"rank 0 of the pipeline has no weight that learns in its stages \[0\]"
     ):
         ranks(on_ranks, [(Case(SMALL, prepare=freeze_first_half), "pp=2,grad_acc=2", {})], ranks=2)
+
+
+def in_bfloat16(engine: Any, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    """The whole gradient of a step whose products run in ``dtype``."""
+    accumulate_gradients(engine.model, *Case(SMALL, samples=4).batch(0), 1, dtype=dtype, engine=engine)
+    return flat(engine.gradients_whole())
+
+
+def test_products_in_16_bits(ranks):
+    case = Case(SMALL, samples=4)
+
+    def work() -> torch.Tensor:
+        with launch.process_group():
+            layout = Layout.parse("pp=2,grad_acc=4,schedule=zb-h1")
+            return in_bfloat16(parallelize(case.model(), Mesh(layout), case.make()))
+
+    wanted, other = in_bfloat16(one_device(case)), in_bfloat16(one_device(case), torch.float32)
+    for found in ranks(work, ranks=2).values:
+        assert (found - wanted).norm() < 0.1 * (other - wanted).norm()
 
 
 def test_eight_ranks(ranks):
