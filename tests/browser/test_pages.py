@@ -22,7 +22,8 @@ MOST_BYTES = 1_500_000
 PYTHON = "/vendor/pyodide/|/pb/python/"
 Look = tuple[int, Literal["light", "dark"]]
 LOOKS: tuple[Look, ...] = ((1280, "light"), (1280, "dark"), (390, "light"), (390, "dark"))
-SOURCE_LOOKS = (LOOKS[0], LOOKS[3])  # pages of source are many and alike
+#: Either width once, and either theme: half of the pages one way, half of them the other.
+PAIRS = ((LOOKS[0], LOOKS[3]), (LOOKS[1], LOOKS[2]))
 
 # Which elements stick out of the page, those aside that scroll inside a box of their own.
 OVERFLOW = """() => {
@@ -110,10 +111,10 @@ def visit(context: BrowserContext, address: str) -> tuple[Any, Visit]:
 
 
 def cases() -> Iterator[Any]:
-    """Every page of the site, in each look that it is to be seen in; one of source in one, in turns."""
+    """Every page of the site, wide and narrow, light and dark; one of source in one look, in turns."""
     pages = pages_of(serve.SITE) or ["book/index.html"]
-    looks = {page: LOOKS for page in pages if not page.startswith("source/")}
-    looks |= {page: (SOURCE_LOOKS[i % 2],) for i, page in enumerate(sorted(set(pages) - looks.keys()))}
+    looks = {page: PAIRS[i % 2] for i, page in enumerate(p for p in pages if not p.startswith("source/"))}
+    looks |= {page: (PAIRS[0][i % 2],) for i, page in enumerate(sorted(set(pages) - looks.keys()))}
     for look, page in itertools.product(LOOKS, pages):
         if look in looks[page]:
             yield pytest.param(look, page, id=f"{page}-{words(look)}")

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Request
 pytestmark = pytest.mark.browser
 
 TOOL = "book/tools/pipeline-schedules.html"
-LARGE = "#pipeline-schedules?schedule=1f1b&stages=32&microbatches=256&times=28.3b-32x256"
+LARGE = "#schedules?schedule=1f1b&stages=32&microbatches=256&times=28.3b-32x256"
 
 # Milliseconds that each move of the pointer across the picture takes, with all that it makes the page do.
 POINT = """() => {

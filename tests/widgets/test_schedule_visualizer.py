@@ -123,9 +123,9 @@ def test_the_keyboard_alone_reads_steps_and_zooms(visualizer):
     assert view.inputs() == {"schedule": "zb-h1", "path": True}
     assert view.text("caption").startswith("Critical path of ZB-H1: ")
     view.keys("+", "+")
-    assert view.page.locator(".pb-sv-across").is_visible()
+    view.page.locator(".pb-sv-across").wait_for(state="visible")
     view.keys("0", "Escape", "c")
-    assert view.page.locator(".pb-sv-across").is_hidden()
+    view.page.locator(".pb-sv-across").wait_for(state="hidden")
     assert not view.heard()
     view.keys(",")
     assert view.inputs() == {"schedule": "zb-h1", "step": 26}
@@ -267,7 +267,7 @@ def test_over_a_real_kernel_and_in_the_static_page(open_page):
             "(text) => document.querySelector('.pb-sv-answer').innerText === text", arg=wanted["answer"]
         )
         assert running.state["outputs"] == json.loads(json.dumps(wanted))
-    link = "#pipeline-schedules?schedule=zb-v&compare=1f1b&stages=6&microbatches=12&step=2"
+    link = "#schedules?schedule=zb-v&compare=1f1b&stages=6&microbatches=12&step=2"
     page = static_page(open_page, ScheduleVisualizer(), hash=link)
     wanted = compute({"schedule": "zb-v", "compare": "1f1b", "stages": 6, "microbatches": 12})["answer"]
     page.wait_for_function(

@@ -41,7 +41,7 @@ class ScheduleVisualizer(Widget):
 
     script = "schedule_visualizer.mjs"
     compute = "playbook.schedules.visualizer:compute"
-    name = "pipeline-schedules"
+    name = "schedules"
 
     def __init__(self, inputs: Mapping[str, Any] | None = None, *, start: str = "touch"):
         shown = {"schedule": DEFAULTS["schedule"], **(inputs or {})}

@@ -70,7 +70,7 @@ def _page_svg(raw: str, alt: str) -> str:
     box = re.search(r'viewBox="([^"]+)"', opening.group())
     assert box, "matplotlib wrote no viewBox"
     body = raw[opening.end() : raw.rindex("</svg>")]
-    body = _slim(_follow_page(_without_preamble(body)))
+    body = _group_words(_slim(_follow_page(_without_preamble(body))))
     body = _own_ids(body, prefix="pb" + hashlib.sha256((body + alt).encode()).hexdigest()[:8])
     width = float(box.group(1).split()[2]) * PX_PER_PT
     return (
@@ -119,6 +119,23 @@ def _slim(body: str) -> str:
     body = re.sub(r' transform="rotate\(-?0 [^"]*\)"', "", body)
     body = re.sub(r'\s(?:d|x|y|transform|points)="[^"]*"', rounded, body)
     return re.sub(r"\s*\n\s*", "\n", body).strip()
+
+
+_WORD = re.compile(r'<g>\n<text style="([^"]*)" (x="[^"]*" y="[^"]*")>([^<]*)</text>\n</g>\n?')
+
+
+def _group_words(body: str) -> str:
+    """Many words side by side, such as those in the boxes of a schedule, share their look: it is written once.
+
+    Words of a run do not lie over one another, so that their order is free."""
+
+    def grouped(run: re.Match[str]) -> str:
+        looks: dict[str, list[str]] = {}
+        for look, place, word in _WORD.findall(run.group()):
+            looks.setdefault(look, []).append(f"<text {place}>{word}</text>")
+        return "".join(f'<g style="{look}">{"".join(words)}</g>\n' for look, words in looks.items())
+
+    return re.sub(rf"(?:{_WORD.pattern}){{3,}}", grouped, body)
 
 
 def _own_ids(body: str, prefix: str) -> str:
