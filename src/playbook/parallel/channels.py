@@ -19,8 +19,9 @@ from torch import Tensor
 from playbook.parallel.mesh import Mesh
 from playbook.schedules.actions import Action, Schedule
 
-#: Messages that a rank asks for ahead of time, from each other rank: their memory is there before they are.
-AHEAD = 2
+#: Messages that a rank asks for ahead of time, from each other rank: their memory is there before they are. Two gained
+#: nothing on two cores.
+AHEAD = 1
 #: Numbers of a header: a dtype, the number of dims, and up to six of these.
 _HEADER = 8
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
