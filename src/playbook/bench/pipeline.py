@@ -5,13 +5,13 @@ slowest rank. Ours and the peer cut the same model, from the same weights, into 
 losses and norms of the whole gradient are compared. As in ``bench parallel`` the seconds in which the busiest rank had a
 core are compared, too: on a machine that others use they tell more than the clock.
 
-Torch's orders of actions are ours (interleaved, zb-v and dualpipev were compared action by action), and nearly all of a
-step is the same operations, so that ratios near 1 are to be expected. What can be gained: products that are added to
-``.grad`` as they are computed make up for what linear layers written in Python cost (one block alone takes 0.98 of
+Torch's orders of actions are ours (interleaved, zb-v and dualpipev were compared action by action), and nearly all of
+a step is the same operations, so that ratios near 1 are to be expected. What can be gained: products that are added
+to ``.grad`` as they are computed make up for what linear layers written in Python cost (one block alone takes 0.98 of
 torch's seconds on a core, and 1.01 without); and B followed by W asks less of Python than torch, which looks for the
 weights' nodes in the graph of each micro-batch. With samples of 8 tokens, where bookkeeping is most of a step, one
-process with all stages needs 0.97 to 1.01 of torch's seconds for 1F1B, 0.89 interleaved, 0.77 to 0.81 for ZB-V, 0.90 to 0.95 for
-DualPipeV.
+process with all stages needs 0.97 to 1.01 of torch's seconds for 1F1B, 0.89 interleaved, 0.77 to 0.81 for ZB-V, 0.90
+to 0.95 for DualPipeV.
 """
 
 from __future__ import annotations
