@@ -7,6 +7,7 @@ import pytest
 from matplotlib.colors import to_hex, to_rgba
 from matplotlib.patches import PathPatch
 
+from playbook.figures import display
 from playbook.figures.pipeline import overlay, timeline, timelines
 from playbook.figures.pipeline_rows import GAPS, kept_by
 from playbook.figures.style import PALETTE
@@ -87,3 +88,11 @@ def test_prediction_over_measurement():
     assert axes.get_title(loc="right") == f"prediction −{-error:.1%}"
     with pytest.raises(ValueError, match="at least one"):
         overlay({})
+
+
+def test_words_that_look_alike_say_so_once():
+    """A schedule has hundreds of them, and a page must stay light."""
+    line = simulate(make("1f1b", 4, 8))
+    svg = display(timeline(line), alt="1F1B").svg
+    assert svg.count("<text") > 50
+    assert svg.count("text-anchor: middle") < 12
