@@ -177,12 +177,7 @@ def summary(line: Timeline) -> dict[str, Any]:
     del found["ranks"]
     return {
         **found,
-        "makespan": line.makespan,
-        "span": line.span,
-        "ideal": line.ideal,
-        "bubble_fraction": line.bubble_fraction,
-        "bubble_fraction_span": line.bubble_fraction_span,
-        "bubble_ratio": line.bubble_ratio,
+        **line.numbers(),
         "peak_in_flight": [line.peak_in_flight(rank) for rank in range(len(line.ranks))],
         "ranks": [
             [

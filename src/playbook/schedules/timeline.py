@@ -157,6 +157,11 @@ class Timeline:
             found.append((moment, amount))
         return found
 
+    def numbers(self) -> dict[str, float]:
+        """What a step takes, by the names of ``playbook schedule --json``."""
+        names = ("makespan", "span", "ideal", "bubble_fraction", "bubble_fraction_span", "bubble_ratio")
+        return {name: getattr(self, name) for name in names}
+
     def peak_in_flight(self, rank: int, full: PerStage = 1, rest: PerStage | None = None) -> float:
         """The most that a rank ever keeps; see `in_flight`."""
         return max((amount for _, amount in self.in_flight(rank, full, rest)), default=0)

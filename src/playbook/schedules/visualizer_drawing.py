@@ -53,7 +53,7 @@ def drawn(line: Timeline, label: str, setting: Setting, name: str = "", paper: b
         "rest": share * setting.rest,
         "peaks": [round(peak, 6) for peak in peaks],
         **_gaps(line, rounded),
-        "numbers": _numbers(line),
+        "numbers": line.numbers(),
         "paper": _paper(setting, line, name) if paper else None,
     }
 
@@ -102,17 +102,6 @@ def _gaps(line: Timeline, rounded: Any) -> dict[str, Any]:
         "causes": by_cause,
         "path": [number(slot.action) for slot in path],
         "path_work": sum(slot.end - slot.start for slot in path),
-    }
-
-
-def _numbers(line: Timeline) -> dict[str, float]:
-    return {
-        "makespan": line.makespan,
-        "span": line.span,
-        "ideal": line.ideal,
-        "bubble_fraction": line.bubble_fraction,
-        "bubble_fraction_span": line.bubble_fraction_span,
-        "bubble_ratio": line.bubble_ratio,
     }
 
 
