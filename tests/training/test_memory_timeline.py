@@ -143,3 +143,18 @@ def test_gradients_that_were_there_can_die():
         x = torch.ones(100)
     assert peak.bytes == 800  # weights, and one of the other two
     assert len(x) == 100
+
+
+def test_a_storage_may_die_while_curves_are_made():
+    """As garbage collection has it: the history ends where the curves are asked for."""
+
+    class Collecting(list):
+        def __iter__(self):
+            kept.clear()
+            return super().__iter__()
+
+    with MemoryTimeline(nn.Linear(1, 1)) as timeline:
+        kept = [torch.zeros(256)]
+    timeline.allocations = Collecting(timeline.allocations)
+    assert timeline.curves().total[-1] >= 1024
+    assert timeline.curves().total[-1] < 1024  # and then it is part of it

@@ -181,10 +181,11 @@ class MemoryTimeline(TorchDispatchMode):
 
     def curves(self) -> Curves:
         """The recorded history as one curve per category."""
-        steps = {category: [0] * (self._tick + 1) for category in CATEGORIES}
+        now = self._tick  # garbage collection may end more storages while they are counted here
+        steps = {category: [0] * (now + 1) for category in CATEGORIES}
         for a in self.allocations:
             steps[a.category][a.born] += a.bytes
-            if a.died is not None:
+            if a.died is not None and a.died <= now:
                 steps[a.category][a.died] -= a.bytes
         return Curves(
             {category: _running_sum(values) for category, values in steps.items()}, list(self.marks)
