@@ -118,10 +118,16 @@ class Job:
         }
         return dict(sorted(found.items(), key=lambda item: item[1]["time"]))
 
+    def save_pid(self, rank: int) -> None:
+        """Say that ``rank`` is this process. The file appears whole: what is read from it gets signals."""
+        part = self.path(rank, "part")
+        part.write_text(str(os.getpid()))
+        part.rename(self.path(rank, "pid"))
+
     def pids(self) -> dict[int, int]:
         """The process of each rank that has started."""
         paths = {rank: self.path(rank, "pid") for rank in range(self.ranks)}
-        return {rank: int(path.read_text() or 0) for rank, path in paths.items() if path.exists()}
+        return {rank: int(path.read_text()) for rank, path in paths.items() if path.exists()}
 
     def all_started(self) -> bool:
         """Whether every rank has come as far as its own code."""

@@ -50,7 +50,7 @@ def _redirect(job: Job, rank: int) -> None:
     faulthandler.enable(2)
     stack = os.open(job.path(rank, "stack"), flags, 0o600)
     faulthandler.register(WHERE_ARE_YOU, file=stack, all_threads=False)
-    job.path(rank, "pid").write_text(str(os.getpid()))
+    job.save_pid(rank)
 
 
 def _settings(job: Job) -> None:
