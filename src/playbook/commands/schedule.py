@@ -208,7 +208,9 @@ def _said(args: argparse.Namespace, line: Timeline, solved: Solved | None) -> li
 
     schedule = line.schedule
     chunks = f", {schedule.chunks} stages on each" if schedule.chunks > 1 else ""
-    said = [f"{schedule.name}: {len(line.ranks)} ranks{chunks}, {schedule.microbatches} micro-batches"]
+    ranks = "1 rank" if len(line.ranks) == 1 else f"{len(line.ranks)} ranks"
+    microbatches = "1 micro-batch" if schedule.microbatches == 1 else f"{schedule.microbatches} micro-batches"
+    said = [f"{schedule.name}: {ranks}{chunks}, {microbatches}"]
     said += picture(line, shutil.get_terminal_size((100, 24)).columns)
     said.append(
         f"makespan {line.makespan:.6g}, longest span of a rank {line.span:.6g}, work of the busiest {line.ideal:.6g}"
