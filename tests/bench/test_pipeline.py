@@ -22,6 +22,8 @@ def bench(shape: dict, *more: str) -> int:
         "16",
         "--steps",
         "2",
+        "--launches",
+        "2",
         "--device",
         "cpu",
         "--ranks",
@@ -44,6 +46,7 @@ def test_every_schedule_computes_what_torchs_does(recorded):
     for row in recorded["comparisons"]:
         assert row["alike"], row
         assert row["ratio"] == row["ours_s"] / row["peer_s"] > 0
+        assert len(row["launch_ratios"]) == recorded["launches"] == 2
         assert row["met"] == (None if row["limit"] is None else row["ratio"] <= row["limit"])
 
 
@@ -65,7 +68,9 @@ def test_the_record_and_the_table_say_what_was_run(recorded):
     ]
     assert found == ["gloo", 2, 4, 2, 16, 4, 2]
     report = report_pipeline(recorded)
-    assert "2 gloo ranks, 4 micro-batches of 2 × 16 tokens; medians of 2 steps" in report
+    assert (
+        "2 gloo ranks, 4 micro-batches of 2 × 16 tokens; medians of 2 steps in each of 2 launches" in report
+    )
     for row in recorded["comparisons"]:
         line = next(line for line in report.splitlines() if line.split()[:2] == [row["ours"], row["peer"]])
         assert line.endswith((" met", " missed")) == (row["limit"] is not None)
@@ -79,6 +84,7 @@ def test_the_record_and_the_table_say_what_was_run(recorded):
         (["--grad-acc", "3"], "grad_acc is 3, but must be a multiple of the 2 ranks, and at least 4"),
         (["--only", "1f1b,gpipe"], "unknown schedule 'gpipe'"),
         (["--steps", "0"], "steps is 0, but must be at least 1"),
+        (["--launches", "0"], "launches is 0, but must be at least 1"),
     ],
 )
 def test_what_cannot_be_run_is_said_at_once(flags, message, capsys):

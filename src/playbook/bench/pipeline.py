@@ -3,13 +3,14 @@
 A step is forward and backward of all micro-batches, without an optimizer, from a barrier on; it takes as long as on its
 slowest rank. Ours and the peer cut the same model, from the same weights, into the same stages, and get the same tokens;
 losses and norms of the whole gradient are compared. As in ``bench parallel`` the seconds in which the busiest rank had a
-core are compared, too: on a machine that others use they tell more than the clock.
+core are compared, too: on a machine that others use they tell more than the clock. The ranks are started several times:
+where memory comes to lie makes the same code up to 4 % faster or slower, from one start to the next.
 
 Torch's orders of actions are ours (interleaved, zb-v and dualpipev were compared action by action), and nearly all of
-a step is the same operations, so that ratios near 1 are to be expected. What can be gained: products that are added
-to ``.grad`` as they are computed make up for what linear layers written in Python cost (one block alone takes 0.98 of
-torch's seconds on a core, and 1.01 without); and B followed by W asks less of Python than torch, which looks for the
-weights' nodes in the graph of each micro-batch. With samples of 8 tokens, where bookkeeping is most of a step, one
+a step is the same operations, so that ratios near 1 are to be expected. What can be gained: of BW the gradient of the
+input leaves before the weights of the stage's first block have theirs, so that the rank before begins sooner (of four
+ranks on two cores 0.7 % of a step by simulation); and B followed by W asks less of Python than torch, which looks for
+the weights' nodes in the graph of each micro-batch. With samples of 8 tokens, where bookkeeping is most of a step, one
 process with all stages needs 0.97 to 1.01 of torch's seconds for 1F1B, 0.89 interleaved, 0.77 to 0.81 for ZB-V, 0.90
 to 0.95 for DualPipeV.
 """
@@ -120,13 +121,13 @@ def check(work: Work, ranks: int) -> None:
 
 
 def bench_pipeline(
-    work: Work, ranks: int, steps: int, device: str, only: Sequence[str] | None = None
+    work: Work, ranks: int, steps: int, device: str, only: Sequence[str] | None = None, launches: int = 1
 ) -> dict[str, Any]:
-    """Median seconds of a step, ours and torch's, and their ratio, by schedule.
+    """Median seconds of a step, ours and torch's, and their ratio, by schedule: ``steps`` in each of ``launches``.
 
     ``work.grad_acc`` are the micro-batches. ``only`` chooses among the names of ``PAIRS``. ``device`` "cpu" is gloo with
-    one thread on each rank, "cuda" NCCL with a GPU for each. The rows are those of ``bench_parallel``. Raises ConfigError
-    for what cannot be run.
+    one thread on each rank, "cuda" NCCL with a GPU for each. The rows are those of ``bench_parallel``, and the ratio in
+    each launch alone. Raises ConfigError for what cannot be run.
     """
     names = [pair.ours for pair in PAIRS]
     for name in only or ():
@@ -137,13 +138,19 @@ def bench_pipeline(
     if backend == "nccl" and torch.cuda.device_count() < ranks:
         raise ConfigError(f"ranks is {ranks} on cuda, but this machine has {torch.cuda.device_count()} GPUs")
     pairs = [pair for pair in PAIRS if not only or pair.ours in only]
-    results = launch.run(measure, pairs, work, steps, ranks=ranks, backend=backend, timeout=_TIMEOUT).values
-    rows = [_row(pair, tracks) for pair, tracks in zip(pairs, zip(*results, strict=True), strict=True)]
+    results = [
+        launch.run(
+            measure, pairs, work, steps, bool(i % 2), ranks=ranks, backend=backend, timeout=_TIMEOUT
+        ).values
+        for i in range(launches)
+    ]
+    rows = [_row(pair, [[rank[p] for rank in found] for found in results]) for p, pair in enumerate(pairs)]
     return {
         "provenance": provenance(device),
         "backend": backend,
         "threads_per_rank": 1 if backend == "gloo" else None,
         "steps": steps,
+        "launches": launches,
         "ranks": ranks,
         "model": work.shape.name,
         "layers": work.shape.layers,
@@ -155,27 +162,34 @@ def bench_pipeline(
     }
 
 
-def _row(pair: Pair, tracks: Sequence[tuple[Track, Track]]) -> dict[str, Any]:
-    """Ours and the peer's tracks of all ranks as a row."""
-    ours, peer = zip(*tracks, strict=True)
-    found = compared(ours, peer)
+def _row(pair: Pair, launches: Sequence[Sequence[tuple[Track, Track]]]) -> dict[str, Any]:
+    """Ours and the peer's tracks of all ranks, launch by launch, as a row."""
+    each = [compared(*zip(*ranks, strict=True))["ratio"] for ranks in launches]
+    ours, peer = (
+        [Track.joined([rank[which] for rank in one]) for one in zip(*launches, strict=True)]
+        for which in (0, 1)
+    )
+    found = compared(ours, peer) | {"launch_ratios": each}
     alike = max(found["loss_difference"], found["norm_difference"]) < TOLERANCE
     met = None if pair.limit is None else alike and found["ratio"] <= pair.limit
     found |= {"limit": pair.limit, "alike": alike, "met": met}
     return {"ours": pair.ours, "peer": SCHEDULES[pair.peer]} | found
 
 
-def measure(pairs: Sequence[Pair], work: Work, steps: int) -> list[tuple[Track, Track]]:
-    """In one rank: ours and the peer of each pair, step by step in turns."""
+def measure(
+    pairs: Sequence[Pair], work: Work, steps: int, ours_first: bool = False
+) -> list[tuple[Track, Track]]:
+    """In one rank: ours and the peer of each pair, step by step in turns. One of them is made first."""
     tracks = []
     with launch.process_group() as world:
         if world.device.type == "cpu":
             torch.set_num_threads(1)
         for pair in pairs:
-            runs: list[Run] = [start(pair, work, world.device) for start in (start_peer, start_ours)]
+            starts = (start_ours, start_peer) if ours_first else (start_peer, start_ours)
+            runs: list[Run] = [start(pair, work, world.device) for start in starts]
             take_turns(runs, work, steps, world.device)
-            peer, ours = (run.track() for run in runs)
-            tracks.append((ours, peer))
+            found = [run.track() for run in runs]
+            tracks.append((found[0], found[1]) if ours_first else (found[1], found[0]))
             del runs
             gc.collect()  # models and their hooks hold each other
     return tracks
@@ -205,15 +219,18 @@ def report_pipeline(result: dict[str, Any]) -> str:
     lines = [
         f"schedules beside torch.distributed.pipelining {result['provenance']['torch']}",
         f"  {result['model'] or 'model'}, {result['layers']} layers, {result['parameters']:,} parameters; "
-        f"{result['ranks']} {result['backend']} ranks, {tokens}; medians of {result['steps']} steps",
+        f"{result['ranks']} {result['backend']} ranks, {tokens}; medians of {result['steps']} steps in each of "
+        f"{result['launches']} launches",
         f"  {'ours':12} {'peer':24} {'ours ms':>9} {'peer ms':>9} {'ratio':>6} {'quartiles of turns':>18} "
-        f"{'on a core':>9} {'apart':>7} {'limit':>6}",
+        f"{'launches':>11} {'on a core':>9} {'apart':>7} {'limit':>6}",
     ]
     for c in result["comparisons"]:
         low, middle, high = c["turn_ratio_quartiles"]
         apart = max(c["loss_difference"], c["norm_difference"])
+        least, most = min(c["launch_ratios"]), max(c["launch_ratios"])
         lines.append(
             f"  {c['ours']:12} {c['peer']:24} {c['ours_s'] * 1e3:9.1f} {c['peer_s'] * 1e3:9.1f} {c['ratio']:6.3f} "
-            f"{low:6.2f} {middle:5.2f} {high:5.2f} {c['cpu_ratio']:9.3f} {apart:7.0e} {verdict(c)}".rstrip()
+            f"{low:6.2f} {middle:5.2f} {high:5.2f} {least:6.2f}{most:5.2f} "
+            f"{c['cpu_ratio']:9.3f} {apart:7.0e} {verdict(c)}".rstrip()
         )
     return "\n".join(lines)

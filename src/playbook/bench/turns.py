@@ -64,6 +64,15 @@ class Track:
     norms: list[float]
     sent: int
 
+    @classmethod
+    def joined(cls, tracks: Sequence[Track]) -> Track:
+        """One rank's tracks of the same thing, one after another, as one."""
+        seconds, cpu, losses, norms = (
+            [x for track in tracks for x in getattr(track, name)]
+            for name in ("seconds", "cpu", "losses", "norms")
+        )
+        return cls(seconds, cpu, losses, norms, tracks[0].sent)
+
 
 class Run:
     """One way to train, in one rank. Losses are divided by ``tokens``: of all ranks where gradients are summed, of this

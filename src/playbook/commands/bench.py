@@ -202,7 +202,10 @@ def _add_pipeline(kinds: Any) -> None:
         "--grad-acc", type=int, metavar="N", help="micro-batches per step (default: 2 for each rank)"
     )
     p.add_argument(
-        "--steps", type=int, default=16, metavar="N", help="timed steps of each; the median counts"
+        "--launches", type=int, default=4, metavar="N", help="times that the ranks are started anew"
+    )
+    p.add_argument(
+        "--steps", type=int, default=8, metavar="N", help="timed steps of each in a launch; the median counts"
     )
     p.set_defaults(run=_pipeline)
 
@@ -213,7 +216,7 @@ def _pipeline(args: argparse.Namespace) -> int:
     shape = load(args.model)
     args.layers = args.layers or max(shape.layers, 2 * args.ranks)
     args.grad_acc = 2 * args.ranks if args.grad_acc is None else args.grad_acc
-    _check_sizes(args, shape, "layers", "micro_batch", "seq", "grad_acc", "steps")
+    _check_sizes(args, shape, "layers", "micro_batch", "seq", "grad_acc", "steps", "launches")
 
     from playbook.bench.pipeline import bench_pipeline, report_pipeline
     from playbook.bench.turns import Work
@@ -224,7 +227,7 @@ def _pipeline(args: argparse.Namespace) -> int:
     check_device(shape, device, args.ranks)
     work = Work(shape, args.micro_batch, args.seq, args.grad_acc, alike=True)
     only = args.only.split(",") if args.only else None
-    result = bench_pipeline(work, args.ranks, args.steps, device, only)
+    result = bench_pipeline(work, args.ranks, args.steps, device, only, args.launches)
     return finish(args, result, report_pipeline(result))
 
 
