@@ -184,8 +184,8 @@ class Replicated(OneDevice):
     #: Whether whole gradients stay on this rank until the last micro-batch.
     keeps_gradients = True
 
-    def hold(self) -> None:
-        self.replicas.hold()
+    def hold(self) -> dict[nn.Parameter, Tensor]:
+        return self.replicas.hold()
 
     def deliver(self, parameters: Iterable[nn.Parameter]) -> None:
         self.replicas.deliver(parameters)

@@ -90,11 +90,11 @@ def clip_owned(engine: Any, limit: float) -> Tensor:
     return norm
 
 
-class Cut:
-    """An engine whose parameters are pieces: ``inner`` replicates or shares them out over the other axes."""
+class Around:
+    """An engine around another, ``inner``, which shares a model out over other axes; what it leaves open is for that."""
 
-    def __init__(self, inner: Any, pieces: Pieces):
-        self.inner, self.pieces, self.model = inner, pieces, inner.model
+    def __init__(self, inner: Any):
+        self.inner, self.model = inner, inner.model
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -107,17 +107,7 @@ class Cut:
         return self.inner.no_sync()
 
     def finish(self) -> None:
-        """Complete the gradients: over replicas first, then those that are addends, in one message for each group."""
         self.inner.finish()
-        by_group: dict[dist.ProcessGroup, list[Tensor]] = {}
-        for name, gradient in self.inner.owned():
-            if name in self.pieces.partial:
-                by_group.setdefault(self.pieces.partial[name], []).append(gradient)
-        for group, gradients in by_group.items():
-            vector = torch.cat([gradient.reshape(-1) for gradient in gradients])
-            dist.all_reduce(vector, group=group)
-            for gradient, part in zip(gradients, vector.split([g.numel() for g in gradients]), strict=True):
-                gradient.copy_(part.view_as(gradient))
 
     def clip(self, limit: float) -> Tensor:
         """The norm of the whole gradient; where it is above ``limit``, gradients are scaled down to it."""
@@ -127,14 +117,17 @@ class Cut:
         return self.inner.owned()
 
     def norm_groups(self) -> list[dist.ProcessGroup]:
-        return [*self.inner.norm_groups(), self.pieces.group]
+        return self.inner.norm_groups()
 
     def copies(self, name: str) -> int:
-        """On how many ranks of the norm's groups each element of a parameter is."""
-        return self.inner.copies(name) * self.pieces.copies(name)
+        return self.inner.copies(name)
 
-    def hold(self) -> None:
-        self.inner.hold()
+    @property
+    def keeps_gradients(self) -> bool:
+        return self.inner.keeps_gradients
+
+    def hold(self) -> dict[nn.Parameter, Tensor]:
+        return self.inner.hold()
 
     def deliver(self, parameters: Iterable[nn.Parameter]) -> None:
         self.inner.deliver(parameters)
@@ -150,6 +143,34 @@ class Cut:
 
     def tensors(self) -> dict[str, list[Tensor]]:
         return self.inner.tensors()
+
+
+class Cut(Around):
+    """An engine whose parameters are pieces: ``inner`` replicates or shares them out over the other axes."""
+
+    def __init__(self, inner: Any, pieces: Pieces):
+        super().__init__(inner)
+        self.pieces = pieces
+
+    def finish(self) -> None:
+        """Complete the gradients: over replicas first, then those that are addends, in one message for each group."""
+        self.inner.finish()
+        by_group: dict[dist.ProcessGroup, list[Tensor]] = {}
+        for name, gradient in self.inner.owned():
+            if name in self.pieces.partial:
+                by_group.setdefault(self.pieces.partial[name], []).append(gradient)
+        for group, gradients in by_group.items():
+            vector = torch.cat([gradient.reshape(-1) for gradient in gradients])
+            dist.all_reduce(vector, group=group)
+            for gradient, part in zip(gradients, vector.split([g.numel() for g in gradients]), strict=True):
+                gradient.copy_(part.view_as(gradient))
+
+    def norm_groups(self) -> list[dist.ProcessGroup]:
+        return [*self.inner.norm_groups(), self.pieces.group]
+
+    def copies(self, name: str) -> int:
+        """On how many ranks of the norm's groups each element of a parameter is."""
+        return self.inner.copies(name) * self.pieces.copies(name)
 
     def gradients_whole(self) -> dict[str, Tensor | None]:
         found = self.inner.gradients_whole()

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from playbook.errors import ConfigError
 from playbook.model.transformer import Transformer
 from playbook.parallel.mesh import Mesh
-from playbook.parallel.pieces import clip_owned
+from playbook.parallel.pieces import Around
 from playbook.parallel.pipeline import Pipeline, Step
 from playbook.parallel.stages import EMBEDDING, HEAD, Stage
 from playbook.training.optimizer import in_optimizer_order
@@ -64,15 +64,15 @@ def _some(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
     return group
 
 
-class Pipelined:
+class Pipelined(Around):
     """The engine ``inner`` of this rank's stages, and what it takes for it to be one of a pipeline."""
 
     def __init__(self, inner: Any, pipeline: Pipeline, shared: Shared, mesh: Mesh):
-        self.inner, self.pipeline, self.shared, self.mesh = inner, pipeline, shared, mesh
-        self.model = inner.model
+        super().__init__(inner)
+        self.pipeline, self.shared, self.mesh = pipeline, shared, mesh
         self.samples = mesh.group("dp", "cp")  # ranks that have other tokens
         self.tied = self._tied()
-        inner.hold()
+        pipeline.later.homes = inner.hold()
         pipeline.done = self._done
 
     def _tied(self) -> list[nn.Parameter]:
@@ -85,12 +85,6 @@ class Pipelined:
         if last or not self.keeps_gradients:
             tied = set(self.tied)
             self.inner.deliver([p for p in stage.parameters().values() if p not in tied])
-
-    @property
-    def keeps_gradients(self) -> bool:
-        """Whether whole gradients stay on this rank until the last micro-batch."""
-        inner = getattr(self.inner, "inner", self.inner)
-        return inner.keeps_gradients
 
     def accumulate(
         self,
@@ -119,13 +113,6 @@ class Pipelined:
         dist.all_reduce(step.loss, group=self.mesh.group("dp", "cp", "pp"))
         return step.loss
 
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        return self.inner.optimizer
-
-    def zero_grad(self) -> None:
-        self.inner.zero_grad()
-
     def no_sync(self) -> AbstractContextManager[None]:
         raise ConfigError("a pipeline takes all micro-batches of a step at once: call accumulate")
 
@@ -138,9 +125,6 @@ class Pipelined:
         self.inner.deliver(self.tied)
         self.inner.finish()
 
-    def owned(self) -> list[tuple[str, Tensor]]:
-        return self.inner.owned()
-
     def norm_groups(self) -> list[dist.ProcessGroup]:
         return [*self.inner.norm_groups(), self.shared.norm]
 
@@ -149,23 +133,10 @@ class Pipelined:
         twice = self.shared.ends is not None and name in (EMBEDDING, HEAD)
         return self.inner.copies(name) * (2 if twice else 1)
 
-    def clip(self, limit: float) -> Tensor:
-        """The norm of the whole gradient, over all stages; where it is above ``limit``, scale it down to it."""
-        return clip_owned(self, limit)
-
-    def step(self) -> None:
-        self.inner.step()
-
     def sum(self, value: Tensor) -> Tensor:
         """The sum over all ranks that have other samples."""
         dist.all_reduce(value, group=self.samples)
         return value
-
-    def groups(self) -> list[dist.ProcessGroup]:
-        return self.inner.groups()
-
-    def tensors(self) -> dict[str, list[Tensor]]:
-        return self.inner.tensors()
 
     # ---- whole tensors: collectives, which every rank of the pipeline must call
 

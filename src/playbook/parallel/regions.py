@@ -206,7 +206,7 @@ class _Columns(torch.autograd.Function):
     def backward(ctx, *gradients: Tensor):
         own, *weights = ctx.saved_tensors
         region: Region = ctx.region
-        put_off = region.later.collecting
+        put_off = region.later.waits(ctx.parameters[0])
         x = None if put_off else region.fetch(own)
         dx = region.start_sum(gradients, [w.to(own.dtype).t() for w in weights])
         columns = [gradient.flatten(0, -2) for gradient in gradients]  # (b·s, out/t) each
@@ -216,7 +216,10 @@ class _Columns(torch.autograd.Function):
             found = [None] * len(weights)
         else:
             rows = x().flatten(0, -2)
-            found = [(c.t() @ rows).to(w.dtype) for c, w in zip(columns, weights, strict=True)]
+            found = [
+                region.later.product(w, c, rows) if w.requires_grad else None
+                for c, w in zip(columns, ctx.parameters, strict=True)
+            ]
         each = zip(found, columns, weights, ctx.biased, strict=True)
         pairs = [(dw, c.sum(0).to(w.dtype) if biased else None) for dw, c, w, biased in each]
         return dx(), None, *(gradient for pair in pairs for gradient in pair)
@@ -245,7 +248,7 @@ class _ChunkedRows(torch.autograd.Function):
         )
         assert whole is not None
         rows, columns = whole.flatten(0, -2), x.detach().flatten(0, -2)
-        if region.later.collecting:
+        if region.later.waits(ctx.parameter):
             region.later.put_off(ctx.parameter, rows, lambda: columns)
             return dx, None, None
-        return dx, (rows.t() @ columns).to(weight.dtype), None
+        return dx, region.later.product(ctx.parameter, rows, columns) if weight.requires_grad else None, None

@@ -57,6 +57,12 @@ class Stage:
         found = self.model.named_parameters(remove_duplicate=False)
         return {name: p for name, p in found if name.startswith(tuple(parts))}
 
+    def first_weights(self) -> set[nn.Parameter]:
+        """Weights of the whole linear layers in the first block, unless nobody waits for what is before it."""
+        blocks = [self.model.blocks[i] for i in self.blocks[: 0 if self.first else 1]]
+        layers = [m for block in blocks for m in block.modules() if isinstance(m, nn.Linear)]
+        return {layer.weight for layer in layers if isinstance(layer.weight, nn.Parameter)}
+
 
 def cut_stages(
     model: Transformer, held: Collection[int], depth: int, sizes: Sequence[int] | None = None
@@ -75,7 +81,15 @@ def cut_stages(
     gone += [] if depth - 1 in held else ["final_norm", "head"]
     for name in gone:
         setattr(model, name, None)
+    if gone:
+        model.register_forward_pre_hook(_refuse)
     return stages
+
+
+def _refuse(*_: Any) -> None:
+    raise RuntimeError(
+        "this rank has some stages of the model: run stages, or an engine's accumulate, not the model"
+    )
 
 
 def own_blocks(model: nn.Module) -> list[tuple[int, Block]]:

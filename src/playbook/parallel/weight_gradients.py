@@ -7,7 +7,7 @@ with the two tensors that it needs. Biases and norms, which are cheap, are not p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -31,25 +31,34 @@ class WeightGradients:
 
     ``in_place``: also those that are not put off are added to ``.grad`` at once, and hooks of the weight do not hear of
     it. That saves a matrix and its addition, and is for those who know without hooks when a gradient is complete.
+    ``homes`` are tensors in which the first gradient of a weight is to be written then. ``among`` are the weights that
+    will ever be put off, if not all: whole layers with other weights are torch's own, which ask less of Python.
     """
 
     def __init__(self, in_place: bool = False) -> None:
         self.in_place = in_place
+        self.among: Collection[nn.Parameter] | None = None
+        self.homes: Mapping[nn.Parameter, Tensor] = {}
         self._now: list[tuple[nn.Parameter, Factors]] | None = None
+        self._only: Collection[nn.Parameter] | None = None
 
-    @property
-    def collecting(self) -> bool:
-        """Whether gradients are put off now."""
-        return self._now is not None
+    def waits(self, weight: nn.Parameter) -> bool:
+        """Whether the gradient of ``weight`` is put off now."""
+        return self._now is not None and (self._only is None or weight in self._only)
 
     @contextmanager
-    def collect(self) -> Iterator[list[tuple[nn.Parameter, Factors]]]:
-        """Backward passes in this block leave out weights of linear layers; what is given holds them for `compute`."""
-        before, self._now = self._now, []
+    def collect(
+        self, only: Collection[nn.Parameter] | None = None
+    ) -> Iterator[list[tuple[nn.Parameter, Factors]]]:
+        """Backward passes in this block leave out weights of linear layers, or ``only`` these.
+
+        What is given holds them for `compute`.
+        """
+        before, self._now, self._only = (self._now, self._only), [], only
         try:
             yield self._now
         finally:
-            self._now = before
+            self._now, self._only = before
 
     def put_off(self, weight: nn.Parameter, dy: Tensor, x: Callable[[], Tensor]) -> None:
         """Keep a weight's gradient for later."""
@@ -57,24 +66,34 @@ class WeightGradients:
         if weight.requires_grad:
             self._now.append((weight, Factors(dy, x)))
 
+    def product(self, weight: nn.Parameter, dy: Tensor, x: Tensor) -> Tensor | None:
+        """The gradient dyᵀ·x (out, in) of a weight, for autograd; None where it was added in place instead."""
+        if self.in_place and self._add_product(weight, dy, x):
+            return None
+        return (dy.t() @ x).to(weight.dtype)
 
-@torch.no_grad()
-def compute(kept: list[tuple[nn.Parameter, Factors]]) -> None:
-    """Add the gradients that were put off to ``.grad``, the first one first, and forget what they needed."""
-    while kept:
-        weight, factors = kept.pop(0)
-        dy, x = factors.dy, factors.x()
-        if not _add_product(weight, dy, x):
-            # As a backward pass that ends here: whoever listens to the gradient hears of it.
-            torch.autograd.backward([weight], [(dy.t() @ x).to(weight.dtype)])
+    @torch.no_grad()
+    def compute(self, kept: list[tuple[nn.Parameter, Factors]]) -> None:
+        """Add the gradients that were put off to ``.grad``, the first one first, and forget what they needed."""
+        while kept:
+            weight, factors = kept.pop(0)
+            gradient = self.product(weight, factors.dy, factors.x())
+            if gradient is not None:
+                # As a backward pass that ends here: whoever listens to the gradient hears of it.
+                torch.autograd.backward([weight], [gradient])
 
-
-def _add_product(weight: nn.Parameter, dy: Tensor, x: Tensor) -> bool:
-    """Add dyᵀ·x to the gradient that ``weight`` has, without a matrix in between; False where it has none to add to."""
-    if weight.grad is None or not weight.grad.dtype == dy.dtype == x.dtype:
-        return False
-    weight.grad.addmm_(dy.t(), x)
-    return True
+    def _add_product(self, weight: nn.Parameter, dy: Tensor, x: Tensor) -> bool:
+        """Add dyᵀ·x where the gradient is, or is to be, without a matrix in between; False where that cannot be."""
+        if not weight.dtype == dy.dtype == x.dtype:
+            return False
+        if weight.grad is not None:
+            weight.grad.addmm_(dy.t(), x)
+            return True
+        home = self.homes.get(weight)
+        if home is None:
+            return False
+        weight.grad = torch.mm(dy.t(), x, out=home)
+        return True
 
 
 class _Linear(torch.autograd.Function):
@@ -100,16 +119,13 @@ class _Linear(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             dx = (rows @ (weight if weight.dtype == rows.dtype else weight.to(rows.dtype))).view(x.shape)
         db = rows.sum(0).to(weight.dtype) if ctx.biased else None
-        if ctx.later.collecting:
+        if ctx.later.waits(ctx.parameter):
             kept = x.detach()  # without its graph, which would keep the stage's input
             ctx.later.put_off(ctx.parameter, rows, lambda: kept.flatten(0, -2))
             return dx, None, db, None
         if not ctx.needs_input_grad[1]:
             return dx, None, db, None
-        columns = x.flatten(0, -2)
-        if ctx.later.in_place and _add_product(ctx.parameter, rows, columns):
-            return dx, None, db, None
-        return dx, (rows.t() @ columns).to(weight.dtype), db, None
+        return dx, ctx.later.product(ctx.parameter, rows, x.flatten(0, -2)), db, None
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, later: WeightGradients) -> Tensor:
@@ -128,4 +144,6 @@ def put_off_weights(model: nn.Module, later: WeightGradients) -> None:
 
 
 def _forward(layer: nn.Linear, later: WeightGradients, x: Tensor) -> Tensor:
+    if later.among is not None and layer.weight not in later.among:
+        return F.linear(x, layer.weight, layer.bias)
     return _Linear.apply(cast_once(x), layer.weight, layer.bias, later)
