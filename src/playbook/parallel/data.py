@@ -55,9 +55,8 @@ class NaiveDataParallel:
                 p.grad = torch.zeros_like(p) if p.grad is None else p.grad
                 dist.all_reduce(p.grad, group=self.group)
 
-    def hold(self) -> dict[nn.Parameter, Tensor]:
+    def hold(self) -> None:
         """Gradients will be handed over by `deliver`: nothing to do, for nothing is sent before ``finish``."""
-        return {}
 
     def deliver(self, parameters: Iterable[nn.Parameter]) -> None:
         """These gradients are complete."""
@@ -85,10 +84,9 @@ class OverlappedDataParallel:
         """A backward pass after which there will be another: gradients stay here, and add up."""
         return self.arrivals.paused()
 
-    def hold(self) -> dict[nn.Parameter, Tensor]:
+    def hold(self) -> None:
         """Gradients will be handed over by `deliver`, and not by hooks."""
         self.arrivals.hold(collect=True)
-        return {}
 
     def deliver(self, parameters: Iterable[nn.Parameter]) -> None:
         """These gradients are complete: what can be sent is."""
@@ -152,10 +150,9 @@ class BucketedDataParallel:
         """A backward pass after which there will be another: gradients stay here, and add up."""
         return self.arrivals.paused()
 
-    def hold(self) -> dict[nn.Parameter, Tensor]:
-        """Gradients will be handed over by `deliver`, and not by hooks. Gives where each of them is to lie."""
+    def hold(self) -> None:
+        """Gradients will be handed over by `deliver`, and not by hooks."""
         self.arrivals.hold(collect=True)
-        return {slot.parameter: view for slot, view in self.views.items()}
 
     def deliver(self, parameters: Iterable[nn.Parameter]) -> None:
         """These gradients are complete: what can be sent is."""

@@ -133,10 +133,9 @@ class Zero1:
     #: Whether whole gradients stay on this rank until the last micro-batch.
     keeps_gradients = True
 
-    def hold(self) -> dict[nn.Parameter, Tensor]:
-        """Gradients will be handed over by `deliver`, and not by hooks. Gives where each is to lie, if they stay."""
+    def hold(self) -> None:
+        """Gradients will be handed over by `deliver`, and not by hooks."""
         self.arrivals.hold(collect=self.keeps_gradients)
-        return {slot.parameter: self.views[slot] for slot in self.order.slots} if self.keeps_gradients else {}
 
     def deliver(self, parameters: Iterable[nn.Parameter]) -> None:
         """These gradients are complete, or what stage 2 keeps of them until now: what can be sent is."""
