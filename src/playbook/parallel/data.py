@@ -53,7 +53,8 @@ class NaiveDataParallel:
         for (_, p), used in zip(self.parameters, anywhere, strict=True):
             if used:
                 p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-                dist.all_reduce(p.grad, group=self.group)
+                if self.group.size() > 1:
+                    dist.all_reduce(p.grad, group=self.group)
 
     def hold(self) -> None:
         """Gradients will be handed over by `deliver`: nothing to do, for nothing is sent before ``finish``."""

@@ -93,6 +93,8 @@ def parallelize(
             )
     # Replicate, or share what replicas have in common.
     if layout.zero == 0:
+        if layout.pp > 1 and group.size() == 1:
+            data_parallel = "naive"  # nothing to add up: no vector to copy to, no hooks in each micro-batch
         options: dict[str, Any] = {"find_unused": find_unused}
         if data_parallel == "bucketed":
             options |= {"bucket": bucket, "first_bucket": first_bucket, "units": units}
@@ -184,8 +186,8 @@ class Replicated(OneDevice):
     #: Whether whole gradients stay on this rank until the last micro-batch.
     keeps_gradients = True
 
-    def hold(self) -> dict[nn.Parameter, Tensor]:
-        return self.replicas.hold()
+    def hold(self) -> None:
+        self.replicas.hold()
 
     def deliver(self, parameters: Iterable[nn.Parameter]) -> None:
         self.replicas.deliver(parameters)

@@ -126,8 +126,8 @@ class Around:
     def keeps_gradients(self) -> bool:
         return self.inner.keeps_gradients
 
-    def hold(self) -> dict[nn.Parameter, Tensor]:
-        return self.inner.hold()
+    def hold(self) -> None:
+        self.inner.hold()
 
     def deliver(self, parameters: Iterable[nn.Parameter]) -> None:
         self.inner.deliver(parameters)

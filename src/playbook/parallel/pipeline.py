@@ -2,8 +2,7 @@
 
 ``Pipeline`` carries out any `Schedule`, the same object that is drawn and timed. An action runs as soon as what it needs
 has arrived: F computes a stage's output and sends it on; B sends the gradient of the stage's input back; W, which nobody
-waits for, computes the gradients of the weights; BW is both at once. Of BW, too, the gradient of the input leaves before
-all weights have theirs: those of the stage's first block, which backward reaches last, are computed afterwards.
+waits for, computes the gradients of the weights; BW is both at once.
 
 Each micro-batch's loss is divided by the tokens of the whole global batch, once, on the last stage. The gradients of the
 micro-batches then add up to that of the step, whatever their number: to divide by it again is the classic bug.
@@ -49,9 +48,7 @@ class Step:
     loss: Tensor
     received: dict[Place, Tensor] = field(default_factory=dict)  # the input of a stage, a leaf of its graph
     ends: dict[Place, Any] = field(default_factory=dict)  # where backward through a stage begins
-    later: dict[Place, list] = field(
-        default_factory=dict
-    )  # gradients of weights that are still to be computed
+    later: dict[Place, list] = field(default_factory=dict)  # gradients of weights that were put off
     nearby: dict[Action, Tensor] = field(default_factory=dict)  # messages from this rank to itself
 
 
@@ -81,7 +78,7 @@ class Pipeline:
         self.after: Callable[[Action], None] = lambda action: None
         self.trace: list[tuple[Action, float, float]] | None = None
         self.later = WeightGradients(in_place=True)
-        self.after_sending: dict[int, set[nn.Parameter]] = {}
+        self.split: set[Place] = set()  # whose backward is B and W
         self.channels = self._open(mesh)
         self._plan: tuple[Schedule, dict[int, Traffic]] | None = None
 
@@ -95,7 +92,6 @@ class Pipeline:
     def prepare(self) -> None:
         """Once the stages are as they will stay (cut over tensor-parallel ranks, too): let W be separate from B."""
         put_off_weights(self.model, self.later)
-        self.after_sending = {i: stage.first_weights() for i, stage in self.stages.items()}
 
     def units(self) -> list[list[tuple[str, nn.Parameter]]]:
         """Parameters that learn, stage by stage in the order of backward; a tied one, which two stages have, is last."""
@@ -123,8 +119,7 @@ class Pipeline:
                 )
             coming = {peer: Traffic.of(schedule, peer, self.rank) for peer in self.channels}
             self._plan = schedule, coming
-            splits = any(action.op == "W" for action in schedule.ranks[self.rank])
-            self.later.among = None if splits else set().union(*self.after_sending.values())
+            self.split = {(a.stage, a.microbatch) for a in schedule.ranks[self.rank] if a.op == "W"}
         return self._plan
 
     @property
@@ -158,19 +153,18 @@ class Pipeline:
         if action.op != "W":
             incoming = self._incoming(schedule, step, action)
         start = time.perf_counter()
-        outgoing = None
-        if action.op == "F":
-            outgoing = self._forward(step, action, incoming)
-        elif action.op != "W":
-            outgoing = self._backward(step, action, incoming)
+        self.later.wanted = (action.stage, action.microbatch) in self.split
+        outgoing = (
+            self._forward(step, action, incoming)
+            if action.op == "F"
+            else self._backward(step, action, incoming)
+        )
         if outgoing is not None:
             target = receiver(schedule, action)
             if target == self.rank:
                 step.nearby[message(action)] = outgoing
             elif target is not None:
                 self.channels[target].send(message(action), outgoing)
-        if action.op in ("W", "BW"):
-            self.later.compute(step.later.pop((action.stage, action.microbatch)))
         if self.trace is not None:
             if step.loss.is_cuda:
                 torch.cuda.synchronize()
@@ -204,15 +198,20 @@ class Pipeline:
         return None if stage.last else y.detach()
 
     def _backward(self, step: Step, action: Action, gradient: Tensor | None) -> Tensor | None:
-        """The gradient of the stage's input. Of those of its weights B keeps the factors, BW some of them."""
+        """B gives the gradient of the stage's input and keeps the factors of those of its weights, W multiplies them."""
         place = action.stage, action.microbatch
+        if action.op == "W":
+            self.later.compute(step.later.pop(place))
+            return None
         end = step.ends.pop(place)
         if end is None:  # a first stage whose weights are frozen
             step.later[place] = []
             return None
         gradient = torch.ones_like(step.loss) if gradient is None else gradient
-        only = None if action.op == "B" else self.after_sending[action.stage]
-        with self.later.collect(only) as step.later[place]:
+        if action.op == "B":
+            with self.later.collect() as step.later[place]:
+                torch.autograd.backward([end], [gradient])
+        else:
             torch.autograd.backward([end], [gradient])
         x = step.received.pop(place, None)
         return None if x is None else x.grad

@@ -72,7 +72,7 @@ class Pipelined(Around):
         self.pipeline, self.shared, self.mesh = pipeline, shared, mesh
         self.samples = mesh.group("dp", "cp")  # ranks that have other tokens
         self.tied = self._tied()
-        pipeline.later.homes = inner.hold()
+        inner.hold()
         pipeline.done = self._done
 
     def _tied(self) -> list[nn.Parameter]:

@@ -206,7 +206,7 @@ class _Columns(torch.autograd.Function):
     def backward(ctx, *gradients: Tensor):
         own, *weights = ctx.saved_tensors
         region: Region = ctx.region
-        put_off = region.later.waits(ctx.parameters[0])
+        put_off = region.later.collecting
         x = None if put_off else region.fetch(own)
         dx = region.start_sum(gradients, [w.to(own.dtype).t() for w in weights])
         columns = [gradient.flatten(0, -2) for gradient in gradients]  # (b·s, out/t) each
@@ -248,7 +248,7 @@ class _ChunkedRows(torch.autograd.Function):
         )
         assert whole is not None
         rows, columns = whole.flatten(0, -2), x.detach().flatten(0, -2)
-        if region.later.waits(ctx.parameter):
+        if region.later.collecting:
             region.later.put_off(ctx.parameter, rows, lambda: columns)
             return dx, None, None
         return dx, region.later.product(ctx.parameter, rows, columns) if weight.requires_grad else None, None

@@ -57,12 +57,6 @@ class Stage:
         found = self.model.named_parameters(remove_duplicate=False)
         return {name: p for name, p in found if name.startswith(tuple(parts))}
 
-    def first_weights(self) -> set[nn.Parameter]:
-        """Weights of the whole linear layers in the first block, unless nobody waits for what is before it."""
-        blocks = [self.model.blocks[i] for i in self.blocks[: 0 if self.first else 1]]
-        layers = [m for block in blocks for m in block.modules() if isinstance(m, nn.Linear)]
-        return {layer.weight for layer in layers if isinstance(layer.weight, nn.Parameter)}
-
 
 def cut_stages(
     model: Transformer, held: Collection[int], depth: int, sizes: Sequence[int] | None = None

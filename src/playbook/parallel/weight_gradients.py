@@ -7,7 +7,7 @@ with the two tensors that it needs. Biases and norms, which are cheap, are not p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -31,34 +31,27 @@ class WeightGradients:
 
     ``in_place``: also those that are not put off are added to ``.grad`` at once, and hooks of the weight do not hear of
     it. That saves a matrix and its addition, and is for those who know without hooks when a gradient is complete.
-    ``homes`` are tensors in which the first gradient of a weight is to be written then. ``among`` are the weights that
-    will ever be put off, if not all: whole layers with other weights are torch's own, which ask less of Python.
+    ``wanted``: whether the backward of what is computed now is to be asked; if not, whole layers are torch's own, which
+    ask less of Python (but not under autocast: torch would keep a 16-bit copy of each weight for each micro-batch).
     """
 
     def __init__(self, in_place: bool = False) -> None:
-        self.in_place = in_place
-        self.among: Collection[nn.Parameter] | None = None
-        self.homes: Mapping[nn.Parameter, Tensor] = {}
+        self.in_place, self.wanted = in_place, True
         self._now: list[tuple[nn.Parameter, Factors]] | None = None
-        self._only: Collection[nn.Parameter] | None = None
 
-    def waits(self, weight: nn.Parameter) -> bool:
-        """Whether the gradient of ``weight`` is put off now."""
-        return self._now is not None and (self._only is None or weight in self._only)
+    @property
+    def collecting(self) -> bool:
+        """Whether gradients are put off now."""
+        return self._now is not None
 
     @contextmanager
-    def collect(
-        self, only: Collection[nn.Parameter] | None = None
-    ) -> Iterator[list[tuple[nn.Parameter, Factors]]]:
-        """Backward passes in this block leave out weights of linear layers, or ``only`` these.
-
-        What is given holds them for `compute`.
-        """
-        before, self._now, self._only = (self._now, self._only), [], only
+    def collect(self) -> Iterator[list[tuple[nn.Parameter, Factors]]]:
+        """Backward passes in this block leave out weights of linear layers; what is given holds them for `compute`."""
+        before, self._now = self._now, []
         try:
             yield self._now
         finally:
-            self._now, self._only = before
+            self._now = before
 
     def put_off(self, weight: nn.Parameter, dy: Tensor, x: Callable[[], Tensor]) -> None:
         """Keep a weight's gradient for later."""
@@ -83,16 +76,10 @@ class WeightGradients:
                 torch.autograd.backward([weight], [gradient])
 
     def _add_product(self, weight: nn.Parameter, dy: Tensor, x: Tensor) -> bool:
-        """Add dyᵀ·x where the gradient is, or is to be, without a matrix in between; False where that cannot be."""
-        if not weight.dtype == dy.dtype == x.dtype:
+        """Add dyᵀ·x to the gradient that is there, without a matrix in between; False where there is none to add to."""
+        if weight.grad is None or not weight.dtype == dy.dtype == x.dtype:
             return False
-        if weight.grad is not None:
-            weight.grad.addmm_(dy.t(), x)
-            return True
-        home = self.homes.get(weight)
-        if home is None:
-            return False
-        weight.grad = torch.mm(dy.t(), x, out=home)
+        weight.grad.addmm_(dy.t(), x)
         return True
 
 
@@ -119,7 +106,7 @@ class _Linear(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             dx = (rows @ (weight if weight.dtype == rows.dtype else weight.to(rows.dtype))).view(x.shape)
         db = rows.sum(0).to(weight.dtype) if ctx.biased else None
-        if ctx.later.waits(ctx.parameter):
+        if ctx.later.collecting:
             kept = x.detach()  # without its graph, which would keep the stage's input
             ctx.later.put_off(ctx.parameter, rows, lambda: kept.flatten(0, -2))
             return dx, None, db, None
@@ -144,6 +131,7 @@ def put_off_weights(model: nn.Module, later: WeightGradients) -> None:
 
 
 def _forward(layer: nn.Linear, later: WeightGradients, x: Tensor) -> Tensor:
-    if later.among is not None and layer.weight not in later.among:
-        return F.linear(x, layer.weight, layer.bias)
-    return _Linear.apply(cast_once(x), layer.weight, layer.bias, later)
+    cast = cast_once(x)
+    if not later.wanted and cast.dtype == layer.weight.dtype:
+        return F.linear(cast, layer.weight, layer.bias)
+    return _Linear.apply(cast, layer.weight, layer.bias, later)
