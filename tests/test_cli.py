@@ -324,9 +324,9 @@ def test_out_of_memory_says_what_to_make_smaller(tmp_path):
     def limit():
         resource.setrlimit(resource.RLIMIT_AS, (8 * 2**30, 8 * 2**30))
 
-    done = train("--steps", "1", "--global-batch", "200000000", "--quiet", cwd=tmp_path, preexec_fn=limit)
+    done = train("--steps", "1", "--global-batch", "2000000000", "--quiet", cwd=tmp_path, preexec_fn=limit)
     assert done.returncode == 2, done.stderr
-    assert "out of memory at step 0 with micro_batch=200000000" in done.stderr
+    assert "out of memory at step 0 with micro_batch=2000000000" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -11,7 +11,7 @@ import pytest
 @pytest.mark.slow
 def test_the_tiny_model_learns_pythons_documentation(tmp_path):
     command = [sys.executable, "-m", "playbook", "train", "--model", "tiny", "--steps", "60"]
-    sizes = ["--global-batch", "16", "--seq", "256", "--device", "cpu", "--json", "--quiet"]
+    sizes = ["--global-batch", "16", "--seq", "128", "--device", "cpu", "--json", "--quiet"]
     environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}  # all the cores
     done = subprocess.run(
         [*command, *sizes], capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=1800

@@ -153,6 +153,7 @@ class Pipeline:
         if action.op != "W":
             incoming = self._incoming(schedule, step, action)
         start = time.perf_counter()
+        # Linear layers keep what W needs where there is a W: BW is plain autograd.
         self.later.wanted = (action.stage, action.microbatch) in self.split
         outgoing = (
             self._forward(step, action, incoming)
