@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import yaml
@@ -59,6 +60,25 @@ def test_everything_that_the_project_asks_for_is_pinned_within_its_bounds() -> N
         and not r.specifier.contains(found[canonicalize_name(r.name)].partition(";")[0].removeprefix("=="))
     ]
     assert (missing, outside) == ([], [])
+
+
+def test_what_pinned_packages_ask_of_each_other_is_pinned() -> None:
+    """As far as they are installed here: torch's wheel for CUDA wants one triton, that for CPUs none."""
+    found, outside = constraints(), []
+    for name in found:
+        try:
+            wanted = [Requirement(line) for line in metadata.requires(name) or []]
+        except metadata.PackageNotFoundError:
+            continue
+        for r in wanted:
+            pin = found.get(canonicalize_name(r.name), "").partition(";")[0].removeprefix("==")
+            if (
+                pin
+                and (r.marker is None or r.marker.evaluate({"extra": ""}))
+                and not r.specifier.contains(pin)
+            ):
+                outside.append(f"{name} wants {r}, and {pin} is pinned")
+    assert outside == []
 
 
 def test_the_python_of_conda_is_one_that_the_project_supports() -> None:
