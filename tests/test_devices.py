@@ -4,13 +4,13 @@ import pytest
 import torch
 from helpers import BLOCKS, LLAMA, gradients, relative_error, tokens
 
-from playbook.data import load_corpus
+from playbook.instruments.measure import SavedActivations, count_flops
+from playbook.instruments.memory_timeline import MemoryTimeline
+from playbook.model.recompute import MODES
 from playbook.model.transformer import Transformer
 from playbook.shapes import load
 from playbook.training.config import TrainConfig
-from playbook.training.measure import SavedActivations, count_flops
-from playbook.training.memory_timeline import MemoryTimeline
-from playbook.training.recompute import MODES
+from playbook.training.data import load_corpus
 from playbook.training.trainer import make_trainer
 
 DEVICES = [

@@ -39,7 +39,7 @@ def test_module_is_the_command_line():
 
 
 @pytest.mark.parametrize(
-    "module", ["argparse", "playbook.cli", "playbook.planning.memory", "playbook.data", "torch"]
+    "module", ["argparse", "playbook.cli", "playbook.planning.memory", "playbook.training.data", "torch"]
 )
 @pytest.mark.parametrize("front_door", ["module", "script"])
 def test_ctrl_c_is_one_word_however_early_it_comes(module, front_door, tmp_path):

@@ -8,14 +8,14 @@ import pytest
 
 import playbook
 from playbook import show
-from playbook.training.recompute import checkpoint
+from playbook.model.recompute import checkpoint
 
 
 def test_the_text_is_the_file_at_that_line():
     source = show(checkpoint)
     lines = source.path.read_text(encoding="utf-8").splitlines()
     assert source.text.splitlines()[0] == lines[source.line - 1]
-    assert source.relative == "src/playbook/training/recompute.py"
+    assert source.relative == "src/playbook/model/recompute.py"
     assert source.text.startswith("def checkpoint(")
 
 
@@ -40,7 +40,7 @@ def test_without_docstring():
 
 
 def test_methods_are_dedented_and_classes_and_modules_work():
-    from playbook.data import TokenBatches
+    from playbook.training.data import TokenBatches
 
     assert show(TokenBatches.batch).text.startswith("def batch(")
     assert show(TokenBatches).text.startswith("class TokenBatches")

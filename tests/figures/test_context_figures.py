@@ -15,11 +15,11 @@ from playbook.figures.context import (
     traffic_over_ranks,
 )
 from playbook.figures.style import CYCLE
+from playbook.instruments.ring_trace import Span
 from playbook.layout import Layout
-from playbook.planning.context import Ranges
+from playbook.layout.tokens import Ranges
 from playbook.planning.context_cost import context_traffic
 from playbook.shapes import load
-from playbook.training.ring_trace import Span
 
 PLACED = {kind: Ranges(kind, 1024, 4) for kind in ("contiguous", "zigzag")}
 

@@ -9,9 +9,9 @@ from playbook.figures import PALETTE, display
 from playbook.figures.batches import batch_schedules, noise_over_batch, tokens_against_steps
 from playbook.figures.step import step_flow
 from playbook.figures.text import shifted_tokens, surprise
+from playbook.instruments.by_hand import Box
+from playbook.instruments.noise import GradientNoise
 from playbook.planning.batches import RUNS
-from playbook.training.by_hand import Box
-from playbook.training.noise import GradientNoise
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex
 from playbook.errors import DataError
 from playbook.figures import PALETTE, display
 from playbook.figures.profile import before_after, operations, profiler_schedule, roofline, short_name
-from playbook.training.trace import Event, Lane, Trace
+from playbook.instruments.trace import Event, Lane, Trace
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from playbook.figures.recompute import (
     peaks_over_segments,
     utilisation,
 )
-from playbook.training.block_tape import HeldActivations, Pass
+from playbook.instruments.block_tape import HeldActivations, Pass
 
 MIB = 2**20
 KEEPS = HeldActivations([[0, MIB, MIB, MIB, 0], [0, 0, 2 * MIB, 0, 0]], [0] * 5, [0] * 5, turn=2)

@@ -9,8 +9,8 @@ from matplotlib.colors import to_hex
 from playbook.figures import display
 from playbook.figures.sequence import ALONG, chunks, held, kept, masks, over_sequence
 from playbook.figures.style import CYCLE
-from playbook.parallel.shape_table import Row, ShapeTable, Side
-from playbook.training.ring_trace import Span
+from playbook.instruments.ring_trace import Span
+from playbook.instruments.shape_table import Row, ShapeTable, Side
 
 
 @pytest.fixture(autouse=True)

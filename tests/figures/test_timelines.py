@@ -8,7 +8,7 @@ from matplotlib.colors import to_rgba
 
 from playbook.figures import display
 from playbook.figures.timelines import LOOKS, timelines
-from playbook.training.trace import Event, Lane, Trace
+from playbook.instruments.trace import Event, Lane, Trace
 
 
 @pytest.fixture(autouse=True)

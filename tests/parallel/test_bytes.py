@@ -10,7 +10,7 @@ from helpers import BLOCKS
 from parallel_runs import BATCH, Case, train
 
 from playbook import launch
-from playbook.collectives.counting import CountBytes
+from playbook.instruments.counting import CountBytes
 from playbook.layout import Layout
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
@@ -131,7 +131,7 @@ def test_shares_are_told_by_the_same_function():
 
 def peak(case: Case, text: str) -> tuple[int, dict]:
     """In a rank: the peak of the second step."""
-    from playbook.training.memory_timeline import peak_bytes
+    from playbook.instruments.memory_timeline import peak_bytes
 
     torch.set_num_threads(1)
     with launch.process_group() as world:

@@ -11,19 +11,19 @@ from helpers import BLOCKS, tokens
 from parallel_runs import Case, one_device, train
 
 from playbook import launch
-from playbook.collectives.single import all_gather
-from playbook.data import load_corpus
 from playbook.errors import ConfigError, LayoutError
 from playbook.layout import Layout
+from playbook.layout.tokens import Block
 from playbook.model.transformer import Transformer
 from playbook.parallel import zero
 from playbook.parallel.attend import Attended, attend, flash
 from playbook.parallel.context import own_tokens
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
+from playbook.parallel.single import all_gather
 from playbook.parallel.tensor import shard_tensors
-from playbook.planning.context import Block
 from playbook.training.config import TrainConfig
+from playbook.training.data import load_corpus
 from playbook.training.trainer import accumulate_gradients, make_trainer
 
 

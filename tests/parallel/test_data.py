@@ -12,8 +12,8 @@ from parallel_runs import Case, flat
 from torch import Tensor, nn
 
 from playbook import launch
-from playbook.collectives.counting import CountBytes
 from playbook.errors import ConfigError
+from playbook.instruments.counting import CountBytes
 from playbook.layout import Layout
 from playbook.parallel.data import DATA_PARALLEL, BucketedDataParallel, Sampler
 from playbook.parallel.mesh import Mesh

@@ -9,11 +9,11 @@ from parallel_runs import Case, train
 
 from playbook import launch
 from playbook.layout import Layout
+from playbook.layout.tokens import Block, placement_of
 from playbook.model.transformer import Transformer
 from playbook.parallel.attend import attend, attend_backward, flash, flash_backward, has_kernel
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
-from playbook.planning.context import Block, placement_of
 from playbook.training.engine import OneDevice
 from playbook.training.optimizer import is_matrix
 

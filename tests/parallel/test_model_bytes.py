@@ -8,7 +8,8 @@ from helpers import BLOCKS
 from parallel_runs import BATCH, Case
 
 from playbook import launch
-from playbook.collectives.counting import CountBytes
+from playbook.instruments.counting import CountBytes
+from playbook.instruments.measure import SavedActivations
 from playbook.layout import Layout
 from playbook.parallel.context import own_tokens, placement_of
 from playbook.parallel.mesh import Mesh
@@ -16,7 +17,6 @@ from playbook.parallel.parallelize import axis_groups, parallelize
 from playbook.planning.context_cost import context_traffic
 from playbook.planning.memory import predict
 from playbook.shapes import ModelShape
-from playbook.training.measure import SavedActivations
 from playbook.training.trainer import accumulate_gradients
 
 SHAPES = {

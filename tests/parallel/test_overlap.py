@@ -13,12 +13,7 @@ from typing import Any
 import pytest
 
 from playbook import launch
-from playbook.data import load_corpus
-from playbook.layout import Layout
-from playbook.parallel.mesh import Mesh
-from playbook.shapes import load
-from playbook.training.config import TrainConfig
-from playbook.training.overlap import (
+from playbook.instruments.overlap import (
     collectives,
     gathers,
     hidden,
@@ -26,8 +21,13 @@ from playbook.training.overlap import (
     overlaps_backward,
     reductions,
 )
-from playbook.training.rank_trace import record_step, together
-from playbook.training.trace import Trace
+from playbook.instruments.rank_trace import record_step, together
+from playbook.instruments.trace import Trace
+from playbook.layout import Layout
+from playbook.parallel.mesh import Mesh
+from playbook.shapes import load
+from playbook.training.config import TrainConfig
+from playbook.training.data import load_corpus
 from playbook.training.trainer import make_trainer
 
 LAYERS = 3

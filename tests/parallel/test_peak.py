@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from playbook import launch
-from playbook.data import load_corpus
 from playbook.layout import Layout
 from playbook.parallel.mesh import Mesh
 from playbook.planning.memory import predict
 from playbook.shapes import load
 from playbook.training.config import TrainConfig
+from playbook.training.data import load_corpus
 from playbook.training.trainer import make_trainer
 
 SHAPE = load("tiny").replace(layers=3)

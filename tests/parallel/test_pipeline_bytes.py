@@ -10,7 +10,9 @@ from helpers import BLOCKS
 from parallel_runs import Case
 
 from playbook import launch
-from playbook.collectives.counting import CountBytes
+from playbook.instruments.counting import CountBytes
+from playbook.instruments.kept_activations import KeptActivations
+from playbook.instruments.memory_timeline import peak_bytes
 from playbook.layout import SCHEDULES, Layout
 from playbook.parallel.context import own_tokens
 from playbook.parallel.mesh import Mesh
@@ -19,8 +21,6 @@ from playbook.planning.memory import predict
 from playbook.planning.pipeline_cost import pipeline_traffic
 from playbook.schedules.actions import Schedule
 from playbook.shapes import ModelShape
-from playbook.training.kept_activations import KeptActivations
-from playbook.training.memory_timeline import peak_bytes
 from playbook.training.trainer import accumulate_gradients
 
 SEQ, MICRO = 8, 2

@@ -12,8 +12,8 @@ from helpers import BLOCKS
 from torch import Tensor
 
 from playbook import launch
-from playbook.collectives.counting import CountBytes
 from playbook.errors import ConfigError
+from playbook.instruments.counting import CountBytes
 from playbook.layout import Layout
 from playbook.model.transformer import IGNORE, Transformer, token_losses
 from playbook.parallel import chunked

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
+from playbook_widgets.compute.ring_steps import Setting, steps_of
 from torch import Tensor
 
 from playbook import launch
-from playbook.collectives.counting import CountBytes
 from playbook.errors import ConfigError
+from playbook.instruments.counting import CountBytes
 from playbook.layout import Layout
+from playbook.layout.tokens import CONTEXT, Ranges
 from playbook.parallel.context import GatherCore, RingCore, UlyssesCore
-from playbook.planning.context import CONTEXT, Ranges
 from playbook.planning.context_cost import context_traffic, hiding_tokens
 from playbook.planning.links import AlphaBeta
-from playbook.planning.ring_steps import Setting, steps_of
 from playbook.shapes import load
 
 SMALL = load("tiny").replace(heads=8, kv_heads=4, head_dim=6, hidden=48)

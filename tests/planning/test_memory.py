@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from random_shapes import RUNS, shapes
 
 from playbook.errors import ConfigError, LayoutError
+from playbook.instruments.measure import SavedActivations, gradient_bytes, optimizer_bytes, parameter_bytes
 from playbook.layout import Layout
 from playbook.model.transformer import Transformer
 from playbook.planning.activations import classical_activation_bytes
@@ -15,7 +16,6 @@ from playbook.planning.in_flight import split_layers
 from playbook.planning.memory import predict
 from playbook.planning.terms import total
 from playbook.shapes import PRESETS, ModelShape, load
-from playbook.training.measure import SavedActivations, gradient_bytes, optimizer_bytes, parameter_bytes
 from playbook.training.optimizer import make_optimizer
 
 

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_shapes import RUNS, shapes
 
+from playbook.instruments.measure import SavedActivations
 from playbook.layout import Layout
 from playbook.model.transformer import Transformer
 from playbook.planning.recipes import RECIPES
 from playbook.planning.saved import block_terms, embedding_terms, head_terms
 from playbook.planning.terms import SYMBOLS, maker, symbols, total
 from playbook.shapes import ModelShape
-from playbook.training.measure import SavedActivations
 
 
 def predicted(shape, batch, seq, recompute, attention, recipe):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from playbook_widgets.compute.recognise import recognise
 
 from playbook.errors import ScheduleError
 from playbook.layout import Layout
 from playbook.parallel.parallelize import stages_on_ranks
 from playbook.schedules.actions import Action, Schedule
 from playbook.schedules.catalogue import BY_HAND, make
-from playbook.schedules.recognise import recognise
 from playbook.schedules.validate import validate
 
 GOOD = make("zb-h1", 2, 3)

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 from playbook_widgets import TraceViewer, Widget
 
-from playbook.training.trace import Event, Lane, Trace
+from playbook.instruments.trace import Event, Lane, Trace
 
 TRACE = Trace([Lane("host")], [Event('</script><b>&"', 0, 0, 5)])
 VIEW = "application/vnd.jupyter.widget-view+json"

@@ -9,7 +9,7 @@ import pytest
 from playbook_widgets.site.browser_python import first_calls, write_library, write_snapshot
 from sphinx.errors import ExtensionError
 
-COMPUTE = "playbook.planning.calculator:compute"
+COMPUTE = "playbook_widgets.compute.calculator:compute"
 
 
 def test_the_library_holds_what_the_functions_import_and_runs_on_its_own(tmp_path):
@@ -34,7 +34,7 @@ def test_the_same_files_give_the_same_bytes(tmp_path):
 
 def test_a_function_that_needs_torch_fails_the_build(tmp_path):
     with pytest.raises(ExtensionError, match="more than the standard library"):
-        write_library(tmp_path / "library.zip", ["playbook.data:load_corpus"])
+        write_library(tmp_path / "library.zip", ["playbook.training.data:load_corpus"])
 
 
 def test_every_widget_that_computes_is_called_with_what_it_starts_with():

@@ -11,12 +11,12 @@ import time
 import pytest
 from playbook_widgets import CollectivesAnimator
 from playbook_widgets.collectives_animator import ABOUT, COLLECTIVES, NAMES, constants, sizes
+from playbook_widgets.compute.animation import BYTES, DEFAULTS, NETWORKS, RANKS, compute, read
 from widget_homes import Form, bridged_page, draw_over_kernel, in_module, kernel, static_page
 
 from playbook.collectives.plans import ALGORITHMS
 from playbook.collectives.plans.replay import end, replay
 from playbook.errors import ConfigError
-from playbook.planning.animation import BYTES, DEFAULTS, NETWORKS, RANKS, compute, read
 
 SCRIPT = CollectivesAnimator.script
 CONTROLS = {control["field"]: control for control in constants()["controls"]}

@@ -9,11 +9,11 @@ import xml.etree.ElementTree as ET
 
 import pytest
 from playbook_widgets import MemoryCalculator
+from playbook_widgets.compute.calculator import DEFAULTS, MOE_CONTROLS, SHAPE_CONTROLS, compute
 from playbook_widgets.memory_calculator import constants, doublings
 from widget_homes import Form, bridged_page, in_module, static_page
 
 from playbook.errors import ConfigError
-from playbook.planning.calculator import DEFAULTS, MOE_CONTROLS, SHAPE_CONTROLS, compute
 
 SCRIPT = MemoryCalculator.script
 SMALL = {"model": "llama3-8b", "tp": 2, "sp": True, "gpus": 8, "zero": 1}

@@ -6,14 +6,14 @@ import json
 
 import pytest
 from playbook_widgets import RingAttention
+from playbook_widgets.compute.ring_attention import DEFAULTS, MODELS, compute
+from playbook_widgets.compute.ring_words import in_pairs
+from playbook_widgets.compute.zero_words import in_bytes, in_seconds
 from playbook_widgets.ring_attention import constants
 from widget_homes import Form, bridged_page, draw_over_kernel, in_module, kernel, static_page
 
 from playbook.errors import ConfigError
-from playbook.planning.context import Ranges
-from playbook.planning.ring_attention import DEFAULTS, MODELS, compute
-from playbook.planning.ring_words import in_pairs
-from playbook.planning.zero_words import in_bytes, in_seconds
+from playbook.layout.tokens import Ranges
 
 SCRIPT = RingAttention.script
 CONTROLS = {control["field"]: control for control in constants()["controls"]}

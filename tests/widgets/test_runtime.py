@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 from playbook_widgets.base import STATIC, Widget
+from playbook_widgets.compute.calculator import compute
 from playbook_widgets.modules import bundle
 from widget_homes import draw_over_kernel, kernel
 
-from playbook.planning.calculator import compute
-
-FUNCTION = "playbook.planning.calculator:compute"
+FUNCTION = "playbook_widgets.compute.calculator:compute"
 
 MODULE = """
 export const encode = ({ configs }) => Object.entries(configs[0]).map((pair) => pair.join("=")).join("&");

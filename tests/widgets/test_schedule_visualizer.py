@@ -6,11 +6,11 @@ import json
 
 import pytest
 from playbook_widgets import ScheduleVisualizer
+from playbook_widgets.compute.visualizer import DEFAULTS, compute
 from playbook_widgets.schedule_visualizer import constants
 from widget_homes import Form, bridged_page, draw_over_kernel, in_module, kernel, static_page
 
 from playbook.errors import ScheduleError
-from playbook.schedules.visualizer import DEFAULTS, compute
 
 SCRIPT = ScheduleVisualizer.script
 CONTROLS = {control["field"]: control for control in constants()["controls"]}

@@ -13,9 +13,9 @@ from widget_homes import AXE, in_module
 
 from playbook import shapes
 from playbook.figures import PALETTE
+from playbook.instruments.recorder import Recorder
+from playbook.instruments.trace import Event, Lane, Trace
 from playbook.model.transformer import Transformer
-from playbook.training.recorder import Recorder
-from playbook.training.trace import Event, Lane, Trace
 
 
 @pytest.fixture(scope="module")

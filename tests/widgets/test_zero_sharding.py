@@ -9,11 +9,7 @@ import time
 
 import pytest
 from playbook_widgets import ZeroSharding
-from playbook_widgets.zero_sharding import DIVIDES, MOVES, PRECISION_WORDS, constants, counts
-from widget_homes import Form, bridged_page, draw_over_kernel, in_module, kernel, static_page
-
-from playbook.errors import ConfigError
-from playbook.planning.zero_stages import (
+from playbook_widgets.compute.zero_stages import (
     BANDWIDTH,
     COLLECTIVES,
     DEFAULTS,
@@ -24,7 +20,11 @@ from playbook.planning.zero_stages import (
     REPLICAS,
     compute,
 )
-from playbook.planning.zero_words import NAMES, in_bytes, in_seconds
+from playbook_widgets.compute.zero_words import NAMES, in_bytes, in_seconds
+from playbook_widgets.zero_sharding import DIVIDES, MOVES, PRECISION_WORDS, constants, counts
+from widget_homes import Form, bridged_page, draw_over_kernel, in_module, kernel, static_page
+
+from playbook.errors import ConfigError
 from playbook.shapes import PRESETS
 
 SCRIPT = ZeroSharding.script

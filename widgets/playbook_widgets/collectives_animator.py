@@ -11,19 +11,19 @@ from playbook.collectives.plans import ALGORITHMS, DEFAULT
 from playbook.collectives.plans.catalogue import ROOTED
 from playbook.figures.units import format_seconds
 from playbook.hardware import CLUSTERS
-from playbook.planning.animation import BYTES, DEFAULTS, NETWORKS, RANKS, read
 from playbook_widgets.base import Widget
+from playbook_widgets.compute.animation import BYTES, DEFAULTS, NETWORKS, RANKS, read
 
 
 class CollectivesAnimator(Widget):
     """``CollectivesAnimator({"collective": "all_gather", "ranks": 8})`` as the last line of a cell.
 
-    Keys are those of ``playbook.planning.animation.DEFAULTS``; "step" is where it stands when it opens. ``start`` says
-    when a page loads Python, as for every widget. Raises PlaybookError for settings that cannot be.
+    Keys are those of ``playbook_widgets.compute.animation.DEFAULTS``; "step" is where it stands when it opens.
+    ``start`` says when a page loads Python, as for every widget. Raises PlaybookError for settings that cannot be.
     """
 
     script = "collectives_animator.mjs"
-    compute = "playbook.planning.animation:compute"
+    compute = "playbook_widgets.compute.animation:compute"
     name = "collectives-animator"
 
     def __init__(self, inputs: Mapping[str, Any] | None = None, *, start: str = "touch"):

@@ -14,22 +14,22 @@ from playbook.figures.style import colour
 from playbook.figures.units import format_count
 from playbook.hardware import ACCELERATORS, GB, Accelerator
 from playbook.layout import RECOMPUTE, SCHEDULES
-from playbook.planning.calculator import DEFAULTS, MOE_CONTROLS, SHAPE_CONTROLS, TENANTS
 from playbook.planning.recipes import RECIPES
 from playbook.planning.terms import SYMBOLS
 from playbook.shapes import PRESETS, ModelShape
 from playbook_widgets.base import Widget
+from playbook_widgets.compute.calculator import DEFAULTS, MOE_CONTROLS, SHAPE_CONTROLS, TENANTS
 
 
 class MemoryCalculator(Widget):
     """``MemoryCalculator({"model": "llama3-70b", "tp": 8})`` as the last line of a cell; two mappings stand side by side.
 
-    Keys are those of ``playbook.planning.calculator``; ``start`` says when a page loads Python, as for every widget.
-    Raises ConfigError for more than two mappings.
+    Keys are those of ``playbook_widgets.compute.calculator``; ``start`` says when a page loads Python, as for every
+    widget. Raises ConfigError for more than two mappings.
     """
 
     script = "memory_calculator.mjs"
-    compute = "playbook.planning.calculator:compute"
+    compute = "playbook_widgets.compute.calculator:compute"
     name = "calculator"
 
     def __init__(self, *configs: Mapping[str, Any], start: str = "touch"):

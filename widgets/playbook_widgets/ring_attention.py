@@ -9,7 +9,9 @@ from functools import cache
 from typing import Any
 
 from playbook.hardware import CLUSTERS
-from playbook.planning.ring_attention import (
+from playbook.shapes import PRESETS
+from playbook_widgets.base import Widget
+from playbook_widgets.compute.ring_attention import (
     BANDWIDTH,
     DEFAULTS,
     HEAD_DIM,
@@ -20,16 +22,15 @@ from playbook.planning.ring_attention import (
     TFLOPS,
     read,
 )
-from playbook.planning.ring_words import NAMES, PLACES, in_pairs
-from playbook.planning.zero_words import in_bytes, in_seconds
-from playbook.shapes import PRESETS
-from playbook_widgets.base import Widget
+from playbook_widgets.compute.ring_words import NAMES, PLACES, in_pairs
+from playbook_widgets.compute.zero_words import in_bytes, in_seconds
 
 
 class RingAttention(Widget):
     """``RingAttention({"ranks": 4, "placement": "contiguous"})`` as the last line of a cell.
 
-    Keys are those of ``playbook.planning.ring_attention.DEFAULTS``: ``context`` is ring, gather or ulysses, ``placement``
+    Keys are those of ``playbook_widgets.compute.ring_attention.DEFAULTS``: ``context`` is ring, gather or ulysses,
+    ``placement``
     contiguous or zigzag; ``ranks``, ``seq``, ``causal`` and ``backward`` (the pass that is shown) say what is computed;
     ``model``, ``cluster`` and others what it takes; "step" is where it stands when it opens. In a notebook::
 
@@ -41,7 +42,7 @@ class RingAttention(Widget):
     """
 
     script = "ring_attention.mjs"
-    compute = "playbook.planning.ring_attention:compute"
+    compute = "playbook_widgets.compute.ring_attention:compute"
     name = "ring-attention"
 
     def __init__(self, inputs: Mapping[str, Any] | None = None, *, start: str = "touch"):

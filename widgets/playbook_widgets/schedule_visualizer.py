@@ -9,7 +9,8 @@ from typing import Any
 
 from playbook.schedules.catalogue import NAMES
 from playbook.schedules.explain import CAUSES
-from playbook.schedules.visualizer import (
+from playbook_widgets.base import Widget
+from playbook_widgets.compute.visualizer import (
     CHUNKED,
     CHUNKS,
     DEFAULTS,
@@ -19,15 +20,15 @@ from playbook.schedules.visualizer import (
     TWO_WAYS,
     describe,
 )
-from playbook.schedules.visualizer_times import PRESETS
-from playbook.schedules.visualizer_words import ABOUT
-from playbook_widgets.base import Widget
+from playbook_widgets.compute.visualizer_times import PRESETS
+from playbook_widgets.compute.visualizer_words import ABOUT
 
 
 class ScheduleVisualizer(Widget):
     """``ScheduleVisualizer({"schedule": "zb-h1", "stages": 8})`` as the last line of a cell.
 
-    Keys are those of ``playbook.schedules.visualizer.DEFAULTS``. ``schedule`` and ``compare`` are names that ``playbook
+    Keys are those of ``playbook_widgets.compute.visualizer.DEFAULTS``. ``schedule`` and ``compare`` are names that
+    ``playbook
     schedule`` knows; ``stages``, ``microbatches``, ``vpp`` say how large it is; ``times`` is a preset, and f, b, w, comm,
     transfer, overlap what is set over it; ``limit`` is the micro-batches whose activations fit. In a notebook::
 
@@ -35,12 +36,13 @@ class ScheduleVisualizer(Widget):
 
         ScheduleVisualizer({"schedule": "1f1b", "compare": "zb-h1", "stages": 4, "microbatches": 8})
 
-    ``trace``, the JSON of a real run (see ``playbook.schedules.traces.read_trace``), is laid below its own prediction.
+    ``trace``, the JSON of a real run (see ``playbook.instruments.pipeline_runs.read_trace``), is laid below its own
+    prediction.
     ``start`` says when a page loads Python, as for every widget. Raises PlaybookError for settings that cannot be.
     """
 
     script = "schedule_visualizer.mjs"
-    compute = "playbook.schedules.visualizer:compute"
+    compute = "playbook_widgets.compute.visualizer:compute"
     name = "schedules"
 
     def __init__(self, inputs: Mapping[str, Any] | None = None, *, start: str = "touch"):

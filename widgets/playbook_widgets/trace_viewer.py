@@ -9,7 +9,7 @@ from typing import Any
 
 from playbook.figures.style import PALETTE, SETS
 from playbook.figures.units import format_seconds
-from playbook.training.trace import Trace
+from playbook.instruments.trace import Trace
 from playbook_widgets.base import Widget
 
 TICKS_PER_US = 1000  # times travel as whole nanoseconds, the profiler's own resolution

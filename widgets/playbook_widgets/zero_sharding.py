@@ -11,7 +11,9 @@ from typing import Any
 from playbook.figures.units import format_count
 from playbook.hardware import ACCELERATORS, GB
 from playbook.planning.recipes import RECIPES
-from playbook.planning.zero_stages import (
+from playbook.shapes import PRESETS
+from playbook_widgets.base import Widget
+from playbook_widgets.compute.zero_stages import (
     BANDWIDTH,
     DEFAULTS,
     GRAD_ACC,
@@ -22,20 +24,18 @@ from playbook.planning.zero_stages import (
     STAGES,
     read,
 )
-from playbook.planning.zero_words import NAMES, in_bytes, in_seconds
-from playbook.shapes import PRESETS
-from playbook_widgets.base import Widget
+from playbook_widgets.compute.zero_words import NAMES, in_bytes, in_seconds
 
 
 class ZeroSharding(Widget):
     """``ZeroSharding({"parameters": "70B", "replicas": 128, "zero": 2})`` as the last line of a cell.
 
-    Keys are those of ``playbook.planning.zero_stages.DEFAULTS``; ``start`` says when a page loads Python, as for every
-    widget. Raises PlaybookError for settings that cannot be.
+    Keys are those of ``playbook_widgets.compute.zero_stages.DEFAULTS``; ``start`` says when a page loads Python, as
+    for every widget. Raises PlaybookError for settings that cannot be.
     """
 
     script = "zero_sharding.mjs"
-    compute = "playbook.planning.zero_stages:compute"
+    compute = "playbook_widgets.compute.zero_stages:compute"
     name = "zero-sharding"
 
     def __init__(self, inputs: Mapping[str, Any] | None = None, *, start: str = "touch"):

@@ -19,8 +19,9 @@ import torch.distributed as dist
 
 from playbook import collectives, launch
 from playbook.bench import provenance
-from playbook.collectives import single
 from playbook.collectives.plans import CollectiveError
+from playbook.instruments.measure import synchronize
+from playbook.parallel import single
 from playbook.planning.communication import (
     Network,
     Regimes,
@@ -32,7 +33,6 @@ from playbook.planning.communication import (
     fit_regimes,
 )
 from playbook.planning.links import AlphaBeta
-from playbook.training.measure import synchronize
 
 RANKS = (2, 4, 8)
 #: Bytes of the vector: 1 KB to 64 MB.

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from playbook.bench import provenance
+from playbook.instruments.memory_timeline import peak_bytes
 from playbook.layout import Layout
 from playbook.model.transformer import Transformer
 from playbook.planning.memory import StageMemory, predict
 from playbook.shapes import ModelShape, load
-from playbook.training.memory_timeline import peak_bytes
 from playbook.training.optimizer import make_optimizer
 from playbook.training.trainer import accumulate_gradients
 

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 from playbook.bench import provenance
+from playbook.instruments.measure import compare_times
+from playbook.instruments.memory_timeline import peak_bytes
 from playbook.model.transformer import Transformer
 from playbook.shapes import ModelShape
-from playbook.training.measure import compare_times
-from playbook.training.memory_timeline import peak_bytes
 
 
 def bench_train(shape: ModelShape, micro_batch: int, seq: int, repeats: int, device: str) -> dict[str, Any]:

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from playbook.bench import provenance
-from playbook.data import load_corpus
 from playbook.hardware import ACCELERATORS, Accelerator
 from playbook.layout import Layout
 from playbook.planning.flops import hfu, mfu, step_flops
 from playbook.planning.memory import predict
 from playbook.shapes import ModelShape
 from playbook.training.config import TrainConfig
+from playbook.training.data import load_corpus
 from playbook.training.trainer import make_trainer
 
 #: What is tried: recomputation, and blocks compiled or not.

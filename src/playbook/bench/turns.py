@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from playbook.collectives.counting import CountBytes
+from playbook.instruments.counting import CountBytes
+from playbook.instruments.measure import synchronize
 from playbook.parallel.context import own_tokens
 from playbook.parallel.mesh import Mesh
 from playbook.shapes import ModelShape
-from playbook.training.measure import synchronize
 
 #: Steps before the clock runs: buckets settle, optimizer states appear, allocators warm up.
 WARM_UP = 2

@@ -12,7 +12,7 @@ from playbook.errors import ScheduleError
 
 if TYPE_CHECKING:
     from playbook.schedules.actions import Schedule
-    from playbook.schedules.exact import Solved
+    from playbook.schedules.solver.exact import Solved
     from playbook.schedules.timeline import PerStage, Timeline, Times
 
 EPILOG = """examples: playbook schedule zb-h1 --stages 4 --microbatches 8 --times f=1,b=1,w=1,comm=0
@@ -81,7 +81,7 @@ def _schedule(args: argparse.Namespace) -> int:
 
 def _made(args: argparse.Namespace, times: Times) -> tuple[Schedule, Solved | None]:
     from playbook.schedules.catalogue import EXACT, default_limit, make
-    from playbook.schedules.exact import solve
+    from playbook.schedules.solver.exact import solve
     from playbook.schedules.validate import validate
 
     limit = None if args.limit is None else _numbers("limit", args.limit)

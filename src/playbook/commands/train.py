@@ -18,11 +18,11 @@ from playbook.commands.output import say
 from playbook.errors import ConfigError
 
 if TYPE_CHECKING:
+    from playbook.launch.train import Outcome
     from playbook.layout import Layout
     from playbook.schedules.actions import Schedule
     from playbook.shapes import ModelShape
     from playbook.training.config import TrainConfig
-    from playbook.training.on_ranks import Outcome
 
 
 def add(commands: Any) -> None:
@@ -160,7 +160,7 @@ def _take_from_layout(args: argparse.Namespace, layout: Layout) -> None:
 
 def _run(args: argparse.Namespace, shape: ModelShape, config: TrainConfig) -> int:
     from playbook import launch
-    from playbook.training.on_ranks import Run, check, launched, train_here, train_on_ranks, train_rank
+    from playbook.launch.train import Run, check, launched, train_here, train_on_ranks, train_rank
 
     first = os.environ.get("RANK", "0") == "0"
     run = Run(shape, config, args.data, progress=not args.quiet, watch=_LossWatch)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from playbook.figures.style import CYCLE, PALETTE, PAPER, WIDTH, rc_parameters
 from playbook.figures.units import count_axis, log_bytes_axis, seconds_axis
 from playbook.layout import Layout
-from playbook.planning.context import Ranges, source_of
+from playbook.layout.tokens import Ranges, source_of
 from playbook.planning.context_cost import context_traffic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from playbook.instruments.ring_trace import Span
     from playbook.shapes import ModelShape
-    from playbook.training.ring_trace import Span
 
 
 def mask_by_rank(placements: Mapping[str, Ranges]) -> Figure:

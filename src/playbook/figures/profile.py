@@ -11,7 +11,7 @@ from playbook.figures.units import format_count, format_seconds, seconds_axis
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from playbook.training.trace import LaneSummary, Trace
+    from playbook.instruments.trace import LaneSummary, Trace
 
 PHASE_HUES = {"forward": PALETTE["F"], "backward": PALETTE["B"], "optimizer": PALETTE["optimizer"]}
 
@@ -52,7 +52,7 @@ def profiler_schedule(schedule: Callable[[int], Any], steps: int) -> Figure:
 def operations(rows: Mapping[str, Mapping[str, float]], total: float | None = None) -> Figure:
     """One bar per operation, cut by phase, longest on top, with its time and its share of ``total`` (µs).
 
-    ``rows`` is what `playbook.training.trace_analysis.operations_by_phase` returns; operations whose short names agree
+    ``rows`` is what `playbook.instruments.trace_analysis.operations_by_phase` returns; operations whose short names agree
     share a bar.
     """
     import matplotlib.pyplot as plt
@@ -157,7 +157,7 @@ def _time_bar(axes: Any, row: float, lane: LaneSummary, duration: float, full: f
 
 
 def _summary(trace: Trace, lane: str) -> LaneSummary:
-    from playbook.training.trace_analysis import lane_number
+    from playbook.instruments.trace_analysis import lane_number
 
     return trace.summary()[lane_number(trace, lane)]
 

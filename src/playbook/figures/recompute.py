@@ -13,7 +13,7 @@ from playbook.figures.units import bytes_axis, count_axis, format_bytes, format_
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from playbook.training.block_tape import HeldActivations, Pass
+    from playbook.instruments.block_tape import HeldActivations, Pass
 
 # A second forward pass is arithmetic (blue, like the first) that brings activations back.
 KINDS = {"forward": PALETTE["F"], "again": PALETTE["W"], "backward": PALETTE["B"]}

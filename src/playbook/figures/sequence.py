@@ -11,8 +11,8 @@ from playbook.figures.units import bytes_axis, seconds_axis, tokens_axis
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from playbook.parallel.shape_table import ShapeTable
-    from playbook.training.ring_trace import Span
+    from playbook.instruments.ring_trace import Span
+    from playbook.instruments.shape_table import ShapeTable
 
 #: Along a block: the region, and what its output is called below the drawing.
 ALONG = {
@@ -26,7 +26,7 @@ def held(tables: Mapping[str, ShapeTable], ranks: int = 2) -> Figure:
     """What leaves each region of a block, as a square of tokens (down) by features (across) in the hues of its owners.
 
     A tensor that all ranks have is drawn once for each; one that they share is cut. ``tables`` maps a title to what
-    ``parallel.shape_table`` printed of a live model on ``ranks`` tensor-parallel ranks.
+    ``instruments.shape_table`` printed of a live model on ``ranks`` tensor-parallel ranks.
     """
     import matplotlib.pyplot as plt
 
@@ -196,7 +196,7 @@ def masks(drawn: Mapping[str, Sequence[Sequence[bool]]], ranks: int) -> Figure:
 def chunks(panels: Mapping[str, Iterable[Span]]) -> Figure:
     """A product and the messages beside it on one rank: a row of computing and waiting, a row of messages.
 
-    ``panels`` maps a title to the spans of ``training.chunk_trace.record_chunks``.
+    ``panels`` maps a title to the spans of ``instruments.chunk_trace.record_chunks``.
     """
     import matplotlib.pyplot as plt
 

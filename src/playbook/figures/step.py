@@ -11,7 +11,7 @@ from playbook.figures.units import format_count, seconds_axis
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from playbook.training.by_hand import Box
+    from playbook.instruments.by_hand import Box
 
 WIDE, TALL = 0.84, 0.56  # of a box, in units of the grid
 
@@ -19,7 +19,7 @@ WIDE, TALL = 0.84, 0.56  # of a box, in units of the grid
 def step_flow(row: Sequence[Box], optimizer_s: float) -> Figure:
     """Boxes of the model as columns, passes as rows, numbered in the order they run; below, the same on a time axis.
 
-    ``row`` has been run by ``playbook.training.by_hand.step_by_boxes``, ``optimizer_s`` is how long the update took.
+    ``row`` has been run by ``playbook.instruments.by_hand.step_by_boxes``, ``optimizer_s`` is how long the update took.
     """
     import matplotlib.pyplot as plt
 

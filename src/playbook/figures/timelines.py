@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from playbook.figures.style import PALETTE, WIDTH, rc_parameters
 from playbook.figures.units import format_seconds, seconds_axis
-from playbook.training.overlap import collectives, hidden
-from playbook.training.profiled_step import COMPUTE_LANE
-from playbook.training.trace_analysis import common, complement, working
+from playbook.instruments.overlap import collectives, hidden
+from playbook.instruments.profiled_step import COMPUTE_LANE
+from playbook.instruments.trace_analysis import common, complement, working
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from playbook.training.trace import Event, Trace
+    from playbook.instruments.trace import Event, Trace
 
 #: What is drawn, in the order of the legend: hue and strength. Exposed communication is strong: it costs time.
 LOOKS = {
@@ -31,7 +31,7 @@ NAMED = 0.022  # share of the axis that a block must have to carry its number
 
 
 def timelines(traces: Mapping[str, Trace], *, align: bool = True) -> Figure:
-    """A panel for each trace of ``training.rank_trace.record_step``, under each other on one time axis.
+    """A panel for each trace of ``instruments.rank_trace.record_step``, under each other on one time axis.
 
     In a panel: a row of compute (a box per block, with its number), and a row for each kind of collective. Single numbers
     that ranks exchange are left out. The title says how much of the communication is hidden behind compute. With

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from playbook.model.norms import RMSNorm
+from playbook.model.recompute import checkpoint
 from playbook.model.rotary import apply_rotary
 from playbook.shapes import ModelShape
-from playbook.training.recompute import checkpoint
 
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:

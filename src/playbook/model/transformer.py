@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from playbook.errors import ConfigError, ShapeError
 from playbook.model.attention import ATTENTION, Attention, cast_once, dropout
 from playbook.model.norms import LayerNorm, RMSNorm, make_norm
+from playbook.model.recompute import MODES, checkpoint
 from playbook.model.rotary import rotary_table
 from playbook.seeding import derive_seed
 from playbook.shapes import ModelShape, load
-from playbook.training.recompute import MODES, checkpoint
 
 #: Where tokens stand in a text, (s,) int64; None is from its beginning on.
 Positions = Tensor | None

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from playbook.planning.context import Block
+from playbook.layout.tokens import Block
 
 _aten = torch.ops.aten
 

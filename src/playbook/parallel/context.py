@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from playbook.collectives.single import all_gather, reduce_scatter
 from playbook.errors import ConfigError, LayoutError
+from playbook.layout.tokens import Block, Ranges, placement_of
 from playbook.model.transformer import IGNORE, Transformer
 from playbook.parallel.attend import (
     Attended,
@@ -30,12 +30,12 @@ from playbook.parallel.attend import (
 )
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.ring import Ring
+from playbook.parallel.single import all_gather, reduce_scatter
 from playbook.parallel.stages import own_blocks
-from playbook.planning.context import Block, Ranges, placement_of
 
 
 class Placement(Ranges):
-    """Which tokens of a sample a rank has, and which blocks of the mask it computes, as ``planning/context.py`` says."""
+    """Which tokens of a sample a rank has, and which blocks of the mask it computes, as ``layout/tokens.py`` says."""
 
     def positions(self, rank: int) -> Tensor:
         """The positions of a rank's tokens, (seq / ranks,), in order."""

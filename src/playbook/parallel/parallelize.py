@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from playbook._checks import unknown
 from playbook.errors import ConfigError, LayoutError
 from playbook.layout import Layout
+from playbook.layout.tokens import check_swap
 from playbook.model.transformer import Transformer
 from playbook.parallel.context import share_context
 from playbook.parallel.data import BUCKET, DATA_PARALLEL, FIRST_BUCKET
@@ -24,7 +25,6 @@ from playbook.parallel.tensor import shard_tensors
 from playbook.parallel.zero import Zero1
 from playbook.parallel.zero2 import Zero2
 from playbook.parallel.zero3 import Zero3
-from playbook.planning.context import check_swap
 from playbook.schedules.actions import Schedule
 from playbook.schedules.catalogue import make as make_schedule
 from playbook.schedules.catalogue import placement as stage_placement

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from playbook.planning.context import source_of
+from playbook.layout.tokens import source_of
 
 
 class Ring:

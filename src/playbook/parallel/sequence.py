@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from playbook.collectives.single import all_gather, reduce_scatter
 from playbook.model.attention import dropout
+from playbook.parallel.single import all_gather, reduce_scatter
 
 if TYPE_CHECKING:
     from playbook.model.transformer import Transformer

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from playbook.collectives.single import all_gather
 from playbook.parallel.flat import Bucket, FlatOrder, Segment
+from playbook.parallel.single import all_gather
 from playbook.training.optimizer import MakeOptimizer, MasterAdamW, in_optimizer_order, is_matrix
 
 

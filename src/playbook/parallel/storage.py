@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# An operator of PyTorch's dispatcher, so that instruments see it (``training.memory_timeline``).
+# An operator of PyTorch's dispatcher, so that instruments see it (``instruments.memory_timeline``).
 _LIBRARY = torch.library.Library("playbook", "DEF")
 _LIBRARY.define("resize_storage(Tensor(a!) x, int bytes) -> ()")
 

@@ -20,7 +20,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from playbook.collectives.single import all_gather, reduce_scatter
 from playbook.errors import ConfigError
 from playbook.parallel.data import (
     BUCKET,
@@ -42,6 +41,7 @@ from playbook.parallel.flat import (
 )
 from playbook.parallel.mesh import beside
 from playbook.parallel.shards import Shards
+from playbook.parallel.single import all_gather, reduce_scatter
 from playbook.training.optimizer import MakeOptimizer
 
 GATHER = ("after", "lazily")

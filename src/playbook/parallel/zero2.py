@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from playbook.collectives.single import reduce_scatter
 from playbook.parallel.data import zero_absent
 from playbook.parallel.flat import Bucket, Slot
+from playbook.parallel.single import reduce_scatter
 from playbook.parallel.zero import Zero1
 
 

@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from playbook.collectives.single import all_gather
 from playbook.model.transformer import Transformer
 from playbook.parallel.flat import Bucket, FlatOrder, Segment, backward_order
 from playbook.parallel.mesh import beside
+from playbook.parallel.single import all_gather
 from playbook.parallel.storage import resize_storage
 from playbook.parallel.zero import copies
 from playbook.parallel.zero2 import Zero2

@@ -3,7 +3,7 @@
 Gradients rise while activations fall, so the two rarely stand at full height together; and whatever runs needs memory of
 its own. A step has few moments that can be the fullest: the loss, the output head's backward, one block's (the first
 that backward meets, and the last), the embedding's, and the optimizer's. ``predict`` takes the largest. The terms follow
-what PyTorch allocates for the book's model, operation by operation (``training.memory_timeline`` records it).
+what PyTorch allocates for the book's model, operation by operation (``instruments.memory_timeline`` records it).
 """
 
 from __future__ import annotations

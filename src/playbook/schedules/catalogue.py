@@ -11,10 +11,10 @@ from playbook.errors import ScheduleError
 from playbook.schedules.actions import Schedule, straight
 from playbook.schedules.afab import afab, naive
 from playbook.schedules.dualpipe import dualpipe, dualpipe_v
-from playbook.schedules.exact import solve
-from playbook.schedules.fitted import zero_bubble
 from playbook.schedules.interleaved import interleaved
 from playbook.schedules.one_f_one_b import one_f_one_b
+from playbook.schedules.solver.exact import solve
+from playbook.schedules.solver.fitted import zero_bubble
 from playbook.schedules.timeline import PerStage, Times
 from playbook.schedules.zero_bubble import zb_h1, zb_h2, zb_v
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from playbook.data import Corpus
 from playbook.doctor import system_memory_bytes
 from playbook.errors import ConfigError, LayoutError
+from playbook.layout.tokens import check_swap
 from playbook.parallel.parallelize import stages_on_ranks
-from playbook.planning.context import check_swap
 from playbook.planning.in_flight import split
 from playbook.shapes import ModelShape
 from playbook.training.config import TrainConfig
+from playbook.training.data import Corpus
 
 
 def check_fit(shape: ModelShape, corpus: Corpus, config: TrainConfig) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from playbook._checks import divisors
 from playbook.errors import ConfigError, LayoutError
 from playbook.layout import Layout
-from playbook.planning.context import CONTEXT, PLACEMENT
+from playbook.layout.tokens import CONTEXT, PLACEMENT
 from playbook.planning.in_flight import check_microbatches
 from playbook.schedules.actions import Schedule
 

@@ -16,9 +16,10 @@ from torch import Tensor
 from torch.profiler import record_function
 
 from playbook._interrupt import deferred
-from playbook.collectives.counting import CountBytes
-from playbook.data import Corpus, TokenBatches
 from playbook.errors import ConfigError
+from playbook.instruments.counting import CountBytes
+from playbook.instruments.measure import synchronize
+from playbook.instruments.memory_timeline import peak_bytes
 from playbook.model.transformer import IGNORE, Transformer
 from playbook.parallel.context import own_tokens
 from playbook.parallel.mesh import Mesh
@@ -28,10 +29,9 @@ from playbook.seeding import derive_seed
 from playbook.shapes import ModelShape, load
 from playbook.training.checks import check_device, check_fit
 from playbook.training.config import TrainConfig
+from playbook.training.data import Corpus, TokenBatches
 from playbook.training.engine import Engine, OneDevice
 from playbook.training.logs import Log
-from playbook.training.measure import synchronize
-from playbook.training.memory_timeline import peak_bytes
 from playbook.training.optimizer import adamw, is_matrix, warmup_cosine
 
 

@@ -1,5 +1,5 @@
 // The collectives animator. `inputs` is a flat object of what the reader has set, `outputs` what
-// playbook.planning.animation.compute makes of it (every message, what it changes, when it is on its way), `constants`
+// playbook_widgets.compute.animation.compute makes of it (every message, what it changes, when it is on its way), `constants`
 // says what the controls are. Nothing is computed here that Python can: this module draws, plays, and listens.
 
 import { decodePairs, encodePairs } from "./shared/address.mjs";

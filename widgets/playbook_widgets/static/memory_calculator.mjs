@@ -1,5 +1,5 @@
 // The memory calculator. `inputs` is { configs: [config] or [config, config], advice }, a config a flat object of what
-// the reader has set; `outputs` is what playbook.planning.calculator.compute makes of it; `constants` says what the
+// the reader has set; `outputs` is what playbook_widgets.compute.calculator.compute makes of it; `constants` says what the
 // controls are. Nothing is computed here that Python can: this module draws, and listens.
 
 import { decodePairs, encodePairs } from "./shared/address.mjs";

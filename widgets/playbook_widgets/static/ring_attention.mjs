@@ -1,5 +1,5 @@
 // The ring-attention widget. `inputs` is a flat object of what the reader has set, `outputs` what
-// playbook.planning.ring_attention.compute makes of it (the blocks of the mask, what each rank does in every step, bytes and
+// playbook_widgets.compute.ring_attention.compute makes of it (the blocks of the mask, what each rank does in every step, bytes and
 // times), `constants` says what the controls are. Nothing is computed here that Python can: this module draws, and listens.
 
 import { decodePairs, encodePairs } from "./shared/address.mjs";

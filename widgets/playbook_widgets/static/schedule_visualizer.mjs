@@ -1,5 +1,5 @@
 // The pipeline schedule visualizer. `inputs` is a flat object of what the reader has set, `outputs` what
-// playbook.schedules.visualizer.compute makes of it (one timeline or two, as columns), `constants` says what the controls
+// playbook_widgets.compute.visualizer.compute makes of it (one timeline or two, as columns), `constants` says what the controls
 // are. Nothing is computed here that Python can: this module draws, plays, and listens.
 
 import { decodePairs, encodePairs } from "./shared/address.mjs";

@@ -1,5 +1,5 @@
 // The ZeRO widget. `inputs` is a flat object of what the reader has set, `outputs` what
-// playbook.planning.zero_stages.compute makes of it (what each rank keeps and sends at every stage), `constants` says what
+// playbook_widgets.compute.zero_stages.compute makes of it (what each rank keeps and sends at every stage), `constants` says what
 // the controls are. Nothing is computed here that Python can: this module draws, and listens.
 
 import { decodePairs, encodePairs } from "./shared/address.mjs";

@@ -4,7 +4,7 @@ const OPS = { F: "F", B: "B", W: "W", X: "BW" };
 const KINDS = { F: 0, B: 1, X: 1, W: 2 }; // a BW stands for its B
 
 export class Side {
-  /** `data` is what schedules/visualizer_drawing.py calls a drawn timeline. */
+  /** `data` is what playbook_widgets/compute/visualizer_drawing.py calls a drawn timeline. */
   constructor(data, causes) {
     Object.assign(this, { ...data, causeNames: causes, op: data.slots.op, count: data.slots.op.length });
     this.stage = Uint16Array.from(data.slots.stage);

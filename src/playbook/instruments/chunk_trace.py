@@ -1,0 +1,121 @@
+"""The order of things in a product whose messages come and go in chunks (``parallel/chunked.py``), beside its naive twin.
+
+A message counts as on its way from when it was asked for until this rank had waited for it: that it was there earlier is
+not seen, and a wait of no length says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+from playbook.instruments.ring_trace import Span
+from playbook.parallel import chunked
+from playbook.parallel.ring import Ring
+
+
+class _Diary:
+    """Notes products (compute), messages and waits (waiting) while ``chunked``'s functions run."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+
+    def timed(self, *kinds: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def around(function: Callable[..., Any]) -> Callable[..., Any]:
+            def run(*args: Any, **named: Any) -> Any:
+                start = time.perf_counter()
+                result = function(*args, **named)
+                self.spans += [Span(kind, start, time.perf_counter()) for kind in kinds]
+                return result
+
+            return run
+
+        return around
+
+    def ring(self, group: dist.ProcessGroup) -> Ring:
+        spans = self.spans
+
+        class Noted(Ring):
+            asked = 0.0
+
+            def pass_on(self, tensor: Tensor) -> Tensor:
+                self.asked = time.perf_counter()
+                return super().pass_on(tensor)
+
+            def arrive(self) -> None:
+                start, sent = time.perf_counter(), bool(self._works)
+                super().arrive()
+                if sent:
+                    end = time.perf_counter()
+                    spans.extend([Span("message", self.asked, end), Span("waiting", start, end)])
+
+        return Noted(group)
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Within, what ``chunked`` multiplies and sends is noted; in this process alone."""
+        exchange = self.timed("message", "waiting")
+        names: dict[str, Any] = {
+            "F": SimpleNamespace(linear=self.timed("compute")(F.linear)),
+            "Ring": self.ring,
+            "gather_tokens": exchange(chunked.gather_tokens),
+            "scatter_tokens": exchange(chunked.scatter_tokens),
+        }
+        before = {name: getattr(chunked, name) for name in names}
+        try:
+            for name, value in names.items():
+                setattr(chunked, name, value)
+            yield
+        finally:
+            for name, value in before.items():
+                setattr(chunked, name, value)
+
+
+def record_chunks(
+    group: dist.ProcessGroup, *, tokens: int = 512, width: int = 768, turns: int = 4
+) -> tuple[dict[str, list[Span]], float]:
+    """In a rank: what happened when in both products, naive and in chunks, and how far their results are apart.
+
+    Each rank has ``tokens`` of ``width`` features and a square matrix. Spans are seconds from the start, of the
+    shortest of ``turns``. A collective.
+    """
+    n = group.size()
+    own, whole = torch.randn(1, tokens, width), torch.randn(1, n * tokens, width)
+    weight = torch.randn(width, width) / width**0.5
+    runs = {
+        "gather, then multiply": lambda: chunked.naive_gather_matmul(own, [(weight, None)], group)[0][0],
+        "gather in chunks": lambda: chunked.gather_matmul(own, [(weight, None)], group)[0][0],
+        "multiply, then scatter": lambda: chunked.naive_matmul_scatter([whole], [weight], group),
+        "scatter in chunks": lambda: chunked.matmul_scatter([whole], [weight], group),
+    }
+    found: dict[str, list[Span]] = {}
+    results = []
+    for name, run in runs.items():
+        taken = []
+        for _ in range(turns):
+            diary = _Diary()
+            dist.barrier(group)
+            start = time.perf_counter()
+            with diary():
+                result = run()
+            spans = [Span(s.kind, s.start - start, s.end - start) for s in diary.spans]
+            taken.append((time.perf_counter() - start, sorted(spans, key=lambda s: s.start)))
+        found[name] = min(taken, key=lambda pair: pair[0])[1]
+        results.append(result)
+    errors = [(a - b).abs().max().item() for a, b in zip(results[::2], results[1::2], strict=True)]
+    return found, max(errors)
+
+
+def beneath(spans: list[Span]) -> int:
+    """Messages during which a product began: they were on their way while this rank computed."""
+    products = [span.start for span in spans if span.kind == "compute"]
+    messages = [span for span in spans if span.kind == "message"]
+    return sum(any(m.start <= start < m.end for start in products) for m in messages)

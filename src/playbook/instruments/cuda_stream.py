@@ -1,0 +1,103 @@
+"""A CUDA stream behind the methods of `playbook.instruments.stream.HostStream`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from playbook.instruments.recorder import Recorder
+from playbook.instruments.stream import label_of
+
+
+class CudaTask:
+    """Work submitted to a `CudaStream`."""
+
+    def __init__(self, stream: CudaStream, value: Any):
+        self._stream, self._value = stream, value
+
+    def result(self) -> Any:
+        """Wait for the stream and return what the function returned."""
+        self._stream.synchronize()
+        return self._value
+
+
+class CudaStream:
+    """A ``torch.cuda.Stream`` with the methods of `HostStream`; executions are timed with CUDA events.
+
+    Memory of a tensor that another stream still reads must not be freed: keep a reference until both have
+    synchronised (or call ``tensor.record_stream``).
+    """
+
+    def __init__(self, name: str = "stream", recorder: Recorder | None = None, device: Any = "cuda"):
+        import torch
+
+        self.name, self.recorder = name, recorder
+        self.stream = torch.cuda.Stream(device)
+        self._pending: list[tuple[str, str, Any, Any, int]] = []
+        if recorder:
+            recorder.lane("host")
+            recorder.lane(name, "stream")
+            # One moment on both clocks: the stream is empty, so its mark and the host's now() coincide.
+            self._origin = self._mark()
+            self._origin.synchronize()
+            self._origin_us = recorder.now()
+
+    def submit(
+        self, function: Callable[..., Any], *args: Any, name: str | None = None, category: str = "compute"
+    ) -> CudaTask:
+        """Call ``function(*args)`` with this stream current: its kernels are queued here."""
+        import torch
+
+        if self.recorder is None:
+            with torch.cuda.stream(self.stream):
+                return CudaTask(self, function(*args))
+        label = label_of(function, name, category)
+        start, before = self.recorder.now(), self._mark()
+        with torch.cuda.stream(self.stream):
+            value = function(*args)
+        after = self._mark()
+        launch = self.recorder.add(f"launch {label}", start, self.recorder.now(), category="launch")
+        self._pending.append((label, category, before, after, launch))
+        return CudaTask(self, value)
+
+    def record_event(self) -> Any:
+        """A mark behind everything submitted so far: a ``torch.cuda.Event`` with timing."""
+        return self._mark()
+
+    def wait_event(self, event: Any) -> None:
+        """Hold the work submitted from now on until ``event`` has happened."""
+        self.stream.wait_event(event)
+
+    def synchronize(self) -> None:
+        """Wait until the stream is empty; CUDA errors surface here."""
+        if self.recorder is None:
+            self.stream.synchronize()
+            return
+        with self.recorder.span(f"synchronize {self.name}", category="idle"):
+            self.stream.synchronize()
+        self._collect(self.recorder)
+
+    def close(self) -> None:
+        """Finish what is queued."""
+        self.synchronize()
+
+    def __enter__(self) -> CudaStream:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is None:
+            self.close()
+
+    def _mark(self) -> Any:
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(self.stream)
+        return event
+
+    def _collect(self, recorder: Recorder) -> None:
+        """Turn the pairs of CUDA events into executions on the host's clock."""
+        for label, category, before, after, launch in self._pending:
+            start, end = (self._origin_us + 1e3 * self._origin.elapsed_time(mark) for mark in (before, after))
+            recorder.link(launch, recorder.add(label, start, end, category=category, lane=self.name))
+        self._pending.clear()

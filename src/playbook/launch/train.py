@@ -1,0 +1,243 @@
+"""A training run as a whole: in this process, as one of torchrun's ranks, or on ranks that it launches itself."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from playbook.errors import ConfigError, PlaybookError
+from playbook.shapes import ModelShape
+from playbook.training.checks import check_device, check_fit
+from playbook.training.config import TrainConfig
+from playbook.training.data import Corpus, load_corpus
+from playbook.training.logs import JsonLog, Log, ManyLogs, end_json_log, open_log, read_json_log
+from playbook.training.trainer import StepResult, Trainer, default_device, make_trainer
+
+#: Seconds that a rank waits for the others in a collective before it gives up.
+PATIENCE = 600.0
+_NO_LIMIT = 365 * 86400.0  # of a launch: a training run takes the time that it takes
+_EVERY = 5.0  # seconds between two lines of progress
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is trained on which text as which config says, and where its numbers go.
+
+    ``data`` is a path, or None for the default corpus; ``logs`` are paths (``training.logs.open_log``); ``watch`` makes
+    further logs where steps are taken. ``announcement`` is said when all is ready. ``folder`` is where ranks leave what
+    their launcher wants to know in any case.
+    """
+
+    shape: ModelShape
+    config: TrainConfig
+    data: str | None = None
+    logs: tuple[str, ...] = ()
+    progress: bool = False
+    watch: Callable[[], Log] | None = None
+    announcement: str = ""
+    folder: str | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The steps that were taken, the peak of each rank in bytes, and what a rank sent in a step, by axis of the mesh."""
+
+    results: list[StepResult]
+    peak_bytes: list[int]
+    bytes_sent: dict[str, int] = field(default_factory=dict)
+    interrupted: bool = False
+
+
+def check(run: Run) -> tuple[Corpus, str]:
+    """The text and the device of a run. Raises ConfigError or DataError for what every rank would refuse."""
+    from playbook.launch import group
+
+    corpus, ranks = (
+        load_corpus(run.data),
+        int(os.environ.get("LOCAL_WORLD_SIZE", run.config.layout.world_size)),
+    )
+    check_fit(run.shape, corpus, run.config)
+    on_cpu = ranks > 1 and group.backend(ranks) == "gloo"
+    if on_cpu and run.config.device == "cuda":
+        raise ConfigError(
+            f"device is 'cuda', but {ranks} ranks here have {group.gpus()} GPUs: leave it out, or say cpu"
+        )
+    device = run.config.device or ("cpu" if on_cpu else default_device())
+    check_device(run.shape, device, ranks)
+    return corpus, device
+
+
+def train_here(run: Run) -> Outcome:
+    """Train in this process, the only one. Ctrl-C ends the run early."""
+    with memory_errors(lambda: "while the model is built: choose a smaller one"):
+        trainer = make_trainer(run.shape, load_corpus(run.data), run.config)
+    try:
+        results = _steps(run, trainer, ManyLogs(_logs(run)), run.progress)
+    except KeyboardInterrupt as interrupt:
+        return Outcome(getattr(interrupt, "results", []), [trainer.peak_bytes], {}, interrupted=True)
+    return Outcome(results, [trainer.peak_bytes])
+
+
+def train_rank(run: Run) -> Outcome:
+    """Train as one of many ranks, which torchrun or ``train_on_ranks`` has started. The first one keeps the logs."""
+    import torch.distributed as dist
+
+    from playbook import launch
+    from playbook.parallel.mesh import Mesh
+
+    with _refusals(run), launch.process_group(PATIENCE) as world:
+        mesh = Mesh(run.config.layout)
+        with memory_errors(lambda: "while the model is built: choose a smaller one"):
+            trainer = make_trainer(run.shape, load_corpus(run.data), run.config, mesh)
+        logs: list[Log] = _logs(run) if world.rank == 0 else []
+        if world.rank == 0 and run.progress:
+            logs.append(ProgressLines(run.config.steps))
+        if run.folder:
+            logs.append(_Record(Path(run.folder), trainer, world.rank))
+        results = _steps(run, trainer, ManyLogs(logs), progress=False)
+        peaks: list[Any] = [None] * world.size
+        dist.all_gather_object(peaks, trainer.peak_bytes)
+    return Outcome(results, peaks, trainer.bytes_sent)
+
+
+def train_on_ranks(run: Run) -> Outcome:
+    """Launch the ranks of the layout and train on them; what they print is passed on to stderr.
+
+    Ctrl-C ends them, and the run with the steps taken so far. Raises ``launch.RankError`` for a rank that failed, and
+    PlaybookError for what a rank refused.
+    """
+    from dataclasses import replace
+
+    from playbook import launch
+
+    check(run)
+    with tempfile.TemporaryDirectory(prefix="playbook-train-") as name:
+        folder = Path(name)
+        run = replace(run, folder=name)
+        outcome = "failed"
+        try:
+            with contextlib.redirect_stdout(sys.stderr):
+                ranks = launch.run(
+                    train_rank, run, ranks=run.config.layout.world_size, timeout=_NO_LIMIT, echo="stream"
+                )
+            return ranks[0].value
+        except KeyboardInterrupt:
+            outcome = "interrupted"
+            return _so_far(folder, run.config.layout.world_size)
+        except launch.RankError:
+            if (refusal := folder / "refused").exists():
+                raise ConfigError(refusal.read_text()) from None
+            raise
+        finally:
+            for path in run.logs:  # rank 0 may have had no time to say how it ended
+                end_json_log(path, outcome)
+
+
+def _steps(run: Run, trainer: Trainer, logs: Log, progress: bool) -> list[StepResult]:
+    def cure() -> str:
+        return (
+            f"at step {trainer.step_count} with micro_batch={trainer.config.micro} and seq={trainer.config.seq} on "
+            f"{trainer.device}: make one of them smaller, or recompute activations (--recompute full)"
+        )
+
+    with memory_errors(cure):
+        return trainer.run(logs, progress)
+
+
+def _logs(run: Run) -> list[Log]:
+    logs = [open_log(path) for path in run.logs] + ([run.watch()] if run.watch else [])
+    if run.announcement:
+        print(run.announcement, file=sys.stderr, flush=True)
+    return logs
+
+
+@contextlib.contextmanager
+def memory_errors(cure: Callable[[], str]) -> Iterator[None]:
+    """Turn any way of running out of memory into one sentence: when it happened, and what helps."""
+    import torch
+
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # torch's own are RuntimeErrors, on a CPU without a class
+        known = isinstance(error, torch.OutOfMemoryError | MemoryError)
+        if not known and "allocate memory" not in str(error):
+            raise
+        raise ConfigError(f"out of memory {cure()}") from error
+
+
+@contextlib.contextmanager
+def _refusals(run: Run) -> Iterator[None]:
+    """Leave the sentence of an error that the user can act on where the launcher finds it."""
+    try:
+        yield
+    except PlaybookError as error:
+        if run.folder:
+            Path(run.folder, "refused").write_text(str(error))
+        raise
+
+
+class ProgressLines:
+    """A log that tells on stderr how far a run is, a line every few seconds: for ranks, which have no terminal."""
+
+    def __init__(self, steps: int):
+        self.steps, self.told = steps, time.monotonic()
+
+    def start(self, header: dict[str, Any]) -> None:
+        pass
+
+    def step(self, record: dict[str, Any]) -> None:
+        now, done = time.monotonic(), record["step"] + 1
+        if done not in (1, self.steps) and now < self.told + _EVERY:
+            return
+        self.told = now
+        speed = f"{record['tokens'] / record['seconds']:,.0f} tokens/s"
+        print(f"step {done} of {self.steps}: loss {record['loss']:.3f}, {speed}", file=sys.stderr, flush=True)
+
+    def close(self, outcome: str) -> None:
+        pass
+
+
+class _Record:
+    """What the launcher of a rank wants to know if the run ends early: rank 0's steps, and each rank's peak."""
+
+    def __init__(self, folder: Path, trainer: Trainer, rank: int):
+        self.trainer, self.path, self.told = trainer, folder / f"{rank}.json", 0
+        self.steps = JsonLog(folder / "steps.jsonl") if rank == 0 else None
+
+    def start(self, header: dict[str, Any]) -> None:
+        pass
+
+    def step(self, record: dict[str, Any]) -> None:
+        if self.steps:
+            self.steps.step(record)
+        if self.trainer.peak_bytes != self.told:
+            self.told = self.trainer.peak_bytes
+            part = self.path.with_suffix(".part")
+            part.write_text(json.dumps({"peak": self.told, "sent": self.trainer.bytes_sent}))
+            part.replace(self.path)
+
+    def close(self, outcome: str) -> None:
+        if self.steps:
+            self.steps.close(outcome)
+
+
+def _so_far(folder: Path, ranks: int) -> Outcome:
+    steps = folder / "steps.jsonl"
+    records = read_json_log(steps) if steps.exists() else []
+    results = [StepResult(**{k: v for k, v in r.items() if k != "event"}) for r in records]
+    told = [json.loads(path.read_text()) for r in range(ranks) if (path := folder / f"{r}.json").exists()]
+    sent = told[0]["sent"] if told else {}
+    return Outcome(results, [rank["peak"] for rank in told], sent, interrupted=True)
+
+
+def launched() -> bool:
+    """Whether this process is a rank already."""
+    return "RANK" in os.environ

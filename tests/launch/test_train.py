@@ -1,0 +1,249 @@
+"""``playbook train`` on the ranks of a layout: launched by itself or by torchrun, interrupted, with a rank that dies."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from leftovers import remaining, sign_in, signed_in
+
+from playbook import launch
+from playbook.errors import ConfigError
+from playbook.launch.train import Run, check, train_here, train_on_ranks
+from playbook.layout import Layout
+from playbook.parallel.mesh import Mesh
+from playbook.schedules.catalogue import make
+from playbook.shapes import load
+from playbook.training.config import TrainConfig
+from playbook.training.data import load_corpus
+from playbook.training.trainer import make_trainer
+
+SMALL = '{"layers":2,"hidden":16,"heads":2,"vocab":256,"max_seq":64,"dropout":0.0}'
+FLAGS = ["--model", SMALL, "--seq", "16", "--global-batch", "12", "--device", "cpu", "--quiet"]
+
+
+#: As a reader's own: another name, and four micro-batches whatever the batch.
+ZB_OWN = dataclasses.replace(make("zb-h2", 2, 4), name="own")
+
+
+def run(layout: str = "", **settings) -> Run:
+    config = TrainConfig(
+        **{"steps": 4, "global_batch": 12, "seq": 16, "device": "cpu", **settings},
+        layout=Layout.parse(layout),
+    )
+    return Run(load(SMALL), config)
+
+
+@pytest.mark.parametrize(
+    "layout", ["dp=3", "dp=2,zero=1,micro_batch=3", "dp=4,zero=2", "dp=2,zero=3,grad_acc=3"]
+)
+def test_the_same_numbers_as_one_device(layout, capsys):
+    reference = train_here(run())
+    settings = {"micro_batch": 1} if "zero=2" in layout else {}
+    given = run(layout, **settings)
+    assert given.config.grad_acc == {"zero=1": 2, "zero=2": 3, "zero=3": 3}.get(layout[5:11], 1)
+    outcome = train_on_ranks(given)
+    ranks = Layout.parse(layout).world_size
+    for mine, other in zip(outcome.results, reference.results, strict=True):
+        assert mine.loss == pytest.approx(other.loss, rel=1e-5)
+        assert mine.grad_norm == pytest.approx(other.grad_norm, rel=1e-5)
+        assert (mine.step, mine.lr, mine.tokens) == (other.step, other.lr, other.tokens)
+    assert len(outcome.peak_bytes) == ranks
+    assert min(outcome.peak_bytes) > 4 * load(SMALL).num_parameters / ranks
+    assert outcome.bytes_sent.keys() == {"dp"}
+    assert not outcome.interrupted
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("layout", "settings"),
+    [
+        ("tp=2,sp", {"tensor_overlap": "chunked"}),
+        ("cp=2", {"context": "ulysses", "recompute": "selective"}),
+        ("tp=2,cp=2,dp=2,sp,zero=1,grad_acc=3", {"recompute": "full"}),
+        ("pp=2,tp=2,schedule=zb-h1", {"stage_layers": (1, 1)}),
+        ("pp=2", {"schedule": ZB_OWN, "recompute": "selective"}),
+    ],
+)
+def test_layers_and_samples_cut_in_pieces_give_the_same_numbers(layout, settings):
+    """Of samples with 14 tokens, which neither a zigzag nor tp ranks of each of two parts can share out evenly."""
+    reference = train_here(run(seq=14))
+    outcome = train_on_ranks(run(layout, seq=14, **settings))
+    for mine, other in zip(outcome.results, reference.results, strict=True):
+        assert mine.loss == pytest.approx(other.loss, rel=1e-5)
+        assert mine.grad_norm == pytest.approx(other.grad_norm, rel=1e-5)
+        assert mine.tokens == other.tokens
+    axes = {axis for axis in ("dp", "tp", "cp", "pp") if f"{axis}=" in layout}
+    # Replicas of the weights add up gradients, and all ranks with other samples or tokens their losses.
+    assert {axis for axis, sent in outcome.bytes_sent.items() if sent} == axes | (
+        {"dp"} if "cp" in axes else set()
+    )
+
+
+@pytest.mark.parametrize(
+    ("layout", "same"), [("dp=2", False), ("tp=2", True), ("tp=2,sp", False), ("pp=2", False)]
+)
+def test_ranks_with_other_tokens_draw_other_numbers(ranks, layout, same):
+    """Else they, or layers of two stages, would drop the same elements; and ranks with the same tokens must."""
+
+    def after_a_step() -> float:
+        with launch.process_group():
+            given = run(layout)
+            trainer = make_trainer(SMALL, load_corpus(), given.config, Mesh(given.config.layout))
+            trainer.step()
+            return torch.rand(()).item()
+
+    first, second = ranks(after_a_step, ranks=2).values
+    assert (first == second) is same
+
+
+def test_dropout_repeats_with_the_seed():
+    shape = load(SMALL).replace(dropout=0.3)
+    runs = [Run(shape, run("dp=2", seed=seed).config) for seed in (1, 1, 2)]
+    first, second, other = ([r.loss for r in train_on_ranks(r).results] for r in runs)
+    assert first == second != other
+
+
+def command(*flags: str, cwd: Path, program: list[str] | None = None, **options) -> subprocess.Popen:
+    program = program or [sys.executable, "-m", "playbook"]
+    return subprocess.Popen(
+        [*program, "train", *FLAGS, *flags],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def test_the_command_line(tmp_path):
+    process = command("--layout", "dp=3,zero=1", "--steps", "3", "--json", "--log", "a.jsonl", cwd=tmp_path)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    found = json.loads(out)
+    assert found["losses"] == pytest.approx([r.loss for r in train_here(run(steps=3)).results], rel=1e-5)
+    assert len(found["peak_bytes"]) == 3
+    # Two thirds of the parameters each way, the norm, the loss, and the number of targets.
+    whole = 4 * -(-load(SMALL).num_parameters // 3) * 3
+    assert found["bytes_sent"]["dp"] == pytest.approx(2 * whole * 2 / 3, abs=40)
+    assert "on 3 ranks (dp=3,zero=1), cpu" in err
+    events = [json.loads(line)["event"] for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert events == ["start", "step", "step", "step", "finished"]
+
+
+def test_as_ranks_of_torchrun(tmp_path):
+    """One JSON object, from the first rank; ``--`` keeps torchrun from reading the flags as its own."""
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "-m",
+        "--",
+        "playbook",
+    ]
+    process = command(
+        "--layout", "dp=2,zero=3", "--steps", "2", "--json", cwd=tmp_path, program=torchrun,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    out, err = process.communicate(timeout=180)
+    assert process.returncode == 0, err
+    assert json.loads(out)["losses"] == pytest.approx(
+        [r.loss for r in train_here(run(steps=2)).results], rel=1e-5
+    )
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
+def test_ctrl_c_keeps_what_was_done(tmp_path):
+    """As in a terminal, where every process of the group gets the signal."""
+    process = command(
+        "--layout", "pp=2", "--steps", "100000", "--json", "--log", "a.jsonl", cwd=tmp_path, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job inherits it ignored
+    )  # fmt: skip
+    log, limit = tmp_path / "a.jsonl", time.monotonic() + 120
+    while not log.exists() or log.read_text().count('"step"') < 8:
+        assert time.monotonic() < limit
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    found = json.loads(out)
+    assert found["interrupted"] is True
+    assert len(found["losses"]) >= 3
+    assert len(found["peak_bytes"]) == 2
+    # The first of two stages sends 12 micro-batches of one sample a step, and the tied table's gradient.
+    assert found["bytes_sent"]["pp"] == pytest.approx(4 * (12 * 16 * 16 + 256 * 16), abs=40)
+    assert json.loads(log.read_text().splitlines()[-1]) == {"event": "interrupted"}
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+
+
+class Deadly:
+    """A log that kills the rank which keeps it, in the third step."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def start(self, header: dict) -> None:
+        sign_in(self.folder)
+
+    def step(self, record: dict) -> None:
+        if record["step"] == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def close(self, outcome: str) -> None:
+        pass
+
+
+def test_a_rank_that_dies_is_named(tmp_path):
+    log = tmp_path / "a.jsonl"
+    deadly = Run(
+        load(SMALL),
+        run("pp=2,dp=2,zero=2", steps=1000).config,
+        logs=(str(log),),
+        watch=lambda: Deadly(tmp_path),
+    )
+    began = time.monotonic()
+    with pytest.raises(launch.RankError, match="rank 0 was killed by SIGKILL"):
+        train_on_ranks(deadly)
+    assert time.monotonic() - began < 60
+    assert remaining(signed_in(tmp_path)) == []
+    events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+    assert events == ["start", "step", "step", "step", "failed"]
+
+
+def test_a_rank_that_refuses_says_one_sentence(tmp_path, capfd):
+    (tmp_path / "file").write_text("")
+    refused = Run(load(SMALL), run("dp=2").config, logs=(str(tmp_path / "file" / "a.jsonl"),))
+    with pytest.raises(ConfigError, match="cannot be written"):
+        train_on_ranks(refused)
+
+
+def test_what_every_rank_would_refuse_is_refused_at_once():
+    with pytest.raises(ConfigError, match="device is 'cuda', but 4000 ranks here have"):
+        check(run("dp=4000", global_batch=4000, device="cuda"))
+    with pytest.raises(ConfigError, match="on many ranks a trainer needs their mesh"):
+        make_trainer(SMALL, load_corpus(), run("dp=2").config)
+
+
+def test_config_and_mesh_of_two_layouts(ranks):
+    """What the config has checked for its own layout (batches, fp16 and ZeRO) would not hold for the mesh's."""
+
+    def work() -> str:
+        with launch.process_group(), pytest.raises(ConfigError) as error:
+            make_trainer(SMALL, load_corpus(), run().config, Mesh(Layout(dp=2, zero=2)))
+        return str(error.value)
+
+    said = "layout is '' in the config, but 'dp=2,zero=2' in the mesh: give both the same"
+    assert ranks(work, ranks=2)[0].value == said

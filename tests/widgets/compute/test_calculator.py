@@ -1,0 +1,184 @@
+"""The calculator's function: the same numbers as the command line, refusals beside the right control, working advice."""
+
+import contextlib
+import io
+import json
+import shlex
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from playbook_widgets.compute.calculator import DEFAULTS, MOE_CONTROLS, SHAPE_CONTROLS, TENANTS, compute
+
+from playbook.cli import main
+from playbook.hardware import ACCELERATORS
+from playbook.layout import RECOMPUTE, SCHEDULES
+from playbook.planning.recipes import RECIPES
+
+
+def one(advice=False, **config):
+    return compute({"configs": [config], "advice": advice})["results"][0]
+
+
+def run_command(line):
+    """The JSON that a ``playbook …`` line prints, or None and its sentence where it is refused."""
+    program, *arguments = shlex.split(line)
+    assert program == "playbook"
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main([*arguments, "--json"])
+    assert status == 0, err.getvalue()
+    return json.loads(out.getvalue())
+
+
+SIZES = st.sampled_from([1, 1, 2, 4, 8])
+MODELS = ["tiny", "gpt2", "llama3-8b", "llama3.1-405b", "mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3"]
+#: Settings that mostly go together; a fifth of them or so are refused.
+CONFIGS = st.fixed_dictionaries(
+    {"model": st.sampled_from(MODELS), "seq": st.sampled_from([64, 512, 4096])},
+    optional={
+        "layers": st.integers(8, 100), "heads": st.sampled_from([8, 16, 32]), "kv_heads": SIZES,
+        "ffn": st.sampled_from([512, 4096]), "vocab": st.integers(2, 200_000), "gated": st.booleans(),
+        "tied": st.booleans(), "activation": st.sampled_from(["gelu", "relu", "silu"]),
+        "dropout": st.sampled_from([0.0, 0.1]), "moe.experts": st.sampled_from([0, 8, 16]),
+        "moe.top_k": st.integers(1, 3), "moe.shared_experts": st.integers(0, 2), "moe.dense_layers": st.integers(0, 3),
+        "dp": SIZES, "tp": SIZES, "pp": SIZES, "cp": SIZES, "zero": st.integers(0, 3),
+        "recompute": st.sampled_from(RECOMPUTE), "schedule": st.sampled_from(SCHEDULES),
+        "micro_batch": st.integers(1, 8), "grad_acc": st.sampled_from([8, 16]),
+        "precision": st.sampled_from(sorted(RECIPES)), "optimizer_bytes": st.integers(0, 20),
+        "attention": st.sampled_from(["sdpa", "reference"]),
+        "offload": st.booleans(), "bucket_mb": st.integers(1, 100), "accelerator": st.sampled_from(sorted(ACCELERATORS)),
+    },
+)  # fmt: skip
+#: Settings with which a layout is often impossible.
+DARING = st.fixed_dictionaries(
+    {},
+    optional={"ep": SIZES, "vpp": st.integers(1, 3), "sp": st.booleans(), "gpus": st.sampled_from([8, 24, 64]),
+              "hidden": st.sampled_from([96, 1024]), "seq": st.integers(1, 5000)},
+)  # fmt: skip
+ANY = st.builds(lambda config, more: {**config, **more}, CONFIGS, DARING)
+
+
+@given(CONFIGS | ANY)
+@settings(max_examples=150, deadline=None)
+def test_every_result_is_what_the_command_line_says(config):
+    result = one(**config)
+    event("refused" if "error" in result else "predicted")
+    if "error" in result:
+        assert result["error"]["field"] in {*DEFAULTS, *SHAPE_CONTROLS, *MOE_CONTROLS}, result["error"]
+        assert "\n" not in result["error"]["message"]
+        return
+    printed = run_command(result["command"])
+    assert printed["peak"] == result["peak"]
+    assert (printed["capacity"], printed["fits"]) == (result["capacity"], result["fits"])
+    for stage, said in zip(result["stages"], printed["stages"], strict=True):
+        assert {key: stage[key] for key in said} == said
+
+
+@given(CONFIGS | ANY)
+@settings(max_examples=80, deadline=None)
+def test_bars_and_breakdowns_add_up(config):
+    result = one(**config)
+    if "error" in result:
+        return
+    for stage in result["stages"]:
+        assert sum(stage["at_peak"].values()) == stage["total"] <= result["peak"]
+        parts = stage["breakdown"]
+        assert sum(value for *_, value in parts["parameters"]) == stage["local"]
+        for tenant in ("activations", "buffers"):
+            assert sum(value for *_, value in parts[tenant]) == stage[tenant]
+        assert sum(value for *_, value in parts["working"]) == stage["at_peak"]["working"]
+        for name, key, times, value in [row for rows in parts.values() for row in rows]:
+            assert round(times * sum(bytes_ for *_, bytes_ in result["terms"][key])) == value, name
+    curve = result["curve"]
+    now = curve["seq"].index(result["values"]["seq"])
+    assert curve["peak"][now] == result["peak"]
+    assert [sum(at) for at in zip(*(curve[t] for t in TENANTS), strict=True)] == curve["peak"]
+
+
+def test_what_is_set_overrides_the_preset_and_the_rest_follows_it():
+    result = one(model="llama3-8b", hidden=8192, heads=64)
+    values = result["values"]
+    assert (values["layers"], values["head_dim"], values["ffn"]) == (32, 128, 14336)
+    assert "--model '{" in result["command"]
+    assert one(model="gpt2")["values"]["seq"] == 1024  # no longer than it has positions
+    assert "--model gpt2 " in one(model="gpt2")["command"]
+
+
+def test_a_number_of_gpus_says_how_many_replicas():
+    result = one(gpus=64, tp=8, pp=2, grad_acc=4)
+    assert result["values"]["dp"] == 4
+    assert result["ranks"] == 64
+    refused = one(gpus=24, tp=16, heads=32)["error"]
+    assert refused["field"] == "gpus"
+    assert "multiple of tp * cp * pp = 16, got 24" in refused["message"]
+
+
+def test_experts_can_be_put_in_and_taken_out():
+    sparse = one(model="llama3-8b", **{"moe.experts": 8, "moe.top_k": 2})
+    assert sparse["parameters"] > 5 * sparse["active"] / 2
+    assert (
+        one(model="mixtral-8x7b", **{"moe.experts": 0})["parameters"]
+        == one(model="mixtral-8x7b", **{"moe.experts": 0})["active"]
+    )
+
+
+def test_another_optimizer():
+    adam, sgd = one(), one(optimizer_bytes=4)
+    assert adam["stages"][0]["optimizer"] == 12 * adam["parameters"]
+    assert sgd["stages"][0]["optimizer"] == 4 * sgd["parameters"]
+    assert one(optimizer_bytes=-1)["error"]["field"] == "optimizer_bytes"
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "words"),
+    [
+        ({"layers": "many"}, "layers", "must be an integer, got 'many'"),
+        ({"hidden": 0}, "hidden", "at least 1"),
+        ({"heads": 7}, "hidden", "multiple of heads = 7"),
+        ({"tp": 3}, "tp", "must divide heads = 32"),
+        ({"tp": ""}, "tp", "must be an integer"),
+        ({"tp": 1.5}, "tp", "must be an integer"),
+        ({"zero": 4}, "zero", "0, 1, 2 or 3"),
+        ({"pp": 64}, "pp", "layers = 32"),
+        ({"vpp": 2}, "vpp", "pp = 1"),
+        ({"sp": True}, "sp", "tp above 1"),
+        ({"ep": 2}, "ep", "must divide dp * cp"),
+        ({"cp": 3}, "cp", "must divide seq"),
+        ({"seq": 0}, "seq", "at least 1"),
+        ({"model": "gpt2", "seq": 2048}, "seq", "1024 learned positions"),
+        ({"pp": 4, "schedule": "zb-h2", "grad_acc": 6}, "grad_acc", "at least 7"),
+        ({"model": "nobody"}, "model", "unknown model"),
+        ({"precision": "fp7"}, "precision", "unknown precision"),
+        ({"accelerator": "abacus"}, "accelerator", "unknown accelerator"),
+        ({"schedule": "later"}, "schedule", "must be one of"),
+        ({"offload": "yes"}, "offload", "true or false"),
+        ({"bucket_mb": 0}, "bucket_mb", "at least 1"),
+        ({"moe.experts": 4, "moe.top_k": 5}, "moe.top_k", "at most moe.experts = 4"),
+        ({"dropout": "x"}, "dropout", "must be a number"),
+        ({"layers": 10**30}, "layers", "at most"),
+    ],
+)
+def test_a_refusal_names_the_control_to_change(config, field, words):
+    error = one(**config)["error"]
+    assert error["field"] == field
+    assert words in error["message"]
+
+
+def test_a_setting_that_does_not_exist_is_said():
+    assert "colour is not a setting" in one(colour="red")["error"]["message"]
+
+
+def test_advice_applied_to_the_controls_gives_what_it_promises():
+    for config in (
+        {},
+        {"model": "llama3-70b", "gpus": 64, "tp": 8},
+        {"model": "llama3.1-405b", "pp": 16, "tp": 8, "grad_acc": 64},
+    ):
+        result = one(advice=True, **config)
+        assert not result["fits"]
+        assert result["advice"]
+        for advice in result["advice"]:
+            changed = one(**{**config, **advice["set"]})
+            assert changed["fits"]
+            assert changed["peak"] == advice["peak"]

@@ -1,0 +1,293 @@
+"""The memory calculator: one pure function from what a reader sets to what the page draws.
+
+``compute`` runs in a kernel and, as the same file, in the reader's browser. A configuration is a flat mapping that
+holds only what differs from ``DEFAULTS`` and from the chosen preset, so that it fits into a link:
+``{"model": "llama3-70b", "tp": 8, "zero": 1}``. Keys are the names of ``ModelShape``, ``Layout`` and the flags of
+``playbook memory``; sizes of experts are ``moe.experts``, ``moe.top_k`` and so on.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Any
+
+from playbook._checks import check_int
+from playbook.errors import ConfigError, LayoutError
+from playbook.hardware import Accelerator, load_accelerator
+from playbook.layout import Layout
+from playbook.planning.memory import MemoryReport, StageMemory
+from playbook.planning.recipes import load_recipe
+from playbook.planning.terms import Part, Term, symbols
+from playbook.shapes import ModelShape, MoE, load
+from playbook_widgets.compute.advice import Advice, Setup, what_would_fit
+from playbook_widgets.compute.refusals import answered
+
+#: What a control shows when nothing is set.
+DEFAULTS: dict[str, Any] = {
+    "model": "llama3-8b",
+    "seq": 8192,
+    "gpus": None,
+    "precision": "bf16-mixed",
+    "optimizer_bytes": None,
+    "attention": "sdpa",
+    "offload": False,
+    "bucket_mb": 25,
+    "accelerator": "h100",
+    **{f.name: f.default for f in fields(Layout)},
+}
+
+#: Sizes of the model that a reader may change, each over what the preset says.
+SHAPE_CONTROLS = (
+    "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "activation", "gated", "norm", "bias", "tied",
+    "dropout",
+)  # fmt: skip
+MOE_CONTROLS = tuple(f"moe.{f.name}" for f in fields(MoE))
+
+#: Lengths at which the curve over the sequence is computed, as far as the model and the layout allow them.
+CURVE = tuple(2**k for k in range(9, 18))
+
+TENANTS = ("parameters", "gradients", "optimizer", "activations", "buffers", "working")
+MB = 2**20
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What a flat mapping of controls comes to."""
+
+    setup: Setup
+    accelerator: Accelerator
+    values: dict[str, Any]
+
+
+def compute(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``{"configs": [configuration, …], "advice": bool}`` to ``{"results": [result, …]}``, one for each.
+
+    A result that cannot be is ``{"error": {"field", "message"}}``: the field is the control that has to change.
+    ``advice`` asks for what would make it fit as well, which takes longer.
+    """
+    wanted = bool(inputs.get("advice"))
+    return {"results": [_result(json.dumps(c, sort_keys=True), wanted) for c in inputs["configs"]]}
+
+
+@lru_cache(maxsize=16)
+def _result(text: str, advice: bool) -> dict[str, Any]:
+    return answered(lambda: describe(read(json.loads(text)), advice=advice))
+
+
+def read(config: Mapping[str, Any]) -> Configuration:
+    """The setup that a flat mapping means; raises ShapeError, LayoutError or ConfigError in one sentence."""
+    known = {*DEFAULTS, *SHAPE_CONTROLS, *MOE_CONTROLS}
+    for key in config:
+        if key not in known:
+            raise ConfigError(f"{key} is not a setting of the memory calculator")
+    shape = _shape(config)
+    values = {**DEFAULTS, "seq": min(DEFAULTS["seq"], shape.max_seq), **config}
+    kinds = {f.name: str(f.type) for f in fields(Layout)}
+    layout_values: dict[str, Any] = {
+        key: _whole(key, values[key]) if kind == "int" else values[key] for key, kind in kinds.items()
+    }
+    if values["gpus"] is not None:
+        layout_values["dp"] = _replicas(_whole("gpus", values["gpus"]), layout_values)
+    optimizer = values["optimizer_bytes"]
+    setup = Setup(
+        shape,
+        Layout(**layout_values),
+        _whole("seq", values["seq"]),
+        load_recipe(values["precision"]),
+        values["attention"],
+        _switch("offload", values["offload"]),
+        None if optimizer in (None, "") else _whole("optimizer_bytes", optimizer),
+        check_int("bucket_mb", _whole("bucket_mb", values["bucket_mb"]), ConfigError) * MB,
+    )
+    return Configuration(setup, load_accelerator(values["accelerator"]), values)
+
+
+def _whole(name: str, value: Any) -> int:
+    """A whole number, or the text of one as a reader types it."""
+    if isinstance(value, str) and re.fullmatch(r"\s*\d{1,15}\s*", value):
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise LayoutError(f"{name} must be an integer, got {value!r}")
+    return value
+
+
+def _switch(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} must be true or false, got {value!r}")
+    return value
+
+
+def _shape(config: Mapping[str, Any]) -> ModelShape:
+    """The preset with the reader's sizes over it."""
+    shape = load(config.get("model", DEFAULTS["model"]))
+    integers = {f.name for f in fields(ModelShape) if str(f.type).startswith("int")}
+    changes = {k: _whole(k, config[k]) if k in integers else config[k] for k in SHAPE_CONTROLS if k in config}
+    experts = {k[4:]: _whole(k, config[k]) for k in MOE_CONTROLS if k in config}
+    if experts.get("experts", 1) == 0:
+        changes["moe"] = None
+    elif experts and (shape.moe or "experts" in experts):
+        start = shape.moe or MoE(
+            experts["experts"], min(2, experts["experts"]), int(changes.get("ffn") or shape.ffn_dim)
+        )
+        changes["moe"] = replace(start, **experts)
+    return shape.replace(**changes, name="") if changes else shape
+
+
+def _replicas(gpus: int, layout: Mapping[str, Any]) -> int:
+    """Data parallelism of ``gpus`` GPUs: what the other axes leave."""
+    others = layout["tp"] * layout["cp"] * layout["pp"]
+    if gpus < 1 or others < 1 or gpus % others:
+        raise LayoutError(f"gpus must be a multiple of tp * cp * pp = {others}, got {gpus}")
+    return gpus // others
+
+
+def describe(configuration: Configuration, *, advice: bool = False) -> dict[str, Any]:
+    """All that the page draws of one configuration: bytes, terms, curve, verdict, command."""
+    setup, accelerator = configuration.setup, configuration.accelerator
+    report, layout, shape = setup.report(), setup.layout, setup.shape
+    spare = accelerator.memory_bytes - report.peak
+    states = setup.recipe_used.states
+    return {
+        "values": _values(configuration),
+        "parameters": shape.num_parameters,
+        "active": shape.active_parameters,
+        "ranks": layout.world_size,
+        "global_batch": layout.global_batch,
+        "tokens": layout.global_batch * setup.seq,
+        "bytes_per_parameter": {
+            "parameters": states.parameters,
+            "gradients": states.gradients,
+            "master": states.master,
+            "moments": states.optimizer,
+        },
+        **_stages(report),
+        "symbols": symbols(shape, layout, setup.seq, setup.recipe_used),
+        "peak": report.peak,
+        "fullest": report.fullest.stage,
+        "capacity": accelerator.memory_bytes,
+        "fits": spare >= 0,
+        "spare": spare,
+        "curve": _curve(setup),
+        "command": command(configuration),
+        "advice": [_advice(a, configuration) for a in what_would_fit(setup, accelerator.memory_bytes)]
+        if advice
+        else None,
+    }
+
+
+def _values(configuration: Configuration) -> dict[str, Any]:
+    """What every control shows, with what follows from others filled in."""
+    shape, layout, setup = configuration.setup.shape, configuration.setup.layout, configuration.setup
+    moe = {f"moe.{f.name}": getattr(shape.moe, f.name) if shape.moe else 0 for f in fields(MoE)}
+    return {
+        **configuration.values,
+        **{key: getattr(shape, key) for key in SHAPE_CONTROLS},
+        **moe,
+        **{f.name: getattr(layout, f.name) for f in fields(Layout)},
+        "seq": setup.seq,
+        "gpus": layout.world_size,
+        "optimizer_bytes": setup.recipe_used.states.master + setup.recipe_used.states.optimizer,
+        "max_seq": shape.max_seq if shape.positions == "learned" else None,
+        "latent": shape.mla is not None,
+    }
+
+
+def _stages(report: MemoryReport) -> dict[str, Any]:
+    """Every stage with its parts; terms that stages share stand once, under a key."""
+    keys: dict[tuple[Term, ...], str] = {}
+    stages = []
+    for stage in report.stages:
+        breakdown = {}
+        for tenant, parts in _parts(stage).items():
+            keyed = [(part, keys.setdefault(part.terms, f"t{len(keys)}")) for part in parts]
+            breakdown[tenant] = [[part.name, key, part.times, part.value] for part, key in keyed]
+        stages.append({
+            **stage.to_json(),
+            "local": stage.counts.local,  # parameters that a rank computes with, and the share that ZeRO leaves it
+            "shard": stage.counts.shard,
+            "breakdown": breakdown,
+        })  # fmt: skip
+    terms = {key: [[t.part, t.name, t.text, t.value] for t in shared] for shared, key in keys.items()}
+    return {"stages": stages, "terms": terms}
+
+
+def _parts(stage: StageMemory) -> dict[str, tuple[Part, ...]]:
+    """The parts of each count: parameters (a number of them), and bytes of activations, buffers and working memory."""
+    working = Part(stage.moment.name, stage.moment.terms, 1)
+    return {
+        "parameters": stage.counts.parts,
+        "activations": stage.parts,
+        "buffers": stage.buffer_parts,
+        "working": (working,),
+    }
+
+
+def _curve(setup: Setup) -> dict[str, list[int]]:
+    """Bytes of each tenant on the fullest rank at the lengths of ``CURVE`` and at the one that is set."""
+    curve: dict[str, list[int]] = {"seq": [], **{tenant: [] for tenant in TENANTS}, "peak": []}
+    for seq in sorted({*CURVE, setup.seq}):
+        try:
+            report = replace(setup, seq=seq).report()
+        except LayoutError:  # longer than the learned positions, or not divisible by cp
+            continue
+        curve["seq"].append(seq)
+        curve["peak"].append(report.peak)
+        for tenant, held in report.fullest.at_peak.items():
+            curve[tenant].append(held)
+    return curve
+
+
+def command(configuration: Configuration) -> str:
+    """The ``playbook memory`` line that gives the same numbers."""
+    setup, layout, default = configuration.setup, configuration.setup.layout, Layout()
+    named = setup.shape.name and load(setup.shape.name) == setup.shape
+    model = setup.shape.name if named else json.dumps(setup.shape.sizes(), separators=(",", ":"))
+    words = ["playbook", "memory", "--model", model]
+    if axes := str(layout.replace(micro_batch=1, grad_acc=1, recompute="none")):
+        words += ["--layout", axes]
+    for field in ("micro_batch", "grad_acc", "recompute"):
+        if getattr(layout, field) != getattr(default, field):
+            words += [f"--{field.replace('_', '-')}", str(getattr(layout, field))]
+    words += ["--seq", str(setup.seq)]
+    if setup.recipe.name != DEFAULTS["precision"]:
+        words += ["--precision", setup.recipe.name]
+    if setup.optimizer_bytes is not None:
+        words += ["--optimizer-bytes", str(setup.optimizer_bytes)]
+    if setup.attention != DEFAULTS["attention"]:
+        words += ["--attention", setup.attention]
+    if setup.offload:
+        words.append("--offload")
+    if setup.bucket != DEFAULTS["bucket_mb"] * MB:
+        words += ["--bucket-mb", str(setup.bucket // MB)]
+    return shlex.join([*words, "--accelerator", configuration.accelerator.name])
+
+
+def _advice(advice: Advice, configuration: Configuration) -> dict[str, Any]:
+    """Advice as changes of controls."""
+    before, after = _settable(configuration.setup), _settable(advice.setup)
+    return {
+        "changes": [{"label": c.label, "why": c.why} for c in advice.changes],
+        "cost": advice.cost,
+        "gpus": advice.setup.layout.world_size,
+        "peak": advice.peak,
+        "spare": configuration.accelerator.memory_bytes - advice.peak,
+        "set": _changed(before, after),
+    }
+
+
+def _changed(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """Controls to set; with another number of ranks along an axis, dp says itself how many replicas there are."""
+    changes = {key: value for key, value in after.items() if before[key] != value}
+    if {"dp", "tp", "pp", "cp"} & set(changes):
+        changes |= {"dp": after["dp"], "gpus": None}
+    return changes
+
+
+def _settable(setup: Setup) -> dict[str, Any]:
+    layout = {f.name: getattr(setup.layout, f.name) for f in fields(Layout)}
+    return {**layout, "attention": setup.attention, "offload": setup.offload}
