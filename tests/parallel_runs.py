@@ -18,7 +18,7 @@ from playbook.parallel.context import own_tokens, placement_of
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.shapes import ModelShape
-from playbook.training.engine import Engine, OneDevice
+from playbook.parallel.engine import Engine
 from playbook.training.optimizer import adamw, is_matrix
 from playbook.training.trainer import accumulate_gradients
 

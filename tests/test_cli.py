@@ -12,7 +12,7 @@ import time
 import pytest
 
 from playbook.cli import main
-from playbook.training.logs import read_json_log
+from playbook.launch.logs import read_json_log
 
 SMALL = json.dumps(
     {

@@ -16,7 +16,7 @@ from playbook.model.transformer import IGNORE, Transformer
 from playbook.shapes import load
 from playbook.training.config import TrainConfig
 from playbook.training.data import Corpus, TokenBatches, load_corpus
-from playbook.training.logs import open_log, read_json_log
+from playbook.launch.logs import open_log, read_json_log
 from playbook.training.optimizer import MasterAdamW, make_optimizer, warmup_cosine
 from playbook.training.trainer import Trainer, accumulate_gradients, make_trainer
 

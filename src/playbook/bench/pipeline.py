@@ -32,6 +32,7 @@ from playbook.bench.parallel import TOLERANCE, verdict
 from playbook.bench.turns import OPTIMIZER, Batch, Run, Track, Work, compared, take_turns
 from playbook.errors import ConfigError
 from playbook.layout import Layout
+from playbook.layout.options import ParallelOptions
 from playbook.model.transformer import Transformer
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
@@ -86,13 +87,13 @@ class OurPipeline:
             grad_acc=work.grad_acc,
         )
         given = None if name in SCHEDULES else make(name, ranks, work.grad_acc)
-        self.engine: Any = parallelize(model, Mesh(layout), partial(adamw, **OPTIMIZER), schedule=given)
+        options = ParallelOptions(schedule=given)
+        self.engine = parallelize(model, Mesh(layout), partial(adamw, **OPTIMIZER), options)
         self.model, self.micro_batch = model, work.micro_batch
-        self.tokens = torch.tensor(float(work.tokens), device=next(model.parameters()).device)
         self.zero_grad = self.engine.zero_grad
 
     def accumulate(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return self.engine.accumulate(inputs, targets, self.micro_batch, self.tokens)
+        return self.engine.accumulate(inputs, targets, self.micro_batch)
 
     def norm(self) -> torch.Tensor:
         return self.engine.clip(float("inf"))

@@ -103,6 +103,7 @@ def add(commands: Any) -> None:
 
 def _train(args: argparse.Namespace) -> int:
     from playbook.layout import Layout
+    from playbook.layout.options import ParallelOptions
     from playbook.planning.in_flight import parse_stage_layers
     from playbook.shapes import load
     from playbook.training.config import TrainConfig
@@ -117,10 +118,16 @@ def _train(args: argparse.Namespace) -> int:
             f"{size} ranks were launched, but the layout has {layout.world_size}: launch as many"
         )
     _take_from_layout(args, layout)
-    names = set(TrainConfig.__dataclass_fields__) - {"min_lr", "beta1", "beta2", "layout"}
-    given = {name: getattr(args, name) for name in names}
-    given |= {"schedule": schedule, "stage_layers": parse_stage_layers(args.stage_layers)}
-    return _run(args, shape, TrainConfig(layout=layout, **given))
+    techniques = ("data_parallel", "context", "placement", "tensor_overlap")
+    parallel = ParallelOptions(
+        bucket=args.bucket_mb * 2**20,
+        schedule=schedule,
+        stage_layers=parse_stage_layers(args.stage_layers),
+        **{name: getattr(args, name) for name in techniques},
+    )
+    fields = set(TrainConfig.__dataclass_fields__) - {"min_lr", "beta1", "beta2", "layout", "parallel"}
+    given = {name: getattr(args, name) for name in fields}
+    return _run(args, shape, TrainConfig(layout=layout, parallel=parallel, **given))
 
 
 def _scheduled(args: argparse.Namespace, layout: Layout) -> tuple[Layout, Schedule | None]:

@@ -109,6 +109,10 @@ class Layout:
                 raise LayoutError(unknown("layout field", key, _KINDS))
         return dataclasses.replace(self, **changes)
 
+    def of_step(self) -> Layout:
+        """The same without what belongs to one run's steps: micro-batches and recomputation."""
+        return self.replace(micro_batch=1, grad_acc=1, recompute="none")
+
     def coordinates(self, rank: int) -> dict[str, int]:
         """Where ``rank`` sits: its index on each axis of :data:`AXES`. The inverse of :meth:`rank`."""
         check_int("rank", rank, LayoutError, least=0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from playbook.doctor import system_memory_bytes
 from playbook.errors import ConfigError, LayoutError
+from playbook.hardware import system_memory_bytes
 from playbook.layout.tokens import check_swap
 from playbook.parallel.parallelize import stages_on_ranks
 from playbook.planning.in_flight import split
@@ -34,9 +34,11 @@ def check_layout(shape: ModelShape, config: TrainConfig) -> None:
     layout = config.layout
     layout.check(shape, seq=config.seq)
     if layout.pp > 1:
-        schedule = config.schedule
+        schedule = config.parallel.schedule
         stages_on_ranks(layout, schedule)
-        split(shape.layers, layout.stages if schedule is None else schedule.depth, config.stage_layers)
+        split(
+            shape.layers, layout.stages if schedule is None else schedule.depth, config.parallel.stage_layers
+        )
     if layout.cp == 1:
         return
     if shape.dropout:
@@ -44,7 +46,7 @@ def check_layout(shape: ModelShape, config: TrainConfig) -> None:
             f"cp is {layout.cp}, but {shape.name or 'the model'} has dropout={shape.dropout}, which attention over "
             "several ranks does not draw: make one of them cp=1 or dropout 0"
         )
-    if config.context == "ulysses":
+    if config.parallel.context == "ulysses":
         check_swap(shape, layout)
 
 
