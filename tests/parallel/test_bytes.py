@@ -12,6 +12,7 @@ from parallel_runs import BATCH, Case, train
 from playbook import launch
 from playbook.instruments.counting import CountBytes
 from playbook.layout import Layout
+from playbook.layout.options import ParallelOptions
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.planning.memory import predict
@@ -30,9 +31,9 @@ def second_step(case: Case, layouts: list[str], options: list[dict]) -> list:
     with launch.process_group() as world:
         for text, given in zip(layouts, options, strict=True):
             layout = Layout.parse(text)
-            engine = parallelize(case.model(), Mesh(layout), case.make(), **given)
+            engine = parallelize(case.model(), Mesh(layout), case.make(), ParallelOptions(**given))
             train(case, engine, world.rank, world.size, layout.grad_acc)  # one step
-            count = CountBytes({"dp": engine.groups()})
+            count = CountBytes(engine.traffic_groups())
             again = Case(case.shape, case.recompute, case.dtype, steps=2)
             with count:
                 step(again, engine, world, layout.grad_acc)
@@ -46,11 +47,9 @@ def second_step(case: Case, layouts: list[str], options: list[dict]) -> list:
 
 def step(case: Case, engine, world, grad_acc: int) -> None:
     """The second step, without looks at whole gradients, which cost communication of their own."""
-    from playbook.training.trainer import accumulate_gradients
-
     x, y = (t.chunk(world.size)[world.rank] for t in case.batch(1))
     engine.zero_grad()
-    accumulate_gradients(engine.model, x, y, len(x) // grad_acc, engine=engine)
+    engine.accumulate(x, y, len(x) // grad_acc)
     engine.clip(1.0)
     engine.step()
 
@@ -138,7 +137,7 @@ def peak(case: Case, text: str) -> tuple[int, dict]:
         layout = Layout.parse(text)
         engine = parallelize(case.model(), Mesh(layout), case.make())
         train(case, engine, world.rank, world.size, layout.grad_acc)
-        with peak_bytes(engine.model, engine.optimizer, engine.tensors()) as found:
+        with peak_bytes(engine.model, engine.optimizers[0], engine.tensors()) as found:
             step(case, engine, world, layout.grad_acc)
         return found.bytes, found.categories
 

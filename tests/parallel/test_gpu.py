@@ -14,7 +14,6 @@ from playbook.model.transformer import Transformer
 from playbook.parallel.attend import attend, attend_backward, flash, flash_backward, has_kernel
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
-from playbook.parallel.engine import Engine
 from playbook.training.optimizer import is_matrix
 
 GPUS = torch.cuda.device_count()

@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from playbook.errors import ConfigError
+from playbook.launch.logs import open_log, read_json_log
 from playbook.model.transformer import IGNORE, Transformer
+from playbook.parallel.engine import accumulate_gradients
 from playbook.shapes import load
 from playbook.training.config import TrainConfig
 from playbook.training.data import Corpus, TokenBatches, load_corpus
-from playbook.launch.logs import open_log, read_json_log
 from playbook.training.optimizer import MasterAdamW, make_optimizer, warmup_cosine
-from playbook.training.trainer import Trainer, accumulate_gradients, make_trainer
+from playbook.training.trainer import Trainer, make_trainer
 
 SMALL = load("tiny").replace(layers=2, hidden=32, heads=4, kv_heads=2, head_dim=8, ffn=64)
 

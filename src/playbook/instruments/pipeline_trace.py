@@ -88,7 +88,7 @@ def record_pipeline(
     A micro-batch has ``layout.micro_batch`` samples of ``seq`` tokens, a step ``layout.grad_acc`` of them. Ranks compute
     with one thread each on a CPU. ``schedule`` and ``stage_layers`` are those of ``parallelize``.
     """
-    options = ParallelOptions(schedule=schedule, stage_layers=stage_layers and tuple(stage_layers))
+    options = ParallelOptions(schedule=schedule, stage_layers=tuple(stage_layers) if stage_layers else None)
     ranks = layout.world_size
     return launch.run(_record, load(shape), layout, seq, steps, options, ranks=ranks, timeout=timeout).values[
         0

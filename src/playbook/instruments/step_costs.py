@@ -13,7 +13,8 @@ from playbook.training.trainer import Trainer
 class StepCosts:
     """Watches the steps of ``trainer`` from now on.
 
-    ``peak_bytes`` is the most that this rank ever had, ``bytes_sent`` what it sent in one step, by axis of the mesh. On CUDA
+    ``peak_bytes`` is the most that this rank ever had, ``bytes_sent`` what it sent in one step, by axis of the mesh.
+    On CUDA
     every step is watched, for that is free there; elsewhere the second alone (the first has no optimizer state yet, and
     every later one is like the second).
     """

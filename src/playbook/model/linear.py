@@ -81,7 +81,7 @@ class Linear(nn.Linear):
         return dx.view(*dy.shape[:-1], -1) if onto is None else onto
 
     def weight_gradient(self, dy: Tensor, x: Callable[[], Tensor]) -> Tensor | None:
-        """dW for autograd, of dy (n, out) and what gives x (n, in); None if it is not wanted, deferred, or added already."""
+        """dW for autograd, of dy (n, out) and what gives x (n, in); None if not wanted, deferred, or added already."""
         if not self.weight.requires_grad:
             return None
         if self.deferred is None:

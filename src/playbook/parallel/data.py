@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from playbook.errors import ConfigError
-from playbook.layout.options import BUCKET, FIRST_BUCKET
+from playbook.layout.options import BUCKET, DATA_PARALLEL, FIRST_BUCKET
 from playbook.parallel.flat import Bucket, FlatOrder, GradientHooks, Named, Slot, Units, UsedParameters
 from playbook.parallel.replicas import HookedReplicaSet, ReplicaSet, broadcast
 from playbook.seeding import derive_seed
@@ -123,6 +123,12 @@ class BucketedDataParallel(HookedReplicaSet):
         for slot, used in zip(self.order.slots, anywhere, strict=True):
             slot.parameter.grad = self.views[slot] if used else None
         self.hooks.skip(self.used.never(self.order.slots))
+
+
+#: By name, the naive one first.
+STRATEGIES: dict[str, type[ReplicaSet]] = dict(
+    zip(DATA_PARALLEL, (NaiveDataParallel, OverlappedDataParallel, BucketedDataParallel), strict=True)
+)
 
 
 def zero_absent(part: Tensor, bucket: Bucket, here: Callable[[Slot], bool]) -> None:

@@ -136,11 +136,9 @@ class Engine:
         what the forward pass computes in (autocast, if it is not fp32). Afterwards gradients are sums over the ranks: a
         second call without ``zero_grad`` would have them summed again. Raises ConfigError when no target counts.
         """
-        named = {"positions": positions, "dtype": dtype}
         if self.pipeline is None:
-            return accumulate_gradients(
-                self.model, inputs, targets, micro_batch, scaler=scaler, engine=self, **named
-            )
+            given = self.model, inputs, targets, micro_batch
+            return accumulate_gradients(*given, dtype=dtype, scaler=scaler, engine=self, positions=positions)
         tokens = self.count(targets)
         angles = self.model.angles(inputs.shape[1], positions)
         autocast = partial(torch.autocast, inputs.device.type, dtype=dtype, enabled=dtype != torch.float32)
@@ -157,7 +155,7 @@ class Engine:
             raise ConfigError("targets hold no token that counts: every one of them is IGNORE")
         return tokens
 
-    def no_sync(self) -> AbstractContextManager[None]:
+    def no_sync(self) -> AbstractContextManager[object]:
         """A backward pass after which there will be another, of the same step."""
         if self.pipeline:
             raise ConfigError("a pipeline takes all micro-batches of a step at once: call accumulate")
@@ -302,13 +300,13 @@ class Engine:
             return {}
         found = {"dp": [group for one in self.sets for group in one.groups()]}
         partial = {axis for placement in self.placements.values() for axis in placement.partial}
-        tied = {placement.tied for placement in self.placements.values()} - {None}
+        tied = {placement.tied for placement in self.placements.values() if placement.tied}
         for axis, more in (("tp", partial), ("cp", ()), ("pp", tied)):
             if getattr(self.mesh.layout, axis) > 1:
                 found[axis] = [self.mesh.group(name) for name in dict.fromkeys([axis, *sorted(more)])]
         if self.pipeline:
             found["pp"] += self.pipeline.groups()
-        return found
+        return {axis: list(dict.fromkeys(groups)) for axis, groups in found.items()}
 
     def tensors(self) -> dict[str, list[Tensor]]:
         """What this rank keeps: parameters, gradients, optimizer."""

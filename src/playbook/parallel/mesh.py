@@ -48,15 +48,17 @@ class Mesh:
         A collective: every rank must name all groups, in one order. Gives ``name``.
         """
         if (name,) not in self._groups:
-            lists = [sorted(ranks) for ranks in groups]
-            self._groups[name,] = None
-            for (
-                ranks
-            ) in lists:  # PyTorch numbers groups by how many there have been: all ranks make all of them
-                made = dist.new_group(ranks)
-                if self.rank in ranks:
-                    self._groups[name,] = made
+            self._groups[name,] = self.subgroup(groups)
         return name
+
+    def subgroup(self, groups: Iterable[Iterable[int]]) -> dist.ProcessGroup | None:
+        """A new group: of ``groups``, lists of global ranks, the one that this rank is in. Every rank must ask for all of
+        them, in one order: PyTorch names groups by how many there have been."""
+        found = None
+        for ranks in (sorted(group) for group in groups):
+            made = dist.new_group(ranks)
+            found = made if self.rank in ranks else found
+        return found
 
     def neighbours(self, axis: str, count: int) -> str:
         """The name of an axis of ``count`` neighbours along ``axis``: ranks 0 and 1, 2 and 3, … for two. A collective."""

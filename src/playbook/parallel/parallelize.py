@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
+from typing import Any
 
 import torch.distributed as dist
-from torch import nn
 
 from playbook.errors import ConfigError, LayoutError
 from playbook.layout import Layout
 from playbook.layout.options import ParallelOptions
 from playbook.model.transformer import Transformer
 from playbook.parallel.context import share_context
-from playbook.parallel.data import BucketedDataParallel, NaiveDataParallel, OverlappedDataParallel
+from playbook.parallel.data import STRATEGIES, BucketedDataParallel, NaiveDataParallel
 from playbook.parallel.engine import Engine
 from playbook.parallel.flat import Named
 from playbook.parallel.mesh import Mesh, clone_group
@@ -37,11 +37,13 @@ def parallelize(
 ) -> Engine:
     """The engine that trains ``model`` as the layout of ``mesh`` says; ``make`` makes the optimizer of its weights.
 
-    Raises LayoutError for a layout that the model or the options do not fit, ConfigError where a rank has nothing to learn.
+    Raises LayoutError for a layout that the model or the options do not fit, ConfigError where a rank has nothing to
+    learn.
     """
     layout, options = mesh.layout, options
     layout.check(model.shape)
-    names, placements = WholeNames(model), whole(model)
+    names = WholeNames(model)
+    placements: Placements = whole(model)
     stages: dict[int, Stage] = {}
     pipeline = None
     # Each rank some of the layers,
@@ -111,8 +113,8 @@ def _replica_set(
     stages: list[Stage],
 ) -> ReplicaSet:
     """One set, with the strategy that layout and options name."""
-    unused = {"find_unused": options.find_unused}
-    buckets = {"bucket": options.bucket, "first_bucket": options.first_bucket, **unused}
+    unused: dict[str, Any] = {"find_unused": options.find_unused}
+    buckets: dict[str, Any] = {"bucket": options.bucket, "first_bucket": options.first_bucket, **unused}
     units = stage_units(model, stages, parameters, placements) if stages else None
     if layout.zero == 3:
         weights = {"reshard": options.reshard, "prefetch": options.prefetch}
@@ -121,7 +123,7 @@ def _replica_set(
         kind = Zero1 if layout.zero == 1 else Zero2
         found = kind(parameters, group, gather=options.gather, units=units, **buckets)
         if options.gather == "lazily":
-            found.weights.wait_before_use(modules_and_parameters(model, stages))
+            found.wait_before_use(modules_and_parameters(model, stages))
         return found
     if stages and group.size() == 1:
         return NaiveDataParallel(
@@ -129,14 +131,13 @@ def _replica_set(
         )  # no vector to copy to, no hooks in each micro-batch
     if options.data_parallel == "bucketed":
         return BucketedDataParallel(parameters, group, units=units, **buckets)
-    strategies: Mapping[str, type] = {"naive": NaiveDataParallel, "overlapped": OverlappedDataParallel}
-    return strategies[options.data_parallel](parameters, group, **unused)
+    return STRATEGIES[options.data_parallel](parameters, group, **unused)
 
 
 def stage_units(
-    model: nn.Module, stages: list[Stage], parameters: Named, placements: Placements
+    model: Transformer, stages: list[Stage], parameters: Named, placements: Placements
 ) -> list[Named]:
-    """Parameters stage by stage in the order of backward, which are complete at one time; a tied table, of two stages, last."""
+    """Parameters that are complete at one time: stage by stage in the order of backward, a tied table last."""
     tied = {p for name, p in parameters if model.shape.tied and placements[name].name == EMBEDDING}
     units = []
     for stage in reversed(stages):

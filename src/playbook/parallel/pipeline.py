@@ -56,7 +56,8 @@ class Step:
 
 
 class Pipeline:
-    """This rank's part of a pipeline over the axis pp of ``mesh``: its ``stages`` of ``model``, as ``cut_stages`` left them.
+    """This rank's part of a pipeline over the axis pp of ``mesh``: its ``stages`` of ``model``, as ``cut_stages`` left
+    them.
 
     ``schedule`` gives the Schedule of so many micro-batches; where its stages are, ``stage_ranks``, must not depend on
     their number. ``done(stage, last, stays)`` is called when the gradients of a stage's weights have one more micro-batch

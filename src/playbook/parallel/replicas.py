@@ -46,8 +46,8 @@ class ReplicaSet:
     """Parameters that the ranks of ``group`` have in common; without a group, those of a single device.
 
     A step is: ``zero_grad``; backward passes, all but the last of them inside ``no_sync``; ``finish``, after which each
-    leaf's ``.grad`` is a sum over the ranks; ``step``. A pipeline, in which many micro-batches are under way at once, says
-    `defer_sync` once and `mark_ready` whenever gradients are complete.
+    leaf's ``.grad`` is a sum over the ranks; ``step``. A pipeline, in which many micro-batches are under way at once,
+    says `defer_sync` once and `mark_ready` whenever gradients are complete.
     """
 
     #: Whether whole gradients stay on this rank until the last micro-batch.

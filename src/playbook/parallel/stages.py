@@ -72,28 +72,31 @@ def cut_stages(
 ) -> tuple[dict[int, Stage], Placements]:
     """Leave this rank of the axis pp its stages of ``model``, by their index, and say where parameters are now.
 
-    ``stage_ranks`` has the rank of each stage, once for each direction in which the pipeline runs; ``sizes`` are blocks of
-    each stage. Raises LayoutError for a model that cannot be cut so.
+    ``stage_ranks`` has the rank of each stage, once for each direction in which the pipeline runs; ``sizes`` are
+    blocks of each stage. Raises LayoutError for a model that cannot be cut so.
     """
-    depth, rank = len(stage_ranks[0]), mesh.index("pp")
-    held = {stage for line in stage_ranks for stage, there in enumerate(line) if there == rank}
-    cuts = split(len(model.blocks), depth, sizes)
-    stages = {i: Stage(model, i, cuts[i], i == 0, i == depth - 1) for i in sorted(held)}
-    _give_up_others(model, stages.values())
+    held = {s for line in stage_ranks for s, rank in enumerate(line) if rank == mesh.index("pp")}
+    stages = keep_stages(model, held, len(stage_ranks[0]), sizes)
     return stages, _where(model, mesh, placements, stage_ranks)
 
 
-def _give_up_others(model: Transformer, stages: Collection[Stage]) -> None:
-    mine = {block for stage in stages for block in stage.blocks}
+def keep_stages(
+    model: Transformer, held: Collection[int], depth: int, sizes: Sequence[int] | None = None
+) -> dict[int, Stage]:
+    """Leave of ``model`` the stages ``held`` of ``depth``; the rest is given up."""
+    cuts = split(len(model.blocks), depth, sizes)
+    stages = {i: Stage(model, i, cuts[i], i == 0, i == depth - 1) for i in sorted(held)}
+    mine = {block for stage in stages.values() for block in stage.blocks}
     for i in range(len(model.blocks)):
         if i not in mine:
             model.blocks[i] = MissingBlock(i)
-    gone = [] if any(stage.first for stage in stages) else ["embedding", "position_embedding"]
-    gone += [] if any(stage.last for stage in stages) else ["final_norm", "head"]
+    gone = [] if 0 in held else ["embedding", "position_embedding"]
+    gone += [] if depth - 1 in held else ["final_norm", "head"]
     for name in gone:
         setattr(model, name, None)
     if gone:
         model.register_forward_pre_hook(_refuse)
+    return stages
 
 
 def _where(model: Transformer, mesh: Mesh, placements: Placements, stage_ranks: StageRanks) -> Placements:

@@ -242,7 +242,7 @@ class _Cutter:
             model.embedding = VocabEmbedding(model.embedding, shard, self._region())
         if model.head is not None:
             model.head = ColumnLinear(model.head, shard, region)
-        if tied:
+        if tied and model.head is not None:
             model.head.weight = model.embedding.weight
         self.shards |= {"embedding.weight": shard, "head.weight": shard}
         model.token_losses = lambda logits, targets: vocab_losses(logits, targets, shard, self.group)

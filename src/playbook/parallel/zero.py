@@ -1,7 +1,8 @@
 """ZeRO: data parallelism in which each rank keeps a share of what replicas would hold in common (arXiv 1910.02054).
 
 Stage 1 shares the optimizer states, stage 2 (``zero2.py``) the gradients as well, stage 3 (``zero3.py``) the parameters
-too. All rest on one idea: an all-reduce is a reduce-scatter and an all-gather, and between the two each rank has the whole
+too. All rest on one idea: an all-reduce is a reduce-scatter and an all-gather, and between the two each rank has the
+whole
 sum of *its* share. So it updates its share alone, with the optimizer states of its share alone, and then shares the new
 weights.
 
@@ -12,7 +13,7 @@ own to it (a *segment*), and the result is what it would be for the whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
@@ -196,6 +197,7 @@ class Zero1(Zero):
     """
 
     stage = 1
+    weights: WholeParameters
 
     def __init__(
         self,
@@ -213,6 +215,10 @@ class Zero1(Zero):
         buckets = order.cut(bucket, first_bucket)
         weights = WholeParameters(order, buckets, group, gather)
         super().__init__(order, buckets, group, weights, self._gradients(order, buckets, group), find_unused)
+
+    def wait_before_use(self, units: Iterable[tuple[nn.Module, set[nn.Parameter]]]) -> None:
+        """With ``gather`` lazily: have each module of ``units`` wait for its unit's parameters."""
+        self.weights.wait_before_use(units)
 
     def _gradients(self, order: FlatOrder, buckets: list[Bucket], group: dist.ProcessGroup) -> Gradients:
         return WholeGradients(order, group)
@@ -291,7 +297,7 @@ class WholeParameters:
             work.wait()
         self.works.clear()
 
-    def wait_before_use(self, units: Iterator[tuple[nn.Module, set[nn.Parameter]]]) -> None:
+    def wait_before_use(self, units: Iterable[tuple[nn.Module, set[nn.Parameter]]]) -> None:
         """Hooks that have each module of ``units`` wait for the buckets in which its unit's parameters lie."""
         for module, parameters in units:
             needed = [b.index for b in self.buckets if any(slot.parameter in parameters for slot in b.slots)]

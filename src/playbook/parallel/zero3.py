@@ -84,7 +84,7 @@ def units_of(model: Transformer, stages: Sequence[Stage] = ()) -> list[Unit]:
 
 
 def _with_parameters(units: list[Unit], model: Transformer, apart: bool) -> list[Unit]:
-    """Fill in the parameters that learn, in the order of backward; a table that is ``apart`` is in the last unit alone."""
+    """Fill in the parameters that learn, in the order of backward; a table ``apart`` is in the last unit alone."""
     table = next((m.weight for m in (model.embedding, model.head) if m is not None), None) if apart else None
     for unit in units:
         own = {p for module in unit.modules for p in module.parameters()}

@@ -1,9 +1,10 @@
 """How long the weights of a stage stay on a rank that has to gather them (ZeRO-3 in a pipeline). Standard library only.
 
-A rank with several stages that goes on with the one that it is at, another micro-batch's pass, need not forget its weights
+A rank with several stages that goes on with the one that it is at, another micro-batch's pass, need not forget its
+weights
 in between. Breadth-first schedules visit each stage once forward and once backward, whatever the number of micro-batches
-(Lamy-Poirier 2022, arXiv 2211.05953, section 4); 1F1B with one stage a rank never leaves it, so that nothing would be saved
-if weights stayed: there they come and go with each micro-batch.
+(Lamy-Poirier 2022, arXiv 2211.05953, section 4); 1F1B with one stage a rank never leaves it, so that nothing would be
+saved if weights stayed: there they come and go with each micro-batch.
 """
 
 from __future__ import annotations

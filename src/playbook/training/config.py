@@ -47,7 +47,7 @@ class TrainConfig:
     seed: int = 0
     device: str | None = None  # filled in: cuda when there is one
     layout: Layout = dataclasses.field(default_factory=Layout)
-    parallel: ParallelOptions = ParallelOptions()
+    parallel: ParallelOptions = dataclasses.field(default_factory=ParallelOptions)
     weights: str = "float32"
     offload: bool = False
     compile: bool = False
