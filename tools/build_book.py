@@ -71,18 +71,24 @@ def fingerprint(patterns: Iterable[str]) -> str:
 def drop_what_is_stale(state: dict[str, Any]) -> None:
     """Forget executed chapters whose key has changed, and rendered pages whose chapter, or what renders them, has."""
     old = json.loads(STATE.read_text(encoding="utf-8")) if STATE.exists() else {}
-    stale = outputs.stale(old.get("chapters", {}), state["chapters"])
-    outputs.forget(stale, state["chapters"], CACHE)
-    if old.get("pages") != state["pages"]:
+    outputs.forget(outputs.stale(old.get("executed", {}), state["chapters"]), state["chapters"], CACHE)
+    rendered = old.get("rendered", {})
+    stale = outputs.stale(rendered.get("chapters", {}), state["chapters"])
+    if rendered.get("pages") != state["pages"]:
         shutil.rmtree(DOCTREES, ignore_errors=True)
         shutil.rmtree(SITE, ignore_errors=True)
-    if old.get("sources") != state["sources"]:
+    if rendered.get("sources") != state["sources"]:
         shutil.rmtree(SITE / "source", ignore_errors=True)
         stale.add(FRONT)  # Sphinx writes source pages only in a build that has read some page
     for page in stale:  # Sphinx reads a page again when its doctree is missing
         (DOCTREES / page).with_suffix(".doctree").unlink(missing_ok=True)
+    remember(state["chapters"], rendered)
+
+
+def remember(executed: dict[str, str], rendered: dict[str, Any]) -> None:
+    """Write down for which keys an execution that jupyter-cache keeps is right, and what the site was rendered from."""
     BUILD.mkdir(exist_ok=True)
-    STATE.write_text(json.dumps(state), encoding="utf-8")
+    STATE.write_text(json.dumps({"executed": executed, "rendered": rendered}), encoding="utf-8")
 
 
 def present_state() -> dict[str, Any]:
@@ -158,7 +164,8 @@ def main() -> int:
     if parser.parse_args().fresh:
         shutil.rmtree(BUILD, ignore_errors=True)
     start = time.monotonic()
-    drop_what_is_stale(present_state())
+    state = present_state()
+    drop_what_is_stale(state)
     shutil.rmtree(REPORTS, ignore_errors=True)
     vendor.vendor_all()
     print("Building the book; chapters that have to run:", flush=True)
@@ -171,6 +178,9 @@ def main() -> int:
         print("\nThe book was NOT built: see the warnings and tracebacks above.", file=sys.stderr)
         return 1
     complete_front_door()
+    remember(
+        state["chapters"], state
+    )  # only now: after a build that was stopped, stale pages are still stale
     print("Seconds that each chapter ran (at its last execution):")
     print_times()
     print(f"Built in {time.monotonic() - start:.0f} s: {SITE.relative_to(ROOT) / 'index.html'}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import build_book
 import pytest
@@ -23,7 +24,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setattr(build_book, name, path)
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "a.py").write_text("a = 1\n", encoding="utf-8")
-    build_book.drop_what_is_stale(STATE)
+    build_book.remember(STATE["chapters"], STATE)
     for page in ("one", "two", "index"):
         for file in (f".doctrees/book/{page}.doctree", f"html/book/{page}.html", f"html/source/{page}.html"):
             (build / file).parent.mkdir(parents=True, exist_ok=True)
@@ -31,7 +32,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-STATE = {"chapters": {"book/one": "1", "book/two": "1"}, "pages": "1", "sources": "1"}
+STATE: dict[str, Any] = {"chapters": {"book/one": "1", "book/two": "1"}, "pages": "1", "sources": "1"}
 READ = {"book/one.doctree", "book/two.doctree", "book/index.doctree"}
 
 
@@ -56,8 +57,30 @@ def test_pages_that_are_stale_are_read_again(
     build = project / "_build"
     assert left(build / ".doctrees") == read
     assert {file.partition("/")[0] for file in left(build / "html")} == written
-    build_book.drop_what_is_stale(STATE | change)  # what is remembered now is what was asked for
-    assert left(build / ".doctrees") == read
+
+
+def test_pages_stay_stale_until_a_build_has_succeeded(project: Path) -> None:
+    doctree = project / "_build" / ".doctrees" / "book" / "one.doctree"
+    changed = STATE | {"chapters": {"book/one": "2", "book/two": "1"}}
+    build_book.drop_what_is_stale(changed)
+    doctree.touch()  # Sphinx has read the page, and was stopped before it wrote it
+    build_book.drop_what_is_stale(changed)
+    assert not doctree.exists()
+    doctree.touch()
+    build_book.remember(changed["chapters"], changed)
+    build_book.drop_what_is_stale(changed)
+    assert doctree.exists()
+
+
+def test_a_chapter_is_forgotten_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten: list[set[str]] = []
+    monkeypatch.setattr(build_book.outputs, "forget", lambda chapters, *_: forgotten.append(chapters))
+    changed = STATE | {"chapters": {"book/one": "2", "book/two": "1"}}
+    build_book.drop_what_is_stale(changed)
+    build_book.drop_what_is_stale(
+        changed
+    )  # it may have been executed since, by a build that was stopped later
+    assert forgotten == [{"book/one"}, set()]
 
 
 def test_a_state_that_is_written_otherwise_forgets_all(project: Path) -> None:
