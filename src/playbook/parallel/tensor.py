@@ -235,14 +235,14 @@ class _Cutter:
         vocab = model.shape.vocab
         each = -(-vocab // self.ranks)
         shard = Shard("tp", 0, self.rank * each, (self.rank + 1) * each, vocab)
-        ends: list[Any] = [layer for layer in (model.embedding, model.head) if layer is not None]
-        tied = len(ends) == 2 and ends[0].weight is ends[1].weight
+        both = model.embedding is not None and model.head is not None
+        tied = both and model.embedding.weight is model.head.weight
         region = self._region()
         if model.embedding is not None:  # of several stages, the first has the embedding, the last the head
             model.embedding = VocabEmbedding(model.embedding, shard, self._region())
         if model.head is not None:
             model.head = ColumnLinear(model.head, shard, region)
-        if tied and model.head is not None:
+        if tied:
             model.head.weight = model.embedding.weight
         self.shards |= {"embedding.weight": shard, "head.weight": shard}
         model.token_losses = lambda logits, targets: vocab_losses(logits, targets, shard, self.group)
