@@ -18,7 +18,7 @@ from playbook.commands.output import say
 from playbook.errors import ConfigError
 
 if TYPE_CHECKING:
-    from playbook.launch.train import Outcome
+    from playbook.commands.training import Outcome
     from playbook.layout import Layout
     from playbook.schedules.actions import Schedule
     from playbook.shapes import ModelShape
@@ -167,7 +167,7 @@ def _take_from_layout(args: argparse.Namespace, layout: Layout) -> None:
 
 def _run(args: argparse.Namespace, shape: ModelShape, config: TrainConfig) -> int:
     from playbook import launch
-    from playbook.launch.train import Run, check, launched, train_here, train_on_ranks, train_rank
+    from playbook.commands.training import Run, check, launched, train_here, train_on_ranks, train_rank
 
     first = os.environ.get("RANK", "0") == "0"
     run = Run(shape, config, args.data, progress=not args.quiet, watch=_LossWatch)

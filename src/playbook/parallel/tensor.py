@@ -235,15 +235,13 @@ class _Cutter:
         vocab = model.shape.vocab
         each = -(-vocab // self.ranks)
         shard = Shard("tp", 0, self.rank * each, (self.rank + 1) * each, vocab)
-        both = model.embedding is not None and model.head is not None
-        tied = both and model.embedding.weight is model.head.weight
-        region = self._region()
-        if model.embedding is not None:  # of several stages, the first has the embedding, the last the head
-            model.embedding = VocabEmbedding(model.embedding, shard, self._region())
-        if model.head is not None:
-            model.head = ColumnLinear(model.head, shard, region)
-        if tied:
-            model.head.weight = model.embedding.weight
+        embedding = model.embedding  # of several stages, the first has the embedding, the last the head
+        head = model.head
+        own_embedding = embedding and VocabEmbedding(embedding, shard, self._region())
+        own_head = head and ColumnLinear(head, shard, self._region())
+        if embedding and head and embedding.weight is head.weight:
+            own_head.weight = own_embedding.weight
+        model.embedding, model.head = own_embedding, own_head
         self.shards |= {"embedding.weight": shard, "head.weight": shard}
         model.token_losses = lambda logits, targets: vocab_losses(logits, targets, shard, self.group)
         if self.sequence:

@@ -16,8 +16,8 @@ import torch
 from leftovers import remaining, sign_in, signed_in
 
 from playbook import launch
+from playbook.commands.training import Run, check, train_here, train_on_ranks
 from playbook.errors import ConfigError
-from playbook.launch.train import Run, check, train_here, train_on_ranks
 from playbook.layout import Layout
 from playbook.parallel.mesh import Mesh
 from playbook.schedules.catalogue import make
