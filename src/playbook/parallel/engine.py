@@ -173,10 +173,11 @@ class Engine:
 
     def sum(self, value: Tensor, over_stages: bool = False) -> Tensor:
         """The sum over all ranks that have other samples, or also other stages of a pipeline; in place."""
-        if self._samples and not (over_stages and self.pipeline):
-            dist.all_reduce(value, group=self._samples)
-        elif self.mesh and self.pipeline:
-            dist.all_reduce(value, group=self.mesh.group("dp", "cp", "pp"))
+        group = self._samples
+        if over_stages and self.pipeline and self.mesh:
+            group = self.mesh.group("dp", "cp", "pp")
+        if group is not None:
+            dist.all_reduce(value, group=group)
         return value
 
     def _add_up_partial(self) -> None:
