@@ -14,9 +14,9 @@ from playbook.errors import ConfigError, LayoutError
 from playbook.layout import Layout
 from playbook.layout.options import ParallelOptions
 from playbook.layout.tokens import Block
+from playbook.model.attend import Attended, attend, flash
 from playbook.model.transformer import Transformer
 from playbook.parallel import zero
-from playbook.parallel.attend import Attended, attend, flash
 from playbook.parallel.context import own_tokens
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize

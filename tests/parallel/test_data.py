@@ -16,12 +16,13 @@ from playbook.errors import ConfigError
 from playbook.instruments.counting import CountBytes
 from playbook.layout import Layout
 from playbook.layout.options import ParallelOptions
-from playbook.parallel.data import STRATEGIES, BucketedDataParallel, Sampler
+from playbook.parallel.data import STRATEGIES, BucketedDataParallel
 from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.parallel.zero import Zero1
 from playbook.parallel.zero2 import Zero2
+from playbook.training.data import Sampler
 from playbook.training.optimizer import adamw
 
 

@@ -11,8 +11,8 @@ from playbook import launch
 from playbook.layout import Layout
 from playbook.layout.options import ParallelOptions
 from playbook.layout.tokens import Block
+from playbook.model.attend import attend, attend_backward, flash, flash_backward, has_kernel
 from playbook.model.transformer import Transformer
-from playbook.parallel.attend import attend, attend_backward, flash, flash_backward, has_kernel
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 

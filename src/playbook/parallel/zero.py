@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -40,56 +40,9 @@ from playbook.parallel.mesh import clone_group
 from playbook.parallel.replicas import HookedReplicaSet, Leaf, broadcast
 from playbook.parallel.single import all_gather, reduce_scatter
 
-
-class Gradients(Protocol):
-    """What a rank keeps of gradients, whole (`WholeGradients`) or its share (``zero2.GradientShares``)."""
-
-    keep_whole: bool
-    vector: Tensor
-
-    def begin(self) -> None:
-        """A new step."""
-
-    def arrived(self, slot: Slot) -> None:
-        """Backward has computed a parameter's ``.grad``."""
-
-    def reduce(self, bucket: Bucket, hooks: GradientHooks) -> None:
-        """The gradients of a bucket are complete: begin to add them up over the ranks."""
-
-    def settle(self) -> None:
-        """Wait for what was begun."""
-
-    def here(self, slot: Slot) -> bool:
-        """Whether a gradient has come in this step."""
-        ...
-
-    def of(self, segment: Segment) -> Tensor:
-        """The sum over the ranks, for one of this rank's segments."""
-        ...
-
-
-class Parameters(Protocol):
-    """Where the weights are: all of them on every rank (`WholeParameters`), or shares (``zero3.GatheredUnits``)."""
-
-    vector: Tensor
-
-    def leaf(self, segment: Segment) -> Tensor:
-        """The memory of a segment's weights, which the optimizer updates."""
-        ...
-
-    def used(self, bucket: Bucket) -> None:
-        """Backward is over for the parameters of a bucket."""
-
-    def begin_update(self) -> None:
-        """Before this rank's segments change."""
-
-    def end_update(self) -> None:
-        """After that."""
-
-    def wait(self) -> None:
-        """Wait until all parameters are up to date."""
-
-    def groups(self) -> list[dist.ProcessGroup]: ...
+if TYPE_CHECKING:
+    from playbook.parallel.zero2 import GradientShares
+    from playbook.parallel.zero3 import GatheredUnits
 
 
 class Zero(HookedReplicaSet):
@@ -106,8 +59,8 @@ class Zero(HookedReplicaSet):
         order: FlatOrder,
         buckets: list[Bucket],
         group: dist.ProcessGroup,
-        weights: Parameters,
-        store: Gradients,
+        weights: WholeParameters | GatheredUnits,
+        store: WholeGradients | GradientShares,
         find_unused: bool = False,
     ):
         self.parameters = [(slot.name, slot.parameter) for slot in order.slots]
@@ -220,7 +173,9 @@ class Zero1(Zero):
         """With ``gather`` lazily: have each module of ``units`` wait for its unit's parameters."""
         self.weights.wait_before_use(units)
 
-    def _gradients(self, order: FlatOrder, buckets: list[Bucket], group: dist.ProcessGroup) -> Gradients:
+    def _gradients(
+        self, order: FlatOrder, buckets: list[Bucket], group: dist.ProcessGroup
+    ) -> WholeGradients | GradientShares:
         return WholeGradients(order, group)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from playbook.parallel.data import zero_absent
 from playbook.parallel.flat import Bucket, FlatOrder, GradientHooks, Segment, Slot
 from playbook.parallel.single import reduce_scatter
-from playbook.parallel.zero import Gradients, Zero1
+from playbook.parallel.zero import Zero1
 
 
 class Zero2(Zero1):
@@ -22,7 +22,7 @@ class Zero2(Zero1):
 
     stage = 2
 
-    def _gradients(self, order: FlatOrder, buckets: list[Bucket], group: dist.ProcessGroup) -> Gradients:
+    def _gradients(self, order: FlatOrder, buckets: list[Bucket], group: dist.ProcessGroup) -> GradientShares:
         return GradientShares(order, buckets, group)
 
 
