@@ -7,8 +7,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from playbook.collectives import CollectiveError, counting
+from playbook.collectives import CollectiveError
 from playbook.collectives.plans import plan
+from playbook.instruments import counting
 from playbook.instruments.counting import KINDS, CountBytes, Event, Tally
 from playbook.launch import process_group as launched
 from playbook.planning.communication import ring_bytes_sent

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from playbook._checks import check_int
 from playbook._interrupt import raise_again
 from playbook._json import to_json
 from playbook.commands.output import say
@@ -120,7 +121,7 @@ def _train(args: argparse.Namespace) -> int:
     _take_from_layout(args, layout)
     techniques = ("data_parallel", "context", "placement", "tensor_overlap")
     parallel = ParallelOptions(
-        bucket=args.bucket_mb * 2**20,
+        bucket=check_int("bucket_mb", args.bucket_mb, ConfigError) * 2**20,
         schedule=schedule,
         stage_layers=parse_stage_layers(args.stage_layers),
         **{name: getattr(args, name) for name in techniques},

@@ -220,9 +220,9 @@ def make_trainer(
     """
     if mesh is None and config.layout.world_size > 1:
         raise ConfigError(f"layout is {str(config.layout)!r}: on many ranks a trainer needs their mesh")
-    if mesh is not None and mesh.layout.of_step() != config.layout.of_step():
+    if mesh is not None and (given := mesh.layout.of_step()) != (own := config.layout.of_step()):
         raise ConfigError(
-            f"layout is {str(config.layout)!r} in the config, but {str(mesh.layout)!r} in the mesh: give both the same"
+            f"layout is {str(own)!r} in the config, but {str(given)!r} in the mesh: give both the same"
         )
     shape, device = load(shape), config.device or (default_device() if mesh is None else mesh.device)
     check_fit(shape, corpus, config)
