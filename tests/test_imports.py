@@ -8,7 +8,7 @@ import pytest
 
 SRC = Path(__file__).parent.parent / "src"
 #: Files and folders that never import anything outside the standard library.
-ROOMS = ["errors.py", "source.py", "layout.py", "shapes.py", "presets.py", "hardware.py", "planning"]
+ROOMS = ["errors.py", "source.py", "layout", "shapes.py", "presets.py", "hardware.py", "planning"]
 ROOMS += [room for room in ("schedules",) if (SRC / "playbook" / room).exists()]
 
 PROBE = """

@@ -13,7 +13,7 @@ from playbook import launch
 from playbook.instruments.counting import CountBytes
 from playbook.instruments.kept_activations import KeptActivations
 from playbook.instruments.memory_timeline import peak_bytes
-from playbook.layout import SCHEDULES, Layout
+from playbook.layout import SCHEDULES, Layout, ParallelOptions
 from playbook.parallel.context import own_tokens
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import axis_groups, parallelize
@@ -84,7 +84,8 @@ def check(ranks, runs: Runs, world: int) -> None:
     for mine in ranks(steps, runs, ranks=world, timeout=120).values:
         for (shape, text, options), one in zip(runs, mine, strict=True):
             layout, place = Layout.parse(f"{text},micro_batch={MICRO}"), one["place"]
-            told = predict(shape, layout, seq=SEQ, recipe="fp32", device="cpu", **options).stages[place]
+            given = ParallelOptions(**options)
+            told = predict(shape, layout, seq=SEQ, recipe="fp32", device="cpu", options=given).stages[place]
             assert one["kept"] == told.activations, (text, place)
             states = [one[kind] for kind in ("parameters", "gradients", "optimizer")]
             assert states == [told.parameters, told.gradients, told.optimizer], (text, place)

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from playbook.errors import LayoutError, ScheduleError
 from playbook.layout import SCHEDULES, Layout
-from playbook.planning.in_flight import InFlight, check_microbatches, line_of, split
+from playbook.layout.stages import check_microbatches
+from playbook.planning.in_flight import InFlight, line_of
 from playbook.schedules.catalogue import make
 from playbook.schedules.kept import peak_kept
 
@@ -65,9 +66,3 @@ def test_ranks_with_several_stages():
     assert line_of(layout("zb-v", 3, 1, 8)).stages == ((0, 5), (1, 4), (2, 3))
     assert line_of(layout("dualpipe", 4, 1, 8)).stages == ((0, 3), (1, 2), (1, 2), (0, 3))
     assert line_of(layout("interleaved", 2, 3, 8)).stages == ((0, 2, 4), (1, 3, 5))
-
-
-def test_stages_of_chosen_sizes():
-    assert split(8, 2, (3, 5)) == [range(3), range(3, 8)]
-    with pytest.raises(LayoutError, match="stage_layers is 3,4, but must be 2 numbers"):
-        split(8, 2, (3, 4))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from playbook._checks import unknown
 from playbook.errors import ConfigError, LayoutError
 from playbook.layout import Layout
+from playbook.layout.stages import on_ranks as stage_placement
 from playbook.layout.tokens import check_swap
 from playbook.model.transformer import Transformer
 from playbook.parallel.context import share_context
@@ -27,7 +28,6 @@ from playbook.parallel.zero2 import Zero2
 from playbook.parallel.zero3 import Zero3
 from playbook.schedules.actions import Schedule
 from playbook.schedules.catalogue import make as make_schedule
-from playbook.schedules.catalogue import placement as stage_placement
 from playbook.schedules.validate import check_copies, validate
 from playbook.training.config import check_supported
 from playbook.training.engine import Engine, OneDevice

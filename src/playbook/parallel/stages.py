@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from playbook.layout.stages import split
 from playbook.model.transformer import Block, Transformer
-from playbook.planning.in_flight import split
 
 #: Names of the two ends of a model, whose weights may be tied.
 EMBEDDING, HEAD = "embedding.weight", "head.weight"

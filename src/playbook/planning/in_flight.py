@@ -1,4 +1,4 @@
-"""Pipeline stages: which layers each has, and what a rank keeps of them at the fullest moments of its step.
+"""What a rank keeps of its pipeline stages at the fullest moments of its step.
 
 A schedule is a list of actions for each rank, so nothing has to be timed to know what a rank keeps: F of a stage adds
 what it saves for one micro-batch, B takes it away but for what W needs, W takes that. At which moment most is kept
@@ -14,55 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from typing import NamedTuple
 
-from playbook.errors import LayoutError
 from playbook.layout import Layout
+from playbook.layout.stages import chunks, least_microbatches, on_ranks, stages_of
 from playbook.schedules.actions import Schedule
-from playbook.schedules.catalogue import make, placement
+from playbook.schedules.catalogue import make
 from playbook.schedules.interleaved import rounds
-
-
-def split_layers(layers: int, pp: int, vpp: int = 1) -> list[range]:
-    """Contiguous runs of layers for the pp · vpp virtual stages, in the order of the forward pass.
-
-    Sizes differ by one at most; the first stages take what is left over. Chunk c of rank r is virtual stage c·pp + r.
-    """
-    pieces = pp * vpp
-    size, extra = divmod(layers, pieces)
-    starts = [i * size + min(i, extra) for i in range(pieces + 1)]
-    return [range(a, b) for a, b in pairwise(starts)]
-
-
-def split(layers: int, depth: int, sizes: Sequence[int] | None = None) -> list[range]:
-    """The blocks of each of ``depth`` stages: as many as ``sizes`` says, or as even as can be.
-
-    Raises LayoutError unless there is a block for each stage and the sizes add up.
-    """
-    if sizes is None:
-        if depth > layers:
-            raise LayoutError(
-                f"the pipeline has {depth} stages, but the model only {layers} layers: one each, at least"
-            )
-        return split_layers(layers, depth)
-    if len(sizes) != depth or sum(sizes) != layers or min(sizes) < 0:
-        raise LayoutError(
-            f"stage_layers is {','.join(map(str, sizes))}, but must be {depth} number{'s' * (depth > 1)}, one for each "
-            f"stage, that add up to the {layers} layers"
-        )
-    ends = [sum(sizes[: i + 1]) for i in range(depth)]
-    return [range(end - size, end) for end, size in zip(ends, sizes, strict=True)]
-
-
-def parse_stage_layers(text: str | None) -> tuple[int, ...] | None:
-    """``3,5`` as the layers of each stage; None stays None. Raises LayoutError for what are no whole numbers."""
-    try:
-        return None if text is None else tuple(int(size) for size in text.split(","))
-    except ValueError:
-        raise LayoutError(
-            f"stage_layers is {text!r}, but must be whole numbers, one for each stage, as in 3,5"
-        ) from None
 
 
 class InFlight(NamedTuple):
@@ -97,7 +55,7 @@ class Line:
 def line_of(layout: Layout, schedule: Schedule | None = None) -> Line:
     """The pipeline of a layout, or of a schedule of one's own. Raises ScheduleError for what has no schedule."""
     if schedule is not None:
-        stages = _stages(schedule.placement)
+        stages = stages_of(schedule.placement, len(schedule.ranks))
         walked = [_walk(schedule, rank, stages[rank]) for rank in range(len(schedule.ranks))]
         fullest, before = (tuple(moments) for moments in zip(*walked, strict=True))
         return Line(schedule.depth, len(schedule.placement), stages, fullest, before)
@@ -109,66 +67,18 @@ def line_of(layout: Layout, schedule: Schedule | None = None) -> Line:
 _ONE = Line(1, 1, ((0,),), ((InFlight((1,), (0,)),),), ((InFlight((1,), (0,)),),))
 
 
-def chunks(layout: Layout) -> int:
-    """What a schedule is told of chunks: a V always has two, said or not."""
-    return 1 if layout.schedule in ("zb-v", "dualpipev") and layout.vpp == 2 else layout.vpp
-
-
-def least_microbatches(schedule: str, pp: int) -> int:
-    """Micro-batches that fill the pipeline of a named schedule, which it cannot do without; DualPipe takes pairs."""
-    least = {
-        "zb-h1": pp,
-        "zb-h2": 2 * pp - 1,
-        "zb-v": 2 * pp - 1,
-        "dualpipe": 2 * pp,
-        "dualpipev": 2 * pp,
-    }
-    return least.get(schedule, 1)
-
-
-def check_microbatches(layout: Layout, microbatches: int, schedule: Schedule | None = None) -> None:
-    """Raise LayoutError unless the pipeline of ``layout`` takes so many micro-batches a step."""
-    if layout.pp == 1:
-        return
-    if schedule is not None:
-        if schedule.microbatches != microbatches:
-            raise LayoutError(
-                f"grad_acc is {microbatches}, but schedule {schedule.name!r} has {schedule.microbatches} micro-batches a "
-                "step: make them equal"
-            )
-        return
-    name, pp, least = layout.schedule, layout.pp, least_microbatches(layout.schedule, layout.pp)
-    pairs = name == "dualpipe"
-    if pairs and pp % 2:
-        raise LayoutError(f"pp is {pp}, but schedule dualpipe meets in the middle: it must be even")
-    if microbatches < least or (pairs and microbatches % 2):
-        raise LayoutError(
-            f"grad_acc is {microbatches}, but schedule {name} with pp={pp} needs {'an even number of ' * pairs}at least "
-            f"{least} micro-batches per step"
-        )
-
-
-def _stages(placement: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    ranks = 1 + max(max(way) for way in placement)
-    held = [{s for way in placement for s, home in enumerate(way) if home == rank} for rank in range(ranks)]
-    return tuple(tuple(sorted(stages)) for stages in held)
-
-
 @cache
 def _line(name: str, pp: int, vpp: int, microbatches: int) -> Line:
     if vpp == 1 and name in ("interleaved", "breadth-first"):
         name = "1f1b"  # with one chunk they are that
-    where = _placement(name, pp, vpp)
-    stages = _stages(where)
+    where = on_ranks(name, pp, vpp)
+    stages = stages_of(where, pp)
     if name in ("interleaved", "zb-v", "dualpipe", "dualpipev"):
         walked = _walked(name, pp, vpp, *_enough(name, pp, microbatches))
     else:
         walked = tuple(_by_formula(name, pp, vpp, microbatches, rank) for rank in range(pp))
     fullest, before = (tuple(moments) for moments in zip(*walked, strict=True))
     return Line(len(where[0]), len(where), stages, fullest, before)
-
-
-_placement = cache(placement)
 
 
 def _by_formula(name: str, pp: int, vpp: int, m: int, rank: int) -> tuple[Moments, Moments]:
@@ -203,7 +113,7 @@ def _enough(name: str, pp: int, m: int) -> tuple[int, int | None]:
 @cache
 def _walked(name: str, pp: int, vpp: int, m: int, run: int | None) -> tuple[tuple[Moments, Moments], ...]:
     schedule = make(name, pp, m, vpp, run=run)
-    stages = _stages(schedule.placement)
+    stages = stages_of(schedule.placement, pp)
     return tuple(_walk(schedule, rank, stages[rank]) for rank in range(pp))
 
 

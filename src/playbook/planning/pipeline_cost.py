@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from playbook.layout import Layout
-from playbook.planning.in_flight import chunks
+from playbook.layout.stages import placement
 from playbook.schedules.actions import Schedule
-from playbook.schedules.catalogue import placement
 from playbook.shapes import ModelShape
 
 
@@ -57,7 +56,7 @@ def pipeline_traffic(
     """
     if layout.pp == 1:
         return (PipelineTraffic(0, 0, 0),)
-    ways = placement(layout.schedule, layout.pp, chunks(layout)) if schedule is None else schedule.placement
+    ways = placement(layout, schedule)
     taken = Counter(schedule.way(m) for m in range(schedule.microbatches)) if schedule else Counter()
     each = message_bytes(shape, layout, seq, itemsize)
     forward, backward = [0] * layout.pp, [0] * layout.pp

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from playbook._checks import check_int, unknown
 from playbook.errors import ScheduleError
-from playbook.schedules.actions import Schedule, straight
+from playbook.schedules.actions import Schedule
 from playbook.schedules.afab import afab, naive
 from playbook.schedules.dualpipe import dualpipe, dualpipe_v
 from playbook.schedules.interleaved import interleaved
@@ -86,14 +86,6 @@ def default_limit(name: str, stages: int) -> float:
     """How many micro-batches' activations a fitted schedule may keep: zb-xp means x·stages, exact as many as 1F1B."""
     found = _FITTED.fullmatch(name)
     return float(found[1]) * stages if found else float(stages)
-
-
-def placement(name: str, stages: int, vpp: int = 1) -> tuple[tuple[int, ...], ...]:
-    """The rank of each stage of the model, for each way through the pipeline: it does not depend on micro-batches."""
-    check_name(name)
-    if name not in NAMES or name in ("zb-1p", "zb-2p"):
-        return straight(stages)  # not worth a search
-    return make(name, stages, 4 * stages, vpp).placement
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any
 from playbook._checks import divisors
 from playbook.errors import ConfigError, LayoutError
 from playbook.layout import Layout
+from playbook.layout.stages import check_microbatches
 from playbook.layout.tokens import CONTEXT, PLACEMENT
-from playbook.planning.in_flight import check_microbatches
 from playbook.schedules.actions import Schedule
 
 DTYPES = ("float32", "bfloat16", "float16")
