@@ -89,6 +89,11 @@ def test_what_a_technique_refuses_is_said_in_one_sentence(text, options, sentenc
     assert sentence in str(caught.value)
 
 
+def test_no_pipeline_is_as_long_as_that():
+    with pytest.raises(LayoutError, match="pp must be at most 512, several times"):
+        Layout(pp=600).check(load("tiny").replace(layers=600))
+
+
 def test_dropout_is_not_drawn_over_several_ranks():
     shape = load("tiny").replace(dropout=0.1)
     Layout(tp=2, dp=2).check(shape, seq=64)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from playbook.schedules.actions import Schedule
     from playbook.shapes import ModelShape
 
+#: Ranks of a pipeline: eight times the longest one published (Narayanan et al. 2021, table 1: 64 for 1T parameters).
+#: Whoever walks through the schedules of as many is done soon.
+MOST_RANKS = 512
 #: The rank of each stage, for each direction in which micro-batches go through the pipeline.
 Placement = tuple[tuple[int, ...], ...]
 
@@ -145,6 +148,10 @@ def check(shape: ModelShape, layout: Layout, options: ParallelOptions) -> None:
         folded = KINDS[layout.schedule].chunks == 2
         what = f"pp * 2 (schedule={layout.schedule} folds the pipeline)" if folded else "pp * vpp"
         raise LayoutError(f"{what} must be at most layers = {shape.layers}, got {depth(layout)}")
+    if layout.pp > MOST_RANKS:
+        raise LayoutError(
+            f"pp must be at most {MOST_RANKS}, several times the longest pipeline published, got {layout.pp}"
+        )
     if options.schedule is not None:
         _check_own(layout, options.schedule)
     where = placement(layout, options.schedule)
