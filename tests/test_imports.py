@@ -9,6 +9,7 @@ import pytest
 SRC = Path(__file__).parent.parent / "src"
 #: Files and folders that never import anything outside the standard library.
 ROOMS = ["errors.py", "source.py", "layout", "shapes.py", "presets.py", "hardware.py", "planning"]
+ROOMS += ["collectives/plans", "collectives/costs.py", "collectives/volumes.py"]
 ROOMS += [room for room in ("schedules",) if (SRC / "playbook" / room).exists()]
 
 PROBE = """
@@ -40,6 +41,16 @@ def imported_from_elsewhere(modules: list[str]) -> str:
 @pytest.mark.parametrize("room", ROOMS)
 def test_room_needs_the_standard_library_alone(room):
     assert imported_from_elsewhere(modules_of(room)) == "['playbook']"
+
+
+@pytest.mark.parametrize("room", ["layout", "planning", "schedules"])
+def test_no_lab_is_imported_by_what_readers_read_first(room):
+    """Plans of collectives and the solver are for those who ask for them."""
+    modules = [m for m in modules_of(room) if not m.startswith("playbook.schedules.solver")]
+    code = f"import importlib, sys; [importlib.import_module(m) for m in {modules!r}]; print(sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "playbook.collectives" not in loaded
+    assert "playbook.schedules.solver" not in loaded
 
 
 def test_importing_playbook_does_not_import_torch():
