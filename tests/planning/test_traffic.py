@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import fields
 
+import hypothesis
 import pytest
 import torch
 from helpers import BLOCKS
+from hypothesis import strategies as st
 from parallel_runs import Case
+from random_shapes import shapes
 
 from playbook import launch
 from playbook.errors import LayoutError, ShapeError
@@ -20,7 +23,8 @@ from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import axis_groups, parallelize
 from playbook.planning.context_cost import context_traffic
 from playbook.planning.memory import predict
-from playbook.planning.messages import PHASES
+from playbook.planning.messages import PHASES, Rank
+from playbook.planning.recipes import load_recipe
 from playbook.planning.sharding import traffic as of_replicas
 from playbook.planning.traffic import by_axis, total, traffic
 from playbook.schedules.actions import Schedule
@@ -217,3 +221,20 @@ def test_replicas_are_those_of_their_formula(zero, reshard):
         found = traffic(GPT, layout, SEQ, options, rank=rank)
         sent += sum(total(found, "dp", phase) for phase in ("gradients", "parameters", "forward", "backward"))
     assert sent == 3 * told
+
+
+CUT = ["", "tp=2,sp", "tp=4", "pp=2", "pp=2,schedule=zb-v,grad_acc=3", "pp=2,tp=2,zero=3", "zero=3"]
+
+
+@hypothesis.given(shapes(), st.sampled_from(CUT))
+def test_weights_are_the_parameters_of_the_rank(shape, text):
+    """Tensor by tensor as many as the formulas of memory have."""
+    shape = shape.replace(layers=5, heads=4, kv_heads=2, ffn=48, head_dim=6)
+    layout = Layout.parse(text)
+    for stage in predict(shape, layout, seq=SEQ).stages:
+        place = layout.rank(pp=stage.stage)
+        units = Rank(shape, layout, SEQ, ParallelOptions(), place, load_recipe("fp32")).units
+        assert sum(unit.elements for unit in units) == stage.counts.local
+        if layout.pp > 1 or layout.zero == 3:
+            told = [unit.parameters for unit in stage.counts.units if unit.parameters]
+            assert sorted(unit.elements for unit in units) == sorted(told)
