@@ -153,6 +153,9 @@ IN_BROWSERS = [
     "hardware.py",
     "planning",
     "schedules",
+    "collectives/plans",
+    "collectives/costs.py",
+    "collectives/volumes.py",
 ]
 
 PROBE = """

@@ -13,13 +13,12 @@ from playbook import launch
 from playbook.instruments.counting import CountBytes
 from playbook.instruments.kept_activations import KeptActivations
 from playbook.instruments.memory_timeline import peak_bytes
-from playbook.layout import SCHEDULES, Layout
-from playbook.layout.options import ParallelOptions
+from playbook.layout import SCHEDULES, Layout, ParallelOptions
 from playbook.parallel.context import own_tokens
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.planning.memory import predict
-from playbook.planning.pipeline_cost import pipeline_traffic
+from playbook.planning.traffic import total, traffic
 from playbook.schedules.actions import Schedule
 from playbook.shapes import ModelShape
 
@@ -81,10 +80,11 @@ def step(engine: Any, x: torch.Tensor, y: torch.Tensor, where: torch.Tensor | No
 
 
 def check(ranks, runs: Runs, world: int) -> None:
-    for mine in ranks(steps, runs, ranks=world, timeout=120).values:
+    for rank, mine in enumerate(ranks(steps, runs, ranks=world, timeout=120).values):
         for (shape, text, options), one in zip(runs, mine, strict=True):
             layout, place = Layout.parse(f"{text},micro_batch={MICRO}"), one["place"]
-            told = predict(shape, layout, seq=SEQ, recipe="fp32", device="cpu", **options).stages[place]
+            given = ParallelOptions(**options)
+            told = predict(shape, layout, seq=SEQ, recipe="fp32", device="cpu", options=given).stages[place]
             assert one["kept"] == told.activations, (text, place)
             states = [one[kind] for kind in ("parameters", "gradients", "optimizer")]
             assert states == [told.parameters, told.gradients, told.optimizer], (text, place)
@@ -93,12 +93,14 @@ def check(ranks, runs: Runs, world: int) -> None:
                 assert one["scattered"] == scattered, (text, place)
             if not shape.tied:
                 continue
-            schedule = options.get("schedule")
-            traffic = pipeline_traffic(shape, layout, SEQ, itemsize=4, gradient_bytes=4, schedule=schedule)[
-                place
-            ]
-            assert one["send"] == traffic.activations + traffic.gradients, (text, place)
-            assert 0 <= one["all_reduce"] - traffic.tied <= 3 * 8, (text, place)  # the norm, the loss, tokens
+            found = traffic(shape, layout, SEQ, given, rank=rank, recipe="fp32")
+            sent = {m.collective: m.total for m in found if m.axis == "pp" and m.payload > 8}
+            assert one["send"] == total(found, "pp", "forward") + total(found, "pp", "backward"), (
+                text,
+                place,
+            )
+            tied = one["all_reduce"] - sent.get("all_reduce", 0)
+            assert 0 <= tied <= 3 * 8, (text, place)  # the norm, the loss, tokens
 
 
 def of(name: str, microbatches: int) -> str:

@@ -33,10 +33,11 @@ from playbook.bench.turns import OPTIMIZER, Batch, Run, Track, Work, compared, t
 from playbook.errors import ConfigError
 from playbook.layout import Layout
 from playbook.layout.options import ParallelOptions
+from playbook.layout.stages import on_ranks
 from playbook.model.transformer import Transformer
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
-from playbook.schedules.catalogue import make, placement
+from playbook.schedules.catalogue import make
 from playbook.training.optimizer import adamw
 
 _TIMEOUT = 1800.0
@@ -202,7 +203,7 @@ def start_ours(pair: Pair, work: Work, device: torch.device) -> RunPipeline:
 def start_peer(pair: Pair, work: Work, device: torch.device) -> RunPipeline:
     from playbook.bench.pipeline_peers import TorchPipeline  # takes seconds: in ranks alone
 
-    (stages,) = placement(pair.peer, dist.get_world_size(), _chunks(pair.peer))
+    (stages,) = on_ranks(pair.peer, dist.get_world_size(), _chunks(pair.peer))
     engine = TorchPipeline(
         _model(work, device), SCHEDULES[pair.peer], stages, work.grad_acc, work.seq, work.tokens
     )

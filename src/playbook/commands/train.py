@@ -105,7 +105,7 @@ def add(commands: Any) -> None:
 def _train(args: argparse.Namespace) -> int:
     from playbook.layout import Layout
     from playbook.layout.options import ParallelOptions
-    from playbook.planning.in_flight import parse_stage_layers
+    from playbook.layout.stages import parse_stage_layers
     from playbook.shapes import load
     from playbook.training.config import TrainConfig
 

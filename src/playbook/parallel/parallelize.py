@@ -7,9 +7,11 @@ from typing import Any
 
 import torch.distributed as dist
 
-from playbook.errors import ConfigError, LayoutError
+from playbook.errors import ConfigError
 from playbook.layout import Layout
 from playbook.layout.options import ParallelOptions
+from playbook.layout.stages import chunks
+from playbook.layout.stages import placement as stages_on_ranks
 from playbook.model.transformer import Transformer
 from playbook.parallel.context import share_context
 from playbook.parallel.data import STRATEGIES, BucketedDataParallel, NaiveDataParallel
@@ -26,8 +28,6 @@ from playbook.parallel.zero2 import Zero2
 from playbook.parallel.zero3 import Zero3, modules_and_parameters
 from playbook.schedules.actions import Schedule
 from playbook.schedules.catalogue import make as make_schedule
-from playbook.schedules.catalogue import placement as stage_placement
-from playbook.schedules.validate import check_copies, validate
 
 _DEFAULT = ParallelOptions()
 
@@ -40,8 +40,8 @@ def parallelize(
     Raises LayoutError for a layout that the model or the options do not fit, ConfigError where a rank has nothing to
     learn.
     """
-    layout, options = mesh.layout, options
-    layout.check(model.shape)
+    layout = mesh.layout
+    layout.check(model.shape, options=options)
     names = WholeNames(model)
     placements: Placements = whole(model)
     stages: dict[int, Stage] = {}
@@ -147,26 +147,8 @@ def stage_units(
     return [unit for unit in units if unit]
 
 
-def stages_on_ranks(layout: Layout, schedule: Schedule | None = None) -> tuple[tuple[int, ...], ...]:
-    """The rank of each stage, for each direction in which the layout's schedule, or ``schedule``, runs."""
-    if schedule is None:
-        return stage_placement(layout.schedule, layout.pp, _chunks(layout))
-    if len(schedule.ranks) != layout.pp:
-        raise LayoutError(
-            f"pp is {layout.pp}, but schedule {schedule.name!r} has {len(schedule.ranks)} ranks: make them equal"
-        )
-    validate(schedule)
-    check_copies(schedule, each_pass=layout.zero >= 2)
-    return schedule.placement
-
-
-def _chunks(layout: Layout) -> int:
-    """What the schedule is told: a V always has two chunks, said or not."""
-    return 1 if layout.schedule in ("zb-v", "dualpipev") and layout.vpp == 2 else layout.vpp
-
-
 def schedules(layout: Layout, schedule: Schedule | None) -> Callable[[int], Schedule]:
     """The schedule of so many micro-batches."""
     if schedule is not None:
         return lambda _: schedule
-    return lambda microbatches: make_schedule(layout.schedule, layout.pp, microbatches, _chunks(layout))
+    return lambda microbatches: make_schedule(layout.schedule, layout.pp, microbatches, chunks(layout))

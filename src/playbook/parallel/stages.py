@@ -13,10 +13,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from playbook.layout import Layout
+from playbook.layout.stages import split
 from playbook.model.transformer import Block, Transformer
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.placement import Placements
-from playbook.planning.in_flight import split
 
 #: The rank of each stage, for each direction in which a pipeline runs.
 StageRanks = Sequence[Sequence[int]]

@@ -10,7 +10,7 @@ from playbook._checks import divisors
 from playbook.errors import ConfigError, LayoutError
 from playbook.layout import Layout
 from playbook.layout.options import ParallelOptions
-from playbook.planning.in_flight import check_microbatches
+from playbook.layout.stages import check_microbatches
 
 DTYPES = ("float32", "bfloat16", "float16")
 RECOMPUTE = ("none", "selective", "full")
