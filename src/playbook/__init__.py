@@ -4,6 +4,7 @@ Importing ``playbook`` stays cheap: no torch until a module that computes is imp
 command line can answer Ctrl-C.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,9 +18,7 @@ def __getattr__(name: str) -> Any:
     """``show``, imported when it is first asked for."""
     if name != "show":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from playbook.source import show
-
-    globals()[name] = show
+    globals()[name] = show = import_module("playbook.source").show
     return show
 
 

@@ -22,8 +22,8 @@ from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.parallel.zero import Zero1
 from playbook.parallel.zero2 import Zero2
-from playbook.training.data import Sampler
 from playbook.training.optimizer import adamw
+from playbook.training.sampler import Sampler
 
 
 class Switch(nn.Module):

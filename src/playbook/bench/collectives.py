@@ -21,7 +21,7 @@ from playbook import collectives, launch
 from playbook.bench import provenance
 from playbook.collectives.plans import CollectiveError
 from playbook.instruments.measure import synchronize
-from playbook.parallel import single
+from playbook.parallel import mesh
 from playbook.planning.communication import (
     Network,
     Regimes,
@@ -221,8 +221,8 @@ def _others(group: dist.ProcessGroup, world: launch.World) -> dict[str, Pair]:
         "reduce": lambda: dist.reduce(whole, 0),
         "gather": lambda: dist.gather(chunk, chunks if root else None, 0),
         "scatter": lambda: dist.scatter(chunk, chunks if root else None, 0),
-        "all_gather": lambda: single.all_gather(whole, chunk),
-        "reduce_scatter": lambda: single.reduce_scatter(chunk, whole),
+        "all_gather": lambda: mesh.all_gather(whole, chunk),
+        "reduce_scatter": lambda: mesh.reduce_scatter(chunk, whole),
         "all_to_all": lambda: dist.all_to_all_single(other, whole),
         "barrier": lambda: dist.barrier(),
     }

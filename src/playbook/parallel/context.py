@@ -28,9 +28,8 @@ from playbook.model.attend import (
     has_kernel,
 )
 from playbook.model.transformer import IGNORE, Transformer
-from playbook.parallel.mesh import Mesh
+from playbook.parallel.mesh import Mesh, all_gather, reduce_scatter
 from playbook.parallel.ring import Ring
-from playbook.parallel.single import all_gather, reduce_scatter
 from playbook.parallel.stages import own_blocks
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from playbook.model.attention import dropout
-from playbook.parallel.single import all_gather, reduce_scatter
+from playbook.parallel.mesh import all_gather, reduce_scatter
 
 if TYPE_CHECKING:
     from playbook.model.transformer import Transformer

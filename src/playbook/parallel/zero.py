@@ -36,9 +36,8 @@ from playbook.parallel.flat import (
     UsedParameters,
     backward_order,
 )
-from playbook.parallel.mesh import clone_group
+from playbook.parallel.mesh import all_gather, clone_group, reduce_scatter
 from playbook.parallel.replicas import HookedReplicaSet, Leaf, broadcast
-from playbook.parallel.single import all_gather, reduce_scatter
 
 if TYPE_CHECKING:
     from playbook.parallel.zero2 import GradientShares

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from playbook.parallel.data import zero_absent
 from playbook.parallel.flat import Bucket, FlatOrder, GradientHooks, Segment, Slot
-from playbook.parallel.single import reduce_scatter
+from playbook.parallel.mesh import reduce_scatter
 from playbook.parallel.zero import Zero1
 
 

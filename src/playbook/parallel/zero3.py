@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 from playbook.model.transformer import Transformer
 from playbook.parallel.flat import Bucket, FlatOrder, Named, Segment, backward_order
-from playbook.parallel.mesh import clone_group
+from playbook.parallel.mesh import all_gather, clone_group
 from playbook.parallel.replicas import broadcast
-from playbook.parallel.single import all_gather
 from playbook.parallel.stages import Stage, own_blocks
 from playbook.parallel.storage import resize_storage
 from playbook.parallel.zero import Zero

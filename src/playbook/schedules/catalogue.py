@@ -5,27 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from playbook._checks import check_int, unknown
 from playbook.errors import ScheduleError
 from playbook.schedules.actions import Schedule
-from playbook.schedules.afab import afab, naive
-from playbook.schedules.dualpipe import dualpipe, dualpipe_v
-from playbook.schedules.interleaved import interleaved
-from playbook.schedules.one_f_one_b import one_f_one_b
-from playbook.schedules.timeline import PerStage, Times
-from playbook.schedules.zero_bubble import zb_h1, zb_h2, zb_v
 
-#: Schedules that two numbers determine: ranks and micro-batches.
-BY_HAND: dict[str, Callable[[int, int], Schedule]] = {
-    "naive": naive,
-    "afab": afab,
-    "1f1b": one_f_one_b,
-    "zb-h1": zb_h1,
-    "zb-h2": zb_h2,
-    "zb-v": zb_v,
-    "dualpipe": dualpipe,
-    "dualpipev": dualpipe_v,
+if TYPE_CHECKING:
+    from playbook.schedules.timeline import PerStage, Times
+
+#: Schedules that two numbers determine, ranks and micro-batches: the file that makes each, and the function. A file is
+#: loaded when its schedule is asked for: who runs 1F1B needs no other.
+BY_HAND = {
+    "naive": ("afab", "naive"),
+    "afab": ("afab", "afab"),
+    "1f1b": ("one_f_one_b", "one_f_one_b"),
+    "zb-h1": ("zero_bubble", "zb_h1"),
+    "zb-h2": ("zero_bubble", "zb_h2"),
+    "zb-v": ("zero_bubble", "zb_v"),
+    "dualpipe": ("dualpipe", "dualpipe"),
+    "dualpipev": ("dualpipe", "dualpipe_v"),
 }
 NAMES = (*BY_HAND, "interleaved", "breadth-first", "zb-1p", "zb-2p")
 #: Names of what the solver finds; it needs scipy.
@@ -59,7 +59,9 @@ def make(
     if name in ("interleaved", "breadth-first"):
         if name == "breadth-first" and run not in (None, microbatches):
             raise ScheduleError(f"run is {run}, but breadth-first runs all {microbatches}: leave it out")
-        return interleaved(stages, microbatches, vpp, microbatches if name == "breadth-first" else run)
+        return _load("interleaved", "interleaved")(
+            stages, microbatches, vpp, microbatches if name == "breadth-first" else run
+        )
     if vpp != 1:
         raise ScheduleError(
             f"vpp is {vpp}, but {name} has a fixed number of chunks: leave it out, or take interleaved"
@@ -67,14 +69,16 @@ def make(
     if run is not None:
         raise ScheduleError(f"run is {run}, but only interleaved has one: leave it out of {name}")
     if name in BY_HAND:
-        return BY_HAND[name](stages, microbatches)
+        return _load(*BY_HAND[name])(stages, microbatches)
     given = default_limit(name, stages) if limit is None else limit
-    from playbook.schedules.solver.exact import solve  # a lab: imported by those who ask for it
-    from playbook.schedules.solver.fitted import zero_bubble
-
     if name in EXACT:
+        solve = _load("solver.exact", "solve")
         return solve(stages, microbatches, given, times, rest=rest, time_limit=time_limit).schedule
-    return zero_bubble(stages, microbatches, given, times, rest=rest, name=name)
+    return _load("solver.fitted", "zero_bubble")(stages, microbatches, given, times, rest=rest, name=name)
+
+
+def _load(module: str, function: str) -> Callable[..., Any]:
+    return getattr(import_module(f"playbook.schedules.{module}"), function)
 
 
 def check_name(name: str) -> None:

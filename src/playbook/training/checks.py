@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from playbook._machine import system_memory_bytes
 from playbook.errors import ConfigError
-from playbook.hardware import system_memory_bytes
 from playbook.shapes import ModelShape
 from playbook.training.config import TrainConfig
 from playbook.training.data import Corpus
