@@ -60,8 +60,9 @@ def backend(ranks: int) -> str:
 def init(timeout: float | None = None) -> World:
     """Initialise the default process group: of torchrun's ranks, or of this process alone where there are none.
 
-    A collective that some rank does not join raises ``RuntimeError`` after ``timeout`` seconds; the default is a little
-    more than the launch allows, or 60 under plain torchrun.
+    A collective that some rank does not join ends this rank after ``timeout`` seconds: under gloo by ``RuntimeError``;
+    under NCCL, where the host does not wait for it, a watchdog aborts the process. The default is a little more than the
+    launch allows, or 60 under plain torchrun.
     """
     import torch
     import torch.distributed as dist
