@@ -267,6 +267,22 @@ def test_backend_needs_a_gpu_for_each_rank(monkeypatch, capfd):
     assert capfd.readouterr().err == "4 ranks, but 2 GPUs: running on CPU with gloo\n"
 
 
+def test_a_chapter_settles_on_gpus_for_all_its_runs_or_on_cpu_for_all(monkeypatch, capfd):
+    from playbook.launch import group
+
+    monkeypatch.setattr(group, "_said", set())
+    monkeypatch.setattr(group, "_on_cpu", False)
+    for gpus, device, backends in (
+        (0, "cpu", ["gloo"] * 3),
+        (2, "cpu", ["gloo"] * 3),
+        (4, "cuda", ["nccl"] * 3),
+    ):
+        monkeypatch.setattr(group, "gpus", lambda gpus=gpus: gpus)
+        assert launch.settle(4) == device
+        assert [launch.backend(ranks) for ranks in (1, 2, 4)] == backends
+    assert capfd.readouterr().err == "4 ranks, but 2 GPUs: running on CPU with gloo\n"
+
+
 def test_ranks_of_several_nodes_here_are_given_a_gpu_each_or_none(monkeypatch, capfd):
     """Local ranks begin at 0 on every node. With one GPU for two nodes of one rank each, both would take the same."""
     from playbook.launch import group
