@@ -24,8 +24,8 @@ def bench_train(
     device: str,
     dtype: torch.dtype = torch.float32,
 ) -> dict[str, Any]:
-    """Forward and backward of one micro-batch, all weights in ``dtype``: the model against transformers' Llama (where that
-    is installed), and our recomputation against ``torch.utils.checkpoint``.
+    """Forward and backward of one micro-batch, all weights in ``dtype``: the model against transformers' Llama (where
+    that is installed), and our recomputation against ``torch.utils.checkpoint``.
 
     Returns, per comparison, median seconds of both and their ratio (below 1: ours is faster); and the peak bytes of
     the three ways to keep activations.
