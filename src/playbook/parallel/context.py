@@ -38,7 +38,7 @@ class Placement(Ranges):
     """Which tokens of a sample a rank has, and which blocks of the mask it computes, as ``layout/tokens.py`` says."""
 
     def positions(self, rank: int, device: torch.device | None = None) -> Tensor:
-        """The positions of a rank's tokens, (seq / ranks,), in order; made on ``device``, so that no copy is waited for."""
+        """The positions of a rank's tokens, (seq / ranks,), in order; made on ``device``: no copy is waited for."""
         return torch.cat([torch.arange(part.start, part.stop, device=device) for part in self.ranges(rank)])
 
 
