@@ -62,9 +62,8 @@ def run(
     turn = nullcontext() if cold else warm.one_job()
     with turn, deferred() as interrupted, _temporary_folder() as folder:
         target = _target(script_or_function, args, kwargs, names or {}, folder)
-        job = Job(
-            folder, ranks, nnodes, timeout, chosen, environment(env), os.getcwd(), import_path(), free_port()
-        )
+        variables = environment(env, chosen, ranks)
+        job = Job(folder, ranks, nnodes, timeout, chosen, variables, os.getcwd(), import_path(), free_port())
         _write(job, target)
         return _watch(ColdRanks(job) if cold else warm.WarmRanks(job), echo, interrupted)
 
