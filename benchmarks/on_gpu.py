@@ -181,7 +181,7 @@ def all_steps(device: str, gpus: int, record: Path) -> list[Step]:
         ours("memory", 150),
         bench("trainer", 120, "--model llama3.2-1b --micro-batch 2 --seq 4096 --grad-acc 2 --steps 6")
         if large
-        else bench("trainer", 120, "--model tiny --micro-batch 1 --seq 64 --steps 1", least=0),
+        else bench("trainer", 200, "--model tiny --micro-batch 1 --seq 64 --steps 1", least=0),
         ours("profile", 60),
         bench("train", 60, "--model smollm-135m --micro-batch 8 --seq 2048 --dtype bfloat16")
         if large
