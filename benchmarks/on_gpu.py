@@ -13,9 +13,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import importlib.metadata
 import importlib.util
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -62,12 +64,7 @@ def main() -> int:
             f"there is no step {', '.join(sorted(unknown))}: steps are {', '.join(s.name for s in steps)}"
         )
     chosen = [step for step in steps if args.only is None or step.name in args.only]
-    about = {
-        "command": " ".join(["python", *sys.argv]),
-        "commit": args.commit or _commit(),
-        "device": name,
-        "gpus": gpus,
-    }
+    about = provenance(args.commit, name if device == "cuda" else None, gpus)
     ended = run_steps(chosen, end, args.out / f"{name}-on-gpu.json", about)
     return int(any(row["status"] in ("failed", "out of time") for row in ended))
 
@@ -211,6 +208,19 @@ def _device(asked: str) -> tuple[str, int, str]:
         sys.exit("there is no CUDA device here: rehearse with --device cpu")
     count, name = found.stdout.split(maxsplit=1)
     return "cuda", int(count), name.strip().lower().replace(" ", "-")
+
+
+def provenance(commit: str | None, gpu: str | None, gpus: int) -> dict[str, Any]:
+    """Where and with what all steps ran; more is in the record of each."""
+    return {
+        "command": " ".join(["python", *sys.argv]),
+        "commit": commit or _commit(),
+        "python": platform.python_version(),
+        "torch": importlib.metadata.version("torch"),
+        "platform": platform.platform(),
+        "gpu": gpu,
+        "gpus": gpus,
+    }
 
 
 def _commit() -> str | None:
