@@ -13,15 +13,18 @@ from threading import Thread
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import chromium as chromium_tool
-import hypothesis
 import pytest
 import serve
 
 from playbook import launch
 
-# No test is about time, and a machine that does other things as well may be slow for a moment.
-hypothesis.settings.register_profile("playbook", deadline=None)
-hypothesis.settings.load_profile("playbook")
+try:
+    import hypothesis
+except ImportError:  # tests of GPUs need nothing but PyTorch and pytest
+    pass
+else:  # no test is about time, and a machine that does other things as well may be slow for a moment
+    hypothesis.settings.register_profile("playbook", deadline=None)
+    hypothesis.settings.load_profile("playbook")
 
 ROOT = Path(__file__).resolve().parents[1]
 NO_CHROMIUM = "no Chromium"

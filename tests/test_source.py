@@ -45,7 +45,7 @@ def test_methods_are_dedented_and_classes_and_modules_work():
     assert show(TokenBatches.batch).text.startswith("def batch(")
     assert show(TokenBatches).text.startswith("class TokenBatches")
     assert show(playbook).line == 1
-    assert "src/playbook/data.py" in repr(show(TokenBatches))
+    assert "src/playbook/training/data.py" in repr(show(TokenBatches))
 
 
 @pytest.mark.parametrize("thing", [3, len, "text"])

@@ -39,7 +39,7 @@ def examine() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_bytes": system_memory_bytes(),
         "gpus": gpus,
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: version(name) for name in PACKAGES},
         "tools": {name: shutil.which(name) for name in ("node", "chromium", "nvcc", "ncu", "make")},
         "tiers": {name: len(gpus) >= need for name, need, _ in TIERS},
     }
@@ -62,7 +62,8 @@ def report(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _version(name: str) -> str | None:
+def version(name: str) -> str | None:
+    """The version of an installed package, or None."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

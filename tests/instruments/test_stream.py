@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from playbook.errors import ConfigError
+from playbook.instruments.cuda_stream import _origin
 from playbook.instruments.recorder import Recorder
 from playbook.instruments.stream import HostStream, open_stream
 
@@ -204,6 +206,21 @@ def test_bad_input_is_named_before_anything_is_queued():
         open_stream("tpu")
     with HostStream() as stream, pytest.raises(ConfigError, match="category is 'fun'"):
         stream.submit(int, category="fun")
+
+
+def test_streams_of_a_device_count_from_one_moment_of_their_recorder():
+    """With an origin for each, two streams in turn could seem to overlap by what the host is late."""
+    marks = []
+
+    def mark():
+        marks.append(SimpleNamespace(synchronize=lambda: None))
+        return marks[-1]
+
+    first, second = Recorder(), Recorder()
+    origins = [_origin(first, device, mark) for device in ("cuda:0", "cuda:0", "cuda:1")]
+    assert origins[0] == origins[1] != origins[2]
+    assert _origin(second, "cuda:0", mark)[0] is marks[2]
+    assert len(marks) == 3
 
 
 @pytest.mark.gpu

@@ -14,6 +14,8 @@ import torch.distributed as dist
 
 from playbook import launch
 from playbook.launch import warm
+from playbook.launch.cold import ColdRanks
+from playbook.launch.job import Job
 
 SCALE = 10
 
@@ -263,6 +265,52 @@ def test_backend_needs_a_gpu_for_each_rank(monkeypatch, capfd):
         monkeypatch.setattr(group, "gpus", lambda gpus=gpus: gpus)
         assert launch.backend(ranks) == expected
     assert capfd.readouterr().err == "4 ranks, but 2 GPUs: running on CPU with gloo\n"
+
+
+def test_a_chapter_settles_on_gpus_for_all_its_runs_or_on_cpu_for_all(monkeypatch, capfd):
+    from playbook.launch import group
+
+    monkeypatch.setattr(group, "_said", set())
+    monkeypatch.setattr(group, "_on_cpu", False)
+    for gpus, device, backends in (
+        (0, "cpu", ["gloo"] * 3),
+        (2, "cpu", ["gloo"] * 3),
+        (4, "cuda", ["nccl"] * 3),
+    ):
+        monkeypatch.setattr(group, "gpus", lambda gpus=gpus: gpus)
+        assert launch.settle(4) == device
+        assert [launch.backend(ranks) for ranks in (1, 2, 4)] == backends
+    assert capfd.readouterr().err == "4 ranks, but 2 GPUs: running on CPU with gloo\n"
+
+
+def test_ranks_of_several_nodes_here_are_given_a_gpu_each_or_none(monkeypatch, capfd):
+    """Local ranks begin at 0 on every node. With one GPU for two nodes of one rank each, both would take the same."""
+    from playbook.launch import group
+
+    monkeypatch.setattr(group, "_said", set())
+    monkeypatch.setattr(group, "gpus", lambda: 1)
+    assert launch.run(os.getenv, "LOCAL_RANK", ranks=2, nnodes=2).values == ["0", "0"]  # cold, and with gloo
+    assert capfd.readouterr().err == "2 ranks, but 1 GPU: running on CPU with gloo\n"
+    with pytest.raises(
+        launch.LaunchError, match="2 ranks need a GPU each and this machine has 1: make it gloo"
+    ):
+        launch.run(print, ranks=2, nnodes=2, backend="nccl")
+
+
+@pytest.mark.parametrize(
+    ("visible", "nnodes", "backend", "expected"),
+    [
+        (None, 2, "nccl", ["0,1", "2,3"]),
+        ("4,5,6,7", 2, "nccl", ["4,5", "6,7"]),
+        ("GPU-a,GPU-b,GPU-c,GPU-d,GPU-e", 4, "nccl", ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]),
+        ("4,5,6,7", 1, "nccl", [None]),
+        (None, 2, "gloo", [None, None]),
+    ],
+)
+def test_nodes_share_out_the_gpus_of_this_machine(visible, nnodes, backend, expected, tmp_path):
+    env = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    cold = ColdRanks(Job(tmp_path, 4, nnodes, 60.0, backend, env, str(tmp_path), [], 1))
+    assert [cold._own_gpus(node).get("CUDA_VISIBLE_DEVICES") for node in range(nnodes)] == expected
 
 
 @pytest.mark.parametrize(

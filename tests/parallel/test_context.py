@@ -13,11 +13,12 @@ from torch import Tensor
 
 from playbook import launch
 from playbook.errors import ConfigError
+from playbook.layout.tokens import Block
 from playbook.model.attend import Attended, attend, attend_backward, flash, flash_backward
-from playbook.model.attention import ATTENTION
+from playbook.model.attention import ATTENTION, Attention
 from playbook.model.transformer import Transformer
 from playbook.parallel import context
-from playbook.parallel.context import GatherCore, Placement, RingCore, UlyssesCore, share_context
+from playbook.parallel.context import GatherCore, Placement, RingCore, UlyssesCore, add, share_context
 
 
 def tensors(seed: int, b: int, heads: int, kv_heads: int, s: int, d: int) -> list[Tensor]:
@@ -128,3 +129,49 @@ def test_what_cannot_be_shared_is_named():
         share_context(model, None, "rings")
     with pytest.raises(ConfigError, match="make it contiguous"):
         share_context(model, None, "ulysses", "zigzag")
+
+
+def test_formulas_are_in_fp32_whatever_autocast_says():
+    """Blocks, merged as a ring merges them, while a trainer's autocast is on: output and log-sum-exp of one device."""
+    q, k, v, gradient = tensors(0, 2, 4, 2, 12, 8)
+    expected = whole(q, k, v, gradient, causal=False)
+    blocks = [Block(0, 12, start, start + 4) for start in (0, 4, 8)]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = Attended(attend)
+        for block in blocks:
+            found.add(block, q, k, v)
+        out, lse = found.result(torch.float32)
+        dq, dk, dv = (torch.zeros_like(t) for t in (q, k, v))
+        for block in blocks:
+            add(block, attend_backward(block, gradient, q, k, v, out, lse), dq, dk, dv)
+    for a, b in zip((out, dq, dk, dv), expected, strict=True):
+        assert a.dtype == torch.float32
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+    scores = q.double() @ k.double().repeat_interleave(2, 1).transpose(-2, -1) * 8**-0.5
+    torch.testing.assert_close(lse, scores.logsumexp(-1).float(), atol=1e-6, rtol=1e-6)
+
+
+def normed(causal: bool) -> tuple[set[torch.dtype], float]:
+    """In a rank: the dtype of a ring's output, and its error to one device, for a model with normed queries in bf16."""
+    shape = BLOCKS["llama"].replace(qk_norm=True, heads=4, kv_heads=2, hidden=32)
+    x = torch.randn(2, 16, shape.hidden, generator=torch.Generator().manual_seed(1))
+    with launch.process_group() as world, torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        torch.manual_seed(0)
+        attention = Attention(shape, causal=causal)
+        expected = attention(x)
+        own = slice(world.rank * 8, world.rank * 8 + 8)
+        worst, dtypes = 0.0, set()
+        for kernels in (True, False):
+            context.has_kernel = lambda _, kernels=kernels: kernels
+            attention.core = RingCore(dist.group.WORLD, "contiguous")
+            found = attention(x[:, own])
+            dtypes.add(found.dtype)
+            worst = max(worst, ((found - expected[:, own]).norm() / expected.norm()).item())
+    return dtypes, worst
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_ring_under_autocast_gives_what_one_device_does_with_normed_queries(ranks, causal):
+    for dtypes, error in ranks(normed, causal, ranks=2).values:
+        assert dtypes == {torch.bfloat16}
+        assert error < 5e-3

@@ -12,6 +12,7 @@ from playbook.layout import Layout
 from playbook.layout.options import ParallelOptions
 from playbook.layout.tokens import Block
 from playbook.model.attend import attend, attend_backward, flash, flash_backward, has_kernel
+from playbook.model.attention import sdpa_attention
 from playbook.model.transformer import Transformer
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
@@ -116,3 +117,31 @@ def test_flash_kernels_give_what_the_formulas_do(heads):
             strict=True,
         ):
             torch.testing.assert_close(a.float(), b, atol=5e-2, rtol=5e-2)
+
+
+@pytest.mark.parametrize(("dtype", "kv_heads"), [("bfloat16", 2), ("float32", 4), ("float32", 2)])
+def test_attention_writes_no_scores_down(dtype, kv_heads):
+    """16 bits or 32, grouped or not: 4 096 tokens have 16 M pairs, which the formula would keep for each of 4 heads."""
+    shape = BLOCKS["llama"].replace(heads=4, kv_heads=kv_heads, hidden=64, max_seq=4096)
+    model = Transformer(shape, dtype=getattr(torch, dtype), device="cuda")
+    x, y = torch.randint(shape.vocab, (2, 1, 4096), device="cuda")
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    model.loss(x, y)[0].backward()
+    assert torch.cuda.max_memory_allocated() - before < 2 * 4 * 4096**2
+
+
+def test_with_normed_queries_autocast_keeps_flash_attention():
+    """Queries and keys that came back in fp32 would have a ring compute with formulas."""
+    shape, seen = BLOCKS["llama"].replace(hidden=64, heads=2, kv_heads=1, qk_norm=True), []
+    model = Transformer(shape, device="cuda")
+
+    def core(q, k, v, *rest):
+        seen.append((q.dtype, k.dtype, v.dtype, has_kernel(q)))
+        return sdpa_attention(q, k, v)
+
+    for block in model.blocks:
+        block.attention.core = core
+    with torch.autocast("cuda", torch.bfloat16):
+        model.loss(*torch.randint(shape.vocab, (2, 2, 16), device="cuda"))
+    assert set(seen) == {(torch.bfloat16, torch.bfloat16, torch.bfloat16, True)}

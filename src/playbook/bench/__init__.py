@@ -5,11 +5,14 @@ from __future__ import annotations
 import datetime
 import json
 import platform
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from playbook import doctor
 
 #: Where recorded runs are kept: in the project's own checkout.
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
@@ -17,7 +20,6 @@ RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 
 def provenance(device: str) -> dict[str, Any]:
     """Where, when and with what a benchmark ran: what a recorded number is worth nothing without."""
-    accelerator = torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else None
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": " ".join(["playbook", *_without_record(sys.argv[1:])]),
@@ -26,8 +28,34 @@ def provenance(device: str) -> dict[str, Any]:
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
-        "gpu": accelerator,
+        "commit": _printed("git", "rev-parse", "HEAD") if (RESULTS.parents[1] / ".git").exists() else None,
+        **_accelerator(device),
     }
+
+
+def _accelerator(device: str) -> dict[str, Any]:
+    """The GPU and what drives it; on a CPU there is none."""
+    if torch.device(device).type != "cuda":
+        return {"gpu": None}
+    nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.distributed.is_nccl_available() else None
+    return {
+        "gpu": torch.cuda.get_device_name(device),
+        "gpus": torch.cuda.device_count(),
+        "driver": _printed("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"),
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "nccl": nccl,
+        "triton": doctor.version("triton"),
+    }
+
+
+def _printed(*command: str) -> str | None:
+    """What a command prints; None where it cannot be run."""
+    try:
+        found = subprocess.run(command, cwd=RESULTS.parent, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None
 
 
 def _without_record(arguments: list[str]) -> list[str]:

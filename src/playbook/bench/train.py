@@ -16,23 +16,30 @@ from playbook.model.transformer import Transformer
 from playbook.shapes import ModelShape
 
 
-def bench_train(shape: ModelShape, micro_batch: int, seq: int, repeats: int, device: str) -> dict[str, Any]:
-    """Forward and backward of one micro-batch: the model against transformers' Llama (where that is installed), and our
-    recomputation against ``torch.utils.checkpoint``.
+def bench_train(
+    shape: ModelShape,
+    micro_batch: int,
+    seq: int,
+    repeats: int,
+    device: str,
+    dtype: torch.dtype = torch.float32,
+) -> dict[str, Any]:
+    """Forward and backward of one micro-batch, all weights in ``dtype``: the model against transformers' Llama (where
+    that is installed), and our recomputation against ``torch.utils.checkpoint``.
 
     Returns, per comparison, median seconds of both and their ratio (below 1: ours is faster); and the peak bytes of
     the three ways to keep activations.
     """
     tokens = torch.randint(shape.vocab, (2, micro_batch, seq), generator=torch.Generator().manual_seed(0))
     x, y = tokens.to(device)
-    ours = Transformer(shape, device=device)
+    ours = Transformer(shape, dtype=dtype, device=device)
     comparisons: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {}
     peer = _transformers_llama(ours) if _is_llama(shape) else None
     if peer is not None:
         comparisons["model / transformers"] = (lambda: _step(ours, x, y), lambda: _peer_step(peer, x, y))
     full, theirs = (
-        Transformer(shape, recompute="full", device=device),
-        _TorchCheckpointed(shape, device=device),
+        Transformer(shape, recompute="full", dtype=dtype, device=device),
+        _TorchCheckpointed(shape, dtype=dtype, device=device),
     )
     comparisons["full recomputation / torch.utils.checkpoint"] = (
         lambda: _step(full, x, y),
@@ -46,6 +53,7 @@ def bench_train(shape: ModelShape, micro_batch: int, seq: int, repeats: int, dev
         "model": shape.name,
         "micro_batch": micro_batch,
         "seq": seq,
+        "dtype": str(dtype).removeprefix("torch."),
         "repeats": repeats,
         "comparisons": results,
         "peak_bytes": {name: _peak(model, x, y) for name, model in peaks.items()},
@@ -54,9 +62,8 @@ def bench_train(shape: ModelShape, micro_batch: int, seq: int, repeats: int, dev
 
 def report_train(result: dict[str, Any]) -> str:
     """The result of ``bench_train`` as a table for people."""
-    lines = [
-        f"{result['model']}, micro-batch {result['micro_batch']} × {result['seq']} tokens, forward and backward"
-    ]
+    size = f"{result['micro_batch']} × {result['seq']} tokens, {result['dtype']}"
+    lines = [f"{result['model']}, micro-batch {size}, forward and backward"]
     lines.append(f"  {'ours / peer':46} {'ours ms':>9} {'peer ms':>9} {'ratio':>7}")
     for name, c in result["comparisons"].items():
         lines.append(f"  {name:46} {c['ours_s'] * 1e3:9.1f} {c['peer_s'] * 1e3:9.1f} {c['ratio']:7.3f}")
@@ -115,4 +122,4 @@ def _transformers_llama(ours: Transformer) -> Any:
         tie_word_embeddings=shape.tied, attn_implementation="sdpa",
     )  # fmt: skip
     model: Any = transformers.LlamaForCausalLM(config)
-    return model.to(ours.embedding.weight.device)
+    return model.to(ours.embedding.weight)

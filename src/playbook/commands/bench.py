@@ -51,6 +51,7 @@ def _add_train(kinds: Any) -> None:
     p.add_argument("--micro-batch", type=int, default=4, metavar="N", help="samples")
     p.add_argument("--seq", type=int, default=256, metavar="N", help="tokens per sample")
     p.add_argument("--repeats", type=int, default=9, metavar="N", help="turns; the median counts")
+    p.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"], help="of all weights")
     p.set_defaults(run=_train)
 
 
@@ -60,13 +61,16 @@ def _train(args: argparse.Namespace) -> int:
     shape = load(args.model)
     _check_sizes(args, shape, "micro_batch", "seq", "repeats")
 
+    import torch
+
     from playbook.bench.train import bench_train, report_train
     from playbook.training.checks import check_device
     from playbook.training.trainer import default_device
 
     device = args.device or default_device()
     check_device(shape, device)
-    result = bench_train(shape, args.micro_batch, args.seq, args.repeats, device)
+    dtype = getattr(torch, args.dtype)
+    result = bench_train(shape, args.micro_batch, args.seq, args.repeats, device, dtype)
     return finish(args, result, report_train(result))
 
 

@@ -4,9 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from playbook.instruments.events import label_of
 from playbook.instruments.recorder import Recorder
+
+#: Of each recorder and device one moment on both clocks: a mark, and the host's microseconds.
+_Origin = tuple[Any, float]
+_origins: WeakKeyDictionary[Recorder, dict[Any, _Origin]] = WeakKeyDictionary()
+
+
+def _origin(recorder: Recorder, device: Any, mark: Callable[[], Any]) -> _Origin:
+    """The moment from which all streams of ``device`` count. ``mark`` is a mark in one of them that is empty.
+
+    The host learns some microseconds late that a mark has happened, each time others: streams with an origin each would
+    seem to run side by side where one waits for the other.
+    """
+    found = _origins.setdefault(recorder, {})
+    if device not in found:
+        event = mark()
+        event.synchronize()
+        found[device] = event, recorder.now()
+    return found[device]
 
 
 class CudaTask:
@@ -37,10 +56,7 @@ class CudaStream:
         if recorder:
             recorder.lane("host")
             recorder.lane(name, "stream")
-            # One moment on both clocks: the stream is empty, so its mark and the host's now() coincide.
-            self._origin = self._mark()
-            self._origin.synchronize()
-            self._origin_us = recorder.now()
+            self._origin, self._origin_us = _origin(recorder, self.stream.device, self._mark)
 
     def submit(
         self, function: Callable[..., Any], *args: Any, name: str | None = None, category: str = "compute"

@@ -13,7 +13,7 @@ and ``run`` refuses. One that a reader started launches its own ranks with ``run
 from typing import Any
 
 from playbook.errors import LaunchError
-from playbook.launch.group import World, backend, init, process_group
+from playbook.launch.group import World, backend, init, process_group, settle
 from playbook.launch.ranks import Rank, RankError, Ranks
 from playbook.launch.run import run
 
@@ -27,6 +27,7 @@ __all__ = [
     "init",
     "process_group",
     "run",
+    "settle",
 ]
 
 

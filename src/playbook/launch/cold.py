@@ -43,7 +43,7 @@ class ColdRanks:
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=log,
-                    env={**job.env, "PYTHONPATH": python_path()},
+                    env={**job.env, **self._own_gpus(node), "PYTHONPATH": python_path()},
                     cwd=job.cwd,
                     start_new_session=True,
                 )
@@ -73,6 +73,15 @@ class ColdRanks:
             except subprocess.TimeoutExpired:
                 agent.kill()  # and the kernel ends torchrun, and the ranks
                 agent.wait()
+
+    def _own_gpus(self, node: int) -> dict[str, str]:
+        """Local ranks count from 0 on every node, and so must GPUs: two ranks with one GPU are refused by NCCL."""
+        job = self.job
+        if job.nnodes == 1 or job.backend != "nccl":
+            return {}
+        count, named = job.ranks // job.nnodes, job.env.get("CUDA_VISIBLE_DEVICES")
+        gpus = named.split(",") if named else [str(i) for i in range(job.ranks)]
+        return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[node * count : (node + 1) * count])}
 
     def _arguments(self) -> list[str]:
         job = self.job

@@ -17,6 +17,7 @@ _DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # NVIDIA, NVIDIA under WS
 _launched_backend: str | None = None
 _said: set[int] = set()  # numbers of GPUs that were too few; each is told once
 _default_timeout = 60.0
+_on_cpu = False
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,10 @@ def gpus() -> int:
 
 
 def backend(ranks: int) -> str:
-    """``nccl`` when each of ``ranks`` here has a GPU of its own, else ``gloo``; too few are told on stderr, once."""
+    """``nccl`` when each of ``ranks`` here has a GPU of its own, else ``gloo``; too few are told on stderr, once. After
+    ``settle`` said so, ``gloo`` for any number."""
+    if _on_cpu:
+        return "gloo"
     found = gpus()
     if 0 < found < ranks and found not in _said:
         _said.add(found)
@@ -57,11 +61,24 @@ def backend(ranks: int) -> str:
     return "nccl" if 0 < ranks <= found else "gloo"
 
 
+def settle(ranks: int) -> str:
+    """From here on this process launches on GPUs if there is one for each of ``ranks``, the most there will be; else on
+    CPU, however few. Returns the device, ``cuda`` or ``cpu``.
+
+    For runs that are compared: with two GPUs, those of one and two ranks would compute on them, and that of four on CPU.
+    """
+    global _on_cpu
+    _on_cpu = False
+    _on_cpu = backend(ranks) == "gloo"
+    return "cpu" if _on_cpu else "cuda"
+
+
 def init(timeout: float | None = None) -> World:
     """Initialise the default process group: of torchrun's ranks, or of this process alone where there are none.
 
-    A collective that some rank does not join raises ``RuntimeError`` after ``timeout`` seconds; the default is a little
-    more than the launch allows, or 60 under plain torchrun.
+    A collective that some rank does not join ends this rank after ``timeout`` seconds: under gloo by ``RuntimeError``;
+    under NCCL, where the host does not wait for it, a watchdog aborts the process. The default is a little more than the
+    launch allows, or 60 under plain torchrun.
     """
     import torch
     import torch.distributed as dist
@@ -87,7 +104,7 @@ def init(timeout: float | None = None) -> World:
 def _backend_of_node(local_rank: int) -> str:
     """The backend for the ranks of this node; its first rank speaks for all."""
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    if local_rank == 0:
+    if local_rank == 0 or _on_cpu:
         return backend(ranks)
     return "nccl" if ranks <= gpus() else "gloo"
 

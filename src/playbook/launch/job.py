@@ -134,9 +134,11 @@ class Job:
         return all(os.path.exists(self.path(rank, "pid")) for rank in range(self.ranks))
 
 
-def environment(env: dict[str, str] | None) -> dict[str, str]:
-    """The parent's environment with ``env`` on top; one thread per rank unless one of them says otherwise."""
-    return {"OMP_NUM_THREADS": "1", **os.environ, **(env or {})}
+def environment(env: dict[str, str] | None, backend: str = "gloo", ranks: int = 1) -> dict[str, str]:
+    """The parent's environment with ``env`` on top. Unless one of them says otherwise, a rank on CPU has one thread, and
+    one on a GPU its share of the cores: an offloaded optimizer computes there."""
+    threads = max(1, (os.cpu_count() or 1) // ranks) if backend == "nccl" else 1
+    return {"OMP_NUM_THREADS": str(threads), **os.environ, **(env or {})}
 
 
 def import_path() -> list[str]:

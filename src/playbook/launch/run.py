@@ -48,23 +48,22 @@ def run(
     line, ``names`` variables that it finds.
 
     On CPU the ranks are forked from a warm process that has imported torch already. torchrun itself starts them when
-    ``cold``, when ``nnodes`` is more than one (all on this machine) and when each has a GPU of its own;
-    ``backend="gloo"`` keeps them on CPU. ``timeout`` counts seconds from the moment when all have started. ``echo``
-    prints their output: ``grouped`` by rank at the end, or as a ``stream``.
+    ``cold``, when ``nnodes`` is more than one (all on this machine, whose GPUs they share out) and when each rank has a
+    GPU of its own; ``backend="gloo"`` keeps them on CPU. ``timeout`` counts seconds from when all have started.
+    ``echo`` prints their output: ``grouped`` by rank at the end, or as a ``stream``.
 
     Raises ``LaunchError`` for what cannot be started, ``RankError`` for the rank that failed first or never arrived.
     However it ends, no process is left.
     """
     _check(ranks, timeout, nnodes, echo, backend)
     _check_alone()
-    chosen = backend or group.backend(ranks // nnodes)
+    chosen = _backend(backend, ranks)
     cold = cold or nnodes > 1 or chosen == "nccl" or not warm.AVAILABLE
     turn = nullcontext() if cold else warm.one_job()
     with turn, deferred() as interrupted, _temporary_folder() as folder:
         target = _target(script_or_function, args, kwargs, names or {}, folder)
-        job = Job(
-            folder, ranks, nnodes, timeout, chosen, environment(env), os.getcwd(), import_path(), free_port()
-        )
+        variables = environment(env, chosen, ranks)
+        job = Job(folder, ranks, nnodes, timeout, chosen, variables, os.getcwd(), import_path(), free_port())
         _write(job, target)
         return _watch(ColdRanks(job) if cold else warm.WarmRanks(job), echo, interrupted)
 
@@ -102,6 +101,15 @@ def _check(ranks: int, timeout: float, nnodes: int, echo: str, backend: str | No
         raise LaunchError(f"echo is {echo!r}, but must be one of {', '.join(ECHOES)}")
     if backend not in (None, *_BACKENDS):
         raise LaunchError(f"backend is {backend!r}, but must be one of {', '.join(_BACKENDS)}")
+
+
+def _backend(asked: str | None, ranks: int) -> str:
+    """The backend for all ranks: they are on this machine, on however many nodes they think they are."""
+    if asked == "nccl" and group.gpus() < ranks:
+        raise LaunchError(
+            f"backend is 'nccl', but {ranks} ranks need a GPU each and this machine has {group.gpus()}: make it gloo"
+        )
+    return asked or group.backend(ranks)
 
 
 def _check_alone() -> None:

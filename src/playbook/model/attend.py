@@ -31,9 +31,10 @@ def attend(block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tenso
     """Output (b, heads, sq, d) and log-sum-exp (b, heads, sq) of the block, in fp32, by the formula."""
     q, k, v = block.queries(q), block.keys(k), block.keys(v)
     b, heads, sq, d = q.shape
-    s = scores(block, q, k)
-    lse = s.logsumexp(-1, keepdim=True)
-    out = (s - lse).exp_() @ v.float()
+    with _no_autocast(q):
+        s = scores(block, q, k)
+        lse = s.logsumexp(-1, keepdim=True)
+        out = (s - lse).exp_() @ v.float()
     return out.view(b, heads, sq, d), lse.view(b, heads, sq)
 
 
@@ -50,18 +51,26 @@ def attend_backward(
     b, heads, sq, d = q.shape
     kv = k.shape[1]
     rows = (b, kv, heads // kv * sq)
-    p = (scores(block, q, k) - block.queries(lse).reshape(*rows, 1)).exp_()
     do = do.reshape(*rows, d)
-    delta = (do * o.reshape(*rows, d)).sum(-1, keepdim=True)
-    ds = p * (do @ v.float().transpose(-2, -1) - delta)
-    dq = (ds @ k.float()).view(b, heads, sq, d) * d**-0.5
-    return dq, ds.transpose(-2, -1) @ (q.float().reshape(*rows, d) * d**-0.5), p.transpose(-2, -1) @ do
+    with _no_autocast(q):
+        p = (scores(block, q, k) - block.queries(lse).reshape(*rows, 1)).exp_()
+        delta = (do * o.reshape(*rows, d)).sum(-1, keepdim=True)
+        ds = p * (do @ v.float().transpose(-2, -1) - delta)
+        dq = (ds @ k.float()).view(b, heads, sq, d) * d**-0.5
+        return dq, ds.transpose(-2, -1) @ (q.float().reshape(*rows, d) * d**-0.5), p.transpose(-2, -1) @ do
+
+
+def _no_autocast(q: Tensor) -> torch.autocast:
+    """Formulas are in fp32 whatever autocast says around them: it would round the factors of products to 16 bits."""
+    return torch.autocast(q.device.type, enabled=False)
 
 
 def has_kernel(q: Tensor) -> bool:
-    """Is there a flash kernel for tensors like this? On CPU for all floats; on CUDA for those of 16 bits."""
+    """Is there a flash kernel for tensors like this? On CPU for all floats; on CUDA for those of 16 bits, from compute
+    capability 8.0 (Ampere) on."""
     if q.is_cuda:
-        return q.dtype in (torch.float16, torch.bfloat16) and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256
+        fits = q.dtype in (torch.float16, torch.bfloat16) and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256
+        return fits and torch.cuda.get_device_capability(q.device) >= (8, 0)
     return q.device.type == "cpu"
 
 
@@ -69,7 +78,6 @@ def flash(block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor
     """As `attend`, by a flash kernel; the output in the dtype of ``q``."""
     q, k, v = block.queries(q), block.keys(k), block.keys(v)
     if q.is_cuda:
-        k, v = _repeated(k, q), _repeated(v, q)
         return _aten._scaled_dot_product_flash_attention(q, k, v, 0.0, block.causal, False)[:2]
     return _aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, block.causal)
 
@@ -84,29 +92,9 @@ def flash_backward(
         return _aten._scaled_dot_product_flash_attention_for_cpu_backward(
             do, q, k, v, o, lse, 0.0, block.causal
         )
-    kv, state = (
-        k.shape[1],
-        torch.zeros(2, dtype=torch.uint64, device=q.device),
-    )  # of a dropout that there is not
-    more: Any = (
-        None,
-        None,
-        q.shape[2],
-        k.shape[2],
-        0.0,
-        block.causal,
-        state,
-        torch.empty(0, device=q.device),
-    )
-    dq, dk, dv = _aten._scaled_dot_product_flash_attention_backward(
-        do, q, _repeated(k, q), _repeated(v, q), o, lse.contiguous(), *more
-    )
-    return dq, dk.unflatten(1, (kv, -1)).sum(2), dv.unflatten(1, (kv, -1)).sum(2)
-
-
-def _repeated(k: Tensor, q: Tensor) -> Tensor:
-    """A key head for every query head: this kernel knows no groups."""
-    return k if k.shape[1] == q.shape[1] else k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+    state = torch.zeros(2, dtype=torch.uint64, device=q.device)  # of a dropout that there is not
+    more: Any = (None, None, q.shape[2], k.shape[2], 0.0, block.causal, state, state.new_empty(0))
+    return _aten._scaled_dot_product_flash_attention_backward(do, q, k, v, o, lse.contiguous(), *more)
 
 
 class Attended:

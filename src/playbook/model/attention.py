@@ -46,6 +46,10 @@ def sdpa_attention(
     """
     if p and training and not q.is_cuda:
         return reference_attention(q, k, v, p, training, causal)
+    if q.is_cuda and q.dtype == torch.float32 and q.shape[1] != k.shape[1]:
+        # Flash kernels are for 16 bits, and the one that takes fp32 (memory-efficient) knows no groups: torch would fall
+        # back to the formula.
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     return F.scaled_dot_product_attention(
         q, k, v, is_causal=causal, dropout_p=p if training else 0.0, enable_gqa=q.shape[1] != k.shape[1]
     )

@@ -26,8 +26,9 @@ class LayerNorm(nn.Module):
 class RMSNorm(nn.Module):
     """y = x / sqrt(mean(x²) + eps) · weight over the last dim (Zhang & Sennrich 2019).
 
-    Saves its input and one statistic per token, on every device: torch's fused kernel does so on CUDA, but its
-    CPU version also keeps the normalised copy, which would double the norm's share of activation memory.
+    Saves its input and one statistic per token, on every device, and returns the dtype of its input: torch's fused kernel
+    does so on CUDA, but its CPU version also keeps the normalised copy, which would double the norm's share of activation
+    memory; and autocast would have it return, and keep, 16-bit queries and keys as fp32.
     """
 
     def __init__(self, size: int, eps: float = 1e-5):
@@ -36,7 +37,7 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(size))
 
     def forward(self, x: Tensor) -> Tensor:  # (…, h) -> (…, h)
-        if x.is_cuda:
+        if x.is_cuda and x.dtype == self.weight.dtype:
             return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
         return _RMSNorm.apply(x, self.weight, self.eps)
 

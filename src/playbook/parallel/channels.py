@@ -84,6 +84,21 @@ class Channel:
         self._told: set[tuple[int, torch.Size]] = set()
         self._known: dict[tuple[int, torch.Size], tuple[torch.Size, torch.dtype]] = {}
 
+    def connect(self, first: bool) -> None:
+        """A word each way, the end that is ``first`` beginning. Both ends call it, before their first step.
+
+        NCCL connects two ranks at the first send and receive between them, and holds both hosts up until the other one
+        has come as far (NVIDIA/nccl issue 783); a collective connects other channels. In a step that would be a wait for
+        a message to be taken: two ranks that send to each other first, as in DualPipe, would stand still for good; and so
+        would a circle of ranks, as breadth first.
+        """
+        word = torch.zeros(1, device=self.device)
+        for sends in (first, not first):
+            if sends:
+                dist.send(word, self.peer, self.outward)
+            else:
+                dist.recv(word, self.peer, self.inward)
+
     def begin(self, coming: Traffic, sizes: list[torch.Size]) -> None:
         """Before a step: what the peer will send. ``sizes`` are those of the tokens (b, s) of each micro-batch."""
         self._sizes, self._taken = sizes, coming.taken
@@ -160,15 +175,17 @@ def open_channel(pair: tuple[int, int], mesh: Mesh) -> Channel | None:
     """A channel between two places of the pipeline; None on ranks at others. All ranks must open all, in one order.
 
     Under NCCL messages of one group go one after another, whoever they are for; so each direction gets a group of two.
+    Of pairs that are opened in one order the first that is not connected yet has both its ends there: none waits forever.
     """
     here, device = mesh.index("pp"), torch.device(mesh.device)
     directions: list[dist.ProcessGroup | None] = [mesh.group("pp")] * 2
     if mesh.device == "cuda":
         lines = mesh.layout.groups("pp")
         directions = [mesh.subgroup((line[pair[0]], line[pair[1]]) for line in lines) for _ in range(2)]
-        for one in filter(None, directions):  # NCCL sets a group up at its first message: both must take part
-            dist.all_reduce(torch.zeros(1, device=device), group=one)
     outward, inward = directions if here == pair[0] else reversed(directions)
     if here not in pair or outward is None or inward is None:
         return None
-    return Channel(mesh.ranks("pp")[sum(pair) - here], outward, inward, device)
+    channel = Channel(mesh.ranks("pp")[sum(pair) - here], outward, inward, device)
+    if mesh.device == "cuda":
+        channel.connect(first=here == pair[0])
+    return channel

@@ -36,9 +36,9 @@ from playbook.parallel.stages import own_blocks
 class Placement(Ranges):
     """Which tokens of a sample a rank has, and which blocks of the mask it computes, as ``layout/tokens.py`` says."""
 
-    def positions(self, rank: int) -> Tensor:
-        """The positions of a rank's tokens, (seq / ranks,), in order."""
-        return torch.cat([torch.arange(part.start, part.stop) for part in self.ranges(rank)])
+    def positions(self, rank: int, device: torch.device | None = None) -> Tensor:
+        """The positions of a rank's tokens, (seq / ranks,), in order; made on ``device``: no copy is waited for."""
+        return torch.cat([torch.arange(part.start, part.stop, device=device) for part in self.ranges(rank)])
 
 
 def ring_forward(q: Tensor, k: Tensor, v: Tensor, ring: Ring, placement: Placement) -> tuple[Tensor, Tensor]:
@@ -249,7 +249,7 @@ def own_tokens(
         )
     inputs, targets = F.pad(inputs, (0, padded - seq)), F.pad(targets, (0, padded - seq), value=IGNORE)
     kind = placement if layout.cp > 1 else "contiguous"  # an odd number of tokens has no zigzag
-    positions = Placement(kind, padded, layout.cp).positions(mesh.index("cp")).to(inputs.device)
+    positions = Placement(kind, padded, layout.cp).positions(mesh.index("cp"), inputs.device)
     # A position behind the sample has no angle of its own in a table that ends with it.
     return inputs[:, positions], targets[:, positions], positions.clamp(max=seq - 1)
 

@@ -136,7 +136,7 @@ class _VocabLosses(torch.autograd.Function):
         denominator = both[0].log_()
         ctx.save_for_backward(logits.sub_(denominator[:, None]), targets)
         ctx.start = start
-        return (denominator - both[1])[targets != IGNORE].sum()
+        return (denominator - both[1]).masked_fill_(targets == IGNORE, 0.0).sum()
 
     @staticmethod
     @once_differentiable

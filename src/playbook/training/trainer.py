@@ -161,7 +161,10 @@ class Trainer:
 
     def _batch(self, step: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """This rank's samples, and of these its tokens."""
-        inputs, targets = (t.to(self.device) for t in self.batches.batch(step, *self.replica))
+        batch = self.batches.batch(step, *self.replica)
+        if self.device.type == "cuda":  # from pinned memory the host need not wait for the copy
+            batch = tuple(t.pin_memory() for t in batch)
+        inputs, targets = (t.to(self.device, non_blocking=True) for t in batch)
         if self.mesh is None:
             return inputs, targets, None
         return own_tokens(inputs, targets, self.mesh, self.config.parallel.placed)

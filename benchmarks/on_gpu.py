@@ -1,0 +1,240 @@
+"""Everything that only a GPU can tell, in one call, the most valuable first.
+
+    python benchmarks/on_gpu.py --minutes 9
+    python benchmarks/on_gpu.py --device cpu --minutes 3      # the same steps, small: a rehearsal
+
+Needs nothing but PyTorch, its Triton and this checkout. Each step is a process of its own with a time limit, and writes
+its record, ``<gpu>-<step>.json``, as it goes: out of memory, a crash or the limit loses what that step had not yet
+measured, and no other. ``<gpu>-on-gpu.json`` says how each of them ended. Exits with 1 when one failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+#: Tests that need a GPU and are no benchmarks: those run as steps of their own.
+TESTS = ("tests/parallel/test_gpu.py", "tests/test_devices.py", "tests/instruments/test_stream.py")
+#: A model whose heads 2, 4 and 8 GPUs share out evenly, and which fits beside its peers.
+SHARED = (
+    '{"layers":%d,"hidden":1024,"heads":16,"kv_heads":8,"ffn":2816,"vocab":32768,"max_seq":8192,"gated":true,'
+    '"activation":"silu","norm":"rmsnorm","positions":"rotary","bias":false,"tied":false}'
+)
+#: Less time than this is not worth starting a step for: importing torch takes as long.
+LEAST = 10.0
+#: Characters of a step's output that are kept: its end.
+TAIL = 6000
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command of Python's, and the seconds that it may take; ``missing`` says why it cannot run here, if it cannot."""
+
+    name: str
+    arguments: tuple[str, ...]
+    seconds: float
+    missing: str = ""
+
+
+def main() -> int:
+    """Run the steps that were asked for, as far as the time goes."""
+    args = _arguments()
+    end = time.monotonic() + 60 * args.minutes
+    device, gpus, name = _device(args.device)
+    steps = all_steps(device, gpus, args.out / name)
+    unknown = set(args.only or ()) - {step.name for step in steps}
+    if unknown:
+        sys.exit(
+            f"there is no step {', '.join(sorted(unknown))}: steps are {', '.join(s.name for s in steps)}"
+        )
+    chosen = [step for step in steps if args.only is None or step.name in args.only]
+    about = provenance(args.commit, name if device == "cuda" else None, gpus)
+    ended = run_steps(chosen, end, args.out / f"{name}-on-gpu.json", about)
+    return int(any(row["status"] in ("failed", "out of time") for row in ended))
+
+
+def _arguments() -> argparse.Namespace:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--minutes", type=float, default=9.0, metavar="N", help="for everything (default: 9)")
+    p.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: a rehearsal, in small")
+    p.add_argument(
+        "--out", type=Path, default=ROOT / "benchmarks/results", metavar="FOLDER", help="for records"
+    )
+    p.add_argument("--only", type=lambda text: text.split(","), metavar="S,…", help="these steps alone")
+    p.add_argument("--commit", help="of the checkout, where git does not know it")
+    return p.parse_args()
+
+
+def run_steps(
+    steps: Sequence[Step], end: float, summary: Path, about: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Run one after another until ``time.monotonic()`` is ``end``; how each ended is in ``summary`` as soon as it has."""
+    ended: list[dict[str, Any]] = []
+    summary.parent.mkdir(parents=True, exist_ok=True)
+    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    for step in steps:
+        left = end - time.monotonic()
+        missing = step.missing or (f"{left:.0f} s were left" if left < LEAST else "")
+        print(f"\n════ {step.name}", f"left out: {missing}" if missing else "", flush=True)
+        row = (
+            {"status": "left out", "output": missing} if missing else run_step(step, min(step.seconds, left))
+        )
+        ended.append({"step": step.name, "arguments": step.arguments, **row})
+        if not missing:
+            print(f"{row['output']}\n════ {step.name}: {row['status']} after {row['seconds']} s", flush=True)
+        write(summary, {"provenance": {"date": started, **about}, "steps": ended})
+    print("\n" + "\n".join(f"{row['status']:12} {row['step']}" for row in ended), flush=True)
+    return ended
+
+
+def run_step(step: Step, seconds: float) -> dict[str, Any]:
+    """Run one in a session of its own, all of which ends with it."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(ROOT / "src"), str(ROOT / "widgets"), os.environ.get("PYTHONPATH")])
+    )
+    start = time.monotonic()
+    with tempfile.TemporaryFile() as output:  # not a pipe: what outlives the step must not be waited for
+        process = subprocess.Popen(
+            [sys.executable, *step.arguments],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(seconds)
+            status = "failed" if code else "done"
+        except subprocess.TimeoutExpired:
+            status = "out of time"
+        finally:
+            _end(process)
+        output.seek(0)
+        text = output.read().decode(errors="replace").strip()
+    took = round(time.monotonic() - start, 1)
+    return {"status": status, "returncode": process.returncode, "seconds": took, "output": text[-TAIL:]}
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask, and then end the whole session."""
+    if process.poll() is None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(3)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def write(path: Path, result: dict[str, Any]) -> None:
+    """Whoever reads it, or ends this process, finds it whole."""
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+def all_steps(device: str, gpus: int, record: Path) -> list[Step]:
+    """Every step, the most valuable first; records begin with ``record``."""
+    large = device == "cuda"
+
+    def ours(name: str, seconds: float, *arguments: str) -> Step:
+        script = str(ROOT / "benchmarks/gpu_steps.py")
+        return Step(
+            name, (script, name, f"--device={device}", f"--out={record}-{name}.json", *arguments), seconds
+        )
+
+    def bench(name: str, seconds: float, flags: str, *arguments: str, least: int = 1) -> Step:
+        missing = f"it needs {least} GPUs" if gpus < least else ""
+        where = (f"--device={device}", f"--record={record}-{name}.json")
+        return Step(
+            name, ("-m", "playbook", "bench", name, *where, *flags.split(), *arguments), seconds, missing
+        )
+
+    pytest = "" if importlib.util.find_spec("pytest") else "pytest is not installed: carry it in PYTHONPATH"
+    groups = "data,tensor,context,ring" if gpus & (gpus - 1) == 0 else "data,ring"
+    return [
+        ours("machine", 60),
+        ours("attention", 60),
+        Step("tests", ("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", *TESTS), 150, pytest),
+        ours("states", 60),
+        ours("memory", 150),
+        bench("trainer", 120, "--model llama3.2-1b --micro-batch 2 --seq 4096 --grad-acc 2 --steps 6")
+        if large
+        else bench("trainer", 200, "--model tiny --micro-batch 1 --seq 64 --steps 1", least=0),
+        ours("profile", 60),
+        bench("train", 60, "--model smollm-135m --micro-batch 8 --seq 2048 --dtype bfloat16")
+        if large
+        else bench("train", 60, "--model tiny --repeats 2", least=0),
+        ours("offload", 60),
+        bench("collectives", 120, f"--ranks {','.join(map(str, range(2, gpus + 1, 2)))}", least=2),
+        bench(
+            "parallel", 240, f"--ranks {gpus} --only {groups} --micro-batch 2 --seq 1024 --long-seq 16384",
+            "--model", SHARED % 12, least=2,
+        ),
+        # Two stages on each GPU, large enough that a stage takes longer than its launches.
+        bench(
+            "pipeline", 240, f"--ranks {gpus} --layers {4 * gpus} --micro-batch 2 --seq 1024",
+            "--model", SHARED % 8, least=2,
+        ),
+    ]  # fmt: skip
+
+
+def _device(asked: str) -> tuple[str, int, str]:
+    """Where to compute, on how many GPUs, and what records are named after. In a process of its own: this one stays out
+    of the GPU's memory."""
+    if asked == "cpu":
+        return "cpu", 0, "cpu"
+    code = "import torch; print(torch.cuda.device_count(), torch.cuda.get_device_name())"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    if found.returncode:
+        sys.exit("there is no CUDA device here: rehearse with --device cpu")
+    count, name = found.stdout.split(maxsplit=1)
+    return "cuda", int(count), name.strip().lower().replace(" ", "-")
+
+
+def provenance(commit: str | None, gpu: str | None, gpus: int) -> dict[str, Any]:
+    """Where and with what all steps ran; more is in the record of each."""
+    return {
+        "command": " ".join(["python", *sys.argv]),
+        "commit": commit or _commit(),
+        "python": platform.python_version(),
+        "torch": importlib.metadata.version("torch"),
+        "platform": platform.platform(),
+        "gpu": gpu,
+        "gpus": gpus,
+    }
+
+
+def _commit() -> str | None:
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
+    except OSError:
+        return None
+    return found.stdout.strip() or None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

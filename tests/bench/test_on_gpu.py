@@ -1,0 +1,131 @@
+"""``benchmarks/on_gpu.py`` without a GPU: steps are processes with limits, and one that ends badly loses no other."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def on_gpu() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("on_gpu", ROOT / "benchmarks/on_gpu.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["on_gpu"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def bare(tmp_path, monkeypatch) -> None:
+    """A machine with PyTorch and nothing that is usually beside it."""
+    for name in (
+        "numpy",
+        "matplotlib",
+        "tqdm",
+        "IPython",
+        "pytest",
+        "hypothesis",
+        "scipy",
+        "transformers",
+        "anywidget",
+    ):
+        (tmp_path / "bare" / name).mkdir(parents=True)
+        text = f"raise ModuleNotFoundError('{name} is not here', name='{name}')\n"
+        (tmp_path / "bare" / name / "__init__.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "bare"))
+
+
+KILLED = """
+import os, pathlib, sys
+sys.path.insert(0, "benchmarks")
+from on_gpu import write
+write(pathlib.Path(sys.argv[1]), {"measured": [1, 2]})
+os.kill(os.getpid(), 9)
+"""
+SLOW = """
+import pathlib, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+pathlib.Path(sys.argv[1]).write_text(str(child.pid))
+print("begun")
+time.sleep(600)
+"""
+
+
+def test_steps_that_end_badly_lose_no_other(on_gpu, bare, tmp_path):
+    """One fails, one is killed after it has written something, one takes too long, one measures."""
+    record = tmp_path / "cpu"
+    real = {step.name: step for step in on_gpu.all_steps("cpu", 0, record)}
+    steps = [
+        on_gpu.Step("failing", ("-c", "raise MemoryError('all gone')"), 60.0),
+        on_gpu.Step("killed", ("-c", KILLED, f"{record}-killed.json"), 60.0),
+        on_gpu.Step("slow", ("-c", SLOW, str(tmp_path / "pid")), 15.0),
+        on_gpu.Step("missing", ("-c", "1"), 60.0, "it needs 2 GPUs"),
+        on_gpu.Step("attention", real["attention"].arguments, 600.0),
+    ]
+    summary = tmp_path / "cpu-on-gpu.json"
+    on_gpu.run_steps(steps, time.monotonic() + 3600, summary, on_gpu.provenance("c0ffee", None, 0))
+    found = json.loads(summary.read_text(encoding="utf-8"))
+    assert {"date", "command", "commit", "python", "torch", "platform", "gpu"} <= set(found["provenance"])
+    ended = {row["step"]: row for row in found["steps"]}
+    assert {name: row["status"] for name, row in ended.items()} == {
+        "failing": "failed",
+        "killed": "failed",
+        "slow": "out of time",
+        "missing": "left out",
+        "attention": "done",
+    }, ended["attention"]["output"]
+    assert "MemoryError: all gone" in ended["failing"]["output"]
+    assert ended["killed"]["returncode"] == -9
+    assert json.loads((tmp_path / "cpu-killed.json").read_text()) == {"measured": [1, 2]}
+    assert ended["slow"]["output"] == "begun"
+    _gone(int((tmp_path / "pid").read_text()))
+    measured = json.loads((tmp_path / "cpu-attention.json").read_text(encoding="utf-8"))
+    assert {"date", "command", "torch", "commit"} <= set(measured["provenance"])
+    errors = [error for row in measured["blocks"].values() for error in row["errors"].values()]
+    errors += [error for row in measured["ring"].values() for error in row.values()]
+    assert len(errors) == 4 * 5 + 4 * 4
+    assert max(errors) < 1e-5
+
+
+def _gone(pid: int) -> None:
+    """A process that was killed has ended, or waits for its parent to see it."""
+    for _ in range(1000):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return
+        if state == "Z":
+            return
+        time.sleep(0.01)
+    os.kill(pid, 9)
+    pytest.fail(f"process {pid} has outlived its step")
+
+
+def test_without_time_nothing_starts(on_gpu, tmp_path):
+    step = on_gpu.Step("never", ("-c", f"open({str(tmp_path / 'started')!r}, 'w')"), 60.0)
+    (row,) = on_gpu.run_steps([step], time.monotonic() + 1, tmp_path / "cpu-on-gpu.json", {})
+    assert (row["status"], row["output"]) == ("left out", "1 s were left")
+    assert not (tmp_path / "started").exists()
+
+
+def test_every_file_with_a_test_for_gpus_is_run(on_gpu):
+    """Except those of benchmarks, which are steps themselves."""
+    marked = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if "pytest.mark.gpu" in path.read_text(encoding="utf-8") and path.parent.name != "bench"
+    }
+    assert marked == set(on_gpu.TESTS)
+    names = [step.name for step in on_gpu.all_steps("cuda", 8, Path("nvidia"))]
+    assert len(names) == len(set(names))
