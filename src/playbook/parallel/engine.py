@@ -149,8 +149,10 @@ class Engine:
         return self.sum(step.loss, over_stages=True)
 
     def count(self, targets: Tensor) -> Tensor:
-        """The targets of all ranks that count, a scalar. Raises ConfigError when there are none; not on a GPU: to look there
-        is to wait for it."""
+        """The targets of all ranks that count, a scalar.
+
+        Raises ConfigError when there are none, but not on a GPU: to look there is to wait for it.
+        """
         tokens = self.sum((targets != IGNORE).sum())
         if not tokens.is_cuda and tokens == 0:
             raise ConfigError("targets hold no token that counts: every one of them is IGNORE")

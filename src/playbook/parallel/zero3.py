@@ -85,10 +85,11 @@ def units_of(model: Transformer, stages: Sequence[Stage] = ()) -> list[Unit]:
 def _with_parameters(units: list[Unit], model: Transformer, apart: bool) -> list[Unit]:
     """Fill in the parameters that learn, in the order of backward; a table ``apart`` is in the last unit alone."""
     table = next((m.weight for m in (model.embedding, model.head) if m is not None), None) if apart else None
+    learning = [(name, p) for name, p in model.named_parameters() if p.requires_grad][::-1]
     for unit in units:
         own = {p for module in unit.modules for p in module.parameters()}
         own = own & {table} if apart and unit is units[-1] else own - {table}
-        unit.parameters = [(name, p) for name, p in backward_order(model) if p in own]
+        unit.parameters = [(name, p) for name, p in learning if p in own]
     return [unit for unit in units if unit.parameters]
 
 
@@ -115,6 +116,7 @@ class Zero3(Zero):
         find_unused: bool = False,
         stages: Sequence[Stage] = (),
     ):
+        backward_order(model)  # raises where somebody has them already
         units = units_of(model, stages)
         order = FlatOrder([unit.parameters for unit in reversed(units)], group.size())
         broadcast([slot.parameter for slot in order.slots], group)

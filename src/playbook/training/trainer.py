@@ -163,7 +163,7 @@ class Trainer:
         """This rank's samples, and of these its tokens."""
         batch = self.batches.batch(step, *self.replica)
         if self.device.type == "cuda":  # from pinned memory the host need not wait for the copy
-            batch = tuple(t.pin_memory() for t in batch)
+            batch = batch[0].pin_memory(), batch[1].pin_memory()
         inputs, targets = (t.to(self.device, non_blocking=True) for t in batch)
         if self.mesh is None:
             return inputs, targets, None
