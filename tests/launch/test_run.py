@@ -265,6 +265,16 @@ def test_backend_needs_a_gpu_for_each_rank(monkeypatch, capfd):
     assert capfd.readouterr().err == "4 ranks, but 2 GPUs: running on CPU with gloo\n"
 
 
+@pytest.mark.parametrize(("gpus", "expected"), [(0, "gloo"), (1, "gloo"), (2, "nccl"), (3, "nccl")])
+def test_under_plain_torchrun_all_ranks_of_a_node_choose_the_same_backend(monkeypatch, gpus, expected):
+    """Each process for itself: nobody tells them."""
+    from playbook.launch import group
+
+    monkeypatch.setattr(group, "gpus", lambda: gpus)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert [group._backend_of_node(local_rank) for local_rank in (0, 1)] == [expected, expected]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
