@@ -21,7 +21,6 @@ from playbook import launch
 from playbook._interrupt import deferred
 from playbook.launch.cold import read_report
 
-
 #: Seconds that those who wait for a rank that is gone would wait, if nobody told them.
 LONG = 600
 

@@ -46,7 +46,7 @@ STAGES = combined(
 
 @pytest.mark.parametrize("dp", [1, 2, 3, 4, 8])
 def test_every_stage_is_one_device(ranks, dp):
-    """Stages, with and without accumulation, tied embeddings and recomputation: any two of these. Two ranks: ten steps."""
+    """Any two of stage, accumulation, tied embeddings and recomputation; on two ranks for ten steps."""
     runs, steps = [], 10 if dp == 2 else 3
     for one in all_pairs(STAGES):
         case = Case(BLOCKS[one["block"]].replace(tied=one["tied"]), one["recompute"], steps=steps)
