@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 from playbook import launch
 from playbook.layout import Layout
+from playbook.layout.options import ParallelOptions
 from playbook.model.transformer import IGNORE, Transformer
-from playbook.parallel.context import own_tokens, placement_of
+from playbook.parallel.context import own_tokens
+from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.shapes import ModelShape
-from playbook.training.engine import Engine, OneDevice
-from playbook.training.optimizer import adamw, is_matrix
-from playbook.training.trainer import accumulate_gradients
+from playbook.training.optimizer import adamw
 
 STEPS, BATCH, SEQ = 10, 24, 9
 OPTIMIZER = {"lr": 1e-3, "betas": (0.9, 0.95), "weight_decay": 0.1}
@@ -94,7 +94,7 @@ def train(
         x, y = (t[rank * share : (rank + 1) * share] for t in case.batch(step))
         x, y, where = own_tokens(x, y, mesh, placement, case.causal) if mesh else (x, y, None)
         engine.zero_grad()
-        loss = accumulate_gradients(engine.model, x, y, -(-share // grad_acc), engine=engine, positions=where)
+        loss = engine.accumulate(x, y, -(-share // grad_acc), where)
         norms.append(engine.clip(1.0))
         if step in (start, case.steps - 1):
             vectors.append(flat(engine.gradients_whole()))
@@ -112,9 +112,8 @@ def on_one_device(case: Case, grad_acc: int = 1) -> Run:
     return train(case, one_device(case), grad_acc=grad_acc)
 
 
-def one_device(case: Case) -> OneDevice:
-    model = case.model()
-    return OneDevice(model, case.make()([(p, is_matrix(p)) for p in model.parameters()]))
+def one_device(case: Case) -> Engine:
+    return Engine.on_one_device(case.model(), case.make())
 
 
 def on_ranks(
@@ -130,8 +129,8 @@ def on_ranks(
         for case, text, options in runs:
             layout = Layout.parse(text)
             mesh = Mesh(layout)
-            engine = parallelize(case.model(), mesh, case.make(), **options)
-            placement = placement_of(options.get("context", "ring"), options.get("placement"))
-            run = train(case, engine, grad_acc=layout.grad_acc, mesh=mesh, placement=placement)
+            parallel = ParallelOptions(**options)
+            engine = parallelize(case.model(), mesh, case.make(), parallel)
+            run = train(case, engine, grad_acc=layout.grad_acc, mesh=mesh, placement=parallel.placed)
             found.append((run, keep(engine)) if keep else run)
     return found

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from playbook.cli import main
-from playbook.training.logs import read_json_log
+from playbook.launch.logs import read_json_log
 
 SMALL = json.dumps(
     {
@@ -259,7 +259,7 @@ BAD = {
     ),
     "16-bit weights of another dtype": (["--weights", "bfloat16"], "dtype must be bfloat16"),
     "way to add gradients": (["--data-parallel", "magic"], "naive, overlapped, bucketed"),
-    "no bucket": (["--bucket-mb", "0"], "bucket_mb is 0"),
+    "no bucket": (["--bucket-mb", "0"], "bucket_mb must be at least 1, got 0"),
     "log that ranks cannot write": (
         ["--layout", "dp=2", "--log", "empty.txt/run.jsonl"],
         "cannot be written",

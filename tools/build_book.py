@@ -2,8 +2,8 @@
 
 Usage: python tools/build_book.py [--fresh]     --fresh forgets all earlier results
 
-A chapter is executed again when its own code or the library has changed: outputs in the site are never older
-than the code they come from. With nothing changed a build takes seconds.
+A chapter is executed again when its own code, a module that it imports in the end, or a pin has changed: outputs in the
+site are never older than the code they come from. With nothing changed a build takes seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+import outputs
 import vendor
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,15 +34,21 @@ LOG = BUILD / "build.log"
 REPORTS = SITE / "reports"
 TIMES = BUILD / "execution.json"  # written by the Sphinx extension: seconds per chapter
 
-# What the outputs of chapters depend on beside their own cells; what pages depend on beside the chapters.
-LIBRARY = ("src/playbook", "widgets/playbook_widgets/*.py", "constraints.txt")
+# What every page depends on beside its chapter; and what the source pages are made from.
 PAGES = (
-    "widgets/playbook_widgets",
+    "widgets/playbook_widgets/sphinx_ext.py",
+    "widgets/playbook_widgets/site",
+    "widgets/playbook_widgets/static",
+    "src/playbook/figures/style.py",
     "_config.yml",
     "_toc.yml",
+    "constraints.txt",
     "widgets/package-lock.json",
     "tools/vendor.py",
+    "tools/icons.py",
 )
+SOURCES = ("src/playbook", "widgets/playbook_widgets/**/*.py")
+FRONT = "book/index"
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 TELLING = re.compile(r"WARNING|ERROR|CRITICAL|Exception|Error:")
@@ -60,18 +68,33 @@ def fingerprint(patterns: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-def drop_what_is_stale(state: dict[str, str]) -> None:
-    """Forget executed chapters when the library changed, and rendered pages when what renders them did."""
+def drop_what_is_stale(state: dict[str, Any]) -> None:
+    """Forget executed chapters whose key has changed, and rendered pages whose chapter, or what renders them, has."""
     old = json.loads(STATE.read_text(encoding="utf-8")) if STATE.exists() else {}
-    if old.get("library") != state["library"]:
-        if CACHE.exists():
-            print("The library has changed: every chapter runs again.", flush=True)
-        shutil.rmtree(CACHE, ignore_errors=True)
-    if old != state:
+    outputs.forget(outputs.stale(old.get("executed", {}), state["chapters"]), state["chapters"], CACHE)
+    rendered = old.get("rendered", {})
+    stale = outputs.stale(rendered.get("chapters", {}), state["chapters"])
+    if rendered.get("pages") != state["pages"]:
         shutil.rmtree(DOCTREES, ignore_errors=True)
         shutil.rmtree(SITE, ignore_errors=True)
+    if rendered.get("sources") != state["sources"]:
+        shutil.rmtree(SITE / "source", ignore_errors=True)
+        stale.add(FRONT)  # Sphinx writes source pages only in a build that has read some page
+    for page in stale:  # Sphinx reads a page again when its doctree is missing
+        (DOCTREES / page).with_suffix(".doctree").unlink(missing_ok=True)
+    remember(state["chapters"], rendered)
+
+
+def remember(executed: dict[str, str], rendered: dict[str, Any]) -> None:
+    """Write down for which keys an execution that jupyter-cache keeps is right, and what the site was rendered from."""
     BUILD.mkdir(exist_ok=True)
-    STATE.write_text(json.dumps(state), encoding="utf-8")
+    STATE.write_text(json.dumps({"executed": executed, "rendered": rendered}), encoding="utf-8")
+
+
+def present_state() -> dict[str, Any]:
+    """What the site's parts come from, as hashes."""
+    chapters = outputs.keys(sorted((ROOT / "book").rglob("*.ipynb")))
+    return {"chapters": chapters, "pages": fingerprint(PAGES), "sources": fingerprint(SOURCES)}
 
 
 def sphinx() -> int:
@@ -141,7 +164,8 @@ def main() -> int:
     if parser.parse_args().fresh:
         shutil.rmtree(BUILD, ignore_errors=True)
     start = time.monotonic()
-    drop_what_is_stale({"library": fingerprint(LIBRARY), "pages": fingerprint(PAGES)})
+    state = present_state()
+    drop_what_is_stale(state)
     shutil.rmtree(REPORTS, ignore_errors=True)
     vendor.vendor_all()
     print("Building the book; chapters that have to run:", flush=True)
@@ -154,6 +178,9 @@ def main() -> int:
         print("\nThe book was NOT built: see the warnings and tracebacks above.", file=sys.stderr)
         return 1
     complete_front_door()
+    remember(
+        state["chapters"], state
+    )  # only now: after a build that was stopped, stale pages are still stale
     print("Seconds that each chapter ran (at its last execution):")
     print_times()
     print(f"Built in {time.monotonic() - start:.0f} s: {SITE.relative_to(ROOT) / 'index.html'}")

@@ -79,6 +79,14 @@ def divisors(whole: int) -> list[int]:
     return sorted({*small, *(whole // d for d in small)})
 
 
+def check_divides(label: str, value: int, what: str, whole: int, error: type[PlaybookError]) -> None:
+    """Raise ``error`` unless ``value`` divides ``whole``, with the numbers that would."""
+    if whole % value:
+        known = divisors(whole)
+        valid = ", ".join(map(str, known[:8])) + (", …" if known[8:] else "")
+        raise error(f"{label} must divide {what} = {whole} ({valid}), got {value}")
+
+
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """The sentence for a name that does not exist: the near names if there are any, else all of them."""
     names = sorted(known)

@@ -9,6 +9,8 @@ import platform
 import shutil
 from typing import Any
 
+from playbook.hardware import system_memory_bytes
+
 # What each tier needs is decided by the number of GPUs; everything in the book has a CPU form.
 TIERS = (
     ("CPU", 0, "every chapter, with gloo ranks where a chapter needs several"),
@@ -64,14 +66,6 @@ def _version(name: str) -> str | None:
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def system_memory_bytes() -> int | None:
-    """Bytes of main memory, or None where the system does not tell."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
         return None
 
 

@@ -8,6 +8,7 @@ are dense (no structured sparsity), bandwidths bytes per second in one direction
 from __future__ import annotations
 
 import dataclasses
+import os
 from dataclasses import dataclass, field
 
 from playbook._checks import check_fields, check_int, check_positive, unknown
@@ -214,3 +215,11 @@ def load_accelerator(name: str | Accelerator) -> Accelerator:
     if name not in ACCELERATORS:
         raise ConfigError(unknown("accelerator", name, ACCELERATORS))
     return ACCELERATORS[name]
+
+
+def system_memory_bytes() -> int | None:
+    """Bytes of main memory, or None where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
+        return None

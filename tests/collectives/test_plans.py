@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from playbook.collectives import plans
 from playbook.collectives.plans import ALGORITHMS, DEFAULT, CollectiveError, Plan, plan
 from playbook.collectives.plans.replay import end, replay
+from playbook.planning.communication import ALGORITHMS as NAMES
 
 ALL = [(collective, name) for collective, algorithms in ALGORITHMS.items() for name in algorithms]
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
@@ -227,6 +228,7 @@ def test_bad_requests_end_with_one_sentence(wrong, sentence):
 
 def test_defaults_name_algorithms_and_the_listing_of_the_package_is_true():
     assert all(name in ALGORITHMS[collective] for collective, name in DEFAULT.items())
+    assert {kind: set(names) for kind, names in NAMES.items()} == {k: set(a) for k, a in ALGORITHMS.items()}
     assert all(next(iter(algorithms)) == "naive" for algorithms in ALGORITHMS.values())
     assert doctest.testmod(plans).attempted == 1
     assert doctest.testmod(plans).failed == 0

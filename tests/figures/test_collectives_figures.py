@@ -6,6 +6,7 @@ import matplotlib.pyplot as plt
 import pytest
 from matplotlib.colors import to_hex
 
+from playbook.collectives.costs import simulate
 from playbook.collectives.plans import ALGORITHMS, plan
 from playbook.collectives.plans.replay import replay
 from playbook.figures import PALETTE, display
@@ -17,7 +18,7 @@ from playbook.figures.collectives import (
     space_time,
     transcript,
 )
-from playbook.planning.communication import AlphaBeta, Network, simulate
+from playbook.planning.communication import AlphaBeta, Network
 
 
 @pytest.fixture(autouse=True)

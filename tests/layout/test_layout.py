@@ -211,7 +211,7 @@ def test_an_mlp_that_cannot_be_cut_is_refused():
         ("llama3-70b", "tp=16,pp=8", {"seq": 4096}),  # 8 kv heads on 16 ranks: two copies of each
         ("llama3.1-405b", "dp=2,tp=8,pp=16,cp=16", {"seq": 131072}),
         ("mixtral-8x7b", "dp=4,cp=2,ep=8", {"seq": 32768}),
-        ("deepseek-v3", "dp=64,pp=16,ep=64,schedule=dualpipe", {"seq": 4096}),
+        ("deepseek-v3", "dp=64,pp=16,ep=64,schedule=dualpipe,grad_acc=32", {"seq": 4096}),
         ("gpt3-175b", "dp=8,tp=8,pp=12", {"seq": 2048, "cluster": hardware.load("a100-8", 1024)}),
         ("tiny", "dp=10000", {"cluster": hardware.load("h100-8")}),  # a cluster of open size
     ],

@@ -11,6 +11,7 @@ from parallel_runs import BATCH, Case, train
 from playbook import launch
 from playbook.instruments.counting import CountBytes
 from playbook.layout import Layout
+from playbook.layout.options import ParallelOptions
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.planning.memory import predict
@@ -29,9 +30,9 @@ def second_step(runs: list[tuple[Case, str, dict]]) -> list:
     with launch.process_group() as world:
         for case, text, given in runs:
             layout = Layout.parse(text)
-            engine = parallelize(case.model(), Mesh(layout), case.make(), **given)
+            engine = parallelize(case.model(), Mesh(layout), case.make(), ParallelOptions(**given))
             train(case, engine, world.rank, world.size, layout.grad_acc)  # one step
-            count = CountBytes({"dp": engine.groups()})
+            count = CountBytes(engine.traffic_groups())
             again = Case(case.shape, case.recompute, case.dtype, steps=2)
             with count:
                 step(again, engine, world, layout.grad_acc)
@@ -45,11 +46,9 @@ def second_step(runs: list[tuple[Case, str, dict]]) -> list:
 
 def step(case: Case, engine, world, grad_acc: int) -> None:
     """The second step, without looks at whole gradients, which cost communication of their own."""
-    from playbook.training.trainer import accumulate_gradients
-
     x, y = (t.chunk(world.size)[world.rank] for t in case.batch(1))
     engine.zero_grad()
-    accumulate_gradients(engine.model, x, y, len(x) // grad_acc, engine=engine)
+    engine.accumulate(x, y, len(x) // grad_acc)
     engine.clip(1.0)
     engine.step()
 
@@ -156,7 +155,7 @@ def peaks(case: Case, texts: list[str]) -> list[tuple[int, dict]]:
         for layout in map(Layout.parse, texts):
             engine = parallelize(case.model(), Mesh(layout), case.make())
             train(case, engine, world.rank, world.size, layout.grad_acc)
-            with peak_bytes(engine.model, engine.optimizer, engine.tensors()) as most:
+            with peak_bytes(engine.model, engine.optimizers[0], engine.tensors()) as most:
                 step(case, engine, world, layout.grad_acc)
             found.append((most.bytes, most.categories))
     return found

@@ -9,6 +9,7 @@ from parallel_runs import Case, one_device, train
 
 from playbook import launch
 from playbook.layout import Layout
+from playbook.layout.options import ParallelOptions
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 
@@ -25,7 +26,7 @@ def save(case: Case, text: str, options: dict) -> dict:
     with launch.process_group():
         layout = Layout.parse(text)
         mesh = Mesh(layout)
-        engine = parallelize(case.model(), mesh, case.make(), **options)
+        engine = parallelize(case.model(), mesh, case.make(), ParallelOptions(**options))
         train(half(case), engine, grad_acc=layout.grad_acc, mesh=mesh)
         return engine.state_dict()
 
@@ -37,7 +38,7 @@ def resume(case: Case, text: str, options: dict, state: dict):
         layout = Layout.parse(text)
         mesh = Mesh(layout)
         other = Case(case.shape, case.recompute, case.dtype, case.offload, case.prepare, case.steps)
-        engine = parallelize(other.model(), mesh, case.make(), **options)
+        engine = parallelize(other.model(), mesh, case.make(), ParallelOptions(**options))
         engine.load_state_dict(state)
         return train(case, engine, grad_acc=layout.grad_acc, mesh=mesh, start=HALF)
 

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from playbook import launch
 from playbook.errors import ConfigError
+from playbook.model.attend import Attended, attend, attend_backward, flash, flash_backward
 from playbook.model.attention import ATTENTION
 from playbook.model.transformer import Transformer
 from playbook.parallel import context
-from playbook.parallel.attend import Attended, attend, attend_backward, flash, flash_backward
 from playbook.parallel.context import GatherCore, Placement, RingCore, UlyssesCore, share_context
 
 

@@ -6,25 +6,26 @@ import copy
 
 import pytest
 import torch
-import torch.distributed as dist
 from helpers import BLOCKS, tokens
 from parallel_runs import Case, one_device, train
 
 from playbook import launch
 from playbook.errors import ConfigError, LayoutError
 from playbook.layout import Layout
+from playbook.layout.options import ParallelOptions
 from playbook.layout.tokens import Block
+from playbook.model.attend import Attended, attend, flash
 from playbook.model.transformer import Transformer
 from playbook.parallel import zero
-from playbook.parallel.attend import Attended, attend, flash
 from playbook.parallel.context import own_tokens
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
+from playbook.parallel.placement import whole
 from playbook.parallel.single import all_gather
 from playbook.parallel.tensor import shard_tensors
 from playbook.training.config import TrainConfig
 from playbook.training.data import load_corpus
-from playbook.training.trainer import accumulate_gradients, make_trainer
+from playbook.training.trainer import make_trainer
 
 
 def left_in_regions() -> list[int]:
@@ -32,7 +33,7 @@ def left_in_regions() -> list[int]:
         model = Transformer(
             BLOCKS["llama"].replace(heads=4, kv_heads=2, ffn=52, dropout=0.5), recompute="full", seed=3
         )
-        shard_tensors(model, dist.group.WORLD)
+        shard_tensors(model, Mesh(Layout(tp=2)), whole(model))
         x, y = tokens(model.shape, 2, 4)
         model.loss(x, y)[0].backward()
         return [
@@ -50,7 +51,7 @@ def test_a_region_keeps_no_activations(ranks):
 def drawn() -> list[torch.Tensor]:
     with launch.process_group():
         model = Transformer(BLOCKS["gpt"].replace(heads=4, hidden=24, dropout=0.5), seed=3)
-        shard_tensors(model, dist.group.WORLD)
+        shard_tensors(model, Mesh(Layout(tp=2)), whole(model))
         torch.manual_seed(0)
         q = torch.zeros(1, 2, 6, 6)
         return [model.blocks[0].attention.core(q, q, torch.ones_like(q), 0.5, True), torch.rand(3)]
@@ -83,21 +84,13 @@ def in_16_bits(case: Case, weights: bool) -> float:
         def step(engine, mesh=None):
             x, y, where = own_tokens(*case.batch(0), mesh, "zigzag") if mesh else (*case.batch(0), None)
             engine.zero_grad()
-            loss = accumulate_gradients(
-                engine.model,
-                x,
-                y,
-                24,
-                engine=engine,
-                positions=where,
-                dtype=torch.float32 if weights else torch.bfloat16,
-            )
+            loss = engine.accumulate(x, y, 24, where, dtype=torch.float32 if weights else torch.bfloat16)
             return torch.stack([loss, engine.clip(1.0).float()])
 
         expected = step(one_device(case))
         for text, options in RUNS:
             mesh = Mesh(Layout.parse(text))
-            found = step(parallelize(case.model(), mesh, case.make(), **options), mesh)
+            found = step(parallelize(case.model(), mesh, case.make(), ParallelOptions(**options)), mesh)
             worst = max(worst, float((found / expected - 1).abs().max()))
     return worst
 
@@ -126,7 +119,8 @@ def lazily(block: str, text: str) -> float:
     shape = BLOCKS[block].replace(hidden=24, heads=4, kv_heads=2 if block == "llama" else None, ffn=52)
     with launch.process_group(), pytest.MonkeyPatch.context() as patch:
         case, mesh = Case(shape, steps=3), Mesh(Layout.parse(text))
-        engine = parallelize(case.model(), mesh, case.make(), gather="lazily", bucket=600, first_bucket=600)
+        lazily = ParallelOptions(gather="lazily", bucket=600, first_bucket=600)
+        engine = parallelize(case.model(), mesh, case.make(), lazily)
         patch.setattr(zero, "all_gather", lambda whole, own, group, async_op: Late(whole, own, group))
         return train(case, engine, mesh=mesh).error(train(case, one_device(case)))
 
@@ -164,9 +158,11 @@ def test_samples_as_long_as_the_table_of_positions(ranks):
     assert max(ranks(odd, case, "cp=2", ranks=2).values) < 1e-5
 
 
-def built(text: str, settings: dict) -> tuple:
+def built(text: str, settings: ParallelOptions) -> tuple:
     with launch.process_group():
-        config = TrainConfig(seq=16, global_batch=4, device="cpu", layout=Layout.parse(text), **settings)
+        config = TrainConfig(
+            seq=16, global_batch=4, device="cpu", layout=Layout.parse(text), parallel=settings
+        )
         shape = BLOCKS["gpt"].replace(hidden=24, heads=4, vocab=256)
         model = make_trainer(shape, load_corpus(), config, Mesh(config.layout)).model
         attention = model.blocks[0].attention
@@ -187,7 +183,7 @@ def built(text: str, settings: dict) -> tuple:
     ],
 )
 def test_the_trainer_does_it_the_way_it_is_told(ranks, text, settings, found):
-    assert ranks(built, text, settings, ranks=2)[0].value == found
+    assert ranks(built, text, ParallelOptions(**settings), ranks=2)[0].value == found
 
 
 def snapshot(text: str) -> list[bool]:
@@ -226,7 +222,7 @@ def test_a_word_that_no_rank_has_is_refused(ranks):
         found = []
         with launch.process_group():
             model = Transformer(BLOCKS["llama"].replace(heads=4, kv_heads=2, ffn=52), seed=3)
-            shard_tensors(model, dist.group.WORLD)
+            shard_tensors(model, Mesh(Layout(tp=2)), whole(model))
             good, bad = torch.zeros(1, 4, dtype=torch.long), torch.full((1, 4), model.shape.vocab)
             for x, y in ((bad, good), (good, bad), (good, -bad)):
                 with pytest.raises(IndexError, match="out of range: the vocabulary has") as error:
@@ -249,7 +245,11 @@ def test_layouts_that_do_not_fit_the_model_are_refused_from_python_too(ranks):
                 mesh = Mesh(Layout.parse(text))
                 case = Case(BLOCKS["gpt"].replace(hidden=24, heads=2, kv_heads=2), steps=1, causal=causal)
                 with pytest.raises(LayoutError) as error:
-                    train(case, parallelize(case.model(), mesh, case.make(), **options), mesh=mesh)
+                    train(
+                        case,
+                        parallelize(case.model(), mesh, case.make(), ParallelOptions(**options)),
+                        mesh=mesh,
+                    )
                 found.append(str(error.value))
         return found
 

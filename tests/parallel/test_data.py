@@ -15,13 +15,15 @@ from playbook import launch
 from playbook.errors import ConfigError
 from playbook.instruments.counting import CountBytes
 from playbook.layout import Layout
-from playbook.parallel.data import DATA_PARALLEL, BucketedDataParallel, Sampler
+from playbook.layout.options import ParallelOptions
+from playbook.parallel.data import STRATEGIES, BucketedDataParallel
+from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.parallel.zero import Zero1
 from playbook.parallel.zero2 import Zero2
+from playbook.training.data import Sampler
 from playbook.training.optimizer import adamw
-from playbook.training.trainer import accumulate_gradients
 
 
 class Switch(nn.Module):
@@ -54,27 +56,20 @@ def is_on(step: int, rank: int) -> bool:
 def switching(kind: str, find_unused: bool) -> tuple[list[dict], dict]:
     """In a rank: gradients of four steps, and the weights afterwards."""
     with launch.process_group() as world:
-        model, group = Switch(), Mesh(Layout(dp=2)).group("dp")
-        if kind in DATA_PARALLEL:
-            engine = DATA_PARALLEL[kind](model, group, find_unused=find_unused)
-            optimizer = make([(p, p.dim() > 1) for p in model.parameters()])
-        else:
-            cls = {"zero 1": Zero1, "zero 2": Zero2}[kind]
-            engine = cls(model, group, make, bucket=40, first_bucket=20, find_unused=find_unused)
-            optimizer = engine
+        model, mesh = Switch(), Mesh(Layout(dp=2))
+        small = {} if kind in STRATEGIES else {"bucket": 40, "first_bucket": 20}
+        strategy = {**STRATEGIES, "zero 1": Zero1, "zero 2": Zero2}[kind]
+        one = strategy(model, mesh.group("dp"), find_unused=find_unused, **small)
+        one.optimize(make)
+        engine = Engine(model, [one], mesh=mesh)
         found = []
         for step in range(4):
             model.on = is_on(step, world.rank)
             engine.zero_grad()
             model(data(step, world.rank)).backward()
             engine.finish()
-            if kind in DATA_PARALLEL:
-                found.append(
-                    {n: p.grad if p.grad is None else p.grad.clone() for n, p in model.named_parameters()}
-                )
-            else:
-                found.append(engine.gradients_whole())
-            optimizer.step()
+            found.append(engine.gradients_whole())
+            engine.step()
         return found, {n: p.detach().clone() for n, p in model.named_parameters()}
 
 
@@ -92,7 +87,7 @@ def switching_alone() -> tuple[list[dict], dict]:
     return found, {n: p.detach() for n, p in model.named_parameters()}
 
 
-KINDS = [*DATA_PARALLEL, "zero 1", "zero 2"]
+KINDS = [*STRATEGIES, "zero 1", "zero 2"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -119,30 +114,32 @@ def counted(kind: str, micro_batches: int, sync_each: bool) -> dict[str, int]:
     """In a rank: calls of collectives in a step of several micro-batches."""
     with launch.process_group():
         case = Case()
-        engine = parallelize(case.model(), Mesh(Layout(dp=2)), case.make(), data_parallel=kind)
+        engine = parallelize(
+            case.model(), Mesh(Layout(dp=2)), case.make(), ParallelOptions(data_parallel=kind)
+        )
         x, y = case.batch(0)
-        accumulate_gradients(engine.model, x, y, 12, engine=engine)  # ranks ask once who gets gradients
+        engine.accumulate(x, y, 12)  # ranks ask once who gets gradients
         engine.zero_grad()
-        with CountBytes({"dp": engine.groups()}) as count:
+        with CountBytes(engine.traffic_groups()) as count:
             if sync_each:
                 for a, b in zip(x.chunk(micro_batches), y.chunk(micro_batches), strict=True):
                     engine.model.loss(a, b)[0].backward()
                     engine.finish()
             else:
-                accumulate_gradients(engine.model, x, y, len(x) // micro_batches, engine=engine)
+                engine.accumulate(x, y, len(x) // micro_batches)
         return {
             "bytes": sum(e.payload for e in count.events if e.payload > 8),
             "model": case.shape.num_parameters * 4,
         }
 
 
-@pytest.mark.parametrize("kind", DATA_PARALLEL)
+@pytest.mark.parametrize("kind", STRATEGIES)
 def test_accumulation_sends_once(ranks, kind):
     for found in ranks(counted, kind, 4, False, ranks=2).values:
         assert found["bytes"] == found["model"]
 
 
-@pytest.mark.parametrize("kind", DATA_PARALLEL)
+@pytest.mark.parametrize("kind", STRATEGIES)
 def test_without_no_sync_every_micro_batch_is_sent(ranks, kind):
     for found in ranks(counted, kind, 4, True, ranks=2).values:
         assert found["bytes"] == 4 * found["model"]
@@ -151,7 +148,7 @@ def test_without_no_sync_every_micro_batch_is_sent(ranks, kind):
 def twice(kind: str) -> None:
     with launch.process_group():
         model = Switch()
-        engine = DATA_PARALLEL[kind](model, Mesh(Layout(dp=2)).group("dp"))
+        engine = STRATEGIES[kind](model, Mesh(Layout(dp=2)).group("dp"))
         for _ in range(2):
             model(data(0, 0)).backward()
         engine.finish()
@@ -172,14 +169,14 @@ def start_apart(kind: str) -> list[float]:
             for p in model.parameters():
                 p.add_(world.rank)
         group = Mesh(Layout(dp=2)).group("dp")
-        engine = Zero1(model, group, make) if kind == "zero 1" else DATA_PARALLEL[kind](model, group)
+        engine = {**STRATEGIES, "zero 1": Zero1}[kind](model, group)
         reference = Case().model()
         assert engine is not None
         pairs = zip(model.parameters(), reference.parameters(), strict=True)
         return [float((a - b).abs().max()) for a, b in pairs]
 
 
-@pytest.mark.parametrize("kind", [*DATA_PARALLEL, "zero 1"])
+@pytest.mark.parametrize("kind", [*STRATEGIES, "zero 1"])
 def test_replicas_start_alike(ranks, kind):
     for found in ranks(start_apart, kind, ranks=2).values:
         assert max(found) == 0
@@ -190,18 +187,20 @@ def test_bad_options(ranks):
         with launch.process_group():
             case = Case()
             try:
-                parallelize(
-                    case.model(), Mesh(Layout(dp=1, zero=options.pop("zero", 0))), case.make(), **options
-                )
+                mesh = Mesh(Layout(dp=1, zero=options.pop("zero", 0)))
+                parallelize(case.model(), mesh, case.make(), ParallelOptions(**options))
             except ConfigError as error:
                 return str(error)
             return ""
 
     cases = {
-        "data_parallel": ({"data_parallel": "magic"}, "unknown data_parallel 'magic'"),
-        "bucket": ({"bucket": 0}, "bucket is 0 bytes, but must be at least 1"),
-        "first bucket": ({"first_bucket": -1}, "first_bucket is -1 bytes"),
-        "gather": ({"zero": 1, "gather": "never"}, "gather is 'never', but must be one of after, lazily"),
+        "data_parallel": (
+            {"data_parallel": "magic"},
+            "data_parallel must be one of naive, overlapped, bucketed, got 'magic'",
+        ),
+        "bucket": ({"bucket": 0}, "bucket must be at least 1, got 0"),
+        "first bucket": ({"first_bucket": -1}, "first_bucket must be at least 1, got -1"),
+        "gather": ({"zero": 1, "gather": "never"}, "gather must be one of after, lazily, got 'never'"),
     }
     for options, words in cases.values():
         assert words in ranks(refused, options, ranks=1)[0].value
@@ -216,7 +215,7 @@ def test_gradients_are_views_of_one_vector(ranks):
             model.loss(*case.batch(0))[0].backward()
             replicas.finish()
             storages = {p.grad.untyped_storage().data_ptr() for p in model.parameters()}
-            return list(storages), replicas.gradients.data_ptr(), replicas.gradients.numel()
+            return list(storages), replicas.vector.data_ptr(), replicas.vector.numel()
 
     storages, address, length = ranks(addresses, ranks=1)[0].value
     assert storages == [address]

@@ -12,19 +12,22 @@ from torch import Tensor, nn
 
 from playbook import launch
 from playbook.layout import Layout
+from playbook.layout.options import ParallelOptions
 from playbook.model.generate import generate
-from playbook.parallel.data import DATA_PARALLEL
+from playbook.parallel.data import STRATEGIES
+from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.parallel.zero import Zero1
 from playbook.parallel.zero2 import Zero2
-from playbook.training.optimizer import adamw
 
 
 def evaluated(case: Case, options: dict) -> dict[str, float]:
     """In a rank: how far logits under ZeRO-3 are from those of one device after two steps, and a third step's error."""
     with launch.process_group() as world:
-        engine = parallelize(case.model(), Mesh(Layout(dp=2, zero=3)), case.make(), **options)
+        engine = parallelize(
+            case.model(), Mesh(Layout(dp=2, zero=3)), case.make(), ParallelOptions(**options)
+        )
         alone = one_device(case)
         train(case, engine, world.rank, world.size)
         train(case, alone)
@@ -34,7 +37,7 @@ def evaluated(case: Case, options: dict) -> dict[str, float]:
                 a, b = (e.model.train(training)(x).detach() for e in (engine, alone))
             found[f"training={training}, grad={grad}"] = float((a - b).abs().max())
             if not training and "reshard" not in options:
-                held = [unit for unit in engine.units if unit.gathered]
+                held = [unit for unit in engine.sets[0].weights.units if unit.gathered]
                 found[f"units left, grad={grad}"] = float(len(held))
         texts = [generate(e.model, x[:, :3], 4, temperature=0) for e in (engine, alone)]
         found["generated"] = float((texts[0] != texts[1]).sum())
@@ -59,7 +62,9 @@ def test_what_was_gathered_before_an_update_is_out_of_date_after_it(ranks, resha
     def look() -> tuple[Tensor, Tensor]:
         with launch.process_group() as world:
             case = Case(steps=1)
-            engine = parallelize(case.model(), Mesh(Layout(dp=2, zero=3)), case.make(), reshard=reshard)
+            engine = parallelize(
+                case.model(), Mesh(Layout(dp=2, zero=3)), case.make(), ParallelOptions(reshard=reshard)
+            )
             alone, x = one_device(case), case.batch(0)[0]
             train(case, engine, world.rank, world.size)
             train(case, alone)
@@ -103,29 +108,26 @@ def gradients_of(model: nn.Module) -> dict[str, Tensor | None]:
 def gated(kind: str, bucket: int) -> tuple[list[dict], int]:
     """In a rank: the gradients of each step, and how many came when their bucket was on its way already."""
     with launch.process_group() as world:
-        model, group = Gates(), Mesh(Layout(dp=2)).group("dp")
+        model, mesh = Gates(), Mesh(Layout(dp=2))
         options = {} if kind in ("naive", "overlapped") else {"bucket": bucket, "first_bucket": bucket}
-        zero = {"zero 1": Zero1, "zero 2": Zero2}.get(kind)
-        if zero:
-            make = lambda weights: adamw(weights, lr=0.0, betas=(0.9, 0.9), weight_decay=0.0)  # noqa: E731
-            engine = zero(model, group, make, find_unused=True, **options)
-        else:
-            engine = DATA_PARALLEL[kind](model, group, find_unused=True, **options)
+        strategy = {**STRATEGIES, "zero 1": Zero1, "zero 2": Zero2}[kind]
+        one = strategy(model, mesh.group("dp"), find_unused=True, **options)
+        engine = Engine(model, [one], mesh=mesh)
         late: list[str] = []
         if kind != "naive":
-            spy(engine.arrivals, late)
+            spy(one.hooks, late)
         found = []
         for step in range(GATED):
             engine.zero_grad()
             model(torch.full((2, 4), world.rank + 1.0), used(step, world.rank)).backward()
             engine.finish()
-            found.append(engine.gradients_whole() if zero else gradients_of(model))
+            found.append(engine.gradients_whole())
         return found, len(late)
 
 
-def spy(arrivals, late: list[str]) -> None:
+def spy(hooks, late: list[str]) -> None:
     """Note gradients that arrive after their bucket is complete."""
-    arrived, complete, sent = arrivals.arrived, arrivals.complete, set()
+    arrived, complete, sent = hooks.arrived, hooks.complete, set()
 
     def note(slot) -> None:
         late.extend(slot.name for bucket in sent if slot in bucket.slots)
@@ -134,14 +136,14 @@ def spy(arrivals, late: list[str]) -> None:
     def send(bucket) -> None:
         sent.add(bucket)
         complete(bucket)
-        if bucket is arrivals.buckets[-1]:
+        if bucket is hooks.buckets[-1]:
             sent.clear()
 
-    arrivals.arrived, arrivals.complete = note, send
+    hooks.arrived, hooks.complete = note, send
 
 
 @pytest.mark.parametrize("bucket", [64, 96, 10_000])
-@pytest.mark.parametrize("kind", [*DATA_PARALLEL, "zero 1", "zero 2"])
+@pytest.mark.parametrize("kind", [*STRATEGIES, "zero 1", "zero 2"])
 def test_no_gradient_comes_too_late_for_its_bucket(ranks, kind, bucket):
     """Where layers come and go, a bucket must not leave without one that was idle in the step before."""
     model, reference = Gates(), []

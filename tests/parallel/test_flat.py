@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from playbook.errors import ConfigError
-from playbook.parallel.flat import Arrivals, FlatOrder, backward_order
+from playbook.parallel.flat import FlatOrder, GradientHooks, backward_order
 
 shapes = st.lists(st.lists(st.integers(1, 7), min_size=1, max_size=3), min_size=1, max_size=8)
 
@@ -66,17 +66,17 @@ class Chain(nn.Module):
 def test_buckets_complete_in_order_while_backward_still_runs():
     model, log = Chain(4), []
     order = FlatOrder([backward_order(model)])
-    arrivals = Arrivals(
+    hooks = GradientHooks(
         order.cut(48), lambda slot: log.append(slot.name), lambda bucket: log.append(bucket.index)
     )
     model(torch.ones(2, 3)).backward()
-    last = len(arrivals.buckets) - 1  # it waits for what is never used
+    last = len(hooks.buckets) - 1  # it waits for what is never used
     assert [entry for entry in log if isinstance(entry, int)] == list(range(last))
-    arrivals.finish()
-    assert [entry for entry in log if isinstance(entry, int)] == [b.index for b in arrivals.buckets]
-    arrivals.skip(slot for slot in order.slots if slot.name == "unused")
+    hooks.finish()
+    assert [entry for entry in log if isinstance(entry, int)] == [b.index for b in hooks.buckets]
+    hooks.skip(slot for slot in order.slots if slot.name == "unused")
     log.clear()
-    with arrivals.paused():
+    with hooks.paused():
         model(torch.ones(2, 3)).backward()
     assert not [entry for entry in log if isinstance(entry, int)]
     log.clear()
@@ -88,7 +88,7 @@ def test_buckets_complete_in_order_while_backward_still_runs():
 
 def test_a_gradient_that_comes_in_two_parts_is_refused():
     model = Chain(1)
-    Arrivals(FlatOrder([backward_order(model)]).whole_units(), lambda slot: None, lambda bucket: None)
+    GradientHooks(FlatOrder([backward_order(model)]).whole_units(), lambda slot: None, lambda bucket: None)
     model(torch.ones(1, 3)).backward()
     with pytest.raises(ConfigError, match=r"'layers.0.\w+' got its gradient in two parts"):
         model(torch.ones(1, 3)).backward()

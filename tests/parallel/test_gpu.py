@@ -5,17 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers import BLOCKS
-from parallel_runs import Case, train
+from parallel_runs import Case, one_device, train
 
 from playbook import launch
 from playbook.layout import Layout
-from playbook.layout.tokens import Block, placement_of
+from playbook.layout.options import ParallelOptions
+from playbook.layout.tokens import Block
+from playbook.model.attend import attend, attend_backward, flash, flash_backward, has_kernel
 from playbook.model.transformer import Transformer
-from playbook.parallel.attend import attend, attend_backward, flash, flash_backward, has_kernel
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
-from playbook.training.engine import OneDevice
-from playbook.training.optimizer import is_matrix
 
 GPUS = torch.cuda.device_count()
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS, reason="needs a CUDA device")]
@@ -36,16 +35,15 @@ def run(case: Case, text: str, options: dict) -> tuple:
         assert world.backend == "nccl"
         layout = Layout.parse(text)
         mesh = Mesh(layout)
-        engine = parallelize(case.model(), mesh, case.make(), **options)
-        placement = placement_of(options.get("context", "ring"), options.get("placement"))
-        found = train(case, engine, grad_acc=layout.grad_acc, mesh=mesh, placement=placement)
+        parallel = ParallelOptions(**options)
+        engine = parallelize(case.model(), mesh, case.make(), parallel)
+        found = train(case, engine, grad_acc=layout.grad_acc, mesh=mesh, placement=parallel.placed)
         devices = {kind: {t.device.type for t in ts} for kind, ts in engine.tensors().items()}
         return found.losses.cpu(), found.norms.cpu(), found.last.cpu(), devices
 
 
 def alone(case: Case):
-    model = case.model()
-    return train(case, OneDevice(model, case.make()([(p, is_matrix(p)) for p in model.parameters()])))
+    return train(case, one_device(case))
 
 
 @pytest.mark.parametrize("recompute", ["none", "full"])

@@ -6,8 +6,9 @@ import torch.distributed as dist
 
 from playbook import launch
 from playbook.errors import LayoutError
+from playbook.instruments.mesh_table import describe
 from playbook.layout import Layout
-from playbook.parallel.mesh import Mesh, describe
+from playbook.parallel.mesh import Mesh
 
 
 def sums(layout: Layout, subsets: list[tuple[str, ...]]) -> dict:

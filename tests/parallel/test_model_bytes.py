@@ -11,13 +11,13 @@ from playbook import launch
 from playbook.instruments.counting import CountBytes
 from playbook.instruments.measure import SavedActivations
 from playbook.layout import Layout
+from playbook.layout.options import ParallelOptions
 from playbook.parallel.context import own_tokens, placement_of
 from playbook.parallel.mesh import Mesh
-from playbook.parallel.parallelize import axis_groups, parallelize
+from playbook.parallel.parallelize import parallelize
 from playbook.planning.context_cost import context_traffic
 from playbook.planning.memory import predict
 from playbook.shapes import ModelShape
-from playbook.training.trainer import accumulate_gradients
 
 SHAPES = {
     "gpt": BLOCKS["gpt"].replace(hidden=24, heads=4, vocab=37),
@@ -33,16 +33,16 @@ def a_step(case: Case, runs: list[tuple[str, dict]]) -> list[dict[str, dict[str,
     with launch.process_group():
         for text, options in runs:
             mesh = Mesh(Layout.parse(text))
-            engine = parallelize(case.model(), mesh, case.make(), **options)
-            with CountBytes(axis_groups(engine, mesh)) as count:
+            engine = parallelize(case.model(), mesh, case.make(), ParallelOptions(**options))
+            with CountBytes(engine.traffic_groups()) as count:
                 x, y, where = own_tokens(
                     *share(case, mesh), mesh, placement_of(options.get("context", "ring"), None)
                 )
-                accumulate_gradients(engine.model, x, y, BATCH, engine=engine, positions=where)
+                engine.accumulate(x, y, BATCH, where)
                 engine.clip(1.0)
                 engine.step()
             kept = {kind: sum(t.nbytes for t in ts) for kind, ts in engine.tensors().items()}
-            axes = axis_groups(engine, mesh)
+            axes = engine.traffic_groups()
             tallies = {axis: {k: (t.calls, t.sent) for k, t in count[axis].tallies.items()} for axis in axes}
             found.append({"kept": kept, **tallies})
     return found
@@ -122,7 +122,7 @@ def saved(shape: ModelShape, recompute: str, runs: list[tuple[str, dict]]) -> li
         for text, options in runs:
             mesh = Mesh(Layout.parse(text))
             case = Case(shape, recompute, seq=SEQ)
-            model = parallelize(case.model(), mesh, case.make(), **options).model
+            model = parallelize(case.model(), mesh, case.make(), ParallelOptions(**options)).model
             x, y = (t[:2] for t in case.batch(0))
             placement = placement_of(options.get("context", "ring"), None)
             x, y, where = own_tokens(x, y, mesh, placement)

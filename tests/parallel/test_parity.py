@@ -11,9 +11,6 @@ from helpers import BLOCKS
 from parallel_runs import Case, Run, on_one_device, on_ranks
 from torch import nn
 
-from playbook.parallel.data import DATA_PARALLEL
-from playbook.training import config
-
 #: Bytes: small enough that even these models have several buckets, which end in the middle of parameters.
 BUCKETS = {"bucket": 20_000, "first_bucket": 3_000}
 TOLERANCE = 1e-5
@@ -79,10 +76,6 @@ def test_every_option_is_one_device(ranks):
         case = Case(BLOCKS[one["block"]], one["recompute"], steps=2)
         runs.append((case, f"{text},grad_acc={one['grad_acc']}", options))
     check(ranks, runs, 3)
-
-
-def test_names_of_the_ways_to_add_gradients_agree():
-    assert tuple(DATA_PARALLEL) == config.DATA_PARALLEL
 
 
 def add_idle_parameters(model: nn.Module) -> None:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from playbook import launch
+from playbook.instruments.step_costs import StepCosts
 from playbook.layout import Layout
 from playbook.parallel.mesh import Mesh
 from playbook.planning.memory import predict
@@ -23,9 +24,10 @@ def peaks(layouts: list[str]) -> list[int]:
         trainers = [
             make_trainer(SHAPE, load_corpus(), TrainConfig(layout=m.layout, **RUN), m) for m in meshes
         ]
+        costs = [StepCosts(trainer) for trainer in trainers]
         for trainer in trainers:
             trainer.run()
-        return [trainer.peak_bytes for trainer in trainers]
+        return [cost.peak_bytes for cost in costs]
 
 
 def test_peak_of_tensor_and_sequence_parallelism(ranks):

@@ -1,4 +1,4 @@
-"""What the engine of a pipeline does besides giving the right numbers: what is put off, what is kept."""
+"""What the engine of a pipeline does besides giving the right numbers: what is deferred, what is kept."""
 
 from __future__ import annotations
 
@@ -14,31 +14,30 @@ from parallel_runs import OPTIMIZER, Case
 
 from playbook import launch
 from playbook.layout import Layout
+from playbook.model.linear import DeferredGradients, defer_weights
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
-from playbook.parallel.weight_gradients import WeightGradients, put_off_weights
 from playbook.training.optimizer import adamw
-from playbook.training.trainer import accumulate_gradients
 
 CASE = Case(BLOCKS["llama"].replace(layers=4, hidden=16, heads=4, kv_heads=2, ffn=24), samples=4)
 LINEARS = 7  # of a block: q, k, v, o, gate, up, down
 
 
-def put_off(text: str, recompute: str = "none") -> list[int]:
+def deferred(text: str, recompute: str = "none") -> list[int]:
     """Of a step on this rank: how many weights of linear layers each W multiplies."""
     found: list[int] = []
     with launch.process_group():
         engine: Any = parallelize(
             replace(CASE, recompute=recompute).model(), Mesh(Layout.parse(text)), partial(adamw, **OPTIMIZER)
         )
-        compute = WeightGradients.compute
+        compute = DeferredGradients.compute
 
-        def look(later, kept):
+        def look(waiting, kept):
             found.append(len(kept))
-            compute(later, kept)
+            compute(waiting, kept)
 
-        engine.pipeline.later.compute = partial(look, engine.pipeline.later)
-        accumulate_gradients(engine.model, *CASE.batch(0), 1, engine=engine)
+        engine.pipeline.deferred.compute = partial(look, engine.pipeline.deferred)
+        engine.accumulate(*CASE.batch(0), 1)
         with pytest.raises(RuntimeError, match="run stages, or an engine's accumulate, not the model"):
             engine.model(CASE.batch(0)[0])
     return found
@@ -46,13 +45,13 @@ def put_off(text: str, recompute: str = "none") -> list[int]:
 
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_each_w_has_every_linear_layer_of_its_stage(ranks, recompute):
-    first, last = ranks(put_off, "pp=2,grad_acc=4,schedule=zb-h1", recompute, ranks=2).values
+    first, last = ranks(deferred, "pp=2,grad_acc=4,schedule=zb-h1", recompute, ranks=2).values
     assert first == [2 * LINEARS] * 4
     assert last == [2 * LINEARS + 1] * 4  # and the head
 
 
-def test_without_w_nothing_is_put_off(ranks):
-    assert ranks(put_off, "pp=2,grad_acc=4", ranks=2).values == [[], []]
+def test_without_w_nothing_is_deferred(ranks):
+    assert ranks(deferred, "pp=2,grad_acc=4", ranks=2).values == [[], []]
 
 
 def waited_for() -> list[int]:
@@ -78,7 +77,7 @@ def waited_for() -> list[int]:
         engine = parallelize(CASE.model(), Mesh(Layout.parse("pp=4,grad_acc=4")), CASE.make())
         counts = []
         for step in range(2):
-            accumulate_gradients(engine.model, *CASE.batch(step), 1, engine=engine)
+            engine.accumulate(*CASE.batch(step), 1)
             counts += [len(sent), len(set(waited))]
     return counts
 
@@ -95,9 +94,9 @@ def test_after_a_step_every_message_is_out(ranks):
 @pytest.mark.parametrize("wanted", [True, False])
 def test_under_autocast_no_layer_keeps_a_16_bit_copy_of_its_weight(wanted):
     """Torch's own layers would, one for each micro-batch: backward needs the copy that forward has cast."""
-    model, later, kept = CASE.model(), WeightGradients(in_place=True), set()
-    put_off_weights(model, later)
-    later.wanted = wanted
+    model, deferred, kept = CASE.model(), DeferredGradients(in_place=True), set()
+    defer_weights(model, deferred)
+    deferred.wanted = wanted
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         kept.add((tensor.dtype, tuple(tensor.shape)))

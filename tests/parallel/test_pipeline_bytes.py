@@ -13,15 +13,14 @@ from playbook import launch
 from playbook.instruments.counting import CountBytes
 from playbook.instruments.kept_activations import KeptActivations
 from playbook.instruments.memory_timeline import peak_bytes
-from playbook.layout import SCHEDULES, Layout
+from playbook.layout import SCHEDULES, Layout, ParallelOptions
 from playbook.parallel.context import own_tokens
 from playbook.parallel.mesh import Mesh
-from playbook.parallel.parallelize import axis_groups, parallelize
+from playbook.parallel.parallelize import parallelize
 from playbook.planning.memory import predict
-from playbook.planning.pipeline_cost import pipeline_traffic
+from playbook.planning.traffic import total, traffic
 from playbook.schedules.actions import Schedule
 from playbook.shapes import ModelShape
-from playbook.training.trainer import accumulate_gradients
 
 SEQ, MICRO = 8, 2
 #: Odd sizes; nine layers do not divide into stages.
@@ -54,18 +53,18 @@ def steps(runs: Runs, peak: bool = False) -> list[dict[str, Any]]:
         for shape, text, options in runs:
             layout = Layout.parse(text)
             mesh, case = Mesh(layout), Case(shape, layout.recompute, seq=SEQ)
-            engine: Any = parallelize(case.model(), mesh, case.make(), **options)
+            engine: Any = parallelize(case.model(), mesh, case.make(), ParallelOptions(**options))
             batch = torch.randint(shape.vocab, (MICRO * layout.grad_acc, SEQ))
             given = own_tokens(batch, batch.clone(), mesh, "zigzag")
             with KeptActivations(engine.pipeline) as kept:
                 step(engine, *given)
             one: dict[str, Any] = {"place": mesh.index("pp"), "kept": kept.peak}
             if peak:
-                with peak_bytes(engine.model, engine.optimizer, engine.tensors()) as most:
+                with peak_bytes(engine.model, engine.optimizers[0], engine.tensors()) as most:
                     step(engine, *given)
                 one["peak"] = most.bytes
             elif shape.tied or layout.zero == 2:
-                with CountBytes(axis_groups(engine, mesh)) as count:
+                with CountBytes(engine.traffic_groups()) as count:
                     step(engine, *given)
                 one |= {kind: count["pp"][kind].sent for kind in ("send", "all_reduce")}
                 one["scattered"] = count["dp"]["reduce_scatter"].sent
@@ -75,16 +74,17 @@ def steps(runs: Runs, peak: bool = False) -> list[dict[str, Any]]:
 
 def step(engine: Any, x: torch.Tensor, y: torch.Tensor, where: torch.Tensor | None) -> None:
     engine.zero_grad()
-    accumulate_gradients(engine.model, x, y, MICRO, engine=engine, positions=where)
+    engine.accumulate(x, y, MICRO, where)
     engine.clip(1.0)
     engine.step()
 
 
 def check(ranks, runs: Runs, world: int) -> None:
-    for mine in ranks(steps, runs, ranks=world, timeout=120).values:
+    for rank, mine in enumerate(ranks(steps, runs, ranks=world, timeout=120).values):
         for (shape, text, options), one in zip(runs, mine, strict=True):
             layout, place = Layout.parse(f"{text},micro_batch={MICRO}"), one["place"]
-            told = predict(shape, layout, seq=SEQ, recipe="fp32", device="cpu", **options).stages[place]
+            given = ParallelOptions(**options)
+            told = predict(shape, layout, seq=SEQ, recipe="fp32", device="cpu", options=given).stages[place]
             assert one["kept"] == told.activations, (text, place)
             states = [one[kind] for kind in ("parameters", "gradients", "optimizer")]
             assert states == [told.parameters, told.gradients, told.optimizer], (text, place)
@@ -93,12 +93,14 @@ def check(ranks, runs: Runs, world: int) -> None:
                 assert one["scattered"] == scattered, (text, place)
             if not shape.tied:
                 continue
-            schedule = options.get("schedule")
-            traffic = pipeline_traffic(shape, layout, SEQ, itemsize=4, gradient_bytes=4, schedule=schedule)[
-                place
-            ]
-            assert one["send"] == traffic.activations + traffic.gradients, (text, place)
-            assert 0 <= one["all_reduce"] - traffic.tied <= 3 * 8, (text, place)  # the norm, the loss, tokens
+            found = traffic(shape, layout, SEQ, given, rank=rank, recipe="fp32")
+            sent = {m.collective: m.total for m in found if m.axis == "pp" and m.payload > 8}
+            assert one["send"] == total(found, "pp", "forward") + total(found, "pp", "backward"), (
+                text,
+                place,
+            )
+            tied = one["all_reduce"] - sent.get("all_reduce", 0)
+            assert 0 <= tied <= 3 * 8, (text, place)  # the norm, the loss, tokens
 
 
 def of(name: str, microbatches: int) -> str:

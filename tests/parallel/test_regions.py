@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 import torch
@@ -17,9 +18,11 @@ from playbook.instruments.counting import CountBytes
 from playbook.layout import Layout
 from playbook.model.transformer import IGNORE, Transformer, token_losses
 from playbook.parallel import chunked
+from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
-from playbook.parallel.pieces import Piece
+from playbook.parallel.placement import Shard, WholeNames, whole
 from playbook.parallel.regions import Region, f, f_star
+from playbook.parallel.replicas import ReplicaSet
 from playbook.parallel.sequence import g, g_star
 from playbook.parallel.tensor import gathered_losses, shard_tensors, varied, vocab_losses
 
@@ -69,16 +72,18 @@ def taken_apart(seed: int) -> None:
                 for out in outs
             ]
             x = torch.randn(b, each, width, generator=own)
-            found, whole = chunked.gather_matmul(x, weights, dist.group.WORLD, keep=True)
-            expected, whole_too = chunked.naive_gather_matmul(x, weights, dist.group.WORLD, keep=True)
-            torch.testing.assert_close([*found, whole], [*expected, whole_too])
-            inputs = [torch.randn(b, world.size * each, out, generator=own) for out in outs]
-            factors = [w.t() for w, _ in weights]
-            sums = (
-                way(inputs, factors, dist.group.WORLD)
-                for way in (chunked.matmul_scatter, chunked.naive_matmul_scatter)
-            )
-            torch.testing.assert_close(*sums)
+            products = [partial(F.linear, weight=w, bias=bias) for w, bias in weights]
+            found, all_of_x = chunked.gather_matmul(x, products, dist.group.WORLD, keep=True)
+            expected, too = chunked.naive_gather_matmul(x, products, dist.group.WORLD, keep=True)
+            torch.testing.assert_close([*found, all_of_x], [*expected, too])
+            tokens = world.size * each
+            inputs = [torch.randn(b, tokens, out, generator=own) for out in outs]
+
+            def addend(some: slice, inputs=inputs, weights=weights) -> Tensor:
+                return sum(x[:, some] @ w for x, (w, _) in zip(inputs, weights, strict=True))
+
+            ways = (chunked.matmul_scatter, chunked.naive_matmul_scatter)
+            torch.testing.assert_close(*(way(addend, tokens, dist.group.WORLD) for way in ways))
 
 
 @pytest.mark.parametrize("size", [1, 3, 4])
@@ -93,18 +98,18 @@ def losses(vocab: int, n: int) -> tuple[float, float, list]:
         logits = 30 * torch.randn(n, vocab, generator=generator)
         targets = torch.randint(vocab, (n,), generator=generator)
         targets[::3] = IGNORE
-        whole = logits.clone().requires_grad_()
-        expected = token_losses(whole, targets)
+        all_words = logits.clone().requires_grad_()
+        expected = token_losses(all_words, targets)
         expected.backward()
         each = -(-vocab // world.size)
-        piece = Piece(1, world.rank * each, (world.rank + 1) * each, vocab)
+        shard = Shard("tp", 1, world.rank * each, (world.rank + 1) * each, vocab)
         found = []
         for way in (vocab_losses, gathered_losses):
-            own = piece.of(logits).clone().requires_grad_()
+            own = shard.of(logits).clone().requires_grad_()
             with CountBytes({"tp": dist.group.WORLD}) as count:
-                loss = way(own, targets, piece, dist.group.WORLD)
+                loss = way(own, targets, shard, dist.group.WORLD)
             loss.backward()
-            errors = (loss / expected - 1).abs(), (own.grad - piece.of(whole.grad)).abs().max()
+            errors = (loss / expected - 1).abs(), (own.grad - shard.of(all_words.grad)).abs().max()
             found.append((float(torch.stack(errors).max()), [(e.kind, e.payload) for e in count.events]))
         return found
 
@@ -120,28 +125,30 @@ def test_the_loss_over_words_and_no_logits_travel(ranks, vocab, size):
         assert naive[1] == [("all_gather", 8 * -(-vocab // size) * 4 * size)]
 
 
-def pieces_of(shape, layout: str) -> tuple[dict, dict, list]:
-    """In a rank: the whole tensors made from all ranks' pieces, their sizes here, and partial gradients."""
+def shards_of(shape, layout: str) -> tuple[dict, dict, list]:
+    """In a rank: the whole tensors made from all ranks' shards, their sizes here, and partial gradients."""
     with launch.process_group():
         mesh = Mesh(Layout.parse(layout))
         model = Transformer(shape, seed=3)
-        found = shard_tensors(model, mesh.group("tp"), mesh.layout.sp)
-        own = {name: p.detach() for name, p in model.named_parameters()}
-        whole = {name: found.whole(name, p) for name, p in own.items()}
-        return whole, {name: p.numel() for name, p in own.items()}, sorted(found.partial)
+        names, placements = WholeNames(model), whole(model)
+        placements = shard_tensors(model, mesh, placements)
+        engine = Engine(model, [ReplicaSet(model)], placements, names, mesh)
+        own = {name: p.numel() for name, p in model.named_parameters()}
+        found = {name: engine.state_dict()["model"][name] for name in own}
+        return found, own, sorted(name for name, place in placements.items() if place.partial)
 
 
 @pytest.mark.parametrize("layout", ["tp=2", "tp=4,sp"])
 @pytest.mark.parametrize("tied", [False, True])
-def test_pieces_are_those_of_the_weights_of_one_device(ranks, layout, tied):
+def test_shards_are_those_of_the_weights_of_one_device(ranks, layout, tied):
     """Whatever the degree. Two ranks that hold the same key head hold equal copies."""
     shape = BLOCKS["llama"].replace(heads=4, kv_heads=1, ffn=52, qk_norm=True, tied=tied)
     alone = dict(Transformer(shape, seed=3).named_parameters())
     tp = Layout.parse(layout).tp
-    for whole, sizes, partial in ranks(pieces_of, shape, layout, ranks=tp).values:
-        assert whole.keys() == alone.keys()
+    for tensors, sizes, addends in ranks(shards_of, shape, layout, ranks=tp).values:
+        assert tensors.keys() == alone.keys()
         for name, p in alone.items():
-            assert torch.equal(whole[name], p), name
+            assert torch.equal(tensors[name], p), name
             cut = p.dim() == 2 and ".k." not in name and ".v." not in name
             rows = (
                 -(-shape.vocab // tp) * shape.hidden
@@ -152,7 +159,7 @@ def test_pieces_are_those_of_the_weights_of_one_device(ranks, layout, tied):
         norms = {
             n for n in alone if "norm" in n and (layout.endswith("sp") or "q_norm" in n or "k_norm" in n)
         }
-        assert set(partial) == norms | {n for n in alone if ".k." in n or ".v." in n}
+        assert set(addends) == norms | {n for n in alone if ".k." in n or ".v." in n}
 
 
 def masks() -> tuple[Tensor, Tensor]:
@@ -176,7 +183,8 @@ def test_a_layer_asked_alone_or_twice_or_for_another_input_gives_what_the_whole_
             torch.manual_seed(0)
             model = Transformer(BLOCKS["llama"].replace(heads=4, kv_heads=2, ffn=52), seed=3)
             alone = Transformer(model.shape, seed=3)
-            shard_tensors(model, dist.group.WORLD)
+            mesh = Mesh(Layout(tp=2))
+            shard_tensors(model, mesh, whole(model))
             x, other = torch.randn(2, 2, 3, model.shape.hidden)
             ours, theirs = model.blocks[0].attention, alone.blocks[0].attention
             errors = []
@@ -198,7 +206,7 @@ def keys_asked_first(kind: str, change: str) -> list[float]:
         torch.manual_seed(0)
         model = Transformer(BLOCKS["llama"].replace(heads=4, kv_heads=2, ffn=52), seed=3)
         alone = Transformer(model.shape, seed=3)
-        shard_tensors(model, dist.group.WORLD)
+        shard_tensors(model, Mesh(Layout(tp=2)), whole(model))
         ours, theirs = model.blocks[0].attention, alone.blocks[0].attention
         angles = alone.angles(3)
         x, gradient = torch.randn(2, 2, 3, model.shape.hidden)
@@ -212,8 +220,8 @@ def keys_asked_first(kind: str, change: str) -> list[float]:
             output = attention(given, *angles)
             output.backward(gradient)
             results.append([output, *(getattr(attention, name).weight.grad for name in "qkv")])
-        (output, *found), (expected, *whole) = results
-        parts = [w.chunk(world.size)[world.rank] for w in whole]
+        (output, *found), (expected, *others) = results
+        parts = [w.chunk(world.size)[world.rank] for w in others]
         pairs = [(output, expected), *zip(found, parts, strict=True)]
         return [float((a - b).abs().max()) for a, b in pairs]
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from playbook.collectives.costs import latency, seconds, simulate
 from playbook.collectives.plans import ALGORITHMS, plan
 from playbook.errors import ConfigError
 from playbook.hardware import CLUSTERS, load
@@ -23,9 +24,6 @@ from playbook.planning.communication import (
     crossover,
     errors,
     fit,
-    latency,
-    seconds,
-    simulate,
 )
 
 ALL = [(collective, name) for collective, algorithms in ALGORITHMS.items() for name in algorithms]
@@ -332,7 +330,7 @@ def test_bad_requests_end_with_one_sentence(call, sentence):
 def test_neither_torch_nor_numpy_is_needed():
     code = (
         "import sys; sys.modules['torch'] = sys.modules['numpy'] = None\n"
-        "from playbook.planning import communication as c\n"
+        "from playbook.collectives import costs as c\n"
         "from playbook.hardware import load\n"
         "print(c.seconds('all_reduce', 1 << 20, 16, c.Network.of(load('h100-8')), 'recursive_doubling'))"
     )

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from playbook.collectives.costs import seconds
 from playbook.errors import ConfigError
-from playbook.planning.communication import AlphaBeta, Network, seconds
+from playbook.planning.communication import AlphaBeta, Network
 from playbook.planning.flops import step_flops
 from playbook.planning.overlap import cut, data_parallel_ratio, replicas_step
 from playbook.shapes import load

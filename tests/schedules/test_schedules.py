@@ -9,8 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from playbook.errors import ScheduleError
+from playbook.layout.stages import on_ranks
 from playbook.schedules.actions import Schedule
-from playbook.schedules.catalogue import BY_HAND, bubble_on_paper, make, placement
+from playbook.schedules.catalogue import BY_HAND, bubble_on_paper, make
 from playbook.schedules.interleaved import rounds
 from playbook.schedules.kept import peak_kept
 from playbook.schedules.timeline import Times, simulate
@@ -41,7 +42,7 @@ def test_by_hand(name, stages, more):
     schedule = make(name, stages, least + more % (65 - least) // two * two)
     validate(schedule)
     assert Schedule.from_json(json.loads(json.dumps(schedule.to_json()))) == schedule
-    assert schedule.placement == placement(name, stages)
+    assert schedule.placement == on_ranks(name, stages)
 
 
 @pytest.mark.parametrize("name", BY_HAND)

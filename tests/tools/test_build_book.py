@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import build_book
 import pytest
@@ -23,27 +24,69 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setattr(build_book, name, path)
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "a.py").write_text("a = 1\n", encoding="utf-8")
-    build_book.drop_what_is_stale({"library": "1", "pages": "1"})
-    for name in ("CACHE", "DOCTREES", "SITE"):
-        names[name].mkdir()
+    build_book.remember(STATE["chapters"], STATE)
+    for page in ("one", "two", "index"):
+        for file in (f".doctrees/book/{page}.doctree", f"html/book/{page}.html", f"html/source/{page}.html"):
+            (build / file).parent.mkdir(parents=True, exist_ok=True)
+            (build / file).touch()
     return tmp_path
 
 
-def left(project: Path) -> set[str]:
-    return {path.name for path in (project / "_build").iterdir() if path.is_dir()}
+STATE: dict[str, Any] = {"chapters": {"book/one": "1", "book/two": "1"}, "pages": "1", "sources": "1"}
+READ = {"book/one.doctree", "book/two.doctree", "book/index.doctree"}
+
+
+def left(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*.*") if path.is_file()}
 
 
 @pytest.mark.parametrize(
-    ("state", "kept"),
+    ("change", "read", "written"),
     [
-        ({"library": "1", "pages": "1"}, {".jupyter_cache", ".doctrees", "html"}),
-        ({"library": "1", "pages": "2"}, {".jupyter_cache"}),
-        ({"library": "2", "pages": "1"}, set()),
+        ({}, READ, {"book", "source"}),
+        ({"chapters": {"book/one": "2", "book/two": "1"}}, READ - {"book/one.doctree"}, {"book", "source"}),
+        ({"chapters": {"book/two": "1"}}, READ - {"book/one.doctree"}, {"book", "source"}),
+        ({"sources": "2"}, READ - {"book/index.doctree"}, {"book"}),
+        ({"pages": "2"}, set(), set()),
     ],
 )
-def test_what_is_stale_is_forgotten(project: Path, state: dict[str, str], kept: set[str]) -> None:
-    build_book.drop_what_is_stale(state)
-    assert left(project) == kept
+def test_pages_that_are_stale_are_read_again(
+    project: Path, change: dict[str, object], read: set[str], written: set[str]
+) -> None:
+    build_book.drop_what_is_stale(STATE | change)
+    build = project / "_build"
+    assert left(build / ".doctrees") == read
+    assert {file.partition("/")[0] for file in left(build / "html")} == written
+
+
+def test_pages_stay_stale_until_a_build_has_succeeded(project: Path) -> None:
+    doctree = project / "_build" / ".doctrees" / "book" / "one.doctree"
+    changed = STATE | {"chapters": {"book/one": "2", "book/two": "1"}}
+    build_book.drop_what_is_stale(changed)
+    doctree.touch()  # Sphinx has read the page, and was stopped before it wrote it
+    build_book.drop_what_is_stale(changed)
+    assert not doctree.exists()
+    doctree.touch()
+    build_book.remember(changed["chapters"], changed)
+    build_book.drop_what_is_stale(changed)
+    assert doctree.exists()
+
+
+def test_a_chapter_is_forgotten_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten: list[set[str]] = []
+    monkeypatch.setattr(build_book.outputs, "forget", lambda chapters, *_: forgotten.append(chapters))
+    changed = STATE | {"chapters": {"book/one": "2", "book/two": "1"}}
+    build_book.drop_what_is_stale(changed)
+    build_book.drop_what_is_stale(
+        changed
+    )  # it may have been executed since, by a build that was stopped later
+    assert forgotten == [{"book/one"}, set()]
+
+
+def test_a_state_that_is_written_otherwise_forgets_all(project: Path) -> None:
+    (project / "_build" / "state.json").write_text('{"library": "1", "pages": "1"}', encoding="utf-8")
+    build_book.drop_what_is_stale(STATE)
+    assert not left(project / "_build" / ".doctrees")
 
 
 def test_the_fingerprint_follows_names_and_contents(project: Path) -> None:
@@ -65,7 +108,7 @@ def test_the_fingerprint_ignores_compiled_files(project: Path) -> None:
 
 
 def test_what_outputs_depend_on_exists() -> None:
-    for pattern in (*build_book.LIBRARY, *build_book.PAGES):
+    for pattern in (*build_book.SOURCES, *build_book.PAGES):
         assert list(build_book.ROOT.glob(pattern)), pattern
 
 

@@ -12,13 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from playbook.errors import ConfigError
+from playbook.instruments.step_costs import StepCosts
+from playbook.launch.logs import open_log, read_json_log
 from playbook.model.transformer import IGNORE, Transformer
+from playbook.parallel.engine import accumulate_gradients
 from playbook.shapes import load
 from playbook.training.config import TrainConfig
 from playbook.training.data import Corpus, TokenBatches, load_corpus
-from playbook.training.logs import open_log, read_json_log
 from playbook.training.optimizer import MasterAdamW, make_optimizer, warmup_cosine
-from playbook.training.trainer import Trainer, accumulate_gradients, make_trainer
+from playbook.training.trainer import Trainer, make_trainer
 
 SMALL = load("tiny").replace(layers=2, hidden=32, heads=4, kv_heads=2, head_dim=8, ffn=64)
 
@@ -131,16 +133,18 @@ def test_steps_match_a_loop_written_by_hand():
 
 def test_peak_is_measured_with_the_optimizer_states_there():
     t = trainer()
+    costs = StepCosts(t)
     t.run()
-    assert t.peak_bytes > 16 * SMALL.num_parameters
+    assert costs.peak_bytes > 16 * SMALL.num_parameters
 
 
 def test_micro_batches_hold_memory_down():
     peaks = []
     for micro in (16, 2):
         t = trainer(steps=2, global_batch=16, micro_batch=micro)
+        costs = StepCosts(t)
         t.run()
-        peaks.append(t.peak_bytes)
+        peaks.append(costs.peak_bytes)
     assert peaks[1] < 0.6 * peaks[0]
 
 

@@ -17,10 +17,10 @@ from playbook.bench import provenance
 from playbook.instruments.memory_timeline import peak_bytes
 from playbook.layout import Layout
 from playbook.model.transformer import Transformer
+from playbook.parallel.engine import accumulate_gradients
 from playbook.planning.memory import StageMemory, predict
 from playbook.shapes import ModelShape, load
 from playbook.training.optimizer import make_optimizer
-from playbook.training.trainer import accumulate_gradients
 
 
 @dataclass(frozen=True)

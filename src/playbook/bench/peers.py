@@ -15,7 +15,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from playbook.model.transformer import Transformer
-from playbook.training.optimizer import is_matrix
+from playbook.parallel.replicas import is_matrix
 
 _DDP = "DistributedDataParallel(gradient_as_bucket_view=True, broadcast_buffers=False)"
 

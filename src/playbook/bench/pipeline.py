@@ -32,10 +32,12 @@ from playbook.bench.parallel import TOLERANCE, verdict
 from playbook.bench.turns import OPTIMIZER, Batch, Run, Track, Work, compared, take_turns
 from playbook.errors import ConfigError
 from playbook.layout import Layout
+from playbook.layout.options import ParallelOptions
+from playbook.layout.stages import on_ranks
 from playbook.model.transformer import Transformer
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
-from playbook.schedules.catalogue import make, placement
+from playbook.schedules.catalogue import make
 from playbook.training.optimizer import adamw
 
 _TIMEOUT = 1800.0
@@ -86,13 +88,13 @@ class OurPipeline:
             grad_acc=work.grad_acc,
         )
         given = None if name in SCHEDULES else make(name, ranks, work.grad_acc)
-        self.engine: Any = parallelize(model, Mesh(layout), partial(adamw, **OPTIMIZER), schedule=given)
+        options = ParallelOptions(schedule=given)
+        self.engine = parallelize(model, Mesh(layout), partial(adamw, **OPTIMIZER), options)
         self.model, self.micro_batch = model, work.micro_batch
-        self.tokens = torch.tensor(float(work.tokens), device=next(model.parameters()).device)
         self.zero_grad = self.engine.zero_grad
 
     def accumulate(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return self.engine.accumulate(inputs, targets, self.micro_batch, self.tokens)
+        return self.engine.accumulate(inputs, targets, self.micro_batch)
 
     def norm(self) -> torch.Tensor:
         return self.engine.clip(float("inf"))
@@ -201,7 +203,7 @@ def start_ours(pair: Pair, work: Work, device: torch.device) -> RunPipeline:
 def start_peer(pair: Pair, work: Work, device: torch.device) -> RunPipeline:
     from playbook.bench.pipeline_peers import TorchPipeline  # takes seconds: in ranks alone
 
-    (stages,) = placement(pair.peer, dist.get_world_size(), _chunks(pair.peer))
+    (stages,) = on_ranks(pair.peer, dist.get_world_size(), _chunks(pair.peer))
     engine = TorchPipeline(
         _model(work, device), SCHEDULES[pair.peer], stages, work.grad_acc, work.seq, work.tokens
     )

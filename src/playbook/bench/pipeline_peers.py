@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, schedules
 
 from playbook.model.transformer import Transformer
-from playbook.parallel.stages import Stage, cut_stages
+from playbook.parallel.stages import Stage, keep_stages
 
 
 class StageModule(nn.Module):
@@ -62,7 +62,7 @@ class TorchPipeline:
         held = [stage for stage, rank in enumerate(placement) if rank == dist.get_rank()]
         self.first, self.last = 0 in held, depth - 1 in held
         self.model, self.tokens, self.device = model, tokens, device
-        cut = cut_stages(model, held, depth)
+        cut = keep_stages(model, held, depth)
         stages = [
             PipelineStage(StageModule(cut[i], seq), i, depth, device, group=dist.group.WORLD) for i in held
         ]

@@ -29,8 +29,8 @@ from playbook.errors import ConfigError
 from playbook.layout import Layout
 from playbook.model.norms import RMSNorm
 from playbook.model.transformer import Transformer
+from playbook.parallel.replicas import is_matrix
 from playbook.shapes import ModelShape
-from playbook.training.optimizer import is_matrix
 
 
 class DTensorPeer:

@@ -10,6 +10,7 @@ import torch
 
 from playbook.bench import provenance
 from playbook.hardware import ACCELERATORS, Accelerator
+from playbook.instruments.step_costs import StepCosts
 from playbook.layout import Layout
 from playbook.planning.flops import hfu, mfu, step_flops
 from playbook.planning.memory import predict
@@ -54,6 +55,7 @@ def bench_trainer(
 
 def _measure(shape: ModelShape, config: TrainConfig, device: str) -> dict[str, Any]:
     trainer = make_trainer(shape, load_corpus(), config)
+    costs = StepCosts(trainer)
     results = trainer.run()
     seconds = statistics.median(r.seconds for r in results[WARM_UP:])
     layout = Layout(micro_batch=config.micro, grad_acc=config.grad_acc, recompute=config.recompute)
@@ -69,9 +71,9 @@ def _measure(shape: ModelShape, config: TrainConfig, device: str) -> dict[str, A
         "step_s": seconds,
         "tokens_per_s": results[0].tokens / seconds,
         **_utilisation(shape, config, seconds, device),
-        "peak_bytes": trainer.peak_bytes,
+        "peak_bytes": costs.peak_bytes,
         "predicted_bytes": predicted,
-        "error": predicted / trainer.peak_bytes - 1,
+        "error": predicted / costs.peak_bytes - 1,
         "first_loss": results[0].loss,
         "last_loss": results[-1].loss,
     }

@@ -13,43 +13,15 @@ fit; what is lost on the way is raised by the transport.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
 from playbook._checks import unknown
-from playbook.collectives.plans import CollectiveError, Message, Plan, plan
+from playbook.collectives.plans import CollectiveError, Plan, plan
+from playbook.collectives.transport import Transcript, Transport
 
 #: How two contributions become one; "avg" divides their sum by the number of ranks at the end.
 OPS = ("sum", "avg", "prod", "max", "min")
-Transcript = list[Message]
-
-
-class Transport(ABC):
-    """What carries plans out: one of ``size`` ranks, over one kind of connection, on one kind of array."""
-
-    rank: int
-    size: int
-
-    @abstractmethod
-    def flat(self, data: Any) -> Any:
-        """A one-dimensional view of an array; raises :class:`CollectiveError` where only a copy could be had."""
-
-    @abstractmethod
-    def empty(self, like: Any, elements: int) -> Any:
-        """A new flat array of the same kind, its contents undefined."""
-
-    @abstractmethod
-    def itemsize(self, flat: Any) -> int:
-        """Bytes of an element."""
-
-    @abstractmethod
-    def divide(self, flat: Any, by: int) -> None:
-        """Divide in place; raises :class:`CollectiveError` for integers."""
-
-    @abstractmethod
-    def execute(self, plan: Plan, source: Any, target: Any, op: str) -> Transcript:
-        """Carry out this rank's part: send slices of ``source``, receive into slices of ``target`` (they may be one)."""
 
 
 def transport(group: Any) -> Transport:

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from playbook.collectives.alarms import Alarms
-from playbook.collectives.functions import Transcript, Transport
 from playbook.collectives.plans import CollectiveError, Message, Plan
+from playbook.collectives.transport import Transcript, Transport
 from playbook.collectives.wire import Incoming, Outgoing, PeerError
 
 #: Seconds that a rank which gives up waits for what the rank that it has lost may still have to say.

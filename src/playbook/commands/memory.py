@@ -9,9 +9,10 @@ from playbook._checks import check_int
 from playbook._json import to_json
 from playbook.errors import ConfigError
 from playbook.hardware import load_accelerator
-from playbook.layout import Layout
-from playbook.planning.in_flight import parse_stage_layers
-from playbook.planning.memory import BUCKET, MemoryReport, StageMemory, predict
+from playbook.layout import Layout, ParallelOptions
+from playbook.layout.options import BUCKET
+from playbook.layout.stages import parse_stage_layers
+from playbook.planning.memory import MemoryReport, StageMemory, predict
 from playbook.planning.recipes import RECIPES, load_recipe
 from playbook.planning.terms import SYMBOLS
 from playbook.shapes import ModelShape, load
@@ -63,6 +64,10 @@ def run(args: argparse.Namespace) -> int:
     """Predict and print."""
     shape = load(args.model)
     layout = _layout(args)
+    options = ParallelOptions(
+        bucket=check_int("bucket_mb", args.bucket_mb, ConfigError) * 2**20,
+        stage_layers=parse_stage_layers(args.stage_layers),
+    )
     report = predict(
         shape,
         layout,
@@ -70,8 +75,7 @@ def run(args: argparse.Namespace) -> int:
         recipe=load_recipe(args.precision).with_optimizer(args.optimizer_bytes),
         attention=args.attention,
         offload=args.offload,
-        bucket=check_int("bucket_mb", args.bucket_mb, ConfigError) * 2**20,
-        stage_layers=parse_stage_layers(args.stage_layers),
+        options=options,
     )
     capacity = load_accelerator(args.accelerator).memory_bytes if args.accelerator else None
     if args.json:

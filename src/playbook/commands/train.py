@@ -12,13 +12,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from playbook._checks import check_int
 from playbook._interrupt import raise_again
 from playbook._json import to_json
 from playbook.commands.output import say
 from playbook.errors import ConfigError
 
 if TYPE_CHECKING:
-    from playbook.launch.train import Outcome
+    from playbook.commands.training import Outcome
     from playbook.layout import Layout
     from playbook.schedules.actions import Schedule
     from playbook.shapes import ModelShape
@@ -103,7 +104,8 @@ def add(commands: Any) -> None:
 
 def _train(args: argparse.Namespace) -> int:
     from playbook.layout import Layout
-    from playbook.planning.in_flight import parse_stage_layers
+    from playbook.layout.options import ParallelOptions
+    from playbook.layout.stages import parse_stage_layers
     from playbook.shapes import load
     from playbook.training.config import TrainConfig
 
@@ -117,10 +119,16 @@ def _train(args: argparse.Namespace) -> int:
             f"{size} ranks were launched, but the layout has {layout.world_size}: launch as many"
         )
     _take_from_layout(args, layout)
-    names = set(TrainConfig.__dataclass_fields__) - {"min_lr", "beta1", "beta2", "layout"}
-    given = {name: getattr(args, name) for name in names}
-    given |= {"schedule": schedule, "stage_layers": parse_stage_layers(args.stage_layers)}
-    return _run(args, shape, TrainConfig(layout=layout, **given))
+    techniques = ("data_parallel", "context", "placement", "tensor_overlap")
+    parallel = ParallelOptions(
+        bucket=check_int("bucket_mb", args.bucket_mb, ConfigError) * 2**20,
+        schedule=schedule,
+        stage_layers=parse_stage_layers(args.stage_layers),
+        **{name: getattr(args, name) for name in techniques},
+    )
+    fields = set(TrainConfig.__dataclass_fields__) - {"min_lr", "beta1", "beta2", "layout", "parallel"}
+    given = {name: getattr(args, name) for name in fields}
+    return _run(args, shape, TrainConfig(layout=layout, parallel=parallel, **given))
 
 
 def _scheduled(args: argparse.Namespace, layout: Layout) -> tuple[Layout, Schedule | None]:
@@ -160,7 +168,7 @@ def _take_from_layout(args: argparse.Namespace, layout: Layout) -> None:
 
 def _run(args: argparse.Namespace, shape: ModelShape, config: TrainConfig) -> int:
     from playbook import launch
-    from playbook.launch.train import Run, check, launched, train_here, train_on_ranks, train_rank
+    from playbook.commands.training import Run, check, launched, train_here, train_on_ranks, train_rank
 
     first = os.environ.get("RANK", "0") == "0"
     run = Run(shape, config, args.data, progress=not args.quiet, watch=_LossWatch)

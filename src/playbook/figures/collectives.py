@@ -11,8 +11,8 @@ from playbook.figures.units import seconds_axis
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from playbook.collectives.costs import Timeline
     from playbook.collectives.plans import Plan
-    from playbook.planning.message_times import Timeline
 
 INK = rc_parameters()["text.color"]
 LETTERS = "abcdefgh"

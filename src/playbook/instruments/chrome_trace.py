@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from playbook.errors import DataError
-from playbook.instruments.trace import Event, Lane
+from playbook.instruments.events import Event, Lane
 
 DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
 HOST = {"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", "python_function"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
+from functools import partial
 from typing import Any
 
 import torch
@@ -64,7 +64,6 @@ class _Diary:
         """Within, what ``chunked`` multiplies and sends is noted; in this process alone."""
         exchange = self.timed("message", "waiting")
         names: dict[str, Any] = {
-            "F": SimpleNamespace(linear=self.timed("compute")(F.linear)),
             "Ring": self.ring,
             "gather_tokens": exchange(chunked.gather_tokens),
             "scatter_tokens": exchange(chunked.scatter_tokens),
@@ -90,18 +89,24 @@ def record_chunks(
     n = group.size()
     own, whole = torch.randn(1, tokens, width), torch.randn(1, n * tokens, width)
     weight = torch.randn(width, width) / width**0.5
-    runs = {
-        "gather, then multiply": lambda: chunked.naive_gather_matmul(own, [(weight, None)], group)[0][0],
-        "gather in chunks": lambda: chunked.gather_matmul(own, [(weight, None)], group)[0][0],
-        "multiply, then scatter": lambda: chunked.naive_matmul_scatter([whole], [weight], group),
-        "scatter in chunks": lambda: chunked.matmul_scatter([whole], [weight], group),
+    diary = _Diary()
+    product = diary.timed("compute")(partial(F.linear, weight=weight))
+
+    def addend(some: slice) -> Tensor:
+        return product(whole[:, some])
+
+    runs: dict[str, Callable[[], Tensor]] = {
+        "gather, then multiply": lambda: chunked.naive_gather_matmul(own, [product], group)[0][0],
+        "gather in chunks": lambda: chunked.gather_matmul(own, [product], group)[0][0],
+        "multiply, then scatter": lambda: chunked.naive_matmul_scatter(addend, n * tokens, group),
+        "scatter in chunks": lambda: chunked.matmul_scatter(addend, n * tokens, group),
     }
     found: dict[str, list[Span]] = {}
     results = []
     for name, run in runs.items():
         taken = []
         for _ in range(turns):
-            diary = _Diary()
+            diary.spans.clear()
             dist.barrier(group)
             start = time.perf_counter()
             with diary():

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from playbook.instruments.events import label_of
 from playbook.instruments.recorder import Recorder
-from playbook.instruments.stream import label_of
 
 
 class CudaTask:

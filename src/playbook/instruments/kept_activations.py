@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from playbook.model.linear import Linear
 from playbook.parallel.pipeline import Pipeline, Step
 from playbook.schedules.actions import Action
 
@@ -16,12 +17,12 @@ from playbook.schedules.actions import Action
 class KeptActivations:
     """Counts what ``pipeline`` keeps after each of its actions, while the ``with`` block runs; each storage once.
 
-    That is what autograd has saved in F and, from B to W, both factors of the weight gradients that were put off. A
+    That is what autograd has saved in F and, from B to W, both factors of the weight gradients that are deferred. A
     storage counts for as long as anybody has it. Parameters, buffers and what a step is given are left out, and so are
     messages before they are used.
 
         with KeptActivations(engine.pipeline) as kept:
-            accumulate_gradients(...)
+            engine.accumulate(...)
         kept.peak, kept.after  # bytes; [(action, bytes), …]
     """
 
@@ -37,15 +38,15 @@ class KeptActivations:
         return max((held for _, held in self.after), default=0)
 
     def __enter__(self) -> KeptActivations:
-        pipeline, later = self.pipeline, self.pipeline.later
-        self._before: tuple[Any, Any, Any] = pipeline.run, pipeline.after, later.put_off
+        pipeline, deferred = self.pipeline, self.pipeline.deferred
+        self._before: tuple[Any, Any, Any] = pipeline.run, pipeline.after, deferred.take
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda t: t)
         self._hooks.__enter__()
-        pipeline.run, pipeline.after, later.put_off = self._run, self._look, self._put_off  # type: ignore[method-assign]
+        pipeline.run, pipeline.after, deferred.take = self._run, self._look, self._take  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self.pipeline.run, self.pipeline.after, self.pipeline.later.put_off = self._before  # type: ignore[method-assign]
+        self.pipeline.run, self.pipeline.after, self.pipeline.deferred.take = self._before  # type: ignore[method-assign]
         self._hooks.__exit__(*error)
 
     def _run(self, step: Step) -> None:
@@ -64,9 +65,10 @@ class KeptActivations:
         self._note(t)
         return t.detach()  # without its graph: a saved output must not keep its own node alive
 
-    def _put_off(self, weight: nn.Parameter, dy: Tensor, x: Callable[[], Tensor]) -> None:
-        self._note(dy)  # x was saved in F, or when backward computed it again
-        self._before[2](weight, dy, x)
+    def _take(self, layer: Linear, dy: Tensor, x: Callable[[], Tensor]) -> Tensor | None:
+        if self.pipeline.deferred.collecting:
+            self._note(dy)  # x was saved in F, or when backward computed it again
+        return self._before[2](layer, dy, x)
 
     def _note(self, t: Tensor) -> None:
         storage = t.untyped_storage()

@@ -22,10 +22,11 @@ from torch import Tensor
 from playbook import launch
 from playbook.instruments.pipeline_runs import measured_times, read_trace
 from playbook.layout import Layout
+from playbook.layout.options import ParallelOptions
 from playbook.model.transformer import Transformer
+from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
-from playbook.parallel.pipelined import Pipelined
 from playbook.schedules.actions import Schedule
 from playbook.schedules.timeline import Timeline, Times, simulate
 from playbook.shapes import ModelShape, load
@@ -87,22 +88,20 @@ def record_pipeline(
     A micro-batch has ``layout.micro_batch`` samples of ``seq`` tokens, a step ``layout.grad_acc`` of them. Ranks compute
     with one thread each on a CPU. ``schedule`` and ``stage_layers`` are those of ``parallelize``.
     """
-    options = {"schedule": schedule, "stage_layers": stage_layers}
+    options = ParallelOptions(schedule=schedule, stage_layers=tuple(stage_layers) if stage_layers else None)
     ranks = layout.world_size
     return launch.run(_record, load(shape), layout, seq, steps, options, ranks=ranks, timeout=timeout).values[
         0
     ]
 
 
-def _record(shape: ModelShape, layout: Layout, seq: int, steps: int, options: dict[str, Any]) -> PipelineRun:
+def _record(shape: ModelShape, layout: Layout, seq: int, steps: int, options: ParallelOptions) -> PipelineRun:
     torch.set_num_threads(1)
     with launch.process_group():
         mesh = Mesh(layout)
         model = Transformer(shape, recompute=layout.recompute, device=mesh.device)
-        engine = parallelize(
-            model, mesh, partial(adamw, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1), **options
-        )
-        assert isinstance(engine, Pipelined)
+        make = partial(adamw, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
+        engine = parallelize(model, mesh, make, options)
         generator = torch.Generator().manual_seed(0)
         samples = layout.micro_batch * layout.grad_acc
         tokens = torch.randint(shape.vocab, (samples, seq + 1), generator=generator).to(mesh.device)
@@ -110,19 +109,18 @@ def _record(shape: ModelShape, layout: Layout, seq: int, steps: int, options: di
     return PipelineRun(tuple(traces[1:]))
 
 
-def record_step(engine: Pipelined, tokens: Tensor, micro_batch: int) -> dict[str, Any]:
+def record_step(engine: Engine, tokens: Tensor, micro_batch: int) -> dict[str, Any]:
     """One step of samples (B, s + 1) without an update, as a trace of the ranks of this pipeline. A collective.
 
     Clocks are those of one machine: ranks on several have no common one.
     """
     inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
     pipeline = engine.pipeline
+    assert pipeline is not None
     engine.zero_grad()
     dist.barrier(pipeline.group)
     begin, pipeline.trace = time.perf_counter(), []
-    engine.accumulate(
-        inputs, targets, micro_batch, engine.sum(torch.tensor(targets.numel(), device=inputs.device))
-    )
+    engine.accumulate(inputs, targets, micro_batch)
     mine: Record = [(*action, start, end) for action, start, end in pipeline.trace]
     pipeline.trace = None
     return _together(pipeline.schedule, begin, mine, pipeline.group)

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from playbook.instruments.trace import Event, Lane, Trace, check_event
+from playbook.instruments.events import Event, Lane, check_event
+from playbook.instruments.trace import Trace
 
 
 class Recorder:

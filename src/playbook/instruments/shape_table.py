@@ -23,12 +23,13 @@ from playbook.instruments.counting import CountBytes, Event
 from playbook.instruments.watch import AFTER, Place, Size, Watch
 from playbook.launch.group import process_group
 from playbook.layout import Layout
+from playbook.layout.options import ParallelOptions
 from playbook.model.transformer import Transformer
-from playbook.parallel.context import own_tokens, placement_of
+from playbook.parallel.context import own_tokens
+from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
-from playbook.parallel.parallelize import axis_groups, parallelize
+from playbook.parallel.parallelize import parallelize
 from playbook.shapes import ModelShape, load
-from playbook.training.engine import Engine
 from playbook.training.optimizer import adamw
 
 #: Each region, in the order of the forward pass, and what its dims mean: going in, coming out. Sizes are measured.
@@ -185,21 +186,21 @@ def live_shapes(
     shape = load(shape)
     layout.check(shape, seq=layout.padded(seq))
     make = partial(adamw, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.0)
-    placement = placement_of(options.get("context", "ring"), options.get("placement"))
+    parallel = ParallelOptions(**options)
     with process_group():
         mesh = Mesh(layout)
-        engine = parallelize(Transformer(shape, device=mesh.device), mesh, make, **options)
-        return shape_table(engine, mesh, batch=batch, seq=seq, placement=placement)
+        engine = parallelize(Transformer(shape, device=mesh.device), mesh, make, parallel)
+        return shape_table(engine, batch=batch, seq=seq, placement=parallel.placed)
 
 
-def shape_table(
-    engine: Engine, mesh: Mesh, *, batch: int = 2, seq: int = 32, placement: str = "zigzag"
-) -> ShapeTable:
+def shape_table(engine: Engine, *, batch: int = 2, seq: int = 32, placement: str = "zigzag") -> ShapeTable:
     """The table of a live engine, from a forward and a backward pass over ``batch`` random samples of ``seq`` tokens.
 
     A collective; gradients are zero afterwards. Raises ConfigError for a model that recomputes, as its modules run twice.
     """
     model: Any = engine.model
+    mesh = engine.mesh
+    assert mesh is not None
     if model.recompute != "none":
         raise ConfigError(
             f"recompute is {model.recompute!r}, but a table of shapes needs a model that runs once: 'none'"
@@ -207,7 +208,7 @@ def shape_table(
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(model.shape.vocab, (batch, seq), generator=generator).to(mesh.device)
     x, y, positions = own_tokens(tokens, tokens.clone(), mesh, placement)
-    count = CountBytes(axis_groups(engine, mesh))
+    count = CountBytes(engine.traffic_groups())
     engine.zero_grad()
     with Watch(model, count) as watch, count:
         loss, _ = model.loss(x, y, positions)

@@ -18,7 +18,8 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from playbook.errors import ConfigError
-from playbook.figures.style import PALETTE
+from playbook.instruments.cuda_stream import CudaStream
+from playbook.instruments.events import label_of
 from playbook.instruments.recorder import Recorder
 
 
@@ -62,17 +63,8 @@ def open_stream(device: Any = "cpu", name: str = "stream", recorder: Recorder | 
     if kind == "cpu":
         return HostStream(name, recorder)
     if kind == "cuda":
-        from playbook.instruments.cuda_stream import CudaStream
-
         return CudaStream(name, recorder, device)
     raise ConfigError(f"device is {str(device)!r}; streams exist on cpu and cuda")
-
-
-def label_of(function: Callable[..., Any], name: str | None, category: str) -> str:
-    """What the trace calls a task. Raises ``ConfigError`` for a category that the palette does not have."""
-    if category not in PALETTE:
-        raise ConfigError(f"category is {category!r}; valid are {', '.join(PALETTE)}")
-    return name or str(getattr(function, "__name__", "task"))
 
 
 class _QuickSwitching:

@@ -11,39 +11,14 @@ import json
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from playbook.errors import DataError
-from playbook.figures.style import PALETTE
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """A row of the timeline: ``kind`` is "host" (a thread) or "stream" (a device's queue)."""
-
-    name: str
-    kind: str = "host"
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that took time. ``lane`` indexes `Trace.lanes`; ``start`` and ``duration`` are microseconds;
-    ``category`` is a concept of the palette."""
-
-    name: str
-    lane: int
-    start: float
-    duration: float
-    category: str = "compute"
-    args: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def end(self) -> float:
-        return self.start + self.duration
-
+from playbook.instruments.chrome_trace import read_chrome
+from playbook.instruments.events import Event, Lane, check_event
 
 _exported: WeakKeyDictionary[Any, Trace] = WeakKeyDictionary()
 
@@ -104,8 +79,6 @@ class Trace:
     @classmethod
     def from_chrome(cls, source: str | Path | Mapping[str, Any]) -> Trace:
         """A trace in Chrome's format, as ``export_chrome_trace`` writes it (``.json`` or ``.json.gz``)."""
-        from playbook.instruments.chrome_trace import read_chrome
-
         return cls(*read_chrome(source))
 
     @classmethod
@@ -226,18 +199,6 @@ class Trace:
             else:
                 merged.append((event.start, event.end))
         return merged
-
-
-def check_event(event: Event, lanes: int) -> None:
-    """Raises ``DataError`` for what no trace can hold; ``lanes`` is how many the trace has."""
-    if not 0 <= event.lane < lanes:
-        raise DataError(f"event {event.name!r} is on lane {event.lane}, but the trace has {lanes} lanes")
-    if not event.duration >= 0:
-        raise DataError(f"event {event.name!r} has duration {event.duration}, which must be 0 or more")
-    if event.category not in PALETTE:
-        raise DataError(
-            f"event {event.name!r} has category {event.category!r}; valid are {', '.join(PALETTE)}"
-        )
 
 
 def _named(name: str, events: list[Event]) -> NameSummary:

@@ -51,6 +51,8 @@ class Watch:
             self._stack.callback(module.register_forward_pre_hook(partial(self._begin, place)).remove)
             self._stack.callback(module.register_forward_hook(partial(self._end, place)).remove)
         for i, block in enumerate(model.blocks):
+            for owner, names in ((block.attention, ("q", "k", "v")), (block.mlp, ("gate", "up"))):
+                self._watch_together(i, [(name, getattr(owner, name)) for name in names])
             attend = self._around((i, "attention core"), block.attention.core)
             self._stack.enter_context(_replaced(block.attention, "core", attend))
             hook = block.register_forward_hook(lambda _, __, out, i=i: self._same((i, "residual 2"), out))
@@ -63,6 +65,26 @@ class Watch:
         self.at((None, ""), "")
         self._input = None
         self._stack.close()
+
+    def _watch_together(self, i: int, named: list[tuple[str, Any]]) -> None:
+        """Layers that read one tensor (``model.linear.linears``): what enters them has one border."""
+        layers = [(name, layer) for name, layer in named if layer is not None]
+        places: list[Place] = [(i, name) for name, _ in layers]
+        for place, (_, layer) in zip(places, layers, strict=True):
+            self.weights[place] = tuple(layer.weight.shape)
+        first, before = layers[0][1], layers[0][1].together
+
+        def together(found: Any, x: Tensor) -> Iterator[Tensor]:
+            self.at(places[0], "forward")
+            for place, out in zip(places, before(found, x), strict=True):
+                self._note(place, x, out, places[0])
+                yield out
+
+        if len(layers) > 1:
+            self._stack.enter_context(_replaced(first, "together", together))
+        else:
+            self._stack.callback(first.register_forward_pre_hook(partial(self._begin, places[0])).remove)
+            self._stack.callback(first.register_forward_hook(partial(self._end, places[0])).remove)
 
     def _begin(self, place: Place, module: Any, inputs: tuple[Tensor, ...]) -> None:
         (x,) = inputs
@@ -100,19 +122,21 @@ def _modules(model: Any) -> Iterator[tuple[Place, nn.Module]]:
     yield (None, "embedding"), model.embedding
     for i, block in enumerate(model.blocks):
         attention, mlp = block.attention, block.mlp
-        yield from (((i, name), getattr(attention, name)) for name in ("q", "k", "v", "out"))
+        yield (i, "out"), attention.out
         yield from (((i, name), getattr(block, name.replace(" ", ""))) for name in ("norm 1", "norm 2"))
-        layers = ((name, getattr(mlp, name)) for name in ("gate", "up", "down"))
-        yield from (((i, name), layer) for name, layer in layers if layer is not None)
+        yield (i, "down"), mlp.down
     yield (None, "final norm"), model.final_norm
     yield (None, "head"), model.head
 
 
 @contextlib.contextmanager
 def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    before = getattr(owner, name)
+    had, before = name in vars(owner), getattr(owner, name)
     setattr(owner, name, value)
     try:
         yield
     finally:
-        setattr(owner, name, before)
+        if had:
+            setattr(owner, name, before)
+        else:  # a method of its class
+            delattr(owner, name)

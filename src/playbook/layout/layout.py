@@ -13,8 +13,10 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from playbook._checks import check_fields, check_int, divisors, unknown
+from playbook._checks import check_fields, check_int, unknown
 from playbook.errors import LayoutError
+from playbook.layout import experts, stages, tensor, tokens
+from playbook.layout.options import ParallelOptions
 
 if TYPE_CHECKING:
     from playbook.hardware import Cluster
@@ -24,10 +26,6 @@ if TYPE_CHECKING:
 AXES = ("tp", "cp", "dp", "pp")
 #: When a layer's activations are computed a second time in the backward pass.
 RECOMPUTE = ("none", "selective", "full")
-#: Pipeline schedules by name.
-SCHEDULES = (
-    "naive", "afab", "1f1b", "interleaved", "breadth-first", "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipev",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class Layout:
     sp: bool = False
     zero: int = field(default=0, metadata={"least": 0})
     recompute: str = field(default="none", metadata={"choices": RECOMPUTE})
-    schedule: str = field(default="1f1b", metadata={"choices": SCHEDULES})
+    schedule: str = field(default="1f1b", metadata={"choices": stages.SCHEDULES})
     micro_batch: int = 1
     grad_acc: int = 1
 
@@ -64,7 +62,7 @@ class Layout:
     @property
     def stages(self) -> int:
         """Stages that the model is cut into: pp · vpp, and 2 · pp where the pipeline is folded into a V."""
-        return self.pp * (2 if self.schedule in ("zb-v", "dualpipev") and self.pp > 1 else self.vpp)
+        return stages.depth(self)
 
     @property
     def world_size(self) -> int:
@@ -108,6 +106,10 @@ class Layout:
             if key not in _KINDS:
                 raise LayoutError(unknown("layout field", key, _KINDS))
         return dataclasses.replace(self, **changes)
+
+    def of_step(self) -> Layout:
+        """The same without what belongs to one run's steps: micro-batches and recomputation."""
+        return self.replace(micro_batch=1, grad_acc=1, recompute="none")
 
     def coordinates(self, rank: int) -> dict[str, int]:
         """Where ``rank`` sits: its index on each axis of :data:`AXES`. The inverse of :meth:`rank`."""
@@ -162,73 +164,32 @@ class Layout:
                 groups += [ranks[start :: self.ep] for start in range(self.ep)]
         return groups
 
-    def check(self, shape: ModelShape, cluster: Cluster | None = None, seq: int | None = None) -> None:
-        """Raise one :class:`LayoutError` if this layout cannot train ``shape``.
+    def check(
+        self,
+        shape: ModelShape,
+        cluster: Cluster | None = None,
+        seq: int | None = None,
+        options: ParallelOptions | None = None,
+    ) -> None:
+        """Raise one :class:`LayoutError` if this layout cannot train ``shape``: every technique is asked in turn.
 
-        ``cluster`` limits the ranks if it has a number of GPUs; ``seq`` are tokens per sample. The sentence
-        names the field, its value and what would be valid.
+        ``cluster`` limits the ranks if it has a number of GPUs; ``options`` are those of the techniques. With ``seq``,
+        the tokens per sample, a step is checked as well: its samples, and its ``grad_acc`` micro-batches. The sentence
+        names the field, its value and what would be valid. A pipeline's own schedule that cannot be carried out raises
+        ScheduleError.
         """
-        self._check_axes()
-        self._check_tensor(shape)
-        self._check_pipeline(shape)
-        self._check_experts(shape)
+        options = options or ParallelOptions()
+        tensor.check(shape, self, options)
+        stages.check(shape, self, options)
+        experts.check(shape, self)
+        tokens.check(shape, self, options, seq)
         if seq is not None:
-            self._check_sequence(shape, seq)
+            stages.check_microbatches(self, self.grad_acc, options.schedule)
         if cluster is not None and cluster.gpus is not None and self.world_size > cluster.gpus:
             raise LayoutError(
                 f"dp * cp * tp * pp must be at most the {cluster.gpus} GPUs of {cluster.name}, "
                 f"got {self.world_size}"
             )
-
-    def _check_axes(self) -> None:
-        if self.sp and self.tp == 1:
-            raise LayoutError(
-                "sp splits the sequence over tensor-parallel ranks: it needs tp above 1, got tp = 1"
-            )
-        if self.vpp > 1 and self.pp == 1:
-            raise LayoutError(
-                f"vpp must be 1 where pp = 1 (there is no pipeline to interleave), got {self.vpp}"
-            )
-
-    def _check_tensor(self, shape: ModelShape) -> None:
-        """Each tensor-parallel rank needs whole heads and an equal share of the MLP."""
-        _divides("tp", self.tp, "heads", shape.heads)
-        # Beyond one kv head per rank, ranks hold copies: whole copies only.
-        kv_heads = shape.n_kv_heads
-        if kv_heads % self.tp and self.tp % kv_heads:
-            raise LayoutError(f"tp must divide kv_heads = {kv_heads} or be a multiple of it, got {self.tp}")
-        if shape.moe is None or shape.moe.dense_layers:
-            _divides("tp", self.tp, "ffn", shape.ffn_dim)
-        if shape.moe is not None:
-            _divides("tp", self.tp, "moe.ffn", shape.moe.ffn)
-
-    def _check_pipeline(self, shape: ModelShape) -> None:
-        folded = self.schedule in ("zb-v", "dualpipev")
-        if folded and self.vpp > 2:
-            raise LayoutError(
-                f"vpp must be 1 or 2 with schedule={self.schedule}, which always has two chunks a rank, got {self.vpp}"
-            )
-        if self.vpp > 1 and not (folded or self.schedule in ("interleaved", "breadth-first")):
-            raise LayoutError(
-                f"vpp must be 1 with schedule={self.schedule}, whose ranks have one chunk each, got {self.vpp}: for more "
-                "say schedule=interleaved or schedule=breadth-first"
-            )
-        if self.stages > shape.layers:
-            what = f"pp * 2 (schedule={self.schedule} folds the pipeline)" if folded else "pp * vpp"
-            raise LayoutError(f"{what} must be at most layers = {shape.layers}, got {self.stages}")
-
-    def _check_experts(self, shape: ModelShape) -> None:
-        if self.ep == 1:
-            return
-        if shape.moe is None:
-            raise LayoutError(f"ep must be 1 for a model without experts, got {self.ep}")
-        _divides("ep", self.ep, "moe.experts", shape.moe.experts)
-
-    def _check_sequence(self, shape: ModelShape, seq: int) -> None:
-        check_int("seq", seq, LayoutError)
-        if shape.positions == "learned" and seq > shape.max_seq:
-            raise LayoutError(f"seq must be at most the model's {shape.max_seq} learned positions, got {seq}")
-        _divides("cp", self.cp, "seq", seq)
 
     def padded(self, seq: int) -> int:
         """Tokens of a sample of ``seq`` once it can be shared out evenly; what is added counts in no loss.
@@ -258,13 +219,6 @@ class Layout:
 
 
 _KINDS = {f.name: str(f.type) for f in dataclasses.fields(Layout)}
-
-
-def _divides(field_name: str, value: int, what: str, whole: int) -> None:
-    if whole % value:
-        known = divisors(whole)
-        valid = ", ".join(map(str, known[:8])) + (", …" if known[8:] else "")
-        raise LayoutError(f"{field_name} must divide {what} = {whole} ({valid}), got {value}")
 
 
 def _value(key: str, text: str | None) -> int | bool | str:

@@ -21,6 +21,8 @@ GATHER = ("after", "lazily")
 #: Bytes of a gradient bucket, and of the first one: PyTorch's own.
 BUCKET = 25 * 2**20
 FIRST_BUCKET = 2**20
+#: Elements that the optimizer of a 16-bit model updates at a time: their gradients exist in fp32 for that long.
+OPTIMIZER_CHUNK = 2**24
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from playbook._checks import divisors, unknown
+from playbook._checks import check_divides, check_int, divisors, unknown
 from playbook.errors import ConfigError, LayoutError
-from playbook.layout import Layout
-from playbook.shapes import ModelShape
+
+if TYPE_CHECKING:
+    from playbook.layout.layout import Layout
+    from playbook.layout.options import ParallelOptions
+    from playbook.shapes import ModelShape
 
 #: How queries reach the keys of other ranks: around a ring, gathered, or tokens swapped for heads.
 CONTEXT = ("ring", "gather", "ulysses")
@@ -115,6 +118,24 @@ def placement_of(context: str, placement: str | None) -> str:
             "placement is 'zigzag', but context='ulysses' has all tokens of its heads: make it contiguous"
         )
     return placement or fits
+
+
+def check(shape: ModelShape, layout: Layout, options: ParallelOptions, seq: int | None = None) -> None:
+    """Raise LayoutError unless samples of ``seq`` tokens (None: of any number) and attention can be shared out."""
+    if seq is not None:
+        check_int("seq", seq, LayoutError)
+        if shape.positions == "learned" and seq > shape.max_seq:
+            raise LayoutError(f"seq must be at most the model's {shape.max_seq} learned positions, got {seq}")
+        check_divides("cp", layout.cp, "seq", seq, LayoutError)
+    if layout.cp == 1:
+        return
+    if shape.dropout:
+        raise LayoutError(
+            f"cp is {layout.cp}, but {shape.name or 'the model'} has dropout={shape.dropout}, which attention over "
+            "several ranks does not draw: make one of them cp=1 or dropout 0"
+        )
+    if options.context == "ulysses":
+        check_swap(shape, layout)
 
 
 def check_swap(shape: ModelShape, layout: Layout) -> None:

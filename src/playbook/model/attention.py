@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from playbook.model.linear import Linear, linears
 from playbook.model.norms import RMSNorm
 from playbook.model.recompute import checkpoint
 from playbook.model.rotary import apply_rotary
@@ -15,14 +16,6 @@ from playbook.shapes import ModelShape
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     """Dropout that saves a one-byte mask on every device (plain CPU dropout saves a mask in the dtype of ``x``)."""
     return torch.native_dropout(x, p, True)[0] if training and p > 0 else x
-
-
-def cast_once(x: Tensor) -> Tensor:
-    """``x`` in autocast's dtype, for layers that share it: each would otherwise make, and keep, a copy of its own."""
-    device = x.device.type
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
-        return x
-    return x.to(torch.get_autocast_dtype(device))
 
 
 def reference_attention(
@@ -76,18 +69,16 @@ class Attention(nn.Module):
         self.core = ATTENTION[attention]
         width, kv_width = shape.heads * shape.qk_dim, shape.n_kv_heads * shape.qk_dim
         qkv_bias = bool(shape.qkv_bias)
-        self.q = nn.Linear(shape.hidden, width, bias=qkv_bias)
-        self.k = nn.Linear(shape.hidden, kv_width, bias=qkv_bias)
-        self.v = nn.Linear(shape.hidden, kv_width, bias=qkv_bias)
-        self.out = nn.Linear(width, shape.hidden, bias=shape.bias)
+        self.q = Linear(shape.hidden, width, bias=qkv_bias)
+        self.k = Linear(shape.hidden, kv_width, bias=qkv_bias)
+        self.v = Linear(shape.hidden, kv_width, bias=qkv_bias)
+        self.out = Linear(width, shape.hidden, bias=shape.bias)
         self.q_norm = RMSNorm(shape.qk_dim, shape.norm_eps) if shape.qk_norm else nn.Identity()
         self.k_norm = RMSNorm(shape.qk_dim, shape.norm_eps) if shape.qk_norm else nn.Identity()
 
     def forward(self, x: Tensor, cos: Tensor | None = None, sin: Tensor | None = None) -> Tensor:
-        x = cast_once(x)
-        q, k, v = (
-            f(x).unflatten(-1, (-1, self.head_dim)) for f in (self.q, self.k, self.v)
-        )  # (b, s, heads, d)
+        each = linears(x, (self.q, self.k, self.v))
+        q, k, v = (y.unflatten(-1, (-1, self.head_dim)) for y in each)  # (b, s, heads, d)
         q, k = self.q_norm(q), self.k_norm(k)
         if cos is not None and sin is not None:
             q, k = apply_rotary(q, cos, sin), apply_rotary(k, cos, sin)

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from playbook.errors import ConfigError, ShapeError
-from playbook.model.attention import ATTENTION, Attention, cast_once, dropout
+from playbook.model.attention import ATTENTION, Attention, dropout
+from playbook.model.linear import Linear, linears
 from playbook.model.norms import LayerNorm, RMSNorm, make_norm
 from playbook.model.recompute import MODES, checkpoint
 from playbook.model.rotary import rotary_table
@@ -34,16 +35,17 @@ class MLP(nn.Module):
     def __init__(self, shape: ModelShape):
         super().__init__()
         self.activation, self.p = shape.activation, shape.dropout
-        self.up = nn.Linear(shape.hidden, shape.ffn_dim, bias=shape.bias)
-        self.gate = nn.Linear(shape.hidden, shape.ffn_dim, bias=shape.bias) if shape.gated else None
-        self.down = nn.Linear(shape.ffn_dim, shape.hidden, bias=shape.bias)
+        self.up = Linear(shape.hidden, shape.ffn_dim, bias=shape.bias)
+        self.gate = Linear(shape.hidden, shape.ffn_dim, bias=shape.bias) if shape.gated else None
+        self.down = Linear(shape.ffn_dim, shape.hidden, bias=shape.bias)
 
     def forward(self, x: Tensor) -> Tensor:  # (b, s, h) -> (b, s, h)
         if self.gate is None:
             y = activate(self.up(x), self.activation)  # (b, s, ffn)
         else:
-            x = cast_once(x)
-            y = activate(self.gate(x), self.activation) * self.up(x)  # (b, s, ffn)
+            each = linears(x, (self.gate, self.up))
+            # The gate's activation comes before up: so backward is done with up's gradient before it needs the gate's.
+            y = activate(next(each), self.activation) * next(each)  # (b, s, ffn)
         return dropout(self.down(y), self.p, self.training)
 
 
@@ -100,7 +102,7 @@ class Transformer(nn.Module):
                 Block(shape, attention, recompute, causal) for _ in range(shape.layers)
             )
             self.final_norm = make_norm(shape.norm, shape.hidden, shape.norm_eps, shape.bias)
-            self.head = nn.Linear(shape.hidden, shape.vocab, bias=False)
+            self.head = Linear(shape.hidden, shape.vocab, bias=False)
         if shape.tied:
             self.head.weight = self.embedding.weight
         self.to_empty(device=device or "cpu").to(dtype)

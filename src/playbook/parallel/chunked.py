@@ -8,34 +8,37 @@ but for their order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor
 
 from playbook.parallel.ring import Ring
 from playbook.parallel.sequence import gather_tokens, scatter_tokens
 
-Weights = Sequence[tuple[Tensor, Tensor | None]]  # (out, in) and the bias, (out,) or none
+#: What is multiplied: some tokens (b, s, in) -> (b, s, out).
+Product = Callable[[Tensor], Tensor]
 
 
 def gather_matmul(
-    own: Tensor, weights: Weights, group: dist.ProcessGroup, keep: bool = False
+    own: Tensor, products: Sequence[Product], group: dist.ProcessGroup, keep: bool = False
 ) -> tuple[list[Tensor], Tensor | None]:
-    """x·Wᵀ + b of all tokens for every W, (b, s/t, in) -> (b, s, out) each, and x itself if ``keep``. No graph.
+    """Every product of all tokens, (b, s/t, in) -> (b, s, out) each, and the tokens themselves if ``keep``. No graph.
 
     A rank multiplies the tokens that it has while it passes them on and receives the next ones.
     """
     ring, (b, s, width) = Ring(group), own.shape
-    outputs = [own.new_empty(b, ring.ranks * s, len(w)) for w, _ in weights]
+    outputs: list[Tensor] = []
     whole = own.new_empty(b, ring.ranks * s, width) if keep else None
     piece = own.contiguous()
     for step in range(ring.ranks):
         coming = ring.pass_on(piece) if step + 1 < ring.ranks else piece
         here = slice(ring.source(step) * s, (ring.source(step) + 1) * s)
-        for output, (w, bias) in zip(outputs, weights, strict=True):
-            output[:, here] = F.linear(piece, w, bias)
+        for i, product in enumerate(products):
+            part = product(piece)
+            if step == 0:
+                outputs.append(part.new_empty(b, ring.ranks * s, part.shape[-1]))
+            outputs[i][:, here] = part
         if whole is not None:
             whole[:, here] = piece
         ring.arrive()
@@ -43,43 +46,33 @@ def gather_matmul(
     return outputs, whole
 
 
-def add_products(inputs: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
-    """Σ x·Wᵀ for inputs x (b, s, in) and weights W (out, in): (b, s, out)."""
-    total = F.linear(inputs[0], weights[0])
-    for x, w in zip(inputs[1:], weights[1:], strict=True):
-        total.flatten(0, -2).addmm_(x.flatten(0, -2), w.t())
-    return total
+def matmul_scatter(addend: Callable[[slice], Tensor], tokens: int, group: dist.ProcessGroup) -> Tensor:
+    """This rank's tokens of the sum over ranks of an addend (b, tokens, out): (b, tokens/t, out). No graph.
 
-
-def matmul_scatter(inputs: Sequence[Tensor], weights: Sequence[Tensor], group: dist.ProcessGroup) -> Tensor:
-    """This rank's tokens of the sum over ranks of `add_products`: (b, s/t, out). No graph.
-
-    The sum for each rank's tokens travels towards that rank; the addend is computed while it is on its way.
+    ``addend`` computes a slice of the tokens. The sum for each rank's tokens travels towards that rank; the addend is
+    computed while it is on its way.
     """
     ring = Ring(group)
-    s = inputs[0].shape[1] // ring.ranks
+    s = tokens // ring.ranks
     coming: Tensor | None = None
     for step in range(ring.ranks):
         owner = ring.source(step + 1)  # the sum that leaves here now reaches its owner in the last step
-        here = slice(owner * s, (owner + 1) * s)
-        addend = add_products([x[:, here] for x in inputs], weights)
+        here = addend(slice(owner * s, (owner + 1) * s))
         ring.arrive()
-        total = addend if coming is None else addend + coming
+        total = here if coming is None else here + coming
         if step + 1 < ring.ranks:
             coming = ring.pass_on(total)
     return total
 
 
 def naive_gather_matmul(
-    own: Tensor, weights: Weights, group: dist.ProcessGroup, keep: bool = False
+    own: Tensor, products: Sequence[Product], group: dist.ProcessGroup, keep: bool = False
 ) -> tuple[list[Tensor], Tensor | None]:
     """The same, one after the other: gather everything, then multiply."""
     whole = gather_tokens(own, group)
-    return [F.linear(whole, w, bias) for w, bias in weights], whole if keep else None
+    return [product(whole) for product in products], whole if keep else None
 
 
-def naive_matmul_scatter(
-    inputs: Sequence[Tensor], weights: Sequence[Tensor], group: dist.ProcessGroup
-) -> Tensor:
+def naive_matmul_scatter(addend: Callable[[slice], Tensor], tokens: int, group: dist.ProcessGroup) -> Tensor:
     """The same, one after the other: multiply everything, then add up."""
-    return scatter_tokens(add_products(inputs, weights), group)
+    return scatter_tokens(addend(slice(tokens)), group)

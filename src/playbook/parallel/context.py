@@ -4,7 +4,7 @@ Only attention mixes tokens. There, keys and values travel: around a ring, while
 (Liu et al. 2023, arXiv 2310.01889); all at once to everybody (Llama 3, arXiv 2407.21783, section 3.3.2); or the other
 way round, tokens for heads (Ulysses, Jacobs et al. 2023, arXiv 2309.14509).
 
-What makes a ring possible is that softmax can be put together from parts (``attend.py``).
+What makes a ring possible is that softmax can be put together from parts (``model/attend.py``).
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from playbook.errors import ConfigError, LayoutError
 from playbook.layout.tokens import Block, Ranges, placement_of
-from playbook.model.transformer import IGNORE, Transformer
-from playbook.parallel.attend import (
+from playbook.model.attend import (
     Attended,
     attend,
     attend_backward,
@@ -28,6 +27,7 @@ from playbook.parallel.attend import (
     flash_backward,
     has_kernel,
 )
+from playbook.model.transformer import IGNORE, Transformer
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.ring import Ring
 from playbook.parallel.single import all_gather, reduce_scatter

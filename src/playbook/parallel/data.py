@@ -10,41 +10,24 @@ numbers of tokens. A mean of the ranks' means would not be.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from playbook.errors import ConfigError
-from playbook.parallel.flat import Arrivals, Bucket, FlatOrder, Slot, Units, UsedParameters, backward_order
-from playbook.seeding import derive_seed
-
-#: Bytes of a gradient bucket, and of the first one: PyTorch's own.
-BUCKET = 25 * 2**20
-FIRST_BUCKET = 2**20
+from playbook.layout.options import BUCKET, DATA_PARALLEL, FIRST_BUCKET
+from playbook.parallel.flat import Bucket, FlatOrder, GradientHooks, Named, Slot, Units, UsedParameters
+from playbook.parallel.replicas import HookedReplicaSet, ReplicaSet, broadcast
 
 
-class NaiveDataParallel:
+class NaiveDataParallel(ReplicaSet):
     """All-reduce each gradient when backward is over: right, and the network sleeps while the GPU computes."""
 
-    def __init__(self, model: nn.Module, group: dist.ProcessGroup, *, find_unused: bool = False):
-        self.group = group
-        self.parameters = backward_order(model)
+    def __init__(self, parameters: nn.Module | Named, group: dist.ProcessGroup, *, find_unused: bool = False):
+        super().__init__(parameters, group)
         self.used = UsedParameters([name for name, _ in self.parameters], group, find_unused)
-        broadcast_parameters(model, group)
-
-    def zero_grad(self) -> None:
-        """Forget the gradients of the last step."""
-        for _, p in self.parameters:
-            p.grad = None
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """A backward pass after which there will be another: nothing to do, for nothing is sent before ``finish``."""
-        yield
+        broadcast([p for _, p in self.parameters], group)
 
     def finish(self) -> None:
         """After the last backward pass of a step: make every ``.grad`` the sum over the ranks."""
@@ -53,45 +36,22 @@ class NaiveDataParallel:
         for (_, p), used in zip(self.parameters, anywhere, strict=True):
             if used:
                 p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-                if self.group.size() > 1:
+                if self.used.group.size() > 1:
                     dist.all_reduce(p.grad, group=self.group)
 
-    def hold(self) -> None:
-        """Gradients will be handed over by `deliver`: nothing to do, for nothing is sent before ``finish``."""
 
-    def deliver(self, parameters: Iterable[nn.Parameter]) -> None:
-        """These gradients are complete."""
-
-
-class OverlappedDataParallel:
+class OverlappedDataParallel(HookedReplicaSet):
     """All-reduce each gradient as soon as backward has computed it, while it goes on with the layer before."""
 
-    def __init__(self, model: nn.Module, group: dist.ProcessGroup, *, find_unused: bool = False):
-        self.group = group
-        self.buckets = FlatOrder([[parameter] for parameter in backward_order(model)]).whole_units()
+    def __init__(self, parameters: nn.Module | Named, group: dist.ProcessGroup, *, find_unused: bool = False):
+        super().__init__(parameters, group)
+        self.buckets = FlatOrder([[parameter] for parameter in self.parameters]).whole_units()
         self.slots = [bucket.slots[0] for bucket in self.buckets]  # a bucket for each parameter
         self.used = UsedParameters([slot.name for slot in self.slots], group, find_unused)
-        self.arrivals = Arrivals(self.buckets, lambda slot: None, self._reduce)
+        self.hooks = GradientHooks(self.buckets, lambda slot: None, self._reduce)
         self.works: list[dist.Work] = []
         self.here: set[Slot] = set()
-        broadcast_parameters(model, group)
-
-    def zero_grad(self) -> None:
-        """Forget the gradients of the last step."""
-        for slot in self.slots:
-            slot.parameter.grad = None
-
-    def no_sync(self) -> AbstractContextManager[None]:
-        """A backward pass after which there will be another: gradients stay here, and add up."""
-        return self.arrivals.paused()
-
-    def hold(self) -> None:
-        """Gradients will be handed over by `deliver`, and not by hooks."""
-        self.arrivals.hold(collect=True)
-
-    def deliver(self, parameters: Iterable[nn.Parameter]) -> None:
-        """These gradients are complete: what can be sent is."""
-        self.arrivals.deliver(parameters)
+        broadcast([p for _, p in self.parameters], group)
 
     def _reduce(self, bucket: Bucket) -> None:
         p = bucket.slots[0].parameter
@@ -103,17 +63,17 @@ class OverlappedDataParallel:
 
     def finish(self) -> None:
         """After the last backward pass of a step: every ``.grad`` is the sum over the ranks."""
-        self.arrivals.finish()
+        self.hooks.finish()
         wait(self.works)
         anywhere = self.used.agree([slot in self.here for slot in self.slots], self.slots[0].parameter.device)
         for slot, used in zip(self.slots, anywhere, strict=True):
             if not used:
                 slot.parameter.grad = None
-        self.arrivals.skip(self.used.never(self.slots))
+        self.hooks.skip(self.used.never(self.slots))
         self.here.clear()
 
 
-class BucketedDataParallel:
+class BucketedDataParallel(HookedReplicaSet):
     """All-reduce gradients in buckets, each as soon as it is full.
 
     A message costs time however short it is, so many small gradients are sent as one. They live in one flat vector, in
@@ -124,7 +84,7 @@ class BucketedDataParallel:
 
     def __init__(
         self,
-        model: nn.Module,
+        parameters: nn.Module | Named,
         group: dist.ProcessGroup,
         *,
         bucket: int = BUCKET,
@@ -132,59 +92,40 @@ class BucketedDataParallel:
         find_unused: bool = False,
         units: Units | None = None,
     ):
-        self.group = group
-        self.order = FlatOrder(units or [backward_order(model)])
-        self.gradients = self.order.vector()
-        self.views = {slot: slot.view(self.gradients) for slot in self.order.slots}
+        super().__init__(parameters, group)
+        self.order = FlatOrder(units or [self.parameters])
+        self.vector = self.order.vector()
+        self.views = {slot: slot.view(self.vector) for slot in self.order.slots}
         self.buckets = self.order.cut(bucket, first_bucket)
-        self.arrivals = Arrivals(self.buckets, self._arrived, self._reduce)
+        self.hooks = GradientHooks(self.buckets, self._arrived, self._reduce)
         self.used = UsedParameters([slot.name for slot in self.order.slots], group, find_unused)
         self.works: list[dist.Work] = []
-        broadcast_parameters(model, group)
-
-    def zero_grad(self) -> None:
-        """Forget the gradients of the last step; the vector is overwritten when new ones arrive."""
-        for slot in self.order.slots:
-            slot.parameter.grad = None
-
-    def no_sync(self) -> AbstractContextManager[None]:
-        """A backward pass after which there will be another: gradients stay here, and add up."""
-        return self.arrivals.paused()
-
-    def hold(self) -> None:
-        """Gradients will be handed over by `deliver`, and not by hooks."""
-        self.arrivals.hold(collect=True)
-
-    def deliver(self, parameters: Iterable[nn.Parameter]) -> None:
-        """These gradients are complete: what can be sent is."""
-        self.arrivals.deliver(parameters)
+        broadcast([p for _, p in self.parameters], group)
 
     def _arrived(self, slot: Slot) -> None:
         """Move a new gradient into the vector. From the second micro-batch on autograd adds to it there."""
         slot.keep_gradient_in(self.views[slot])
 
     def _reduce(self, bucket: Bucket) -> None:
-        part = self.gradients[bucket.start : bucket.stop]
+        part = self.vector[bucket.start : bucket.stop]
         zero_absent(part, bucket, has_gradient)
         self.works.append(dist.all_reduce(part, group=self.group, async_op=True))
 
     def finish(self) -> None:
         """After the last backward pass of a step: every ``.grad`` is the sum over the ranks."""
-        self.arrivals.finish()
+        self.hooks.finish()
         wait(self.works)
         here = [has_gradient(slot) for slot in self.order.slots]
-        anywhere = self.used.agree(here, self.gradients.device)
+        anywhere = self.used.agree(here, self.vector.device)
         for slot, used in zip(self.order.slots, anywhere, strict=True):
             slot.parameter.grad = self.views[slot] if used else None
-        self.arrivals.skip(self.used.never(self.order.slots))
+        self.hooks.skip(self.used.never(self.order.slots))
 
 
 #: By name, the naive one first.
-DATA_PARALLEL: dict[str, type] = {
-    "naive": NaiveDataParallel,
-    "overlapped": OverlappedDataParallel,
-    "bucketed": BucketedDataParallel,
-}
+STRATEGIES: dict[str, type[ReplicaSet]] = dict(
+    zip(DATA_PARALLEL, (NaiveDataParallel, OverlappedDataParallel, BucketedDataParallel), strict=True)
+)
 
 
 def zero_absent(part: Tensor, bucket: Bucket, here: Callable[[Slot], bool]) -> None:
@@ -207,52 +148,3 @@ def wait(works: list[dist.Work]) -> None:
     for work in works:
         work.wait()
     works.clear()
-
-
-@torch.no_grad()
-def broadcast_parameters(model: nn.Module, group: dist.ProcessGroup) -> None:
-    """Give every rank of the group the parameters and buffers of its first: replicas must start alike."""
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor, group=group, group_src=0)
-
-
-class Sampler:
-    """Which samples a rank takes in a step, from ``length`` samples: its share of a shuffled epoch.
-
-    Every epoch is a permutation drawn from (seed, epoch) alone, cut into batches of ``global_batch``; what is left over
-    at its end waits for another epoch. Nothing has to be saved to resume at step n: ask for step n. Every sample is used
-    at most once in an epoch; torch's DistributedSampler repeats some so that the shares come out even.
-
-    Raises ConfigError when the ranks cannot have equal shares, ``rank`` is none of them, or ``length`` does not fill a
-    batch.
-    """
-
-    def __init__(self, length: int, global_batch: int, rank: int = 0, ranks: int = 1, seed: int = 0):
-        if not 0 <= rank < ranks:
-            raise ConfigError(f"rank is {rank}, but must be from 0 to {ranks - 1}: there are {ranks} ranks")
-        if global_batch < 1 or global_batch % ranks:
-            raise ConfigError(f"global_batch is {global_batch}, but must be a multiple of the {ranks} ranks")
-        if length < global_batch:
-            raise ConfigError(f"length is {length} samples, but one batch needs global_batch={global_batch}")
-        self.length, self.global_batch, self.seed = length, global_batch, seed
-        self.rank, self.ranks = rank, ranks
-        self._epoch: tuple[int, Any] = (-1, None)
-
-    def indices(self, step: int) -> Tensor:
-        """The samples of this rank in a step, (global_batch / ranks,) int64. Raises ConfigError for a step below 0."""
-        if step < 0:
-            raise ConfigError(f"step is {step}, but must be at least 0")
-        epoch, place = divmod(step, self.length // self.global_batch)
-        start = place * self.global_batch + self.rank * self.share
-        return self._order(epoch)[start : start + self.share]
-
-    @property
-    def share(self) -> int:
-        """Samples of one rank in a step."""
-        return self.global_batch // self.ranks
-
-    def _order(self, epoch: int) -> Tensor:
-        if self._epoch[0] != epoch:
-            generator = torch.Generator().manual_seed(derive_seed(self.seed, f"epoch {epoch}"))
-            self._epoch = epoch, torch.randperm(self.length, generator=generator)
-        return self._epoch[1]

@@ -19,9 +19,11 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from playbook.errors import ConfigError
 
-#: Lists of parameters with their names, each of which lies together in the vector.
-Units = Sequence[Sequence[tuple[str, nn.Parameter]]]
-#: Parameters to whose gradients an engine listens (``Arrivals``).
+#: Parameters with their names.
+Named = list[tuple[str, nn.Parameter]]
+#: Lists of parameters, each of which lies together in the vector.
+Units = Sequence[Named]
+#: Parameters to whose gradients somebody listens (``GradientHooks``).
 _taken = WeakTensorKeyDictionary()
 
 
@@ -63,6 +65,14 @@ class Bucket:
         """Where the part of one of ``ranks`` begins and ends: as many elements for each."""
         each = len(self) // ranks
         return self.start + rank * each, self.start + (rank + 1) * each
+
+    def own(self, group: dist.ProcessGroup) -> slice:
+        """Where this rank's share lies in the flat vector."""
+        return slice(*self.share(group.rank(), group.size()))
+
+    def in_shares(self, group: dist.ProcessGroup) -> slice:
+        """Where the share lies in a vector of this rank's shares alone, end to end."""
+        return slice(self.start // group.size(), self.stop // group.size())
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,12 +166,14 @@ class FlatOrder:
                     yield Segment(slot, start, stop, bucket.start // self.ranks + start - first)
 
 
-def backward_order(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+def backward_order(parameters: nn.Module | Named) -> Named:
     """Parameters that learn, in the order in which backward is done with them: the reverse of how they were made.
 
-    Raises ConfigError where an engine listens to their gradients already: two of them would each add up the ranks.
+    ``parameters`` are a model's, or a list in the order of a model's. Raises ConfigError where somebody listens to their
+    gradients already: two of them would each add up the ranks.
     """
-    learning = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    named = parameters.named_parameters() if isinstance(parameters, nn.Module) else parameters
+    learning = [(name, p) for name, p in named if p.requires_grad]
     for name, p in learning:
         if p in _taken:
             raise ConfigError(
@@ -170,7 +182,7 @@ def backward_order(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return learning[::-1]
 
 
-class Arrivals:
+class GradientHooks:
     """Hooks on parameters that tell when the gradients of a bucket are complete.
 
     ``arrived(slot)`` is called when a parameter's ``.grad`` has this backward pass in it, ``complete(bucket)`` once this
@@ -191,7 +203,7 @@ class Arrivals:
         self._next = 0
         self._paused = False
         self._listens: bool | None = None
-        self._delivered: set[Slot] = set()
+        self._marked: set[Slot] = set()
         self._sent: set[Bucket] = set()
         self._within: dict[Slot, list[Bucket]] = {slot: [] for slot in self.slots}
         for bucket in buckets:
@@ -210,29 +222,29 @@ class Arrivals:
     def _counts(self) -> list[int]:
         return [sum(slot not in self.unused for slot in bucket.slots) for bucket in self.buckets]
 
-    def hold(self, collect: bool) -> None:
-        """From now on no backward pass completes anything: `deliver` does. In a pipeline many stand side by side.
+    def defer_sync(self, collect: bool) -> None:
+        """From now on no backward pass completes anything: `mark_ready` does. In a pipeline many stand side by side.
 
-        With ``collect`` gradients go on arriving (``arrived``) as they come; without, when they are delivered.
+        With ``collect`` gradients go on arriving (``arrived``) as they come; without, when they are marked.
         """
         self._listens = collect
 
-    def deliver(self, parameters: Iterable[nn.Parameter]) -> None:
+    def mark_ready(self, parameters: Iterable[nn.Parameter]) -> None:
         """The gradients of these parameters are complete: so are the buckets of which they were the last.
 
-        Ranks must deliver in the same order.
+        Ranks must mark in the same order.
         """
         wanted = set(parameters)
         slots = [slot for slot in self.slots if slot.parameter in wanted]
-        self._delivered.update(slots)
+        self._marked.update(slots)
         for slot in slots:
             if slot.parameter.grad is not None:
                 self.here.add(slot)
                 self.arrived(slot)
         for bucket in dict.fromkeys(bucket for slot in slots for bucket in self._within[slot]):
-            if self._delivered.issuperset(bucket.slots):
+            if self._marked.issuperset(bucket.slots):
                 self._send(bucket)
-        self._delivered.difference_update([s for s in slots if self._sent.issuperset(self._within[s])])
+        self._marked.difference_update([s for s in slots if self._sent.issuperset(self._within[s])])
         self.here.difference_update(slots)
 
     def _send(self, bucket: Bucket) -> None:
@@ -279,7 +291,7 @@ class Arrivals:
                 if bucket not in self._sent:
                     self._send(bucket)
             self._sent.clear()
-            self._delivered.clear()
+            self._marked.clear()
             self.here.clear()
             return
         self._missing = [0] * len(self.buckets)

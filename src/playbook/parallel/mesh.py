@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 
 import torch.distributed as dist
@@ -16,8 +15,8 @@ class Mesh:
     """Where this rank stands in the grid of ``layout``, and the groups in which it talks.
 
     ``mesh.group("dp")`` are the ranks that differ from this one along dp alone; ``mesh.group("dp", "cp")`` those that
-    differ along dp, cp or both. The default process group must exist (``launch.process_group``), and every rank must
-    make the mesh: the groups are created here, all of them, in one order.
+    differ along dp, cp or both. The default process group must exist (``launch.process_group``). A group is made when it
+    is first asked for, and all ranks take part in that: they must ask for groups in the same order.
 
     Raises :class:`LayoutError` when as many ranks were not launched as the layout has.
     """
@@ -31,20 +30,26 @@ class Mesh:
         self.layout, self.rank = layout, dist.get_rank()
         self.coordinates = layout.coordinates(self.rank)
         self._long = [axis for axis in AXES if getattr(layout, axis) > 1]
-        self._groups: dict[tuple[str, ...], dist.ProcessGroup] = {}
-        for count in range(len(self._long) + 1):
-            for axes in itertools.combinations(self._long, count):
-                alone: list[tuple[int, ...]] = [(rank,) for rank in range(layout.world_size)]
-                self._groups[axes] = self._create(layout.groups(*axes) if axes else alone)
+        self._groups: dict[tuple[str, ...], dist.ProcessGroup | None] = {}
 
-    def _create(self, groups: list[tuple[int, ...]]) -> dist.ProcessGroup:
-        """The one of ``groups`` that this rank is in. Every rank takes part in creating each of them."""
-        if len(groups) == 1:
-            whole = dist.group.WORLD
-            assert whole is not None
-            return whole
-        mine, _ = dist.new_subgroups_by_enumeration([list(group) for group in groups])
-        return mine
+    def group(self, *axes: str) -> dist.ProcessGroup:
+        """The group of this rank along ``axes``: itself alone where all of them have size 1."""
+        key = self._key(axes)
+        if key not in self._groups:
+            self._groups[key] = self._create(self.layout.groups(*key) if key else self._alone())
+        group = self._groups[key]
+        if group is None:
+            raise LayoutError(f"rank {self.rank} is in no group {axes[0]!r}")
+        return group
+
+    def add(self, name: str, groups: Iterable[Iterable[int]]) -> str:
+        """Let ``name`` stand for an axis whose groups are these lists of global ranks; a rank may be in none of them.
+
+        A collective: every rank must name all groups, in one order. Gives ``name``.
+        """
+        if (name,) not in self._groups:
+            self._groups[name,] = self.subgroup(groups)
+        return name
 
     def subgroup(self, groups: Iterable[Iterable[int]]) -> dist.ProcessGroup | None:
         """A new group: of ``groups``, lists of global ranks, the one that this rank is in. Every rank must ask for all of
@@ -55,9 +60,23 @@ class Mesh:
             found = made if self.rank in ranks else found
         return found
 
-    def group(self, *axes: str) -> dist.ProcessGroup:
-        """The group of this rank along ``axes``: itself alone where all of them have size 1."""
-        return self._groups[self._key(axes)]
+    def neighbours(self, axis: str, count: int) -> str:
+        """The name of an axis of ``count`` neighbours along ``axis``: ranks 0 and 1, 2 and 3, … for two. A collective."""
+        lines = self.layout.groups(axis)
+        parts = [line[i : i + count] for line in lines for i in range(0, len(line), count)]
+        return self.add(f"{axis}/{count}", parts)
+
+    def _alone(self) -> list[tuple[int, ...]]:
+        return [(rank,) for rank in range(self.layout.world_size)]
+
+    def _create(self, groups: list[tuple[int, ...]]) -> dist.ProcessGroup:
+        """The one of ``groups`` that this rank is in. Every rank takes part in creating each of them."""
+        if len(groups) == 1:
+            whole = dist.group.WORLD
+            assert whole is not None
+            return whole
+        mine, _ = dist.new_subgroups_by_enumeration([list(group) for group in groups])
+        return mine
 
     def size(self, *axes: str) -> int:
         """Number of ranks in ``group(*axes)``."""
@@ -71,11 +90,9 @@ class Mesh:
         """The global ranks of ``group(*axes)``, in its order."""
         return tuple(dist.get_process_group_ranks(self.group(*axes)))
 
-    def groups(self) -> dict[str, dist.ProcessGroup]:
-        """The group of each axis that has more than one rank, by name: what an instrument labels bytes with."""
-        return {axis: self._groups[axis,] for axis in self._long}
-
-    def _key(self, axes: Iterable[str]) -> tuple[str, ...]:
+    def _key(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        if axes in self._groups:
+            return axes
         for axis in axes:
             if axis not in AXES:
                 raise LayoutError(unknown("axis", axis, AXES))
@@ -86,33 +103,10 @@ class Mesh:
         """Where this rank computes: ``cuda`` under NCCL, else ``cpu``."""
         return "cuda" if dist.get_backend() == "nccl" else "cpu"
 
-    def __str__(self) -> str:
-        return describe(self.layout, self.rank)
-
     def __repr__(self) -> str:
         return f"Mesh({str(self.layout)!r}, rank={self.rank})"
 
 
-def beside(group: dist.ProcessGroup) -> dist.ProcessGroup:
+def clone_group(group: dist.ProcessGroup) -> dist.ProcessGroup:
     """Another group of the same ranks, whose collectives do not queue behind those of ``group``. A collective."""
     return dist.new_group(dist.get_process_group_ranks(group), use_local_synchronization=True)
-
-
-def describe(layout: Layout, rank: int | None = None) -> str:
-    """A table of who is with whom: for every rank its coordinates, and its group along each axis; ``rank`` is marked."""
-    long = [axis for axis in reversed(AXES) if getattr(layout, axis) > 1]
-    sizes = " · ".join(f"{axis} {getattr(layout, axis)}" for axis in long) or "one device"
-    rows = [["rank", *long, *(f"{axis} group" for axis in long)]]
-    for r in range(layout.world_size):
-        place = layout.coordinates(r)
-        groups = [next(group for group in layout.groups(axis) if r in group) for axis in long]
-        mark = "→ " if r == rank else ""
-        rows.append([f"{mark}{r}", *(str(place[axis]) for axis in long), *(_written(g) for g in groups)])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
-    return "\n".join([f"{layout.world_size} ranks: {sizes}", *lines])
-
-
-def _written(group: tuple[int, ...]) -> str:
-    """0,1,2,3 or, where it is long, 0,4,…,60."""
-    return ",".join(map(str, group if len(group) <= 8 else (*group[:2], "…", group[-1])))

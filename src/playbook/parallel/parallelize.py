@@ -1,193 +1,154 @@
-"""The one place where a layout is applied to a model: cut, share and replicate it, in this order."""
+"""The one place where a layout is applied to a model: cut it into stages and slices, then replicate what is left."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch import Tensor, nn
 
-from playbook._checks import unknown
-from playbook.errors import ConfigError, LayoutError
+from playbook.errors import ConfigError
 from playbook.layout import Layout
-from playbook.layout.tokens import check_swap
+from playbook.layout.options import ParallelOptions
+from playbook.layout.stages import chunks
+from playbook.layout.stages import placement as stages_on_ranks
 from playbook.model.transformer import Transformer
 from playbook.parallel.context import share_context
-from playbook.parallel.data import BUCKET, DATA_PARALLEL, FIRST_BUCKET
-from playbook.parallel.mesh import Mesh, beside
-from playbook.parallel.pieces import Cut
+from playbook.parallel.data import STRATEGIES, BucketedDataParallel, NaiveDataParallel
+from playbook.parallel.engine import Engine
+from playbook.parallel.flat import Named
+from playbook.parallel.mesh import Mesh, clone_group
 from playbook.parallel.pipeline import Pipeline
-from playbook.parallel.pipelined import Pipelined, Shared
+from playbook.parallel.placement import Placements, WholeNames, whole
+from playbook.parallel.replicas import MakeOptimizer, ReplicaSet, broadcast
+from playbook.parallel.stages import EMBEDDING, Stage, cut_stages
 from playbook.parallel.tensor import shard_tensors
 from playbook.parallel.zero import Zero1
 from playbook.parallel.zero2 import Zero2
-from playbook.parallel.zero3 import Zero3
+from playbook.parallel.zero3 import Zero3, modules_and_parameters
 from playbook.schedules.actions import Schedule
 from playbook.schedules.catalogue import make as make_schedule
-from playbook.schedules.catalogue import placement as stage_placement
-from playbook.schedules.validate import check_copies, validate
-from playbook.training.config import check_supported
-from playbook.training.engine import Engine, OneDevice
-from playbook.training.optimizer import MakeOptimizer, is_matrix
+
+_DEFAULT = ParallelOptions()
 
 
 def parallelize(
-    model: Transformer,
-    mesh: Mesh,
-    make: MakeOptimizer,
-    *,
-    context: str = "ring",
-    placement: str | None = None,
-    tensor_overlap: str = "async",
-    data_parallel: str = "bucketed",
-    bucket: int = BUCKET,
-    first_bucket: int = FIRST_BUCKET,
-    gather: str = "after",
-    reshard: bool = True,
-    prefetch: bool = True,
-    find_unused: bool = False,
-    schedule: Schedule | None = None,
-    stage_layers: Sequence[int] | None = None,
+    model: Transformer, mesh: Mesh, make: MakeOptimizer, options: ParallelOptions = _DEFAULT
 ) -> Engine:
     """The engine that trains ``model`` as the layout of ``mesh`` says; ``make`` makes the optimizer of its weights.
 
-    ``context`` (ring, gather, ulysses) is how attention reaches the tokens of other ranks, ``placement`` (contiguous,
-    zigzag) which each has; ``tensor_overlap`` (none, async, chunked) how tensor-parallel messages hide behind products.
-    ``data_parallel`` (naive, overlapped, bucketed) is how replicas without ZeRO add gradients; ``bucket`` and
-    ``first_bucket`` are bytes; ``gather`` (after, lazily) says when ZeRO-1 and 2 fetch updated parameters; ``reshard``
-    and ``prefetch`` are options of ZeRO-3, whose buckets are blocks. ``find_unused`` is for models in which a parameter
-    gets a gradient in one step and none in another. ``schedule`` is a pipeline's, in place of the one that the layout
-    names, and ``stage_layers`` are the layers of each of its stages, in place of an even split. Raises LayoutError for
-    axes that are not supported, ConfigError for unknown names.
+    Raises LayoutError for a layout that the model or the options do not fit, ConfigError where a rank has nothing to
+    learn.
     """
     layout = mesh.layout
-    check_supported(layout)
-    layout.check(model.shape)
-    if data_parallel not in DATA_PARALLEL:
-        raise ConfigError(unknown("data_parallel", data_parallel, DATA_PARALLEL))
-    group = mesh.group("dp", "cp")  # ranks that have the same weights and other tokens
+    layout.check(model.shape, options=options)
+    names = WholeNames(model)
+    placements: Placements = whole(model)
+    stages: dict[int, Stage] = {}
+    pipeline = None
+    # Each rank some of the layers,
     if layout.pp > 1:
-        placement_of_stages = stages_on_ranks(layout, schedule)
-        shared = Shared(model, mesh, placement_of_stages)
-        group = shared.replicas
-        pipeline = Pipeline(model, mesh, _schedules(layout, schedule), placement_of_stages, stage_layers)
+        ranks = stages_on_ranks(layout, options.schedule)
+        stages, placements = cut_stages(model, mesh, placements, ranks, options.stage_layers)
+    # of each matrix some rows or columns,
+    if layout.tp > 1:
+        placements = shard_tensors(model, mesh, placements, options.tensor_overlap)
+    # of each sample some tokens;
     if layout.cp > 1:
-        if context == "ulysses":
-            check_swap(model.shape, layout)
-        share_context(model, mesh.group("cp"), context, placement)
-    pieces = shard_tensors(model, mesh.group("tp"), layout.sp, tensor_overlap) if layout.tp > 1 else None
-    if group is mesh.group("cp") and layout.cp > 1:
-        group = beside(group)  # gradients do not queue behind the keys and values of the next block
-    engine: Any
-    units = None
+        share_context(model, mesh.group("cp"), options.context, options.placement)
+    # micro-batches pass through the stages,
     if layout.pp > 1:
-        pipeline.prepare()
-        units = pipeline.units()
-        if not units:
-            raise ConfigError(
-                f"rank {pipeline.rank} of the pipeline has no weight that learns in its stages {list(pipeline.stages)}: "
-                "freeze less, or give it more layers (stage_layers)"
-            )
-    # Replicate, or share what replicas have in common.
-    if layout.zero == 0:
-        if layout.pp > 1 and group.size() == 1:
-            data_parallel = "naive"  # nothing to add up: no vector to copy to, no hooks in each micro-batch
-        options: dict[str, Any] = {"find_unused": find_unused}
-        if data_parallel == "bucketed":
-            options |= {"bucket": bucket, "first_bucket": first_bucket, "units": units}
-        replicas = DATA_PARALLEL[data_parallel](model, group, **options)
-        engine = Replicated(model, make([(p, is_matrix(p)) for p in model.parameters()]), replicas)
-    elif layout.zero == 3:
-        engine = Zero3(model, group, make, reshard=reshard, prefetch=prefetch, find_unused=find_unused)
-    else:
+        pipeline = Pipeline(model, mesh, stages, ranks, schedules(layout, options.schedule))
+    # and what ranks still have in common is replicated, or shared out.
+    sets = replicate(model, mesh, placements, options, list(stages.values()))
+    for one in sets:
+        one.optimize(make)
+    return Engine(model, sets, placements, names, mesh, pipeline)
+
+
+def replicate(
+    model: Transformer,
+    mesh: Mesh,
+    placements: Placements,
+    options: ParallelOptions = _DEFAULT,
+    stages: Collection[Stage] = (),
+) -> list[ReplicaSet]:
+    """The parameters of ``model`` in sets, one for each group of ranks that have the same elements and other tokens.
+
+    Frozen parameters and buffers are in none; all replicas get those of the first.
+    """
+    by_axes: dict[tuple[str, ...], Named] = {}
+    for name, p in model.named_parameters():
+        if p.requires_grad:
+            by_axes.setdefault(placements[name].replicas, []).append((name, p))
+    if not by_axes:
+        raise ConfigError(
+            f"rank {mesh.rank} has no weight that learns"
+            + (f" in its stages {[stage.index for stage in stages]}" if stages else "")
+            + ": freeze less, or give it more layers (stage_layers)"
+        )
+    sets = []
+    for axes, parameters in by_axes.items():
+        group = _replica_group(mesh, axes)
+        frozen = [p for p in model.parameters() if not p.requires_grad]
+        broadcast([*frozen, *model.buffers()], group)
+        sets.append(_replica_set(model, mesh.layout, group, parameters, placements, options, list(stages)))
+    return sets
+
+
+def _replica_group(mesh: Mesh, axes: tuple[str, ...]) -> dist.ProcessGroup:
+    group = mesh.group(*axes)
+    if mesh.layout.cp > 1 and group is mesh.group("cp"):
+        return clone_group(group)  # gradients do not queue behind the keys and values of the next block
+    return group
+
+
+def _replica_set(
+    model: Transformer,
+    layout: Layout,
+    group: dist.ProcessGroup,
+    parameters: Named,
+    placements: Placements,
+    options: ParallelOptions,
+    stages: list[Stage],
+) -> ReplicaSet:
+    """One set, with the strategy that layout and options name."""
+    unused: dict[str, Any] = {"find_unused": options.find_unused}
+    buckets: dict[str, Any] = {"bucket": options.bucket, "first_bucket": options.first_bucket, **unused}
+    units = stage_units(model, stages, parameters, placements) if stages else None
+    if layout.zero == 3:
+        weights = {"reshard": options.reshard, "prefetch": options.prefetch}
+        return Zero3(model, group, stages=stages, **weights, **unused)
+    if layout.zero:
         kind = Zero1 if layout.zero == 1 else Zero2
-        engine = kind(
-            model,
-            group,
-            make,
-            bucket=bucket,
-            first_bucket=first_bucket,
-            gather=gather,
-            find_unused=find_unused,
-            units=units,
-        )
-    engine = engine if pieces is None else Cut(engine, pieces)
-    return Pipelined(engine, pipeline, shared, mesh) if layout.pp > 1 else engine
+        found = kind(parameters, group, gather=options.gather, units=units, **buckets)
+        if options.gather == "lazily":
+            found.wait_before_use(modules_and_parameters(model, stages))
+        return found
+    if stages and group.size() == 1:
+        return NaiveDataParallel(
+            parameters, group, **unused
+        )  # no vector to copy to, no hooks in each micro-batch
+    if options.data_parallel == "bucketed":
+        return BucketedDataParallel(parameters, group, units=units, **buckets)
+    return STRATEGIES[options.data_parallel](parameters, group, **unused)
 
 
-def stages_on_ranks(layout: Layout, schedule: Schedule | None = None) -> tuple[tuple[int, ...], ...]:
-    """The rank of each stage, for each way through the pipeline, as the layout's schedule or ``schedule`` has it."""
-    if schedule is None:
-        return stage_placement(layout.schedule, layout.pp, _chunks(layout))
-    if len(schedule.ranks) != layout.pp:
-        raise LayoutError(
-            f"pp is {layout.pp}, but schedule {schedule.name!r} has {len(schedule.ranks)} ranks: make them equal"
-        )
-    validate(schedule)
-    check_copies(schedule, each_pass=layout.zero == 2)
-    return schedule.placement
+def stage_units(
+    model: Transformer, stages: list[Stage], parameters: Named, placements: Placements
+) -> list[Named]:
+    """Parameters that are complete at one time: stage by stage in the order of backward, a tied table last."""
+    tied = {p for name, p in parameters if model.shape.tied and placements[name].name == EMBEDDING}
+    units = []
+    for stage in reversed(stages):
+        own = set(stage.parameters().values()) - tied
+        units.append([(name, p) for name, p in reversed(parameters) if p in own])
+    units.append([(name, p) for name, p in parameters if p in tied])
+    return [unit for unit in units if unit]
 
 
-def _chunks(layout: Layout) -> int:
-    """What the schedule is told: a V always has two chunks, said or not."""
-    return 1 if layout.schedule in ("zb-v", "dualpipev") and layout.vpp == 2 else layout.vpp
-
-
-def _schedules(layout: Layout, schedule: Schedule | None) -> Callable[[int], Schedule]:
+def schedules(layout: Layout, schedule: Schedule | None) -> Callable[[int], Schedule]:
     """The schedule of so many micro-batches."""
     if schedule is not None:
         return lambda _: schedule
-    return lambda microbatches: make_schedule(layout.schedule, layout.pp, microbatches, _chunks(layout))
-
-
-def axis_groups(engine: Engine, mesh: Mesh) -> dict[str, list[dist.ProcessGroup]]:
-    """The groups in which ``engine`` talks, by axis of the mesh: what an instrument labels bytes with.
-
-    Gradients and parameters of ranks with other tokens count for dp, whether these are other samples or other parts (cp);
-    keys and values that travel count for cp.
-    """
-    found = {"dp": engine.groups()}
-    if isinstance(engine, Pipelined):
-        found["pp"] = [mesh.group("pp"), *([engine.shared.ends] if engine.shared.ends else [])]
-        engine = engine.inner
-    if isinstance(engine, Cut):
-        found["tp"] = engine.pieces.groups()
-    if mesh.layout.cp > 1:
-        found["cp"] = [mesh.group("cp")]
-    return found
-
-
-class Replicated(OneDevice):
-    """Whole models on all ranks, the sum of their gradients, and the same update everywhere."""
-
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, replicas: Any):
-        super().__init__(model, optimizer)
-        self.replicas = replicas
-
-    def zero_grad(self) -> None:
-        self.replicas.zero_grad()
-
-    def no_sync(self) -> AbstractContextManager[None]:
-        return self.replicas.no_sync()
-
-    def finish(self) -> None:
-        self.replicas.finish()
-
-    def sum(self, value: Tensor) -> Tensor:
-        dist.all_reduce(value, group=self.replicas.group)
-        return value
-
-    def groups(self) -> list[dist.ProcessGroup]:
-        return [self.replicas.group]
-
-    #: Whether whole gradients stay on this rank until the last micro-batch.
-    keeps_gradients = True
-
-    def hold(self) -> None:
-        self.replicas.hold()
-
-    def deliver(self, parameters: Iterable[nn.Parameter]) -> None:
-        self.replicas.deliver(parameters)
+    return lambda microbatches: make_schedule(layout.schedule, layout.pp, microbatches, chunks(layout))

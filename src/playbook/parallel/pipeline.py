@@ -12,21 +12,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+import torch.distributed as dist
+from torch import Tensor
 from torch.profiler import record_function
 
 from playbook.errors import ScheduleError
+from playbook.model.linear import DeferredGradients, Factors, defer_weights
 from playbook.model.transformer import Transformer
 from playbook.parallel.channels import Channel, Traffic, message, open_channel, receiver
 from playbook.parallel.mesh import Mesh
-from playbook.parallel.stages import EMBEDDING, HEAD, Stage, cut_stages
-from playbook.parallel.weight_gradients import WeightGradients, put_off_weights
+from playbook.parallel.stages import Stage, StageRanks
 from playbook.schedules.actions import Action, Schedule
+from playbook.schedules.residency import Residency, residency
 
 #: A stage and a micro-batch.
 Place = tuple[int, int]
@@ -44,78 +47,70 @@ class Step:
     positions: Tensor | None
     rotary: tuple[Tensor, ...]
     scale: Tensor
-    autocast: Callable[[], Any]
+    autocast: Callable[[], AbstractContextManager[None]]
     loss: Tensor
     received: dict[Place, Tensor] = field(default_factory=dict)  # the input of a stage, a leaf of its graph
     ends: dict[Place, Any] = field(default_factory=dict)  # where backward through a stage begins
-    later: dict[Place, list] = field(default_factory=dict)  # gradients of weights that were put off
+    deferred: dict[Place, list[Factors]] = field(default_factory=dict)  # gradients of weights that wait for W
     nearby: dict[Action, Tensor] = field(default_factory=dict)  # messages from this rank to itself
 
 
 class Pipeline:
-    """This rank's part of a pipeline over the axis pp of ``mesh``: its ``stages`` of ``model``, cut as ``schedule`` says.
+    """This rank's part of a pipeline over the axis pp of ``mesh``: its ``stages`` of ``model``, as ``cut_stages`` left
+    them.
 
-    The model keeps this rank's stages alone; ``sizes`` are layers of each stage, in place of an even split. ``schedule``
-    gives the Schedule of so many micro-batches; its placement must not depend on their number. ``done(stage, last)`` is
-    called when the gradients of a stage's weights have one more micro-batch in them; ``last`` is true after the last.
-    Instruments look in ``after`` each action.
+    ``schedule`` gives the Schedule of so many micro-batches; where its stages are, ``stage_ranks``, must not depend on
+    their number. ``done(stage, last, stays)`` is called when the gradients of a stage's weights have one more micro-batch
+    in them: ``last`` is true after the last, ``stays`` where the rank goes on with the stage. ``begin`` and ``end`` stand
+    around each pass; instruments look in ``after`` each action.
     """
 
     def __init__(
         self,
         model: Transformer,
         mesh: Mesh,
+        stages: dict[int, Stage],
+        stage_ranks: StageRanks,
         schedule: Callable[[int], Schedule],
-        placement: Sequence[Sequence[int]],
-        sizes: Sequence[int] | None = None,
     ):
-        self.model, self.group, self.make = model, mesh.group("pp"), schedule
-        self.rank, self.placement = mesh.index("pp"), placement
-        depth = len(placement[0])
-        held = {s for way in placement for s, rank in enumerate(way) if rank == self.rank}
-        self.stages = cut_stages(model, held, depth, sizes)
-        self.done: Callable[[Stage, bool], None] = lambda stage, last: None
+        self.model, self.group, self.make, self.stages = model, mesh.group("pp"), schedule, stages
+        self.rank, self.stage_ranks = mesh.index("pp"), stage_ranks
+        self.done: Callable[[Stage, bool, bool], None] = lambda stage, last, stays: None
+        self.begin: Callable[[Residency], None] = lambda stays: None
+        self.end: Callable[[], None] = lambda: None
         self.after: Callable[[Action], None] = lambda action: None
         self.trace: list[tuple[Action, float, float]] | None = None
-        self.later = WeightGradients(in_place=True)
+        self.deferred = DeferredGradients(in_place=True)
+        defer_weights(model, self.deferred)
         self.split: set[Place] = set()  # whose backward is B and W
         self.channels = self._open(mesh)
         self._plan: tuple[Schedule, dict[int, Traffic]] | None = None
 
     def _open(self, mesh: Mesh) -> dict[int, Channel]:
         """Channels to the ranks with neighbouring stages. Every rank opens all pairs, in one order."""
-        hops = {frozenset(hop) for way in self.placement for hop in pairwise(way)}
+        hops = {frozenset(hop) for line in self.stage_ranks for hop in pairwise(line)}
         pairs = sorted(sorted(hop) for hop in hops if len(hop) == 2)
         opened = {pair: open_channel(pair, mesh) for a, b in pairs for pair in [(a, b)]}
         return {a + b - self.rank: channel for (a, b), channel in opened.items() if channel is not None}
 
-    def prepare(self) -> None:
-        """Once the stages are as they will stay (cut over tensor-parallel ranks, too): let W be separate from B."""
-        put_off_weights(self.model, self.later)
-
-    def units(self) -> list[list[tuple[str, nn.Parameter]]]:
-        """Parameters that learn, stage by stage in the order of backward; a tied one, which two stages have, is last."""
-        named = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
-        last = {id(p) for name, p in named if self.model.shape.tied and name in (EMBEDDING, HEAD)}
-        units: list[list[tuple[str, nn.Parameter]]] = []
-        for stage in reversed(self.stages.values()):
-            own = {id(p) for p in stage.parameters().values()} - last
-            units.append([(name, p) for name, p in reversed(named) if id(p) in own])
-        units.append([(name, p) for name, p in named if id(p) in last])
-        return [unit for unit in units if unit]
+    def groups(self) -> list[dist.ProcessGroup]:
+        """The groups of its messages."""
+        return list(
+            dict.fromkeys(g for channel in self.channels.values() for g in (channel.outward, channel.inward))
+        )
 
     def plan(self, microbatches: int) -> tuple[Schedule, dict[int, Traffic]]:
         """The schedule for so many micro-batches, and what comes from each neighbour in a step."""
         if self._plan is None or self._plan[0].microbatches != microbatches:
             schedule = self.make(microbatches)
             if (
-                schedule.placement != tuple(map(tuple, self.placement))
+                schedule.placement != tuple(map(tuple, self.stage_ranks))
                 or schedule.microbatches != microbatches
             ):
                 raise ScheduleError(
                     f"schedule {schedule.name!r} is for {schedule.microbatches} micro-batches with stages on ranks "
-                    f"{[list(way) for way in schedule.placement]}, but the pipeline has {microbatches} on "
-                    f"{[list(way) for way in self.placement]}"
+                    f"{[list(line) for line in schedule.placement]}, but the pipeline has {microbatches} on "
+                    f"{[list(line) for line in self.stage_ranks]}"
                 )
             coming = {peer: Traffic.of(schedule, peer, self.rank) for peer in self.channels}
             self._plan = schedule, coming
@@ -138,13 +133,18 @@ class Pipeline:
         for peer, channel in self.channels.items():
             channel.begin(coming[peer], sizes)
         left = {s: schedule.microbatches_of(s, self.rank) for s in self.stages}
-        for action in schedule.ranks[self.rank]:
+        actions = schedule.ranks[self.rank]
+        for action, stays in zip(actions, residency(actions), strict=True):
+            if action.op != "W":  # which needs no weights
+                self.begin(stays)
             with record_function(f"{action.op} {action.stage} {action.microbatch}"):
                 self._act(schedule, step, action)
+            if action.op != "W":
+                self.end()
             self.after(action)
             if action.op in ("W", "BW"):
                 left[action.stage] -= 1
-                self.done(self.stages[action.stage], left[action.stage] == 0)
+                self.done(self.stages[action.stage], left[action.stage] == 0, stays.stage)
         for channel in self.channels.values():
             channel.finish()
 
@@ -154,7 +154,7 @@ class Pipeline:
             incoming = self._incoming(schedule, step, action)
         start = time.perf_counter()
         # Linear layers keep what W needs where there is a W: BW is plain autograd.
-        self.later.wanted = (action.stage, action.microbatch) in self.split
+        self.deferred.wanted = (action.stage, action.microbatch) in self.split
         outgoing = (
             self._forward(step, action, incoming)
             if action.op == "F"
@@ -202,15 +202,15 @@ class Pipeline:
         """B gives the gradient of the stage's input and keeps the factors of those of its weights, W multiplies them."""
         place = action.stage, action.microbatch
         if action.op == "W":
-            self.later.compute(step.later.pop(place))
+            self.deferred.compute(step.deferred.pop(place))
             return None
         end = step.ends.pop(place)
         if end is None:  # a first stage whose weights are frozen
-            step.later[place] = []
+            step.deferred[place] = []
             return None
         gradient = torch.ones_like(step.loss) if gradient is None else gradient
         if action.op == "B":
-            with self.later.collect() as step.later[place]:
+            with self.deferred.collect() as step.deferred[place]:
                 torch.autograd.backward([end], [gradient])
         else:
             torch.autograd.backward([end], [gradient])

@@ -19,27 +19,21 @@ one function with those layers: it saves no more than came in, and sends while i
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from functools import partial
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from playbook._checks import unknown
 from playbook.errors import ConfigError
-from playbook.model.attention import cast_once
-from playbook.parallel.chunked import add_products, gather_matmul, matmul_scatter
-from playbook.parallel.sequence import g_star, gather_tokens, start_gather, start_scatter
-from playbook.parallel.weight_gradients import WeightGradients, linear
-
-if TYPE_CHECKING:
-    from playbook.parallel.tensor import ColumnLinear
-
-#: How a region's messages and products share the time: one after the other, side by side in backward, or in chunks.
-OVERLAP = ("none", "async", "chunked")
+from playbook.layout.options import TENSOR_OVERLAP
+from playbook.model.linear import Linear, cast_once
+from playbook.parallel.chunked import gather_matmul, matmul_scatter
+from playbook.parallel.sequence import g_star, start_gather, start_scatter
 
 
 class _Copy(torch.autograd.Function):
@@ -104,41 +98,24 @@ class Region:
     """Where a rank has some of the hidden features: attention, the MLP, the embedding, the output head.
 
     ``sequence`` says what lies outside: the whole residual stream on every rank, or some of its tokens on each.
-    ``overlap`` is one of `OVERLAP`. The column-parallel layers that read the region's input are its ``columns``.
+    ``overlap`` says how messages and products share the time: one after the other ("none"), side by side in backward
+    ("async"), or both taken apart into chunks ("chunked").
     """
 
     def __init__(self, group: dist.ProcessGroup, sequence: bool = False, overlap: str = "async"):
-        if overlap not in OVERLAP:
-            raise ConfigError(unknown("tensor_overlap", overlap, OVERLAP))
+        if overlap not in TENSOR_OVERLAP:
+            raise ConfigError(unknown("tensor_overlap", overlap, TENSOR_OVERLAP))
         if overlap == "chunked" and not sequence:
             raise ConfigError("tensor_overlap is 'chunked', which takes gathers of tokens apart: it needs sp")
         self.group, self.sequence, self.overlap = group, sequence, overlap
-        self.columns: list[ColumnLinear] = []
-        self.later = WeightGradients()  # collects none, until a pipeline gives its own
-        self._input: tuple[Tensor, int, bool] | None = None
-        self._outputs: dict[ColumnLinear, Tensor] = {}
 
-    def column(self, layer: ColumnLinear, x: Tensor) -> Tensor:
-        """The output of one of ``columns``: (b, s, h), or (b, s/t, h) with ``sequence`` -> (b, s, out/t).
+    def enter(self, layers: Sequence[Linear], x: Tensor) -> tuple[Tensor, ...]:
+        """The outputs of column-parallel layers for the region's input, which crosses the border once for all of them.
 
-        The first layer to be asked for an input has the others work on it, too: it crosses the border once.
+        (b, s, h), or (b, s/t, h) with ``sequence`` -> (b, s, out/t) each.
         """
-        asked = (x, 0 if x.is_inference() else x._version, torch.is_grad_enabled())
-        same = self._input is not None and self._input[0] is x and self._input[1:] == asked[1:]
-        if not same or layer not in self._outputs:
-            parameters = [p for one in self.columns for p in (one.weight, one.bias)]
-            outputs = _Columns.apply(cast_once(x), self, *parameters)
-            self._input, self._outputs = asked, dict(zip(self.columns, outputs, strict=True))
-        output = self._outputs.pop(layer)
-        if not self._outputs:
-            self._input = None
-        return output
-
-    def row(self, x: Tensor, weight: Tensor) -> Tensor:
-        """What a row-parallel layer makes of x (b, s, in/t), summed over ranks: (b, s, out), or (b, s/t, out)."""
-        if self.overlap == "chunked":
-            return _ChunkedRows.apply(cast_once(x), weight, self)
-        return self.leave(linear(x, weight, None, self.later))
+        parameters = [p for one in layers for p in (one.weight, one.bias)]
+        return _Columns.apply(cast_once(x), self, layers, *parameters)
 
     def leave(self, x: Tensor) -> Tensor:
         """The sum of the ranks' addends, whole or of this rank's tokens: f* or g*.
@@ -153,33 +130,32 @@ class Region:
         """Begin to bring the region's input back to where all of it is needed."""
         return self._under_way(start_gather(own, self.group)) if self.sequence else lambda: own
 
-    def start_sum(self, gradients: Sequence[Tensor], factors: Sequence[Tensor]) -> Callable[[], Tensor]:
-        """Begin to add up Σ gradient·W over ranks: (b, s, h) or, with ``sequence``, this rank's (b, s/t, h)."""
+    def start_sum(self, gradients: Sequence[Tensor], layers: Sequence[Linear]) -> Callable[[], Tensor]:
+        """Begin to add up Σ dy·W over layers and ranks: (b, s, h) or, with ``sequence``, this rank's (b, s/t, h)."""
         if self.overlap == "chunked":
-            done = matmul_scatter(gradients, factors, self.group)
+            some = partial(input_gradient, gradients, layers)
+            done = matmul_scatter(some, gradients[0].shape[1], self.group)
             return lambda: done
-        addend = add_products(gradients, factors)
+        addend = input_gradient(gradients, layers)
         start = start_scatter if self.sequence else start_all_reduce
         return self._under_way(start(addend, self.group))
-
-    def put_off(self, weights: Sequence[Tensor], columns: Sequence[Tensor], own: Tensor) -> None:
-        """Keep the gradients of column-parallel weights for later: then the tokens of ``own`` are gathered, once."""
-        gathered: list[Tensor] = []
-        kept = own.detach()  # without its graph, which would keep the stage's input
-
-        def rows() -> Tensor:
-            if not gathered:
-                gathered.append(self.fetch(kept)().flatten(0, -2))
-            return gathered[0]
-
-        for weight, gradient in zip(weights, columns, strict=True):
-            self.later.put_off(cast(nn.Parameter, weight), gradient, rows)
 
     def _under_way(self, finish: Callable[[], Tensor]) -> Callable[[], Tensor]:
         if self.overlap == "none":
             done = finish()
             return lambda: done
         return finish
+
+
+def input_gradient(
+    gradients: Sequence[Tensor], layers: Sequence[Linear], some: slice = slice(None)
+) -> Tensor:
+    """Σ dy·W over layers that read the same x, for some of the tokens: (b, s, out/t) each -> (b, s, h)."""
+    total: Tensor | None = None
+    for dy, layer in zip(gradients, layers, strict=True):
+        total = layer.input_gradient(dy[:, some], total)
+    assert total is not None
+    return total
 
 
 class _Columns(torch.autograd.Function):
@@ -190,65 +166,51 @@ class _Columns(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, own: Tensor, region: Region, *parameters: Tensor | None):
-        weights, biases = cast(Sequence[Tensor], parameters[0::2]), parameters[1::2]
-        ctx.save_for_backward(own, *weights)
-        ctx.region, ctx.biased = region, [bias is not None for bias in biases]
-        ctx.parameters = weights
-        pairs = list(zip(weights, biases, strict=True))
+    def forward(ctx, own: Tensor, region: Region, layers: Sequence[Linear], *parameters: Tensor | None):
+        ctx.save_for_backward(own, *parameters[0::2])
+        ctx.region, ctx.layers = region, layers
         if region.overlap == "chunked":
-            return tuple(gather_matmul(own, [_cast(own, *pair) for pair in pairs], region.group)[0])
-        x = gather_tokens(own, region.group) if region.sequence else own
-        return tuple(F.linear(x, *_cast(x, *pair)) for pair in pairs)
+            return tuple(gather_matmul(own, [one.output for one in layers], region.group)[0])
+        x = region.fetch(own)()
+        return tuple(one.output(x) for one in layers)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, *gradients: Tensor):
-        own, *weights = ctx.saved_tensors
+        own, *_ = ctx.saved_tensors
         region: Region = ctx.region
-        put_off = region.later.collecting
-        x = None if put_off else region.fetch(own)
-        dx = region.start_sum(gradients, [w.to(own.dtype).t() for w in weights])
-        columns = [gradient.flatten(0, -2) for gradient in gradients]  # (b·s, out/t) each
+        layers: Sequence[Linear] = ctx.layers
+        deferred, own = (
+            layers[0].deferred,
+            own.detach(),
+        )  # not its graph: gradients that wait keep what they need
+        waits = deferred is not None and deferred.collecting
+        fetched = (lambda: region.fetch(own)()) if waits else region.fetch(own)
+        rows = functools.cache(lambda: fetched().flatten(0, -2))  # (b·s, h), gathered once for all layers
+        dx = region.start_sum(gradients, layers)
         found: list[Tensor | None] = []
-        if x is None:
-            region.put_off(ctx.parameters, columns, own)
-            found = [None] * len(weights)
-        else:
-            rows = x().flatten(0, -2)
-            found = [
-                region.later.product(w, c, rows) if w.requires_grad else None
-                for c, w in zip(columns, ctx.parameters, strict=True)
-            ]
-        each = zip(found, columns, weights, ctx.biased, strict=True)
-        pairs = [(dw, c.sum(0).to(w.dtype) if biased else None) for dw, c, w, biased in each]
-        return dx(), None, *(gradient for pair in pairs for gradient in pair)
+        for layer, gradient in zip(layers, gradients, strict=True):
+            dy = gradient.flatten(0, -2)  # (b·s, out/t)
+            db = None if layer.bias is None else dy.sum(0).to(layer.bias.dtype)
+            found += [layer.weight_gradient(dy, rows), db]
+        return dx(), None, None, *found
 
 
-def _cast(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    return weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
-
-
-class _ChunkedRows(torch.autograd.Function):
-    """x·Wᵀ and g*, chunk by chunk; backward is g and a product, chunk by chunk."""
+class ChunkedRows(torch.autograd.Function):
+    """x·Wᵀ of a row-parallel layer and g*, chunk by chunk; backward is g and a product, chunk by chunk."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor, region: Region) -> Tensor:
+    def forward(ctx, x: Tensor, weight: Tensor, layer: Linear, region: Region) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.region, ctx.parameter = region, weight
-        return matmul_scatter([x], [weight.to(x.dtype)], region.group)
+        ctx.region, ctx.layer = region, layer
+        return matmul_scatter(lambda some: layer.output(x[:, some]), x.shape[1], region.group)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient: Tensor):
-        x, weight = ctx.saved_tensors
-        region: Region = ctx.region
-        (dx,), whole = gather_matmul(
-            gradient, [(weight.to(gradient.dtype).t(), None)], region.group, keep=True
-        )
+        x, _ = ctx.saved_tensors
+        layer: Linear = ctx.layer
+        (dx,), whole = gather_matmul(gradient, [layer.input_gradient], ctx.region.group, keep=True)
         assert whole is not None
-        rows, columns = whole.flatten(0, -2), x.detach().flatten(0, -2)
-        if region.later.collecting:
-            region.later.put_off(ctx.parameter, rows, lambda: columns)
-            return dx, None, None
-        return dx, region.later.product(ctx.parameter, rows, columns) if weight.requires_grad else None, None
+        kept = x.detach()
+        return dx, layer.weight_gradient(whole.flatten(0, -2), lambda: kept.flatten(0, -2)), None, None

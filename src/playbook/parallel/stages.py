@@ -7,19 +7,24 @@ a model (tensor parallelism, ZeRO, checkpoints) works on a part of it.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
 
+from playbook.layout import Layout
+from playbook.layout.stages import split
 from playbook.model.transformer import Block, Transformer
-from playbook.planning.in_flight import split
+from playbook.parallel.mesh import Mesh
+from playbook.parallel.placement import Placements
 
+#: The rank of each stage, for each direction in which a pipeline runs.
+StageRanks = Sequence[Sequence[int]]
 #: Names of the two ends of a model, whose weights may be tied.
 EMBEDDING, HEAD = "embedding.weight", "head.weight"
 
 
-class Elsewhere(nn.Module):
+class MissingBlock(nn.Module):
     """In the place of a block that another rank has."""
 
     def __init__(self, index: int):
@@ -59,18 +64,32 @@ class Stage:
 
 
 def cut_stages(
+    model: Transformer,
+    mesh: Mesh,
+    placements: Placements,
+    stage_ranks: StageRanks,
+    sizes: Sequence[int] | None = None,
+) -> tuple[dict[int, Stage], Placements]:
+    """Leave this rank of the axis pp its stages of ``model``, by their index, and say where parameters are now.
+
+    ``stage_ranks`` has the rank of each stage, once for each direction in which the pipeline runs; ``sizes`` are
+    blocks of each stage. Raises LayoutError for a model that cannot be cut so.
+    """
+    held = {s for line in stage_ranks for s, rank in enumerate(line) if rank == mesh.index("pp")}
+    stages = keep_stages(model, held, len(stage_ranks[0]), sizes)
+    return stages, _where(model, mesh, placements, stage_ranks)
+
+
+def keep_stages(
     model: Transformer, held: Collection[int], depth: int, sizes: Sequence[int] | None = None
 ) -> dict[int, Stage]:
-    """Leave this rank the stages ``held`` of ``depth``, by their index; the rest of ``model`` is given up.
-
-    ``sizes`` are blocks of each stage. Raises LayoutError for a model that cannot be cut so.
-    """
-    cuts, whole = split(len(model.blocks), depth, sizes), model
-    stages = {i: Stage(whole, i, cuts[i], i == 0, i == depth - 1) for i in sorted(held)}
+    """Leave of ``model`` the stages ``held`` of ``depth``; the rest is given up."""
+    cuts = split(len(model.blocks), depth, sizes)
+    stages = {i: Stage(model, i, cuts[i], i == 0, i == depth - 1) for i in sorted(held)}
     mine = {block for stage in stages.values() for block in stage.blocks}
     for i in range(len(model.blocks)):
         if i not in mine:
-            model.blocks[i] = Elsewhere(i)
+            model.blocks[i] = MissingBlock(i)
     gone = [] if 0 in held else ["embedding", "position_embedding"]
     gone += [] if depth - 1 in held else ["final_norm", "head"]
     for name in gone:
@@ -78,6 +97,33 @@ def cut_stages(
     if gone:
         model.register_forward_pre_hook(_refuse)
     return stages
+
+
+def _where(model: Transformer, mesh: Mesh, placements: Placements, stage_ranks: StageRanks) -> Placements:
+    """Placements of what is left of a model. Two stages write to the gradient of a tied table; where a pipeline runs in
+    both directions, ranks at mirrored places have the same stages."""
+    layout, both_ways = mesh.layout, len(stage_ranks) > 1
+    first, last = stage_ranks[0][0], stage_ranks[0][-1]
+    apart = bool(model.shape.tied) and first != last and not both_ways
+    if apart:
+        mesh.add("ends", [(line[first], line[last]) for line in layout.groups("pp")])
+    replicas = (mesh.add("mirrored", _mirrored(layout)),) if both_ways else ("dp", "cp")
+    found = {}
+    for name, _ in model.named_parameters():
+        whole_name = EMBEDDING if model.shape.tied and name == HEAD else name
+        tied = apart and whole_name == EMBEDDING
+        copies = {"pp": 2 if tied or both_ways else 1}
+        found[name] = replace(
+            placements[whole_name], copies=copies, replicas=replicas, tied="ends" if tied else None
+        )
+    return found
+
+
+def _mirrored(layout: Layout) -> list[set[int]]:
+    """Ranks of dp × cp together with those at the mirrored place of their pipelines."""
+    mirror = {rank: line[-1 - i] for line in layout.groups("pp") for i, rank in enumerate(line)}
+    pairs = [{*group, *(mirror[rank] for rank in group)} for group in layout.groups("dp", "cp")]
+    return [pair for i, pair in enumerate(pairs) if pair not in pairs[:i]]
 
 
 def _refuse(*_: Any) -> None:
@@ -89,4 +135,4 @@ def _refuse(*_: Any) -> None:
 def own_blocks(model: nn.Module) -> list[tuple[int, Block]]:
     """The blocks that this rank has, with their numbers in the whole model."""
     blocks: Any = model.blocks
-    return [(i, block) for i, block in enumerate(blocks) if not isinstance(block, Elsewhere)]
+    return [(i, block) for i, block in enumerate(blocks) if not isinstance(block, MissingBlock)]

@@ -8,7 +8,7 @@ in and what goes out is the business of a *region* (``regions.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,53 +18,68 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from playbook.model.transformer import IGNORE, Transformer, token_losses
-from playbook.parallel.pieces import Piece, Pieces
-from playbook.parallel.regions import Region
+from playbook.model.attention import Attention
+from playbook.model.linear import Linear, LinearFunction, cast_once
+from playbook.model.transformer import IGNORE, MLP, Transformer, token_losses
+from playbook.parallel.mesh import Mesh
+from playbook.parallel.placement import Placements, Shard
+from playbook.parallel.regions import ChunkedRows, Region
 from playbook.parallel.sequence import embed_own_tokens
 from playbook.parallel.stages import own_blocks
 
 
-def _own(piece: Piece, whole: Tensor) -> nn.Parameter:
-    """A rank's piece of a parameter: frozen if that was."""
-    return nn.Parameter(piece.of(whole.detach()).clone(), requires_grad=whole.requires_grad)
+def _own(shard: Shard, whole: Tensor) -> nn.Parameter:
+    """A rank's slice of a parameter: frozen if that was."""
+    return nn.Parameter(shard.of(whole.detach()).clone(), requires_grad=whole.requires_grad)
 
 
-class ColumnLinear(nn.Module):
+class ColumnLinear(Linear):
     """Some of the outputs of a linear layer, of all its inputs: it stands at the entry of a region."""
 
-    def __init__(self, whole: nn.Linear, piece: Piece, region: Region):
-        super().__init__()
+    def __init__(self, whole: nn.Linear, shard: Shard, region: Region):
+        nn.Module.__init__(self)
         self.region = region
-        self.weight = _own(piece, whole.weight)  # (out/t, in)
-        self.bias = None if whole.bias is None else _own(piece, whole.bias)
-        region.columns.append(self)
+        self.weight = _own(shard, whole.weight)  # (out/t, in)
+        self.bias = None if whole.bias is None else _own(shard, whole.bias)
+        self.out_features, self.in_features = self.weight.shape
 
     def forward(self, x: Tensor) -> Tensor:  # (b, s, in), or (b, s/t, in) -> (b, s, out/t)
-        return self.region.column(self, x)
+        return self.region.enter((self,), x)[0]
+
+    def together(self, layers: Sequence[Linear], x: Tensor) -> Iterator[Tensor]:
+        """The outputs of ``layers``, of which this is the first: x enters the region once for all of them."""
+        return iter(self.region.enter(layers, x))
 
 
-class RowLinear(nn.Module):
+class RowLinear(Linear):
     """A linear layer of some of its inputs. The outputs of all ranks add up to the layer's; the bias is added once."""
 
-    def __init__(self, whole: nn.Linear, piece: Piece, region: Region):
-        super().__init__()
+    def __init__(self, whole: nn.Linear, shard: Shard, region: Region):
+        nn.Module.__init__(self)
         self.region = region
-        self.weight = _own(piece, whole.weight)  # (out, in/t)
+        self.weight = _own(shard, whole.weight)  # (out, in/t)
         self.bias = whole.bias
+        self.out_features, self.in_features = self.weight.shape
 
     def forward(self, x: Tensor) -> Tensor:  # (b, s, in/t) -> (b, s, out), or (b, s/t, out)
-        y = self.region.row(x, self.weight)
+        if self.region.overlap == "chunked":
+            y = ChunkedRows.apply(cast_once(x), self.weight, self, self.region)
+        else:
+            y = self.region.leave(LinearFunction.apply(cast_once(x), self.weight, None, self))
         return y if self.bias is None else y + self.bias
+
+    def output(self, x: Tensor) -> Tensor:
+        """x·Wᵀ, this rank's addend: (…, in/t) -> (…, out)."""
+        return self.products.output(x, self.weight)
 
 
 class VocabEmbedding(nn.Module):
     """The vectors of some of the words; a token of another rank's is zero here, and the sum over ranks has it."""
 
-    def __init__(self, whole: nn.Embedding, piece: Piece, region: Region):
+    def __init__(self, whole: nn.Embedding, shard: Shard, region: Region):
         super().__init__()
-        self.region, self.start, self.vocab = region, piece.start, piece.size
-        self.weight = _own(piece, whole.weight)  # (vocab/t, h)
+        self.region, self.start, self.vocab = region, shard.start, shard.size
+        self.weight = _own(shard, whole.weight)  # (vocab/t, h)
 
     def forward(self, tokens: Tensor) -> Tensor:  # (b, s) -> (b, s, h), or (b, s/t, h)
         _check_words(tokens, self.vocab)
@@ -133,83 +148,82 @@ class _VocabLosses(torch.autograd.Function):
         return dz.mul_(((targets != IGNORE) * gradient)[:, None]), None, None, None
 
 
-def gathered_losses(logits: Tensor, targets: Tensor, piece: Piece, group: dist.ProcessGroup) -> Tensor:
+def gathered_losses(logits: Tensor, targets: Tensor, shard: Shard, group: dist.ProcessGroup) -> Tensor:
     """The naive twin of `vocab_losses`: every rank gets all logits, (n, vocab) on each, and works out the same loss."""
     parts = [torch.empty_like(logits) for _ in range(group.size())]
     dist.all_gather(parts, logits.detach().contiguous(), group=group)
     parts[group.rank()] = logits  # the way back of the gradient
-    return token_losses(torch.cat(parts, 1)[:, : piece.size], targets)
+    return token_losses(torch.cat(parts, 1)[:, : shard.size], targets)
 
 
-def vocab_losses(logits: Tensor, targets: Tensor, piece: Piece, group: dist.ProcessGroup) -> Tensor:
+def vocab_losses(logits: Tensor, targets: Tensor, shard: Shard, group: dist.ProcessGroup) -> Tensor:
     """As ``model.transformer.token_losses``: (n, vocab/t) of this rank and (n,) -> the sum over all words and tokens."""
-    _check_words(targets, piece.size, IGNORE)
+    _check_words(targets, shard.size, IGNORE)
     logits = logits.float()
-    padding = piece.stop - max(piece.start, piece.size)
+    padding = shard.stop - max(shard.start, shard.size)
     if padding > 0:  # columns that stand for no word
         logits = F.pad(logits[:, : logits.shape[1] - padding], (0, padding), value=float("-inf"))
-    return _VocabLosses.apply(logits, targets, piece.start, group)
+    return _VocabLosses.apply(logits, targets, shard.start, group)
 
 
 def shard_tensors(
-    model: Transformer, group: dist.ProcessGroup, sequence: bool = False, overlap: str = "async"
-) -> Pieces:
-    """Leave this rank of ``group`` its piece of every matrix of ``model``, and put regions around what is cut.
+    model: Transformer,
+    mesh: Mesh,
+    placements: Placements,
+    overlap: str = "async",
+) -> Placements:
+    """Leave this rank of the axis tp its slice of every matrix of ``model``, and put regions around what is cut.
 
-    The model starts as the whole one, so that the pieces are those of the same weights whatever their number is. With
-    ``sequence`` a rank has (s / ranks) tokens of the residual stream; ``overlap`` is one of ``regions.OVERLAP``.
+    The model starts as the whole one, so that the slices are those of the same weights whatever their number is. With
+    ``sp`` in the layout a rank has (s / tp) tokens of the residual stream; ``overlap`` is one of
+    ``layout.options.TENSOR_OVERLAP``. Returns where parameters are now.
     """
-    found = Pieces(group)
-    cut = _Cutter(model, found, sequence, overlap)
+    cutter = _Cutter(model, mesh, overlap)
     for i, block in own_blocks(model):
-        cut.attention(f"blocks.{i}.attention", block.attention)
-        cut.mlp(f"blocks.{i}.mlp", block.mlp)
-    cut.vocabulary()
-    if sequence:
-        whole = [n for n, _ in model.named_parameters() if n not in found.pieces and n not in found.partial]
-        found.partial.update(dict.fromkeys(whole, group))  # each rank sees its own tokens alone
+        cutter.attention(f"blocks.{i}.attention", block.attention)
+        cutter.mlp(f"blocks.{i}.mlp", block.mlp)
+    cutter.vocabulary()
+    found = dict(placements)
+    for name, placement in placements.items():
+        shard, partial = cutter.shards.get(name), cutter.partial.get(name)
+        if mesh.layout.sp and shard is None and partial is None:
+            partial = "tp"  # each rank sees its own tokens alone
+        found[name] = placement.cut(shard, partial)
     return found
 
 
 class _Cutter:
-    """Replaces the layers of a model by those of one rank, and notes what it did."""
+    """Replaces the layers of a model by those of one rank, and notes what it did, by name of the parameter."""
 
-    def __init__(self, model: Transformer, found: Pieces, sequence: bool, overlap: str):
-        self.model, self.found, self.group = model, found, found.group
-        self.sequence, self.overlap = sequence, overlap
-        self.rank, self.ranks = found.group.rank(), found.group.size()
+    def __init__(self, model: Transformer, mesh: Mesh, overlap: str):
+        self.model, self.mesh, self.group = model, mesh, mesh.group("tp")
+        self.sequence, self.overlap = mesh.layout.sp, overlap
+        self.rank, self.ranks = mesh.index("tp"), mesh.size("tp")
+        self.shards: dict[str, Shard] = {}
+        self.partial: dict[str, str] = {}  # the ranks whose gradients are addends
 
-    def attention(self, name: str, attention: Any) -> None:
+    def attention(self, name: str, attention: Attention) -> None:
         """Query heads are dealt out; so are key/value heads or, where there are fewer than ranks, copies of them."""
         shape, region = self.model.shape, self._region()
-        heads = Piece(0, *self._share(shape.heads * shape.qk_dim))
+        width, d = shape.heads * shape.qk_dim, shape.qk_dim
         kv, copies = shape.n_kv_heads, max(1, self.ranks // shape.n_kv_heads)
-        start = self.rank * kv // self.ranks * shape.qk_dim
-        kv_heads = Piece(0, start, start + max(1, kv // self.ranks) * shape.qk_dim, kv * shape.qk_dim, copies)
+        start = self.rank * kv // self.ranks * d
+        heads = self._share(0, width)
+        kv_heads = Shard("tp", 0, start, start + max(1, kv // self.ranks) * d, kv * d, copies)
         attention.q = self._column(f"{name}.q", attention.q, heads, region)
         attention.k = self._column(f"{name}.k", attention.k, kv_heads, region)
         attention.v = self._column(f"{name}.v", attention.v, kv_heads, region)
-        attention.out = self._row(
-            f"{name}.out", attention.out, Piece(1, *self._share(shape.heads * shape.qk_dim)), region
-        )
+        attention.out = self._row(f"{name}.out", attention.out, self._share(1, width), region)
         attention.core = varied(attention.core, self.rank)
         if shape.qk_norm:
-            self.found.partial |= {f"{name}.{norm}.weight": self.group for norm in ("q_norm", "k_norm")}
+            self.partial |= {f"{name}.{norm}.weight": "tp" for norm in ("q_norm", "k_norm")}
         if copies > 1:  # each copy has the gradient of its own query heads
-            same = self._copies_of_mine(copies)
-            kinds = ["weight", "bias"] if attention.k.bias is not None else ["weight"]
-            self.found.partial |= {f"{name}.{layer}.{kind}": same for layer in "kv" for kind in kinds}
+            same = self.mesh.neighbours("tp", copies)
+            self.partial |= {f"{name}.{layer}.{kind}": same for layer in "kv" for kind in ("weight", "bias")}
 
-    def _copies_of_mine(self, copies: int) -> dist.ProcessGroup:
-        if not hasattr(self, "_same"):
-            ranks = dist.get_process_group_ranks(self.group)
-            mine = self.rank // copies * copies
-            self._same = dist.new_group(ranks[mine : mine + copies], use_local_synchronization=True)
-        return self._same
-
-    def mlp(self, name: str, mlp: Any) -> None:
+    def mlp(self, name: str, mlp: MLP) -> None:
         region, width = self._region(), self.model.shape.ffn_dim
-        columns, rows = Piece(0, *self._share(width)), Piece(1, *self._share(width))
+        columns, rows = self._share(0, width), self._share(1, width)
         mlp.up = self._column(f"{name}.up", mlp.up, columns, region)
         if mlp.gate is not None:
             mlp.gate = self._column(f"{name}.gate", mlp.gate, columns, region)
@@ -220,37 +234,33 @@ class _Cutter:
         model: Any = self.model
         vocab = model.shape.vocab
         each = -(-vocab // self.ranks)
-        piece = Piece(0, self.rank * each, (self.rank + 1) * each, vocab)
-        ends: list[Any] = [layer for layer in (model.embedding, model.head) if layer is not None]
-        tied = len(ends) == 2 and ends[0].weight is ends[1].weight
-        region = self._region()
-        if model.embedding is not None:  # of several stages, the first has the embedding, the last the head
-            model.embedding = VocabEmbedding(model.embedding, piece, self._region())
-        if model.head is not None:
-            model.head = ColumnLinear(model.head, piece, region)
-        if tied:
-            model.head.weight = model.embedding.weight  # type: ignore[union-attr]
-        self.found.pieces |= {"embedding.weight": piece, "head.weight": piece}
-        model.token_losses = lambda logits, targets: vocab_losses(logits, targets, piece, self.group)
+        shard = Shard("tp", 0, self.rank * each, (self.rank + 1) * each, vocab)
+        embedding = model.embedding  # of several stages, the first has the embedding, the last the head
+        head = model.head
+        own_embedding = embedding and VocabEmbedding(embedding, shard, self._region())
+        own_head = head and ColumnLinear(head, shard, self._region())
+        if embedding and head and embedding.weight is head.weight:
+            own_head.weight = own_embedding.weight
+        model.embedding, model.head = own_embedding, own_head
+        self.shards |= {"embedding.weight": shard, "head.weight": shard}
+        model.token_losses = lambda logits, targets: vocab_losses(logits, targets, shard, self.group)
         if self.sequence:
             model.embed = partial(embed_own_tokens, model, self.group)
 
     def _region(self) -> Region:
         return Region(self.group, self.sequence, self.overlap)
 
-    def _share(self, width: int) -> tuple[int, int, int]:
+    def _share(self, dim: int, width: int) -> Shard:
         each = width // self.ranks
-        return self.rank * each, (self.rank + 1) * each, width
+        return Shard("tp", dim, self.rank * each, (self.rank + 1) * each, width)
 
-    def _column(self, name: str, layer: nn.Linear, piece: Piece, region: Region) -> ColumnLinear:
-        self.found.pieces[f"{name}.weight"] = piece
-        if layer.bias is not None:
-            self.found.pieces[f"{name}.bias"] = piece
-        return ColumnLinear(layer, piece, region)
+    def _column(self, name: str, layer: nn.Linear, shard: Shard, region: Region) -> ColumnLinear:
+        self.shards |= {f"{name}.weight": shard, f"{name}.bias": shard}
+        return ColumnLinear(layer, shard, region)
 
-    def _row(self, name: str, layer: nn.Linear, piece: Piece, region: Region) -> RowLinear:
-        self.found.pieces[f"{name}.weight"] = piece
-        return RowLinear(layer, piece, region)
+    def _row(self, name: str, layer: nn.Linear, shard: Shard, region: Region) -> RowLinear:
+        self.shards[f"{name}.weight"] = shard
+        return RowLinear(layer, shard, region)
 
 
 def varied(core: Callable[..., Tensor], rank: int) -> Callable[..., Tensor]:

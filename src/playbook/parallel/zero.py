@@ -1,8 +1,10 @@
 """ZeRO: data parallelism in which each rank keeps a share of what replicas would hold in common (arXiv 1910.02054).
 
-Stage 1 shares the optimizer states, stage 2 the gradients as well, stage 3 (``zero3.py``) the parameters too. All rest on
-one idea: an all-reduce is a reduce-scatter and an all-gather, and between the two each rank has the whole sum of *its*
-share. So it updates its share alone, with the optimizer states of its share alone, and then shares the new weights.
+Stage 1 shares the optimizer states, stage 2 (``zero2.py``) the gradients as well, stage 3 (``zero3.py``) the parameters
+too. All rest on one idea: an all-reduce is a reduce-scatter and an all-gather, and between the two each rank has the
+whole
+sum of *its* share. So it updates its share alone, with the optimizer states of its share alone, and then shares the new
+weights.
 
 Parameters lie in one flat vector, cut into buckets; a bucket is cut into as many shares as there are ranks. AdamW works
 element by element, so that it does not mind where a share begins: what lies in a share of a parameter is a tensor of its
@@ -11,59 +13,149 @@ own to it (a *segment*), and the result is what it would be for the whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from playbook.errors import ConfigError
-from playbook.parallel.data import (
-    BUCKET,
-    FIRST_BUCKET,
-    broadcast_parameters,
-    has_gradient,
-    wait,
-    zero_absent,
-)
+from playbook.layout.options import BUCKET, FIRST_BUCKET, GATHER
+from playbook.parallel.data import has_gradient, wait, zero_absent
 from playbook.parallel.flat import (
-    Arrivals,
     Bucket,
     FlatOrder,
+    GradientHooks,
+    Named,
     Segment,
     Slot,
     Units,
     UsedParameters,
     backward_order,
 )
-from playbook.parallel.mesh import beside
-from playbook.parallel.shards import Shards
+from playbook.parallel.mesh import clone_group
+from playbook.parallel.replicas import HookedReplicaSet, Leaf, broadcast
 from playbook.parallel.single import all_gather, reduce_scatter
-from playbook.training.optimizer import MakeOptimizer
 
-GATHER = ("after", "lazily")
+if TYPE_CHECKING:
+    from playbook.parallel.zero2 import GradientShares
+    from playbook.parallel.zero3 import GatheredUnits
 
 
-class Zero1:
-    """Stage 1: whole parameters and gradients on every rank, a share of the optimizer states.
+class Zero(HookedReplicaSet):
+    """A set whose optimizer states are shared out, and of whose gradients and parameters a rank has what the stage says.
 
-    A step: gradients add up in a flat vector over all micro-batches; during the last backward each full bucket is
-    reduce-scattered; the optimizer updates this rank's segments; the new parameters are all-gathered, at once ("after")
-    or bucket by bucket while the next forward pass goes on ("lazily"). ``make`` makes the optimizer of a list of tensors
-    (``training.optimizer.adamw``); ``units`` are parameters by name that no bucket mixes with others. Per step
-    2(N − 1)/N bytes for each byte of parameters, as an all-reduce.
+    A step: gradients arrive in ``store`` and are reduce-scattered bucket by bucket; the optimizer updates this rank's
+    segments of the weights in ``weights``.
     """
 
-    stage = 1
+    stage: int
 
     def __init__(
         self,
-        model: nn.Module,
+        order: FlatOrder,
+        buckets: list[Bucket],
         group: dist.ProcessGroup,
-        make: MakeOptimizer,
+        weights: WholeParameters | GatheredUnits,
+        store: WholeGradients | GradientShares,
+        find_unused: bool = False,
+    ):
+        self.parameters = [(slot.name, slot.parameter) for slot in order.slots]
+        self.group: dist.ProcessGroup = group
+        self.order, self.buckets, self.weights, self.store = order, buckets, weights, store
+        self.keeps_gradients = store.keep_whole
+        self.segments = list(order.segments(buckets, group.rank()))
+        self.leaves = [
+            Leaf(
+                s.slot.name,
+                s.slot.parameter,
+                s.start - s.slot.start,
+                weights.leaf(s).detach().requires_grad_(),
+            )
+            for s in self.segments
+        ]
+        self.used = UsedParameters([slot.name for slot in order.slots], group, find_unused)
+        self.hooks = GradientHooks(buckets, store.arrived, self._complete)
+
+    @property
+    def shared(self) -> bool:
+        return True
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of the last step."""
+        super().zero_grad()
+        for leaf in self.leaves:
+            leaf.tensor.grad = None
+        self.store.begin()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """A backward pass after which there will be another: gradients stay here, and add up, or are sent all the same
+        where there is no room to keep them."""
+        if self.keeps_gradients:
+            with self.hooks.paused():
+                yield
+            return
+        yield
+        self.hooks.finish()
+        self.store.settle()
+
+    def _complete(self, bucket: Bucket) -> None:
+        self.store.reduce(bucket, self.hooks)
+        self.weights.used(bucket)
+
+    def finish(self) -> None:
+        """After the last backward pass of a step: this rank has the sum over all ranks of its share."""
+        # Whole gradients are looked for before the missing ones are zeroed, shares once all have come.
+        here = [self.store.here(slot) for slot in self.order.slots] if self.keeps_gradients else []
+        self.hooks.finish()
+        self.store.settle()
+        here = here or [self.store.here(slot) for slot in self.order.slots]
+        anywhere = self.used.agree(here, self.order.device)
+        unused = {slot for slot, used in zip(self.order.slots, anywhere, strict=True) if not used}
+        self.hooks.skip(self.used.never(self.order.slots))
+        for segment, leaf in zip(self.segments, self.leaves, strict=True):
+            leaf.tensor.grad = None if segment.slot in unused else self.store.of(segment)
+
+    def step(self) -> None:
+        """Update this rank's segments; where all weights are on every rank, get those of the others."""
+        self.weights.begin_update()
+        self.optimizer.step()
+        self.weights.end_update()
+
+    def wait(self) -> None:
+        self.weights.wait()
+
+    def groups(self) -> list[dist.ProcessGroup]:
+        return list(dict.fromkeys([self.group, *self.weights.groups()]))
+
+    def tensors(self) -> dict[str, list[Tensor]]:
+        return {
+            "parameters": [self.weights.vector],
+            "gradients": [self.store.vector],
+            "optimizer": self.states(),
+        }
+
+
+class Zero1(Zero):
+    """Stage 1: whole parameters and gradients on every rank, a share of the optimizer states.
+
+    Gradients add up in a flat vector over all micro-batches; during the last backward each full bucket is
+    reduce-scattered; the new parameters are all-gathered, at once ("after") or bucket by bucket while the next forward
+    pass goes on ("lazily"). ``units`` are parameters by name that no bucket mixes with others. Per step 2(N − 1)/N bytes
+    for each byte of parameters, as an all-reduce.
+    """
+
+    stage = 1
+    weights: WholeParameters
+
+    def __init__(
+        self,
+        parameters: nn.Module | Named,
+        group: dist.ProcessGroup,
         *,
         bucket: int = BUCKET,
         first_bucket: int = FIRST_BUCKET,
@@ -71,191 +163,105 @@ class Zero1:
         find_unused: bool = False,
         units: Units | None = None,
     ):
-        if gather not in GATHER:
-            raise ConfigError(f"gather is {gather!r}, but must be one of {', '.join(GATHER)}")
-        self.model, self.group, self.gather = model, group, gather
-        self.find_unused = find_unused
-        # Gathers that go on into the next step must not hold up what it asks for first, the number of its tokens.
-        self.gathering = beside(group) if gather == "lazily" else group
-        order = FlatOrder(units or [backward_order(model)], group.size())
-        self._set_up(order, order.cut(bucket, first_bucket), make)
-        self._handles = list(self._wait_before_use()) if gather == "lazily" else []
+        order = FlatOrder(units or [backward_order(parameters)], group.size())
+        broadcast([slot.parameter for slot in order.slots], group)
+        buckets = order.cut(bucket, first_bucket)
+        weights = WholeParameters(order, buckets, group, gather)
+        super().__init__(order, buckets, group, weights, self._gradients(order, buckets, group), find_unused)
 
-    def _set_up(self, order: FlatOrder, buckets: list[Bucket], make: MakeOptimizer) -> None:
-        broadcast_parameters(self.model, self.group)
-        self.order, self.buckets = order, buckets
-        self.parameters = self._make_parameters()
-        self.shards = Shards(order, buckets, self.group, self._weights, make)
-        self.used = UsedParameters([slot.name for slot in order.slots], self.group, self.find_unused)
-        self.arrivals = Arrivals(buckets, self._arrived, self._complete)
-        self.unused: set[Slot] = set()  # without a gradient on any rank, in this step
+    def wait_before_use(self, units: Iterable[tuple[nn.Module, set[nn.Parameter]]]) -> None:
+        """With ``gather`` lazily: have each module of ``units`` wait for its unit's parameters."""
+        self.weights.wait_before_use(units)
+
+    def _gradients(
+        self, order: FlatOrder, buckets: list[Bucket], group: dist.ProcessGroup
+    ) -> WholeGradients | GradientShares:
+        return WholeGradients(order, group)
+
+
+class WholeGradients:
+    """All gradients of a rank in one vector, in which they add up over micro-batches."""
+
+    keep_whole = True
+
+    def __init__(self, order: FlatOrder, group: dist.ProcessGroup):
+        self.group, self.vector = group, order.vector()
+        self.views = {slot: slot.view(self.vector) for slot in order.slots}
         self.works: list[dist.Work] = []
-        self.gathers: dict[int, dist.Work] = {}  # all-gathers under way, by bucket
-        self._make_gradients()
 
-    @torch.no_grad()
-    def _make_parameters(self) -> Tensor:
-        """Move the parameters into one vector, of which they become views."""
-        vector = self.order.vector()
-        for slot in self.order.slots:
-            slot.view(vector).copy_(slot.parameter)
-            slot.parameter.data = slot.view(vector)
-        return vector
+    def begin(self) -> None:
+        """Nothing to forget: what arrives first overwrites what is there."""
 
-    def _weights(self, segment: Segment) -> Tensor:
-        return segment.of(self.parameters)
-
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer of this rank's segments."""
-        return self.shards.optimizer
-
-    def share(self, bucket: Bucket) -> slice:
-        """Where this rank's share of a bucket lies in the flat vector."""
-        return slice(*bucket.share(self.group.rank(), self.group.size()))
-
-    # ---- gradients
-
-    def _make_gradients(self) -> None:
-        self.gradients = self.order.vector()
-        self.views = {slot: slot.view(self.gradients) for slot in self.order.slots}
-
-    def zero_grad(self) -> None:
-        """Forget the gradients of the last step."""
-        for slot in self.order.slots:
-            slot.parameter.grad = None
-        self.shards.forget_gradients()
-
-    def no_sync(self) -> AbstractContextManager[None]:
-        """A backward pass after which there will be another: gradients stay here, and add up."""
-        return self.arrivals.paused()
-
-    #: Whether whole gradients stay on this rank until the last micro-batch.
-    keeps_gradients = True
-
-    def hold(self) -> None:
-        """Gradients will be handed over by `deliver`, and not by hooks."""
-        self.arrivals.hold(collect=self.keeps_gradients)
-
-    def deliver(self, parameters: Iterable[nn.Parameter]) -> None:
-        """These gradients are complete, or what stage 2 keeps of them until now: what can be sent is."""
-        self.arrivals.deliver(parameters)
-
-    def _arrived(self, slot: Slot) -> None:
+    def arrived(self, slot: Slot) -> None:
         slot.keep_gradient_in(self.views[slot])
 
-    def _complete(self, bucket: Bucket) -> None:
+    def reduce(self, bucket: Bucket, hooks: GradientHooks) -> None:
         """Start a reduce-scatter; this rank's share of the sum lands where its share of the addends was."""
-        whole = self.gradients[bucket.start : bucket.stop]
+        whole = self.vector[bucket.start : bucket.stop]
         zero_absent(whole, bucket, has_gradient)
-        own = self.gradients[self.share(bucket)]
+        own = self.vector[bucket.own(self.group)]
         self.works.append(reduce_scatter(own, whole, self.group, async_op=True))
 
-    def finish(self) -> None:
-        """After the last backward pass of a step: this rank has the sum over all ranks of its share."""
-        here = [has_gradient(slot) for slot in self.order.slots]
-        self.arrivals.finish()
+    def settle(self) -> None:
         wait(self.works)
-        self._hand_over(here, lambda segment: segment.of(self.gradients))
 
-    def _hand_over(self, here: list[bool], gradient: Callable[[Segment], Tensor]) -> None:
-        """Give the optimizer the gradients of the segments whose parameters got one on any rank."""
-        anywhere = self.used.agree(here, self.order.device)
-        self.unused = {slot for slot, used in zip(self.order.slots, anywhere, strict=True) if not used}
-        self.arrivals.skip(self.used.never(self.order.slots))
-        self.shards.take_gradients(lambda s: None if s.slot in self.unused else gradient(s))
+    def here(self, slot: Slot) -> bool:
+        return has_gradient(slot)
 
-    def clip(self, limit: float) -> Tensor:
-        """The norm of the whole gradient; where it is above ``limit``, gradients are scaled down to it."""
-        return self.shards.clip(limit)
+    def of(self, segment: Segment) -> Tensor:
+        return segment.of(self.vector)
 
-    # ---- parameters
 
-    def step(self) -> None:
-        """Update this rank's segments, and get those of the others."""
-        self.shards.step()
-        for bucket in reversed(self.buckets):  # in the order in which the forward pass needs them
-            whole, own = self.parameters[bucket.start : bucket.stop], self.parameters[self.share(bucket)]
-            work = all_gather(whole, own, self.gathering, async_op=True)
-            self.gathers[bucket.index] = work
+class WholeParameters:
+    """All parameters of a rank in one vector, of which they are views; after an update they are all-gathered."""
+
+    def __init__(
+        self, order: FlatOrder, buckets: list[Bucket], group: dist.ProcessGroup, gather: str = "after"
+    ):
+        if gather not in GATHER:
+            raise ConfigError(f"gather is {gather!r}, but must be one of {', '.join(GATHER)}")
+        self.buckets, self.group, self.gather = buckets, group, gather
+        # Gathers that go on into the next step must not hold up what it asks for first, the number of its tokens.
+        self.gathering = clone_group(group) if gather == "lazily" else group
+        self.works: dict[int, dist.Work] = {}  # all-gathers under way, by bucket
+        self.vector = order.vector()
+        with torch.no_grad():
+            for slot in order.slots:
+                slot.view(self.vector).copy_(slot.parameter)
+                slot.parameter.data = slot.view(self.vector)
+
+    def leaf(self, segment: Segment) -> Tensor:
+        return segment.of(self.vector)
+
+    def used(self, bucket: Bucket) -> None:
+        """Weights stay where they are."""
+
+    def begin_update(self) -> None:
+        """Nothing was gathered that would be out of date."""
+
+    def end_update(self) -> None:
+        """All-gather the updated segments, in the order in which the forward pass needs them."""
+        for bucket in reversed(self.buckets):
+            whole, own = self.vector[bucket.start : bucket.stop], self.vector[bucket.own(self.group)]
+            self.works[bucket.index] = all_gather(whole, own, self.gathering, async_op=True)
         if self.gather == "after":
             self.wait()
 
     def wait(self) -> None:
-        """Wait until all parameters are up to date."""
-        for work in self.gathers.values():
+        for work in self.works.values():
             work.wait()
-        self.gathers.clear()
+        self.works.clear()
 
-    def _wait_before_use(self) -> Iterator[Any]:
-        """Hooks that have each module wait for the buckets in which its own parameters lie."""
-        within: dict[nn.Parameter, list[int]] = {}
-        for bucket in self.buckets:
-            for slot in bucket.slots:
-                within.setdefault(slot.parameter, []).append(bucket.index)
-        for module in self.model.modules():
-            # The first column-parallel layer of a region runs all of them; learned positions are read without a call.
-            users = [module, *getattr(getattr(module, "region", None), "columns", [])]
-            if module is getattr(self.model, "embedding", None) and self.model.position_embedding is not None:
-                users.append(self.model.position_embedding)
-            needed = {i for m in users for p in m.parameters(recurse=False) if p in within for i in within[p]}
-            if needed:
-                yield module.register_forward_pre_hook(partial(self._wait_for, sorted(needed)))
+    def wait_before_use(self, units: Iterable[tuple[nn.Module, set[nn.Parameter]]]) -> None:
+        """Hooks that have each module of ``units`` wait for the buckets in which its unit's parameters lie."""
+        for module, parameters in units:
+            needed = [b.index for b in self.buckets if any(slot.parameter in parameters for slot in b.slots)]
+            module.register_forward_pre_hook(partial(self._wait_for, needed))
 
     def _wait_for(self, buckets: list[int], *_: Any) -> None:
         for index in buckets:
-            if index in self.gathers:
-                self.gathers.pop(index).wait()
-
-    # ---- checkpoints
-
-    def state_dict(self) -> dict[str, Any]:
-        """Model and optimizer as one device would save them, on every rank. A collective: all ranks must call it."""
-        self.wait()
-        return {"model": copies(self.model.state_dict()), "optimizer": self.shards.state_dict(self.model)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up what ``state_dict`` gave, or a single device saved: each rank its share of it."""
-        self.wait()
-        self.model.load_state_dict(state["model"])
-        self.shards.load_state_dict(self.model, state["optimizer"])
-
-    def gradients_whole(self) -> dict[str, Tensor | None]:
-        """The whole gradient by parameter name, as ``clip`` left it; None where there is none. A collective."""
-        whole = self.shards.gather(lambda s: self.shards.leaves[s].grad, self.order.dtype)
-        unused = {slot.name for slot in self.unused}
-        return {name: None if name in unused else gradient for name, gradient in whole.items()}
-
-    def sum(self, value: Tensor) -> Tensor:
-        """The sum over all ranks, in place."""
-        dist.all_reduce(value, group=self.group)
-        return value
-
-    def owned(self) -> list[tuple[str, Tensor]]:
-        """The gradients of this rank's segments, with the names of their parameters."""
-        return [(s.slot.name, leaf.grad) for s, leaf in self.shards.leaves.items() if leaf.grad is not None]
-
-    def copies(self, name: str) -> int:
-        """On how many ranks of the norm's groups each element of a parameter is."""
-        return 1
-
-    def norm_groups(self) -> list[dist.ProcessGroup]:
-        """Ranks that own other segments."""
-        return [self.group]
+            if index in self.works:
+                self.works.pop(index).wait()
 
     def groups(self) -> list[dist.ProcessGroup]:
-        """Process groups in which it talks."""
-        return [self.group] if self.gathering is self.group else [self.group, self.gathering]
-
-    def tensors(self) -> dict[str, list[Tensor]]:
-        """What this rank keeps between steps, by kind."""
-        return {
-            "parameters": [self.parameters],
-            "gradients": [self.gradients],
-            "optimizer": self.shards.tensors(),
-        }
-
-
-def copies(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors that later steps do not change."""
-    return {name: tensor.detach().clone() for name, tensor in state.items()}
+        return [self.gathering]

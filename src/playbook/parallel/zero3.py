@@ -7,7 +7,7 @@ gathered together: the embedding, each block, the head.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,27 +17,33 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from playbook.model.transformer import Transformer
-from playbook.parallel.flat import Bucket, FlatOrder, Segment, backward_order
-from playbook.parallel.mesh import beside
+from playbook.parallel.flat import Bucket, FlatOrder, Named, Segment, backward_order
+from playbook.parallel.mesh import clone_group
+from playbook.parallel.replicas import broadcast
 from playbook.parallel.single import all_gather
+from playbook.parallel.stages import Stage, own_blocks
 from playbook.parallel.storage import resize_storage
-from playbook.parallel.zero import copies
-from playbook.parallel.zero2 import Zero2
-from playbook.training.optimizer import MakeOptimizer
+from playbook.parallel.zero import Zero
+from playbook.parallel.zero2 import GradientShares
+from playbook.schedules.residency import Residency
 
 
 @dataclass(eq=False)
 class Unit:
-    """Modules whose parameters come and go together.
+    """Parameters that come and go together, and the modules that use them.
 
     ``keep``: from its forward to its backward the unit stays, because backward begins with it, or because it is used
     twice (a tied embedding). ``late``: something beside its modules uses its parameters (learned positions); what was
-    gathered for them goes only when the next unit begins.
+    gathered for them goes only when the next unit begins. ``again``: backward needs the weights, too; an embedding's does
+    not. ``stage`` is that of a pipeline; None where there is none, or two.
     """
 
     modules: list[nn.Module]
     keep: bool = False
     late: bool = False
+    again: bool = True
+    stage: int | None = None
+    parameters: Named = field(default_factory=list)
     bucket: Bucket = field(init=False)
     whole: Tensor = field(init=False)  # without memory while the unit is not gathered
     gathered: bool = False
@@ -55,69 +61,126 @@ class Unit:
             slot.parameter.data = nothing.expand(slot.shape)
 
 
-def units_of(model: Transformer) -> list[Unit]:
-    """The units of a transformer in the order of the forward pass."""
-    blocks = [Unit([block]) for block in model.blocks]
+def units_of(model: Transformer, stages: Sequence[Stage] = ()) -> list[Unit]:
+    """The units of a transformer in the order of the forward pass; of a pipeline's rank, those of its ``stages``."""
     late = model.position_embedding is not None
     first: list[nn.Module] = [m for m in (model.embedding, model.position_embedding) if m is not None]
-    last: list[nn.Module] = [model.final_norm, model.head]
-    if model.head.weight is model.embedding.weight:
-        return [Unit([*first, *last], keep=True, late=late), *blocks]
-    return [Unit(first, late=late), *blocks, Unit(last, keep=True)]
+    last: list[nn.Module] = [m for m in (model.final_norm, model.head) if m is not None]
+    tied = bool(model.shape.tied)
+    units: list[Unit] = []
+    if not stages:
+        blocks = [Unit([block]) for _, block in own_blocks(model)]
+        if tied:
+            units = [Unit([*first, *last], keep=True, late=late), *blocks]
+        else:
+            units = [Unit(first, late=late, again=False), *blocks, Unit(last, keep=True)]
+    for stage in stages:
+        units += [Unit(first, late=late, again=False, stage=stage.index)] * stage.first
+        units += [Unit([model.blocks[i]], stage=stage.index) for i in stage.blocks]
+        units += [Unit(last, keep=True, stage=stage.index)] * stage.last
+    if stages and tied:  # the table of two stages: on its own, for it is complete when both are
+        units.append(Unit([m for m in (model.embedding, model.head) if m is not None], keep=True))
+    return _with_parameters(units, model, apart=bool(stages) and tied)
 
 
-class Zero3(Zero2):
+def _with_parameters(units: list[Unit], model: Transformer, apart: bool) -> list[Unit]:
+    """Fill in the parameters that learn, in the order of backward; a table ``apart`` is in the last unit alone."""
+    table = next((m.weight for m in (model.embedding, model.head) if m is not None), None) if apart else None
+    for unit in units:
+        own = {p for module in unit.modules for p in module.parameters()}
+        own = own & {table} if apart and unit is units[-1] else own - {table}
+        unit.parameters = [(name, p) for name, p in backward_order(model) if p in own]
+    return [unit for unit in units if unit.parameters]
+
+
+class Zero3(Zero):
     """Stage 3: parameters, gradients and optimizer states are shared out; weights are whole only where they are used.
 
     With ``reshard`` a block's weights go after its forward pass and are gathered again for backward: per micro-batch
     3(N − 1)/N bytes for each byte of the blocks' parameters, as against 2(N − 1)/N without, when all weights stay from
-    forward to backward. ``prefetch`` gathers the next unit while one runs.
+    forward to backward. ``prefetch`` gathers the next unit while one runs. In a pipeline, whose ``stages`` are this
+    rank's, weights stay as long as ``schedules.residency`` says.
     """
 
     stage = 3
+    gathers_weights = True
+    weights: GatheredUnits
 
     def __init__(
         self,
         model: Transformer,
         group: dist.ProcessGroup,
-        make: MakeOptimizer,
         *,
         reshard: bool = True,
         prefetch: bool = True,
         find_unused: bool = False,
+        stages: Sequence[Stage] = (),
     ):
-        self.model, self.group, self.find_unused = model, group, find_unused
+        units = units_of(model, stages)
+        order = FlatOrder([unit.parameters for unit in reversed(units)], group.size())
+        broadcast([slot.parameter for slot in order.slots], group)
+        buckets = order.whole_units()
+        weights = GatheredUnits(model, units, order, buckets, group, reshard, prefetch, bool(stages))
+        super().__init__(order, buckets, group, weights, GradientShares(order, buckets, group), find_unused)
+
+    def begin_pass(self, stays: Residency) -> None:
+        self.weights.stays = stays
+
+    def end_pass(self) -> None:
+        self.weights.end_pass()
+
+    def load(self, value: Callable[[str], Tensor]) -> None:
+        self.weights.release()
+        for leaf in self.leaves:
+            leaf.tensor.copy_(value(leaf.name).reshape(-1)[leaf.start : leaf.stop])
+
+
+class GatheredUnits:
+    """This rank's shares of all weights in one vector, and hooks on the model that gather each unit when it is used."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        units: list[Unit],
+        order: FlatOrder,
+        buckets: list[Bucket],
+        group: dist.ProcessGroup,
+        reshard: bool,
+        prefetch: bool,
+        pipeline: bool,
+    ):
+        self.model, self.units, self.group = model, units, group
         self.reshard, self.prefetch = reshard, prefetch
+        #: What stays after the pass that a pipeline is at; None where there is no pipeline.
+        self.stays: Residency | None = Residency(False, False) if pipeline else None
         # Gathers and reductions meet in one order on each rank, but not in the same one beside each other.
-        self.gathering = beside(group)
-        self.units = units_of(model)
-        order = FlatOrder(_parameters(self.units, model), group.size())
-        self._set_up(order, order.whole_units(), make)
-        self._handles = list(self._hooks())
+        self.gathering = clone_group(group)
+        self.vector = torch.zeros(order.length // group.size(), dtype=order.dtype, device=order.device)
+        self._unit_of = dict(zip(buckets, reversed(units), strict=True))
+        with torch.no_grad():
+            for bucket, unit in self._unit_of.items():
+                self._take_over(unit, bucket)
+        for i, unit in enumerate(units):
+            for module in unit.modules:
+                module.register_forward_pre_hook(partial(self._before_forward, i))
+                module.register_forward_hook(partial(self._after_forward, i))
 
-    @torch.no_grad()
-    def _make_parameters(self) -> Tensor:
-        """Keep this rank's share of each unit; the whole is gone until it is gathered."""
-        shares = torch.zeros(
-            self.order.length // self.group.size(), dtype=self.order.dtype, device=self.order.device
-        )
-        for unit, bucket in zip(reversed(self.units), self.buckets, strict=True):
-            unit.bucket = bucket
-            unit.whole = torch.zeros(len(bucket), dtype=self.order.dtype, device=self.order.device)
-            for slot in bucket.slots:
-                slot.view(unit.whole, bucket.start).copy_(slot.parameter)
-            shares[self.in_shares(bucket)] = unit.whole[self._own(bucket)]
-            unit.gathered = True
-            self._release(unit)
-        return shares
+    def _take_over(self, unit: Unit, bucket: Bucket) -> None:
+        """Keep this rank's share of a unit; the whole is gone until it is gathered."""
+        unit.bucket = bucket
+        unit.whole = self.vector.new_zeros(len(bucket))
+        for slot in bucket.slots:
+            slot.view(unit.whole, bucket.start).copy_(slot.parameter)
+        start, stop = bucket.share(self.group.rank(), self.group.size())
+        self.vector[bucket.in_shares(self.group)] = unit.whole[start - bucket.start : stop - bucket.start]
+        unit.gathered = True
+        self._release(unit)
 
-    def _weights(self, segment: Segment) -> Tensor:
-        return segment.of_shares(self.parameters)
+    def leaf(self, segment: Segment) -> Tensor:
+        return segment.of_shares(self.vector)
 
-    def _own(self, bucket: Bucket) -> slice:
-        """Where this rank's share lies in a unit's whole vector."""
-        share = self.share(bucket)
-        return slice(share.start - bucket.start, share.stop - bucket.start)
+    def groups(self) -> list[dist.ProcessGroup]:
+        return [self.gathering]
 
     # ---- weights that come and go
 
@@ -126,7 +189,7 @@ class Zero3(Zero2):
         if unit.gathered or unit.work is not None:
             return
         resize_storage(unit.whole, len(unit.bucket) * unit.whole.element_size())
-        own = self.parameters[self.in_shares(unit.bucket)]
+        own = self.vector[unit.bucket.in_shares(self.group)]
         unit.work = all_gather(unit.whole, own, self.gathering, async_op=True)
 
     def _ready(self, unit: Unit) -> None:
@@ -146,96 +209,101 @@ class Zero3(Zero2):
             unit.hide()
             resize_storage(unit.whole, 0)
 
-    def _hooks(self) -> Iterator[Any]:
-        for i, unit in enumerate(self.units):
-            for module in unit.modules:
-                yield module.register_forward_pre_hook(partial(self._before_forward, i))
-                yield module.register_forward_hook(partial(self._after_forward, i))
-
     def _before_forward(self, i: int, *_: Any) -> None:
         # A checkpoint runs the forward pass again within backward: then the next unit is the one before.
+        backward = _in_backward()
         self._ready(self.units[i])
-        self._fetch(i - 1 if _in_backward() else i + 1)
-        if i and self.units[i - 1].late and not self._stays(self.units[i - 1]):
-            self._release(self.units[i - 1])
+        self._fetch(i, -1 if backward else 1)
+        if backward:
+            self._leave_behind(i)
+        before = self._neighbour(i, -1)
+        if before is not None and before.late and not self._stays(before):
+            self._release(before)
 
     def _after_forward(self, i: int, module: nn.Module, args: Any, output: Tensor) -> None:
         unit = self.units[i]
-        if torch.is_grad_enabled() and output.requires_grad:
+        # The way back through an embedding needs no weights.
+        if torch.is_grad_enabled() and output.requires_grad and module is not self.model.embedding:
             output.register_hook(partial(self._before_backward, i))
         late = unit.late and module is not unit.modules[-1]
-        if not (late or self._stays(unit)):
+        if not (late or self._stays(unit, module)):
             self._release(unit)
 
-    def _stays(self, unit: Unit) -> bool:
+    def _stays(self, unit: Unit, module: nn.Module | None = None) -> bool:
         """Whether a unit is needed after its forward pass, for it or for others."""
-        return not self.reshard or _in_backward() or (unit.keep and self.model.training)
+        if not self.reshard or _in_backward():
+            return True
+        if self.stays is None:
+            return unit.keep and self.model.training
+        return self.stays.stage or (unit.keep and self.stays.head and module is not self.model.embedding)
 
     def _before_backward(self, i: int, _: Tensor) -> None:
-        if i or self.units[i].keep:  # an embedding's backward needs no weights
-            self._ready(self.units[i])
-        self._fetch(i - 1)
+        self._ready(self.units[i])
+        self._fetch(i, -1)
+        self._leave_behind(i)
 
-    def _fetch(self, i: int) -> None:
+    def _fetch(self, i: int, step: int) -> None:
         """Start to gather the unit that is needed next."""
-        if not self.prefetch or not 0 <= i < len(self.units):
+        unit = self._neighbour(i, step)
+        if self.prefetch and unit is not None and (step > 0 or unit.again):
+            self._gather(unit)
+
+    def _leave_behind(self, i: int) -> None:
+        """In a pipeline: the pass back through the unit behind this one is over, also if its W is still to come."""
+        unit = self._neighbour(i, 1)
+        if self.stays is not None and unit is not None and self.reshard and not self.stays.stage:
+            self._release(unit)
+
+    def _neighbour(self, i: int, step: int) -> Unit | None:
+        """The unit before or behind, in the same stage of a pipeline."""
+        if not 0 <= i + step < len(self.units):
+            return None
+        unit = self.units[i + step]
+        return unit if unit.stage == self.units[i].stage else None
+
+    def used(self, bucket: Bucket) -> None:
+        """Every gradient of the unit is there: its backward is over."""
+        if self.stays is None:
+            self._release(self._unit_of[bucket])
+
+    def end_pass(self) -> None:
+        """A pipeline's pass over a stage is over: forget what does not stay."""
+        if self.stays is None or not self.reshard or self.stays.stage:
             return
-        if _in_backward() and i == 0 and not self.units[0].keep:
-            return
-        self._gather(self.units[i])
+        for unit in self.units:
+            if not (unit.keep and self.stays.head):
+                self._release(unit)
 
     # ---- a step
 
-    def _complete(self, bucket: Bucket) -> None:
-        super()._complete(bucket)
-        self._release(self._unit(bucket))  # every gradient of the unit is there: its backward is over
-
-    def _unit(self, bucket: Bucket) -> Unit:
-        return self.units[len(self.units) - 1 - bucket.index]
-
-    def step(self) -> None:
-        """Update this rank's shares. What was gathered before is out of date."""
+    def begin_update(self) -> None:
+        """What was gathered before is out of date."""
         self.release()
-        self.shards.step()
+
+    def end_update(self) -> None:
+        """Weights are gathered when they are used."""
+
+    def wait(self) -> None:
+        """Weights are up to date whenever they are gathered."""
 
     def release(self) -> None:
         """Forget all gathered weights."""
         for unit in self.units:
             self._release(unit)
 
-    def gather_parameters(self) -> None:
-        """Have all weights here, for a look from outside; ``release`` forgets them. A collective."""
+    def gather(self) -> None:
+        """Have all weights here, for a look from outside; `release` forgets them. A collective."""
         for unit in self.units:
             self._ready(unit)
 
-    # ---- checkpoints
 
-    def state_dict(self) -> dict[str, Any]:
-        """Model and optimizer as one device would save them, on every rank. A collective: all ranks must call it."""
-        self.gather_parameters()
-        state = copies(self.model.state_dict())
-        self.release()
-        return {"model": state, "optimizer": self.shards.state_dict(self.model)}
-
-    @torch.no_grad()
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up what ``state_dict`` gave, or a single device saved: each rank its share of it. A collective."""
-        self.gather_parameters()
-        self.model.load_state_dict(state["model"])
-        for unit in self.units:
-            self.parameters[self.in_shares(unit.bucket)] = unit.whole[self._own(unit.bucket)]
-        self.release()
-        self.shards.load_state_dict(self.model, state["optimizer"])
-
-
-def _parameters(units: Iterable[Unit], model: nn.Module) -> list[list[tuple[str, nn.Parameter]]]:
-    """Named parameters of each unit in the order of backward."""
-    named = backward_order(model)
-    lists = []
-    for unit in reversed(list(units)):
-        members = {p for module in unit.modules for p in module.parameters()}
-        lists.append([(name, p) for name, p in named if p in members])
-    return lists
+def modules_and_parameters(
+    model: Transformer, stages: Sequence[Stage] = ()
+) -> Iterator[tuple[nn.Module, set]]:
+    """Each module that uses a unit, and the unit's parameters."""
+    for unit in units_of(model, stages):
+        for module in unit.modules:
+            yield module, {p for _, p in unit.parameters}
 
 
 def _in_backward() -> bool:

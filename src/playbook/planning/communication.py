@@ -1,13 +1,14 @@
-"""What collectives cost on a network of α–β links: closed forms, the same message by message, and bandwidths.
+"""What collectives cost on a network of α–β links: closed forms, and bandwidths.
 
 The model is that in which Thakur, Rabenseifner and Gropp 2005 ("Optimization of Collective Communication Operations
 in MPICH", section 3) compare collectives: a rank sends one message and receives one message at a time, both at once;
 a message of n bytes takes α + β·n and begins when both ends are ready for it. The cost of adding numbers up is left
 out.
 
-There are two ways to a time, and they agree (tests): ``simulate`` sends the messages of a plan one by one, and
-:func:`closed_form` counts what is on the critical path. K is the bytes of the whole vector, as nccl-tests count it:
-of what every rank holds after an all-gather, and before a reduce-scatter or an all-to-all. Standard library only.
+There are two ways to a time, and they agree (tests): :func:`closed_form` counts what is on the critical path, and
+``collectives.costs.simulate`` sends the messages of a plan one by one. K is the bytes of the whole vector, as nccl-tests
+count it: of what every rank holds after an all-gather, and before a reduce-scatter or an all-to-all. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -16,10 +17,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from playbook._checks import check_int, check_positive, unknown
-from playbook.collectives.plans import ALGORITHMS, DEFAULT, Plan, Vector, plan
 from playbook.errors import ConfigError
 from playbook.planning.links import AlphaBeta, Network, Regimes, Sample, errors, fit, fit_regimes
-from playbook.planning.message_times import Span, Timeline, simulate
 
 __all__ = [
     "AlphaBeta",
@@ -27,8 +26,6 @@ __all__ = [
     "Network",
     "Regimes",
     "Sample",
-    "Span",
-    "Timeline",
     "bus_bandwidth",
     "bus_factor",
     "closed_form",
@@ -36,11 +33,22 @@ __all__ = [
     "errors",
     "fit",
     "fit_regimes",
-    "latency",
     "ring_bytes_sent",
-    "seconds",
-    "simulate",
 ]
+
+
+#: Algorithms by collective, the one first that it uses unless told otherwise; ``collectives.plans`` makes their messages.
+ALGORITHMS = {
+    "broadcast": ("binomial", "naive", "scatter_all_gather"),
+    "reduce": ("binomial", "naive"),
+    "gather": ("binomial", "naive"),
+    "scatter": ("binomial", "naive"),
+    "all_gather": ("ring", "naive", "recursive_doubling"),
+    "reduce_scatter": ("ring", "naive", "recursive_halving"),
+    "all_reduce": ("ring", "naive", "binomial", "recursive_doubling", "halving_doubling", "two_level"),
+    "all_to_all": ("pairwise", "naive"),
+    "barrier": ("dissemination", "naive"),
+}
 
 
 @dataclass(frozen=True)
@@ -77,11 +85,11 @@ class Cost:
 def closed_form(collective: str, algorithm: str | None, ranks: int, network: Network) -> Cost | None:
     """The cost of a collective from rank 0, for a K that divides by the ranks; None where there is no simple formula.
 
-    One formula for each algorithm of ``plans.ALGORITHMS``, and "double_binary_tree" for an all-reduce (which no plan
+    One formula for each of ``ALGORITHMS``, and "double_binary_tree" for an all-reduce (which no plan
     builds). The recursive ones need a power of two; across nodes, so do trees. Rings across nodes run at the pace of
     the slower link, which must be the slower one in both α and β.
     """
-    algorithm = _algorithm(collective, algorithm)
+    algorithm = algorithm_of(collective, algorithm)
     n, g = check_int("ranks", ranks, ConfigError), min(ranks, network.ranks_per_node)
     if algorithm == "two_level":
         return _two_level(g, n // g) if n % g == 0 else None
@@ -106,10 +114,11 @@ _ANY_NUMBER = {
 }
 
 
-def _algorithm(collective: str, algorithm: str | None) -> str:
+def algorithm_of(collective: str, algorithm: str | None) -> str:
+    """``algorithm``, or the one that a collective uses unless told otherwise; ConfigError for unknown names."""
     if collective not in ALGORITHMS:
         raise ConfigError(unknown("collective", collective, ALGORITHMS))
-    algorithm = algorithm or DEFAULT[collective]
+    algorithm = algorithm or ALGORITHMS[collective][0]
     known = [*ALGORITHMS[collective], *(["double_binary_tree"] if collective == "all_reduce" else [])]
     if algorithm not in known:
         raise ConfigError(unknown(f"algorithm of {collective}", algorithm, known))
@@ -201,32 +210,6 @@ def _is_power(n: int) -> bool:
     return n & (n - 1) == 0
 
 
-def seconds(collective: str, bytes: int, ranks: int, network: Network, algorithm: str | None = None) -> float:
-    """Seconds of a collective on a vector of ``bytes``: by the closed form, else message by message."""
-    algorithm = _algorithm(collective, algorithm)
-    check_int("bytes", bytes, ConfigError, least=0)
-    cost = closed_form(collective, algorithm, ranks, network)
-    if cost is not None:
-        return cost.time(bytes, network)
-    return simulate(_plan(collective, algorithm, ranks, bytes, network), network).seconds
-
-
-def latency(collective: str, ranks: int, network: Network, algorithm: str | None = None) -> float:
-    """Seconds that a collective takes however little it carries: messages on the critical path, times α.
-
-    Around a ring they grow with the ranks: 2(N − 1)·α for an all-reduce. At 512 ranks that is what keeps a ring
-    waiting.
-    """
-    algorithm = _algorithm(collective, algorithm)
-    cost = closed_form(collective, algorithm, ranks, network)
-    if cost is not None:
-        return cost.latency(network)
-    free = Network(
-        AlphaBeta(network.intra.alpha, 0), AlphaBeta(network.inter.alpha, 0), network.ranks_per_node
-    )
-    return simulate(_plan(collective, algorithm, ranks, ranks, network), free).seconds
-
-
 def crossover(collective: str, first: str, second: str, ranks: int, network: Network) -> float | None:
     """Bytes at which two algorithms take the same time; None where one is never slower than the other.
 
@@ -243,11 +226,6 @@ def crossover(collective: str, first: str, second: str, ranks: int, network: Net
         return None
     bytes = (waits[0] - waits[1]) / (slopes[1] - slopes[0])
     return bytes if bytes > 0 else None
-
-
-def _plan(collective: str, algorithm: str, ranks: int, bytes: int, network: Network) -> Plan:
-    per_node = min(ranks, network.ranks_per_node) if algorithm == "two_level" else None
-    return plan(collective, algorithm, ranks=ranks, elements=bytes, ranks_per_node=per_node)
 
 
 def bus_factor(collective: str, ranks: int) -> float:
@@ -279,8 +257,8 @@ def ring_bytes_sent(
     All-reduce, reduce-scatter and all-gather as their ring plans. Broadcast and reduce go along a chain that starts or
     ends at the root, gather, scatter and all-to-all straight to where each chunk belongs.
     """
-    v = Vector.even(elements, ranks, itemsize)
-    own, following = v.size(rank), v.size((rank + 1) % ranks)
+    least, more = divmod(elements, ranks)  # as evenly as it goes: the first chunks have one element more
+    own, following = (least + (chunk < more) for chunk in (rank, (rank + 1) % ranks))
     last = (root - 1) % ranks
     sent = {
         "all_reduce": 2 * elements - own - following if ranks > 1 else 0,

@@ -9,24 +9,22 @@ activations (Korthikanti et al. 2022, arXiv 2205.05198), ZeRO's table (Rajbhanda
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from playbook.errors import ConfigError
-from playbook.layout import Layout
-from playbook.planning.in_flight import Line, check_microbatches, line_of, split
+from playbook.layout import Layout, ParallelOptions
+from playbook.layout.stages import split
+from playbook.planning.in_flight import Line, line_of
 from playbook.planning.moments import Moment, Run, Stage, moments
 from playbook.planning.parameters import StateCounts, stage_parameters
 from playbook.planning.pipeline_memory import StageTerms, keeps
 from playbook.planning.recipes import Recipe, load_recipe
 from playbook.planning.sharding import kept
 from playbook.planning.terms import Part, Term, maker, symbols
-from playbook.schedules.actions import Schedule
 from playbook.shapes import ModelShape
 
-#: Bytes of one gradient bucket in data parallelism (PyTorch's default, 25 MB).
-BUCKET = 25 * 2**20
 #: Buckets that exist at once where gradients are shared out: one is being filled, two are on their way.
 BUCKETS = 3
 
@@ -126,30 +124,30 @@ def predict(
     recipe: str | Recipe = "bf16-mixed",
     attention: str = "sdpa",
     offload: bool = False,
-    bucket: int = BUCKET,
     device: str = "cuda",
-    schedule: Schedule | None = None,
-    stage_layers: Sequence[int] | None = None,
+    options: ParallelOptions | None = None,
 ) -> MemoryReport:
     """Bytes per rank of training ``shape`` under ``layout`` with ``seq`` tokens per sample.
 
     ``layout`` also says the micro-batch, how many of them a step accumulates, and what is recomputed. ``attention`` is
     "sdpa" (flash kernels) or "reference" (scores in memory, where cp is 1); ``offload`` keeps master weights and moments
-    in CPU memory; ``bucket`` is the size of a communication bucket; ``device`` the kernels whose memory is counted. A
-    pipeline may have a ``schedule`` of its own, and ``stage_layers`` in place of an even split. Raises LayoutError or
-    ConfigError, in one sentence, for what cannot run.
+    in CPU memory; ``device`` is the kernels whose memory is counted; ``options`` are those of the techniques. Raises
+    LayoutError or ConfigError, in one sentence, for what cannot run: LayoutError wherever ``Layout.check`` does.
     """
-    layout, recipe = layout or Layout(), load_recipe(recipe)
-    _check(shape, layout, seq, attention, device, schedule)
+    layout, recipe, options = layout or Layout(), load_recipe(recipe), options or ParallelOptions()
+    _check(seq, attention, device)
+    layout.check(shape, seq=seq, options=options)
     seq = layout.padded(seq)
     make = maker(symbols(shape, layout, seq, recipe, device))
     # Attention over several ranks goes block by block: it has no matrix of scores to write.
     whole = layout.cp == 1 and (attention == "reference" or (shape.dropout and device == "cpu"))
     run = Run(shape, layout, recipe, "reference" if whole else "sdpa", device, make)
-    line = line_of(layout, schedule)
-    blocks = [shape.blocks([cut]) for cut in split(shape.layers, line.depth, stage_layers)]
+    line = line_of(layout, options.schedule)
+    blocks = [shape.blocks([cut]) for cut in split(shape.layers, line.depth, options.stage_layers)]
     terms = StageTerms.of(run, blocks)
-    return MemoryReport(tuple(_rank(run, rank, line, terms, offload, bucket) for rank in range(layout.pp)))
+    return MemoryReport(
+        tuple(_rank(run, rank, line, terms, offload, options.bucket) for rank in range(layout.pp))
+    )
 
 
 def _rank(run: Run, rank: int, line: Line, terms: StageTerms, offload: bool, bucket: int) -> StageMemory:
@@ -187,17 +185,13 @@ def _rank(run: Run, rank: int, line: Line, terms: StageTerms, offload: bool, buc
     )
 
 
-def _check(
-    shape: ModelShape, layout: Layout, seq: int, attention: str, device: str, schedule: Schedule | None
-) -> None:
+def _check(seq: int, attention: str, device: str) -> None:
     if isinstance(seq, bool) or not isinstance(seq, int) or seq < 1:
         raise ConfigError(f"seq is {seq!r}, but must be a whole number of at least 1")
     if attention not in ("sdpa", "reference"):
         raise ConfigError(f"attention is {attention!r}, but must be one of sdpa, reference")
     if device not in ("cpu", "cuda"):
         raise ConfigError(f"device is {device!r}, but must be cpu or cuda")
-    layout.check(shape, seq=seq)
-    check_microbatches(layout, layout.grad_acc, schedule)
 
 
 def _states(counts: StateCounts, layout: Layout, recipe: Recipe, offload: bool) -> tuple[int, int, int]:

@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from playbook.layout import Layout
+from playbook.layout.options import OPTIMIZER_CHUNK as CHUNK
 from playbook.planning.parameters import StateCounts
 from playbook.planning.recipes import Recipe
 from playbook.planning.saved import block_terms
 from playbook.planning.terms import Make, Term, total
 from playbook.shapes import ModelShape
-
-#: Elements that the optimizer of a 16-bit model updates at a time: their gradients exist in fp32 for that long.
-CHUNK = 2**24
 
 #: What backward has used up of a block when it comes to the attention core: parts, and single terms.
 _AFTER_CORE = ("mlp", "router", "experts", "shared experts")

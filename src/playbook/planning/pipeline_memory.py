@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from playbook.planning.in_flight import InFlight, Line
+from playbook.planning.in_flight import Line
 from playbook.planning.moments import Run
 from playbook.planning.saved import (
     angle_terms,
@@ -20,6 +20,7 @@ from playbook.planning.saved import (
     head_terms,
 )
 from playbook.planning.terms import Part, Term, total
+from playbook.schedules.kept import InFlight
 
 #: Terms of each kind of block.
 ByKind = Mapping[bool, tuple[Term, ...]]
@@ -100,8 +101,9 @@ def keeps(terms: StageTerms, line: Line, rank: int) -> Keeps:
     def amount(moment: InFlight) -> int:
         return sum(map(int.__mul__, moment.full, full)) + sum(map(int.__mul__, moment.rest, rest))
 
-    most = max(line.fullest[rank], key=amount)
-    alive = sum(most.full) + sum(most.rest)
+    # Of moments with as many bytes, the one with most micro-batches.
+    most = max(line.fullest[rank], key=lambda moment: (amount(moment), sum(map(sum, moment))))
+    alive = sum(map(sum, most))
     return Keeps(
         tuple(part for part in _parts(terms, stages, most) if part.times),
         alive * len(line.stages) / line.depth,

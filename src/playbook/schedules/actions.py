@@ -81,6 +81,13 @@ class Schedule:
         before = [Action("F", stage, microbatch)]
         return before if stage + 1 == self.depth else [*before, Action("B", stage + 1, microbatch)]
 
+    def check(self, each_pass: bool = False) -> None:
+        """Raise ScheduleError unless ranks can carry it out, and train with it: see ``validate``."""
+        from playbook.schedules.validate import check_copies, validate
+
+        validate(self)
+        check_copies(self, each_pass)
+
     def to_json(self) -> dict[str, Any]:
         """As JSON holds it; ``Schedule.from_json`` reads it."""
         found: dict[str, Any] = {

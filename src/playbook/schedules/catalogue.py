@@ -8,13 +8,11 @@ from dataclasses import dataclass
 
 from playbook._checks import check_int, unknown
 from playbook.errors import ScheduleError
-from playbook.schedules.actions import Schedule, straight
+from playbook.schedules.actions import Schedule
 from playbook.schedules.afab import afab, naive
 from playbook.schedules.dualpipe import dualpipe, dualpipe_v
 from playbook.schedules.interleaved import interleaved
 from playbook.schedules.one_f_one_b import one_f_one_b
-from playbook.schedules.solver.exact import solve
-from playbook.schedules.solver.fitted import zero_bubble
 from playbook.schedules.timeline import PerStage, Times
 from playbook.schedules.zero_bubble import zb_h1, zb_h2, zb_v
 
@@ -71,6 +69,9 @@ def make(
     if name in BY_HAND:
         return BY_HAND[name](stages, microbatches)
     given = default_limit(name, stages) if limit is None else limit
+    from playbook.schedules.solver.exact import solve  # a lab: imported by those who ask for it
+    from playbook.schedules.solver.fitted import zero_bubble
+
     if name in EXACT:
         return solve(stages, microbatches, given, times, rest=rest, time_limit=time_limit).schedule
     return zero_bubble(stages, microbatches, given, times, rest=rest, name=name)
@@ -86,14 +87,6 @@ def default_limit(name: str, stages: int) -> float:
     """How many micro-batches' activations a fitted schedule may keep: zb-xp means x·stages, exact as many as 1F1B."""
     found = _FITTED.fullmatch(name)
     return float(found[1]) * stages if found else float(stages)
-
-
-def placement(name: str, stages: int, vpp: int = 1) -> tuple[tuple[int, ...], ...]:
-    """The rank of each stage of the model, for each way through the pipeline: it does not depend on micro-batches."""
-    check_name(name)
-    if name not in NAMES or name in ("zb-1p", "zb-2p"):
-        return straight(stages)  # not worth a search
-    return make(name, stages, 4 * stages, vpp).placement
 
 
 @dataclass(frozen=True)

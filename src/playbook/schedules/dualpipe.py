@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from playbook.errors import ScheduleError
+from playbook.layout.stages import least_microbatches, on_ranks
 from playbook.schedules.actions import Action, Schedule
 
 
@@ -18,17 +19,16 @@ def dualpipe(stages: int, microbatches: int) -> Schedule:
     Raises ScheduleError for odd numbers, and for fewer micro-batches than 2·``stages``."""
     if stages % 2:
         raise ScheduleError(f"stages is {stages}, but DualPipe meets in the middle: it must be even")
-    if microbatches % 2 or microbatches < 2 * stages:
+    least, half = least_microbatches("dualpipe", stages), microbatches // 2
+    if microbatches % 2 or microbatches < least:
         raise ScheduleError(
-            f"microbatches is {microbatches}, but DualPipe on {stages} stages needs an even number of at least "
-            f"{2 * stages}"
+            f"microbatches is {microbatches}, but DualPipe on {stages} stages needs an even number of at least {least}"
         )
-    half, first = microbatches // 2, list(range(stages))
     found = [_dual_rank(rank, stages, half) for rank in range(stages)]
     return Schedule(
         "dualpipe",
         microbatches,
-        (tuple(first), tuple(reversed(first))),
+        on_ranks("dualpipe", stages),
         tuple(tuple(one.actions) for one in found),
         ways=(0,) * half + (1,) * half,
         together=frozenset((r, i) for r, one in enumerate(found) for i in one.together),
@@ -39,11 +39,10 @@ def dualpipe_v(stages: int, microbatches: int) -> Schedule:
     """``stages`` ranks, rank r with the stages r and 2·``stages`` − 1 − r: down on one side of a V, up on the other.
 
     Raises ScheduleError for fewer micro-batches than 2·``stages``."""
-    if microbatches < 2 * stages:
+    if microbatches < (least := least_microbatches("dualpipev", stages)):
         raise ScheduleError(
-            f"microbatches is {microbatches}, but DualPipeV on {stages} ranks needs at least {2 * stages}"
+            f"microbatches is {microbatches}, but DualPipeV on {stages} ranks needs at least {least}"
         )
-    placement = (*range(stages), *reversed(range(stages)))
     found = []
     for rank in range(stages):
         places = (rank, 0), (2 * stages - 1 - rank, 0)
@@ -51,7 +50,7 @@ def dualpipe_v(stages: int, microbatches: int) -> Schedule:
     return Schedule(
         "dualpipev",
         microbatches,
-        (placement,),
+        on_ranks("dualpipev", stages),
         tuple(tuple(one.actions) for one in found),
         together=frozenset((r, i) for r, one in enumerate(found) for i in one.together),
     )

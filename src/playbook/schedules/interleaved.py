@@ -8,6 +8,7 @@ Llama 3 (arXiv 2407.21783, section 3.3.2) any number between, and any number of 
 from __future__ import annotations
 
 from playbook.errors import ScheduleError
+from playbook.layout.stages import on_ranks
 from playbook.schedules.actions import Action, Schedule
 
 
@@ -26,10 +27,9 @@ def interleaved(stages: int, microbatches: int, vpp: int = 2, run: int | None = 
             f"run is {run}, but {stages} ranks with {microbatches} micro-batches must run from {least} (depth first) to "
             f"{microbatches} (breadth first) through a chunk at a time: fewer would come back before they can go on"
         )
-    placement = (tuple(s % stages for s in range(stages * vpp)),)
     turns = rounds(stages, microbatches, run)
     ranks = tuple(_rank(r, stages, vpp, turns) for r in range(stages))
-    return Schedule("interleaved", microbatches, placement, ranks)
+    return Schedule("interleaved", microbatches, on_ranks("interleaved", stages, vpp), ranks)
 
 
 def rounds(stages: int, microbatches: int, run: int) -> list[int]:

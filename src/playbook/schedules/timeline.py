@@ -10,10 +10,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 from playbook.errors import ScheduleError
 from playbook.schedules.actions import Action, Schedule
+from playbook.schedules.kept import change
 
 PerStage = float | Sequence[float]
 
@@ -144,18 +146,13 @@ class Timeline:
         whole = [full] * depth if isinstance(full, int | float) else list(full)
         left = whole if rest is None else [rest] * depth if isinstance(rest, int | float) else list(rest)
         events: list[tuple[float, float]] = []
-        for (op, stage, _), start, end, _, _ in self.ranks[rank]:
-            if op == "F":
-                events.append((start, whole[stage]))
-            elif op != "B" or whole[stage] != left[stage]:
-                kept = {"B": left[stage] - whole[stage], "W": -left[stage], "BW": -whole[stage]}[op]
-                events.append((end, kept))
+        for action, start, end, _, _ in self.ranks[rank]:
+            amount = change(action, whole, left)
+            if action.op != "B" or amount:
+                events.append((start if action.op == "F" else end, amount))
         events.sort(key=lambda event: event[0])  # side by side, both begin before one ends
-        found, amount = [], 0 * sum(whole[:1])
-        for moment, change in events:
-            amount += change
-            found.append((moment, amount))
-        return found
+        amounts = accumulate(amount for _, amount in events)
+        return [(moment, amount) for (moment, _), amount in zip(events, amounts, strict=True)]
 
     def numbers(self) -> dict[str, float]:
         """What a step takes, by the names of ``playbook schedule --json``."""

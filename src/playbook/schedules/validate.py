@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from playbook.errors import ScheduleError
 from playbook.schedules.actions import OPS, Action, Schedule
+from playbook.schedules.kept import kept
 from playbook.schedules.timeline import PerStage, Times, simulate
 
 
@@ -152,11 +153,10 @@ def _check_once(schedule: Schedule) -> None:
 def _check_memory(schedule: Schedule, rank: int, limit: float, rest: float) -> None:
     """Also order on a rank: it is only here that W can be counted."""
     passes = "micro-batches" if schedule.depth == len(schedule.ranks) else "passes through one of its stages"
-    change = {"F": 1.0, "B": rest - 1.0, "W": -rest, "BW": -1.0}
-    kept = 0.0
-    for action in schedule.ranks[rank]:
-        kept += change[action.op]
-        if kept > limit + 1e-9:
+    depth = schedule.depth
+    amounts = kept(schedule, rank, [1.0] * depth, [rest] * depth)
+    for action, amount in zip(schedule.ranks[rank], amounts, strict=True):
+        if amount > limit + 1e-9:
             raise ScheduleError(
-                f"rank {rank} keeps the activations of {kept:g} {passes} with {action}, but the limit is {limit:g}"
+                f"rank {rank} keeps the activations of {amount:g} {passes} with {action}, but the limit is {limit:g}"
             )

@@ -4,7 +4,8 @@ gaps."""
 from __future__ import annotations
 
 from playbook.errors import ScheduleError
-from playbook.schedules.actions import Action, Schedule, straight
+from playbook.layout.stages import least_microbatches, on_ranks
+from playbook.schedules.actions import Action, Schedule
 
 
 def zb_h1(stages: int, microbatches: int) -> Schedule:
@@ -22,14 +23,14 @@ def _by_hand(name: str, stages: int, microbatches: int, shape: list[tuple[int, i
 
     Ahead and put off come to the same number on every rank: micro-batches whose activations are all, or half, there.
     """
-    needed = sum(shape[0])
+    needed = least_microbatches(name, stages)
     if microbatches < needed:
         raise ScheduleError(
             f"microbatches is {microbatches}, but {name} on {stages} stages fills its pipeline with {needed}: it must be "
             "at least as many"
         )
     ranks = tuple(_rank(r, microbatches, ahead, late) for r, (ahead, late) in enumerate(shape))
-    return Schedule(name, microbatches, straight(stages), ranks)
+    return Schedule(name, microbatches, on_ranks(name, stages), ranks)
 
 
 def _rank(rank: int, microbatches: int, ahead: int, late: int) -> tuple[Action, ...]:
@@ -44,15 +45,14 @@ def _rank(rank: int, microbatches: int, ahead: int, late: int) -> tuple[Action, 
 def zb_v(stages: int, microbatches: int) -> Schedule:
     """Two chunks a rank, down one side of a V and up the other (section 6 of the paper): the activations of 1F1B, and no
     bubble if F, B and W take the same time. ``stages`` are ranks; the model has twice as many stages."""
-    needed = 2 * stages - 1
+    needed = least_microbatches("zb-v", stages)
     if microbatches < needed:
         raise ScheduleError(
             f"microbatches is {microbatches}, but zb-v on {stages} ranks fills its pipeline with {needed}: it must be at "
             "least as many"
         )
-    placement = ((*range(stages), *reversed(range(stages))),)
     ranks = tuple(_v_rank(r, stages, microbatches) for r in range(stages))
-    return Schedule("zb-v", microbatches, placement, ranks)
+    return Schedule("zb-v", microbatches, on_ranks("zb-v", stages), ranks)
 
 
 def _v_rank(rank: int, stages: int, microbatches: int) -> tuple[Action, ...]:

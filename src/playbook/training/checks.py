@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from playbook.doctor import system_memory_bytes
-from playbook.errors import ConfigError, LayoutError
-from playbook.layout.tokens import check_swap
-from playbook.parallel.parallelize import stages_on_ranks
-from playbook.planning.in_flight import split
+from playbook.errors import ConfigError
+from playbook.hardware import system_memory_bytes
 from playbook.shapes import ModelShape
 from playbook.training.config import TrainConfig
 from playbook.training.data import Corpus
@@ -30,22 +27,8 @@ def check_fit(shape: ModelShape, corpus: Corpus, config: TrainConfig) -> None:
 
 
 def check_layout(shape: ModelShape, config: TrainConfig) -> None:
-    """Raise LayoutError unless the model and its samples can be cut as the layout says."""
-    layout = config.layout
-    layout.check(shape, seq=config.seq)
-    if layout.pp > 1:
-        schedule = config.schedule
-        stages_on_ranks(layout, schedule)
-        split(shape.layers, layout.stages if schedule is None else schedule.depth, config.stage_layers)
-    if layout.cp == 1:
-        return
-    if shape.dropout:
-        raise LayoutError(
-            f"cp is {layout.cp}, but {shape.name or 'the model'} has dropout={shape.dropout}, which attention over "
-            "several ranks does not draw: make one of them cp=1 or dropout 0"
-        )
-    if config.context == "ulysses":
-        check_swap(shape, layout)
+    """Raise LayoutError unless the model and its samples can be cut as the layout says: by ``Layout.check``."""
+    config.layout.check(shape, seq=config.seq, options=config.parallel)
 
 
 def check_device(shape: ModelShape, device: str, ranks: int = 1) -> None:

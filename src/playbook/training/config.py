@@ -9,15 +9,12 @@ from typing import Any
 from playbook._checks import divisors
 from playbook.errors import ConfigError, LayoutError
 from playbook.layout import Layout
-from playbook.layout.tokens import CONTEXT, PLACEMENT
-from playbook.planning.in_flight import check_microbatches
-from playbook.schedules.actions import Schedule
+from playbook.layout.options import ParallelOptions
+from playbook.layout.stages import check_microbatches
 
 DTYPES = ("float32", "bfloat16", "float16")
 RECOMPUTE = ("none", "selective", "full")
 ATTENTION = ("sdpa", "reference")
-DATA_PARALLEL = ("naive", "overlapped", "bucketed")
-TENSOR_OVERLAP = ("none", "async", "chunked")
 WEIGHTS = ("float32", "bfloat16")
 
 
@@ -26,13 +23,11 @@ class TrainConfig:
     """Sizes are samples for the batches and tokens for ``seq``; learning rates are per step of AdamW.
 
     ``dtype`` is what matrix products run in. ``weights`` is what parameters are kept in: in float32 another ``dtype``
-    is autocast's; in bfloat16 the optimizer keeps fp32 masters, on CPU if ``offload``. ``layout`` says over how many
-    ranks; replicas without ZeRO add gradients by ``data_parallel``, in buckets of ``bucket_mb`` MiB. ``compile``
-    hands every block to torch.compile. ``context``, ``placement`` and ``tensor_overlap`` are those of
-    ``parallelize``, and so are a pipeline's own ``schedule`` and ``stage_layers``. A ``micro_batch`` or ``warmup`` of
-    None is filled in: all that a rank has of the global batch, or one sample in a pipeline; a twentieth of the steps.
-    What the layout says of micro-batches and recomputation counts, too, unless a field here says otherwise: then
-    ConfigError.
+    is autocast's; in bfloat16 the optimizer keeps fp32 masters, on CPU if ``offload``. ``compile`` hands every block to
+    torch.compile. ``layout`` says over how many ranks, ``parallel`` how its techniques are carried out. A ``micro_batch``
+    or ``warmup`` of None is filled in: all that a rank has of the global batch, or one sample in a pipeline; a twentieth
+    of the steps. Micro-batches and recomputation may be said here or in the layout; afterwards both say the same.
+    Raises ConfigError for what cannot run.
     """
 
     steps: int = 200
@@ -52,16 +47,10 @@ class TrainConfig:
     seed: int = 0
     device: str | None = None  # filled in: cuda when there is one
     layout: Layout = dataclasses.field(default_factory=Layout)
-    data_parallel: str = "bucketed"
-    bucket_mb: int = 25
-    context: str = "ring"
-    placement: str | None = None  # filled in: zigzag, for Ulysses contiguous
-    tensor_overlap: str = "async"
+    parallel: ParallelOptions = dataclasses.field(default_factory=ParallelOptions)
     weights: str = "float32"
     offload: bool = False
     compile: bool = False
-    schedule: Schedule | None = None  # in place of the one that the layout names
-    stage_layers: tuple[int, ...] | None = None  # as even as can be
 
     def __post_init__(self) -> None:
         check_supported(self.layout)
@@ -69,7 +58,7 @@ class TrainConfig:
         fill(self, "micro_batch", self._default_micro_batch())
         fill(self, "min_lr", self.lr / 10 if isinstance(self.lr, int | float) else 0.0)
         fill(self, "warmup", max(1, self.steps // 20) if isinstance(self.steps, int) else 1)
-        for field in ("steps", "global_batch", "micro_batch", "seq", "bucket_mb"):
+        for field in ("steps", "global_batch", "micro_batch", "seq"):
             _require(
                 self,
                 field,
@@ -92,11 +81,7 @@ class TrainConfig:
             ("dtype", DTYPES),
             ("recompute", RECOMPUTE),
             ("attention", ATTENTION),
-            ("data_parallel", DATA_PARALLEL),
             ("weights", WEIGHTS),
-            ("context", CONTEXT),
-            ("placement", (None, *PLACEMENT)),
-            ("tensor_overlap", TENSOR_OVERLAP),
         ):
             _require(
                 self, field, getattr(self, field) in choices, f"one of {', '.join(c for c in choices if c)}"
@@ -105,6 +90,8 @@ class TrainConfig:
         self._check_precision()
         self._check_sharding()
         self._check_pipeline()
+        said = {"micro_batch": self.micro, "grad_acc": self.grad_acc, "recompute": self.recompute}
+        object.__setattr__(self, "layout", self.layout.replace(**said))
 
     def _take_from_layout(self) -> None:
         """Micro-batch and recomputation may be said in the layout; twice is fine if it is the same."""
@@ -135,15 +122,16 @@ class TrainConfig:
         share = self._share()
         if self.layout.pp == 1 or not _is_int(share):
             return share
-        return 1 if self.schedule is None else max(1, share // max(1, self.schedule.microbatches))
+        schedule = self.parallel.schedule
+        return 1 if schedule is None else max(1, share // max(1, schedule.microbatches))
 
     def _check_pipeline(self) -> None:
         pp = self.layout.pp
         for field in ("schedule", "stage_layers"):
-            if pp == 1 and getattr(self, field) is not None:
+            if pp == 1 and getattr(self.parallel, field) is not None:
                 raise ConfigError(f"{field} is given, but pp is 1: there is no pipeline, make it at least 2")
         try:
-            check_microbatches(self.layout, self.grad_acc, self.schedule)
+            check_microbatches(self.layout, self.grad_acc, self.parallel.schedule)
         except LayoutError as error:
             if not str(error).startswith("grad_acc"):
                 raise
@@ -174,11 +162,7 @@ class TrainConfig:
             )
 
     def _check_sharding(self) -> None:
-        if self.context == "ulysses" and self.placement == "zigzag":
-            raise ConfigError(
-                "placement is 'zigzag', but with context='ulysses' a rank has all tokens of its heads: make it contiguous"
-            )
-        if self.tensor_overlap == "chunked" and not self.layout.sp:
+        if self.parallel.tensor_overlap == "chunked" and not self.layout.sp:
             raise ConfigError(
                 "tensor_overlap is 'chunked', which takes gathers of tokens apart: it needs sp in the layout"
             )
@@ -202,11 +186,6 @@ class TrainConfig:
             )
 
     @property
-    def placed(self) -> str:
-        """Which tokens of a sample each context-parallel rank has, filled in."""
-        return self.placement or ("contiguous" if self.context == "ulysses" else "zigzag")
-
-    @property
     def micro(self) -> int:
         """The micro-batch, filled in."""
         assert self.micro_batch is not None
@@ -220,8 +199,12 @@ class TrainConfig:
     def to_json(self) -> dict[str, Any]:
         """All fields, as JSON holds them."""
         found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        schedule = None if self.schedule is None else self.schedule.to_json()
-        return {**found, "layout": dataclasses.asdict(self.layout), "schedule": schedule}
+        parallel = {
+            field.name: getattr(self.parallel, field.name) for field in dataclasses.fields(self.parallel)
+        }
+        if self.parallel.schedule is not None:
+            parallel["schedule"] = self.parallel.schedule.to_json()
+        return {**found, "layout": dataclasses.asdict(self.layout), "parallel": parallel}
 
     @property
     def autocast(self) -> str:
@@ -233,11 +216,6 @@ def check_supported(layout: Layout) -> None:
     """Raise LayoutError for axes that training does not run with."""
     if layout.ep > 1:
         raise LayoutError(f"ep is {layout.ep}, but training runs with dp, tp, cp, pp and zero: make it 1")
-    if layout.pp > 1 and layout.zero == 3:
-        raise LayoutError(
-            f"zero is 3, but with pp={layout.pp} every micro-batch would gather the weights of its stage anew: take zero "
-            "0, 1 or 2"
-        )
 
 
 def fill(config: Any, field: str, value: Any) -> None:

@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from playbook.planning.moments import CHUNK
-
-#: Tensors to train, and whether weight decay pulls at them.
-Weights = Sequence[tuple[Tensor, bool]]
-MakeOptimizer = Callable[[Weights], torch.optim.Optimizer]
-
-
-def is_matrix(parameter: Tensor) -> bool:
-    """Whether weight decay applies: norms and biases are vectors, and pulling them to zero regularises nothing."""
-    return parameter.dim() >= 2
-
-
-def in_optimizer_order(model: nn.Module) -> list[str]:
-    """Names of the parameters as ``make_optimizer`` numbers them: matrices, then vectors."""
-    named = list(model.named_parameters())
-    return [name for decays in (True, False) for name, p in named if is_matrix(p) is decays]
+from playbook.layout.options import OPTIMIZER_CHUNK
+from playbook.parallel.replicas import Weights, is_matrix
 
 
 def warmup_cosine(step: int, *, peak: float, minimum: float, warmup: int, steps: int) -> float:
@@ -54,7 +40,7 @@ class MasterAdamW(torch.optim.Optimizer):
         self.chunks: list[tuple[dict, list[Tensor], torch.optim.AdamW]] = []
         for group in self.param_groups:
             settings = {key: value for key, value in group.items() if key != "params"}
-            for params in _chunks(group["params"], CHUNK):
+            for params in _chunks(group["params"], OPTIMIZER_CHUNK):
                 masters = [_master(p, "cpu" if offload else p.device) for p in params]
                 for p, master in zip(params, masters, strict=True):
                     self.state[p]["master"] = master
@@ -85,8 +71,7 @@ class MasterAdamW(torch.optim.Optimizer):
         for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
             group.update({key: value for key, value in saved.items() if key != "params"})
         for number, p in enumerate(parameters):
-            if number in state_dict["state"]:
-                self.set_state(p, state_dict["state"][number])
+            self.set_state(p, state_dict["state"].get(number, {}))
 
     @torch.no_grad()
     def set_state(self, parameter: Tensor, state: Mapping[str, Any]) -> None:

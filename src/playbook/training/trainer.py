@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,22 +16,25 @@ from torch.profiler import record_function
 
 from playbook._interrupt import deferred
 from playbook.errors import ConfigError
-from playbook.instruments.counting import CountBytes
-from playbook.instruments.measure import synchronize
-from playbook.instruments.memory_timeline import peak_bytes
-from playbook.model.transformer import IGNORE, Transformer
+from playbook.model.transformer import Transformer
 from playbook.parallel.context import own_tokens
+from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
-from playbook.parallel.parallelize import axis_groups, parallelize
-from playbook.parallel.pipelined import Pipelined
+from playbook.parallel.parallelize import parallelize
 from playbook.seeding import derive_seed
 from playbook.shapes import ModelShape, load
 from playbook.training.checks import check_device, check_fit
 from playbook.training.config import TrainConfig
 from playbook.training.data import Corpus, TokenBatches
-from playbook.training.engine import Engine, OneDevice
-from playbook.training.logs import Log
-from playbook.training.optimizer import adamw, is_matrix, warmup_cosine
+from playbook.training.optimizer import adamw, warmup_cosine
+
+
+class Log(Protocol):
+    """Takes one record per step; ``close`` says how the run ended."""
+
+    def start(self, header: dict[str, Any]) -> None: ...
+    def step(self, record: dict[str, Any]) -> None: ...
+    def close(self, outcome: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -51,63 +53,14 @@ class StepResult:
     tokens: int
 
 
-def accumulate_gradients(
-    model: Transformer,
-    inputs: Tensor,
-    targets: Tensor,
-    micro_batch: int,
-    *,
-    dtype: torch.dtype = torch.float32,
-    scaler: torch.amp.GradScaler | None = None,
-    engine: Engine | None = None,
-    positions: Tensor | None = None,
-) -> Tensor:
-    """Add the gradient of the mean loss over all targets of (B, s) to ``.grad``, ``micro_batch`` rows at a time.
-
-    Each micro-batch's *sum* of losses is divided by the *global* number of tokens, so the pieces add up to the gradient
-    of the whole batch also when they hold different numbers of tokens. Returns the mean loss, a scalar. A last, smaller
-    micro-batch is fine. ``dtype`` is what the forward pass computes in (autocast, if it is not fp32). A profiler sees
-    each pass under its name. Raises ConfigError when no target counts.
-
-    With an ``engine`` the rows are this rank's share of the global batch: tokens and loss are those of all ranks.
-    ``positions`` (s,) say where in its sample each token stands, if not from the beginning on.
-    """
-    engine = engine or OneDevice(model)
-    tokens = engine.sum((targets != IGNORE).sum())
-    if tokens == 0:
-        raise ConfigError("targets hold no token that counts: every one of them is IGNORE")
-    if isinstance(engine, Pipelined):
-        cast = partial(torch.autocast, inputs.device.type, dtype=dtype, enabled=dtype != torch.float32)
-        return engine.accumulate(inputs, targets, micro_batch, tokens, positions, cast)
-    total = torch.zeros((), device=inputs.device)
-    pieces = list(zip(inputs.split(micro_batch), targets.split(micro_batch), strict=True))
-    for i, (x, y) in enumerate(pieces):
-        autocast = torch.autocast(inputs.device.type, dtype=dtype, enabled=dtype != torch.float32)
-        last = i == len(pieces) - 1
-        with nullcontext() if last else engine.no_sync():
-            with record_function("forward"), autocast:
-                loss = model.loss(x, y, positions)[0] / tokens
-            with record_function("backward"):
-                (scaler.scale(loss) if scaler else loss).backward()
-        total += loss.detach()
-    engine.finish()
-    return engine.sum(total)
-
-
 class Trainer:
     """Trains a model on token batches as a TrainConfig says, one optimizer step at a time.
 
-    With a ``mesh`` it is one of many ranks, each with its share of every batch; ``options`` are those of ``parallelize``.
-    ``peak_bytes`` is the most that this rank ever had, ``bytes_sent`` what it sent in one step, by axis of the mesh.
+    With a ``mesh`` it is one of many ranks, each with its share of every batch. Instruments stand ``around`` a step.
     """
 
     def __init__(
-        self,
-        model: Transformer,
-        batches: TokenBatches,
-        config: TrainConfig,
-        mesh: Mesh | None = None,
-        **options: Any,
+        self, model: Transformer, batches: TokenBatches, config: TrainConfig, mesh: Mesh | None = None
     ):
         self.model, self.batches, self.config, self.mesh = model, batches, config, mesh
         self.device = next(model.parameters()).device
@@ -119,31 +72,19 @@ class Trainer:
             offload=config.offload,
         )
         if mesh is None:
-            self.engine: Engine = OneDevice(model, make([(p, is_matrix(p)) for p in model.parameters()]))
+            self.engine = Engine.on_one_device(model, make)
         else:
-            bucket = config.bucket_mb * 2**20
-            options = {
-                "data_parallel": config.data_parallel,
-                "bucket": bucket,
-                "context": config.context,
-                "placement": config.placed,
-                "tensor_overlap": config.tensor_overlap,
-                "schedule": config.schedule,
-                "stage_layers": config.stage_layers,
-                **options,
-            }
-            self.engine = parallelize(model, mesh, make, **options)
+            self.engine = parallelize(model, mesh, make, config.parallel)
         self.replica = (mesh.index("dp"), mesh.size("dp")) if mesh else (0, 1)
         # fp16 has 5 bits of exponent: small gradients vanish unless the loss is scaled up first.
         self.scaler = torch.amp.GradScaler(self.device.type) if config.dtype == "float16" else None
-        self.peak_bytes = 0
-        self.bytes_sent: dict[str, int] = {}
+        self.around: Callable[[int], AbstractContextManager[object]] = lambda step: nullcontext()
         self.step_count = 0
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer of what this rank updates."""
-        return self.engine.optimizer
+        """The optimizer of what this rank updates; of several, the first."""
+        return self.engine.optimizers[0]
 
     def step(self) -> StepResult:
         """One global batch: gradients, clipping, update. Deterministic in (seed, step)."""
@@ -153,21 +94,20 @@ class Trainer:
         with record_function("data"):
             inputs, targets, positions = self._batch(step)
         self._seed_dropout(step)
-        with self._tracking(step):
+        with self.around(step):
             self.engine.zero_grad()
-            loss = accumulate_gradients(
-                self.model,
+            loss = self.engine.accumulate(
                 inputs,
                 targets,
                 config.micro,
+                positions,
                 dtype=getattr(torch, config.autocast),
                 scaler=self.scaler,
-                engine=self.engine,
-                positions=positions,
             )
             with record_function("optimizer"):
                 norm = self._clip_and_update()
-        synchronize(self.device)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
         self.step_count += 1
         seconds = time.perf_counter() - start
         tokens = self.config.global_batch * self.config.seq
@@ -224,7 +164,7 @@ class Trainer:
         inputs, targets = (t.to(self.device) for t in self.batches.batch(step, *self.replica))
         if self.mesh is None:
             return inputs, targets, None
-        return own_tokens(inputs, targets, self.mesh, self.config.placed)
+        return own_tokens(inputs, targets, self.mesh, self.config.parallel.placed)
 
     def _seed_dropout(self, step: int) -> None:
         """Ranks that have the same tokens drop the same elements of them; others, with other tokens, drop others."""
@@ -240,38 +180,26 @@ class Trainer:
         assert c.min_lr is not None
         assert c.warmup is not None
         lr = warmup_cosine(step, peak=c.lr, minimum=c.min_lr, warmup=c.warmup, steps=c.steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
+        for optimizer in self.engine.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = lr
         return lr
 
     def _clip_and_update(self) -> float:
-        if self.scaler:
-            self.scaler.unscale_(self.optimizer)
         limit = self.config.grad_clip or float("inf")
-        norm = self.engine.clip(limit)
-        if self.scaler:  # skips the update when a gradient overflowed, and lowers the scale
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
-        else:
+        if self.scaler is None:
+            norm = self.engine.clip(limit)
             self.engine.step()
+            return norm.item()
+        for optimizer in self.engine.optimizers:
+            self.scaler.unscale_(optimizer)
+        norm = self.engine.clip(limit)
+        for (
+            optimizer
+        ) in self.engine.optimizers:  # skipped when a gradient overflowed; then the scale is lowered
+            self.scaler.step(optimizer)
+        self.scaler.update()
         return norm.item()
-
-    @contextlib.contextmanager
-    def _tracking(self, step: int) -> Iterator[None]:
-        """Watch the peak: of every step on CUDA, where it is free; of the second alone elsewhere (the first has no
-        optimizer state yet, and every later one is like the second)."""
-        second = step == min(1, self.config.steps - 1)
-        if not (self.device.type == "cuda" or second):
-            yield
-            return
-        axes = axis_groups(self.engine, self.mesh) if self.mesh else {}
-        count = CountBytes(axes)
-        track = peak_bytes(self.model, self.optimizer, self.engine.tensors())
-        with track as peak, count if second and self.mesh else nullcontext():
-            yield
-        self.peak_bytes = max(self.peak_bytes, peak.bytes)
-        if second and self.mesh:
-            self.bytes_sent = {axis: count[axis].total.sent for axis in axes if count[axis].total.calls}
 
 
 def default_device() -> str:
@@ -284,18 +212,17 @@ def make_trainer(
     corpus: Corpus,
     config: TrainConfig,
     mesh: Mesh | None = None,
-    **options: Any,
 ) -> Trainer:
     """Model, batches and trainer from a shape (anything that ``shapes.load`` takes), a corpus and a config.
 
-    Of many ranks each makes its own, with the ``mesh`` of ``config.layout``; ``options`` are those of ``parallelize``.
+    Of many ranks each makes its own, with the ``mesh`` of ``config.layout``.
     Raises ConfigError, before anything large is allocated, for what does not fit together.
     """
     if mesh is None and config.layout.world_size > 1:
         raise ConfigError(f"layout is {str(config.layout)!r}: on many ranks a trainer needs their mesh")
-    if mesh is not None and mesh.layout != config.layout:
+    if mesh is not None and (given := mesh.layout.of_step()) != (own := config.layout.of_step()):
         raise ConfigError(
-            f"layout is {str(config.layout)!r} in the config, but {str(mesh.layout)!r} in the mesh: give both the same"
+            f"layout is {str(own)!r} in the config, but {str(given)!r} in the mesh: give both the same"
         )
     shape, device = load(shape), config.device or (default_device() if mesh is None else mesh.device)
     check_fit(shape, corpus, config)
@@ -311,7 +238,7 @@ def make_trainer(
     if config.compile:
         compile_blocks(model)
     batches = TokenBatches(corpus, config.global_batch, config.seq, config.seed)
-    return Trainer(model, batches, config, mesh, **options)
+    return Trainer(model, batches, config, mesh)
 
 
 def compile_blocks(model: Transformer) -> None:

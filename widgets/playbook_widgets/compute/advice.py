@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from playbook.errors import PlaybookError
-from playbook.layout import Layout
-from playbook.planning.memory import BUCKET, MemoryReport, predict
+from playbook.layout import Layout, ParallelOptions
+from playbook.layout.options import BUCKET
+from playbook.planning.memory import MemoryReport, predict
 from playbook.planning.recipes import Recipe
 from playbook.shapes import ModelShape
 
@@ -44,7 +45,7 @@ class Setup:
             recipe=self.recipe_used,
             attention=self.attention,
             offload=self.offload,
-            bucket=self.bucket,
+            options=ParallelOptions(bucket=self.bucket),
         )
 
     def peak(self) -> int:

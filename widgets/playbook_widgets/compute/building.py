@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from playbook.errors import ScheduleError
 from playbook.schedules.actions import Action, Schedule
+from playbook.schedules.kept import CHANGES
 
 #: The letter of an action in the text of a board.
 LETTERS = {"F": "F", "B": "B", "W": "W", "BW": "X"}
@@ -111,7 +112,8 @@ class Board:
         self.kept[rank] += self._change(action)
 
     def _change(self, action: Action) -> float:
-        return self.share * {"F": 1.0, "B": self.rest - 1.0, "W": -self.rest, "BW": -1.0}[action.op]
+        whole, part = CHANGES[action.op]
+        return self.share * (whole + part * self.rest)
 
     # --- as text
 

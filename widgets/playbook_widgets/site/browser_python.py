@@ -25,16 +25,17 @@ import playbook_widgets
 
 HERE = Path(__file__).parent
 PYODIDE = HERE.parents[1] / "node_modules" / "pyodide"
-LIBRARY = Path(playbook.__file__).parents[1]
+TOPS = (Path(playbook.__file__).parents[1], Path(playbook_widgets.__file__).parents[1])
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the same bytes for the same files
 
 # Run without site-packages: a module that needs more than the standard library fails here, not in the reader's browser.
 FIND = """
 import importlib, sys
-sys.path.insert(0, sys.argv[1])
-for target in sys.argv[2:]:
+sys.path[:0] = sys.argv[1:3]
+for target in sys.argv[3:]:
     importlib.import_module(target.partition(":")[0])
-print("\\n".join(sorted(m.__file__ for name, m in sys.modules.items() if name.split(".")[0] == "playbook")))
+ours = ("playbook", "playbook_widgets")
+print("\\n".join(sorted(m.__file__ for name, m in sys.modules.items() if name.split(".")[0] in ours)))
 """
 
 
@@ -51,11 +52,12 @@ def first_calls() -> list[tuple[str, dict[str, Any]]]:
 
 def write_library(target: Path, functions: list[str]) -> None:
     """The archive of the files that ``functions`` ("module:name") import."""
-    command = [sys.executable, "-S", "-c", FIND, str(LIBRARY), *functions]
+    command = [sys.executable, "-S", "-c", FIND, *map(str, TOPS), *functions]
     found = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ""})
     if found.returncode:
         raise ExtensionError(f"a widget's function needs more than the standard library:\n{found.stderr}")
-    files = {str(Path(file).relative_to(LIBRARY)): Path(file) for file in found.stdout.split()}
+    loaded = [Path(file) for file in found.stdout.split()]
+    files = {str(file.relative_to(top)): file for file in loaded for top in TOPS if file.is_relative_to(top)}
     files["python_call.py"] = HERE / "python_call.py"
     with zipfile.ZipFile(target, "w") as archive:
         for name, file in sorted(files.items()):

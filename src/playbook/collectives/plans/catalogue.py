@@ -10,6 +10,7 @@ from typing import Any
 from playbook._checks import check_int, unknown
 from playbook.collectives.plans import exchange, recursive, rings, rooted
 from playbook.collectives.plans.messages import CollectiveError, Message, Vector
+from playbook.planning.communication import ALGORITHMS as NAMES
 
 #: The generator of each algorithm, by collective; the naive twin first.
 ALGORITHMS: dict[str, dict[str, Callable[..., Iterator[Message]]]] = {
@@ -43,17 +44,7 @@ ALGORITHMS: dict[str, dict[str, Callable[..., Iterator[Message]]]] = {
     "barrier": {"naive": exchange.barrier_naive, "dissemination": exchange.barrier_dissemination},
 }
 #: The algorithm that a collective uses unless told otherwise.
-DEFAULT = {
-    "broadcast": "binomial",
-    "reduce": "binomial",
-    "gather": "binomial",
-    "scatter": "binomial",
-    "all_gather": "ring",
-    "reduce_scatter": "ring",
-    "all_reduce": "ring",
-    "all_to_all": "pairwise",
-    "barrier": "dissemination",
-}
+DEFAULT = {collective: algorithms[0] for collective, algorithms in NAMES.items()}
 #: Collectives that one rank has all of at the start or in the end.
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 

@@ -5,18 +5,11 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from playbook._json import to_json
 from playbook.errors import ConfigError
-
-
-class Log(Protocol):
-    """Takes one record per step; ``close`` says how the run ended."""
-
-    def start(self, header: dict[str, Any]) -> None: ...
-    def step(self, record: dict[str, Any]) -> None: ...
-    def close(self, outcome: str) -> None: ...
+from playbook.training.trainer import Log
 
 
 class JsonLog:

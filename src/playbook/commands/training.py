@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from playbook.errors import ConfigError, PlaybookError
+from playbook.instruments.step_costs import StepCosts
+from playbook.launch.logs import JsonLog, ManyLogs, end_json_log, open_log, read_json_log
 from playbook.shapes import ModelShape
 from playbook.training.checks import check_device, check_fit
 from playbook.training.config import TrainConfig
 from playbook.training.data import Corpus, load_corpus
-from playbook.training.logs import JsonLog, Log, ManyLogs, end_json_log, open_log, read_json_log
-from playbook.training.trainer import StepResult, Trainer, default_device, make_trainer
+from playbook.training.trainer import Log, StepResult, Trainer, default_device, make_trainer
 
 #: Seconds that a rank waits for the others in a collective before it gives up.
 PATIENCE = 600.0
@@ -31,7 +32,7 @@ _EVERY = 5.0  # seconds between two lines of progress
 class Run:
     """What is trained on which text as which config says, and where its numbers go.
 
-    ``data`` is a path, or None for the default corpus; ``logs`` are paths (``training.logs.open_log``); ``watch`` makes
+    ``data`` is a path, or None for the default corpus; ``logs`` are paths (``launch.logs.open_log``); ``watch`` makes
     further logs where steps are taken. ``announcement`` is said when all is ready. ``folder`` is where ranks leave what
     their launcher wants to know in any case.
     """
@@ -79,11 +80,12 @@ def train_here(run: Run) -> Outcome:
     """Train in this process, the only one. Ctrl-C ends the run early."""
     with memory_errors(lambda: "while the model is built: choose a smaller one"):
         trainer = make_trainer(run.shape, load_corpus(run.data), run.config)
+    costs = StepCosts(trainer)
     try:
         results = _steps(run, trainer, ManyLogs(_logs(run)), run.progress)
     except KeyboardInterrupt as interrupt:
-        return Outcome(getattr(interrupt, "results", []), [trainer.peak_bytes], {}, interrupted=True)
-    return Outcome(results, [trainer.peak_bytes])
+        return Outcome(getattr(interrupt, "results", []), [costs.peak_bytes], {}, interrupted=True)
+    return Outcome(results, [costs.peak_bytes])
 
 
 def train_rank(run: Run) -> Outcome:
@@ -97,15 +99,16 @@ def train_rank(run: Run) -> Outcome:
         mesh = Mesh(run.config.layout)
         with memory_errors(lambda: "while the model is built: choose a smaller one"):
             trainer = make_trainer(run.shape, load_corpus(run.data), run.config, mesh)
+        costs = StepCosts(trainer)
         logs: list[Log] = _logs(run) if world.rank == 0 else []
         if world.rank == 0 and run.progress:
             logs.append(ProgressLines(run.config.steps))
         if run.folder:
-            logs.append(_Record(Path(run.folder), trainer, world.rank))
+            logs.append(_Record(Path(run.folder), costs, world.rank))
         results = _steps(run, trainer, ManyLogs(logs), progress=False)
         peaks: list[Any] = [None] * world.size
-        dist.all_gather_object(peaks, trainer.peak_bytes)
-    return Outcome(results, peaks, trainer.bytes_sent)
+        dist.all_gather_object(peaks, costs.peak_bytes)
+    return Outcome(results, peaks, costs.bytes_sent)
 
 
 def train_on_ranks(run: Run) -> Outcome:
@@ -208,8 +211,8 @@ class ProgressLines:
 class _Record:
     """What the launcher of a rank wants to know if the run ends early: rank 0's steps, and each rank's peak."""
 
-    def __init__(self, folder: Path, trainer: Trainer, rank: int):
-        self.trainer, self.path, self.told = trainer, folder / f"{rank}.json", 0
+    def __init__(self, folder: Path, costs: StepCosts, rank: int):
+        self.costs, self.path, self.told = costs, folder / f"{rank}.json", 0
         self.steps = JsonLog(folder / "steps.jsonl") if rank == 0 else None
 
     def start(self, header: dict[str, Any]) -> None:
@@ -218,10 +221,10 @@ class _Record:
     def step(self, record: dict[str, Any]) -> None:
         if self.steps:
             self.steps.step(record)
-        if self.trainer.peak_bytes != self.told:
-            self.told = self.trainer.peak_bytes
+        if self.costs.peak_bytes != self.told:
+            self.told = self.costs.peak_bytes
             part = self.path.with_suffix(".part")
-            part.write_text(json.dumps({"peak": self.told, "sent": self.trainer.bytes_sent}))
+            part.write_text(json.dumps({"peak": self.told, "sent": self.costs.bytes_sent}))
             part.replace(self.path)
 
     def close(self, outcome: str) -> None:

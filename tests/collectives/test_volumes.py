@@ -4,7 +4,7 @@ import pytest
 
 from playbook.collectives.plans import ALGORITHMS, plan
 from playbook.collectives.plans.catalogue import ROOTED
-from playbook.planning.volumes import busiest_rank_sends
+from playbook.collectives.volumes import busiest_rank_sends
 
 ALL = [(collective, name) for collective, algorithms in ALGORITHMS.items() for name in algorithms]
 #: Where some ranks are folded away, what the others send follows no simple formula.

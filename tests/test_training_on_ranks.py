@@ -16,9 +16,10 @@ import torch
 from leftovers import remaining, sign_in, signed_in
 
 from playbook import launch
+from playbook.commands.training import Run, check, train_here, train_on_ranks
 from playbook.errors import ConfigError
-from playbook.launch.train import Run, check, train_here, train_on_ranks
 from playbook.layout import Layout
+from playbook.layout.options import ParallelOptions
 from playbook.parallel.mesh import Mesh
 from playbook.schedules.catalogue import make
 from playbook.shapes import load
@@ -35,9 +36,13 @@ ZB_OWN = dataclasses.replace(make("zb-h2", 2, 4), name="own")
 
 
 def run(layout: str = "", **settings) -> Run:
+    known = ParallelOptions.__dataclass_fields__
+    parallel = ParallelOptions(**{name: value for name, value in settings.items() if name in known})
+    own = {name: value for name, value in settings.items() if name not in known}
     config = TrainConfig(
-        **{"steps": 4, "global_batch": 12, "seq": 16, "device": "cpu", **settings},
+        **{"steps": 4, "global_batch": 12, "seq": 16, "device": "cpu", **own},
         layout=Layout.parse(layout),
+        parallel=parallel,
     )
     return Run(load(SMALL), config)
 

@@ -1,0 +1,41 @@
+"""What the steps of a trainer cost: the most memory that this rank ever had, and the bytes that it sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+from playbook.instruments.counting import CountBytes
+from playbook.instruments.memory_timeline import peak_bytes
+from playbook.training.trainer import Trainer
+
+
+class StepCosts:
+    """Watches the steps of ``trainer`` from now on.
+
+    ``peak_bytes`` is the most that this rank ever had, ``bytes_sent`` what it sent in one step, by axis of the mesh.
+    On CUDA
+    every step is watched, for that is free there; elsewhere the second alone (the first has no optimizer state yet, and
+    every later one is like the second).
+    """
+
+    def __init__(self, trainer: Trainer):
+        self.trainer, self.peak_bytes = trainer, 0
+        self.bytes_sent: dict[str, int] = {}
+        trainer.around = self._around
+
+    @contextmanager
+    def _around(self, step: int) -> Iterator[None]:
+        trainer, engine = self.trainer, self.trainer.engine
+        second = step == min(1, trainer.config.steps - 1)
+        if not (trainer.device.type == "cuda" or second):
+            yield
+            return
+        axes = engine.traffic_groups()
+        count = CountBytes(axes)
+        tracked = peak_bytes(trainer.model, trainer.optimizer, engine.tensors())
+        with tracked as peak, count if second and axes else nullcontext():
+            yield
+        self.peak_bytes = max(self.peak_bytes, peak.bytes)
+        if second and axes:
+            self.bytes_sent = {axis: count[axis].total.sent for axis in axes if count[axis].total.calls}

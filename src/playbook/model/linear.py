@@ -1,0 +1,185 @@
+"""Linear layers, and the three matrix products that they are made of: y = x·Wᵀ, dx = dy·W, dW = dyᵀ·x.
+
+All that a model multiplies goes through here, whole layers and those cut over ranks. Two things can be changed without
+touching a layer: which kernels multiply (`Products`), and *when* dW is computed. Backward needs dx at once, for the layer
+before waits for it; dW nobody waits for until the optimizer, so that it can be deferred (`DeferredGradients`): what
+zero-bubble schedules call W (Qi et al. 2023, arXiv 2401.10241). Biases and norms, which are cheap, are not deferred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def cast_once(x: Tensor) -> Tensor:
+    """``x`` in autocast's dtype, for layers that share it: each would otherwise make, and keep, a copy of its own."""
+    device = x.device.type
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return x
+    return x.to(torch.get_autocast_dtype(device))
+
+
+class Products:
+    """The three products of a linear layer, as PyTorch computes them. Weights are cast to what they meet."""
+
+    def output(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x·Wᵀ + b: (…, in), (out, in), (out,) -> (…, out)."""
+        if weight.dtype == x.dtype:
+            return F.linear(x, weight, bias)
+        return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+
+    def input_gradient(self, dy: Tensor, weight: Tensor, onto: Tensor | None = None) -> Tensor:
+        """dy·W: (n, out), (out, in) -> (n, in); added to ``onto`` if that is given."""
+        weight = weight if weight.dtype == dy.dtype else weight.to(dy.dtype)
+        return dy @ weight if onto is None else onto.addmm_(dy, weight)
+
+    def weight_gradient(self, dy: Tensor, x: Tensor, onto: Tensor | None = None) -> Tensor:
+        """dyᵀ·x: (n, out), (n, in) -> (out, in); added to ``onto``, of the same dtype, if that is given."""
+        return dy.t() @ x if onto is None else onto.addmm_(dy.t(), x)
+
+
+#: PyTorch's own products, through which autograd sees as well.
+TORCH = Products()
+
+
+class Linear(nn.Linear):
+    """torch's linear layer, whose products and whose deferral can be set; it is torch's own as long as neither is."""
+
+    products: Products = TORCH
+    deferred: DeferredGradients | None = None
+
+    def forward(self, x: Tensor) -> Tensor:  # (…, in) -> (…, out)
+        if self.deferred is None and self.products is TORCH:
+            return F.linear(x, self.weight, self.bias)
+        x = cast_once(x)
+        never_asked = self.deferred is None or not self.deferred.wanted
+        # Under autocast torch's own would keep a 16-bit copy of each weight for each micro-batch.
+        if never_asked and self.products is TORCH and x.dtype == self.weight.dtype:
+            return F.linear(x, self.weight, self.bias)
+        return LinearFunction.apply(x, self.weight, self.bias, self)
+
+    def together(self, layers: Sequence[Linear], x: Tensor) -> Iterator[Tensor]:
+        """The outputs of ``layers``, of which this is the first, for the same x. Layers cut over ranks share more."""
+        return (layer(x) for layer in layers)
+
+    # Without a graph, for those who write the backward pass themselves.
+
+    def output(self, x: Tensor) -> Tensor:
+        """x·Wᵀ + b: (…, in) -> (…, out)."""
+        return self.products.output(x, self.weight, self.bias)
+
+    def input_gradient(self, dy: Tensor, onto: Tensor | None = None) -> Tensor:
+        """dy·W: (…, out) -> (…, in); added to ``onto`` if that is given."""
+        flat = None if onto is None else onto.flatten(0, -2)
+        dx = self.products.input_gradient(dy.flatten(0, -2), self.weight, flat)
+        return dx.view(*dy.shape[:-1], -1) if onto is None else onto
+
+    def weight_gradient(self, dy: Tensor, x: Callable[[], Tensor]) -> Tensor | None:
+        """dW for autograd, of dy (n, out) and what gives x (n, in); None if not wanted, deferred, or added already."""
+        if not self.weight.requires_grad:
+            return None
+        if self.deferred is None:
+            return self.products.weight_gradient(dy, x()).to(self.weight.dtype)
+        return self.deferred.take(self, dy, x)
+
+
+def linears(x: Tensor, layers: Sequence[Linear]) -> Iterator[Tensor]:
+    """Outputs of layers that read the same input (…, in), one after the other, each computed when it is asked for."""
+    return layers[0].together(layers, cast_once(x))
+
+
+class LinearFunction(torch.autograd.Function):
+    """x·Wᵀ + b; backward gives dx and db, and dW unless that is deferred."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None, layer: Linear) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.layer, ctx.biased = layer, bias is not None
+        return layer.products.output(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx, dy: Tensor):
+        if torch.is_grad_enabled():  # what `once_differentiable` does, at a tenth of the time
+            raise RuntimeError(
+                "a linear layer with deferral is differentiated once: leave out create_graph=True"
+            )
+        x, weight = ctx.saved_tensors
+        layer: Linear = ctx.layer
+        rows = dy.flatten(0, -2)  # (n, out)
+        dx = layer.input_gradient(dy) if ctx.needs_input_grad[0] else None
+        db = rows.sum(0).to(weight.dtype) if ctx.biased else None
+        kept = x.detach()  # without its graph, which would keep the stage's input
+        return dx, layer.weight_gradient(rows, lambda: kept.flatten(0, -2)), db, None
+
+
+class Factors(NamedTuple):
+    """What the gradient of a layer's weight (out, in) is the product of: dy (n, out), and what gives x (n, in) then."""
+
+    layer: Linear
+    dy: Tensor
+    x: Callable[[], Tensor]
+
+
+class DeferredGradients:
+    """Gradients of weights that are deferred while `collect` is on.
+
+    ``in_place``: also those that are not deferred are added to ``.grad`` at once, and hooks of the weight do not hear of
+    it. That saves a matrix and its addition, and is for those who know without hooks when a gradient is complete.
+    ``wanted``: whether the backward of what is computed now is to ask; if not, layers are torch's own, which ask less
+    of Python.
+    """
+
+    def __init__(self, in_place: bool = False) -> None:
+        self.in_place, self.wanted = in_place, True
+        self._now: list[Factors] | None = None
+
+    @property
+    def collecting(self) -> bool:
+        """Whether gradients are deferred now."""
+        return self._now is not None
+
+    @contextmanager
+    def collect(self) -> Iterator[list[Factors]]:
+        """Backward passes in this block leave out weights of linear layers; what is given holds them for `compute`."""
+        before, self._now = self._now, []
+        try:
+            yield self._now
+        finally:
+            self._now = before
+
+    def take(self, layer: Linear, dy: Tensor, x: Callable[[], Tensor]) -> Tensor | None:
+        """The gradient of a layer's weight, for autograd; None where it waits, or was added in place instead."""
+        if self._now is not None:
+            self._now.append(Factors(layer, dy, x))
+            return None
+        return self._product(layer, dy, x())
+
+    @torch.no_grad()
+    def compute(self, kept: list[Factors]) -> None:
+        """Add the gradients that were deferred to ``.grad``, the first one first, and forget what they needed."""
+        while kept:
+            layer, dy, x = kept.pop(0)
+            gradient = self._product(layer, dy, x())
+            if gradient is not None:
+                # As a backward pass that ends here: whoever listens to the gradient hears of it.
+                torch.autograd.backward([layer.weight], [gradient])
+
+    def _product(self, layer: Linear, dy: Tensor, x: Tensor) -> Tensor | None:
+        weight = layer.weight
+        if self.in_place and weight.grad is not None and weight.dtype == dy.dtype == x.dtype:
+            layer.products.weight_gradient(dy, x, onto=weight.grad)
+            return None
+        return layer.products.weight_gradient(dy, x).to(weight.dtype)
+
+
+def defer_weights(model: nn.Module, deferred: DeferredGradients) -> None:
+    """Have every linear layer of ``model``, whole or cut, ask ``deferred`` whether its weight's gradient is to wait."""
+    for module in model.modules():
+        if isinstance(module, Linear):
+            module.deferred = deferred

@@ -1,0 +1,337 @@
+"""The engine: gradients of a global batch that are complete, their norm, an update; on one device and on many.
+
+It has a model, or what of it is on this rank; the sets of parameters that ranks have in common (``replicas.py``); where
+each parameter is (``placement.py``); and a pipeline, if the layout has one. Everything that is said of all parameters at
+once is said here, from their placements: sums over ranks of which each has an addend, the norm, clipping, whole tensors
+for those who ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.profiler import record_function
+
+from playbook.errors import ConfigError
+from playbook.layout import AXES
+from playbook.model.transformer import IGNORE, Transformer
+from playbook.parallel import state
+from playbook.parallel.mesh import Mesh
+from playbook.parallel.pipeline import Pipeline, Step
+from playbook.parallel.placement import LocalShard, Placement, WholeNames, whole
+from playbook.parallel.replicas import MakeOptimizer, ReplicaSet
+from playbook.parallel.stages import Stage
+from playbook.schedules.residency import Residency
+
+
+def accumulate_gradients(
+    model: Transformer,
+    inputs: Tensor,
+    targets: Tensor,
+    micro_batch: int,
+    *,
+    dtype: torch.dtype = torch.float32,
+    scaler: torch.amp.GradScaler | None = None,
+    engine: Engine | None = None,
+    positions: Tensor | None = None,
+) -> Tensor:
+    """Add the gradient of the mean loss over all targets of (B, s) to ``.grad``, ``micro_batch`` rows at a time.
+
+    Each micro-batch's *sum* of losses is divided by the *global* number of tokens, so the pieces add up to the gradient
+    of the whole batch also when they hold different numbers of tokens. Returns the mean loss, a scalar. A last, smaller
+    micro-batch is fine. ``dtype`` is what the forward pass computes in (autocast, if it is not fp32). A profiler sees
+    each pass under its name. Raises ConfigError when no target counts.
+
+    With an ``engine`` the rows are this rank's share of the global batch: tokens and loss are those of all ranks.
+    ``positions`` (s,) say where in its sample each token stands, if not from the beginning on.
+    """
+    engine = engine or Engine.on_one_device(model)
+    tokens = engine.count(targets)
+    total = torch.zeros((), device=inputs.device)
+    pieces = list(zip(inputs.split(micro_batch), targets.split(micro_batch), strict=True))
+    for i, (x, y) in enumerate(pieces):
+        autocast = torch.autocast(inputs.device.type, dtype=dtype, enabled=dtype != torch.float32)
+        last = i == len(pieces) - 1
+        with nullcontext() if last else engine.no_sync():
+            with record_function("forward"), autocast:
+                loss = model.loss(x, y, positions)[0] / tokens
+            with record_function("backward"):
+                (scaler.scale(loss) if scaler else loss).backward()
+        total += loss.detach()
+    engine.finish()
+    return engine.sum(total)
+
+
+class Engine:
+    """Trains ``model``. One step is: ``zero_grad``, ``accumulate``, ``clip``, ``step``.
+
+    ``sets`` are the parameters that learn, ``placements`` say where every parameter is, by its name here; ``names`` are
+    those of the whole model's state dict. Without a ``mesh`` it is the engine of one device.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        sets: Sequence[ReplicaSet],
+        placements: Mapping[str, Placement] | None = None,
+        names: WholeNames | None = None,
+        mesh: Mesh | None = None,
+        pipeline: Pipeline | None = None,
+    ):
+        self.model, self.sets, self.mesh, self.pipeline = model, list(sets), mesh, pipeline
+        self.placements = dict(placements or whole(model))
+        self.names = names or WholeNames(model)
+        self._cut_axes = self._axes_that_cut()
+        #: Ranks that have other elements of the gradient; None if this one has all.
+        self._elements = mesh.group(*self._cut_axes) if mesh and self._cut_axes else None
+        #: Ranks that have other tokens.
+        self._samples = None
+        if mesh and mesh.layout.dp * mesh.layout.cp > 1:
+            replicas = {placement.replicas for placement in self.placements.values()}
+            self._samples = self.sets[0].group if replicas == {("dp", "cp")} else mesh.group("dp", "cp")
+        self._sharers = {
+            name: one.group.size()
+            for one in self.sets
+            if one.shared and one.group
+            for name, _ in one.parameters
+        }
+        if pipeline:
+            self._join(pipeline)
+
+    @classmethod
+    def on_one_device(cls, model: Transformer, make: MakeOptimizer | None = None) -> Engine:
+        """The engine of a single device: PyTorch as everyone knows it. ``make`` makes its optimizer, if it has one."""
+        alone = ReplicaSet(model)
+        if make:
+            alone.optimize(make)
+        return cls(model, [alone])
+
+    # ---- gradients
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of the last step."""
+        for one in self.sets:
+            one.zero_grad()
+
+    def accumulate(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        micro_batch: int,
+        positions: Tensor | None = None,
+        *,
+        dtype: torch.dtype = torch.float32,
+        scaler: torch.amp.GradScaler | None = None,
+    ) -> Tensor:
+        """Add the gradient of the mean loss over all targets of the global batch to ``.grad``; gives that loss, a scalar.
+
+        ``inputs`` and ``targets`` (B, s) are this rank's share, of which ``micro_batch`` rows go through the model at a
+        time; ``positions`` (s,) say where in its sample each token stands, if not from the beginning on. ``dtype`` is
+        what the forward pass computes in (autocast, if it is not fp32). Afterwards gradients are sums over the ranks: a
+        second call without ``zero_grad`` would have them summed again. Raises ConfigError when no target counts.
+        """
+        if self.pipeline is None:
+            given = self.model, inputs, targets, micro_batch
+            return accumulate_gradients(*given, dtype=dtype, scaler=scaler, engine=self, positions=positions)
+        tokens = self.count(targets)
+        angles = self.model.angles(inputs.shape[1], positions)
+        autocast = partial(torch.autocast, inputs.device.type, dtype=dtype, enabled=dtype != torch.float32)
+        batch = inputs.split(micro_batch), targets.split(micro_batch)
+        step = Step(*batch, positions, angles, 1.0 / tokens, autocast, torch.zeros((), device=inputs.device))
+        self.pipeline.run(step)
+        self.finish()
+        return self.sum(step.loss, over_stages=True)
+
+    def count(self, targets: Tensor) -> Tensor:
+        """The targets of all ranks that count, a scalar. Raises ConfigError when there are none."""
+        tokens = self.sum((targets != IGNORE).sum())
+        if tokens == 0:
+            raise ConfigError("targets hold no token that counts: every one of them is IGNORE")
+        return tokens
+
+    def no_sync(self) -> AbstractContextManager[object]:
+        """A backward pass after which there will be another, of the same step."""
+        if self.pipeline:
+            raise ConfigError("a pipeline takes all micro-batches of a step at once: call accumulate")
+        with_each = ExitStack()
+        for one in self.sets:
+            with_each.enter_context(one.no_sync())
+        return with_each
+
+    def finish(self) -> None:
+        """Backward is over: complete the gradients."""
+        self._add_up_tied()
+        for one in self.sets:
+            one.finish()
+        self._add_up_partial()
+
+    def sum(self, value: Tensor, over_stages: bool = False) -> Tensor:
+        """The sum over all ranks that have other samples, or also other stages of a pipeline; in place."""
+        group = self._samples
+        if over_stages and self.pipeline and self.mesh:
+            group = self.mesh.group("dp", "cp", "pp")
+        if group is not None:
+            dist.all_reduce(value, group=group)
+        return value
+
+    def _add_up_partial(self) -> None:
+        """Gradients of which ranks have addends, beside the sum over replicas: one message for each group."""
+        by_axis: dict[str, list[Tensor]] = {}
+        for name, gradient in self._gradients():
+            for axis in self.placements[name].partial:
+                by_axis.setdefault(axis, []).append(gradient)
+        for axis, gradients in by_axis.items():
+            assert self.mesh is not None
+            vector = torch.cat([gradient.reshape(-1) for gradient in gradients])
+            dist.all_reduce(vector, group=self.mesh.group(axis))
+            for gradient, part in zip(gradients, vector.split([g.numel() for g in gradients]), strict=True):
+                gradient.copy_(part.view_as(gradient))
+
+    # ---- a pipeline's
+
+    def _join(self, pipeline: Pipeline) -> None:
+        """Let a pipeline hand over the gradients of its stages."""
+        for one in self.sets:
+            one.defer_sync()
+        pipeline.done, pipeline.begin, pipeline.end = self._stage_done, self._begin_pass, self._end_pass
+
+    def _stage_done(self, stage: Stage, last: bool, stays: bool) -> None:
+        """A stage's gradients have one more micro-batch in them: what is complete, or cannot stay, is handed over."""
+        tied = set(self._tied())
+        for one in self.sets:
+            if last or not (one.keeps_gradients or (stays and one.gathers_weights)):
+                one.mark_ready([p for p in stage.parameters().values() if p not in tied])
+
+    def _begin_pass(self, stays: Residency) -> None:
+        for one in self.sets:
+            one.begin_pass(stays)
+
+    def _end_pass(self) -> None:
+        for one in self.sets:
+            one.end_pass()
+
+    def _tied(self) -> list[nn.Parameter]:
+        """A tied table that learns, if this rank has it: two stages write to its gradient."""
+        if self.pipeline is None or not self.names.tied:
+            return []
+        named = self.model.named_parameters()
+        return [p for name, p in named if p.requires_grad and self.placements[name].name == self.names.tied]
+
+    def _add_up_tied(self) -> None:
+        """Add up the gradient of a tied table whose two stages are on two ranks, before replicas do."""
+        if self.pipeline is None:
+            return
+        for name, p in self.model.named_parameters():
+            over = self.placements[name].tied
+            if over and p.requires_grad:
+                assert self.mesh is not None
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+                dist.all_reduce(p.grad, group=self.mesh.group(over))
+        for one in self.sets:
+            one.mark_ready(self._tied())
+
+    # ---- the norm, and the update
+
+    def clip(self, limit: float) -> Tensor:
+        """The norm of the whole gradient; where it is above ``limit``, gradients are scaled down to it.
+
+        A rank knows the squares of its own elements; those that several ranks have count once in the sum.
+        """
+        gradients = self._gradients()
+        norm = self._norm(gradients)
+        if gradients:
+            torch._foreach_mul_([g for _, g in gradients], (limit / (norm + 1e-6)).clamp(max=1.0))
+        return norm
+
+    def _norm(self, gradients: list[tuple[str, Tensor]]) -> Tensor:
+        if self._elements is None:  # this rank has all of them
+            return torch.nn.utils.get_total_norm([g for _, g in gradients])
+        squares = torch.zeros((), device=next(self.model.parameters()).device)
+        by_copies: dict[int, list[Tensor]] = {}
+        for name, gradient in gradients:
+            by_copies.setdefault(self._copies(name), []).append(gradient)
+        for copies, some in by_copies.items():
+            squares += torch.nn.utils.get_total_norm(some).float().square() / copies
+        dist.all_reduce(squares, group=self._elements)
+        return squares.sqrt()
+
+    def _gradients(self) -> list[tuple[str, Tensor]]:
+        return [pair for one in self.sets for pair in one.gradients()]
+
+    def _axes_that_cut(self) -> tuple[str, ...]:
+        """The axes along which ranks have other elements of the gradient."""
+        if self.mesh is None:
+            return ()
+        layout = self.mesh.layout
+        shared = {axis for one in self.sets if one.shared for axis in ("dp", "cp")}
+        return tuple(axis for axis in AXES if getattr(layout, axis) > 1 and axis in {"tp", "pp", *shared})
+
+    def _copies(self, name: str) -> int:
+        """On how many ranks, among those along the axes that cut, an element of a parameter's gradient is."""
+        assert self.mesh is not None
+        placement, ranks = self.placements[name], 1
+        for axis in self._cut_axes:
+            ranks *= placement.copies.get(axis, getattr(self.mesh.layout, axis))
+        return ranks // self._sharers.get(name, 1)
+
+    def step(self) -> None:
+        """Update what this rank updates."""
+        for one in self.sets:
+            one.step()
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        return [one.optimizer for one in self.sets]
+
+    # ---- for those who look from outside
+
+    def traffic_groups(self) -> dict[str, list[dist.ProcessGroup]]:
+        """The groups in which this rank talks, by axis of the mesh: what an instrument labels bytes with.
+
+        Gradients and parameters of ranks with other tokens count for dp, whether these are other samples or other parts
+        (cp); keys and values that travel count for cp.
+        """
+        if self.mesh is None:
+            return {}
+        found = {"dp": [group for one in self.sets for group in one.groups()]}
+        partial = {axis for placement in self.placements.values() for axis in placement.partial}
+        tied = {placement.tied for placement in self.placements.values() if placement.tied}
+        for axis, more in (("tp", partial), ("cp", ()), ("pp", tied)):
+            if getattr(self.mesh.layout, axis) > 1:
+                found[axis] = [self.mesh.group(name) for name in dict.fromkeys([axis, *sorted(more)])]
+        if self.pipeline:
+            found["pp"] += self.pipeline.groups()
+        return {axis: list(dict.fromkeys(groups)) for axis, groups in found.items()}
+
+    def tensors(self) -> dict[str, list[Tensor]]:
+        """What this rank keeps: parameters, gradients, optimizer."""
+        each = [one.tensors() for one in self.sets]
+        learning = {p for one in self.sets for _, p in one.parameters}
+        frozen = [p.detach() for p in self.model.parameters() if p not in learning]
+        found = {
+            kind: [t for one in each for t in one[kind]] for kind in ("parameters", "gradients", "optimizer")
+        }
+        found["parameters"] += frozen
+        return found
+
+    def local_shards(self) -> Iterator[LocalShard]:
+        """The parameters and optimizer states of this rank, each element on one rank alone: what a checkpoint writes."""
+        yield from state.local_shards(self)
+
+    def gradients_whole(self) -> dict[str, Tensor | None]:
+        """The gradient by parameter name, whole, as ``clip`` left it; None where there is none. A collective."""
+        return state.gradients_whole(self)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Model and optimizer as one device saves them, in CPU memory, on every rank. A collective."""
+        return state.state_dict(self)
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Take up what ``state_dict`` gave, of any layout, or one device saved."""
+        state.load_state_dict(self, saved)

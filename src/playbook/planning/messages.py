@@ -1,0 +1,164 @@
+"""A message, and a rank that sends some: its place in the layout, its stages, and the sizes of what it has.
+
+``traffic.py`` says which. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+
+from playbook.layout import Layout, ParallelOptions
+from playbook.layout.stages import Placement, placement, split
+from playbook.planning.communication import ring_bytes_sent
+from playbook.planning.recipes import Recipe
+from playbook.planning.weights import Bucket, WeightUnit, buckets, weight_units
+from playbook.shapes import ModelShape
+
+#: Bytes of an element.
+FP32, INT64 = 4, 8
+#: Parts of a step. Recomputation is part of ``backward``, and ``first`` is there in a run's first step alone.
+PHASES = ("forward", "backward", "gradients", "parameters", "norm", "loss", "first")
+
+
+@dataclass(frozen=True)
+class Message:
+    """``count`` messages of a kind that a rank takes part in, each sending ``bytes`` bytes from it.
+
+    ``axis`` is that of ``parallelize.axis_groups`` (dp also where ranks with other parts of the same samples add up
+    gradients), or world for groups across several. ``payload`` is the vector's size as nccl-tests count it, in a group of
+    ``ranks``; ``phase`` is one of `PHASES`.
+    """
+
+    axis: str
+    collective: str
+    bytes: int
+    count: int
+    phase: str
+    payload: int
+    ranks: int
+
+    @property
+    def total(self) -> int:
+        """Bytes of all of them."""
+        return self.bytes * self.count
+
+
+def message_in(
+    axis: str,
+    collective: str,
+    elements: int,
+    itemsize: int,
+    group: tuple[int, int],
+    phase: str,
+    count: int = 1,
+) -> Message:
+    """A message in a ``group`` of so many ranks, of which this one has a place."""
+    ranks, index = group
+    sent = ring_bytes_sent(collective, elements, itemsize, ranks, index)
+    return Message(axis, collective, sent, count, phase, elements * itemsize, ranks)
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One rank of a run: its place, its stages, and sizes of what it has of a micro-batch."""
+
+    shape: ModelShape
+    layout: Layout
+    seq: int
+    options: ParallelOptions
+    rank: int
+    recipe: Recipe
+
+    @cached_property
+    def at(self) -> dict[str, int]:
+        return self.layout.coordinates(self.rank)
+
+    @cached_property
+    def where(self) -> Placement:
+        return placement(self.layout, self.options.schedule) if self.layout.pp > 1 else ((0,),)
+
+    @property
+    def depth(self) -> int:
+        return len(self.where[0])
+
+    @cached_property
+    def taken(self) -> list[int]:
+        """Micro-batches of each direction."""
+        schedule, ways = self.options.schedule, len(self.where)
+        if schedule is None:
+            return [self.layout.grad_acc // ways] * ways
+        count = Counter(schedule.way(m) for m in range(schedule.microbatches))
+        return [count[way] for way in range(ways)]
+
+    @cached_property
+    def passes(self) -> dict[int, int]:
+        """Micro-batches that this rank takes through each of its stages."""
+        found: Counter[int] = Counter()
+        for way, count in zip(self.where, self.taken, strict=True):
+            for stage in (s for s, home in enumerate(way) if home == self.at["pp"]):
+                found[stage] += count
+        return dict(found)
+
+    @cached_property
+    def blocks(self) -> dict[int, int]:
+        """Blocks of each stage of this rank."""
+        cut = split(self.shape.layers, self.depth, self.options.stage_layers)
+        return {stage: len(cut[stage]) for stage in self.passes}
+
+    @cached_property
+    def block_passes(self) -> int:
+        """How often a micro-batch goes through a block here."""
+        return sum(self.blocks[stage] * count for stage, count in self.passes.items())
+
+    @cached_property
+    def tokens(self) -> int:
+        """Tokens of a micro-batch that ranks of one tensor-parallel group have together."""
+        return self.layout.micro_batch * self.layout.padded(self.seq) // self.layout.cp
+
+    @property
+    def stream(self) -> int:
+        """Elements of their residual stream."""
+        return self.tokens * self.shape.hidden
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether another rank of the pipeline has the same stages."""
+        return len(self.where) > 1
+
+    @cached_property
+    def replicas(self) -> tuple[int, int]:
+        """How many ranks have the same weights, and which of them this one is."""
+        one, index = self.samples
+        if not self.mirrored:
+            return one, index
+        return 2 * one, index + one * (self.at["pp"] >= self.layout.pp // 2)
+
+    @property
+    def samples(self) -> tuple[int, int]:
+        """How many ranks have other tokens for the same stages, and which of them this one is."""
+        layout, at = self.layout, self.at
+        return layout.dp * layout.cp, at["cp"] + layout.cp * at["dp"]
+
+    @cached_property
+    def units(self) -> list[WeightUnit]:
+        return weight_units(self.shape, self.layout, self.blocks, self.depth)
+
+    @cached_property
+    def buckets(self) -> list[Bucket]:
+        """What the replicas' gradients are sent in."""
+        ranks, zero, options = self.replicas[0] if self.layout.zero else 1, self.layout.zero, self.options
+        if zero == 3:
+            return buckets(self.units, ranks)
+        size = self.recipe.states.parameters
+        return buckets(self.units, ranks, options.bucket // size, options.first_bucket // size)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Of an element of a gradient that is sent: where there is an fp32 sum beside it, that."""
+        return min(FP32, self.recipe.states.gradients)
+
+    def tp(self, collective: str, elements: int, itemsize: int, phase: str, count: int) -> Message:
+        layout = self.layout
+        return message_in("tp", collective, elements, itemsize, (layout.tp, self.at["tp"]), phase, count)

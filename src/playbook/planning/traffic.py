@@ -1,0 +1,254 @@
+"""Everything that one rank sends in an optimizer step, message by message: to the byte what a run counts.
+
+A technique is a function here: what tensor, context and pipeline parallelism send for each micro-batch; what replicas
+send of gradients and parameters; what is settled once, in a few bytes. The files under ``parallel/`` that send the
+messages name the papers. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+from playbook.layout import Layout, ParallelOptions
+from playbook.planning.messages import FP32, INT64, Message, Rank, message_in
+from playbook.planning.recipes import Recipe, load_recipe
+from playbook.planning.weights import Bucket, addends
+from playbook.shapes import ModelShape
+
+#: Numbers (int64) of the header with which a pipeline announces the shape of its messages.
+HEADER = 8
+
+
+def traffic(
+    shape: ModelShape,
+    layout: Layout,
+    seq: int,
+    options: ParallelOptions | None = None,
+    *,
+    rank: int = 0,
+    recipe: str | Recipe = "bf16-mixed",
+    first: bool = False,
+) -> list[Message]:
+    """What ``rank`` sends in one step of ``layout.grad_acc`` micro-batches of ``seq`` tokens a sample.
+
+    Collectives go around rings. ``recipe`` says how many bytes elements have; with ``first`` it is the first step of a
+    run, in which ranks also tell each other shapes and which parameters get gradients. Raises LayoutError or ShapeError,
+    in one sentence, for what cannot run.
+    """
+    options = options or ParallelOptions()
+    layout.check(shape, seq=seq, options=options)
+    here = Rank(shape, layout, seq, options, rank, load_recipe(recipe))
+    terms: list[Iterable[Message]] = [
+        tensor(here), vocabulary(here), context(here), pipeline(here), replicas(here), sums(here), norm(here), loss(here),
+    ]  # fmt: skip
+    if first or options.find_unused:
+        terms.append(used_parameters(here))
+    if first:
+        terms.append(headers(here))
+    return [message for term in terms for message in term if message.count and message.ranks > 1]
+
+
+def by_axis(messages: Iterable[Message]) -> dict[str, int]:
+    """Bytes sent, by axis: what ``Trainer.bytes_sent`` counts."""
+    found: Counter[str] = Counter()
+    for message in messages:
+        found[message.axis] += message.total
+    return dict(found)
+
+
+def tensor(here: Rank) -> Iterator[Message]:
+    """Into attention and the MLP of each block and out again: f and f*, or g and g* (``parallel/regions.py``).
+
+    With sequence parallelism backward gathers what entered once more. Full recomputation repeats what forward sends.
+    """
+    if here.layout.tp == 1:
+        return
+    again = here.layout.recompute == "full"
+    for phase in ("forward", *["backward"] * again):
+        yield from _crossings(here, phase, 2 * here.block_passes, into=1, out=1)
+    yield from _crossings(here, "backward", 2 * here.block_passes, into=1, out=1)
+    yield from _fetched_again(here, 2 * here.block_passes)
+
+
+def _crossings(here: Rank, phase: str, count: int, *, into: int, out: int) -> Iterator[Message]:
+    """The stream goes ``into`` a region and ``out`` of it, or its gradient the other way."""
+    size, tp = here.recipe.compute, here.layout.tp
+    if not here.layout.sp:  # where it is whole on every rank, one of both is free
+        yield here.tp("all_reduce", here.stream, size, phase, count * out)
+    elif here.options.tensor_overlap == "chunked":
+        yield here.tp("send", here.stream // tp, size, phase, count * (into + out) * (tp - 1))
+    else:
+        yield here.tp("all_gather", here.stream, size, phase, count * into)
+        yield here.tp("reduce_scatter", here.stream, size, phase, count * out)
+
+
+def _fetched_again(here: Rank, count: int) -> Iterator[Message]:
+    """Of a region's input a rank saves its own tokens."""
+    if here.layout.sp:
+        yield here.tp("all_gather", here.stream, here.recipe.compute, "backward", count)
+
+
+def vocabulary(here: Rank) -> Iterator[Message]:
+    """Embedding, head and loss over tensor-parallel ranks: of logits three numbers per token (``parallel/tensor.py``)."""
+    if here.layout.tp == 1:
+        return
+    embedded, heads, size = here.passes.get(0, 0), here.passes.get(here.depth - 1, 0), here.recipe.residual
+    if here.layout.sp:
+        yield here.tp("reduce_scatter", here.stream, size, "forward", embedded)
+        yield here.tp("all_gather", here.stream, size, "backward", embedded)
+        yield from _crossings(here, "forward", heads, into=1, out=0)
+    else:
+        yield here.tp("all_reduce", here.stream, size, "forward", embedded)
+    yield from _crossings(here, "backward", heads, into=0, out=1)
+    yield from _fetched_again(here, heads)
+    yield here.tp("all_reduce", here.tokens, FP32, "forward", heads)  # the largest logit
+    yield here.tp(
+        "all_reduce", 2 * here.tokens, FP32, "forward", heads
+    )  # the denominator, the target's logit
+
+
+def context(here: Rank) -> Iterator[Message]:
+    """Keys and values, or tokens for heads, in each block (``parallel/context.py``); recomputation sends them again."""
+    layout, shape, size = here.layout, here.shape, here.recipe.compute
+    cp, group, count = layout.cp, (layout.cp, here.at["cp"]), here.block_passes
+    if cp == 1:
+        return
+    heads, kv_heads = shape.heads // layout.tp, max(1, shape.n_kv_heads // layout.tp)
+    query, kv = heads * shape.qk_dim * here.tokens, 2 * kv_heads * shape.qk_dim * here.tokens
+    forward = 1 + (layout.recompute != "none")
+    phases = ["forward", *["backward"] * (forward - 1)]
+    if here.options.context == "ulysses":
+        for phase in [*phases, "backward"]:  # q, k, v and the output there, their gradients back
+            for elements in (query, kv // 2):
+                yield message_in("cp", "all_to_all", elements, size, group, phase, 2 * count)
+        return
+    for phase in [*phases, "backward"]:
+        if here.options.context == "ring":
+            yield message_in("cp", "send", kv, size, group, phase, (cp - 1) * count)
+        else:
+            yield message_in("cp", "all_gather", cp * kv, size, group, phase, count)
+    if here.options.context == "ring":
+        yield message_in("cp", "send", kv, FP32, group, "backward", (cp - 1) * count)
+    else:
+        yield message_in("cp", "reduce_scatter", cp * kv, FP32, group, "backward", count)
+
+
+def _hops(here: Rank) -> Iterator[tuple[str, int, int, int]]:
+    """This rank's sends: the phase, the stage before the border, the rank beyond it, and how many micro-batches."""
+    mine = here.at["pp"]
+    for way, count in zip(here.where, here.taken, strict=True):
+        for stage, (before, after) in enumerate(pairwise(way)):
+            if before == mine != after:
+                yield "forward", stage, after, count
+            if after == mine != before:
+                yield "backward", stage, before, count
+
+
+def pipeline(here: Rank) -> Iterator[Message]:
+    """Behind each stage but the last the residual stream goes on, and its gradient comes back (``parallel/pipeline.py``).
+
+    That is b·s·h elements, however large the stages are: little beside what tensor parallelism or ZeRO-3 send for every
+    layer (Narayanan et al. 2021, arXiv 2104.04473, section 3.2). Between two stages on one rank nothing is sent.
+    """
+    layout, group = here.layout, (here.layout.pp, here.at["pp"])
+    elements = here.stream // (layout.tp if layout.sp else 1)
+    for phase, _, _, count in _hops(here):
+        yield message_in("pp", "send", elements, here.recipe.residual, group, phase, count)
+    ends = here.where[0][0], here.where[0][-1]
+    if here.shape.tied and not here.mirrored and ends[0] != ends[1] and here.at["pp"] in ends:
+        table = -(-here.shape.vocab // layout.tp) * here.shape.hidden
+        place = sorted(ends).index(here.at["pp"])
+        yield message_in("pp", "all_reduce", table, here.gradient_bytes, (2, place), "gradients")
+
+
+def headers(here: Rank) -> Iterator[Message]:
+    """The first message across a border, in either direction, is announced (``parallel/channels.py``)."""
+    borders = {(stage, peer) for _, stage, peer, _ in _hops(here)}
+    yield message_in("pp", "send", HEADER, INT64, (here.layout.pp, here.at["pp"]), "first", len(borders))
+
+
+def replicas(here: Rank) -> Iterator[Message]:
+    """Gradients of ranks that have the same weights, and under ZeRO their parameters (``parallel/data.py``, ``zero.py``).
+
+    They have other samples (dp) or other parts of the same ones (cp); where a pipeline runs both ways the other copy of a
+    stage is one of them. Stages 2 and 3 send gradients for each micro-batch, stage 3 parameters as well: `_gathers`.
+    """
+    zero, group, size = here.layout.zero, here.replicas, here.gradient_bytes
+    if zero == 0:
+        whole = here.options.data_parallel == "bucketed"
+        parts = map(len, here.buckets) if whole else (w.elements for u in here.units for w in u.weights)
+        for elements, count in Counter(parts).items():
+            yield message_in("dp", "all_reduce", elements, size, group, "gradients", count)
+        return
+    sent: Counter[int] = Counter()
+    for bucket in here.buckets:
+        sent[len(bucket)] += _passes(here, bucket) if zero > 1 else 1
+    for elements, count in sent.items():
+        yield message_in("dp", "reduce_scatter", elements, size, group, "gradients", count)
+    for (phase, elements), count in _gathers(here).items():
+        yield message_in("dp", "all_gather", elements, here.recipe.states.parameters, group, phase, count)
+
+
+def _passes(here: Rank, bucket: Bucket) -> int:
+    """Micro-batches that go through the stage of a bucket; what two stages have in common waits for the last."""
+    return 1 if bucket.unit.stage is None else here.passes[bucket.unit.stage]
+
+
+def _gathers(here: Rank) -> Counter[tuple[str, int]]:
+    """All-gathers of parameters, by phase and size: after the update or, in stage 3, wherever they are needed."""
+    found: Counter[tuple[str, int]] = Counter()
+    for bucket in here.buckets:
+        if here.layout.zero < 3:
+            found["parameters", len(bucket)] += 1
+            continue
+        found["forward", len(bucket)] += _passes(here, bucket)
+        found["backward", len(bucket)] += _passes(here, bucket) * (bucket.unit.again and here.options.reshard)
+    return found
+
+
+def sums(here: Rank) -> Iterator[Message]:
+    """Gradients of weights that tensor-parallel ranks have in common are addends: one message for each group of them."""
+    ranks, index = here.replicas if here.layout.zero else (1, 0)
+    tp, kv_heads, place = here.layout.tp, here.shape.n_kv_heads, here.at["tp"]
+    copies = max(1, tp // kv_heads)
+    for partial, group in (("tp", (tp, place)), ("copies", (copies, place % copies))):
+        elements = addends(here.buckets, partial, ranks, index)
+        if elements:
+            yield message_in("tp", "all_reduce", elements, here.gradient_bytes, group, "gradients")
+
+
+def norm(here: Rank) -> Iterator[Message]:
+    """The sum of squares of the gradient, one number: over ranks that own parts of it."""
+    layout, at = here.layout, here.at
+    groups = {"dp": here.replicas} if layout.zero else {}
+    groups["tp"] = layout.tp, at["tp"]
+    if here.mirrored:
+        groups["world"] = layout.pp // 2, at["pp"] % (layout.pp // 2)
+    else:
+        groups["pp"] = layout.pp, at["pp"]
+    for axis, group in groups.items():
+        yield message_in(axis, "all_reduce", 1, FP32, group, "norm")
+
+
+def loss(here: Rank) -> Iterator[Message]:
+    """The number of targets and the mean loss, over ranks that have other tokens; the last stage tells all the others."""
+    layout, (ranks, index) = here.layout, here.samples
+    axis = "dp" if layout.pp == 1 else "cp" if layout.dp == 1 else "world" if here.mirrored else "dp"
+    yield message_in(axis, "all_reduce", 1, INT64, (ranks, index), "loss")
+    if layout.pp > 1:
+        axis = "pp" if ranks == 1 else "world"
+    yield message_in(axis, "all_reduce", 1, FP32, (ranks * layout.pp, index + ranks * here.at["pp"]), "loss")
+
+
+def used_parameters(here: Rank) -> Iterator[Message]:
+    """A byte for each parameter: does it get a gradient on any replica?"""
+    count = sum(len(unit.weights) for unit in here.units)
+    yield message_in("dp", "all_reduce", count, 1, here.replicas, "first")
+
+
+def total(messages: Iterable[Message], axis: str | None = None, phase: str | None = None) -> int:
+    """Bytes of the messages of an axis and a phase, or of all."""
+    wanted = (m for m in messages if axis in (None, m.axis) and phase in (None, m.phase))
+    return sum(message.total for message in wanted)

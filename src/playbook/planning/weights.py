@@ -1,0 +1,157 @@
+"""The parameters that one rank has, tensor by tensor, and how they lie in the flat vector that buckets are cut from.
+
+``parallel/flat.py`` lays out real ones; this is its arithmetic, for dense models. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from playbook.errors import ShapeError
+from playbook.layout import Layout
+from playbook.shapes import ModelShape
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A parameter of so many ``elements``. ``partial`` says over which ranks its gradient is a sum of addends: none, all
+    of ``tp``, or those with ``copies`` of the same key/value heads."""
+
+    elements: int
+    partial: str = ""
+
+
+@dataclass(frozen=True)
+class WeightUnit:
+    """Weights that lie together, in the order of backward, and that no bucket mixes with others.
+
+    They belong to one ``stage``, or (None) to two of them. ZeRO-3 gathers a unit that is needed ``again`` in backward a
+    second time.
+    """
+
+    weights: tuple[Weight, ...]
+    stage: int | None
+    again: bool = True
+
+    @property
+    def elements(self) -> int:
+        return sum(weight.elements for weight in self.weights)
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The part ``start:stop`` of the flat vector, in a unit that begins at ``begin``."""
+
+    unit: WeightUnit
+    begin: int
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+def block_weights(shape: ModelShape, layout: Layout) -> list[Weight]:
+    """The parameters of one block on one tensor-parallel rank, as the model lists them."""
+    tp, h, d, ffn = layout.tp, shape.hidden, shape.qk_dim, shape.ffn_dim // layout.tp
+    whole = "tp" if layout.sp else ""  # a rank sees some of the tokens alone
+    query, kv = shape.heads // tp * d, max(1, shape.n_kv_heads // tp) * d
+    norm = _norm(shape, whole)
+    columns = [(query, ""), *[(kv, "copies" if tp > shape.n_kv_heads else "")] * 2]
+    found = [*norm]
+    for width, partial in columns:
+        found += [Weight(width * h, partial)] + [Weight(width, partial)] * bool(shape.qkv_bias)
+    found += [Weight(query * h)] + [Weight(h, whole)] * shape.bias
+    found += [Weight(d, "tp" if tp > 1 else "")] * (2 * shape.qk_norm)
+    up = [Weight(ffn * h)] + [Weight(ffn)] * shape.bias
+    return [*found, *norm, *up * (1 + shape.gated), Weight(ffn * h), *[Weight(h, whole)] * shape.bias]
+
+
+def _norm(shape: ModelShape, partial: str) -> list[Weight]:
+    return [Weight(shape.hidden, partial)] * (2 if shape.norm == "layernorm" and shape.bias else 1)
+
+
+def weight_units(
+    shape: ModelShape, layout: Layout, stages: Mapping[int, int], depth: int
+) -> list[WeightUnit]:
+    """The units of a rank in the order of backward; ``stages`` counts the blocks of each stage that it has, of ``depth``.
+
+    One unit without a pipeline; its stages and what two of them share with one; under ZeRO-3 each block and each end of
+    the model. Raises ShapeError for experts and latent attention, which `Weight` does not know.
+    """
+    if shape.moe or shape.mla:
+        what = "experts" if shape.moe else "latent attention"
+        raise ShapeError(
+            f"model {shape.name or 'shape'!r} has {what}: its traffic is not foretold, take a dense one"
+        )
+    whole = "tp" if layout.sp else ""
+    block = block_weights(shape, layout)
+    table = Weight(-(-shape.vocab // layout.tp) * shape.hidden)
+    positions = [Weight(shape.max_seq * shape.hidden, whole)] * (shape.positions == "learned")
+    norm, first, last = _norm(shape, whole), 0 in stages, depth - 1 in stages
+    if layout.zero == 3:
+        return list(_gathered(stages, depth, block, [table, *positions], norm, [] if shape.tied else [table]))
+    apart = shape.tied and layout.pp > 1  # a table that two stages write to is complete last
+    units = []
+    for stage in sorted(stages, reverse=True):
+        weights = block * stages[stage]
+        if stage == 0:
+            weights = [*[table] * (not apart), *positions, *weights]
+        if stage == depth - 1:
+            weights = [*weights, *norm, *[table] * (not shape.tied)]
+        units.append(WeightUnit(tuple(reversed(weights)), stage))
+    shared = [WeightUnit((table,), None)] if apart and (first or last) else []
+    return [unit for unit in [*units, *shared] if unit.weights]
+
+
+def _gathered(
+    stages: Mapping[int, int],
+    depth: int,
+    block: Sequence[Weight],
+    embedding: list[Weight],
+    norm: list[Weight],
+    head: list[Weight],
+) -> Iterator[WeightUnit]:
+    """What ZeRO-3 gathers together. A tied table stays from the one end of the model to the other."""
+    once = not head and depth == 1
+    for stage in sorted(stages, reverse=True):
+        if stage == depth - 1 and not once:
+            own = [*norm, *(head or embedding[:1])]
+            yield WeightUnit(tuple(reversed(own)), stage, again=False)
+        yield from [WeightUnit(tuple(reversed(block)), stage)] * stages[stage]
+        if stage == 0:
+            own = [*embedding, *norm * once]
+            yield WeightUnit(tuple(reversed(own)), stage, again=False)
+
+
+def buckets(
+    units: Sequence[WeightUnit], ranks: int, size: int | None = None, first: int | None = None
+) -> list[Bucket]:
+    """Buckets of at most ``size`` elements, the first of at most ``first``, each a multiple of ``ranks``; None: units."""
+    found: list[Bucket] = []
+    begin = 0
+    for unit in units:
+        start, stop = begin, begin + -(-unit.elements // ranks) * ranks
+        while start < stop:
+            limit = size if found or first is None else first
+            step = stop - start if limit is None else max(1, limit // ranks) * ranks
+            found.append(Bucket(unit, begin, start, min(stop, start + step)))
+            start = found[-1].stop
+        begin = stop
+    return found
+
+
+def addends(cut: Sequence[Bucket], partial: str, ranks: int = 1, rank: int = 0) -> int:
+    """Elements of weights of a kind (see `Weight`) in one rank's shares of the buckets."""
+    count = 0
+    for bucket in cut:
+        share = len(bucket) // ranks
+        mine = range(bucket.start + rank * share, bucket.start + (rank + 1) * share)
+        start = bucket.begin
+        for weight in bucket.unit.weights:
+            stop = start + weight.elements
+            if weight.partial == partial:
+                count += max(0, min(stop, mine.stop) - max(start, mine.start))
+            start = stop
+    return count

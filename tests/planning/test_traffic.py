@@ -1,0 +1,240 @@
+"""What a rank sends is what a run counts: every message of a step, on every rank, by axis, collective and bytes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import fields
+
+import hypothesis
+import pytest
+import torch
+from helpers import BLOCKS
+from hypothesis import strategies as st
+from parallel_runs import Case
+from random_shapes import shapes
+
+from playbook import launch
+from playbook.errors import LayoutError, ShapeError
+from playbook.instruments.counting import CountBytes
+from playbook.layout import Layout, ParallelOptions
+from playbook.layout.tokens import CONTEXT
+from playbook.parallel.context import own_tokens
+from playbook.parallel.mesh import Mesh
+from playbook.parallel.parallelize import axis_groups, parallelize
+from playbook.planning.context_cost import context_traffic
+from playbook.planning.memory import predict
+from playbook.planning.messages import PHASES, Rank
+from playbook.planning.recipes import load_recipe
+from playbook.planning.sharding import traffic as of_replicas
+from playbook.planning.traffic import by_axis, total, traffic
+from playbook.schedules.actions import Schedule
+from playbook.shapes import ModelShape, load
+from playbook.training.trainer import accumulate_gradients
+
+SEQ, MICRO = 8, 2
+#: Odd sizes, tied tables, biases; and grouped heads, norms of queries and keys, a table at either end.
+GPT = BLOCKS["gpt"].replace(layers=3, hidden=24, heads=4, vocab=37)
+LLAMA = BLOCKS["llama"].replace(layers=4, hidden=32, heads=8, kv_heads=2, ffn=52, vocab=37, qk_norm=True)
+FEW = {"bucket": 4096, "first_bucket": 512}  # bytes: several buckets
+#: Three stages on two ranks, B and W apart.
+OWN = Schedule.from_json(
+    {
+        "ranks": [
+            [{"op": op, "stage": s, "microbatch": m} for m in range(2) for op, s in steps]
+            for steps in (
+                [("F", 0), ("F", 2), ("B", 2), ("B", 0), ("W", 0), ("W", 2)],
+                [("F", 1), ("B", 1), ("W", 1)],
+            )
+        ],
+    }
+)
+
+Cases = list[tuple[ModelShape, str, dict]]
+TWO: Cases = [
+    (GPT, "dp=2,grad_acc=2", {}),
+    (LLAMA, "dp=2", {"data_parallel": "naive"}),
+    (GPT, "dp=2", {"data_parallel": "overlapped", "find_unused": True}),
+    (LLAMA, "dp=2,zero=1,grad_acc=2", {**FEW, "gather": "lazily"}),
+    (GPT, "dp=2,zero=2,grad_acc=3", FEW),
+    (GPT, "dp=2,zero=3,grad_acc=2", {}),
+    (LLAMA, "dp=2,zero=3,recompute=full", {"reshard": False}),
+    (GPT, "tp=2,grad_acc=2", {}),
+    (LLAMA, "tp=2,recompute=full", {"tensor_overlap": "none"}),
+    (LLAMA, "tp=2,sp,recompute=selective", {}),
+    (GPT, "tp=2,sp,recompute=full", {"tensor_overlap": "chunked"}),
+    (LLAMA, "cp=2", {}),
+    (GPT, "cp=2,recompute=selective", {"context": "gather"}),
+    (LLAMA, "cp=2,recompute=full,zero=1", {"context": "ulysses"}),
+    (GPT, "pp=2,grad_acc=2", {}),
+    (LLAMA, "pp=2,vpp=2,schedule=interleaved,grad_acc=3", {}),
+    (LLAMA, "pp=2,schedule=zb-v,grad_acc=3,recompute=selective", {}),
+    (GPT.replace(layers=4), "pp=2,schedule=dualpipe,grad_acc=4", {}),
+    (GPT, "pp=2,grad_acc=2", {"schedule": OWN, "stage_layers": (0, 2, 1)}),
+]
+FOUR: Cases = [
+    (LLAMA, "tp=4", {}),  # two copies of each key
+    (LLAMA, "tp=4,sp,recompute=full", {"tensor_overlap": "chunked"}),
+    (LLAMA, "tp=2,dp=2,sp,zero=1", FEW),
+    (GPT, "tp=2,dp=2,sp,zero=3,grad_acc=2", {}),
+    (GPT, "tp=2,cp=2,sp,zero=2,grad_acc=2", {}),
+    (LLAMA, "tp=2,cp=2,recompute=selective", {"context": "gather"}),
+    (GPT, "tp=2,pp=2,schedule=zb-h1,grad_acc=2", {}),
+    (LLAMA, "tp=2,sp,pp=2,schedule=zb-v,grad_acc=3,recompute=full", {}),
+    (LLAMA, "dp=2,cp=2,zero=1", {"context": "ulysses"}),
+    (GPT, "dp=2,pp=2,zero=2,grad_acc=2", FEW),
+    (LLAMA, "dp=2,pp=2,zero=1,schedule=dualpipe,grad_acc=4", {}),
+    (GPT, "cp=2,pp=2,schedule=zb-h2,grad_acc=3", {}),
+    (GPT.replace(layers=8), "pp=4,schedule=dualpipe,grad_acc=8", {}),
+    (GPT.replace(layers=8), "pp=4,schedule=dualpipev,grad_acc=8", {}),
+    (LLAMA, "dp=4", {"data_parallel": "naive"}),
+]
+EIGHT: Cases = [
+    (GPT, "tp=2,cp=2,dp=2,grad_acc=2", FEW),
+    (LLAMA, "tp=4,sp,dp=2,zero=2,grad_acc=2", FEW),
+    (GPT, "tp=2,sp,cp=2,pp=2,zero=1,grad_acc=2", {"tensor_overlap": "chunked"}),
+    (LLAMA, "tp=2,dp=2,pp=2,zero=2,schedule=dualpipe,grad_acc=4", FEW),
+    (GPT, "dp=2,cp=2,pp=2,vpp=1,schedule=zb-h1,grad_acc=2,zero=1", {}),
+]
+
+
+def steps(cases: Cases, dtype: torch.dtype, autocast: bool) -> list[list[Counter]]:
+    """In a rank, of each case: what its first two steps send, as (axis, collective, payload, bytes sent)."""
+    torch.set_num_threads(1)
+    found = []
+    with launch.process_group():
+        for shape, text, given in cases:
+            layout, options = Layout.parse(text), ParallelOptions(**given)
+            mesh, case = Mesh(layout), Case(shape, layout.recompute, dtype=dtype, seq=SEQ)
+            engine = parallelize(case.model(), mesh, case.make(), **given)
+            batch = torch.randint(shape.vocab, (MICRO * layout.grad_acc, SEQ))
+            x, y, where = own_tokens(batch, batch.clone(), mesh, options.placed)
+            found.append([])
+            for _ in range(2):
+                with CountBytes(axis_groups(engine, mesh)) as count:
+                    engine.zero_grad()
+                    kind = torch.bfloat16 if autocast else torch.float32
+                    accumulate_gradients(
+                        engine.model, x, y, MICRO, engine=engine, positions=where, dtype=kind
+                    )
+                    engine.clip(1.0)
+                    engine.step()
+                sent = [(e.group, e.kind, e.payload, e.sent) for e in count.events if e.sent]
+                found[-1].append(Counter(sent))
+    return found
+
+
+def small(messages: Counter) -> Counter:
+    """Single numbers, whatever group they are settled in."""
+    found: Counter = Counter()
+    for (_, collective, payload, sent), count in messages.items():
+        if payload <= 8:
+            found[collective, payload, sent] += count
+    return found
+
+
+def large(messages: Counter) -> Counter:
+    return Counter({key: count for key, count in messages.items() if key[2] > 8})
+
+
+def check(ranks, cases: Cases, world: int, dtype=torch.float32, recipe="fp32") -> None:
+    for rank, mine in enumerate(
+        ranks(steps, cases, dtype, recipe == "autocast", ranks=world, timeout=240).values
+    ):
+        for (shape, text, given), counted in zip(cases, mine, strict=True):
+            layout, options = Layout.parse(f"{text},micro_batch={MICRO}"), ParallelOptions(**given)
+            for first, sent in zip((True, False), counted, strict=True):
+                told = traffic(shape, layout, SEQ, options, rank=rank, recipe=recipe, first=first)
+                expected: Counter = Counter()
+                for message in told:
+                    if message.bytes:
+                        key = message.axis, message.collective, message.payload, message.bytes
+                        expected[key] += message.count
+                assert large(expected) == large(sent), (text, given, rank, first)
+                assert small(expected) == small(sent), (text, given, rank, first)
+
+
+@pytest.mark.parametrize(("cases", "world"), [(TWO, 2), (FOUR, 4), (EIGHT, 8)], ids=["two", "four", "eight"])
+def test_every_message_of_a_step(ranks, cases, world):
+    check(ranks, cases, world)
+
+
+def test_elements_of_sixteen_bits(ranks):
+    cases = [
+        (LLAMA, "dp=2,zero=1", FEW), (GPT, "tp=2,sp", {}), (LLAMA, "cp=2", {}), (LLAMA, "cp=2", {"context": "gather"}),
+        (GPT, "pp=2,grad_acc=2", {}),
+    ]  # fmt: skip
+    check(ranks, cases, 2, torch.bfloat16, "bf16-mixed")
+    check(ranks, cases, 2, torch.float32, "autocast")
+
+
+def test_options_are_all_looked_at():
+    """Whoever adds an option says here what it does to traffic."""
+    moves_bytes = {
+        "context",
+        "tensor_overlap",
+        "data_parallel",
+        "bucket",
+        "first_bucket",
+        "reshard",
+        "find_unused",
+    }
+    only_when = {"placement", "gather", "prefetch"}
+    assert {f.name for f in fields(ParallelOptions)} == moves_bytes | only_when | {"schedule", "stage_layers"}
+
+
+def test_of_one_device_nothing_is_sent():
+    assert traffic(load("tiny"), Layout(grad_acc=4), 64, first=True) == []
+
+
+def test_sums_by_axis_and_phase():
+    found = traffic(load("llama3-8b"), Layout.parse("dp=2,tp=8,sp,pp=4,zero=1,grad_acc=8"), 8192)
+    assert {message.phase for message in found} <= set(PHASES)
+    assert sum(by_axis(found).values()) == total(found)
+    assert by_axis(found)["tp"] == total(found, "tp") > by_axis(found)["dp"] > by_axis(found)["pp"]
+    assert total(found, "dp", "gradients") == total(found, "dp", "parameters")
+
+
+def test_what_cannot_run_has_no_traffic():
+    with pytest.raises(LayoutError, match="tp must divide heads"):
+        traffic(load("gpt2"), Layout(tp=5), 64)
+    with pytest.raises(ShapeError, match="has experts"):
+        traffic(load("mixtral-8x7b"), Layout(dp=2), 64)
+
+
+@pytest.mark.parametrize("context", CONTEXT)
+def test_context_parallelism_is_that_of_its_formula(context):
+    layout = Layout(cp=4, tp=2, micro_batch=3, grad_acc=2)
+    shape = LLAMA.replace(kv_heads=8)
+    found = traffic(shape, layout, 64, ParallelOptions(context=context))
+    assert total(found, "cp") == context_traffic(shape, layout, 64, context).total * shape.layers * 2
+
+
+@pytest.mark.parametrize("reshard", [True, False])
+@pytest.mark.parametrize("zero", range(4))
+def test_replicas_are_those_of_their_formula(zero, reshard):
+    """Of which the mean over ranks has no rounding."""
+    layout, options = Layout(dp=3, zero=zero, grad_acc=2), ParallelOptions(reshard=reshard)
+    units = predict(GPT, layout, seq=SEQ).stages[0].counts.units
+    told = of_replicas(units, 3, zero, grad_acc=2, reshard=reshard).total
+    sent = 0
+    for rank in range(3):
+        found = traffic(GPT, layout, SEQ, options, rank=rank)
+        sent += sum(total(found, "dp", phase) for phase in ("gradients", "parameters", "forward", "backward"))
+    assert sent == 3 * told
+
+
+CUT = ["", "tp=2,sp", "tp=4", "pp=2", "pp=2,schedule=zb-v,grad_acc=3", "pp=2,tp=2,zero=3", "zero=3"]
+
+
+@hypothesis.given(shapes(), st.sampled_from(CUT))
+def test_weights_are_the_parameters_of_the_rank(shape, text):
+    """Tensor by tensor as many as the formulas of memory have."""
+    shape = shape.replace(layers=5, heads=4, kv_heads=2, ffn=48, head_dim=6)
+    layout = Layout.parse(text)
+    for stage in predict(shape, layout, seq=SEQ).stages:
+        place = layout.rank(pp=stage.stage)
+        units = Rank(shape, layout, SEQ, ParallelOptions(), place, load_recipe("fp32")).units
+        assert sum(unit.elements for unit in units) == stage.counts.local
+        if layout.pp > 1 or layout.zero == 3:
+            told = [unit.parameters for unit in stage.counts.units if unit.parameters]
+            assert sorted(unit.elements for unit in units) == sorted(told)

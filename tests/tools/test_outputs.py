@@ -1,0 +1,90 @@
+"""What the outputs of chapters depend on: a change runs the chapters that can see it, and no others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import outputs
+import pytest
+from closure import ROOT, Modules
+from jupyter_cache import get_cache
+from jupyter_cache.base import CacheBundleIn
+
+CHAPTERS = sorted((ROOT / "book").rglob("*.ipynb"))
+MODULES = Modules()
+
+
+@pytest.fixture(scope="module")
+def needs() -> dict[str, set[str]]:
+    """The modules that each chapter needs."""
+    codes = {outputs.page(file): outputs.code_of(nbformat.read(file, as_version=4)) for file in CHAPTERS}
+    return {page: MODULES.needed_by(code) for page, code in codes.items()}
+
+
+@pytest.fixture(scope="module")
+def before() -> dict[str, str]:
+    return outputs.keys(CHAPTERS)
+
+
+@pytest.mark.parametrize(
+    "leaf", ["playbook.figures.text", "playbook_widgets.compute.ring_words", "playbook.collectives"]
+)
+def test_a_changed_module_changes_the_keys_of_the_chapters_that_import_it(
+    leaf: str, needs: dict[str, set[str]], before: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, changed = Path.read_bytes, MODULES.files[leaf]
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + (b"# more" if path == changed else b""))
+    importing = {page for page, modules in needs.items() if leaf in modules}
+    assert 0 < len(importing) < len(CHAPTERS)
+    assert outputs.stale(before, outputs.keys(CHAPTERS)) == importing
+
+
+def notebook(*cells: str) -> nbformat.NotebookNode:
+    return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+
+
+def names(*cells: str) -> set[str]:
+    files = outputs.files_of(outputs.code_of(notebook(*cells)), MODULES)
+    return {file.relative_to(ROOT).as_posix() for file in files}
+
+
+def test_pins_count_for_every_chapter() -> None:
+    assert names("1 + 1") == {"constraints.txt"}
+
+
+def test_magics_and_shell_commands_count() -> None:
+    assert "src/playbook/seeding.py" in names("%%torchrun -n 2\nfrom playbook.seeding import derive_seed")
+    assert "src/playbook/seeding.py" in names("%%writefile a.py\nfrom playbook.seeding import derive_seed")
+    assert "src/playbook/launch/magic.py" in names("%load_ext playbook.launch")
+    assert "src/playbook/doctor.py" in names("out = !playbook doctor")
+
+
+def recorded(*cells: str) -> set[str]:
+    return {Path(name).name for name in names(*cells) if name.startswith("benchmarks/")}
+
+
+def test_recorded_measurements_count_for_the_chapters_that_read_them() -> None:
+    every = {file.name for file in outputs.RECORDED.glob("*.json")}
+    reading = "from playbook.bench import records\n"
+    assert recorded('records = {"collectives": 1}') == set()
+    assert recorded(reading + 'records("collectives")') == {
+        f for f in every if f.endswith("-collectives.json")
+    }
+    assert recorded(reading + "records(kind)") == every
+    assert recorded("from playbook.bench import RESULTS", 'kind = "collectives"') == every
+
+
+def test_only_stale_executions_are_forgotten(tmp_path: Path) -> None:
+    cache = get_cache(tmp_path / "cache")
+    for name in ("one", "two", "gone"):
+        bundle = CacheBundleIn(notebook(f"print({name!r})"), str(ROOT / f"{name}.ipynb"))
+        cache.cache_notebook_bundle(bundle, check_validity=False)
+    outputs.forget({"one"}, ["one", "two"], tmp_path / "cache")
+    left = get_cache(tmp_path / "cache").list_cache_records()
+    assert [Path(record.uri).stem for record in left] == ["two"]
+    assert get_cache(tmp_path / "cache").match_cache_notebook(notebook("print('two')"))
+
+
+def test_stale_are_new_changed_and_removed_chapters() -> None:
+    assert outputs.stale({"a": "1", "b": "1", "c": "1"}, {"a": "1", "b": "2", "d": "1"}) == {"b", "c", "d"}
