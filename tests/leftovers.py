@@ -13,7 +13,7 @@ def sign_in(folder: Path | str, with_child: bool = False) -> None:
     """Called in a rank: leave its process id in ``folder``, and that of a process that it starts."""
     pids = [os.getpid()]
     if with_child:
-        pids.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"]).pid)
+        pids.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"]).pid)
     for pid in pids:
         (Path(folder) / f"{pid}.signed").touch()
 

@@ -162,6 +162,21 @@ def bridged_page(open_page: Callable, widget: Widget, **options: Any):
     return page
 
 
+WIDTHS = (1280, 760, 390)
+#: By how many px, once what follows the window's width has done so.
+TOO_WIDE = """() => new Promise((say) => requestAnimationFrame(() => requestAnimationFrame(
+  () => say(document.documentElement.scrollWidth - innerWidth))))"""
+MADE = """(values) => {
+  const made = new MutationObserver(() => {}), size = (node) => 1 + (node.querySelectorAll?.("*").length ?? 0);
+  made.observe(document.querySelector("#stage"), { childList: true, subtree: true });
+  return values.map((value) => {
+    (CHANGE)(value);
+    const added = made.takeRecords().flatMap((record) => [...record.addedNodes]);
+    return added.filter((node) => node.nodeType === 1).reduce((sum, node) => sum + size(node), 0);
+  });
+}"""
+
+
 class Form:
     """A widget on a ``bridged_page`` as a reader meets it."""
 
@@ -190,15 +205,32 @@ class Form:
         return self.page.get_by_role("button", name=name, exact=True)
 
     def problems(self) -> list:
-        """What is too wide for the page, and what axe-core finds serious."""
+        """At which widths the page is too narrow for what is in it, and what axe-core finds serious as it stands."""
         if not self.page.evaluate("'axe' in window"):
             self.page.add_script_tag(path=str(AXE))
-        wide = self.page.evaluate("document.documentElement.scrollWidth - innerWidth")
         found = self.page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
-        serious = [v for v in found if v["impact"] in ("serious", "critical")]
-        return [f"{wide} px too wide"] * (wide > 0) + [
-            (v["id"], v["nodes"][0]["html"][:200]) for v in serious
+        serious = [
+            (v["id"], v["nodes"][0]["html"][:200]) for v in found if v["impact"] in ("serious", "critical")
         ]
+        before = self.page.viewport_size
+        for width in WIDTHS:
+            self.page.set_viewport_size({**before, "width": width})
+            wide = self.page.evaluate(TOO_WIDE)
+            serious += [(f"{wide} px too wide", width)] * (wide > 0)
+        self.page.set_viewport_size(before)
+        self.page.evaluate(TOO_WIDE)
+        return serious
+
+    def made(self, change: str, values: list) -> int:
+        """The most elements that a change makes: ``change`` of each of ``values``, a function of the page.
+
+        What a reader waits for is mostly that: an answer may replace what is there, but not twice.
+        """
+        return max(self.page.evaluate(MADE.replace("CHANGE", change), values))
+
+    def elements(self) -> int:
+        """Of how many elements the widget consists."""
+        return self.page.locator("#stage *").count()
 
 
 def in_module(page, file: str, expression: str, argument: Any = None) -> Any:

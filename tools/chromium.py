@@ -12,7 +12,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
+#: The headless shell first: it has no windows, and opens a page in a fifth of the time.
+NAMES = (
+    "chromium-headless-shell",
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+    "chrome",
+    "microsoft-edge",
+)
 APPLICATIONS = (
     "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
     "/Applications/Chromium.app/Contents/MacOS/Chromium",
@@ -64,9 +73,10 @@ def install() -> str | None:
         print("No Chromium here: installing Debian's", file=sys.stderr, flush=True)
         quiet = {"stdout": sys.stderr, "env": {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}}
         subprocess.run([apt, "update", "-qq"], **quiet)  # type: ignore[call-overload]
-        subprocess.run([apt, "install", "-y", "-qq", "chromium"], **quiet)  # type: ignore[call-overload]
-        if found := find():
-            return found
+        for package in ("chromium-headless-shell", "chromium"):  # not every Debian has the former
+            subprocess.run([apt, "install", "-y", "-qq", package], **quiet)  # type: ignore[call-overload]
+            if found := find():
+                return found
     print("No Chromium here: downloading playwright's", file=sys.stderr, flush=True)
     subprocess.run([sys.executable, "-m", "playwright", "install", "chromium"], stdout=sys.stderr)
     return find()

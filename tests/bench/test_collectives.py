@@ -1,7 +1,6 @@
 """``playbook bench collectives``: what it reports of times that are known, and one short run of real ranks."""
 
 import json
-import random
 
 import pytest
 import torch
@@ -10,7 +9,6 @@ from playbook.bench import collectives as bench
 from playbook.bench.collectives import bench_collectives, measure, report_collectives
 from playbook.cli import main
 from playbook.collectives import CollectiveError
-from playbook.planning.communication import AlphaBeta, Regimes, Sample, fit_regimes
 
 KINDS = {"broadcast", "reduce", "gather", "scatter", "all_gather", "reduce_scatter", "all_to_all", "barrier"}
 
@@ -86,23 +84,6 @@ def test_a_call_is_as_slow_as_its_slowest_rank(ranks):
     slowest = bench._slowest(by_rank)
     assert slowest["ours"] == [max(times["ours"][call] for times in by_rank) for call in range(calls)]
     assert all(len(times) == calls for times in slowest.values())
-
-
-def test_two_regimes_where_one_line_does_not_do():
-    short, long = AlphaBeta(10e-6, 1 / 10e9), AlphaBeta(60e-6, 1 / 1e9)  # out of the cache at 64 KB
-    sizes = [1 << i for i in range(8, 27, 2)]
-    found = fit_regimes([Sample(4 * k, (short if k < 1 << 16 else long).time(4 * k, 4), 4) for k in sizes])
-    assert len(found.links) == 2
-    assert 1 << 14 < found.limits[0] <= 1 << 16
-    for k in (1 << 9, 1 << 13, 1 << 17, 1 << 25):
-        expected = (short if k < 1 << 16 else long).time(4 * k, 4)
-        assert found.time(4 * k, 4) == pytest.approx(expected, rel=1e-3)
-    assert fit_regimes([Sample(k, short.time(k)) for k in sizes]).limits == ()
-    noise = random.Random(0)
-    noisy = [Sample(k, short.time(k) * noise.uniform(0.9, 1.1)) for k in sizes]
-    assert fit_regimes(noisy).limits == ()  # two lines would only follow the noise
-    meeting = Regimes((AlphaBeta(1e-6, 1e-9), AlphaBeta(0, 2e-9)), (1000.0,))
-    assert meeting.time(999) < meeting.time(1000) < meeting.time(1001)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import zlib
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from typing import Any, Literal
 import pytest
 import serve
 from html_links import pages_of
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Response, Route
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Response, Route
 
 pytestmark = pytest.mark.browser
 
@@ -70,16 +69,15 @@ def words(look: Look) -> str:
     return f"{look[0]}-{look[1]}"
 
 
-@pytest.fixture(scope="module", params=LOOKS, ids=words)
-def context(browser: Browser, request: pytest.FixtureRequest) -> Iterator[BrowserContext]:
-    width, scheme = request.param
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+@pytest.fixture(scope="module")
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    context = browser.new_context()
     context.add_init_script(path=AXE)
     yield context
     context.close()
 
 
-def visit(context: BrowserContext, address: str) -> tuple[Any, Visit]:
+def visit(context: BrowserContext, address: str, look: Look) -> tuple[Page, Visit]:
     """Open a page that cannot leave this machine; the page and what happened."""
     page, seen = context.new_page(), Visit()
 
@@ -103,6 +101,8 @@ def visit(context: BrowserContext, address: str) -> tuple[Any, Visit]:
     page.on("response", answered)
     page.on("console", said)
     page.on("pageerror", lambda error: seen.errors.append(str(error)))
+    page.set_viewport_size({"width": look[0], "height": 900})
+    page.emulate_media(color_scheme=look[1])
     page.goto(address, wait_until="load")
     page.evaluate("document.fonts.ready.then(() => {})")
     if page.locator(".pb-widget").count():
@@ -110,33 +110,47 @@ def visit(context: BrowserContext, address: str) -> tuple[Any, Visit]:
     return page, seen
 
 
+def switch(page: Page, look: Look) -> None:
+    """The same page as a reader has it who turns a tablet, or whose system turns dark: once it has followed."""
+    page.emulate_media(color_scheme=look[1])
+    page.set_viewport_size({"width": look[0], "height": 900})
+    page.wait_for_function("(theme) => document.documentElement.dataset.theme === theme", arg=look[1])
+    page.evaluate("new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))")
+
+
 def cases() -> Iterator[Any]:
-    """Every page of the site, wide and narrow, light and dark.
+    """Every page of the site, wide and narrow, light and dark: two looks in one visit.
 
     Pages of source are alike: the ten heaviest and a quarter of the others are opened, each in one look.
     """
     pages = pages_of(serve.SITE) or ["book/index.html"]
-    looks = {page: PAIRS[i % 2] for i, page in enumerate(p for p in pages if not p.startswith("source/"))}
+    looks: dict[str, tuple[Look, ...]] = {}
+    for i, page in enumerate(p for p in pages if not p.startswith("source/")):
+        looks[page] = PAIRS[i % 2]
     source = sorted(set(pages) - looks.keys(), key=lambda page: -(serve.SITE / page).stat().st_size)
     opened = source[:10] + sorted(source[10:])[::4]
     looks |= {page: (PAIRS[0][i % 2],) for i, page in enumerate(opened)}
-    for look, page in itertools.product(LOOKS, pages):
-        if look in looks.get(page, ()):
-            yield pytest.param(look, page, id=f"{page}-{words(look)}")
+    for page, given in looks.items():
+        yield pytest.param(page, given, id=f"{page}-{'-'.join(map(words, given))}")
 
 
-@pytest.mark.parametrize(("context", "name"), list(cases()), indirect=["context"])
-def test_page(context: BrowserContext, site: str, name: str) -> None:
+@pytest.mark.parametrize(("name", "looks"), list(cases()))
+def test_page(context: BrowserContext, site: str, name: str, looks: tuple[Look, ...]) -> None:
     """No request leaves, nothing fails or overflows, all pictures have words, axe-core has nothing serious."""
-    page, seen = visit(context, site + name)
+    page, seen = visit(context, site + name, looks[0])
     try:
+        for look in looks:
+            if look != looks[0]:
+                switch(page, look)
+            assert page.evaluate(OVERFLOW) == [], look
+            assert page.evaluate(NAMELESS) == [], look
+            if (
+                not name.startswith("source/") or zlib.crc32(name.encode()) % 2 == 0
+            ):  # those of source are alike
+                assert page.evaluate(VIOLATIONS) == [], look
         assert not seen.external
         assert not seen.errors
         assert not seen.failed
-        assert page.evaluate(OVERFLOW) == []
-        assert page.evaluate(NAMELESS) == []
-        if not name.startswith("source/") or zlib.crc32(name.encode()) % 2 == 0:  # those of source are alike
-            assert page.evaluate(VIOLATIONS) == []
         assert seen.bytes() <= MOST_BYTES
     finally:
         page.close()
@@ -150,8 +164,9 @@ def test_root_leads_to_the_landing_page(context: BrowserContext, site: str) -> N
     page.close()
 
 
-def test_search_finds_and_leads_to_a_chapter(context: BrowserContext, site: str) -> None:
-    page, seen = visit(context, site + "search.html?q=parameters")
+@pytest.mark.parametrize("look", PAIRS[0], ids=words)
+def test_search_finds_and_leads_to_a_chapter(context: BrowserContext, site: str, look: Look) -> None:
+    page, seen = visit(context, site + "search.html?q=parameters", look)
     result = page.locator("#search-results ul.search li a").first
     result.wait_for()
     result.click()
@@ -161,13 +176,15 @@ def test_search_finds_and_leads_to_a_chapter(context: BrowserContext, site: str)
     page.close()
 
 
-def test_theme_button_changes_the_colours(context: BrowserContext, site: str) -> None:
-    page, _ = visit(context, site + "book/errata.html")
+@pytest.mark.parametrize("look", PAIRS[1], ids=words)
+def test_theme_button_changes_the_colours(context: BrowserContext, site: str, look: Look) -> None:
+    page, _ = visit(context, site + "book/errata.html", look)
     themes = set()
     for _ in range(3):
         page.locator("button.theme-switch-button").first.click()
         themes.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
     assert len(themes) == 2
+    page.evaluate("localStorage.clear()")  # the next page is to follow the system again
     page.close()
 
 

@@ -30,7 +30,7 @@ UFUNCS = {"sum": np.add, "avg": np.add, "prod": np.multiply, "max": np.maximum, 
 DTYPES = ("float32", "float64", "int64")
 
 
-def in_threads(size: int, work: Callable[[SocketGroup], Any], timeout: float = 20.0) -> list[Any]:
+def in_threads(size: int, work: Callable[[SocketGroup], Any], timeout: float = 60.0) -> list[Any]:
     """What ``work(group)`` returns, or raises, in each of ``size`` ranks: threads of this process, real connections."""
     port, results = free_port(), [None] * size
 
@@ -45,7 +45,7 @@ def in_threads(size: int, work: Callable[[SocketGroup], Any], timeout: float = 2
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
         assert not thread.is_alive(), "a rank hangs"
     return results
 
@@ -57,7 +57,7 @@ def in_processes(size: int, work: Callable[..., Any], *args: Any) -> list[int | 
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(120)
         assert process.exitcode is not None, "a rank hangs"
     return [process.exitcode for process in processes]
 
@@ -147,7 +147,7 @@ def test_every_collective_equals_numpys_and_sends_what_its_plan_says(n):
 
 
 def big(rank: int, size: int, port: int) -> None:
-    with connect(rank, size, port=port, timeout=30) as group:
+    with connect(rank, size, port=port, timeout=60) as group:
         # Recursive doubling: both partners send 64 MB to each other at the same time.
         for name in ("recursive_doubling", "ring"):
             x = np.full(16 << 20, rank + 1, np.float32)
@@ -196,7 +196,7 @@ def test_messages_that_come_a_few_bytes_at_a_time():
 
 def dies(rank: int, size: int, port: int, how: str, errors: Any) -> None:
     """Rank 1 goes away in the middle of an all-reduce of 32 MB: after it has sent some of it."""
-    with connect(rank, size, port=port, timeout=20) as group:
+    with connect(rank, size, port=port, timeout=600) as group:
         x = np.ones(4 << 20)
         if rank == 1:
             message = HEADER.pack(b"DATA", 0, np.array_split(x, size)[0].nbytes) + bytes(1000)
@@ -205,10 +205,9 @@ def dies(rank: int, size: int, port: int, how: str, errors: Any) -> None:
                 os.kill(os.getpid(), 9)
             group.close()
             return
-        start = time.monotonic()
         with pytest.raises(PeerError) as caught:
             collectives.all_reduce(x, group)
-        errors.put((rank, caught.value.peer, str(caught.value), time.monotonic() - start))
+        errors.put((rank, caught.value.peer, str(caught.value)))
         with pytest.raises(CollectiveError, match="is closed"):
             collectives.barrier(group)
 
@@ -219,12 +218,13 @@ def test_everyone_learns_which_peer_was_lost_in_the_middle(how, size):
     errors = multiprocessing.get_context("fork").Queue()
     codes = in_processes(size, dies, how, errors)
     assert codes == [-9 if how == "killed" and rank == 1 else 0 for rank in range(size)]
-    found = sorted(errors.get(timeout=5) for _ in range(size - 1))
+    found = sorted(errors.get(timeout=60) for _ in range(size - 1))
     assert [rank for rank, *_ in found] == [rank for rank in range(size) if rank != 1]
-    for _, peer, sentence, seconds in found:
+    for _, peer, sentence in found:
         assert peer == 1
-        assert "rank 1 is gone (" in sentence  # whoever noticed it first, in its words
-        assert seconds < 10
+        assert (
+            "rank 1 is gone (" in sentence
+        )  # whoever noticed it first, in its words; nobody waited for ten minutes
 
 
 def test_a_silent_peer_is_named_when_the_time_is_over():
@@ -232,15 +232,16 @@ def test_a_silent_peer_is_named_when_the_time_is_over():
 
     def work(group: SocketGroup) -> Any:
         if group.rank == 2:
-            silent.wait(20)
+            silent.wait(60)
             return None
+        group.timeout = 0.5
         try:
             collectives.broadcast(np.ones(10), group, root=2)
         finally:
             silent.set()
         return None
 
-    results = in_threads(3, work, timeout=0.5)
+    results = in_threads(3, work)
     about = [result for result in results if isinstance(result, PeerError)]
     assert about
     assert all(error.peer == 2 for error in about)
@@ -253,18 +254,16 @@ def test_the_silent_one_is_found_behind_ranks_that_wait_for_it():
 
     def work(group: SocketGroup) -> Any:
         if group.rank == 1:
-            over.wait(20)
+            over.wait(60)
             return None
-        group.timeout = 0.5 if group.rank == 0 else 15.0
+        group.timeout = 0.5 if group.rank == 0 else 600.0  # far more than `in_threads` allows
         try:
             return collectives.all_reduce(np.ones(4), group)
         finally:
             if group.rank == 0:
                 over.set()
 
-    start = time.monotonic()
     results = in_threads(4, work)
-    assert time.monotonic() - start < 10
     assert results[1] is None
     for rank in (0, 2, 3):
         assert isinstance(results[rank], PeerError)
@@ -282,8 +281,8 @@ def test_who_was_elsewhere_learns_it_at_the_next_collective():
             try:
                 return collectives.broadcast(np.ones(1), group)
             finally:
-                given_up.wait(10)
-        given_up.wait(10)
+                given_up.wait(60)
+        given_up.wait(60)
         return collectives.reduce(np.ones(1 << 20), group, root=1)
 
     for error in in_threads(3, work)[1:]:
@@ -316,7 +315,7 @@ def test_ranks_that_disagree_are_told_so():
     def work(group: SocketGroup) -> Any:
         return collectives.all_reduce(np.ones(10 + 2 * group.rank), group)
 
-    results = in_threads(2, work, timeout=5)
+    results = in_threads(2, work)
     assert all(isinstance(result, PeerError) for result in results)
     assert any(
         "out of step: it sent 48 bytes of step 0, expected 40 bytes of step 0" in str(r) for r in results
@@ -329,7 +328,7 @@ def test_ranks_meet_from_a_list_of_hosts():
 
     def run(rank: int) -> None:
         time.sleep(0.05 * (4 - rank))  # the one that others connect to comes last
-        with connect_hosts(rank, hosts, timeout=10) as group:
+        with connect_hosts(rank, hosts, timeout=60) as group:
             x = np.array([float(rank)])
             collectives.all_reduce(x, group, op="avg")
             totals[rank] = float(x[0])
@@ -338,7 +337,7 @@ def test_ranks_meet_from_a_list_of_hosts():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert totals == [1.5] * 4
 
 
@@ -347,9 +346,9 @@ def test_strangers_at_the_door_are_turned_away():
 
     def knock() -> None:
         for greeting in (b"GET / HTTP/1.1\r\n\r\n", struct.pack("!8sIIHB", b"playbook", 1, 9, 0, 0), b""):
-            for _ in range(100):
+            for _ in range(3000):
                 try:
-                    with socket.create_connection(("127.0.0.1", port), timeout=5) as stranger:
+                    with socket.create_connection(("127.0.0.1", port), timeout=60) as stranger:
                         stranger.sendall(greeting)
                     break
                 except ConnectionRefusedError:
@@ -358,7 +357,7 @@ def test_strangers_at_the_door_are_turned_away():
     ranks: list[Any] = [None, None]
 
     def run(rank: int) -> None:
-        with connect(rank, 2, port=port, timeout=20) as group:
+        with connect(rank, 2, port=port, timeout=60) as group:
             collectives.barrier(group)
             ranks[rank] = group.size
 
@@ -366,7 +365,7 @@ def test_strangers_at_the_door_are_turned_away():
     first.start()
     knock()
     run(1)
-    first.join(20)
+    first.join(60)
     assert ranks == [2, 2]
 
 

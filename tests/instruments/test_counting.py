@@ -78,6 +78,24 @@ def test_each_call_is_counted_as_both_conventions_say(ranks):
         assert "64" in table
 
 
+def uneven_rows() -> tuple[Tally, Tally]:
+    """Rows of 3 fp32 numbers (12 bytes): rank r hands rank q of them ``(r + q) % 3``, so three in all."""
+    with launched() as world:
+        given = [(world.rank + q) % N for q in range(N)]  # symmetric: as many come as go
+        rows, elements = torch.ones(sum(given), 3), torch.ones(sum(given))
+        return tuple(
+            tallies(lambda x=x: dist.all_to_all_single(torch.empty_like(x), x, given, given))["all_to_all"]
+            for x in (rows, elements)
+        )
+
+
+def test_an_all_to_all_of_uneven_splits_sends_whole_rows(ranks):
+    for rank, (rows, elements) in enumerate(ranks(uneven_rows, ranks=N).values):
+        others = 3 - 2 * rank % 3
+        assert elements == Tally(1, 3 * 4, others * 4)
+        assert rows == Tally(1, 3 * 12, others * 12)
+
+
 def by_axis() -> tuple[dict, dict, str]:
     """Four ranks as 2 × 2: gradients over one axis, activations over the other; odd sizes."""
     with launched() as world:

@@ -21,6 +21,9 @@ from playbook import launch
 from playbook._interrupt import deferred
 from playbook.launch.cold import read_report
 
+#: Seconds that those who wait for a rank that is gone would wait, if nobody told them.
+LONG = 600
+
 
 @pytest.fixture
 def failing(ranks, tmp_path) -> Callable[..., launch.RankError]:
@@ -33,12 +36,11 @@ def failing(ranks, tmp_path) -> Callable[..., launch.RankError]:
                 return work(world.rank)
 
         if not cold:
-            ranks(int, ranks=1)  # importing torch, in a new warm process, does not count
+            ranks(int, ranks=1)  # importing torch, in a new warm process, does not count in a time-out
         began = time.monotonic()
         with pytest.raises(launch.RankError) as caught:
-            ranks(rank_work, ranks=4, cold=cold, **settings)
-        if not cold:
-            assert time.monotonic() - began < settings.get("timeout", 0) + 10
+            ranks(rank_work, ranks=4, cold=cold, **{"timeout": LONG, **settings})
+        assert time.monotonic() - began < LONG / 2  # nobody sat it out
         assert len(signed_in(tmp_path)) == 8
         assert remaining(signed_in(tmp_path)) == []
         return caught.value
@@ -155,7 +157,7 @@ def test_a_collective_that_times_out_by_itself_says_who_was_missing(ranks):
             dist.barrier()
 
     with pytest.raises(launch.RankError) as caught:
-        ranks(work, ranks=3, timeout=20)
+        ranks(work, ranks=3, timeout=LONG)
     assert re.match(
         r"rank 1 did not arrive at barrier, where ranks? .+ waits?: rank 1 is at line \d+ of test_failures.py, "
         r"`time.sleep\(1000\)`; rank [02] waited in vain: RuntimeError: .*Timed out",
@@ -320,9 +322,9 @@ def test_a_parent_that_dies_takes_everything_along(tmp_path):
     assert len(pids) == 5
     assert remaining(pids) == pids
     parent.kill()
-    parent.wait(10)
-    assert remaining(pids, seconds=5) == []
-    assert remaining_folders(tmp_path) == []
+    parent.wait(60)
+    assert remaining(pids, seconds=60) == []
+    assert remaining_folders(tmp_path, seconds=60) == []
 
 
 def test_ranks_die_with_the_warm_process_and_the_next_call_has_a_new_one(ranks, tmp_path):
@@ -334,5 +336,5 @@ def test_ranks_die_with_the_warm_process_and_the_next_call_has_a_new_one(ranks, 
 
     with pytest.raises(launch.LaunchError, match="the warm process died"):
         ranks(hang, ranks=2)
-    assert remaining(signed_in(tmp_path), seconds=2) == []
+    assert remaining(signed_in(tmp_path), seconds=60) == []
     assert ranks(lambda: 1, ranks=2).values == [1, 1]

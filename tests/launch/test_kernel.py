@@ -38,7 +38,7 @@ class Notebook:
 
     def reply(self) -> dict[str, Any]:
         """The reply to the cell that was started."""
-        return self._client.get_shell_msg(timeout=30)["content"]
+        return self._client.get_shell_msg(timeout=120)["content"]
 
     def evaluate(self, expression: str) -> str:
         """The value of an expression, as text."""
@@ -114,8 +114,8 @@ def test_a_kernel_that_is_killed_takes_everything_along(notebook, tmp_path, flag
     pids = [server, *wait_for_ranks(tmp_path, 4)]
     assert remaining(pids) == pids
     os.kill(kernel, signal.SIGKILL)
-    assert remaining(pids, seconds=5) == []
-    assert remaining_folders(tmp_path / "temporary") == []
+    assert remaining(pids, seconds=60) == []
+    assert remaining_folders(tmp_path / "temporary", seconds=60) == []
 
 
 def test_a_kernel_that_is_killed_while_torch_is_imported(notebook):
@@ -123,4 +123,4 @@ def test_a_kernel_that_is_killed_while_torch_is_imported(notebook):
     notebook.run("import os\nfrom playbook.launch import warm\nwarm.close()")
     kernel, server = eval(notebook.evaluate("(os.getpid(), warm.start().process.pid)"))
     os.kill(kernel, signal.SIGKILL)
-    assert remaining([server], seconds=20) == []
+    assert remaining([server], seconds=60) == []

@@ -313,6 +313,16 @@ def test_nodes_share_out_the_gpus_of_this_machine(visible, nnodes, backend, expe
     assert [cold._own_gpus(node).get("CUDA_VISIBLE_DEVICES") for node in range(nnodes)] == expected
 
 
+@pytest.mark.parametrize(("gpus", "expected"), [(0, "gloo"), (1, "gloo"), (2, "nccl"), (3, "nccl")])
+def test_under_plain_torchrun_all_ranks_of_a_node_choose_the_same_backend(monkeypatch, gpus, expected):
+    """Each process for itself: nobody tells them."""
+    from playbook.launch import group
+
+    monkeypatch.setattr(group, "gpus", lambda: gpus)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert [group._backend_of_node(local_rank) for local_rank in (0, 1)] == [expected, expected]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -53,6 +53,16 @@ def test_context_is_all_that_the_model_sees():
     assert torch.equal(generate(model, prompt, 5, temperature=0, context=3)[:, -5:], seen[:, -5:])
 
 
+@pytest.mark.parametrize(("context", "most"), [(3, 3), (None, 6), (9, 6)])
+def test_the_model_is_given_the_last_tokens_as_many_as_there_may_be(context, most):
+    model, given = Transformer(GPT.replace(max_seq=6)), []
+    model.register_forward_pre_hook(lambda module, inputs: given.append(inputs[0]))
+    written = generate(model, torch.tensor([[1, 2]]), 7, context=context)
+    for length, seen in enumerate(given, start=2):
+        assert torch.equal(seen, written[:, max(0, length - most) : length])
+    assert len(given) == 7
+
+
 def test_dropout_is_off_meanwhile_and_back_on_afterwards():
     model = Transformer(GPT.replace(dropout=0.5))
     torch.manual_seed(1)

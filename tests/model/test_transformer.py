@@ -109,6 +109,16 @@ def test_weights_depend_on_seed_and_name_alone(block):
     assert not torch.equal(a["blocks.0.mlp.up.weight"], a["blocks.1.mlp.up.weight"])
 
 
+def test_what_writes_into_the_residual_stream_starts_smaller_the_deeper_the_model():
+    """GPT-2, section 2.3: 0.02/√(2·layers), for there are two such projections in a layer; the rest has 0.02."""
+    shape = LLAMA.replace(layers=8, hidden=96, ffn=256, vocab=500)
+    for name, weight in Transformer(shape, seed=3).state_dict().items():
+        if weight.dim() == 2:
+            into_stream = name.endswith(("attention.out.weight", "mlp.down.weight"))
+            expected = 0.02 / 16**0.5 if into_stream else 0.02
+            assert weight.std().item() == pytest.approx(expected, rel=0.1), name
+
+
 def test_tied_head_is_the_embedding_and_gets_both_gradients():
     model = Transformer(GPT)
     assert model.head.weight is model.embedding.weight

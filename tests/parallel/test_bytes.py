@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
+from all_pairs import all_pairs, combined
 from helpers import BLOCKS
 from parallel_runs import BATCH, Case, train
 
@@ -24,12 +23,12 @@ SCALARS = [("all_reduce", 8), ("all_reduce", 4)]
 NORM = ("all_reduce", 4)
 
 
-def second_step(case: Case, layouts: list[str], options: list[dict]) -> list:
-    """In a rank: what the second step of each layout tells the counter, and the bytes that the engine keeps then."""
+def second_step(runs: list[tuple[Case, str, dict]]) -> list:
+    """In a rank: what the second step of each run tells the counter, and the bytes that the engine keeps then."""
     torch.set_num_threads(1)
     found = []
     with launch.process_group() as world:
-        for text, given in zip(layouts, options, strict=True):
+        for case, text, given in runs:
             layout = Layout.parse(text)
             engine = parallelize(case.model(), Mesh(layout), case.make(), ParallelOptions(**given))
             train(case, engine, world.rank, world.size, layout.grad_acc)  # one step
@@ -68,56 +67,74 @@ def split(events: list) -> tuple[dict[str, int], list]:
     return sent, small
 
 
+#: Stages of ZeRO; ZeRO-3 that keeps its weights after forward is one more.
+STAGES = ((0, True), (1, True), (2, True), (3, True), (3, False))
+TRAFFIC = all_pairs(
+    case
+    for case in combined(
+        dp=(2, 3, 4), stage=STAGES, grad_acc=(1, 2, 3, 4), block=list(BLOCKS), tied=(False, True)
+    )
+    if BATCH // case["dp"] % case["grad_acc"] == 0
+)
+
+
 @pytest.mark.parametrize("dp", [2, 3, 4])
-@pytest.mark.parametrize(("block", "tied"), [("gpt", True), ("llama", False)])
-def test_traffic_of_a_step(ranks, dp, block, tied):
+def test_traffic_of_a_step(ranks, dp):
     """2Ψ, 2Ψ, (1 + G)Ψ and 3Ψ less what need not come twice; odd sizes, so that vectors are padded."""
-    case = Case(BLOCKS[block].replace(tied=tied), steps=1)
-    variants = [
-        (zero, grad_acc, {"reshard": False} if no_reshard else {})
-        for zero, grad_acc, no_reshard in itertools.product(range(4), (1, 2, 3, 4), (False, True))
-        if (zero == 3 or not no_reshard) and BATCH // dp % grad_acc == 0
-    ]
-    layouts = [f"dp={dp},zero={zero},grad_acc={grad_acc}" for zero, grad_acc, _ in variants]
-    found = ranks(second_step, case, layouts, [o for *_, o in variants], ranks=dp, timeout=120).values
-    for i, (zero, grad_acc, options) in enumerate(variants):
-        layout = Layout.parse(layouts[i])
+    chosen = [case for case in TRAFFIC if case["dp"] == dp]
+    runs = []
+    for one in chosen:
+        shape = BLOCKS[one["block"]].replace(tied=one["tied"])
+        zero, reshard = one["stage"]
+        text = f"dp={dp},zero={zero},grad_acc={one['grad_acc']}"
+        runs.append((Case(shape, steps=1), text, {} if reshard else {"reshard": False}))
+    found = ranks(second_step, runs, ranks=dp, timeout=600).values
+    for i, (case, text, options) in enumerate(runs):
+        layout = Layout.parse(text)
         expected = traffic(
             units(case.shape, layout),
             dp,
-            zero,
+            layout.zero,
             weight_bytes=4,
             gradient_bytes=4,
-            grad_acc=grad_acc,
+            grad_acc=layout.grad_acc,
             **options,
         )
         by_rank = [split(results[i][0]) for results in found]
         for collective in ("all_reduce", "reduce_scatter", "all_gather"):
             sent = [sent.get(collective, 0) for sent, _ in by_rank]
-            assert sum(sent) == dp * getattr(expected, collective), (layouts[i], options, collective)
-            assert zero == 0 or len(set(sent)) == 1  # padded: every rank sends as much
+            assert sum(sent) == dp * getattr(expected, collective), (chosen[i], collective)
+            assert layout.zero == 0 or len(set(sent)) == 1  # padded: every rank sends as much
         for _, small in by_rank:
-            assert sorted(small) == sorted([*SCALARS, NORM] if zero else SCALARS)
+            assert sorted(small) == sorted([*SCALARS, NORM] if layout.zero else SCALARS)
+
+
+MEMORY = all_pairs(
+    combined(
+        dp=(1, 3, 8), zero=range(4), block=list(BLOCKS), tied=(False, True), recipe=("fp32", "bf16-mixed")
+    )
+)
 
 
 @pytest.mark.parametrize("dp", [1, 3, 8])
-@pytest.mark.parametrize("block", BLOCKS)
-@pytest.mark.parametrize("recipe", ["fp32", "bf16-mixed"])
-def test_memory_of_a_rank(ranks, dp, block, recipe):
+def test_memory_of_a_rank(ranks, dp):
     """Parameters, gradients and optimizer states of the fullest rank are those of ``planning.memory``; the states of all
     ranks together are those of one device, whatever the padding."""
-    dtype = torch.float32 if recipe == "fp32" else torch.bfloat16
-    for tied in (False, True):
-        case = Case(BLOCKS[block].replace(tied=tied), dtype=dtype, steps=1)
-        layouts = [f"dp={dp},zero={zero}" for zero in range(4)]
-        found = ranks(second_step, case, layouts, [{}] * 4, ranks=dp).values
+    chosen = [case for case in MEMORY if case["dp"] == dp]
+    runs = []
+    for one in chosen:
+        dtype = torch.float32 if one["recipe"] == "fp32" else torch.bfloat16
+        shape = BLOCKS[one["block"]].replace(tied=one["tied"])
+        runs.append((Case(shape, dtype=dtype, steps=1), f"dp={dp},zero={one['zero']}", {}))
+    found = ranks(second_step, runs, ranks=dp, timeout=600).values
+    for i, (case, text, _) in enumerate(runs):
+        recipe, zero = chosen[i]["recipe"], chosen[i]["zero"]
         one = predict(case.shape, Layout(), seq=9, recipe=recipe, device="cpu").stages[0]
-        for zero, text in enumerate(layouts):
-            stage = predict(case.shape, Layout.parse(text), seq=9, recipe=recipe, device="cpu").stages[0]
-            kept = [results[zero][1] for results in found]
-            for kind in ("parameters", "gradients", "optimizer"):
-                assert max(rank[kind] for rank in kept) == getattr(stage, kind), (text, kind)
-            assert sum(rank["optimizer"] for rank in kept) == one.optimizer * (1 if zero else dp)
+        stage = predict(case.shape, Layout.parse(text), seq=9, recipe=recipe, device="cpu").stages[0]
+        kept = [results[i][1] for results in found]
+        for kind in ("parameters", "gradients", "optimizer"):
+            assert max(rank[kind] for rank in kept) == getattr(stage, kind), (chosen[i], kind)
+        assert sum(rank["optimizer"] for rank in kept) == one.optimizer * (1 if zero else dp)
 
 
 def test_shares_are_told_by_the_same_function():
@@ -128,33 +145,35 @@ def test_shares_are_told_by_the_same_function():
     assert sum(unit.parameters for unit in found) == BLOCKS["llama"].num_parameters
 
 
-def peak(case: Case, text: str) -> tuple[int, dict]:
-    """In a rank: the peak of the second step."""
+def peaks(case: Case, texts: list[str]) -> list[tuple[int, dict]]:
+    """In a rank: the peak of the second step of each layout."""
     from playbook.instruments.memory_timeline import peak_bytes
 
     torch.set_num_threads(1)
+    found = []
     with launch.process_group() as world:
-        layout = Layout.parse(text)
-        engine = parallelize(case.model(), Mesh(layout), case.make())
-        train(case, engine, world.rank, world.size, layout.grad_acc)
-        with peak_bytes(engine.model, engine.optimizers[0], engine.tensors()) as found:
-            step(case, engine, world, layout.grad_acc)
-        return found.bytes, found.categories
+        for layout in map(Layout.parse, texts):
+            engine = parallelize(case.model(), Mesh(layout), case.make())
+            train(case, engine, world.rank, world.size, layout.grad_acc)
+            with peak_bytes(engine.model, engine.optimizers[0], engine.tensors()) as most:
+                step(case, engine, world, layout.grad_acc)
+            found.append((most.bytes, most.categories))
+    return found
 
 
-@pytest.mark.parametrize("zero", range(4))
-def test_the_fullest_moment_is_about_as_predicted(ranks, zero):
+def test_the_fullest_moment_is_about_as_predicted(ranks):
     """Within a tenth for a model whose weights weigh more than its activations."""
     shape = BLOCKS["llama"].replace(layers=6, hidden=96, heads=6, ffn=256, vocab=300)
-    text = f"dp=4,zero={zero},grad_acc=2,micro_batch=3"
-    for bytes_, _ in ranks(peak, Case(shape, steps=1), text, ranks=4).values:
-        predicted = predict(shape, Layout.parse(text), seq=9, recipe="fp32", device="cpu").peak
-        assert predicted == pytest.approx(bytes_, rel=0.1)
+    texts = [f"dp=4,zero={zero},grad_acc=2,micro_batch=3" for zero in range(4)]
+    for found in ranks(peaks, Case(shape, steps=1), texts, ranks=4).values:
+        for text, (bytes_, _) in zip(texts, found, strict=True):
+            predicted = predict(shape, Layout.parse(text), seq=9, recipe="fp32", device="cpu").peak
+            assert predicted == pytest.approx(bytes_, rel=0.1), text
 
 
 def test_weights_of_a_block_come_and_go(ranks):
     """Under ZeRO-3 the peak of parameters lies far below the whole model, and above a rank's share of it."""
     shape = BLOCKS["llama"].replace(layers=12, hidden=48, ffn=100)
     whole = 4 * shape.num_parameters
-    for _, categories in ranks(peak, Case(shape, steps=1), "dp=4,zero=3", ranks=4).values:
+    for [(_, categories)] in ranks(peaks, Case(shape, steps=1), ["dp=4,zero=3"], ranks=4).values:
         assert whole / 4 < categories["parameters"] < whole / 2

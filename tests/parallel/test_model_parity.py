@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import pytest
+from all_pairs import all_pairs, combined
 from helpers import BLOCKS
 from parallel_runs import Case, Run, on_one_device, on_ranks
 
-from playbook.shapes import ModelShape
+from playbook.layout import Layout
+from playbook.layout.tokens import CONTEXT
 
 TOLERANCE = 1e-5
 #: The samples of most cases have 9 tokens, and the vocabularies 97 or 37 words: nothing divides.
@@ -25,68 +28,75 @@ def reference(case: Case) -> Run:
     return on_one_device(case)
 
 
-def check(ranks, case: Case, runs: list[tuple[str, dict]], world: int) -> None:
-    given = [(case, text, options) for text, options in runs]
-    for rank, found in enumerate(ranks(on_ranks, given, ranks=world, timeout=200).values):
-        for (text, options), run in zip(runs, found, strict=True):
-            assert run.error(reference(case)) <= TOLERANCE, (rank, text, options)
+Runs = list[tuple[Case, str, dict]]
 
 
-TWO_RANKS = [
-    ("tp=2", {}),
-    ("tp=2", {"tensor_overlap": "none"}),
-    ("tp=2,sp", {}),
-    ("tp=2,sp", {"tensor_overlap": "none"}),
-    ("tp=2,sp,grad_acc=3", {"tensor_overlap": "chunked"}),
-    ("cp=2", {}),
-    ("cp=2,grad_acc=3", {"placement": "contiguous"}),
-    ("cp=2", {"context": "gather"}),
-]
-FOUR_RANKS = [
-    ("tp=4", {}),
-    ("tp=4,sp", {"tensor_overlap": "chunked"}),
-    ("cp=4", {}),
-    ("cp=4", {"placement": "contiguous"}),
-    ("cp=4", {"context": "gather"}),
-    ("cp=2,tp=2", {"context": "gather", "placement": "contiguous"}),
-    ("cp=2,tp=2,sp", {}),
-    ("tp=2,sp,dp=2,zero=1,grad_acc=2", {"bucket": 3000}),
-    ("tp=2,sp,dp=2,zero=3", {}),
-    ("cp=2,dp=2,zero=2,grad_acc=2", {"bucket": 3000}),
-]
+def check(ranks, runs: Runs, world: int) -> None:
+    for rank, found in enumerate(ranks(on_ranks, runs, ranks=world, timeout=600).values):
+        for (case, text, options), run in zip(runs, found, strict=True):
+            assert run.error(reference(case)) <= TOLERANCE, (rank, case, text, options)
 
 
-@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
-@pytest.mark.parametrize("name", SHAPES)
-def test_two_ranks(ranks, name, recompute):
-    whole_heads = [("cp=2", {"context": "ulysses"})] if SHAPES[name].n_kv_heads > 1 else []
-    check(ranks, Case(SHAPES[name], recompute, steps=3), TWO_RANKS + whole_heads, 2)
+#: How ranks share the work, by their number.
+AXES = {2: ("tp=2", "cp=2"), 4: ("tp=4", "cp=4", "cp=2,tp=2", "tp=2,dp=2", "cp=2,dp=2")}
 
 
-@pytest.mark.parametrize(
-    ("name", "recompute"),
-    [("gpt", "selective"), ("grouped", "none"), ("tied, query norm", "full"), ("one key head", "none")],
-)
-def test_four_ranks(ranks, name, recompute):
-    whole_heads = [("cp=4", {"context": "ulysses"})] if SHAPES[name].n_kv_heads == 4 else []
-    check(ranks, Case(SHAPES[name], recompute, steps=3), FOUR_RANKS + whole_heads, 4)
+def fits(one: dict[str, Any]) -> bool:
+    """Options of an axis that is not there are None; and what a technique asks for."""
+    layout, shape = Layout.parse(one["axes"]), SHAPES[one["shape"]]
+    for axis, names in (("tp", ("sp", "overlap")), ("cp", ("context", "placement")), ("dp", ("zero",))):
+        if any((one[name] is None) == (getattr(layout, axis) > 1) for name in names):
+            return False
+    if one["overlap"] == "chunked" and not one["sp"]:
+        return False
+    whole_heads = shape.n_kv_heads >= layout.tp * layout.cp and one["placement"] == "contiguous"
+    return one["context"] != "ulysses" or whole_heads
+
+
+def run_of(one: dict[str, Any]) -> tuple[Case, str, dict]:
+    zero, given = (
+        one["zero"],
+        {"tensor_overlap": one["overlap"], "context": one["context"], "placement": one["placement"]},
+    )
+    text = one["axes"] + (",sp" if one["sp"] else "") + (f",zero={zero}" if zero else "")
+    buckets = {"bucket": 3000} if zero in (1, 2) else {}
+    options = {name: value for name, value in given.items() if value is not None} | buckets
+    return (
+        Case(SHAPES[one["shape"]], one["recompute"], steps=2),
+        f"{text},grad_acc={one['grad_acc']}",
+        options,
+    )
+
+
+@pytest.mark.parametrize("world", AXES)
+def test_any_two_options(ranks, world):
+    cases = combined(
+        axes=AXES[world], sp=(None, False, True), overlap=(None, "none", "async", "chunked"),
+        context=(None, "ring", "gather", "ulysses"), placement=(None, "zigzag", "contiguous"), zero=(None, 1, 2, 3),
+        grad_acc=(1, 3), shape=tuple(SHAPES), recompute=("none", "selective", "full"),
+    )  # fmt: skip
+    check(ranks, [run_of(one) for one in all_pairs(filter(fits, cases))], world)
 
 
 def test_all_axes_at_once(ranks):
-    runs = [(f"tp=2,sp,cp=2,dp=2,zero={zero}", {}) for zero in range(4)]
-    check(ranks, Case(SHAPES["grouped"], "full", steps=3), runs, 8)
+    case = Case(SHAPES["grouped"], "full", steps=2)
+    check(ranks, [(case, f"tp=2,sp,cp=2,dp=2,zero={zero}", {}) for zero in range(4)], 8)
 
 
-@pytest.mark.parametrize("name", ["gpt", "tied, query norm"])
-def test_without_a_causal_mask(ranks, name):
+def test_without_a_causal_mask(ranks):
     """Tokens that see all others: nothing may be padded, so the samples have 8."""
-    runs = [(text, options) for text, options in TWO_RANKS if options != {"tensor_overlap": "none"}]
-    check(
-        ranks, Case(SHAPES[name], causal=False, seq=8, steps=2), [*runs, ("cp=2", {"context": "ulysses"})], 2
-    )
+    runs = [
+        (Case(SHAPES[name], causal=False, seq=8, steps=2), text, options)
+        for name in ("gpt", "tied, query norm")
+        for text, options in (
+            ("tp=2", {}), ("tp=2,sp", {}), ("tp=2,sp,grad_acc=3", {"tensor_overlap": "chunked"}),
+            ("cp=2,grad_acc=3", {"placement": "contiguous"}), *(("cp=2", {"context": name}) for name in CONTEXT),
+        )
+    ]  # fmt: skip
+    check(ranks, runs, 2)
 
 
 def test_ten_steps(ranks):
     """As many as the losses of data parallelism are compared for."""
-    shape: ModelShape = SHAPES["grouped"]
-    check(ranks, Case(shape), [("tp=4,sp", {}), ("cp=2,tp=2,sp", {}), ("cp=4", {})], 4)
+    case = Case(SHAPES["grouped"])
+    check(ranks, [(case, text, {}) for text in ("tp=4,sp", "cp=2,tp=2,sp", "cp=4")], 4)

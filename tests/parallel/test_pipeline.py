@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from helpers import BLOCKS
 from parallel_runs import OPTIMIZER, Case
 
@@ -51,6 +52,43 @@ def test_each_w_has_every_linear_layer_of_its_stage(ranks, recompute):
 
 def test_without_w_nothing_is_deferred(ranks):
     assert ranks(deferred, "pp=2,grad_acc=4", ranks=2).values == [[], []]
+
+
+def waited_for() -> list[int]:
+    """In a rank: of two steps, how many messages it has sent, and for how many of these it has waited."""
+    sent: list[dist.Work] = []
+    waited: list[int] = []
+    send = dist.isend
+
+    class Watched:
+        def __init__(self, work: dist.Work):
+            self.work = work
+
+        def wait(self) -> None:
+            self.work.wait()
+            waited.append(id(self))
+
+    def watch(*args: Any) -> Watched:
+        sent.append(Watched(send(*args)))
+        return sent[-1]
+
+    with launch.process_group(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "isend", watch)
+        engine = parallelize(CASE.model(), Mesh(Layout.parse("pp=4,grad_acc=4")), CASE.make())
+        counts = []
+        for step in range(2):
+            engine.accumulate(*CASE.batch(step), 1)
+            counts += [len(sent), len(set(waited))]
+    return counts
+
+
+def test_after_a_step_every_message_is_out(ranks):
+    """With NCCL the memory of a message that nobody has waited for would be used again too early."""
+    for rank, (sent, waited, sent_in_all, waited_in_all) in enumerate(ranks(waited_for, ranks=4).values):
+        each = 4 if rank in (0, 3) else 8
+        assert sent_in_all - sent == each
+        assert sent >= each  # and a header before the first of a kind
+        assert (waited, waited_in_all) == (sent, sent_in_all)
 
 
 @pytest.mark.parametrize("wanted", [True, False])

@@ -197,6 +197,43 @@ def test_a_layer_asked_alone_or_twice_or_for_another_input_gives_what_the_whole_
         assert max(errors) < 1e-6
 
 
+def keys_asked_first(kind: str, change: str) -> list[float]:
+    """In a rank: after somebody has asked for the keys alone, the whole attention: output, gradients, against one device.
+
+    ``kind`` is whether that was with gradients or without; ``change``, whether x has been written to since.
+    """
+    with launch.process_group() as world:
+        torch.manual_seed(0)
+        model = Transformer(BLOCKS["llama"].replace(heads=4, kv_heads=2, ffn=52), seed=3)
+        alone = Transformer(model.shape, seed=3)
+        shard_tensors(model, Mesh(Layout(tp=2)), whole(model))
+        ours, theirs = model.blocks[0].attention, alone.blocks[0].attention
+        angles = alone.angles(3)
+        x, gradient = torch.randn(2, 2, 3, model.shape.hidden)
+        results = []
+        for attention in (ours, theirs):
+            given = x.clone()
+            with torch.set_grad_enabled(kind == "with gradients"):
+                attention.k(given)
+            if change == "in place":
+                given.mul_(2)
+            output = attention(given, *angles)
+            output.backward(gradient)
+            results.append([output, *(getattr(attention, name).weight.grad for name in "qkv")])
+        (output, *found), (expected, *others) = results
+        parts = [w.chunk(world.size)[world.rank] for w in others]
+        pairs = [(output, expected), *zip(found, parts, strict=True)]
+        return [float((a - b).abs().max()) for a, b in pairs]
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"), [("without", "none"), ("with gradients", "in place"), ("without", "in place")]
+)
+def test_attention_uses_nothing_that_was_computed_without_gradients_or_for_other_numbers(ranks, kind, change):
+    for errors in ranks(keys_asked_first, kind, change, ranks=2).values:
+        assert max(errors) < 1e-6
+
+
 def test_bad_overlap_is_named(ranks):
     with pytest.raises(ConfigError, match="unknown tensor_overlap 'chunky'"):
         Region(None, True, "chunky")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from playbook_widgets.compute.ring_steps import Setting, steps_of
@@ -21,8 +23,8 @@ SMALL = load("tiny").replace(heads=8, kv_heads=4, head_dim=6, hidden=48)
 SEQ, RANKS = 32, 4
 
 
-def counted(dtype) -> dict[str, list[int]]:
-    """In a rank: bytes sent by one attention core, forward and backward."""
+def counted() -> dict[tuple[str, int], list[int]]:
+    """In a rank: bytes sent by each attention core, forward and backward, with numbers of four bytes and of two."""
     found = {}
     torch.set_num_threads(1)
     with launch.process_group():
@@ -32,13 +34,13 @@ def counted(dtype) -> dict[str, list[int]]:
             "gather": GatherCore(group, "zigzag"),
             "ulysses": UlyssesCore(group, plain),
         }
-        for name, core in cores.items():
+        for (name, core), dtype in itertools.product(cores.items(), (torch.float32, torch.bfloat16)):
             q, k, v = (torch.randn(2, n, SEQ // RANKS, 6, dtype=dtype, requires_grad=True) for n in (8, 4, 4))
             with CountBytes({"cp": group}) as count:
                 out = core(q, k, v)
                 forward = count["cp"].total.sent
                 out.sum().backward()
-            found[name] = [forward, count["cp"].total.sent - forward]
+            found[name, dtype.itemsize] = [forward, count["cp"].total.sent - forward]
     return found
 
 
@@ -46,13 +48,13 @@ def plain(q: Tensor, k: Tensor, v: Tensor, p: float, training: bool, causal: boo
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_bytes_are_those_of_real_ranks(ranks, dtype):
+def test_bytes_are_those_of_real_ranks(ranks):
     layout = Layout(cp=RANKS, micro_batch=2)
-    for sent in ranks(counted, dtype, ranks=RANKS).values:
-        for context in CONTEXT:
-            told = context_traffic(SMALL, layout, SEQ, context, itemsize=dtype.itemsize)
-            assert sent[context] == [told.forward, told.backward], context
+    for found in ranks(counted, ranks=RANKS).values:
+        assert {context for context, _ in found} == set(CONTEXT)
+        for (context, itemsize), sent in found.items():
+            told = context_traffic(SMALL, layout, SEQ, context, itemsize=itemsize)
+            assert sent == [told.forward, told.backward], (context, itemsize)
 
 
 @pytest.mark.parametrize("context", CONTEXT)

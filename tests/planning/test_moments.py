@@ -1,17 +1,14 @@
 """The predicted peak of a step against the recorded one, allocation by allocation, for random models and settings."""
 
-import functools
 import random
 import statistics
 
-import pytest
+from all_pairs import all_pairs
 
 from playbook.bench.memory import Case, measure
 from playbook.layout import Layout
 from playbook.planning.memory import predict
 from playbook.shapes import ModelShape, load
-
-COUNT = 30
 
 
 def draw(seed):
@@ -32,19 +29,25 @@ def draw(seed):
     )  # fmt: skip
 
 
-@functools.cache
-def error(seed):
-    case = draw(seed)
-    return case.predicted("cpu").total / measure(case, "cpu") - 1
+def settings(case):
+    """What of a case is one of a few values: any two of these must meet."""
+    shape = case.model
+    found = {
+        name: getattr(case, name)
+        for name in ("grad_acc", "recompute", "attention", "precision", "micro_batch")
+    }
+    return found | {name: getattr(shape, name) for name in ("gated", "tied", "kv_heads", "dropout")}
 
 
-@pytest.mark.parametrize("seed", range(COUNT))
-def test_the_fullest_moment_is_the_recorded_one(seed):
-    assert abs(error(seed)) < 0.06, draw(seed)
-
-
-def test_most_are_nearly_exact():
-    assert statistics.median(abs(error(seed)) for seed in range(COUNT)) < 0.01
+def test_the_fullest_moment_is_the_recorded_one():
+    drawn = [settings(draw(seed)) for seed in range(300)]
+    errors = {}
+    for chosen in all_pairs(drawn):
+        case = draw(drawn.index(chosen))
+        errors[case] = abs(case.predicted("cpu").total / measure(case, "cpu") - 1)
+    worst = max(errors, key=errors.__getitem__)
+    assert errors[worst] < 0.06, worst
+    assert statistics.median(errors.values()) < 0.01
 
 
 def test_a_sum_of_full_sizes_is_not_the_peak():

@@ -75,6 +75,19 @@ def test_interleaved(stages, microbatches, vpp, data):
         assert peaks == [min(microbatches * vpp, a) for a in ahead]
 
 
+@pytest.mark.parametrize(
+    ("numbers", "turns"),
+    [
+        ((4, 12, 8), [8, 4]),  # what is left over fills the pipeline: a turn of its own
+        ((4, 12, 9), [12]),  # three would not, and go with the others
+        ((4, 11, 4), [6, 5]),
+        ((4, 8, 4), [4, 4]),
+    ],
+)
+def test_turns_of_an_interleaved_schedule(numbers, turns):
+    assert rounds(*numbers) == turns
+
+
 @settings(max_examples=30)
 @given(STAGES, MICROBATCHES)
 def test_one_chunk_is_1f1b_and_all_at_once_is_breadth_first(stages, microbatches):

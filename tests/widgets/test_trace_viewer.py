@@ -450,20 +450,26 @@ def test_fits_a_phone_and_passes_axe(timeline, step, theme):
 
 
 @pytest.mark.browser
-def test_five_thousand_events_stay_fluid(timeline):
+def test_of_five_thousand_events_a_frame_draws_what_can_be_seen(timeline):
+    """Calls of the canvas, in the frame after each key: far fewer than a rectangle and a name for each event."""
     view = timeline(many(5000))
-    slowest = view.page.evaluate(
-        """async () => { const stage = document.querySelector(".pb-trace-stage"), spent = [];
-        const c = HTMLCanvasElement.prototype, get = c.getContext;
-        let started; c.getContext = function (...a) { started = performance.now(); return get.apply(this, a) };
+    frames = view.page.evaluate(
+        """async () => { const stage = document.querySelector(".pb-trace-stage"), calls = [];
+        const c = CanvasRenderingContext2D.prototype;
+        for (const name of ["fillRect", "strokeRect", "fillText", "fill", "stroke"]) {
+          const draw = c[name];
+          c[name] = function (...a) { calls[calls.length - 1] += 1; return draw.apply(this, a) };
+        }
         stage.focus();
         for (const key of ["+", "+", "ArrowRight", "-", "0", "+", "ArrowLeft", "+", "-", "-"]) {
+          calls.push(0);
           stage.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
-          await new Promise((r) => requestAnimationFrame(() => { spent.push(performance.now() - started); r() }));
+          await new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(r)));
         }
-        return spent.sort((a, b) => a - b)[Math.floor(spent.length / 2)] }"""
+        return calls }"""
     )
-    assert slowest < 50, f"a frame takes {slowest:.0f} ms"
+    assert min(frames) > 0
+    assert max(frames) < 5000, frames
 
 
 @pytest.mark.browser

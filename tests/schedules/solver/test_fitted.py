@@ -157,7 +157,6 @@ def test_the_solver_stops_at_its_time_limit_with_the_best_so_far():
     found = solve(8, 32, 10, given, rest=0.4, time_limit=0.5)
     assert found.stopped.startswith("stopped at its time limit of 0.5 s: the ")
     assert not found.optimal
-    assert found.seconds < 20  # on a busy machine
     assert found.bound < found.time <= found.heuristic
     assert simulate(found.schedule, given).span == pytest.approx(found.time)
     validate(found.schedule, 10, 0.4)

@@ -1,0 +1,46 @@
+"""Covering designs: few cases in which every two values of any two options meet.
+
+Most faults that options cause together take two of them (Kuhn, Wallace and Gallo 2004, "Software fault interactions and
+implications for software testing"), and a full product has each pair many times.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from itertools import combinations, product
+from typing import Any
+
+Case = dict[str, Any]
+
+
+def combined(**options: Sequence[Any]) -> list[Case]:
+    """The full product: cases with a value of each option."""
+    return [dict(zip(options, values, strict=True)) for values in product(*options.values())]
+
+
+def all_pairs(cases: Iterable[Case]) -> list[Case]:
+    """Of ``cases`` so many that any two values which one of them has together, one of the chosen has, too.
+
+    Greedy, and the same every time: next is the case with the most pairs that are still missing, the first of several.
+    Values are hashable.
+    """
+    known = list(cases)
+    missing = {pair for case in known for pair in pairs(case)}
+    most = [(-len(pairs(case)), i) for i, case in enumerate(known)]
+    heapq.heapify(most)
+    chosen = []
+    while missing:
+        _, i = heapq.heappop(most)
+        count = -len(pairs(known[i]) & missing)
+        if most and (count, i) > most[0]:  # it had more when it was last looked at
+            heapq.heappush(most, (count, i))
+            continue
+        chosen.append(known[i])
+        missing -= pairs(known[i])
+    return chosen
+
+
+def pairs(case: Case) -> set[frozenset]:
+    """All pairs of (option, value) in a case."""
+    return {frozenset(two) for two in combinations(case.items(), 2)}
