@@ -1,7 +1,7 @@
-"""What context parallelism sends, and whether it can be hidden. Standard library only.
+"""What context parallelism sends for one layer, as a formula, and whether it can be hidden. Standard library only.
 
-A rank has seq / cp tokens of every sample: their queries, keys and values. Gradients that are added up on
-their way travel in fp32.
+A rank has seq / cp tokens of every sample: their queries, keys and values. Gradients that are added up on their way
+travel in fp32. ``planning/traffic.py`` has the messages of a whole step; a test holds the two together.
 """
 
 from __future__ import annotations

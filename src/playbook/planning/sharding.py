@@ -7,7 +7,8 @@ does so unit by unit.
 
 The paper's traffic of 2Ψ, 2Ψ, 3Ψ elements is that of a step with *one* micro-batch. A rank that keeps a share of the
 gradients has no place to add up whole ones, so stages 2 and 3 reduce them in every micro-batch, and stage 3 gathers the
-parameters again in each.
+parameters again in each. That is a formula of any number of parameters; ``planning/traffic.py`` has the messages of a
+model and a layout, and a test holds the two together.
 """
 
 from __future__ import annotations
