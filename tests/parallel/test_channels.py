@@ -15,9 +15,10 @@ import pytest
 import torch
 
 from playbook.parallel import channels
-from playbook.parallel.channels import Channel, Traffic, message, receiver
+from playbook.parallel.channels import Channel
 from playbook.schedules.actions import Schedule
 from playbook.schedules.catalogue import NAMES, make
+from playbook.schedules.passes import Traffic, message, receiver
 
 
 class Call(NamedTuple):

@@ -20,7 +20,7 @@ from playbook.layout import Layout, ParallelOptions
 from playbook.layout.tokens import CONTEXT
 from playbook.parallel.context import own_tokens
 from playbook.parallel.mesh import Mesh
-from playbook.parallel.parallelize import axis_groups, parallelize
+from playbook.parallel.parallelize import parallelize
 from playbook.planning.context_cost import context_traffic
 from playbook.planning.memory import predict
 from playbook.planning.messages import PHASES, Rank
@@ -29,7 +29,6 @@ from playbook.planning.sharding import traffic as of_replicas
 from playbook.planning.traffic import by_axis, total, traffic
 from playbook.schedules.actions import Schedule
 from playbook.shapes import ModelShape, load
-from playbook.training.trainer import accumulate_gradients
 
 SEQ, MICRO = 8, 2
 #: Odd sizes, tied tables, biases; and grouped heads, norms of queries and keys, a table at either end.
@@ -87,6 +86,12 @@ FOUR: Cases = [
     (GPT.replace(layers=8), "pp=4,schedule=dualpipe,grad_acc=8", {}),
     (GPT.replace(layers=8), "pp=4,schedule=dualpipev,grad_acc=8", {}),
     (LLAMA, "dp=4", {"data_parallel": "naive"}),
+    (GPT, "dp=2,pp=2,zero=3,grad_acc=3", {}),
+    (LLAMA, "dp=2,pp=2,zero=3,grad_acc=4,vpp=2,schedule=breadth-first", {}),
+    (GPT.replace(layers=4), "dp=2,pp=2,zero=3,grad_acc=4,vpp=2,schedule=interleaved,recompute=full", {}),
+    (GPT.replace(layers=4), "dp=2,pp=2,zero=3,grad_acc=3,schedule=zb-v", {}),
+    (LLAMA, "dp=2,pp=2,zero=3,grad_acc=4,schedule=dualpipe", {"prefetch": False}),
+    (LLAMA, "dp=2,pp=2,zero=3,grad_acc=3,schedule=afab", {"reshard": False}),
 ]
 EIGHT: Cases = [
     (GPT, "tp=2,cp=2,dp=2,grad_acc=2", FEW),
@@ -105,17 +110,15 @@ def steps(cases: Cases, dtype: torch.dtype, autocast: bool) -> list[list[Counter
         for shape, text, given in cases:
             layout, options = Layout.parse(text), ParallelOptions(**given)
             mesh, case = Mesh(layout), Case(shape, layout.recompute, dtype=dtype, seq=SEQ)
-            engine = parallelize(case.model(), mesh, case.make(), **given)
+            engine = parallelize(case.model(), mesh, case.make(), options)
             batch = torch.randint(shape.vocab, (MICRO * layout.grad_acc, SEQ))
             x, y, where = own_tokens(batch, batch.clone(), mesh, options.placed)
             found.append([])
             for _ in range(2):
-                with CountBytes(axis_groups(engine, mesh)) as count:
+                with CountBytes(engine.traffic_groups()) as count:
                     engine.zero_grad()
                     kind = torch.bfloat16 if autocast else torch.float32
-                    accumulate_gradients(
-                        engine.model, x, y, MICRO, engine=engine, positions=where, dtype=kind
-                    )
+                    engine.accumulate(x, y, MICRO, where, dtype=kind)
                     engine.clip(1.0)
                     engine.step()
                 sent = [(e.group, e.kind, e.payload, e.sent) for e in count.events if e.sent]
@@ -223,7 +226,16 @@ def test_replicas_are_those_of_their_formula(zero, reshard):
     assert sent == 3 * told
 
 
-CUT = ["", "tp=2,sp", "tp=4", "pp=2", "pp=2,schedule=zb-v,grad_acc=3", "pp=2,tp=2,zero=3", "zero=3"]
+CUT = [
+    "",
+    "tp=2,sp",
+    "tp=4",
+    "pp=2",
+    "pp=2,schedule=zb-v,grad_acc=3",
+    "pp=2,tp=2,zero=3",
+    "pp=2,zero=3",
+    "zero=3",
+]
 
 
 @hypothesis.given(shapes(), st.sampled_from(CUT))

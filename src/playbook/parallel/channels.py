@@ -9,15 +9,13 @@ in a circle (``schedules.validate`` tells).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from playbook.parallel.mesh import Mesh
-from playbook.schedules.actions import Action, Schedule
+from playbook.schedules.passes import Message, Traffic
 
 #: Messages that a rank asks for ahead of time, from each other rank: their memory is there before they are. Two gained
 #: nothing on two cores.
@@ -25,50 +23,6 @@ AHEAD = 1
 #: Numbers of a header: a dtype, the number of dims, and up to six of these.
 _HEADER = 8
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-
-#: A message has the name of the action that makes it: F the activations behind a stage, B (or BW) the gradient before it.
-Message = Action
-
-
-def message(action: Action) -> Message:
-    """What an action makes, by the name under which it is waited for: BW makes what B makes."""
-    return Action("F" if action.op == "F" else "B", action.stage, action.microbatch)
-
-
-def receiver(schedule: Schedule, action: Action) -> int | None:
-    """The rank that needs what ``action`` makes; None where nobody does."""
-    after = action.stage + (1 if action.op == "F" else -1)
-    if action.op == "W" or not 0 <= after < schedule.depth:
-        return None
-    return schedule.rank_of(after, action.microbatch)
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """Messages of a step from rank ``source`` to rank ``target``.
-
-    ``taken`` says of each message how many of the opposite direction its sender had received when it was made.
-    """
-
-    messages: tuple[Message, ...]
-    taken: dict[Message, int] = field(repr=False)
-
-    @classmethod
-    def of(cls, schedule: Schedule, source: int, target: int) -> Traffic:
-        opposite = {what: i + 1 for i, what in enumerate(_sent(schedule, target, source))}
-        messages, taken, so_far = [], {}, 0
-        for action in schedule.ranks[source]:
-            so_far = max([so_far, *(opposite.get(need, 0) for need in schedule.needs(action))])
-            if receiver(schedule, action) == target:
-                messages.append(message(action))
-                taken[messages[-1]] = so_far
-        return cls(tuple(messages), taken)
-
-
-def _sent(schedule: Schedule, source: int, target: int) -> Iterator[Message]:
-    for action in schedule.ranks[source]:
-        if receiver(schedule, action) == target:
-            yield message(action)
 
 
 class Channel:

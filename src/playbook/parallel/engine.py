@@ -27,7 +27,7 @@ from playbook.parallel.pipeline import Pipeline, Step
 from playbook.parallel.placement import LocalShard, Placement, WholeNames, whole
 from playbook.parallel.replicas import MakeOptimizer, ReplicaSet
 from playbook.parallel.stages import Stage
-from playbook.schedules.residency import Residency
+from playbook.schedules.passes import Residency
 
 
 def accumulate_gradients(

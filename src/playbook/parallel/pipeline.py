@@ -25,11 +25,11 @@ from torch.profiler import record_function
 from playbook.errors import ScheduleError
 from playbook.model.linear import DeferredGradients, Factors, defer_weights
 from playbook.model.transformer import Transformer
-from playbook.parallel.channels import Channel, Traffic, message, open_channel, receiver
+from playbook.parallel.channels import Channel, open_channel
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.stages import Stage, StageRanks
 from playbook.schedules.actions import Action, Schedule
-from playbook.schedules.residency import Residency, residency
+from playbook.schedules.passes import Residency, Traffic, message, receiver, residency
 
 #: A stage and a micro-batch.
 Place = tuple[int, int]

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from playbook.parallel.flat import GradientHooks, Named, backward_order
-from playbook.schedules.residency import Residency
+from playbook.schedules.passes import Residency
 
 #: Tensors to train, and whether weight decay pulls at them.
 Weights = Sequence[tuple[Tensor, bool]]

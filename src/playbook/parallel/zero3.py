@@ -24,7 +24,7 @@ from playbook.parallel.stages import Stage, own_blocks
 from playbook.parallel.storage import resize_storage
 from playbook.parallel.zero import Zero
 from playbook.parallel.zero2 import GradientShares
-from playbook.schedules.residency import Residency
+from playbook.schedules.passes import Residency
 
 
 @dataclass(eq=False)
@@ -99,7 +99,7 @@ class Zero3(Zero):
     With ``reshard`` a block's weights go after its forward pass and are gathered again for backward: per micro-batch
     3(N − 1)/N bytes for each byte of the blocks' parameters, as against 2(N − 1)/N without, when all weights stay from
     forward to backward. ``prefetch`` gathers the next unit while one runs. In a pipeline, whose ``stages`` are this
-    rank's, weights stay as long as ``schedules.residency`` says.
+    rank's, weights stay as long as ``schedules.passes`` says.
     """
 
     stage = 3

@@ -94,9 +94,15 @@ def _units(
     if layout.pp == 1 or layout.zero == 3:
         for sparse, count in _together(stages).items():
             yield from [Unit(dense[sparse], experts=experts[sparse])] * count
-        # A tied table is gathered once for both ends.
-        once = shape.tied and len(ends) == 2 and layout.pp == 1
-        yield from (Unit(size, again=False) for size in ([sum(ends.values())] if once else ends.values()))
+        # A tied table is gathered once for both ends; in a pipeline on its own.
+        if shape.tied and layout.pp == 1 and len(ends) == 2:
+            ends = {"both": sum(ends.values())}
+        elif shape.tied and ends:
+            ends = {
+                name: size - table * (len(ends) == 1 or name == "embedding") for name, size in ends.items()
+            }
+            ends["table"] = table
+        yield from (Unit(size, again=False) for size in ends.values() if size)
         return
     shared = table if shape.tied else 0
     if "head" in ends and not (shape.tied and "embedding" in ends):

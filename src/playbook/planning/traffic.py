@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from playbook.layout import Layout, ParallelOptions
+from playbook.layout import AXES, Layout, ParallelOptions
+from playbook.planning.gathers import gathers, reductions
 from playbook.planning.messages import FP32, INT64, Message, Rank, message_in
 from playbook.planning.recipes import Recipe, load_recipe
 from playbook.planning.weights import Bucket, addends
@@ -192,13 +193,28 @@ def replicas(here: Rank) -> Iterator[Message]:
 
 
 def _passes(here: Rank, bucket: Bucket) -> int:
-    """Micro-batches that go through the stage of a bucket; what two stages have in common waits for the last."""
-    return 1 if bucket.unit.stage is None else here.passes[bucket.unit.stage]
+    """How often the gradients of a bucket are sent: for each micro-batch, or as the pipeline's `reductions` say.
+
+    What two stages have in common waits for the last.
+    """
+    stage = bucket.unit.stage
+    if stage is None:
+        return 1
+    return (
+        reductions(here.actions)[stage]
+        if here.layout.zero == 3 and here.layout.pp > 1
+        else here.passes[stage]
+    )
 
 
 def _gathers(here: Rank) -> Counter[tuple[str, int]]:
     """All-gathers of parameters, by phase and size: after the update or, in stage 3, wherever they are needed."""
     found: Counter[tuple[str, int]] = Counter()
+    if here.layout.zero == 3 and here.layout.pp > 1:
+        each = gathers(here.units, here.actions, here.depth, here.options.reshard)
+        for (phase, index), count in each.items():
+            found[phase, len(here.buckets[index])] += count
+        return found
     for bucket in here.buckets:
         if here.layout.zero < 3:
             found["parameters", len(bucket)] += 1
@@ -220,26 +236,33 @@ def sums(here: Rank) -> Iterator[Message]:
 
 
 def norm(here: Rank) -> Iterator[Message]:
-    """The sum of squares of the gradient, one number: over ranks that own parts of it."""
-    layout, at = here.layout, here.at
-    groups = {"dp": here.replicas} if layout.zero else {}
-    groups["tp"] = layout.tp, at["tp"]
-    if here.mirrored:
-        groups["world"] = layout.pp // 2, at["pp"] % (layout.pp // 2)
-    else:
-        groups["pp"] = layout.pp, at["pp"]
-    for axis, group in groups.items():
-        yield message_in(axis, "all_reduce", 1, FP32, group, "norm")
+    """The sum of squares of the gradient, one number: over ranks that have other elements of it."""
+    layout = here.layout
+    cut = {"tp", "pp", *(("dp", "cp") if layout.zero else ())}
+    axes = tuple(axis for axis in AXES if axis in cut and getattr(layout, axis) > 1)
+    if axes:
+        label = axes[0] if len(axes) == 1 else "dp" if set(axes) == {"dp", "cp"} else "world"
+        yield message_in(label, "all_reduce", 1, FP32, _group(here, axes), "norm")
 
 
 def loss(here: Rank) -> Iterator[Message]:
     """The number of targets and the mean loss, over ranks that have other tokens; the last stage tells all the others."""
-    layout, (ranks, index) = here.layout, here.samples
-    axis = "dp" if layout.pp == 1 else "cp" if layout.dp == 1 else "world" if here.mirrored else "dp"
-    yield message_in(axis, "all_reduce", 1, INT64, (ranks, index), "loss")
+    layout, label = here.layout, "world" if here.mirrored else "dp"
+    yield message_in(label, "all_reduce", 1, INT64, here.samples, "loss")
     if layout.pp > 1:
-        axis = "pp" if ranks == 1 else "world"
-    yield message_in(axis, "all_reduce", 1, FP32, (ranks * layout.pp, index + ranks * here.at["pp"]), "loss")
+        label = "pp" if here.samples[0] == 1 else "world"
+        yield message_in(label, "all_reduce", 1, FP32, _group(here, ("cp", "dp", "pp")), "loss")
+    else:
+        yield message_in(label, "all_reduce", 1, FP32, here.samples, "loss")
+
+
+def _group(here: Rank, axes: Iterable[str]) -> tuple[int, int]:
+    """How many ranks there are along these axes, in the order of `AXES`, and which of them this one is."""
+    ranks, index = 1, 0
+    for axis in axes:
+        index += ranks * here.at[axis]
+        ranks *= getattr(here.layout, axis)
+    return ranks, index
 
 
 def used_parameters(here: Rank) -> Iterator[Message]:

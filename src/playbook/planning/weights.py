@@ -27,12 +27,13 @@ class WeightUnit:
     """Weights that lie together, in the order of backward, and that no bucket mixes with others.
 
     They belong to one ``stage``, or (None) to two of them. ZeRO-3 gathers a unit that is needed ``again`` in backward a
-    second time.
+    second time. ``role`` is what stage 3 gathers: a block, the embedding, the head, a tied table of two stages.
     """
 
     weights: tuple[Weight, ...]
     stage: int | None
     again: bool = True
+    role: str = "block"  # or embedding, head, table
 
     @property
     def elements(self) -> int:
@@ -91,7 +92,7 @@ def weight_units(
     positions = [Weight(shape.max_seq * shape.hidden, whole)] * (shape.positions == "learned")
     norm, first, last = _norm(shape, whole), 0 in stages, depth - 1 in stages
     if layout.zero == 3:
-        return list(_gathered(stages, depth, block, [table, *positions], norm, [] if shape.tied else [table]))
+        return list(_gathered(stages, depth, block, (table, positions, norm), shape.tied, layout.pp > 1))
     apart = shape.tied and layout.pp > 1  # a table that two stages write to is complete last
     units = []
     for stage in sorted(stages, reverse=True):
@@ -109,20 +110,27 @@ def _gathered(
     stages: Mapping[int, int],
     depth: int,
     block: Sequence[Weight],
-    embedding: list[Weight],
-    norm: list[Weight],
-    head: list[Weight],
+    ends: tuple[Weight, list[Weight], list[Weight]],
+    tied: bool,
+    pipeline: bool,
 ) -> Iterator[WeightUnit]:
-    """What ZeRO-3 gathers together. A tied table stays from the one end of the model to the other."""
-    once = not head and depth == 1
+    """What ZeRO-3 gathers together; ``ends`` are a table, positions and a norm.
+
+    A tied table stays from the one end of the model to the other; in a pipeline it is gathered on its own.
+    """
+    table, positions, norm = ends
+    first = [*[table] * (not (tied and pipeline)), *positions]
+    last = [*norm, *[table] * (not tied)]
+    if tied and not pipeline:
+        first, last = [*first, *last], []
     for stage in sorted(stages, reverse=True):
-        if stage == depth - 1 and not once:
-            own = [*norm, *(head or embedding[:1])]
-            yield WeightUnit(tuple(reversed(own)), stage, again=False)
+        if stage == depth - 1 and last:
+            yield WeightUnit(tuple(reversed(last)), stage, again=False, role="head")
         yield from [WeightUnit(tuple(reversed(block)), stage)] * stages[stage]
-        if stage == 0:
-            own = [*embedding, *norm * once]
-            yield WeightUnit(tuple(reversed(own)), stage, again=False)
+        if stage == 0 and first:
+            yield WeightUnit(tuple(reversed(first)), stage, again=False, role="embedding")
+    if tied and pipeline and {0, depth - 1} & set(stages):
+        yield WeightUnit((table,), None, again=False, role="table")
 
 
 def buckets(
