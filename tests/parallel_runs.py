@@ -15,11 +15,11 @@ from playbook import launch
 from playbook.layout import Layout
 from playbook.layout.options import ParallelOptions
 from playbook.model.transformer import IGNORE, Transformer
-from playbook.parallel.context import own_tokens
 from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.shapes import ModelShape
+from playbook.training.data import own_tokens
 from playbook.training.optimizer import adamw
 
 STEPS, BATCH, SEQ = 10, 24, 9

@@ -6,9 +6,8 @@ import torch.nn.functional as F
 from helpers import BLOCKS, GPT, LLAMA, gradients, relative_error, tokens
 
 from playbook.errors import ConfigError, PlaybookError, ShapeError
-from playbook.model.attention import reference_attention, sdpa_attention
+from playbook.model.attention import apply_rotary, reference_attention, rotary_table, sdpa_attention
 from playbook.model.norms import RMSNorm
-from playbook.model.rotary import apply_rotary, rotary_table
 from playbook.model.transformer import IGNORE, Transformer
 from playbook.shapes import PRESETS
 

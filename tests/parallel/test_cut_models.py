@@ -17,13 +17,12 @@ from playbook.layout.tokens import Block
 from playbook.model.attend import Attended, attend, flash
 from playbook.model.transformer import Transformer
 from playbook.parallel import zero
-from playbook.parallel.context import own_tokens
 from playbook.parallel.mesh import Mesh, all_gather
 from playbook.parallel.parallelize import parallelize
 from playbook.parallel.placement import whole
 from playbook.parallel.tensor import shard_tensors
 from playbook.training.config import TrainConfig
-from playbook.training.data import load_corpus
+from playbook.training.data import load_corpus, own_tokens
 from playbook.training.trainer import make_trainer
 
 

@@ -12,12 +12,13 @@ from playbook.instruments.counting import CountBytes
 from playbook.instruments.measure import SavedActivations
 from playbook.layout import Layout
 from playbook.layout.options import ParallelOptions
-from playbook.parallel.context import own_tokens, placement_of
+from playbook.parallel.context import placement_of
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.planning.context_cost import context_traffic
 from playbook.planning.memory import predict
 from playbook.shapes import ModelShape
+from playbook.training.data import own_tokens
 
 SHAPES = {
     "gpt": BLOCKS["gpt"].replace(hidden=24, heads=4, vocab=37),

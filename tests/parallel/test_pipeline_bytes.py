@@ -14,13 +14,13 @@ from playbook.instruments.counting import CountBytes
 from playbook.instruments.kept_activations import KeptActivations
 from playbook.instruments.memory_timeline import peak_bytes
 from playbook.layout import SCHEDULES, Layout, ParallelOptions
-from playbook.parallel.context import own_tokens
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.planning.memory import predict
 from playbook.planning.traffic import total, traffic
 from playbook.schedules.actions import Schedule
 from playbook.shapes import ModelShape
+from playbook.training.data import own_tokens
 
 SEQ, MICRO = 8, 2
 #: Odd sizes; nine layers do not divide into stages.

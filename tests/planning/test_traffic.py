@@ -18,7 +18,6 @@ from playbook.errors import LayoutError, ShapeError
 from playbook.instruments.counting import CountBytes
 from playbook.layout import Layout, ParallelOptions
 from playbook.layout.tokens import CONTEXT
-from playbook.parallel.context import own_tokens
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.planning.context_cost import context_traffic
@@ -29,6 +28,7 @@ from playbook.planning.sharding import traffic as of_replicas
 from playbook.planning.traffic import by_axis, total, traffic
 from playbook.schedules.actions import Schedule
 from playbook.shapes import ModelShape, load
+from playbook.training.data import own_tokens
 
 SEQ, MICRO = 8, 2
 #: Odd sizes, tied tables, biases; and grouped heads, norms of queries and keys, a table at either end.

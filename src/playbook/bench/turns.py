@@ -17,9 +17,9 @@ from torch.distributed.tensor import DTensor
 
 from playbook.instruments.counting import CountBytes
 from playbook.instruments.measure import synchronize
-from playbook.parallel.context import own_tokens
 from playbook.parallel.mesh import Mesh
 from playbook.shapes import ModelShape
+from playbook.training.data import own_tokens
 
 #: Steps before the clock runs: buckets settle, optimizer states appear, allocators warm up.
 WARM_UP = 2

@@ -25,11 +25,11 @@ from playbook.launch.group import process_group
 from playbook.layout import Layout
 from playbook.layout.options import ParallelOptions
 from playbook.model.transformer import Transformer
-from playbook.parallel.context import own_tokens
 from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.shapes import ModelShape, load
+from playbook.training.data import own_tokens
 from playbook.training.optimizer import adamw
 
 #: Each region, in the order of the forward pass, and what its dims mean: going in, coming out. Sizes are measured.

@@ -9,11 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from playbook.errors import ConfigError, ShapeError
-from playbook.model.attention import ATTENTION, Attention, dropout
+from playbook.model.attention import ATTENTION, Attention, dropout, rotary_table
 from playbook.model.linear import Linear, linears
 from playbook.model.norms import LayerNorm, RMSNorm, make_norm
 from playbook.model.recompute import MODES, checkpoint
-from playbook.model.rotary import rotary_table
 from playbook.seeding import derive_seed
 from playbook.shapes import ModelShape, load
 

@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from playbook.errors import ConfigError, LayoutError
+from playbook.errors import ConfigError
 from playbook.layout.tokens import Block, Ranges, placement_of
 from playbook.model.attend import (
     Attended,
@@ -27,8 +26,8 @@ from playbook.model.attend import (
     flash_backward,
     has_kernel,
 )
-from playbook.model.transformer import IGNORE, Transformer
-from playbook.parallel.mesh import Mesh, all_gather, reduce_scatter
+from playbook.model.transformer import Transformer
+from playbook.parallel.mesh import all_gather, reduce_scatter
 from playbook.parallel.ring import Ring
 from playbook.parallel.stages import own_blocks
 
@@ -229,29 +228,6 @@ class UlyssesCore:
     ) -> Tensor:
         q, k, v = (_Swap.apply(x, self.group, True) for x in (q, k, v))
         return _Swap.apply(self.core(q, k, v, p, training, causal), self.group, False)
-
-
-def own_tokens(
-    inputs: Tensor, targets: Tensor, mesh: Mesh, placement: str, causal: bool = True
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """This rank's tokens of inputs and targets (b, s), and where in their sample they are: None is from its beginning on.
-
-    A sample that ``Layout.padded`` makes longer ends in tokens that count in no loss and that no other token sees.
-    Without a ``causal`` mask they would be seen: then LayoutError is raised.
-    """
-    layout, seq = mesh.layout, inputs.shape[1]
-    padded = layout.padded(seq)
-    if layout.cp == 1 and padded == seq:
-        return inputs, targets, None
-    if padded != seq and not causal:
-        raise LayoutError(
-            f"seq is {seq}, but without a causal mask all tokens see the {padded - seq} that pad it: make it {padded}"
-        )
-    inputs, targets = F.pad(inputs, (0, padded - seq)), F.pad(targets, (0, padded - seq), value=IGNORE)
-    kind = placement if layout.cp > 1 else "contiguous"  # an odd number of tokens has no zigzag
-    positions = Placement(kind, padded, layout.cp).positions(mesh.index("cp"), inputs.device)
-    # A position behind the sample has no angle of its own in a table that ends with it.
-    return inputs[:, positions], targets[:, positions], positions.clamp(max=seq - 1)
 
 
 def share_context(

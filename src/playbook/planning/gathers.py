@@ -1,6 +1,6 @@
 """What ZeRO-3 gathers and reduces in a pipeline: a walk through a rank's actions, as ``parallel/zero3.py`` makes it.
 
-Which weights stay from one pass to the next is said by ``schedules/residency.py``, for runs and for this alike. Standard
+Which weights stay from one pass to the next is said by ``schedules.passes.py``, for runs and for this alike. Standard
 library only.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from playbook.planning.weights import WeightUnit
 from playbook.schedules.actions import Action
-from playbook.schedules.residency import residency
+from playbook.schedules.passes import residency
 
 
 def gathers(

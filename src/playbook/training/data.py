@@ -6,9 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from playbook.errors import ConfigError, DataError
+from playbook.errors import ConfigError, DataError, LayoutError
+from playbook.model.transformer import IGNORE
+from playbook.parallel.context import Placement
+from playbook.parallel.mesh import Mesh
 from playbook.seeding import derive_seed
 
 BYTES = 256  # vocabulary of byte-level text
@@ -90,3 +94,26 @@ class TokenBatches:
 
     def __repr__(self) -> str:
         return f"TokenBatches({self.corpus.name!r}, global_batch={self.global_batch}, seq={self.seq}, seed={self.seed})"
+
+
+def own_tokens(
+    inputs: Tensor, targets: Tensor, mesh: Mesh, placement: str, causal: bool = True
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """This rank's tokens of inputs and targets (b, s), and where in their sample they are: None is from its beginning on.
+
+    A sample that ``Layout.padded`` makes longer ends in tokens that count in no loss and that no other token sees.
+    Without a ``causal`` mask they would be seen: then LayoutError is raised.
+    """
+    layout, seq = mesh.layout, inputs.shape[1]
+    padded = layout.padded(seq)
+    if layout.cp == 1 and padded == seq:
+        return inputs, targets, None
+    if padded != seq and not causal:
+        raise LayoutError(
+            f"seq is {seq}, but without a causal mask all tokens see the {padded - seq} that pad it: make it {padded}"
+        )
+    inputs, targets = F.pad(inputs, (0, padded - seq)), F.pad(targets, (0, padded - seq), value=IGNORE)
+    kind = placement if layout.cp > 1 else "contiguous"  # an odd number of tokens has no zigzag
+    positions = Placement(kind, padded, layout.cp).positions(mesh.index("cp"), inputs.device)
+    # A position behind the sample has no angle of its own in a table that ends with it.
+    return inputs[:, positions], targets[:, positions], positions.clamp(max=seq - 1)

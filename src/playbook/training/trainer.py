@@ -17,7 +17,6 @@ from torch.profiler import record_function
 from playbook._interrupt import deferred
 from playbook.errors import ConfigError
 from playbook.model.transformer import Transformer
-from playbook.parallel.context import own_tokens
 from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
@@ -25,7 +24,7 @@ from playbook.seeding import derive_seed
 from playbook.shapes import ModelShape, load
 from playbook.training.checks import check_device, check_fit
 from playbook.training.config import TrainConfig
-from playbook.training.data import Corpus, TokenBatches
+from playbook.training.data import Corpus, TokenBatches, own_tokens
 from playbook.training.optimizer import adamw, warmup_cosine
 
 
