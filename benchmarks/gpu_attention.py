@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from playbook.instruments.measure import compare_times
 from playbook.layout.tokens import Block
-from playbook.model.attend import Attended, flash, flash_backward, has_kernel
+from playbook.model.attend import OnlineSoftmax, flash, flash_backward, has_kernel
 from playbook.parallel.context import Placement, add
 
 Result = dict[str, Any]
@@ -116,7 +116,7 @@ def _ring(kind: str, q: Tensor, k: Tensor, v: Tensor, gradient: Tensor) -> Resul
     like = {"out": q, "dq": q, "dk": k, "dv": v}
     results = {name: torch.zeros_like(x, dtype=torch.float32) for name, x in like.items()}
     for rank, mine in enumerate(own):
-        parts, queries = Attended(flash), q[:, :, mine]
+        parts, queries = OnlineSoftmax(flash), q[:, :, mine]
         steps = [((rank - step) % n, own[(rank - step) % n]) for step in range(n)]
         for source, theirs in steps:
             for block in placement.blocks(rank, source):

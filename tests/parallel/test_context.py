@@ -14,7 +14,7 @@ from torch import Tensor
 from playbook import launch
 from playbook.errors import ConfigError
 from playbook.layout.tokens import Block
-from playbook.model.attend import Attended, attend, attend_backward, flash, flash_backward
+from playbook.model.attend import OnlineSoftmax, attend, attend_backward, flash, flash_backward
 from playbook.model.attention import ATTENTION, Attention
 from playbook.model.transformer import Transformer
 from playbook.parallel import context
@@ -84,7 +84,7 @@ def test_blocks_merge_in_any_order(forward, backward):
     placement = Placement("zigzag", 12, 1, causal=False)
     for order in ([0, 1, 2], [2, 0, 1]):
         blocks = [context.Block(0, 12, 4 * i, 4 * i + 4) for i in order]
-        found = Attended(forward)
+        found = OnlineSoftmax(forward)
         for block in blocks:
             found.add(block, q, k, v)
         out, lse = found.result(torch.float32)
@@ -137,7 +137,7 @@ def test_formulas_are_in_fp32_whatever_autocast_says():
     expected = whole(q, k, v, gradient, causal=False)
     blocks = [Block(0, 12, start, start + 4) for start in (0, 4, 8)]
     with torch.autocast("cpu", torch.bfloat16):
-        found = Attended(attend)
+        found = OnlineSoftmax(attend)
         for block in blocks:
             found.add(block, q, k, v)
         out, lse = found.result(torch.float32)

@@ -14,7 +14,7 @@ from playbook.errors import ConfigError, LayoutError
 from playbook.layout import Layout
 from playbook.layout.options import ParallelOptions
 from playbook.layout.tokens import Block
-from playbook.model.attend import Attended, attend, flash
+from playbook.model.attend import OnlineSoftmax, attend, flash
 from playbook.model.transformer import Transformer
 from playbook.parallel import zero
 from playbook.parallel.mesh import Mesh, all_gather
@@ -64,7 +64,7 @@ def test_a_cut_model_drops_other_weights_in_each_ranks_heads(ranks):
 @pytest.mark.parametrize("by", [attend, flash])
 def test_blocks_of_16_bits_merge_in_fp32(by):
     q = torch.randn(1, 2, 4, 8, dtype=torch.bfloat16)
-    found = Attended(by)
+    found = OnlineSoftmax(by)
     for k in range(2):
         found.add(Block(0, 4, 2 * k, 2 * k + 2), q, q, q)
     assert found.out.dtype == found.lse.dtype == torch.float32

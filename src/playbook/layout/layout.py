@@ -149,6 +149,13 @@ class Layout:
             for there in self._places(fixed)
         ]
 
+    def mirrored(self) -> list[tuple[int, ...]]:
+        """``groups("dp", "cp")``, each with that at the mirrored place of its pipelines: where these run both ways, ranks
+        that hold the same weights."""
+        mirror = {rank: line[-1 - i] for line in self.groups("pp") for i, rank in enumerate(line)}
+        pairs = [{*group, *(mirror[rank] for rank in group)} for group in self.groups("dp", "cp")]
+        return [tuple(sorted(pair)) for i, pair in enumerate(pairs) if pair not in pairs[:i]]
+
     def _places(self, axes: list[str] | tuple[str, ...]) -> list[dict[str, int]]:
         """Every combination of indices along ``axes``, the fastest axis first to change."""
         order = [axis for axis in reversed(AXES) if axis in axes]

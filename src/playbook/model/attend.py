@@ -97,7 +97,7 @@ def flash_backward(
     return _aten._scaled_dot_product_flash_attention_backward(do, q, k, v, o, lse.contiguous(), *more)
 
 
-class Attended:
+class OnlineSoftmax:
     """Output and log-sum-exp of some queries, for all the blocks of keys seen so far.
 
     The results of two blocks merge with weights e^(lse − L), L = log(e^lse₁ + e^lse₂): each part's softmax had its own

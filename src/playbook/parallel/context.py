@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from playbook.errors import ConfigError
 from playbook.layout.tokens import Block, Ranges, placement_of
 from playbook.model.attend import (
-    Attended,
+    OnlineSoftmax,
     attend,
     attend_backward,
     flash,
@@ -45,7 +45,7 @@ def ring_forward(q: Tensor, k: Tensor, v: Tensor, ring: Ring, placement: Placeme
 
     While a rank computes with the keys and values that it has, it sends them on and receives the next ones.
     """
-    found = Attended(flash if has_kernel(q) else attend)
+    found = OnlineSoftmax(flash if has_kernel(q) else attend)
     kv = torch.stack([k, v])
     for step in range(ring.ranks):
         coming = ring.pass_on(kv) if step + 1 < ring.ranks else kv
@@ -114,50 +114,34 @@ class _RingAttention(torch.autograd.Function):
         return *found, None, None
 
 
-class RingCore:
-    """An attention core (``model.attention.ATTENTION``) for this rank's tokens, the keys coming around a ring."""
-
-    def __init__(self, group: dist.ProcessGroup, placement: str):
-        self.ring, self.placement = Ring(group), placement
-
-    def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False, causal: bool = True
-    ) -> Tensor:
-        n = self.ring.ranks
-        return _RingAttention.apply(q, k, v, self.ring, Placement(self.placement, q.shape[2] * n, n, causal))
-
-
 class _GatheredAttention(torch.autograd.Function):
     """The ring's naive twin: all keys and values at once. What is saved is this rank's own; backward gathers again."""
 
     @staticmethod
-    def forward(
-        ctx, q: Tensor, k: Tensor, v: Tensor, group: dist.ProcessGroup, placement: Placement
-    ) -> Tensor:
-        found = Attended(flash if has_kernel(q) else attend)
-        rank, kv = group.rank(), _gathered(torch.stack([k, v]), group)
-        for step in range(group.size()):  # one's own first: all queries see some of them
-            source = (rank - step) % group.size()
-            for block in placement.blocks(rank, source):
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, ring: Ring, placement: Placement) -> Tensor:
+        found = OnlineSoftmax(flash if has_kernel(q) else attend)
+        kv = _gathered(torch.stack([k, v]), ring.group)
+        for source in map(ring.source, range(ring.ranks)):  # one's own first: all queries see some of them
+            for block in placement.blocks(ring.rank, source):
                 found.add(block, q, *kv[source])
         out, lse = found.result(q.dtype)
         ctx.save_for_backward(q, k, v, out, lse)
-        ctx.group, ctx.placement = group, placement
+        ctx.ring, ctx.placement = ring, placement
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient: Tensor):
         q, k, v, out, lse = ctx.saved_tensors
-        group, backward = ctx.group, flash_backward if has_kernel(q) else attend_backward
-        kv = _gathered(torch.stack([k, v]), group)
+        ring, backward = ctx.ring, flash_backward if has_kernel(q) else attend_backward
+        kv = _gathered(torch.stack([k, v]), ring.group)
         dq, dkv = torch.zeros_like(q, dtype=torch.float32), torch.zeros_like(kv, dtype=torch.float32)
-        for source in range(group.size()):
-            for block in ctx.placement.blocks(group.rank(), source):
+        for source in range(ring.ranks):
+            for block in ctx.placement.blocks(ring.rank, source):
                 k, v = kv[source]
                 add(block, backward(block, gradient, q, k, v, out, lse), dq, dkv[source, 0], dkv[source, 1])
         own = torch.empty_like(dkv[0])
-        reduce_scatter(own.view(-1), dkv.view(-1), group)
+        reduce_scatter(own.view(-1), dkv.view(-1), ring.group)
         return dq.to(q.dtype), own[0].to(k.dtype), own[1].to(v.dtype), None, None
 
 
@@ -168,18 +152,31 @@ def _gathered(own: Tensor, group: dist.ProcessGroup) -> Tensor:
     return whole
 
 
-class GatherCore:
-    """An attention core for this rank's tokens that gets all keys and values before it begins."""
+class _Core:
+    """An attention core (``model.attention.ATTENTION``) for this rank's tokens; keys are on all ranks of a group."""
+
+    attention: type[torch.autograd.Function]
 
     def __init__(self, group: dist.ProcessGroup, placement: str):
-        self.group, self.placement = group, placement
+        self.group, self.placement, self.ring = group, placement, Ring(group)
 
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False, causal: bool = True
     ) -> Tensor:
-        n = self.group.size()
-        placement = Placement(self.placement, q.shape[2] * n, n, causal)
-        return _GatheredAttention.apply(q, k, v, self.group, placement)
+        n = self.ring.ranks
+        return self.attention.apply(q, k, v, self.ring, Placement(self.placement, q.shape[2] * n, n, causal))
+
+
+class RingCore(_Core):
+    """Keys and values come around a ring while this rank computes."""
+
+    attention = _RingAttention
+
+
+class GatherCore(_Core):
+    """All keys and values are here before this rank begins."""
+
+    attention = _GatheredAttention
 
 
 class _Swap(torch.autograd.Function):

@@ -26,8 +26,6 @@ from playbook.parallel.mesh import Mesh
 from playbook.parallel.pipeline import Pipeline, Step
 from playbook.parallel.placement import LocalShard, Placement, WholeNames, whole
 from playbook.parallel.replicas import MakeOptimizer, ReplicaSet
-from playbook.parallel.stages import Stage
-from playbook.schedules.passes import Residency
 
 
 def accumulate_gradients(
@@ -95,14 +93,12 @@ class Engine:
         if mesh and mesh.layout.dp * mesh.layout.cp > 1:
             replicas = {placement.replicas for placement in self.placements.values()}
             self._samples = self.sets[0].group if replicas == {("dp", "cp")} else mesh.group("dp", "cp")
-        self._sharers = {
-            name: one.group.size()
-            for one in self.sets
-            if one.shared and one.group
-            for name, _ in one.parameters
-        }
+        sharing = [one for one in self.sets if one.shared]
+        self._sharers = {name: one.group.size() for one in sharing if one.group for name, _ in one.parameters}
         if pipeline:
-            self._join(pipeline)
+            pipeline.sets, pipeline.tied = self.sets, frozenset(self._tied())
+            for one in self.sets:
+                one.defer_sync()
 
     @classmethod
     def on_one_device(cls, model: Transformer, make: MakeOptimizer | None = None) -> Engine:
@@ -129,12 +125,9 @@ class Engine:
         dtype: torch.dtype = torch.float32,
         scaler: torch.amp.GradScaler | None = None,
     ) -> Tensor:
-        """Add the gradient of the mean loss over all targets of the global batch to ``.grad``; gives that loss, a scalar.
+        """Gradients of the mean loss over the global batch, and that loss: as `accumulate_gradients`, or by a pipeline.
 
-        ``inputs`` and ``targets`` (B, s) are this rank's share, of which ``micro_batch`` rows go through the model at a
-        time; ``positions`` (s,) say where in its sample each token stands, if not from the beginning on. ``dtype`` is
-        what the forward pass computes in (autocast, if it is not fp32). Afterwards gradients are sums over the ranks: a
-        second call without ``zero_grad`` would have them summed again. Raises ConfigError when no target counts.
+        Afterwards gradients are sums over the ranks: a second call without ``zero_grad`` would have them summed again.
         """
         if self.pipeline is None:
             given = self.model, inputs, targets, micro_batch
@@ -196,31 +189,8 @@ class Engine:
             for gradient, part in zip(gradients, vector.split([g.numel() for g in gradients]), strict=True):
                 gradient.copy_(part.view_as(gradient))
 
-    # ---- a pipeline's
-
-    def _join(self, pipeline: Pipeline) -> None:
-        """Let a pipeline hand over the gradients of its stages."""
-        for one in self.sets:
-            one.defer_sync()
-        pipeline.done, pipeline.begin, pipeline.end = self._stage_done, self._begin_pass, self._end_pass
-
-    def _stage_done(self, stage: Stage, last: bool, stays: bool) -> None:
-        """A stage's gradients have one more micro-batch in them: what is complete, or cannot stay, is handed over."""
-        tied = set(self._tied())
-        for one in self.sets:
-            if last or not (one.keeps_gradients or (stays and one.gathers_weights)):
-                one.mark_ready([p for p in stage.parameters().values() if p not in tied])
-
-    def _begin_pass(self, stays: Residency) -> None:
-        for one in self.sets:
-            one.begin_pass(stays)
-
-    def _end_pass(self) -> None:
-        for one in self.sets:
-            one.end_pass()
-
     def _tied(self) -> list[nn.Parameter]:
-        """A tied table that learns, if this rank has it: two stages write to its gradient."""
+        """A tied table that learns, if this rank has it and it is on two stages of a pipeline."""
         if self.pipeline is None or not self.names.tied:
             return []
         named = self.model.named_parameters()
@@ -232,8 +202,7 @@ class Engine:
             return
         for name, p in self.model.named_parameters():
             over = self.placements[name].tied
-            if over and p.requires_grad:
-                assert self.mesh is not None
+            if over and p.requires_grad and self.mesh:
                 p.grad = torch.zeros_like(p) if p.grad is None else p.grad
                 dist.all_reduce(p.grad, group=self.mesh.group(over))
         for one in self.sets:
@@ -314,14 +283,16 @@ class Engine:
 
     def tensors(self) -> dict[str, list[Tensor]]:
         """What this rank keeps: parameters, gradients, optimizer."""
-        each = [one.tensors() for one in self.sets]
-        learning = {p for one in self.sets for _, p in one.parameters}
-        frozen = [p.detach() for p in self.model.parameters() if p not in learning]
-        found = {
-            kind: [t for one in each for t in one[kind]] for kind in ("parameters", "gradients", "optimizer")
-        }
-        found["parameters"] += frozen
+        found: dict[str, list[Tensor]] = {"parameters": [p.detach() for _, p in self.frozen()]}
+        for one in self.sets:
+            for kind, tensors in one.tensors().items():
+                found.setdefault(kind, []).extend(tensors)
         return found
+
+    def frozen(self) -> list[tuple[str, nn.Parameter]]:
+        """Parameters that are in no set."""
+        learning = {p for one in self.sets for _, p in one.parameters}
+        return [(name, p) for name, p in self.model.named_parameters() if p not in learning]
 
     def local_shards(self) -> Iterator[LocalShard]:
         """The parameters and optimizer states of this rank, each element on one rank alone: what a checkpoint writes."""

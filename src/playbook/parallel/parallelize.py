@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
@@ -10,7 +11,6 @@ import torch.distributed as dist
 from playbook.errors import ConfigError
 from playbook.layout import Layout
 from playbook.layout.options import ParallelOptions
-from playbook.layout.stages import chunks
 from playbook.layout.stages import placement as stages_on_ranks
 from playbook.model.transformer import Transformer
 from playbook.parallel.context import share_context
@@ -25,9 +25,8 @@ from playbook.parallel.stages import EMBEDDING, Stage, cut_stages
 from playbook.parallel.tensor import shard_tensors
 from playbook.parallel.zero import Zero1
 from playbook.parallel.zero2 import Zero2
-from playbook.parallel.zero3 import Zero3, modules_and_parameters
-from playbook.schedules.actions import Schedule
-from playbook.schedules.catalogue import make as make_schedule
+from playbook.parallel.zero3 import Zero3, units_of
+from playbook.schedules.catalogue import of_layout
 
 _DEFAULT = ParallelOptions()
 
@@ -58,7 +57,7 @@ def parallelize(
         share_context(model, mesh.group("cp"), options.context, options.placement)
     # micro-batches pass through the stages,
     if layout.pp > 1:
-        pipeline = Pipeline(model, mesh, stages, ranks, schedules(layout, options.schedule))
+        pipeline = Pipeline(model, mesh, stages, ranks, partial(of_layout, layout, schedule=options.schedule))
     # and what ranks still have in common is replicated, or shared out.
     sets = replicate(model, mesh, placements, options, list(stages.values()))
     for one in sets:
@@ -123,7 +122,7 @@ def _replica_set(
         kind = Zero1 if layout.zero == 1 else Zero2
         found = kind(parameters, group, gather=options.gather, units=units, **buckets)
         if options.gather == "lazily":
-            found.wait_before_use(modules_and_parameters(model, stages))
+            found.weights.wait_before_use(units_of(model, stages))
         return found
     if stages and group.size() == 1:
         return NaiveDataParallel(
@@ -145,10 +144,3 @@ def stage_units(
         units.append([(name, p) for name, p in reversed(parameters) if p in own])
     units.append([(name, p) for name, p in parameters if p in tied])
     return [unit for unit in units if unit]
-
-
-def schedules(layout: Layout, schedule: Schedule | None) -> Callable[[int], Schedule]:
-    """The schedule of so many micro-batches."""
-    if schedule is not None:
-        return lambda _: schedule
-    return lambda microbatches: make_schedule(layout.schedule, layout.pp, microbatches, chunks(layout))

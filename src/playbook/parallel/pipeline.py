@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.profiler import record_function
 
 from playbook.errors import ScheduleError
@@ -27,9 +27,10 @@ from playbook.model.linear import DeferredGradients, Factors, defer_weights
 from playbook.model.transformer import Transformer
 from playbook.parallel.channels import Channel, open_channel
 from playbook.parallel.mesh import Mesh
+from playbook.parallel.replicas import ReplicaSet
 from playbook.parallel.stages import Stage, StageRanks
 from playbook.schedules.actions import Action, Schedule
-from playbook.schedules.passes import Residency, Traffic, message, receiver, residency
+from playbook.schedules.passes import Traffic, message, receiver, residency
 
 #: A stage and a micro-batch.
 Place = tuple[int, int]
@@ -60,9 +61,8 @@ class Pipeline:
     them.
 
     ``schedule`` gives the Schedule of so many micro-batches; where its stages are, ``stage_ranks``, must not depend on
-    their number. ``done(stage, last, stays)`` is called when the gradients of a stage's weights have one more micro-batch
-    in them: ``last`` is true after the last, ``stays`` where the rank goes on with the stage. ``begin`` and ``end`` stand
-    around each pass; instruments look in ``after`` each action.
+    their number. Its engine gives it the ``sets`` of parameters, and ``tied``, those that are complete when two stages
+    are. Instruments look in ``after`` each action.
     """
 
     def __init__(
@@ -75,9 +75,8 @@ class Pipeline:
     ):
         self.model, self.group, self.make, self.stages = model, mesh.group("pp"), schedule, stages
         self.rank, self.stage_ranks = mesh.index("pp"), stage_ranks
-        self.done: Callable[[Stage, bool, bool], None] = lambda stage, last, stays: None
-        self.begin: Callable[[Residency], None] = lambda stays: None
-        self.end: Callable[[], None] = lambda: None
+        self.sets: Sequence[ReplicaSet] = ()
+        self.tied: frozenset[nn.Parameter] = frozenset()
         self.after: Callable[[Action], None] = lambda action: None
         self.trace: list[tuple[Action, float, float]] | None = None
         self.deferred = DeferredGradients(in_place=True)
@@ -135,18 +134,26 @@ class Pipeline:
         left = {s: schedule.microbatches_of(s, self.rank) for s in self.stages}
         actions = schedule.ranks[self.rank]
         for action, stays in zip(actions, residency(actions), strict=True):
-            if action.op != "W":  # which needs no weights
-                self.begin(stays)
+            passes = self.sets if action.op != "W" else ()  # W needs no weights
+            for one in passes:
+                one.begin_pass(stays)
             with record_function(f"{action.op} {action.stage} {action.microbatch}"):
                 self._act(schedule, step, action)
-            if action.op != "W":
-                self.end()
+            for one in passes:
+                one.end_pass()
             self.after(action)
             if action.op in ("W", "BW"):
                 left[action.stage] -= 1
-                self.done(self.stages[action.stage], left[action.stage] == 0, stays.stage)
+                self._hand_over(self.stages[action.stage], left[action.stage] == 0, stays.stage)
         for channel in self.channels.values():
             channel.finish()
+
+    def _hand_over(self, stage: Stage, last: bool, stays: bool) -> None:
+        """A stage's gradients have one more micro-batch in them: hand over what is complete, or cannot stay."""
+        parameters = [p for p in stage.parameters().values() if p not in self.tied]
+        for one in self.sets:
+            if last or not (one.keeps_gradients or (stays and one.gathers_weights)):
+                one.mark_ready(parameters)
 
     def _act(self, schedule: Schedule, step: Step, action: Action) -> None:
         incoming = None

@@ -33,37 +33,30 @@ from playbook.errors import ConfigError
 from playbook.layout.options import TENSOR_OVERLAP
 from playbook.model.linear import Linear, cast_once
 from playbook.parallel.chunked import gather_matmul, matmul_scatter
-from playbook.parallel.sequence import g_star, start_gather, start_scatter
+from playbook.parallel.sequence import Crossing, g_star, start_gather, start_scatter
 
 
-class _Copy(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        return x.view_as(x)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, gradient: Tensor):
-        total = gradient.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total, group=ctx.group)
-        return total, None
+def f(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Into a region, the stream being whole: ``x`` as it is; backward adds up what the ranks made of it."""
+    return Crossing.apply(x, group, _same, _all_reduced)
 
 
-class _Reduce(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        total = x.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total, group=group)
-        return total
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, gradient: Tensor):
-        return gradient, None
+def f_star(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Out of a region: the sum of the ranks' parts of ``x``; backward hands each the same gradient."""
+    return Crossing.apply(x, group, _all_reduced, _same)
 
 
-class _ReduceOwn(_Reduce):
+def _same(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    return x.view_as(x)
+
+
+def _all_reduced(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    total = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total, group=group)
+    return total
+
+
+class _ReduceOwn(torch.autograd.Function):
     """f* that adds up where ``x`` lies: for what nobody else reads, and no function has saved."""
 
     @staticmethod
@@ -72,15 +65,10 @@ class _ReduceOwn(_Reduce):
         dist.all_reduce(x, group=group)
         return x
 
-
-def f(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Into a region, the stream being whole: ``x`` as it is; backward adds up what the ranks made of it."""
-    return _Copy.apply(x, group)
-
-
-def f_star(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Out of a region: the sum of the ranks' parts of ``x``; backward hands each the same gradient."""
-    return _Reduce.apply(x, group)
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: Tensor):
+        return gradient, None
 
 
 def start_all_reduce(x: Tensor, group: dist.ProcessGroup) -> Callable[[], Tensor]:

@@ -52,6 +52,8 @@ class ReplicaSet:
 
     #: Whether whole gradients stay on this rank until the last micro-batch.
     keeps_gradients = True
+    #: Whether each element is updated by one rank of the group alone (ZeRO).
+    shared = False
     #: Whether weights are gathered when they are used (ZeRO-3).
     gathers_weights = False
     optimizer: torch.optim.Optimizer
@@ -100,11 +102,6 @@ class ReplicaSet:
     def gradients(self) -> list[tuple[str, Tensor]]:
         """The gradients that this rank updates with, with the names of their parameters."""
         return [(leaf.name, leaf.tensor.grad) for leaf in self.leaves if leaf.tensor.grad is not None]
-
-    @property
-    def shared(self) -> bool:
-        """Whether each element is updated by one rank of the group alone (ZeRO)."""
-        return False
 
     def groups(self) -> list[dist.ProcessGroup]:
         """Process groups in which it talks."""

@@ -22,38 +22,35 @@ if TYPE_CHECKING:
     from playbook.model.transformer import Transformer
 
 
-class _GatherTokens(torch.autograd.Function):
+#: What happens to a tensor at a border of a region.
+Way = Callable[[Tensor, dist.ProcessGroup], Tensor]
+
+
+class Crossing(torch.autograd.Function):
+    """A border between ranks: ``there`` happens to what crosses it forward, ``back`` to its gradient.
+
+    Two borders are conjugate when what one does forward the other does backward.
+    """
+
     @staticmethod
-    def forward(ctx, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        return gather_tokens(x, group)
+    def forward(ctx, x: Tensor, group: dist.ProcessGroup, there: Way, back: Way) -> Tensor:
+        ctx.group, ctx.back = group, back
+        return there(x, group)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient: Tensor):
-        return scatter_tokens(gradient, ctx.group), None
-
-
-class _ScatterTokens(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        return scatter_tokens(x, group)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, gradient: Tensor):
-        return gather_tokens(gradient, ctx.group), None
+        return ctx.back(gradient, ctx.group), None, None, None
 
 
 def g(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     """Into a region, each rank having some tokens: all of them, (b, s/t, h) -> (b, s, h)."""
-    return _GatherTokens.apply(x, group)
+    return Crossing.apply(x, group, gather_tokens, scatter_tokens)
 
 
 def g_star(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     """Out of a region: the sum of the ranks' parts, each rank getting its tokens, (b, s, h) -> (b, s/t, h)."""
-    return _ScatterTokens.apply(x, group)
+    return Crossing.apply(x, group, scatter_tokens, gather_tokens)
 
 
 def start_gather(x: Tensor, group: dist.ProcessGroup) -> Callable[[], Tensor]:

@@ -12,7 +12,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from playbook.layout import Layout
 from playbook.layout.stages import split
 from playbook.model.transformer import Block, Transformer
 from playbook.parallel.mesh import Mesh
@@ -107,7 +106,7 @@ def _where(model: Transformer, mesh: Mesh, placements: Placements, stage_ranks: 
     apart = bool(model.shape.tied) and first != last and not both_ways
     if apart:
         mesh.add("ends", [(line[first], line[last]) for line in layout.groups("pp")])
-    replicas = (mesh.add("mirrored", _mirrored(layout)),) if both_ways else ("dp", "cp")
+    replicas = (mesh.add("mirrored", layout.mirrored()),) if both_ways else ("dp", "cp")
     found = {}
     for name, _ in model.named_parameters():
         whole_name = EMBEDDING if model.shape.tied and name == HEAD else name
@@ -117,13 +116,6 @@ def _where(model: Transformer, mesh: Mesh, placements: Placements, stage_ranks: 
             placements[whole_name], copies=copies, replicas=replicas, tied="ends" if tied else None
         )
     return found
-
-
-def _mirrored(layout: Layout) -> list[set[int]]:
-    """Ranks of dp × cp together with those at the mirrored place of their pipelines."""
-    mirror = {rank: line[-1 - i] for line in layout.groups("pp") for i, rank in enumerate(line)}
-    pairs = [{*group, *(mirror[rank] for rank in group)} for group in layout.groups("dp", "cp")]
-    return [pair for i, pair in enumerate(pairs) if pair not in pairs[:i]]
 
 
 def _refuse(*_: Any) -> None:

@@ -26,10 +26,9 @@ def local_shards(engine: Engine) -> Iterator[LocalShard]:
             yield from _shard(engine, one, leaf, "parameter", leaf.tensor.detach())
             for kind, value in states_of(one, leaf).items():
                 yield from _shard(engine, one, leaf, kind, value)
-    learning = {p for one in engine.sets for _, p in one.parameters}
     first = engine.mesh is None or (engine.mesh.index("dp"), engine.mesh.index("cp")) == (0, 0)
-    for name, p in engine.model.named_parameters():
-        if p not in learning and first and _is_first(engine, name):
+    for name, p in engine.frozen():
+        if first and _is_first(engine, name):
             yield LocalShard("parameter", engine.placements[name], tuple(p.shape), 0, p.detach())
 
 
@@ -141,10 +140,8 @@ def load_state_dict(engine: Engine, saved: Mapping[str, Any]) -> None:
 
     for one in engine.sets:
         one.load(value)
-    learning = {p for one in engine.sets for _, p in one.parameters}
-    for name, p in engine.model.named_parameters():
-        if p not in learning:
-            p.copy_(value(name))
+    for name, p in engine.frozen():
+        p.copy_(value(name))
     if "optimizer" in saved:
         numbers = {name: i for i, name in enumerate(engine.names.in_optimizer_order())}
         for one in engine.sets:

@@ -33,15 +33,21 @@ def _own(shard: Shard, whole: Tensor) -> nn.Parameter:
     return nn.Parameter(shard.of(whole.detach()).clone(), requires_grad=whole.requires_grad)
 
 
-class ColumnLinear(Linear):
+class _CutLinear(Linear):
+    """A rank's slice of a linear layer, at a border of ``region``."""
+
+    def __init__(self, whole: nn.Linear, shard: Shard, region: Region, bias: nn.Parameter | None):
+        nn.Module.__init__(self)
+        self.region, self.weight = region, _own(shard, whole.weight)
+        self.bias = bias  # type: ignore[assignment]
+        self.out_features, self.in_features = self.weight.shape
+
+
+class ColumnLinear(_CutLinear):
     """Some of the outputs of a linear layer, of all its inputs: it stands at the entry of a region."""
 
-    def __init__(self, whole: nn.Linear, shard: Shard, region: Region):
-        nn.Module.__init__(self)
-        self.region = region
-        self.weight = _own(shard, whole.weight)  # (out/t, in)
-        self.bias = None if whole.bias is None else _own(shard, whole.bias)
-        self.out_features, self.in_features = self.weight.shape
+    def __init__(self, whole: nn.Linear, shard: Shard, region: Region):  # weight (out/t, in), bias (out/t,)
+        super().__init__(whole, shard, region, None if whole.bias is None else _own(shard, whole.bias))
 
     def forward(self, x: Tensor) -> Tensor:  # (b, s, in), or (b, s/t, in) -> (b, s, out/t)
         return self.region.enter((self,), x)[0]
@@ -51,15 +57,11 @@ class ColumnLinear(Linear):
         return iter(self.region.enter(layers, x))
 
 
-class RowLinear(Linear):
+class RowLinear(_CutLinear):
     """A linear layer of some of its inputs. The outputs of all ranks add up to the layer's; the bias is added once."""
 
-    def __init__(self, whole: nn.Linear, shard: Shard, region: Region):
-        nn.Module.__init__(self)
-        self.region = region
-        self.weight = _own(shard, whole.weight)  # (out, in/t)
-        self.bias = whole.bias
-        self.out_features, self.in_features = self.weight.shape
+    def __init__(self, whole: nn.Linear, shard: Shard, region: Region):  # weight (out, in/t), bias (out,)
+        super().__init__(whole, shard, region, whole.bias)
 
     def forward(self, x: Tensor) -> Tensor:  # (b, s, in/t) -> (b, s, out), or (b, s/t, out)
         if self.region.overlap == "chunked":

@@ -2,9 +2,7 @@
 
 Stage 1 shares the optimizer states, stage 2 (``zero2.py``) the gradients as well, stage 3 (``zero3.py``) the parameters
 too. All rest on one idea: an all-reduce is a reduce-scatter and an all-gather, and between the two each rank has the
-whole
-sum of *its* share. So it updates its share alone, with the optimizer states of its share alone, and then shares the new
-weights.
+whole sum of *its* share. So it updates that alone, with the optimizer states of it alone, and then shares the weights.
 
 Parameters lie in one flat vector, cut into buckets; a bucket is cut into as many shares as there are ranks. AdamW works
 element by element, so that it does not mind where a share begins: what lies in a share of a parameter is a tensor of its
@@ -13,7 +11,7 @@ own to it (a *segment*), and the result is what it would be for the whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -41,7 +39,7 @@ from playbook.parallel.replicas import HookedReplicaSet, Leaf, broadcast
 
 if TYPE_CHECKING:
     from playbook.parallel.zero2 import GradientShares
-    from playbook.parallel.zero3 import GatheredUnits
+    from playbook.parallel.zero3 import GatheredUnits, Unit
 
 
 class Zero(HookedReplicaSet):
@@ -52,6 +50,7 @@ class Zero(HookedReplicaSet):
     """
 
     stage: int
+    shared = True
 
     def __init__(
         self,
@@ -79,10 +78,6 @@ class Zero(HookedReplicaSet):
         self.used = UsedParameters([slot.name for slot in order.slots], group, find_unused)
         self.hooks = GradientHooks(buckets, store.arrived, self._complete)
 
-    @property
-    def shared(self) -> bool:
-        return True
-
     def zero_grad(self) -> None:
         """Forget the gradients of the last step."""
         super().zero_grad()
@@ -104,7 +99,6 @@ class Zero(HookedReplicaSet):
 
     def _complete(self, bucket: Bucket) -> None:
         self.store.reduce(bucket, self.hooks)
-        self.weights.used(bucket)
 
     def finish(self) -> None:
         """After the last backward pass of a step: this rank has the sum over all ranks of its share."""
@@ -118,15 +112,6 @@ class Zero(HookedReplicaSet):
         self.hooks.skip(self.used.never(self.order.slots))
         for segment, leaf in zip(self.segments, self.leaves, strict=True):
             leaf.tensor.grad = None if segment.slot in unused else self.store.of(segment)
-
-    def step(self) -> None:
-        """Update this rank's segments; where all weights are on every rank, get those of the others."""
-        self.weights.begin_update()
-        self.optimizer.step()
-        self.weights.end_update()
-
-    def wait(self) -> None:
-        self.weights.wait()
 
     def groups(self) -> list[dist.ProcessGroup]:
         return list(dict.fromkeys([self.group, *self.weights.groups()]))
@@ -168,9 +153,13 @@ class Zero1(Zero):
         weights = WholeParameters(order, buckets, group, gather)
         super().__init__(order, buckets, group, weights, self._gradients(order, buckets, group), find_unused)
 
-    def wait_before_use(self, units: Iterable[tuple[nn.Module, set[nn.Parameter]]]) -> None:
-        """With ``gather`` lazily: have each module of ``units`` wait for its unit's parameters."""
-        self.weights.wait_before_use(units)
+    def step(self) -> None:
+        """Update this rank's segments, and get those of the others."""
+        self.optimizer.step()
+        self.weights.all_gather()
+
+    def wait(self) -> None:
+        self.weights.wait()
 
     def _gradients(
         self, order: FlatOrder, buckets: list[Bucket], group: dist.ProcessGroup
@@ -232,13 +221,7 @@ class WholeParameters:
     def leaf(self, segment: Segment) -> Tensor:
         return segment.of(self.vector)
 
-    def used(self, bucket: Bucket) -> None:
-        """Weights stay where they are."""
-
-    def begin_update(self) -> None:
-        """Nothing was gathered that would be out of date."""
-
-    def end_update(self) -> None:
+    def all_gather(self) -> None:
         """All-gather the updated segments, in the order in which the forward pass needs them."""
         for bucket in reversed(self.buckets):
             whole, own = self.vector[bucket.start : bucket.stop], self.vector[bucket.own(self.group)]
@@ -251,11 +234,13 @@ class WholeParameters:
             work.wait()
         self.works.clear()
 
-    def wait_before_use(self, units: Iterable[tuple[nn.Module, set[nn.Parameter]]]) -> None:
-        """Hooks that have each module of ``units`` wait for the buckets in which its unit's parameters lie."""
-        for module, parameters in units:
-            needed = [b.index for b in self.buckets if any(slot.parameter in parameters for slot in b.slots)]
-            module.register_forward_pre_hook(partial(self._wait_for, needed))
+    def wait_before_use(self, units: Sequence[Unit]) -> None:
+        """With ``gather`` lazily: have the modules of each unit wait for the buckets in which its parameters lie."""
+        for unit in units:
+            own = {p for _, p in unit.parameters}
+            needed = [b.index for b in self.buckets if any(slot.parameter in own for slot in b.slots)]
+            for module in unit.modules:
+                module.register_forward_pre_hook(partial(self._wait_for, needed))
 
     def _wait_for(self, buckets: list[int], *_: Any) -> None:
         for index in buckets:

@@ -7,7 +7,7 @@ gathered together: the embedding, each block, the head.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -129,6 +129,15 @@ class Zero3(Zero):
 
     def end_pass(self) -> None:
         self.weights.end_pass()
+
+    def _complete(self, bucket: Bucket) -> None:
+        super()._complete(bucket)
+        self.weights.used(bucket)
+
+    def step(self) -> None:
+        """Update this rank's segments. What was gathered before is out of date."""
+        self.weights.release()
+        self.optimizer.step()
 
     def load(self, value: Callable[[str], Tensor]) -> None:
         self.weights.release()
@@ -275,18 +284,6 @@ class GatheredUnits:
             if not (unit.keep and self.stays.head):
                 self._release(unit)
 
-    # ---- a step
-
-    def begin_update(self) -> None:
-        """What was gathered before is out of date."""
-        self.release()
-
-    def end_update(self) -> None:
-        """Weights are gathered when they are used."""
-
-    def wait(self) -> None:
-        """Weights are up to date whenever they are gathered."""
-
     def release(self) -> None:
         """Forget all gathered weights."""
         for unit in self.units:
@@ -296,15 +293,6 @@ class GatheredUnits:
         """Have all weights here, for a look from outside; `release` forgets them. A collective."""
         for unit in self.units:
             self._ready(unit)
-
-
-def modules_and_parameters(
-    model: Transformer, stages: Sequence[Stage] = ()
-) -> Iterator[tuple[nn.Module, set]]:
-    """Each module that uses a unit, and the unit's parameters."""
-    for unit in units_of(model, stages):
-        for module in unit.modules:
-            yield module, {p for _, p in unit.parameters}
 
 
 def _in_backward() -> bool:

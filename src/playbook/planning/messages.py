@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from playbook.layout import Layout, ParallelOptions
-from playbook.layout.stages import Placement, chunks, placement, split
+from playbook.layout.stages import Placement, placement, split
 from playbook.planning.communication import ring_bytes_sent
 from playbook.planning.recipes import Recipe
 from playbook.planning.weights import Bucket, WeightUnit, buckets, weight_units
 from playbook.schedules.actions import Action
-from playbook.schedules.catalogue import make
+from playbook.schedules.catalogue import of_layout
 from playbook.shapes import ModelShape
 
 #: Bytes of an element.
@@ -160,10 +160,7 @@ class Rank:
     @cached_property
     def actions(self) -> Sequence[Action]:
         """What this rank does in a step, in order."""
-        layout, schedule = self.layout, self.options.schedule
-        if schedule is None:
-            schedule = make(layout.schedule, layout.pp, layout.grad_acc, chunks(layout))
-        return schedule.ranks[self.at["pp"]]
+        return of_layout(self.layout, self.layout.grad_acc, self.options.schedule).ranks[self.at["pp"]]
 
     @property
     def gradient_bytes(self) -> int:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from playbook._checks import check_int, unknown
 from playbook.errors import ScheduleError
+from playbook.layout import Layout
+from playbook.layout.stages import chunks
 from playbook.schedules.actions import Schedule
 
 if TYPE_CHECKING:
@@ -75,6 +77,11 @@ def make(
         solve = _load("solver.exact", "solve")
         return solve(stages, microbatches, given, times, rest=rest, time_limit=time_limit).schedule
     return _load("solver.fitted", "zero_bubble")(stages, microbatches, given, times, rest=rest, name=name)
+
+
+def of_layout(layout: Layout, microbatches: int, schedule: Schedule | None = None) -> Schedule:
+    """The schedule of so many micro-batches that a layout names, or ``schedule``, a reader's own."""
+    return schedule or make(layout.schedule, layout.pp, microbatches, chunks(layout))
 
 
 def _load(module: str, function: str) -> Callable[..., Any]:
