@@ -35,8 +35,6 @@ AFTER = (
 ORDER = {name: place for place, room in enumerate((*CORE, *AFTER)) for name in room}
 LAST = len(ORDER)
 
-UNTIL_REBUILT = pytest.mark.xfail(strict=False, reason="until the engine is rebuilt")
-
 
 def place(module: str) -> int:
     """The place of a module's room in the order. Raises KeyError for one in no room."""
@@ -86,7 +84,7 @@ def test_every_module_is_in_a_room() -> None:
         place(module)
 
 
-@pytest.mark.parametrize("part", [pytest.param("core", marks=UNTIL_REBUILT), "labs and support"])
+@pytest.mark.parametrize("part", ["core", "labs and support"])
 def test_imports_go_to_the_same_room_or_an_earlier_one(part: str) -> None:
     assert not list(upward(module for module in MODULES.files if is_core(module) == (part == "core")))
 
@@ -107,7 +105,6 @@ def trainer() -> set[str]:
     return MODULES.closure(["playbook.training.trainer", "playbook.parallel.parallelize"], by_name=False)
 
 
-@UNTIL_REBUILT
 def test_what_training_needs_can_be_read() -> None:
     found = trainer()
     print(f"trainer and parallelize need {len(found)} files, {lines(found)} lines")
@@ -115,7 +112,6 @@ def test_what_training_needs_can_be_read() -> None:
     assert lines(found) <= 7500
 
 
-@UNTIL_REBUILT
 def test_what_training_needs_is_the_core() -> None:
     assert not list(upward(trainer()))
     assert not {module for module in trainer() if module != "playbook" and not is_core(module)}
@@ -125,14 +121,12 @@ def test_what_training_needs_has_no_circles() -> None:
     assert not circle(trainer())
 
 
-@UNTIL_REBUILT
 def test_the_techniques_stay_short() -> None:
     room = {module for module in MODULES.files if f"{module}.".startswith("playbook.parallel.")}
     print(f"src/playbook/parallel has {lines(room)} lines")
     assert lines(room) <= 3700
 
 
-@UNTIL_REBUILT
 def test_functions_of_the_core_fit_on_a_screen() -> None:
     long = [
         f"{_path(module)}:{node.lineno} {node.name} has {node.end_lineno - node.lineno + 1} lines"

@@ -24,6 +24,7 @@ CORE = (
             "_tables",
             "_json",
             "_interrupt",
+            "_machine",
             "seeding",
             "source",
             "presets",

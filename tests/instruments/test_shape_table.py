@@ -68,7 +68,7 @@ def refused():
     with launch.process_group():
         mesh, model = Mesh(Layout()), Transformer(SHAPE, recompute="full")
         make = partial(adamw, lr=0.1, betas=(0.9, 0.9), weight_decay=0.0)
-        return shape_table(parallelize(model, mesh, make), mesh)
+        return shape_table(parallelize(model, mesh, make))
 
 
 def test_what_it_refuses():

@@ -59,10 +59,8 @@ def test_what_is_planned_is_what_the_layout_allows(case):
 def test_what_trains_is_what_the_layout_allows(case):
     """Of what a config lets through, which is checked when it is written down."""
     shape, layout, options, seq = case
-    fields = ("context", "tensor_overlap", "schedule", "stage_layers")
-    given = {field: getattr(options, field) for field in fields}
     try:
-        config = TrainConfig(layout=layout, seq=seq, micro_batch=1, global_batch=layout.global_batch, **given)
+        config = TrainConfig(layout=layout, seq=seq, parallel=options, global_batch=layout.global_batch)
     except PlaybookError:
         return
     said = refusal(lambda: layout.check(shape, seq=seq, options=options))

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from helpers import BLOCKS, tokens
+from helpers import BLOCKS
 from parallel_runs import Case, one_device, train
 
 from playbook import launch
@@ -24,26 +24,6 @@ from playbook.parallel.tensor import shard_tensors
 from playbook.training.config import TrainConfig
 from playbook.training.data import load_corpus, own_tokens
 from playbook.training.trainer import make_trainer
-
-
-def left_in_regions() -> list[int]:
-    with launch.process_group():
-        model = Transformer(
-            BLOCKS["llama"].replace(heads=4, kv_heads=2, ffn=52, dropout=0.5), recompute="full", seed=3
-        )
-        shard_tensors(model, Mesh(Layout(tp=2)), whole(model))
-        x, y = tokens(model.shape, 2, 4)
-        model.loss(x, y)[0].backward()
-        return [
-            len(m.region._outputs) + (m.region._input is not None)
-            for m in model.modules()
-            if hasattr(m, "region")
-        ]
-
-
-def test_a_region_keeps_no_activations(ranks):
-    for left in ranks(left_in_regions, ranks=2).values:
-        assert set(left) == {0}
 
 
 def drawn() -> list[torch.Tensor]:

@@ -23,7 +23,7 @@ from playbook.instruments.overlap import (
 )
 from playbook.instruments.rank_trace import record_step, together
 from playbook.instruments.trace import Trace
-from playbook.layout import Layout
+from playbook.layout import Layout, ParallelOptions
 from playbook.parallel.mesh import Mesh
 from playbook.shapes import load
 from playbook.training.config import TrainConfig
@@ -40,10 +40,10 @@ def record(text: str, steps: int, recompute: str, data_parallel: str, options: d
     with launch.process_group():
         layout = Layout.parse(text)
         config = TrainConfig(
-            steps=steps + 2, global_batch=8, seq=64, layout=layout, recompute=recompute, data_parallel=data_parallel,
-            micro_batch=4 // layout.grad_acc,
+            steps=steps + 2, global_batch=8, seq=64, layout=layout, recompute=recompute,
+            micro_batch=4 // layout.grad_acc, parallel=ParallelOptions(data_parallel=data_parallel, **options),
         )  # fmt: skip
-        trainer = make_trainer(SHAPE, load_corpus(), config, Mesh(layout), **options)
+        trainer = make_trainer(SHAPE, load_corpus(), config, Mesh(layout))
         trainer.step()
         trainer.step()
         return [record_step(trainer.step, trainer.model) for _ in range(steps)]
@@ -156,13 +156,14 @@ def two_steps(gather: str, times: int = 4) -> list[Trace]:
     """In a rank: traces of two steps of ZeRO-1 each."""
     with launch.process_group():
         layout = Layout(dp=2, zero=1)
-        config = TrainConfig(steps=2 * times + 2, global_batch=4, seq=32, layout=layout)
-        trainer = make_trainer(SHAPE, load_corpus(), config, Mesh(layout), gather=gather, **BUCKETS)
+        parallel = ParallelOptions(gather=gather, **BUCKETS)
+        config = TrainConfig(steps=2 * times + 2, global_batch=4, seq=32, layout=layout, parallel=parallel)
+        trainer = make_trainer(SHAPE, load_corpus(), config, Mesh(layout))
 
         def steps() -> None:
             trainer.step()
             trainer.step()
-            trainer.engine.wait()  # PyTorch's profiler crashes where a collective outlives it
+            trainer.engine.sets[0].wait()  # PyTorch's profiler crashes where a collective outlives it
 
         steps()
         return [record_step(steps, trainer.model) for _ in range(times)]

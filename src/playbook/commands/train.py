@@ -176,7 +176,7 @@ def _run(args: argparse.Namespace, shape: ModelShape, config: TrainConfig) -> in
     if first:
         logs = tuple(args.log or [_default_log(shape.name)])
         ranks = config.layout.world_size
-        where = f"{ranks} ranks ({config.layout}), {device}" if ranks > 1 else device
+        where = f"{ranks} ranks ({config.layout.of_step()}), {device}" if ranks > 1 else device
         text = f"{shape.num_parameters:,} parameters on {where}, {len(corpus):,} tokens of {corpus.name}"
         text += "".join(f"\nnote: {note}" for note in config.layout.padding(shape, config.seq))
         if not args.log:

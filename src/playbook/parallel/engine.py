@@ -108,8 +108,6 @@ class Engine:
             alone.optimize(make)
         return cls(model, [alone])
 
-    # ---- gradients
-
     def zero_grad(self) -> None:
         """Forget the gradients of the last step."""
         for one in self.sets:

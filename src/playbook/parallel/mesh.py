@@ -38,7 +38,9 @@ class Mesh:
         """The group of this rank along ``axes``: itself alone where all of them have size 1."""
         key = self._key(axes)
         if key not in self._groups:
-            self._groups[key] = self._create(self.layout.groups(*key) if key else self._alone())
+            self._groups[key] = self._create(
+                self.layout.groups(*key) if key else [(r,) for r in range(self.layout.world_size)]
+            )
         group = self._groups[key]
         if group is None:
             raise LayoutError(f"rank {self.rank} is in no group {axes[0]!r}")
@@ -67,9 +69,6 @@ class Mesh:
         lines = self.layout.groups(axis)
         parts = [line[i : i + count] for line in lines for i in range(0, len(line), count)]
         return self.add(f"{axis}/{count}", parts)
-
-    def _alone(self) -> list[tuple[int, ...]]:
-        return [(rank,) for rank in range(self.layout.world_size)]
 
     def _create(self, groups: list[tuple[int, ...]]) -> dist.ProcessGroup:
         """The one of ``groups`` that this rank is in. Every rank takes part in creating each of them."""
@@ -104,9 +103,6 @@ class Mesh:
     def device(self) -> str:
         """Where this rank computes: ``cuda`` under NCCL, else ``cpu``."""
         return "cuda" if dist.get_backend() == "nccl" else "cpu"
-
-    def __repr__(self) -> str:
-        return f"Mesh({str(self.layout)!r}, rank={self.rank})"
 
 
 def clone_group(group: dist.ProcessGroup) -> dist.ProcessGroup:

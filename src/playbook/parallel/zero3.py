@@ -192,8 +192,6 @@ class GatheredUnits:
     def groups(self) -> list[dist.ProcessGroup]:
         return [self.gathering]
 
-    # ---- weights that come and go
-
     def _gather(self, unit: Unit) -> None:
         """Start to gather a unit, unless it is here or on its way."""
         if unit.gathered or unit.work is not None:
@@ -235,8 +233,7 @@ class GatheredUnits:
         # The way back through an embedding needs no weights.
         if torch.is_grad_enabled() and output.requires_grad and module is not self.model.embedding:
             output.register_hook(partial(self._before_backward, i))
-        late = unit.late and module is not unit.modules[-1]
-        if not (late or self._stays(unit, module)):
+        if module is unit.modules[-1] and not self._stays(unit, module):
             self._release(unit)
 
     def _stays(self, unit: Unit, module: nn.Module | None = None) -> bool:

@@ -148,12 +148,12 @@ def test_code_and_command_say_the_same(monkeypatch):
         shape, config = runs[-1]
         values = result["values"]
         assert (shape.heads, shape.n_kv_heads) == (values["heads"], values["kv_heads"])
-        assert (config.context, config.placement, config.seq) == (
+        assert (config.parallel.context, config.parallel.placement, config.seq) == (
             values["context"],
             values["placement"],
             values["seq"],
         )
-        assert config.layout == Layout(cp=values["ranks"])
+        assert config.layout.of_step() == Layout(cp=values["ranks"])
     assert compute({"causal": False})["command"] == ""  # nothing is trained without a mask
     assert compute({"model": "gpt2"})["command"] == ""  # 1024 learned positions
 
