@@ -26,6 +26,10 @@ MODULE = re.compile(r"([a-z_]\w*(?:\.\w+)+)(\.?)(?::\w+)?")
 COMMAND = re.compile(r"(?<![\w./-])playbook +([a-z]+)\b")
 ANY_COMMAND = re.compile(r"-m +playbook *$")
 
+# Modules that load others by name, and what code says that can come to that: schedules are made for pipelines alone.
+PIPELINES = re.compile(r"\bpp\b|pipeline|playbook\.schedules|playbook +schedule")
+ON_DEMAND = {"playbook.schedules.catalogue": PIPELINES, "playbook.schedules.actions": PIPELINES}
+
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
@@ -65,10 +69,18 @@ class Modules:
             self._imports[module] = tuple(self._found(self.tree(module), package))
         return self._imports[module]
 
-    def closure(self, modules: Iterable[str], *, deferred: bool = True, by_name: bool = True) -> set[str]:
+    def closure(
+        self,
+        modules: Iterable[str],
+        *,
+        deferred: bool = True,
+        by_name: bool = True,
+        asleep: Iterable[str] = (),
+    ) -> set[str]:
         """``modules``, the packages around them, and all that these need.
 
-        Without ``deferred`` only what importing them executes; without ``by_name`` only what import statements say.
+        Without ``deferred`` only what importing them executes; without ``by_name`` only what import statements say, and
+        so for the modules ``asleep``.
         """
         found: set[str] = set()
         todo = list(modules)
@@ -79,12 +91,15 @@ class Modules:
             found.add(module)
             todo.append(module.rpartition(".")[0])
             for item in self.imports(module):
-                if (deferred or not item.deferred) and (by_name or not item.by_name):
+                named = by_name and module not in asleep
+                if (deferred or not item.deferred) and (named or not item.by_name):
                     todo.append(item.module)
         return found
 
     def needed_by(self, code: str) -> set[str]:
         """All modules that running ``code`` may need: more rather than fewer.
+
+        What `ON_DEMAND` modules load by name counts where the code says that it asks for such things.
 
         Its strings may be scripts (``%%torchrun`` hands one over) and commands: `playbook train` needs what `train`
         needs, and of other subcommands only what starting the command imports. Which one runs where ``playbook.cli`` is
@@ -97,7 +112,12 @@ class Modules:
             called = {COMMANDS + text for text in strings} & set(self.files)
             commands |= called or {name for name in self.files if name.startswith(COMMANDS)}
         start = self.closure(["playbook.__main__", CLI], deferred=False) if commands else set()
-        return self.closure((roots - {CLI}) | commands) | start
+        # A widget computes with whatever its reader sets.
+        widgets = self.closure(root for root in roots if root.startswith("playbook_widgets."))
+        asleep = {
+            module for module, asked in ON_DEMAND.items() if not (asked.search(code) or module in widgets)
+        }
+        return self.closure((roots - {CLI}) | commands, asleep=asleep) | start
 
     def _named_in(self, code: str, strings: list[str]) -> Iterator[str]:
         """What ``code`` and the scripts in its strings import and name; ``strings`` collects its texts."""
@@ -145,7 +165,7 @@ class Modules:
 
     def _loaded(self, name: str, *, beginning: bool) -> list[str]:
         if beginning:
-            return [module for module in self.files if module.rpartition(".")[0] == name]
+            return [module for module in self.files if module.startswith(f"{name}.")]
         return [name] if name in self.files else []
 
     def lazy(self, module: str) -> dict[str, str]:

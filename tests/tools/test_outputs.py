@@ -49,6 +49,14 @@ def names(*cells: str) -> set[str]:
     return {file.relative_to(ROOT).as_posix() for file in files}
 
 
+def test_a_generator_of_schedules_counts_for_the_chapters_with_pipelines_alone(
+    needs: dict[str, set[str]],
+) -> None:
+    found = {Path(page).name for page, modules in needs.items() if "playbook.schedules.dualpipe" in modules}
+    assert {"pipeline", "zero-bubble", "pipeline-schedules", "memory-calculator"} <= found
+    assert not found & {"first-steps", "profiling", "ring-all-reduce", "data-parallel", "sequence", "tensor"}
+
+
 def test_pins_count_for_every_chapter() -> None:
     assert names("1 + 1") == {"constraints.txt"}
 

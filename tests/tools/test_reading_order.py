@@ -50,7 +50,6 @@ def test_what_is_wrong_with_an_order(modules: Modules, order: str, wrong: list[s
     assert list(reading_order.complaints(reading_order.listed(text), modules)) == wrong
 
 
-@pytest.mark.xfail(strict=False, reason="until ARCHITECTURE.md lists the core")
 def test_architecture_lists_the_core_so_that_nothing_is_used_before_it_is_read() -> None:
     order = reading_order.listed((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
     assert not list(reading_order.complaints(order, Modules()))
