@@ -76,7 +76,7 @@ def make(
     if name in EXACT:
         solve = _load("solver.exact", "solve")
         return solve(stages, microbatches, given, times, rest=rest, time_limit=time_limit).schedule
-    return _load("solver.fitted", "zero_bubble")(stages, microbatches, given, times, rest=rest, name=name)
+    return _load("solver.heuristic", "zero_bubble")(stages, microbatches, given, times, rest=rest, name=name)
 
 
 def of_layout(layout: Layout, microbatches: int, schedule: Schedule | None = None) -> Schedule:

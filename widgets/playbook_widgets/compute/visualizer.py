@@ -18,7 +18,7 @@ from playbook.errors import ScheduleError
 from playbook.instruments.pipeline_runs import has_times, measured_times, read_trace
 from playbook.schedules.actions import Schedule
 from playbook.schedules.catalogue import NAMES, default_limit, make
-from playbook.schedules.solver.fitted import zero_bubble
+from playbook.schedules.solver.heuristic import zero_bubble
 from playbook.schedules.timeline import Timeline, Times, simulate
 from playbook.schedules.validate import validate
 from playbook_widgets.compute.building import Board

@@ -2,7 +2,7 @@
 
 Micro-batches are alike, so that they go in order, and so do their F, B and W on a rank: what is left to find is how the
 three orders mix. A variable that is 0 or 1 says of two actions of one rank which comes first. HiGHS, which comes with
-scipy, searches; it begins below what the heuristic of ``fitted.py`` takes, so that it finds something better, or
+scipy, searches; it begins below what the heuristic of ``heuristic.py`` takes, so that it finds something better, or
 proves that there is nothing, or runs out of time.
 """
 
@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from playbook.errors import ScheduleError
 from playbook.schedules.actions import Action, Schedule, straight
-from playbook.schedules.solver.fitted import zero_bubble
-from playbook.schedules.solver.program import Program
+from playbook.schedules.solver.heuristic import zero_bubble
+from playbook.schedules.solver.milp import Program
 from playbook.schedules.timeline import PerStage, Times, simulate
 from playbook.schedules.validate import by_rank, validate
 from playbook.schedules.zero_bubble import zb_h1, zb_h2
