@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from playbook.instruments.measure import compare_times
-from playbook.layout.tokens import Block
+from playbook.layout.tokens import MaskBlock
 from playbook.model.attend import OnlineSoftmax, flash, flash_backward, has_kernel
-from playbook.parallel.context import Placement, add
+from playbook.parallel.context import RankTokens, add
 
 Result = dict[str, Any]
 BACKENDS = {
@@ -67,7 +67,7 @@ def attention(device: str) -> Iterator[Result]:
     for heads, kv_heads in ((8, 8), (8, 2)):
         q, k, v, gradient = _tensors(device, dtype, 2, heads, kv_heads, s, 64)
         assert has_kernel(q)
-        for block in (Block(0, s, 0, s, causal=True), Block(s // 2, s, 0, s - s // 4)):
+        for block in (MaskBlock(0, s, 0, s, causal=True), MaskBlock(s // 2, s, 0, s - s // 4)):
             name = f"{kv_heads} kv heads, {'causal' if block.causal else 'a part'}"
             found["blocks"][name] = tried(partial(_block, block, q, k, v, gradient, device))
             yield found
@@ -76,7 +76,7 @@ def attention(device: str) -> Iterator[Result]:
             yield found
 
 
-def _block(block: Block, q: Tensor, k: Tensor, v: Tensor, gradient: Tensor, device: str) -> Result:
+def _block(block: MaskBlock, q: Tensor, k: Tensor, v: Tensor, gradient: Tensor, device: str) -> Result:
     """Kernel against formula in fp64, forward and backward; and the same kernel with a key for each query head."""
     exact = _exact(block, q, k, v, gradient)
     out, lse = torch.zeros_like(q), torch.zeros(q.shape[:3], device=q.device)
@@ -95,7 +95,7 @@ def _block(block: Block, q: Tensor, k: Tensor, v: Tensor, gradient: Tensor, devi
     }
 
 
-def _exact(block: Block, q: Tensor, k: Tensor, v: Tensor, gradient: Tensor) -> dict[str, Tensor]:
+def _exact(block: MaskBlock, q: Tensor, k: Tensor, v: Tensor, gradient: Tensor) -> dict[str, Tensor]:
     """Attention of a block by itself in fp64: output, log-sum-exp, and gradients by autograd."""
     q, k, v = (x.double().requires_grad_() for x in (block.queries(q), block.keys(k), block.keys(v)))
     many_k, many_v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
@@ -111,7 +111,7 @@ def _exact(block: Block, q: Tensor, k: Tensor, v: Tensor, gradient: Tensor) -> d
 def _ring(kind: str, q: Tensor, k: Tensor, v: Tensor, gradient: Tensor) -> Result:
     """What four ranks compute in turn, without messages, against one device in fp64."""
     n, s = 4, q.shape[2]
-    placement = Placement(kind, s, n, True)
+    placement = RankTokens(kind, s, n, True)
     own = [placement.positions(rank).to(q.device) for rank in range(n)]
     like = {"out": q, "dq": q, "dk": k, "dv": v}
     results = {name: torch.zeros_like(x, dtype=torch.float32) for name, x in like.items()}

@@ -15,13 +15,13 @@ from playbook.figures.context import (
     traffic_over_ranks,
 )
 from playbook.figures.style import CYCLE
-from playbook.instruments.ring_trace import Span
+from playbook.instruments.ring_trace import Interval
 from playbook.layout import Layout
-from playbook.layout.tokens import Ranges
+from playbook.layout.tokens import TokenRanges
 from playbook.planning.context_cost import context_traffic
 from playbook.shapes import load
 
-PLACED = {kind: Ranges(kind, 1024, 4) for kind in ("contiguous", "zigzag")}
+PLACED = {kind: TokenRanges(kind, 1024, 4) for kind in ("contiguous", "zigzag")}
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ def test_steps_in_time():
     figure = lockstep(PLACED)
     assert [axes.get_title(loc="right")[:4] for axes in figure.axes] == ["1.75", "1.00"]
     with pytest.raises(ValueError, match="2 to 6"):
-        mask_by_rank({"one": Ranges("contiguous", 8, 1)})
+        mask_by_rank({"one": TokenRanges("contiguous", 8, 1)})
 
 
 def test_the_gradient_comes_home():
@@ -71,6 +71,6 @@ def test_bytes_are_those_of_the_formula_and_end_with_the_heads():
 
 
 def test_messages_lie_under_computing():
-    spans = [Span("compute", 5.0, 8.0), Span("message", 5.5, 6.0), Span("waiting", 8.0, 8.5)]
+    spans = [Interval("compute", 5.0, 8.0), Interval("message", 5.5, 6.0), Interval("waiting", 8.0, 8.5)]
     bars = [(p.get_x(), p.get_width()) for p in ring_timeline({"a run": spans}).axes[0].patches]
     assert bars == [(0.0, 3.0), (0.5, 0.5), (3.0, 0.5)]

@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 from playbook.figures import display
 from playbook.figures.sequence import ALONG, chunks, held, kept, masks, over_sequence
 from playbook.figures.style import CYCLE
-from playbook.instruments.ring_trace import Span
+from playbook.instruments.ring_trace import Interval
 from playbook.instruments.shape_table import Row, ShapeTable, Side
 
 
@@ -62,7 +62,7 @@ def test_lines_masks_and_messages_are_drawn():
     assert [line.get_label() for line in lines.axes[0].lines] == ["tp=2", "80 GB"]
     picture = masks({"x": [[True, False], [True, True]]}, 2).axes[0].images[0]
     assert picture.get_array().tolist() == [[0, 1], [0, 0]]
-    spans = [Span("compute", 0.0, 2.0), Span("message", 0.5, 1.5)]
+    spans = [Interval("compute", 0.0, 2.0), Interval("message", 0.5, 1.5)]
     bars = chunks({"x": spans}).axes[0].patches
     assert [(b.get_x(), b.get_width()) for b in bars] == [(0, 2), (0.5, 1)]
     assert "multiplying" in display(chunks({"x": spans}), alt="x").svg

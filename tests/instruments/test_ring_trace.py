@@ -6,19 +6,19 @@ import torch
 import torch.distributed as dist
 
 from playbook import launch
-from playbook.instruments.ring_trace import Span, WatchedRing, early
-from playbook.parallel.context import Placement, ring_forward
+from playbook.instruments.ring_trace import Interval, WatchedRing, early
+from playbook.parallel.context import RankTokens, ring_forward
 from playbook.parallel.ring import Ring
 
 RANKS = 3
 
 
-def watched(overlap: bool) -> tuple[bool, list[Span]]:
+def watched(overlap: bool) -> tuple[bool, list[Interval]]:
     torch.set_num_threads(1)
     with launch.process_group() as world:
         torch.manual_seed(world.rank)
         q, k, v = torch.randn(3, 1, 2, 8, 4)
-        placement = Placement("zigzag", 8 * RANKS, RANKS)
+        placement = RankTokens("zigzag", 8 * RANKS, RANKS)
         ring = WatchedRing(dist.group.WORLD, overlap)
         ring.begin()
         out, _ = ring_forward(q, k, v, ring, placement)
@@ -39,10 +39,10 @@ def test_messages_are_seen(ranks):
 
 def test_early_is_there_before_anybody_waits():
     spans = [
-        Span("message", 0.0, 1.0),
-        Span("waiting", 2.0, 2.0),
-        Span("message", 3.0, 6.0),
-        Span("waiting", 4.0, 6.0),
+        Interval("message", 0.0, 1.0),
+        Interval("waiting", 2.0, 2.0),
+        Interval("message", 3.0, 6.0),
+        Interval("waiting", 4.0, 6.0),
     ]
     assert early(spans) == 1
     assert early([]) == 0

@@ -7,14 +7,14 @@ from collections import Counter
 import pytest
 
 from playbook.errors import ConfigError
-from playbook.layout.tokens import PLACEMENT, Block, Ranges, placement_of, source_of
-from playbook.parallel.context import Placement
+from playbook.layout.tokens import PLACEMENT, MaskBlock, TokenRanges, placement_of, source_of
+from playbook.parallel.context import RankTokens
 
 CASES = [(kind, ranks, causal) for kind in PLACEMENT for ranks in (1, 2, 3, 4, 8) for causal in (True, False)]
 SEQ = 48
 
 
-def pairs_of(block: Block, queries: list[int], keys: list[int]) -> list[tuple[int, int]]:
+def pairs_of(block: MaskBlock, queries: list[int], keys: list[int]) -> list[tuple[int, int]]:
     """Positions of each query and key of a block."""
     return [
         (queries[i], keys[j])
@@ -26,7 +26,7 @@ def pairs_of(block: Block, queries: list[int], keys: list[int]) -> list[tuple[in
 
 @pytest.mark.parametrize(("kind", "ranks", "causal"), CASES)
 def test_every_pair_that_may_be_seen_is_computed_once(kind, ranks, causal):
-    ranges = Ranges(kind, SEQ, ranks, causal)
+    ranges = TokenRanges(kind, SEQ, ranks, causal)
     own = [[token for part in ranges.ranges(rank) for token in part] for rank in range(ranks)]
     assert sorted(token for mine in own for token in mine) == list(range(SEQ))
     found: Counter[tuple[int, int]] = Counter()
@@ -44,7 +44,7 @@ def test_every_pair_that_may_be_seen_is_computed_once(kind, ranks, causal):
 
 def test_the_placement_of_tensors_is_the_same():
     for kind, ranks, causal in CASES:
-        placement, ranges = Placement(kind, SEQ, ranks, causal), Ranges(kind, SEQ, ranks, causal)
+        placement, ranges = RankTokens(kind, SEQ, ranks, causal), TokenRanges(kind, SEQ, ranks, causal)
         for rank in range(ranks):
             wanted = [token for part in ranges.ranges(rank) for token in part]
             assert placement.positions(rank).tolist() == wanted
@@ -53,7 +53,7 @@ def test_the_placement_of_tensors_is_the_same():
 
 def test_zigzag_is_even_and_contiguous_is_not():
     for seq in (64, 8192, 131_072):
-        work = {kind: [Ranges(kind, seq, 4).work(rank) for rank in range(4)] for kind in PLACEMENT}
+        work = {kind: [TokenRanges(kind, seq, 4).work(rank) for rank in range(4)] for kind in PLACEMENT}
         assert len(set(work["zigzag"])) == 1
         balance = max(work["contiguous"]) * 4 / sum(work["contiguous"])
         assert balance == pytest.approx(1.75, abs=2 / seq)  # the limit is 7/4

@@ -18,7 +18,7 @@ from playbook.parallel import channels
 from playbook.parallel.channels import Channel
 from playbook.schedules.actions import Schedule
 from playbook.schedules.catalogue import NAMES, make
-from playbook.schedules.passes import Traffic, message, receiver
+from playbook.schedules.passes import Messages, message, receiver
 
 
 class Call(NamedTuple):
@@ -73,7 +73,7 @@ def calls_of(schedule: Schedule, rank: int, connected: bool, monkeypatch: pytest
                 opened[peer].connect(first=rank == pair[0])
     for _ in range(2):
         for peer, channel in opened.items():
-            channel.begin(Traffic.of(schedule, peer, rank), [torch.Size((1, 1))] * schedule.microbatches)
+            channel.begin(Messages.of(schedule, peer, rank), [torch.Size((1, 1))] * schedule.microbatches)
         for action in schedule.ranks[rank]:
             for need in schedule.needs(action):
                 source = schedule.rank_of(need.stage, need.microbatch)

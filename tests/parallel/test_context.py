@@ -13,12 +13,12 @@ from torch import Tensor
 
 from playbook import launch
 from playbook.errors import ConfigError
-from playbook.layout.tokens import Block
+from playbook.layout.tokens import MaskBlock
 from playbook.model.attend import OnlineSoftmax, attend, attend_backward, flash, flash_backward
 from playbook.model.attention import ATTENTION, Attention
 from playbook.model.transformer import Transformer
 from playbook.parallel import context
-from playbook.parallel.context import GatherCore, Placement, RingCore, UlyssesCore, add, share_context
+from playbook.parallel.context import GatherCore, RankTokens, RingCore, UlyssesCore, add, share_context
 
 
 def tensors(seed: int, b: int, heads: int, kv_heads: int, s: int, d: int) -> list[Tensor]:
@@ -61,7 +61,7 @@ def compare(seed: int) -> float:
                 (c, w, f) for c in (True, False) for w in ways for f in (True, False)
             ]:
                 context.has_kernel = lambda _, kernels=kernels: kernels
-                where = Placement(kind, s, n).positions(world.rank)
+                where = RankTokens(kind, s, n).positions(world.rank)
                 own = [t[:, :, where].clone().requires_grad_() for t in (q, k, v)]
                 out = CORES[core](group, kind)(*own, causal=causal)
                 found = [out.detach(), *torch.autograd.grad(out, own, gradient[:, :, where])]
@@ -81,7 +81,7 @@ def test_every_core_is_attention_forward_and_backward(ranks, size):
 def test_blocks_merge_in_any_order(forward, backward):
     """Rectangles of keys, after the first that all queries see; and what they owe adds up."""
     q, k, v, gradient = tensors(0, 2, 4, 2, 12, 5)
-    placement = Placement("zigzag", 12, 1, causal=False)
+    placement = RankTokens("zigzag", 12, 1, causal=False)
     for order in ([0, 1, 2], [2, 0, 1]):
         blocks = [context.Block(0, 12, 4 * i, 4 * i + 4) for i in order]
         found = OnlineSoftmax(forward)
@@ -102,7 +102,7 @@ def test_blocks_merge_in_any_order(forward, backward):
 @pytest.mark.parametrize("kind", ["contiguous", "zigzag"])
 def test_ranks_compute_each_pair_once_and_a_zigzag_as_many_each(kind, ranks_):
     seq = 48 * ranks_
-    placement = Placement(kind, seq, ranks_)
+    placement = RankTokens(kind, seq, ranks_)
     seen = torch.zeros(seq, seq, dtype=torch.int)
     for rank in range(ranks_):
         for source in range(ranks_):
@@ -135,7 +135,7 @@ def test_formulas_are_in_fp32_whatever_autocast_says():
     """Blocks, merged as a ring merges them, while a trainer's autocast is on: output and log-sum-exp of one device."""
     q, k, v, gradient = tensors(0, 2, 4, 2, 12, 8)
     expected = whole(q, k, v, gradient, causal=False)
-    blocks = [Block(0, 12, start, start + 4) for start in (0, 4, 8)]
+    blocks = [MaskBlock(0, 12, start, start + 4) for start in (0, 4, 8)]
     with torch.autocast("cpu", torch.bfloat16):
         found = OnlineSoftmax(attend)
         for block in blocks:

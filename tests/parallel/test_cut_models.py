@@ -13,7 +13,7 @@ from playbook import launch
 from playbook.errors import ConfigError, LayoutError
 from playbook.layout import Layout
 from playbook.layout.options import ParallelOptions
-from playbook.layout.tokens import Block
+from playbook.layout.tokens import MaskBlock
 from playbook.model.attend import OnlineSoftmax, attend, flash
 from playbook.model.transformer import Transformer
 from playbook.parallel import zero
@@ -46,7 +46,7 @@ def test_blocks_of_16_bits_merge_in_fp32(by):
     q = torch.randn(1, 2, 4, 8, dtype=torch.bfloat16)
     found = OnlineSoftmax(by)
     for k in range(2):
-        found.add(Block(0, 4, 2 * k, 2 * k + 2), q, q, q)
+        found.add(MaskBlock(0, 4, 2 * k, 2 * k + 2), q, q, q)
     assert found.out.dtype == found.lse.dtype == torch.float32
     assert found.result(q.dtype)[0].dtype == q.dtype
 

@@ -10,7 +10,7 @@ from parallel_runs import Case, one_device, train
 from playbook import launch
 from playbook.layout import Layout
 from playbook.layout.options import ParallelOptions
-from playbook.layout.tokens import Block
+from playbook.layout.tokens import MaskBlock
 from playbook.model.attend import attend, attend_backward, flash, flash_backward, has_kernel
 from playbook.model.attention import sdpa_attention
 from playbook.model.transformer import Transformer
@@ -104,7 +104,7 @@ def test_flash_kernels_give_what_the_formulas_do(heads):
         for n in (heads, 4, 4, heads)
     )
     assert has_kernel(q)
-    for block in (Block(0, 64, 0, 64, causal=True), Block(32, 64, 0, 48)):
+    for block in (MaskBlock(0, 64, 0, 64, causal=True), MaskBlock(32, 64, 0, 48)):
         found, expected = flash(block, q, k, v), attend(block, q, k, v)
         torch.testing.assert_close(found[0].float(), expected[0], atol=2e-2, rtol=2e-2)
         torch.testing.assert_close(found[1], expected[1], atol=2e-2, rtol=2e-2)

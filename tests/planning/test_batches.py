@@ -3,7 +3,7 @@
 import pytest
 
 from playbook.errors import ConfigError
-from playbook.planning.batches import RUNS, BatchSchedule, Stage, optimizer_steps
+from playbook.planning.batches import RUNS, BatchPhase, BatchSchedule, optimizer_steps
 
 
 def walk(schedule: BatchSchedule) -> int:
@@ -40,10 +40,10 @@ def test_deepseek_ends_at_what_is_called_sixty_million():
 
 def test_a_constant_run_is_a_division():
     assert optimizer_steps(1e6, 10, 100) == 1000
-    assert Stage(100, 5, 5).steps == 20
+    assert BatchPhase(100, 5, 5).steps == 20
 
 
 @pytest.mark.parametrize("values", [(0, 1), (1, 0), (1, 1, -2)])
 def test_sizes_of_nothing_are_refused(values):
     with pytest.raises(ConfigError, match="must be above 0"):
-        Stage(*values)
+        BatchPhase(*values)

@@ -6,14 +6,14 @@ import itertools
 
 import pytest
 import torch
-from playbook_widgets.compute.ring_steps import Setting, steps_of
+from playbook_widgets.compute.ring_steps import RingSetting, steps_of
 from torch import Tensor
 
 from playbook import launch
 from playbook.errors import ConfigError
 from playbook.instruments.counting import CountBytes
 from playbook.layout import Layout
-from playbook.layout.tokens import CONTEXT, Ranges
+from playbook.layout.tokens import CONTEXT, TokenRanges
 from playbook.parallel.context import GatherCore, RingCore, UlyssesCore
 from playbook.planning.context_cost import context_traffic, hiding_tokens
 from playbook.planning.links import AlphaBeta
@@ -59,10 +59,10 @@ def test_bytes_are_those_of_real_ranks(ranks):
 
 @pytest.mark.parametrize("context", CONTEXT)
 def test_the_steps_of_a_pass_send_as_much(context):
-    placed = Ranges("contiguous" if context == "ulysses" else "zigzag", SEQ, RANKS)
+    placed = TokenRanges("contiguous" if context == "ulysses" else "zigzag", SEQ, RANKS)
     told = context_traffic(SMALL, Layout(cp=RANKS), SEQ, context)
     for backward, total in ((False, told.forward), (True, told.backward)):
-        setting = Setting(SMALL, context, placed, SEQ, backward, 2, "h100-8", AlphaBeta(1e-6, 1e-9), 1e12)
+        setting = RingSetting(SMALL, context, placed, SEQ, backward, 2, "h100-8", AlphaBeta(1e-6, 1e-9), 1e12)
         assert sum(step.sent for step in steps_of(setting)) == total
 
 

@@ -22,7 +22,7 @@ from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.planning.context_cost import context_traffic
 from playbook.planning.memory import predict
-from playbook.planning.messages import PHASES, Rank
+from playbook.planning.messages import PHASES, Sender
 from playbook.planning.recipes import load_recipe
 from playbook.planning.sharding import traffic as of_replicas
 from playbook.planning.traffic import by_axis, total, traffic
@@ -245,7 +245,7 @@ def test_weights_are_the_parameters_of_the_rank(shape, text):
     layout = Layout.parse(text)
     for stage in predict(shape, layout, seq=SEQ).stages:
         place = layout.rank(pp=stage.stage)
-        units = Rank(shape, layout, SEQ, ParallelOptions(), place, load_recipe("fp32")).units
+        units = Sender(shape, layout, SEQ, ParallelOptions(), place, load_recipe("fp32")).units
         assert sum(unit.elements for unit in units) == stage.counts.local
         if layout.pp > 1 or layout.zero == 3:
             told = [unit.parameters for unit in stage.counts.units if unit.parameters]

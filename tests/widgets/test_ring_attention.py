@@ -13,7 +13,7 @@ from playbook_widgets.ring_attention import constants
 from widget_homes import Form, bridged_page, draw_over_kernel, in_module, kernel, static_page
 
 from playbook.errors import ConfigError
-from playbook.layout.tokens import Ranges
+from playbook.layout.tokens import TokenRanges
 
 SCRIPT = RingAttention.script
 CONTROLS = {control["field"]: control for control in constants()["controls"]}
@@ -157,7 +157,7 @@ def test_the_mask_is_the_one_that_python_counts(attention, inputs):
     bars = view.page.locator(".pb-ra-work > li")
     assert bars.locator(".pb-ra-does").all_inner_texts() == [in_pairs(n) for n in result["work"]["pairs"]]
     assert result["work"]["pairs"] == [
-        Ranges(result["values"]["placement"], result["padded"], n, result["values"]["causal"]).work(rank)
+        TokenRanges(result["values"]["placement"], result["padded"], n, result["values"]["causal"]).work(rank)
         for n in [result["values"]["ranks"]]
         for rank in range(n)
     ]

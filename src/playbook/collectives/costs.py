@@ -17,7 +17,7 @@ from playbook.planning.links import AlphaBeta, Network
 
 
 @dataclass(frozen=True)
-class Span:
+class Flight:
     """A message on its way, from ``start`` to ``end`` seconds."""
 
     message: Message
@@ -26,11 +26,11 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class MessageTimeline:
     """All messages of a plan in time."""
 
     plan: Plan
-    spans: tuple[Span, ...]
+    spans: tuple[Flight, ...]
 
     @cached_property
     def seconds(self) -> float:
@@ -55,7 +55,7 @@ class Timeline:
         return dict(links)
 
 
-def simulate(plan: Plan, network: Network) -> Timeline:
+def simulate(plan: Plan, network: Network) -> MessageTimeline:
     """Send the messages of a plan: each begins when both ends are done with their earlier steps and with what comes
     before it.
 
@@ -70,8 +70,8 @@ def simulate(plan: Plan, network: Network) -> Timeline:
         start = max(source.ready, target.ready, source.sending_until, target.receiving_until)
         end = start + network.link(message.source, message.target).time(message.bytes)
         source.sending_until = target.receiving_until = end
-        spans.append(Span(message, start, end))
-    return Timeline(plan, tuple(spans))
+        spans.append(Flight(message, start, end))
+    return MessageTimeline(plan, tuple(spans))
 
 
 class _Ports:

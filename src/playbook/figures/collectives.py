@@ -11,7 +11,7 @@ from playbook.figures.units import seconds_axis
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from playbook.collectives.costs import Timeline
+    from playbook.collectives.costs import MessageTimeline
     from playbook.collectives.plans import Plan
 
 INK = rc_parameters()["text.color"]
@@ -232,7 +232,7 @@ def _arrow(axes: Any, start: tuple[float, float], end: tuple[float, float]) -> N
     axes.annotate("", end, start, arrowprops={**style, "mutation_scale": 9})
 
 
-def space_time(panels: Mapping[str, Timeline]) -> Figure:
+def space_time(panels: Mapping[str, MessageTimeline]) -> Figure:
     """A panel per timeline, over the same time: a lane per rank, a slanted arrow per message from when it leaves to when
     it has arrived.
 
@@ -262,7 +262,7 @@ def _has_all(plan: Plan, rank: int) -> bool:
     return plan.collective == "broadcast" and rank == plan.root
 
 
-def _lanes(axes: Any, timeline: Timeline, longest: float) -> None:
+def _lanes(axes: Any, timeline: MessageTimeline, longest: float) -> None:
     n = timeline.plan.ranks
     for rank in range(n):
         arrivals = [span.end for span in timeline.spans if span.message.target == rank]

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 from playbook.figures.style import CYCLE, PALETTE, PAPER, WIDTH, rc_parameters
 from playbook.figures.units import count_axis, log_bytes_axis, seconds_axis
 from playbook.layout import Layout
-from playbook.layout.tokens import Ranges, source_of
+from playbook.layout.tokens import TokenRanges, source_of
 from playbook.planning.context_cost import context_traffic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from playbook.instruments.ring_trace import Span
+    from playbook.instruments.ring_trace import Interval
     from playbook.shapes import ModelShape
 
 
-def mask_by_rank(placements: Mapping[str, Ranges]) -> Figure:
+def mask_by_rank(placements: Mapping[str, TokenRanges]) -> Figure:
     """The causal mask under each placement, keys to the right, queries downwards: blocks in the hue of the rank that
     computes them, with the number of the step of the ring in which it does. 2 to 6 ranks, a hue each; else
     ``ValueError``.
@@ -44,7 +44,7 @@ def _ranks(placements: Any) -> None:
             raise ValueError(f"ranks must be 2 to {len(CYCLE)}, a hue each, got {ranges.ranks}")
 
 
-def _mask(axes: Any, ranges: Ranges) -> None:
+def _mask(axes: Any, ranges: TokenRanges) -> None:
     from matplotlib.patches import Polygon
 
     parts = [(part, rank) for rank in range(ranges.ranks) for part in ranges.ranges(rank)]
@@ -72,7 +72,7 @@ def _rank_legend(figure: Any, ranks: int, *more: Any) -> None:
     figure.legend(handles=[*patches, *more], loc="outside lower center", ncols=ranks + len(more))
 
 
-def lockstep(placements: Mapping[str, Ranges]) -> Figure:
+def lockstep(placements: Mapping[str, TokenRanges]) -> Figure:
     """Who computes when, if time is pairs of a query and a key and each step of the ring begins when all have their keys.
 
     A panel for each placement, in it a row for each rank; a box is a step, what is left of it is waiting. The title says
@@ -97,7 +97,7 @@ def lockstep(placements: Mapping[str, Ranges]) -> Figure:
     return figure
 
 
-def _steps(axes: Any, title: str, ranges: Ranges) -> None:
+def _steps(axes: Any, title: str, ranges: TokenRanges) -> None:
     n, now = ranges.ranks, 0
     for step in range(n):
         work = [sum(block.pairs for block in ranges.blocks(r, source_of(r, step, n))) for r in range(n)]
@@ -157,7 +157,7 @@ def _journey(axes: Any, stops: Sequence[tuple[float, int]], hue: str, marker: st
     axes.plot([x for x, _ in stops], [y for _, y in stops], marker, color=hue, markersize=9, label=label)
 
 
-def ring_timeline(runs: Mapping[str, Sequence[Span]]) -> Figure:
+def ring_timeline(runs: Mapping[str, Sequence[Interval]]) -> Figure:
     """What a rank of a watched ring did, a panel for each run: computing, waiting, and the messages that were under way.
 
     All panels begin at 0 and have one scale.

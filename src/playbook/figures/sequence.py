@@ -11,7 +11,7 @@ from playbook.figures.units import bytes_axis, seconds_axis, tokens_axis
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from playbook.instruments.ring_trace import Span
+    from playbook.instruments.ring_trace import Interval
     from playbook.instruments.shape_table import ShapeTable
 
 #: Along a block: the region, and what its output is called below the drawing.
@@ -193,7 +193,7 @@ def masks(drawn: Mapping[str, Sequence[Sequence[bool]]], ranks: int) -> Figure:
     return figure
 
 
-def chunks(panels: Mapping[str, Iterable[Span]]) -> Figure:
+def chunks(panels: Mapping[str, Iterable[Interval]]) -> Figure:
     """A product and the messages beside it on one rank: a row of computing and waiting, a row of messages.
 
     ``panels`` maps a title to the spans of ``instruments.chunk_trace.record_chunks``.

@@ -17,7 +17,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from playbook.instruments.ring_trace import Span
+from playbook.instruments.ring_trace import Interval
 from playbook.parallel import chunked
 from playbook.parallel.ring import Ring
 
@@ -26,14 +26,14 @@ class _Diary:
     """Notes products (compute), messages and waits (waiting) while ``chunked``'s functions run."""
 
     def __init__(self) -> None:
-        self.spans: list[Span] = []
+        self.spans: list[Interval] = []
 
     def timed(self, *kinds: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def around(function: Callable[..., Any]) -> Callable[..., Any]:
             def run(*args: Any, **named: Any) -> Any:
                 start = time.perf_counter()
                 result = function(*args, **named)
-                self.spans += [Span(kind, start, time.perf_counter()) for kind in kinds]
+                self.spans += [Interval(kind, start, time.perf_counter()) for kind in kinds]
                 return result
 
             return run
@@ -55,7 +55,7 @@ class _Diary:
                 super().arrive()
                 if sent:
                     end = time.perf_counter()
-                    spans.extend([Span("message", self.asked, end), Span("waiting", start, end)])
+                    spans.extend([Interval("message", self.asked, end), Interval("waiting", start, end)])
 
         return Noted(group)
 
@@ -80,7 +80,7 @@ class _Diary:
 
 def record_chunks(
     group: dist.ProcessGroup, *, tokens: int = 512, width: int = 768, turns: int = 4
-) -> tuple[dict[str, list[Span]], float]:
+) -> tuple[dict[str, list[Interval]], float]:
     """In a rank: what happened when in both products, naive and in chunks, and how far their results are apart.
 
     Each rank has ``tokens`` of ``width`` features and a square matrix. Spans are seconds from the start, of the
@@ -101,7 +101,7 @@ def record_chunks(
         "multiply, then scatter": lambda: chunked.naive_matmul_scatter(addend, n * tokens, group),
         "scatter in chunks": lambda: chunked.matmul_scatter(addend, n * tokens, group),
     }
-    found: dict[str, list[Span]] = {}
+    found: dict[str, list[Interval]] = {}
     results = []
     for name, run in runs.items():
         taken = []
@@ -111,7 +111,7 @@ def record_chunks(
             start = time.perf_counter()
             with diary():
                 result = run()
-            spans = [Span(s.kind, s.start - start, s.end - start) for s in diary.spans]
+            spans = [Interval(s.kind, s.start - start, s.end - start) for s in diary.spans]
             taken.append((time.perf_counter() - start, sorted(spans, key=lambda s: s.start)))
         found[name] = min(taken, key=lambda pair: pair[0])[1]
         results.append(result)
@@ -119,7 +119,7 @@ def record_chunks(
     return found, max(errors)
 
 
-def beneath(spans: list[Span]) -> int:
+def beneath(spans: list[Interval]) -> int:
     """Messages during which a product began: they were on their way while this rank computed."""
     products = [span.start for span in spans if span.kind == "compute"]
     messages = [span for span in spans if span.kind == "message"]

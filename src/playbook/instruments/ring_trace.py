@@ -25,7 +25,7 @@ LOOK = 2e-4  # seconds between two looks at a message
 
 
 @dataclass(frozen=True)
-class Span:
+class Interval:
     """``kind`` is compute, message or waiting; times are seconds of ``time.perf_counter``, one clock for a machine."""
 
     kind: str
@@ -43,7 +43,7 @@ class WatchedRing(Ring):
     def __init__(self, group: dist.ProcessGroup, overlap: bool = True):
         super().__init__(group)
         self.overlap = overlap
-        self.spans: list[Span] = []
+        self.spans: list[Interval] = []
         self._since = time.perf_counter()
         self._watchers: list[threading.Thread] = []
 
@@ -55,7 +55,7 @@ class WatchedRing(Ring):
     def pass_on(self, tensor: Tensor) -> Tensor:
         coming = torch.full_like(tensor, float("nan"))
         asked = time.perf_counter()
-        self.spans.append(Span("compute", self._since, asked))
+        self.spans.append(Interval("compute", self._since, asked))
         self._works += dist.batch_isend_irecv(
             [
                 dist.P2POp(dist.isend, tensor, self._next, self.group),
@@ -73,22 +73,22 @@ class WatchedRing(Ring):
     def _watch(self, last: Any, asked: float) -> None:
         while last[0] != last[0]:  # NaN
             time.sleep(LOOK)
-        self.spans.append(Span("message", asked, time.perf_counter()))
+        self.spans.append(Interval("message", asked, time.perf_counter()))
 
     def arrive(self) -> None:
         start = time.perf_counter()
-        self.spans.append(Span("compute", self._since, start))
+        self.spans.append(Interval("compute", self._since, start))
         waited = bool(self._works)
         super().arrive()
         self._since = time.perf_counter()
         if waited:
-            self.spans.append(Span("waiting", start, self._since))
+            self.spans.append(Interval("waiting", start, self._since))
         for watcher in self._watchers:
             watcher.join()
         self._watchers.clear()
 
 
-def early(spans: list[Span]) -> int:
+def early(spans: list[Interval]) -> int:
     """Messages that were there before anybody waited for them."""
     messages = sorted((span for span in spans if span.kind == "message"), key=lambda span: span.start)
     waits = sorted((span for span in spans if span.kind == "waiting"), key=lambda span: span.start)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: Whoever walks through the schedules of as many is done soon.
 MOST_RANKS = 512
 #: The rank of each stage, for each direction in which micro-batches go through the pipeline.
-Placement = tuple[tuple[int, ...], ...]
+StageRanks = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def least_microbatches(schedule: str, pp: int) -> int:
     return each * pp + more
 
 
-def on_ranks(schedule: str, ranks: int, vpp: int = 1) -> Placement:
+def on_ranks(schedule: str, ranks: int, vpp: int = 1) -> StageRanks:
     """The rank of each stage under a schedule, by its name; one that is not in `KINDS` has stage s on rank s."""
     kind, straight = KINDS.get(schedule, Kind()), tuple(range(ranks))
     if kind.both_ways:
@@ -83,12 +83,12 @@ def on_ranks(schedule: str, ranks: int, vpp: int = 1) -> Placement:
     return (straight * vpp if kind.chunks == 0 else straight,)
 
 
-def placement(layout: Layout, schedule: Schedule | None = None) -> Placement:
+def placement(layout: Layout, schedule: Schedule | None = None) -> StageRanks:
     """The rank of each stage, as the layout's schedule or ``schedule`` has it."""
     return on_ranks(layout.schedule, layout.pp, chunks(layout)) if schedule is None else schedule.placement
 
 
-def stages_of(where: Placement, ranks: int) -> tuple[tuple[int, ...], ...]:
+def stages_of(where: StageRanks, ranks: int) -> tuple[tuple[int, ...], ...]:
     """The stages of each rank, those of all directions, in order."""
     held = [{s for way in where for s, home in enumerate(way) if home == rank} for rank in range(ranks)]
     return tuple(tuple(sorted(stages)) for stages in held)

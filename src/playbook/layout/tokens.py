@@ -24,7 +24,7 @@ PLACEMENT = ("contiguous", "zigzag")
 
 
 @dataclass(frozen=True)
-class Block:
+class MaskBlock:
     """Queries ``q_start:q_stop`` and keys ``k_start:k_stop`` of what two ranks have.
 
     ``causal``: they are the same tokens, and each sees those before it and itself.
@@ -52,7 +52,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Ranges:
+class TokenRanges:
     """Which tokens of a sample of ``seq`` each of ``ranks`` has, and what of the mask it computes.
 
     ``contiguous``: rank r has the r-th part. Under a causal mask the first rank, whose tokens see few others, then waits
@@ -73,20 +73,20 @@ class Ranges:
         parts = 2 * self.ranks
         return _part(self.seq, parts, rank), _part(self.seq, parts, parts - 1 - rank)
 
-    def blocks(self, rank: int, source: int) -> Iterator[Block]:
+    def blocks(self, rank: int, source: int) -> Iterator[MaskBlock]:
         """What of its queries a rank computes with the keys of ``source``: rectangles of the mask, one at most."""
         own, half = self.seq // self.ranks, self.seq // self.ranks // 2
         if not self.causal:
-            yield Block(0, own, 0, own)
+            yield MaskBlock(0, own, 0, own)
         elif source == rank:
-            yield Block(0, own, 0, own, causal=True)
+            yield MaskBlock(0, own, 0, own, causal=True)
         elif self.kind == "contiguous":
             if source < rank:
-                yield Block(0, own, 0, own)
+                yield MaskBlock(0, own, 0, own)
         elif source < rank:
-            yield Block(0, own, 0, half)  # all queries see the front part of the keys, none the back part
+            yield MaskBlock(0, own, 0, half)  # all queries see the front part of the keys, none the back part
         else:
-            yield Block(half, own, 0, own)  # queries of the back part see all keys
+            yield MaskBlock(half, own, 0, own)  # queries of the back part see all keys
 
     def work(self, rank: int) -> int:
         """Pairs of query and key that a rank computes."""

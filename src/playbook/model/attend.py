@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from playbook.layout.tokens import Block
+from playbook.layout.tokens import MaskBlock
 
 _aten = torch.ops.aten
 
 
-def scores(block: Block, q: Tensor, k: Tensor) -> Tensor:
+def scores(block: MaskBlock, q: Tensor, k: Tensor) -> Tensor:
     """q·kᵀ/√d with the mask: (b, kv, heads/kv · sq, sk) in fp32; query heads that share a key are rows of one product."""
     b, _, sq, d = q.shape
     kv = k.shape[1]
@@ -27,7 +27,7 @@ def scores(block: Block, q: Tensor, k: Tensor) -> Tensor:
     return found
 
 
-def attend(block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def attend(block: MaskBlock, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Output (b, heads, sq, d) and log-sum-exp (b, heads, sq) of the block, in fp32, by the formula."""
     q, k, v = block.queries(q), block.keys(k), block.keys(v)
     b, heads, sq, d = q.shape
@@ -39,7 +39,7 @@ def attend(block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tenso
 
 
 def attend_backward(
-    block: Block, gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
+    block: MaskBlock, gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What a block adds to dq of its queries and to dk, dv of its keys. ``out`` and ``lse`` are those of all keys.
 
@@ -74,7 +74,7 @@ def has_kernel(q: Tensor) -> bool:
     return q.device.type == "cpu"
 
 
-def flash(block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def flash(block: MaskBlock, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """As `attend`, by a flash kernel; the output in the dtype of ``q``."""
     q, k, v = block.queries(q), block.keys(k), block.keys(v)
     if q.is_cuda:
@@ -83,7 +83,7 @@ def flash(block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor
 
 
 def flash_backward(
-    block: Block, gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
+    block: MaskBlock, gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `attend_backward`, by a flash kernel."""
     do, o, lse = block.queries(gradient), block.queries(out), block.queries(lse)
@@ -109,7 +109,7 @@ class OnlineSoftmax:
         self.out: Tensor | None = None
         self.lse: Tensor | None = None
 
-    def add(self, block: Block, q: Tensor, k: Tensor, v: Tensor) -> None:
+    def add(self, block: MaskBlock, q: Tensor, k: Tensor, v: Tensor) -> None:
         """Attend to one more block. The first has to be one that all queries see."""
         new_out, new_lse = self.attend_to(block, q, k, v)
         if self.out is None or self.lse is None:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from playbook.parallel.mesh import Mesh
-from playbook.schedules.passes import Message, Traffic
+from playbook.schedules.passes import Message, Messages
 
 #: Messages that a rank asks for ahead of time, from each other rank: their memory is there before they are. Two gained
 #: nothing on two cores.
@@ -53,7 +53,7 @@ class Channel:
             else:
                 dist.recv(word, self.peer, self.inward)
 
-    def begin(self, coming: Traffic, sizes: list[torch.Size]) -> None:
+    def begin(self, coming: Messages, sizes: list[torch.Size]) -> None:
         """Before a step: what the peer will send. ``sizes`` are those of the tokens (b, s) of each micro-batch."""
         self._sizes, self._taken = sizes, coming.taken
         self._expected = deque(coming.messages)

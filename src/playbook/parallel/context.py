@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from playbook.errors import ConfigError
-from playbook.layout.tokens import Block, Ranges, placement_of
+from playbook.layout.tokens import MaskBlock, TokenRanges, placement_of
 from playbook.model.attend import (
     OnlineSoftmax,
     attend,
@@ -32,7 +32,7 @@ from playbook.parallel.ring import Ring
 from playbook.parallel.stages import own_blocks
 
 
-class Placement(Ranges):
+class RankTokens(TokenRanges):
     """Which tokens of a sample a rank has, and which blocks of the mask it computes, as ``layout/tokens.py`` says."""
 
     def positions(self, rank: int, device: torch.device | None = None) -> Tensor:
@@ -40,7 +40,7 @@ class Placement(Ranges):
         return torch.cat([torch.arange(part.start, part.stop, device=device) for part in self.ranges(rank)])
 
 
-def ring_forward(q: Tensor, k: Tensor, v: Tensor, ring: Ring, placement: Placement) -> tuple[Tensor, Tensor]:
+def ring_forward(q: Tensor, k: Tensor, v: Tensor, ring: Ring, placement: RankTokens) -> tuple[Tensor, Tensor]:
     """Attention of this rank's queries to all keys: output (b, heads, s/c, d), log-sum-exp (b, heads, s/c). No graph.
 
     While a rank computes with the keys and values that it has, it sends them on and receives the next ones.
@@ -64,7 +64,7 @@ def ring_backward(
     out: Tensor,
     lse: Tensor,
     ring: Ring,
-    placement: Placement,
+    placement: RankTokens,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dq, dk, dv. Keys and values go around once more, and their gradients follow them, a step behind.
 
@@ -91,7 +91,7 @@ def ring_backward(
     return dq.to(q.dtype), own[0].to(k.dtype), own[1].to(v.dtype)
 
 
-def add(block: Block, parts: tuple[Tensor, Tensor, Tensor], dq: Tensor, dk: Tensor, dv: Tensor) -> None:
+def add(block: MaskBlock, parts: tuple[Tensor, Tensor, Tensor], dq: Tensor, dk: Tensor, dv: Tensor) -> None:
     """Add a block's gradients where they belong."""
     block.queries(dq).add_(parts[0])
     block.keys(dk).add_(parts[1])
@@ -100,7 +100,7 @@ def add(block: Block, parts: tuple[Tensor, Tensor, Tensor], dq: Tensor, dk: Tens
 
 class _RingAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, ring: Ring, placement: Placement) -> Tensor:
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, ring: Ring, placement: RankTokens) -> Tensor:
         out, lse = ring_forward(q, k, v, ring, placement)
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.ring, ctx.placement = ring, placement
@@ -118,7 +118,7 @@ class _GatheredAttention(torch.autograd.Function):
     """The ring's naive twin: all keys and values at once. What is saved is this rank's own; backward gathers again."""
 
     @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, ring: Ring, placement: Placement) -> Tensor:
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, ring: Ring, placement: RankTokens) -> Tensor:
         found = OnlineSoftmax(flash if has_kernel(q) else attend)
         kv = _gathered(torch.stack([k, v]), ring.group)
         for source in map(ring.source, range(ring.ranks)):  # one's own first: all queries see some of them
@@ -164,7 +164,7 @@ class _Core:
         self, q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False, causal: bool = True
     ) -> Tensor:
         n = self.ring.ranks
-        return self.attention.apply(q, k, v, self.ring, Placement(self.placement, q.shape[2] * n, n, causal))
+        return self.attention.apply(q, k, v, self.ring, RankTokens(self.placement, q.shape[2] * n, n, causal))
 
 
 class RingCore(_Core):

@@ -23,14 +23,15 @@ from torch import Tensor, nn
 from torch.profiler import record_function
 
 from playbook.errors import ScheduleError
+from playbook.layout.stages import StageRanks
 from playbook.model.linear import DeferredGradients, Factors, defer_weights
 from playbook.model.transformer import Transformer
 from playbook.parallel.channels import Channel, open_channel
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.replicas import ReplicaSet
-from playbook.parallel.stages import Stage, StageRanks
+from playbook.parallel.stages import Stage
 from playbook.schedules.actions import Action, Schedule
-from playbook.schedules.passes import Traffic, message, receiver, residency
+from playbook.schedules.passes import Messages, message, receiver, residency
 
 #: A stage and a micro-batch.
 Place = tuple[int, int]
@@ -83,7 +84,7 @@ class Pipeline:
         defer_weights(model, self.deferred)
         self.split: set[Place] = set()  # whose backward is B and W
         self.channels = self._open(mesh)
-        self._plan: tuple[Schedule, dict[int, Traffic]] | None = None
+        self._plan: tuple[Schedule, dict[int, Messages]] | None = None
 
     def _open(self, mesh: Mesh) -> dict[int, Channel]:
         """Channels to the ranks with neighbouring stages. Every rank opens all pairs, in one order."""
@@ -98,7 +99,7 @@ class Pipeline:
             dict.fromkeys(g for channel in self.channels.values() for g in (channel.outward, channel.inward))
         )
 
-    def plan(self, microbatches: int) -> tuple[Schedule, dict[int, Traffic]]:
+    def plan(self, microbatches: int) -> tuple[Schedule, dict[int, Messages]]:
         """The schedule for so many micro-batches, and what comes from each neighbour in a step."""
         if self._plan is None or self._plan[0].microbatches != microbatches:
             schedule = self.make(microbatches)
@@ -111,7 +112,7 @@ class Pipeline:
                     f"{[list(line) for line in schedule.placement]}, but the pipeline has {microbatches} on "
                     f"{[list(line) for line in self.stage_ranks]}"
                 )
-            coming = {peer: Traffic.of(schedule, peer, self.rank) for peer in self.channels}
+            coming = {peer: Messages.of(schedule, peer, self.rank) for peer in self.channels}
             self._plan = schedule, coming
             self.split = {(a.stage, a.microbatch) for a in schedule.ranks[self.rank] if a.op == "W"}
         return self._plan

@@ -12,13 +12,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from playbook.layout.stages import split
+from playbook.layout.stages import StageRanks, split
 from playbook.model.transformer import Block, Transformer
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.placement import Placements
 
-#: The rank of each stage, for each direction in which a pipeline runs.
-StageRanks = Sequence[Sequence[int]]
 #: Names of the two ends of a model, whose weights may be tied.
 EMBEDDING, HEAD = "embedding.weight", "head.weight"
 

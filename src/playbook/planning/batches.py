@@ -14,7 +14,7 @@ from playbook.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Stage:
+class BatchPhase:
     """``tokens`` tokens of training at ``batch`` tokens per step, or from ``batch`` up to ``end`` tokens per step."""
 
     tokens: float
@@ -45,7 +45,7 @@ class BatchSchedule:
     """A run: its stages in order, the tokens of one sample at the end, and where that is published."""
 
     name: str
-    stages: tuple[Stage, ...]
+    stages: tuple[BatchPhase, ...]
     seq: int
     source: str = field(repr=False)
 
@@ -75,7 +75,7 @@ class BatchSchedule:
 
 def optimizer_steps(tokens: float, samples: int, seq: int) -> float:
     """Steps to see ``tokens`` tokens with batches of ``samples`` samples of ``seq`` tokens."""
-    return Stage(tokens, samples * seq).steps
+    return BatchPhase(tokens, samples * seq).steps
 
 
 M, B, T = 1e6, 1e9, 1e12
@@ -85,25 +85,25 @@ RUNS: dict[str, BatchSchedule] = {
     run.name: run
     for run in (
         # A warm-up from 32k tokens over its first 4 to 12 billion tokens is left out.
-        BatchSchedule("GPT-3 175B", (Stage(300 * B, 3.2 * M),), 2048, "arXiv 2005.14165, table 2.1"),
+        BatchSchedule("GPT-3 175B", (BatchPhase(300 * B, 3.2 * M),), 2048, "arXiv 2005.14165, table 2.1"),
         BatchSchedule(
             "PaLM 540B",
             (
-                Stage(50_000 * _PALM, _PALM),
-                Stage(65_000 * 2 * _PALM, 2 * _PALM),
-                Stage(140_000 * 4 * _PALM, 4 * _PALM),
+                BatchPhase(50_000 * _PALM, _PALM),
+                BatchPhase(65_000 * 2 * _PALM, 2 * _PALM),
+                BatchPhase(140_000 * 4 * _PALM, 4 * _PALM),
             ),
             2048,
             "arXiv 2204.02311, section 5: batch doubled at steps 50k and 115k of 255k",
         ),
-        BatchSchedule("Llama 1 65B", (Stage(1.4 * T, 4 * M),), 2048, "arXiv 2302.13971, table 2"),
-        BatchSchedule("Llama 2 70B", (Stage(2 * T, 4 * M),), 4096, "arXiv 2307.09288, table 1"),
+        BatchSchedule("Llama 1 65B", (BatchPhase(1.4 * T, 4 * M),), 2048, "arXiv 2302.13971, table 2"),
+        BatchSchedule("Llama 2 70B", (BatchPhase(2 * T, 4 * M),), 4096, "arXiv 2307.09288, table 1"),
         BatchSchedule(
             "Llama 3.1 405B",
             (
-                Stage(0.252 * B, 4 * M),
-                Stage(2.87 * T - 0.252 * B, 8 * M),
-                Stage(15.6 * T - 2.87 * T, 16 * M),
+                BatchPhase(0.252 * B, 4 * M),
+                BatchPhase(2.87 * T - 0.252 * B, 8 * M),
+                BatchPhase(15.6 * T - 2.87 * T, 16 * M),
             ),
             8192,
             "arXiv 2407.21783, sections 1 and 3.4.1",
@@ -111,7 +111,7 @@ RUNS: dict[str, BatchSchedule] = {
         # The report says "gradually"; the straight line is our reading.
         BatchSchedule(
             "DeepSeek-V3",
-            (Stage(469 * B, 3072 * 4096, 15360 * 4096), Stage(14.8 * T - 469 * B, 15360 * 4096)),
+            (BatchPhase(469 * B, 3072 * 4096, 15360 * 4096), BatchPhase(14.8 * T - 469 * B, 15360 * 4096)),
             4096,
             "arXiv 2412.19437, section 4.2",
         ),

@@ -17,7 +17,7 @@ from playbook.errors import ConfigError
 from playbook.layout import Layout, ParallelOptions
 from playbook.layout.stages import split
 from playbook.planning.in_flight import Line, line_of
-from playbook.planning.moments import Moment, Run, Stage, moments
+from playbook.planning.moments import Moment, RunSizes, StageSizes, moments
 from playbook.planning.parameters import StateCounts, stage_parameters
 from playbook.planning.pipeline_memory import StageTerms, keeps
 from playbook.planning.recipes import Recipe, load_recipe
@@ -141,7 +141,7 @@ def predict(
     make = maker(symbols(shape, layout, seq, recipe, device))
     # Attention over several ranks goes block by block: it has no matrix of scores to write.
     whole = layout.cp == 1 and (attention == "reference" or (shape.dropout and device == "cpu"))
-    run = Run(shape, layout, recipe, "reference" if whole else "sdpa", device, make)
+    run = RunSizes(shape, layout, recipe, "reference" if whole else "sdpa", device, make)
     line = line_of(layout, options.schedule)
     blocks = [shape.blocks([cut]) for cut in split(shape.layers, line.depth, options.stage_layers)]
     terms = StageTerms.of(run, blocks)
@@ -150,7 +150,7 @@ def predict(
     )
 
 
-def _rank(run: Run, rank: int, line: Line, terms: StageTerms, offload: bool, bucket: int) -> StageMemory:
+def _rank(run: RunSizes, rank: int, line: Line, terms: StageTerms, offload: bool, bucket: int) -> StageMemory:
     """What one rank of the pipeline has."""
     stages, most = line.stages[rank], keeps(terms, line, rank)
     held, first, last = [terms.blocks[s] for s in stages], 0 in stages, line.depth - 1 in stages
@@ -158,7 +158,7 @@ def _rank(run: Run, rank: int, line: Line, terms: StageTerms, offload: bool, buc
     parameters, gradients, optimizer = _states(counts, run.layout, run.recipe, offload)
     buffers = tuple(_buffers(run, counts, bucket))
     kinds = {kind: sum(blocks.get(kind, 0) for blocks in held) for kind in run.blocks}
-    place = Stage(
+    place = StageSizes(
         counts,
         gradients,
         sum(part.value for part in most.parts),
@@ -200,7 +200,7 @@ def _states(counts: StateCounts, layout: Layout, recipe: Recipe, offload: bool) 
     return held.parameters, held.gradients, 0 if offload else held.optimizer
 
 
-def _buffers(run: Run, counts: StateCounts, bucket: int) -> Iterator[Part]:
+def _buffers(run: RunSizes, counts: StateCounts, bucket: int) -> Iterator[Part]:
     """What stays besides the model: rotary angles and, where ZeRO shares gradients or weights out, whole ones in passing.
 
     Without ZeRO and in stage 1 gradients lie in one vector, of which buckets are parts: that costs nothing. From stage 2

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from playbook.layout import Layout, ParallelOptions
-from playbook.layout.stages import Placement, placement, split
+from playbook.layout.stages import StageRanks, placement, split
 from playbook.planning.communication import ring_bytes_sent
 from playbook.planning.recipes import Recipe
 from playbook.planning.weights import Bucket, WeightUnit, buckets, weight_units
@@ -64,7 +64,7 @@ def message_in(
 
 
 @dataclass(frozen=True)
-class Rank:
+class Sender:
     """One rank of a run: its place, its stages, and sizes of what it has of a micro-batch."""
 
     shape: ModelShape
@@ -79,7 +79,7 @@ class Rank:
         return self.layout.coordinates(self.rank)
 
     @cached_property
-    def where(self) -> Placement:
+    def where(self) -> StageRanks:
         return placement(self.layout, self.options.schedule) if self.layout.pp > 1 else ((0,),)
 
     @property

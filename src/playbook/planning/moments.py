@@ -45,7 +45,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunSizes:
     """What all stages of a run share. ``make`` makes terms of its sizes."""
 
     shape: ModelShape
@@ -62,9 +62,9 @@ class Run:
         return layout.grad_acc > 1 or layout.world_size > 1
 
     @cached_property
-    def blocks(self) -> dict[bool, Block]:
+    def blocks(self) -> dict[bool, BlockSizes]:
         """The memory of a block's backward, for each kind of block that the model has."""
-        return {sparse: Block.of(self, sparse) for sparse in self.shape.blocks()}
+        return {sparse: BlockSizes.of(self, sparse) for sparse in self.shape.blocks()}
 
     @cached_property
     def logits(self) -> tuple[Term, ...]:
@@ -103,7 +103,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Block:
+class BlockSizes:
     """One block's backward: bytes it ``stored``, bytes of them (recomputed ones too) that are alive at its MLP and at its
     attention core, and what these two work with."""
 
@@ -114,7 +114,7 @@ class Block:
     core: tuple[Term, ...]
 
     @classmethod
-    def of(cls, run: Run, sparse: bool) -> Block:
+    def of(cls, run: RunSizes, sparse: bool) -> BlockSizes:
         mode = run.layout.recompute
         kinds = {
             kind: block_terms(run.shape, run.make, recompute=kind, attention=run.attention, sparse=sparse)
@@ -131,7 +131,7 @@ class Block:
         )
 
 
-def _mlp(run: Run, sparse: bool) -> list[Term]:
+def _mlp(run: RunSizes, sparse: bool) -> list[Term]:
     make, width = run.make, "K*F" if sparse else "f"
     terms = [
         make("mlp", "gradient of the residual stream", "b*s*h*x//r"),
@@ -145,7 +145,7 @@ def _mlp(run: Run, sparse: bool) -> list[Term]:
     return terms
 
 
-def _core(run: Run) -> list[Term]:
+def _core(run: RunSizes) -> list[Term]:
     make = run.make
     terms = [
         make("attention", "gradient of the residual stream", "b*s*h*x//r"),
@@ -160,7 +160,7 @@ def _core(run: Run) -> list[Term]:
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageSizes:
     """One rank of a pipeline: its share of the model, and the most that it keeps.
 
     ``blocks`` counts its blocks by kind. It keeps ``activations`` bytes at most, ``before`` when a backward pass begins;
@@ -179,7 +179,7 @@ class Stage:
     last: bool
 
 
-def moments(run: Run, stage: Stage) -> Iterator[Moment]:
+def moments(run: RunSizes, stage: StageSizes) -> Iterator[Moment]:
     """The moments of a step that can be its fullest, in order."""
     stay, gradients = run.gradients_stay, stage.gradients
     kept = stage.before
@@ -213,7 +213,7 @@ def moments(run: Run, stage: Stage) -> Iterator[Moment]:
     yield Moment("optimizer", gradients, 0, _update(run, stage))
 
 
-def _weight_copies(run: Run, stage: Stage, blocks: int) -> tuple[Term, ...]:
+def _weight_copies(run: RunSizes, stage: StageSizes, blocks: int) -> tuple[Term, ...]:
     """Autocast's 16-bit copies of the matrices of ``blocks`` blocks and of the head, which backward needs."""
     each, counts = run.recipe.weight_copies, stage.counts
     if not each or run.layout.pp > 1:  # a pipeline's linear layers cast a weight each time they need it
@@ -227,7 +227,7 @@ def _weight_copies(run: Run, stage: Stage, blocks: int) -> tuple[Term, ...]:
     return (Term("weights", "16-bit copies of the matrices", f"{each} per weight", each * weights),)
 
 
-def _update(run: Run, stage: Stage) -> tuple[Term, ...]:
+def _update(run: RunSizes, stage: StageSizes) -> tuple[Term, ...]:
     """Gradients in fp32 for the master weights, a chunk at a time; PyTorch's loop on a CPU needs two tensors more."""
     wide = max(run.shape.ffn_dim, run.shape.heads * run.shape.qk_dim)
     terms, largest = [], max(stage.counts.table, run.shape.hidden * wide // run.layout.tp)

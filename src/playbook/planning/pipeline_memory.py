@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from playbook.planning.in_flight import Line
-from playbook.planning.moments import Run
+from playbook.planning.moments import RunSizes
 from playbook.planning.saved import (
     angle_terms,
     block_terms,
@@ -55,7 +55,7 @@ class StageTerms:
     once: tuple[Term, ...]
 
     @classmethod
-    def of(cls, run: Run, blocks: Sequence[Mapping[bool, int]]) -> StageTerms:
+    def of(cls, run: RunSizes, blocks: Sequence[Mapping[bool, int]]) -> StageTerms:
         shape, make, layout = run.shape, run.make, run.layout
         given = {"recompute": layout.recompute, "attention": run.attention}
         return cls(

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from playbook.layout import AXES, Layout, ParallelOptions
 from playbook.planning.gathers import gathers, reductions
-from playbook.planning.messages import FP32, INT64, Message, Rank, message_in
+from playbook.planning.messages import FP32, INT64, Message, Sender, message_in
 from playbook.planning.recipes import Recipe, load_recipe
 from playbook.planning.weights import Bucket, addends
 from playbook.shapes import ModelShape
@@ -40,7 +40,7 @@ def traffic(
     """
     options = options or ParallelOptions()
     layout.check(shape, seq=seq, options=options)
-    here = Rank(shape, layout, seq, options, rank, load_recipe(recipe))
+    here = Sender(shape, layout, seq, options, rank, load_recipe(recipe))
     terms: list[Iterable[Message]] = [
         tensor(here), vocabulary(here), context(here), pipeline(here), replicas(here), sums(here), norm(here), loss(here),
     ]  # fmt: skip
@@ -59,7 +59,7 @@ def by_axis(messages: Iterable[Message]) -> dict[str, int]:
     return dict(found)
 
 
-def tensor(here: Rank) -> Iterator[Message]:
+def tensor(here: Sender) -> Iterator[Message]:
     """Into attention and the MLP of each block and out again: f and f*, or g and g* (``parallel/regions.py``).
 
     With sequence parallelism backward gathers what entered once more. Full recomputation repeats what forward sends.
@@ -73,7 +73,7 @@ def tensor(here: Rank) -> Iterator[Message]:
     yield from _fetched_again(here, 2 * here.block_passes)
 
 
-def _crossings(here: Rank, phase: str, count: int, *, into: int, out: int) -> Iterator[Message]:
+def _crossings(here: Sender, phase: str, count: int, *, into: int, out: int) -> Iterator[Message]:
     """The stream goes ``into`` a region and ``out`` of it, or its gradient the other way."""
     size, tp = here.recipe.compute, here.layout.tp
     if not here.layout.sp:  # where it is whole on every rank, one of both is free
@@ -85,13 +85,13 @@ def _crossings(here: Rank, phase: str, count: int, *, into: int, out: int) -> It
         yield here.tp("reduce_scatter", here.stream, size, phase, count * out)
 
 
-def _fetched_again(here: Rank, count: int) -> Iterator[Message]:
+def _fetched_again(here: Sender, count: int) -> Iterator[Message]:
     """Of a region's input a rank saves its own tokens."""
     if here.layout.sp:
         yield here.tp("all_gather", here.stream, here.recipe.compute, "backward", count)
 
 
-def vocabulary(here: Rank) -> Iterator[Message]:
+def vocabulary(here: Sender) -> Iterator[Message]:
     """Embedding, head and loss over tensor-parallel ranks: of logits three numbers per token (``parallel/tensor.py``)."""
     if here.layout.tp == 1:
         return
@@ -110,7 +110,7 @@ def vocabulary(here: Rank) -> Iterator[Message]:
     )  # the denominator, the target's logit
 
 
-def context(here: Rank) -> Iterator[Message]:
+def context(here: Sender) -> Iterator[Message]:
     """Keys and values, or tokens for heads, in each block (``parallel/context.py``); recomputation sends them again."""
     layout, shape, size = here.layout, here.shape, here.recipe.compute
     cp, group, count = layout.cp, (layout.cp, here.at["cp"]), here.block_passes
@@ -136,7 +136,7 @@ def context(here: Rank) -> Iterator[Message]:
         yield message_in("cp", "reduce_scatter", cp * kv, FP32, group, "backward", count)
 
 
-def _hops(here: Rank) -> Iterator[tuple[str, int, int, int]]:
+def _hops(here: Sender) -> Iterator[tuple[str, int, int, int]]:
     """This rank's sends: the phase, the stage before the border, the rank beyond it, and how many micro-batches."""
     mine = here.at["pp"]
     for way, count in zip(here.where, here.taken, strict=True):
@@ -147,7 +147,7 @@ def _hops(here: Rank) -> Iterator[tuple[str, int, int, int]]:
                 yield "backward", stage, before, count
 
 
-def pipeline(here: Rank) -> Iterator[Message]:
+def pipeline(here: Sender) -> Iterator[Message]:
     """Behind each stage but the last the residual stream goes on, and its gradient comes back (``parallel/pipeline.py``).
 
     That is b·s·h elements, however large the stages are: little beside what tensor parallelism or ZeRO-3 send for every
@@ -164,13 +164,13 @@ def pipeline(here: Rank) -> Iterator[Message]:
         yield message_in("pp", "all_reduce", table, here.gradient_bytes, (2, place), "gradients")
 
 
-def headers(here: Rank) -> Iterator[Message]:
+def headers(here: Sender) -> Iterator[Message]:
     """The first message across a border, in either direction, is announced (``parallel/channels.py``)."""
     borders = {(stage, peer) for _, stage, peer, _ in _hops(here)}
     yield message_in("pp", "send", HEADER, INT64, (here.layout.pp, here.at["pp"]), "first", len(borders))
 
 
-def replicas(here: Rank) -> Iterator[Message]:
+def replicas(here: Sender) -> Iterator[Message]:
     """Gradients of ranks that have the same weights, and under ZeRO their parameters (``parallel/data.py``, ``zero.py``).
 
     They have other samples (dp) or other parts of the same ones (cp); where a pipeline runs both ways the other copy of a
@@ -192,7 +192,7 @@ def replicas(here: Rank) -> Iterator[Message]:
         yield message_in("dp", "all_gather", elements, here.recipe.states.parameters, group, phase, count)
 
 
-def _passes(here: Rank, bucket: Bucket) -> int:
+def _passes(here: Sender, bucket: Bucket) -> int:
     """How often the gradients of a bucket are sent: for each micro-batch, or as the pipeline's `reductions` say.
 
     What two stages have in common waits for the last.
@@ -207,7 +207,7 @@ def _passes(here: Rank, bucket: Bucket) -> int:
     )
 
 
-def _gathers(here: Rank) -> Counter[tuple[str, int]]:
+def _gathers(here: Sender) -> Counter[tuple[str, int]]:
     """All-gathers of parameters, by phase and size: after the update or, in stage 3, wherever they are needed."""
     found: Counter[tuple[str, int]] = Counter()
     if here.layout.zero == 3 and here.layout.pp > 1:
@@ -224,7 +224,7 @@ def _gathers(here: Rank) -> Counter[tuple[str, int]]:
     return found
 
 
-def sums(here: Rank) -> Iterator[Message]:
+def sums(here: Sender) -> Iterator[Message]:
     """Gradients of weights that tensor-parallel ranks have in common are addends: one message for each group of them."""
     ranks, index = here.replicas if here.layout.zero else (1, 0)
     tp, kv_heads, place = here.layout.tp, here.shape.n_kv_heads, here.at["tp"]
@@ -235,7 +235,7 @@ def sums(here: Rank) -> Iterator[Message]:
             yield message_in("tp", "all_reduce", elements, here.gradient_bytes, group, "gradients")
 
 
-def norm(here: Rank) -> Iterator[Message]:
+def norm(here: Sender) -> Iterator[Message]:
     """The sum of squares of the gradient, one number: over ranks that have other elements of it."""
     layout = here.layout
     cut = {"tp", "pp", *(("dp", "cp") if layout.zero else ())}
@@ -245,7 +245,7 @@ def norm(here: Rank) -> Iterator[Message]:
         yield message_in(label, "all_reduce", 1, FP32, _group(here, axes), "norm")
 
 
-def loss(here: Rank) -> Iterator[Message]:
+def loss(here: Sender) -> Iterator[Message]:
     """The number of targets and the mean loss, over ranks that have other tokens; the last stage tells all the others."""
     layout, label = here.layout, "world" if here.mirrored else "dp"
     yield message_in(label, "all_reduce", 1, INT64, here.samples, "loss")
@@ -256,7 +256,7 @@ def loss(here: Rank) -> Iterator[Message]:
         yield message_in(label, "all_reduce", 1, FP32, here.samples, "loss")
 
 
-def _group(here: Rank, axes: Iterable[str]) -> tuple[int, int]:
+def _group(here: Sender, axes: Iterable[str]) -> tuple[int, int]:
     """How many ranks there are along these axes, in the order of `AXES`, and which of them this one is."""
     ranks, index = 1, 0
     for axis in axes:
@@ -265,7 +265,7 @@ def _group(here: Rank, axes: Iterable[str]) -> tuple[int, int]:
     return ranks, index
 
 
-def used_parameters(here: Rank) -> Iterator[Message]:
+def used_parameters(here: Sender) -> Iterator[Message]:
     """A byte for each parameter: does it get a gradient on any replica?"""
     count = sum(len(unit.weights) for unit in here.units)
     yield message_in("dp", "all_reduce", count, 1, here.replicas, "first")

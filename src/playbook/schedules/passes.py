@@ -29,7 +29,7 @@ def receiver(schedule: Schedule, action: Action) -> int | None:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class Messages:
     """Messages of a step from rank ``source`` to rank ``target``.
 
     ``taken`` says of each message how many of the opposite direction its sender had received when it was made.
@@ -39,7 +39,7 @@ class Traffic:
     taken: dict[Message, int] = field(repr=False)
 
     @classmethod
-    def of(cls, schedule: Schedule, source: int, target: int) -> Traffic:
+    def of(cls, schedule: Schedule, source: int, target: int) -> Messages:
         opposite = {what: i + 1 for i, what in enumerate(_sent(schedule, target, source))}
         messages, taken, so_far = [], {}, 0
         for action in schedule.ranks[source]:

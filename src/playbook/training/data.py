@@ -11,7 +11,7 @@ from torch import Tensor
 
 from playbook.errors import ConfigError, DataError, LayoutError
 from playbook.model.transformer import IGNORE
-from playbook.parallel.context import Placement
+from playbook.parallel.context import RankTokens
 from playbook.parallel.mesh import Mesh
 from playbook.seeding import derive_seed
 
@@ -114,6 +114,6 @@ def own_tokens(
         )
     inputs, targets = F.pad(inputs, (0, padded - seq)), F.pad(targets, (0, padded - seq), value=IGNORE)
     kind = placement if layout.cp > 1 else "contiguous"  # an odd number of tokens has no zigzag
-    positions = Placement(kind, padded, layout.cp).positions(mesh.index("cp"), inputs.device)
+    positions = RankTokens(kind, padded, layout.cp).positions(mesh.index("cp"), inputs.device)
     # A position behind the sample has no angle of its own in a table that ends with it.
     return inputs[:, positions], targets[:, positions], positions.clamp(max=seq - 1)

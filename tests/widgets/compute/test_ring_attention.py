@@ -12,7 +12,7 @@ from playbook_widgets.compute.ring_steps import steps_of
 from playbook.cli import main
 from playbook.commands import train
 from playbook.layout import Layout
-from playbook.layout.tokens import CONTEXT, PLACEMENT, Ranges
+from playbook.layout.tokens import CONTEXT, PLACEMENT, TokenRanges
 from playbook.planning.context_cost import context_traffic
 from playbook.shapes import PRESETS
 
@@ -52,7 +52,7 @@ def test_keys_make_a_round_and_gradients_follow_a_step_behind(ranks, backward):
 @pytest.mark.parametrize("causal", [True, False])
 def test_pieces_cover_the_mask_once(context, placement, causal):
     inputs = {"context": context, "placement": placement, "causal": causal, "ranks": 4, "seq": 32}
-    result, ranges = compute(inputs), Ranges(placement, 32, 4, causal)
+    result, ranges = compute(inputs), TokenRanges(placement, 32, 4, causal)
     owner = {token: rank for rank in range(4) for part in ranges.ranges(rank) for token in part}
     found: Counter[tuple[int, int]] = Counter()
     for block in result["blocks"]:
@@ -69,7 +69,7 @@ def test_the_busiest_rank_and_the_time():
     assert zigzag["work"]["balance"] == 1
     assert contiguous["work"]["balance"] == pytest.approx(1.75, abs=1e-3)
     # A rank is busy for pairs x heads x 2 products of 2·head_dim FLOPs; here the messages hide.
-    busy = Ranges("contiguous", 8192, 4).work(3) * 32 * 4 * 128 / (0.5 * 989e12)
+    busy = TokenRanges("contiguous", 8192, 4).work(3) * 32 * 4 * 128 / (0.5 * 989e12)
     assert contiguous["seconds"] == pytest.approx(busy)
     assert contiguous["exposed"] == 0
     assert [step["idle"] for step in contiguous["steps"]] == [[], [0], [0, 1], [0, 1, 2]]

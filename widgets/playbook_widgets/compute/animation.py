@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 from playbook._checks import check_int, typed_int, unknown
-from playbook.collectives.costs import Span, Timeline, simulate
+from playbook.collectives.costs import Flight, MessageTimeline, simulate
 from playbook.collectives.plans import ALGORITHMS, DEFAULT, CollectiveError, Message, Plan, plan
 from playbook.collectives.plans.catalogue import ROOTED
 from playbook.collectives.plans.replay import Held, end, replay
@@ -50,7 +50,7 @@ NETWORKS = (*CLUSTERS, "loopback")
 
 
 @dataclass(frozen=True)
-class Setting:
+class CollectiveSetting:
     """What a flat mapping of controls comes to."""
 
     collective: str
@@ -81,7 +81,7 @@ def compute(inputs: Mapping[str, Any]) -> dict[str, Any]:
 # --- What a reader has set
 
 
-def read(inputs: Mapping[str, Any]) -> Setting:
+def read(inputs: Mapping[str, Any]) -> CollectiveSetting:
     """The setting that a flat mapping means; raises :class:`PlaybookError` in one sentence."""
     for key in inputs:
         if key not in DEFAULTS:
@@ -101,7 +101,7 @@ def read(inputs: Mapping[str, Any]) -> Setting:
     )
     if root >= ranks:
         raise ConfigError(f"root must be one of the ranks, 0 to {ranks - 1}, got {root}")
-    return Setting(collective, algorithm, ranks, size, cluster, network, root)
+    return CollectiveSetting(collective, algorithm, ranks, size, cluster, network, root)
 
 
 def read_bytes(value: Any) -> int:
@@ -132,7 +132,7 @@ def _network(cluster: str, ranks_per_node: Any) -> Network:
 # --- What the page draws
 
 
-def describe(setting: Setting) -> dict[str, Any]:
+def describe(setting: CollectiveSetting) -> dict[str, Any]:
     """All that the page shows of a setting.
 
     ``start`` and ``wanted`` are what each rank holds before the first step, and of what it has to hold in the end: for
@@ -162,7 +162,7 @@ def describe(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _code(setting: Setting) -> str:
+def _code(setting: CollectiveSetting) -> str:
     """The Python that makes the same messages."""
     options = f"ranks={setting.ranks}, elements={setting.bytes}"
     if setting.collective in ROOTED and setting.root:
@@ -172,7 +172,7 @@ def _code(setting: Setting) -> str:
     return f'plan("{setting.collective}", "{setting.algorithm}", {options}).messages'
 
 
-def _per_rank(times: Timeline, side: int) -> list[int]:
+def _per_rank(times: MessageTimeline, side: int) -> list[int]:
     """Bytes that each rank sends (``side`` 0) or receives (1)."""
     total = [0] * times.plan.ranks
     for link, size in times.bytes_per_link.items():
@@ -180,7 +180,7 @@ def _per_rank(times: Timeline, side: int) -> list[int]:
     return total
 
 
-def _values(setting: Setting) -> dict[str, Any]:
+def _values(setting: CollectiveSetting) -> dict[str, Any]:
     """What every control shows, with what follows from others filled in."""
     settings = {
         name: getattr(setting, name)
@@ -189,9 +189,9 @@ def _values(setting: Setting) -> dict[str, Any]:
     return {**settings, "ranks_per_node": min(setting.network.ranks_per_node, RANKS[1])}
 
 
-def _steps(whole: Plan, times: Timeline, states: list[Held]) -> list[dict[str, Any]]:
+def _steps(whole: Plan, times: MessageTimeline, states: list[Held]) -> list[dict[str, Any]]:
     cuts = whole.cuts
-    spans: list[list[Span]] = [[] for _ in range(whole.steps)]
+    spans: list[list[Flight]] = [[] for _ in range(whole.steps)]
     for span in times.spans:
         spans[span.message.step].append(span)
     return [
@@ -206,7 +206,7 @@ def _steps(whole: Plan, times: Timeline, states: list[Held]) -> list[dict[str, A
     ]
 
 
-def _message(collective: str, cuts: tuple[int, ...], span: Span) -> dict[str, Any]:
+def _message(collective: str, cuts: tuple[int, ...], span: Flight) -> dict[str, Any]:
     """One message: the chunks ``first`` up to (without) ``last`` of the sender, ``into`` the first it lands in."""
     message = span.message
     first, last, into = _chunks(collective, cuts, message)
@@ -239,17 +239,17 @@ def _bits(ranks: frozenset[int]) -> int:
     return sum(1 << rank for rank in ranks)
 
 
-def _idle(whole: Plan, spans: list[Span]) -> list[int]:
+def _idle(whole: Plan, spans: list[Flight]) -> list[int]:
     taking_part = {rank for span in spans for rank in (span.message.source, span.message.target)}
     return sorted(set(range(whole.ranks)) - taking_part)
 
 
-def _nodes(setting: Setting) -> list[list[int]]:
+def _nodes(setting: CollectiveSetting) -> list[list[int]]:
     ranks = range(setting.ranks)
     return [list(ranks[i : i + setting.per_node]) for i in ranks[:: setting.per_node]]
 
 
-def _formula(setting: Setting) -> dict[str, Any] | None:
+def _formula(setting: CollectiveSetting) -> dict[str, Any] | None:
     """What the busiest rank sends, as text and as bytes; None where there is no simple formula."""
     found = busiest_rank_sends(
         setting.collective, setting.algorithm, setting.ranks, setting.bytes, setting.per_node
@@ -257,7 +257,7 @@ def _formula(setting: Setting) -> dict[str, Any] | None:
     return {"text": found.text, "bytes": float(found.bytes)} if found else None
 
 
-def _closed_form(setting: Setting) -> str | None:
+def _closed_form(setting: CollectiveSetting) -> str | None:
     """The time as a formula of α, β and K, with α′ and β′ between nodes; None where there is no simple one."""
     one_node = setting.per_node == setting.ranks
     cost = closed_form(setting.collective, setting.algorithm, setting.ranks, setting.network)
@@ -272,14 +272,14 @@ def _closed_form(setting: Setting) -> str | None:
     return " + ".join(symbol if count == 1 else f"{count}·{symbol}" for count, symbol in waits if count)
 
 
-def _links(setting: Setting) -> dict[str, Any]:
+def _links(setting: CollectiveSetting) -> dict[str, Any]:
     """α in seconds and bytes/s of a link inside a node, and between nodes where there are several."""
     intra, inter = setting.network.intra, setting.network.inter
     kinds = {"intra": intra, "inter": inter} if setting.per_node < setting.ranks else {"intra": intra}
     return {kind: {"alpha": link.alpha, "bandwidth": link.bandwidth} for kind, link in kinds.items()}
 
 
-def _bandwidths(setting: Setting, seconds: float) -> dict[str, float | None]:
+def _bandwidths(setting: CollectiveSetting, seconds: float) -> dict[str, float | None]:
     """K/t and bus bandwidth in bytes/s; a barrier has none."""
     if setting.collective == "barrier":
         return {"algorithm_bandwidth": None, "bus_bandwidth": None}
@@ -287,7 +287,7 @@ def _bandwidths(setting: Setting, seconds: float) -> dict[str, float | None]:
     return {"algorithm_bandwidth": setting.bytes / seconds, "bus_bandwidth": bus}
 
 
-def _rival(setting: Setting, algorithm: str) -> dict[str, Any]:
+def _rival(setting: CollectiveSetting, algorithm: str) -> dict[str, Any]:
     """Steps, seconds and bytes of the busiest sender of an algorithm on the same input, or why it is not possible."""
     try:
         whole = setting.plan(algorithm)

@@ -18,11 +18,11 @@ from playbook._checks import check_positive, typed_int, unknown
 from playbook.errors import ConfigError, PlaybookError
 from playbook.hardware import load
 from playbook.layout import Layout
-from playbook.layout.tokens import CONTEXT, PLACEMENT, Ranges, placement_of
+from playbook.layout.tokens import CONTEXT, PLACEMENT, TokenRanges, placement_of
 from playbook.planning.links import AlphaBeta
 from playbook.shapes import PRESETS, ModelShape
 from playbook_widgets.compute.refusals import answered
-from playbook_widgets.compute.ring_steps import Setting, Step, steps_of
+from playbook_widgets.compute.ring_steps import RingSetting, Step, steps_of
 from playbook_widgets.compute.ring_words import answer, sent_formula
 
 #: What a control shows when nothing is set. ``step`` is the page's place in the ring and changes no output.
@@ -64,7 +64,7 @@ def compute(inputs: Mapping[str, Any]) -> dict[str, Any]:
 # --- What a reader has set
 
 
-def read(inputs: Mapping[str, Any]) -> Setting:
+def read(inputs: Mapping[str, Any]) -> RingSetting:
     """The setting that a flat mapping means; raises :class:`PlaybookError` in one sentence."""
     for key in inputs:
         if key not in DEFAULTS:
@@ -82,10 +82,10 @@ def read(inputs: Mapping[str, Any]) -> Setting:
     bandwidth = _number("bandwidth", values["bandwidth"], BANDWIDTH, "GB/s")
     tflops = _number("tflops", values["tflops"], TFLOPS, "TFLOP/s")
     dtype = {2: "bf16", 4: "fp32"}[itemsize]
-    setting = Setting(
+    setting = RingSetting(
         _shape(values),
         context,
-        Ranges(placement, Layout(cp=ranks).padded(seq), ranks, values["causal"]),
+        TokenRanges(placement, Layout(cp=ranks).padded(seq), ranks, values["causal"]),
         seq,
         values["backward"],
         itemsize,
@@ -146,7 +146,7 @@ def _number(name: str, value: Any, limits: tuple[float, float], unit: str) -> fl
 # --- What the page draws
 
 
-def describe(setting: Setting) -> dict[str, Any]:
+def describe(setting: RingSetting) -> dict[str, Any]:
     """All that the page shows of a setting: one layer, one sample. Times in seconds, sizes in bytes of one rank."""
     steps, ranges = steps_of(setting), setting.ranges
     result = {
@@ -171,7 +171,7 @@ def describe(setting: Setting) -> dict[str, Any]:
     return {**result, "answer": answer(setting, result)}
 
 
-def _values(setting: Setting) -> dict[str, Any]:
+def _values(setting: RingSetting) -> dict[str, Any]:
     """What every control shows, with what follows from others filled in."""
     shape, ranges = setting.shape, setting.ranges
     return {
@@ -192,7 +192,7 @@ def _values(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _blocks(setting: Setting, steps: list[Step]) -> list[dict[str, Any]]:
+def _blocks(setting: RingSetting, steps: list[Step]) -> list[dict[str, Any]]:
     """The blocks of the mask: who computes each with whose keys, in which step, and the pieces ``[first query, end, first
     key, end, triangle]`` that it lies in."""
     if setting.context == "ulysses":  # every rank the whole mask, of its heads
@@ -232,7 +232,7 @@ def _steps(steps: list[Step]) -> list[dict[str, Any]]:
     return found
 
 
-def _work(setting: Setting, steps: list[Step]) -> dict[str, Any]:
+def _work(setting: RingSetting, steps: list[Step]) -> dict[str, Any]:
     """Pairs of a query and a key of each rank, for each of ``heads``; busiest over mean; seconds of each rank's own."""
     parts = list(zip(*(step.parts for step in steps), strict=True))
     pairs = [sum(part.pairs for part in mine) for mine in parts]
@@ -255,7 +255,7 @@ def _sums(steps: list[Step]) -> dict[str, float]:
     }
 
 
-def _rivals(setting: Setting) -> list[dict[str, Any]]:
+def _rivals(setting: RingSetting) -> list[dict[str, Any]]:
     """Time, bytes and balance of every other way to do the same, or why it is not possible."""
     found = []
     for context in CONTEXT:
@@ -273,15 +273,15 @@ def _rivals(setting: Setting) -> list[dict[str, Any]]:
     return found
 
 
-def _code(setting: Setting) -> str:
+def _code(setting: RingSetting) -> str:
     """The Python that counts the same pairs, rank by rank."""
     ranges = setting.ranges
     causal = "" if ranges.causal else ", causal=False"
     made = f'Ranges("{ranges.kind}", seq={ranges.seq}, ranks={ranges.ranks}{causal})'
-    return f"from playbook.layout.tokens import Ranges\n[{made}.work(rank) for rank in range({ranges.ranks})]"
+    return f"from playbook.layout.tokens import TokenRanges\n[{made}.work(rank) for rank in range({ranges.ranks})]"
 
 
-def _command(setting: Setting) -> str:
+def _command(setting: RingSetting) -> str:
     """The ``playbook train`` line that computes attention so; none where nothing can be trained: without a mask, or with
     more tokens than a model has learned positions."""
     shape, ranks = setting.shape, setting.ranges.ranks

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from playbook.errors import ConfigError
-from playbook.layout.tokens import Ranges, placement_of, source_of
+from playbook.layout.tokens import TokenRanges, placement_of, source_of
 from playbook.planning.links import AlphaBeta
 from playbook.shapes import ModelShape
 
@@ -59,12 +59,12 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Setting:
+class RingSetting:
     """One layer and one sample of ``ranges.seq`` tokens, ``seq`` of them real; ``flops`` are the FLOP/s reached."""
 
     shape: ModelShape
     context: str
-    ranges: Ranges
+    ranges: TokenRanges
     seq: int
     backward: bool
     itemsize: int
@@ -82,7 +82,7 @@ class Setting:
             if heads % ranks:
                 raise ConfigError(f"ranks must divide {name} = {heads} for Ulysses, got {ranks}")
 
-    def other(self, context: str, placement: str) -> Setting:
+    def other(self, context: str, placement: str) -> RingSetting:
         """The same sample, another way."""
         return replace(self, context=context, ranges=replace(self.ranges, kind=placement))
 
@@ -149,12 +149,12 @@ def _within(ranges: tuple[range, ...], start: int, stop: int) -> list[range]:
 # --- The steps
 
 
-def steps_of(setting: Setting) -> list[Step]:
+def steps_of(setting: RingSetting) -> list[Step]:
     """All steps of one pass, forward or backward."""
     return {"ring": _ring, "gather": _gather, "ulysses": _ulysses}[setting.context](setting)
 
 
-def _ring(setting: Setting) -> list[Step]:
+def _ring(setting: RingSetting) -> list[Step]:
     """As many steps as ranks. In backward the gradients of K and V follow a step behind, in fp32, and come home last."""
     n, gradients = setting.ranges.ranks, setting.elements * FP32
     steps = []
@@ -168,7 +168,7 @@ def _ring(setting: Setting) -> list[Step]:
     return steps
 
 
-def _gather(setting: Setting) -> list[Step]:
+def _gather(setting: RingSetting) -> list[Step]:
     """All keys first; nothing hides behind anything. Backward gathers again, and then reduces in fp32."""
     n = setting.ranges.ranks
     all_of_them = [setting.part(r, range(n)) for r in range(n)]
@@ -182,7 +182,7 @@ def _gather(setting: Setting) -> list[Step]:
     return steps
 
 
-def _ulysses(setting: Setting) -> list[Step]:
+def _ulysses(setting: RingSetting) -> list[Step]:
     """Tokens for heads, and back: of what a rank has it keeps an n-th. Backward goes the other way."""
     n, shape = setting.ranges.ranks, setting.shape
     away = Fraction(setting.tokens * setting.itemsize * (n - 1), n)
@@ -201,7 +201,11 @@ def _ulysses(setting: Setting) -> list[Step]:
 
 
 def _step(
-    setting: Setting, does: str, parts: list[Part], moves: Sequence[tuple[str, int | Fraction]], messages: int
+    setting: RingSetting,
+    does: str,
+    parts: list[Part],
+    moves: Sequence[tuple[str, int | Fraction]],
+    messages: int,
 ) -> Step:
     """``messages`` is how many each rank sends one after the other, if it sends anything."""
     sizes = tuple((what, Fraction(size)) for what, size in moves)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from playbook_widgets.compute.ring_steps import FP32, Setting
+from playbook_widgets.compute.ring_steps import FP32, RingSetting
 from playbook_widgets.compute.zero_words import in_bytes, in_count, in_seconds, scaled
 
 #: What each way is called.
@@ -18,7 +18,7 @@ def in_pairs(pairs: int) -> str:
     return in_count(pairs)
 
 
-def sent_formula(setting: Setting) -> str:
+def sent_formula(setting: RingSetting) -> str:
     """How the bytes that a rank sends in all come about."""
     n, share = setting.ranges.ranks, in_bytes(setting.share)
     if setting.context == "ulysses":
@@ -28,13 +28,13 @@ def sent_formula(setting: Setting) -> str:
     return f"{n - 1} × ({share} of K and V + {in_bytes(setting.elements * FP32)} of dK and dV in fp32)"
 
 
-def answer(setting: Setting, result: Mapping[str, Any]) -> str:
+def answer(setting: RingSetting, result: Mapping[str, Any]) -> str:
     """Two sentences or three: the balance, the messages, and what the other placement would take."""
     said = [_balance(setting, result["work"]), _messages(setting, result), _otherwise(setting, result)]
     return " ".join(filter(None, said))
 
 
-def _balance(setting: Setting, work: Mapping[str, Any]) -> str:
+def _balance(setting: RingSetting, work: Mapping[str, Any]) -> str:
     least, most, ranks = min(work["pairs"]), max(work["pairs"]), setting.ranges.ranks
     if setting.context == "ulysses":
         heads = f"{setting.heads_each} of {setting.shape.heads} heads"
@@ -48,7 +48,7 @@ def _balance(setting: Setting, work: Mapping[str, Any]) -> str:
     )
 
 
-def _messages(setting: Setting, result: Mapping[str, Any]) -> str:
+def _messages(setting: RingSetting, result: Mapping[str, Any]) -> str:
     message, exposed = result["message"], result["exposed"]
     if setting.context != "ring":
         return f"Its messages take {in_seconds(message)}, in which nobody computes."
@@ -64,7 +64,7 @@ def _share(part: float, result: Mapping[str, Any]) -> str:
     return f"{scaled(100 * part / result['seconds'], ('',))[0]} %"
 
 
-def _otherwise(setting: Setting, result: Mapping[str, Any]) -> str:
+def _otherwise(setting: RingSetting, result: Mapping[str, Any]) -> str:
     """Against the other placement, where that makes a difference."""
     if setting.context == "ulysses":
         return ""

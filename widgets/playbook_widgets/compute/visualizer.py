@@ -60,7 +60,7 @@ SEARCHED = 2048
 
 
 @dataclass(frozen=True)
-class Setting:
+class ScheduleSetting:
     """What a flat mapping of controls comes to. ``times`` are those of equal slices of the model, in ``unit``."""
 
     schedule: str
@@ -97,7 +97,7 @@ def compute(inputs: Mapping[str, Any]) -> dict[str, Any]:
 # --- What a reader has set
 
 
-def read(inputs: Mapping[str, Any]) -> Setting:
+def read(inputs: Mapping[str, Any]) -> ScheduleSetting:
     """The setting that a flat mapping means; raises :class:`PlaybookError` in one sentence."""
     for key in inputs:
         if key not in DEFAULTS:
@@ -113,7 +113,7 @@ def read(inputs: Mapping[str, Any]) -> Setting:
     }
     run = values["run"]
     times, preset = read_times(values)
-    return Setting(
+    return ScheduleSetting(
         schedule,
         compare,
         **whole,
@@ -182,11 +182,11 @@ def describe(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return _finished(setting, {**result, "sides": sides})
 
 
-def _side(setting: Setting, line: Timeline, name: str) -> dict[str, Any]:
+def _side(setting: ScheduleSetting, line: Timeline, name: str) -> dict[str, Any]:
     return drawn(line, named(name), setting, name=name)
 
 
-def _brought(setting: Setting, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _brought(setting: ScheduleSetting, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A run's schedule with the times of its own actions above, what really happened below; or a schedule without times,
     with those of the setting."""
     data = inputs["trace"]
@@ -212,7 +212,7 @@ def _brought(setting: Setting, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return _finished(setting, {**_common(setting), "sides": sides, "traced": str(data.get("name", "a run"))})
 
 
-def _of(setting: Setting, schedule: Schedule, unit: str) -> Setting:
+def _of(setting: ScheduleSetting, schedule: Schedule, unit: str) -> ScheduleSetting:
     """The setting of a schedule that the reader has brought."""
     name = schedule.name if schedule.name in NAMES else setting.schedule
     stages, microbatches = len(schedule.ranks), schedule.microbatches
@@ -220,17 +220,17 @@ def _of(setting: Setting, schedule: Schedule, unit: str) -> Setting:
     return replace(setting, unit=unit, compare="none", own=None)
 
 
-def _common(setting: Setting) -> dict[str, Any]:
+def _common(setting: ScheduleSetting) -> dict[str, Any]:
     return {"values": _values(setting), "unit": setting.unit, "cap": setting.cap}
 
 
-def _finished(setting: Setting, result: dict[str, Any]) -> dict[str, Any]:
+def _finished(setting: ScheduleSetting, result: dict[str, Any]) -> dict[str, Any]:
     own = {"traced", "brought", "board"} & result.keys()
     text = "" if own else command(setting)
     return {**result, "command": text, "answer": answer(setting, result)}
 
 
-def _values(setting: Setting) -> dict[str, Any]:
+def _values(setting: ScheduleSetting) -> dict[str, Any]:
     """What every control shows, with what follows from others filled in."""
     times = setting.times
     return {

@@ -14,13 +14,15 @@ from playbook_widgets.compute.building import LETTERS, Board
 from playbook_widgets.compute.recognise import recognise
 
 if TYPE_CHECKING:
-    from playbook_widgets.compute.visualizer import Setting
+    from playbook_widgets.compute.visualizer import ScheduleSetting
 
 #: Gaps that are told in a sentence each; where there are more, the page composes it of the cause's words.
 SENTENCES = 2000
 
 
-def drawn(line: Timeline, label: str, setting: Setting, name: str = "", paper: bool = True) -> dict[str, Any]:
+def drawn(
+    line: Timeline, label: str, setting: ScheduleSetting, name: str = "", paper: bool = True
+) -> dict[str, Any]:
     """One timeline.
 
     ``slots`` has a column each for op (a letter; X is BW), stage, microbatch, start and end; those of rank r are from
@@ -105,7 +107,7 @@ def _gaps(line: Timeline, rounded: Any) -> dict[str, Any]:
     }
 
 
-def _paper(setting: Setting, line: Timeline, name: str) -> dict[str, Any] | None:
+def _paper(setting: ScheduleSetting, line: Timeline, name: str) -> dict[str, Any] | None:
     """The bubble on paper, where there is one, beside that of the simulation: of the step, or of the span for schedules
     whose ranks go on to the next step."""
     times, chunks = setting.times, line.schedule.depth // setting.stages

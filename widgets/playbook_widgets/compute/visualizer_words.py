@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from playbook_widgets.compute.visualizer_times import of_stages
 
 if TYPE_CHECKING:
-    from playbook_widgets.compute.visualizer import Setting
+    from playbook_widgets.compute.visualizer import ScheduleSetting
 
 #: The name of each schedule, and in a few words how it goes about it.
 ABOUT = {
@@ -47,7 +47,7 @@ def named(name: str) -> str:
     return ABOUT[name][0]
 
 
-def answer(setting: Setting, result: Mapping[str, Any]) -> str:
+def answer(setting: ScheduleSetting, result: Mapping[str, Any]) -> str:
     """What the drawn schedules come to, in a few sentences."""
     if "traced" in result:
         return _of_trace(setting, result)
@@ -62,14 +62,14 @@ def answer(setting: Setting, result: Mapping[str, Any]) -> str:
     return " ".join(found)
 
 
-def _time(setting: Setting, time: float) -> str:
+def _time(setting: ScheduleSetting, time: float) -> str:
     """With its unit; seconds as people say them."""
     short = setting.unit == "s" and 0 < time < 1
     one, unit = (1, setting.unit) if not short else (1e-3, "ms") if time >= 1e-3 else (1e-6, "µs")
     return f"{time / one:.4g}" + (f" {unit}" if unit else "")
 
 
-def _takes(setting: Setting, side: Mapping[str, Any]) -> str:
+def _takes(setting: ScheduleSetting, side: Mapping[str, Any]) -> str:
     numbers = side["numbers"]
     waits = numbers["makespan"] - numbers["ideal"]
     text = (
@@ -84,7 +84,7 @@ def _takes(setting: Setting, side: Mapping[str, Any]) -> str:
     )
 
 
-def _keeps(setting: Setting, side: Mapping[str, Any]) -> str:
+def _keeps(setting: ScheduleSetting, side: Mapping[str, Any]) -> str:
     peaks, most = side["peaks"], max(side["peaks"])
     where = "Every rank" if min(peaks) == most else f"Rank {peaks.index(most)}"
     text = f"{where} keeps up to {_micro(most)}"
@@ -106,7 +106,7 @@ def _micro(amount: float) -> str:
     )
 
 
-def _against(setting: Setting, a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
+def _against(setting: ScheduleSetting, a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
     first, second = a["numbers"]["makespan"], b["numbers"]["makespan"]
     if abs(first - second) <= 1e-9 * first:
         return f"{b['label']} takes as long" + _memory_of(a, b)
@@ -122,7 +122,7 @@ def _memory_of(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
     return f", and keeps up to {other:.4g} instead of {most:.4g}."
 
 
-def _of_trace(setting: Setting, result: Mapping[str, Any]) -> str:
+def _of_trace(setting: ScheduleSetting, result: Mapping[str, Any]) -> str:
     predicted, measured = (side["numbers"]["makespan"] for side in result["sides"])
     part = predicted / measured - 1 if measured else 0.0
     word = f"{abs(part):.1%} {'more' if part > 0 else 'less'}" if abs(part) >= 5e-4 else "the same"
@@ -132,7 +132,7 @@ def _of_trace(setting: Setting, result: Mapping[str, Any]) -> str:
     )
 
 
-def _of_board(setting: Setting, result: Mapping[str, Any]) -> str:
+def _of_board(setting: ScheduleSetting, result: Mapping[str, Any]) -> str:
     board, side = result["board"], result["sides"][0]
     if not board["placed"]:
         return "Nothing is placed yet: begin with a forward pass on a rank that holds the first stage."
@@ -144,7 +144,7 @@ def _of_board(setting: Setting, result: Mapping[str, Any]) -> str:
     return f"{known}Your schedule is complete and takes {takes}. {_keeps(setting, side)}"
 
 
-def command(setting: Setting) -> str:
+def command(setting: ScheduleSetting) -> str:
     """The ``playbook schedule`` line that simulates the same."""
     name, chunked = setting.schedule, setting.schedule in ("interleaved", "breadth-first")
     words = [

@@ -54,7 +54,7 @@ GROWTH = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
 @dataclass(frozen=True)
-class Setting:
+class ZeroSetting:
     """What a flat mapping of controls comes to. ``units`` are what stage 3 gathers whole; ``bandwidth`` is in bytes/s."""
 
     shape: ModelShape | None
@@ -108,7 +108,7 @@ def compute(inputs: Mapping[str, Any]) -> dict[str, Any]:
 # --- What a reader has set
 
 
-def read(inputs: Mapping[str, Any]) -> Setting:
+def read(inputs: Mapping[str, Any]) -> ZeroSetting:
     """The setting that a flat mapping means; raises :class:`PlaybookError` in one sentence."""
     for key in inputs:
         if key not in DEFAULTS:
@@ -126,7 +126,7 @@ def read(inputs: Mapping[str, Any]) -> Setting:
         raise ConfigError(unknown("precision", str(values["precision"]), PRECISIONS))
     if not isinstance(values["reshard"], bool):
         raise ConfigError(f"reshard must be true or false, got {values['reshard']!r}")
-    return Setting(
+    return ZeroSetting(
         shape,
         units_of(shape) if shape else (Unit(read_count(values["parameters"])),),
         _whole("replicas", values["replicas"], REPLICAS),
@@ -177,7 +177,7 @@ def _bandwidth(value: Any) -> float:
 # --- What the page draws
 
 
-def describe(setting: Setting) -> dict[str, Any]:
+def describe(setting: ZeroSetting) -> dict[str, Any]:
     """All that the page shows of a setting; sizes in bytes of one rank, traffic also in units of Ψ elements."""
     stages = [_stage(setting, zero) for zero in STAGES]
     states = setting.states
@@ -198,7 +198,7 @@ def describe(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _values(setting: Setting) -> dict[str, Any]:
+def _values(setting: ZeroSetting) -> dict[str, Any]:
     """What every control shows, with what follows from others filled in."""
     states = setting.states
     return {
@@ -211,7 +211,7 @@ def _values(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _stage(setting: Setting, zero: int) -> dict[str, Any]:
+def _stage(setting: ZeroSetting, zero: int) -> dict[str, Any]:
     """What a rank keeps and sends in one stage, and by which formulas."""
     held, sent, gathered = setting.kept(zero), setting.traffic(zero), setting.gathered(zero)
     spare = setting.accelerator.memory_bytes - held.total - gathered
@@ -232,13 +232,13 @@ def _stage(setting: Setting, zero: int) -> dict[str, Any]:
     }
 
 
-def _elements(setting: Setting, sent: Traffic) -> float:
+def _elements(setting: ZeroSetting, sent: Traffic) -> float:
     """Elements sent, in units of Ψ."""
     gradients = (sent.all_reduce + sent.reduce_scatter) / setting.states.gradients
     return float((gradients + sent.all_gather / setting.states.parameters) / setting.parameters)
 
 
-def _growth(setting: Setting) -> dict[str, Any]:
+def _growth(setting: ZeroSetting) -> dict[str, Any]:
     """Elements that each stage sends in units of Ψ, over the number of micro-batches."""
     counts = sorted({*GROWTH, setting.grad_acc})
     elements = [[_elements(setting, setting.traffic(zero, count)) for count in counts] for zero in STAGES]

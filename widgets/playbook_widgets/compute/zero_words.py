@@ -14,7 +14,7 @@ from playbook.layout import Layout
 from playbook.shapes import ModelShape
 
 if TYPE_CHECKING:
-    from playbook_widgets.compute.zero_stages import Setting
+    from playbook_widgets.compute.zero_stages import ZeroSetting
 
 NAMES = ("no ZeRO", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 #: The first stage in which a rank keeps only a share, by what it is a share of.
@@ -57,7 +57,7 @@ def in_count(number: float) -> str:
 # --- Formulas
 
 
-def memory_terms(setting: Setting, zero: int) -> list[Row]:
+def memory_terms(setting: ZeroSetting, zero: int) -> list[Row]:
     """What a rank keeps: 2Ψ + 2Ψ/N + kΨ/N and the like."""
     states, held = setting.states, setting.kept(zero)
     each = {
@@ -73,7 +73,7 @@ def memory_terms(setting: Setting, zero: int) -> list[Row]:
     return rows
 
 
-def traffic_terms(setting: Setting, zero: int) -> list[Row]:
+def traffic_terms(setting: ZeroSetting, zero: int) -> list[Row]:
     """What a rank sends in a step: 2 · 2Ψ · (N−1)/N and the like."""
     states, sent, n = setting.states, setting.traffic(zero), setting.replicas
     if not zero:
@@ -91,7 +91,9 @@ def traffic_terms(setting: Setting, zero: int) -> list[Row]:
     ]
 
 
-def _moved(setting: Setting, kind: str, size: int, symbols: list[str], numbers: list[str], sent: Any) -> Row:
+def _moved(
+    setting: ZeroSetting, kind: str, size: int, symbols: list[str], numbers: list[str], sent: Any
+) -> Row:
     """``symbols`` and ``numbers`` are the factors before the bytes of a vector."""
     n = setting.replicas
     formula = " · ".join([*symbols, f"{size}Ψ", "(N−1)/N"])
@@ -102,7 +104,7 @@ def _moved(setting: Setting, kind: str, size: int, symbols: list[str], numbers: 
 # --- What the next stage buys
 
 
-def answer(setting: Setting, stages: Sequence[Mapping[str, Any]]) -> str:
+def answer(setting: ZeroSetting, stages: Sequence[Mapping[str, Any]]) -> str:
     """What going from the chosen stage to the next buys and costs; from 2 to 3 where 3 is chosen."""
     if setting.replicas == 1:
         return "One replica has nobody to share with: every stage keeps the same and sends nothing."
@@ -115,14 +117,14 @@ def answer(setting: Setting, stages: Sequence[Mapping[str, Any]]) -> str:
     return f"Going from {NAMES[zero - 1]} to {NAMES[zero]} {bought} and {_cost(setting, before, after)}."
 
 
-def _fit(setting: Setting, before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+def _fit(setting: ZeroSetting, before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     capacity = in_bytes(setting.accelerator.memory_bytes)
     if before["fits"]:
         return ""
     return f", which now fits into {capacity}" if after["fits"] else f", still more than {capacity}"
 
 
-def _cost(setting: Setting, before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+def _cost(setting: ZeroSetting, before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """The change in traffic, and where it comes from."""
     more, why = after["traffic"] - before["traffic"], _reason(setting, after["zero"])
     if abs(more) < 0.001 * before["traffic"]:
@@ -133,7 +135,7 @@ def _cost(setting: Setting, before: Mapping[str, Any], after: Mapping[str, Any])
     return f"{change} traffic in a step ({between}; {time}): {why}"
 
 
-def _reason(setting: Setting, zero: int) -> str:
+def _reason(setting: ZeroSetting, zero: int) -> str:
     count = setting.grad_acc
     if zero == 1:
         return "a reduce-scatter of gradients and an all-gather of new weights take the all-reduce's place"
@@ -148,7 +150,7 @@ def _reason(setting: Setting, zero: int) -> str:
 # --- The command
 
 
-def command(setting: Setting) -> dict[str, Any]:
+def command(setting: ZeroSetting) -> dict[str, Any]:
     """The ``playbook memory`` line of the setting, and how many parameters its model has."""
     shape = setting.shape or stand_in(setting.parameters)
     model = shape.name or json.dumps(shape.sizes(), separators=(",", ":"))
