@@ -126,6 +126,8 @@ def test_with_every_other_axis(ranks):
         (LLAMA, "pp=2,cp=2,schedule=zb-h2,grad_acc=3", {}),
         (LLAMA, "pp=2,dp=2,zero=1,schedule=zb-h1,grad_acc=2,recompute=full", {}),
         (LLAMA, "pp=2,dp=2,zero=2,schedule=dualpipe,grad_acc=4,recompute=selective", {}),
+        (LLAMA, "pp=2,dp=2,zero=3,vpp=2,schedule=breadth-first,grad_acc=4", {}),
+        (GPT, "pp=2,dp=2,zero=3,schedule=zb-h1,grad_acc=3,recompute=full", {}),
         (GPT, "pp=2,tp=2,sp,schedule=1f1b,grad_acc=2", {"stage_layers": (2, 7)}),
     ]
     few = [(shape.replace(layers=5), text, options) for shape, text, options in runs[:-1]]

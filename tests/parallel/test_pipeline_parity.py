@@ -94,6 +94,11 @@ def test_with_other_axes(ranks):
         (frozen, "pp=2,dp=2,grad_acc=3", {}),
         (tied, "pp=2,dp=2,zero=2,grad_acc=4,schedule=zb-v", small),
         (untied, "pp=2,dp=2,zero=2,grad_acc=4,schedule=dualpipe", small),
+        (tied, "pp=2,dp=2,zero=3,grad_acc=3", {}),
+        (untied, "pp=2,dp=2,zero=3,grad_acc=4,vpp=2,schedule=breadth-first", {}),
+        (untied, "pp=2,dp=2,zero=3,grad_acc=4,vpp=2,schedule=interleaved", {"reshard": False}),
+        (tied, "pp=2,dp=2,zero=3,grad_acc=4,schedule=zb-v", {}),
+        (untied, "pp=2,dp=2,zero=3,grad_acc=4,schedule=dualpipe", {"prefetch": False}),
         (tied, "pp=2,dp=2,grad_acc=4,schedule=dualpipev", {"data_parallel": "naive"}),
         (tied, "pp=2,dp=2,grad_acc=4,schedule=zb-h1", {"data_parallel": "overlapped"}),
         (

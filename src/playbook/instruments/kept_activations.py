@@ -30,7 +30,7 @@ class KeptActivations:
         self.pipeline = pipeline
         self.after: list[tuple[Action, int]] = []
         self._live: dict[int, tuple[StorageWeakRef, int]] = {}
-        self._skip: set[int] = set()
+        self._skip: dict[int, torch.UntypedStorage] = {}  # held, so that none comes to the address of one that is gone
 
     @property
     def peak(self) -> int:
@@ -53,7 +53,7 @@ class KeptActivations:
         given = [*step.inputs, *step.targets, step.scale, step.loss]
         given += [] if step.positions is None else [step.positions]
         model = self.pipeline.model
-        self._skip = {_key(t) for t in [*given, *model.parameters(), *model.buffers()]}
+        self._skip = {_key(t): t.untyped_storage() for t in [*given, *model.parameters(), *model.buffers()]}
         self._before[0](step)
 
     def _look(self, action: Action) -> None:
@@ -72,9 +72,13 @@ class KeptActivations:
 
     def _note(self, t: Tensor) -> None:
         storage = t.untyped_storage()
-        if (key := _key(t)) not in self._skip and key not in self._live:
-            # While there is a weak reference, no other storage can come to the same address.
-            self._live[key] = StorageWeakRef(storage), storage.nbytes()
+        if (key := _key(t)) in self._skip or key in self._live:
+            return
+        if any(_key(p) == key for p in self.pipeline.model.parameters()):  # ZeRO-3 has just gathered it
+            self._skip[key] = storage
+            return
+        # While there is a weak reference, no other storage can come to the same address.
+        self._live[key] = StorageWeakRef(storage), storage.nbytes()
 
 
 def _key(t: Tensor) -> int:

@@ -9,7 +9,7 @@ activations (Korthikanti et al. 2022, arXiv 2205.05198), ZeRO's table (Rajbhanda
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -156,7 +156,7 @@ def _rank(run: RunSizes, rank: int, line: Line, terms: StageTerms, offload: bool
     held, first, last = [terms.blocks[s] for s in stages], 0 in stages, line.depth - 1 in stages
     counts = stage_parameters(run.shape, run.layout, held, run.make, first=first, last=last, ways=line.ways)
     parameters, gradients, optimizer = _states(counts, run.layout, run.recipe, offload)
-    buffers = tuple(_buffers(run, counts, bucket))
+    buffers = tuple(_buffers(run, counts, [sum(blocks.values()) for blocks in held], bucket))
     kinds = {kind: sum(blocks.get(kind, 0) for blocks in held) for kind in run.blocks}
     place = StageSizes(
         counts,
@@ -200,12 +200,15 @@ def _states(counts: StateCounts, layout: Layout, recipe: Recipe, offload: bool) 
     return held.parameters, held.gradients, 0 if offload else held.optimizer
 
 
-def _buffers(run: RunSizes, counts: StateCounts, bucket: int) -> Iterator[Part]:
+def _buffers(run: RunSizes, counts: StateCounts, held: Sequence[int], bucket: int) -> Iterator[Part]:
     """What stays besides the model: rotary angles and, where ZeRO shares gradients or weights out, whole ones in passing.
+
+    ``held`` counts the blocks of each of the rank's stages.
 
     Without ZeRO and in stage 1 gradients lie in one vector, of which buckets are parts: that costs nothing. From stage 2
     on one bucket is being filled while others are reduced; a bucket of stage 3 is a block. Then the weights of the block
-    that runs are there, too, and those of the one being fetched.
+    that runs are there, too, and those of the one being fetched; a rank with several stages of a pipeline keeps both for
+    all blocks of the stage that it is at (`schedules.passes.residency`).
     """
     shape, layout, states = run.shape, run.layout, run.recipe.states
     if shape.positions == "rotary":
@@ -213,15 +216,17 @@ def _buffers(run: RunSizes, counts: StateCounts, bucket: int) -> Iterator[Part]:
         yield Part("rotary angles", (run.make("buffers", "cosines and sines (fp32)", f"2*y*{width}*4"),), 1)
     if counts.replicas == 1 or layout.zero < 2:
         return
-    blocks = len([unit for unit in counts.units if unit.again])
+    blocks, visit = sum(held), max(held) if len(held) > 1 else 0
     if layout.zero == 2:
         count = BUCKETS
         size = min(bucket, -(-counts.local * states.gradients // count))
     else:
-        count, size = min(BUCKETS, blocks), counts.block * states.gradients
+        count, size = visit or min(BUCKETS, blocks), counts.block * states.gradients
     yield Part("gradient buckets", (Term("buffers", "gradients on their way", "bucket", size),), count)
     if layout.zero == 3:
         gathered = counts.block * states.parameters
         yield Part(
-            "gathered blocks", (Term("buffers", "parameters of a block", "block", gathered),), min(2, blocks)
+            "gathered blocks",
+            (Term("buffers", "parameters of a block", "block", gathered),),
+            visit or min(2, blocks),
         )

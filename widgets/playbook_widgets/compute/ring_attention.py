@@ -277,7 +277,7 @@ def _code(setting: RingSetting) -> str:
     """The Python that counts the same pairs, rank by rank."""
     ranges = setting.ranges
     causal = "" if ranges.causal else ", causal=False"
-    made = f'Ranges("{ranges.kind}", seq={ranges.seq}, ranks={ranges.ranks}{causal})'
+    made = f'TokenRanges("{ranges.kind}", seq={ranges.seq}, ranks={ranges.ranks}{causal})'
     return f"from playbook.layout.tokens import TokenRanges\n[{made}.work(rank) for rank in range({ranges.ranks})]"
 
 
