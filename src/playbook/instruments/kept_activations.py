@@ -30,7 +30,9 @@ class KeptActivations:
         self.pipeline = pipeline
         self.after: list[tuple[Action, int]] = []
         self._live: dict[int, tuple[StorageWeakRef, int]] = {}
-        self._skip: dict[int, torch.UntypedStorage] = {}  # held, so that none comes to the address of one that is gone
+        self._skip: dict[
+            int, torch.UntypedStorage
+        ] = {}  # held, so that none comes to the address of one that is gone
 
     @property
     def peak(self) -> int:
