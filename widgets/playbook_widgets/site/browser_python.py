@@ -34,6 +34,10 @@ import importlib, sys
 sys.path[:0] = sys.argv[1:3]
 for target in sys.argv[3:]:
     importlib.import_module(target.partition(":")[0])
+if catalogue := sys.modules.get("playbook.schedules.catalogue"):  # which loads a schedule when it is asked for
+    for file in ("interleaved", "solver.heuristic", "solver.exact", *(file for file, _ in catalogue.BY_HAND.values())):
+        importlib.import_module("playbook.schedules." + file)
+    importlib.import_module("playbook.schedules.validate")
 ours = ("playbook", "playbook_widgets")
 print("\\n".join(sorted(m.__file__ for name, m in sys.modules.items() if name.split(".")[0] in ours)))
 """
