@@ -62,20 +62,20 @@ def test_wait_event_holds_one_stream_and_not_the_host():
 
 
 def test_an_idle_stream_starts_while_the_host_goes_on_in_python():
-    """Python itself would not take the lock from the busy host for a second; the launch offers it."""
-    recorder = Recorder()
-    with HostStream("device", recorder) as stream:
-        sys.setswitchinterval(1.0)  # closing the stream restores it
-        for _ in range(15):
-            stream.submit(int)
-            until = time.perf_counter() + 0.01
-            while time.perf_counter() < until:
+    """Python itself would not take the lock from the busy host for an hour; the launch offers it."""
+    started_beside = False
+    with HostStream() as stream:
+        sys.setswitchinterval(3600.0)  # closing the stream restores it
+        for _ in range(1000):  # on a busy machine the other thread may miss the offer, though not each time
+            begun: list[int] = []
+            stream.submit(begun.append, 1)
+            for _ in range(1000):
                 pass
-    trace = recorder.trace()
-    delays = sorted(trace.events[kernel].start - trace.events[launch].end for launch, kernel in trace.links)
-    assert (
-        delays[0] < 5000
-    )  # µs; half of what the host was busy for, each time. On a busy machine some come late
+            started_beside = bool(begun)
+            stream.synchronize()
+            if started_beside:
+                break
+    assert started_beside
 
 
 def test_events_time_the_work_and_not_the_launch():

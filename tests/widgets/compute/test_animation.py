@@ -1,7 +1,8 @@
 """The animator's function: its messages are the plan's, its states the replay's, its times the simulation's."""
 
+import cProfile
 import json
-import time
+import pstats
 
 import pytest
 from hypothesis import given, settings
@@ -214,10 +215,8 @@ def test_what_is_no_size(text):
         read_bytes(text)
 
 
-def test_the_largest_answer_comes_within_the_time_of_a_frame():
-    spent = []
-    for more in range(7):
-        begin = time.process_time()
-        compute({"ranks": 16, "bytes": 10**6 + more})
-        spent.append(time.process_time() - begin)
-    assert min(spent) <= 0.03, f"{min(spent) * 1e3:.1f} ms"  # 10 and less where nothing else runs
+def test_the_largest_answer_is_little_work():
+    """A frame has 16 ms, in which Python makes some hundred thousand calls; time itself would be that of the machine."""
+    profile = cProfile.Profile()
+    profile.runcall(compute, {"ranks": 16, "bytes": 10**6})
+    assert pstats.Stats(profile).total_calls < 100_000
