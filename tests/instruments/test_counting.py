@@ -10,14 +10,14 @@ from torch import nn
 from playbook.collectives import CollectiveError
 from playbook.collectives.plans import plan
 from playbook.instruments import counting
-from playbook.instruments.counting import KINDS, CountBytes, Event, Tally
+from playbook.instruments.counting import KINDS, CollectiveEvent, CountBytes, Tally
 from playbook.launch import process_group as launched
 from playbook.planning.communication import ring_bytes_sent
 
 N = 3
 
 
-def every_call() -> tuple[dict, dict, list[Event], str]:
+def every_call() -> tuple[dict, dict, list[CollectiveEvent], str]:
     """Each call of torch.distributed once, on vectors of 6 fp32 numbers (24 bytes), chunks of 2 (8 bytes)."""
     with launched() as world:
         rank, group = world.rank, dist.group.WORLD

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from playbook.layout import Layout
 from playbook.planning.memory import predict
-from playbook.planning.sharding import Unit, kept, share_of, traffic
+from playbook.planning.sharding import UnitSize, kept, share_of, traffic
 from playbook.planning.states import PRECISIONS
 from playbook.shapes import load
 
 UNITS = st.lists(
-    st.builds(Unit, st.integers(0, 10**6), st.booleans(), st.integers(0, 10**5)), min_size=1, max_size=6
+    st.builds(UnitSize, st.integers(0, 10**6), st.booleans(), st.integers(0, 10**5)), min_size=1, max_size=6
 )
 REPLICAS = st.integers(1, 64)
 
@@ -60,13 +60,13 @@ def test_traffic_in_units_of_the_model(each, replicas, grad_acc, weight_bytes, g
     """Ψ a multiple of N: 2Ψ, 2Ψ, (1 + G)Ψ, and 3GΨ or, where nothing is gathered twice, 2GΨ; times (N − 1)/N."""
     psi, part = each * replicas, Fraction(replicas - 1, replicas)
     options = {"weight_bytes": weight_bytes, "gradient_bytes": gradient_bytes, "grad_acc": grad_acc}
-    of = [traffic([Unit(psi)], replicas, zero, **options) for zero in range(4)]
+    of = [traffic([UnitSize(psi)], replicas, zero, **options) for zero in range(4)]
     weights, gradients = part * psi * weight_bytes, part * psi * gradient_bytes
     assert of[0].total == 2 * gradients == of[0].all_reduce
     assert (of[1].reduce_scatter, of[1].all_gather) == (gradients, weights)
     assert (of[2].reduce_scatter, of[2].all_gather) == (grad_acc * gradients, weights)
     assert (of[3].reduce_scatter, of[3].all_gather) == (grad_acc * gradients, 2 * grad_acc * weights)
-    kept_whole = traffic([Unit(psi)], replicas, 3, **options, reshard=False)
+    kept_whole = traffic([UnitSize(psi)], replicas, 3, **options, reshard=False)
     assert kept_whole.all_gather == grad_acc * weights
 
 
@@ -84,13 +84,13 @@ def test_units_of_a_model():
 
 @pytest.mark.parametrize("zero", range(4))
 def test_one_replica_keeps_all_and_sends_nothing(zero):
-    units = [Unit(7), Unit(5, again=False)]
+    units = [UnitSize(7), UnitSize(5, again=False)]
     assert kept(units, 1, zero, PRECISIONS["fp32"]).total == 12 * 16
     assert traffic(units, 1, zero).total == 0
 
 
 def test_experts_have_fewer_replicas():
     """8 ranks, experts over 4 of them: each expert has 2 copies, so a share of them is half of what a rank has."""
-    units = [Unit(80, experts=100)]
+    units = [UnitSize(80, experts=100)]
     assert share_of(units, 8, 1, ep=4) == 10 + 50
     assert kept(units, 8, 1, PRECISIONS["bf16-mixed"], ep=4).optimizer == 12 * 60

@@ -50,7 +50,7 @@ class Piece:
         return self.start < other.stop and other.start < self.stop
 
 
-class Action(NamedTuple):
+class PieceAction(NamedTuple):
     """One thing to do."""
 
     do: Do
@@ -61,7 +61,7 @@ class Action(NamedTuple):
 class Program:
     """All that one rank does for a plan, in order; ``slots`` scratch buffers of ``room`` elements are needed."""
 
-    actions: tuple[Action, ...]
+    actions: tuple[PieceAction, ...]
     transcript: tuple[Message, ...]
     pieces: int
     slots: int
@@ -98,7 +98,7 @@ class _Compiler:
         steps = plan.of_rank(rank)
         self.transcript = tuple(message for messages in steps for message in messages)
         self.waves = [wave for messages in steps for wave in self._waves(messages)]
-        self.actions: list[Action] = []
+        self.actions: list[PieceAction] = []
         self.posted: set[Piece] = set()
         self.sends: list[Piece] = []  # on their way, the oldest first
         self.receives: list[Piece] = []
@@ -203,7 +203,7 @@ class _Compiler:
             self._waiting += piece.stop - piece.start
         self.posted.add(piece)
         (self.sends if piece.sent else self.receives).append(piece)
-        self.actions.append(Action(Do.SEND if piece.sent else Do.RECEIVE, piece))
+        self.actions.append(PieceAction(Do.SEND if piece.sent else Do.RECEIVE, piece))
 
     def _finish(self, piece: Piece) -> None:
         if piece.slot is not None:
@@ -211,7 +211,7 @@ class _Compiler:
             self.free.append(piece.slot)
             self._waiting -= piece.stop - piece.start
         self.receives.remove(piece)
-        self.actions.append(Action(Do.FINISH, piece))
+        self.actions.append(PieceAction(Do.FINISH, piece))
 
     def _finish_sends(self, piece: Piece) -> None:
         """Wait until what a piece will overwrite has been sent."""
@@ -220,4 +220,4 @@ class _Compiler:
 
     def _sent(self, piece: Piece) -> None:
         self.sends.remove(piece)
-        self.actions.append(Action(Do.SENT, piece))
+        self.actions.append(PieceAction(Do.SENT, piece))

@@ -19,7 +19,7 @@ STACKING = ("parameters", "gradients", "optimizer", "gathered weights", "buffers
 HUES = {"gathered weights": PALETTE["buffers"]}
 
 #: ``(name, first element, one past the last)``
-Span = tuple[str, int, int]
+NamedRange = tuple[str, int, int]
 
 
 def rank_memory(
@@ -100,7 +100,7 @@ def _rank_bars(
 
 
 def ownership(
-    panels: Mapping[str, tuple[Sequence[Span], Sequence[tuple[int, int, int]], int]], ranks: int
+    panels: Mapping[str, tuple[Sequence[NamedRange], Sequence[tuple[int, int, int]], int]], ranks: int
 ) -> Figure:
     """Parameters in a flat vector as a staircase, a stair each, coloured by the rank that owns what is below.
 
@@ -129,7 +129,7 @@ def ownership(
     return figure
 
 
-def _stairs(axes: Any, spans: Sequence[Span], shares: Sequence[tuple[int, int, int]]) -> None:
+def _stairs(axes: Any, spans: Sequence[NamedRange], shares: Sequence[tuple[int, int, int]]) -> None:
     for row, (_, first, last) in enumerate(spans):
         for rank, start, stop in shares:
             left, right = max(first, start), min(last, stop)

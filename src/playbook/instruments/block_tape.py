@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from playbook.instruments.measure import synchronize
 from playbook.instruments.memory_timeline import MemoryTimeline
-from playbook.model.recompute import Segment
+from playbook.model.recompute import RecomputedBlocks
 
 
 @dataclass
@@ -82,7 +82,9 @@ class BlockTape:
 def _blocks(model: nn.Module) -> list[nn.Module]:
     """The blocks of the model, also those in segments."""
     top: Any = model.blocks
-    return [block for part in top for block in (part.blocks if isinstance(part, Segment) else [part])]
+    return [
+        block for part in top for block in (part.blocks if isinstance(part, RecomputedBlocks) else [part])
+    ]
 
 
 def _kind() -> str:

@@ -56,7 +56,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Event:
+class CollectiveEvent:
     """One collective, in the order in which they were started: ``group`` is its label."""
 
     group: str
@@ -101,7 +101,7 @@ class CountBytes(TorchDispatchMode):
 
     def __init__(self, groups: Mapping[str, _Labelled] | None = None):
         super().__init__()
-        self.events: list[Event] = []
+        self.events: list[CollectiveEvent] = []
         self._groups = {label: GroupCount(label) for label in groups or {}}
         self._labels: dict[str, str] = {}
         given = ((label, group) for label, found in (groups or {}).items() for group in _each_group(found))
@@ -168,7 +168,7 @@ class CountBytes(TorchDispatchMode):
         counted = self._groups.setdefault(label, GroupCount(label))
         for vector in call.vectors:
             payload, sent = vector.elements * vector.itemsize, _sent(call, vector, group)
-            self.events.append(Event(label, call.kind, payload, sent))
+            self.events.append(CollectiveEvent(label, call.kind, payload, sent))
             counted.tallies[call.kind] = counted[call.kind] + Tally(1, payload, sent)
 
 

@@ -45,7 +45,7 @@ GAP = 10.0
 
 
 @dataclass(frozen=True)
-class Span:
+class Profiled:
     """A complete event of the profiler: µs, the thread or stream it was on, its arguments."""
 
     name: str
@@ -76,7 +76,7 @@ class ProfiledStep:
         self.began = self.base + int(self.named[0].start * 1e3)
         self.kernels = self._launched()
 
-    def _launched(self) -> list[tuple[float, Span]]:
+    def _launched(self) -> list[tuple[float, Profiled]]:
         """Kernels that compute, with the time of their launch, in the order of launches."""
         calls = {
             span.args["correlation"]: span.start
@@ -108,13 +108,13 @@ class ProfiledStep:
         ran = [kernel for _, kernel in self.kernels[first:last]]
         return (min(k.start for k in ran), max(k.end for k in ran)) if ran else None
 
-    def _passes(self, zero: float) -> Iterator[Row]:
+    def _passes(self, zero: float) -> Iterator[Drawn]:
         """A device runs late: "issued" is when the host began the pass."""
         for span in self.phases:
             if at := self._placed(span.start, span.end):
                 yield span.name, *at, PHASES[span.name], {"issued": span.start - zero}
 
-    def _blocks(self) -> Iterator[Row]:
+    def _blocks(self) -> Iterator[Drawn]:
         """Forward spans, those that were run again within backward, and what autograd made of them."""
         backward = [span for span in self.phases if span.name == "backward"]
         for span in self._forwards():
@@ -126,13 +126,13 @@ class ProfiledStep:
             if at := self._placed(start, end):
                 yield f"{part} backward", *at, "B", {"part": part, "pass": "backward"}
 
-    def _forwards(self) -> list[Span]:
+    def _forwards(self) -> list[Profiled]:
         return [span for span in self.named if span.name.startswith(FORWARD_OF)]
 
     def _backwards(self) -> Iterator[tuple[str, float, float]]:
         """Runs of backward nodes that belong to one forward span: its part, start and end on the host."""
         owners = self._owners()
-        current: tuple[Span, float, float] | None = None
+        current: tuple[Profiled, float, float] | None = None
         for node in self._nodes():
             number = node.args.get("Sequence number")
             # Gradients of parameters have no number: they belong to the node before them.
@@ -147,21 +147,21 @@ class ProfiledStep:
         if current:
             yield current[0].name.removeprefix(FORWARD_OF), *current[1:]
 
-    def _nodes(self) -> list[Span]:
+    def _nodes(self) -> list[Profiled]:
         """Nodes of backward, without the hooks that the engine runs before them."""
         names = {span.name.removeprefix(NODE) for span in self.spans if span.name.startswith(NODE)}
         return [
             s for s in self.spans if s.name in names and (s.name == GRADIENT or "Sequence number" in s.args)
         ]
 
-    def _owners(self) -> dict[int, Span]:
+    def _owners(self) -> dict[int, Profiled]:
         """Sequence number → the forward span whose operator has it.
 
         Operators that need no gradient carry the number of the next one that does, so the last one to have it counts.
         """
         forwards = self._forwards()
         starts = [span.start for span in forwards]
-        owners: dict[int, Span | None] = {}
+        owners: dict[int, Profiled | None] = {}
         for op in self.spans:
             number = op.args.get("Sequence number")
             if number is None or op.args.get("Fwd thread id") or op.name.startswith(NODE):
@@ -170,7 +170,7 @@ class ProfiledStep:
             owners[number] = forwards[i] if i >= 0 and op.start < forwards[i].end else None
         return {number: span for number, span in owners.items() if span}
 
-    def _gradients(self) -> Iterator[Row]:
+    def _gradients(self) -> Iterator[Drawn]:
         """An instant when autograd has the gradient of a leaf, before it tells anybody. Leaves are parameters and, with
         recomputation, the inputs of blocks."""
         for span in self.spans:
@@ -181,7 +181,7 @@ class ProfiledStep:
                     at = max((kernel.end for _, kernel in self.kernels[:before]), default=at)
                 yield "gradient", at, at, "gradients", {}
 
-    def _waits(self) -> Iterator[Row]:
+    def _waits(self) -> Iterator[Drawn]:
         """When nothing is computed: the host waits for a collective, or the device has no kernel to run."""
         if not self.kernels:
             yield from (("wait", start, end, "idle", {}) for start, end in self._host_waits())
@@ -211,7 +211,7 @@ class ProfiledStep:
 
     # ---- communication
 
-    def _collectives(self, zero: float) -> Iterator[Row]:
+    def _collectives(self, zero: float) -> Iterator[Drawn]:
         """Name, bytes of the whole vector, and when the host asked for it."""
         calls = list(_outermost(s for s in self.spans if s.kind == "cpu_op" and s.name.startswith("c10d::")))
         for span in self.spans:
@@ -223,7 +223,7 @@ class ProfiledStep:
                 told = _told(_nccl_bytes(span.args), self._launch(span) - zero)
                 yield _kind(span), span.start, span.end, "communication", told
 
-    def _launch(self, kernel: Span) -> float:
+    def _launch(self, kernel: Profiled) -> float:
         number = kernel.args.get("correlation")
         found = (
             s.start for s in self.spans if s.kind.startswith("cuda_") and s.args.get("correlation") == number
@@ -232,20 +232,20 @@ class ProfiledStep:
 
 
 #: Name, start, end (µs), category, arguments of an event.
-Row = tuple[str, float, float, str, dict[str, Any]]
+Drawn = tuple[str, float, float, str, dict[str, Any]]
 
 
-def _span(record: Mapping[str, Any]) -> Span:
+def _span(record: Mapping[str, Any]) -> Profiled:
     start = float(record["ts"])
     end = start + float(record.get("dur", 0))
-    return Span(record["name"], record["cat"], start, end, record["tid"], record.get("args", {}))
+    return Profiled(record["name"], record["cat"], start, end, record["tid"], record.get("args", {}))
 
 
 def _told(size: int, issued: float) -> dict[str, Any]:
     return {"bytes": size, "issued": issued}
 
 
-def _outermost(spans: Iterable[Span]) -> Iterator[Span]:
+def _outermost(spans: Iterable[Profiled]) -> Iterator[Profiled]:
     """Without those inside another one: an instrument that listens to calls makes two of each."""
     end = -math.inf
     for span in spans:
@@ -254,22 +254,22 @@ def _outermost(spans: Iterable[Span]) -> Iterator[Span]:
             end = span.end
 
 
-def _kind(span: Span) -> str:
+def _kind(span: Profiled) -> str:
     return next((kind for kind, pattern in KINDS.items() if pattern.search(span.name)), span.name)
 
 
-def _shape(span: Span) -> list[int]:
+def _shape(span: Profiled) -> list[int]:
     return next(iter(span.args.get("Input Dims", ())), [])
 
 
-def _shapes(call: Span) -> Iterator[list[int]]:
+def _shapes(call: Profiled) -> Iterator[list[int]]:
     """Sizes of a call's tensors, those in lists included. What is no tensor has size [], as a single number has."""
     kinds = call.args.get("Input type", ())
     for dims, kind in zip(call.args.get("Input Dims", ()), kinds, strict=False):
         yield from dims if kind == "TensorList" else [dims]
 
 
-def _take(calls: list[Span], shape: list[int]) -> Span | None:
+def _take(calls: list[Profiled], shape: list[int]) -> Profiled | None:
     """The first call that has a tensor of this shape: each queue begins its work in the order in which it came."""
     for i, call in enumerate(calls):
         if shape in _shapes(call):
@@ -277,7 +277,7 @@ def _take(calls: list[Span], shape: list[int]) -> Span | None:
     return None
 
 
-def _bytes(span: Span, call: Span) -> int:
+def _bytes(span: Profiled, call: Profiled) -> int:
     """Of the call's largest tensor: the whole vector of an all-gather or a reduce-scatter."""
     kind = next(iter(span.args.get("Input type", ())), "")
     return max(math.prod(dims) for dims in _shapes(call)) * BYTES.get(kind, 4)

@@ -19,8 +19,8 @@ import torch
 from playbook.errors import ConfigError
 from playbook.figures.tables import Table, table
 from playbook.figures.units import format_bytes
-from playbook.instruments.counting import CountBytes, Event
-from playbook.instruments.watch import AFTER, Place, Size, Watch
+from playbook.instruments.counting import CollectiveEvent, CountBytes
+from playbook.instruments.watch import AFTER, Size, Spot, Watch
 from playbook.launch.group import process_group
 from playbook.layout import Layout
 from playbook.layout.options import ParallelOptions
@@ -91,8 +91,8 @@ class Row:
     into: Side
     out: Side
     weight: Size | None  # on this rank
-    forward: tuple[Event, ...] = ()
-    backward: tuple[Event, ...] = ()
+    forward: tuple[CollectiveEvent, ...] = ()
+    backward: tuple[CollectiveEvent, ...] = ()
 
     @property
     def border(self) -> str:
@@ -119,7 +119,7 @@ class ShapeTable:
 
     layout: str
     rows: tuple[Row, ...]
-    after: tuple[Event, ...] = ()
+    after: tuple[CollectiveEvent, ...] = ()
     others: tuple[Row, ...] = field(default=(), repr=False)
 
     def __getitem__(self, region: str) -> Row:
@@ -156,7 +156,7 @@ class ShapeTable:
         return f"{self.layout or 'one device'}\n{self.table()}"
 
 
-def _messages(events: tuple[Event, ...], sent: bool) -> str:
+def _messages(events: tuple[CollectiveEvent, ...], sent: bool) -> str:
     """As in "2 × all-gather, 12 kB": a send and the receive that belongs to it count once."""
     found: dict[str, list[int]] = {}
     for event in events:
@@ -220,7 +220,7 @@ def shape_table(engine: Engine, *, batch: int = 2, seq: int = 32, placement: str
     return _rows(str(mesh.layout), watch, whole)
 
 
-def _on_one_device(shape: ModelShape, batch: int, seq: int) -> dict[Place, tuple[Size, Size]]:
+def _on_one_device(shape: ModelShape, batch: int, seq: int) -> dict[Spot, tuple[Size, Size]]:
     """The shapes of a model that nobody cut, run without data."""
     if shape.max_seq < seq:
         shape = shape.replace(max_seq=seq)
@@ -231,8 +231,8 @@ def _on_one_device(shape: ModelShape, batch: int, seq: int) -> dict[Place, tuple
     return watch.sizes
 
 
-def _rows(layout: str, watch: Watch, whole: dict[Place, tuple[Size, Size]]) -> ShapeTable:
-    def row(place: Place) -> Row:
+def _rows(layout: str, watch: Watch, whole: dict[Spot, tuple[Size, Size]]) -> ShapeTable:
+    def row(place: Spot) -> Row:
         region = place[1]
         into, out = (
             Side(local, of, tuple(names.split()))

@@ -13,11 +13,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from playbook.instruments.counting import CountBytes, Event
+from playbook.instruments.counting import CollectiveEvent, CountBytes
 
 Size = tuple[int, ...]
-Place = tuple[int | None, str]  # the block, None outside of blocks; the region
-AFTER: Place = (None, "after backward")
+Spot = tuple[int | None, str]  # the block, None outside of blocks; the region
+AFTER: Spot = (None, "after backward")
 
 
 class Watch:
@@ -28,13 +28,13 @@ class Watch:
 
     def __init__(self, model: Any, count: CountBytes):
         self.model, self.count, self.seen = model, count, 0
-        self.sizes: dict[Place, tuple[Size, Size]] = {}
-        self.weights: dict[Place, Size] = {}
-        self.events: dict[tuple[Place, str], list[Event]] = {}
-        self.here: tuple[Place, str] | None = None
-        self._input: tuple[Tensor, Place] | None = None
+        self.sizes: dict[Spot, tuple[Size, Size]] = {}
+        self.weights: dict[Spot, Size] = {}
+        self.events: dict[tuple[Spot, str], list[CollectiveEvent]] = {}
+        self.here: tuple[Spot, str] | None = None
+        self._input: tuple[Tensor, Spot] | None = None
 
-    def at(self, place: Place, phase: str) -> None:
+    def at(self, place: Spot, phase: str) -> None:
         """From now on, what is sent belongs to ``place``."""
         new, self.seen = self.count.events[self.seen :], len(self.count.events)
         if self.here is not None:
@@ -69,7 +69,7 @@ class Watch:
     def _watch_together(self, i: int, named: list[tuple[str, Any]]) -> None:
         """Layers that read one tensor (``model.linear.linears``): what enters them has one border."""
         layers = [(name, layer) for name, layer in named if layer is not None]
-        places: list[Place] = [(i, name) for name, _ in layers]
+        places: list[Spot] = [(i, name) for name, _ in layers]
         for place, (_, layer) in zip(places, layers, strict=True):
             self.weights[place] = tuple(layer.weight.shape)
         first, before = layers[0][1], layers[0][1].together
@@ -86,7 +86,7 @@ class Watch:
             self._stack.callback(first.register_forward_pre_hook(partial(self._begin, places[0])).remove)
             self._stack.callback(first.register_forward_hook(partial(self._end, places[0])).remove)
 
-    def _begin(self, place: Place, module: Any, inputs: tuple[Tensor, ...]) -> None:
+    def _begin(self, place: Spot, module: Any, inputs: tuple[Tensor, ...]) -> None:
         (x,) = inputs
         if self._input is None or self._input[0] is not x:
             self._input = x, place
@@ -94,21 +94,21 @@ class Watch:
         if place[1] == "norm 2":
             self._same((place[0], "residual 1"), x)
 
-    def _end(self, place: Place, module: Any, inputs: tuple[Tensor, ...], out: Tensor) -> None:
+    def _end(self, place: Spot, module: Any, inputs: tuple[Tensor, ...], out: Tensor) -> None:
         assert self._input is not None
         self._note(place, inputs[0], out, self._input[1])
 
-    def _note(self, place: Place, x: Tensor, out: Tensor, border: Place) -> None:
+    def _note(self, place: Spot, x: Tensor, out: Tensor, border: Spot) -> None:
         self.sizes[place] = tuple(x.shape), tuple(out.shape)
         if (
             out.requires_grad
         ):  # called when the gradient is complete and what computed ``out`` is about to run
             out.register_hook(lambda _: self.at(border, "backward"))
 
-    def _same(self, place: Place, x: Tensor) -> None:
+    def _same(self, place: Spot, x: Tensor) -> None:
         self.sizes[place] = tuple(x.shape), tuple(x.shape)
 
-    def _around(self, place: Place, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def _around(self, place: Spot, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def run(x: Tensor, *args: Any, **named: Any) -> Tensor:
             self.at(place, "forward")
             out = function(x, *args, **named)
@@ -118,7 +118,7 @@ class Watch:
         return run
 
 
-def _modules(model: Any) -> Iterator[tuple[Place, nn.Module]]:
+def _modules(model: Any) -> Iterator[tuple[Spot, nn.Module]]:
     yield (None, "embedding"), model.embedding
     for i, block in enumerate(model.blocks):
         attention, mlp = block.attention, block.mlp

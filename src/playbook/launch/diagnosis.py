@@ -31,7 +31,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Place:
+class CallSite:
     """Where a rank is: the line of the user's code, and the collective that it waits in, if any."""
 
     file: str
@@ -69,7 +69,7 @@ def explain(job: Job, seen: Evidence) -> RankError:
     return RankError(f"rank {rank} failed: {summary}", error["traceback"], rank)
 
 
-def locate(stack: str, last: bool = False) -> Place | None:
+def locate(stack: str, last: bool = False) -> CallSite | None:
     """The place of a stack; the innermost frame comes first, as faulthandler has it, or ``last``, as in a traceback."""
     collective = None
     frames = list(_FRAME.finditer(stack))
@@ -80,11 +80,11 @@ def locate(stack: str, last: bool = False) -> Place | None:
         elif not any(file.startswith(root) for root in _LIBRARIES) and not file.startswith("<frozen"):
             if collective is None and ".wait(" in linecache.getline(file, line):
                 collective = "wait"
-            return Place(file, line, collective)
+            return CallSite(file, line, collective)
     return None
 
 
-def _absent(job: Job, places: dict[int, Place]) -> str:
+def _absent(job: Job, places: dict[int, CallSite]) -> str:
     """Who did not arrive, and where others wait for them; empty if nothing can be said."""
     waiting = {rank: place for rank, place in places.items() if place.collective}
     busy = {rank: place for rank, place in places.items() if not place.collective}
@@ -101,7 +101,7 @@ def _absent(job: Job, places: dict[int, Place]) -> str:
     return f"all wait: {', '.join(calls)}" if waiting else ""
 
 
-def _where(waiting: dict[int, Place]) -> str:
+def _where(waiting: dict[int, CallSite]) -> str:
     """`` at all_reduce, where ranks 0 and 1 wait``."""
     if not waiting:
         return ""

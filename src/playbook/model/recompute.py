@@ -60,7 +60,7 @@ class _Checkpoint(torch.autograd.Function):
         return (None, None, *(a.grad if isinstance(a, Tensor) else None for a in args))
 
 
-class Segment(nn.Module):
+class RecomputedBlocks(nn.Module):
     """Neighbouring blocks under one checkpoint: what enters the first of them is all that is kept."""
 
     def __init__(self, blocks: Iterable[nn.Module], preserve_rng: bool = True):
@@ -87,7 +87,9 @@ def in_segments(blocks: Iterable[nn.Module], size: int, *, preserve_rng: bool = 
     if size < 1:
         raise ConfigError(f"size is {size}, but a segment needs at least 1 block")
     chain = list(blocks)
-    return nn.ModuleList(Segment(chain[i : i + size], preserve_rng) for i in range(0, len(chain), size))
+    return nn.ModuleList(
+        RecomputedBlocks(chain[i : i + size], preserve_rng) for i in range(0, len(chain), size)
+    )
 
 
 def _cuda_devices(device: str) -> list[int]:

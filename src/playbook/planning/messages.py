@@ -14,7 +14,7 @@ from playbook.layout import Layout, ParallelOptions
 from playbook.layout.stages import StageRanks, placement, split
 from playbook.planning.communication import ring_bytes_sent
 from playbook.planning.recipes import Recipe
-from playbook.planning.weights import Bucket, WeightUnit, buckets, weight_units
+from playbook.planning.weights import BucketRange, WeightUnit, buckets, weight_units
 from playbook.schedules.actions import Action
 from playbook.schedules.catalogue import of_layout
 from playbook.shapes import ModelShape
@@ -149,7 +149,7 @@ class Sender:
         return weight_units(self.shape, self.layout, self.blocks, self.depth)
 
     @cached_property
-    def buckets(self) -> list[Bucket]:
+    def buckets(self) -> list[BucketRange]:
         """What the replicas' gradients are sent in."""
         ranks, zero, options = self.replicas[0] if self.layout.zero else 1, self.layout.zero, self.options
         if zero == 3:

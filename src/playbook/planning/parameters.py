@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from playbook.layout import Layout
-from playbook.planning.sharding import Unit, share_of
+from playbook.planning.sharding import UnitSize, share_of
 from playbook.planning.terms import Make, Part, Term, total
 from playbook.shapes import ModelShape
 
@@ -28,7 +28,7 @@ class StateCounts:
     shard: int
     block: int
     table: int
-    units: tuple[Unit, ...]
+    units: tuple[UnitSize, ...]
     parts: tuple[Part, ...]
     replicas: int
 
@@ -86,14 +86,14 @@ def _units(
     blocks: Mapping[bool, Sequence[Term]],
     parts: Sequence[Part],
     table: int,
-) -> Iterator[Unit]:
+) -> Iterator[UnitSize]:
     """Blocks and ends one by one, as stage 3 gathers them; below it, in a pipeline, stages and what two of them share."""
     ends = {part.name: part.value for part in parts if part.name in ("embedding", "head")}
     experts = {kind: total(t for t in terms if t.part == "experts") for kind, terms in blocks.items()}
     dense = {kind: total(terms) - experts[kind] for kind, terms in blocks.items()}
     if layout.pp == 1 or layout.zero == 3:
         for sparse, count in _together(stages).items():
-            yield from [Unit(dense[sparse], experts=experts[sparse])] * count
+            yield from [UnitSize(dense[sparse], experts=experts[sparse])] * count
         # A tied table is gathered once for both ends; in a pipeline on its own.
         if shape.tied and layout.pp == 1 and len(ends) == 2:
             ends = {"both": sum(ends.values())}
@@ -102,7 +102,7 @@ def _units(
                 name: size - table * (len(ends) == 1 or name == "embedding") for name, size in ends.items()
             }
             ends["table"] = table
-        yield from (Unit(size, again=False) for size in ends.values() if size)
+        yield from (UnitSize(size, again=False) for size in ends.values() if size)
         return
     shared = table if shape.tied else 0
     if "head" in ends and not (shape.tied and "embedding" in ends):
@@ -112,9 +112,9 @@ def _units(
     for i, stage in enumerate(stages):
         size = sum(dense[kind] * count for kind, count in stage.items())
         size += ends.get("embedding", 0) * (i == 0) + ends.get("head", 0) * (i == len(stages) - 1)
-        yield Unit(size, experts=sum(experts[kind] * count for kind, count in stage.items()))
+        yield UnitSize(size, experts=sum(experts[kind] * count for kind, count in stage.items()))
     if ends and shared:
-        yield Unit(shared)
+        yield UnitSize(shared)
 
 
 def attention_parameters(shape: ModelShape, make: Make) -> list[Term]:

@@ -21,7 +21,7 @@ from playbook.planning.states import BytesPerParameter
 
 
 @dataclass(frozen=True)
-class Unit:
+class UnitSize:
     """Parameters that ZeRO-3 gathers together: the embedding, a block, the head.
 
     ``experts`` more of them are spread over expert-parallel ranks already, and have fewer replicas. A unit that is needed
@@ -48,7 +48,7 @@ class Kept:
 
 
 def kept(
-    units: Sequence[Unit],
+    units: Sequence[UnitSize],
     replicas: int,
     zero: int,
     states: BytesPerParameter,
@@ -63,7 +63,7 @@ def kept(
     share = share_of(units, replicas, zero, ep=ep, apart=apart)
     whole = sum(unit.parameters + unit.experts for unit in units)
     if zero:  # flat vectors, padded
-        dense = share_of([Unit(u.parameters) for u in units], replicas, zero, apart=apart)
+        dense = share_of([UnitSize(u.parameters) for u in units], replicas, zero, apart=apart)
         whole = dense * replicas + (share - dense) * (replicas // ep)
     return Kept(
         states.parameters * (share if zero >= 3 else whole),
@@ -72,13 +72,13 @@ def kept(
     )
 
 
-def share_of(units: Sequence[Unit], replicas: int, zero: int, *, ep: int = 1, apart: bool = False) -> int:
+def share_of(units: Sequence[UnitSize], replicas: int, zero: int, *, ep: int = 1, apart: bool = False) -> int:
     """Parameters in the largest share of one rank: a part of all of them together or, in stage 3, of each unit.
 
     ``apart`` pads each unit by itself in all stages: those of a pipeline's stages, which are complete one by one.
     """
     if zero < 3 and not apart:
-        units = [Unit(sum(u.parameters for u in units), experts=sum(u.experts for u in units))]
+        units = [UnitSize(sum(u.parameters for u in units), experts=sum(u.experts for u in units))]
     return sum(-(-u.parameters // replicas) - (-u.experts // (replicas // ep)) for u in units)
 
 
@@ -99,7 +99,7 @@ class Traffic:
 
 
 def traffic(
-    units: Sequence[Unit],
+    units: Sequence[UnitSize],
     replicas: int,
     zero: int,
     *,

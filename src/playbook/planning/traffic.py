@@ -15,7 +15,7 @@ from playbook.layout import AXES, Layout, ParallelOptions
 from playbook.planning.gathers import gathers, reductions
 from playbook.planning.messages import FP32, INT64, Message, Sender, message_in
 from playbook.planning.recipes import Recipe, load_recipe
-from playbook.planning.weights import Bucket, addends
+from playbook.planning.weights import BucketRange, addends
 from playbook.shapes import ModelShape
 
 #: Numbers (int64) of the header with which a pipeline announces the shape of its messages.
@@ -192,7 +192,7 @@ def replicas(here: Sender) -> Iterator[Message]:
         yield message_in("dp", "all_gather", elements, here.recipe.states.parameters, group, phase, count)
 
 
-def _passes(here: Sender, bucket: Bucket) -> int:
+def _passes(here: Sender, bucket: BucketRange) -> int:
     """How often the gradients of a bucket are sent: for each micro-batch, or as the pipeline's `reductions` say.
 
     What two stages have in common waits for the last.

@@ -41,7 +41,7 @@ class WeightUnit:
 
 
 @dataclass(frozen=True)
-class Bucket:
+class BucketRange:
     """The part ``start:stop`` of the flat vector, in a unit that begins at ``begin``."""
 
     unit: WeightUnit
@@ -135,22 +135,22 @@ def _gathered(
 
 def buckets(
     units: Sequence[WeightUnit], ranks: int, size: int | None = None, first: int | None = None
-) -> list[Bucket]:
+) -> list[BucketRange]:
     """Buckets of at most ``size`` elements, the first of at most ``first``, each a multiple of ``ranks``; None: units."""
-    found: list[Bucket] = []
+    found: list[BucketRange] = []
     begin = 0
     for unit in units:
         start, stop = begin, begin + -(-unit.elements // ranks) * ranks
         while start < stop:
             limit = size if found or first is None else first
             step = stop - start if limit is None else max(1, limit // ranks) * ranks
-            found.append(Bucket(unit, begin, start, min(stop, start + step)))
+            found.append(BucketRange(unit, begin, start, min(stop, start + step)))
             start = found[-1].stop
         begin = stop
     return found
 
 
-def addends(cut: Sequence[Bucket], partial: str, ranks: int = 1, rank: int = 0) -> int:
+def addends(cut: Sequence[BucketRange], partial: str, ranks: int = 1, rank: int = 0) -> int:
     """Elements of weights of a kind (see `Weight`) in one rank's shares of the buckets."""
     count = 0
     for bucket in cut:

@@ -31,7 +31,7 @@ from playbook_widgets.compute.zero_words import NAMES, in_bytes, in_count, in_se
 from playbook.cli import main
 from playbook.errors import ConfigError
 from playbook.hardware import ACCELERATORS
-from playbook.planning.sharding import Unit, traffic
+from playbook.planning.sharding import UnitSize, traffic
 from playbook.shapes import PRESETS
 
 KINDS = ("parameters", "gradients", "optimizer")
@@ -119,7 +119,7 @@ def test_shares_make_up_the_whole(inputs):
 @given(FREE | MODEL)
 def test_traffic_is_what_sharding_counts(inputs):
     result, setting = compute(inputs), read(inputs)
-    whole = [Unit(u.parameters + u.experts, u.again) for u in setting.units]
+    whole = [UnitSize(u.parameters + u.experts, u.again) for u in setting.units]
     states = setting.states
     for stage in result["stages"]:
         sent = traffic(

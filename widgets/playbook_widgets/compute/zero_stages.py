@@ -19,7 +19,7 @@ from playbook.hardware import Accelerator, load_accelerator
 from playbook.layout import Layout
 from playbook.planning.parameters import stage_parameters
 from playbook.planning.recipes import load_recipe
-from playbook.planning.sharding import Kept, Traffic, Unit, kept, share_of, traffic
+from playbook.planning.sharding import Kept, Traffic, UnitSize, kept, share_of, traffic
 from playbook.planning.states import BytesPerParameter
 from playbook.planning.terms import maker, symbols
 from playbook.shapes import PRESETS, ModelShape
@@ -58,7 +58,7 @@ class ZeroSetting:
     """What a flat mapping of controls comes to. ``units`` are what stage 3 gathers whole; ``bandwidth`` is in bytes/s."""
 
     shape: ModelShape | None
-    units: tuple[Unit, ...]
+    units: tuple[UnitSize, ...]
     replicas: int
     zero: int
     grad_acc: int
@@ -88,7 +88,7 @@ class ZeroSetting:
 
     def traffic(self, zero: int, grad_acc: int | None = None) -> Traffic:
         """Bytes that each rank sends in a step of that stage."""
-        whole = [Unit(unit.parameters + unit.experts, unit.again) for unit in self.units]
+        whole = [UnitSize(unit.parameters + unit.experts, unit.again) for unit in self.units]
         return traffic(
             whole,
             self.replicas,
@@ -128,7 +128,7 @@ def read(inputs: Mapping[str, Any]) -> ZeroSetting:
         raise ConfigError(f"reshard must be true or false, got {values['reshard']!r}")
     return ZeroSetting(
         shape,
-        units_of(shape) if shape else (Unit(read_count(values["parameters"])),),
+        units_of(shape) if shape else (UnitSize(read_count(values["parameters"])),),
         _whole("replicas", values["replicas"], REPLICAS),
         _whole("zero", values["zero"], (STAGES[0], STAGES[-1])),
         _whole("grad_acc", values["grad_acc"], GRAD_ACC),
@@ -140,7 +140,7 @@ def read(inputs: Mapping[str, Any]) -> ZeroSetting:
     )
 
 
-def units_of(shape: ModelShape) -> tuple[Unit, ...]:
+def units_of(shape: ModelShape) -> tuple[UnitSize, ...]:
     """The units of a model on its replicas: embedding, blocks, head."""
     layout = Layout()
     make = maker(symbols(shape, layout, 1, load_recipe("bf16-mixed")))

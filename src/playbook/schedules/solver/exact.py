@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from playbook.errors import ScheduleError
 from playbook.schedules.actions import Action, Schedule, straight
 from playbook.schedules.solver.heuristic import zero_bubble
-from playbook.schedules.solver.milp import Program
+from playbook.schedules.solver.milp import IntegerProgram
 from playbook.schedules.timeline import PerStage, Times, simulate
 from playbook.schedules.validate import by_rank, validate
 from playbook.schedules.zero_bubble import zb_h1, zb_h2
@@ -75,7 +75,7 @@ def solve(
 
     best = _best_known(known, length, microbatches, limits, rests)
     heuristic = length(best)
-    program = Program(stages, microbatches, limits, rests, times, heuristic, makespan)
+    program = IntegerProgram(stages, microbatches, limits, rests, times, heuristic, makespan)
     bound, tiny = program.least, 1e-6 * heuristic
     if heuristic <= bound + tiny:
         text = "the heuristic's schedule is as short as work and messages allow: nothing was left to search"

@@ -14,7 +14,7 @@ from typing import Any
 
 from playbook.schedules.timeline import Times
 
-Place = tuple[int, str, int]  # rank, op, micro-batch
+RankPass = tuple[int, str, int]  # rank, op, micro-batch
 Terms = list[tuple[int, float]]  # column and coefficient
 
 #: Of a pair (late, early), ``early`` is of an earlier micro-batch and may overtake ``late``; else the order is clear.
@@ -31,7 +31,7 @@ class Found:
     finished: bool
 
 
-class Program:
+class IntegerProgram:
     """Shortest span (or makespan) below ``most``, with what is known before any search in ``least`` and ``pairs``."""
 
     def __init__(
@@ -94,8 +94,8 @@ class Program:
 
     def _windows(self) -> None:
         """The earliest and the latest that each action can begin: many orders follow from that alone."""
-        self.soon: dict[Place, float] = {}
-        self.late: dict[Place, float] = {}
+        self.soon: dict[RankPass, float] = {}
+        self.late: dict[RankPass, float] = {}
         count, stages = self.count, self.stages
         for rank in range(stages):
             f = self.length[rank]["F"]
@@ -135,7 +135,7 @@ class Program:
         self.low, self.high = [self.least / self.unit], [self.most / self.unit * (1 - 1e-6)]
         self.entries: list[tuple[float, int, int]] = []
         self.bounds: list[float] = []
-        self.column: dict[Place, int] = {}
+        self.column: dict[RankPass, int] = {}
         for place, soon in self.soon.items():
             self.column[place] = len(self.low)
             first = place[1:] == ("F", 0)  # a rank begins as soon as it can
@@ -168,7 +168,7 @@ class Program:
                 least -= factor
         self.bounds.append(least)
 
-    def _after(self, later: Place, earlier: Place, gap: float) -> None:
+    def _after(self, later: RankPass, earlier: RankPass, gap: float) -> None:
         self._add([(self.column[later], 1.0), (self.column[earlier], -1.0)], gap / self.unit)
 
     def _pair(self, rank: int, late: str, i: int, early: str, j: int) -> None:
