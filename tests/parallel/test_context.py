@@ -83,7 +83,7 @@ def test_blocks_merge_in_any_order(forward, backward):
     q, k, v, gradient = tensors(0, 2, 4, 2, 12, 5)
     placement = RankTokens("zigzag", 12, 1, causal=False)
     for order in ([0, 1, 2], [2, 0, 1]):
-        blocks = [context.Block(0, 12, 4 * i, 4 * i + 4) for i in order]
+        blocks = [context.MaskBlock(0, 12, 4 * i, 4 * i + 4) for i in order]
         found = OnlineSoftmax(forward)
         for block in blocks:
             found.add(block, q, k, v)
@@ -95,7 +95,7 @@ def test_blocks_merge_in_any_order(forward, backward):
             context.add(block, backward(block, gradient, q, k, v, out, lse), *sums)
         for total, whole_one in zip(sums, expected[1:], strict=True):
             torch.testing.assert_close(total, whole_one, atol=1e-5, rtol=1e-5)
-    assert list(placement.blocks(0, 0)) == [context.Block(0, 12, 0, 12)]
+    assert list(placement.blocks(0, 0)) == [context.MaskBlock(0, 12, 0, 12)]
 
 
 @pytest.mark.parametrize("ranks_", [1, 2, 3, 4, 8, 16])
