@@ -44,6 +44,10 @@ NAMELESS = """() => {
   return [...document.querySelectorAll(missing.join())].map((element) => element.outerHTML.slice(0, 160));
 }"""
 
+# The theme looks a while after a page has changed its width for what scrolls now, and lets keys reach it.
+REACHABLE = """() => [...document.querySelectorAll("pre, .cell_output > .output")].every((element) =>
+  element.tabIndex === 0 || (element.scrollWidth <= element.clientWidth && element.scrollHeight <= element.clientHeight))
+"""
 VIOLATIONS = """async () => {
   const { violations } = await axe.run(document, { resultTypes: ["violations"] });
   return violations.filter(({ impact }) => impact === "serious" || impact === "critical")
@@ -71,7 +75,8 @@ def words(look: Look) -> str:
 
 @pytest.fixture(scope="module")
 def context(browser: Browser) -> Iterator[BrowserContext]:
-    context = browser.new_context()
+    # Colours that fade would not be what they will be when axe looks.
+    context = browser.new_context(reduced_motion="reduce")
     context.add_init_script(path=AXE)
     yield context
     context.close()
@@ -116,6 +121,7 @@ def switch(page: Page, look: Look) -> None:
     page.set_viewport_size({"width": look[0], "height": 900})
     page.wait_for_function("(theme) => document.documentElement.dataset.theme === theme", arg=look[1])
     page.evaluate("new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))")
+    page.wait_for_function(REACHABLE)
 
 
 def cases() -> Iterator[Any]:
