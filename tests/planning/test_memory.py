@@ -268,3 +268,10 @@ def test_what_cannot_run_is_refused_in_one_sentence(options, kind, words):
     with pytest.raises(kind, match=words) as error:
         predict(DENSE, **{"seq": 64, **options})
     assert "\n" not in str(error.value)
+
+
+def test_a_rank_with_several_stages_has_all_blocks_of_one_gathered():
+    """ZeRO-3 in a pipeline: the visit to a chunk keeps it whole; with one stage weights come and go by block."""
+    for text, gathered in (("pp=2,dp=2,zero=3", 2), ("pp=2,vpp=2,dp=2,zero=3,schedule=breadth-first", 4)):
+        stage = predict(load("llama3-8b").replace(layers=16), Layout.parse(text), seq=64).stages[0]
+        assert [part.times for part in stage.buffer_parts if part.name == "gathered blocks"] == [gathered]
