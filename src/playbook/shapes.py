@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from playbook._checks import check_fields, unknown
 from playbook._tables import check_keys, check_table, read_json, read_toml
@@ -21,6 +21,9 @@ from playbook.presets import PUBLISHED, SIZES, Published  # noqa: F401  (re-expo
 #: Ten times the depth of the deepest transformer published (DeepNet, Wang et al. 2022, arXiv 2203.00555: 1,000 layers).
 #: A pipeline has at most as many stages, so that whatever goes over stages ends soon for any sizes that are let in.
 MOST_LAYERS = 10_000
+
+#: What stands behind a block's attention: one MLP, or a mixture of experts.
+BlockKind = Literal["dense", "moe"]
 
 
 @dataclass(frozen=True)
@@ -168,18 +171,18 @@ class ModelShape:
         """Whether block ``layer`` (from 0) holds experts instead of one MLP."""
         return self.moe is not None and layer >= self.moe.dense_layers
 
-    def blocks(self, runs: Iterable[range] | None = None) -> dict[bool, int]:
-        """How many of the blocks in ``runs`` (by default all) hold one MLP (False) and how many experts (True).
+    def blocks(self, runs: Iterable[range] | None = None) -> dict[BlockKind, int]:
+        """How many of the blocks in ``runs`` (by default all) are "dense" (one MLP) and how many "moe" (experts).
 
         Only kinds that are there, the dense one first. Blocks of a kind are alike, so a sum over layers is a product.
         """
         dense = self.moe.dense_layers if self.moe else self.layers
-        counts = {False: 0, True: 0}
+        counts: dict[BlockKind, int] = {"dense": 0, "moe": 0}
         for run in [range(self.layers)] if runs is None else runs:
             first = min(max(dense - run.start, 0), len(run))  # those that come before the first with experts
-            counts[False] += first
-            counts[True] += len(run) - first
-        return {sparse: count for sparse, count in counts.items() if count}
+            counts["dense"] += first
+            counts["moe"] += len(run) - first
+        return {kind: count for kind, count in counts.items() if count}
 
     def replace(self, **changes: Any) -> ModelShape:
         """A copy with some fields changed. Fields that had their filled-in value are filled in again.
@@ -218,8 +221,8 @@ class ModelShape:
         parts = {"embedding": self.vocab * self.hidden}
         if self.positions == "learned":
             parts["positions"] = self.max_seq * self.hidden
-        for sparse, blocks in self.blocks().items():
-            for part, count in self.layer_parameters(self.layers - 1 if sparse else 0).items():
+        for kind, blocks in self.blocks().items():
+            for part, count in self.layer_parameters(self.layers - 1 if kind == "moe" else 0).items():
                 parts[part] = parts.get(part, 0) + blocks * count
         parts["final norm"] = self._norm_parameters(self.hidden)
         if not self.tied:

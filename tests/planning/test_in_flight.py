@@ -34,7 +34,7 @@ def test_the_most_is_that_of_the_whole_schedule(name, pp, vpp, microbatches, siz
     full, rest = zip(*sizes, strict=True)
     for line in (line_of(layout(name, pp, vpp, microbatches)), line_of(Layout(), schedule)):
         assert line.depth == schedule.depth
-        assert line.ways == len(schedule.placement)
+        assert line.directions == len(schedule.placement)
         for rank, stages in enumerate(line.stages):
             kept = [
                 sum(n * full[s] + k * rest[s] for s, n, k in zip(stages, *moment, strict=True))

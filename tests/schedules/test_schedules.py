@@ -146,7 +146,7 @@ def test_how_much_runs_side_by_side():
             near = min(rank, stages - 1 - rank) if ways == 2 else rank
             inner = ranks - near - 1
             blocks = 2 * (20 // ways - 2 * ranks + near + 1) + inner - (inner == 0)
-            places = [i for r, i in schedule.together if r == rank]
+            places = [i for r, i in schedule.overlapped if r == rank]
             assert len(places) == blocks
             for i in places:
                 one, two = schedule.ranks[rank][i : i + 2]

@@ -66,7 +66,7 @@ def test_every_action_begins_as_soon_as_it_can_and_no_sooner(line):
     for rank, slots in enumerate(line.ranks):
         free, i = 0.0, 0
         while i < len(slots):
-            block = slots[i : i + 2] if (rank, i) in schedule.together else slots[i : i + 1]
+            block = slots[i : i + 2] if (rank, i) in schedule.overlapped else slots[i : i + 1]
             start = free
             for action in (slot.action for slot in block):
                 for need in schedule.needs(action):

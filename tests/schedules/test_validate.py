@@ -40,11 +40,11 @@ FIRST, SECOND = GOOD.ranks
         ),
         ({"ranks": ((Action("F", -1, 0), *FIRST), SECOND)}, "stage is -1 in F of micro-batch 0 on stage -1"),
         ({"ranks": (FIRST[::-1], SECOND)}, "the schedule cannot go on: rank 0 waits with W of micro-batch 2"),
-        ({"placement": ((0, 2),)}, "placement is [[0, 2]], but every way must give a rank from 0 to 1"),
-        ({"placement": ((0, 1), (1,))}, "placement is [[0, 1], [1]], but every way must give"),
-        ({"ways": (0,)}, "ways has 1 entries, but there are 3 micro-batches"),
-        ({"ways": (0, 0, 1)}, "ways has a 1, but there are 1 ways"),
-        ({"together": frozenset({(0, 8)})}, "together has [0, 8], but must be a rank and the place"),
+        ({"placement": ((0, 2),)}, "placement is [[0, 2]], but every direction must give a rank from 0 to 1"),
+        ({"placement": ((0, 1), (1,))}, "placement is [[0, 1], [1]], but every direction must give"),
+        ({"directions": (0,)}, "directions has 1 entries, but there are 3 micro-batches"),
+        ({"directions": (0, 0, 1)}, "directions has a 1, but placement has 1, counted from 0"),
+        ({"overlapped": frozenset({(0, 8)})}, "overlapped has [0, 8], but must be a rank and the place"),
         ({"ranks": ()}, "the schedule has no ranks or no stages"),
     ],
 )
@@ -54,7 +54,7 @@ def test_what_is_wrong(change, sentence):
     assert str(refused.value).startswith(sentence)
 
 
-def both_ways(first: str, second: str) -> Schedule:
+def bidirectional(first: str, second: str) -> Schedule:
     """Two ranks and three micro-batches, of which the last takes the other way; an action is stage and micro-batch."""
     order = [
         [Action(op, int(s), int(m)) for op, s, m in (a.split(".") for a in text.split())]
@@ -63,8 +63,8 @@ def both_ways(first: str, second: str) -> Schedule:
     return Schedule("own", 3, ((0, 1), (1, 0)), tuple(map(tuple, order)), (0, 0, 1))
 
 
-UNEVEN = both_ways("F.0.0 F.1.2 BW.1.2 F.0.1 BW.0.0 BW.0.1", "F.0.2 F.1.0 BW.1.0 F.1.1 BW.1.1 BW.0.2")
-CROSSED = both_ways("F.0.0 F.0.1 BW.0.0 BW.0.1 F.1.2 BW.1.2", "F.0.2 F.1.0 BW.1.0 F.1.1 BW.1.1 BW.0.2")
+UNEVEN = bidirectional("F.0.0 F.1.2 BW.1.2 F.0.1 BW.0.0 BW.0.1", "F.0.2 F.1.0 BW.1.0 F.1.1 BW.1.1 BW.0.2")
+CROSSED = bidirectional("F.0.0 F.0.1 BW.0.0 BW.0.1 F.1.2 BW.1.2", "F.0.2 F.1.0 BW.1.0 F.1.1 BW.1.1 BW.0.2")
 
 
 @pytest.mark.parametrize(

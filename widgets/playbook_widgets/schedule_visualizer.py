@@ -16,8 +16,8 @@ from playbook_widgets.compute.visualizer import (
     DEFAULTS,
     FITTED,
     MICROBATCHES,
+    OVERLAPPING,
     STAGES,
-    TWO_WAYS,
     describe,
 )
 from playbook_widgets.compute.visualizer_times import PRESETS
@@ -93,7 +93,7 @@ def _controls() -> list[dict[str, Any]]:
         {"field": "f", "label": "Forward F", "kind": "number", "stops": times},
         {"field": "b", "label": "Backward B", "kind": "number", "stops": times},
         {"field": "w", "label": "Weights W", "kind": "number", "stops": times},
-        {"field": "fb", "label": "F beside B", "kind": "number", "stops": times, "of": TWO_WAYS},
+        {"field": "fb", "label": "F beside B", "kind": "number", "stops": times, "of": OVERLAPPING},
         {"field": "comm", "label": "Latency", "kind": "number", "stops": hops},
         {"field": "transfer", "label": "Transfer", "kind": "number", "stops": hops},
         {"field": "overlap", "label": "Sending", "kind": "choice",
@@ -110,7 +110,7 @@ def _schedules() -> list[list[str]]:
         "without W": ("naive", "afab", "1f1b"),
         "several stages a rank": ("interleaved", "breadth-first"),
         "zero bubble": ("zb-h1", "zb-h2", *FITTED, "zb-v"),
-        "two ways at once": TWO_WAYS,
+        "overlapped F and B": OVERLAPPING,
     }
     found = [[name, ABOUT[name][0], family] for family, names in families.items() for name in names]
     assert {name for name, *_ in found} == set(NAMES)

@@ -69,11 +69,11 @@ def _lanes(slots: Sequence[Slot]) -> Iterable[tuple[float, float]]:
 def _strength(line: Timeline, rank: int, slot: Slot) -> float:
     """How strong the colour of a stage is: of several on a rank, the first one is strongest."""
     schedule, (_, stage, microbatch) = line.schedule, slot.action
-    way = schedule.placement[schedule.way(microbatch)]
-    held = [s for s, home in enumerate(way) if home == rank]
+    direction = schedule.placement[schedule.direction(microbatch)]
+    held = [s for s, home in enumerate(direction) if home == rank]
     place, count = held.index(stage), len(held)
-    if count == 1 and len(schedule.placement) > 1:  # both ways through the same ranks
-        place, count = schedule.way(microbatch), 2
+    if count == 1 and len(schedule.placement) > 1:  # both directions through the same ranks
+        place, count = schedule.direction(microbatch), 2
     return 1.0 - 0.62 * place / max(1, count - 1) if count > 1 else 1.0
 
 

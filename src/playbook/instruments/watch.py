@@ -52,7 +52,7 @@ class Watch:
             self._stack.callback(module.register_forward_hook(partial(self._end, place)).remove)
         for i, block in enumerate(model.blocks):
             for owner, names in ((block.attention, ("q", "k", "v")), (block.mlp, ("gate", "up"))):
-                self._watch_together(i, [(name, getattr(owner, name)) for name in names])
+                self._watch_all(i, [(name, getattr(owner, name)) for name in names])
             attend = self._around((i, "attention core"), block.attention.core)
             self._stack.enter_context(_replaced(block.attention, "core", attend))
             hook = block.register_forward_hook(lambda _, __, out, i=i: self._same((i, "residual 2"), out))
@@ -66,22 +66,22 @@ class Watch:
         self._input = None
         self._stack.close()
 
-    def _watch_together(self, i: int, named: list[tuple[str, Any]]) -> None:
+    def _watch_all(self, i: int, named: list[tuple[str, Any]]) -> None:
         """Layers that read one tensor (``model.linear.linears``): what enters them has one border."""
         layers = [(name, layer) for name, layer in named if layer is not None]
         places: list[Spot] = [(i, name) for name, _ in layers]
         for place, (_, layer) in zip(places, layers, strict=True):
             self.weights[place] = tuple(layer.weight.shape)
-        first, before = layers[0][1], layers[0][1].together
+        first, before = layers[0][1], layers[0][1].forward_all
 
-        def together(found: Any, x: Tensor) -> Iterator[Tensor]:
+        def forward_all(found: Any, x: Tensor) -> Iterator[Tensor]:
             self.at(places[0], "forward")
             for place, out in zip(places, before(found, x), strict=True):
                 self._note(place, x, out, places[0])
                 yield out
 
         if len(layers) > 1:
-            self._stack.enter_context(_replaced(first, "together", together))
+            self._stack.enter_context(_replaced(first, "forward_all", forward_all))
         else:
             self._stack.callback(first.register_forward_pre_hook(partial(self._begin, places[0])).remove)
             self._stack.callback(first.register_forward_hook(partial(self._end, places[0])).remove)

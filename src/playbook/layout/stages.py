@@ -31,13 +31,13 @@ class Kind:
     """What a schedule asks of a pipeline of pp ranks.
 
     A rank has ``chunks`` of the model's stages: one, the two that face each other across a V, or (0) as many as ``vpp``
-    says, taken in turns. ``both_ways``: half of the micro-batches enter at the other end, where the ranks have the stages
-    in reverse order, so that a rank has one of either order. ``least`` is (a, b): it takes a·pp + b micro-batches a step
+    says, taken in turns. ``bidirectional``: half of the micro-batches enter at the other end, where the ranks have the
+    stages in reverse order, so that a rank has one of either order. ``least`` is (a, b): it takes a·pp + b micro-batches a step
     to fill the pipeline, and the schedule cannot do without.
     """
 
     chunks: int = 1
-    both_ways: bool = False
+    bidirectional: bool = False
     least: tuple[int, int] = (0, 1)
 
 
@@ -51,7 +51,7 @@ KINDS: dict[str, Kind] = {
     "zb-h1": Kind(least=(1, 0)),
     "zb-h2": Kind(least=(2, -1)),
     "zb-v": Kind(chunks=2, least=(2, -1)),
-    "dualpipe": Kind(both_ways=True, least=(2, 0)),
+    "dualpipe": Kind(bidirectional=True, least=(2, 0)),
     "dualpipev": Kind(chunks=2, least=(2, 0)),
 }
 SCHEDULES = tuple(KINDS)
@@ -76,7 +76,7 @@ def least_microbatches(schedule: str, pp: int) -> int:
 def on_ranks(schedule: str, ranks: int, vpp: int = 1) -> StageRanks:
     """The rank of each stage under a schedule, by its name; one that is not in `KINDS` has stage s on rank s."""
     kind, straight = KINDS.get(schedule, Kind()), tuple(range(ranks))
-    if kind.both_ways:
+    if kind.bidirectional:
         return straight, straight[::-1]
     if kind.chunks == 2:
         return (straight + straight[::-1],)
@@ -90,7 +90,10 @@ def placement(layout: Layout, schedule: Schedule | None = None) -> StageRanks:
 
 def stages_of(where: StageRanks, ranks: int) -> tuple[tuple[int, ...], ...]:
     """The stages of each rank, those of all directions, in order."""
-    held = [{s for way in where for s, home in enumerate(way) if home == rank} for rank in range(ranks)]
+    held = [
+        {s for direction in where for s, home in enumerate(direction) if home == rank}
+        for rank in range(ranks)
+    ]
     return tuple(tuple(sorted(stages)) for stages in held)
 
 
@@ -186,7 +189,7 @@ def _check_chunks(layout: Layout) -> None:
             f"vpp must be 1 with schedule={name}, whose ranks have one chunk each, got {layout.vpp}: for more "
             "say schedule=interleaved or schedule=breadth-first"
         )
-    if KINDS[name].both_ways and layout.pp % 2:
+    if KINDS[name].bidirectional and layout.pp % 2:
         raise LayoutError(f"pp is {layout.pp}, but schedule {name} meets in the middle: it must be even")
 
 
@@ -211,7 +214,7 @@ def check_microbatches(layout: Layout, microbatches: int, schedule: Schedule | N
             )
         return
     _check_chunks(layout)
-    name, pairs = layout.schedule, KINDS[layout.schedule].both_ways
+    name, pairs = layout.schedule, KINDS[layout.schedule].bidirectional
     least = least_microbatches(name, layout.pp)
     if microbatches < least or (pairs and microbatches % 2):
         raise LayoutError(

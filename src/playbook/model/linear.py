@@ -64,7 +64,7 @@ class Linear(nn.Linear):
             return F.linear(x, self.weight, self.bias)
         return LinearFunction.apply(x, self.weight, self.bias, self)
 
-    def together(self, layers: Sequence[Linear], x: Tensor) -> Iterator[Tensor]:
+    def forward_all(self, layers: Sequence[Linear], x: Tensor) -> Iterator[Tensor]:
         """The outputs of ``layers``, of which this is the first, for the same x. Layers cut over ranks share more."""
         return (layer(x) for layer in layers)
 
@@ -91,7 +91,7 @@ class Linear(nn.Linear):
 
 def linears(x: Tensor, layers: Sequence[Linear]) -> Iterator[Tensor]:
     """Outputs of layers that read the same input (…, in), one after the other, each computed when it is asked for."""
-    return layers[0].together(layers, cast_once(x))
+    return layers[0].forward_all(layers, cast_once(x))
 
 
 class LinearFunction(torch.autograd.Function):

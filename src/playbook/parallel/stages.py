@@ -99,17 +99,17 @@ def keep_stages(
 def _where(model: Transformer, mesh: Mesh, placements: Placements, stage_ranks: StageRanks) -> Placements:
     """Placements of what is left of a model. Two stages write to the gradient of a tied table; where a pipeline runs in
     both directions, ranks at mirrored places have the same stages."""
-    layout, both_ways = mesh.layout, len(stage_ranks) > 1
+    layout, bidirectional = mesh.layout, len(stage_ranks) > 1
     first, last = stage_ranks[0][0], stage_ranks[0][-1]
-    apart = bool(model.shape.tied) and first != last and not both_ways
+    apart = bool(model.shape.tied) and first != last and not bidirectional
     if apart:
         mesh.add("ends", [(line[first], line[last]) for line in layout.groups("pp")])
-    replicas = (mesh.add("mirrored", layout.mirrored()),) if both_ways else ("dp", "cp")
+    replicas = (mesh.add("mirrored", layout.mirrored()),) if bidirectional else ("dp", "cp")
     found = {}
     for name, _ in model.named_parameters():
         whole_name = EMBEDDING if model.shape.tied and name == HEAD else name
         tied = apart and whole_name == EMBEDDING
-        copies = {"pp": 2 if tied or both_ways else 1}
+        copies = {"pp": 2 if tied or bidirectional else 1}
         found[name] = replace(
             placements[whole_name], copies=copies, replicas=replicas, tied="ends" if tied else None
         )

@@ -52,7 +52,7 @@ class ColumnLinear(_CutLinear):
     def forward(self, x: Tensor) -> Tensor:  # (b, s, in), or (b, s/t, in) -> (b, s, out/t)
         return self.region.enter((self,), x)[0]
 
-    def together(self, layers: Sequence[Linear], x: Tensor) -> Iterator[Tensor]:
+    def forward_all(self, layers: Sequence[Linear], x: Tensor) -> Iterator[Tensor]:
         """The outputs of ``layers``, of which this is the first: x enters the region once for all of them."""
         return iter(self.region.enter(layers, x))
 

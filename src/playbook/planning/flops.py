@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from playbook._checks import check_int, check_positive, unknown
 from playbook.errors import ConfigError
 from playbook.layout import RECOMPUTE
-from playbook.shapes import MLA, ModelShape
+from playbook.shapes import MLA, BlockKind, ModelShape
 
 #: The part of attention whose cost grows with seq², recomputed by selective recomputation.
 ATTENTION_CORE = ("attention scores", "attention over values")
@@ -35,7 +35,7 @@ def forward_flops(shape: ModelShape, batch: int, seq: int) -> dict[str, int]:
     """
     tokens = check_int("batch", batch, ConfigError) * check_int("seq", seq, ConfigError)
     terms = {name: shape.layers * flops for name, flops in _attention_flops(shape, tokens, seq).items()}
-    terms["mlp"] = sum(n * _mlp_flops(shape, sparse, tokens) for sparse, n in shape.blocks().items())
+    terms["mlp"] = sum(n * _mlp_flops(shape, kind, tokens) for kind, n in shape.blocks().items())
     if shape.moe:
         routed = shape.layers - shape.moe.dense_layers
         terms["router"] = routed * matmul_flops(tokens, shape.moe.experts, shape.hidden)
@@ -77,10 +77,10 @@ def _latent_flops(shape: ModelShape, mla: MLA, tokens: int) -> dict[str, int]:
     }
 
 
-def _mlp_flops(shape: ModelShape, sparse: bool, tokens: int) -> int:
+def _mlp_flops(shape: ModelShape, kind: BlockKind, tokens: int) -> int:
     """Two matrices (up, down) or three (gate, up, down), for as many experts as a token meets."""
     width = shape.ffn_dim
-    if shape.moe and sparse:
+    if shape.moe and kind == "moe":
         width = shape.moe.ffn * (shape.moe.top_k + shape.moe.shared_experts)
     return (3 if shape.gated else 2) * matmul_flops(tokens, width, shape.hidden)
 

@@ -26,12 +26,12 @@ class Line:
     """Who has which stages of a pipeline, and the most that each keeps.
 
     ``stages[r]`` are those of rank r, ``fullest[r]`` the different moments of its step of which one is the fullest,
-    whatever stages weigh; with ``before[r]`` a backward pass begins. ``depth`` counts stages, ``ways`` the directions in
+    whatever stages weigh; with ``before[r]`` a backward pass begins. ``depth`` counts stages, ``directions`` those in
     which they stand on the ranks.
     """
 
     depth: int
-    ways: int
+    directions: int
     stages: tuple[tuple[int, ...], ...]
     fullest: tuple[Moments, ...]
     before: tuple[Moments, ...]

@@ -154,7 +154,9 @@ def _rank(run: RunSizes, rank: int, line: Line, terms: StageTerms, offload: bool
     """What one rank of the pipeline has."""
     stages, most = line.stages[rank], keeps(terms, line, rank)
     held, first, last = [terms.blocks[s] for s in stages], 0 in stages, line.depth - 1 in stages
-    counts = stage_parameters(run.shape, run.layout, held, run.make, first=first, last=last, ways=line.ways)
+    counts = stage_parameters(
+        run.shape, run.layout, held, run.make, first=first, last=last, directions=line.directions
+    )
     parameters, gradients, optimizer = _states(counts, run.layout, run.recipe, offload)
     buffers = tuple(_buffers(run, counts, [sum(blocks.values()) for blocks in held], bucket))
     kinds = {kind: sum(blocks.get(kind, 0) for blocks in held) for kind in run.blocks}

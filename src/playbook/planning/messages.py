@@ -89,18 +89,18 @@ class Sender:
     @cached_property
     def taken(self) -> list[int]:
         """Micro-batches of each direction."""
-        schedule, ways = self.options.schedule, len(self.where)
+        schedule, directions = self.options.schedule, len(self.where)
         if schedule is None:
-            return [self.layout.grad_acc // ways] * ways
-        count = Counter(schedule.way(m) for m in range(schedule.microbatches))
-        return [count[way] for way in range(ways)]
+            return [self.layout.grad_acc // directions] * directions
+        count = Counter(schedule.direction(m) for m in range(schedule.microbatches))
+        return [count[direction] for direction in range(directions)]
 
     @cached_property
     def passes(self) -> dict[int, int]:
         """Micro-batches that this rank takes through each of its stages."""
         found: Counter[int] = Counter()
-        for way, count in zip(self.where, self.taken, strict=True):
-            for stage in (s for s, home in enumerate(way) if home == self.at["pp"]):
+        for direction, count in zip(self.where, self.taken, strict=True):
+            for stage in (s for s, home in enumerate(direction) if home == self.at["pp"]):
                 found[stage] += count
         return dict(found)
 

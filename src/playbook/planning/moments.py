@@ -18,7 +18,7 @@ from playbook.planning.parameters import StateCounts
 from playbook.planning.recipes import Recipe
 from playbook.planning.saved import block_terms
 from playbook.planning.terms import Make, Term, total
-from playbook.shapes import ModelShape
+from playbook.shapes import BlockKind, ModelShape
 
 #: What backward has used up of a block when it comes to the attention core: parts, and single terms.
 _AFTER_CORE = ("mlp", "router", "experts", "shared experts")
@@ -62,9 +62,9 @@ class RunSizes:
         return layout.grad_acc > 1 or layout.world_size > 1
 
     @cached_property
-    def blocks(self) -> dict[bool, BlockSizes]:
+    def blocks(self) -> dict[BlockKind, BlockSizes]:
         """The memory of a block's backward, for each kind of block that the model has."""
-        return {sparse: BlockSizes.of(self, sparse) for sparse in self.shape.blocks()}
+        return {kind: BlockSizes.of(self, kind) for kind in self.shape.blocks()}
 
     @cached_property
     def logits(self) -> tuple[Term, ...]:
@@ -114,25 +114,25 @@ class BlockSizes:
     core: tuple[Term, ...]
 
     @classmethod
-    def of(cls, run: RunSizes, sparse: bool) -> BlockSizes:
+    def of(cls, run: RunSizes, kind: BlockKind) -> BlockSizes:
         mode = run.layout.recompute
-        kinds = {
-            kind: block_terms(run.shape, run.make, recompute=kind, attention=run.attention, sparse=sparse)
-            for kind in {"none", mode}
+        kept = {
+            each: block_terms(run.shape, run.make, recompute=each, attention=run.attention, kind=kind)
+            for each in {"none", mode}
         }
-        here = kinds["none" if mode == "full" else mode]
+        here = kept["none" if mode == "full" else mode]
         return cls(
-            stored=total(kinds[mode]),
+            stored=total(kept[mode]),
             at_mlp=total(t for t in here if t.name != "down projection input"),
             # By the time of its own backward, a recomputed core has its scores back.
-            at_core=total(t for t in kinds["none"] if t.part not in _AFTER_CORE and t.name not in _USED),
-            mlp=tuple(_mlp(run, sparse)),
+            at_core=total(t for t in kept["none"] if t.part not in _AFTER_CORE and t.name not in _USED),
+            mlp=tuple(_mlp(run, kind)),
             core=tuple(_core(run)),
         )
 
 
-def _mlp(run: RunSizes, sparse: bool) -> list[Term]:
-    make, width = run.make, "K*F" if sparse else "f"
+def _mlp(run: RunSizes, kind: BlockKind) -> list[Term]:
+    make, width = run.make, "K*F" if kind == "moe" else "f"
     terms = [
         make("mlp", "gradient of the residual stream", "b*s*h*x//r"),
         make("mlp", "gradient of the down projection's input", f"b*s*{width}*c//t"),
@@ -171,7 +171,7 @@ class StageSizes:
     counts: StateCounts
     gradients: int
     activations: int
-    blocks: dict[bool, int]
+    blocks: dict[BlockKind, int]
     before: int
     of_first: int
     of_head: int
@@ -195,8 +195,8 @@ def moments(run: RunSizes, stage: StageSizes) -> Iterator[Moment]:
         yield Moment(
             "backward of the output head", heads_gradient, kept - log_probabilities, (*run.head, *copies)
         )
-    for sparse in stage.blocks:
-        block = run.blocks[sparse]
+    for kind in stage.blocks:
+        block = run.blocks[kind]
         places = [("last", kept - of_head - block.stored, heads_gradient)]
         if not stay:  # gradients pile up: the first block's backward, the last to run, may be the fuller one
             before = stage.counts.local - stage.counts.block - stage.counts.table

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from playbook.layout import Layout
 from playbook.planning.sharding import UnitSize, share_of
 from playbook.planning.terms import Make, Part, Term, total
-from playbook.shapes import ModelShape
+from playbook.shapes import BlockKind, ModelShape
 
 
 @dataclass(frozen=True)
@@ -36,23 +36,23 @@ class StateCounts:
 def stage_parameters(
     shape: ModelShape,
     layout: Layout,
-    stages: Sequence[Mapping[bool, int]],
+    stages: Sequence[Mapping[BlockKind, int]],
     make: Make,
     *,
     first: bool = True,
     last: bool = True,
-    ways: int = 1,
+    directions: int = 1,
 ) -> StateCounts:
     """Parameters of a rank whose ``stages`` have so many blocks of each kind (see ``ModelShape.blocks``).
 
     The ``first`` stage has the embedding (and positions), the ``last`` one the final norm and the head; a tied head on
     another rank than the embedding needs a copy of the table there. Experts are replicated dp·cp/ep times, all else dp·cp
-    times: twice as often in a pipeline that runs both ``ways``.
+    times: twice as often in a pipeline that runs in both ``directions``.
     """
-    blocks = {sparse: _block(shape, make, sparse) for stage in stages for sparse in stage}
+    blocks = {kind: _block(shape, make, kind) for stage in stages for kind in stage}
     parts = [
-        Part(f"{count} blocks" + (" with experts" if sparse else ""), tuple(blocks[sparse]), count)
-        for sparse, count in _together(stages).items()
+        Part(f"{count} blocks" + (" with experts" if kind == "moe" else ""), tuple(blocks[kind]), count)
+        for kind, count in _together(stages).items()
     ]
     table = make("embedding", "table", "v*h//t")
     if first:
@@ -63,27 +63,33 @@ def stage_parameters(
         head = () if shape.tied and first else (make("head", "matrix", "v*h//t"),)
         parts.append(Part("head", (norm, *head), 1))
     units = tuple(_units(shape, layout, stages, blocks, parts, table.value))
-    local, replicas, apart = sum(part.value for part in parts), layout.dp * layout.cp * ways, layout.pp > 1
+    local, replicas, apart = (
+        sum(part.value for part in parts),
+        layout.dp * layout.cp * directions,
+        layout.pp > 1,
+    )
     shard = share_of(units, replicas, layout.zero, ep=layout.ep, apart=apart) if layout.zero else local
     largest = max((total(block) for block in blocks.values()), default=0)
     return StateCounts(local, shard, largest, table.value, units, tuple(parts), replicas)
 
 
-def _block(shape: ModelShape, make: Make, sparse: bool) -> list[Term]:
+def _block(shape: ModelShape, make: Make, kind: BlockKind) -> list[Term]:
     block = [*attention_parameters(shape, make), *norm_parameters(shape, make)]
-    return block + (expert_parameters(shape, make) if sparse else mlp_parameters(shape, make, "mlp", "f"))
+    return block + (
+        expert_parameters(shape, make) if kind == "moe" else mlp_parameters(shape, make, "mlp", "f")
+    )
 
 
-def _together(stages: Sequence[Mapping[bool, int]]) -> dict[bool, int]:
+def _together(stages: Sequence[Mapping[BlockKind, int]]) -> dict[BlockKind, int]:
     """Blocks of all stages, by kind."""
-    return {sparse: sum(stage.get(sparse, 0) for stage in stages) for stage in stages for sparse in stage}
+    return {kind: sum(stage.get(kind, 0) for stage in stages) for stage in stages for kind in stage}
 
 
 def _units(
     shape: ModelShape,
     layout: Layout,
-    stages: Sequence[Mapping[bool, int]],
-    blocks: Mapping[bool, Sequence[Term]],
+    stages: Sequence[Mapping[BlockKind, int]],
+    blocks: Mapping[BlockKind, Sequence[Term]],
     parts: Sequence[Part],
     table: int,
 ) -> Iterator[UnitSize]:
@@ -92,8 +98,8 @@ def _units(
     experts = {kind: total(t for t in terms if t.part == "experts") for kind, terms in blocks.items()}
     dense = {kind: total(terms) - experts[kind] for kind, terms in blocks.items()}
     if layout.pp == 1 or layout.zero == 3:
-        for sparse, count in _together(stages).items():
-            yield from [UnitSize(dense[sparse], experts=experts[sparse])] * count
+        for kind, count in _together(stages).items():
+            yield from [UnitSize(dense[kind], experts=experts[kind])] * count
         # A tied table is gathered once for both ends; in a pipeline on its own.
         if shape.tied and layout.pp == 1 and len(ends) == 2:
             ends = {"both": sum(ends.values())}

@@ -21,9 +21,10 @@ from playbook.planning.saved import (
 )
 from playbook.planning.terms import Part, Term, total
 from playbook.schedules.kept import InFlight
+from playbook.shapes import BlockKind
 
 #: Terms of each kind of block.
-ByKind = Mapping[bool, tuple[Term, ...]]
+ByKind = Mapping[BlockKind, tuple[Term, ...]]
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class StageTerms:
     ``deferred`` and ``deferred_head``. ``once`` is there in a step once.
     """
 
-    blocks: Sequence[Mapping[bool, int]]
+    blocks: Sequence[Mapping[BlockKind, int]]
     saved: ByKind
     deferred: ByKind
     embedding: tuple[Term, ...]
@@ -55,13 +56,13 @@ class StageTerms:
     once: tuple[Term, ...]
 
     @classmethod
-    def of(cls, run: RunSizes, blocks: Sequence[Mapping[bool, int]]) -> StageTerms:
+    def of(cls, run: RunSizes, blocks: Sequence[Mapping[BlockKind, int]]) -> StageTerms:
         shape, make, layout = run.shape, run.make, run.layout
         given = {"recompute": layout.recompute, "attention": run.attention}
         return cls(
             blocks,
-            {kind: tuple(block_terms(shape, make, **given, sparse=kind)) for kind in shape.blocks()},
-            {kind: tuple(deferred_terms(shape, make, sparse=kind)) for kind in shape.blocks()},
+            {kind: tuple(block_terms(shape, make, **given, kind=kind)) for kind in shape.blocks()},
+            {kind: tuple(deferred_terms(shape, make, kind=kind)) for kind in shape.blocks()},
             tuple(embedding_terms(shape, make)),
             tuple(head_terms(make, layout.tp)),
             tuple(deferred_head_terms(make)),
@@ -78,7 +79,7 @@ class StageTerms:
         return total(self.head)
 
     @cached_property
-    def _each(self) -> tuple[dict[bool, int], dict[bool, int], int, int]:
+    def _each(self) -> tuple[dict[BlockKind, int], dict[BlockKind, int], int, int]:
         saved, deferred = ({k: total(t) for k, t in kind.items()} for kind in (self.saved, self.deferred))
         return saved, deferred, total(self.embedding), total(self.deferred_head)
 
@@ -118,7 +119,7 @@ def _parts(terms: StageTerms, stages: Sequence[int], moment: InFlight) -> Iterat
         yield Part("embedding", terms.embedding, alive.get(0, 0))
     for kind in terms.saved:
         layers = sum(terms.blocks[s].get(kind, 0) for s in stages)
-        name = f"{layers} blocks with experts" if kind else f"{layers} blocks"
+        name = f"{layers} blocks with experts" if kind == "moe" else f"{layers} blocks"
         yield Part(name, terms.saved[kind], _blocks(terms, kind, alive))
         yield Part(f"{name}, from B to W", terms.deferred[kind], _blocks(terms, kind, later))
     yield Part("head and loss", terms.head, alive.get(last, 0))
@@ -127,6 +128,6 @@ def _parts(terms: StageTerms, stages: Sequence[int], moment: InFlight) -> Iterat
         yield Part("positions", terms.once, 1)
 
 
-def _blocks(terms: StageTerms, kind: bool, counts: Mapping[int, int]) -> int:
+def _blocks(terms: StageTerms, kind: BlockKind, counts: Mapping[int, int]) -> int:
     """Blocks of a kind, each as often as its stage has micro-batches."""
     return sum(terms.blocks[stage].get(kind, 0) * count for stage, count in counts.items())

@@ -10,15 +10,15 @@ sections 4.1 to 4.3).
 from __future__ import annotations
 
 from playbook.planning.terms import Make, Term
-from playbook.shapes import ModelShape
+from playbook.shapes import BlockKind, ModelShape
 
 
 def block_terms(
-    shape: ModelShape, make: Make, *, recompute: str, attention: str, sparse: bool = False
+    shape: ModelShape, make: Make, *, recompute: str, attention: str, kind: BlockKind = "dense"
 ) -> list[Term]:
     """The tensors that one block keeps for one micro-batch.
 
-    ``attention`` is "sdpa" (a flash kernel: no s × S matrix) or "reference"; ``sparse`` is true for a block with experts.
+    ``attention`` is "sdpa" (a flash kernel: no s × S matrix) or "reference"; ``kind`` says what stands for its MLP.
     Under full recomputation a block keeps its input and nothing else.
     """
     if recompute == "full":
@@ -27,7 +27,7 @@ def block_terms(
     terms += _core(shape, make, recompute, attention)
     terms += [make("attention", "output projection input", "b*s*a*e*l//t"), *_mask(shape, make, "attention")]
     terms += _norm(make, "norm 2")
-    terms += _experts(shape, make) if sparse else _mlp(shape, make, "f")
+    terms += _experts(shape, make) if kind == "moe" else _mlp(shape, make, "f")
     return [*terms, *_mask(shape, make, "mlp")]
 
 
@@ -51,7 +51,7 @@ def head_terms(make: Make, tp: int = 1) -> list[Term]:
     return [*norm, make("head", "head input", "b*s*h*l//r"), *loss]
 
 
-def deferred_terms(shape: ModelShape, make: Make, *, sparse: bool = False) -> list[Term]:
+def deferred_terms(shape: ModelShape, make: Make, *, kind: BlockKind = "dense") -> list[Term]:
     """What the weight gradients of a block need between B and W: x and dy of every linear layer, as W works on both.
 
     Layers that read the same x keep it once; with sequence parallelism it is a rank's own tokens. dy of a row-parallel
@@ -63,7 +63,7 @@ def deferred_terms(shape: ModelShape, make: Make, *, sparse: bool = False) -> li
         make("attention", "output projection input", "b*s*a*e*l//t"),
         make("attention", "gradient of the attention's output", "b*s*h*c"),
     ]
-    if not sparse:
+    if kind == "dense":
         return terms + _deferred_mlp(shape, make, "f")
     width, columns = "K*F", 2 if shape.gated else 1
     terms += [make("experts", "rows sent to experts", "b*s*K*h*l//r")]

@@ -139,8 +139,8 @@ def context(here: Sender) -> Iterator[Message]:
 def _hops(here: Sender) -> Iterator[tuple[str, int, int, int]]:
     """This rank's sends: the phase, the stage before the border, the rank beyond it, and how many micro-batches."""
     mine = here.at["pp"]
-    for way, count in zip(here.where, here.taken, strict=True):
-        for stage, (before, after) in enumerate(pairwise(way)):
+    for direction, count in zip(here.where, here.taken, strict=True):
+        for stage, (before, after) in enumerate(pairwise(direction)):
             if before == mine != after:
                 yield "forward", stage, after, count
             if after == mine != before:

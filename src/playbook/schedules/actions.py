@@ -38,17 +38,17 @@ def straight(stages: int) -> tuple[tuple[int, ...], ...]:
 class Schedule:
     """Who does what in which order.
 
-    ``placement[c][s]`` is the rank of stage s on the way c. All micro-batches take way 0, but in a bidirectional
-    pipeline, where ``ways[m]`` says which micro-batch m takes. ``together`` are places (rank, i) at which action i and
-    the one after it, of different micro-batches, run side by side.
+    ``placement[c][s]`` is the rank of stage s in direction c. All micro-batches go in direction 0, but in a bidirectional
+    pipeline, where ``directions[m]`` says where micro-batch m goes. ``overlapped`` are places (rank, i) at which action
+    i and the one after it, of different micro-batches, run side by side.
     """
 
     name: str
     microbatches: int
     placement: tuple[tuple[int, ...], ...]
     ranks: tuple[tuple[Action, ...], ...]
-    ways: tuple[int, ...] = ()
-    together: frozenset[tuple[int, int]] = frozenset()
+    directions: tuple[int, ...] = ()
+    overlapped: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def depth(self) -> int:
@@ -57,16 +57,16 @@ class Schedule:
 
     @property
     def chunks(self) -> int:
-        """Stages that a rank holds, copies for several ways included."""
+        """Stages that a rank holds, copies for several directions included."""
         return len(self.placement) * self.depth // len(self.ranks)
 
-    def way(self, microbatch: int) -> int:
-        """Which way a micro-batch takes."""
-        return self.ways[microbatch] if self.ways else 0
+    def direction(self, microbatch: int) -> int:
+        """In which direction a micro-batch goes."""
+        return self.directions[microbatch] if self.directions else 0
 
     def rank_of(self, stage: int, microbatch: int) -> int:
-        """The rank that has ``stage`` on the way of ``microbatch``."""
-        return self.placement[self.way(microbatch)][stage]
+        """The rank that has ``stage`` in the direction of ``microbatch``."""
+        return self.placement[self.direction(microbatch)][stage]
 
     def microbatches_of(self, stage: int, rank: int) -> int:
         """How many micro-batches ``rank`` takes through ``stage``."""
@@ -94,15 +94,15 @@ class Schedule:
         found: dict[str, Any] = {
             "name": self.name,
             "microbatches": self.microbatches,
-            "placement": [list(way) for way in self.placement],
+            "placement": [list(direction) for direction in self.placement],
             "ranks": [
                 [{"op": a.op, "stage": a.stage, "microbatch": a.microbatch} for a in r] for r in self.ranks
             ],
         }
-        if self.ways:
-            found["ways"] = list(self.ways)
-        if self.together:
-            found["together"] = sorted(map(list, self.together))
+        if self.directions:
+            found["directions"] = list(self.directions)
+        if self.overlapped:
+            found["overlapped"] = sorted(map(list, self.overlapped))
         return found
 
     @classmethod
@@ -130,10 +130,10 @@ class Schedule:
             return cls(
                 str(data.get("name", "custom")),
                 min(_whole(data, "microbatches", microbatches), count + 1),
-                tuple(tuple(map(int, way)) for way in placement),
+                tuple(tuple(map(int, direction)) for direction in placement),
                 ranks,
-                tuple(map(int, data.get("ways", ()))),
-                frozenset((int(r), int(i)) for r, i in data.get("together", ())),
+                tuple(map(int, data.get("directions", ()))),
+                frozenset((int(r), int(i)) for r, i in data.get("overlapped", ())),
             )
         except ScheduleError:
             raise

@@ -30,8 +30,8 @@ def dualpipe(stages: int, microbatches: int) -> Schedule:
         microbatches,
         on_ranks("dualpipe", stages),
         tuple(tuple(one.actions) for one in found),
-        ways=(0,) * half + (1,) * half,
-        together=frozenset((r, i) for r, one in enumerate(found) for i in one.together),
+        directions=(0,) * half + (1,) * half,
+        overlapped=frozenset((r, i) for r, one in enumerate(found) for i in one.overlapped),
     )
 
 
@@ -52,7 +52,7 @@ def dualpipe_v(stages: int, microbatches: int) -> Schedule:
         microbatches,
         on_ranks("dualpipev", stages),
         tuple(tuple(one.actions) for one in found),
-        together=frozenset((r, i) for r, one in enumerate(found) for i in one.together),
+        overlapped=frozenset((r, i) for r, one in enumerate(found) for i in one.overlapped),
     )
 
 
@@ -70,7 +70,7 @@ class _Rank:
         self.stage = [stage for stage, _ in places]
         self.forward, self.backward = [m for _, m in places], [m for _, m in places]
         self.actions: list[Action] = []
-        self.together: list[int] = []
+        self.overlapped: list[int] = []
         self.owed: deque[Action] = deque()  # weight gradients put off
 
     def f(self, side: int) -> None:
@@ -90,12 +90,12 @@ class _Rank:
 
     def fb(self, side: int) -> None:
         """Forward on ``side``, side by side with backward on the other."""
-        self.together.append(len(self.actions))
+        self.overlapped.append(len(self.actions))
         self.f(side)
         self.b(1 - side)
 
     def run(self, rank: int, ranks: int, microbatches: int) -> _Rank:
-        """The eight phases; ``rank`` of ``ranks`` counts from the near end to where the two ways turn or meet."""
+        """The eight phases; ``rank`` of ``ranks`` counts from the near end to where the two directions turn or meet."""
         inner = ranks - rank - 1
         for _ in range(2 * inner):
             self.f(0)

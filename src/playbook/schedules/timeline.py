@@ -200,7 +200,7 @@ class _Simulation:
 
     def _advance(self, rank: int) -> set[int]:
         """Carry out what ``rank`` can before it must wait; the ranks that it has sent something to."""
-        actions, together, slots = self.schedule.ranks[rank], self.schedule.together, self.slots[rank]
+        actions, overlapped, slots = self.schedule.ranks[rank], self.schedule.overlapped, self.slots[rank]
         sent_to: set[int] = set()
         table, i = self.table, self.next[rank]
         while i < len(actions):
@@ -209,7 +209,7 @@ class _Simulation:
             if needed is None:
                 break
             last, arrived = needed
-            if together and (rank, i) in together and i + 1 < len(actions):
+            if overlapped and (rank, i) in overlapped and i + 1 < len(actions):
                 beside = self._needed(actions[i + 1])
                 if beside is None:
                     break
@@ -293,7 +293,7 @@ class _Simulation:
     def _missing(self, rank: int) -> tuple[Action, Action]:
         """The action that a rank cannot begin, alone or side by side with another, and the first that it needs."""
         i, actions = self.next[rank], self.schedule.ranks[rank]
-        for action in actions[i : i + 2] if (rank, i) in self.schedule.together else actions[i : i + 1]:
+        for action in actions[i : i + 2] if (rank, i) in self.schedule.overlapped else actions[i : i + 1]:
             for need in self.schedule.needs(action):
                 done = self.forward if need.op == "F" else self.backward
                 if done[need.stage * self.schedule.microbatches + need.microbatch] is None:

@@ -16,7 +16,7 @@ def validate(schedule: Schedule, limit: PerStage | None = None, rest: PerStage =
     these that is kept between B and W. Both are one number, or one for each rank.
     """
     _check_placement(schedule)
-    _check_together(schedule)
+    _check_overlapped(schedule)
     for rank, actions in enumerate(schedule.ranks):
         for action in actions:
             _check_action(schedule, rank, action)
@@ -38,16 +38,16 @@ def check_copies(schedule: Schedule, each_pass: bool = False) -> None:
     In a bidirectional pipeline the ranks r and p − 1 − r have the same stages, and add their gradients up stage by stage,
     as each is finished: in one order on both. With ``each_pass`` they do so after every micro-batch (ZeRO-2).
     """
-    ranks, ways = len(schedule.ranks), schedule.placement
+    ranks, directions = len(schedule.ranks), schedule.placement
     for rank in range(ranks):
-        if not any(rank in way for way in ways):
+        if not any(rank in direction for direction in directions):
             raise ScheduleError(f"rank {rank} has no stage: in training every rank must have one")
-    if len(ways) == 1:
+    if len(directions) == 1:
         return
-    if ranks % 2 or len(ways) > 2 or any(a + b != ranks - 1 for a, b in zip(*ways, strict=True)):
+    if ranks % 2 or len(directions) > 2 or any(a + b != ranks - 1 for a, b in zip(*directions, strict=True)):
         raise ScheduleError(
-            f"placement is {[list(way) for way in ways]}, but in training there must be one way or two, of which the "
-            "second has on rank p - 1 - r, of an even number p, what the first has on rank r"
+            f"placement is {[list(homes) for homes in directions]}, but in training there must be one direction or two, "
+            "of which the second has on rank p - 1 - r, of an even number p, what the first has on rank r"
         )
     for rank in range(ranks // 2):
         mine, other = (_finished(schedule, r, each_pass) for r in (rank, ranks - 1 - rank))
@@ -85,30 +85,31 @@ def _check_placement(schedule: Schedule) -> None:
     if not schedule.ranks or not schedule.placement or not schedule.depth:
         raise ScheduleError("the schedule has no ranks or no stages: it must have one of each at least")
     ranks, depth = len(schedule.ranks), schedule.depth
-    for way in schedule.placement:
-        if len(way) != depth or not all(0 <= rank < ranks for rank in way):
+    for direction in schedule.placement:
+        if len(direction) != depth or not all(0 <= rank < ranks for rank in direction):
             raise ScheduleError(
-                f"placement is {[list(w) for w in schedule.placement]}, but every way must give a rank from 0 to "
+                f"placement is {[list(w) for w in schedule.placement]}, but every direction must give a rank from 0 to "
                 f"{ranks - 1} to each of {depth} stages"
             )
-    if schedule.ways and len(schedule.ways) != schedule.microbatches:
+    if schedule.directions and len(schedule.directions) != schedule.microbatches:
         raise ScheduleError(
-            f"ways has {len(schedule.ways)} entries, but there are {schedule.microbatches} micro-batches: each takes one"
+            f"directions has {len(schedule.directions)} entries, but there are {schedule.microbatches} micro-batches: "
+            "each goes in one"
         )
-    for taken in schedule.ways:
+    for taken in schedule.directions:
         if not 0 <= taken < len(schedule.placement):
             raise ScheduleError(
-                f"ways has a {taken}, but there are {len(schedule.placement)} ways, from 0 on"
+                f"directions has a {taken}, but placement has {len(schedule.placement)}, counted from 0"
             )
 
 
-def _check_together(schedule: Schedule) -> None:
-    for rank, i in schedule.together:
+def _check_overlapped(schedule: Schedule) -> None:
+    for rank, i in schedule.overlapped:
         last = len(schedule.ranks[rank]) - 2 if 0 <= rank < len(schedule.ranks) else -1
-        if not 0 <= i <= last or (rank, i + 1) in schedule.together:
+        if not 0 <= i <= last or (rank, i + 1) in schedule.overlapped:
             raise ScheduleError(
-                f"together has [{rank}, {i}], but must be a rank and the place of an action there that the next one runs "
-                "beside, and runs beside no third one"
+                f"overlapped has [{rank}, {i}], but must be a rank and the place of an action there that the next one "
+                "runs beside, and runs beside no third one"
             )
 
 

@@ -51,13 +51,18 @@ class Board:
             ranks[rank].append(action)
         plan, own = self.plan, tuple(map(tuple, ranks))
         follows = [mine == theirs[: len(mine)] for mine, theirs in zip(own, plan.ranks, strict=True)]
-        together = frozenset((r, i) for r, i in plan.together if follows[r] and i + 1 < len(own[r]))
-        return Schedule("own", plan.microbatches, plan.placement, own, plan.ways, together)
+        overlapped = frozenset((r, i) for r, i in plan.overlapped if follows[r] and i + 1 < len(own[r]))
+        return Schedule("own", plan.microbatches, plan.placement, own, plan.directions, overlapped)
 
     def stages(self, rank: int) -> list[tuple[int, int]]:
-        """The stages that ``rank`` holds, as (way, stage)."""
-        ways = enumerate(self.plan.placement)
-        return [(way, stage) for way, homes in ways for stage, home in enumerate(homes) if home == rank]
+        """The stages that ``rank`` holds, as (direction, stage)."""
+        directions = enumerate(self.plan.placement)
+        return [
+            (direction, stage)
+            for direction, homes in directions
+            for stage, home in enumerate(homes)
+            if home == rank
+        ]
 
     # --- what can come next
 
@@ -65,13 +70,13 @@ class Board:
         """The next F, B, W and BW of each stage of ``rank``; none where all are done."""
         return [
             Move(rank, action, self.refusal(rank, action))
-            for way, stage in self.stages(rank)
-            for action in self._next(way, stage)
+            for direction, stage in self.stages(rank)
+            for action in self._next(direction, stage)
         ]
 
-    def _next(self, way: int, stage: int) -> Iterator[Action]:
-        """The first micro-batch of the way that lacks it, for each operation."""
-        microbatches = [m for m in range(self.plan.microbatches) if self.plan.way(m) == way]
+    def _next(self, direction: int, stage: int) -> Iterator[Action]:
+        """The first micro-batch of the direction that lacks it, for each operation."""
+        microbatches = [m for m in range(self.plan.microbatches) if self.plan.direction(m) == direction]
         for op in LETTERS:
             for m in microbatches:
                 if all(Action(part, stage, m) not in self.done for part in op):
@@ -152,5 +157,5 @@ class Board:
     def _stages_of(self, rank: int, microbatch: int) -> list[int]:
         if not 0 <= microbatch < self.plan.microbatches:
             return []
-        way = self.plan.way(microbatch)
-        return [stage for stage, home in enumerate(self.plan.placement[way]) if home == rank]
+        direction = self.plan.direction(microbatch)
+        return [stage for stage, home in enumerate(self.plan.placement[direction]) if home == rank]

@@ -72,11 +72,11 @@ def _interleaved(
 
 def _form(schedule: Schedule) -> Form:
     """Ranks in the order in which a micro-batch first comes to them, micro-batches as they begin, B and W fused."""
-    ranks = list(dict.fromkeys(rank for way in schedule.placement for rank in way))
+    ranks = list(dict.fromkeys(rank for direction in schedule.placement for rank in direction))
     order: dict[int, int] = {}
-    for way, places in enumerate(schedule.placement):
+    for direction, places in enumerate(schedule.placement):
         for op, stage, microbatch in schedule.ranks[places[0]]:
-            if op == "F" and stage == 0 and schedule.way(microbatch) == way:
+            if op == "F" and stage == 0 and schedule.direction(microbatch) == direction:
                 order[microbatch] = len(order)
     return tuple(tuple(_fused(schedule.ranks[rank], order)) for rank in ranks)
 

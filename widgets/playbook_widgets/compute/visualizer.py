@@ -53,7 +53,7 @@ DEFAULTS: dict[str, Any] = {
 }
 STAGES, MICROBATCHES, CHUNKS = (1, 32), (1, 256), (1, 8)
 CHUNKED = ("interleaved", "breadth-first")
-TWO_WAYS = ("dualpipe", "dualpipev")
+OVERLAPPING = ("dualpipe", "dualpipev")
 FITTED = ("zb-1p", "zb-2p")
 #: Micro-batches times stages up to which a browser has the time to search for more than a first guess.
 SEARCHED = 2048

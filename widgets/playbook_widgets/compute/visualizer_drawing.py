@@ -41,8 +41,8 @@ def drawn(
         "ranks": len(line.ranks),
         "microbatches": schedule.microbatches,
         "depth": schedule.depth,
-        "placement": [list(way) for way in schedule.placement],
-        "ways": list(schedule.ways),
+        "placement": [list(homes) for homes in schedule.placement],
+        "directions": list(schedule.directions),
         "offsets": _offsets(len(rank) for rank in line.ranks),
         "slots": {
             "op": "".join(LETTERS[slot.action.op] for slot in slots),

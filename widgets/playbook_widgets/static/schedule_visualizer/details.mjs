@@ -44,5 +44,5 @@ export class Details {
 function scheduleOf(side, unit) {
   const action = (i) => ({ op: side.op[i] === "X" ? "BW" : side.op[i], stage: side.stage[i], microbatch: side.microbatch[i], start: side.start[i], end: side.end[i] });
   const ranks = Array.from({ length: side.ranks }, (_, rank) => Array.from({ length: side.offsets[rank + 1] - side.offsets[rank] }, (_, k) => action(side.offsets[rank] + k)));
-  return { name: side.name || side.label, unit, microbatches: side.microbatches, placement: side.placement, ...(side.ways.length && { ways: side.ways }), ...side.numbers, peak_in_flight: side.peaks, ranks };
+  return { name: side.name || side.label, unit, microbatches: side.microbatches, placement: side.placement, ...(side.directions.length && { directions: side.directions }), ...side.numbers, peak_in_flight: side.peaks, ranks };
 }

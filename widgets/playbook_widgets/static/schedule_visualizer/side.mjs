@@ -28,7 +28,7 @@ export class Side {
     this.rankOf[i] = rank;
     this.place[this.key(KINDS[this.op[i]], this.stage[i], this.microbatch[i])] = i;
     if (this.op[i] === "X") this.place[this.key(2, this.stage[i], this.microbatch[i])] = i;
-    this.chunk[i] = held[rank].indexOf(this.way(this.microbatch[i]) * this.depth + this.stage[i]);
+    this.chunk[i] = held[rank].indexOf(this.direction(this.microbatch[i]) * this.depth + this.stage[i]);
     const next = i + 1 < this.offsets[rank + 1] && this.start[i + 1] === this.start[i] && this.end[i] > this.start[i];
     if (next) [this.half[i], this.half[i + 1]] = [1, 2];
   }
@@ -36,7 +36,7 @@ export class Side {
   /** The stages of each rank, in order. */
   held() {
     const found = Array.from({ length: this.ranks }, () => []);
-    this.placement.forEach((homes, way) => homes.forEach((rank, stage) => found[rank].push(way * this.depth + stage)));
+    this.placement.forEach((homes, direction) => homes.forEach((rank, stage) => found[rank].push(direction * this.depth + stage)));
     return found;
   }
 
@@ -52,8 +52,8 @@ export class Side {
     return (kind * this.depth + stage) * this.microbatches + microbatch;
   }
 
-  way(microbatch) {
-    return this.ways.length ? this.ways[microbatch] : 0;
+  direction(microbatch) {
+    return this.directions.length ? this.directions[microbatch] : 0;
   }
 
   /** The slot of an operation (F, B or W) on a stage, or -1. */
