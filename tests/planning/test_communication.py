@@ -53,7 +53,7 @@ def test_closed_forms_are_what_messages_take_one_by_one(collective, name):
     for network in networks:
         for ranks in range(1, 33):
             cost = closed_form(collective, name, ranks, network)
-            if cost is None:
+            if cost is None or cost.rail_volume:  # rings across nodes: the next test
                 continue
             for chunk in (1, 1000):
                 k = ranks * chunk
@@ -63,6 +63,45 @@ def test_closed_forms_are_what_messages_take_one_by_one(collective, name):
                 assert cost.time(k, network) == pytest.approx(expected), (ranks, network)
                 compared += 1
     assert compared >= 2 * 8 or (collective, name) == ("all_to_all", "naive")
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(["all_reduce", "all_gather", "reduce_scatter"]),
+    st.integers(2, 6), st.integers(1, 8), st.sampled_from([0, 10, 10**4, 10**7]), st.sampled_from(list(CLUSTERS)),
+)  # fmt: skip
+def test_a_ring_across_nodes_is_counted_as_nccl_does_and_simulated_to_within_its_rounding(
+    collective, nodes, per_node, chunk, cluster
+):
+    """NCCL's tuner adds the latency of the longest chain to what the bytes take, as if neither hid behind the other, and
+    counts one crossing less for each round than the chain can have."""
+    network = Network.of(load(cluster), per_node)
+    ranks, rounds = nodes * per_node, 2 if collective == "all_reduce" else 1
+    cost = closed_form(collective, "ring", ranks, network)
+    assert cost is not None
+    assert (cost.messages + cost.inter_messages, cost.inter_messages) == (
+        rounds * (ranks - 1),
+        rounds * (nodes - 1),
+    )
+    sent = message_by_message(collective, "ring", ranks, ranks * chunk, network)
+    counted, slack = cost.time(ranks * chunk, network), rounds * (network.inter.alpha - network.intra.alpha)
+    # One after the other at most; and no less than the slower of the two alone, in which the other is hidden.
+    assert sent <= (counted + slack) * (1 + 1e-9)
+    assert sent >= max(cost.latency(network), counted - cost.latency(network)) * (1 - 1e-9) or chunk == 0
+
+
+def test_a_latency_is_no_occupancy():
+    """Messages over one link overlap their latencies; a chain of messages that wait for one another adds them up."""
+    network = Network(AlphaBeta(1e-6, 0), AlphaBeta(10e-6, 0, flight=9e-6), ranks_per_node=1)
+    fan_out = simulate(plan("scatter", "naive", ranks=5, elements=5), network)
+    assert [span.start for span in fan_out.spans] == pytest.approx([0, 1e-6, 2e-6, 3e-6])
+    assert fan_out.seconds == pytest.approx(13e-6)
+    fan_in = simulate(plan("gather", "naive", ranks=5, elements=5), network)
+    assert fan_in.seconds == pytest.approx(13e-6)
+    around = simulate(plan("all_gather", "ring", ranks=5, elements=5), network)
+    assert around.seconds == pytest.approx(40e-6)  # each waits for what it passes on
+    with pytest.raises(ConfigError, match="flight must be at most alpha, 1e-06, got 2e-06"):
+        AlphaBeta(1e-6, 0, 2e-6)
 
 
 def test_every_algorithm_has_a_closed_form_in_a_node_of_any_power_of_two():
@@ -128,26 +167,31 @@ def test_formulas_of_the_textbook():
 # ---- hierarchy and scale
 
 
-def test_two_levels_send_less_between_nodes_than_one_ring():
+def test_two_levels_need_fewer_messages_than_a_ring_and_no_fewer_bytes():
+    """Between nodes both send 2(N − 1)/N of the vector, a ring over all adapters side by side, two levels by each of them
+    an eighth. Inside, two levels go around once more."""
     cluster = load("h100-8")
     for nodes in (2, 8, 64):
         n, network = 8 * nodes, Network.of(cluster)
         ring, two = (closed_form("all_reduce", name, n, network) for name in ("ring", "two_level"))
         assert ring is not None
         assert two is not None
-        assert ring.inter_volume == Fraction(2 * (n - 1), n)
-        assert two.inter_volume == Fraction(2 * (nodes - 1), 8 * nodes)
-        assert two.time(1 << 30, network) < ring.time(1 << 30, network) / 2
-        assert two.inter_messages == 2 * (nodes - 1) < ring.inter_messages == 2 * (n - 1)
+        assert ring.rail_volume == Fraction(2 * (n - 1), n)
+        assert 8 * two.inter_volume == Fraction(2 * (nodes - 1), nodes) < ring.rail_volume
+        assert two.inter_messages == ring.inter_messages == 2 * (nodes - 1)
+        assert two.messages == 14 < ring.messages
+        assert two.time(1 << 16, network) < ring.time(1 << 16, network)
+        assert two.time(1 << 34, network) > ring.time(1 << 34, network)
 
 
 def test_a_ring_waits_in_proportion_to_its_ranks_and_trees_do_not():
     network = Network.of(load("h100-8"))
     waits = {n: latency("all_reduce", n, network, "ring") for n in (64, 128, 512)}
-    assert waits[512] == pytest.approx(2 * 511 * network.inter.alpha)
-    assert waits[512] / waits[64] == pytest.approx(511 / 63)
-    tree = [latency("all_reduce", n, network, "double_binary_tree") for n in (64, 512)]
-    assert tree[1] - tree[0] == pytest.approx(2 * 3 * network.inter.alpha)
+    inside, across = network.intra.alpha, network.inter.alpha
+    assert waits[512] == pytest.approx(2 * (511 - 63) * inside + 2 * 63 * across)
+    assert waits[512] / waits[64] == pytest.approx(8, rel=0.1)
+    tree = [latency("all_reduce", n, network, "nccl_tree") for n in (64, 512)]
+    assert tree == pytest.approx([14 * inside + 6 * across, 14 * inside + 12 * across])
     # At 512 ranks, of 64 MB, more than half of the time of a ring is waiting.
     assert waits[512] > seconds("all_reduce", 64 << 20, 512, network, "ring") / 2
 
@@ -155,14 +199,16 @@ def test_a_ring_waits_in_proportion_to_its_ranks_and_trees_do_not():
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_the_network_of_every_cluster(name):
     cluster = load(name)
-    network, striped = Network.of(cluster), Network.of(cluster, striped=True)
-    g = cluster.gpus_per_node
-    assert network.intra == striped.intra == AlphaBeta(cluster.intra_latency, 1 / cluster.intra_bandwidth)
+    network, g = Network.of(cluster), cluster.gpus_per_node
+    assert network.intra == AlphaBeta(cluster.intra_latency, 1 / cluster.intra_bandwidth)
     assert network.inter.bandwidth == pytest.approx(cluster.inter_bandwidth)
-    assert striped.inter.bandwidth == pytest.approx(min(g * cluster.inter_bandwidth, cluster.intra_bandwidth))
-    assert network.link(0, g - 1) == network.intra
-    assert network.link(g - 1, g) == network.inter
-    assert Network.of(cluster, 1).link(0, 1) == network.inter
+    assert network.inter.alpha - network.inter.flight == pytest.approx(cluster.inter_overhead)
+    assert network.rails.bandwidth == pytest.approx(min(g * cluster.inter_bandwidth, cluster.intra_bandwidth))
+    assert network.link(0, g - 1) == network.intra == network.hop(g) == network.link(0, g - 1, striped=True)
+    assert network.link(g - 1, g) == network.inter == network.hop(g + 1)
+    assert network.link(g - 1, g, striped=True) == network.rails
+    alone = Network.of(cluster, 1)
+    assert alone.link(0, 1) == alone.rails == network.inter
 
 
 def test_crossover_is_where_two_algorithms_take_the_same_time():
@@ -238,52 +284,6 @@ def test_a_fit_is_never_negative():
     assert (same.alpha, same.beta, same.bandwidth) == (pytest.approx(2e-6), 0, math.inf)
     with pytest.raises(ConfigError, match="a fit needs at least 2 samples, got 1"):
         fit([Sample(1.0, 1.0)])
-
-
-# ---- what others have measured
-
-#: Bus bandwidth in GB/s of an all-reduce on one node of 8 H100-class GPUs, by MiB. Stas Bekman, "Machine Learning
-#: Engineering", network benchmarks.
-IN_A_NODE = {1: 39.9, 16: 219.9, 64: 346.5, 1024: 463.6}
-#: Bus bandwidth in GB/s by nodes of 8 H100. Tazi et al. 2025, "The Ultra-Scale Playbook", communication bandwidth by
-#: number of nodes.
-ACROSS_NODES = {
-    "all_reduce": {4: 160.14, 8: 99.56, 16: 84.74, 32: 64.93, 64: 32.94},
-    "all_gather": {2: 184.61, 4: 118.97, 8: 69.0, 16: 54.97, 32: 27.97, 64: 11.04},
-    "reduce_scatter": {2: 181.55, 4: 115.76, 8: 68.55, 16: 54.52, 32: 27.94, 64: 11.07},
-}
-
-
-def test_one_line_explains_the_published_curve_of_a_node_within_15_percent():
-    n = 8
-    cost = closed_form("all_reduce", "ring", n, Network.uniform(NVLINK))
-    assert cost is not None
-    samples = [
-        Sample(float(cost.volume) * k, bus_factor("all_reduce", n) * k / (measured * 1e9), cost.messages)
-        for k, measured in ((mib << 20, gb) for mib, gb in IN_A_NODE.items())
-    ]
-    link = fit(samples)
-    assert max(map(abs, errors(link, samples))) < 0.15
-    assert 350e9 < link.bandwidth < 450e9  # below what the datasheet gives NVLink 4
-    assert 2e-6 < link.alpha < 5e-6  # NCCL's own tuner assumes 3.4 µs per hop
-    # And the fitted link gives the curve back through the same functions that plan with it.
-    for mib, gb in IN_A_NODE.items():
-        time = seconds("all_reduce", mib << 20, n, Network.uniform(link), "ring")
-        assert bus_bandwidth("all_reduce", n, mib << 20, time) == pytest.approx(gb * 1e9, rel=0.2)
-
-
-@pytest.mark.parametrize("collective", ACROSS_NODES)
-def test_the_latency_of_a_ring_explains_how_published_bandwidth_falls_with_nodes(collective):
-    """Bus bandwidth falls as 1/(β + α·N/K): from 4 to 64 nodes five-fold and more, and two numbers give it in 20 %."""
-    k = 1 << 30  # the size of the vector is not published; α is found for this one
-    samples = []
-    for nodes, gb in ACROSS_NODES[collective].items():
-        cost = closed_form(collective, "ring", 8 * nodes, Network.of(load("h100-8"), striped=True))
-        assert cost is not None
-        time = bus_factor(collective, 8 * nodes) * k / (gb * 1e9)
-        samples.append(Sample(float(cost.inter_volume) * k, time, cost.inter_messages))
-    found = errors(fit(samples), samples)
-    assert max(map(abs, found)) < 0.20
 
 
 # ---- errors

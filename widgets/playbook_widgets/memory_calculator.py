@@ -12,7 +12,7 @@ from typing import Any
 from playbook.errors import ConfigError
 from playbook.figures.style import colour
 from playbook.figures.units import format_count
-from playbook.hardware import ACCELERATORS, GB, Accelerator
+from playbook.hardware import ACCELERATORS, GB
 from playbook.layout import RECOMPUTE, SCHEDULES
 from playbook.planning.recipes import RECIPES
 from playbook.planning.terms import SYMBOLS
@@ -99,15 +99,10 @@ def _start() -> Group:
         "",
         (
             Control("model", "Model", "A published model. Choosing one sets every size of the model.", "select"),
-            Control("accelerator", "GPU", "Its memory by the datasheet, in decimal gigabytes: the line to stay below.",
-                    "select", choices=tuple((gpu.name, _gpu(gpu)) for gpu in gpus)),
+            Control("accelerator", "GPU", "Its memory as the driver reports it: the line to stay below.",
+                    "select", choices=tuple((gpu.name, gpu.title) for gpu in gpus)),
         ),
     )  # fmt: skip
-
-
-def _gpu(gpu: Accelerator) -> str:
-    """``h100`` as H100, 80 GB."""
-    return f"{gpu.name.split('-')[0].upper()}, {gpu.memory_bytes / GB:.0f} GB"
 
 
 def _sizes() -> Group:

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from playbook.figures.units import format_count
-from playbook.hardware import ACCELERATORS, GB
+from playbook.hardware import ACCELERATORS
 from playbook.planning.recipes import RECIPES
 from playbook.shapes import PRESETS
 from playbook_widgets.base import Widget
@@ -84,7 +84,7 @@ def _controls() -> list[dict[str, Any]]:
         {"field": "optimizer_bytes", "label": "Optimizer (k)", "kind": "number",
          "stops": [k for k in (0, 2, 4, 6, 8, 12, 16) if OPTIMIZER_BYTES[0] <= k <= OPTIMIZER_BYTES[1]]},
         {"field": "accelerator", "label": "GPU", "kind": "select",
-         "choices": [[gpu.name, _gpu(gpu.name)] for gpu in ACCELERATORS.values() if gpu.name != "cpu"]},
+         "choices": [[gpu.name, gpu.title] for gpu in ACCELERATORS.values() if gpu.name != "cpu"]},
         {"field": "bandwidth", "label": "Network, GB/s", "kind": "number",
          "stops": [b for b in (0.125, 1.25, 3.125, 12.5, 25, 50, 100, 200, 450, 900)
                    if BANDWIDTH[0] <= b <= BANDWIDTH[1]]},
@@ -119,10 +119,6 @@ def _precision(name: str) -> str:
     states = RECIPES[name].states
     each = (states.parameters, states.gradients, states.master + states.optimizer)
     return f"{' + '.join(map(str, each))} B: {PRECISION_WORDS[name]}"
-
-
-def _gpu(name: str) -> str:
-    return f"{name.split('-')[0].upper()}, {ACCELERATORS[name].memory_bytes / GB:.0f} GB"
 
 
 @cache

@@ -5,6 +5,7 @@ Standard library only.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,7 @@ from playbook._checks import check_int
 from playbook.collectives.plans import Message, Plan, plan
 from playbook.errors import ConfigError
 from playbook.planning.communication import algorithm_of, closed_form
-from playbook.planning.links import AlphaBeta, Network
+from playbook.planning.links import Network
 
 
 @dataclass(frozen=True)
@@ -56,20 +57,25 @@ class MessageTimeline:
 
 
 def simulate(plan: Plan, network: Network) -> MessageTimeline:
-    """Send the messages of a plan: each begins when both ends are done with their earlier steps and with what comes
-    before it.
+    """Send the messages of a plan: each begins when its sender is done with earlier steps and with what comes before it,
+    and early enough to arrive when its receiver is.
 
-    A rank that sends several messages at one step sends them one after the other, and receives them so.
+    A rank that sends several messages at one step sends them one after the other, and receives them so. Those of a ring
+    go to the next node over the rails of all its ranks, others through their sender's adapter.
     """
     ports = [_Ports() for _ in range(plan.ranks)]
+    striped = plan.algorithm == "ring"
     spans = []
     for message in sorted(plan.messages, key=lambda message: message.step):
         source, target = ports[message.source], ports[message.target]
         source.enter(message.step)
         target.enter(message.step)
-        start = max(source.ready, target.ready, source.sending_until, target.receiving_until)
-        end = start + network.link(message.source, message.target).time(message.bytes)
-        source.sending_until = target.receiving_until = end
+        link = network.link(message.source, message.target, striped=striped)
+        start = max(
+            source.ready, source.sending_until, max(target.ready, target.receiving_until) - link.flight
+        )
+        end = start + link.time(message.bytes)
+        source.sending_until, target.receiving_until = end - link.flight, end
         spans.append(Flight(message, start, end))
     return MessageTimeline(plan, tuple(spans))
 
@@ -99,16 +105,15 @@ def seconds(collective: str, bytes: int, ranks: int, network: Network, algorithm
 def latency(collective: str, ranks: int, network: Network, algorithm: str | None = None) -> float:
     """Seconds that a collective takes however little it carries: messages on the critical path, times α.
 
-    Around a ring they grow with the ranks: 2(N − 1)·α for an all-reduce. At 512 ranks that is what keeps a ring
-    waiting.
+    Around a ring they grow with the ranks: 2(N − 1) messages in an all-reduce, of which every node adds two that cross
+    to another one.
     """
     algorithm = algorithm_of(collective, algorithm)
     cost = closed_form(collective, algorithm, ranks, network)
     if cost is not None:
         return cost.latency(network)
-    free = Network(
-        AlphaBeta(network.intra.alpha, 0), AlphaBeta(network.inter.alpha, 0), network.ranks_per_node
-    )
+    intra, inter = (dataclasses.replace(link, beta=0.0) for link in (network.intra, network.inter))
+    free = Network(intra, inter, network.ranks_per_node)
     return simulate(_plan(collective, algorithm, ranks, ranks, network), free).seconds
 
 

@@ -32,8 +32,8 @@ class Kind:
 
     A rank has ``chunks`` of the model's stages: one, the two that face each other across a V, or (0) as many as ``vpp``
     says, taken in turns. ``bidirectional``: half of the micro-batches enter at the other end, where the ranks have the
-    stages in reverse order, so that a rank has one of either order. ``least`` is (a, b): it takes a·pp + b micro-batches a step
-    to fill the pipeline, and the schedule cannot do without.
+    stages in reverse order, so that a rank has one of either order. ``least`` is (a, b): it takes a·pp + b
+    micro-batches a step to fill the pipeline, and the schedule cannot do without.
     """
 
     chunks: int = 1

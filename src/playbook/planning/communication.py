@@ -3,7 +3,8 @@
 The model is that in which Thakur, Rabenseifner and Gropp 2005 ("Optimization of Collective Communication Operations
 in MPICH", section 3) compare collectives: a rank sends one message and receives one message at a time, both at once;
 a message of n bytes takes α + β·n and begins when both ends are ready for it. The cost of adding numbers up is left
-out.
+out. Between nodes, most of α keeps nobody busy: what counts is how often the longest chain of messages that wait for one
+another crosses from node to node. For rings and trees that is counted as NCCL's tuner does it (src/graph/tuning.cc).
 
 There are two ways to a time, and they agree (tests): :func:`closed_form` counts what is on the critical path, and
 ``collectives.costs.simulate`` sends the messages of a plan one by one. K is the bytes of the whole vector, as nccl-tests
@@ -53,12 +54,16 @@ ALGORITHMS = {
 
 @dataclass(frozen=True)
 class Cost:
-    """What is on the critical path: messages inside nodes and between them, and how much of K each kind carries."""
+    """What is on the critical path: messages inside nodes and between them, and how much of K each kind carries.
+
+    ``inter_volume`` goes through one adapter, ``rail_volume`` through all those of a node side by side.
+    """
 
     messages: int = 0
     volume: Fraction = Fraction(0)
     inter_messages: int = 0
     inter_volume: Fraction = Fraction(0)
+    rail_volume: Fraction = Fraction(0)
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
@@ -66,28 +71,33 @@ class Cost:
             self.volume + other.volume,
             self.inter_messages + other.inter_messages,
             self.inter_volume + other.inter_volume,
+            self.rail_volume + other.rail_volume,
         )
 
     def time(self, bytes: float, network: Network) -> float:
         """Seconds for a vector of so many bytes."""
-        intra = network.intra.time(float(self.volume) * bytes, self.messages)
-        return intra + network.inter.time(float(self.inter_volume) * bytes, self.inter_messages)
+        return self.latency(network) + self.per_byte(network) * bytes
 
     def latency(self, network: Network) -> float:
         """Seconds for a vector of next to nothing."""
-        return self.time(0, network)
+        return self.messages * network.intra.alpha + self.inter_messages * network.inter.alpha
 
     def per_byte(self, network: Network) -> float:
         """Seconds that each byte of the vector adds."""
-        return float(self.volume) * network.intra.beta + float(self.inter_volume) * network.inter.beta
+        parts = (
+            (self.volume, network.intra),
+            (self.inter_volume, network.inter),
+            (self.rail_volume, network.rails),
+        )
+        return sum(float(volume) * link.beta for volume, link in parts)
 
 
 def closed_form(collective: str, algorithm: str | None, ranks: int, network: Network) -> Cost | None:
     """The cost of a collective from rank 0, for a K that divides by the ranks; None where there is no simple formula.
 
-    One formula for each of ``ALGORITHMS``, and "double_binary_tree" for an all-reduce (which no plan
-    builds). The recursive ones need a power of two; across nodes, so do trees. Rings across nodes run at the pace of
-    the slower link, which must be the slower one in both α and β.
+    One formula for each of ``ALGORITHMS``, and two for an all-reduce that no plan builds: "double_binary_tree", whose
+    ranks are all in the trees, and "nccl_tree", whose nodes are. The recursive ones need a power of two; across nodes, so do
+    trees. A ring across nodes needs links between them that are slower in both α and β.
     """
     algorithm = algorithm_of(collective, algorithm)
     n, g = check_int("ranks", ranks, ConfigError), min(ranks, network.ranks_per_node)
@@ -96,7 +106,9 @@ def closed_form(collective: str, algorithm: str | None, ranks: int, network: Net
     if (collective, algorithm) in _RINGS:
         return _ring(_RINGS[collective, algorithm], n, network)
     if algorithm == "naive":
-        return _naive(collective, n, g)
+        return _naive(collective, n, g) if n == g or not network.inter.flight else None
+    if algorithm == "nccl_tree":
+        return _nccl_tree(n, g)
     depth = _depths(n, g)
     if depth is None or not (_is_power(n) or (collective, algorithm) in _ANY_NUMBER):
         return _folded(n, g) if (collective, algorithm) == ("all_reduce", "recursive_doubling") else None
@@ -114,12 +126,16 @@ _ANY_NUMBER = {
 }
 
 
+#: Algorithms of an all-reduce that have a formula and no plan.
+_UNPLANNED = ("double_binary_tree", "nccl_tree")
+
+
 def algorithm_of(collective: str, algorithm: str | None) -> str:
     """``algorithm``, or the one that a collective uses unless told otherwise; ConfigError for unknown names."""
     if collective not in ALGORITHMS:
         raise ConfigError(unknown("collective", collective, ALGORITHMS))
     algorithm = algorithm or ALGORITHMS[collective][0]
-    known = [*ALGORITHMS[collective], *(["double_binary_tree"] if collective == "all_reduce" else [])]
+    known = [*ALGORITHMS[collective], *(_UNPLANNED if collective == "all_reduce" else ())]
     if algorithm not in known:
         raise ConfigError(unknown(f"algorithm of {collective}", algorithm, known))
     return algorithm
@@ -129,8 +145,10 @@ def _ring(rounds: int, n: int, network: Network) -> Cost | None:
     steps, volume = rounds * (n - 1), Fraction(rounds * (n - 1), n)
     if n <= network.ranks_per_node:
         return Cost(steps, volume)
-    slower = network.inter.alpha >= network.intra.alpha and network.inter.beta >= network.intra.beta
-    return Cost(0, Fraction(0), steps, volume) if slower else None
+    if network.inter.alpha < network.intra.alpha or network.inter.beta < network.intra.beta:
+        return None
+    crossings = rounds * (-(-n // network.ranks_per_node) - 1)
+    return Cost(steps - crossings, inter_messages=crossings, rail_volume=volume)
 
 
 def _naive(collective: str, n: int, g: int) -> Cost | None:
@@ -183,8 +201,17 @@ def _double_binary_tree(n: int, g: int, inside: int, across: int) -> Cost:
     pipeline adds to a K that is not large is left out.
     """
     volume = Fraction(2 * (n - 1), n)
-    split = (Fraction(0), volume) if across else (volume, Fraction(0))
-    return Cost(2 * inside, split[0], 2 * across, split[1])
+    if not across:
+        return Cost(2 * inside, volume)
+    return Cost(2 * inside, inter_messages=2 * across, rail_volume=volume)
+
+
+def _nccl_tree(n: int, g: int) -> Cost:
+    """As above, but two trees of nodes: inside each the ranks are a chain to the one that talks to other nodes."""
+    nodes, whole = -(-n // g), Fraction(2 if n > 1 else 0)
+    if nodes == 1:
+        return Cost(2 * (g - 1), whole)
+    return Cost(2 * (g - 1), inter_messages=2 * (nodes - 1).bit_length(), rail_volume=whole)
 
 
 def _two_level(g: int, nodes: int) -> Cost:

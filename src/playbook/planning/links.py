@@ -1,14 +1,16 @@
 """What a message costs: α seconds to arrive and β seconds for each of its bytes; and fitting both to measured times.
 
-α–β is Hockney's model (1994, "The communication challenge for MPP: Intel Paragon and Meiko CS-2"). Standard library
-only.
+α–β is Hockney's model (1994, "The communication challenge for MPP: Intel Paragon and Meiko CS-2"). That a part of α keeps
+nobody busy is from LogP (Culler et al. 1993). Standard library only.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from playbook._checks import check_fields, check_int, check_positive
 from playbook.errors import ConfigError
@@ -17,13 +19,20 @@ from playbook.hardware import Cluster
 
 @dataclass(frozen=True)
 class AlphaBeta:
-    """``alpha`` seconds per message and ``beta`` seconds per byte."""
+    """``alpha`` seconds per message and ``beta`` seconds per byte.
+
+    Of alpha, the message is ``flight`` seconds on its way while both ends are free for the next one: a latency is no
+    occupancy. The rest keeps them busy, and so does every byte.
+    """
 
     alpha: float = field(metadata={"least": 0})
     beta: float = field(metadata={"least": 0})
+    flight: float = field(default=0.0, metadata={"least": 0})
 
     def __post_init__(self) -> None:
         check_fields(self, ConfigError)
+        if self.flight > self.alpha:
+            raise ConfigError(f"flight must be at most alpha, {self.alpha:g}, got {self.flight:g}")
 
     @property
     def bandwidth(self) -> float:
@@ -37,8 +46,11 @@ class AlphaBeta:
 
 @dataclass(frozen=True)
 class Network:
-    """Ranks in nodes of ``ranks_per_node``, one after the other: ``intra`` links inside a node, ``inter`` links
-    between.
+    """Ranks in nodes of ``ranks_per_node``, one after the other: ``intra`` links inside a node, ``inter`` links between.
+
+    Every rank has an adapter of its own, and ``inter`` is the link of one. NCCL runs a ring (or tree) for each adapter of
+    a node, side by side, each on its part of the vector and each leaving the node at another rank: what crosses to the
+    next node has ``rails``, the bandwidth of all its adapters.
     """
 
     intra: AlphaBeta
@@ -54,13 +66,8 @@ class Network:
         return cls(link, link, ranks_per_node=1 << 30)
 
     @classmethod
-    def of(cls, cluster: Cluster, ranks_per_node: int | None = None, *, striped: bool = False) -> Network:
-        """A cluster's network, for a group with so many ranks in each node (default: a rank on every GPU).
-
-        Each GPU has an adapter of its own, so a message to another node has one adapter's bandwidth. ``striped``
-        gives it those of all ranks of the node: NCCL runs one ring or tree per adapter side by side, each on its
-        share of the vector.
-        """
+    def of(cls, cluster: Cluster, ranks_per_node: int | None = None) -> Network:
+        """A cluster's network, for a group with so many ranks in each node (default: a rank on every GPU)."""
         g = (
             cluster.gpus_per_node
             if ranks_per_node is None
@@ -70,16 +77,28 @@ class Network:
             raise ConfigError(
                 f"ranks_per_node must be at most {cluster.gpus_per_node} on {cluster.name}, got {g}"
             )
-        inter = cluster.inter_bandwidth * (g if striped else 1)
+        flight = max(0.0, cluster.inter_latency - cluster.inter_overhead)
         return cls(
             AlphaBeta(cluster.intra_latency, 1 / cluster.intra_bandwidth),
-            AlphaBeta(cluster.inter_latency, 1 / min(inter, cluster.intra_bandwidth)),
+            AlphaBeta(cluster.inter_latency, 1 / cluster.inter_bandwidth, flight),
             g,
         )
 
-    def link(self, source: int, target: int) -> AlphaBeta:
-        """The link between two ranks."""
-        return self.intra if source // self.ranks_per_node == target // self.ranks_per_node else self.inter
+    @cached_property
+    def rails(self) -> AlphaBeta:
+        """The link to the next node over all adapters of a node, never faster than what reaches them inside it."""
+        beta = max(self.inter.beta / self.ranks_per_node, self.intra.beta)
+        return dataclasses.replace(self.inter, beta=beta)
+
+    def link(self, source: int, target: int, *, striped: bool = False) -> AlphaBeta:
+        """The link between two ranks; ``striped`` over the adapters of a whole node if it goes to another one."""
+        if source // self.ranks_per_node == target // self.ranks_per_node:
+            return self.intra
+        return self.rails if striped else self.inter
+
+    def hop(self, ranks: int) -> AlphaBeta:
+        """The slowest link from one of ``ranks`` neighbouring ranks to the next."""
+        return self.intra if ranks <= self.ranks_per_node else self.inter
 
 
 @dataclass(frozen=True)

@@ -268,6 +268,7 @@ def _closed_form(setting: CollectiveSetting) -> str | None:
         (cost.volume, "K·β"),
         (cost.inter_messages, "α′"),
         (cost.inter_volume, "K·β′"),
+        (cost.rail_volume, "K·β″"),
     ]
     return " + ".join(symbol if count == 1 else f"{count}·{symbol}" for count, symbol in waits if count)
 

@@ -19,7 +19,7 @@ from playbook.errors import ConfigError, PlaybookError
 from playbook.hardware import load
 from playbook.layout import Layout
 from playbook.layout.tokens import CONTEXT, PLACEMENT, TokenRanges, placement_of
-from playbook.planning.links import AlphaBeta
+from playbook.planning.links import AlphaBeta, Network
 from playbook.shapes import PRESETS, ModelShape
 from playbook_widgets.compute.refusals import answered
 from playbook_widgets.compute.ring_steps import RingSetting, Step, steps_of
@@ -81,7 +81,7 @@ def read(inputs: Mapping[str, Any]) -> RingSetting:
         raise ConfigError(f"itemsize must be 2 or 4 bytes, got {itemsize}")
     bandwidth = _number("bandwidth", values["bandwidth"], BANDWIDTH, "GB/s")
     tflops = _number("tflops", values["tflops"], TFLOPS, "TFLOP/s")
-    dtype = {2: "bf16", 4: "fp32"}[itemsize]
+    dtype, hop = {2: "bf16", 4: "fp32"}[itemsize], Network.of(cluster).hop(ranks)
     setting = RingSetting(
         _shape(values),
         context,
@@ -90,7 +90,7 @@ def read(inputs: Mapping[str, Any]) -> RingSetting:
         values["backward"],
         itemsize,
         cluster.name,
-        AlphaBeta(cluster.latency(ranks), 1 / (bandwidth * 1e9 if bandwidth else cluster.bandwidth(ranks))),
+        AlphaBeta(hop.alpha, 1 / (bandwidth * 1e9) if bandwidth else hop.beta),
         tflops * 1e12 if tflops else REACHED * cluster.accelerator.peak(dtype),
     )
     setting.check()
