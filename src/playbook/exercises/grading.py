@@ -15,7 +15,22 @@ from playbook.exercises import progress
 #: A number to find, a function to write, or one with a bug to mend.
 Kind = Literal["number", "function", "repair"]
 #: Chapters with exercises, in the order of the book. Of each a module of that name grades the answers.
-CHAPTERS = ("data-parallel",)
+CHAPTERS = (
+    "first-steps",
+    "memory",
+    "recomputation",
+    "gradient-accumulation",
+    "profiling",
+    "collectives",
+    "ring-all-reduce",
+    "data-parallel",
+    "zero",
+    "tensor",
+    "sequence",
+    "context",
+    "pipeline",
+    "zero-bubble",
+)
 
 
 class NotYet(Exception):

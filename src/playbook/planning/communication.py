@@ -96,8 +96,8 @@ def closed_form(collective: str, algorithm: str | None, ranks: int, network: Net
     """The cost of a collective from rank 0, for a K that divides by the ranks; None where there is no simple formula.
 
     One formula for each of ``ALGORITHMS``, and two for an all-reduce that no plan builds: "double_binary_tree", whose
-    ranks are all in the trees, and "nccl_tree", whose nodes are. The recursive ones need a power of two; across nodes, so do
-    trees. A ring across nodes needs links between them that are slower in both α and β.
+    ranks are all in the trees, and "nccl_tree", whose nodes are. The recursive ones need a power of two; across nodes, so
+    do trees. A ring across nodes needs links between them that are slower in both α and β.
     """
     algorithm = algorithm_of(collective, algorithm)
     n, g = check_int("ranks", ranks, ConfigError), min(ranks, network.ranks_per_node)

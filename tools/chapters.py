@@ -1,0 +1,116 @@
+"""What each chapter weighs, and whether it keeps what a reader is promised: forty-five minutes, in the field's words.
+
+Usage: python tools/chapters.py [FILE or FOLDER ...]          print a table (default: book)
+       python tools/chapters.py --check [FILE or FOLDER ...]  say what is over a limit; status 1 if anything
+
+A chapter has at most 75 cells and 2,800 words, and no open cell of more than 15 lines. It has three exercises or more, one
+of them a repair, ends with a bridge to the frameworks, and uses no word of its own for what the field has a term for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+
+ROOT = Path(__file__).resolve().parents[1]
+MOST_CELLS, MOST_WORDS, MOST_LINES, LEAST_EXERCISES = 75, 2800, 15, 3
+BRIDGE = "## In the frameworks"
+#: Words that readers would not find in the literature, with the field's own.
+HOME_MADE = {
+    "addends?": "partial sum",
+    "dealt out|share out|shared out|shares out": "sharded",
+    "foretold|foretells?": "predicted",
+    "tenants?": "category",
+    "the wire|on the wire": "the network, the link",
+    "older texts?": "the text's name",
+    "dear for": "costly for",
+    "hold your tongue": "skip synchronisation",
+    "throws? dice": "samples",
+    "sleeps": "is idle",
+    "words of the vocabulary": "vocabulary entries",
+    "puts? off": "defers",
+    "a way through": "a direction",
+}
+_HOME_MADE = re.compile(rf"\b(?:{'|'.join(HOME_MADE)})\b", re.IGNORECASE)
+#: What is no prose: formulas, code, roles' names and targets.
+_NOT_WORDS = re.compile(r"\$.*?\$|`.*?`|\{.*?\}", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Weight:
+    """Counts of one chapter. ``long`` are the numbers (from 1) of open code cells over the limit."""
+
+    cells: int
+    words: int
+    long: tuple[int, ...]
+    exercises: int
+    bridge: bool
+    home_made: tuple[str, ...]
+
+    def complaints(self) -> list[str]:
+        found = []
+        if self.cells > MOST_CELLS:
+            found.append(f"{self.cells} cells, at most {MOST_CELLS}")
+        if self.words > MOST_WORDS:
+            found.append(f"{self.words} words, at most {MOST_WORDS}")
+        if self.long:
+            cells = ", ".join(map(str, self.long))
+            found.append(f"more than {MOST_LINES} lines in open cells: {cells}; shorten them, or tag them hide-input")
+        if self.exercises < LEAST_EXERCISES:
+            found.append(f"{self.exercises} exercises, at least {LEAST_EXERCISES}")
+        if not self.bridge:
+            found.append(f"no section {BRIDGE!r}")
+        return found + [f"{word!r}: the field has a term for it" for word in self.home_made]
+
+
+def weigh(path: Path) -> Weight:
+    """What the chapter at ``path`` weighs."""
+    cells = nbformat.read(path, as_version=4).cells
+    prose = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    return Weight(
+        len(cells),
+        len(re.findall(r"[A-Za-z]{2,}", _NOT_WORDS.sub(" ", prose))),
+        tuple(number for number, cell in enumerate(cells, 1) if _is_long(cell)),
+        prose.count("pb-exercise"),
+        BRIDGE in prose.splitlines(),
+        tuple(sorted({word.lower() for word in _HOME_MADE.findall(prose)})),
+    )
+
+
+def _is_long(cell: nbformat.NotebookNode) -> bool:
+    folded = any(tag.startswith("hide") or tag.startswith("remove") for tag in cell.metadata.get("tags", ()))
+    return cell.cell_type == "code" and not folded and len(cell.source.splitlines()) > MOST_LINES
+
+
+def chapters(paths: list[Path]) -> list[Path]:
+    """Notebooks of chapters; the tools' pages have no exercises and are none."""
+    found = [f for path in paths for f in (sorted(path.rglob("*.ipynb")) if path.is_dir() else [path])]
+    return [f for f in found if not {"tools", ".ipynb_checkpoints"} & set(f.parts)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("paths", nargs="*", type=Path, default=[ROOT / "book"])
+    parser.add_argument("--check", action="store_true", help="say what is over a limit; status 1 if anything")
+    args = parser.parse_args()
+    weights = {path: weigh(path) for path in chapters(args.paths)}
+    if args.check:
+        said = [f"{path.stem}: {text}" for path, weight in weights.items() for text in weight.complaints()]
+        print("\n".join(said), file=sys.stderr)
+        return bool(said)
+    print(f"{'chapter':24} cells words long exercises bridge  words of our own")
+    for path, w in weights.items():
+        bridge = "yes" if w.bridge else "no"
+        print(
+            f"{path.stem:24} {w.cells:5} {w.words:5} {len(w.long):4} {w.exercises:9} {bridge:6}  {', '.join(w.home_made)}"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
