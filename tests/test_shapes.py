@@ -130,8 +130,8 @@ def test_breakdown_sums_to_the_total_and_to_its_layers(shape):
 def test_blocks_of_each_kind_are_counted_as_if_one_by_one(shape, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, shape.layers), min_size=2, max_size=6)))
     runs = [range(a, b) for a, b in pairwise(cuts)][:: data.draw(st.integers(1, 2))]
-    kinds = [shape.is_moe(layer) for run in runs for layer in run]
-    assert shape.blocks(runs) == {kind: kinds.count(kind) for kind in (False, True) if kind in kinds}
+    kinds = ["moe" if shape.is_moe(layer) else "dense" for run in runs for layer in run]
+    assert shape.blocks(runs) == {kind: kinds.count(kind) for kind in ("dense", "moe") if kind in kinds}
     assert sum(shape.blocks().values()) == shape.layers
 
 
