@@ -34,11 +34,12 @@ lab:  ## open the chapters as notebooks in JupyterLab
 	@$(PYTHON) tools/bootstrap.py lab
 	cd book && exec ../$(BIN)/jupyter lab
 
-check: setup  ## lint, format, types, notebooks in normal form
+check: setup  ## lint, format, types, notebooks in normal form, limits of chapters
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python tools/notebooks.py --check
+	$(BIN)/python tools/chapters.py --check
 
 normalise: setup  ## format the code and bring notebooks into normal form
 	$(BIN)/ruff check --fix-only .

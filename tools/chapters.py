@@ -36,7 +36,6 @@ HOME_MADE = {
     "puts? off": "defers",
     "a way through": "a direction",
 }
-_HOME_MADE = re.compile(rf"\b(?:{'|'.join(HOME_MADE)})\b", re.IGNORECASE)
 #: What is no prose: formulas, code, roles' names and targets.
 _NOT_WORDS = re.compile(r"\$.*?\$|`.*?`|\{.*?\}", re.DOTALL)
 
@@ -50,7 +49,7 @@ class Weight:
     long: tuple[int, ...]
     exercises: int
     bridge: bool
-    home_made: tuple[str, ...]
+    home_made: dict[str, str]
 
     def complaints(self) -> list[str]:
         found = []
@@ -60,12 +59,14 @@ class Weight:
             found.append(f"{self.words} words, at most {MOST_WORDS}")
         if self.long:
             cells = ", ".join(map(str, self.long))
-            found.append(f"more than {MOST_LINES} lines in open cells: {cells}; shorten them, or tag them hide-input")
+            found.append(
+                f"more than {MOST_LINES} lines in open cells: {cells}; shorten them, or tag them hide-input"
+            )
         if self.exercises < LEAST_EXERCISES:
             found.append(f"{self.exercises} exercises, at least {LEAST_EXERCISES}")
         if not self.bridge:
             found.append(f"no section {BRIDGE!r}")
-        return found + [f"{word!r}: the field has a term for it" for word in self.home_made]
+        return found + [f"{word!r}: say {term!r}" for word, term in self.home_made.items()]
 
 
 def weigh(path: Path) -> Weight:
@@ -78,7 +79,11 @@ def weigh(path: Path) -> Weight:
         tuple(number for number, cell in enumerate(cells, 1) if _is_long(cell)),
         prose.count("pb-exercise"),
         BRIDGE in prose.splitlines(),
-        tuple(sorted({word.lower() for word in _HOME_MADE.findall(prose)})),
+        {
+            word.lower(): term
+            for pattern, term in HOME_MADE.items()
+            for word in re.findall(rf"\b(?:{pattern})\b", prose, re.IGNORECASE)
+        },
     )
 
 

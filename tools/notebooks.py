@@ -5,7 +5,8 @@ Usage: python tools/notebooks.py [FILE or FOLDER ...]          rewrite what is n
        python tools/notebooks.py --run FILE ...                execute, and store outputs that are contracts
 
 Normal form: no outputs, except in cells tagged ``nbval-check-output``, whose stored output the tests compare
-with a fresh run; no metadata but tags; every cell with an id of its own; the kernel called ``python3``.
+with a fresh run; no metadata but tags, and what makes JupyterLab fold what the pages fold; every cell with an id of its
+own; the kernel called ``python3``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ from nbformat import NotebookNode
 
 ROOT = Path(__file__).resolve().parents[1]
 CONTRACT = "nbval-check-output"
+#: What JupyterLab does with a cell that carries a tag for the pages.
+FOLDED = {
+    "hide-input": {"source_hidden": True},
+    "hide-output": {"outputs_hidden": True},
+    "hide-cell": {"source_hidden": True, "outputs_hidden": True},
+}
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -42,7 +49,9 @@ def normalised(notebook: NotebookNode) -> NotebookNode:
 
 def _normalise_cell(cell: NotebookNode) -> None:
     tags = cell.metadata.get("tags", [])
-    cell.metadata = nbformat.from_dict({"tags": list(tags)} if tags else {})
+    folded = [FOLDED[tag] for tag in tags if tag in FOLDED and cell.cell_type == "code"]
+    metadata = {"jupyter": folded[0]} if folded else {}
+    cell.metadata = nbformat.from_dict({**metadata, "tags": list(tags)} if tags else {})
     cell.source = cell.source.rstrip()
     if cell.cell_type != "code":
         return
@@ -94,7 +103,7 @@ def complaints(notebook: NotebookNode) -> Iterator[str]:
         elif cell.get("execution_count") != wanted.get("execution_count"):
             yield f"{where}: execution count is {cell.execution_count}, not {wanted.execution_count}"
         elif cell.metadata != wanted.metadata:
-            yield f"{where}: carries metadata {sorted(set(cell.metadata) - {'tags'})}"
+            yield f"{where}: its metadata is {dict(cell.metadata)}, not {dict(wanted.metadata)}"
         elif cell.get("id") != wanted.get("id"):
             yield f"{where}: has no id of its own"
         else:

@@ -56,6 +56,21 @@ def test_where_a_kernel_cuts_its_text_is_forgotten(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("tag", "folded"),
+    [
+        ("hide-input", {"source_hidden": True}),
+        ("hide-output", {"outputs_hidden": True}),
+        ("hide-cell", {"source_hidden": True, "outputs_hidden": True}),
+    ],
+)
+def test_what_pages_fold_jupyterlab_folds(tag: str, folded: dict[str, bool]) -> None:
+    cells = [new_code_cell("1", metadata={"tags": [tag]}), new_markdown_cell("one", metadata={"tags": [tag]})]
+    code, markdown = notebooks.normalised(new_notebook(cells=cells)).cells
+    assert code.metadata == {"jupyter": folded, "tags": [tag]}
+    assert markdown.metadata == {"tags": [tag]}
+
+
 def test_normalising_twice_changes_nothing(file: Path) -> None:
     notebooks.normalise(file)
     before = file.read_bytes()
@@ -82,7 +97,7 @@ def test_normalising_twice_changes_nothing(file: Path) -> None:
         ),
         (
             lambda cells: cells[0].metadata.update(editable=True),
-            "cell 1 (markdown: # Title): carries metadata",
+            "cell 1 (markdown: # Title): its metadata is {'editable': True}, not {}",
         ),
         (lambda cells: cells[2].update(id=cells[1].id), "cell 3 (code: 1 + 2): has no id of its own"),
     ],

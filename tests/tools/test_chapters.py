@@ -1,0 +1,63 @@
+"""What a chapter weighs: what is counted, and what is said of one that is over its limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import chapters
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+EXERCISE = ":::{admonition} Exercise: a sum\n:class: pb-exercise\nWhat is one and one?\n:::"
+
+
+def good() -> list[nbformat.NotebookNode]:
+    """A chapter of five cells that keeps all limits."""
+    return [
+        new_markdown_cell("# Title\n\nTwo words, $x y z$ and `code that counts for nothing`."),
+        new_code_cell("\n".join(f"x = {i}" for i in range(15))),
+        new_code_cell("\n".join(f"x = {i}" for i in range(40)), metadata={"tags": ["hide-input"]}),
+        new_markdown_cell("\n\n".join([EXERCISE] * 3)),
+        new_markdown_cell("## In the frameworks\n\nThe same."),
+    ]
+
+
+def weighed(tmp_path: Path, cells: list[nbformat.NotebookNode]) -> chapters.Weight:
+    path = tmp_path / "chapter.ipynb"
+    path.write_text(nbformat.writes(new_notebook(cells=cells)), encoding="utf-8")
+    return chapters.weigh(path)
+
+
+def test_a_good_chapter_has_nothing_to_mend(tmp_path: Path) -> None:
+    weight = weighed(tmp_path, good())
+    assert weight.complaints() == []
+    assert (weight.cells, weight.long, weight.exercises, weight.bridge) == (5, (), 3, True)
+    assert weighed(tmp_path, good()[:1]).words == 4  # neither the formula nor the code
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda cells: cells.extend(new_markdown_cell("") for _ in range(71)), "76 cells, at most 75"),
+        (lambda cells: cells.append(new_markdown_cell("so " * 2800)), "words, at most 2800"),
+        (lambda cells: cells[2].metadata.update(tags=[]), "more than 15 lines in open cells: 3;"),
+        (lambda cells: cells.pop(3), "0 exercises, at least 3"),
+        (lambda cells: cells.pop(4), "no section '## In the frameworks'"),
+        (
+            lambda cells: cells[0].update(source="# The wire\n\nis shared out"),
+            "'the wire': say 'the network, the link'",
+        ),
+        (lambda cells: cells[0].update(source="Addends"), "'addends': say 'partial sum'"),
+    ],
+)
+def test_every_limit_is_said(tmp_path: Path, change, complaint: str) -> None:
+    cells = good()
+    change(cells)
+    assert any(complaint in said for said in weighed(tmp_path, cells).complaints())
+
+
+def test_chapters_are_notebooks_outside_the_tools_pages() -> None:
+    found = chapters.chapters([chapters.ROOT / "book"])
+    assert len(found) == 14
+    assert not [path for path in found if "tools" in path.parts]
