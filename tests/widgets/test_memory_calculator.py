@@ -423,7 +423,7 @@ def test_the_curve_reads_out_every_length(calculator):
 def test_gib_are_powers_of_two(calculator):
     view, peak = calculator(SMALL), result_of(SMALL)["peak"]
     view.button("GiB").click()
-    assert view.verdict().startswith(f"{peak / 2**30:.3g} GiB of 74.5 GiB")
+    assert view.verdict().startswith(f"{peak / 2**30:.3g} GiB of 79.6 GiB")
     assert view.page.locator(".pb-mc-table tfoot").inner_text().split()[1] == f"{peak / 2**30:.2f}"
 
 

@@ -144,9 +144,11 @@ def test_the_keyboard_alone_reads_steps_and_zooms(visualizer):
 
 @pytest.mark.browser
 def test_a_schedule_by_hand_is_refused_with_a_reason_taken_back_and_named(visualizer):
-    view = visualizer({"stages": 2, "microbatches": 2, "compare": "zb-h1"})
+    view = visualizer({"stages": 2, "microbatches": 2, "compare": "zb-h1", "path": True})
+    view.keys("+", "+")  # what is in view, and the critical path, are of another schedule
     view.button("Build your own").click()
     view.settle()
+    assert "path" not in view.inputs()
     assert view.inputs()["own"] == ""
     view.button("F0 on rank 1: F of micro-batch 0 on stage 1").press("Enter")
     reason = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from playbook._checks import check_int
+from playbook._checks import check_int, unknown
 from playbook._json import to_json
 from playbook.errors import ConfigError
 from playbook.hardware import load_accelerator
@@ -16,6 +16,10 @@ from playbook.planning.memory import MemoryReport, StageMemory, predict
 from playbook.planning.recipes import RECIPES, load_recipe
 from playbook.planning.terms import SYMBOLS
 from playbook.shapes import ModelShape, load
+
+
+#: Bytes of each unit of memory. The book and the calculator's page count in GB.
+UNITS = {"GB": 10**9, "GiB": 2**30}
 
 
 def add(commands: Any) -> None:
@@ -55,6 +59,7 @@ def add(commands: Any) -> None:
         help="size of a gradient bucket, in MiB",
     )
     flag("--accelerator", metavar="A", help="say whether it fits, such as h100 or a100-40")
+    flag("--unit", default="GB", help="GB (10⁹ bytes, as on the calculator's page) or GiB (2³⁰, as nvidia-smi and torch)")
     flag("--explain", action="store_true", help="print every term with its formula")
     flag("--json", action="store_true", help="print one JSON object on stdout")
     p.set_defaults(run=run)
@@ -62,6 +67,8 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Predict and print."""
+    if args.unit not in UNITS:
+        raise ConfigError(unknown("unit", args.unit, UNITS))
     shape = load(args.model)
     layout = _layout(args)
     options = ParallelOptions(
@@ -82,9 +89,9 @@ def run(args: argparse.Namespace) -> int:
         fits = {} if capacity is None else {"capacity": capacity, "fits": report.peak <= capacity}
         print(to_json({**report.to_json(), **fits}))
     else:
-        print(_table(shape, layout, report, capacity))
+        print(_table(shape, layout, report, capacity, args.unit))
         if args.explain:
-            print(_explanation(report))
+            print(_explanation(report, args.unit))
     return 0
 
 
@@ -104,35 +111,35 @@ def _layout(args: argparse.Namespace) -> Layout:
     return layout
 
 
-def _table(shape: ModelShape, layout: Layout, report: MemoryReport, capacity: int | None) -> str:
+def _table(shape: ModelShape, layout: Layout, report: MemoryReport, capacity: int | None, unit: str) -> str:
     columns = ("params", "gradients", "optimizer", "activations", "buffers", "working", "total")
     ranks = "1 rank" if layout.world_size == 1 else f"{layout.world_size:,} ranks"
     where = f"{ranks} ({layout})" if str(layout) else "one device"
     lines = [f"{shape.name or 'model'}, {shape.num_parameters:,} parameters, on {where}"]
-    lines.append(f"{'GiB per rank':16}{'layers':>7}{'in flight':>11}" + "".join(f"{c:>13}" for c in columns))
+    lines.append(f"{f'{unit} per rank':16}{'layers':>7}{'in flight':>11}" + "".join(f"{c:>13}" for c in columns))
     for stage in report.stages:
         numbers = stage.to_json()
-        cells = "".join(f" {numbers[c] / 2**30:12.2f}" for c in columns)
+        cells = "".join(f" {numbers[c] / UNITS[unit]:12.2f}" for c in columns)
         lines.append(f"{f'stage {stage.stage}':16}{stage.layers:7}{stage.in_flight:11.2f}{cells}")
-    lines.append(f"peak {report.peak / 2**30:.2f} GiB" + _fit(report.peak, capacity))
+    lines.append(f"peak {report.peak / UNITS[unit]:.2f} {unit}" + _fit(report.peak, capacity, unit))
     return "\n".join(lines)
 
 
-def _fit(peak: int, capacity: int | None) -> str:
+def _fit(peak: int, capacity: int | None, unit: str) -> str:
     if capacity is None:
         return ""
-    rest = (capacity - peak) / 2**30
-    return f": fits, with {rest:.2f} GiB to spare" if rest >= 0 else f": does not fit, by {-rest:.2f} GiB"
+    rest = (capacity - peak) / UNITS[unit]
+    return f": fits, with {rest:.2f} {unit} to spare" if rest >= 0 else f": does not fit, by {-rest:.2f} {unit}"
 
 
-def _explanation(report: MemoryReport) -> str:
-    """The terms of the fullest stage."""
+def _explanation(report: MemoryReport, unit: str) -> str:
+    """The terms of the stage with the highest peak."""
     stage: StageMemory = max(report.stages, key=lambda s: s.total)
-    lines = [f"\nactivations of stage {stage.stage}, the fullest"]
+    lines = [f"\nactivations of stage {stage.stage}, which has the highest peak"]
     used: set[str] = set()
     for part in stage.parts:
         lines.append(
-            f"  {part.name}: {part.value / 2**30:.3f} GiB = {part.times:g} × {part.value / part.times:,.0f} bytes"
+            f"  {part.name}: {part.value / UNITS[unit]:.3f} {unit} = {part.times:g} × {part.value / part.times:,.0f} bytes"
         )
         for term in part.terms:
             lines.append(f"    {term.part:15} {term.name:46} {term.text:18} {term.value:>16,}")

@@ -35,7 +35,7 @@ class BookMap(SphinxDirective):
     def _part(self, number: str, part: dict[str, Any]) -> str:
         chapters = "".join(self._chapter(part["folder"], chapter) for chapter in part["chapters"])
         return (
-            f'<section class="pb-part pb-part-{number.lower()}">'
+            '<section class="pb-part">'
             f"{(ICONS / part['icon']).with_suffix('.svg').read_text(encoding='utf-8')}"
             f'<h3><span class="pb-part-number">Part {number}</span> {html.escape(part["title"])}</h3>'
             f"<p>{html.escape(part['about'])}</p><ul>{chapters}</ul></section>"

@@ -130,7 +130,7 @@ class Visualizer extends Stepper {
 
   /** A schedule by hand, as text; null leaves it. */
   build(text) {
-    const { own, step, trace, ...others } = this.inputs;
+    const { own, step, trace, path, ...others } = this.inputs;
     this.submit(text === null ? others : { ...others, own: text });
   }
 

@@ -56,7 +56,7 @@ export class Bars {
   updateRow(row, result, index, { scale, side, named }) {
     const { app } = this, { name, segments, total } = row.parts, stage = result.stages[index], selected = app.selected(side) === index && result.stages.length > 1;
     const title = result.stages.length === 1 ? "each GPU" : `stage ${index}`;
-    say(name, app.inputs.configs.length === 1 || result.stages.length === 1 ? title : index);
+    say(name, app.inputs.configs.length === 1 ? title : result.stages.length === 1 ? "GPU" : index);
     name.setAttribute("aria-label", `${title}: ${app.bytes(stage.total)}`);
     name.toggleAttribute("data-quiet", !named);
     row.toggleAttribute("data-selected", selected);

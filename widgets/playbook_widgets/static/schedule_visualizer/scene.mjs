@@ -8,7 +8,7 @@ import { Painter } from "./painter.mjs";
 
 export class Scene {
   constructor(app) {
-    Object.assign(this, { app, view: [0, app.total], total: app.total, geometry: new Geometry(app, this), painter: new Painter(app, this), overlay: new Overlay(app, this) });
+    Object.assign(this, { app, view: [0, app.total], total: app.total, building: app.building, geometry: new Geometry(app, this), painter: new Painter(app, this), overlay: new Overlay(app, this) });
     [this.base, this.top] = [0, 1].map(() => make("canvas", { "aria-hidden": "true" }));
     this.stage = make("div", { class: "pb-sv-stage", tabindex: "0", role: "application", "aria-roledescription": "timeline", "aria-describedby": `${app.id}-help` }, this.base, this.top);
     this.scroll = make("input", { type: "range", min: 0, max: 1000, step: 1, class: "pb-sv-across", "aria-label": "Part of the step in view", hidden: "" });
@@ -25,11 +25,11 @@ export class Scene {
     this.sizes.observe(this.stage);
   }
 
-  /** For other sides: another total shows all of it. */
+  /** For other sides: another total shows all of it, and so does the beginning or end of building by hand. */
   take() {
-    const { total } = this.app;
-    if (total !== this.total || !this.zoomed) this.view = [0, total];
-    this.total = total;
+    const { total, building } = this.app;
+    if (total !== this.total || building !== this.building || !this.zoomed) this.view = [0, total];
+    Object.assign(this, { total, building });
     this.fit();
   }
 
