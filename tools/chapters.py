@@ -93,9 +93,9 @@ def _is_long(cell: nbformat.NotebookNode) -> bool:
 
 
 def chapters(paths: list[Path]) -> list[Path]:
-    """Notebooks of chapters; the tools' pages have no exercises and are none."""
+    """Notebooks of chapters: those in a part's folder. The tools' pages have no exercises and are none."""
     found = [f for path in paths for f in (sorted(path.rglob("*.ipynb")) if path.is_dir() else [path])]
-    return [f for f in found if not {"tools", ".ipynb_checkpoints"} & set(f.parts)]
+    return [f for f in found if f.parent.name not in ("book", "tools", ".ipynb_checkpoints")]
 
 
 def main() -> int:
