@@ -26,9 +26,15 @@ MODULE = re.compile(r"([a-z_]\w*(?:\.\w+)+)(\.?)(?::\w+)?")
 COMMAND = re.compile(r"(?<![\w./-])playbook +([a-z]+)\b")
 ANY_COMMAND = re.compile(r"-m +playbook *$")
 
-# Modules that load others by name, and what code says that can come to that: schedules are made for pipelines alone.
+# Modules that load others by name, and what code says that can come to that: schedules are made for pipelines alone, and
+# all exercises are listed by one command. A chapter checks its own.
 PIPELINES = re.compile(r"\bpp\b|pipeline|playbook\.schedules|playbook +schedule")
-ON_DEMAND = {"playbook.schedules.catalogue": PIPELINES, "playbook.schedules.actions": PIPELINES}
+ON_DEMAND = {
+    "playbook.schedules.catalogue": PIPELINES,
+    "playbook.schedules.actions": PIPELINES,
+    "playbook.exercises.grading": re.compile(r"playbook +exercises\b"),
+}
+EXERCISE = re.compile(r"""check\(\s*["']([a-z-]+)\.""")
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
@@ -107,6 +113,8 @@ class Modules:
         """
         strings: list[str] = []
         roots = set(self._named_in(code, strings))
+        checked = {f"playbook.exercises.{name.replace('-', '_')}" for name in EXERCISE.findall(code)}
+        roots |= checked & set(self.files)
         commands = {COMMANDS + name for text in strings for name in COMMAND.findall(text)} & set(self.files)
         if CLI in roots or any(text == "playbook" or ANY_COMMAND.search(text) for text in strings):
             called = {COMMANDS + text for text in strings} & set(self.files)

@@ -97,6 +97,12 @@ PLAYBOOK = Modules()
         ("from playbook.cli import main\nmain(['doctor'])", "doctor", "bench.train"),
         ("from playbook_widgets import RingAttention", "layout", "instruments.trace"),
         ("from playbook import show", "source", "shapes"),
+        (
+            "from playbook.exercises import check\ncheck('data-parallel.bytes', ...)",
+            "exercises.data_parallel",
+            "exercises.zero",
+        ),
+        ("!playbook exercises", "exercises.zero", "bench.train"),
     ],
 )
 def test_what_strings_need(code: str, needs: str, not_needed: str) -> None:
@@ -118,5 +124,6 @@ def test_nothing_is_loaded_by_a_name_that_no_source_tells() -> None:
         "playbook_widgets.site.browser_python",  # while the site is built
     }
     loaders = {name for name in PLAYBOOK.files if "import_module(" in PLAYBOOK.files[name].read_text("utf-8")}
-    told = {"playbook.schedules.catalogue"}  # by beginnings of names that stand in its text
+    # By beginnings of names that stand in their texts.
+    told = {"playbook.schedules.catalogue", "playbook.exercises.grading"}
     assert loaders - told <= known

@@ -210,7 +210,7 @@ def test_a_model_has_units_of_which_not_all_are_gathered_twice():
 
 
 ANSWERS = [
-    ({"zero": 0}, "from no ZeRO to ZeRO-1 frees 88.6 GB on each rank (120 GB to 31.4 GB, which now fits into 80 GB) "
+    ({"zero": 0}, "from no ZeRO to ZeRO-1 frees 88.6 GB on each rank (120 GB to 31.4 GB, which now fits into 85.5 GB) "
      "and costs no traffic (29.5 GB in a step, as before): a reduce-scatter"),
     ({"zero": 1}, "from ZeRO-1 to ZeRO-2 frees 14.8 GB on each rank (31.4 GB to 16.6 GB) and costs 44.3 GB more traffic "
      "in a step (29.5 GB to 73.8 GB; 886 ms at 50 GB/s): gradients are reduced in each of 4 micro-batches"),
@@ -219,7 +219,7 @@ ANSWERS = [
     ({"zero": 3, "grad_acc": 1}, "from ZeRO-2 to ZeRO-3 frees 14.8 GB on each rank (16.6 GB to 1.88 GB) and costs "
      "14.8 GB more traffic in a step (29.5 GB to 44.3 GB; 295 ms at 50 GB/s): weights are gathered for forward and "
      "backward of the micro-batch"),
-    ({"zero": 2, "parameters": "405B"}, "GB, still more than 80 GB)"),
+    ({"zero": 2, "parameters": "405B"}, "GB, still more than 85.5 GB)"),
     ({"zero": 0, "precision": "bf16-mixed-main-grads"}, "and saves 14.8 GB of traffic in a step (59.1 GB to 44.3 GB"),
     ({"replicas": 1}, "every stage keeps the same and sends nothing"),
 ]  # fmt: skip
