@@ -38,6 +38,13 @@ def test_deepseek_ends_at_what_is_called_sixty_million():
     assert run.stages[0].tokens == 469e9
 
 
+def test_gpt3_ramps_from_32k_tokens_and_takes_more_steps_for_it():
+    run = RUNS["GPT-3 175B"]
+    assert (run.stages[0].batch, run.last_batch, run.tokens) == (32_000, 3.2e6, 300e9)
+    assert run.steps == pytest.approx(107_444, abs=1)
+    assert optimizer_steps(300e9, 1, 3_200_000) == 93_750
+
+
 def test_a_constant_run_is_a_division():
     assert optimizer_steps(1e6, 10, 100) == 1000
     assert BatchPhase(100, 5, 5).steps == 20

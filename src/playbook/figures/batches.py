@@ -31,7 +31,7 @@ def batch_schedules(runs: Mapping[str, BatchSchedule], *, start: float = 1e8) ->
             axes.plot(seen, batch, color=hue, linestyle=DASHES[i % len(DASHES)])
             axes.plot(seen[-1], batch[-1], "o", color=hue, markersize=4)
         axes.set_xlim(start, max(run.tokens for run in runs.values()) * 2)
-        axes.set_yticks([2.0**p * 1e6 for p in range(7)])
+        axes.set_yticks([4.0**p * 1e6 for p in range(-2, 4)])
         axes.minorticks_off()
         _names_beside(axes, runs)
         count_axis(axes.xaxis, "tokens seen")
@@ -45,7 +45,7 @@ def _names_beside(axes: Any, runs: Mapping[str, BatchSchedule]) -> None:
     order = sorted(runs, key=lambda name: (runs[name].last_batch, runs[name].tokens))
     for name in order:
         run = runs[name]
-        at = max(run.last_batch, lower * 1.32)
+        at = max(run.last_batch, lower * 1.6)
         lower = at
         ink = rc_parameters()["text.color"]
         axes.plot(

@@ -1,6 +1,6 @@
 """Batch sizes of published training runs, in tokens, and the optimizer steps they come to.
 
-Batches grow during training: in jumps (PaLM, Llama 3) or gradually (DeepSeek-V3). A run is a row of stages; within one
+Batches grow during training: in jumps (PaLM, Llama 3) or gradually (GPT-3, DeepSeek-V3). A run is a row of stages; in one
 the batch is constant, or grows in a straight line over the tokens seen. Standard library only.
 """
 
@@ -84,8 +84,13 @@ _PALM = 2048 * 512  # samples of 2,048 tokens: "1M tokens"
 RUNS: dict[str, BatchSchedule] = {
     run.name: run
     for run in (
-        # A warm-up from 32k tokens over its first 4 to 12 billion tokens is left out.
-        BatchSchedule("GPT-3 175B", (BatchPhase(300 * B, 3.2 * M),), 2048, "arXiv 2005.14165, table 2.1"),
+        # The paper gives its models together a ramp of 4 to 12 billion tokens; the largest has the longest, we assume.
+        BatchSchedule(
+            "GPT-3 175B",
+            (BatchPhase(12 * B, 0.032 * M, 3.2 * M), BatchPhase(288 * B, 3.2 * M)),
+            2048,
+            "arXiv 2005.14165, table 2.1 and appendix B",
+        ),
         BatchSchedule(
             "PaLM 540B",
             (
