@@ -227,7 +227,7 @@ def bytes_and_seconds(bars: Mapping[str, tuple[float, float]]) -> Figure:
 
     with plt.rc_context(rc_parameters()):
         figure, panels = plt.subplots(1, 2, sharey=True, figsize=(WIDTH, 0.9 + 0.34 * len(bars)))
-        heads = (("saved bytes", "activations"), ("seconds per step", "compute"))
+        heads = (("kept bytes", "activations"), ("seconds per step", "compute"))
         for column, (axes, (title, concept)) in enumerate(zip(panels, heads, strict=True)):
             share = [pair[column] for pair in bars.values()]
             axes.barh(list(bars), share, 0.66, color=PALETTE[concept])
