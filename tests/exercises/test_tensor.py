@@ -28,7 +28,7 @@ def equal_parts_of_all_rows(weight, heads, kv_heads, rank, ranks):
 def no_copies(weight, heads, kv_heads, rank, ranks):
     d = len(weight) // (heads + 2 * kv_heads)
     parts = weight.split([n * d for n in (heads, kv_heads, kv_heads)])
-    return torch.cat([part.reshape(ranks, -1, part.shape[1])[rank] for part in parts])
+    return torch.cat([part[rank * len(part) // ranks :][: len(part) // ranks] for part in parts])
 
 
 def all_keys_and_values(weight, heads, kv_heads, rank, ranks):

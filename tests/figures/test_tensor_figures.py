@@ -1,4 +1,4 @@
-"""Figures of tensor parallelism compute the products and deal out the heads that they draw."""
+"""Figures of tensor parallelism compute the products and shard the heads that they draw."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ import pytest
 from matplotlib.colors import to_hex
 
 from playbook.figures.style import CYCLE, PALETTE
-from playbook.figures.tensor import column_then_row, heads, masks, two_cuts
+from playbook.figures.tensor import (
+    column_then_row,
+    heads,
+    masks,
+    memory_over_tp,
+    share_of_step,
+    two_cuts,
+    wrong_gradients,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -59,3 +67,22 @@ def test_what_is_dropped_is_what_is_zero():
     assert square.get_path().get_extents().bounds == (1, 0, 1, 1)  # the second column of the first row
     assert not panels[1].patches
     assert panels[1].get_title(loc="left") == "a, rank 1"
+
+
+def test_gradients_that_are_off_stand_beside_the_loss_that_hides_it():
+    losses = {"one process": [3.0, 2.0], "tp=2": [3.0, 2.0], "bug": [3.0, 2.5]}
+    left, right = wrong_gradients(losses, {"head": [0.0], "MLP": [0.3, 0.5]}).axes
+    assert [line.get_label() for line in left.lines] == list(losses)
+    assert [list(line.get_xdata()) for line in right.lines[:2]] == [[1e-8], [0.3, 0.5]]
+
+
+def test_two_lines_for_each_model_and_a_bar_on_the_other():
+    shares = {name: [0.1, 0.2] for name in ("8B", "8B, slow", "70B", "70B, slow")}
+    speed = {"8B": [0.3, 0.2], "70B": [0.2, 0.1]}
+    left, right = share_of_step(shares, [2, 4], speed, [50e9, 400e9], {50e9: "network"}).axes
+    assert [line.get_linestyle() for line in left.lines] == ["-", "--", "-", "--"]
+    assert list(right.lines[0].get_xdata()) == [50, 400]
+    axes = memory_over_tp({"8B": [(4.0, 2.0, 1.0), (2.0, 1.0, 1.0)]}, [1, 2], ("80 GB", 5.0)).axes[0]
+    assert [(bar.get_y(), bar.get_height()) for bar in axes.patches] == [
+        (0, 4), (0, 2), (4, 2), (2, 1), (6, 1), (3, 1),
+    ]  # fmt: skip

@@ -1,4 +1,5 @@
-"""Tensor parallelism drawn: matrices cut by columns and by rows, heads dealt out to ranks, masks of dropout."""
+"""Tensor parallelism drawn: matrices cut by columns and by rows, heads sharded over ranks, masks of dropout, gradients
+that are off, and what sending and memory come to over the number of ranks."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from playbook.figures.style import CYCLE, PALETTE, WIDTH, rc_parameters
+from playbook.figures.units import bytes_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +36,7 @@ def two_cuts(a: Matrix, b: Matrix) -> Figure:
         return 2 * j // width
 
     halves = slice(0, inner // 2), slice(inner // 2, inner)
-    addends = [_product([row[half] for row in a], b[half]) for half in halves]
+    partial = [_product([row[half] for row in a], b[half]) for half in halves]
     with plt.rc_context(rc_parameters()):
         figure, panels = plt.subplots(2, 1, figsize=(WIDTH, 0.9 + 0.8 * max(len(a), inner)))
         _equation(panels[0], [(a, None), "·", (b, left), "=", (_product(a, b), left)])
@@ -43,7 +45,7 @@ def two_cuts(a: Matrix, b: Matrix) -> Figure:
             panels[1],
             [
                 (a, lambda i, j: 2 * j // inner), "·", (b, lambda i, j: 2 * i // inner), "=",
-                (addends[0], lambda i, j: 0), "+", (addends[1], lambda i, j: 1), "=", (_product(a, b), None),
+                (partial[0], lambda i, j: 0), "+", (partial[1], lambda i, j: 1), "=", (_product(a, b), None),
             ],
         )  # fmt: skip
         panels[1].set_title("by rows: results added up", fontsize=10)
@@ -219,4 +221,112 @@ def masks(shown: Mapping[str, Sequence[Matrix]]) -> Figure:
                 for side in axes.spines.values():
                     side.set_visible(True)
                 axes.set_title(f"{title}, rank {rank}", fontsize=9, fontweight="normal")
+    return figure
+
+
+def wrong_gradients(
+    losses: Mapping[str, Sequence[float]], errors: Mapping[str, Sequence[float]], rounding: float = 1e-5
+) -> Figure:
+    """A loss curve that hides a bug beside the gradients that show it.
+
+    ``losses`` maps runs to their loss by step, the right one first and the one with the bug last; ``errors`` maps parts
+    of the model to the relative errors of their gradients, which rounding keeps below ``rounding``.
+    """
+    import matplotlib.pyplot as plt
+
+    looks = (("idle", "-", 3.2), ("F", "-", 1.4), ("B", "--", 1.6))
+    with plt.rc_context(rc_parameters()):
+        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 2.9), width_ratios=(1, 1.15))
+        for (name, values), (hue, dash, thick) in zip(losses.items(), looks, strict=True):
+            left.plot(range(len(values)), values, dash, color=PALETTE[hue], label=name, linewidth=thick)
+        left.set(xlabel="step", ylabel="loss", title="loss")
+        left.legend()
+        for i, values in enumerate(errors.values()):
+            far = [max(value, 1e-8) for value in values]
+            right.plot(far, [i] * len(far), "o", color=PALETTE["B"], markersize=4, alpha=0.6)
+        right.axvline(rounding, color=PALETTE["idle"], linestyle="--", linewidth=1)
+        right.set(xscale="log", xlim=(3e-9, 30), xlabel="relative error", title="gradients of the first step")
+        right.set(yticks=range(len(errors)), yticklabels=list(errors), ylim=(len(errors) - 0.5, -0.5))
+    return figure
+
+
+def share_of_step(
+    over_tp: Mapping[str, Sequence[float]],
+    tps: Sequence[int],
+    over_speed: Mapping[str, Sequence[float]],
+    speeds: Sequence[float],
+    marks: Mapping[float, str],
+) -> Figure:
+    """The share of a step that goes into all-reduces: left over tp, right over the bandwidth of a link.
+
+    ``over_tp`` maps labels to shares at ``tps``, two lines for each model, solid and dashed; ``over_speed`` maps models
+    to shares at ``speeds`` in bytes/s; ``marks`` names some of these.
+    """
+    import matplotlib.pyplot as plt
+
+    with plt.rc_context(rc_parameters()):
+        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.4), sharey=True)
+        for i, (label, shares) in enumerate(over_tp.items()):
+            look = {"color": PALETTE["FB"[i // 2]], "marker": "o", "markersize": 3}
+            left.plot(tps, shares, "--" if i % 2 else "-", label=label, **look)
+        left.set(xscale="log", xticks=tps, xticklabels=tps, xlabel="tp", ylim=(0, 1), title="over tp")
+        left.set_ylabel("share of the step in all-reduces")
+        left.minorticks_off()
+        left.yaxis.set_major_formatter(lambda x, _: f"{x:.0%}")
+        for hue, shares in zip("FB", over_speed.values(), strict=True):
+            right.plot([x / 1e9 for x in speeds], shares, color=PALETTE[hue])
+        for speed, text in marks.items():
+            right.axvline(speed / 1e9, color=PALETTE["idle"], linewidth=1, linestyle=":")
+            low = speed < 100e9  # where the curves are high
+            place: dict[str, Any] = {"y": 0.03, "va": "bottom"} if low else {"y": 0.97, "va": "top"}
+            right.text(speed / 1e9 * 0.94, s=text, rotation=90, ha="right", fontsize=9, **place)
+        right.set(xscale="log", xticks=[25, 100, 400], xticklabels=[25, 100, 400])
+        right.set(xlabel="GB/s per GPU", title="tp=8, over bandwidth")
+        right.minorticks_off()
+        figure.legend(loc="outside lower center", ncols=2)
+    return figure
+
+
+def memory_over_tp(
+    models: Mapping[str, Sequence[tuple[float, float, float]]],
+    tps: Sequence[int],
+    capacity: tuple[str, float],
+) -> Figure:
+    """Stacked bars of a rank's memory over tp: states, activations that tp divides, activations that are whole.
+
+    ``models`` maps a title to these three, in bytes, at each of ``tps``; ``capacity`` is (name, bytes) of a device.
+    """
+    import matplotlib.pyplot as plt
+
+    looks = (
+        ("parameters, gradients, optimizer", "parameters", 1.0),
+        ("activations, divided", "activations", 0.35),
+        ("activations, whole on every rank", "activations", 1.0),
+    )
+    with plt.rc_context(rc_parameters()):
+        figure, panels = plt.subplots(1, len(models), figsize=(WIDTH, 3.3), squeeze=False)
+        for axes, (title, parts) in zip(panels[0], models.items(), strict=True):
+            floor = [0.0] * len(tps)
+            for i, (label, hue, strength) in enumerate(looks):
+                heights = [part[i] for part in parts]
+                named = label if axes is panels[0, 0] else None
+                color, edge = (PALETTE[hue], strength), PALETTE[hue]
+                axes.bar(
+                    range(len(tps)),
+                    heights,
+                    0.8,
+                    floor,
+                    color=color,
+                    edgecolor=edge,
+                    linewidth=0.7,
+                    label=named,
+                )
+                floor = [a + b for a, b in zip(floor, heights, strict=True)]
+            axes.axhline(capacity[1], color=PALETTE["idle"], linestyle="--", linewidth=1)
+            where = axes.get_yaxis_transform()
+            axes.text(1.01, capacity[1], capacity[0], transform=where, va="center", fontsize=9)
+            axes.set_xticks(range(len(tps)), [str(tp) for tp in tps])
+            axes.set(xlabel="tp", title=title)
+            bytes_axis(axes.yaxis, "bytes on a rank" if axes is panels[0, 0] else None)
+        figure.legend(loc="outside lower center", ncols=1)
     return figure

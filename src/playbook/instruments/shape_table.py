@@ -55,7 +55,8 @@ REGIONS = {
 AROUND = ("embedding", "final norm", "head", "loss")
 #: What ranks share where such a dim is smaller than on one device.
 SHARED = {
-    "s": "tokens", "b·s": "tokens", "a": "heads", "a·d": "heads", "g·d": "heads", "ffn": "columns", "v": "words",
+    "s": "tokens", "b·s": "tokens", "a": "heads", "a·d": "heads", "g·d": "heads", "ffn": "columns",
+    "v": "vocabulary",
 }  # fmt: skip
 
 
@@ -75,7 +76,7 @@ class Side:
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """What a rank has some of: tokens, heads, columns (of the MLP), words; empty where it has everything."""
+        """What a rank has some of: tokens, heads, columns (of the MLP), vocabulary; empty where it has everything."""
         return tuple(SHARED.get(name, name) for name, parts in self.parts.items() if parts > 1)
 
     def __str__(self) -> str:
@@ -143,7 +144,7 @@ class ShapeTable:
             who = who if row.out.dims else ""
             lines.append([row.region, *sides, who, row.border, written(row.forward), written(row.backward)])
         if self.after:
-            lines.append(["whole weights", "", "", "", "", "", f"then {written(self.after)}"])
+            lines.append(["replicated weights", "", "", "", "", "", f"then {written(self.after)}"])
         return table(["region", "goes in", "comes out", "cut by", "border", "forward", "backward"], lines)
 
     def _repr_html_(self) -> str:

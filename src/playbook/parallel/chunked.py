@@ -46,18 +46,18 @@ def gather_matmul(
     return outputs, whole
 
 
-def matmul_scatter(addend: Callable[[slice], Tensor], tokens: int, group: dist.ProcessGroup) -> Tensor:
-    """This rank's tokens of the sum over ranks of an addend (b, tokens, out): (b, tokens/t, out). No graph.
+def matmul_scatter(partial: Callable[[slice], Tensor], tokens: int, group: dist.ProcessGroup) -> Tensor:
+    """This rank's tokens of the sum over ranks of a partial sum (b, tokens, out): (b, tokens/t, out). No graph.
 
-    ``addend`` computes a slice of the tokens. The sum for each rank's tokens travels towards that rank; the addend is
-    computed while it is on its way.
+    ``partial`` computes a slice of the tokens. The sum for each rank's tokens travels towards that rank; this rank's
+    part of it is computed while it is on its way.
     """
     ring = Ring(group)
     s = tokens // ring.ranks
     coming: Tensor | None = None
     for step in range(ring.ranks):
         owner = ring.source(step + 1)  # the sum that leaves here now reaches its owner in the last step
-        here = addend(slice(owner * s, (owner + 1) * s))
+        here = partial(slice(owner * s, (owner + 1) * s))
         ring.arrive()
         total = here if coming is None else here + coming
         if step + 1 < ring.ranks:
@@ -73,6 +73,6 @@ def naive_gather_matmul(
     return [product(whole) for product in products], whole if keep else None
 
 
-def naive_matmul_scatter(addend: Callable[[slice], Tensor], tokens: int, group: dist.ProcessGroup) -> Tensor:
+def naive_matmul_scatter(partial: Callable[[slice], Tensor], tokens: int, group: dist.ProcessGroup) -> Tensor:
     """The same, one after the other: multiply everything, then add up."""
-    return scatter_tokens(addend(slice(tokens)), group)
+    return scatter_tokens(partial(slice(tokens)), group)

@@ -106,7 +106,7 @@ class Region:
         return _Columns.apply(cast_once(x), self, layers, *parameters)
 
     def leave(self, x: Tensor) -> Tensor:
-        """The sum of the ranks' addends, whole or of this rank's tokens: f* or g*.
+        """The sum of the ranks' partial sums, whole or of this rank's tokens: f* or g*.
 
         ``x`` is overwritten: a layer has just made it for this, so that f* needs no memory of its own.
         """
@@ -124,9 +124,9 @@ class Region:
             some = partial(input_gradient, gradients, layers)
             done = matmul_scatter(some, gradients[0].shape[1], self.group)
             return lambda: done
-        addend = input_gradient(gradients, layers)
+        own = input_gradient(gradients, layers)
         start = start_scatter if self.sequence else start_all_reduce
-        return self._under_way(start(addend, self.group))
+        return self._under_way(start(own, self.group))
 
     def _under_way(self, finish: Callable[[], Tensor]) -> Callable[[], Tensor]:
         if self.overlap == "none":

@@ -1,9 +1,9 @@
-"""Tensor parallelism: each rank has some heads of attention, some columns of the MLP, some words of the vocabulary.
+"""Tensor parallelism: each rank has some heads of attention, some columns of the MLP, some entries of the vocabulary.
 
 A product of two matrices after one another is cut down the middle (Shoeybi et al. 2019, arXiv 1909.08053, section 3): the
 first by columns, so that each rank computes some of the hidden features from the whole input; the second by rows, so that
-it takes just those features in, and its output is one addend of the result. Between the two nothing is sent. What comes
-in and what goes out is the business of a *region* (``regions.py``).
+it takes just those features in, and its output is a partial sum of the result. Between the two nothing is sent. What
+comes in and what goes out is the business of a *region* (``regions.py``).
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ class RowLinear(_CutLinear):
         return y if self.bias is None else y + self.bias
 
     def output(self, x: Tensor) -> Tensor:
-        """x·Wᵀ, this rank's addend: (…, in/t) -> (…, out)."""
+        """x·Wᵀ, this rank's partial sum: (…, in/t) -> (…, out)."""
         return self.products.output(x, self.weight)
 
 
 class VocabEmbedding(nn.Module):
-    """The vectors of some of the words; a token of another rank's is zero here, and the sum over ranks has it."""
+    """The vectors of some vocabulary entries; a token of another rank's is zero here, and the sum over ranks has it."""
 
     def __init__(self, whole: nn.Embedding, shard: Shard, region: Region):
         super().__init__()
@@ -89,7 +89,7 @@ class VocabEmbedding(nn.Module):
 
 
 class _Lookup(torch.autograd.Function):
-    """The rows of some of the words, zero for others. Backward finds out again which they were: the tokens are there."""
+    """The rows of some vocabulary entries, zero for others. Backward finds out again which: the tokens are there."""
 
     @staticmethod
     def forward(ctx, weight: Tensor, tokens: Tensor, start: int) -> Tensor:
@@ -108,7 +108,7 @@ class _Lookup(torch.autograd.Function):
 
 
 def _check_words(tokens: Tensor, vocab: int, ignored: int | None = None) -> None:
-    """Raise IndexError for a word that no rank has. Not on a GPU: to look there is to wait for it."""
+    """Raise IndexError for a token that no rank has. Not on a GPU: to look there is to wait for it."""
     if tokens.is_cuda or not tokens.numel():
         return
     low, high = (int(t) for t in tokens.aminmax())
@@ -202,10 +202,10 @@ class _Cutter:
         self.sequence, self.overlap = mesh.layout.sp, overlap
         self.rank, self.ranks = mesh.index("tp"), mesh.size("tp")
         self.shards: dict[str, Shard] = {}
-        self.partial: dict[str, str] = {}  # the ranks whose gradients are addends
+        self.partial: dict[str, str] = {}  # the ranks whose gradients are partial sums
 
     def attention(self, name: str, attention: Attention) -> None:
-        """Query heads are dealt out; so are key/value heads or, where there are fewer than ranks, copies of them."""
+        """Query heads are sharded; so are key/value heads or, where there are fewer than ranks, copies of them."""
         shape, region = self.model.shape, self._region()
         width, d = shape.heads * shape.qk_dim, shape.qk_dim
         kv, copies = shape.n_kv_heads, max(1, self.ranks // shape.n_kv_heads)
@@ -232,7 +232,7 @@ class _Cutter:
         mlp.down = self._row(f"{name}.down", mlp.down, rows, region)
 
     def vocabulary(self) -> None:
-        """Embedding and head have the same words; both tables are padded until they can be shared out evenly."""
+        """Embedding and head have the same entries; both tables are padded until they can be sharded evenly."""
         model: Any = self.model
         vocab = model.shape.vocab
         each = -(-vocab // self.ranks)
