@@ -216,7 +216,7 @@ BAD = {
         ["--layout", "cp=4", "--seq", "66"],
         "cp must divide seq = 66 (1, 2, 3, 6, 11, 22, 33, 66), got 4",
     ),
-    "tokens shared out beside no heads": (["--layout", "sp"], "it needs tp above 1, got tp = 1"),
+    "tokens sharded beside no heads": (["--layout", "sp"], "it needs tp above 1, got tp = 1"),
     "heads that are not there to swap": (
         ["--layout", "tp=4,cp=4", "--context", "ulysses"],
         "cp is 4, but with context='ulysses' it must divide the 2 heads of each rank (tp=4): one of 1, 2",
@@ -253,7 +253,7 @@ BAD = {
         "recompute is 'selective', but 'full' in the layout",
     ),
     "accumulation that does not fit": (["--layout", "dp=2,grad_acc=3"], "grad_acc is 3 in the layout"),
-    "half precision whose gradients are shared out": (
+    "half precision whose gradients are sharded": (
         ["--layout", "dp=2,zero=2", "--dtype", "float16"],
         "dtype is float16",
     ),

@@ -79,7 +79,7 @@ def test_the_same_numbers_as_one_device(layout, capsys):
     ],
 )
 def test_layers_and_samples_cut_in_pieces_give_the_same_numbers(layout, settings):
-    """Of samples with 14 tokens, which neither a zigzag nor tp ranks of each of two parts can share out evenly."""
+    """Of samples with 14 tokens, which neither a zigzag nor tp ranks of each of two parts can shard evenly."""
     reference = train_here(run(seq=14))
     outcome = train_on_ranks(run(layout, seq=14, **settings))
     for mine, other in zip(outcome.results, reference.results, strict=True):

@@ -3,8 +3,8 @@
 Usage: python tools/chapters.py [FILE or FOLDER ...]          print a table (default: book)
        python tools/chapters.py --check [FILE or FOLDER ...]  say what is over a limit; status 1 if anything
 
-A chapter has at most 75 cells and 2,800 words, and no open cell of more than 15 lines. It has three exercises or more, one
-of them a repair, ends with a bridge to the frameworks, and uses no word of its own for what the field has a term for.
+A chapter has at most 75 cells and 2,800 words, and no open cell of more than 15 lines. It has three exercises or more,
+one of them a repair, ends with a bridge to the frameworks, and uses no word of its own for what the field has a term for.
 """
 
 from __future__ import annotations

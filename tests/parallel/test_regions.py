@@ -79,11 +79,11 @@ def taken_apart(seed: int) -> None:
             tokens = world.size * each
             inputs = [torch.randn(b, tokens, out, generator=own) for out in outs]
 
-            def addend(some: slice, inputs=inputs, weights=weights) -> Tensor:
+            def partial(some: slice, inputs=inputs, weights=weights) -> Tensor:
                 return sum(x[:, some] @ w for x, (w, _) in zip(inputs, weights, strict=True))
 
             ways = (chunked.matmul_scatter, chunked.naive_matmul_scatter)
-            torch.testing.assert_close(*(way(addend, tokens, dist.group.WORLD) for way in ways))
+            torch.testing.assert_close(*(way(partial, tokens, dist.group.WORLD) for way in ways))
 
 
 @pytest.mark.parametrize("size", [1, 3, 4])
@@ -145,7 +145,7 @@ def test_shards_are_those_of_the_weights_of_one_device(ranks, layout, tied):
     shape = BLOCKS["llama"].replace(heads=4, kv_heads=1, ffn=52, qk_norm=True, tied=tied)
     alone = dict(Transformer(shape, seed=3).named_parameters())
     tp = Layout.parse(layout).tp
-    for tensors, sizes, addends in ranks(shards_of, shape, layout, ranks=tp).values:
+    for tensors, sizes, partial_sums in ranks(shards_of, shape, layout, ranks=tp).values:
         assert tensors.keys() == alone.keys()
         for name, p in alone.items():
             assert torch.equal(tensors[name], p), name
@@ -159,7 +159,7 @@ def test_shards_are_those_of_the_weights_of_one_device(ranks, layout, tied):
         norms = {
             n for n in alone if "norm" in n and (layout.endswith("sp") or "q_norm" in n or "k_norm" in n)
         }
-        assert set(addends) == norms | {n for n in alone if ".k." in n or ".v." in n}
+        assert set(partial_sums) == norms | {n for n in alone if ".k." in n or ".v." in n}
 
 
 def masks() -> tuple[Tensor, Tensor]:

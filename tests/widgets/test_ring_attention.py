@@ -214,7 +214,7 @@ def test_a_model_brings_its_heads_what_is_refused_says_so_and_links_keep_it(atte
 @pytest.mark.browser
 @pytest.mark.parametrize(("width", "theme"), [(1280, "dark"), (390, "light")])
 def test_fits_every_width_and_passes_axe(attention, width, theme):
-    """As it opens, at its largest, with heads shared out, and with a refusal."""
+    """As it opens, at its largest, with heads sharded, and with a refusal."""
     view = attention(width=width, theme=theme)
     assert view.problems() == []
     for inputs in (LARGE, {"context": "ulysses", "step": 1}):

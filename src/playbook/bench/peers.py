@@ -96,7 +96,7 @@ class ZeroRedundancyView(ZeroRedundancy):
 
 
 class FSDP2(Peer):
-    """Parameters shared out. Each block, and what is outside of them, is gathered as one."""
+    """Parameters sharded. Each block, and what is outside of them, is gathered as one."""
 
     settings = "fully_shard(block, reshard_after_forward=True), fully_shard(model), AdamW"
     reshard = True

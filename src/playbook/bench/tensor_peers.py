@@ -86,7 +86,7 @@ class DTensorSequence(DTensorPeer):
 
 
 class RunDTensor(Run):
-    """Logits stay shared out by words, also in the loss."""
+    """Logits stay sharded by vocabulary entries, also in the loss."""
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         found: Any = super().loss(x, y)
@@ -127,7 +127,7 @@ def _fuse_norms(model: nn.Module) -> None:
 
 
 def _plan(model: Transformer, mesh: DeviceMesh, sequence: bool) -> None:
-    """Columns in, rows out; what is between regions is whole or, with ``sequence``, shared out by tokens."""
+    """Columns in, rows out; what is between regions is whole or, with ``sequence``, sharded by tokens."""
     tokens: Any = Shard(1) if sequence else Replicate()
     top: dict[str, Any] = {
         "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=tokens),

@@ -17,7 +17,6 @@ from playbook.planning.recipes import RECIPES, load_recipe
 from playbook.planning.terms import SYMBOLS
 from playbook.shapes import ModelShape, load
 
-
 #: Bytes of each unit of memory. The book and the calculator's page count in GB.
 UNITS = {"GB": 10**9, "GiB": 2**30}
 
@@ -59,7 +58,11 @@ def add(commands: Any) -> None:
         help="size of a gradient bucket, in MiB",
     )
     flag("--accelerator", metavar="A", help="say whether it fits, such as h100 or a100-40")
-    flag("--unit", default="GB", help="GB (10⁹ bytes, as on the calculator's page) or GiB (2³⁰, as nvidia-smi and torch)")
+    flag(
+        "--unit",
+        default="GB",
+        help="GB (10⁹ bytes, as on the calculator's page) or GiB (2³⁰, as nvidia-smi and torch)",
+    )
     flag("--explain", action="store_true", help="print every term with its formula")
     flag("--json", action="store_true", help="print one JSON object on stdout")
     p.set_defaults(run=run)
@@ -116,7 +119,9 @@ def _table(shape: ModelShape, layout: Layout, report: MemoryReport, capacity: in
     ranks = "1 rank" if layout.world_size == 1 else f"{layout.world_size:,} ranks"
     where = f"{ranks} ({layout})" if str(layout) else "one device"
     lines = [f"{shape.name or 'model'}, {shape.num_parameters:,} parameters, on {where}"]
-    lines.append(f"{f'{unit} per rank':16}{'layers':>7}{'in flight':>11}" + "".join(f"{c:>13}" for c in columns))
+    lines.append(
+        f"{f'{unit} per rank':16}{'layers':>7}{'in flight':>11}" + "".join(f"{c:>13}" for c in columns)
+    )
     for stage in report.stages:
         numbers = stage.to_json()
         cells = "".join(f" {numbers[c] / UNITS[unit]:12.2f}" for c in columns)
@@ -129,7 +134,9 @@ def _fit(peak: int, capacity: int | None, unit: str) -> str:
     if capacity is None:
         return ""
     rest = (capacity - peak) / UNITS[unit]
-    return f": fits, with {rest:.2f} {unit} to spare" if rest >= 0 else f": does not fit, by {-rest:.2f} {unit}"
+    return (
+        f": fits, with {rest:.2f} {unit} to spare" if rest >= 0 else f": does not fit, by {-rest:.2f} {unit}"
+    )
 
 
 def _explanation(report: MemoryReport, unit: str) -> str:
@@ -138,9 +145,8 @@ def _explanation(report: MemoryReport, unit: str) -> str:
     lines = [f"\nactivations of stage {stage.stage}, which has the highest peak"]
     used: set[str] = set()
     for part in stage.parts:
-        lines.append(
-            f"  {part.name}: {part.value / UNITS[unit]:.3f} {unit} = {part.times:g} × {part.value / part.times:,.0f} bytes"
-        )
+        size, each = f"{part.value / UNITS[unit]:.3f} {unit}", part.value / part.times
+        lines.append(f"  {part.name}: {size} = {part.times:g} × {each:,.0f} bytes")
         for term in part.terms:
             lines.append(f"    {term.part:15} {term.name:46} {term.text:18} {term.value:>16,}")
             used |= {symbol for symbol in SYMBOLS if symbol in term.formula}

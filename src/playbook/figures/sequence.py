@@ -92,7 +92,7 @@ def _arrow(axes: Any, x: float, border: str) -> None:
 
 
 def kept(sizes: Sequence[int], panels: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
-    """Bytes that a rank saves for backward over the number of ranks, stacked: one panel for each way to share them out.
+    """Bytes that a rank saves for backward over the number of ranks, stacked: one panel for each way to shard them.
 
     ``panels`` maps a title to name → bytes at each of ``sizes``.
     """

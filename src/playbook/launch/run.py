@@ -48,8 +48,8 @@ def run(
     line, ``names`` variables that it finds.
 
     On CPU the ranks are forked from a warm process that has imported torch already. torchrun itself starts them when
-    ``cold``, when ``nnodes`` is more than one (all on this machine, whose GPUs they share out) and when each rank has a
-    GPU of its own; ``backend="gloo"`` keeps them on CPU. ``timeout`` counts seconds from when all have started.
+    ``cold``, when ``nnodes`` is more than one (all on this machine, whose GPUs they divide among them) and when each rank
+    has a GPU of its own; ``backend="gloo"`` keeps them on CPU. ``timeout`` counts seconds from when all have started.
     ``echo`` prints their output: ``grouped`` by rank at the end, or as a ``stream``.
 
     Raises ``LaunchError`` for what cannot be started, ``RankError`` for the rank that failed first or never arrived.

@@ -199,15 +199,15 @@ class Layout:
             )
 
     def padded(self, seq: int) -> int:
-        """Tokens of a sample of ``seq`` once it can be shared out evenly; what is added counts in no loss.
+        """Tokens of a sample of ``seq`` once it can be sharded evenly; what is added counts in no loss.
 
-        Context-parallel ranks have two parts each (of a zigzag), and with sp a rank's tokens are shared out once more.
+        Context-parallel ranks have two parts each (of a zigzag), and with sp a rank's tokens are sharded once more.
         """
         parts = math.lcm(2 * self.cp if self.cp > 1 else 1, self.cp * (self.tp if self.sp else 1))
         return -(-seq // parts) * parts
 
     def padding(self, shape: ModelShape, seq: int) -> list[str]:
-        """What is made larger so that it can be shared out evenly, a sentence each."""
+        """What is made larger so that it can be sharded evenly, a sentence each."""
         said, padded = [], self.padded(seq)
         if padded != seq:
             why = [
@@ -215,12 +215,12 @@ class Layout:
                 f"tp={self.tp} ranks with sp" if self.sp else "",
             ]
             said.append(
-                f"samples of {seq} tokens are padded to {padded}, to be shared out over {' and '.join(filter(None, why))}"
+                f"samples of {seq} tokens are padded to {padded}, to divide over {' and '.join(filter(None, why))}"
             )
         words = -(-shape.vocab // self.tp) * self.tp
         if words != shape.vocab:
             said.append(
-                f"the vocabulary of {shape.vocab} is padded to {words}, to be shared out over tp={self.tp} ranks"
+                f"the vocabulary of {shape.vocab} is padded to {words}, to divide over tp={self.tp} ranks"
             )
         return said
 

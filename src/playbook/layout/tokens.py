@@ -57,7 +57,7 @@ class TokenRanges:
 
     ``contiguous``: rank r has the r-th part. Under a causal mask the first rank, whose tokens see few others, then waits
     for the last. With ``zigzag`` there are twice as many parts, and rank r has the r-th from the front and the r-th from
-    the back (Brandon et al. 2023, arXiv 2311.09431, deal out tokens in stripes to the same end). ``ranks``, for zigzag
+    the back (Brandon et al. 2023, arXiv 2311.09431, give tokens in stripes to the same end). ``ranks``, for zigzag
     2·``ranks``, must divide ``seq``.
     """
 
@@ -121,7 +121,7 @@ def placement_of(context: str, placement: str | None) -> str:
 
 
 def check(shape: ModelShape, layout: Layout, options: ParallelOptions, seq: int | None = None) -> None:
-    """Raise LayoutError unless samples of ``seq`` tokens (None: of any number) and attention can be shared out."""
+    """Raise LayoutError unless samples of ``seq`` tokens (None: of any number) and attention can be sharded."""
     if seq is not None:
         check_int("seq", seq, LayoutError)
         if shape.positions == "learned" and seq > shape.max_seq:
@@ -139,7 +139,7 @@ def check(shape: ModelShape, layout: Layout, options: ParallelOptions, seq: int 
 
 
 def check_swap(shape: ModelShape, layout: Layout) -> None:
-    """Raise LayoutError unless the heads of each tensor-parallel rank can be dealt out over cp: Ulysses swaps them."""
+    """Raise LayoutError unless the heads of each tensor-parallel rank can be divided over cp: Ulysses swaps them."""
     for what, heads in (("heads", shape.heads), ("kv_heads", shape.n_kv_heads)):
         each = max(1, heads // layout.tp)
         if each % layout.cp:

@@ -22,7 +22,7 @@ from playbook.parallel.replicas import HookedReplicaSet, ReplicaSet, broadcast
 
 
 class NaiveDataParallel(ReplicaSet):
-    """All-reduce each gradient when backward is over: right, and the network sleeps while the GPU computes."""
+    """All-reduce each gradient when backward is over: right, and the network is idle while the GPU computes."""
 
     def __init__(self, parameters: nn.Module | Named, group: dist.ProcessGroup, *, find_unused: bool = False):
         super().__init__(parameters, group)

@@ -2,7 +2,7 @@
 
 It has a model, or what of it is on this rank; the sets of parameters that ranks have in common (``replicas.py``); where
 each parameter is (``placement.py``); and a pipeline, if the layout has one. Everything that is said of all parameters at
-once is said here, from their placements: sums over ranks of which each has an addend, the norm, clipping, whole tensors
+once is said here, from their placements: sums over ranks of which each has a part, the norm, clipping, whole tensors
 for those who ask.
 """
 
@@ -175,7 +175,7 @@ class Engine:
         return value
 
     def _add_up_partial(self) -> None:
-        """Gradients of which ranks have addends, beside the sum over replicas: one message for each group."""
+        """Gradients of which ranks have partial sums, beside the sum over replicas: one message for each group."""
         by_axis: dict[str, list[Tensor]] = {}
         for name, gradient in self._gradients():
             for axis in self.placements[name].partial:

@@ -58,7 +58,7 @@ def parallelize(
     # micro-batches pass through the stages,
     if layout.pp > 1:
         pipeline = Pipeline(model, mesh, stages, ranks, partial(of_layout, layout, schedule=options.schedule))
-    # and what ranks still have in common is replicated, or shared out.
+    # and what ranks still have in common is replicated, or sharded.
     sets = replicate(model, mesh, placements, options, list(stages.values()))
     for one in sets:
         one.optimize(make)

@@ -1,8 +1,8 @@
 """Where each parameter is: the one fact that gradient sums, norms, clipping, checkpoints and byte counts read.
 
 A technique that takes a model apart (``stages.cut_stages``, ``tensor.shard_tensors``) says for each parameter that it
-leaves on a rank which slice of the whole that is, over which axes its gradient is an addend, and on how many ranks the
-same elements are. What is said of nothing is whole on every rank.
+leaves on a rank which slice of the whole that is, over which axes its gradient is a partial sum, and on how many
+ranks the same elements are. What is said of nothing is whole on every rank.
 """
 
 from __future__ import annotations
@@ -44,10 +44,9 @@ class Shard:
 class Placement:
     """Where a parameter is, under its ``name`` in the whole model.
 
-    ``shards`` are its cuts. Over each axis of ``partial`` its gradient is an addend, beside the sum over ``replicas``,
-    the
-    axes of ranks that have the same elements and other tokens. ``copies`` says along which axes not all ranks have the
-    same elements, and how many do. ``tied`` names the ranks of the two stages that have a tied table: over these its
+    ``shards`` are its cuts. Over each axis of ``partial`` its gradient is a partial sum, beside the sum over ``replicas``,
+    the axes of ranks that have the same elements and other tokens. ``copies`` says along which axes not all ranks have
+    the same elements, and how many do. ``tied`` names the ranks of the two stages that have a tied table: over these its
     gradient is added up before replicas are.
     """
 
@@ -59,7 +58,7 @@ class Placement:
     tied: str | None = None
 
     def cut(self, shard: Shard | None, partial: str | None = None) -> Placement:
-        """The same with one more cut, and one more axis of addends."""
+        """The same with one more cut, and one more axis of partial sums."""
         return replace(
             self,
             shards=self.shards + ((shard,) if shard else ()),

@@ -13,7 +13,7 @@ g*           reduce-scatter          all-gather of tokens
 ===========  ======================  ======================
 
 f and f* (the papers say f̄) enter and leave a region when the stream is whole; g and g* (``sequence.py``) when its tokens
-are shared out. A `Region` uses f* and g* as they are. What enters is read by linear layers alone, so there f and g are
+are sharded. A `Region` uses f* and g* as they are. What enters is read by linear layers alone, so there f and g are
 one function with those layers: it saves no more than came in, and sends while it multiplies.
 """
 

@@ -1,7 +1,7 @@
 """Parameters that ranks have in common: one group, one way to add up gradients, one optimizer.
 
 An engine has a list of such sets. The way is a subclass: those of ``data.py`` keep whole gradients and update everything
-everywhere, those of ``zero.py`` share out what replicas would hold in common. The base class is that of a single device,
+everywhere, those of ``zero.py`` shard what replicas would hold in common. The base class is that of a single device,
 which sends nothing.
 """
 

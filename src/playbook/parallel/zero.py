@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class Zero(HookedReplicaSet):
-    """A set whose optimizer states are shared out, and of whose gradients and parameters a rank has what the stage says.
+    """A set whose optimizer states are sharded, and of whose gradients and parameters a rank has what the stage says.
 
     A step: gradients arrive in ``store`` and are reduce-scattered bucket by bucket; the optimizer updates this rank's
     segments of the weights in ``weights``.
@@ -184,7 +184,7 @@ class WholeGradients:
         slot.keep_gradient_in(self.views[slot])
 
     def reduce(self, bucket: Bucket, hooks: GradientHooks) -> None:
-        """Start a reduce-scatter; this rank's share of the sum lands where its share of the addends was."""
+        """Start a reduce-scatter; this rank's shard of the sum lands where its shard of the gradients was."""
         whole = self.vector[bucket.start : bucket.stop]
         zero_absent(whole, bucket, has_gradient)
         own = self.vector[bucket.own(self.group)]

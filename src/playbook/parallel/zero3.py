@@ -94,7 +94,7 @@ def _with_parameters(units: list[Unit], model: Transformer, apart: bool) -> list
 
 
 class Zero3(Zero):
-    """Stage 3: parameters, gradients and optimizer states are shared out; weights are whole only where they are used.
+    """Stage 3: parameters, gradients and optimizer states are sharded; weights are whole only where they are used.
 
     With ``reshard`` a block's weights go after its forward pass and are gathered again for backward: per micro-batch
     3(N − 1)/N bytes for each byte of the blocks' parameters, as against 2(N − 1)/N without, when all weights stay from

@@ -162,7 +162,7 @@ _WORTH = 0.5
 
 
 def fit_regimes(samples: Iterable[Sample]) -> Regimes:
-    """One line, or two for short and for long messages where these foretell clearly better what they have not seen.
+    """One line, or two for short and for long messages where these predict clearly better what they have not seen.
 
     Each sample in turn is left out of the fit and predicted; two lines must halve the squares of these errors. (Errors
     of the samples that they were fitted to would always speak for two.) The two meet where they cross, if that is

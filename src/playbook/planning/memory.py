@@ -25,7 +25,7 @@ from playbook.planning.sharding import kept
 from playbook.planning.terms import Part, Term, maker, symbols
 from playbook.shapes import ModelShape
 
-#: Buckets that exist at once where gradients are shared out: one is being filled, two are on their way.
+#: Buckets that exist at once where gradients are sharded: one is being filled, two are on their way.
 BUCKETS = 3
 
 

@@ -15,7 +15,7 @@ from playbook.layout import AXES, Layout, ParallelOptions
 from playbook.planning.gathers import gathers, reductions
 from playbook.planning.messages import FP32, INT64, Message, Sender, message_in
 from playbook.planning.recipes import Recipe, load_recipe
-from playbook.planning.weights import BucketRange, addends
+from playbook.planning.weights import BucketRange, partial_sums
 from playbook.shapes import ModelShape
 
 #: Numbers (int64) of the header with which a pipeline announces the shape of its messages.
@@ -225,12 +225,12 @@ def _gathers(here: Sender) -> Counter[tuple[str, int]]:
 
 
 def sums(here: Sender) -> Iterator[Message]:
-    """Gradients of weights that tensor-parallel ranks have in common are addends: one message for each group of them."""
+    """Gradients of weights that tensor-parallel ranks have in common are partial sums: one message for each group."""
     ranks, index = here.replicas if here.layout.zero else (1, 0)
     tp, kv_heads, place = here.layout.tp, here.shape.n_kv_heads, here.at["tp"]
     copies = max(1, tp // kv_heads)
     for partial, group in (("tp", (tp, place)), ("copies", (copies, place % copies))):
-        elements = addends(here.buckets, partial, ranks, index)
+        elements = partial_sums(here.buckets, partial, ranks, index)
         if elements:
             yield message_in("tp", "all_reduce", elements, here.gradient_bytes, group, "gradients")
 

@@ -15,7 +15,7 @@ from playbook.shapes import ModelShape
 
 @dataclass(frozen=True)
 class Weight:
-    """A parameter of so many ``elements``. ``partial`` says over which ranks its gradient is a sum of addends: none, all
+    """A parameter of so many ``elements``. ``partial`` says over which ranks its gradient is a partial sum: none, all
     of ``tp``, or those with ``copies`` of the same key/value heads."""
 
     elements: int
@@ -150,7 +150,7 @@ def buckets(
     return found
 
 
-def addends(cut: Sequence[BucketRange], partial: str, ranks: int = 1, rank: int = 0) -> int:
+def partial_sums(cut: Sequence[BucketRange], partial: str, ranks: int = 1, rank: int = 0) -> int:
     """Elements of weights of a kind (see `Weight`) in one rank's shares of the buckets."""
     count = 0
     for bucket in cut:

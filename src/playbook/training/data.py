@@ -79,7 +79,7 @@ class TokenBatches:
     def batch(self, step: int, rank: int = 0, ranks: int = 1) -> tuple[Tensor, Tensor]:
         """Inputs (B, s) and, one token further on, targets (B, s); of ``ranks`` replicas each gets its B / ranks rows.
 
-        Raises ConfigError when the rows cannot be shared out evenly.
+        Raises ConfigError when the rows cannot be sharded evenly.
         """
         if self.global_batch % ranks:
             raise ConfigError(

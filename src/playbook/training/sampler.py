@@ -1,4 +1,4 @@
-"""Samples of a data set dealt out to ranks, epoch by epoch: what `DistributedSampler` does, and can be resumed."""
+"""Samples of a data set distributed over ranks, epoch by epoch: what `DistributedSampler` does, and can be resumed."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class RingSetting:
     flops: float
 
     def check(self) -> None:
-        """Raises :class:`ConfigError` where the heads cannot be shared out, or the placement does not fit."""
+        """Raises :class:`ConfigError` where the heads cannot be sharded, or the placement does not fit."""
         placement_of(self.context, self.ranges.kind)
         ranks = self.ranges.ranks
         if self.context != "ulysses":
