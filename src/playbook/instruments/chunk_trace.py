@@ -92,14 +92,14 @@ def record_chunks(
     diary = _Diary()
     product = diary.timed("compute")(partial(F.linear, weight=weight))
 
-    def product(some: slice) -> Tensor:
+    def part(some: slice) -> Tensor:
         return product(whole[:, some])
 
     runs: dict[str, Callable[[], Tensor]] = {
         "gather, then multiply": lambda: chunked.naive_gather_matmul(own, [product], group)[0][0],
         "gather in chunks": lambda: chunked.gather_matmul(own, [product], group)[0][0],
-        "multiply, then scatter": lambda: chunked.naive_matmul_scatter(product, n * tokens, group),
-        "scatter in chunks": lambda: chunked.matmul_scatter(product, n * tokens, group),
+        "multiply, then scatter": lambda: chunked.naive_matmul_scatter(part, n * tokens, group),
+        "scatter in chunks": lambda: chunked.matmul_scatter(part, n * tokens, group),
     }
     found: dict[str, list[Interval]] = {}
     results = []
