@@ -9,7 +9,7 @@ from matplotlib.patches import PathPatch
 
 from playbook.figures import display
 from playbook.figures.pipeline import overlay, timeline, timelines
-from playbook.figures.pipeline_rows import GAPS, kept_by
+from playbook.figures.pipeline_rows import GAPS, kept_by, phases_of
 from playbook.figures.style import PALETTE
 from playbook.schedules.catalogue import make
 from playbook.schedules.explain import bubble_by_cause
@@ -47,6 +47,16 @@ def test_boxes_are_as_wide_as_actions_and_gaps_as_waiting():
     numbers = [text.get_text() for text in axes.texts]
     assert numbers[-4:] == ["4", "3", "2", "1"]  # micro-batches that a rank keeps
     assert {"F0", "B7"} <= set(numbers)
+
+
+def test_phases_are_those_of_1f1b():
+    assert phases_of(PLAIN, 0) == [("warm-up", 0, 3), ("steady state", 3, 24), ("cool-down", 25, 33)]
+    assert [name for name, *_ in phases_of(PLAIN, 3)] == [
+        "steady state"
+    ]  # the last rank turns each one around
+    texts = [text.get_text() for text in timeline(PLAIN, phases=True).axes[0].texts]
+    assert [texts.count(name) for name in ("warm-up", "steady state", "cool-down")] == [2, 4, 2]
+    assert not {"4", "activations kept, and the most of them"} & set(texts)
 
 
 def test_chunks_of_a_rank_are_told_by_strength_and_kept_by_their_share():

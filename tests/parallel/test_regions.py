@@ -79,11 +79,11 @@ def taken_apart(seed: int) -> None:
             tokens = world.size * each
             inputs = [torch.randn(b, tokens, out, generator=own) for out in outs]
 
-            def partial(some: slice, inputs=inputs, weights=weights) -> Tensor:
+            def part(some: slice, inputs=inputs, weights=weights) -> Tensor:
                 return sum(x[:, some] @ w for x, (w, _) in zip(inputs, weights, strict=True))
 
             ways = (chunked.matmul_scatter, chunked.naive_matmul_scatter)
-            torch.testing.assert_close(*(way(partial, tokens, dist.group.WORLD) for way in ways))
+            torch.testing.assert_close(*(way(part, tokens, dist.group.WORLD) for way in ways))
 
 
 @pytest.mark.parametrize("size", [1, 3, 4])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from playbook.figures.pipeline_rows import GAPS, HIGH, STRIP, draw_memory, draw_path, draw_rows
+from playbook.figures.pipeline_rows import GAPS, HIGH, STRIP, draw_memory, draw_path, draw_phases, draw_rows
 from playbook.figures.style import INK, PALETTE, WIDTH, rc_parameters
 from playbook.figures.units import seconds_axis
 from playbook.schedules.timeline import PerStage, Timeline
@@ -33,6 +33,7 @@ def timeline(
     memory: bool = True,
     gaps: bool = True,
     path: bool = False,
+    phases: bool = False,
     full: PerStage | None = None,
     rest: PerStage | None = None,
     unit: str = "",
@@ -41,9 +42,12 @@ def timeline(
 
     Under a row is what the rank keeps (``memory``): micro-batches' activations, of its whole part of the model unless
     ``full`` and ``rest`` say what each stage saves with F and keeps from B to W. ``gaps`` shades what a rank waits for,
-    ``path`` frames the critical path. ``unit`` is "s" for seconds.
+    ``path`` frames the critical path. ``phases`` marks warm-up, steady state and cool-down of each rank, in place of the
+    memory. ``unit`` is "s" for seconds.
     """
-    return timelines({"": line}, memory=memory, gaps=gaps, path=path, full=full, rest=rest, unit=unit)
+    return timelines(
+        {"": line}, memory=memory, gaps=gaps, path=path, phases=phases, full=full, rest=rest, unit=unit
+    )
 
 
 def timelines(
@@ -52,6 +56,7 @@ def timelines(
     memory: bool = False,
     gaps: bool = True,
     path: bool = False,
+    phases: bool = False,
     full: PerStage | None = None,
     rest: PerStage | None = None,
     unit: str = "",
@@ -66,7 +71,8 @@ def timelines(
 
     if not lines:
         raise ValueError("timelines() needs at least one schedule")
-    pitch = 1 + STRIP * memory
+    memory = memory and not phases  # one strip under each row
+    pitch = 1 + STRIP * (memory or phases)
     rows = [len(line.ranks) * pitch for line in lines.values()]
     longest = max(line.makespan for line in lines.values())
     with plt.rc_context(_settings()):
@@ -77,6 +83,8 @@ def timelines(
             draw_rows(axes, line, at, HIGH, shown, gaps)
             if memory:
                 draw_memory(axes, line, at, full, rest)
+            if phases:
+                draw_phases(axes, line, at)
             if path:
                 draw_path(axes, line, at)
             _names(axes, at, [f"rank {rank}" for rank in range(len(at))], at[-1] + pitch - 0.5)

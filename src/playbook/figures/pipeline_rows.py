@@ -147,6 +147,33 @@ def draw_memory(
         axes.text(1.005, base, f"{peak:.3g}", transform=axes.get_yaxis_transform(), fontsize=8.5, va="bottom")
 
 
+def phases_of(line: Timeline, rank: int) -> list[tuple[str, float, float]]:
+    """Warm-up, steady state and cool-down of a rank, those that it has, with where each begins and ends.
+
+    The steady state is from the forward pass before the first backward pass to the backward pass after the last
+    forward pass.
+    """
+    slots = line.ranks[rank]
+    forward = [i for i, slot in enumerate(slots) if slot.action.op == "F"]
+    backward = [i for i, slot in enumerate(slots) if slot.action.op in ("B", "BW")]
+    if not forward or not backward:
+        return []
+    ahead = max((i for i in forward if i < backward[0]), default=0)
+    last = next((i for i in backward if i > forward[-1]), len(slots) - 1)
+    cuts = {"warm-up": slots[:ahead], "steady state": slots[ahead : last + 1], "cool-down": slots[last + 1 :]}
+    return [(name, part[0].start, part[-1].end) for name, part in cuts.items() if part]
+
+
+def draw_phases(axes: Any, line: Timeline, at: Sequence[float]) -> None:
+    """Under each row a line for each of its phases, with its name where there is room."""
+    for rank, y in enumerate(at):
+        for name, start, end in phases_of(line, rank):
+            low = y + HIGH / 2 + 0.13
+            axes.plot([start, end], [low, low], "|-", color=INK, linewidth=1.0, markersize=5)
+            if (end - start) / axes.get_xlim()[1] / LETTER > 0.8 * len(name):
+                axes.text((start + end) / 2, low + 0.05, name, ha="center", va="top", fontsize=7.5)
+
+
 def draw_path(axes: Any, line: Timeline, at: Sequence[float]) -> None:
     """Frames around the actions of the critical path, and a line along it."""
     from matplotlib.patches import Rectangle as Box

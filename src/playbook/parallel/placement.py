@@ -45,9 +45,9 @@ class Placement:
     """Where a parameter is, under its ``name`` in the whole model.
 
     ``shards`` are its cuts. Over each axis of ``partial`` its gradient is a partial sum, beside the sum over
-    ``replicas``, the axes of ranks that have the same elements and other tokens. ``copies`` says along which axes not all ranks have
-    the same elements, and how many do. ``tied`` names the ranks of the two stages that have a tied table: over these its
-    gradient is added up before replicas are.
+    ``replicas``, the axes of ranks that have the same elements and other tokens. ``copies`` says along which axes not
+    all ranks have the same elements, and how many do. ``tied`` names the ranks of the two stages that have a tied
+    table: over these its gradient is added up before replicas are.
     """
 
     name: str
