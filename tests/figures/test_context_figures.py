@@ -63,8 +63,11 @@ def test_the_gradient_comes_home():
 
 def test_bytes_are_those_of_the_formula_and_end_with_the_heads():
     shape = load("llama3-8b")
-    ring, ulysses = traffic_over_ranks(shape, 8192, [8]).axes[0].lines
+    ring, ulysses, replicated = traffic_over_ranks(shape, 8192, [8]).axes[0].lines
     assert list(ulysses.get_xdata()) == [2, 4, 8]
+    assert list(replicated.get_xdata()) == [8, 16, 32]
+    assert replicated.get_ydata()[0] == ulysses.get_ydata()[-1]
+    assert len(traffic_over_ranks(shape, 8192, [32]).axes[0].lines) == 2  # as many key heads as query heads
     for line, context in ((ring, "ring"), (ulysses, "ulysses")):
         told = [context_traffic(shape, Layout(cp=int(c)), 8192, context).total for c in line.get_xdata()]
         assert list(line.get_ydata()) == told

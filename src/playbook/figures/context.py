@@ -195,19 +195,27 @@ def ring_timeline(runs: Mapping[str, Sequence[Interval]]) -> Figure:
 
 def traffic_over_ranks(shape: ModelShape, seq: int, kv_heads: Sequence[int]) -> Figure:
     """Bytes that a rank sends for one layer in bf16, forward and backward, over cp: ring and Ulysses, as long as there
-    are heads to trade. A panel for each number of key heads; one sample of ``seq`` tokens.
+    are heads to trade; dashed, Ulysses with key heads replicated until there is one for each rank. A panel for each
+    number of key heads; one sample of ``seq`` tokens.
     """
     import matplotlib.pyplot as plt
 
     counts = [2, 4, 8, 16, 32, 64]
+    replicated = "Ulysses, key heads replicated"
     with plt.rc_context(rc_parameters()):
         figure, panels = plt.subplots(1, len(kv_heads), figsize=(WIDTH, 3.3), sharey=True, squeeze=False)
         for axes, kv in zip(panels[0], kv_heads, strict=True):
-            for name, hue, marker in (("ring", PALETTE["cp"], "o"), ("ulysses", PALETTE["ep"], "s")):
-                ranks = [c for c in counts if name == "ring" or kv % c == 0]
-                one = shape.replace(kv_heads=kv)
-                sent = [float(context_traffic(one, Layout(cp=c), seq, name).total) for c in ranks]
-                axes.plot(ranks, sent, marker=marker, markersize=4.5, color=hue, label=name)
+            lines = {
+                "ring": (counts, {"marker": "o", "color": PALETTE["cp"]}),
+                "Ulysses": ([c for c in counts if kv % c == 0], {"marker": "s", "color": PALETTE["ep"]}),
+            }
+            if kv < shape.heads:
+                more = [c for c in counts if kv <= c <= shape.heads and shape.heads % c == 0]
+                lines[replicated] = (more, {"marker": "s", "color": PALETTE["ep"], "fillstyle": "none"})
+            for name, (ranks, look) in lines.items():
+                sent = [_sent(shape, max(kv, c) if name == replicated else kv, c, seq, name) for c in ranks]
+                style = "--" if name == replicated else "-"
+                axes.plot(ranks, sent, style, markersize=4.5, label=name, **look)
             where = {"xytext": (0, -26), "textcoords": "offset points", "ha": "center", "fontsize": 9}
             axes.annotate("no more\nheads", (ranks[-1], sent[-1]), **where)
             axes.set_xscale("log", base=2)
@@ -215,7 +223,14 @@ def traffic_over_ranks(shape: ModelShape, seq: int, kv_heads: Sequence[int]) -> 
             axes.minorticks_off()
             axes.set_title(f"{kv} key heads")
             axes.set_xlabel("ranks, cp")
-        log_bytes_axis(panels[0, 0].yaxis, [2**24, 2**32], "sent by each rank, per layer")
-        panels[0, 0].set_ylim(2**25, 2**33)
-        figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+        log_bytes_axis(panels[0, 0].yaxis, [2**24, 2**34], "sent by each rank, per layer")
+        panels[0, 0].set_ylim(2**25, 2**34)
+        most = max(panels[0], key=lambda axes: len(axes.lines))
+        figure.legend(*most.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
+
+
+def _sent(shape: ModelShape, kv_heads: int, ranks: int, seq: int, name: str) -> float:
+    """Bytes that each of so many ranks sends for a layer with so many key heads."""
+    context = "ring" if name == "ring" else "ulysses"
+    return float(context_traffic(shape.replace(kv_heads=kv_heads), Layout(cp=ranks), seq, context).total)
