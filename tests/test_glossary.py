@@ -44,6 +44,15 @@ def test_what_a_chapter_introduces_is_in_the_glossary(path):
     assert {term for term in introduced(path) if not singular(term) & known} == set()
 
 
+def test_a_term_leads_from_where_it_is_introduced_to_its_entry(built_book):
+    chapter = built_book.joinpath("book/one-gpu/memory.html").read_text(encoding="utf-8")
+    links = re.findall(r'<a class="[^"]*pb-term[^"]*" href="\.\./glossary\.html#([\w-]+)">', chapter)
+    assert {"term-optimizer-states", "term-meta-device"} <= set(links)
+    assert len(links) == len(set(links))  # once each
+    ids = re.findall(r'id="([\w-]+)"', built_book.joinpath("book/glossary.html").read_text(encoding="utf-8"))
+    assert set(links) <= set(ids)
+
+
 def test_a_term_has_one_entry_of_few_words_and_a_link_to_where_it_runs():
     text = ROOT.joinpath("book", "glossary.md").read_text(encoding="utf-8").partition("```{glossary}")[2]
     blocks = [block for block in text.split("\n\n") if "\n  " in block]
