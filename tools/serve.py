@@ -16,6 +16,22 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "_build" / "html"
 HOST = "127.0.0.1"
+SCHEME = ROOT / "widgets" / "playbook_widgets" / "site" / "templates" / "pb-color-scheme.html"
+
+#: What a browser gets for an address that leads nowhere, in the look of the book's own pages.
+ERROR = """\
+<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>%(code)d %(message)s</title>
+<link rel="icon" href="/_static/favicon.svg">
+<link rel="stylesheet" href="/vendor/fonts/fonts.css">
+<link rel="stylesheet" href="/_static/pb/book.css">
+<link rel="stylesheet" href="/_static/pb/landing.css">
+SCHEME</head>
+<body class="pb-lean"><main><h1>%(message)s</h1>
+<p>The book has nothing at this address. <a href="/book/index.html">The map of the book</a> lists all chapters,
+and <a href="/search.html">the search</a> finds words in them.</p></main></body></html>
+"""
 
 
 class Handler(SimpleHTTPRequestHandler):
@@ -36,6 +52,8 @@ class Handler(SimpleHTTPRequestHandler):
         ".wasm": "application/wasm",
         ".woff2": "font/woff2",
     }
+
+    error_message_format = ERROR.replace("SCHEME", SCHEME.read_text(encoding="utf-8").replace("%", "%%"))
 
     def end_headers(self) -> None:
         self.send_header("Cache-Control", "no-store")

@@ -194,6 +194,17 @@ def test_theme_button_changes_the_colours(context: BrowserContext, site: str, lo
     page.close()
 
 
+@pytest.mark.parametrize("name", ["book/errata.html", "source/src/playbook/source.html"])
+def test_paper_is_light(context: BrowserContext, site: str, name: str) -> None:
+    page, _ = visit(context, site + name, (1280, "dark"))
+    theme = "document.documentElement.dataset.theme"
+    page.evaluate(f'addEventListener("beforeprint", () => {{ window.printed = {theme}; }})')
+    page.pdf()
+    assert page.evaluate("window.printed") == "light"
+    assert page.evaluate(theme) == "dark"
+    page.close()
+
+
 def test_source_links_lead_to_lines_of_the_sites_own_pages(built_book: Path) -> None:
     """The pages and lines themselves are looked up with all other links, in test_links."""
     chapters = [path.read_text(encoding="utf-8") for path in built_book.glob("book/*/*.html")]

@@ -53,10 +53,14 @@ def test_types_and_no_caching(process: subprocess.Popen[str]) -> None:
             assert answer.headers["Cache-Control"] == "no-store"
 
 
-def test_a_missing_page_is_a_404(process: subprocess.Popen[str]) -> None:
+def test_a_missing_page_is_a_404_that_leads_to_the_book(process: subprocess.Popen[str]) -> None:
     address = printed_address(process)
-    with pytest.raises(urllib.error.HTTPError, match="404"):
-        urllib.request.urlopen(address + "nowhere.html")
+    with pytest.raises(urllib.error.HTTPError, match="404") as error:
+        urllib.request.urlopen(address + "chapters/nowhere.html")
+    page = error.value.read().decode()
+    assert "<h1>File not found</h1>" in page
+    assert 'href="/book/index.html"' in page
+    assert 'matchMedia("(prefers-color-scheme: dark)")' in page
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

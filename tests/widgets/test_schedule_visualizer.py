@@ -148,6 +148,8 @@ def test_a_schedule_by_hand_is_refused_with_a_reason_taken_back_and_named(visual
     view.keys("+", "+")  # what is in view, and the critical path, are of another schedule
     view.button("Build your own").click()
     view.settle()
+    across = view.page.get_by_label("Part of the step in view")
+    assert across.is_hidden()
     assert "path" not in view.inputs()
     assert view.inputs()["own"] == ""
     view.button("F0 on rank 1: F of micro-batch 0 on stage 1").press("Enter")
@@ -167,6 +169,12 @@ def test_a_schedule_by_hand_is_refused_with_a_reason_taken_back_and_named(visual
         "You have rebuilt 1f1b. Your schedule is complete and takes 9; 1F1B takes 9."
     )
     assert in_module(view.page, SCRIPT, "m.decode(m.encode(x))", view.inputs()) == view.inputs()
+    view.button("Clear").click()
+    view.settle()
+    view.keys("+", "+")
+    across.press("End")
+    view.keys("f")  # what it places begins at 0
+    view.page.wait_for_function("(input) => input.value === '0'", arg=across.element_handle())
     view.button("Leave").click()
     view.settle()
     assert "own" not in view.inputs()

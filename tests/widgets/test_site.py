@@ -44,10 +44,24 @@ def test_every_line_of_a_source_page_can_be_named() -> None:
     assert lines == [str(number) for number in range(1, text.count("\n") + 1)]
 
 
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("``run``: a < b, and `Trace`.", "<code>run</code>: a &lt; b, and <code>Trace</code>."),
+        ("The model's own", "The model's own"),
+    ],
+)
+def test_the_summary_of_a_file_is_html(line: str, shown: str) -> None:
+    assert sources._summary(f'"""{line}\n\nMore.\n"""\n') == shown
+
+
 def test_every_python_file_has_a_page(built_book: Path) -> None:
     files = sources.source_files(ROOT)
     assert Path("src/playbook/source.py") in files
     assert [file for file in files if not (built_book / f"{sources.page_name(file)}.html").is_file()] == []
+    listed = (built_book / "source" / "index.html").read_text(encoding="utf-8")
+    assert [file for file in files if f"{file.with_suffix('').as_posix()}.html" not in listed] == []
+    assert listed.count("<h2>") == len({file.parent for file in files})
 
 
 @pytest.mark.parametrize(

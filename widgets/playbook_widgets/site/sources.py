@@ -18,6 +18,7 @@ from sphinx.util import logging
 from .pages import PLAIN
 
 LINK = re.compile(r'<a class="pb-source" href="[^"]*" data-file="([^"]*)" data-line="(\d+)">')
+CODE = re.compile(r"(`+)([^`]+)\1")
 TOPS = ("src", "widgets/playbook_widgets")
 
 logger = logging.getLogger(__name__)
@@ -51,13 +52,14 @@ def source_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
     """Sphinx pages ``(name, context, template)``: one per file, and the list of them all."""
     root = Path(app.confdir)
     shown = _chapters_by_file(app)
-    rows = []
+    folders: dict[str, list[dict[str, str]]] = {}
     for file in source_files(root):
         text = (root / file).read_text(encoding="utf-8")
-        rows.append({"file": file.as_posix(), "page": page_name(file), "summary": _summary(text)})
+        row = {"name": file.name, "page": page_name(file), "summary": _summary(text)}
+        folders.setdefault(file.parent.as_posix(), []).append(row)
         context = {"title": file.as_posix(), "code": _lines(text), "shown": shown.get(file.as_posix(), [])}
         yield page_name(file), context, "pb-source.html"
-    yield "source/index", {"title": "Source files", "rows": rows}, "pb-sources.html"
+    yield "source/index", {"title": "Source files", "folders": sorted(folders.items())}, "pb-sources.html"
 
 
 def _lines(text: str) -> str:
@@ -68,8 +70,9 @@ def _lines(text: str) -> str:
 
 
 def _summary(text: str) -> str:
-    """First line of the module's docstring."""
-    return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+    """First line of the module's docstring, as HTML."""
+    line = (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+    return CODE.sub(r"<code>\2</code>", html.escape(line, quote=False))
 
 
 def _chapters_by_file(app: Sphinx) -> dict[str, list[tuple[str, str]]]:

@@ -151,6 +151,7 @@ class Visualizer extends Stepper {
     this.at = this.asked();
     this.pointing.reset();
     this.scene.take();
+    this.builder.follow();
     this.refresh();
   }
 

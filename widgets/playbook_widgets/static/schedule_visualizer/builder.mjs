@@ -32,6 +32,12 @@ export class Builder {
     return this.app.result.board;
   }
 
+  /** What has been placed last is in view. */
+  follow() {
+    const [side] = this.app.sides, rank = parseInt(this.board?.text.split(".").at(-1)), last = side.offsets[rank + 1] - 1;
+    if (last >= 0) this.app.scene.bring((side.start[last] + side.end[last]) / 2);
+  }
+
   update() {
     const { board } = this;
     if (board && this.root.hidden) this.choose(!board.apart); // as the plan has it, until the reader says otherwise
