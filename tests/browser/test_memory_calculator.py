@@ -117,7 +117,7 @@ def command_of(page: Page) -> list[str]:
 def test_the_first_state_is_there_before_python_is(visit: Callable[..., tuple[Page, Seen]]) -> None:
     page, seen = visit(TOOL, hold=True)
     ready(page)
-    assert re.match(r"[\d.]+ GB of 80 GB fits, [\d.]+ GB to spare", verdict(page))
+    assert re.match(r"[\d.]+ GB of 85.5 GB fits, [\d.]+ GB to spare", verdict(page))
     assert page.locator(".pb-mc-segment").count() == 6
     assert page.evaluate("performance.getEntriesByName('pb-python').length") == 0
     assert seen.python  # it was asked for, and has not come

@@ -64,7 +64,7 @@ def test_what_a_preset_sets_is_what_the_result_says():
 def test_summary_holds_verdict_stages_and_command():
     text = MemoryCalculator(STAGES).summary()
     result = result_of(STAGES)
-    assert f"{result['peak'] / 1e9:.1f} GB of 80.0 GB on each GPU: does not fit" in text
+    assert f"{result['peak'] / 1e9:.1f} GB of 85.5 GB on each GPU: does not fit" in text
     assert text.count("<tr>") == 1 + 8
     assert f"<td>{result['stages'][7]['total'] / 1e9:.1f} GB</td>" in text
     assert "playbook memory --model llama3-70b" in text
@@ -184,7 +184,7 @@ def test_a_slider_being_moved_keeps_the_focus_and_the_picture_follows(calculator
         assert slider.evaluate("(el) => el === document.activeElement")
     wanted = result_of(view.config())
     assert view.config()["seq"] > 8192
-    assert view.verdict().startswith(f"{wanted['peak'] / 1e9:.3g} GB of 80 GB")
+    assert view.verdict().startswith(f"{wanted['peak'] / 1e9:.3g} GB of 85.5 GB")
     assert slider.get_attribute("aria-valuetext") == f"{view.config()['seq']} tokens"
 
 
@@ -346,7 +346,7 @@ def test_applying_advice_makes_it_fit(calculator, gpus):
     now = result_of(view.config())
     assert now["peak"] == advice[0]["peak"]
     assert view.config().get("gpus") == gpus
-    assert f"{now['peak'] / 1e9:.3g} GB of 80 GB ✓ fits" in view.verdict().replace("fits,", "✓ fits,")
+    assert f"{now['peak'] / 1e9:.3g} GB of 85.5 GB ✓ fits" in view.verdict().replace("fits,", "✓ fits,")
     assert cards.first.is_hidden()
 
 
@@ -467,7 +467,7 @@ def test_saved_picture_stands_alone(calculator):
     tree = ET.fromstring(text)
     assert re.findall(r"""(?:href|url)\b|https?://(?!www\.w3\.org)""", text) == []
     words = " ".join(t.text for t in tree.iter("{http://www.w3.org/2000/svg}text"))
-    assert f"{result['peak'] / 1e9:.3g} GB of 80 GB" in words
+    assert f"{result['peak'] / 1e9:.3g} GB of 85.5 GB" in words
     assert result["command"] in words
     bars = [r for r in tree.iter("{http://www.w3.org/2000/svg}rect") if r.get("height") == "17"]
     assert len(bars) == sum(bool(size) for stage in result["stages"] for size in stage["at_peak"].values())
