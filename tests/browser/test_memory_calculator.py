@@ -125,7 +125,7 @@ def test_the_first_state_is_there_before_python_is(visit: Callable[..., tuple[Pa
 
 def test_without_javascript_the_page_says_what_it_knows(visit: Callable[..., tuple[Page, Seen]]) -> None:
     page, _ = visit(TOOL, java_script_enabled=False)
-    assert re.search(r"[\d.]+ GB of 80\.0 GB on each GPU: fits", page.locator(CALCULATOR).inner_text())
+    assert re.search(r"[\d.]+ GB of 85\.5 GB on each GPU: fits", page.locator(CALCULATOR).inner_text())
 
 
 def test_a_chapter_loads_python_only_for_a_reader_who_reaches_for_it(
