@@ -90,9 +90,9 @@ def timing(mended: Callable[..., Any]) -> str:
 
 
 def _ratio(mended: Callable[..., Any], *, slow_start: bool = False, queued: bool = False) -> float:
-    """What ``mended`` says, relative to how long its calls took: the best of three, since a busy machine adds time."""
+    """What ``mended`` says, relative to how long its calls took: the best of six, since a busy machine adds time."""
     ratios = []
-    for _ in range(3):
+    for _ in range(6):
         ratios.append(_one_ratio(mended, slow_start, queued))
         if 0.75 < ratios[-1] < 1.5:
             break
