@@ -183,7 +183,8 @@ with launch.process_group() as world:
     dist.all_reduce(x)
     names = ("GROUP_RANK", "LOCAL_RANK", "SLURM_NODEID", "SLURMD_NODENAME", "MASTER_ADDR", "GREETING", "OMP_NUM_THREADS")
     seen = [os.environ[name] for name in names]
-    print("FOUND " + json.dumps([world.rank, world.size, x.item(), seen, sys.argv[1:]]), flush=True)
+    found = json.dumps([world.rank, world.size, x.item(), seen, sys.argv[1:]])
+    os.write(1, f"FOUND {found}\\n".encode())  # at one go: ranks of a node share a log, and print writes line ends apart
 """
 
 
