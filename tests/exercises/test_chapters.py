@@ -88,6 +88,9 @@ def test_nothing_above_a_solution_gives_it_away(name, built_book):
     assert [line for line in answer if line in above] == []
     page = built_book / path_of(name.partition(".")[0]).relative_to(ROOT).with_suffix(".html")
     text = html.unescape(re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8")))
+    assert f'<pre class="pb-verdict"><span></span>✗ {name}' in page.read_text(
+        encoding="utf-8"
+    )  # a hint is not cut
     start, end = text.find(f'check("{name}"'), text.find(f"✓ {name}")
     assert 0 < start < end
     assert not [line for line in answer if line in text[:start]]

@@ -51,13 +51,16 @@ def thin_out(app: Sphinx, page: str, template: str, context: dict[str, Any], doc
     context["body"] = PLAIN.sub(r"\1", context.get("body") or "")
 
 
-# What accessibility checkers rightly refuse in the HTML of docutils and MyST-NB, and what stands there instead.
+# What the HTML of docutils and MyST-NB gets wrong, mostly for accessibility checkers, and what stands there instead.
 MENDED = {
     # A bibliography mixes entries with targets of back-links: not the plain list that these roles promise.
     '<div role="list" class="citation-list">': '<div class="citation-list">',
     ' role="doc-biblioentry"': "",
     # Folded cells read "Show code cell source" and are called something else.
     '<summary aria-label="Toggle hidden content">': "<summary>",
+    # What a check says of an answer is a sentence, and breaks like one; other output keeps its columns.
+    "<pre><span></span>✗ ": '<pre class="pb-verdict"><span></span>✗ ',
+    "<pre><span></span>✓ ": '<pre class="pb-verdict"><span></span>✓ ',
 }
 
 
