@@ -12,6 +12,13 @@ LLAMA = ModelShape(
     layers=2, hidden=24, heads=6, kv_heads=2, ffn=50, vocab=37, gated=True, activation="silu",
     norm="rmsnorm", positions="rotary", bias=False, tied=False, max_seq=40,
 )  # fmt: skip
+MIXTRAL = LLAMA.replace(ffn=20, moe={"experts": 5, "top_k": 2, "ffn": 20})
+DEEPSEEK = LLAMA.replace(
+    layers=3, kv_heads=None, norm_eps=1e-6,
+    moe={"experts": 12, "top_k": 4, "ffn": 16, "shared_experts": 2, "dense_layers": 1, "scores": "sigmoid",
+         "groups": 4, "top_groups": 2, "scale": 2.5},
+    mla={"q_rank": 10, "kv_rank": 12, "nope_dim": 6, "rope_dim": 4, "value_dim": 5},
+)  # fmt: skip
 BLOCKS = {"gpt": GPT, "llama": LLAMA}
 
 

@@ -13,8 +13,34 @@ RUNS = {
 
 
 @st.composite
+def mixtures(draw):
+    """Experts that take all that comes."""
+    groups, each = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    top_groups = draw(st.integers(1, groups))
+    return {
+        "experts": groups * each, "top_k": draw(st.integers(1, top_groups * each)), "ffn": draw(st.integers(1, 20)),
+        "shared_experts": draw(st.integers(0, 2)), "dense_layers": draw(st.integers(0, 1)),
+        "every": draw(st.integers(1, 2)), "scores": draw(st.sampled_from(["softmax", "sigmoid"])),
+        "normalized": draw(st.booleans()), "scale": draw(st.sampled_from([1.0, 2.5])),
+        "groups": groups, "top_groups": top_groups,
+    }  # fmt: skip
+
+
+@st.composite
+def latents(draw):
+    """Latent attention."""
+    nope, rope = draw(st.integers(1, 6)), 2 * draw(st.integers(1, 3))
+    return {
+        "q_rank": draw(st.none() | st.integers(1, 9)), "kv_rank": draw(st.integers(1, 9)), "nope_dim": nope,
+        "rope_dim": rope, "value_dim": draw(st.integers(1, nope + rope)),
+    }  # fmt: skip
+
+
+@st.composite
 def shapes(draw):
-    """Small shapes of both blocks, odd sizes, grouped heads, every option of the model."""
+    """Small shapes of all blocks, odd sizes, grouped heads, experts, every option of the model."""
+    if draw(st.integers(0, 3)) == 0:
+        return draw(deepseek_shapes())
     kv = draw(st.integers(1, 3))
     heads = kv * draw(st.integers(1, 3))
     head_dim = 2 * draw(st.integers(1, 5))
@@ -25,4 +51,18 @@ def shapes(draw):
         activation=draw(st.sampled_from(["gelu", "relu", "silu"])), norm="layernorm" if gpt else "rmsnorm",
         positions=draw(st.sampled_from(["learned", "rotary", "none"])), max_seq=32, bias=draw(st.booleans()),
         qk_norm=draw(st.booleans()), tied=draw(st.booleans()), dropout=draw(st.sampled_from([0.0, 0.1])),
+        moe=draw(st.none() | mixtures()),
+    )  # fmt: skip
+
+
+@st.composite
+def deepseek_shapes(draw):
+    """Small shapes with latent attention."""
+    return ModelShape(
+        layers=draw(st.integers(1, 3)), hidden=draw(st.integers(3, 40)), heads=draw(st.integers(1, 5)),
+        ffn=draw(st.integers(1, 70)), vocab=draw(st.integers(2, 90)), gated=draw(st.booleans()),
+        activation=draw(st.sampled_from(["gelu", "relu", "silu"])), norm=draw(st.sampled_from(["layernorm", "rmsnorm"])),
+        positions=draw(st.sampled_from(["learned", "rotary", "none"])), max_seq=32, bias=draw(st.booleans()),
+        qkv_bias=False, tied=draw(st.booleans()), dropout=draw(st.sampled_from([0.0, 0.1])),
+        moe=draw(st.none() | mixtures()), mla=draw(latents()),
     )  # fmt: skip

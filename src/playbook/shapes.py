@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from playbook._checks import check_fields, unknown
+from playbook._checks import check_divides, check_fields, check_positive, unknown
 from playbook._tables import check_keys, check_table, read_json, read_toml
 from playbook.errors import ShapeError
 from playbook.presets import PUBLISHED, SIZES, Published  # noqa: F401  (re-exported)
@@ -22,6 +22,8 @@ from playbook.presets import PUBLISHED, SIZES, Published  # noqa: F401  (re-expo
 #: A pipeline has at most as many stages, so that whatever goes over stages ends soon for any sizes that are let in.
 MOST_LAYERS = 10_000
 
+#: Over which tokens the load-balancing loss counts: see :class:`MoE`.
+BALANCE_OVER = ("sample", "micro_batch", "global_batch")
 #: What stands behind a block's attention: one MLP, or a mixture of experts.
 BlockKind = Literal["dense", "moe"]
 
@@ -31,7 +33,18 @@ class MoE:
     """A mixture of experts in place of the MLP.
 
     Each token is sent to ``top_k`` of ``experts`` MLPs of width ``ffn``. ``shared_experts`` see every
-    token. The first ``dense_layers`` blocks keep an ordinary MLP (DeepSeek-V3: 3).
+    token. The first ``dense_layers`` blocks keep an ordinary MLP (DeepSeek-V3: 3); of the others, each
+    ``every``-th has experts (Llama 4 Maverick: 2).
+
+    The router scores experts by a ``softmax`` over them or by a ``sigmoid`` of each. The weights of the chosen are
+    divided by their sum if ``normalized``, and multiplied by ``scale``. With ``groups`` a token chooses ``top_groups``
+    groups of experts first, and experts in those alone: node-limited routing (DeepSeek-V3, arXiv 2412.19437, section
+    2.1.2). ``capacity`` c lets an expert take ceil(c · s · top_k / experts) tokens of a sample of s; None takes all that
+    come.
+
+    What keeps the load even: ``balance_loss`` and ``z_loss`` are coefficients of losses beside the model's own, the first
+    over the tokens of a ``sample``, a ``micro_batch`` or all of a ``global_batch`` so far (``balance_over``);
+    ``bias_rate`` is what a step changes the biases of experts by that only the choice sees.
     """
 
     experts: int
@@ -39,11 +52,31 @@ class MoE:
     ffn: int
     shared_experts: int = field(default=0, metadata={"least": 0})
     dense_layers: int = field(default=0, metadata={"least": 0})
+    every: int = 1
+    scores: str = field(default="softmax", metadata={"choices": ("softmax", "sigmoid")})
+    normalized: bool = True
+    scale: float = field(default=1.0, metadata={"least": 0.0})
+    groups: int = 1
+    top_groups: int = 1
+    capacity: float | None = None
+    balance_loss: float = field(default=0.0, metadata={"least": 0.0})
+    balance_over: str = field(default="micro_batch", metadata={"choices": BALANCE_OVER})
+    z_loss: float = field(default=0.0, metadata={"least": 0.0})
+    bias_rate: float = field(default=0.0, metadata={"least": 0.0})
 
     def __post_init__(self) -> None:
         check_fields(self, ShapeError, "moe.")
-        if self.top_k > self.experts:
-            raise ShapeError(f"moe.top_k must be at most moe.experts = {self.experts}, got {self.top_k}")
+        if self.capacity is not None:
+            check_positive("moe.capacity", self.capacity, ShapeError)
+        check_divides("moe.groups", self.groups, "moe.experts", self.experts, ShapeError)
+        if self.top_groups > self.groups:
+            raise ShapeError(
+                f"moe.top_groups must be at most moe.groups = {self.groups}, got {self.top_groups}"
+            )
+        within = self.top_groups * (self.experts // self.groups)
+        if self.top_k > within:
+            where = "moe.experts" if self.groups == 1 else "the experts of moe.top_groups groups"
+            raise ShapeError(f"moe.top_k must be at most {where} = {within}, got {self.top_k}")
 
 
 @dataclass(frozen=True)
@@ -65,6 +98,11 @@ class MLA:
         check_fields(self, ShapeError, "mla.")
         if self.rope_dim % 2:
             raise ShapeError(f"mla.rope_dim must be even (rotary dims turn in pairs), got {self.rope_dim}")
+        if self.value_dim > self.nope_dim + self.rope_dim:
+            widest = self.nope_dim + self.rope_dim
+            raise ShapeError(
+                f"mla.value_dim must be at most nope_dim + rope_dim = {widest}, got {self.value_dim}"
+            )
 
 
 def _nested(key: str, kind: type[MoE] | type[MLA], value: Any) -> MoE | MLA | None:
@@ -163,25 +201,35 @@ class ModelShape:
         return self.mla.value_dim if self.mla else self.qk_dim
 
     @property
+    def rope_dim(self) -> int:
+        """Dims of a head's query and key that turn with the position."""
+        return self.mla.rope_dim if self.mla else self.qk_dim
+
+    @property
     def ffn_dim(self) -> int:
         """Inner width of the dense MLP."""
         return self.ffn or 0
 
     def is_moe(self, layer: int) -> bool:
         """Whether block ``layer`` (from 0) holds experts instead of one MLP."""
-        return self.moe is not None and layer >= self.moe.dense_layers
+        moe = self.moe
+        return moe is not None and layer >= moe.dense_layers and (layer + 1) % moe.every == 0
 
     def blocks(self, runs: Iterable[range] | None = None) -> dict[BlockKind, int]:
         """How many of the blocks in ``runs`` (by default all) are "dense" (one MLP) and how many "moe" (experts).
 
         Only kinds that are there, the dense one first. Blocks of a kind are alike, so a sum over layers is a product.
         """
-        dense = self.moe.dense_layers if self.moe else self.layers
         counts: dict[BlockKind, int] = {"dense": 0, "moe": 0}
         for run in [range(self.layers)] if runs is None else runs:
-            first = min(max(dense - run.start, 0), len(run))  # those that come before the first with experts
-            counts["dense"] += first
-            counts["moe"] += len(run) - first
+            experts = 0
+            if self.moe and run:
+                first = max(
+                    run.start, min(self.moe.dense_layers, run.stop)
+                )  # the first that may have experts
+                experts = run.stop // self.moe.every - first // self.moe.every
+            counts["dense"] += len(run) - experts
+            counts["moe"] += experts
         return {kind: count for kind, count in counts.items() if count}
 
     def replace(self, **changes: Any) -> ModelShape:
@@ -208,10 +256,14 @@ class ModelShape:
         """Parameters of block ``layer`` (from 0) by part: attention, mlp, router if any, norms."""
         if not 0 <= layer < self.layers:
             raise ShapeError(f"layer must be from 0 to {self.layers - 1}, got {layer}")
+        return self._block_parameters("moe" if self.is_moe(layer) else "dense")
+
+    def _block_parameters(self, kind: BlockKind) -> dict[str, int]:
         parts = {"attention": self._attention_parameters(), "mlp": self._mlp_parameters(self.ffn_dim)}
-        if self.moe and self.is_moe(layer):
-            experts = self.moe.experts + self.moe.shared_experts
-            parts["mlp"] = experts * self._mlp_parameters(self.moe.ffn)
+        if self.moe and kind == "moe":
+            shared = self._mlp_parameters(self.moe.shared_experts * self.moe.ffn)  # together one wide MLP
+            parts["mlp"] = self.moe.experts * self._mlp_parameters(self.moe.ffn)
+            parts["mlp"] += shared if self.moe.shared_experts else 0
             parts["router"] = self.hidden * self.moe.experts
         parts["norms"] = 2 * self._norm_parameters(self.hidden) + self._inner_norm_parameters()
         return parts
@@ -222,7 +274,7 @@ class ModelShape:
         if self.positions == "learned":
             parts["positions"] = self.max_seq * self.hidden
         for kind, blocks in self.blocks().items():
-            for part, count in self.layer_parameters(self.layers - 1 if kind == "moe" else 0).items():
+            for part, count in self._block_parameters(kind).items():
                 parts[part] = parts.get(part, 0) + blocks * count
         parts["final norm"] = self._norm_parameters(self.hidden)
         if not self.tied:
@@ -240,7 +292,7 @@ class ModelShape:
         if not self.moe:
             return self.num_parameters
         idle = (self.moe.experts - self.moe.top_k) * self._mlp_parameters(self.moe.ffn)
-        return self.num_parameters - idle * (self.layers - self.moe.dense_layers)
+        return self.num_parameters - idle * self.blocks().get("moe", 0)
 
     def _attention_parameters(self) -> int:
         h, out = self.hidden, self.heads * self.v_dim

@@ -20,8 +20,11 @@ def predicted(shape, batch, seq, recompute, attention, recipe):
     layout = Layout(micro_batch=batch)
     make = maker(symbols(shape, layout, seq, RECIPES[recipe], "cpu"))
     written = "reference" if attention == "reference" or shape.dropout else "sdpa"  # see sdpa_attention
-    block = block_terms(shape, make, recompute=recompute, attention=written)
-    return total(embedding_terms(shape, make)) + shape.layers * total(block) + total(head_terms(make))
+    blocks = [
+        count * total(block_terms(shape, make, recompute=recompute, attention=written, kind=kind))
+        for kind, count in shape.blocks().items()
+    ]
+    return total(embedding_terms(shape, make)) + sum(blocks) + total(head_terms(make))
 
 
 def measured(shape, batch, seq, recompute, attention, recipe):

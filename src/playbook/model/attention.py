@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -45,8 +47,8 @@ def reference_attention(
 ) -> Tensor:
     """softmax(q·kᵀ/√d + causal mask)·v as the formula says, with every (s, s) matrix in memory.
 
-    q is (b, heads, s, d); k and v are (b, kv_heads, s, d), each serving heads/kv_heads neighbouring query heads; returns
-    (b, heads, s, d).
+    q is (b, heads, s, d); k is (b, kv_heads, s, d) and v (b, kv_heads, s, e), each serving heads/kv_heads neighbouring
+    query heads; returns (b, heads, s, e).
     """
     b, heads, s, d = q.shape
     kv_heads = k.shape[1]
@@ -56,7 +58,7 @@ def reference_attention(
     if causal:
         scores = scores + torch.full((s, s), float("-inf"), dtype=scores.dtype, device=scores.device).triu(1)
     weights = dropout(torch.softmax(scores, dim=-1), p, training)  # (b, heads, s, s)
-    return (weights.view(b, kv_heads, -1, s) @ v).view(b, heads, s, d)
+    return (weights.view(b, kv_heads, -1, s) @ v).view(b, heads, s, -1)
 
 
 def sdpa_attention(
@@ -72,9 +74,13 @@ def sdpa_attention(
         # Flash kernels are for 16 bits, and the one that takes fp32 (memory-efficient) knows no groups: torch would fall
         # back to the formula.
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-    return F.scaled_dot_product_attention(
+    width = v.shape[-1]
+    if width < q.shape[-1]:  # flash kernels take values as wide as keys alone
+        v = F.pad(v, (0, q.shape[-1] - width))
+    y = F.scaled_dot_product_attention(
         q, k, v, is_causal=causal, dropout_p=p if training else 0.0, enable_gqa=q.shape[1] != k.shape[1]
     )
+    return y[..., :width]
 
 
 ATTENTION = {"reference": reference_attention, "sdpa": sdpa_attention}
@@ -114,6 +120,12 @@ class Attention(nn.Module):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The attention core: what *selective* recomputation throws away and computes again."""
-        if self.recompute == "selective":
-            return checkpoint(self.core, q, k, v, self.p, self.training, self.causal, preserve_rng=self.p > 0)
-        return self.core(q, k, v, self.p, self.training, self.causal)
+        return attend(self, q, k, v)
+
+
+def attend(layer: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The core of an attention layer, whichever it is, under its kind of recomputation."""
+    given = q, k, v, layer.p, layer.training, layer.causal
+    if layer.recompute == "selective":
+        return checkpoint(layer.core, *given, preserve_rng=layer.p > 0)
+    return layer.core(*given)

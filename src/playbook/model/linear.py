@@ -43,6 +43,33 @@ class Products:
         """dyᵀ·x: (n, out), (n, in) -> (out, in); added to ``onto``, of the same dtype, if that is given."""
         return dy.t() @ x if onto is None else onto.addmm_(dy.t(), x)
 
+    def grouped(self, x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+        """Rows up to ends[0] of x times weight[0], the next up to ends[1] times weight[1], and so on.
+
+        (n, in), (E, in, out), (E,) int32 -> (n, out).
+        """
+        if _takes_groups(x, weight):
+            return torch._grouped_mm(x, weight, offs=ends)
+        parts = x.split(_counts(ends).tolist())
+        return torch.cat([part @ one for part, one in zip(parts, weight.unbind(), strict=True)])
+
+    def grouped_weight_gradient(self, dy: Tensor, x: Tensor, ends: Tensor) -> Tensor:
+        """dyᵀ·x of each group of rows: (n, out), (n, in), (E,) int32 -> (E, out, in)."""
+        if _takes_groups(x, dy):
+            return torch._grouped_mm(dy.t(), x, offs=ends)
+        counts = _counts(ends).tolist()
+        return torch.stack([d.t() @ p for d, p in zip(dy.split(counts), x.split(counts), strict=True)])
+
+
+def _takes_groups(x: Tensor, y: Tensor) -> bool:
+    """Whether torch has one kernel for all groups: on a GPU for bfloat16 alone, and for rows of whole 16 bytes."""
+    aligned = all(t.shape[-1] * t.element_size() % 16 == 0 for t in (x, y))
+    return aligned and (x.dtype == torch.bfloat16 or not x.is_cuda)
+
+
+def _counts(ends: Tensor) -> Tensor:
+    return ends.diff(prepend=ends.new_zeros(1))
+
 
 #: PyTorch's own products, through which autograd sees as well.
 TORCH = Products()
@@ -85,8 +112,86 @@ class Linear(nn.Linear):
         if not self.weight.requires_grad:
             return None
         if self.deferred is None:
-            return self.products.weight_gradient(dy, x()).to(self.weight.dtype)
+            return self.weight_product(dy, x()).to(self.weight.dtype)
         return self.deferred.take(self, dy, x)
+
+    def weight_product(self, dy: Tensor, x: Tensor, onto: Tensor | None = None) -> Tensor:
+        """dyᵀ·x of dy (n, out) and x (n, in), in the dtype of both; added to ``onto`` if that is given."""
+        return self.products.weight_gradient(dy, x, onto)
+
+
+class GroupedLinear(nn.Module):
+    """As many linear layers as ``groups``, each for rows of its own; ``deferred`` is as `Linear`'s."""
+
+    products: Products = TORCH
+    deferred: DeferredGradients | None = None
+
+    def __init__(self, groups: int, inputs: int, outputs: int, bias: bool = True):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(groups, outputs, inputs))
+        self.bias = nn.Parameter(torch.empty(groups, outputs)) if bias else None
+
+    def forward(self, x: Tensor, ends: Tensor) -> Tensor:
+        """x (n, in), of which rows up to ends[0] are the first group's, and so on -> (n, out)."""
+        return GroupedFunction.apply(cast_once(x), self.weight, self.bias, self, ends)
+
+
+class GroupedFunction(torch.autograd.Function):
+    """x·W[e]ᵀ + b[e] for the rows of each group e; backward gives dx and db, and dW unless that is deferred."""
+
+    @staticmethod
+    def forward(
+        ctx, x: Tensor, weight: Tensor, bias: Tensor | None, layer: GroupedLinear, ends: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight, ends)
+        ctx.layer, ctx.biased = layer, bias is not None
+        y = layer.products.grouped(x, weight.to(x.dtype).transpose(1, 2), ends)
+        return y if bias is None else y + bias.to(y.dtype)[_groups(ends, len(y))]
+
+    @staticmethod
+    def backward(ctx, dy: Tensor):
+        x, weight, ends = ctx.saved_tensors
+        group = Group(ctx.layer, ends)
+        dy, kept = dy.contiguous(), x.detach()
+        dx = group.products.grouped(dy, weight.to(dy.dtype), ends) if ctx.needs_input_grad[0] else None
+        db = None
+        if ctx.biased:
+            db = weight.new_zeros(weight.shape[:2]).index_add_(0, _groups(ends, len(dy)), dy.to(weight.dtype))
+        return dx, group.weight_gradient(dy, lambda: kept), db, None, None
+
+
+def _groups(ends: Tensor, rows: int) -> Tensor:
+    """The group of each row, (n,)."""
+    which = torch.arange(len(ends), device=ends.device)
+    return which.repeat_interleave(_counts(ends), output_size=rows)
+
+
+class Group(NamedTuple):
+    """A grouped layer and the ends of the rows that it met: what a deferred gradient needs to know of it."""
+
+    layer: GroupedLinear
+    ends: Tensor
+
+    @property
+    def weight(self) -> nn.Parameter:
+        return self.layer.weight
+
+    @property
+    def products(self) -> Products:
+        return self.layer.products
+
+    def weight_gradient(self, dy: Tensor, x: Callable[[], Tensor]) -> Tensor | None:
+        """dW for autograd, as `Linear.weight_gradient`."""
+        if not self.weight.requires_grad:
+            return None
+        if self.layer.deferred is None:
+            return self.weight_product(dy, x()).to(self.weight.dtype)
+        return self.layer.deferred.take(self, dy, x)
+
+    def weight_product(self, dy: Tensor, x: Tensor, onto: Tensor | None = None) -> Tensor:
+        """dyᵀ·x of each group, (E, out, in); added to ``onto`` if that is given."""
+        found = self.products.grouped_weight_gradient(dy, x, self.ends)
+        return found if onto is None else onto.add_(found)
 
 
 def linears(x: Tensor, layers: Sequence[Linear]) -> Iterator[Tensor]:
@@ -121,7 +226,7 @@ class LinearFunction(torch.autograd.Function):
 class Factors(NamedTuple):
     """What the gradient of a layer's weight (out, in) is the product of: dy (n, out), and what gives x (n, in) then."""
 
-    layer: Linear
+    layer: Linear | Group
     dy: Tensor
     x: Callable[[], Tensor]
 
@@ -153,7 +258,7 @@ class DeferredGradients:
         finally:
             self._now = before
 
-    def take(self, layer: Linear, dy: Tensor, x: Callable[[], Tensor]) -> Tensor | None:
+    def take(self, layer: Linear | Group, dy: Tensor, x: Callable[[], Tensor]) -> Tensor | None:
         """The gradient of a layer's weight, for autograd; None where it waits, or was added in place instead."""
         if self._now is not None:
             self._now.append(Factors(layer, dy, x))
@@ -170,16 +275,16 @@ class DeferredGradients:
                 # As a backward pass that ends here: whoever listens to the gradient hears of it.
                 torch.autograd.backward([layer.weight], [gradient])
 
-    def _product(self, layer: Linear, dy: Tensor, x: Tensor) -> Tensor | None:
+    def _product(self, layer: Linear | Group, dy: Tensor, x: Tensor) -> Tensor | None:
         weight = layer.weight
         if self.in_place and weight.grad is not None and weight.dtype == dy.dtype == x.dtype:
-            layer.products.weight_gradient(dy, x, onto=weight.grad)
+            layer.weight_product(dy, x, onto=weight.grad)
             return None
-        return layer.products.weight_gradient(dy, x).to(weight.dtype)
+        return layer.weight_product(dy, x).to(weight.dtype)
 
 
 def defer_weights(model: nn.Module, deferred: DeferredGradients) -> None:
     """Have every linear layer of ``model``, whole or cut, ask ``deferred`` whether its weight's gradient is to wait."""
     for module in model.modules():
-        if isinstance(module, Linear):
+        if isinstance(module, Linear | GroupedLinear):
             module.deferred = deferred

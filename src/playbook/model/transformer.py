@@ -10,7 +10,10 @@ from torch import Tensor, nn
 
 from playbook.errors import ConfigError, ShapeError
 from playbook.model.attention import ATTENTION, Attention, dropout, rotary_table
-from playbook.model.linear import Linear, linears
+from playbook.model.linear import Linear
+from playbook.model.mla import LatentAttention
+from playbook.model.mlp import MLP
+from playbook.model.moe import MoE, routers
 from playbook.model.norms import LayerNorm, RMSNorm, make_norm
 from playbook.model.recompute import MODES, checkpoint
 from playbook.seeding import derive_seed
@@ -21,44 +24,23 @@ Positions = Tensor | None
 IGNORE = -100  # a target with this value counts neither in the loss nor in the number of tokens
 
 
-def activate(x: Tensor, kind: str) -> Tensor:
-    """GELU (the tanh form of GPT-2), ReLU or SiLU."""
-    if kind == "gelu":
-        return F.gelu(x, approximate="tanh")
-    return F.relu(x) if kind == "relu" else F.silu(x)
-
-
-class MLP(nn.Module):
-    """down(act(up(x))), or gated (Shazeer 2020): down(act(gate(x)) · up(x))."""
-
-    def __init__(self, shape: ModelShape):
-        super().__init__()
-        self.activation, self.p = shape.activation, shape.dropout
-        self.up = Linear(shape.hidden, shape.ffn_dim, bias=shape.bias)
-        self.gate = Linear(shape.hidden, shape.ffn_dim, bias=shape.bias) if shape.gated else None
-        self.down = Linear(shape.ffn_dim, shape.hidden, bias=shape.bias)
-
-    def forward(self, x: Tensor) -> Tensor:  # (b, s, h) -> (b, s, h)
-        if self.gate is None:
-            y = activate(self.up(x), self.activation)  # (b, s, ffn)
-        else:
-            each = linears(x, (self.gate, self.up))
-            # The gate's activation comes before up: so backward is done with up's gradient before it needs the gate's.
-            y = activate(next(each), self.activation) * next(each)  # (b, s, ffn)
-        return dropout(self.down(y), self.p, self.training)
-
-
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)): the pre-norm block of GPT-2 and of Llama."""
+    """x + attention(norm(x)), then x + mlp(norm(x)): the pre-norm block of GPT-2, of Llama, of mixtures of experts."""
 
     def __init__(
-        self, shape: ModelShape, attention: str = "sdpa", recompute: str = "none", causal: bool = True
+        self,
+        shape: ModelShape,
+        attention: str = "sdpa",
+        recompute: str = "none",
+        causal: bool = True,
+        layer: int = 0,
     ):
         super().__init__()
+        given = attention, recompute, causal
         self.norm1 = make_norm(shape.norm, shape.hidden, shape.norm_eps, shape.bias)
-        self.attention = Attention(shape, attention, recompute, causal)
+        self.attention = LatentAttention(shape, shape.mla, *given) if shape.mla else Attention(shape, *given)
         self.norm2 = make_norm(shape.norm, shape.hidden, shape.norm_eps, shape.bias)
-        self.mlp = MLP(shape)
+        self.mlp = MoE(shape, shape.moe) if shape.moe and shape.is_moe(layer) else MLP(shape)
 
     def forward(self, x: Tensor, cos: Tensor | None = None, sin: Tensor | None = None) -> Tensor:
         x = x + self.attention(self.norm1(x), cos, sin)  # (b, s, h)
@@ -72,7 +54,7 @@ class Transformer(nn.Module):
     ``"none"``, ``"selective"`` (the attention core) or ``"full"`` (whole blocks). ``causal`` is false for an encoder,
     whose tokens see those behind them, too. Every weight is drawn from
     ``seed`` and its own name, so that a model cut in pieces starts from the same numbers as a whole one.
-    Raises ShapeError for shapes that this class does not build (experts, latent attention).
+    Raises ConfigError for an unknown ``attention`` or ``recompute``.
     """
 
     cos: Tensor | None
@@ -91,14 +73,14 @@ class Transformer(nn.Module):
     ):
         super().__init__()
         shape = load(shape)
-        _check(shape, attention, recompute)
+        _check(attention, recompute)
         self.shape, self.recompute, self.p = shape, recompute, shape.dropout
         with torch.device("meta"):  # no memory until init_parameters fills it
             self.embedding = nn.Embedding(shape.vocab, shape.hidden)
             learned = shape.positions == "learned"
             self.position_embedding = nn.Embedding(shape.max_seq, shape.hidden) if learned else None
             self.blocks = nn.ModuleList(
-                Block(shape, attention, recompute, causal) for _ in range(shape.layers)
+                Block(shape, attention, recompute, causal, layer) for layer in range(shape.layers)
             )
             self.final_norm = make_norm(shape.norm, shape.hidden, shape.norm_eps, shape.bias)
             self.head = Linear(shape.hidden, shape.vocab, bias=False)
@@ -108,6 +90,9 @@ class Transformer(nn.Module):
         if shape.tied:  # to_empty gave each of the two names a tensor of its own
             self.head.weight = self.embedding.weight
         init_parameters(self, seed)
+        for router in routers(self):
+            router.bias.zero_()
+            router.load.zero_()
         self._register_rotary(device)
         self.token_losses = token_losses
 
@@ -115,7 +100,7 @@ class Transformer(nn.Module):
         """The angles of every position, computed once; they are no part of a checkpoint."""
         shape, cos, sin = self.shape, None, None
         if shape.positions == "rotary":
-            cos, sin = (t.to(device) for t in rotary_table(shape.max_seq, shape.qk_dim, shape.rope_theta))
+            cos, sin = (t.to(device) for t in rotary_table(shape.max_seq, shape.rope_dim, shape.rope_theta))
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
@@ -175,12 +160,7 @@ def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.float(), targets, ignore_index=IGNORE, reduction="sum")
 
 
-def _check(shape: ModelShape, attention: str, recompute: str) -> None:
-    if shape.moe or shape.mla:
-        what = "experts" if shape.moe else "latent attention"
-        raise ShapeError(
-            f"model {shape.name or 'shape'!r} has {what}, which Transformer does not build: choose a dense preset"
-        )
+def _check(attention: str, recompute: str) -> None:
     if attention not in ATTENTION:
         raise ConfigError(f"attention is {attention!r}, but must be one of {', '.join(sorted(ATTENTION))}")
     if recompute not in MODES:
@@ -205,7 +185,9 @@ def init_parameters(model: nn.Module, seed: int) -> None:
         elif name.endswith("bias"):
             parameter.zero_()
         else:
-            residual = name.endswith(("attention.out.weight", "mlp.down.weight"))
+            residual = name.endswith(
+                ("attention.out.weight", *(f"{mlp}.down.weight" for mlp in ("mlp", "experts", "shared")))
+            )
             deviation = 0.02 / math.sqrt(2 * layers) if residual else 0.02
             generator = torch.Generator().manual_seed(derive_seed(seed, name))
             parameter.copy_(torch.empty(parameter.shape).normal_(0.0, deviation, generator=generator))

@@ -20,7 +20,8 @@ from torch.autograd.function import once_differentiable
 
 from playbook.model.attention import Attention
 from playbook.model.linear import Linear, LinearFunction, cast_once
-from playbook.model.transformer import IGNORE, MLP, Transformer, token_losses
+from playbook.model.mlp import MLP
+from playbook.model.transformer import IGNORE, Transformer, token_losses
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.placement import Placements, Shard
 from playbook.parallel.regions import ChunkedRows, Region

@@ -37,8 +37,7 @@ def forward_flops(shape: ModelShape, batch: int, seq: int) -> dict[str, int]:
     terms = {name: shape.layers * flops for name, flops in _attention_flops(shape, tokens, seq).items()}
     terms["mlp"] = sum(n * _mlp_flops(shape, kind, tokens) for kind, n in shape.blocks().items())
     if shape.moe:
-        routed = shape.layers - shape.moe.dense_layers
-        terms["router"] = routed * matmul_flops(tokens, shape.moe.experts, shape.hidden)
+        terms["router"] = shape.blocks().get("moe", 0) * matmul_flops(tokens, shape.moe.experts, shape.hidden)
     terms["head"] = matmul_flops(tokens, shape.vocab, shape.hidden)
     return terms
 

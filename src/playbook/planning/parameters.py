@@ -163,7 +163,7 @@ def expert_parameters(shape: ModelShape, make: Make) -> list[Term]:
     if shape.moe and shape.moe.shared_experts:
         terms.append(make("shared experts", "matrices", f"{columns + 1}*h*G//t"))
         if shape.bias:
-            terms.append(make("shared experts", "biases", f"{columns}*G//t + w*h"))
+            terms.append(make("shared experts", "biases", f"{columns}*G//t + h"))
     return terms
 
 

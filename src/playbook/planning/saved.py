@@ -125,11 +125,18 @@ def _projections(shape: ModelShape, make: Make) -> list[Term]:
 def _core(shape: ModelShape, make: Make, recompute: str, attention: str) -> list[Term]:
     """Queries, keys, values and, unless they are recomputed or never written, the matrices of s × S scores."""
     reference = attention == "reference" and recompute != "selective"
+    padded = shape.v_dim < shape.qk_dim and attention == "sdpa" and recompute != "selective"
     terms = [
         make("attention", "queries", "b*s*a*d*c//t"),
         make("attention", "keys", "b*s*g*d*c//t"),
-        make("attention", "values", "b*s*g*e*c//t"),
+        make(
+            "attention",
+            "values, as wide as keys" if padded else "values",
+            f"b*s*g*{'d' if padded else 'e'}*c//t",
+        ),
     ]
+    if padded:  # what a flash kernel gives is cut to the values' width, which makes a copy
+        terms += [make("attention", "attention output, as wide as keys", "b*s*a*d*c//t")]
     if recompute == "selective":
         return terms
     if not reference:
@@ -144,28 +151,40 @@ def _core(shape: ModelShape, make: Make, recompute: str, attention: str) -> list
 
 
 def _mlp(shape: ModelShape, make: Make, width: str, part: str = "mlp") -> list[Term]:
-    """A dense MLP of the given width. ReLU needs its output only, which the next layer keeps anyway."""
-    terms = [make(part, "MLP input", "b*s*h*l//r")]
+    """A dense MLP of the given width."""
+    return [make(part, "MLP input", "b*s*h*l//r"), *_inside(shape, make, f"b*s*{width}", part)]
+
+
+def _inside(shape: ModelShape, make: Make, elements: str, part: str) -> list[Term]:
+    """Between the matrices of an MLP. ReLU needs its output only, which the next layer keeps anyway."""
+    terms = []
     if shape.activation != "relu":
-        terms += [make(part, "activation input", f"b*s*{width}*c//t")]
+        terms += [make(part, "activation input", f"{elements}*c//t")]
     if shape.gated:
-        terms += [make(part, "activation output", f"b*s*{width}*c//t"), make(part, "up", f"b*s*{width}*c//t")]
-    return [*terms, make(part, "down projection input", f"b*s*{width}*l//t")]
+        terms += [make(part, "activation output", f"{elements}*c//t"), make(part, "up", f"{elements}*c//t")]
+    return [*terms, make(part, "down projection input", f"{elements}*l//t")]
 
 
 def _experts(shape: ModelShape, make: Make) -> list[Term]:
     """A block with experts, when the router spreads the tokens evenly: each rank then works on b·s·K rows."""
+    assert shape.moe is not None
     terms = [
         make("router", "router input", "b*s*h*x//r"),
-        make("router", "router probabilities (fp32)", "b*s*E*4//r"),
+        make("router", "scores (fp32)", "b*s*E*4//r"),
+        make("router", "chosen experts (int64)", "b*s*K*8//r"),
     ]
-    terms += [make("experts", "rows sent to experts", "b*s*K*h*l//r")]
-    if shape.activation != "relu":
-        terms += [make("experts", "activation input", "b*s*K*F*c//t")]
-    if shape.gated:
-        terms += [make("experts", "activation output", "b*s*K*F*c//t"), make("experts", "up", "b*s*K*F*c//t")]
-    terms += [make("experts", "down projection input", "b*s*K*F*l//t")]
+    if shape.moe.normalized:
+        terms += [make("router", "chosen scores and their sum (fp32)", "b*s*(K+1)*4//r")]
+    terms += [
+        make("router", "weights (fp32)", "b*s*K*4//r"),
+        make("experts", "order of rows (int64)", "b*s*K*8//r"),
+        make("experts", "where each expert's rows end (int32)", "m*4"),
+        make("experts", "rows sent to experts", "b*s*K*h*l//r"),
+    ]
+    terms += _inside(shape, make, "b*s*K*F", "experts")
     terms += [make("experts", "rows coming back, before they are weighted", "b*s*K*h*c//r")]
-    if shape.moe and shape.moe.shared_experts:
-        terms += _mlp(shape, make, "G", "shared experts")
+    if shape.moe.shared_experts:
+        same = make("", "", "x").value == make("", "", "l").value  # then it is what the router keeps
+        terms += [] if same else [make("shared experts", "MLP input", "b*s*h*l//r")]
+        terms += _inside(shape, make, "b*s*G", "shared experts")
     return terms

@@ -38,7 +38,6 @@ SYMBOLS = {
     "E": "experts",
     "m": "experts that one rank holds: E / ep",
     "F": "feed-forward size of one expert",
-    "w": "shared experts",
     "G": "feed-forward size of the shared experts together",
     "q": "rank of the compressed queries",
     "u": "rank of the compressed keys and values",
@@ -90,7 +89,7 @@ def symbols(
         "v": -(-shape.vocab // t) * t, "y": shape.max_seq, "t": t, "r": t if layout.sp else 1, "c": recipe.compute,
         "l": recipe.linear_inputs, "x": recipe.residual, "n": statistic * (2 if shape.norm == "layernorm" else 1),
         "K": moe.top_k if moe else 0, "E": moe.experts if moe else 0, "m": moe.experts // layout.ep if moe else 0,
-        "F": moe.ffn if moe else 0, "w": moe.shared_experts if moe else 0,
+        "F": moe.ffn if moe else 0,
         "G": moe.ffn * moe.shared_experts if moe else 0,
         "q": (mla.q_rank or 0) if mla else 0, "u": mla.kv_rank if mla else 0, "p": mla.rope_dim if mla else 0,
     }  # fmt: skip

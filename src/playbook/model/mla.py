@@ -1,0 +1,104 @@
+"""Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): keys and values out of one small latent.
+
+A token's keys and values of all heads are products of one vector c (kv_rank), beside one rotary key that all heads share.
+Generation keeps c and that key, and nothing else. Training multiplies them out (`LatentAttention.forward`) and attends as
+ever; `absorbed` attends to the latents themselves, which gives the same and is how generation computes.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from playbook.model.attention import ATTENTION, apply_rotary, attend, dropout
+from playbook.model.linear import Linear, cast_once, linears
+from playbook.model.norms import RMSNorm
+from playbook.shapes import MLA, ModelShape
+
+
+class LatentAttention(nn.Module):
+    """Queries out of a latent of their own (or, without q_rank, of x); keys and values out of another."""
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        sizes: MLA,
+        attention: str = "sdpa",
+        recompute: str = "none",
+        causal: bool = True,
+    ):
+        super().__init__()
+        self.sizes, self.causal, self.p, self.recompute = sizes, causal, shape.dropout, recompute
+        self.core = ATTENTION[attention]
+        queries, values = shape.heads * shape.qk_dim, shape.heads * sizes.value_dim
+        self.q_down = Linear(shape.hidden, sizes.q_rank, bias=False) if sizes.q_rank else None
+        self.q_norm = RMSNorm(sizes.q_rank, shape.norm_eps) if sizes.q_rank else nn.Identity()
+        self.q_up = Linear(sizes.q_rank or shape.hidden, queries, bias=False)
+        self.kv_down = Linear(shape.hidden, sizes.kv_rank + sizes.rope_dim, bias=False)
+        self.kv_norm = RMSNorm(sizes.kv_rank, shape.norm_eps)
+        self.kv_up = Linear(sizes.kv_rank, shape.heads * sizes.nope_dim + values, bias=False)
+        self.out = Linear(values, shape.hidden, bias=shape.bias)
+
+    def forward(self, x: Tensor, cos: Tensor | None = None, sin: Tensor | None = None) -> Tensor:
+        q, c, key = self.latents(x)
+        nope, value = self.sizes.nope_dim, self.sizes.value_dim
+        q = self.q_up(q).unflatten(-1, (-1, nope + self.sizes.rope_dim))  # (b, s, heads, d)
+        k, v = self.kv_up(c).unflatten(-1, (-1, nope + value)).split([nope, value], -1)
+        q_nope, q_rope = q.split([nope, self.sizes.rope_dim], -1)
+        key = key[:, :, None]  # (b, s, 1, rope)
+        if cos is not None and sin is not None:
+            q_rope, key = apply_rotary(q_rope, cos, sin), apply_rotary(key, cos, sin)
+        v = v.contiguous()  # on its own: as a part of both it would keep both
+        q = torch.cat([q_nope, q_rope], -1)
+        k = torch.cat([k, key.expand(-1, -1, k.shape[2], -1)], -1)  # each head a copy of the rotary key
+        y = self.attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))  # (b, heads, s, value)
+        y = self.out(y.transpose(1, 2).flatten(2).contiguous())  # (b, s, h)
+        return dropout(y, self.p, self.training)
+
+    def latents(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What queries come from, what keys and values come from, and the rotary key: (b, s, q_rank), (b, s, kv_rank),
+        (b, s, rope)."""
+        if self.q_down is None:
+            q = cast_once(x)
+            both = self.kv_down(q)
+        else:
+            each = linears(x, (self.q_down, self.kv_down))
+            q, both = self.q_norm(next(each)), next(each)
+        c, key = both.split([self.sizes.kv_rank, self.sizes.rope_dim], -1)
+        return q, self.kv_norm(c), key
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The attention core, as `Attention.attend`."""
+        return attend(self, q, k, v)
+
+
+def absorbed(layer: LatentAttention, x: Tensor, cos: Tensor | None, sin: Tensor | None) -> Tensor:
+    """The same output, attending to latents: q·W_k is a query for c, and W_v waits until the values are mixed.
+
+    All heads share one key of kv_rank + rope dims, and one value of kv_rank: keys and values of the heads are never made.
+    """
+    sizes = layer.sizes
+    q, c, key = layer.latents(x)
+    q = layer.q_up(q).unflatten(-1, (-1, sizes.nope_dim + sizes.rope_dim))
+    q_nope, q_rope = q.split([sizes.nope_dim, sizes.rope_dim], -1)
+    key = key[:, :, None]
+    if cos is not None and sin is not None:
+        q_rope, key = apply_rotary(q_rope, cos, sin), apply_rotary(key, cos, sin)
+    up = layer.kv_up.weight.view(
+        -1, sizes.nope_dim + sizes.value_dim, sizes.kv_rank
+    )  # (heads, nope + value, kv_rank)
+    of_keys, of_values = up.split([sizes.nope_dim, sizes.value_dim], 1)
+    queries = torch.cat(
+        [torch.einsum("bshd,hdc->bshc", q_nope, of_keys), q_rope], -1
+    )  # (b, s, heads, kv_rank + rope)
+    keys = torch.cat([c[:, :, None], key], -1)  # (b, s, 1, kv_rank + rope)
+    mixed = F.scaled_dot_product_attention(
+        queries.transpose(1, 2),
+        keys.transpose(1, 2),
+        c[:, None],
+        is_causal=layer.causal,
+        scale=q.shape[-1] ** -0.5,
+        enable_gqa=True,
+    )  # (b, heads, s, kv_rank)
+    return layer.out(torch.einsum("bhsc,hdc->bshd", mixed, of_values).flatten(2))
