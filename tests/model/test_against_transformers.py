@@ -75,8 +75,8 @@ def test_softmax_router_logits(family, experts, top_k):
     moe = {"experts": experts, "top_k": top_k, "ffn": 20, "normalized": family == "mixtral"}
     shape = MIXTRAL.replace(moe=moe, qk_norm=family == "qwen3")
     common = {
-        "vocab_size": shape.vocab, "hidden_size": shape.hidden, "intermediate_size": 20,
-        "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads, "rms_norm_eps": shape.norm_eps,
+        "vocab_size": shape.vocab, "hidden_size": shape.hidden, "intermediate_size": 20, "rms_norm_eps": shape.norm_eps,
+        "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads,
         "max_position_embeddings": shape.max_seq, "num_experts_per_tok": top_k, "head_dim": shape.head_dim,
         "rope_parameters": {"rope_theta": shape.rope_theta, "rope_type": "default"},
     }  # fmt: skip

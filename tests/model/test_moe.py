@@ -111,7 +111,7 @@ def test_all_tokens_dropped_leave_the_shared_expert():
     with torch.no_grad():
         for p in layer.experts.parameters():
             p.zero_()
-    assert float(routed.abs().max()) > 0.1
+    assert float(routed.detach().abs().max()) > 0.1
     torch.testing.assert_close(layer(x), layer.shared(x))
 
 
@@ -172,7 +172,7 @@ def test_biases_move_against_the_load_and_only_the_choice_sees_them():
         layer(x)
         load = layer.router.load.clone()
         bias = layer.router.bias.clone()
-        layer.router.update_bias()
+        layer.router.update_bias(load)
         torch.testing.assert_close(layer.router.bias, bias + 0.01 * (load.mean() - load).sign())
         assert not layer.router.load.any()
     after = layer.router(x)[1]
@@ -202,7 +202,7 @@ def test_recomputation_routes_and_counts_alike(shape, recompute):
     for mode in ("none", recompute):
         model = Transformer(shape, recompute=mode)
         model.loss(x, y)[0].backward()
-        found.append((gradients(model), [router.load.clone() for router in routers(model)]))
+        found.append((gradients(model), [router.load.clone() for router in routers(model).values()]))
     assert relative_error(found[1][0], found[0][0]) < 1e-5
     assert all(torch.equal(a, b) for a, b in zip(found[0][1], found[1][1], strict=True))
     assert int(found[0][1][0].sum()) == 3 * 11 * moe.top_k
@@ -235,4 +235,4 @@ def test_weights_depend_on_seed_and_name_alone():
     again = Transformer(DEEPSEEK, seed=4)
     init_parameters(again, 3)
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), again.parameters(), strict=True))
-    assert not any(router.bias.any() for router in routers(model))
+    assert not any(router.bias.any() for router in routers(model).values())

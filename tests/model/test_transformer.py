@@ -195,7 +195,6 @@ def test_the_same_weights_give_the_same_gradients_with_either_attention():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Transformer("mixtral-8x7b"), "experts"),
         (lambda: Transformer(GPT, attention="flash"), "reference, sdpa"),
         (lambda: Transformer(GPT, recompute="some"), "none, selective, full"),
         (lambda: Transformer(GPT)(torch.zeros(1, 41, dtype=torch.long)), "max_seq=40"),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from playbook.model.linear import Linear
+from playbook.model.linear import Group, Linear
 from playbook.parallel.pipeline import Pipeline, Step
 from playbook.schedules.actions import Action
 
@@ -67,7 +67,7 @@ class KeptActivations:
         self._note(t)
         return t.detach()  # without its graph: a saved output must not keep its own node alive
 
-    def _take(self, layer: Linear, dy: Tensor, x: Callable[[], Tensor]) -> Tensor | None:
+    def _take(self, layer: Linear | Group, dy: Tensor, x: Callable[[], Tensor]) -> Tensor | None:
         if self.pipeline.deferred.collecting:
             self._note(dy)  # x was saved in F, or when backward computed it again
         return self._before[2](layer, dy, x)

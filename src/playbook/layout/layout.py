@@ -149,11 +149,13 @@ class Layout:
             for there in self._places(fixed)
         ]
 
-    def mirrored(self) -> list[tuple[int, ...]]:
-        """``groups("dp", "cp")``, each with that at the mirrored place of its pipelines: where these run both ways, ranks
-        that hold the same weights."""
+    def mirrored(self, *axes: str) -> list[tuple[int, ...]]:
+        """``groups`` of ``axes`` (dp and cp), each with that at the mirrored place of its pipelines: where these run both
+        ways, ranks that hold the same weights."""
         mirror = {rank: line[-1 - i] for line in self.groups("pp") for i, rank in enumerate(line)}
-        pairs = [{*group, *(mirror[rank] for rank in group)} for group in self.groups("dp", "cp")]
+        pairs = [
+            {*group, *(mirror[rank] for rank in group)} for group in self.groups(*(axes or ("dp", "cp")))
+        ]
         return [tuple(sorted(pair)) for i, pair in enumerate(pairs) if pair not in pairs[:i]]
 
     def _places(self, axes: list[str] | tuple[str, ...]) -> list[dict[str, int]]:
@@ -188,7 +190,7 @@ class Layout:
         options = options or ParallelOptions()
         tensor.check(shape, self, options)
         stages.check(shape, self, options)
-        experts.check(shape, self)
+        experts.check(shape, self, options, seq)
         tokens.check(shape, self, options, seq)
         if seq is not None:
             stages.check_microbatches(self, self.grad_acc, options.schedule)

@@ -18,6 +18,9 @@ DATA_PARALLEL = ("naive", "overlapped", "bucketed")
 TENSOR_OVERLAP = ("none", "async", "chunked")
 #: When ZeRO-1 and 2 fetch the parameters that other ranks have updated.
 GATHER = ("after", "lazily")
+#: How tokens reach experts on other ranks: all tokens go to all ranks (the naive way), each row to the rank of its expert,
+#: or each token to the nodes of its experts first.
+DISPATCH = ("gather", "all-to-all", "two-step")
 #: Bytes of a gradient bucket, and of the first one: PyTorch's own.
 BUCKET = 25 * 2**20
 FIRST_BUCKET = 2**20
@@ -34,6 +37,8 @@ class ParallelOptions:
     ``data_parallel`` how replicas without ZeRO add gradients, in buckets of ``bucket`` bytes, the first one of
     ``first_bucket``. ``gather`` says when ZeRO-1 and 2 fetch updated parameters; with ``reshard`` ZeRO-3 forgets a
     block's weights between forward and backward, with ``prefetch`` it fetches the next one's while one runs.
+    ``dispatch`` is how tokens travel to experts of other ranks; for two steps ``node`` says how many neighbours of an
+    expert-parallel group are in one node.
     ``find_unused`` is for models in which a parameter gets a gradient in one step and none in another. ``schedule`` is a
     pipeline's, in place of the one that the layout names, and ``stage_layers`` are the layers of each of its stages, in
     place of an even split. Raises ConfigError for values that are never right.
@@ -48,6 +53,8 @@ class ParallelOptions:
     gather: str = field(default="after", metadata={"choices": GATHER})
     reshard: bool = True
     prefetch: bool = True
+    dispatch: str = field(default="all-to-all", metadata={"choices": DISPATCH})
+    node: int | None = None
     find_unused: bool = False
     schedule: Schedule | None = None
     stage_layers: tuple[int, ...] | None = None

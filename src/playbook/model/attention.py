@@ -80,7 +80,7 @@ def sdpa_attention(
     y = F.scaled_dot_product_attention(
         q, k, v, is_causal=causal, dropout_p=p if training else 0.0, enable_gqa=q.shape[1] != k.shape[1]
     )
-    return y[..., :width]
+    return y if y.shape[-1] == width else y[..., :width]
 
 
 ATTENTION = {"reference": reference_attention, "sdpa": sdpa_attention}

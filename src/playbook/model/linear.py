@@ -130,10 +130,12 @@ class GroupedLinear(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(groups, outputs, inputs))
         self.bias = nn.Parameter(torch.empty(groups, outputs)) if bias else None
+        self.share_of_bias = 1.0  # where outputs are partial sums, one of the ranks adds the bias
 
     def forward(self, x: Tensor, ends: Tensor) -> Tensor:
         """x (n, in), of which rows up to ends[0] are the first group's, and so on -> (n, out)."""
-        return GroupedFunction.apply(cast_once(x), self.weight, self.bias, self, ends)
+        bias = self.bias if self.bias is None or self.share_of_bias == 1 else self.bias * self.share_of_bias
+        return GroupedFunction.apply(cast_once(x), self.weight, bias, self, ends)
 
 
 class GroupedFunction(torch.autograd.Function):

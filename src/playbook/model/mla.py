@@ -7,6 +7,8 @@ ever; `absorbed` attends to the latents themselves, which gives the same and is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -39,6 +41,9 @@ class LatentAttention(nn.Module):
         self.kv_norm = RMSNorm(sizes.kv_rank, shape.norm_eps)
         self.kv_up = Linear(sizes.kv_rank, shape.heads * sizes.nope_dim + values, bias=False)
         self.out = Linear(values, shape.hidden, bias=shape.bias)
+        self.enter: Callable[[Tensor], Tensor] = lambda key: (
+            key
+        )  # where a region of tensor parallelism begins
 
     def forward(self, x: Tensor, cos: Tensor | None = None, sin: Tensor | None = None) -> Tensor:
         q, c, key = self.latents(x)
@@ -46,7 +51,7 @@ class LatentAttention(nn.Module):
         q = self.q_up(q).unflatten(-1, (-1, nope + self.sizes.rope_dim))  # (b, s, heads, d)
         k, v = self.kv_up(c).unflatten(-1, (-1, nope + value)).split([nope, value], -1)
         q_nope, q_rope = q.split([nope, self.sizes.rope_dim], -1)
-        key = key[:, :, None]  # (b, s, 1, rope)
+        key = self.enter(key)[:, :, None]  # (b, s, 1, rope)
         if cos is not None and sin is not None:
             q_rope, key = apply_rotary(q_rope, cos, sin), apply_rotary(key, cos, sin)
         v = v.contiguous()  # on its own: as a part of both it would keep both

@@ -2,14 +2,14 @@
 
 A layer is four steps: *route* (which experts, with which weights), *dispatch* (a row for each token and each of its
 experts, sorted by expert), *compute* (grouped products: each expert its rows), *combine* (a weighted sum of each token's
-rows). Where experts are on other ranks, rows travel between the second step and the third, and back: `MoE.experts` is
-what expert parallelism puts something else in the place of.
+rows). Where experts are on other ranks, rows travel between the second step and the third, and back: `MoE.path` is what
+expert parallelism changes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -25,17 +25,20 @@ from playbook.shapes import MoE as Sizes
 
 
 class Routing(NamedTuple):
-    """Where tokens go. ``chosen`` (n, k) are experts, or E for a choice that was dropped; ``weights`` (n, k) in fp32;
-    ``counts`` (E,) the rows of each expert."""
+    """Where tokens go: ``chosen`` (n, k) are experts, ``weights`` (n, k) are in fp32, ``counts`` (E,) are rows of experts.
+
+    ``dropped``: there are choices that nobody computes. They are E, which is no expert.
+    """
 
     chosen: Tensor
     weights: Tensor
     counts: Tensor
+    dropped: bool = False
 
-    def order(self, dropped: bool = False) -> Tensor:
-        """Choices in the order of their experts, and of tokens for each: indices into n · k, the ``dropped`` left out."""
+    def order(self) -> Tensor:
+        """Choices in the order of their experts, and of tokens for each: indices into n · k, (m,)."""
         order = self.chosen.flatten().argsort(stable=True)
-        return order[: int(self.counts.sum())] if dropped else order
+        return order[: int(self.counts.sum())] if self.dropped else order
 
 
 class Spread:
@@ -94,7 +97,7 @@ class Router(nn.Module):
             self.load += chosen.flatten().bincount(minlength=sizes.experts)
             if sizes.balance_loss or sizes.z_loss:
                 x = _TieLoss.apply(x, self.losses(logits, scores, chosen), self.loss_scale)
-        return x, Routing(kept.flatten(0, 1), weights.flatten(0, 1), counts)
+        return x, Routing(kept.flatten(0, 1), weights.flatten(0, 1), counts, kept is not chosen)
 
     def _choose(self, scores: Tensor) -> Tensor:
         """The k experts with the highest scores, biased, in the groups that may be chosen: (b, s, E) -> (b, s, k)."""
@@ -153,13 +156,13 @@ class Router(nn.Module):
         return counts * (sizes.experts / counts.sum(-1, keepdim=True))
 
     @torch.no_grad()
-    def update_bias(self) -> None:
-        """After a step: up by ``bias_rate`` for experts with fewer rows than the mean, down for those with more.
+    def update_bias(self, load: Tensor) -> None:
+        """After a step whose ``load`` (E,) is that of all ranks: up for experts with fewer rows than the mean.
 
-        Load balancing without a loss (Wang et al. 2024, arXiv 2408.15664), as DeepSeek-V3 does it. The load begins anew.
+        For those with more it goes down by the same ``bias_rate``: load balancing without a loss (Wang et al. 2024, arXiv
+        2408.15664), as DeepSeek-V3 does it. The load begins anew.
         """
         if self.sizes.bias_rate:
-            load = self.spread.total_of_batch(self.load)
             self.bias += self.sizes.bias_rate * (load.mean() - load).sign()
         self.load.zero_()
 
@@ -241,10 +244,6 @@ class Experts(nn.Module):
         self.gate = GroupedLinear(sizes.experts, shape.hidden, sizes.ffn, shape.bias) if shape.gated else None
         self.down = GroupedLinear(sizes.experts, sizes.ffn, shape.hidden, shape.bias)
 
-    def dispatch(self, rows: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-        """Begin to bring rows (m, h), sorted by expert, to where their experts are; gives what `forward` takes."""
-        return rows, counts
-
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
         """The first counts[0] of the rows through expert 0, and so on: (m, h), (E,) -> (m, h)."""
         ends = counts.cumsum(0).int()
@@ -253,8 +252,22 @@ class Experts(nn.Module):
         return self.down(activate(self.gate(rows, ends), self.activation) * self.up(rows, ends), ends)
 
 
+def here(experts: Experts, x: Tensor, routing: Routing) -> Callable[[], Tensor]:
+    """The sums over each token's experts, all of which are here: x (n, h) -> what gives (n, h) when it is called.
+
+    Where they are not, the call of this function begins to send rows, and that of its result waits for them.
+    """
+    order, k = routing.order(), routing.chosen.shape[1]
+    rows = Take.apply(x, order, k)  # (m, h)
+    return lambda: Combine.apply(experts(rows, routing.counts), routing.weights, order)
+
+
 class MoE(nn.Module):
-    """A mixture of experts: what its router chooses, weighted, and shared experts, which see every token."""
+    """A mixture of experts: what its router chooses, weighted, and shared experts, which see every token.
+
+    Expert parallelism changes the ``path`` of tokens to their experts; tensor parallelism has them ``enter`` and
+    ``leave`` a region.
+    """
 
     def __init__(self, shape: ModelShape, sizes: Sizes):
         super().__init__()
@@ -263,20 +276,25 @@ class MoE(nn.Module):
         self.experts = Experts(shape, sizes)
         width = sizes.shared_experts * sizes.ffn
         self.shared = MLP(shape, width, p=0.0) if width else None
+        self.path: Callable[[Experts, Tensor, Routing], Callable[[], Tensor]] = here
+        self.enter: Callable[[Tensor], Tensor] = _as_it_is
+        self.leave: Callable[[Tensor], Tensor] = _as_it_is
 
     def forward(self, x: Tensor) -> Tensor:  # (b, s, h) -> (b, s, h)
-        x, routing = self.router(x)
-        order = routing.order(dropped=self.router.sizes.capacity is not None)
-        rows = Take.apply(cast_once(x).flatten(0, 1), order, routing.chosen.shape[1])  # (m, h)
-        under_way = self.experts.dispatch(rows, routing.counts)
+        tokens, routing = self.router(self.enter(x))
+        finish = self.path(self.experts, cast_once(tokens).flatten(0, 1), routing)
         shared = None if self.shared is None else self.shared(x)  # while rows travel
-        y = Combine.apply(self.experts(*under_way), routing.weights, order).view_as(x)
+        y = self.leave(finish().view(*tokens.shape))
         return dropout(y if shared is None else y + shared, self.p, self.training)
+
+
+def _as_it_is(x: Tensor) -> Tensor:
+    return x
 
 
 def looped(layer: MoE, x: Tensor) -> Tensor:
     """The naive twin: each expert in turn, on the tokens that chose it. (b, s, h) -> (b, s, h)"""
-    x, (chosen, weights, counts) = layer.router(x)
+    x, (chosen, weights, counts, _) = layer.router(x)
     tokens = x.flatten(0, 1)
     y = torch.zeros_like(tokens)
     for e in range(len(counts)):
@@ -298,6 +316,6 @@ def _one(experts: Experts, e: int, x: Tensor) -> Tensor:
     return product(experts.down, activate(product(experts.gate, x), experts.activation) * y)
 
 
-def routers(model: nn.Module) -> Iterator[Router]:
-    """The routers of a model, block by block."""
-    return (module for module in model.modules() if isinstance(module, Router))
+def routers(model: nn.Module) -> dict[str, Router]:
+    """The routers of a model by name, block by block."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, Router)}

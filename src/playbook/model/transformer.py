@@ -90,7 +90,7 @@ class Transformer(nn.Module):
         if shape.tied:  # to_empty gave each of the two names a tensor of its own
             self.head.weight = self.embedding.weight
         init_parameters(self, seed)
-        for router in routers(self):
+        for router in routers(self).values():
             router.bias.zero_()
             router.load.zero_()
         self._register_rotary(device)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -163,8 +164,11 @@ class _Core:
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False, causal: bool = True
     ) -> Tensor:
-        n = self.ring.ranks
-        return self.attention.apply(q, k, v, self.ring, RankTokens(self.placement, q.shape[2] * n, n, causal))
+        n, width = self.ring.ranks, v.shape[-1]
+        if width < q.shape[-1]:  # keys and values travel as one
+            v = F.pad(v, (0, q.shape[-1] - width))
+        y = self.attention.apply(q, k, v, self.ring, RankTokens(self.placement, q.shape[2] * n, n, causal))
+        return y if y.shape[-1] == width else y[..., :width]
 
 
 class RingCore(_Core):

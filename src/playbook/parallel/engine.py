@@ -20,6 +20,7 @@ from torch.profiler import record_function
 
 from playbook.errors import ConfigError
 from playbook.layout import AXES
+from playbook.model.moe import routers
 from playbook.model.transformer import IGNORE, Transformer
 from playbook.parallel import state
 from playbook.parallel.mesh import Mesh
@@ -50,7 +51,7 @@ def accumulate_gradients(
     ``positions`` (s,) say where in its sample each token stands, if not from the beginning on.
     """
     engine = engine or Engine.on_one_device(model)
-    tokens = engine.count(targets)
+    tokens = engine.scale_losses(engine.count(targets), scaler)
     total = torch.zeros((), device=inputs.device)
     pieces = list(zip(inputs.split(micro_batch), targets.split(micro_batch), strict=True))
     for i, (x, y) in enumerate(pieces):
@@ -93,6 +94,7 @@ class Engine:
         if mesh and mesh.layout.dp * mesh.layout.cp > 1:
             replicas = {placement.replicas for placement in self.placements.values()}
             self._samples = self.sets[0].group if replicas == {("dp", "cp")} else mesh.group("dp", "cp")
+        self._routers = routers(model)
         sharing = [one for one in self.sets if one.shared]
         self._sharers = {name: one.group.size() for one in sharing if one.group for name, _ in one.parameters}
         if pipeline:
@@ -130,7 +132,7 @@ class Engine:
         if self.pipeline is None:
             given = self.model, inputs, targets, micro_batch
             return accumulate_gradients(*given, dtype=dtype, scaler=scaler, engine=self, positions=positions)
-        tokens = self.count(targets)
+        tokens = self.scale_losses(self.count(targets), scaler)
         angles = self.model.angles(inputs.shape[1], positions)
         autocast = partial(torch.autocast, inputs.device.type, dtype=dtype, enabled=dtype != torch.float32)
         batch = inputs.split(micro_batch), targets.split(micro_batch)
@@ -147,6 +149,17 @@ class Engine:
         tokens = self.sum((targets != IGNORE).sum())
         if not tokens.is_cuda and tokens == 0:
             raise ConfigError("targets hold no token that counts: every one of them is IGNORE")
+        return tokens
+
+    def scale_losses(self, tokens: Tensor, scaler: torch.amp.GradScaler | None = None) -> Tensor:
+        """Have routers' own losses multiplied as the model's will be; gives ``tokens``, which that is divided by.
+
+        Ranks that route the same tokens, those of a tensor-parallel region, each add a part.
+        """
+        if self._routers:
+            scale = (scaler.get_scale() if scaler else 1.0) / tokens
+            for router in self._routers.values():
+                router.loss_scale = scale / (self.mesh.layout.tp if self.mesh else 1)
         return tokens
 
     def no_sync(self) -> AbstractContextManager[object]:
@@ -239,8 +252,8 @@ class Engine:
         if self.mesh is None:
             return ()
         layout = self.mesh.layout
-        shared = {axis for one in self.sets if one.shared for axis in ("dp", "cp")}
-        return tuple(axis for axis in AXES if getattr(layout, axis) > 1 and axis in {"tp", "pp", *shared})
+        cut = {"tp", "pp", *(("dp", "cp") if layout.ep > 1 or any(one.shared for one in self.sets) else ())}
+        return tuple(axis for axis in AXES if getattr(layout, axis) > 1 and axis in cut)
 
     def _copies(self, name: str) -> int:
         """On how many ranks, among those along the axes that cut, an element of a parameter's gradient is."""
@@ -254,6 +267,11 @@ class Engine:
         """Update what this rank updates."""
         for one in self.sets:
             one.step()
+        for name, router in self._routers.items():
+            replicas = self.placements[f"{name}.weight"].replicas
+            if self.mesh and self.mesh.size(*replicas) > 1:
+                dist.all_reduce(router.load, group=self.mesh.group(*replicas))
+            router.update_bias(router.load)
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -272,6 +290,8 @@ class Engine:
         found = {"dp": [group for one in self.sets for group in one.groups()]}
         partial = {axis for placement in self.placements.values() for axis in placement.partial}
         tied = {placement.tied for placement in self.placements.values() if placement.tied}
+        if self.mesh.layout.ep > 1:
+            found["ep"] = [self.mesh.group(name) for name in self.mesh.names() if name.startswith("ep")]
         for axis, more in (("tp", partial), ("cp", ()), ("pp", tied)):
             if getattr(self.mesh.layout, axis) > 1:
                 found[axis] = [self.mesh.group(name) for name in dict.fromkeys([axis, *sorted(more)])]

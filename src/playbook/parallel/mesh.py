@@ -91,6 +91,10 @@ class Mesh:
         """The global ranks of ``group(*axes)``, in its order."""
         return tuple(dist.get_process_group_ranks(self.group(*axes)))
 
+    def names(self) -> list[str]:
+        """The axes that were added."""
+        return [name for name, *more in self._groups if not more and name not in AXES]
+
     def _key(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         if axes in self._groups:
             return axes

@@ -16,6 +16,7 @@ from playbook.model.transformer import Transformer
 from playbook.parallel.context import share_context
 from playbook.parallel.data import STRATEGIES, BucketedDataParallel, NaiveDataParallel
 from playbook.parallel.engine import Engine
+from playbook.parallel.expert import shard_experts
 from playbook.parallel.flat import Named
 from playbook.parallel.mesh import Mesh, clone_group
 from playbook.parallel.pipeline import Pipeline
@@ -49,6 +50,9 @@ def parallelize(
     if layout.pp > 1:
         ranks = stages_on_ranks(layout, options.schedule)
         stages, placements = cut_stages(model, mesh, placements, ranks, options.stage_layers)
+    # of its blocks some experts,
+    if model.shape.moe and layout.world_size > 1:
+        placements = shard_experts(model, mesh, placements, options.dispatch, options.node)
     # of each matrix some rows or columns,
     if layout.tp > 1:
         placements = shard_tensors(model, mesh, placements, options.tensor_overlap)
@@ -89,7 +93,7 @@ def replicate(
     sets = []
     for axes, parameters in by_axes.items():
         group = _replica_group(mesh, axes)
-        frozen = [p for p in model.parameters() if not p.requires_grad]
+        frozen = [p for name, p in model.named_parameters() if not p.requires_grad]
         broadcast([*frozen, *model.buffers()], group)
         sets.append(_replica_set(model, mesh.layout, group, parameters, placements, options, list(stages)))
     return sets
@@ -117,12 +121,12 @@ def _replica_set(
     units = stage_units(model, stages, parameters, placements) if stages else None
     if layout.zero == 3:
         weights = {"reshard": options.reshard, "prefetch": options.prefetch}
-        return Zero3(model, group, stages=stages, **weights, **unused)
+        return Zero3(model, group, parameters, stages=stages, **weights, **unused)
     if layout.zero:
         kind = Zero1 if layout.zero == 1 else Zero2
         found = kind(parameters, group, gather=options.gather, units=units, **buckets)
         if options.gather == "lazily":
-            found.weights.wait_before_use(units_of(model, stages))
+            found.weights.wait_before_use(units_of(model, stages, parameters))
         return found
     if stages and group.size() == 1:
         return NaiveDataParallel(

@@ -66,6 +66,10 @@ class Placement:
             copies={**self.copies, **({shard.axis: shard.copies} if shard else {})},
         )
 
+    def over(self, replicas: str, copies: Mapping[str, int]) -> Placement:
+        """The same with other replicas: the ranks of one axis, so many along those of ``copies``."""
+        return replace(self, replicas=(replicas,), copies={**self.copies, **copies})
+
     def of(self, whole: Tensor) -> Tensor:
         """This rank's slice of a whole tensor."""
         for shard in self.shards:

@@ -20,12 +20,14 @@ from torch.autograd.function import once_differentiable
 
 from playbook.model.attention import Attention
 from playbook.model.linear import Linear, LinearFunction, cast_once
+from playbook.model.mla import LatentAttention
 from playbook.model.mlp import MLP
+from playbook.model.moe import MoE
 from playbook.model.transformer import IGNORE, Transformer, token_losses
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.placement import Placements, Shard
-from playbook.parallel.regions import ChunkedRows, Region
-from playbook.parallel.sequence import embed_own_tokens
+from playbook.parallel.regions import ChunkedRows, Region, f
+from playbook.parallel.sequence import embed_own_tokens, g
 from playbook.parallel.stages import own_blocks
 
 
@@ -205,7 +207,24 @@ class _Cutter:
         self.shards: dict[str, Shard] = {}
         self.partial: dict[str, str] = {}  # the ranks whose gradients are partial sums
 
-    def attention(self, name: str, attention: Attention) -> None:
+    def attention(self, name: str, attention: Attention | LatentAttention) -> None:
+        attention.core = varied(attention.core, self.rank)
+        if isinstance(attention, LatentAttention):
+            self.latent(name, attention)
+        else:
+            self.heads(name, attention)
+
+    def latent(self, name: str, attention: LatentAttention) -> None:
+        """Latents are on every rank, or with sp those of its tokens; what comes out of them is cut by heads."""
+        region = self._region()
+        of_q, of_kv = attention.q_up.out_features, attention.kv_up.out_features
+        attention.q_up = self._column(f"{name}.q_up", attention.q_up, self._share(0, of_q), region)
+        attention.kv_up = self._column(f"{name}.kv_up", attention.kv_up, self._share(0, of_kv), region)
+        rows = self._share(1, attention.out.in_features)
+        attention.out = self._row(f"{name}.out", attention.out, rows, region)
+        attention.enter = partial(g if self.sequence else f, group=self.group)  # the key that heads share
+
+    def heads(self, name: str, attention: Attention) -> None:
         """Query heads are sharded; so are key/value heads or, where there are fewer than ranks, copies of them."""
         shape, region = self.model.shape, self._region()
         width, d = shape.heads * shape.qk_dim, shape.qk_dim
@@ -217,20 +236,48 @@ class _Cutter:
         attention.k = self._column(f"{name}.k", attention.k, kv_heads, region)
         attention.v = self._column(f"{name}.v", attention.v, kv_heads, region)
         attention.out = self._row(f"{name}.out", attention.out, self._share(1, width), region)
-        attention.core = varied(attention.core, self.rank)
         if shape.qk_norm:
             self.partial |= {f"{name}.{norm}.weight": "tp" for norm in ("q_norm", "k_norm")}
         if copies > 1:  # each copy has the gradient of its own query heads
             same = self.mesh.neighbours("tp", copies)
             self.partial |= {f"{name}.{layer}.{kind}": same for layer in "kv" for kind in ("weight", "bias")}
 
-    def mlp(self, name: str, mlp: MLP) -> None:
-        region, width = self._region(), self.model.shape.ffn_dim
+    def mlp(self, name: str, mlp: MLP | MoE) -> None:
+        if isinstance(mlp, MoE):
+            return self.experts(name, mlp)
+        region, width = self._region(), mlp.up.out_features
         columns, rows = self._share(0, width), self._share(1, width)
         mlp.up = self._column(f"{name}.up", mlp.up, columns, region)
         if mlp.gate is not None:
             mlp.gate = self._column(f"{name}.gate", mlp.gate, columns, region)
         mlp.down = self._row(f"{name}.down", mlp.down, rows, region)
+
+    def experts(self, name: str, moe: MoE) -> None:
+        """Of each expert some columns and rows. All ranks of the region route all of its tokens, alike; what each adds to
+        their outputs is a partial sum, and so is then what the router learns."""
+        region, experts = self._region(), moe.experts
+        moe.enter, moe.leave = partial(g if self.sequence else f, group=self.group), region.leave
+        self.partial[f"{name}.router.weight"] = "tp"
+        for layer, whole, dim in (
+            ("up", experts.up, 1),
+            ("gate", experts.gate, 1),
+            ("down", experts.down, 2),
+        ):
+            if whole is None:
+                continue
+            shard = self._share(dim, whole.weight.shape[dim])
+            whole.weight = _own(shard, whole.weight)
+            self.shards[f"{name}.experts.{layer}.weight"] = shard
+            if whole.bias is None:
+                continue
+            if dim == 1:
+                whole.bias = _own(shard, whole.bias)
+                self.shards[f"{name}.experts.{layer}.bias"] = shard
+            else:  # added once, by the first rank
+                whole.share_of_bias = float(self.rank == 0)
+                self.partial[f"{name}.experts.{layer}.bias"] = "tp"
+        if moe.shared is not None:
+            self.mlp(f"{name}.shared", moe.shared)
 
     def vocabulary(self) -> None:
         """Embedding and head have the same entries; both tables are padded until they can be sharded evenly."""

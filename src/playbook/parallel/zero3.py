@@ -16,7 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from playbook.model.transformer import Transformer
+from playbook.model.moe import MoE
+from playbook.model.transformer import Block, Transformer
 from playbook.parallel.flat import Bucket, FlatOrder, Named, Segment, backward_order
 from playbook.parallel.mesh import all_gather, clone_group
 from playbook.parallel.replicas import broadcast
@@ -60,36 +61,49 @@ class Unit:
             slot.parameter.data = nothing.expand(slot.shape)
 
 
-def units_of(model: Transformer, stages: Sequence[Stage] = ()) -> list[Unit]:
-    """The units of a transformer in the order of the forward pass; of a pipeline's rank, those of its ``stages``."""
+def units_of(model: Transformer, stages: Sequence[Stage] = (), parameters: Named | None = None) -> list[Unit]:
+    """The units of a transformer in the order of the forward pass; of a pipeline's rank, those of its ``stages``.
+
+    Of ``parameters`` alone, if they are given. Where these are those of experts, a unit is the experts of a block.
+    """
+    own = {p for _, p in parameters} if parameters else set(model.parameters())
+    blocks = {i: _experts(block, own) for i, block in own_blocks(model)}
     late = model.position_embedding is not None
     first: list[nn.Module] = [m for m in (model.embedding, model.position_embedding) if m is not None]
     last: list[nn.Module] = [m for m in (model.final_norm, model.head) if m is not None]
     tied = bool(model.shape.tied)
     units: list[Unit] = []
     if not stages:
-        blocks = [Unit([block]) for _, block in own_blocks(model)]
+        all_blocks = [Unit([block]) for block in blocks.values()]
         if tied:
-            units = [Unit([*first, *last], keep=True, late=late), *blocks]
+            units = [Unit([*first, *last], keep=True, late=late), *all_blocks]
         else:
-            units = [Unit(first, late=late, again=False), *blocks, Unit(last, keep=True)]
+            units = [Unit(first, late=late, again=False), *all_blocks, Unit(last, keep=True)]
     for stage in stages:
         units += [Unit(first, late=late, again=False, stage=stage.index)] * stage.first
-        units += [Unit([model.blocks[i]], stage=stage.index) for i in stage.blocks]
+        units += [Unit([blocks[i]], stage=stage.index) for i in stage.blocks]
         units += [Unit(last, keep=True, stage=stage.index)] * stage.last
     if stages and tied:  # the table of two stages: on its own, for it is complete when both are
         units.append(Unit([m for m in (model.embedding, model.head) if m is not None], keep=True))
-    return _with_parameters(units, model, apart=bool(stages) and tied)
+    return _with_parameters(units, model, own, apart=bool(stages) and tied)
 
 
-def _with_parameters(units: list[Unit], model: Transformer, apart: bool) -> list[Unit]:
-    """Fill in the parameters that learn, in the order of backward; a table ``apart`` is in the last unit alone."""
+def _experts(block: Block, own: set[nn.Parameter]) -> nn.Module:
+    """The module that uses the weights of a block that are in ``own``: the block, or its experts alone."""
+    experts = block.mlp.experts if isinstance(block.mlp, MoE) else None
+    return experts if experts and own.isdisjoint(block.attention.parameters()) else block
+
+
+def _with_parameters(
+    units: list[Unit], model: Transformer, own: set[nn.Parameter], apart: bool
+) -> list[Unit]:
+    """Fill in those of ``own`` that learn, in the order of backward; a table ``apart`` is in the last unit alone."""
     table = next((m.weight for m in (model.embedding, model.head) if m is not None), None) if apart else None
-    learning = [(name, p) for name, p in model.named_parameters() if p.requires_grad][::-1]
+    learning = [(name, p) for name, p in model.named_parameters() if p.requires_grad and p in own][::-1]
     for unit in units:
-        own = {p for module in unit.modules for p in module.parameters()}
-        own = own & {table} if apart and unit is units[-1] else own - {table}
-        unit.parameters = [(name, p) for name, p in learning if p in own]
+        inside = {p for module in unit.modules for p in module.parameters()}
+        inside = inside & {table} if apart and unit is units[-1] else inside - {table}
+        unit.parameters = [(name, p) for name, p in learning if p in inside]
     return [unit for unit in units if unit.parameters]
 
 
@@ -110,14 +124,15 @@ class Zero3(Zero):
         self,
         model: Transformer,
         group: dist.ProcessGroup,
+        parameters: Named | None = None,
         *,
         reshard: bool = True,
         prefetch: bool = True,
         find_unused: bool = False,
         stages: Sequence[Stage] = (),
     ):
-        backward_order(model)  # raises where somebody has them already
-        units = units_of(model, stages)
+        backward_order(parameters or model)  # raises where somebody has them already
+        units = units_of(model, stages, parameters)
         order = FlatOrder([unit.parameters for unit in reversed(units)], group.size())
         broadcast([slot.parameter for slot in order.slots], group)
         buckets = order.whole_units()

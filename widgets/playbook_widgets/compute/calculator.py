@@ -134,7 +134,7 @@ def _shape(config: Mapping[str, Any]) -> ModelShape:
         start = shape.moe or MoE(
             experts["experts"], min(2, experts["experts"]), int(changes.get("ffn") or shape.ffn_dim)
         )
-        changes["moe"] = replace(start, **experts)
+        changes["moe"] = replace(start, **sizes)
     return shape.replace(**changes, name="") if changes else shape
 
 
