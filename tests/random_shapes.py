@@ -22,7 +22,9 @@ def mixtures(draw):
         "shared_experts": draw(st.integers(0, 2)), "dense_layers": draw(st.integers(0, 1)),
         "every": draw(st.integers(1, 2)), "scores": draw(st.sampled_from(["softmax", "sigmoid"])),
         "normalized": draw(st.booleans()), "scale": draw(st.sampled_from([1.0, 2.5])),
-        "groups": groups, "top_groups": top_groups,
+        "groups": groups, "top_groups": top_groups, "balance_loss": draw(st.sampled_from([0.0, 0.01])),
+        "balance_over": draw(st.sampled_from(["sample", "micro_batch", "global_batch"])),
+        "z_loss": draw(st.sampled_from([0.0, 0.001])),
     }  # fmt: skip
 
 

@@ -87,9 +87,29 @@ def _qwen3(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, **more
     return _llama(layers, hidden, heads, kv_heads, ffn, 151936, **common, **more)
 
 
-def _qwen3_experts(width: int) -> dict[str, int]:
-    return {"experts": 128, "top_k": 8, "ffn": width}
+def _qwen3_experts(width: int) -> dict[str, Any]:
+    """Loads are balanced over global batches (Qwen3 Technical Report, arXiv 2505.09388, section 2)."""
+    balance = {"balance_loss": 0.001, "balance_over": "global_batch"}
+    return {"experts": 128, "top_k": 8, "ffn": width, **balance}
 
+
+def _llama4(experts: int, every: int, max_seq: int) -> dict[str, Any]:
+    """Llama 4's language model. Every fourth layer leaves out the rotation, and a router's score weighs what goes into an
+    expert and not what comes out: no parameter more or less."""
+    moe = {"experts": experts, "top_k": 1, "ffn": 8192, "shared_experts": 1, "every": every}
+    moe |= {"scores": "sigmoid", "normalized": False}
+    return _llama(48, 5120, 40, 8, 16384, 202048, max_seq=max_seq, rope_theta=5e5, moe=moe)
+
+
+#: DeepSeek-V3's (arXiv 2412.19437, sections 2.1.2 and 4.2): biases balance the load, a small loss that of each sample.
+_DEEPSEEK_ROUTER: dict[str, Any] = {
+    "shared_experts": 1,
+    "scores": "sigmoid",
+    "scale": 2.5,
+    "bias_rate": 0.001,
+    "balance_loss": 0.0001,
+    "balance_over": "sample",
+}
 
 _QWEN25: dict[str, Any] = {"qkv_bias": True, "norm_eps": 1e-6, "rope_theta": 1e6}
 
@@ -97,6 +117,31 @@ SIZES: dict[str, dict[str, Any]] = {
     # The book's own: small enough to train on a laptop, over bytes.
     "tiny": _llama(4, 256, 8, 4, 688, 256, max_seq=1024),
     "tiny-gpt2": {**_gpt(4, 256, 8, 1024), "vocab": 256},
+    # Half of a token's two experts is as wide as the MLP of "tiny": a token meets as many parameters, of more.
+    "tiny-moe": _llama(
+        4, 256, 8, 4, 688, 256, max_seq=1024, moe={"experts": 8, "top_k": 2, "ffn": 344, "balance_loss": 0.01}
+    ),
+    # All that DeepSeek-V3 does, small.
+    "tiny-deepseek": {
+        **_LLAMA_STYLE,
+        "layers": 4,
+        "hidden": 256,
+        "heads": 8,
+        "ffn": 688,
+        "vocab": 256,
+        "max_seq": 1024,
+        "norm_eps": 1e-6,
+        "moe": {
+            **_DEEPSEEK_ROUTER,
+            "experts": 16,
+            "top_k": 4,
+            "ffn": 172,
+            "dense_layers": 1,
+            "groups": 4,
+            "top_groups": 2,
+        },
+        "mla": {"q_rank": 96, "kv_rank": 64, "nope_dim": 32, "rope_dim": 16, "value_dim": 32},
+    },
     # First preset of the Ultra-Scale Playbook's memory widget, as it stands there: one block with a GELU
     # MLP and BERT's vocabulary, no Llama. The widget counts no positions.
     "llama3-tiny": {
@@ -137,6 +182,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "llama3.2-3b": _llama3(28, 3072, 24, 8192, 131072, tied=True),
     "mixtral-8x7b": _mixtral(32, 4096, 32, 14336, 32768),
     "mixtral-8x22b": _mixtral(56, 6144, 48, 16384, 65536),
+    "llama4-scout": _llama4(experts=16, every=1, max_seq=262144),
+    "llama4-maverick": _llama4(experts=128, every=2, max_seq=262144),
     # Without the multi-token-prediction module, which is dropped after training.
     "deepseek-v3": {
         **_LLAMA_STYLE,
@@ -147,7 +194,15 @@ SIZES: dict[str, dict[str, Any]] = {
         "vocab": 129280,
         "max_seq": 131072,
         "norm_eps": 1e-6,
-        "moe": {"experts": 256, "top_k": 8, "ffn": 2048, "shared_experts": 1, "dense_layers": 3},
+        "moe": {
+            **_DEEPSEEK_ROUTER,
+            "experts": 256,
+            "top_k": 8,
+            "ffn": 2048,
+            "dense_layers": 3,
+            "groups": 8,
+            "top_groups": 4,
+        },
         "mla": {"q_rank": 1536, "kv_rank": 512, "nope_dim": 128, "rope_dim": 64, "value_dim": 128},
     },
     "smollm-135m": _smollm(30, 576, 9, 3, 1536),
@@ -175,6 +230,7 @@ SIZES: dict[str, dict[str, Any]] = {
 _GPT2 = "number of elements in the checkpoint's tensors, huggingface.co/openai-community/{}"
 _GPT3 = "Brown et al. 2020, arXiv 2005.14165, Table 2.1"
 _LLAMA1 = "Touvron et al. 2023, arXiv 2302.13971, Table 2"
+_LLAMA4 = "model card of Llama 4, github.com/meta-llama/llama-models"
 _SAFETENSORS = "safetensors metadata (elements of all tensors), huggingface.co/{}"
 _QWEN3_TIED = (
     "elements of all tensors, huggingface.co/{}, the tied head counted once (the files hold it twice)"
@@ -243,6 +299,21 @@ PUBLISHED: dict[str, Published] = {
         39_000_000_000,
         500_000_000,
         "mistral.ai/news/mixtral-8x22b",
+    ),
+    "llama4-scout": Published(
+        109_000_000_000,
+        _LLAMA4,
+        tolerance=1_300_000_000,
+        active=17_000_000_000,
+        active_tolerance=300_000_000,
+        note="The 109B have the vision encoder in them, a language model's 107.8B and the rest.",
+    ),
+    "llama4-maverick": Published(
+        400_000_000_000,
+        _LLAMA4,
+        tolerance=1_000_000_000,
+        active=17_000_000_000,
+        active_tolerance=300_000_000,
     ),
     "deepseek-v3": Published(
         671_026_419_200,

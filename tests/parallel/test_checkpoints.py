@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
-from helpers import BLOCKS
+from helpers import BLOCKS, MIXTRAL
 from parallel_runs import Case, one_device, train
 
 from playbook import launch
@@ -17,7 +19,7 @@ HALF, WHOLE = 3, 6
 
 
 def half(case: Case) -> Case:
-    return Case(case.shape, case.recompute, case.dtype, case.offload, case.prepare, steps=HALF)
+    return dataclasses.replace(case, steps=HALF)
 
 
 def save(case: Case, text: str, options: dict) -> dict:
@@ -37,8 +39,7 @@ def resume(case: Case, text: str, options: dict, state: dict):
     with launch.process_group():
         layout = Layout.parse(text)
         mesh = Mesh(layout)
-        other = Case(case.shape, case.recompute, case.dtype, case.offload, case.prepare, case.steps)
-        engine = parallelize(other.model(), mesh, case.make(), ParallelOptions(**options))
+        engine = parallelize(case.model(), mesh, case.make(), ParallelOptions(**options))
         engine.load_state_dict(state)
         return train(case, engine, grad_acc=layout.grad_acc, mesh=mesh, start=HALF)
 
@@ -167,3 +168,21 @@ def test_what_was_loaded_is_what_is_saved(ranks, text):
 
     for found in ranks(loaded, ranks=Layout.parse(text).world_size).values:
         assert differences(found, state) == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("dp=2,ep=2,zero=1", "dp=2,pp=2,ep=2"), ("cp=2,ep=2,zero=3", "tp=2"), ("dp=4,ep=2", "")],
+)
+def test_experts_and_the_biases_of_routers(ranks, before, after):
+    """Slices of experts come from other ranks than the rest; biases, which no gradient trains, are saved as well."""
+    moe = dataclasses.replace(MIXTRAL.moe, experts=4, bias_rate=0.02)
+    case = Case(MIXTRAL.replace(heads=4, kv_heads=4, moe=moe), steps=WHOLE, seq=8)
+    state = ranks(save, case, before, {}, ranks=Layout.parse(before).world_size)[0].value
+    assert differences(state, state_of_one(case)) < 1e-4
+    assert state["model"]["blocks.0.mlp.router.bias"].any()
+    whole = train(case, one_device(case))
+    runs = ranks(resume, case, after, {}, state, ranks=Layout.parse(after).world_size).values
+    for run in runs if after else [resume_on_one(case, state)]:
+        assert (run.losses / whole.losses[HALF:] - 1).abs().max() < 1e-5
+        assert (run.last - whole.last).norm() / whole.last.norm() < 1e-5

@@ -181,7 +181,7 @@ def test_options_are_all_looked_at():
         "reshard",
         "find_unused",
     }
-    only_when = {"placement", "gather", "prefetch"}
+    only_when = {"placement", "gather", "prefetch", "dispatch", "node"}
     assert {f.name for f in fields(ParallelOptions)} == moves_bytes | only_when | {"schedule", "stage_layers"}
 
 

@@ -86,6 +86,17 @@ def add(commands: Any) -> None:
         help="none, async or chunked (with sp): how tp messages hide behind matrix products",
     )
     add(
+        "--dispatch",
+        default="all-to-all",
+        help="gather, all-to-all or two-step: how tokens reach experts of other ep ranks",
+    )
+    add(
+        "--node",
+        type=int,
+        metavar="N",
+        help="for two steps: how many neighbours of an ep group are in a node",
+    )
+    add(
         "--schedule",
         metavar="1f1b",
         help="order of passes in a pipeline (pp above 1), by name as in `playbook schedule`, or a JSON file as its "
@@ -119,7 +130,7 @@ def _train(args: argparse.Namespace) -> int:
             f"{size} ranks were launched, but the layout has {layout.world_size}: launch as many"
         )
     _take_from_layout(args, layout)
-    techniques = ("data_parallel", "context", "placement", "tensor_overlap")
+    techniques = ("data_parallel", "context", "placement", "tensor_overlap", "dispatch", "node")
     parallel = ParallelOptions(
         bucket=check_int("bucket_mb", args.bucket_mb, ConfigError) * 2**20,
         schedule=schedule,

@@ -254,13 +254,16 @@ def shard_experts(
     if layout.ep == 1:
         return placements
     mesh.add("ep", layout.groups("ep"))
+    bidirectional = next(iter(placements.values())).replicas != ("dp", "cp")
+    # Also by a rank whose stages have no experts: all must make the same groups.
+    replicas = mesh.add("edp", layout.mirrored("edp") if bidirectional else layout.groups("edp"))
     path = make_path(mesh, dispatch, node)
     found = dict(placements)
     for i, layer in layers.items():
         layer.path = path
         for name, p in layer.experts.named_parameters():
             full = f"blocks.{i}.mlp.experts.{name}"
-            found[full] = _cut(mesh, placements[full], p)
+            found[full] = _cut(mesh, placements[full], p, replicas)
     return found
 
 
@@ -280,15 +283,13 @@ def make_path(mesh: Mesh, dispatch: str, node: int | None = None) -> Any:
     return TwoSteps(mesh.group("ep across nodes"), mesh.group("ep in a node"))
 
 
-def _cut(mesh: Mesh, placement: Placement, whole: nn.Parameter) -> Placement:
+def _cut(mesh: Mesh, placement: Placement, whole: nn.Parameter, replicas: str) -> Placement:
     """Leave of a tensor of all experts this rank's."""
     layout = mesh.layout
     each = len(whole) // layout.ep
     start = mesh.index("ep") * each
     shard = Shard("ep", 0, start, start + each, len(whole))
     whole.data = shard.of(whole.data).clone()
-    bidirectional = placement.replicas != ("dp", "cp")
-    replicas = mesh.add("edp", layout.mirrored("edp") if bidirectional else layout.groups("edp"))
     edp = layout.dp * layout.cp // layout.ep
     over = {"dp": edp, "cp": 1} if layout.dp > 1 else {"dp": 1, "cp": edp}
     return placement.cut(shard).over(replicas, over)

@@ -105,7 +105,8 @@ class WholeNames:
     """What the whole model calls its parameters, noted before it is cut: what a checkpoint of one device has.
 
     ``parameters`` are in the order of the model, ``matrices`` those of them that weight decay pulls at; ``state`` has the
-    keys of its state dict, each with the parameter that it means; ``tied`` is a parameter with two keys.
+    keys of its state dict, each with the parameter that it means; ``tied`` is a parameter with two keys; ``buffers`` are the
+    other keys.
     """
 
     def __init__(self, model: nn.Module):
@@ -115,6 +116,7 @@ class WholeNames:
         self.parameters = tuple(named)
         self.matrices = {name for name, p in named.items() if p.dim() >= 2}
         self.state = {key: of[value] for key, value in kept.items() if value in of}
+        self.buffers = tuple(key for key in kept if key not in self.state)  # biases of routers
         self.tied = next((name for key, name in self.state.items() if key != name), None)
 
     def in_optimizer_order(self) -> list[str]:

@@ -26,9 +26,9 @@ def local_shards(engine: Engine) -> Iterator[LocalShard]:
             yield from _shard(engine, one, leaf, "parameter", leaf.tensor.detach())
             for kind, value in states_of(one, leaf).items():
                 yield from _shard(engine, one, leaf, kind, value)
-    first = engine.mesh is None or (engine.mesh.index("dp"), engine.mesh.index("cp")) == (0, 0)
     for name, p in engine.frozen():
-        if first and _is_first(engine, name):
+        replicas = engine.placements[name].replicas
+        if (engine.mesh is None or engine.mesh.index(*replicas) == 0) and _is_first(engine, name):
             yield LocalShard("parameter", engine.placements[name], tuple(p.shape), 0, p.detach())
 
 
@@ -86,9 +86,16 @@ def state_dict(engine: Engine) -> dict[str, Any]:
         one.wait()
     found = _everywhere(engine, local_shards(engine))
     model = {key: found["parameter", name] for key, name in engine.names.state.items()}
+    if engine.names.buffers:  # the same on all ranks that have them
+        for own in _from_all(engine, {name: b.detach().cpu() for name, b in _buffers(engine).items()}):
+            model |= own
     if not all(hasattr(one, "optimizer") for one in engine.sets):
         return {"model": model}
     return {"model": model, "optimizer": _optimizer_state(engine, found)}
+
+
+def _buffers(engine: Engine) -> dict[str, Tensor]:
+    return {name: b for name, b in engine.model.named_buffers() if name in engine.names.buffers}
 
 
 def _optimizer_state(engine: Engine, found: Mapping[tuple[str, str], Tensor]) -> dict[str, Any]:
@@ -142,6 +149,8 @@ def load_state_dict(engine: Engine, saved: Mapping[str, Any]) -> None:
         one.load(value)
     for name, p in engine.frozen():
         p.copy_(value(name))
+    for name, buffer in _buffers(engine).items():
+        buffer.copy_(saved["model"][name])
     if "optimizer" in saved:
         numbers = {name: i for i, name in enumerate(engine.names.in_optimizer_order())}
         for one in engine.sets:

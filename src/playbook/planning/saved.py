@@ -10,7 +10,7 @@ sections 4.1 to 4.3).
 from __future__ import annotations
 
 from playbook.planning.terms import Make, Term
-from playbook.shapes import BlockKind, ModelShape
+from playbook.shapes import BlockKind, ModelShape, MoE
 
 
 def block_terms(
@@ -106,10 +106,10 @@ def _projections(shape: ModelShape, make: Make) -> list[Term]:
     terms = [make("attention", "projections input", "b*s*h*l//r")]
     if shape.mla:
         if shape.mla.q_rank:
-            terms += [make("attention", "query latent, before and after its norm", "b*s*q*(c+l)")]
-            terms += [make("attention", "query latent statistics", "b*s*4")]
-        terms += [make("attention", "key/value latent, before and after its norm", "b*s*(u*(c+l)+p*c)")]
-        terms += [make("attention", "key/value latent statistics", "b*s*4")]
+            terms += [make("attention", "query latent, before and after its norm", "b*s*q*(c+l)//r")]
+            terms += [make("attention", "query latent statistics", "b*s*4//r")]
+        terms += [make("attention", "key/value latent, before and after its norm", "b*s*(u*(c+l)+p*c)//r")]
+        terms += [make("attention", "key/value latent statistics", "b*s*4//r")]
     if shape.qk_norm:
         terms += [
             make("norms", "query norm input", "b*s*a*d*c//t"),
@@ -166,25 +166,50 @@ def _inside(shape: ModelShape, make: Make, elements: str, part: str) -> list[Ter
 
 
 def _experts(shape: ModelShape, make: Make) -> list[Term]:
-    """A block with experts, when the router spreads the tokens evenly: each rank then works on b·s·K rows."""
+    """A block with experts, when the router spreads the tokens evenly: each rank then works on b·s·K rows.
+
+    All ranks of a tensor-parallel region route all of its tokens: sequence parallelism divides nothing here.
+    """
     assert shape.moe is not None
     terms = [
-        make("router", "router input", "b*s*h*x//r"),
-        make("router", "scores (fp32)", "b*s*E*4//r"),
-        make("router", "chosen experts (int64)", "b*s*K*8//r"),
+        make("router", "router input", "b*s*h*x"),
+        make("router", "scores (fp32)", "b*s*E*4"),
+        make("router", "chosen experts (int64)", "b*s*K*8"),
     ]
     if shape.moe.normalized:
-        terms += [make("router", "chosen scores and their sum (fp32)", "b*s*(K+1)*4//r")]
+        terms += [make("router", "chosen scores and their sum (fp32)", "b*s*(K+1)*4")]
     terms += [
-        make("router", "weights (fp32)", "b*s*K*4//r"),
-        make("experts", "order of rows (int64)", "b*s*K*8//r"),
-        make("experts", "where each expert's rows end (int32)", "m*4"),
-        make("experts", "rows sent to experts", "b*s*K*h*l//r"),
+        *_router_losses(shape.moe, make),
+        make("router", "weights (fp32)", "b*s*K*4"),
+        make("experts", "order of rows (int64)", "b*s*K*8"),
     ]
-    terms += _inside(shape, make, "b*s*K*F", "experts")
-    terms += [make("experts", "rows coming back, before they are weighted", "b*s*K*h*c//r")]
+    if _value(make, "m") < shape.moe.experts:
+        terms += [make("experts", "order of rows from other ranks (int64)", "b*s*K*8")]
+    terms += [
+        make("experts", "where each expert's rows end (int32)", "m*4"),
+        make("experts", "rows sent to experts", "b*s*K*h*l"),
+        *_inside(shape, make, "b*s*K*F", "experts"),
+        make("experts", "rows coming back, before they are weighted", "b*s*K*h*c"),
+    ]
     if shape.moe.shared_experts:
-        same = make("", "", "x").value == make("", "", "l").value  # then it is what the router keeps
-        terms += [] if same else [make("shared experts", "MLP input", "b*s*h*l//r")]
+        router_keeps_it = _value(make, "x") == _value(make, "l") and _value(make, "r") == 1
+        terms += [] if router_keeps_it else [make("shared experts", "MLP input", "b*s*h*l//r")]
         terms += _inside(shape, make, "b*s*G", "shared experts")
+    return terms
+
+
+def _value(make: Make, symbol: str) -> int:
+    return make("", "", symbol).value
+
+
+def _router_losses(moe: MoE, make: Make) -> list[Term]:
+    """What the losses keep that the load is balanced by."""
+    terms = []
+    if moe.balance_loss:
+        of = "of each sample" if moe.balance_over == "sample" else "of the batch"
+        terms += [make("router", f"loads {of} (fp32)", "b*E*4" if moe.balance_over == "sample" else "E*4")]
+        if moe.scores == "sigmoid":
+            terms += [make("router", "sums of scores (fp32)", "b*s*4")]
+    if moe.z_loss:
+        terms += [make("router", "logits and their log-sum-exp (fp32)", "b*s*(E+1)*4")]
     return terms

@@ -84,7 +84,7 @@ def weight_units(
     if shape.moe or shape.mla:
         what = "experts" if shape.moe else "latent attention"
         raise ShapeError(
-            f"model {shape.name or 'shape'!r} has {what}: its traffic is not foretold, take a dense one"
+            f"model {shape.name or 'shape'!r} has {what}: its traffic is not predicted yet, take a dense one"
         )
     whole = "tp" if layout.sp else ""
     block = block_weights(shape, layout)

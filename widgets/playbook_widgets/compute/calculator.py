@@ -46,7 +46,7 @@ SHAPE_CONTROLS = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "activation", "gated", "norm", "bias", "tied",
     "dropout",
 )  # fmt: skip
-MOE_CONTROLS = tuple(f"moe.{f.name}" for f in fields(MoE))
+MOE_CONTROLS = tuple(f"moe.{name}" for name in ("experts", "top_k", "ffn", "shared_experts", "dense_layers"))
 
 #: Lengths at which the curve over the sequence is computed, as far as the model and the layout allow them.
 CURVE = tuple(2**k for k in range(9, 18))
@@ -127,14 +127,14 @@ def _shape(config: Mapping[str, Any]) -> ModelShape:
     shape = load(config.get("model", DEFAULTS["model"]))
     integers = {f.name for f in fields(ModelShape) if str(f.type).startswith("int")}
     changes = {k: _whole(k, config[k]) if k in integers else config[k] for k in SHAPE_CONTROLS if k in config}
-    experts = {k[4:]: _whole(k, config[k]) for k in MOE_CONTROLS if k in config}
+    experts: dict[str, Any] = {k[4:]: _whole(k, config[k]) for k in MOE_CONTROLS if k in config}
     if experts.get("experts", 1) == 0:
         changes["moe"] = None
     elif experts and (shape.moe or "experts" in experts):
         start = shape.moe or MoE(
             experts["experts"], min(2, experts["experts"]), int(changes.get("ffn") or shape.ffn_dim)
         )
-        changes["moe"] = replace(start, **sizes)
+        changes["moe"] = replace(start, **experts)
     return shape.replace(**changes, name="") if changes else shape
 
 
@@ -183,7 +183,7 @@ def describe(configuration: Configuration, *, advice: bool = False) -> dict[str,
 def _values(configuration: Configuration) -> dict[str, Any]:
     """What every control shows, with what follows from others filled in."""
     shape, layout, setup = configuration.setup.shape, configuration.setup.layout, configuration.setup
-    moe = {f"moe.{f.name}": getattr(shape.moe, f.name) if shape.moe else 0 for f in fields(MoE)}
+    moe = {key: getattr(shape.moe, key[4:]) if shape.moe else 0 for key in MOE_CONTROLS}
     return {
         **configuration.values,
         **{key: getattr(shape, key) for key in SHAPE_CONTROLS},

@@ -1,0 +1,324 @@
+"""Expert parallelism, alone and with every other technique: what one device gives. And where rows go."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+from typing import Any
+
+import pytest
+import torch
+from all_pairs import all_pairs, combined
+from helpers import BLOCKS, DEEPSEEK, MIXTRAL
+from parallel_runs import Case, Run, on_one_device, on_ranks, train
+
+from playbook import launch
+from playbook.errors import LayoutError, ShapeError
+from playbook.instruments.counting import CountBytes
+from playbook.instruments.measure import SavedActivations
+from playbook.layout import Layout
+from playbook.layout.options import DISPATCH, ParallelOptions
+from playbook.model.moe import Experts, Router, Routing, here, routers
+from playbook.parallel.expert import Trip, make_path
+from playbook.parallel.mesh import Mesh
+from playbook.parallel.parallelize import parallelize
+from playbook.planning.memory import predict
+from playbook.shapes import MoE as Sizes
+from playbook.training.data import own_tokens
+
+TOLERANCE = 1e-5
+#: Odd widths, top-1, top-2 and top-4, biases, groups, shared experts, latent attention.
+SHAPES = {
+    "top-1": BLOCKS["gpt"].replace(heads=4, hidden=24, moe={"experts": 8, "top_k": 1, "ffn": 8, "normalized": False}),
+    "top-2": MIXTRAL.replace(heads=4, kv_heads=4, moe={"experts": 8, "top_k": 2, "ffn": 20, "shared_experts": 1}),
+    "top-4": DEEPSEEK.replace(
+        layers=2, heads=4, tied=True, moe=dataclasses.replace(DEEPSEEK.moe, experts=16, ffn=12, groups=4),
+        mla=dataclasses.replace(DEEPSEEK.mla, q_rank=None),
+    ),
+}  # fmt: skip
+#: How the load is kept even; each is a change of the sizes.
+BALANCE: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "capacity": {"capacity": 1.0},
+    "loss": {"balance_loss": 0.1, "z_loss": 0.01},
+    "loss of a sample": {"balance_loss": 0.1, "balance_over": "sample"},
+    "loss of the batch": {"balance_loss": 0.1, "balance_over": "global_batch"},
+    "bias": {"bias_rate": 0.01},
+}
+
+
+@functools.cache
+def reference(case: Case, grad_acc: int) -> Run:
+    return on_one_device(case, grad_acc)
+
+
+def balanced(shape, balance: str):
+    return shape.replace(moe=dataclasses.replace(shape.moe, **BALANCE[balance]))
+
+
+def fits(one: dict[str, Any]) -> bool:
+    layout = Layout.parse(one["axes"])
+    if (one["dispatch"] is None) == (layout.ep > 1) or (layout.pp == 1) != (one["schedule"] is None):
+        return False
+    least = {None: 1, "zb-v": 4, "dualpipev": 4}.get(one["schedule"], 2)  # micro-batches
+    if one["grad_acc"] < least:
+        return False
+    # What a global batch has seen so far depends on the order of its micro-batches.
+    if one["balance"] == "loss of the batch" and one["grad_acc"] > 1:
+        return False
+    return not (one["dispatch"] == "two-step" and layout.ep < 4)
+
+
+def run_of(one: dict[str, Any]) -> tuple[Case, str, dict]:
+    shape = balanced(SHAPES[one["shape"]], one["balance"])
+    layout = Layout.parse(one["axes"])
+    # Routers that count tokens want no padding.
+    seq = 8 if one["balance"] != "nothing" and layout.padded(9) != 9 else 9
+    text = one["axes"] + "".join(f",{key}={one[key]}" for key in ("zero", "grad_acc", "schedule") if one[key])
+    if one["schedule"] in ("interleaved",):
+        text += ",vpp=2"
+        shape = shape.replace(layers=layout.pp * 2)
+    elif one["schedule"] in ("zb-v", "dualpipev", "dualpipe"):
+        shape = shape.replace(layers=layout.pp * 2)
+    options = {
+        "dispatch": one["dispatch"] or "all-to-all",
+        "node": 2 if one["dispatch"] == "two-step" else None,
+    }
+    return Case(shape, one["recompute"], steps=3, seq=seq, samples=16), text, options
+
+
+def micro_batches(case: Case, layout: Layout) -> int:
+    """Of one device, so that each has the samples of one of the layout's, or all that the layout has at a time."""
+    together = case.shape.moe.balance_over == "global_batch"
+    return layout.grad_acc * (1 if together else layout.dp)
+
+
+def check(ranks, runs: list[tuple[Case, str, dict]], world: int) -> None:
+    for start in range(0, len(runs), 8):  # of the threads of gloo, too, hundreds are many
+        some = runs[start : start + 8]
+        for rank, found in enumerate(ranks(on_ranks, some, ranks=world, timeout=600).values):
+            for (case, text, options), run in zip(some, found, strict=True):
+                error = run.error(reference(case, micro_batches(case, Layout.parse(text))))
+                assert error <= TOLERANCE, (rank, error, case, text, options)
+
+
+AXES = {
+    2: ("dp=2,ep=2", "cp=2,ep=2", "tp=2", "tp=2,sp", "pp=2"),
+    4: ("dp=4,ep=4", "dp=4,ep=2", "dp=2,cp=2,ep=4", "dp=2,tp=2,ep=2", "dp=2,tp=2,sp,ep=2", "dp=2,pp=2,ep=2"),
+    8: (
+        "dp=8,ep=8",
+        "dp=4,cp=2,ep=4",
+        "dp=2,cp=2,tp=2,sp,ep=2",
+        "dp=2,cp=2,pp=2,ep=4",
+        "dp=2,tp=2,pp=2,ep=2",
+    ),
+}
+
+
+@pytest.mark.parametrize("world", AXES)
+def test_any_two_options(ranks, world):
+    cases = combined(
+        axes=AXES[world], zero=(0, 1, 2, 3), dispatch=(None, *DISPATCH), shape=tuple(SHAPES), balance=tuple(BALANCE),
+        schedule=(None, "1f1b", "interleaved", "zb-v", "dualpipev"), grad_acc=(1, 2, 4),
+        recompute=("none", "full"),
+    )  # fmt: skip
+    check(ranks, [run_of(one) for one in all_pairs(filter(fits, cases))], world)
+
+
+def test_five_axes_on_sixteen_ranks(ranks):
+    shape = balanced(SHAPES["top-4"], "bias").replace(layers=2)
+    runs = [(Case(shape, steps=3, seq=8, samples=8), "tp=2,sp,cp=2,pp=2,dp=2,ep=4,zero=1,grad_acc=2", {})]
+    check(ranks, runs, 16)
+
+
+def all_to_two(model: torch.nn.Module) -> None:
+    """Every token chooses experts 0 and 1: of four ranks with experts, three get no row."""
+    with torch.no_grad():
+        for router in routers(model).values():
+            router.bias[:2] = 10.0
+
+
+@pytest.mark.parametrize("dispatch", DISPATCH)
+def test_ranks_and_experts_that_get_nothing(ranks, dispatch):
+    shape = SHAPES["top-2"]
+    case = Case(shape, steps=3, prepare=all_to_two, samples=16)
+    options = {"dispatch": dispatch, "node": 2}
+    runs = [(case, "dp=4,ep=4", options), (case, "dp=4,ep=4,zero=3", options)]
+    check(ranks, runs, 4)
+
+
+# ---- where rows go
+
+
+def routed(dispatch: str, node: int | None, n: int) -> dict[str, Any]:
+    """In a rank of four: bytes that a layer of 8 experts sends, by group and in order; the choices; the worst error."""
+    torch.set_num_threads(1)
+    sizes = Sizes(experts=8, top_k=3, ffn=4)
+    shape = MIXTRAL.replace(hidden=6, heads=1, kv_heads=1, moe=sizes)
+    with launch.process_group():
+        mesh = Mesh(Layout.parse("dp=4,ep=4"))
+        mesh.add("ep", mesh.layout.groups("ep"))
+        path = make_path(mesh, dispatch, node)
+        every = Experts(shape, sizes)
+        generator = torch.Generator().manual_seed(0)
+        for p in every.parameters():
+            torch.nn.init.normal_(p, generator=generator)
+        own = copy.deepcopy(every)
+        for p in own.parameters():
+            p.data = p.data[2 * mesh.rank :][:2].clone()
+        generator.manual_seed(mesh.rank)
+        x = torch.randn(n, 6, generator=generator)
+        weights, chosen = torch.rand(n, 8, generator=generator).topk(3)
+        routing = Routing(chosen, weights, chosen.flatten().bincount(minlength=8))
+        with CountBytes({name: [mesh.group(name)] for name in mesh.names()}) as count:
+            y = path(own, x, routing)()
+        error = (y - here(every, x, routing)()).detach().abs().sum()
+        sent = [(e.group, e.kind, e.sent) for e in count.events]
+        return {"sent": sent, "chosen": chosen.tolist(), "error": float(error)}
+
+
+@pytest.mark.parametrize("n", [0, 7])
+@pytest.mark.parametrize(("dispatch", "node"), [("gather", None), ("all-to-all", None), ("two-step", 2)])
+def test_bytes_that_travel(ranks, dispatch, node, n):
+    found = ranks(routed, dispatch, node, n, ranks=4).values
+    row = 6 * 4
+    on = [{(t, e // 2) for t, choices in enumerate(one["chosen"]) for e in choices} for one in found]
+    for rank, one in enumerate(found):
+        assert one["error"] < 1e-3
+        rows = [sum(e // 2 != rank for choices in one["chosen"] for e in choices)]  # there, and back:
+        rows.append(sum(e // 2 == rank for r in range(4) if r != rank for c in found[r]["chosen"] for e in c))
+        if dispatch == "gather":  # all tokens, weights and choices to three others; sums come back
+            kinds = {"all_gather": n * 3 * (row + 3 * 4 + 3 * 8), "reduce_scatter": n * 3 * row}
+            assert kinds == {kind: sum(b for _, k, b in one["sent"] if k == kind) for kind in kinds}
+        elif dispatch == "all-to-all":  # two numbers (int64) to each of three others, then rows
+            assert one["sent"] == [("ep", "all_to_all", b) for b in (3 * 2 * 8, row * rows[0], row * rows[1])]
+        else:
+            mine, other = rank // 2, rank ^ 2
+            there = len({(t, r // 2) for t, r in on[rank] if r // 2 != mine})
+            back = len({(t, r // 2) for t, r in on[other] if r // 2 == mine})
+            across = [b for group, _, b in one["sent"] if group == "ep across nodes"]
+            assert across == [8, there * row, there * 3 * 8, there * 3 * 4, back * row]
+            inside = [b for group, _, b in one["sent"] if group == "ep in a node"]
+            # Tokens of this rank and of its counterpart in the other node go on to the neighbour's experts.
+            onward = sum(e // 2 == rank ^ 1 for r in (rank, other) for c in found[r]["chosen"] for e in c)
+            home = sum(e // 2 == rank for r in (rank ^ 1, other ^ 1) for c in found[r]["chosen"] for e in c)
+            assert inside == [2 * 8, onward * row, home * row]
+
+
+def test_the_shared_expert_computes_while_rows_travel(ranks):
+    """In both directions: rows leave before it, and are waited for behind it."""
+    for order in ranks(in_which_order, ranks=2).values:
+        assert order[:3] == ["send", "shared expert", "wait"]
+        back = order.index("backward of the shared expert")
+        assert order[back - 1] == "send" and order[back + 1] == "wait"
+
+
+def in_which_order() -> list[str]:
+    """In a rank: what happens in a forward and a backward pass, in order."""
+    torch.set_num_threads(1)
+    order: list[str] = []
+    shape = SHAPES["top-2"].replace(layers=1)
+    with launch.process_group():
+        mesh, case = Mesh(Layout.parse("dp=2,ep=2")), Case(shape)
+        engine = parallelize(case.model(), mesh, case.make())
+        start, arrive = Trip.start, Trip.arrive
+        Trip.start = lambda self, rows: (order.append("send"), start(self, rows))[1]
+        Trip.arrive = lambda self: (order.append("wait"), arrive(self))[1]
+        shared = engine.model.blocks[0].mlp.shared
+        shared.register_forward_hook(lambda *_: order.append("shared expert"))
+        shared.down.register_full_backward_hook(lambda *_: order.append("backward of the shared expert"))
+        x, y = case.batch(0)
+        engine.accumulate(x, y, len(x))
+    return order
+
+
+# ---- what ranks keep
+
+
+def kept(runs: list[tuple[Case, str]]) -> list[dict[str, int]]:
+    """In a rank: what it has after a step, and what a forward pass of two samples saves for backward."""
+    torch.set_num_threads(1)
+    found = []
+    with launch.process_group():
+        for case, text in runs:
+            layout = Layout.parse(text)
+            mesh = Mesh(layout)
+            engine = parallelize(case.model(), mesh, case.make())
+            train(case, engine, grad_acc=layout.grad_acc, mesh=mesh)
+            one = {kind: sum(t.nbytes for t in tensors) for kind, tensors in engine.tensors().items()}
+            x, y = (t[:2] for t in case.batch(mesh.index("dp")))
+            x, y, where = own_tokens(x, y, mesh, "zigzag")
+            with SavedActivations(engine.model, inputs=(x, y) if where is None else (x, y, where)) as saved:
+                engine.model.loss(x, y, where)[0].backward()
+            found.append({**one, "saved": saved.bytes})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("world", "texts"),
+    [
+        (2, ("dp=2,ep=2", "dp=2", "cp=2,ep=2,zero=1", "tp=2", "tp=2,sp")),
+        (
+            4,
+            (
+                "dp=4,ep=4,zero=1",
+                "dp=4,ep=2,zero=2",
+                "dp=4,ep=2,zero=3",
+                "dp=2,tp=2,sp,ep=2",
+                "dp=2,cp=2,ep=2,zero=3",
+            ),
+        ),
+    ],
+)
+def test_what_ranks_keep_is_what_the_planner_says(ranks, world, texts):
+    """Parameters, gradients and optimizer states to the byte. Of activations the sum over ranks: rows go where the router
+    sends them, and evenly is what the planner says."""
+    cases = [Case(shape, steps=1, seq=8, samples=8) for shape in SHAPES.values()]
+    runs = [(case, text) for case in cases for text in texts]
+    every = ranks(kept, runs, ranks=world).values
+    for i, (case, text) in enumerate(runs):
+        layout = Layout.parse(f"{text},micro_batch=2")
+        told = predict(case.shape, layout, seq=8, recipe="fp32", device="cpu").stages[0]
+        mine = [one[i] for one in every]
+        for kind in ("parameters", "gradients", "optimizer"):
+            assert max(one[kind] for one in mine) == getattr(told, kind), (text, kind, case.shape)
+        assert sum(one["saved"] for one in mine) == world * told.activations, (text, case.shape)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("dp=2,ep=4", "ep must divide dp * cp = 2, got 4"),
+        ("dp=3,ep=3", "ep must divide moe.experts = 8 (1, 2, 4, 8), got 3"),
+    ],
+)
+def test_what_cannot_be_spread_is_refused(text, words):
+    with pytest.raises(LayoutError) as error:
+        Layout.parse(text).check(SHAPES["top-2"])
+    assert str(error.value) == words
+
+
+def test_two_steps_need_to_know_what_a_node_is():
+    layout = Layout.parse("dp=4,ep=4")
+    for options, words in (
+        (ParallelOptions(dispatch="two-step"), "dispatch is 'two-step', which needs node"),
+        (ParallelOptions(dispatch="two-step", node=3), "node must divide ep = 4 (1, 2, 4), got 3"),
+    ):
+        with pytest.raises(LayoutError) as error:
+            layout.check(SHAPES["top-2"], options=options)
+        assert words in str(error.value)
+
+
+def test_routers_that_count_take_no_padding():
+    layout = Layout.parse("cp=2,ep=2")
+    layout.check(SHAPES["top-2"], seq=10)
+    with pytest.raises(LayoutError, match=r"seq must be a multiple of 4 .*moe\.capacity.* got 10"):
+        layout.check(balanced(SHAPES["top-2"], "capacity"), seq=10)
+
+
+@pytest.mark.parametrize("capacity", [0, -1.0, 0.0])
+def test_a_capacity_of_nothing_is_refused(capacity):
+    with pytest.raises(ShapeError, match=r"moe\.capacity must be a number above 0"):
+        MIXTRAL.replace(moe={"experts": 4, "top_k": 1, "ffn": 4, "capacity": capacity})
+    assert Router(4, MIXTRAL.moe).sizes.capacity is None
