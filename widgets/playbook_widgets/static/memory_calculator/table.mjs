@@ -80,7 +80,8 @@ export class Table {
     head.children[1].title = `${grouped(sizes[0])} bytes`;
     const { result, index } = picked.find((p) => p.side === app.side) ?? picked[0];
     const rows = opened ? breakdown(result, index, tenant) : [];
-    el.replaceChildren(head, ...rows.map((row) => this.row(row, result.stages[index].total)));
+    while (head.nextSibling) head.nextSibling.remove(); // the row with the button stays: it may have the focus
+    el.append(...rows.map((row) => this.row(row, result.stages[index].total)));
     return rows;
   }
 
