@@ -58,7 +58,7 @@ def luck(suspects: Callable[..., Any]) -> str:
     missed = int(((targets == inputs) & ~mask).sum())
     if missed:
         raise NotYet(f"{said}: you are on to something, but {missed} of the others are as lucky")
-    return said
+    return "your suspects lose over a nat less than chance does, and nobody else is as lucky"
 
 
 @exercise("first-steps.shift", "repair", "a loss that falls while the model learns the wrong thing")
