@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import re
 import socket
 import struct
 import subprocess
@@ -245,7 +246,9 @@ def test_a_silent_peer_is_named_when_the_time_is_over():
     about = [result for result in results if isinstance(result, PeerError)]
     assert about
     assert all(error.peer == 2 for error in about)
-    assert any("waited 0.5 s for rank 2: 0 of 80 bytes of step" in str(error) for error in about)
+    # On a busy machine a rank that waits for half a second gets its turn later.
+    sentence = re.compile(r"waited [\d.]+ s for rank 2: 0 of 80 bytes of step")
+    assert any(sentence.search(str(error)) for error in about), about
 
 
 def test_the_silent_one_is_found_behind_ranks_that_wait_for_it():

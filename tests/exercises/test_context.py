@@ -133,7 +133,7 @@ def mended_merge(state, scores, values):
         ("stripes", from_the_back, "the work of the rank at the other end"),
         ("stripes", whole_rows, "32 is too many pairs"),
         ("stripes", lambda seq, ranks, rank: 0, "0 is too few pairs"),
-        ("stripes", lambda seq, ranks, rank: None, "None is no number of pairs"),
+        ("stripes", lambda seq, ranks, rank: None, "None is not a number of pairs"),
         (
             "positions",
             planted_positions,

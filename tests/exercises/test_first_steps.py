@@ -58,7 +58,7 @@ def shifted_inside(model, windows):
             "you are on to something",
         ),
         ("luck", lambda inputs, targets: targets, "a boolean mask of shape (64, 64)"),
-        ("luck", lambda inputs, targets: targets == targets, "all or none is no suspicion"),
+        ("luck", lambda inputs, targets: targets == targets, "a mask of all or of none singles nothing out"),
         ("shift", planted, "nats, not 0.00; one that is certain of the token after the next scores 0.00"),
         ("shift", unshifted, "nats, not 0.00; one that repeats its input scores 0.00"),
         ("shift", backwards, "scores 20.00 nats, not 0.00"),

@@ -59,7 +59,7 @@ def tensors(b, s, h, kv, f, a):
         ("block", lambda b, s, h, kv, f, a: "many", "the answer is a number of bytes"),
         ("validation", planted, "with 8 batches autograd keeps 2.0 times the activations"),
         ("validation", item, "those of 2 batches at the peak, for a backward pass that never comes"),
-        ("validation", mean_of_means, "not the mean of all tokens"),
+        ("validation", mean_of_means, "not the mean over all tokens"),
         (
             "longest",
             (24e9 - 16 * PARAMETERS) // BYTES_PER_TOKEN,

@@ -65,7 +65,7 @@ WRONG_MESSAGES = {
     ("name", "answer", "hint"),
     [
         ("microbatches", 74, "a twentieth of the work, and not of the step"),
-        ("microbatches", 209, "with one stage a rank"),
+        ("microbatches", 209, "with one stage per rank"),
         ("microbatches", 220, "both are different here"),
         ("microbatches", 76, "waits for p − 1 others"),
         ("microbatches", 69, "still larger"),
@@ -75,9 +75,9 @@ WRONG_MESSAGES = {
         ("messages", WRONG_MESSAGES["one stage a rank"], "is cut in 2"),
         ("messages", WRONG_MESSAGES["one direction"], "the wait is too short"),
         ("messages", lambda *sizes: None, "NoneType None"),
-        ("tied", planted, "both blocks have the gradients of one process, but the table's has"),
+        ("tied", planted, "both blocks have the gradients of one process, but that of the table has"),
         ("tied", after_each, "right with one micro-batch; with three micro-batches, both blocks"),
-        ("tied", averaged, "has 0.50 and 0.50 times its norm"),
+        ("tied", averaged, "has 0.50 and 0.50 times the right norm"),
         ("tied", divided, "the gradient of rank 0's block has 0.33 times"),
     ],
 )

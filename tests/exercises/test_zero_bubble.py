@@ -67,11 +67,11 @@ def nothing_sent(weight, micro_batches, late):
         (
             "late",
             planted,
-            "right with W at once; 1 late, the gradient has micro-batches 0 to 4 in it 0, 0, 0, 0, 1",
+            "right with W at once; with W 1 late, micro-batches 0 to 4 are in the gradient 0, 0, 0, 0, 1",
         ),
-        ("late", never_flushed, "in it 1, 1, 1, 1, 0 times"),
-        ("late", flushed_twice, "in it 1, 1, 1, 1, 2 times"),
-        ("late", halved, "with W at once, the gradient has micro-batches 0 to 4 in it 0.5"),
+        ("late", never_flushed, "in the gradient 1, 1, 1, 1, 0 times"),
+        ("late", flushed_twice, "in the gradient 1, 1, 1, 1, 2 times"),
+        ("late", halved, "with W at once, micro-batches 0 to 4 are in the gradient 0.5"),
         ("late", nothing_sent, "the gradients that B sends on"),
     ],
 )

@@ -56,7 +56,7 @@ def test_phases_are_those_of_1f1b():
     ]  # the last rank turns each one around
     texts = [text.get_text() for text in timeline(PLAIN, phases=True).axes[0].texts]
     assert [texts.count(name) for name in ("warm-up", "steady state", "cool-down")] == [2, 4, 2]
-    assert not {"4", "activations kept, and the most of them"} & set(texts)
+    assert not {"4", "activations kept; their peak"} & set(texts)
 
 
 def test_chunks_of_a_rank_are_told_by_strength_and_kept_by_their_share():

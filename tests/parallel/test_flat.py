@@ -32,7 +32,7 @@ def test_buckets_and_shares_cover_every_element_once(sizes, ranks, size, first, 
         shares = torch.zeros(order.length // ranks, dtype=torch.int)
         for segment in order.segments(buckets, rank):
             segment.of(owned).add_(1)
-            segment.of_shares(shares).add_(1)
+            segment.of_shards(shares).add_(1)
         assert shares.max() <= 1
     real = torch.zeros(order.length, dtype=torch.int)
     for slot in order.slots:

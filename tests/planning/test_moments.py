@@ -53,11 +53,11 @@ def test_the_fullest_moment_is_the_recorded_one():
 def test_a_sum_of_full_sizes_is_not_the_peak():
     """Without working memory the logits' gradients are missed; with all gradients, what is not there yet is counted."""
     stage = predict(load("llama3.2-1b"), Layout(micro_batch=4), seq=4096).stages[0]
-    tenants = stage.parameters + stage.gradients + stage.optimizer + stage.activations + stage.buffers
+    categories = stage.parameters + stage.gradients + stage.optimizer + stage.activations + stage.buffers
     assert stage.moment.name == "backward of the loss"
     assert stage.at_peak["gradients"] == 0
     assert stage.at_peak["working"] == 8 * 4 * 4096 * 128256
-    assert stage.total == tenants - stage.gradients + stage.at_peak["working"]
+    assert stage.total == categories - stage.gradients + stage.at_peak["working"]
     assert stage.working == stage.at_peak["working"] - stage.gradients
 
 

@@ -232,8 +232,8 @@ def test_bars_are_as_long_as_what_they_hold(calculator, config):
     track = view.page.locator(".pb-mc-track").first.bounding_box()["width"]
     scale = max(result["peak"], result["capacity"]) * 1.03
     for bar, stage in zip(view.page.locator(".pb-mc-bar").all(), result["stages"], strict=True):
-        for tenant, size in stage["at_peak"].items():
-            segment = bar.locator(f"[data-tenant={tenant}]")
+        for category, size in stage["at_peak"].items():
+            segment = bar.locator(f"[data-category={category}]")
             wide = segment.bounding_box()["width"] if size else 0
             assert wide == pytest.approx(size / scale * track, abs=0.1)
     line, start = (
@@ -258,15 +258,15 @@ WORDS_IN_FORMULAS = {"bytes", "parameters", "of", "bucket", "block", "per", "wei
 def test_breakdowns_add_up_to_their_bars_and_explain_every_symbol(calculator, config):
     view, result = calculator(config), result_of(config)
     stage = result["stages"][-1]
-    for tenant, held in stage["at_peak"].items():
+    for category, held in stage["at_peak"].items():
         if not held:
             continue
-        view.page.locator(".pb-mc-bar").last.locator(f"[data-tenant={tenant}]").focus()
+        view.page.locator(".pb-mc-bar").last.locator(f"[data-category={category}]").focus()
         view.page.keyboard.press("Enter")
         rows = view.page.locator(".pb-mc-term")
         parts = [float(size) for size in rows.evaluate_all("(all) => all.map((row) => row.dataset.bytes)")]
-        assert sum(parts) == pytest.approx(held, abs=1), tenant
-        toggle = view.page.locator('.pb-mc-tenant[aria-expanded="true"]')
+        assert sum(parts) == pytest.approx(held, abs=1), category
+        toggle = view.page.locator('.pb-mc-category[aria-expanded="true"]')
         assert toggle.count() == 1
         used = set(re.findall("[A-Za-z]+", " ".join(view.page.locator(".pb-mc-formula").all_inner_texts())))
         shown = dict(
@@ -293,7 +293,7 @@ def test_arrow_keys_go_along_bars_and_a_click_opens_a_stage(calculator):
     assert "On each GPU of stage 2" in view.page.locator(".pb-mc-breakdown").inner_text()
     view.page.locator(".pb-mc-stage").nth(5).click()
     assert "On each GPU of stage 5" in view.page.locator(".pb-mc-breakdown").inner_text()
-    view.button("Show the fullest stage").click()
+    view.button("Show the highest peak").click()
     assert f"stage {result_of(STAGES)['fullest']}" in view.page.locator(".pb-mc-breakdown h3").inner_text()
 
 
@@ -519,8 +519,8 @@ def test_fits_every_width_and_passes_axe(calculator, width, theme):
     view.page.wait_for_selector(".pb-mc-advice li")
     assert view.problems() == []
     view.open_groups()
-    for tenant in view.page.locator(".pb-mc-tenant").all():
-        tenant.click()
+    for category in view.page.locator(".pb-mc-category").all():
+        category.click()
     assert view.problems() == []
     view.type("tp", "a long word that divides no heads whatsoever")
     assert view.row("tp").get_by_role("alert").is_visible()

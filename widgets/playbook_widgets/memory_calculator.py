@@ -18,7 +18,7 @@ from playbook.planning.recipes import RECIPES
 from playbook.planning.terms import SYMBOLS
 from playbook.shapes import PRESETS, ModelShape
 from playbook_widgets.base import Widget
-from playbook_widgets.compute.calculator import DEFAULTS, MOE_CONTROLS, SHAPE_CONTROLS, TENANTS
+from playbook_widgets.compute.calculator import CATEGORIES, DEFAULTS, MOE_CONTROLS, SHAPE_CONTROLS
 
 
 class MemoryCalculator(Widget):
@@ -258,7 +258,7 @@ def _same(names: Iterable[str]) -> tuple[tuple[str, str], ...]:
 
 
 #: What fills a GPU: its name, its concept in the palette, and what it is.
-TENANT_WORDS = {
+CATEGORY_WORDS = {
     "parameters": ("parameters", "parameters", "Weights that the rank computes with."),
     "gradients": ("gradients", "gradients", "One for each parameter, until the optimizer has used it."),
     "optimizer": ("optimizer", "optimizer", "Master copy of the weights, and the optimizer's averages."),
@@ -285,14 +285,14 @@ def constants() -> dict[str, Any]:
         "presets": {name: _preset(shape) for name, shape in PRESETS.items()},
         "accelerators": {g.name: g.memory_bytes for g in ACCELERATORS.values()},
         "recipes": {r.name: r.states.master + r.states.optimizer for r in RECIPES.values()},
-        "tenants": [_tenant(tenant) for tenant in TENANTS],
+        "categories": [_category(category) for category in CATEGORIES],
         "symbols": SYMBOLS,
     }  # fmt: skip
 
 
-def _tenant(tenant: str) -> list[str]:
-    words, concept, about = TENANT_WORDS[tenant]
-    return [tenant, words, about, colour(concept)]
+def _category(category: str) -> list[str]:
+    words, concept, about = CATEGORY_WORDS[category]
+    return [category, words, about, colour(concept)]
 
 
 def _preset(shape: ModelShape) -> dict[str, Any]:
@@ -317,7 +317,7 @@ def _result_table(name: str, result: Mapping[str, Any]) -> str:
     verdict = f"fits, {_gb(spare)} to spare" if result["fits"] else f"does not fit, by {_gb(-spare)}"
     facts = f"{_gb(result['peak'])} of {_gb(result['capacity'])} on each GPU: {verdict}."
     command = html.escape(result["command"])
-    head = _row("th", ["stage", *(TENANT_WORDS[tenant][0] for tenant in TENANTS), "together"])
+    head = _row("th", ["stage", *(CATEGORY_WORDS[category][0] for category in CATEGORIES), "together"])
     rows = [
         _row("td", [str(stage["stage"]), *map(_gb, stage["at_peak"].values()), _gb(stage["total"])])
         for stage in result["stages"]

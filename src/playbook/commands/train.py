@@ -252,7 +252,8 @@ def _report(args: argparse.Namespace, outcome: Outcome) -> int:
         say(
             f"{'interrupted after' if outcome.interrupted else 'finished'} {len(results)} steps: mean loss of the "
             f"last {len(last)} is {sum(last) / len(last):.3f}, {tokens / seconds:,.0f} tokens/s, "
-            f"peak {peak / 2**20:,.0f} MiB" + (" on the fullest rank" if len(outcome.peak_bytes) > 1 else "")
+            f"peak {peak / 2**20:,.0f} MiB"
+            + (" on the rank with the highest peak" if len(outcome.peak_bytes) > 1 else "")
         )
     return 130 if outcome.interrupted else 0
 

@@ -24,13 +24,13 @@ def tree(answer: Any) -> str:
     hints = {
         once: "that is one message, and a hundred nodes need the weights",
         (nodes - 1) * once: "that is one node after the other",
-        nodes * once: "that is one node after the other, and the first of them has the weights already",
+        nodes * once: "that is one node after the other, and one of them has the weights already",
         6.644 * once: "a step is a whole message: nobody has the weights after a part of it",
         6 * once: "after that long 64 nodes have the weights",
-        8 * right: "the line carries bytes, and so are the weights counted: there are no bits to convert",
+        8 * right: "line and weights are both given in bytes: there are no bits to convert",
     }
     number(answer, right, hints, otherwise="How many nodes have the weights after each step?")
-    return "seven steps, since 64 < 100 ≤ 128; with one more, it would be 256 nodes"
+    return "seven steps, since 64 < 100 ≤ 128; an eighth would reach 256 nodes"
 
 
 @exercise("collectives.broadcast", "function", "a broadcast that beats the tree")

@@ -28,7 +28,7 @@ def bytes_of_a_step(answer: Any) -> str:
         / 2: "half: either the values are missing, which travel with the keys, or their gradients in backward",
         right
         * 3
-        / 4: "three quarters: either forward is missing, or gradients are taken for bf16: sums travel in fp32",
+        / 4: "three quarters: either forward is missing, or gradients are counted in bf16: sums travel in fp32",
         right / shape.layers: "that is one layer",
     }
     number(answer, right, hints, otherwise="Who sends whose keys, how often, and in which dtype?")
@@ -54,7 +54,7 @@ def stripes(write: Callable[..., Any]) -> str:
                 raise NotYet(f"{case} its work in the contiguous placement")
             if got == sum(query + 1 for query in range(ranks - 1 - rank, seq, ranks)):
                 raise NotYet(f"{case} the work of the rank at the other end")
-            raise NotYet(f"{case} {'no number of' if not _is_count(got) else _side(got, right)} pairs")
+            raise NotYet(f"{case} {'not a number of' if not _is_count(got) else _side(got, right)} pairs")
     return "each rank's share of the mask, pair by pair"
 
 

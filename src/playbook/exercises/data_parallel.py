@@ -20,7 +20,7 @@ def bytes_of_a_step(answer: Any) -> str:
         right / 2: "half: an all-reduce goes around the ring twice",
         right / 4: "count bytes: an fp32 gradient has four",
         4 * n: "that is what there is to be summed, not what is sent",
-        8 * n: "almost: nobody sends its own chunk the last time around",
+        8 * n: "almost: in each phase a rank sends all chunks but one",
     }
     number(answer, right, hints, otherwise="Look at the ring again: who sends how many chunks?")
     return "2(N − 1)/N bytes for each byte of gradients, once a step however many micro-batches"
@@ -37,7 +37,7 @@ def scale(write: Callable[..., Any]) -> str:
             raise NotYet("three times too large on three ranks: gradients are summed, not averaged")
         if abs(got - right) > 1e-5:
             equal = (
-                "ranks with as many tokens each"
+                "ranks with equally many tokens"
                 if counts[0] == counts[1]
                 else "a rank with fewer tokens than another"
             )

@@ -23,9 +23,9 @@ def steps_of_a_run(answer: Any) -> str:
         early / small: "that is the first part of the run alone",
         late / large: "that is the second part of the run alone",
         right * 8192: "a batch is given in samples here: how many tokens are they?",
-        2 * tokens / (small + large): "the plain mean of both batches: few steps have the smaller one",
+        2 * tokens / (small + large): "the plain mean of both batches: few steps use the smaller one",
         tokens**2 / (early * small + late * large): (
-            "steps add up, batches do not: a mean batch, weighted with tokens, gives too few steps"
+            "steps add up, batches do not: a mean batch, weighted by tokens, gives too few steps"
         ),
     }
     number(answer, right, hints, tolerance=1e-4, otherwise="Each part takes its tokens / tokens per step.")
@@ -49,7 +49,7 @@ def luck(suspects: Callable[..., Any]) -> str:
             f"the answer is a boolean mask of shape {tuple(targets.shape)}: one entry for each target"
         )
     if mask.all() or not mask.any():
-        raise NotYet("all or none is no suspicion: chance is right about their mean")
+        raise NotYet("a mask of all or of none singles nothing out: their mean loss is that of chance")
     chance = math.log(256)
     there, elsewhere = losses[mask].mean().item(), losses[~mask].mean().item()
     said = f"{there:.2f} nats on your suspects, {elsewhere:.2f} on the others, {chance:.2f} by chance"
@@ -58,7 +58,7 @@ def luck(suspects: Callable[..., Any]) -> str:
     missed = int(((targets == inputs) & ~mask).sum())
     if missed:
         raise NotYet(f"{said}: you are on to something, but {missed} of the others are as lucky")
-    return said
+    return "your suspects lose over a nat less than chance does, and nobody else is as lucky"
 
 
 @exercise("first-steps.shift", "repair", "a loss that falls while the model learns the wrong thing")

@@ -20,10 +20,10 @@ def plan(answer: Any) -> str:
         _SAMPLES
         / 8: "eight samples fit beside 16 bytes per parameter; how many are there with the fp32 buffer?",
         _SAMPLES / 16: "sixteen samples do not fit: count the bytes of one",
-        _SAMPLES // 7: "seven samples fit, but 256 is no multiple of seven: a step has exactly 2²⁰ tokens",
+        _SAMPLES // 7: "seven samples fit, but 256 is not a multiple of seven: a step has exactly 2²⁰ tokens",
         _SAMPLES // 7
-        + 1: "seven samples fit, but 256 is no multiple of seven: a step has exactly 2²⁰ tokens",
-        _SAMPLES / 7: "seven samples fit, but 256 is no multiple of seven: a step has exactly 2²⁰ tokens",
+        + 1: "seven samples fit, but 256 is not a multiple of seven: a step has exactly 2²⁰ tokens",
+        _SAMPLES / 7: "seven samples fit, but 256 is not a multiple of seven: a step has exactly 2²⁰ tokens",
         4: "that is the micro-batch; how many of them make a step?",
         2**20 / 4: "count samples: each has 4 096 tokens",
     }
@@ -31,7 +31,7 @@ def plan(answer: Any) -> str:
     return "mbs 4 × grad_acc 64: exact, and the largest that fits"
 
 
-@exercise("gradient-accumulation.stream", "function", "the mean over tokens that are counted on the way")
+@exercise("gradient-accumulation.stream", "function", "the mean over tokens that are counted as they come")
 def stream(write: Callable[..., Any]) -> str:
     passed = ""
     for name, rows, counts in _STREAMS:
@@ -41,7 +41,7 @@ def stream(write: Callable[..., Any]) -> str:
     if most is not None:
         raise NotYet(
             f"the gradient is right, but when micro-batch {most} is asked for, activations of an earlier one are still "
-            "kept: memory grows with the batch"
+            "in memory, which grows with the batch"
         )
     return "the mean over all tokens, whatever their number, with the memory of one micro-batch"
 
@@ -58,7 +58,7 @@ def default(mended: Callable[..., Any]) -> str:
 #: What a batch consists of: its name, rows of each micro-batch, tokens that count in each row.
 _STREAMS = (
     ("one micro-batch", (4,), (16, 16, 16, 16)),
-    ("micro-batches alike", (2, 2), (16, 16, 16, 16)),
+    ("equal micro-batches", (2, 2), (16, 16, 16, 16)),
     ("a smaller last micro-batch", (3, 1), (16, 16, 16, 16)),
     ("rows with different numbers of tokens", (2, 2), (16, 12, 3, 1)),
     ("a micro-batch in which no token counts", (2, 1, 1), (16, 5, 0, 7)),
@@ -123,7 +123,7 @@ def _difference(got: Any, right: Any, rows: tuple[int, ...], counts: tuple[int, 
         last.loss(x, y)[0].backward()
     if torch.cosine_similarity(got, gradient_vector(last), dim=0) > 0.9999:
         return "the gradient has the direction of the last micro-batch's: where are the others?"
-    return "the gradient has another direction than that of the whole batch: does every token weigh the same?"
+    return "the gradient points in a different direction from the whole batch's: does every token weigh the same?"
 
 
 def _most_alive(write: Callable[..., Any]) -> int | None:

@@ -102,7 +102,7 @@ def validation(mended: Callable[..., Any]) -> str:
     got = answer.detach().item() if isinstance(answer, torch.Tensor) else float(answer)
     if not math.isclose(got, right, rel_tol=1e-4):
         raise NotYet(
-            f"a loss of {got:.4f} for two batches of 4 samples and 1, and not the mean of all tokens, {right:.4f}"
+            f"a loss of {got:.4f} for two batches, of 4 samples and of 1, not the mean over all tokens, {right:.4f}"
         )
     four, eight = (_activations(mended, model, batches(*[2] * n)) for n in (4, 8))
     if eight > 1.5 * four:

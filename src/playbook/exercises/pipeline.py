@@ -18,8 +18,8 @@ def microbatches(answer: Any) -> str:
     right = math.ceil((p - 1) / (v * work))
     hints: dict[float, str] = {
         math.ceil((p - 1) / (v * most)): "that makes the bubble a twentieth of the work, and not of the step",
-        math.ceil((p - 1) / work): "that many would do with one stage a rank; these have three",
-        math.ceil((p - 1) / most): "one stage a rank, and a twentieth of the work: both are different here",
+        math.ceil((p - 1) / work): "that many would do with one stage per rank; these ranks have three",
+        math.ceil((p - 1) / most): "one stage per rank, and a twentieth of the work: both are different here",
         math.ceil(p / (v * work)): "a rank waits for p − 1 others",
         right - 1: "almost: with so many the bubble is still larger",
     }
@@ -77,8 +77,8 @@ def tied(mended: Callable[..., Any]) -> str:
         if any(abs(off - 1) > 1e-4 for off in tables):
             said = " and ".join(f"{off:.2f}" for off in tables)
             raise NotYet(
-                f"{where}, both blocks have the gradients of one process, but the table's has {said} times its norm "
-                "on ranks 0 and 1"
+                f"{where}, both blocks have the gradients of one process, but that of the table has {said} times "
+                "the right norm on ranks 0 and 1"
             )
     return "one weight, one gradient, the same on both ranks"
 

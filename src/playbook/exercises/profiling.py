@@ -119,5 +119,5 @@ def _one_ratio(mended: Callable[..., Any], slow_start: bool, queued: bool) -> fl
     if isinstance(said, bool) or not isinstance(said, int | float):
         raise NotYet(f"the function returns {type(said).__name__} {said!r}, not seconds")
     if not took:
-        raise NotYet("the function never runs on the stream what it is to time")
+        raise NotYet("the function never runs on the stream the call that it should time")
     return float(said) / statistics.median(took)

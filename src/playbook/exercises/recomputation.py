@@ -49,7 +49,7 @@ def peak(write: Callable[..., Any]) -> str:
             so_far = f"right {passed[-1]}; " if passed else ""
             raise NotYet(f"{so_far}{name}, {got / right:.2f} times the peak of such a step")
         passed.append(name)
-    return "an input for each segment that backward has not left, and the insides of one segment"
+    return "an input for each segment that backward has not left, and the activations inside one segment"
 
 
 def _peak(entering: Sequence[int], inside: Sequence[int], size: int) -> int:
@@ -94,7 +94,7 @@ def dropout(mended: Any) -> str:
                 f"gradients are right, but {mine['bytes'] / (plain['input bytes'] * _LAYERS):.0f} times the bytes of "
                 "the inputs are kept for backward"
             )
-    return "the same masks in both passes, and a generator that nobody has moved"
+    return "the same masks in both passes, and the generator is left where it was"
 
 
 _LAYERS = 2

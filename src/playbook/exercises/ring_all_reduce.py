@@ -56,8 +56,8 @@ def directions(sends: Callable[..., Any]) -> str:
         missing = next((rank for rank in range(n) if len(held[rank]) < n), None)
         if missing is not None:
             lacks = n - len(held[missing])
-            chunks = "chunk" if lacks == 1 else "chunks"
-            raise NotYet(f"{n} ranks: after {n // 2} steps rank {missing} still lacks {lacks} {chunks}")
+            chunks, steps = ("chunk" if lacks == 1 else "chunks"), ("step" if n // 2 == 1 else "steps")
+            raise NotYet(f"{n} ranks: after {n // 2} {steps} rank {missing} still lacks {lacks} {chunks}")
     return "⌊N/2⌋ steps in place of N − 1, and every chunk reaches every rank once"
 
 
@@ -81,7 +81,7 @@ def _step(sends: Callable[..., Any], step: int, held: list[set[int]]) -> None:
             arriving.append((target % n, chunk))
     for target, chunk in arriving:
         if chunk in held[target]:
-            raise NotYet(f"{where}: rank {target} is sent chunk {chunk}, which it has: bytes for nothing")
+            raise NotYet(f"{where}: rank {target} is sent chunk {chunk}, which it already has: wasted bytes")
         held[target].add(chunk)
 
 

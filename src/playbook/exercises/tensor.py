@@ -46,7 +46,7 @@ def qkv(write: Callable[..., Any]) -> str:
                 got = tuple(part.shape) if isinstance(part, torch.Tensor) else type(part).__name__
                 raise NotYet(f"{here}: rank {rank} should have shape {(rows, h)}, and has {got}")
         if torch.equal(own[0], weight[:rows]) and torch.equal(own[-1], weight[-rows:]):
-            raise NotYet(f"{here}: rank 0 has the first rows of the matrix, which are all of queries")
+            raise NotYet(f"{here}: rank 0 has the first rows of the matrix, which all belong to queries")
         found = torch.cat([_heads(x, part, *mine) for part in own])
         differs = (found - _heads(x, weight, heads, kv_heads)).abs().amax((1, 2)) > 1e-5
         if differs.any():

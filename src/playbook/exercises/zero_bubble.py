@@ -55,11 +55,11 @@ def late(mended: Callable[..., Any]) -> str:
 
     generator = torch.Generator().manual_seed(0)
     for deferred in _LATE:
-        at_once = "with W at once" if not deferred else f"right with W at once; {deferred} late"
+        at_once = "with W at once" if not deferred else f"right with W at once; with W {deferred} late"
         counts = _counts(mended, deferred)
         if any(abs(n - 1) > 1e-4 for n in counts):
             said = ", ".join(f"{n:.3g}" for n in counts)
-            raise NotYet(f"{at_once}, the gradient has micro-batches 0 to {_COUNT - 1} in it {said} times")
+            raise NotYet(f"{at_once}, micro-batches 0 to {_COUNT - 1} are in the gradient {said} times")
         weight = torch.randn(3, 4, generator=generator)
         weight.grad = torch.zeros(3, 4)
         pairs = [

@@ -195,13 +195,13 @@ def ring_timeline(runs: Mapping[str, Sequence[Interval]]) -> Figure:
 
 def traffic_over_ranks(shape: ModelShape, seq: int, kv_heads: Sequence[int]) -> Figure:
     """Bytes that a rank sends for one layer in bf16, forward and backward, over cp: ring and Ulysses, as long as there
-    are heads to trade; dashed, Ulysses with key heads replicated until there is one for each rank. A panel for each
-    number of key heads; one sample of ``seq`` tokens.
+    are heads to trade; dashed, Ulysses with KV heads replicated until there is one for each rank. A panel for each
+    number of KV heads; one sample of ``seq`` tokens.
     """
     import matplotlib.pyplot as plt
 
     counts = [2, 4, 8, 16, 32, 64]
-    replicated = "Ulysses, key heads replicated"
+    replicated = "Ulysses, KV heads replicated"
     with plt.rc_context(rc_parameters()):
         figure, panels = plt.subplots(1, len(kv_heads), figsize=(WIDTH, 3.3), sharey=True, squeeze=False)
         for axes, kv in zip(panels[0], kv_heads, strict=True):
@@ -221,7 +221,7 @@ def traffic_over_ranks(shape: ModelShape, seq: int, kv_heads: Sequence[int]) -> 
             axes.set_xscale("log", base=2)
             axes.set_xticks(counts, [str(c) for c in counts])
             axes.minorticks_off()
-            axes.set_title(f"{kv} key heads")
+            axes.set_title(f"{kv} KV heads")
             axes.set_xlabel("ranks, cp")
         log_bytes_axis(panels[0, 0].yaxis, [2**24, 2**34], "sent by each rank, per layer")
         panels[0, 0].set_ylim(2**25, 2**34)
@@ -231,6 +231,6 @@ def traffic_over_ranks(shape: ModelShape, seq: int, kv_heads: Sequence[int]) -> 
 
 
 def _sent(shape: ModelShape, kv_heads: int, ranks: int, seq: int, name: str) -> float:
-    """Bytes that each of so many ranks sends for a layer with so many key heads."""
+    """Bytes that each of so many ranks sends for a layer with so many KV heads."""
     context = "ring" if name == "ring" else "ulysses"
     return float(context_traffic(shape.replace(kv_heads=kv_heads), Layout(cp=ranks), seq, context).total)

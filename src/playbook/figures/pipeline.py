@@ -185,9 +185,7 @@ def _legend(figure: Any, shown: list[str], memory: bool, path: bool) -> None:
             over[look] = HandlerTuple(ndivide=1)  # one upon the other
             handles.append((look, cause))
     if memory:
-        handles.append(
-            (Patch(facecolor=(PALETTE["activations"], 0.4)), "activations kept, and the most of them")
-        )
+        handles.append((Patch(facecolor=(PALETTE["activations"], 0.4)), "activations kept; their peak"))
     if path:
         handles.append((Line2D([], [], color=INK, linewidth=1.3), "critical path"))
     columns = 3 if all(len(words) < 24 for _, words in handles) else 2

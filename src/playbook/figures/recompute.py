@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from playbook.instruments.block_tape import HeldActivations, Pass
 
-# A second forward pass is arithmetic (blue, like the first) that brings activations back.
+# A second forward pass is the price of the memory saved: it has a colour of its own.
 KINDS = {"forward": PALETTE["F"], "again": PALETTE["W"], "backward": PALETTE["B"]}
 NAMES = {"forward": "forward", "again": "forward again", "backward": "backward"}
 
@@ -23,7 +23,7 @@ NAMES = {"forward": "forward", "again": "forward again", "backward": "backward"}
 def held_over_step(panels: Mapping[str, HeldActivations]) -> Figure:
     """One panel per entry: bytes of activations alive over a step, a band per block, on common axes.
 
-    Bands of neighbouring blocks differ in shade; what a second forward pass brought back has its own colour.
+    Bands of neighbouring blocks differ in shade; what a second forward pass recomputed has its own colour.
     A line marks where backward begins; each panel's peak is written into it.
     """
     import matplotlib.pyplot as plt
@@ -55,7 +55,7 @@ def held_over_step(panels: Mapping[str, HeldActivations]) -> Figure:
         entries = {"kept by the blocks": PALETTE["activations"]}
         if max(max(held.other) for held in panels.values()) > 0.03 * top:
             entries["by the rest"] = PALETTE["temporary"]
-        _legend(figure, {**entries, "brought back by a second forward": KINDS["again"]})
+        _legend(figure, {**entries, "recomputed in backward": KINDS["again"]})
     return figure
 
 

@@ -29,8 +29,8 @@ def rank_memory(
     """A panel for each configuration, in it a bar for each rank, stacked by category; pale beside them, the prediction.
 
     ``measured`` maps a title to category → bytes of every rank, ``predicted`` the same title to category → bytes of the
-    fullest rank. A title is followed by the total of the fullest bar. Raises ``ValueError`` for a prediction whose title
-    was not measured.
+    rank with the highest peak. A title is followed by the total of its highest bar. Raises ``ValueError`` for a
+    prediction whose title was not measured.
     """
     import matplotlib.pyplot as plt
 
@@ -105,7 +105,7 @@ def ownership(
     """Parameters in a flat vector as a staircase, a stair each, coloured by the rank that owns what is below.
 
     ``panels`` maps a title to (spans of the parameters in the order of the vector, (rank, first, one past the last) of
-    every share, length of the vector). What no parameter covers is padding. ``ranks`` is 2 to 6, as many as there are
+    every shard, length of the vector). What no parameter covers is padding. ``ranks`` is 2 to 6, as many as there are
     hues; ``ValueError`` otherwise.
     """
     import matplotlib.pyplot as plt

@@ -61,17 +61,17 @@ class Bucket:
     def __len__(self) -> int:
         return self.stop - self.start
 
-    def share(self, rank: int, ranks: int) -> tuple[int, int]:
+    def shard(self, rank: int, ranks: int) -> tuple[int, int]:
         """Where the part of one of ``ranks`` begins and ends: as many elements for each."""
         each = len(self) // ranks
         return self.start + rank * each, self.start + (rank + 1) * each
 
     def own(self, group: dist.ProcessGroup) -> slice:
-        """Where this rank's share lies in the flat vector."""
-        return slice(*self.share(group.rank(), group.size()))
+        """Where this rank's shard lies in the flat vector."""
+        return slice(*self.shard(group.rank(), group.size()))
 
-    def in_shares(self, group: dist.ProcessGroup) -> slice:
-        """Where the share lies in a vector of this rank's shares alone, end to end."""
+    def in_shards(self, group: dist.ProcessGroup) -> slice:
+        """Where the shard lies in a vector of this rank's shards alone, end to end."""
         return slice(self.start // group.size(), self.stop // group.size())
 
 
@@ -79,7 +79,7 @@ class Bucket:
 class Segment:
     """The elements ``start:stop`` of the vector: one parameter's, in one bucket, on one rank.
 
-    ``offset`` is where they begin in a vector of that rank's shares alone, end to end.
+    ``offset`` is where they begin in a vector of that rank's shards alone, end to end.
     """
 
     slot: Slot
@@ -91,9 +91,9 @@ class Segment:
         """The segment's part of the whole vector."""
         return vector[self.start : self.stop]
 
-    def of_shares(self, shares: Tensor) -> Tensor:
-        """The segment's part of a vector of its rank's shares."""
-        return shares[self.offset : self.offset + self.stop - self.start]
+    def of_shards(self, shards: Tensor) -> Tensor:
+        """The segment's part of a vector of its rank's shards."""
+        return shards[self.offset : self.offset + self.stop - self.start]
 
 
 class FlatOrder:
@@ -157,9 +157,9 @@ class FlatOrder:
         return Bucket(index, start, stop, tuple(s for s in self.slots if s.start < stop and start < s.stop))
 
     def segments(self, buckets: Iterable[Bucket], rank: int) -> Iterator[Segment]:
-        """What lies in one rank's shares of the buckets, parameter by parameter."""
+        """What lies in one rank's shards of the buckets, parameter by parameter."""
         for bucket in buckets:
-            first, last = bucket.share(rank, self.ranks)
+            first, last = bucket.shard(rank, self.ranks)
             for slot in bucket.slots:
                 start, stop = max(first, slot.start), min(last, slot.stop)
                 if start < stop:

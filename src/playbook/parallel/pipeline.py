@@ -190,7 +190,7 @@ class Pipeline:
         return step.nearby.pop(what) if source == self.rank else self.channels[source].receive(what)
 
     def _forward(self, step: Step, action: Action, x: Tensor | None) -> Tensor | None:
-        """A stage's output; of the last stage's, which is its loss, nobody needs more than the gradient."""
+        """A stage's output; none for the last stage, whose loss goes nowhere."""
         stage, m = self.stages[action.stage], action.microbatch
         place = action.stage, m
         with step.autocast():
@@ -202,7 +202,7 @@ class Pipeline:
             if stage.last:
                 y = self.model.loss_of(y, step.targets[m]) * step.scale
                 step.loss += y.detach()
-        # Of the output backward needs the place in the graph and not the numbers, which may go once they are sent.
+        # Backward needs the place of y in the graph, not its numbers: once sent, they may go.
         step.ends[place] = torch.autograd.graph.get_gradient_edge(y) if y.requires_grad else None
         return None if stage.last else y.detach()
 

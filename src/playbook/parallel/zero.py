@@ -1,11 +1,11 @@
-"""ZeRO: data parallelism in which each rank keeps a share of what replicas would hold in common (arXiv 1910.02054).
+"""ZeRO: data parallelism in which each rank keeps a shard of what replicas would hold in common (arXiv 1910.02054).
 
-Stage 1 shares the optimizer states, stage 2 (``zero2.py``) the gradients as well, stage 3 (``zero3.py``) the parameters
+Stage 1 shards the optimizer states, stage 2 (``zero2.py``) the gradients as well, stage 3 (``zero3.py``) the parameters
 too. All rest on one idea: an all-reduce is a reduce-scatter and an all-gather, and between the two each rank has the
-whole sum of *its* share. So it updates that alone, with the optimizer states of it alone, and then shares the weights.
+whole sum of *its* shard. So it updates that alone, with the optimizer states of it alone; then all weights are gathered.
 
-Parameters lie in one flat vector, cut into buckets; a bucket is cut into as many shares as there are ranks. AdamW works
-element by element, so that it does not mind where a share begins: what lies in a share of a parameter is a tensor of its
+Parameters lie in one flat vector, cut into buckets; a bucket is cut into as many shards as there are ranks. AdamW works
+element by element, so that it does not mind where a shard begins: what lies in a shard of a parameter is a tensor of its
 own to it (a *segment*), and the result is what it would be for the whole.
 """
 
@@ -38,7 +38,7 @@ from playbook.parallel.mesh import all_gather, clone_group, reduce_scatter
 from playbook.parallel.replicas import HookedReplicaSet, Leaf, broadcast
 
 if TYPE_CHECKING:
-    from playbook.parallel.zero2 import GradientShares
+    from playbook.parallel.zero2 import GradientShards
     from playbook.parallel.zero3 import GatheredUnits, Unit
 
 
@@ -58,7 +58,7 @@ class Zero(HookedReplicaSet):
         buckets: list[Bucket],
         group: dist.ProcessGroup,
         weights: WholeParameters | GatheredUnits,
-        store: WholeGradients | GradientShares,
+        store: WholeGradients | GradientShards,
         find_unused: bool = False,
     ):
         self.parameters = [(slot.name, slot.parameter) for slot in order.slots]
@@ -101,8 +101,8 @@ class Zero(HookedReplicaSet):
         self.store.reduce(bucket, self.hooks)
 
     def finish(self) -> None:
-        """After the last backward pass of a step: this rank has the sum over all ranks of its share."""
-        # Whole gradients are looked for before the missing ones are zeroed, shares once all have come.
+        """After the last backward pass of a step: this rank has the sum over all ranks of its shard."""
+        # Whole gradients are looked for before the missing ones are zeroed, shards once all have come.
         here = [self.store.here(slot) for slot in self.order.slots] if self.keeps_gradients else []
         self.hooks.finish()
         self.store.settle()
@@ -125,7 +125,7 @@ class Zero(HookedReplicaSet):
 
 
 class Zero1(Zero):
-    """Stage 1: whole parameters and gradients on every rank, a share of the optimizer states.
+    """Stage 1: whole parameters and gradients on every rank, a shard of the optimizer states.
 
     Gradients add up in a flat vector over all micro-batches; during the last backward each full bucket is
     reduce-scattered; the new parameters are all-gathered, at once ("after") or bucket by bucket while the next forward
@@ -163,7 +163,7 @@ class Zero1(Zero):
 
     def _gradients(
         self, order: FlatOrder, buckets: list[Bucket], group: dist.ProcessGroup
-    ) -> WholeGradients | GradientShares:
+    ) -> WholeGradients | GradientShards:
         return WholeGradients(order, group)
 
 

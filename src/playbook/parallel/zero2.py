@@ -1,4 +1,4 @@
-"""ZeRO-2: of the gradients, too, a rank keeps its share alone. What stage 1 does is in ``zero.py``."""
+"""ZeRO-2: of the gradients, too, a rank keeps its shard alone. What stage 1 does is in ``zero.py``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from playbook.parallel.zero import Zero1
 
 
 class Zero2(Zero1):
-    """Stage 2: of the gradients, too, a rank keeps its share alone.
+    """Stage 2: of the gradients, too, a rank keeps its shard alone.
 
     A gradient exists whole only from its layer's backward until its bucket is full and reduce-scattered. So with G
     micro-batches per step each of them must send its gradients, where stage 1 sends their sum once: per step
@@ -22,12 +22,12 @@ class Zero2(Zero1):
 
     stage = 2
 
-    def _gradients(self, order: FlatOrder, buckets: list[Bucket], group: dist.ProcessGroup) -> GradientShares:
-        return GradientShares(order, buckets, group)
+    def _gradients(self, order: FlatOrder, buckets: list[Bucket], group: dist.ProcessGroup) -> GradientShards:
+        return GradientShards(order, buckets, group)
 
 
-class GradientShares:
-    """This rank's shares of all buckets' gradients, in one vector; a whole bucket has memory only until it is sent."""
+class GradientShards:
+    """This rank's shards of all buckets' gradients, in one vector; a whole bucket has memory only until it is sent."""
 
     keep_whole = False
     #: Reduce-scatters that may be under way at once; a further one waits for the oldest.
@@ -36,7 +36,7 @@ class GradientShares:
     def __init__(self, order: FlatOrder, buckets: list[Bucket], group: dist.ProcessGroup):
         self.group, self.buckets = group, buckets
         self.vector = torch.zeros(order.length // group.size(), dtype=order.dtype, device=order.device)
-        self.fresh: set[int] = set()  # buckets whose share holds nothing of this step yet
+        self.fresh: set[int] = set()  # buckets whose shard holds nothing of this step yet
         self.buffers: dict[int, Tensor] = {}
         self.pending: list[tuple[Bucket, Tensor, Tensor, dist.Work]] = []
         self.step_here: set[Slot] = set()  # arrived in any micro-batch of this step
@@ -72,9 +72,9 @@ class GradientShares:
         del self.buffers[bucket.index]
         while any(bucket is other for other, *_ in self.pending):  # of the micro-batch before, in a pipeline
             self._settle_oldest()
-        share = self.vector[bucket.in_shares(self.group)]
+        shard = self.vector[bucket.in_shards(self.group)]
         # The first micro-batch's sum lands in its place; others come beside it, and are added.
-        target = share if bucket.index in self.fresh else torch.empty_like(share)
+        target = shard if bucket.index in self.fresh else torch.empty_like(shard)
         work = reduce_scatter(target, whole, self.group, async_op=True)
         self.pending.append((bucket, whole, target, work))
         if len(self.pending) > self.in_flight:
@@ -87,7 +87,7 @@ class GradientShares:
         if bucket.index in self.fresh:
             self.fresh.remove(bucket.index)
         else:
-            self.vector[bucket.in_shares(self.group)].add_(target)
+            self.vector[bucket.in_shards(self.group)].add_(target)
 
     def settle(self) -> None:
         while self.pending:
@@ -97,4 +97,4 @@ class GradientShares:
         return slot in self.step_here
 
     def of(self, segment: Segment) -> Tensor:
-        return segment.of_shares(self.vector)
+        return segment.of_shards(self.vector)

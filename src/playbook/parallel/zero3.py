@@ -1,4 +1,4 @@
-"""ZeRO-3, known from PyTorch as FSDP: of the parameters, too, each rank keeps its share (arXiv 1910.02054; 2304.11277).
+"""ZeRO-3, known from PyTorch as FSDP: of the parameters, too, each rank keeps its shard (arXiv 1910.02054; 2304.11277).
 
 A layer needs its weights whole, but only while it runs. So they are all-gathered just before it runs, forward and
 backward, and forgotten after it; while one block computes, the next one's weights are on their way. A *unit* is what is
@@ -24,7 +24,7 @@ from playbook.parallel.replicas import broadcast
 from playbook.parallel.stages import Stage, own_blocks
 from playbook.parallel.storage import resize_storage
 from playbook.parallel.zero import Zero
-from playbook.parallel.zero2 import GradientShares
+from playbook.parallel.zero2 import GradientShards
 from playbook.schedules.passes import Residency
 
 
@@ -137,7 +137,7 @@ class Zero3(Zero):
         broadcast([slot.parameter for slot in order.slots], group)
         buckets = order.whole_units()
         weights = GatheredUnits(model, units, order, buckets, group, reshard, prefetch, bool(stages))
-        super().__init__(order, buckets, group, weights, GradientShares(order, buckets, group), find_unused)
+        super().__init__(order, buckets, group, weights, GradientShards(order, buckets, group), find_unused)
 
     def begin_pass(self, stays: Residency) -> None:
         self.weights.stays = stays
@@ -161,7 +161,7 @@ class Zero3(Zero):
 
 
 class GatheredUnits:
-    """This rank's shares of all weights in one vector, and hooks on the model that gather each unit when it is used."""
+    """This rank's shards of all weights in one vector, and hooks on the model that gather each unit when it is used."""
 
     def __init__(
         self,
@@ -191,18 +191,18 @@ class GatheredUnits:
                 module.register_forward_hook(partial(self._after_forward, i))
 
     def _take_over(self, unit: Unit, bucket: Bucket) -> None:
-        """Keep this rank's share of a unit; the whole is gone until it is gathered."""
+        """Keep this rank's shard of a unit; the whole is gone until it is gathered."""
         unit.bucket = bucket
         unit.whole = self.vector.new_zeros(len(bucket))
         for slot in bucket.slots:
             slot.view(unit.whole, bucket.start).copy_(slot.parameter)
-        start, stop = bucket.share(self.group.rank(), self.group.size())
-        self.vector[bucket.in_shares(self.group)] = unit.whole[start - bucket.start : stop - bucket.start]
+        start, stop = bucket.shard(self.group.rank(), self.group.size())
+        self.vector[bucket.in_shards(self.group)] = unit.whole[start - bucket.start : stop - bucket.start]
         unit.gathered = True
         self._release(unit)
 
     def leaf(self, segment: Segment) -> Tensor:
-        return segment.of_shares(self.vector)
+        return segment.of_shards(self.vector)
 
     def groups(self) -> list[dist.ProcessGroup]:
         return [self.gathering]
@@ -212,7 +212,7 @@ class GatheredUnits:
         if unit.gathered or unit.work is not None:
             return
         resize_storage(unit.whole, len(unit.bucket) * unit.whole.element_size())
-        own = self.vector[unit.bucket.in_shares(self.group)]
+        own = self.vector[unit.bucket.in_shards(self.group)]
         unit.work = all_gather(unit.whole, own, self.gathering, async_op=True)
 
     def _ready(self, unit: Unit) -> None:

@@ -68,7 +68,7 @@ class StageMemory:
 
     @property
     def at_peak(self) -> dict[str, int]:
-        """The same total, as what each tenant holds at the fullest moment."""
+        """The same total, as what each category holds at the fullest moment."""
         return {
             "parameters": self.parameters,
             "gradients": self.moment.gradients,

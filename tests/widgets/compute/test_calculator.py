@@ -8,7 +8,7 @@ import shlex
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from playbook_widgets.compute.calculator import DEFAULTS, MOE_CONTROLS, SHAPE_CONTROLS, TENANTS, compute
+from playbook_widgets.compute.calculator import CATEGORIES, DEFAULTS, MOE_CONTROLS, SHAPE_CONTROLS, compute
 
 from playbook.cli import main
 from playbook.hardware import ACCELERATORS
@@ -85,15 +85,15 @@ def test_bars_and_breakdowns_add_up(config):
         assert sum(stage["at_peak"].values()) == stage["total"] <= result["peak"]
         parts = stage["breakdown"]
         assert sum(value for *_, value in parts["parameters"]) == stage["local"]
-        for tenant in ("activations", "buffers"):
-            assert sum(value for *_, value in parts[tenant]) == stage[tenant]
+        for category in ("activations", "buffers"):
+            assert sum(value for *_, value in parts[category]) == stage[category]
         assert sum(value for *_, value in parts["working"]) == stage["at_peak"]["working"]
         for name, key, times, value in [row for rows in parts.values() for row in rows]:
             assert round(times * sum(bytes_ for *_, bytes_ in result["terms"][key])) == value, name
     curve = result["curve"]
     now = curve["seq"].index(result["values"]["seq"])
     assert curve["peak"][now] == result["peak"]
-    assert [sum(at) for at in zip(*(curve[t] for t in TENANTS), strict=True)] == curve["peak"]
+    assert [sum(at) for at in zip(*(curve[t] for t in CATEGORIES), strict=True)] == curve["peak"]
 
 
 def test_what_is_set_overrides_the_preset_and_the_rest_follows_it():

@@ -51,7 +51,7 @@ MOE_CONTROLS = tuple(f"moe.{name}" for name in ("experts", "top_k", "ffn", "shar
 #: Lengths at which the curve over the sequence is computed, as far as the model and the layout allow them.
 CURVE = tuple(2**k for k in range(9, 18))
 
-TENANTS = ("parameters", "gradients", "optimizer", "activations", "buffers", "working")
+CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers", "working")
 MB = 2**20
 
 
@@ -203,9 +203,9 @@ def _stages(report: MemoryReport) -> dict[str, Any]:
     stages = []
     for stage in report.stages:
         breakdown = {}
-        for tenant, parts in _parts(stage).items():
+        for category, parts in _parts(stage).items():
             keyed = [(part, keys.setdefault(part.terms, f"t{len(keys)}")) for part in parts]
-            breakdown[tenant] = [[part.name, key, part.times, part.value] for part, key in keyed]
+            breakdown[category] = [[part.name, key, part.times, part.value] for part, key in keyed]
         stages.append({
             **stage.to_json(),
             "local": stage.counts.local,  # parameters that a rank computes with, and the share that ZeRO leaves it
@@ -228,8 +228,8 @@ def _parts(stage: StageMemory) -> dict[str, tuple[Part, ...]]:
 
 
 def _curve(setup: Setup) -> dict[str, list[int]]:
-    """Bytes of each tenant on the fullest rank at the lengths of ``CURVE`` and at the one that is set."""
-    curve: dict[str, list[int]] = {"seq": [], **{tenant: [] for tenant in TENANTS}, "peak": []}
+    """Bytes of each category on the fullest rank at the lengths of ``CURVE`` and at the one that is set."""
+    curve: dict[str, list[int]] = {"seq": [], **{category: [] for category in CATEGORIES}, "peak": []}
     for seq in sorted({*CURVE, setup.seq}):
         try:
             report = replace(setup, seq=seq).report()
@@ -237,8 +237,8 @@ def _curve(setup: Setup) -> dict[str, list[int]]:
             continue
         curve["seq"].append(seq)
         curve["peak"].append(report.peak)
-        for tenant, held in report.fullest.at_peak.items():
-            curve[tenant].append(held)
+        for category, held in report.fullest.at_peak.items():
+            curve[category].append(held)
     return curve
 
 

@@ -165,11 +165,11 @@ class Calculator {
     this.rest();
   }
 
-  open(side, stage, tenant) {
+  open(side, stage, category) {
     if (this.inputs.configs.length > 1) this.side = side;
     this.stage[side] = stage;
-    if (tenant) this.opened = new Set([tenant]);
-    else if (stage !== null && !this.opened.size) this.opened = new Set(this.constants.tenants.map(([name]) => name));
+    if (category) this.opened = new Set([category]);
+    else if (stage !== null && !this.opened.size) this.opened = new Set(this.constants.categories.map(([name]) => name));
     this.refresh();
   }
 
@@ -178,8 +178,8 @@ class Calculator {
     return this.stage[side] === stage && this.selected(side) === stage;
   }
 
-  toggle(tenant) {
-    this.opened.has(tenant) ? this.opened.delete(tenant) : this.opened.add(tenant);
+  toggle(category) {
+    this.opened.has(category) ? this.opened.delete(category) : this.opened.add(category);
     this.bars.update();
     this.table.update();
   }

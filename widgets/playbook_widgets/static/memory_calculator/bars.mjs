@@ -27,7 +27,7 @@ export class Bars {
   row(side, index) {
     const name = button("", () => this.app.open(side, index, null), { class: "pb-mc-stage", tabindex: "-1" });
     const track = make("span", { class: "pb-mc-track" }), total = make("span", { class: "pb-mc-total" });
-    const segments = this.app.constants.tenants.map(([tenant, , , colour]) => button("", () => this.app.open(side, index, tenant), { class: "pb-mc-segment", "data-tenant": tenant, tabindex: "-1", style: `--hue:${colour}` }));
+    const segments = this.app.constants.categories.map(([category, , , colour]) => button("", () => this.app.open(side, index, category), { class: "pb-mc-segment", "data-category": category, tabindex: "-1", style: `--hue:${colour}` }));
     track.append(...segments);
     return Object.assign(make("div", { class: "pb-mc-bar" }, name, track, total), { parts: { name, segments, total } });
   }
@@ -62,11 +62,11 @@ export class Bars {
     row.toggleAttribute("data-selected", selected);
     say(total, named || selected ? app.bytes(stage.total) : "");
     row.toggleAttribute("data-over", stage.total > result.capacity);
-    app.constants.tenants.forEach(([tenant, words], i) => {
-      const size = held(stage, tenant), segment = segments[i], text = `${title}, ${words}: ${app.bytes(size)}, ${share(size, stage.total)}`;
+    app.constants.categories.forEach(([category, words], i) => {
+      const size = held(stage, category), segment = segments[i], text = `${title}, ${words}: ${app.bytes(size)}, ${share(size, stage.total)}`;
       segment.hidden = !size;
       segment.style.width = `${(100 * size) / scale}%`;
-      segment.setAttribute("aria-expanded", String(app.pinned(side, index) && app.opened.has(tenant)));
+      segment.setAttribute("aria-expanded", String(app.pinned(side, index) && app.opened.has(category)));
       segment.setAttribute("aria-label", text);
       segment.title = text;
     });

@@ -2,11 +2,11 @@
 
 import { bytes, grouped, rounded } from "../shared/numbers.mjs";
 
-/** Bytes of a tenant at the fullest moment of a step. */
-export const held = (stage, tenant) => stage.at_peak[tenant];
+/** Bytes of a category at the fullest moment of a step. */
+export const held = (stage, category) => stage.at_peak[category];
 
-/** The rows of a tenant's breakdown: { name, head?, formula?, bytes }. Those without `head` add up to what is held. */
-export function breakdown(result, index, tenant) {
+/** The rows of a category's breakdown: { name, head?, formula?, bytes }. Those without `head` add up to what is held. */
+export function breakdown(result, index, category) {
   const stage = result.stages[index], per = result.bytes_per_parameter;
   const makers = {
     parameters: () => stateRows(result, stage, per.parameters, stage.params),
@@ -16,7 +16,7 @@ export function breakdown(result, index, tenant) {
     buffers: () => partRows(result, stage.breakdown.buffers),
     working: () => partRows(result, stage.breakdown.working),
   };
-  return makers[tenant]();
+  return makers[category]();
 }
 
 /** Bytes per parameter times the parameters of each part; one row where ZeRO has left a share of them. */
@@ -63,7 +63,7 @@ function termRow([part, name, formula, value], times, named) {
 const sumOf = (terms) => terms.reduce((sum, term) => sum + term[3], 0);
 const wrapped = (formula) => (/[+]/.test(formula) ? `(${formula})` : formula);
 
-/** What the fullest moment has less, or more, than the largest amount of a tenant. */
+/** What the fullest moment has less, or more, than the largest amount of a category. */
 function moved(stage, difference, [less, more]) {
   return difference ? [{ name: `${difference < 0 ? less : more} (${stage.moment})`, bytes: difference }] : [];
 }

@@ -47,7 +47,10 @@ export class Controls {
     const { app } = this, { config, result, error } = app.current(), values = { ...result?.values, ...config };
     for (const [field, control] of this.all) {
       const refused = error?.field === field ? error.message : undefined;
-      control.show(values[field], { own: app.isOwn(field), error: refused, idle: this.isIdle(field, values) });
+      // What is not set stands at its default, even while the numbers shown are those of an earlier, valid setting.
+      const stale = error && !(field in config) && control.spec.kind !== "number";
+      const value = (stale ? app.base(field, config) : undefined) ?? values[field];
+      control.show(value, { own: app.isOwn(field), error: refused, idle: this.isIdle(field, values) });
     }
     const elsewhere = error && !this.all.has(error.field);
     say(this.general, elsewhere ? error.message : "");

@@ -25,7 +25,7 @@ const CURVE = { height: 190, left: 46, right: 10, top: 18, bottom: 22 };
 export class Curve {
   constructor(app) {
     this.app = app;
-    this.areas = app.constants.tenants.map(([, , , colour]) => draw("path", { fill: colour }));
+    this.areas = app.constants.categories.map(([, , , colour]) => draw("path", { fill: colour }));
     this.areasOfB = draw("path", { class: "pb-mc-other", fill: "none" });
     this.veil = draw("rect", { class: "pb-mc-veil" }); // dims what is above the limit
     this.line = draw("line", { class: "pb-mc-limit" });
@@ -83,9 +83,9 @@ export class Curve {
   areasAndLines(now) {
     const { app, curve, result } = this, below = curve.seq.map(() => 0), at = curve.seq.map((s) => this.x(s).toFixed(1));
     const edge = (sizes) => sizes.map((size, i) => `${at[i]},${this.y(size).toFixed(1)}`);
-    app.constants.tenants.forEach(([tenant], k) => {
+    app.constants.categories.forEach(([category], k) => {
       const under = edge(below).reverse();
-      curve[tenant].forEach((size, i) => (below[i] += size));
+      curve[category].forEach((size, i) => (below[i] += size));
       this.areas[k].setAttribute("d", `M${edge(below).join("L")}L${under.join("L")}Z`);
     });
     const other = app.inputs.configs.length === 2 ? app.last[1 - app.side]?.curve : null;

@@ -18,8 +18,8 @@ export function pictureOf(app) {
     result.stages.forEach((stage, index) => {
       let at = left;
       out.push(text(left - 8, y + 13, result.stages.length === 1 ? "each GPU" : `stage ${index}`, 'font-size="11" text-anchor="end"'));
-      for (const [tenant, , , colour] of app.constants.tenants) {
-        const wide = (held(stage, tenant) / scale) * track;
+      for (const [category, , , colour] of app.constants.categories) {
+        const wide = (held(stage, category) / scale) * track;
         if (wide) out.push(`<rect x="${at.toFixed(2)}" y="${y}" width="${wide.toFixed(2)}" height="17" fill="${colour}"/>`);
         at += wide;
       }
@@ -30,7 +30,7 @@ export function pictureOf(app) {
     y += 30;
   }
   let at = 16;
-  for (const [, words, , colour] of app.constants.tenants) {
+  for (const [, words, , colour] of app.constants.categories) {
     out.push(`<rect x="${at}" y="${y - 10}" width="11" height="11" fill="${colour}"/>`, text(at + 16, y, words, 'font-size="12"'));
     at += 34 + 6.6 * words.length;
   }

@@ -1,4 +1,4 @@
-// What fills a GPU in numbers: a row for each tenant, which opens into its terms and their formulas.
+// What fills a GPU in numbers: a row for each category, which opens into its terms and their formulas.
 
 import { button, make, say } from "../shared/dom.mjs";
 import { MINUS, SYSTEMS, bytes, grouped, rounded, share } from "../shared/numbers.mjs";
@@ -15,11 +15,11 @@ export class Table {
     this.app = app;
     this.caption = make("h3", { class: "pb-mc-heading" });
     this.note = make("p", { class: "pb-mc-note" });
-    this.unpin = button("Show the fullest stage", () => app.open(app.side, null, null), { class: "pb-mc-link", hidden: "" });
+    this.unpin = button("Show the highest peak", () => app.open(app.side, null, null), { class: "pb-mc-link", hidden: "" });
     const units = Object.keys(SYSTEMS).map((unit) => button(unit, () => app.setUnit(unit), { "aria-pressed": String(unit === app.unit), "data-unit": unit }));
     this.units = make("span", { class: "pb-mc-tabs", role: "group", "aria-label": "Unit" }, ...units);
     this.head = make("thead");
-    this.bodies = app.constants.tenants.map((tenant) => this.body(tenant));
+    this.bodies = app.constants.categories.map((category) => this.body(category));
     this.foot = make("tfoot");
     this.symbols = make("table", { class: "pb-mc-symbols" });
     this.symbolsBox = make("div", { class: "pb-mc-legend", hidden: "" }, make("h4", {}, "Symbols"), this.symbols);
@@ -27,11 +27,11 @@ export class Table {
     this.root = make("section", { class: "pb-mc-breakdown", "aria-label": "Breakdown" }, make("div", { class: "pb-mc-top" }, this.caption, this.unpin, this.units), this.note, table, this.symbolsBox);
   }
 
-  body([tenant, words, help, colour]) {
-    const toggle = button("", () => this.app.toggle(tenant), { class: "pb-mc-tenant", "aria-expanded": "false", title: help });
+  body([category, words, help, colour]) {
+    const toggle = button("", () => this.app.toggle(category), { class: "pb-mc-category", "aria-expanded": "false", title: help });
     toggle.append(make("i", { style: `background:${colour}` }), words);
     const head = make("tr", {}, make("th", { scope: "row" }, toggle));
-    return { tenant, toggle, head, el: make("tbody", {}, head) };
+    return { category, toggle, head, el: make("tbody", {}, head) };
   }
 
   update() {
@@ -50,9 +50,9 @@ export class Table {
   describe(picked) {
     const { app } = this, { result, index } = picked.find((p) => p.side === app.side) ?? picked[0], stage = result.stages[index];
     const alone = result.stages.length === 1, fullest = index === result.fullest;
-    say(this.caption, picked.length > 1 ? "On the fullest GPU of each" : alone ? "On each GPU" : `On each GPU of stage ${index}`);
+    say(this.caption, picked.length > 1 ? "On the GPU with the highest peak of each" : alone ? "On each GPU" : `On each GPU of stage ${index}`);
     const flight = stage.in_flight === 1 ? "1 micro-batch" : `${rounded(stage.in_flight)} micro-batches`;
-    say(this.note, `${fullest && !alone ? "The fullest stage. " : ""}${stage.layers} layers, ${flight} in flight. Most is alive during the ${stage.moment}.`);
+    say(this.note, `${fullest && !alone ? "The highest peak. " : ""}${stage.layers} layers, ${flight} in flight. Most is alive during the ${stage.moment}.`);
     this.unpin.hidden = fullest;
   }
 
@@ -72,15 +72,16 @@ export class Table {
     return [...sizes.map(text), /[1-9]/.test(difference) && !difference.startsWith(MINUS) ? `+${difference}` : difference.replace(/^\u2212(?=[0.]+$)/, "")];
   }
 
-  updateBody({ tenant, toggle, head, el }, picked) {
-    const { app } = this, sizes = picked.map(({ result, index }) => held(result.stages[index], tenant)), wholes = picked.map(({ result, index }) => result.stages[index].total);
-    const opened = app.opened.has(tenant);
+  updateBody({ category, toggle, head, el }, picked) {
+    const { app } = this, sizes = picked.map(({ result, index }) => held(result.stages[index], category)), wholes = picked.map(({ result, index }) => result.stages[index].total);
+    const opened = app.opened.has(category);
     toggle.setAttribute("aria-expanded", String(opened));
     this.numbers(sizes, wholes).forEach((text, i) => say(head.children[i + 1], text));
     head.children[1].title = `${grouped(sizes[0])} bytes`;
     const { result, index } = picked.find((p) => p.side === app.side) ?? picked[0];
-    const rows = opened ? breakdown(result, index, tenant) : [];
-    el.replaceChildren(head, ...rows.map((row) => this.row(row, result.stages[index].total)));
+    const rows = opened ? breakdown(result, index, category) : [];
+    while (head.nextSibling) head.nextSibling.remove(); // the row with the button stays: it may have the focus
+    el.append(...rows.map((row) => this.row(row, result.stages[index].total)));
     return rows;
   }
 

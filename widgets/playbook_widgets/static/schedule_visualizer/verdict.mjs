@@ -32,7 +32,7 @@ export class Verdict {
       this.tile("bubble of the step", percent(numbers.bubble_fraction), `waits ${time(waits)}, ${rounded(numbers.bubble_ratio, 3)} of its work`),
       this.tile("if steps overlap", percent(numbers.bubble_fraction_span), `span ${time(numbers.span)}`),
       ...(paper ? [this.paper(paper, time)] : []),
-      this.tile("activations, fullest rank", rounded(side.peak, 4), cap === null ? `micro-batches; least ${rounded(Math.min(...peaks), 4)}` : over ? `⚠ too much: ${rounded(cap, 4)} micro-batches fit` : `of ${rounded(cap, 4)} micro-batches that fit`, over),
+      this.tile("activations, highest peak", rounded(side.peak, 4), cap === null ? `micro-batches; least ${rounded(Math.min(...peaks), 4)}` : over ? `⚠ too much: ${rounded(cap, 4)} micro-batches fit` : `of ${rounded(cap, 4)} micro-batches that fit`, over),
       this.causes(side),
     ];
     const title = sides.length > 1 ? [make("h3", { class: "pb-sv-heading" }, side.label)] : [];
