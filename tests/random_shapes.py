@@ -39,9 +39,9 @@ def latents(draw):
 
 
 @st.composite
-def shapes(draw):
-    """Small shapes of all blocks, odd sizes, grouped heads, experts, every option of the model."""
-    if draw(st.integers(0, 3)) == 0:
+def shapes(draw, dense=False):
+    """Small shapes of all blocks, odd sizes, grouped heads, experts unless ``dense``, every option of the model."""
+    if not dense and draw(st.integers(0, 3)) == 0:
         return draw(deepseek_shapes())
     kv = draw(st.integers(1, 3))
     heads = kv * draw(st.integers(1, 3))
@@ -53,7 +53,7 @@ def shapes(draw):
         activation=draw(st.sampled_from(["gelu", "relu", "silu"])), norm="layernorm" if gpt else "rmsnorm",
         positions=draw(st.sampled_from(["learned", "rotary", "none"])), max_seq=32, bias=draw(st.booleans()),
         qk_norm=draw(st.booleans()), tied=draw(st.booleans()), dropout=draw(st.sampled_from([0.0, 0.1])),
-        moe=draw(st.none() | mixtures()),
+        moe=None if dense else draw(st.none() | mixtures()),
     )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Shapes: parameter counts against what is published, validation, and the ways to write one down."""
 
+import dataclasses
 import json
 from itertools import pairwise
 
@@ -22,7 +23,7 @@ from playbook.shapes import (
     load,
 )
 
-OURS = {"tiny", "tiny-gpt2", "llama3-tiny"}  # nobody publishes a count of these
+OURS = {"tiny", "tiny-gpt2", "tiny-moe", "tiny-deepseek", "llama3-tiny"}  # nobody publishes a count of these
 SIZES = {"layers": 2, "hidden": 64, "heads": 4, "vocab": 100}
 
 
@@ -93,6 +94,7 @@ def shapes(draw):
         ffn=draw(st.integers(1, 64)),
         shared_experts=draw(st.integers(0, 2)),
         dense_layers=draw(st.integers(0, layers)),
+        every=draw(st.integers(1, 3)),
     )
     return ModelShape(
         layers=layers,
@@ -153,8 +155,8 @@ def test_a_token_meets_the_parameters_of_the_model_that_has_only_its_experts(sha
         assert shape.active_parameters == shape.num_parameters
         return
     moe = shape.moe
-    few = shape.replace(moe=MoE(moe.top_k, moe.top_k, moe.ffn, moe.shared_experts, moe.dense_layers))
-    routers = (shape.layers - moe.dense_layers) * shape.hidden * (moe.experts - moe.top_k)
+    few = shape.replace(moe=dataclasses.replace(moe, experts=moe.top_k))
+    routers = shape.blocks().get("moe", 0) * shape.hidden * (moe.experts - moe.top_k)
     assert shape.active_parameters == few.num_parameters + routers
 
 
@@ -234,6 +236,30 @@ def test_replace_fills_in_again_what_was_filled_in():
         ({"moe": {"experts": 2, "topk": 1}}, "unknown field of moe 'topk'; did you mean top_k?"),
         ({"moe": {"experts": 2}}, "moe needs top_k, ffn"),
         ({"moe": 8}, "moe must be a table of sizes, got 8"),
+        (
+            {"moe": {"experts": 8, "top_k": 2, "ffn": 8, "groups": 3}},
+            "moe.groups must divide moe.experts = 8 (1, 2, 4, 8), got 3",
+        ),
+        (
+            {"moe": {"experts": 8, "top_k": 2, "ffn": 8, "groups": 4, "top_groups": 5}},
+            "moe.top_groups must be at most moe.groups = 4, got 5",
+        ),
+        (
+            {"moe": {"experts": 8, "top_k": 3, "ffn": 8, "groups": 4}},
+            "moe.top_k must be at most the experts of moe.top_groups groups = 2, got 3",
+        ),
+        (
+            {"moe": {"experts": 8, "top_k": 3, "ffn": 8, "scores": "softmin"}},
+            "moe.scores must be one of softmax, sigmoid, got 'softmin'",
+        ),
+        (
+            {"moe": {"experts": 8, "top_k": 3, "ffn": 8, "capacity": 0}},
+            "moe.capacity must be a number above 0, got 0",
+        ),
+        (
+            {"mla": {"q_rank": None, "kv_rank": 8, "nope_dim": 8, "rope_dim": 4, "value_dim": 13}},
+            "mla.value_dim must be at most nope_dim + rope_dim = 12, got 13",
+        ),
         (
             {"moe": {"experts": 2, "top_k": 1, "ffn": 8, "dense_layers": 3}},
             "moe.dense_layers must be at most",

@@ -96,7 +96,7 @@ def _qwen3_experts(width: int) -> dict[str, Any]:
 def _llama4(experts: int, every: int, max_seq: int) -> dict[str, Any]:
     """Llama 4's language model. Every fourth layer leaves out the rotation, and a router's score weighs what goes into an
     expert and not what comes out: no parameter more or less."""
-    moe = {"experts": experts, "top_k": 1, "ffn": 8192, "shared_experts": 1, "every": every}
+    moe: dict[str, Any] = {"experts": experts, "top_k": 1, "ffn": 8192, "shared_experts": 1, "every": every}
     moe |= {"scores": "sigmoid", "normalized": False}
     return _llama(48, 5120, 40, 8, 16384, 202048, max_seq=max_seq, rope_theta=5e5, moe=moe)
 

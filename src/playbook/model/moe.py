@@ -25,7 +25,7 @@ from playbook.shapes import MoE as Sizes
 
 
 class Routing(NamedTuple):
-    """Where tokens go: ``chosen`` (n, k) are experts, ``weights`` (n, k) are in fp32, ``counts`` (E,) are rows of experts.
+    """Where tokens go: to experts ``chosen`` (n, k), with ``weights`` (n, k) in fp32; experts get ``counts`` (E,) rows.
 
     ``dropped``: there are choices that nobody computes. They are E, which is no expert.
     """
@@ -79,6 +79,10 @@ class Router(nn.Module):
         self.loss_scale: Tensor | float = 1.0
         self.register_buffer("bias", torch.empty(sizes.experts))
         self.register_buffer("load", torch.empty(sizes.experts), persistent=False)
+
+    def begin(self) -> None:
+        """Biases and counts of a new model, in fp32 whatever its weights are: what is added to them is small."""
+        self.bias, self.load = (torch.zeros_like(t, dtype=torch.float32) for t in (self.bias, self.load))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Routing]:
         """x (b, s, h) -> x, to which the losses of this router are tied, and where its tokens go."""

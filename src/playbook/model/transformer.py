@@ -91,8 +91,7 @@ class Transformer(nn.Module):
             self.head.weight = self.embedding.weight
         init_parameters(self, seed)
         for router in routers(self).values():
-            router.bias.zero_()
-            router.load.zero_()
+            router.begin()
         self._register_rotary(device)
         self.token_losses = token_losses
 

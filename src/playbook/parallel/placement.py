@@ -105,8 +105,8 @@ class WholeNames:
     """What the whole model calls its parameters, noted before it is cut: what a checkpoint of one device has.
 
     ``parameters`` are in the order of the model, ``matrices`` those of them that weight decay pulls at; ``state`` has the
-    keys of its state dict, each with the parameter that it means; ``tied`` is a parameter with two keys; ``buffers`` are the
-    other keys.
+    keys of its state dict, each with the parameter that it means; ``tied`` is a parameter with two keys; ``buffers`` are
+    the other keys.
     """
 
     def __init__(self, model: nn.Module):
