@@ -18,8 +18,8 @@ DATA_PARALLEL = ("naive", "overlapped", "bucketed")
 TENSOR_OVERLAP = ("none", "async", "chunked")
 #: When ZeRO-1 and 2 fetch the parameters that other ranks have updated.
 GATHER = ("after", "lazily")
-#: How tokens reach experts on other ranks: all go to all ranks (the naive way), each row to the rank of its expert, or each
-#: token to the nodes of its experts first.
+#: How tokens reach experts on other ranks: all go to all ranks (the naive way), each row to the rank of its expert, or
+#: each token to the nodes of its experts first.
 DISPATCH = ("gather", "all-to-all", "two-step")
 #: Bytes of a gradient bucket, and of the first one: PyTorch's own.
 BUCKET = 25 * 2**20
