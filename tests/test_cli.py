@@ -186,14 +186,21 @@ BAD = {
     "seed": (["--seed", "-1"], "seed is -1"),
     "device": (["--device", "tpu"], "cpu or cuda"),
     "layout text": (["--layout", "dq=2"], "dq"),
-    "an axis that does not train": (
-        [
-            "--layout",
-            "dp=2,ep=2",
-            "--model",
-            '{"layers":1,"hidden":8,"heads":2,"vocab":256,"moe":{"experts":2,"top_k":1,"ffn":8}}',
-        ],
-        "ep is 2, but training runs with dp, tp, cp, pp and zero",
+    "experts without a model that has some": (
+        ["--layout", "dp=2,ep=2"],
+        "ep must be 1 for a model without experts",
+    ),
+    "experts that cannot be spread": (
+        ["--layout", "dp=3,ep=3", "--model", "tiny-moe"],
+        "ep must divide moe.experts = 8 (1, 2, 4, 8), got 3",
+    ),
+    "more ranks with experts than ranks": (
+        ["--layout", "dp=2,ep=4", "--model", "tiny-moe"],
+        "ep must divide dp * cp = 2",
+    ),
+    "two steps without nodes": (
+        ["--layout", "dp=2,ep=2", "--model", "tiny-moe", "--dispatch", "two-step"],
+        "dispatch is 'two-step', which needs node",
     ),
     "a schedule of no pipeline": (
         ["--schedule", "zb-h1"],

@@ -93,6 +93,26 @@ def test_layers_and_samples_cut_in_pieces_give_the_same_numbers(layout, settings
     )
 
 
+@pytest.mark.parametrize("layout", ["dp=2,ep=2,zero=1", "cp=2,tp=2,ep=2"])
+def test_experts_on_other_ranks_give_the_same_numbers(layout):
+    """With losses and biases that keep the load even; what travels to experts has an axis of its own."""
+    moe = {
+        "experts": 4,
+        "top_k": 2,
+        "ffn": 8,
+        "balance_loss": 0.1,
+        "balance_over": "sample",
+        "bias_rate": 0.01,
+    }
+    shape = load(SMALL).replace(moe=moe)
+    reference = train_here(Run(shape, run().config))
+    outcome = train_on_ranks(Run(shape, run(layout).config))
+    for mine, other in zip(outcome.results, reference.results, strict=True):
+        assert mine.loss == pytest.approx(other.loss, rel=1e-5)
+        assert mine.grad_norm == pytest.approx(other.grad_norm, rel=1e-5)
+    assert outcome.bytes_sent["ep"] > 0
+
+
 @pytest.mark.parametrize(
     ("layout", "same"), [("dp=2", False), ("tp=2", True), ("tp=2,sp", False), ("pp=2", False)]
 )

@@ -93,7 +93,7 @@ class Mesh:
 
     def names(self) -> list[str]:
         """The axes that were added."""
-        return [name for name, *more in self._groups if not more and name not in AXES]
+        return [key[0] for key in self._groups if len(key) == 1 and key[0] not in AXES]
 
     def _key(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         if axes in self._groups:

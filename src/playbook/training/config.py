@@ -53,7 +53,6 @@ class TrainConfig:
     compile: bool = False
 
     def __post_init__(self) -> None:
-        check_supported(self.layout)
         self._take_from_layout()
         fill(self, "micro_batch", self._default_micro_batch())
         fill(self, "min_lr", self.lr / 10 if isinstance(self.lr, int | float) else 0.0)
@@ -210,12 +209,6 @@ class TrainConfig:
     def autocast(self) -> str:
         """The dtype that autocast casts to; float32 means that nothing is cast."""
         return self.dtype if self.weights == "float32" else "float32"
-
-
-def check_supported(layout: Layout) -> None:
-    """Raise LayoutError for axes that training does not run with."""
-    if layout.ep > 1:
-        raise LayoutError(f"ep is {layout.ep}, but training runs with dp, tp, cp, pp and zero: make it 1")
 
 
 def fill(config: Any, field: str, value: Any) -> None:
