@@ -271,10 +271,6 @@ BAD = {
         ["--layout", "dp=2", "--log", "empty.txt/run.jsonl"],
         "cannot be written",
     ),
-    "experts": (
-        ["--model", '{"layers":1,"hidden":8,"heads":2,"vocab":256,"moe":{"experts":4,"top_k":2,"ffn":8}}'],
-        "experts",
-    ),
     "log name": (["--log", "run.xml"], "run.xml"),
     "log nowhere": (["--log", "empty.txt/run.jsonl"], "cannot be written"),
     "unknown flag": (["--learning", "1"], "--learning"),
