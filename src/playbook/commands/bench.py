@@ -23,6 +23,7 @@ def add(commands: Any) -> None:
     _add_collectives(kinds)
     _add_parallel(kinds)
     _add_pipeline(kinds)
+    _add_experts(kinds)
 
 
 def add_kind(kinds: Any, name: str, text: str) -> argparse.ArgumentParser:
@@ -233,6 +234,52 @@ def _pipeline(args: argparse.Namespace) -> int:
     only = args.only.split(",") if args.only else None
     result = bench_pipeline(work, args.ranks, args.steps, device, only, args.launches)
     return finish(args, result, report_pipeline(result))
+
+
+def _add_experts(kinds: Any) -> None:
+    p = add_kind(
+        kinds,
+        "experts",
+        "a mixture of experts against transformers', and ways to spread experts over four ranks",
+    )
+    p.add_argument("--only", metavar="G,…", help="groups: layer, dispatch, layout (default: all of them)")
+    p.add_argument("--tokens", default="512,2048", metavar="N,…", help="tokens of a layer on one process")
+    p.add_argument(
+        "--model",
+        default="tiny-moe",
+        metavar="M",
+        help="preset name, TOML file or inline JSON; layout: what is trained",
+    )
+    p.add_argument("--seq", type=int, default=512, metavar="N", help="tokens of each rank: one sample")
+    p.add_argument(
+        "--launches", type=int, default=3, metavar="N", help="times that the ranks are started anew"
+    )
+    p.add_argument(
+        "--steps",
+        type=int,
+        default=12,
+        metavar="N",
+        help="timed steps of each in a launch; the median counts",
+    )
+    p.set_defaults(run=_experts)
+
+
+def _experts(args: argparse.Namespace) -> int:
+    from playbook.shapes import load
+
+    shape = load(args.model)
+    _check_sizes(args, shape, "seq", "steps", "launches")
+    tokens = [_number("tokens", text) for text in args.tokens.split(",")]
+
+    from playbook.bench.experts import GROUPS, bench_experts, report_experts
+    from playbook.bench.experts_peers import RANKS
+    from playbook.training.checks import check_device
+
+    device = args.device or _device_of_ranks(RANKS)
+    check_device(shape, device, RANKS)
+    only = args.only.split(",") if args.only else tuple(GROUPS)
+    result = bench_experts(shape, tokens, args.seq, args.steps, device, only, args.launches)
+    return finish(args, result, report_experts(result))
 
 
 def _check_sizes(args: argparse.Namespace, shape: Any, *fields: str) -> None:
