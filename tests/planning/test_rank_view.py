@@ -1,0 +1,191 @@
+"""One rank on paper is that rank of a run: its process groups, its stages and experts, its bytes by axis and level."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from playbook import launch
+from playbook.errors import LayoutError
+from playbook.instruments.counting import CountBytes
+from playbook.instruments.step_costs import StepCosts
+from playbook.layout import AXES, Layout, ParallelOptions
+from playbook.parallel.channels import Channel
+from playbook.parallel.mesh import Mesh
+from playbook.parallel.stages import own_blocks
+from playbook.planning.rank_view import groups_of, rank_view
+from playbook.planning.traffic import by_axis, traffic
+from playbook.shapes import ModelShape, load
+from playbook.training.config import TrainConfig
+from playbook.training.data import load_corpus
+from playbook.training.trainer import make_trainer
+
+SEQ, NODE = 16, 4
+GROUPS = ("ep", "edp")
+LLAMA = ModelShape(
+    layers=4, hidden=32, heads=8, kv_heads=2, ffn=52, vocab=256, gated=True, activation="silu", norm="rmsnorm",
+    positions="rotary", bias=False, tied=False, max_seq=64,
+)  # fmt: skip
+TIED = LLAMA.replace(kv_heads=4, tied=True, bias=True)
+
+Cases = list[tuple[ModelShape, str, dict]]
+EIGHT: Cases = [
+    (LLAMA, "tp=2,cp=2,dp=2,zero=1", {}),
+    (LLAMA, "tp=4,sp,dp=2,grad_acc=2", {"tensor_overlap": "chunked"}),  # two copies of each key
+    (TIED, "tp=2,sp,cp=2,pp=2,zero=1,grad_acc=2", {"context": "gather"}),
+    (TIED, "cp=4,pp=2,grad_acc=2", {"context": "ulysses"}),
+    (LLAMA, "tp=2,dp=2,pp=2,schedule=zb-v,grad_acc=3", {}),
+    (LLAMA, "cp=2,dp=2,pp=2,vpp=2,schedule=interleaved,grad_acc=2,zero=3", {}),
+    (TIED, "tp=2,pp=4,schedule=dualpipe,grad_acc=8", {}),
+    (LLAMA, "dp=2,pp=4,grad_acc=4,zero=2", {}),
+]
+SIXTEEN: Cases = [(TIED, "tp=2,sp,cp=2,dp=2,pp=2,zero=1,grad_acc=2", {})]
+
+
+@dataclass
+class Live:
+    """What a rank of a run has and sends."""
+
+    groups: dict[str, tuple[int, ...]]
+    replicas: set[tuple[int, ...]]
+    peers: set[int]
+    layers: list[int]
+    sent: dict[str, int]
+    levels: dict[str, Counter[str]]
+
+
+def live(cases: Cases) -> list[Live]:
+    """In a rank: each case as a run of two steps, of which the second is counted, and one more."""
+    torch.set_num_threads(1)
+    found = []
+    with launch.process_group():
+        for shape, text, given in cases:
+            layout = Layout.parse(text)
+            config = TrainConfig(
+                steps=2, global_batch=layout.global_batch, seq=SEQ, device="cpu", layout=layout,
+                parallel=ParallelOptions(**given), micro_batch=1,
+            )  # fmt: skip
+            mesh = Mesh(layout)
+            trainer = make_trainer(shape, load_corpus(), config, mesh)
+            costs, engine = StepCosts(trainer), trainer.engine
+            trainer.run()
+            groups = {name: mesh.ranks(name) for name in (*AXES, *(n for n in mesh.names() if n in GROUPS))}
+            replicas = {members(group) for one in engine.sets for group in one.groups()}
+            channels = list(engine.pipeline.channels.values()) if engine.pipeline else []
+            peers = {channel.peer for channel in channels}
+            layers = [layer for layer, _ in own_blocks(trainer.model)]
+            levels = by_level(mesh.rank, engine.traffic_groups(), channels, trainer.step)
+            found.append(Live(groups, replicas, peers, layers, costs.bytes_sent, levels))
+    return found
+
+
+def members(group: dist.ProcessGroup) -> tuple[int, ...]:
+    return tuple(dist.get_process_group_ranks(group))
+
+
+def by_level(
+    rank: int,
+    groups: dict[str, list[dist.ProcessGroup]],
+    channels: list[Channel],
+    step: Callable[[], object],
+) -> dict[str, Counter[str]]:
+    """Bytes that ``step`` sends, by axis and level, as live process groups and channels have it."""
+    labels: dict[str, list[dist.ProcessGroup]] = {}
+    for axis, several in groups.items():
+        for group in several:
+            labels.setdefault(f"{axis} {members(group)}", []).append(group)
+    to: list[int] = []
+    for channel in channels:
+        channel._start = partial(noted, channel._start, to, channel.peer)
+    with CountBytes(labels) as count:
+        step()
+    receivers, found = iter(to), {axis: Counter() for axis in groups}
+    for event in (event for event in count.events if event.sent and event.group in labels):
+        axis, ranks = event.group.split()[0], members(labels[event.group][0])
+        others = [r for r in ranks if r != rank]
+        if (axis, event.kind) == ("pp", "send"):
+            others = [next(receivers)]
+        elif event.kind != "all_to_all":
+            others = [ranks[(ranks.index(rank) + 1) % len(ranks)]]
+        near = sum(r // NODE == rank // NODE for r in others)
+        found[axis]["within"] += event.sent * near // len(others)
+        found[axis]["across"] += event.sent - event.sent * near // len(others)
+    assert next(receivers, None) is None
+    return found
+
+
+def noted(start: Callable[[torch.Tensor], None], to: list[int], peer: int, tensor: torch.Tensor) -> None:
+    to.append(peer)
+    start(tensor)
+
+
+@pytest.mark.parametrize(("cases", "world"), [(EIGHT, 8), (SIXTEEN, 16)], ids=["eight", "sixteen"])
+def test_a_rank_of_a_run(ranks, cases, world):
+    for rank, mine in enumerate(ranks(live, cases, ranks=world, timeout=300).values):
+        for (shape, text, given), run in zip(cases, mine, strict=True):
+            layout, options, case = Layout.parse(text), ParallelOptions(**given), (rank, text, given)
+            view = rank_view(shape, layout, SEQ, options, rank=rank, recipe="fp32", ranks_per_node=NODE)
+            for axis, group in run.groups.items():
+                assert view.groups.get(axis, (rank,)) == group, case
+            assert {view.groups.get("replicas", view.groups.get("dp", (rank,)))} == run.replicas, case
+            assert set(view.neighbours) == run.peers, case
+            assert sorted(layer for blocks in view.blocks for layer in blocks) == run.layers, case
+            sent = {axis: sent for axis, sent in view.sent.items() if axis != "world"}
+            assert {axis: sent.total for axis, sent in sent.items()} == run.sent, case
+            levels = {axis: (sent.within, sent.across) for axis, sent in sent.items()}
+            assert levels == {axis: (n["within"], n["across"]) for axis, n in run.levels.items()}, case
+
+
+MANY = [
+    "tp=2,cp=2,dp=4,ep=4",
+    "tp=2,cp=3,dp=4,pp=3,ep=6",
+    "dp=6,ep=2,pp=2",
+    "cp=4,ep=4",
+    "pp=4,dp=2,cp=2,ep=2,schedule=dualpipe",
+]
+
+
+@pytest.mark.parametrize("text", MANY)
+def test_groups_of_a_rank_are_those_of_the_layout(text):
+    layout = Layout.parse(text)
+    both = layout.schedule == "dualpipe"
+    for rank in range(layout.world_size):
+        found = groups_of(layout, rank, mirrored=both)
+        for axis in (*AXES, "ep"):
+            assert [found[axis]] == [group for group in layout.groups(axis) if rank in group]
+        copies = layout.mirrored if both else layout.groups
+        assert [found["edp"]] == [group for group in copies("edp") if rank in group]
+        same = found.get("replicas", found["dp"])
+        assert [same] == [group for group in copies("dp", "cp") if rank in group]
+
+
+def test_llama_3_on_16384_gpus():
+    """Tensor parallelism stays in a node, all else leaves it (arXiv 2407.21783, section 3.3.2 and table 4)."""
+    layout = Layout.parse("tp=8,pp=16,dp=128,sp,zero=1,grad_acc=16")
+    view = rank_view(load("llama3.1-405b"), layout, 8192, rank=5000)
+    assert (view.node, view.coordinates) == (625, {"tp": 0, "cp": 0, "dp": 113, "pp": 4})
+    assert {name: len(group) for name, group in view.groups.items()} == {"tp": 8, "dp": 128, "pp": 16}
+    assert view.neighbours == (5000 - 1024, 5000 + 1024)
+    assert [axis for axis, sent in view.sent.items() if sent.within > 1000] == ["tp"]
+    assert view.sent["tp"].across == 0
+    told = traffic(load("llama3.1-405b"), layout, 8192, rank=5000)
+    assert {axis: sent.total for axis, sent in view.sent.items()} == by_axis(told)
+    assert view.blocks == (range(32, 40),)
+    assert json.loads(json.dumps(view.to_json()))["parameters"] == view.parameters
+
+
+def test_one_device_and_bad_input():
+    view = rank_view(load("tiny"), Layout(), 64, rank=0)
+    assert (view.groups, view.neighbours, view.sent) == ({}, (), {})
+    assert view.parameters == load("tiny").num_parameters
+    with pytest.raises(LayoutError, match="rank must be below the layout's 8 ranks, got 8"):
+        rank_view(load("tiny"), Layout(dp=8), 64, rank=8)
+    with pytest.raises(LayoutError, match="ranks_per_node must be at least 1, got 0"):
+        rank_view(load("tiny"), Layout(dp=8), 64, rank=0, ranks_per_node=0)
