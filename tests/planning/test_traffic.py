@@ -8,7 +8,7 @@ from dataclasses import fields
 import hypothesis
 import pytest
 import torch
-from helpers import BLOCKS
+from helpers import BLOCKS, DEEPSEEK
 from hypothesis import strategies as st
 from parallel_runs import Case
 from random_shapes import shapes
@@ -34,6 +34,11 @@ SEQ, MICRO = 8, 2
 #: Odd sizes, tied tables, biases; and grouped heads, norms of queries and keys, a table at either end.
 GPT = BLOCKS["gpt"].replace(layers=3, hidden=24, heads=4, vocab=37)
 LLAMA = BLOCKS["llama"].replace(layers=4, hidden=32, heads=8, kv_heads=2, ffn=52, vocab=37, qk_norm=True)
+#: Latent attention, with latent queries and without: values are narrower than keys.
+LATENT = DEEPSEEK.replace(layers=4, moe=None, heads=4, tied=True, bias=True, qkv_bias=False, ffn=52)
+DIRECT = LATENT.replace(
+    bias=False, mla={"q_rank": None, "kv_rank": 12, "nope_dim": 6, "rope_dim": 4, "value_dim": 5}
+)
 FEW = {"bucket": 4096, "first_bucket": 512}  # bytes: several buckets
 #: Three stages on two ranks, B and W apart.
 OWN = Schedule.from_json(
@@ -69,6 +74,12 @@ TWO: Cases = [
     (LLAMA, "pp=2,schedule=zb-v,grad_acc=3,recompute=selective", {}),
     (GPT.replace(layers=4), "pp=2,schedule=dualpipe,grad_acc=4", {}),
     (GPT, "pp=2,grad_acc=2", {"schedule": OWN, "stage_layers": (0, 2, 1)}),
+    (LATENT, "tp=2,sp,recompute=full", {}),
+    (DIRECT, "tp=2,recompute=full", {}),
+    (LATENT, "tp=2,sp", {"tensor_overlap": "chunked"}),
+    (DIRECT, "cp=2,zero=3", {"context": "ulysses"}),
+    (LATENT, "cp=2,recompute=selective", {}),
+    (LATENT, "pp=2,zero=1,schedule=zb-v,grad_acc=4", {}),
 ]
 FOUR: Cases = [
     (LLAMA, "tp=4", {}),  # two copies of each key
@@ -92,6 +103,9 @@ FOUR: Cases = [
     (GPT.replace(layers=4), "dp=2,pp=2,zero=3,grad_acc=3,schedule=zb-v", {}),
     (LLAMA, "dp=2,pp=2,zero=3,grad_acc=4,schedule=dualpipe", {"prefetch": False}),
     (LLAMA, "dp=2,pp=2,zero=3,grad_acc=3,schedule=afab", {"reshard": False}),
+    (LATENT, "tp=2,sp,cp=2,zero=2,recompute=selective", {"context": "gather", **FEW}),
+    (DIRECT, "tp=2,cp=2,grad_acc=2", {"context": "ulysses"}),
+    (LATENT, "tp=2,sp,pp=2,zero=3,schedule=dualpipe,grad_acc=4", {}),
 ]
 EIGHT: Cases = [
     (GPT, "tp=2,cp=2,dp=2,grad_acc=2", FEW),
@@ -207,9 +221,9 @@ def test_what_cannot_run_has_no_traffic():
 @pytest.mark.parametrize("context", CONTEXT)
 def test_context_parallelism_is_that_of_its_formula(context):
     layout = Layout(cp=4, tp=2, micro_batch=3, grad_acc=2)
-    shape = LLAMA.replace(kv_heads=8)
-    found = traffic(shape, layout, 64, ParallelOptions(context=context))
-    assert total(found, "cp") == context_traffic(shape, layout, 64, context).total * shape.layers * 2
+    for shape in (LLAMA.replace(kv_heads=8), LATENT.replace(heads=8)):
+        found = traffic(shape, layout, 64, ParallelOptions(context=context))
+        assert total(found, "cp") == context_traffic(shape, layout, 64, context).total * shape.layers * 2
 
 
 @pytest.mark.parametrize("reshard", [True, False])

@@ -42,14 +42,14 @@ def context_traffic(
     """
     cp, tp = layout.cp, layout.tp
     tokens = layout.micro_batch * layout.padded(seq) // cp
-    kv = max(1, shape.n_kv_heads // tp) * (shape.qk_dim + shape.v_dim) * tokens
+    kv_heads = max(1, shape.n_kv_heads // tp) * tokens
     if context in ("ring", "gather"):
-        sent = Fraction((cp - 1) * kv)
+        sent = Fraction((cp - 1) * kv_heads * 2 * shape.qk_dim)  # values are padded to the width of keys
         return ContextTraffic(sent * itemsize, sent * (itemsize + FP32))
     if context != "ulysses":
         raise ConfigError(unknown("context", context, CONTEXT))
-    query = shape.heads // tp * (shape.qk_dim + shape.v_dim) * tokens  # q and the output
-    swapped = Fraction((kv + query) * (cp - 1), cp) * itemsize
+    heads = shape.heads // tp * tokens
+    swapped = Fraction((heads + kv_heads) * (shape.qk_dim + shape.v_dim) * (cp - 1), cp) * itemsize
     return ContextTraffic(swapped, swapped)
 
 

@@ -8,7 +8,7 @@ messages name the papers. Standard library only.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
 from playbook.layout import AXES, Layout, ParallelOptions
@@ -62,33 +62,50 @@ def by_axis(messages: Iterable[Message]) -> dict[str, int]:
 def tensor(here: Sender) -> Iterator[Message]:
     """Into attention and the MLP of each block and out again: f and f*, or g and g* (``parallel/regions.py``).
 
-    With sequence parallelism backward gathers what entered once more. Full recomputation repeats what forward sends.
+    With sequence parallelism backward gathers what entered linear layers once more. Full recomputation repeats what
+    forward sends.
     """
     if here.layout.tp == 1:
         return
-    again = here.layout.recompute == "full"
-    for phase in ("forward", *["backward"] * again):
-        yield from _crossings(here, phase, 2 * here.block_passes, into=1, out=1)
-    yield from _crossings(here, "backward", 2 * here.block_passes, into=1, out=1)
-    yield from _fetched_again(here, 2 * here.block_passes)
+    mla, stream, count = here.shape.mla, here.shape.hidden, here.block_passes
+    into, out, beside = {stream: 2 * count}, {stream: 2 * count}, {}
+    if mla:  # what enters are the latents, and by itself the key that heads share
+        into = Counter({stream: count})
+        for width in (mla.q_rank or stream, mla.kv_rank):
+            into[width] += count
+        beside = {mla.rope_dim: count}
+    for phase in ("forward", *["backward"] * (here.layout.recompute == "full")):
+        yield from _crossings(here, phase, into, out)
+        yield from _crossings(here, phase, beside, {}, plain=True)
+    yield from _crossings(here, "backward", out, into)
+    yield from _crossings(here, "backward", {}, beside, plain=True)
+    yield from _fetched_again(here, into)
 
 
-def _crossings(here: Sender, phase: str, count: int, *, into: int, out: int) -> Iterator[Message]:
-    """The stream goes ``into`` a region and ``out`` of it, or its gradient the other way."""
-    size, tp = here.recipe.compute, here.layout.tp
-    if not here.layout.sp:  # where it is whole on every rank, one of both is free
-        yield here.tp("all_reduce", here.stream, size, phase, count * out)
-    elif here.options.tensor_overlap == "chunked":
-        yield here.tp("send", here.stream // tp, size, phase, count * (into + out) * (tp - 1))
-    else:
-        yield here.tp("all_gather", here.stream, size, phase, count * into)
-        yield here.tp("reduce_scatter", here.stream, size, phase, count * out)
+#: Features of each token that cross a border, and how often.
+Widths = Mapping[int, int]
 
 
-def _fetched_again(here: Sender, count: int) -> Iterator[Message]:
+def _crossings(
+    here: Sender, phase: str, into: Widths, out: Widths, *, plain: bool = False
+) -> Iterator[Message]:
+    """What goes ``into`` regions and ``out`` of them, or its gradient the other way; ``plain``: beside no product."""
+    size, tp, sp = here.recipe.compute, here.layout.tp, here.layout.sp
+    # Where the stream is whole on every rank, one of both is free.
+    ways = [("all_gather", into), ("reduce_scatter", out)] if sp else [("all_reduce", out)]
+    for collective, widths in ways:
+        for width, count in widths.items():
+            elements = here.tokens * width
+            if here.options.tensor_overlap == "chunked" and not plain:
+                yield here.tp("send", elements // tp, size, phase, count * (tp - 1))
+            else:
+                yield here.tp(collective, elements, size, phase, count)
+
+
+def _fetched_again(here: Sender, into: Widths) -> Iterator[Message]:
     """Of a region's input a rank saves its own tokens."""
-    if here.layout.sp:
-        yield here.tp("all_gather", here.stream, here.recipe.compute, "backward", count)
+    for width, count in into.items() if here.layout.sp else ():
+        yield here.tp("all_gather", here.tokens * width, here.recipe.compute, "backward", count)
 
 
 def vocabulary(here: Sender) -> Iterator[Message]:
@@ -96,14 +113,15 @@ def vocabulary(here: Sender) -> Iterator[Message]:
     if here.layout.tp == 1:
         return
     embedded, heads, size = here.passes.get(0, 0), here.passes.get(here.depth - 1, 0), here.recipe.residual
+    entering = {here.shape.hidden: heads}
     if here.layout.sp:
         yield here.tp("reduce_scatter", here.stream, size, "forward", embedded)
         yield here.tp("all_gather", here.stream, size, "backward", embedded)
-        yield from _crossings(here, "forward", heads, into=1, out=0)
+        yield from _crossings(here, "forward", entering, {})
     else:
         yield here.tp("all_reduce", here.stream, size, "forward", embedded)
-    yield from _crossings(here, "backward", heads, into=0, out=1)
-    yield from _fetched_again(here, heads)
+    yield from _crossings(here, "backward", {}, entering)
+    yield from _fetched_again(here, entering)
     yield here.tp("all_reduce", here.tokens, FP32, "forward", heads)  # the largest logit
     yield here.tp(
         "all_reduce", 2 * here.tokens, FP32, "forward", heads
@@ -116,14 +134,17 @@ def context(here: Sender) -> Iterator[Message]:
     cp, group, count = layout.cp, (layout.cp, here.at["cp"]), here.block_passes
     if cp == 1:
         return
-    heads, kv_heads = shape.heads // layout.tp, max(1, shape.n_kv_heads // layout.tp)
-    query, kv = heads * shape.qk_dim * here.tokens, 2 * kv_heads * shape.qk_dim * here.tokens
-    forward = 1 + (layout.recompute != "none")
-    phases = ["forward", *["backward"] * (forward - 1)]
+    heads, kv_heads = (
+        shape.heads // layout.tp * here.tokens,
+        max(1, shape.n_kv_heads // layout.tp) * here.tokens,
+    )
+    kv = 2 * kv_heads * shape.qk_dim  # they travel as one, values as wide as keys
+    phases = ["forward", *["backward"] * (layout.recompute != "none")]
     if here.options.context == "ulysses":
         for phase in [*phases, "backward"]:  # q, k, v and the output there, their gradients back
-            for elements in (query, kv // 2):
-                yield message_in("cp", "all_to_all", elements, size, group, phase, 2 * count)
+            for width in (shape.qk_dim, shape.v_dim):
+                yield message_in("cp", "all_to_all", heads * width, size, group, phase, count)
+                yield message_in("cp", "all_to_all", kv_heads * width, size, group, phase, count)
         return
     for phase in [*phases, "backward"]:
         if here.options.context == "ring":

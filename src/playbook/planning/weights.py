@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from playbook.errors import ShapeError
 from playbook.layout import Layout
-from playbook.shapes import ModelShape
+from playbook.shapes import MLA, ModelShape
 
 
 @dataclass(frozen=True)
@@ -55,18 +55,42 @@ class BucketRange:
 
 def block_weights(shape: ModelShape, layout: Layout) -> list[Weight]:
     """The parameters of one block on one tensor-parallel rank, as the model lists them."""
-    tp, h, d, ffn = layout.tp, shape.hidden, shape.qk_dim, shape.ffn_dim // layout.tp
-    whole = "tp" if layout.sp else ""  # a rank sees some of the tokens alone
+    norm = _norm(shape, _whole(layout))
+    attention = _latent(shape, shape.mla, layout) if shape.mla else _heads(shape, layout)
+    return [*norm, *attention, *norm, *_mlp(shape, layout, shape.ffn_dim)]
+
+
+def _whole(layout: Layout) -> str:
+    """Of what is cut over no ranks: with sp, a rank sees some of the tokens alone."""
+    return "tp" if layout.sp else ""
+
+
+def _heads(shape: ModelShape, layout: Layout) -> list[Weight]:
+    """Attention: queries, keys, values, the output, norms of heads."""
+    tp, h, d = layout.tp, shape.hidden, shape.qk_dim
     query, kv = shape.heads // tp * d, max(1, shape.n_kv_heads // tp) * d
-    norm = _norm(shape, whole)
-    columns = [(query, ""), *[(kv, "copies" if tp > shape.n_kv_heads else "")] * 2]
-    found = [*norm]
-    for width, partial in columns:
+    found = []
+    for width, partial in [(query, ""), *[(kv, "copies" if tp > shape.n_kv_heads else "")] * 2]:
         found += [Weight(width * h, partial)] + [Weight(width, partial)] * bool(shape.qkv_bias)
-    found += [Weight(query * h)] + [Weight(h, whole)] * shape.bias
-    found += [Weight(d, "tp" if tp > 1 else "")] * (2 * shape.qk_norm)
-    up = [Weight(ffn * h)] + [Weight(ffn)] * shape.bias
-    return [*found, *norm, *up * (1 + shape.gated), Weight(ffn * h), *[Weight(h, whole)] * shape.bias]
+    found += [Weight(query * h)] + [Weight(h, _whole(layout))] * shape.bias
+    return [*found, *[Weight(d, "tp" if tp > 1 else "")] * (2 * shape.qk_norm)]
+
+
+def _latent(shape: ModelShape, mla: MLA, layout: Layout) -> list[Weight]:
+    """Latent attention: what makes latents is on every rank, what is made of them is cut by heads."""
+    h, heads, whole = shape.hidden, shape.heads // layout.tp, _whole(layout)
+    query = [Weight(heads * shape.qk_dim * (mla.q_rank or h))]
+    if mla.q_rank:
+        query = [Weight(mla.q_rank * h, whole), Weight(mla.q_rank, whole), *query]
+    latent = [Weight((mla.kv_rank + mla.rope_dim) * h, whole), Weight(mla.kv_rank, whole)]
+    up = Weight(heads * (mla.nope_dim + mla.value_dim) * mla.kv_rank)
+    return [*query, *latent, up, Weight(heads * mla.value_dim * h), *[Weight(h, whole)] * shape.bias]
+
+
+def _mlp(shape: ModelShape, layout: Layout, width: int) -> list[Weight]:
+    h, own = shape.hidden, width // layout.tp
+    up = [Weight(own * h)] + [Weight(own)] * shape.bias
+    return [*up * (1 + shape.gated), Weight(own * h), *[Weight(h, _whole(layout))] * shape.bias]
 
 
 def _norm(shape: ModelShape, partial: str) -> list[Weight]:
@@ -79,14 +103,13 @@ def weight_units(
     """The units of a rank in the order of backward; ``stages`` counts the blocks of each stage that it has, of ``depth``.
 
     One unit without a pipeline; its stages and what two of them share with one; under ZeRO-3 each block and each end of
-    the model. Raises ShapeError for experts and latent attention, which `Weight` does not know.
+    the model. Raises ShapeError for experts, which `Weight` does not know.
     """
-    if shape.moe or shape.mla:
-        what = "experts" if shape.moe else "latent attention"
+    if shape.moe:
         raise ShapeError(
-            f"model {shape.name or 'shape'!r} has {what}: its traffic is not predicted yet, take a dense one"
+            f"model {shape.name or 'shape'!r} has experts: its traffic is not predicted yet, take a dense one"
         )
-    whole = "tp" if layout.sp else ""
+    whole = _whole(layout)
     block = block_weights(shape, layout)
     table = Weight(-(-shape.vocab // layout.tp) * shape.hidden)
     positions = [Weight(shape.max_seq * shape.hidden, whole)] * (shape.positions == "learned")
