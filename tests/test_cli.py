@@ -13,6 +13,9 @@ import pytest
 
 from playbook.cli import main
 from playbook.launch.logs import read_json_log
+from playbook.layout import Layout
+from playbook.planning.traffic import by_axis, traffic
+from playbook.shapes import load
 
 SMALL = json.dumps(
     {
@@ -458,9 +461,65 @@ def test_memory_refuses_in_one_sentence(flags, words, capsys):
     assert len(err.strip().splitlines()) == 1
 
 
-def test_memory_needs_no_torch():
+@pytest.mark.parametrize("command", [["memory"], ["mesh"], ["mesh", "--rank", "0"]])
+def test_plans_need_no_torch(command):
     code = (
-        "import sys; sys.modules['torch'] = None; from playbook.cli import main; sys.exit(main(['memory']))"
+        f"import sys; sys.modules['torch'] = None; from playbook.cli import main; sys.exit(main({command}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+MESH = ["mesh", "--model", "tiny", "--layout", "tp=2,cp=2,dp=2,pp=2,zero=1,grad_acc=4", "--seq", "64"]
+
+
+def test_mesh_says_what_a_rank_is_and_sends(capsys):
+    assert main([*MESH, "--rank", "5", "--per-node", "4", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    layout = Layout.parse(MESH[4])
+    assert found["coordinates"] == layout.coordinates(5)
+    assert found["groups"]["pp"] == [5, 13]
+    assert {axis: sum(sent.values()) for axis, sent in found["sent"].items()} == by_axis(
+        traffic(load("tiny"), layout, 64, rank=5)
+    )
+    assert main([*MESH, "--rank", "5", "--per-node", "4"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["cp", "0", "of", "2", "1", "5,", "7"] in lines
+    assert ["dp", "1", "of", "2", "2", "1,", "5"] in lines
+    for axis in ("tp", "cp", "dp", "pp"):
+        sent = found["sent"][axis]
+        assert [axis, f"{sent['within']:,}", f"{sent['across']:,}"] in lines
+    assert "blocks 0–1, the embedding" in " ".join(" ".join(line) for line in lines)
+
+
+def test_mesh_draws_all_ranks_by_node(capsys):
+    assert main(MESH) == 0
+    text = capsys.readouterr().out
+    assert "16 ranks (tiny" in text
+    picture = [line.split() for line in text.splitlines()]
+    assert ["node", "1", "rank", *map(str, range(8, 16))] in picture
+    assert picture.count(["tp", *"01010101"]) == 2
+    assert ["dp", "2", "8", "1"] in picture
+    assert main([*MESH, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["ranks"], found["nodes"], len(found["stages"])) == (16, 2, 2)
+    assert found["axes"]["pp"] == {"size": 2, "groups": 8, "nodes": [2, 2]}
+    assert main(["mesh", "--layout", "dp=1000", "--per-node", "16"]) == 0
+    assert "59 more nodes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--rank", "16"], "rank must be below the layout's 16 ranks, got 16"),
+        (["--rank", "-1"], "rank must be at least 0, got -1"),
+        (["--per-node", "0"], "per_node must be at least 1, got 0"),
+        (["--layout", "tp=3"], "tp must divide heads"),
+        (["--grad-acc", "2"], "give it once"),
+    ],
+)
+def test_mesh_refuses_in_one_sentence(flags, words, capsys):
+    assert main([*MESH, *flags]) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert len(err.strip().splitlines()) == 1

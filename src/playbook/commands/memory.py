@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     if args.unit not in UNITS:
         raise ConfigError(unknown("unit", args.unit, UNITS))
     shape = load(args.model)
-    layout = _layout(args)
+    layout = layout_of(args)
     options = ParallelOptions(
         bucket=check_int("bucket_mb", args.bucket_mb, ConfigError) * 2**20,
         stage_layers=parse_stage_layers(args.stage_layers),
@@ -98,11 +98,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _layout(args: argparse.Namespace) -> Layout:
+def layout_of(args: argparse.Namespace) -> Layout:
     """The layout, with the flags that repeat a field of it; both at once must agree."""
     layout = Layout.parse(args.layout)
     for field in ("micro_batch", "grad_acc", "recompute"):
-        value = getattr(args, field)
+        value = getattr(args, field, None)
         if value is None:
             continue
         named = any(part.strip().startswith(f"{field}=") for part in args.layout.split(","))
