@@ -109,7 +109,7 @@ def test_what_training_needs_can_be_read() -> None:
     found = trainer()
     print(f"trainer and parallelize need {len(found)} files, {lines(found)} lines")
     assert len(found) <= 60, sorted(found)
-    assert lines(found) <= 8600  # 7,500 before there were experts
+    assert lines(found) <= 8700  # 7,500 before there were experts and passes side by side
 
 
 def test_what_training_needs_is_the_core() -> None:
@@ -124,7 +124,7 @@ def test_what_training_needs_has_no_circles() -> None:
 def test_the_techniques_stay_short() -> None:
     room = {module for module in MODULES.files if f"{module}.".startswith("playbook.parallel.")}
     print(f"src/playbook/parallel has {lines(room)} lines")
-    assert lines(room) <= 4150
+    assert lines(room) <= 4250
 
 
 def test_functions_of_the_core_fit_on_a_screen() -> None:

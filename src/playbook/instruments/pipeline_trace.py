@@ -121,7 +121,9 @@ def record_step(engine: Engine, tokens: Tensor, micro_batch: int) -> dict[str, A
     dist.barrier(pipeline.group)
     begin, pipeline.trace = time.perf_counter(), []
     engine.accumulate(inputs, targets, micro_batch)
-    mine: Record = [(*action, start, end) for action, start, end in pipeline.trace]
+    when = {action: (start, end) for action, start, end in pipeline.trace}
+    # In the order of the schedule: of two side by side, either may be over first.
+    mine: Record = [(*action, *when[action]) for action in pipeline.schedule.ranks[pipeline.rank]]
     pipeline.trace = None
     return _together(pipeline.schedule, begin, mine, pipeline.group)
 

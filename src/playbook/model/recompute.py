@@ -37,7 +37,7 @@ class _Checkpoint(torch.autograd.Function):
         tensors = [a for a in args if isinstance(a, Tensor)]
         ctx.function, ctx.device = function, tensors[0].device.type
         ctx.others = [None if isinstance(a, Tensor) else (a,) for a in args]  # None marks a tensor's place
-        ctx.rng = _rng_state(ctx.device) if preserve_rng else None
+        ctx.rng = rng_state(ctx.device) if preserve_rng else None
         ctx.autocast = torch.is_autocast_enabled(ctx.device), torch.get_autocast_dtype(ctx.device)
         ctx.save_for_backward(*tensors)
         with torch.no_grad():
@@ -54,7 +54,7 @@ class _Checkpoint(torch.autograd.Function):
             stack.enter_context(torch.autocast(ctx.device, dtype=dtype, enabled=enabled))
             if ctx.rng is not None:
                 stack.enter_context(torch.random.fork_rng(devices=_cuda_devices(ctx.device)))
-                _set_rng_state(ctx.rng)
+                set_rng_state(ctx.rng)
             output = ctx.function(*args)
         torch.autograd.backward(output, gradient)
         return (None, None, *(a.grad if isinstance(a, Tensor) else None for a in args))
@@ -96,11 +96,12 @@ def _cuda_devices(device: str) -> list[int]:
     return [torch.cuda.current_device()] if device == "cuda" else []
 
 
-def _rng_state(device: str) -> tuple[Tensor, Tensor | None]:
+def rng_state(device: str) -> tuple[Tensor, Tensor | None]:
+    """Where the generators of the CPU and of ``device`` are; `set_rng_state` puts them there again."""
     return torch.get_rng_state(), torch.cuda.get_rng_state() if device == "cuda" else None
 
 
-def _set_rng_state(state: tuple[Tensor, Tensor | None]) -> None:
+def set_rng_state(state: tuple[Tensor, Tensor | None]) -> None:
     torch.set_rng_state(state[0])
     if state[1] is not None:
         torch.cuda.set_rng_state(state[1])

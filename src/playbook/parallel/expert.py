@@ -26,40 +26,43 @@ from playbook.parallel.mesh import Mesh, all_gather
 from playbook.parallel.placement import Placement, Placements, Shard
 from playbook.parallel.sequence import g, g_star
 from playbook.parallel.stages import own_blocks
+from playbook.parallel.turns import Turns
 
 
 class Trip:
     """An all-to-all of rows: ``sent[r]`` of them go to rank r of ``group``, ``got[r]`` come from it.
 
-    They are under way from `start` to `arrive`: whoever sends may compute in between.
+    They are under way from `start` to `arrive`: whoever sends may compute in between, or hand over to another pass that
+    takes ``turns`` with this one.
     """
 
-    def __init__(self, group: dist.ProcessGroup, sent: list[int], got: list[int]):
-        self.group, self.sent, self.got = group, sent, got
-        self._under_way: tuple[dist.Work, Tensor, Tensor] | None = None
+    def __init__(self, group: dist.ProcessGroup, sent: list[int], got: list[int], turns: Turns):
+        self.group, self.sent, self.got, self.turns = group, sent, got, turns
+        self.under_way: tuple[dist.Work, Tensor, Tensor] | None = None
 
     @cached_property
     def back(self) -> Trip:
         """The same in the other direction: that of gradients, or of results."""
-        return Trip(self.group, self.got, self.sent)
+        return Trip(self.group, self.got, self.sent, self.turns)
 
     def again(self) -> Trip:
         """The same for something else."""
-        return Trip(self.group, self.sent, self.got)
+        return Trip(self.group, self.sent, self.got, self.turns)
 
     def start(self, rows: Tensor) -> None:
         """Begin to send ``rows`` (Σ sent, …), sorted by rank."""
         rows = rows.contiguous()
         landing = rows.new_empty(sum(self.got), *rows.shape[1:])
         work = dist.all_to_all_single(landing, rows, self.got, self.sent, group=self.group, async_op=True)
-        self._under_way = work, rows, landing
+        self.under_way = work, rows, landing
 
     def arrive(self) -> Tensor:
         """Wait for what is under way: (Σ got, …), sorted by rank."""
-        assert self._under_way is not None
-        work, _, landing = self._under_way
+        assert self.under_way is not None
+        self.turns.hand_over()
+        work, _, landing = self.under_way
         work.wait()
-        self._under_way = None
+        self.under_way = None
         return landing
 
 
@@ -130,14 +133,16 @@ def by_expert(coming: Tensor) -> Tensor:
 class AllToAll:
     """A path to experts on the ranks of ``group``: each row travels to the rank of its expert, and back."""
 
-    def __init__(self, group: dist.ProcessGroup):
-        self.group = group
+    def __init__(self, group: dist.ProcessGroup, turns: Turns | None = None):
+        self.group, self.turns = group, turns or Turns()
 
     def __call__(self, experts: Experts, x: Tensor, routing: Routing) -> Callable[[], Tensor]:
         """As ``model.moe.here``: rows are under way when this returns."""
         order, counts = routing.order(), routing.counts
         coming = told(counts, self.group)
-        there = Trip(self.group, counts.view(len(coming), -1).sum(1).tolist(), coming.sum(1).tolist())
+        there = Trip(
+            self.group, counts.view(len(coming), -1).sum(1).tolist(), coming.sum(1).tolist(), self.turns
+        )
         ticket = _Send.apply(Take.apply(x, order, routing.chosen.shape[1]), there)
 
         def finish() -> Tensor:
@@ -180,8 +185,8 @@ class TwoSteps:
     2412.19437, section 3.2.2).
     """
 
-    def __init__(self, across: dist.ProcessGroup, inside: dist.ProcessGroup):
-        self.across, self.inner = across, AllToAll(inside)
+    def __init__(self, across: dist.ProcessGroup, inside: dist.ProcessGroup, turns: Turns | None = None):
+        self.across, self.inner = across, AllToAll(inside, turns)
 
     def __call__(self, experts: Experts, x: Tensor, routing: Routing) -> Callable[[], Tensor]:
         nodes = self.across.size()
@@ -191,7 +196,7 @@ class TwoSteps:
         wanted = wanted.scatter_(1, node_of, True)[:, :nodes]
         node, token = wanted.t().nonzero(as_tuple=True)  # sorted by node
         coming = told(wanted.sum(0), self.across).flatten()
-        there = Trip(self.across, wanted.sum(0).tolist(), coming.tolist())
+        there = Trip(self.across, wanted.sum(0).tolist(), coming.tolist(), self.inner.turns)
         inside = node_of[token] == node[:, None]  # (m, k)
         chosen = torch.where(inside, routing.chosen[token] - (node * each)[:, None], each)
         ticket = _Send.apply(Take.apply(x, token, 1), there)
@@ -240,11 +245,12 @@ def shard_experts(
     placements: Placements,
     dispatch: str = "all-to-all",
     node: int | None = None,
+    turns: Turns | None = None,
 ) -> Placements:
     """Leave this rank of the axis ep its experts of every block of ``model``, and say where parameters are now.
 
     ``dispatch`` is one of ``layout.options.DISPATCH``; two steps need to know how many neighbours of an expert-parallel
-    group are in a ``node``.
+    group are in a ``node``. Where rows are waited for, ``turns`` change.
     """
     layout = mesh.layout
     layers = {i: block.mlp for i, block in own_blocks(model) if isinstance(block.mlp, MoE)}
@@ -257,7 +263,7 @@ def shard_experts(
     bidirectional = next(iter(placements.values())).replicas != ("dp", "cp")
     # Also by a rank whose stages have no experts: all must make the same groups.
     replicas = mesh.add("edp", layout.mirrored("edp") if bidirectional else layout.groups("edp"))
-    path = make_path(mesh, dispatch, node)
+    path = make_path(mesh, dispatch, node, turns)
     found = dict(placements)
     for i, layer in layers.items():
         layer.path = path
@@ -267,20 +273,20 @@ def shard_experts(
     return found
 
 
-def make_path(mesh: Mesh, dispatch: str, node: int | None = None) -> Any:
+def make_path(mesh: Mesh, dispatch: str, node: int | None = None, turns: Turns | None = None) -> Any:
     """The path to experts that ``dispatch`` names, on the axis ep of ``mesh``. A collective."""
     group = mesh.group("ep")
     if dispatch == "gather":
         return Gathered(group)
     if dispatch == "all-to-all":
-        return AllToAll(group)
+        return AllToAll(group, turns)
     size = node or group.size()
     lines = mesh.layout.groups("ep")
     inside = [line[i : i + size] for line in lines for i in range(0, len(line), size)]
     across = [line[i::size] for line in lines for i in range(size)]
     mesh.add("ep across nodes", across)
     mesh.add("ep in a node", inside)
-    return TwoSteps(mesh.group("ep across nodes"), mesh.group("ep in a node"))
+    return TwoSteps(mesh.group("ep across nodes"), mesh.group("ep in a node"), turns)
 
 
 def _cut(mesh: Mesh, placement: Placement, whole: nn.Parameter, replicas: str) -> Placement:

@@ -24,6 +24,7 @@ from playbook.parallel.placement import Placements, WholeNames, whole
 from playbook.parallel.replicas import MakeOptimizer, ReplicaSet, broadcast
 from playbook.parallel.stages import EMBEDDING, Stage, cut_stages
 from playbook.parallel.tensor import shard_tensors
+from playbook.parallel.turns import Turns
 from playbook.parallel.zero import Zero1
 from playbook.parallel.zero2 import Zero2
 from playbook.parallel.zero3 import Zero3, units_of
@@ -46,13 +47,15 @@ def parallelize(
     placements: Placements = whole(model)
     stages: dict[int, Stage] = {}
     pipeline = None
+    # Weights that are gathered for a pass (ZeRO-3) are there for one pass at a time.
+    turns = Turns(mesh.device) if layout.pp > 1 and layout.ep > 1 and layout.zero < 3 else None
     # Each rank some of the layers,
     if layout.pp > 1:
         ranks = stages_on_ranks(layout, options.schedule)
         stages, placements = cut_stages(model, mesh, placements, ranks, options.stage_layers)
     # of its blocks some experts,
     if model.shape.moe and layout.world_size > 1:
-        placements = shard_experts(model, mesh, placements, options.dispatch, options.node)
+        placements = shard_experts(model, mesh, placements, options.dispatch, options.node, turns)
     # of each matrix some rows or columns,
     if layout.tp > 1:
         placements = shard_tensors(model, mesh, placements, options.tensor_overlap)
@@ -61,7 +64,8 @@ def parallelize(
         share_context(model, mesh.group("cp"), options.context, options.placement)
     # micro-batches pass through the stages,
     if layout.pp > 1:
-        pipeline = Pipeline(model, mesh, stages, ranks, partial(of_layout, layout, schedule=options.schedule))
+        schedule = partial(of_layout, layout, schedule=options.schedule)
+        pipeline = Pipeline(model, mesh, stages, ranks, schedule, turns)
     # and what ranks still have in common is replicated, or sharded.
     sets = replicate(model, mesh, placements, options, list(stages.values()))
     for one in sets:

@@ -30,8 +30,9 @@ from playbook.parallel.channels import Channel, open_channel
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.replicas import ReplicaSet
 from playbook.parallel.stages import Stage
+from playbook.parallel.turns import Turns
 from playbook.schedules.actions import Action, Schedule
-from playbook.schedules.passes import Messages, message, receiver, residency
+from playbook.schedules.passes import Messages, Residency, message, receiver, residency
 
 #: A stage and a micro-batch.
 Place = tuple[int, int]
@@ -62,8 +63,9 @@ class Pipeline:
     them.
 
     ``schedule`` gives the Schedule of so many micro-batches; where its stages are, ``stage_ranks``, must not depend on
-    their number. Its engine gives it the ``sets`` of parameters, and ``tied``, those that are complete when two stages
-    are. Instruments look in ``after`` each action.
+    their number. With ``turns``, its overlapped pairs run side by side; without, one action follows another. Its engine
+    gives it the ``sets`` of parameters, and ``tied``, those that are complete when two stages are. Instruments look in
+    ``after`` each action.
     """
 
     def __init__(
@@ -73,7 +75,9 @@ class Pipeline:
         stages: dict[int, Stage],
         stage_ranks: StageRanks,
         schedule: Callable[[int], Schedule],
+        turns: Turns | None = None,
     ):
+        self.turns = turns
         self.model, self.group, self.make, self.stages = model, mesh.group("pp"), schedule, stages
         self.rank, self.stage_ranks = mesh.index("pp"), stage_ranks
         self.sets: Sequence[ReplicaSet] = ()
@@ -134,18 +138,20 @@ class Pipeline:
             channel.begin(coming[peer], sizes)
         left = {s: schedule.microbatches_of(s, self.rank) for s in self.stages}
         actions = schedule.ranks[self.rank]
-        for action, stays in zip(actions, residency(actions), strict=True):
-            passes = self.sets if action.op != "W" else ()  # W needs no weights
-            for one in passes:
-                one.begin_pass(stays)
-            with record_function(f"{action.op} {action.stage} {action.microbatch}"):
-                self._act(schedule, step, action)
-            for one in passes:
-                one.end_pass()
-            self.after(action)
-            if action.op in ("W", "BW"):
-                left[action.stage] -= 1
-                self._hand_over(self.stages[action.stage], left[action.stage] == 0, stays.stage)
+        stays = residency(actions)
+        i = 0
+        while i < len(actions):
+            if self.turns and (self.rank, i) in schedule.overlapped:
+                done = actions[i : i + 2]
+                self._side_by_side(schedule, step, done, self.turns)
+            else:
+                done = actions[i : i + 1]
+                self._act(schedule, step, actions[i], stays[i])
+            for action in done:
+                if action.op in ("W", "BW"):
+                    left[action.stage] -= 1
+                    self._hand_over(self.stages[action.stage], left[action.stage] == 0, stays[i].stage)
+                i += 1
         for channel in self.channels.values():
             channel.finish()
 
@@ -156,34 +162,60 @@ class Pipeline:
             if last or not (one.keeps_gradients or (stays and one.gathers_weights)):
                 one.mark_ready(parameters)
 
-    def _act(self, schedule: Schedule, step: Step, action: Action) -> None:
-        incoming = None
-        if action.op != "W":
-            incoming = self._incoming(schedule, step, action)
-        start = time.perf_counter()
+    def _act(self, schedule: Schedule, step: Step, action: Action, stays: Residency) -> None:
+        """One action, and nothing beside it."""
+        passes = self.sets if action.op != "W" else ()  # W needs no weights
+        for one in passes:
+            one.begin_pass(stays)
+        incoming = self._incoming(schedule, step, action)
         # Linear layers keep what W needs where there is a W: BW is plain autograd.
         self.deferred.wanted = (action.stage, action.microbatch) in self.split
-        outgoing = (
-            self._forward(step, action, incoming)
-            if action.op == "F"
-            else self._backward(step, action, incoming)
-        )
-        if outgoing is not None:
-            target = receiver(schedule, action)
-            if target == self.rank:
-                step.nearby[message(action)] = outgoing
-            elif target is not None:
-                self.channels[target].send(message(action), outgoing)
+        self._send(schedule, step, action, self._compute(step, action, incoming))
+        for one in passes:
+            one.end_pass()
+        self.after(action)
+
+    def _side_by_side(self, schedule: Schedule, step: Step, pair: Sequence[Action], turns: Turns) -> None:
+        """Two actions: neither begins before both can, and neither waits for its rows while the other can compute."""
+        first, second = pair
+        incoming = [self._incoming(schedule, step, action) for action in pair]
+        self.deferred.wanted = any((a.stage, a.microbatch) in self.split for a in pair)
+        made: list[Tensor | None] = []
+
+        def here() -> None:
+            self._send(schedule, step, first, self._compute(step, first, incoming[0]))
+            self.after(first)
+
+        turns.run(here, lambda: made.append(self._compute(step, second, incoming[1])))
+        self._send(schedule, step, second, made.pop())
+        self.after(second)
+
+    def _compute(self, step: Step, action: Action, incoming: Tensor | None) -> Tensor | None:
+        start = time.perf_counter()
+        with record_function(f"{action.op} {action.stage} {action.microbatch}"):
+            carry_out = self._forward if action.op == "F" else self._backward
+            outgoing = carry_out(step, action, incoming)
         if self.trace is not None:
             if step.loss.is_cuda:
                 torch.cuda.synchronize()
             self.trace.append((action, start, time.perf_counter()))
+        return outgoing
+
+    def _send(self, schedule: Schedule, step: Step, action: Action, outgoing: Tensor | None) -> None:
+        """What an action made goes to the rank that needs it, if any does."""
+        target = receiver(schedule, action)
+        if outgoing is None or target is None:
+            return
+        if target == self.rank:
+            step.nearby[message(action)] = outgoing
+        else:
+            self.channels[target].send(message(action), outgoing)
 
     def _incoming(self, schedule: Schedule, step: Step, action: Action) -> Tensor | None:
         """The activations or the gradient that an action works on, from wherever they are made."""
         op, stage, microbatch = action
         before = stage - 1 if op == "F" else stage + 1
-        if not 0 <= before < schedule.depth:
+        if op == "W" or not 0 <= before < schedule.depth:
             return None
         what = Action("F" if op == "F" else "B", before, microbatch)
         source = schedule.rank_of(before, microbatch)
