@@ -61,7 +61,7 @@ def fits(one: dict[str, Any]) -> bool:
     layout = Layout.parse(one["axes"])
     if (one["dispatch"] is None) == (layout.ep > 1) or (layout.pp == 1) != (one["schedule"] is None):
         return False
-    least = {None: 1, "zb-v": 4, "dualpipev": 4}.get(one["schedule"], 2)  # micro-batches
+    least = {None: 1, "zb-v": 4, "dualpipe": 4, "dualpipev": 4}.get(one["schedule"], 2)  # micro-batches
     if one["grad_acc"] < least:
         return False
     # What a global batch has seen so far depends on the order of its micro-batches.
@@ -120,7 +120,7 @@ AXES = {
 def test_any_two_options(ranks, world):
     cases = combined(
         axes=AXES[world], zero=(0, 1, 2, 3), dispatch=(None, *DISPATCH), shape=tuple(SHAPES), balance=tuple(BALANCE),
-        schedule=(None, "1f1b", "interleaved", "zb-v", "dualpipev"), grad_acc=(1, 2, 4),
+        schedule=(None, "1f1b", "interleaved", "zb-v", "dualpipe", "dualpipev"), grad_acc=(1, 2, 4),
         recompute=("none", "full"),
     )  # fmt: skip
     check(ranks, [run_of(one) for one in all_pairs(filter(fits, cases))], world)
