@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from playbook_widgets.base import Widget
     from playbook_widgets.collectives_animator import CollectivesAnimator
     from playbook_widgets.memory_calculator import MemoryCalculator
+    from playbook_widgets.mesh_explorer import MeshExplorer
     from playbook_widgets.ring_attention import RingAttention
+    from playbook_widgets.routing import ExpertRouting
     from playbook_widgets.schedule_visualizer import ScheduleVisualizer
     from playbook_widgets.trace_viewer import TraceViewer
     from playbook_widgets.zero_sharding import ZeroSharding
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
 #: The module of each widget.
 WIDGETS = {
     "CollectivesAnimator": "collectives_animator",
+    "ExpertRouting": "routing",
     "MemoryCalculator": "memory_calculator",
+    "MeshExplorer": "mesh_explorer",
     "RingAttention": "ring_attention",
     "ScheduleVisualizer": "schedule_visualizer",
     "TraceViewer": "trace_viewer",
@@ -30,7 +34,9 @@ WIDGETS = {
 __all__ = [
     "WIDGETS",
     "CollectivesAnimator",
+    "ExpertRouting",
     "MemoryCalculator",
+    "MeshExplorer",
     "RingAttention",
     "ScheduleVisualizer",
     "TraceViewer",

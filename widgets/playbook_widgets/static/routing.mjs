@@ -1,0 +1,138 @@
+// The routing widget. `inputs` is a flat object of what the reader has set, `outputs` what
+// playbook_widgets.compute.routing.compute makes of it (a picture of where all rows go; with biases, one after every update),
+// `constants` says what the controls are. Nothing is computed here that Python can: this module draws, and listens.
+
+import { decodePairs, encodePairs } from "./shared/address.mjs";
+import { make, say, set } from "./shared/dom.mjs";
+import { plural } from "./shared/numbers.mjs";
+import { PythonStatus } from "./shared/parts.mjs";
+import { Player } from "./shared/player.mjs";
+import { Settings } from "./shared/settings.mjs";
+import { Stepper } from "./shared/stepper.mjs";
+import { Bars } from "./routing/bars.mjs";
+import { Curve } from "./routing/curve.mjs";
+import { Details } from "./routing/details.mjs";
+import { Flows } from "./routing/flows.mjs";
+import { Traffic } from "./routing/traffic.mjs";
+import { Verdict } from "./routing/verdict.mjs";
+
+// The state in a link: remedy=bias&experts=64&skew=1.5&step=3
+const KEYS = ["remedy", "experts", "top_k", "ranks", "node", "tokens", "skew", "capacity", "top_groups", "bias_rate", "spare", "hidden", "itemsize", "seed", "step"];
+/** What a field takes with it when it changes: other nodes, another limit on them. */
+const FOLLOW = { ranks: ["top_groups"], node: ["top_groups"], remedy: ["step"] };
+/** Settings that mean something with one remedy alone. */
+const OF_REMEDY = { bias_rate: "bias", spare: "copies" };
+
+export function encode(inputs) {
+  return encodePairs(inputs, KEYS);
+}
+
+export function decode(text) {
+  return { remedy: "none", ...decodePairs(text, KEYS) };
+}
+
+class Routing extends Stepper {
+  constructor(model, el) {
+    super(model, "pb-ro");
+    this.status = make("p", { class: "pb-ro-status", role: "status" });
+    this.take();
+    this.at = this.asked();
+    this.marked = null;
+    this.settings = new Settings(this, "pb-ro");
+    this.player = new Player(this);
+    this.caption = make("p", { class: "pb-ro-caption" });
+    this.parts = [Verdict, Flows, Bars, Traffic, Curve, Details].map((Part) => new Part(this));
+    this.python = new PythonStatus(model, this.status);
+    this.build(el);
+    this.refresh();
+    this.listen(() => this.parts.at(-1).update());
+  }
+
+  build(el) {
+    const [verdict, flows, bars, traffic, curve, details] = this.parts;
+    this.steering = make("div", { class: "pb-ro-steering" }, this.caption, this.player.root);
+    const scene = make("section", { class: "pb-ro-scene", "aria-label": "Where the tokens go" }, this.steering, flows.root);
+    const pair = make("div", { class: "pb-ro-pair" }, bars.root, make("div", { class: "pb-ro-column" }, curve.root, traffic.root));
+    this.root = make("div", { class: "pb-w pb-form pb-ro", role: "group", "aria-label": "Routing tokens to experts" },
+      this.settings.root, this.status, verdict.root, scene, pair, verdict.numbers, details.root);
+    el.replaceChildren(this.root);
+  }
+
+  // --- what is known
+
+  get steps() {
+    return this.result.pictures.length - 1;
+  }
+
+  /** What is shown: how it stands, or stood after as many updates. */
+  get picture() {
+    return this.result.pictures[this.at];
+  }
+
+  /** What the controls show: what the reader has set, over what holds otherwise, over what follows from it. */
+  values() {
+    const fixed = Object.entries(this.constants.defaults).filter(([, value]) => value !== null);
+    return { ...this.result.values, ...Object.fromEntries(fixed), ...this.inputs };
+  }
+
+  take() {
+    const outputs = this.model.get("outputs");
+    this.error = outputs.error;
+    if (!outputs.error) this.result = outputs;
+  }
+
+  // --- what the reader sets
+
+  /** Set a field; what equals a default is left out, so that links stay short. */
+  change(field, value) {
+    const { [field]: _, ...inputs } = this.inputs;
+    for (const name of FOLLOW[field] ?? []) delete inputs[name];
+    if (field === "remedy") {
+      this.stop();
+      this.at = 0;
+    }
+    const chosen = field === "capacity" && value ? Number(value) : value; // a list speaks in texts
+    if (field === "remedy" || (chosen !== "" && chosen !== this.constants.defaults[field])) inputs[field] = chosen;
+    this.send(inputs);
+    this.model.save_changes();
+  }
+
+  /** Show the rows of one rank alone; the same again shows all. */
+  mark(rank) {
+    this.marked = this.marked === rank ? null : rank;
+    for (const part of this.parts) part.mark?.();
+  }
+
+  refresh() {
+    this.settings.update();
+    const { remedy, ranks } = this.result.values;
+    for (const { row, spec } of this.settings.all) row.hidden = OF_REMEDY[spec.field] && OF_REMEDY[spec.field] !== remedy && this.error?.field !== spec.field;
+    this.steering.hidden = !this.steps;
+    if (this.marked >= ranks) this.marked = null;
+    for (const part of this.parts) part.update?.();
+    this.root.toggleAttribute("data-stale", Boolean(this.error));
+    this.show();
+  }
+
+  // --- where the reader is
+
+  show() {
+    const after = this.at ? `after ${plural(this.at, "update")} of the biases` : "before the first update";
+    say(this.caption, `The same tokens, ${after} (of ${this.steps}).`);
+    this.player.show();
+    set(this.player.slider, "aria-valuetext", after);
+    for (const part of this.parts) part.show?.();
+  }
+
+  close() {
+    super.close();
+    for (const part of [this.python, this.settings, ...this.parts]) part.close?.();
+  }
+}
+
+export default {
+  render({ model, el }) {
+    const widget = new Routing(model, el);
+    return () => widget.close();
+  },
+};
