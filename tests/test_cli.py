@@ -484,8 +484,8 @@ def test_mesh_says_what_a_rank_is_and_sends(capsys):
     )
     assert main([*MESH, "--rank", "5", "--per-node", "4"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["cp", "0", "of", "2", "1", "5,", "7"] in lines
-    assert ["dp", "1", "of", "2", "2", "1,", "5"] in lines
+    assert ["cp", "0", "2", "1", "5,", "7"] in lines
+    assert ["dp", "1", "2", "2", "1,", "5"] in lines
     for axis in ("tp", "cp", "dp", "pp"):
         sent = found["sent"][axis]
         assert [axis, f"{sent['within']:,}", f"{sent['across']:,}"] in lines

@@ -78,10 +78,10 @@ def run(args: argparse.Namespace) -> int:
 def _of_rank(shape: ModelShape, layout: Layout, view: RankView, per_node: int) -> Iterator[str]:
     yield f"rank {view.rank} of {layout.world_size:,} in node {view.node} ({_title(shape, layout, per_node)})"
     if view.groups:
-        yield f"\n{'group':10}{'place':>12}{'nodes':>8}  ranks"
+        yield f"\n{'group':10}{'index':>7}{'size':>8}{'nodes':>8}  ranks"
     for name, group in view.groups.items():
         nodes = len({rank // per_node for rank in group})
-        yield f"{name:10}{f'{group.index(view.rank)} of {len(group)}':>12}{nodes:>8,}  {_ranks(group)}"
+        yield f"{name:10}{group.index(view.rank):>7,}{len(group):>8,}{nodes:>8,}  {_ranks(group)}"
     if view.neighbours:
         yield f"{'sends activations and their gradients to':32}  {_ranks(view.neighbours)}"
     yield "\nholds"
