@@ -2,7 +2,7 @@
 
     with PairTrace(engine.pipeline.turns) as watched:
         engine.accumulate(...)
-    watched.trace, watched.hidden()
+    watched.of(0), watched.hidden()
 
 Of a pipeline whose ranks have experts, with a schedule that has pairs (DualPipe, DualPipeV). What is on its way is
 watched by Gloo's threads; on a GPU a profiler says it (`rank_trace`).
@@ -17,17 +17,9 @@ from typing import Any
 
 from torch import Tensor
 
-from playbook.instruments.events import Event, Lane
-from playbook.instruments.trace import Trace
+from playbook.instruments.ring_trace import Interval
 from playbook.parallel.expert import Trip
 from playbook.parallel.turns import Turns
-
-LANES = (
-    Lane("forward"),
-    Lane("backward"),
-    Lane("rows of forward", "stream"),
-    Lane("rows of backward", "stream"),
-)
 
 #: Who (0: the first of a pair, 1: the second), start, end; in seconds.
 Span = tuple[int, float, float]
@@ -72,21 +64,20 @@ class PairTrace:
             self.trips.append(span)
             way[0].get_future().add_done_callback(lambda _: span.__setitem__(2, time.perf_counter()))
 
-    def of(self, pair: int) -> Trace:
-        """One pair, from its beginning on, in µs."""
+    def of(self, pair: int) -> dict[str, list[Interval]]:
+        """What the two passes of a pair computed and what was on its way for each, in seconds from its beginning."""
         turns = self.pairs[pair]
         zero, stop = turns[0][1], turns[-1][2]
         trips = [(int(who), start, min(end, stop)) for who, start, end in self.trips if zero <= start <= stop]
-        events = [
-            Event(name, lane + who, (start - zero) * 1e6, (end - start) * 1e6, category, {})
-            for lane, spans, kinds in (
-                (0, turns, (("forward", "F"), ("backward", "B"))),
-                (2, trips, (("rows", "communication"),) * 2),
-            )
-            for who, start, end in spans
-            for name, category in [kinds[who]]
-        ]
-        return Trace(LANES, events)
+        return {
+            name: [
+                Interval(kind, start - zero, end - zero)
+                for kind, spans in (("compute", turns), ("message", trips))
+                for of, start, end in spans
+                if of == who
+            ]
+            for who, name in enumerate(("forward", "backward"))
+        }
 
     def hidden(self) -> list[tuple[int, int]]:
         """For each pair, trips of its forward and of its backward pass between whose start and arrival the other has
