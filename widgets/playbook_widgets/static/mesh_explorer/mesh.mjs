@@ -54,7 +54,7 @@ export class Mesh {
   }
 
   rank(el, rank) {
-    const { app } = this, { result } = app, groups = app.lit.filter(({ ranks }) => ranks.includes(rank)), own = rank === result.rank, [band, number, letters] = el.children;
+    const { app } = this, { result } = app, groups = app.lit.filter(({ ranks }) => ranks.includes(rank)), own = rank === result.rank, [band, number, words, letters] = el.children;
     if (el.dataset.rank !== String(rank)) {
       el.dataset.rank = rank;
       el.id = `${app.id}-r${rank}`;
@@ -63,7 +63,7 @@ export class Mesh {
     el.toggleAttribute("data-own", own);
     el.toggleAttribute("data-lit", groups.length > 0);
     set(el, "aria-selected", String(rank === result.values.rank));
-    set(el, "aria-label", `rank ${rank}${own ? ", looked at" : groups.length ? `, in its ${groups.map(({ name }) => name).join(", ")}` : ""}`);
+    say(words, own ? ", the rank shown" : groups.length ? `, with rank ${result.rank} in ${groups.map(({ name }) => name).join(", ")}` : "");
     keep(band, groups.length, () => make("i")).forEach((strip, i) => [["data-axis", groups[i].axis], ["data-group", groups[i].name]].forEach((pair) => set(strip, ...pair)));
     say(letters, own ? "" : groups.map(({ letter }) => letter).join(" "));
   }
@@ -78,4 +78,4 @@ export class Mesh {
   }
 }
 
-const cell = () => make("div", { class: "pb-me-rank", role: "option" }, make("span", { class: "pb-me-band" }), make("b"), make("span", { class: "pb-me-letters" }));
+const cell = () => make("div", { class: "pb-me-rank", role: "option" }, make("span", { class: "pb-me-band" }), make("b"), make("span", { class: "pb-unseen" }), make("span", { class: "pb-me-letters", "aria-hidden": "true" }));

@@ -1,0 +1,440 @@
+"""The mesh explorer: its controls are the library's settings, what it lights and draws is what Python answers."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from playbook_widgets import MeshExplorer
+from playbook_widgets.compute.mesh import DEFAULTS, GROUPS, LIMITS, MOST_RANKS, compute
+from playbook_widgets.compute.zero_words import in_bytes
+from playbook_widgets.mesh_explorer import EXAMPLES, constants
+from widget_homes import Form, bridged_page, draw_over_kernel, in_module, kernel, static_page
+
+from playbook.errors import LayoutError
+from playbook.shapes import PRESETS
+
+SCRIPT = MeshExplorer.script
+CONTROLS = {control["field"]: control for control in constants()["controls"]}
+LLAMA = EXAMPLES[1][1]
+
+
+# --- in Python
+
+
+def test_every_setting_but_what_a_pointer_is_on_is_a_control():
+    assert set(CONTROLS) == set(DEFAULTS) - {"point"}
+
+
+def test_every_choice_is_one_that_the_library_knows():
+    assert [value for value, _ in CONTROLS["model"]["choices"]] == list(PRESETS)
+    for field in ("sp", "zero"):
+        for value, words in CONTROLS[field]["choices"]:
+            assert words
+            assert compute({field: value})["values"][field] == value
+    assert constants()["experts"] == [name for name, shape in PRESETS.items() if shape.moe]
+
+
+def test_stops_rise_and_stay_within_what_is_allowed():
+    limits = {**LIMITS, "rank": (0, MOST_RANKS - 1)}
+    for field, control in CONTROLS.items():
+        if control["kind"] == "number":
+            stops = control["stops"]
+            assert stops == sorted(set(stops))
+            assert limits[field][0] <= stops[0] < stops[-1] <= limits[field][1]
+            assert DEFAULTS[field] in stops
+
+
+def test_settings_that_cannot_be_are_refused_where_the_cell_is():
+    with pytest.raises(LayoutError, match="rank must be below the layout's 16 ranks, got 20"):
+        MeshExplorer({"rank": 20})
+
+
+def test_the_summary_says_what_a_rank_is_and_sends():
+    text, result = MeshExplorer().summary(), compute({})
+    assert "Rank 5 of 16 ranks on 2 nodes." in text
+    assert result["answer"] in text
+    for one in result["sent"]:
+        cells = (one["axis"], in_bytes(one["within"]), in_bytes(one["across"]))
+        assert "".join(f"<td>{cell}</td>" for cell in cells) in text
+    assert "<td>cp</td><td>0</td><td>2</td><td>5, 7</td><td>1</td>" in text
+    assert result["command"] in text
+
+
+# --- in the browser: the module over real Python
+
+
+class Page(Form):
+    """The widget as a reader meets it."""
+
+    def rank(self, number: int):
+        return self.page.locator(f'.pb-me-rank[data-rank="{number}"]')
+
+    def lit(self) -> dict[int, list[str]]:
+        """The groups by which ranks are lit, by rank."""
+        found = {}
+        for cell in self.page.locator(".pb-me-rank[data-lit]").all():
+            strips = cell.locator(".pb-me-band > i").all()
+            found[int(cell.get_attribute("data-rank"))] = [s.get_attribute("data-group") for s in strips]
+        return found
+
+    def own(self) -> int:
+        return int(self.page.locator(".pb-me-rank[data-own]").get_attribute("data-rank"))
+
+    def text(self, name: str) -> str:
+        return self.page.locator(f".pb-me-{name}").first.inner_text()
+
+    def picture(self) -> list:
+        return [self.lit(), self.own(), self.text("where"), self.text("answer"), self.text("bars")]
+
+
+def expected(result: dict) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {}
+    for group in result["groups"]:
+        for rank in group["ranks"]:
+            found.setdefault(rank, []).append(group["name"])
+    return found
+
+
+@pytest.fixture
+def explorer(open_page):
+    def show(inputs: dict | None = None, **options) -> Page:
+        return Page(bridged_page(open_page, MeshExplorer(inputs), **options))
+
+    return show
+
+
+@pytest.mark.browser
+def test_groups_of_the_chosen_rank_are_lit_each_with_its_letter(explorer):
+    view, result = explorer(), compute({})
+    assert view.lit() == expected(result)
+    assert view.page.locator(".pb-me-rank").count() == 16
+    assert [name.inner_text() for name in view.page.locator(".pb-me-name").all()] == ["node 0", "node 1"]
+    for rank, names in expected(result).items():
+        letters = "" if rank == 5 else " ".join(GROUPS[name][0] for name in names)
+        assert view.rank(rank).locator(".pb-me-letters").inner_text() == letters
+        aloud = ", the rank shown" if rank == 5 else f", with rank 5 in {', '.join(names)}"
+        assert view.rank(rank).locator(".pb-unseen").text_content() == aloud
+    assert view.page.get_by_role("option", name="0", exact=True).count() == 1
+
+
+@pytest.mark.browser
+def test_pointing_shows_a_rank_for_as_long_and_a_click_chooses_it(explorer):
+    view = explorer()
+    view.rank(12).hover()
+    view.settle()
+    assert view.own() == 12
+    assert view.lit() == expected(compute({"rank": 12}))
+    assert view.row("rank").locator("input[type=text]").input_value() == "5"
+    assert view.rank(5).get_attribute("aria-selected") == "true"
+    assert in_module(view.page, SCRIPT, "m.encode(x)", view.inputs()) == "rank=5"
+    view.page.mouse.move(1, 1)
+    view.settle()
+    assert (view.own(), view.inputs()) == (5, {"rank": 5})
+    view.rank(9).click()
+    view.settle()
+    view.page.mouse.move(1, 1)
+    view.settle()
+    assert (view.own(), view.inputs()) == (9, {"rank": 9})
+
+
+@pytest.mark.browser
+def test_arrow_keys_go_to_ranks_and_stay_in_the_mesh(explorer):
+    view = explorer()
+    ranks = view.page.get_by_role("listbox")
+    ranks.focus()
+    for key, rank in (
+        ("ArrowRight", 6), ("ArrowLeft", 5), ("ArrowUp", 5), ("ArrowDown", 13), ("ArrowDown", 13), ("End", 15),
+        ("ArrowRight", 15), ("Home", 0), ("ArrowLeft", 0),
+    ):  # fmt: skip
+        view.page.keyboard.press(key)
+        view.settle()
+        assert view.inputs() == {"rank": rank}, key
+        assert view.own() == rank
+        assert ranks.get_attribute("aria-activedescendant") == view.rank(rank).get_attribute("id")
+
+
+@pytest.mark.browser
+def test_one_group_alone(explorer):
+    view = explorer()
+    group = view.page.locator('.pb-me-group[data-group="replicas"]')
+    group.click()
+    assert group.get_attribute("aria-pressed") == "true"
+    assert view.lit() == {rank: ["replicas"] for rank in (1, 3, 5, 7)}
+    group.focus()
+    view.page.keyboard.press("Enter")
+    assert view.lit() == expected(compute({}))
+
+
+TYPED = {
+    "tp": "4", "cp": "1", "dp": "6", "pp": "4", "per_node": "12", "seq": "4096", "micro_batch": "3", "grad_acc": "7",
+    "rank": "40",
+}  # fmt: skip
+
+
+@pytest.mark.browser
+def test_every_slider_moves_by_mouse_keyboard_and_typing(explorer):
+    view = explorer()
+    for field, text in TYPED.items():
+        row, stops = view.row(field), CONTROLS[field]["stops"]
+        slider = row.locator("input[type=range]")
+        box = slider.bounding_box()
+        view.page.mouse.click(box["x"] + 9, box["y"] + box["height"] / 2)
+        assert view.inputs().get(field, DEFAULTS[field]) == stops[0], field
+        slider.press("ArrowRight")
+        assert view.inputs().get(field, DEFAULTS[field]) == stops[1], field
+        view.type(field, text)
+        assert view.inputs().get(field, DEFAULTS[field]) == int(text), field
+        assert row.locator("input[type=text]").input_value() == text
+        assert view.page.get_by_role("alert").count() == 0, field
+    assert view.own() == 40
+    assert view.lit() == {
+        rank: names for rank, names in expected(compute(view.inputs())).items() if rank // 12 == 40 // 12
+    }
+
+
+@pytest.mark.browser
+def test_every_choice_moves_by_mouse_and_keyboard(explorer):
+    view = explorer()
+    view.row("zero").get_by_text("3", exact=True).click()
+    view.settle()
+    assert view.inputs() == {"rank": 5, "zero": 3}
+    view.row("zero").locator("input:checked").press("ArrowLeft")
+    assert view.inputs()["zero"] == 2
+    view.row("sp").get_by_text("on", exact=True).click()
+    assert view.inputs()["sp"] is True
+    view.row("model").locator("select").select_option("llama3-70b")
+    view.settle()
+    assert view.inputs() == {"rank": 5, "zero": 2, "sp": True, "model": "llama3-70b"}
+    assert view.text("answer") == compute(view.inputs())["answer"]
+
+
+@pytest.mark.browser
+def test_the_rank_stays_in_the_mesh_and_a_dense_model_has_no_expert_parallelism(explorer):
+    view = explorer({"rank": 15})
+    view.type("pp", "1")
+    assert view.inputs() == {"rank": 7, "pp": 1}
+    view.page.evaluate(
+        "(x) => { window.model.set('inputs', x); window.model.save_changes() }",
+        {"rank": 0, "model": "mixtral-8x7b", "ep": 4},
+    )
+    view.settle()
+    view.row("model").locator("select").select_option("tiny")
+    view.settle()
+    assert view.inputs() == {"rank": 0, "model": "tiny"}
+    assert view.page.get_by_role("alert").count() == 0
+
+
+@pytest.mark.browser
+def test_bars_are_as_long_as_what_is_sent_by_level(explorer):
+    for inputs in ({}, LLAMA, {"tp": 4, "per_node": 2}, {"cp": 8, "tp": 1, "zero": 3, "per_node": 4}):
+        view, result = explorer(inputs), compute({"rank": 5, **inputs})
+        sent = [one for one in result["sent"] if one["axis"] != "world"]
+        most = max(one["within"] + one["across"] for one in sent)
+        for row, one in zip(view.page.locator(".pb-me-bar").all(), sent, strict=True):
+            assert row.locator("b").first.inner_text() == one["axis"]
+            wide = row.locator(".pb-me-track").bounding_box()["width"]
+            for level in ("within", "across"):
+                box = row.locator(f'[data-level="{level}"]').bounding_box()
+                length = max(2, one[level] / most * wide) if one[level] else 0
+                assert (box["width"] if box else 0) == pytest.approx(length, abs=0.1)
+            total = in_bytes(one["within"] + one["across"])
+            assert row.locator(".pb-me-numbers b").inner_text() == total
+            assert row.get_by_role("img").get_attribute("aria-label").startswith(f"{one['axis']}: {total}, ")
+        assert view.text("answer") == result["answer"]
+        assert view.page.locator(".pb-me-holds li").all_inner_texts() == result["holds"]
+        assert view.page.locator(".pb-me-command code").inner_text().replace("\n", "") == result["command"]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1280, 390])
+def test_of_a_large_mesh_one_node_is_drawn_and_the_others_are_a_map(explorer, width):
+    view = explorer(LLAMA, width=width)
+    result = compute(LLAMA)
+    assert view.page.locator(".pb-me-rank").count() == 8
+    assert view.page.locator(".pb-me-name").inner_text() == "node 625"
+    for group in result["groups"]:
+        path = view.page.locator(f'.pb-me-map path[data-group="{group["name"]}"]')
+        assert path.get_attribute("d").count("M") == group["nodes"]
+    assert view.page.locator(".pb-me-fields").get_attribute("d").count("M") == 2048
+    view.page.locator(".pb-me-map").scroll_into_view_if_needed()
+    box = view.page.locator(".pb-me-map svg").bounding_box()
+    view.page.mouse.move(box["x"] + 1, box["y"] + 1)
+    view.settle()
+    assert view.own() == 0  # the first node, and the place of rank 5000 in its own
+    view.page.mouse.click(box["x"] + box["width"] - 2, box["y"] + box["height"] - 2)
+    view.settle()
+    assert view.inputs()["rank"] == 16384 - 8
+
+
+@pytest.mark.browser
+def test_a_line_of_the_map_is_a_stage_or_a_part_of_it(open_page):
+    page = open_page("")
+    for nodes, pp, width, columns in (
+        (2048, 16, 720, 128), (2048, 16, 366, 64), (256, 16, 720, 16), (100, 3, 720, 100), (2047, 1, 720, 89),
+        (5, 1, 10, 1), (16384, 4, 720, 128),
+    ):  # fmt: skip
+        assert in_module(page, "mesh_explorer/node_map.mjs", "m.columns(...x)", [nodes, pp, width]) == columns
+
+
+@pytest.mark.browser
+def test_examples_fill_the_controls_and_are_marked(explorer):
+    view = explorer({"tp": 4})
+    assert view.page.locator('.pb-me-examples [aria-pressed="true"]').count() == 0
+    for name, inputs, note in EXAMPLES:
+        if compute(inputs).get("error"):
+            continue
+        view.button(name).click()
+        view.settle()
+        assert view.inputs() == {"rank": DEFAULTS["rank"], **inputs}
+        assert view.button(name).get_attribute("aria-pressed") == "true"
+        assert view.page.locator(".pb-me-examples .pb-me-note").inner_text() == note
+        assert view.own() == inputs.get("rank", 5)
+        view.page.keyboard.press("Tab")
+
+
+REFUSED = [
+    ("tp", "3"),
+    ("dp", "0"),
+    ("pp", "33"),
+    ("ep", "2"),
+    ("rank", "16"),
+    ("rank", "five"),
+    ("per_node", "100"),
+]
+
+
+@pytest.mark.browser
+def test_a_refused_value_shows_its_sentence_beside_its_control_and_keeps_the_picture(explorer):
+    view = explorer()
+    before = view.picture()
+    for field, text in REFUSED:
+        said, box = view.row(field).get_by_role("alert"), view.row(field).locator("input[type=text]")
+        valid = box.input_value()
+        view.type(field, text)
+        refusal = compute(view.inputs())["error"]
+        assert refusal["field"] == field
+        assert said.inner_text() == refusal["message"]
+        assert box.get_attribute("aria-invalid") == "true"
+        assert view.text("stale") == "last valid"
+        assert view.picture() == before
+        view.type(field, valid)
+        assert view.page.get_by_role("alert").count() == 0
+        assert view.page.locator(".pb-me-stale").is_hidden()
+
+
+@pytest.mark.browser
+def test_links_hold_the_state_and_ignore_what_they_do_not_know(open_page):
+    page = open_page("")
+    assert in_module(page, SCRIPT, "m.encode(x)", {"rank": 3, "tp": 8, "point": 4}) == "tp=8&rank=3"
+    rng, values = random.Random(0), [0, 1, 8, 1_000_000, "abc", "a&b=c %", "", True, False]
+    for _ in range(50):
+        keys = rng.sample(sorted(CONTROLS), rng.randrange(1, 8))
+        inputs = {key: rng.choice(values) for key in keys}
+        assert in_module(page, SCRIPT, "m.decode(m.encode(x))", inputs) == inputs
+    assert in_module(page, SCRIPT, "m.decode(x)", "tp=8&nonsense=1&point=2&sp=true") == {"tp": 8, "sp": True}
+
+
+@pytest.mark.browser
+def test_saved_and_copied(explorer):
+    view = explorer({"rank": 7}, permissions=["clipboard-read", "clipboard-write"])
+    with view.page.expect_download() as download:
+        view.button("Save JSON").click()
+    document = json.loads(download.value.path().read_text(encoding="utf-8"))
+    assert document["outputs"] == json.loads(json.dumps(compute(document["inputs"])))
+    view.button("Copy command").click()
+    assert view.page.evaluate("navigator.clipboard.readText()") == document["outputs"]["command"]
+    view.button("Copy link").click()
+    assert "#mesh-explorer?" in view.page.evaluate("navigator.clipboard.readText()")
+
+
+@pytest.mark.browser
+def test_an_answer_is_drawn_once_and_a_closed_widget_hears_nothing(explorer):
+    view = explorer()
+    answers = [compute({"rank": rank, "dp": dp}) for rank in (0, 7) for dp in (2, 4)]
+    made = view.made("(answer) => window.model.set('outputs', answer)", answers)
+    assert 0 < made <= view.elements()
+    before = view.picture()
+    view.page.evaluate("window.close()")
+    view.page.evaluate("(r) => window.model.set('outputs', r)", compute({"rank": 3}))
+    view.page.wait_for_timeout(100)
+    assert view.picture() == before
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (390, "dark")])
+def test_fits_every_width_and_passes_axe(explorer, width, theme):
+    """As it opens, large, on one rank, with wide nodes, and with a refusal."""
+    view = explorer(width=width, theme=theme)
+    assert view.problems() == []
+    one = {"dp": 1, "tp": 1, "cp": 1, "pp": 1, "rank": 0}
+    for inputs in (LLAMA, EXAMPLES[2][1], one, {"dp": 8, "per_node": 72}, {"per_node": 1}):
+        view.page.evaluate("(x) => { window.model.set('inputs', x); window.model.save_changes() }", inputs)
+        view.settle()
+        assert view.problems() == [], inputs
+    view.type("tp", "a long word that is no number of ranks whatsoever")
+    assert view.row("tp").get_by_role("alert").is_visible()
+    assert view.problems() == []
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1280, 776, 390])
+def test_nothing_is_cut_off(explorer, width):
+    """No label, name or number is wider than its place, with ranks of five digits too."""
+    for inputs in ({}, {**LLAMA, "rank": 16383}):
+        view = explorer(inputs, width=width)
+        places = [
+            "row > label",
+            "label",
+            "rank > b",
+            "letters",
+            "numbers > *",
+            "group > b",
+            "place",
+            "field input",
+        ]
+        cut = view.page.locator(", ".join(f".pb-me-{place}" for place in places)).evaluate_all(
+            """(all) => all.filter((el) => el.scrollWidth > el.clientWidth + 1)
+              .filter((el) => getComputedStyle(el).display !== "inline").map((el) => el.textContent || el.value)"""
+        )
+        assert cut == []
+
+
+@pytest.mark.browser
+def test_prints_the_picture_and_the_numbers(explorer):
+    view = explorer()
+    view.page.emulate_media(media="print")
+    for shown in (".pb-me-nodes", ".pb-me-groups", ".pb-me-bars", ".pb-me-holds"):
+        assert view.page.locator(shown).first.is_visible(), shown
+    for hidden in (".pb-me-controls", ".pb-me-examples"):
+        assert view.page.locator(hidden).is_hidden(), hidden
+
+
+@pytest.mark.browser
+def test_over_a_real_kernel(open_page):
+    code = "from playbook_widgets import MeshExplorer\nMeshExplorer({'tp': 4, 'rank': 2})"
+    with kernel(code) as running:
+        page = draw_over_kernel(open_page, running)
+        assert page.locator(".pb-me-answer").inner_text() == compute({"tp": 4, "rank": 2})["answer"]
+        page.get_by_role("listbox").press("ArrowRight")
+        wanted = compute({"tp": 4, "rank": 3})["answer"]
+        page.wait_for_function(
+            "(text) => document.querySelector('.pb-me-answer').innerText === text", arg=wanted
+        )
+        assert running.state["outputs"] == json.loads(json.dumps(compute({"tp": 4, "rank": 3})))
+
+
+@pytest.mark.browser
+def test_in_the_static_page_python_answers_and_the_address_keeps_the_state(open_page):
+    page = static_page(open_page, MeshExplorer(), hash="#mesh-explorer?tp=4&rank=2")
+    wanted = compute({"tp": 4, "rank": 2})["answer"]
+    page.wait_for_function(
+        "(text) => document.querySelector('.pb-me-answer').innerText === text", arg=wanted, timeout=60_000
+    )
+    page.get_by_role("listbox").press("ArrowRight")
+    wanted = compute({"tp": 4, "rank": 3})["answer"]
+    page.wait_for_function(
+        "(text) => document.querySelector('.pb-me-answer').innerText === text", arg=wanted, timeout=60_000
+    )
+    page.wait_for_function("location.hash === '#mesh-explorer?tp=4&rank=3'")
