@@ -69,6 +69,11 @@ def _controls() -> list[dict[str, Any]]:
         {"field": "node", "label": "Ranks per node", "kind": "number", "stops": _within(NODE, 1, 2, 4, 8, 16)},
         {"field": "tokens", "label": "Tokens per rank", "kind": "number",
          "stops": _within(TOKENS, 8, 16, 32, 64, 128, 256, 512, 1024)},
+        {"field": "hidden", "label": "Hidden size", "kind": "number",
+         "stops": _within(HIDDEN, 256, 512, 1024, 2048, 4096, 7168, 8192, 16384)},
+        {"field": "itemsize", "label": "Bytes a number", "kind": "choice",
+         "choices": [[1, "1 (fp8)"], [2, "2 (bf16)"], [4, "4 (fp32)"]]},
+        {"field": "seed", "label": "Text (seed)", "kind": "number", "stops": _within(SEED, *range(20))},
         {"field": "skew", "label": "Skew of the text", "kind": "number",
          "stops": _within(SKEW, 0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3)},
         {"field": "capacity", "label": "Capacity factor", "kind": "select",
@@ -80,11 +85,6 @@ def _controls() -> list[dict[str, Any]]:
          "stops": _within(BIAS_RATE, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)},
         {"field": "spare", "label": "Spare slots per rank", "kind": "number",
          "stops": _within(SPARE, 0, 1, 2, 3, 4, 6, 8)},
-        {"field": "seed", "label": "Text (seed)", "kind": "number", "stops": _within(SEED, *range(20))},
-        {"field": "hidden", "label": "Hidden size", "kind": "number",
-         "stops": _within(HIDDEN, 256, 512, 1024, 2048, 4096, 7168, 8192, 16384)},
-        {"field": "itemsize", "label": "Bytes a number", "kind": "choice",
-         "choices": [[1, "1 (fp8)"], [2, "2 (bf16)"], [4, "4 (fp32)"]]},
     ]  # fmt: skip
 
 

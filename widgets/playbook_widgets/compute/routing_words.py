@@ -23,7 +23,12 @@ MODEL = "tiny-moe"
 
 def in_percent(share: float) -> str:
     """0.084 is "8 %", and less than one percent keeps a digit."""
-    return f"{100 * share:.2g} %" if share < 0.01 else f"{100 * share:.0f} %"
+    return f"{100 * share:.2g} %" if share < 0.01 else f"{100 * share + 1e-9:.0f} %"
+
+
+def in_ratio(value: float) -> str:
+    """Two places; 1.125 is "1.13", as the page has it."""
+    return f"{value + 1e-9:.2f}"
 
 
 def answer(setting: RoutingSetting, pictures: Sequence[Mapping[str, Any]], number: int) -> str:
@@ -48,8 +53,8 @@ def _balance(setting: RoutingSetting, now: Mapping[str, Any]) -> str:
         return f"Every rank computes {most} rows: nobody waits."
     return (
         f"The layer takes as long as its busiest rank: rank {ranks.index(most)} computes {most} rows, "
-        f"{now['imbalance']:.2f} times the mean of {mean:.0f}, and the others wait {in_percent(waiting(ranks))} of the "
-        f"time on average. The busiest expert, {busiest}, has {loads[busiest]} rows."
+        f"{in_ratio(now['imbalance'])} times the mean of {mean:.0f}, and the others wait "
+        f"{in_percent(waiting(ranks))} of the time on average. The busiest expert, {busiest}, has {loads[busiest]} rows."
     )
 
 
@@ -72,7 +77,7 @@ def _biased(setting: RoutingSetting, pictures: Sequence[Mapping[str, Any]], numb
     return (
         f"After {number} {'update' if number == 1 else 'updates'} of {setting.sizes.bias_rate:g}, biases are between "
         f"{_signed(min(now['bias']))} and {_signed(max(now['bias']))}; without them, busiest over mean was "
-        f"{first['imbalance']:.2f}."
+        f"{in_ratio(first['imbalance'])}."
     )
 
 
@@ -83,7 +88,7 @@ def _signed(bias: float) -> str:
 
 def _copied(now: Mapping[str, Any]) -> str:
     copies = sum(map(len, now["experts"])) - len(now["loads"])
-    change = f"from {now['imbalance_in_order']:.2f} to {now['imbalance']:.2f}"
+    change = f"from {in_ratio(now['imbalance_in_order'])} to {in_ratio(now['imbalance'])}"
     if not copies:
         return f"A better packing takes busiest over mean {change}."
     return (

@@ -81,6 +81,13 @@ class Routing extends Stepper {
     if (!outputs.error) this.result = outputs;
   }
 
+  /** With the updates come places among them: an address may have named one that there was not before. */
+  arrived() {
+    this.take();
+    this.at = this.playing ? Math.min(this.at, this.steps) : this.asked();
+    this.refresh();
+  }
+
   // --- what the reader sets
 
   /** Set a field; what equals a default is left out, so that links stay short. */

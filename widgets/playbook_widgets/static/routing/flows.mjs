@@ -5,6 +5,7 @@ import { plural } from "../shared/numbers.mjs";
 import { WAYS, legend, px, section, way } from "./pieces.mjs";
 
 const BLOCK = 10, HEAD = 18, LINE = 12; // px: how wide a block is, room for the name of a node, for a line of text
+const ORDER = ["lost", "across", "inside", "own"]; // what is drawn over what
 const ROOM = { left: 50, right: 92, top: 20, bottom: 6 };
 
 export class Flows {
@@ -94,7 +95,7 @@ export class Flows {
         to.y += high;
       });
     }
-    return all;
+    return all.sort((a, b) => ORDER.indexOf(a.dataset.kind) - ORDER.indexOf(b.dataset.kind));
   }
 
   band(y0, y1, high, source, { rank, expert, lost }, rows, node) {

@@ -1,7 +1,7 @@
 // How uneven it is, in one number, in sentences, in numbers.
 
 import { keep, make, say } from "../shared/dom.mjs";
-import { grouped, percent, rounded, share } from "../shared/numbers.mjs";
+import { grouped, percent, plural, rounded, share } from "../shared/numbers.mjs";
 import { Announcer } from "../shared/parts.mjs";
 
 export class Verdict {
@@ -37,7 +37,7 @@ export class Verdict {
       ["Busiest expert / mean", expert.toFixed(2), `${rounded(rows / values.experts)} rows on average`],
       ["Choices", grouped(choices), `${values.ranks} × ${tokens} tokens × ${k} experts`],
       ["Dropped", share(lost, choices), lost ? `${grouped(lost)} of ${grouped(choices)} choices` : "every choice is computed"],
-      ["Room for a sample", room === null ? "no limit" : grouped(room), room === null ? "an expert takes all rows that come" : `⌈${values.capacity} × ${tokens} × ${k} / ${values.experts}⌉ rows of each rank's tokens an expert`],
+      ["Capacity of an expert", room === null ? "no limit" : plural(room, "row"), room === null ? "it takes all rows that come" : `of each sample, the tokens of a rank: ⌈${values.capacity} × ${tokens} × ${k} / ${values.experts}⌉`],
     ];
   }
 
