@@ -30,6 +30,8 @@ CHAPTERS = (
     "context",
     "pipeline",
     "zero-bubble",
+    "expert",
+    "five-dimensions",
 )
 
 
