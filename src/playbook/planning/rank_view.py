@@ -131,8 +131,7 @@ def groups_of(layout: Layout, rank: int, *, mirrored: bool = False) -> dict[str,
     found["ep"] = same[place // ep * ep :][:ep]
     copies = {"edp": same[place % ep :: ep] if ep > 1 else (), "replicas": same}
     if mirrored:
-        other = {**at, "pp": layout.pp - 1 - at["pp"]}
-        there = layout.rank(**other) - rank
+        there = layout.rank(**{**at, "pp": layout.pp - 1 - at["pp"]}) - rank
         copies = {name: tuple(sorted({*g, *(r + there for r in g)})) for name, g in copies.items()}
     if copies["replicas"] == found["dp"]:
         del copies["replicas"]
@@ -163,36 +162,40 @@ def _by_level(here: Sender, groups: dict[str, Ranks], ranks_per_node: int) -> di
         near = sum(r // ranks_per_node == here.rank // ranks_per_node for r in receivers)
         within, before = message.total * near // len(receivers), found.get(message.axis, Sent(0, 0))
         found[message.axis] = Sent(before.within + within, before.across + message.total - within)
-    return found
+    return {axis: found[axis] for axis in (*AXES, "ep", "world") if axis in found}
 
 
 def _received(
     here: Sender, messages: Iterable[Message], groups: dict[str, Ranks]
 ) -> Iterator[tuple[Message, Ranks]]:
     """Each message with the ranks that get equal parts of it."""
-    hops = iter(_receivers(here))
+    hops, known, everybody = (
+        iter(_receivers(here)),
+        _known(here, groups),
+        tuple(range(here.layout.world_size)),
+    )
     for message in messages:
         if (message.axis, message.collective) == ("pp", "send"):
             yield message, (next(hops),)
             continue
-        group = _group(here, message, groups)
+        # The group of its axis that has as many ranks as it says.
+        group = next((g for g in known[message.axis] if len(g) == message.ranks), everybody)
         place = group.index(here.rank)
         others = group[place + 1 :] + group[:place]
         yield message, others if message.collective == "all_to_all" else others[:1]
 
 
-def _group(here: Sender, message: Message, groups: dict[str, Ranks]) -> Ranks:
-    """The group of a message: one of its axis with as many ranks as it has."""
-    tp, index, n = groups["tp"], here.at["tp"], message.ranks
-    ends = here.where[0][0], here.where[0][-1]
-    known = {
-        "tp": [tp, tp[index // n * n :][:n]],  # all, or those that have copies of the same keys and values
-        "dp": [groups.get("replicas", groups["dp"]), groups["edp"]],
-        "pp": [
-            groups["pp"],
-            tuple(groups["pp"][end] for end in sorted(ends)),
-        ],  # all, or two with a tied table
+def _known(here: Sender, groups: dict[str, Ranks]) -> dict[str, list[Ranks]]:
+    """The groups in which this rank sends, by the axis that messages in them are counted for."""
+    tp, pp, index = groups["tp"], groups["pp"], here.at["tp"]
+    copies = max(1, len(tp) // here.shape.n_kv_heads)  # ranks with the same keys and values
+    samples = _along(here.layout, here.at, "dp", "cp")
+    ends = sorted((here.where[0][0], here.where[0][-1]))
+    return {
+        "tp": [tp, tp[index // copies * copies :][:copies]],
+        "dp": [groups.get("replicas", groups["dp"]), groups["edp"], samples, groups["dp"]],
+        "pp": [pp, tuple(pp[end] for end in ends)],  # all, or two with a tied table
         "cp": [groups["cp"]],
         "ep": [groups["ep"]],
+        "world": [samples],
     }
-    return next((g for g in known.get(message.axis, []) if len(g) == n), tuple(range(here.layout.world_size)))

@@ -70,7 +70,7 @@ export class Mesh {
 
   words(whole) {
     const { ranks, nodes, values } = this.app.result, size = `${plural(ranks, "rank")} in ${plural(nodes, "node")} of ${values.per_node}.`;
-    return whole ? `${size} Point at a rank, or use the arrow keys.` : `${size} The node of rank ${grouped(this.app.result.rank)} is drawn in full; every field of the map is a node. Point at one, or use the arrow keys.`;
+    return whole ? `${size} Point at a rank, or use the arrow keys.` : `${size} The node of rank ${grouped(this.app.result.rank)} is drawn in full; every field of the map is a node${this.map.stages}. Point at one, or use the arrow keys.`;
   }
 
   close() {

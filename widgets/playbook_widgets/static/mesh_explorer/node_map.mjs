@@ -26,6 +26,13 @@ export class NodeMap {
     this.sizes.observe(this.root);
   }
 
+  /** What a line of the map is, in words. */
+  get stages() {
+    const { pp } = this.app.result.values;
+    if (pp === 1 || this.lines === Infinity) return "";
+    return this.lines === 1 ? ", every line a stage of the pipeline" : `, every ${this.lines} lines a stage of the pipeline`;
+  }
+
   /** The rank at this place of the node under the pointer. */
   pointed(event, then) {
     const box = this.svg.getBoundingClientRect(), { nodes, ranks, rank, values } = this.app.result;
@@ -52,7 +59,7 @@ export class NodeMap {
     const { nodes, node, values, groups } = this.app.result, width = this.width || 700;
     this.columns = columns(nodes, values.pp, width);
     this.lines = Number.isInteger(nodes / values.pp / this.columns) ? nodes / values.pp / this.columns : Infinity;
-    this.w = Math.min(HEIGHT[1] * 1.5, width / this.columns);
+    this.w = Math.min(3 * HEIGHT[1], width / this.columns);
     this.h = Math.min(HEIGHT[1], Math.max(HEIGHT[0], this.w));
     this.fields(nodes);
     this.groups(values.per_node);

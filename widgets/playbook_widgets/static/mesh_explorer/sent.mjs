@@ -21,7 +21,7 @@ export class Sent {
     say(this.answer, answer);
     keep(this.rows, axes.length, row).forEach((el, i) => this.show(el, axes[i], most));
     this.legend.hidden = !axes.length;
-    say(this.note, world ? `And ${bytes(world.within + world.across)} over several axes: the norm of the gradients, the loss.` : "");
+    say(this.note, world ? `A ring sends to the next rank of its group, an all-to-all the same to every other rank. Beside these, ${bytes(world.within + world.across)} go over several axes: the norm of the gradients, the loss.` : "");
     this.note.hidden = !world;
   }
 
