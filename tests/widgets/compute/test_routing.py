@@ -256,11 +256,11 @@ def test_the_answer_says_what_is_drawn():
     assert said(ranks=2, experts=2, top_k=2, node=2) == "Every rank computes 128 rows: nobody waits."
     assert "All biases are still zero" in said(remedy="bias")
     assert "After 1 update of 0.01, biases are between −0.01 and 0.01; without them" in said(1, remedy="bias")
-    assert "8 copies of hot experts and a better packing take busiest over mean from 2.07 to" in said(
+    assert "8 copies of hot experts and a better packing take the busiest rank from 2.07 to" in said(
         remedy="copies"
     )
-    assert "for 50 % more weights of experts" in said(remedy="copies")
-    assert "A better packing takes busiest over mean from 2.07 to" in said(remedy="copies", spare=0)
+    assert "at the cost of 50 % more expert weights" in said(remedy="copies")
+    assert "A better packing alone takes the busiest rank from 2.07 to" in said(remedy="copies", spare=0)
     dropped = sum(compute({"capacity": 1.25})["pictures"][0]["dropped"])
     assert f"A capacity factor of 1.25 drops {dropped} of 1024 choices" in said(capacity=1.25)
     assert "A capacity factor of 4 drops nothing." in said(capacity=4, skew=0)

@@ -71,13 +71,13 @@ def _remedy(setting: RoutingSetting, pictures: Sequence[Mapping[str, Any]], numb
 
 
 def _biased(setting: RoutingSetting, pictures: Sequence[Mapping[str, Any]], number: int) -> str:
-    now, first = pictures[number], pictures[0]
+    now = pictures[number]
     if not number:
         return "All biases are still zero; each update moves them towards an even load."
     return (
         f"After {number} {'update' if number == 1 else 'updates'} of {setting.sizes.bias_rate:g}, biases are between "
-        f"{_signed(min(now['bias']))} and {_signed(max(now['bias']))}; without them, busiest over mean was "
-        f"{in_ratio(first['imbalance'])}."
+        f"{_signed(min(now['bias']))} and {_signed(max(now['bias']))}; without them, the busiest rank had "
+        f"{in_ratio(pictures[0]['imbalance'])} times the mean."
     )
 
 
@@ -88,12 +88,12 @@ def _signed(bias: float) -> str:
 
 def _copied(now: Mapping[str, Any]) -> str:
     copies = sum(map(len, now["experts"])) - len(now["loads"])
-    change = f"from {in_ratio(now['imbalance_in_order'])} to {in_ratio(now['imbalance'])}"
+    change = f"from {in_ratio(now['imbalance_in_order'])} to {in_ratio(now['imbalance'])} times the mean"
     if not copies:
-        return f"A better packing takes busiest over mean {change}."
+        return f"A better packing alone takes the busiest rank {change}."
     return (
-        f"{copies} {'copy' if copies == 1 else 'copies'} of hot experts and a better packing take busiest over mean "
-        f"{change}, for {in_percent(copies / len(now['loads']))} more weights of experts."
+        f"{copies} {'copy' if copies == 1 else 'copies'} of hot experts and a better packing take the busiest rank "
+        f"{change}, at the cost of {in_percent(copies / len(now['loads']))} more expert weights."
     )
 
 

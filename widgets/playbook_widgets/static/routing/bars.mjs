@@ -59,7 +59,7 @@ export class Bars {
   }
 
   words(capacity, mean) {
-    const limit = capacity ? ` Capacity is per expert and sample, so that rows are dropped before a rank is full${Math.max(...capacity) > this.scale ? `, which would be at ${rounded(Math.max(...capacity))} rows` : ""}.` : "";
+    const limit = capacity ? ` Capacity holds for each expert and sample, so rows are dropped before a rank is full${Math.max(...capacity) > this.scale ? `, which would be at ${rounded(Math.max(...capacity))} rows` : ""}.` : "";
     return `The line is the mean, ${rounded(mean)} rows.${limit} Press a rank to see its rows alone in the picture above.`;
   }
 }

@@ -17,7 +17,7 @@ export class Details {
     [this.experts, this.pairs] = [fold("All experts as a table"), fold("Rows from rank to rank as a table")];
     this.carrier = new Carrier("pb-ro-said");
     [this.code, this.command] = [make("code", { tabindex: "0" }), make("code", { tabindex: "0" })];
-    this.trains = section("A training run with this router", this.line(this.command, "Command"), make("p", { class: "pb-ro-note" }, "A small model over bytes, on as many ranks, each with as many tokens; its text is real, and so its skew is its own."));
+    this.trains = section("A training run with this router", this.line(this.command, "Command"), make("p", { class: "pb-ro-note" }, "A small byte-level model on as many ranks, each with as many tokens; its text is real, so the skew is the text's own."));
     this.link = button("Copy link", () => this.carrier.copy(app.model.get("link"), "Link copied"), { hidden: "" });
     const save = button("Save JSON", () => this.save(), { title: "Inputs and outputs, every picture" });
     const tools = make("div", { class: "pb-ro-tools" }, this.link, save, this.carrier.root);

@@ -123,9 +123,9 @@ export class Flows {
   }
 
   words({ coarse, values }) {
-    const what = coarse ? "a rank's experts taken together" : "numbers are those of experts";
-    const copies = values.remedy === "copies" ? " An expert's copies get as many rows each, the first ranks' rows the first copy." : "";
-    return `Left, the choices of each rank's tokens; right, the rows that each rank computes; ${what}. A band is as wide as its rows are many.${copies}`;
+    const what = coarse ? "the experts of a rank are drawn together" : "small numbers are experts";
+    const copies = values.remedy === "copies" ? " Copies of an expert share its rows evenly: those of the first ranks' tokens go to the first copy." : "";
+    return `Left, the choices of each rank's tokens; right, the rows that each rank computes; ${what}. The width of a band is its number of rows.${copies}`;
   }
 
   aloud({ ranks, experts, dropped }) {

@@ -35,6 +35,6 @@ export class Traffic {
 
   words({ row_bytes: row, values }) {
     const size = `${values.hidden} × ${values.itemsize} B = ${bytes(row)}`;
-    return `All ranks together, in one layer; a row is ${size}. Plain: a row for each choice, straight to its rank. Two steps: a token once to each node with some of its experts, there a row to each. Results travel back the same way.`;
+    return `All ranks together, in one layer; a row is ${size}. Plain all-to-all: one row per choice, straight to its rank. Two steps: each token goes once to every node that has some of its experts, and inside that node one row to each of them. Results travel back the same way.`;
   }
 }
