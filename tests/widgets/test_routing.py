@@ -31,7 +31,7 @@ BESIDE = {
     "tokens": {"ranks": 4},
     "top_groups": {"ranks": 8, "node": 1, "experts": 64},
     "bias_rate": {"remedy": "bias"},
-    "spare": {"remedy": "copies"},
+    "spare": {"remedy": "replicas"},
 }
 
 
@@ -158,7 +158,7 @@ def test_every_choice_moves_by_mouse_and_keyboard(routing):
     view.page.keyboard.press("Home")
     view.settle()
     assert view.inputs() == {"remedy": "none"}
-    for remedy, visible in (("bias", "bias_rate"), ("copies", "spare"), ("none", None)):
+    for remedy, visible in (("bias", "bias_rate"), ("replicas", "spare"), ("none", None)):
         view.row("remedy").get_by_text(remedy, exact=True).click()
         view.settle()
         assert view.inputs() == {"remedy": remedy}
@@ -201,7 +201,7 @@ def test_the_keyboard_alone_goes_through_the_updates(routing):
     keys.press("ArrowRight")
     view.settle()
     assert view.inputs() == {
-        "remedy": "copies",
+        "remedy": "replicas",
         "skew": 1.5,
     }  # where there are no updates is no place among them
 
@@ -224,7 +224,7 @@ def test_a_click_on_the_curve_goes_to_an_update(routing):
     "inputs",
     [
         {},
-        {"remedy": "copies", "capacity": 1.25},
+        {"remedy": "replicas", "capacity": 1.25},
         LARGE,
         {"ranks": 1, "experts": 4},
         {"node": 1, "top_groups": 2},
@@ -308,8 +308,8 @@ def test_ways_look_different_to_every_eye(routing, theme):
 @pytest.mark.browser
 def test_tables_say_what_is_drawn(routing):
     view, result = (
-        routing({"remedy": "copies", "capacity": 1.25}),
-        compute({"remedy": "copies", "capacity": 1.25}),
+        routing({"remedy": "replicas", "capacity": 1.25}),
+        compute({"remedy": "replicas", "capacity": 1.25}),
     )
     (picture,) = result["pictures"]
     for summary in view.page.locator(".pb-ro-fold > summary").all():
@@ -376,7 +376,7 @@ def test_links_hold_the_state_and_ignore_what_they_do_not_know(open_page):
     for inputs in (
         {"remedy": "bias", "step": 3},
         LARGE,
-        {"remedy": "copies", "spare": 2, "skew": 1.5, "capacity": 1.25},
+        {"remedy": "replicas", "spare": 2, "skew": 1.5, "capacity": 1.25},
     ):
         assert in_module(page, SCRIPT, "m.decode(m.encode(x))", inputs) == inputs
     said = in_module(page, SCRIPT, "m.decode(x)", "experts=64&nonsense=1&__proto__=2&skew=0.5&capacity")
@@ -395,7 +395,7 @@ def test_names_are_pushed_apart_and_stay_within(open_page):
 
 
 @pytest.mark.browser
-def test_saved_and_copied(routing):
+def test_saved_and_replicated(routing):
     view = routing({"remedy": "bias", "step": 2}, permissions=["clipboard-read", "clipboard-write"])
     with view.page.expect_download() as download:
         view.button("Save JSON").click()
@@ -407,9 +407,9 @@ def test_saved_and_copied(routing):
     assert view.page.evaluate("navigator.clipboard.readText()") == document["outputs"]["pictures"][2]["code"]
     view.button("Copy link").click()
     assert "#routing?" in view.page.evaluate("navigator.clipboard.readText()")
-    view.row("remedy").get_by_text("copies", exact=True).click()
+    view.row("remedy").get_by_text("replicas", exact=True).click()
     view.settle()
-    assert view.button("Copy command").is_hidden()  # no training run has copies
+    assert view.button("Copy command").is_hidden()  # no training run has replicas
 
 
 @pytest.mark.browser
@@ -433,13 +433,13 @@ def test_a_closed_widget_hears_nothing(routing):
 @pytest.mark.browser
 @pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (390, "dark")])
 def test_fits_every_width_and_passes_axe(routing, width, theme):
-    """As it opens, at its largest, with one rank, with copies, with tables, and with a refusal."""
+    """As it opens, at its largest, with one rank, with replicas, with tables, and with a refusal."""
     view = routing(width=width, theme=theme)
     assert view.problems() == []
     for inputs in (
         LARGE,
         {"remedy": "none", "ranks": 1, "experts": 4},
-        {"remedy": "copies", "capacity": 1, "spare": 4},
+        {"remedy": "replicas", "capacity": 1, "spare": 4},
     ):
         view.page.evaluate("(x) => { window.model.set('inputs', x); window.model.save_changes() }", inputs)
         view.settle()
@@ -487,11 +487,11 @@ def test_prints_the_picture_and_the_numbers(routing):
 
 @pytest.mark.browser
 def test_over_a_real_kernel_and_in_the_static_page(open_page):
-    code = "from playbook_widgets import ExpertRouting\nExpertRouting({'remedy': 'copies', 'spare': 2})"
+    code = "from playbook_widgets import ExpertRouting\nExpertRouting({'remedy': 'replicas', 'spare': 2})"
     with kernel(code) as running:
         page = draw_over_kernel(open_page, running)
         page.locator("[data-field=spare] input[type=range]").press("ArrowRight")
-        wanted = compute({"remedy": "copies", "spare": 3})
+        wanted = compute({"remedy": "replicas", "spare": 3})
         page.wait_for_function(
             "(text) => document.querySelector('.pb-ro-answer').innerText === text",
             arg=wanted["pictures"][0]["answer"],

@@ -31,7 +31,7 @@ class ExpertRouting(Widget):
 
     Keys are those of ``playbook_widgets.compute.routing.DEFAULTS``: ``experts``, ``top_k``, ``capacity`` and
     ``top_groups`` (the nodes that a token may choose) are the router's; ``ranks``, ``node`` (ranks of a node), ``tokens``
-    (of a rank), ``skew`` and ``seed`` say what it routes; ``remedy`` is none, bias (with ``bias_rate``) or copies (with
+    (of a rank), ``skew`` and ``seed`` say what it routes; ``remedy`` is none, bias (with ``bias_rate``) or replicas (with
     ``spare`` slots a rank); "step" is the number of updates at which it opens. In a notebook::
 
         from playbook_widgets import ExpertRouting
@@ -80,7 +80,7 @@ def _controls() -> list[dict[str, Any]]:
          "choices": [["", "none (dropless)"], *([one, f"{one:g}"] for one in CAPACITIES)]},
         {"field": "top_groups", "label": "Nodes per token (M)", "kind": "number", "stops": [1, 2, 3, 4, 6, 8]},
         {"field": "remedy", "label": "Remedy", "kind": "choice",
-         "choices": [["none", "none"], ["bias", "bias"], ["copies", "copies"]]},
+         "choices": [["none", "none"], ["bias", "bias"], ["replicas", "replicas"]]},
         {"field": "bias_rate", "label": "Bias per update", "kind": "number",
          "stops": _within(BIAS_RATE, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)},
         {"field": "spare", "label": "Spare slots per rank", "kind": "number",

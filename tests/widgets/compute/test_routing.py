@@ -94,7 +94,7 @@ def test_scores_are_drawn_from_what_they_are_for():
 
 
 def by_hand(kept, placement, node: int) -> tuple[Level, Level]:
-    """Of every token of every rank the ways, without copies."""
+    """Of every token of every rank the ways, without replicas."""
     home = {e: rank for rank, experts in enumerate(placement) for e in experts}
     inside = across = on = between = 0
     for source, sample in enumerate(kept):
@@ -109,7 +109,7 @@ def by_hand(kept, placement, node: int) -> tuple[Level, Level]:
     return Level(inside, across), Level(on, between)
 
 
-@pytest.mark.parametrize("remedy", ["none", "bias", "copies"])
+@pytest.mark.parametrize("remedy", ["none", "bias", "replicas"])
 @pytest.mark.parametrize("seed", range(8))
 def test_every_row_is_somewhere(seed, remedy):
     rng = random.Random(seed)
@@ -142,14 +142,14 @@ def test_every_row_is_somewhere(seed, remedy):
         assert picture["imbalance"] == max(picture["ranks"]) * 8 / sum(picture["ranks"])
         if picture["capacity"]:
             rounded = (
-                max(map(len, picture["experts"])) if remedy == "copies" else 0
-            )  # an odd row for some copies
+                max(map(len, picture["experts"])) if remedy == "replicas" else 0
+            )  # an odd row for some replicas
             assert all(
                 rows <= most + rounded
                 for rows, most in zip(picture["ranks"], picture["capacity"], strict=True)
             )
         slots = [e for experts in picture["experts"] for e in experts]
-        for e, load in enumerate(picture["loads"]):  # copies share evenly
+        for e, load in enumerate(picture["loads"]):  # replicas share evenly
             rows = [count for other, count in zip(slots, picture["slots"], strict=True) if other == e]
             assert sum(rows) == load
             assert max(rows) - min(rows) <= 1
@@ -204,30 +204,30 @@ def test_bytes_are_those_that_real_ranks_send(ranks):
     assert [sum(column) for column in zip(*inside, strict=True)][1:] == [picture["two_steps"][0]] * 2
 
 
-def test_biases_even_the_load_and_copies_do():
-    none, bias, copies = (compute({"remedy": remedy}) for remedy in ("none", "bias", "copies"))
+def test_biases_and_replicas_even_the_load():
+    none, bias, replicas = (compute({"remedy": remedy}) for remedy in ("none", "bias", "replicas"))
     before, after = bias["pictures"][0], bias["pictures"][-1]
     assert before | {"answer": ""} == none["pictures"][0] | {"answer": ""}
     assert before["imbalance"] > 2
     assert after["imbalance"] < 1.1
     assert before["bias"] == [0.0] * 16
     assert max(map(abs, bias["pictures"][3]["bias"])) == pytest.approx(3 * DEFAULTS["bias_rate"])
-    (copied,) = copies["pictures"]
-    assert copied["imbalance_in_order"] == before["imbalance"]
-    assert copied["imbalance"] < 1.05
-    assert [len(experts) for experts in copied["experts"]] == [3] * 8
+    (replicated,) = replicas["pictures"]
+    assert replicated["imbalance_in_order"] == before["imbalance"]
+    assert replicated["imbalance"] < 1.05
+    assert [len(experts) for experts in replicated["experts"]] == [3] * 8
 
 
-def test_a_limit_on_nodes_keeps_tokens_and_copies_there():
+def test_a_limit_on_nodes_keeps_tokens_and_replicas_there():
     inputs = {"ranks": 16, "node": 4, "experts": 32, "top_k": 4}
     free, limited = compute(inputs)["pictures"][0], compute({**inputs, "top_groups": 1})["pictures"][0]
     tokens = 16 * 64
     row = DEFAULTS["hidden"] * DEFAULTS["itemsize"]
     assert limited["two_steps"][1] <= tokens * row < free["two_steps"][1]
-    (copied,) = compute({**inputs, "top_groups": 1, "remedy": "copies"})["pictures"]
-    for rank, experts in enumerate(copied["experts"]):
+    (replicated,) = compute({**inputs, "top_groups": 1, "remedy": "replicas"})["pictures"]
+    for rank, experts in enumerate(replicated["experts"]):
         assert {e // 8 for e in experts} == {rank // 4}
-    (anywhere,) = compute({**inputs, "remedy": "copies"})["pictures"]
+    (anywhere,) = compute({**inputs, "remedy": "replicas"})["pictures"]
     assert any({e // 8 for e in experts} != {rank // 4} for rank, experts in enumerate(anywhere["experts"]))
 
 
@@ -256,11 +256,11 @@ def test_the_answer_says_what_is_drawn():
     assert said(ranks=2, experts=2, top_k=2, node=2) == "Every rank computes 128 rows: nobody waits."
     assert "All biases are still zero" in said(remedy="bias")
     assert "After 1 update of 0.01, biases are between −0.01 and 0.01; without them" in said(1, remedy="bias")
-    assert "8 copies of hot experts and a better packing take the busiest rank from 2.07 to" in said(
-        remedy="copies"
+    assert "8 extra replicas of hot experts and a better packing take the busiest rank from 2.07 to" in said(
+        remedy="replicas"
     )
-    assert "at the cost of 50 % more expert weights" in said(remedy="copies")
-    assert "A better packing alone takes the busiest rank from 2.07 to" in said(remedy="copies", spare=0)
+    assert "at the cost of 50 % more expert weights" in said(remedy="replicas")
+    assert "A better packing alone takes the busiest rank from 2.07 to" in said(remedy="replicas", spare=0)
     dropped = sum(compute({"capacity": 1.25})["pictures"][0]["dropped"])
     assert f"A capacity factor of 1.25 drops {dropped} of 1024 choices" in said(capacity=1.25)
     assert "A capacity factor of 4 drops nothing." in said(capacity=4, skew=0)
@@ -282,9 +282,9 @@ def test_the_answer_says_what_is_drawn():
         ({"bias_rate": 0}, "bias_rate", "bias_rate must be a number from 0.0001 to 1, got 0"),
         ({"tokens": 0}, "tokens", "tokens must be at least 1, got 0"),
         ({"experts": 256, "tokens": 65}, "tokens", "tokens must be at most 64 for 256 experts on 8 ranks, got 65"),
-        ({"remedy": "copies", "spare": 15}, "spare",
+        ({"remedy": "replicas", "spare": 15}, "spare",
          "spare must be at most 14: a rank then has all 16 experts of the layer, got 15"),
-        ({"remedy": "copies", "spare": 7, "top_groups": 1}, "spare",
+        ({"remedy": "replicas", "spare": 7, "top_groups": 1}, "spare",
          "spare must be at most 6: a rank then has all 8 experts of a node, got 7"),
         ({"remedy": "prayer"}, "remedy", "unknown remedy 'prayer'"),
         ({"hidden": 0}, "hidden", "hidden must be at least 1, got 0"),
@@ -314,8 +314,8 @@ def test_numbers_as_a_link_has_them():
     [
         {},
         {"remedy": "bias"},
-        {"remedy": "copies"},
-        {"remedy": "copies", "spare": 2, "top_groups": 1},
+        {"remedy": "replicas"},
+        {"remedy": "replicas", "spare": 2, "top_groups": 1},
         {"capacity": 1},
     ],
     ids=str,
@@ -355,4 +355,4 @@ def test_the_command_trains_with_this_router(monkeypatch):
         assert (layout.ep, layout.dp) == (setting.ranks, setting.ranks)
         assert (config.seq, config.global_batch) == (setting.tokens, setting.ranks)
         assert config.parallel.node == (setting.node if setting.nodes > 1 else None)
-    assert compute({"remedy": "copies"})["command"] == ""  # no training run has copies
+    assert compute({"remedy": "replicas"})["command"] == ""  # no training run has replicas

@@ -2,7 +2,7 @@
 
 ``compute`` runs in a kernel and, as the same file, in the reader's browser. Inputs are a flat mapping that holds only
 what differs from ``DEFAULTS``, so that it fits into a link: ``{"remedy": "bias", "experts": 64, "skew": 1.5}``. Each rank
-has one sample; tokens choose by the library's rule (``routing_rule``), copies of hot experts are placed by
+has one sample; tokens choose by the library's rule (``routing_rule``), replicas of hot experts are placed by
 ``planning.expert_placement``. Standard library only.
 """
 
@@ -15,6 +15,7 @@ from typing import Any
 
 from playbook._checks import check_divides, typed_int, unknown
 from playbook.errors import ConfigError, ShapeError
+from playbook.planning.expert_placement import ExpertPlacement, in_order
 from playbook.shapes import MoE
 from playbook_widgets.compute.refusals import answered
 from playbook_widgets.compute.routing_rows import Placement, Rows, placed, travel
@@ -39,7 +40,7 @@ DEFAULTS: dict[str, Any] = {
     "seed": 0,
     "step": 0,  # where the reader is, of the updates
 }
-REMEDIES = ("none", "bias", "copies")
+REMEDIES = ("none", "bias", "replicas")
 EXPERTS, TOP_K, RANKS, NODE = (2, 256), (1, 16), (1, 32), (1, 32)
 TOKENS, SPARE, HIDDEN, SEED = (1, 1024), (0, 16), (1, 65_536), (0, 9999)
 SKEW, BIAS_RATE = (0, 3), (0.0001, 1)
@@ -79,7 +80,7 @@ class RoutingSetting:
 
     @property
     def parts(self) -> int:
-        """In how many parts copies are placed: a limit on nodes means nothing once experts have left theirs."""
+        """In how many parts replicas are placed: a limit on nodes means nothing once experts have left theirs."""
         return self.nodes if self.limited else 1
 
     @property
@@ -92,7 +93,7 @@ class RoutingSetting:
 
     def placed(self, loads: list[int]) -> Placement:
         """The experts of each rank, for rows as many as ``loads``."""
-        return placed(loads, self.ranks, self.spare if self.remedy == "copies" else None, self.parts)
+        return placed(loads, self.ranks, self.spare if self.remedy == "replicas" else None, self.parts)
 
 
 def compute(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,7 +161,7 @@ def _check(setting: RoutingSetting) -> None:
     if setting.tokens > most:
         where = f"{sizes.experts} experts on {ranks} ranks"
         raise ConfigError(f"tokens must be at most {most} for {where}, got {setting.tokens}")
-    if setting.remedy == "copies":
+    if setting.remedy == "replicas":
         within = sizes.experts // setting.parts
         most = within - sizes.experts // ranks
         whose = "a node" if setting.parts > 1 else "the layer"
@@ -262,28 +263,20 @@ def _picture(setting: RoutingSetting, rows: Rows, loads: list[int], bias: list[f
         "dropped": rows.dropped,
         "ranks": rows.ranks,
         "imbalance": rows.imbalance,
-        "imbalance_in_order": _in_order(setting, loads),
+        "imbalance_in_order": in_order(loads, setting.ranks).imbalance,
         "waiting": waiting(rows.ranks),
         "busiest_expert": max(loads) * len(loads) / sum(loads),
-        "capacity": _capacity(setting, rows.placement),
+        "capacity": _capacity(setting, loads, rows.placement),
         "plain": [count * setting.row_bytes for count in rows.plain],
         "two_steps": [count * setting.row_bytes for count in rows.two_steps],
         "code": code(setting, loads),
     }
 
 
-def _in_order(setting: RoutingSetting, loads: list[int]) -> float:
-    """The imbalance without copies."""
-    each = len(loads) // setting.ranks
-    return max(sum(loads[i : i + each]) for i in range(0, len(loads), each)) * setting.ranks / sum(loads)
-
-
-def _capacity(setting: RoutingSetting, placement: Placement) -> list[float] | None:
+def _capacity(setting: RoutingSetting, loads: list[int], placement: Placement) -> list[float] | None:
     """Rows that each rank has at most; None where nothing is dropped."""
     most = room(setting.sizes, setting.tokens)
     if most is None:
         return None
-    copies = [0] * setting.sizes.experts
-    for e in (e for experts in placement for e in experts):
-        copies[e] += 1
-    return [sum(most * setting.ranks / copies[e] for e in experts) for experts in placement]
+    replicas = ExpertPlacement(tuple(loads), placement).counts
+    return [sum(most * setting.ranks / replicas[e] for e in experts) for experts in placement]

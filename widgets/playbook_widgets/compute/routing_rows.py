@@ -1,6 +1,6 @@
 """Where the rows of a mixture of experts go: which rank has which experts, who sends how much to whom, over which links.
 
-Slots are the places for experts, rank by rank; without copies there are as many as experts. Standard library only.
+Slots are the places for experts, rank by rank; without replicas there are as many as experts. Standard library only.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class Rows:
 
 
 def placed(loads: Sequence[int], ranks: int, spare: int | None, parts: int = 1) -> Placement:
-    """Experts on ranks: in order or, with ``spare`` slots a rank, hot ones in several copies.
+    """Experts on ranks: in order or, with ``spare`` slots a rank, hot ones in several replicas.
 
-    With ``parts`` an expert's copies stay in the part of the ranks that has it, a node.
+    With ``parts`` an expert's replicas stay in the part of the ranks that has it, a node.
     """
     if spare is None:
         return in_order(loads, ranks).experts
@@ -92,7 +92,7 @@ def travel(chosen: Choices, kept: Choices, placement: Placement, loads: Sequence
 
 
 def _routes(placement: Placement, loads: Sequence[int]) -> list[Iterator[int]]:
-    """For each expert the slots that its rows go to, one after the other: every copy gets as many."""
+    """For each expert the slots that its rows go to, one after the other: every replica gets as many."""
     homes: list[list[int]] = [[] for _ in loads]
     for slot, e in enumerate(e for experts in placement for e in experts):
         homes[e].append(slot)
@@ -103,7 +103,7 @@ def _routes(placement: Placement, loads: Sequence[int]) -> list[Iterator[int]]:
 
 
 def _in_turn(slots: list[int], load: int) -> Iterator[int]:
-    """The first rows to the first copy, and so on."""
+    """The first rows to the first replica, and so on."""
     return (slots[i * len(slots) // load] for i in range(load))
 
 

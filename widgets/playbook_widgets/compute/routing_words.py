@@ -67,7 +67,7 @@ def waiting(ranks: Sequence[int]) -> float:
 def _remedy(setting: RoutingSetting, pictures: Sequence[Mapping[str, Any]], number: int) -> str:
     if setting.ranks == 1 or setting.remedy == "none":
         return ""
-    return _copied(pictures[0]) if setting.remedy == "copies" else _biased(setting, pictures, number)
+    return _replicated(pictures[0]) if setting.remedy == "replicas" else _biased(setting, pictures, number)
 
 
 def _biased(setting: RoutingSetting, pictures: Sequence[Mapping[str, Any]], number: int) -> str:
@@ -86,14 +86,14 @@ def _signed(bias: float) -> str:
     return f"{bias:.2g}".replace("-", "−")
 
 
-def _copied(now: Mapping[str, Any]) -> str:
-    copies = sum(map(len, now["experts"])) - len(now["loads"])
+def _replicated(now: Mapping[str, Any]) -> str:
+    extra = sum(map(len, now["experts"])) - len(now["loads"])
     change = f"from {in_ratio(now['imbalance_in_order'])} to {in_ratio(now['imbalance'])} times the mean"
-    if not copies:
+    if not extra:
         return f"A better packing alone takes the busiest rank {change}."
     return (
-        f"{copies} {'copy' if copies == 1 else 'copies'} of hot experts and a better packing take the busiest rank "
-        f"{change}, at the cost of {in_percent(copies / len(now['loads']))} more expert weights."
+        f"{extra} extra {'replica' if extra == 1 else 'replicas'} of hot experts and a better packing take the busiest "
+        f"rank {change}, at the cost of {in_percent(extra / len(now['loads']))} more expert weights."
     )
 
 
@@ -125,7 +125,7 @@ def _sent(setting: RoutingSetting, now: Mapping[str, Any]) -> str:
 
 def code(setting: RoutingSetting, loads: Sequence[int]) -> str:
     """The Python that says how many rows each rank gets when experts have ``loads`` rows."""
-    if setting.remedy != "copies":
+    if setting.remedy != "replicas":
         made = f"in_order({list(loads)}, ranks={setting.ranks}).rows"
         return f"from playbook.planning.expert_placement import in_order\n{made}"
     own, each = setting.ranks // setting.parts, len(loads) // setting.parts
@@ -138,8 +138,8 @@ def code(setting: RoutingSetting, loads: Sequence[int]) -> str:
 
 
 def command(setting: RoutingSetting) -> str:
-    """The ``playbook train`` line of a small model with this router; none with copies, which no training run has."""
-    if setting.remedy == "copies":
+    """The ``playbook train`` line of a small model with this router; none with replicas, which no training run has."""
+    if setting.remedy == "replicas":
         return ""
     rate = setting.sizes.bias_rate if setting.remedy == "bias" else 0.0
     base = PRESETS[MODEL]

@@ -21,7 +21,7 @@ const KEYS = ["remedy", "experts", "top_k", "ranks", "node", "tokens", "skew", "
 /** What a field takes with it when it changes: other nodes, another limit on them. */
 const FOLLOW = { ranks: ["top_groups"], node: ["top_groups"], remedy: ["step"] };
 /** Settings that mean something with one remedy alone. */
-const OF_REMEDY = { bias_rate: "bias", spare: "copies" };
+const OF_REMEDY = { bias_rate: "bias", spare: "replicas" };
 
 export function encode(inputs) {
   return encodePairs(inputs, KEYS);

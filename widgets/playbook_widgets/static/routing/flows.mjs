@@ -124,8 +124,8 @@ export class Flows {
 
   words({ coarse, values }) {
     const what = coarse ? "the experts of a rank are drawn together" : "small numbers are experts";
-    const copies = values.remedy === "copies" ? " Copies of an expert share its rows evenly: those of the first ranks' tokens go to the first copy." : "";
-    return `Left, the choices of each rank's tokens; right, the rows that each rank computes; ${what}. The width of a band is its number of rows.${copies}`;
+    const replicas = values.remedy === "replicas" ? " Replicas of an expert share its rows evenly: those of the first ranks' tokens go to the first replica." : "";
+    return `Left, the choices of each rank's tokens; right, the rows that each rank computes; ${what}. The width of a band is its number of rows.${replicas}`;
   }
 
   aloud({ ranks, experts, dropped }) {
