@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import fields
 
 import hypothesis
@@ -10,16 +9,12 @@ import pytest
 import torch
 from helpers import BLOCKS, DEEPSEEK
 from hypothesis import strategies as st
-from parallel_runs import Case
 from random_shapes import shapes
+from traffic_runs import SEQ, Cases, check
 
-from playbook import launch
-from playbook.errors import LayoutError, ShapeError
-from playbook.instruments.counting import CountBytes
+from playbook.errors import LayoutError
 from playbook.layout import Layout, ParallelOptions
 from playbook.layout.tokens import CONTEXT
-from playbook.parallel.mesh import Mesh
-from playbook.parallel.parallelize import parallelize
 from playbook.planning.context_cost import context_traffic
 from playbook.planning.memory import predict
 from playbook.planning.messages import PHASES, Sender
@@ -27,10 +22,8 @@ from playbook.planning.recipes import load_recipe
 from playbook.planning.sharding import traffic as of_replicas
 from playbook.planning.traffic import by_axis, total, traffic
 from playbook.schedules.actions import Schedule
-from playbook.shapes import ModelShape, load
-from playbook.training.data import own_tokens
+from playbook.shapes import load
 
-SEQ, MICRO = 8, 2
 #: Odd sizes, tied tables, biases; and grouped heads, norms of queries and keys, a table at either end.
 GPT = BLOCKS["gpt"].replace(layers=3, hidden=24, heads=4, vocab=37)
 LLAMA = BLOCKS["llama"].replace(layers=4, hidden=32, heads=8, kv_heads=2, ffn=52, vocab=37, qk_norm=True)
@@ -53,7 +46,6 @@ OWN = Schedule.from_json(
     }
 )
 
-Cases = list[tuple[ModelShape, str, dict]]
 TWO: Cases = [
     (GPT, "dp=2,grad_acc=2", {}),
     (LLAMA, "dp=2", {"data_parallel": "naive"}),
@@ -116,60 +108,6 @@ EIGHT: Cases = [
 ]
 
 
-def steps(cases: Cases, dtype: torch.dtype, autocast: bool) -> list[list[Counter]]:
-    """In a rank, of each case: what its first two steps send, as (axis, collective, payload, bytes sent)."""
-    torch.set_num_threads(1)
-    found = []
-    with launch.process_group():
-        for shape, text, given in cases:
-            layout, options = Layout.parse(text), ParallelOptions(**given)
-            mesh, case = Mesh(layout), Case(shape, layout.recompute, dtype=dtype, seq=SEQ)
-            engine = parallelize(case.model(), mesh, case.make(), options)
-            batch = torch.randint(shape.vocab, (MICRO * layout.grad_acc, SEQ))
-            x, y, where = own_tokens(batch, batch.clone(), mesh, options.placed)
-            found.append([])
-            for _ in range(2):
-                with CountBytes(engine.traffic_groups()) as count:
-                    engine.zero_grad()
-                    kind = torch.bfloat16 if autocast else torch.float32
-                    engine.accumulate(x, y, MICRO, where, dtype=kind)
-                    engine.clip(1.0)
-                    engine.step()
-                sent = [(e.group, e.kind, e.payload, e.sent) for e in count.events if e.sent]
-                found[-1].append(Counter(sent))
-    return found
-
-
-def small(messages: Counter) -> Counter:
-    """Single numbers, whatever group they are settled in."""
-    found: Counter = Counter()
-    for (_, collective, payload, sent), count in messages.items():
-        if payload <= 8:
-            found[collective, payload, sent] += count
-    return found
-
-
-def large(messages: Counter) -> Counter:
-    return Counter({key: count for key, count in messages.items() if key[2] > 8})
-
-
-def check(ranks, cases: Cases, world: int, dtype=torch.float32, recipe="fp32") -> None:
-    for rank, mine in enumerate(
-        ranks(steps, cases, dtype, recipe == "autocast", ranks=world, timeout=240).values
-    ):
-        for (shape, text, given), counted in zip(cases, mine, strict=True):
-            layout, options = Layout.parse(f"{text},micro_batch={MICRO}"), ParallelOptions(**given)
-            for first, sent in zip((True, False), counted, strict=True):
-                told = traffic(shape, layout, SEQ, options, rank=rank, recipe=recipe, first=first)
-                expected: Counter = Counter()
-                for message in told:
-                    if message.bytes:
-                        key = message.axis, message.collective, message.payload, message.bytes
-                        expected[key] += message.count
-                assert large(expected) == large(sent), (text, given, rank, first)
-                assert small(expected) == small(sent), (text, given, rank, first)
-
-
 @pytest.mark.parametrize(("cases", "world"), [(TWO, 2), (FOUR, 4), (EIGHT, 8)], ids=["two", "four", "eight"])
 def test_every_message_of_a_step(ranks, cases, world):
     check(ranks, cases, world)
@@ -214,8 +152,6 @@ def test_sums_by_axis_and_phase():
 def test_what_cannot_run_has_no_traffic():
     with pytest.raises(LayoutError, match="tp must divide heads"):
         traffic(load("gpt2"), Layout(tp=5), 64)
-    with pytest.raises(ShapeError, match="has experts"):
-        traffic(load("mixtral-8x7b"), Layout(dp=2), 64)
 
 
 @pytest.mark.parametrize("context", CONTEXT)
@@ -259,7 +195,8 @@ def test_weights_are_the_parameters_of_the_rank(shape, text):
     layout = Layout.parse(text)
     for stage in predict(shape, layout, seq=SEQ).stages:
         place = layout.rank(pp=stage.stage)
-        units = Sender(shape, layout, SEQ, ParallelOptions(), place, load_recipe("fp32")).units
+        (one,) = Sender(shape, layout, SEQ, ParallelOptions(), place, load_recipe("fp32")).sets
+        units = one.units
         assert sum(unit.elements for unit in units) == stage.counts.local
         if layout.pp > 1 or layout.zero == 3:
             told = [unit.parameters for unit in stage.counts.units if unit.parameters]

@@ -5,13 +5,15 @@
             trainer.step()
     load.counted().busiest_rank(ep=4)  # (steps, layers)
 
+And where their rows travel, in a step on many ranks: `ExpertRoutes`, which ``planning.traffic`` takes as it counts.
+
 Routers are watched from outside, by hooks on their forward passes. One that backward runs again (activation
 recomputation) routes the same tokens a second time and is left out, as are passes of a model in evaluation mode.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +21,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.hooks import RemovableHandle
 
 from playbook._checks import check_divides, check_int
 from playbook.errors import ConfigError
-from playbook.model.moe import Routing, routers
+from playbook.model.moe import Router, Routing, routers
+from playbook.planning.expert_traffic import Routed
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,22 @@ class Loads:
         return Loads(self.layers, rows.sum(0, keepdim=True), dropped.sum(0, keepdim=True))
 
 
+def watch(routers: Mapping[str, Router], note: Callable[[int, Routing], None]) -> list[RemovableHandle]:
+    """Have ``note`` told what each router of a training model decides, once, with the router's place among them.
+
+    Gives the hooks, to be removed.
+    """
+
+    def noting(place: int) -> Callable[..., None]:
+        def hook(router: nn.Module, given: tuple[Tensor, ...], output: tuple[Tensor, Routing]) -> None:
+            if router.training and torch._C._current_graph_task_id() == -1:  # not inside backward
+                note(place, output[1])
+
+        return hook
+
+    return [router.register_forward_hook(noting(place)) for place, router in enumerate(routers.values())]
+
+
 class ExpertLoad:
     """Counts while it is entered; enter it again and it counts on.
 
@@ -80,9 +100,7 @@ class ExpertLoad:
         self._now: Tensor | None = None
 
     def __enter__(self) -> ExpertLoad:
-        self._handles = [
-            router.register_forward_hook(self._noting(i)) for i, router in enumerate(self._routers.values())
-        ]
+        self._handles = watch(self._routers, self._note)
         # For optimizers of any kind, of which a rank may have several.
         self._handles.append(register_optimizer_step_post_hook(lambda *_: self._end_step()))
         return self
@@ -92,18 +110,12 @@ class ExpertLoad:
             handle.remove()
         self._end_step()
 
-    def _noting(self, layer: int) -> Callable[..., None]:
-        def hook(router: nn.Module, given: tuple[Tensor, ...], output: tuple[Tensor, Routing]) -> None:
-            if not router.training or torch._C._current_graph_task_id() != -1:  # inside backward
-                return
-            routing = output[1]
-            if self._now is None:
-                sizes = len(self._routers), self._experts + 1
-                self._now = torch.zeros(sizes, dtype=torch.int64, device=routing.counts.device)
-            self._now[layer, :-1] += routing.counts
-            self._now[layer, -1] += routing.chosen.numel() - routing.counts.sum()
-
-        return hook
+    def _note(self, layer: int, routing: Routing) -> None:
+        if self._now is None:
+            sizes = len(self._routers), self._experts + 1
+            self._now = torch.zeros(sizes, dtype=torch.int64, device=routing.counts.device)
+        self._now[layer, :-1] += routing.counts
+        self._now[layer, -1] += routing.chosen.numel() - routing.counts.sum()
 
     def _end_step(self) -> None:
         if self._now is not None:  # the second optimizer of a rank ends nothing
@@ -119,3 +131,46 @@ class ExpertLoad:
             dist.all_reduce(found, group=group)
         found = found.long().cpu()
         return Loads(layers, found[..., :-1], found[..., -1])
+
+
+class ExpertRoutes:
+    """Counts, while it is entered, where the rows of each micro-batch travel: what `Routed` says of each layer.
+
+    ``ep`` is the expert-parallel group of this rank; for dispatch in two steps, ``node`` neighbours of it are in a node.
+    """
+
+    def __init__(self, model: nn.Module, ep: dist.ProcessGroup, node: int | None = None):
+        self._routers, self._ep = routers(model), ep
+        self._nodes = ep.size() // (node or ep.size())
+        self._noted: list[list[Tensor]] = [[] for _ in self._routers]  # (ranks + nodes,) for each micro-batch
+
+    def __enter__(self) -> ExpertRoutes:
+        self._handles = watch(self._routers, self._note)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _note(self, layer: int, routing: Routing) -> None:
+        experts, nodes = len(routing.counts), self._nodes
+        node = (routing.chosen // (experts // nodes)).clamp(max=nodes)  # the last: dropped
+        met = torch.zeros(len(node), nodes + 1, dtype=torch.int64, device=node.device).scatter_(1, node, 1)
+        rows = routing.counts.view(self._ep.size(), -1).sum(1)
+        self._noted[layer].append(torch.cat([rows, met.sum(0)[:nodes]]))
+
+    def counted(self) -> dict[int, list[Routed]]:
+        """By block, micro-batch by micro-batch. A collective of the expert-parallel group."""
+        ranks, found = self._ep.size(), {}
+        for name, noted in zip(self._routers, self._noted, strict=True):
+            if not noted:
+                continue
+            own = torch.stack(noted)  # (micro-batches, ranks + nodes)
+            parts = [torch.empty_like(own) for _ in range(ranks)]
+            dist.all_gather(parts, own, group=self._ep)
+            every = torch.stack(parts, 1).tolist()  # by micro-batch and rank
+            found[int(name.split(".")[1])] = [
+                Routed(tuple(tuple(r[:ranks]) for r in one), tuple(tuple(r[ranks:]) for r in one))
+                for one in every
+            ]
+        return found

@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from threading import Semaphore
 
 import torch
+from torch.utils import _python_dispatch
 
 from playbook.model.recompute import rng_state, set_rng_state
 
@@ -43,12 +44,18 @@ class Turns:
         self._now, self._going, self._since = 0, [True, True], time.perf_counter()
         stream = torch.cuda.current_stream() if self.device == "cuda" else None
 
+        watching = _python_dispatch._get_current_dispatch_mode_stack()  # instruments see one thread each
+
         def beside() -> None:
             self._gates[1].acquire()
+            for mode in watching:
+                _python_dispatch._push_mode(mode)
             with torch.cuda.stream(stream) if stream else nullcontext():
                 try:
                     second()
                 finally:
+                    for _ in watching:
+                        _python_dispatch._pop_mode()
                     self._leave()
 
         other = self._pool.submit(beside)

@@ -14,15 +14,16 @@ from playbook.layout import Layout, ParallelOptions
 from playbook.layout.stages import StageRanks, placement, split
 from playbook.planning.communication import ring_bytes_sent
 from playbook.planning.recipes import Recipe
-from playbook.planning.weights import BucketRange, WeightUnit, buckets, weight_units
+from playbook.planning.weights import BucketRange, WeightUnit, buckets, only, weight_units
 from playbook.schedules.actions import Action
 from playbook.schedules.catalogue import of_layout
 from playbook.shapes import ModelShape
 
 #: Bytes of an element.
 FP32, INT64 = 4, 8
-#: Parts of a step. Recomputation is part of ``backward``, and ``first`` is there in a run's first step alone.
-PHASES = ("forward", "backward", "gradients", "parameters", "norm", "loss", "first")
+#: Parts of a step. Recomputation is part of ``backward``, ``load`` is what routers have counted in it, and ``first`` is
+#: there in a run's first step alone.
+PHASES = ("forward", "backward", "gradients", "parameters", "load", "norm", "loss", "first")
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,18 @@ def message_in(
     ranks, index = group
     sent = ring_bytes_sent(collective, elements, itemsize, ranks, index)
     return Message(axis, collective, sent, count, phase, elements * itemsize, ranks)
+
+
+@dataclass(frozen=True)
+class WeightSet:
+    """Weights of which some ranks have the same, in a ``group`` of so many, of which this one has a place.
+
+    What ``parallel.replicas.ReplicaSet`` is in a run: gradients are sent in ``buckets``.
+    """
+
+    units: list[WeightUnit]
+    group: tuple[int, int]
+    buckets: list[BucketRange]
 
 
 @dataclass(frozen=True)
@@ -105,15 +118,30 @@ class Sender:
         return dict(found)
 
     @cached_property
-    def blocks(self) -> dict[int, int]:
+    def blocks(self) -> dict[int, range]:
         """Blocks of each stage of this rank."""
         cut = split(self.shape.layers, self.depth, self.options.stage_layers)
-        return {stage: len(cut[stage]) for stage in self.passes}
+        return {stage: cut[stage] for stage in self.passes}
 
     @cached_property
     def block_passes(self) -> int:
         """How often a micro-batch goes through a block here."""
-        return sum(self.blocks[stage] * count for stage, count in self.passes.items())
+        return sum(len(self.blocks[stage]) * count for stage, count in self.passes.items())
+
+    @cached_property
+    def expert_layers(self) -> dict[int, int]:
+        """Blocks with experts here, and how many micro-batches go through each."""
+        return {
+            layer: count
+            for stage, count in self.passes.items()
+            for layer in self.blocks[stage]
+            if self.shape.is_moe(layer)
+        }
+
+    @property
+    def expert_passes(self) -> int:
+        """How often a micro-batch goes through a block with experts here."""
+        return sum(self.expert_layers.values())
 
     @cached_property
     def tokens(self) -> int:
@@ -130,32 +158,54 @@ class Sender:
         """Whether another rank of the pipeline has the same stages."""
         return len(self.where) > 1
 
-    @cached_property
-    def replicas(self) -> tuple[int, int]:
-        """How many ranks have the same weights, and which of them this one is."""
-        one, index = self.samples
-        if not self.mirrored:
-            return one, index
-        return 2 * one, index + one * (self.at["pp"] >= self.layout.pp // 2)
-
     @property
     def samples(self) -> tuple[int, int]:
         """How many ranks have other tokens for the same stages, and which of them this one is."""
         layout, at = self.layout, self.at
         return layout.dp * layout.cp, at["cp"] + layout.cp * at["dp"]
 
-    @cached_property
-    def units(self) -> list[WeightUnit]:
-        return weight_units(self.shape, self.layout, self.blocks, self.depth)
+    @property
+    def samples_axis(self) -> str:
+        """The axis by which a run counts what these tell each other."""
+        return "cp" if self.layout.dp == 1 else "world" if self.mirrored else "dp"
 
     @cached_property
-    def buckets(self) -> list[BucketRange]:
-        """What the replicas' gradients are sent in."""
-        ranks, zero, options = self.replicas[0] if self.layout.zero else 1, self.layout.zero, self.options
+    def replicas(self) -> tuple[int, int]:
+        """How many ranks have the same weights, and which of them this one is."""
+        return self._mirror(self.samples)
+
+    @property
+    def ep(self) -> tuple[int, int]:
+        """How many ranks have different experts of the same blocks, and which of them this one is."""
+        return self.layout.ep, self.samples[1] % self.layout.ep
+
+    @property
+    def edp(self) -> tuple[int, int]:
+        """How many ranks have the same experts, and which of them this one is."""
+        ranks, index = self.samples
+        return self._mirror((ranks // self.layout.ep, index // self.layout.ep))
+
+    def _mirror(self, group: tuple[int, int]) -> tuple[int, int]:
+        """The group with that at the mirrored place of the pipeline, where that has the same stages."""
+        if not self.mirrored:
+            return group
+        ranks, index = group
+        return 2 * ranks, index + ranks * (self.at["pp"] >= self.layout.pp // 2)
+
+    @cached_property
+    def sets(self) -> list[WeightSet]:
+        """All weights of this rank, those of experts that other ranks do not have apart."""
+        units = weight_units(self.shape, self.layout, self.blocks, self.depth)
+        both = (only(units, expert=False), self.replicas), (only(units, expert=True), self.edp)
+        return [WeightSet(some, group, self._buckets(some, group[0])) for some, group in both if some]
+
+    def _buckets(self, units: list[WeightUnit], ranks: int) -> list[BucketRange]:
+        zero, options = self.layout.zero, self.options
+        ranks = ranks if zero else 1
         if zero == 3:
-            return buckets(self.units, ranks)
+            return buckets(units, ranks)
         size = self.recipe.states.parameters
-        return buckets(self.units, ranks, options.bucket // size, options.first_bucket // size)
+        return buckets(units, ranks, options.bucket // size, options.first_bucket // size)
 
     @cached_property
     def actions(self) -> Sequence[Action]:

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
 from playbook.layout import AXES, Layout, ParallelOptions
+from playbook.planning.expert_traffic import Routing, experts
 from playbook.planning.gathers import gathers, reductions
-from playbook.planning.messages import FP32, INT64, Message, Sender, message_in
+from playbook.planning.messages import FP32, INT64, Message, Sender, WeightSet, message_in
 from playbook.planning.recipes import Recipe, load_recipe
 from playbook.planning.weights import BucketRange, partial_sums
 from playbook.shapes import ModelShape
@@ -31,18 +32,22 @@ def traffic(
     rank: int = 0,
     recipe: str | Recipe = "bf16-mixed",
     first: bool = False,
+    routing: Routing | None = None,
 ) -> list[Message]:
     """What ``rank`` sends in one step of ``layout.grad_acc`` micro-batches of ``seq`` tokens a sample.
 
     Collectives go around rings. ``recipe`` says how many bytes elements have; with ``first`` it is the first step of a
-    run, in which ranks also tell each other shapes and which parameters get gradients. Raises LayoutError or ShapeError,
-    in one sentence, for what cannot run.
+    run, in which ranks also tell each other shapes and which parameters get gradients. ``routing`` is what routers
+    decided in the step, as `ExpertRoutes` counts it; without it the load of experts is even, in whole rows
+    (``expert_traffic.even``). Raises LayoutError or ShapeError for what cannot run and ConfigError for a routing of
+    another rank or step, in one sentence.
     """
     options = options or ParallelOptions()
     layout.check(shape, seq=seq, options=options)
     here = Sender(shape, layout, seq, options, rank, load_recipe(recipe))
     terms: list[Iterable[Message]] = [
-        tensor(here), vocabulary(here), context(here), pipeline(here), replicas(here), sums(here), norm(here), loss(here),
+        tensor(here), vocabulary(here), context(here), experts(here, routing), pipeline(here), replicas(here),
+        sums(here), norm(here), loss(here),
     ]  # fmt: skip
     if first or options.find_unused:
         terms.append(used_parameters(here))
@@ -67,10 +72,11 @@ def tensor(here: Sender) -> Iterator[Message]:
     """
     if here.layout.tp == 1:
         return
-    mla, stream, count = here.shape.mla, here.shape.hidden, here.block_passes
-    into, out, beside = {stream: 2 * count}, {stream: 2 * count}, {}
+    mla, moe, stream, count = here.shape.mla, here.shape.moe, here.shape.hidden, here.block_passes
+    mlps = count - (here.expert_passes if moe and not moe.shared_experts else 0)  # routed experts are none
+    into, out, beside = Counter({stream: count + mlps}), {stream: count + mlps}, {}
     if mla:  # what enters are the latents, and by itself the key that heads share
-        into = Counter({stream: count})
+        into[stream] -= count
         for width in (mla.q_rank or stream, mla.kv_rank):
             into[width] += count
         beside = {mla.rope_dim: count}
@@ -86,9 +92,7 @@ def tensor(here: Sender) -> Iterator[Message]:
 Widths = Mapping[int, int]
 
 
-def _crossings(
-    here: Sender, phase: str, into: Widths, out: Widths, *, plain: bool = False
-) -> Iterator[Message]:
+def _crossings(here: Sender, phase: str, into: Widths, out: Widths, plain: bool = False) -> Iterator[Message]:
     """What goes ``into`` regions and ``out`` of them, or its gradient the other way; ``plain``: beside no product."""
     size, tp, sp = here.recipe.compute, here.layout.tp, here.layout.sp
     # Where the stream is whole on every rank, one of both is free.
@@ -122,10 +126,9 @@ def vocabulary(here: Sender) -> Iterator[Message]:
         yield here.tp("all_reduce", here.stream, size, "forward", embedded)
     yield from _crossings(here, "backward", {}, entering)
     yield from _fetched_again(here, entering)
-    yield here.tp("all_reduce", here.tokens, FP32, "forward", heads)  # the largest logit
-    yield here.tp(
-        "all_reduce", 2 * here.tokens, FP32, "forward", heads
-    )  # the denominator, the target's logit
+    # The largest logit; then the denominator and the target's logit.
+    for numbers in (1, 2):
+        yield here.tp("all_reduce", numbers * here.tokens, FP32, "forward", heads)
 
 
 def context(here: Sender) -> Iterator[Message]:
@@ -197,20 +200,22 @@ def replicas(here: Sender) -> Iterator[Message]:
     They have other samples (dp) or other parts of the same ones (cp); where a pipeline runs both ways the other copy of a
     stage is one of them. Stages 2 and 3 send gradients for each micro-batch, stage 3 parameters as well: `_gathers`.
     """
-    zero, group, size = here.layout.zero, here.replicas, here.gradient_bytes
-    if zero == 0:
-        whole = here.options.data_parallel == "bucketed"
-        parts = map(len, here.buckets) if whole else (w.elements for u in here.units for w in u.weights)
-        for elements, count in Counter(parts).items():
-            yield message_in("dp", "all_reduce", elements, size, group, "gradients", count)
-        return
-    sent: Counter[int] = Counter()
-    for bucket in here.buckets:
-        sent[len(bucket)] += _passes(here, bucket) if zero > 1 else 1
-    for elements, count in sent.items():
-        yield message_in("dp", "reduce_scatter", elements, size, group, "gradients", count)
-    for (phase, elements), count in _gathers(here).items():
-        yield message_in("dp", "all_gather", elements, here.recipe.states.parameters, group, phase, count)
+    zero, size = here.layout.zero, here.gradient_bytes
+    for one in here.sets:
+        sent: Counter[int] = Counter()
+        if zero == 0:
+            whole = here.options.data_parallel == "bucketed"
+            sent.update(
+                map(len, one.buckets) if whole else (w.elements for u in one.units for w in u.weights)
+            )
+        for bucket in one.buckets if zero else ():
+            sent[len(bucket)] += _passes(here, bucket) if zero > 1 else 1
+        for elements, count in sent.items():
+            collective = "reduce_scatter" if zero else "all_reduce"
+            yield message_in("dp", collective, elements, size, one.group, "gradients", count)
+        weight = here.recipe.states.parameters
+        for (phase, elements), count in _gathers(here, one).items():
+            yield message_in("dp", "all_gather", elements, weight, one.group, phase, count)
 
 
 def _passes(here: Sender, bucket: BucketRange) -> int:
@@ -221,22 +226,19 @@ def _passes(here: Sender, bucket: BucketRange) -> int:
     stage = bucket.unit.stage
     if stage is None:
         return 1
-    return (
-        reductions(here.actions)[stage]
-        if here.layout.zero == 3 and here.layout.pp > 1
-        else here.passes[stage]
-    )
+    as_needed = here.layout.zero == 3 and here.layout.pp > 1
+    return reductions(here.actions)[stage] if as_needed else here.passes[stage]
 
 
-def _gathers(here: Sender) -> Counter[tuple[str, int]]:
+def _gathers(here: Sender, one: WeightSet) -> Counter[tuple[str, int]]:
     """All-gathers of parameters, by phase and size: after the update or, in stage 3, wherever they are needed."""
     found: Counter[tuple[str, int]] = Counter()
     if here.layout.zero == 3 and here.layout.pp > 1:
-        each = gathers(here.units, here.actions, here.depth, here.options.reshard)
+        each = gathers(one.units, here.actions, here.depth, here.options.reshard)
         for (phase, index), count in each.items():
-            found[phase, len(here.buckets[index])] += count
+            found[phase, len(one.buckets[index])] += count
         return found
-    for bucket in here.buckets:
+    for bucket in one.buckets if here.layout.zero else ():
         if here.layout.zero < 3:
             found["parameters", len(bucket)] += 1
             continue
@@ -247,11 +249,11 @@ def _gathers(here: Sender) -> Counter[tuple[str, int]]:
 
 def sums(here: Sender) -> Iterator[Message]:
     """Gradients of weights that tensor-parallel ranks have in common are partial sums: one message for each group."""
-    ranks, index = here.replicas if here.layout.zero else (1, 0)
     tp, kv_heads, place = here.layout.tp, here.shape.n_kv_heads, here.at["tp"]
     copies = max(1, tp // kv_heads)
     for partial, group in (("tp", (tp, place)), ("copies", (copies, place % copies))):
-        elements = partial_sums(here.buckets, partial, ranks, index)
+        shares = ((one.buckets, partial, *(one.group if here.layout.zero else (1, 0))) for one in here.sets)
+        elements = sum(partial_sums(*share) for share in shares)
         if elements:
             yield message_in("tp", "all_reduce", elements, here.gradient_bytes, group, "gradients")
 
@@ -259,7 +261,7 @@ def sums(here: Sender) -> Iterator[Message]:
 def norm(here: Sender) -> Iterator[Message]:
     """The sum of squares of the gradient, one number: over ranks that have other elements of it."""
     layout = here.layout
-    cut = {"tp", "pp", *(("dp", "cp") if layout.zero else ())}
+    cut = {"tp", "pp", *(("dp", "cp") if layout.zero or layout.ep > 1 else ())}
     axes = tuple(axis for axis in AXES if axis in cut and getattr(layout, axis) > 1)
     if axes:
         label = axes[0] if len(axes) == 1 else "dp" if set(axes) == {"dp", "cp"} else "world"
@@ -268,13 +270,12 @@ def norm(here: Sender) -> Iterator[Message]:
 
 def loss(here: Sender) -> Iterator[Message]:
     """The number of targets and the mean loss, over ranks that have other tokens; the last stage tells all the others."""
-    layout, label = here.layout, "world" if here.mirrored else "dp"
-    yield message_in(label, "all_reduce", 1, INT64, here.samples, "loss")
+    layout, label = here.layout, here.samples_axis if here.mirrored or len(here.sets) > 1 else "dp"
+    group = here.samples
+    yield message_in(label, "all_reduce", 1, INT64, group, "loss")
     if layout.pp > 1:
-        label = "pp" if here.samples[0] == 1 else "world"
-        yield message_in(label, "all_reduce", 1, FP32, _group(here, ("cp", "dp", "pp")), "loss")
-    else:
-        yield message_in(label, "all_reduce", 1, FP32, here.samples, "loss")
+        label, group = "pp" if group[0] == 1 else "world", _group(here, ("cp", "dp", "pp"))
+    yield message_in(label, "all_reduce", 1, FP32, group, "loss")
 
 
 def _group(here: Sender, axes: Iterable[str]) -> tuple[int, int]:
@@ -288,8 +289,9 @@ def _group(here: Sender, axes: Iterable[str]) -> tuple[int, int]:
 
 def used_parameters(here: Sender) -> Iterator[Message]:
     """A byte for each parameter: does it get a gradient on any replica?"""
-    count = sum(len(unit.weights) for unit in here.units)
-    yield message_in("dp", "all_reduce", count, 1, here.replicas, "first")
+    for one in here.sets:
+        count = sum(len(unit.weights) for unit in one.units)
+        yield message_in("dp", "all_reduce", count, 1, one.group, "first")
 
 
 def total(messages: Iterable[Message], axis: str | None = None, phase: str | None = None) -> int:

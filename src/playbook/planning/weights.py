@@ -1,25 +1,26 @@
 """The parameters that one rank has, tensor by tensor, and how they lie in the flat vector that buckets are cut from.
 
-``parallel/flat.py`` lays out real ones; this is its arithmetic, for dense models. Standard library only.
+``parallel/flat.py`` lays out real ones; this is its arithmetic. Standard library only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from playbook.errors import ShapeError
 from playbook.layout import Layout
-from playbook.shapes import MLA, ModelShape
+from playbook.shapes import MLA, BlockKind, ModelShape, MoE
 
 
 @dataclass(frozen=True)
 class Weight:
     """A parameter of so many ``elements``. ``partial`` says over which ranks its gradient is a partial sum: none, all
-    of ``tp``, or those with ``copies`` of the same key/value heads."""
+    of ``tp``, or those with ``copies`` of the same key/value heads. Of ``expert`` weights ranks of ep have different
+    ones: fewer replicas have the same."""
 
     elements: int
     partial: str = ""
+    expert: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,13 @@ class BucketRange:
         return self.stop - self.start
 
 
-def block_weights(shape: ModelShape, layout: Layout) -> list[Weight]:
-    """The parameters of one block on one tensor-parallel rank, as the model lists them."""
+def block_weights(shape: ModelShape, layout: Layout, kind: BlockKind = "dense") -> list[Weight]:
+    """The parameters of a block of one kind on one tensor-parallel rank, as the model lists them."""
     norm = _norm(shape, _whole(layout))
     attention = _latent(shape, shape.mla, layout) if shape.mla else _heads(shape, layout)
-    return [*norm, *attention, *norm, *_mlp(shape, layout, shape.ffn_dim)]
+    experts = kind == "moe" and shape.moe
+    mlp = _experts(shape, experts, layout) if experts else _mlp(shape, layout, shape.ffn_dim)
+    return [*norm, *attention, *norm, *mlp]
 
 
 def _whole(layout: Layout) -> str:
@@ -93,33 +96,43 @@ def _mlp(shape: ModelShape, layout: Layout, width: int) -> list[Weight]:
     return [*up * (1 + shape.gated), Weight(own * h), *[Weight(h, _whole(layout))] * shape.bias]
 
 
+def _experts(shape: ModelShape, moe: MoE, layout: Layout) -> list[Weight]:
+    """The router, which all ranks of a tensor-parallel region have, and of this rank's experts a slice; shared ones."""
+    partial, apart = "tp" if layout.tp > 1 else "", layout.ep > 1
+    count, h, own = moe.experts // layout.ep, shape.hidden, moe.ffn // layout.tp
+    up = [Weight(count * own * h, expert=apart)] + [Weight(count * own, expert=apart)] * shape.bias
+    down = [Weight(count * h * own, expert=apart)] + [Weight(count * h, partial, apart)] * shape.bias
+    shared = _mlp(shape, layout, moe.shared_experts * moe.ffn) if moe.shared_experts else []
+    return [Weight(moe.experts * h, partial), *up * (1 + shape.gated), *down, *shared]
+
+
 def _norm(shape: ModelShape, partial: str) -> list[Weight]:
     return [Weight(shape.hidden, partial)] * (2 if shape.norm == "layernorm" and shape.bias else 1)
 
 
 def weight_units(
-    shape: ModelShape, layout: Layout, stages: Mapping[int, int], depth: int
+    shape: ModelShape, layout: Layout, stages: Mapping[int, range], depth: int
 ) -> list[WeightUnit]:
-    """The units of a rank in the order of backward; ``stages`` counts the blocks of each stage that it has, of ``depth``.
+    """The units of a rank in the order of backward; ``stages`` has the blocks of each stage that it has, of ``depth``.
 
     One unit without a pipeline; its stages and what two of them share with one; under ZeRO-3 each block and each end of
-    the model. Raises ShapeError for experts, which `Weight` does not know.
+    the model.
     """
-    if shape.moe:
-        raise ShapeError(
-            f"model {shape.name or 'shape'!r} has experts: its traffic is not predicted yet, take a dense one"
-        )
-    whole = _whole(layout)
-    block = block_weights(shape, layout)
+    whole, kinds = _whole(layout), shape.blocks(stages.values())
+    block = {kind: block_weights(shape, layout, kind) for kind in kinds}
+    blocks = {
+        stage: [block["moe" if shape.is_moe(layer) else "dense"] for layer in layers]
+        for stage, layers in stages.items()
+    }
     table = Weight(-(-shape.vocab // layout.tp) * shape.hidden)
     positions = [Weight(shape.max_seq * shape.hidden, whole)] * (shape.positions == "learned")
     norm, first, last = _norm(shape, whole), 0 in stages, depth - 1 in stages
     if layout.zero == 3:
-        return list(_gathered(stages, depth, block, (table, positions, norm), shape.tied, layout.pp > 1))
+        return list(_gathered(blocks, depth, (table, positions, norm), shape.tied, layout.pp > 1))
     apart = shape.tied and layout.pp > 1  # a table that two stages write to is complete last
     units = []
     for stage in sorted(stages, reverse=True):
-        weights = block * stages[stage]
+        weights = [weight for one in blocks[stage] for weight in one]
         if stage == 0:
             weights = [*[table] * (not apart), *positions, *weights]
         if stage == depth - 1:
@@ -130,14 +143,13 @@ def weight_units(
 
 
 def _gathered(
-    stages: Mapping[int, int],
+    blocks: Mapping[int, Sequence[Sequence[Weight]]],
     depth: int,
-    block: Sequence[Weight],
     ends: tuple[Weight, list[Weight], list[Weight]],
     tied: bool,
     pipeline: bool,
 ) -> Iterator[WeightUnit]:
-    """What ZeRO-3 gathers together; ``ends`` are a table, positions and a norm.
+    """What ZeRO-3 gathers together; ``blocks`` are those of each stage, ``ends`` a table, positions and a norm.
 
     A tied table stays from the one end of the model to the other; in a pipeline it is gathered on its own.
     """
@@ -146,14 +158,21 @@ def _gathered(
     last = [*norm, *[table] * (not tied)]
     if tied and not pipeline:
         first, last = [*first, *last], []
-    for stage in sorted(stages, reverse=True):
+    if tied and pipeline and {0, depth - 1} & set(blocks):
+        yield WeightUnit((table,), None, again=False, role="table")
+    for stage in sorted(blocks, reverse=True):
         if stage == depth - 1 and last:
             yield WeightUnit(tuple(reversed(last)), stage, again=False, role="head")
-        yield from [WeightUnit(tuple(reversed(block)), stage)] * stages[stage]
+        for block in reversed(blocks[stage]):
+            yield WeightUnit(tuple(reversed(block)), stage)
         if stage == 0 and first:
             yield WeightUnit(tuple(reversed(first)), stage, again=False, role="embedding")
-    if tied and pipeline and {0, depth - 1} & set(stages):
-        yield WeightUnit((table,), None, again=False, role="table")
+
+
+def only(units: Sequence[WeightUnit], expert: bool) -> list[WeightUnit]:
+    """The units with their expert weights alone, or without them."""
+    parts = [replace(u, weights=tuple(w for w in u.weights if w.expert == expert)) for u in units]
+    return [unit for unit in parts if unit.weights]
 
 
 def buckets(

@@ -1,0 +1,205 @@
+"""What a rank sends for its experts: rows there and back, and what routers tell each other.
+
+How many rows travel, and where to, is decided by routers while a run goes on. `Routed` is what
+``instruments.expert_load.ExpertRoutes`` counts of it; without a count the load is taken to be even. The files that send
+the messages are ``parallel/expert.py`` and ``model/moe.py``. Standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from playbook.errors import ConfigError
+from playbook.planning.messages import FP32, INT64, Message, Sender, message_in
+from playbook.shapes import MoE
+
+
+@dataclass(frozen=True)
+class Routed:
+    """Where the tokens of an expert-parallel group went in one layer and one micro-batch, the same on all its ranks.
+
+    ``rows[a][b]`` of the choices of rank a's tokens are experts of rank b: so many rows travel from a to b.
+    ``tokens[a][n]`` of rank a's tokens have experts in node n: two steps send each of them there once.
+    """
+
+    rows: tuple[tuple[int, ...], ...]
+    tokens: tuple[tuple[int, ...], ...]
+
+
+#: By block, from 0 on in the whole model, what was routed in each micro-batch that this rank took through it.
+Routing = Mapping[int, Sequence[Routed]]
+
+
+def even(here: Sender) -> Routed:
+    """An even load: each rank's rows fall on the others' experts as evenly as whole rows can, the first get one more.
+
+    For two steps, a token's choices are as likely in one node as in any other, and a mean is rounded up. Of the experts'
+    capacity, tokens take what an even load leaves them.
+    """
+    moe, (ranks, _) = _moe(here), here.ep
+    each, more = divmod(_taken(here, moe), ranks)
+    rows = tuple(each + (rank < more) for rank in range(ranks))
+    nodes = ranks // (here.options.node or ranks)
+    tokens = math.ceil(here.tokens * (1 - _missed(moe, nodes)))
+    return Routed((rows,) * ranks, ((min(tokens, sum(rows)),) * nodes,) * ranks)
+
+
+def _taken(here: Sender, moe: MoE) -> int:
+    """Of the choices of a rank's tokens, those within the capacity of experts (``model.moe.Router``)."""
+    chosen = here.tokens * moe.top_k
+    if moe.capacity is None:
+        return chosen
+    sample = here.tokens * here.layout.cp // here.layout.micro_batch
+    room = math.ceil(moe.capacity * sample * moe.top_k / moe.experts)
+    return min(chosen, math.ceil(Fraction(here.layout.micro_batch * room * moe.experts, here.layout.cp)))
+
+
+def _missed(moe: MoE, nodes: int) -> Fraction:
+    """How likely it is that none of a token's experts is in a given node, when all choices are equally likely.
+
+    Groups of experts, of which a token chooses some first, count where they divide into nodes evenly, or nodes into them.
+    """
+    groups, top = moe.groups, moe.top_groups
+    if groups % nodes and nodes % groups:
+        groups = top = 1
+    size, inside = moe.experts // groups, max(1, groups // nodes)  # experts of a group, groups of a node
+    share = min(size, moe.experts // nodes)  # experts of a group in the node
+    found = Fraction(0)
+    for i in range(max(0, top - groups + inside), min(inside, top) + 1):  # chosen groups that are in the node
+        likely = Fraction(math.comb(inside, i) * math.comb(groups - inside, top - i), math.comb(groups, top))
+        choices = top * size
+        found += likely * Fraction(math.comb(choices - i * share, moe.top_k), math.comb(choices, moe.top_k))
+    return found
+
+
+def experts(here: Sender, routing: Routing | None = None) -> Iterator[Message]:
+    """All messages of this rank that blocks without experts do not send; ``routing`` as ``traffic``."""
+    if here.expert_layers:
+        yield from region(here)
+        yield from dispatch(here, routing)
+        yield from balance(here)
+
+
+def region(here: Sender) -> Iterator[Message]:
+    """Into routed experts that are cut over tensor-parallel ranks, and out again, beside no product.
+
+    What enters is the router's as well: it is as wide as the residual stream. Recomputation repeats what forward sends.
+    """
+    if here.layout.tp == 1:
+        return
+    sp, n = here.layout.sp, here.expert_passes
+    # At the entry f or g, at the exit f* or g*: each has a message forward, or backward, or both.
+    entry, leave = here.recipe.residual, here.recipe.compute
+    forward = [("all_gather", entry), ("reduce_scatter", leave)] if sp else [("all_reduce", leave)]
+    backward = [("reduce_scatter", entry), ("all_gather", leave)] if sp else [("all_reduce", entry)]
+    again = [("backward", forward)] * (here.layout.recompute == "full")
+    for phase, ways in [("forward", forward), *again, ("backward", backward)]:
+        for collective, size in ways:
+            yield here.tp(collective, here.stream, size, phase, n)
+
+
+def dispatch(here: Sender, routing: Routing | None) -> Iterator[Message]:
+    """Rows to the ranks of their experts and back, and gradients the same ways (`ParallelOptions.dispatch`)."""
+    if here.layout.ep == 1:
+        return
+    for routed, count in _counted(here, routing).items():
+        for message in PATHS[here.options.dispatch](here, routed):
+            phases = ["forward", *["backward"] * (here.layout.recompute == "full")]
+            for phase in phases if message.phase == "forward" else ["backward"]:
+                yield replace(message, phase=phase, count=count)
+
+
+def _counted(here: Sender, routing: Routing | None) -> Counter[Routed]:
+    """How often what was routed. Raises ConfigError for a routing that is not of this rank and step."""
+    if routing is None:
+        return Counter({even(here): here.expert_passes})
+    told = {layer: len(each) for layer, each in routing.items()}
+    if told != here.expert_layers:
+        raise ConfigError(
+            f"routing has so many micro-batches of each layer: {told}, but rank {here.rank} has {here.expert_layers}"
+        )
+    return Counter(one for each in routing.values() for one in each)
+
+
+def _all_to_all(here: Sender, routed: Routed) -> Iterator[Message]:
+    yield from _exchanged(here, routed.rows, here.ep[1], _moe(here).experts)
+
+
+def _exchanged(here: Sender, rows: Sequence[Sequence[int]], place: int, experts: int) -> Iterator[Message]:
+    """Ranks tell each other the rows for each of so many ``experts``; these go, and results come back."""
+    row = here.shape.hidden * here.recipe.compute
+    sent, got = rows[place], [line[place] for line in rows]
+    yield message_in("ep", "all_to_all", experts, INT64, (len(rows), place), "forward")
+    for phase in ("forward", "backward"):  # gradients of results, then those of rows: as many
+        yield from (_rows(sent, place, row, phase), _rows(got, place, row, phase))
+
+
+def _rows(to: Sequence[int], place: int, size: int, phase: str) -> Message:
+    """An all-to-all with so many rows ``to`` each rank, of ``size`` bytes each; one's own stay."""
+    total = sum(to)
+    return Message("ep", "all_to_all", (total - to[place]) * size, 1, phase, total * size, len(to))
+
+
+def _two_steps(here: Sender, routed: Routed) -> Iterator[Message]:
+    """Tokens with their choices and weights to the same place of other nodes, rows of all that came there inside."""
+    moe, (ranks, index), size = _moe(here), here.ep, here.options.node or here.layout.ep
+    nodes, (node, place) = ranks // size, divmod(index, size)
+    sent, got = routed.tokens[index], [routed.tokens[n * size + place][node] for n in range(nodes)]
+    yield message_in("ep", "all_to_all", nodes, INT64, (nodes, node), "forward")
+    row, weights = here.shape.hidden * here.recipe.compute, moe.top_k * FP32
+    there = [(sent, row), (sent, moe.top_k * INT64), (sent, weights), (got, row)]
+    for phase, ways in (("forward", there), ("backward", [(sent, row), (got, row), (got, weights)])):
+        yield from (_rows(to, node, each, phase) for to, each in ways)
+    inside = [
+        [sum(routed.rows[n * size + a][node * size + b] for n in range(nodes)) for b in range(size)]
+        for a in range(size)
+    ]
+    yield from _exchanged(here, inside, place, moe.experts // nodes)
+
+
+def _gathered(here: Sender, routed: Routed) -> Iterator[Message]:
+    """Everything to everybody: tokens, weights and choices. What the others' experts make of a rank's own is added up."""
+    (ranks, _), k, size = here.ep, _moe(here).top_k * here.tokens, here.recipe.compute
+    rows, weights, chosen = (ranks * here.stream, size), (ranks * k, FP32), (ranks * k, INT64)
+    for phase, collective, sent in (
+        ("forward", "all_gather", (rows, weights, chosen)),
+        ("forward", "reduce_scatter", (rows,)),
+        ("backward", "all_gather", (rows,)),
+        ("backward", "reduce_scatter", (rows, weights)),
+    ):
+        for elements, itemsize in sent:
+            yield message_in("ep", collective, elements, itemsize, here.ep, phase)
+
+
+#: By `ParallelOptions.dispatch`, what a rank sends for one layer and micro-batch, without recomputation.
+PATHS = {"all-to-all": _all_to_all, "two-step": _two_steps, "gather": _gathered}
+
+
+def balance(here: Sender) -> Iterator[Message]:
+    """What routers tell each other, in fp32: scores where experts have a capacity, loads for losses and for biases.
+
+    Scores and most loads are of samples, which context-parallel ranks share.
+    """
+    moe, layout, n = _moe(here), here.layout, here.expert_passes
+    again, cp = layout.recompute == "full", (layout.cp, here.at["cp"])
+    if moe.capacity is not None:
+        scores = layout.cp * here.tokens * moe.experts
+        for phase in ("forward", *["backward"] * again):
+            yield message_in("cp", "all_gather", scores, FP32, cp, phase, n)
+    if moe.balance_loss:  # once, where there is a graph
+        phase = "backward" if again else "forward"
+        loads = moe.experts * (layout.micro_batch if moe.balance_over == "sample" else 1)
+        over = ("cp", cp) if moe.balance_over != "global_batch" else (here.samples_axis, here.samples)
+        yield message_in(over[0], "all_reduce", loads, FP32, over[1], phase, n)
+    axis = "dp" if here.mirrored else here.samples_axis
+    layers = len(here.expert_layers)
+    yield message_in(axis, "all_reduce", moe.experts, FP32, here.replicas, "load", layers)
+
+
+def _moe(here: Sender) -> MoE:
+    assert here.shape.moe is not None
+    return here.shape.moe
