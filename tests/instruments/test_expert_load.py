@@ -6,17 +6,19 @@ import dataclasses
 import gc
 import math
 import weakref
+from itertools import product
 
 import pytest
 import torch
 from helpers import DEEPSEEK, GPT, MIXTRAL, tokens
 from parallel_runs import Case, one_device
+from torch import Tensor
 from torch.optim.optimizer import _global_optimizer_post_hooks
 
 from playbook import launch
 from playbook.errors import ConfigError
-from playbook.instruments.expert_load import ExpertLoad, Loads
-from playbook.layout import Layout
+from playbook.instruments.expert_load import ExpertLoad, ExpertRoutes, Loads
+from playbook.layout import Layout, ParallelOptions
 from playbook.model.moe import routers
 from playbook.model.transformer import Transformer
 from playbook.parallel.mesh import Mesh
@@ -211,3 +213,38 @@ def test_ranks_together_count_what_one_device_does(ranks, text):
     assert not torch.equal(first.rows, second.rows)
     assert torch.equal(both.rows, alone.rows)
     assert both.busiest_rank(2).shape == (3, 2)
+
+
+def routes_on_ranks(text: str, node: int | None, recompute: str) -> tuple[dict, Loads, list[Tensor]]:
+    """In a rank: where rows went in two micro-batches, their load, and the choices of each layer and micro-batch."""
+    torch.set_num_threads(1)
+    with launch.process_group():
+        mesh, case = Mesh(Layout.parse(text)), Case(sized(EVEN, capacity=1.0), recompute, seq=8, samples=8)
+        options = ParallelOptions(dispatch="two-step" if node else "all-to-all", node=node)
+        engine = parallelize(case.model(), mesh, case.make(), options)
+        share, rank, chosen = 8 // mesh.size("dp"), mesh.index("dp"), []
+        for router in routers(engine.model).values():
+            router.register_forward_hook(lambda _, __, out: chosen.append(out[1].chosen))
+        x, y = (t[rank * share : (rank + 1) * share] for t in case.batch(0))
+        with ExpertRoutes(engine.model, mesh.group("ep"), node) as routes, ExpertLoad(engine.model) as load:
+            engine.accumulate(x, y, share // 2)
+        return routes.counted(), load.counted(), chosen
+
+
+@pytest.mark.parametrize(("node", "recompute"), [(2, "none"), (None, "full")])
+def test_where_rows_go(ranks, node, recompute):
+    """Each rank has the same matrices; their rows are its load, their columns what comes; no choice counts twice."""
+    found = ranks(routes_on_ranks, "dp=4,ep=4", node, recompute, ranks=4).values
+    for rank, (routes, load, chosen) in enumerate(found):
+        assert routes == found[0][0]
+        assert [len(routed) for routed in routes.values()] == [2, 2]
+        for place, layer in enumerate((0, 1)):
+            sent = torch.tensor([routed.rows[rank] for routed in routes[layer]]).sum(0)
+            assert torch.equal(sent, load.rows[0, place])  # an expert on each rank
+        if recompute == "none":
+            choices = iter(chosen)
+            for micro_batch, layer in product(range(2), range(2)):
+                own = next(choices).tolist()
+                met = [sum(any(e // 2 == n for e in one if e < 4) for one in own) for n in range(2)]
+                assert routes[layer][micro_batch].tokens[rank] == tuple(met)
+    assert int(load.dropped.sum()) > 0

@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from playbook import launch
 from playbook.instruments.pair_trace import PairTrace
@@ -56,6 +57,38 @@ def test_the_first_stays_in_its_thread_and_the_second_always_has_the_same():
         turns.run(lambda: found.append(threading.get_ident()), lambda: found.append(threading.get_ident()))
     assert set(found[::2]) == {threading.get_ident()}
     assert len(set(found[1::2])) == 1
+
+
+class Operations(TorchDispatchMode):
+    """An instrument: how many operations it sees."""
+
+    seen = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_instruments_see_both(fails):
+    """And in the second thread nothing later."""
+    turns, x = Turns(), torch.zeros(1)
+
+    def adds() -> None:
+        x.add(1)
+        turns.hand_over()
+        x.add(1)
+        if fails:
+            raise ValueError("lost")
+
+    with Operations() as outer, Operations() as inner:
+        try:
+            turns.run(lambda: in_turn(turns, [], "a", 1), adds)
+        except ValueError:
+            assert fails
+    assert (outer.seen, inner.seen) == (2, 2)
+    turns.run(lambda: None, lambda: (x.add(1), None)[1])
+    assert (outer.seen, inner.seen) == (2, 2)
 
 
 @pytest.mark.parametrize("who", ["first", "second"])
