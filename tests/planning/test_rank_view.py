@@ -5,21 +5,26 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
+from helpers import DEEPSEEK
 
 from playbook import launch
 from playbook.errors import LayoutError
 from playbook.instruments.counting import CountBytes
+from playbook.instruments.expert_load import ExpertRoutes
 from playbook.instruments.step_costs import StepCosts
 from playbook.layout import AXES, Layout, ParallelOptions
 from playbook.parallel.channels import Channel
+from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.stages import own_blocks
+from playbook.planning.expert_traffic import Routed
 from playbook.planning.rank_view import groups_of, rank_view
 from playbook.planning.traffic import by_axis, traffic
 from playbook.shapes import ModelShape, load
@@ -33,6 +38,8 @@ LLAMA = ModelShape(
     layers=4, hidden=32, heads=8, kv_heads=2, ffn=52, vocab=256, gated=True, activation="silu", norm="rmsnorm",
     positions="rotary", bias=False, tied=False, max_seq=64,
 )  # fmt: skip
+MOE = LLAMA.replace(moe={"experts": 8, "top_k": 2, "ffn": 20, "every": 2})
+MLA = DEEPSEEK.replace(layers=4, heads=4, vocab=256, max_seq=64)
 TIED = LLAMA.replace(kv_heads=4, tied=True, bias=True)
 
 Cases = list[tuple[ModelShape, str, dict]]
@@ -46,7 +53,20 @@ EIGHT: Cases = [
     (TIED, "tp=2,pp=4,schedule=dualpipe,grad_acc=8", {}),
     (LLAMA, "dp=2,pp=4,grad_acc=4,zero=2", {}),
 ]
-SIXTEEN: Cases = [(TIED, "tp=2,sp,cp=2,dp=2,pp=2,zero=1,grad_acc=2", {})]
+EXPERTS: Cases = [
+    (MOE, "dp=4,tp=2,ep=4", {}),
+    (MOE, "dp=2,cp=2,pp=2,ep=2,zero=1,grad_acc=2", {}),
+    (MOE, "cp=4,tp=2,sp,ep=4,zero=3", {}),
+    (MOE, "dp=8,ep=8,zero=2", {"dispatch": "gather"}),
+    (MOE, "dp=8,ep=4", {"dispatch": "two-step", "node": 2}),  # two nodes of two: two kinds of groups of two
+    (MLA, "dp=4,pp=2,ep=2,zero=1,grad_acc=4,schedule=dualpipe", {}),
+    (MLA, "dp=4,tp=2,ep=2,zero=2,grad_acc=2", {}),
+]
+SIXTEEN: Cases = [
+    (TIED, "tp=2,sp,cp=2,dp=2,pp=2,zero=1,grad_acc=2", {}),
+    (MOE, "tp=2,sp,cp=2,dp=2,pp=2,ep=4,zero=1,grad_acc=2", {}),
+    (MOE, "cp=2,dp=4,pp=2,ep=4,grad_acc=2", {}),
+]
 
 
 @dataclass
@@ -57,33 +77,49 @@ class Live:
     replicas: set[tuple[int, ...]]
     peers: set[int]
     layers: list[int]
+    experts: list[int]
     sent: dict[str, int]
     levels: dict[str, Counter[str]]
+    routing: dict[int, list[Routed]] | None
 
 
 def live(cases: Cases) -> list[Live]:
-    """In a rank: each case as a run of two steps, of which the second is counted, and one more."""
+    """In a rank: each case as a run of two steps, of which the second is counted."""
     torch.set_num_threads(1)
     found = []
     with launch.process_group():
         for shape, text, given in cases:
-            layout = Layout.parse(text)
+            layout, options = Layout.parse(text), ParallelOptions(**given)
             config = TrainConfig(
                 steps=2, global_batch=layout.global_batch, seq=SEQ, device="cpu", layout=layout,
-                parallel=ParallelOptions(**given), micro_batch=1,
+                parallel=options, micro_batch=1,
             )  # fmt: skip
             mesh = Mesh(layout)
             trainer = make_trainer(shape, load_corpus(), config, mesh)
             costs, engine = StepCosts(trainer), trainer.engine
-            trainer.run()
+            trainer.step()
             groups = {name: mesh.ranks(name) for name in (*AXES, *(n for n in mesh.names() if n in GROUPS))}
             replicas = {members(group) for one in engine.sets for group in one.groups()}
             channels = list(engine.pipeline.channels.values()) if engine.pipeline else []
             peers = {channel.peer for channel in channels}
             layers = [layer for layer, _ in own_blocks(trainer.model)]
-            levels = by_level(mesh.rank, engine.traffic_groups(), channels, trainer.step)
-            found.append(Live(groups, replicas, peers, layers, costs.bytes_sent, levels))
+            routes = ExpertRoutes(trainer.model, mesh.group("ep"), options.node) if layout.ep > 1 else None
+            with routes or nullcontext():
+                levels = by_level(mesh.rank, engine.traffic_groups(), channels, trainer.step)
+            routing = routes and routes.counted()
+            found.append(
+                Live(groups, replicas, peers, layers, experts_of(engine), costs.bytes_sent, levels, routing)
+            )
     return found
+
+
+def experts_of(engine: Engine) -> list[int]:
+    """The experts that this rank has of each block."""
+    known = {name: placement for name, placement in engine.placements.items() if ".experts." in name}
+    cuts = {
+        (cut.start, cut.stop) for placement in known.values() for cut in placement.shards if cut.axis == "ep"
+    }
+    return [expert for start, stop in cuts for expert in range(start, stop)]
 
 
 def members(group: dist.ProcessGroup) -> tuple[int, ...]:
@@ -126,15 +162,22 @@ def noted(start: Callable[[torch.Tensor], None], to: list[int], peer: int, tenso
     start(tensor)
 
 
-@pytest.mark.parametrize(("cases", "world"), [(EIGHT, 8), (SIXTEEN, 16)], ids=["eight", "sixteen"])
+@pytest.mark.parametrize(
+    ("cases", "world"), [(EIGHT, 8), (EXPERTS, 8), (SIXTEEN, 16)], ids=["eight", "experts", "sixteen"]
+)
 def test_a_rank_of_a_run(ranks, cases, world):
     for rank, mine in enumerate(ranks(live, cases, ranks=world, timeout=300).values):
         for (shape, text, given), run in zip(cases, mine, strict=True):
             layout, options, case = Layout.parse(text), ParallelOptions(**given), (rank, text, given)
-            view = rank_view(shape, layout, SEQ, options, rank=rank, recipe="fp32", ranks_per_node=NODE)
+            known = {"recipe": "fp32", "ranks_per_node": NODE, "routing": run.routing}
+            view = rank_view(shape, layout, SEQ, options, rank=rank, **known)
             for axis, group in run.groups.items():
                 assert view.groups.get(axis, (rank,)) == group, case
-            assert {view.groups.get("replicas", view.groups.get("dp", (rank,)))} == run.replicas, case
+            same = {view.groups.get("replicas", view.groups.get("dp", (rank,)))}
+            if layout.ep > 1 and view.experts:
+                same.add(view.groups.get("edp", (rank,)))
+            assert same == run.replicas, case
+            assert (list(view.experts) if layout.ep > 1 else []) == run.experts, case
             assert set(view.neighbours) == run.peers, case
             assert sorted(layer for blocks in view.blocks for layer in blocks) == run.layers, case
             sent = {axis: sent for axis, sent in view.sent.items() if axis != "world"}

@@ -149,11 +149,16 @@ def _two_steps(here: Sender, routed: Routed) -> Iterator[Message]:
     moe, (ranks, index), size = _moe(here), here.ep, here.options.node or here.layout.ep
     nodes, (node, place) = ranks // size, divmod(index, size)
     sent, got = routed.tokens[index], [routed.tokens[n * size + place][node] for n in range(nodes)]
-    yield message_in("ep", "all_to_all", nodes, INT64, (nodes, node), "forward")
+    counts = message_in("ep", "all_to_all", nodes, INT64, (nodes, node), "forward")
     row, weights = here.shape.hidden * here.recipe.compute, moe.top_k * FP32
     there = [(sent, row), (sent, moe.top_k * INT64), (sent, weights), (got, row)]
-    for phase, ways in (("forward", there), ("backward", [(sent, row), (got, row), (got, weights)])):
-        yield from (_rows(to, node, each, phase) for to, each in ways)
+    back = [(sent, row), (got, row), (got, weights)]
+    rows = (
+        _rows(to, node, each, phase)
+        for phase, ways in (("forward", there), ("backward", back))
+        for to, each in ways
+    )
+    yield from (replace(message, apart=size) for message in (counts, *rows))
     inside = [
         [sum(routed.rows[n * size + a][node * size + b] for n in range(nodes)) for b in range(size)]
         for a in range(size)

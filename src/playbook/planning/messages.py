@@ -32,7 +32,7 @@ class Message:
 
     ``axis`` is that of ``parallelize.axis_groups`` (dp also where ranks with other parts of the same samples add up
     gradients), or world for groups across several. ``payload`` is the vector's size as nccl-tests count it, in a group of
-    ``ranks``; ``phase`` is one of `PHASES`.
+    ``ranks``; ``phase`` is one of `PHASES`. Ranks of a part of an axis are so many places ``apart`` on it.
     """
 
     axis: str
@@ -42,6 +42,7 @@ class Message:
     phase: str
     payload: int
     ranks: int
+    apart: int = 1
 
     @property
     def total(self) -> int:

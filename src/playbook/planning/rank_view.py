@@ -15,10 +15,11 @@ from playbook._checks import check_int
 from playbook.errors import LayoutError
 from playbook.layout import AXES, Layout, ParallelOptions
 from playbook.layout.stages import split
+from playbook.planning.expert_traffic import Routing
 from playbook.planning.memory import StageMemory, predict
 from playbook.planning.messages import Message, Sender
 from playbook.planning.recipes import Recipe, load_recipe
-from playbook.planning.traffic import _hops, traffic
+from playbook.planning.traffic import hops, traffic
 from playbook.shapes import ModelShape
 
 Ranks = tuple[int, ...]
@@ -93,13 +94,15 @@ def rank_view(
     rank: int,
     recipe: str | Recipe = "bf16-mixed",
     ranks_per_node: int = 8,
+    routing: Routing | None = None,
 ) -> RankView:
     """``rank`` of ``layout`` in training ``shape`` on samples of ``seq`` tokens, with ``ranks_per_node`` ranks in a node.
 
     ``sent`` sums the messages of ``traffic.traffic`` by axis and by level. Ranks fill nodes in order. What goes around a
     ring counts where its next rank is, a pipeline's message where its receiver is, and of an all-to-all each of the other
     ranks gets an equal part. The few bytes of ``world``, single numbers that several axes settle together, count as in a
-    ring of all ranks. Raises LayoutError, ShapeError or ConfigError, in one sentence, for what cannot run.
+    ring of all ranks. ``routing`` is what ``traffic`` takes; without it the load of experts is even. Raises LayoutError,
+    ShapeError or ConfigError, in one sentence, for what cannot run.
     """
     check_int("ranks_per_node", ranks_per_node, LayoutError)
     options, at = options or ParallelOptions(), layout.coordinates(rank)
@@ -119,7 +122,7 @@ def rank_view(
         blocks,
         _experts(shape, layout, groups["ep"].index(rank)) if "moe" in shape.blocks(blocks) else range(0),
         report.stages[at["pp"]],
-        _by_level(here, groups, ranks_per_node),
+        _by_level(here, groups, ranks_per_node, routing),
     )
 
 
@@ -151,12 +154,15 @@ def _experts(shape: ModelShape, layout: Layout, index: int) -> range:
 
 def _receivers(here: Sender) -> list[int]:
     """The rank to which each of this one's ``hops`` goes."""
-    return [here.layout.rank(**{**here.at, "pp": peer}) for _, _, peer, _ in _hops(here)]
+    return [here.layout.rank(**{**here.at, "pp": peer}) for _, _, peer, _ in hops(here)]
 
 
-def _by_level(here: Sender, groups: dict[str, Ranks], ranks_per_node: int) -> dict[str, Sent]:
+def _by_level(
+    here: Sender, groups: dict[str, Ranks], ranks_per_node: int, routing: Routing | None
+) -> dict[str, Sent]:
     """Bytes of a step, by axis."""
-    messages = traffic(here.shape, here.layout, here.seq, here.options, rank=here.rank, recipe=here.recipe)
+    run = here.shape, here.layout, here.seq, here.options
+    messages = traffic(*run, rank=here.rank, recipe=here.recipe, routing=routing)
     found: dict[str, Sent] = {}
     for message, receivers in _received(here, messages, groups):
         near = sum(r // ranks_per_node == here.rank // ranks_per_node for r in receivers)
@@ -169,33 +175,33 @@ def _received(
     here: Sender, messages: Iterable[Message], groups: dict[str, Ranks]
 ) -> Iterator[tuple[Message, Ranks]]:
     """Each message with the ranks that get equal parts of it."""
-    hops, known, everybody = (
-        iter(_receivers(here)),
-        _known(here, groups),
-        tuple(range(here.layout.world_size)),
-    )
+    onward, known = iter(_receivers(here)), _known(here, groups)
     for message in messages:
         if (message.axis, message.collective) == ("pp", "send"):
-            yield message, (next(hops),)
+            yield message, (next(onward),)
             continue
-        # The group of its axis that has as many ranks as it says.
-        group = next((g for g in known[message.axis] if len(g) == message.ranks), everybody)
+        if message.axis in known:
+            group = next((g for g in known[message.axis] if len(g) == message.ranks), known["world"][-1])
+        else:
+            group = _part(groups[message.axis], here.rank, message)
         place = group.index(here.rank)
         others = group[place + 1 :] + group[:place]
         yield message, others if message.collective == "all_to_all" else others[:1]
 
 
 def _known(here: Sender, groups: dict[str, Ranks]) -> dict[str, list[Ranks]]:
-    """The groups in which this rank sends, by the axis that messages in them are counted for."""
-    tp, pp, index = groups["tp"], groups["pp"], here.at["tp"]
-    copies = max(1, len(tp) // here.shape.n_kv_heads)  # ranks with the same keys and values
-    samples = _along(here.layout, here.at, "dp", "cp")
+    """Groups that are told apart by how many ranks they have, by the axis that their messages count for."""
+    pp, samples = groups["pp"], _along(here.layout, here.at, "dp", "cp")
     ends = sorted((here.where[0][0], here.where[0][-1]))
     return {
-        "tp": [tp, tp[index // copies * copies :][:copies]],
         "dp": [groups.get("replicas", groups["dp"]), groups["edp"], samples, groups["dp"]],
         "pp": [pp, tuple(pp[end] for end in ends)],  # all, or two with a tied table
-        "cp": [groups["cp"]],
-        "ep": [groups["ep"]],
-        "world": [samples],
+        "world": [samples, tuple(range(here.layout.world_size))],
     }
+
+
+def _part(line: Ranks, rank: int, message: Message) -> Ranks:
+    """Of an axis the ranks of a message: all, neighbours, or ranks that are so many places apart."""
+    span, index = message.ranks * message.apart, line.index(rank)
+    start = index // span * span + index % message.apart
+    return line[start : start + span : message.apart]

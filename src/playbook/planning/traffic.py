@@ -160,7 +160,7 @@ def context(here: Sender) -> Iterator[Message]:
         yield message_in("cp", "reduce_scatter", cp * kv, FP32, group, "backward", count)
 
 
-def _hops(here: Sender) -> Iterator[tuple[str, int, int, int]]:
+def hops(here: Sender) -> Iterator[tuple[str, int, int, int]]:
     """This rank's sends: the phase, the stage before the border, the rank beyond it, and how many micro-batches."""
     mine = here.at["pp"]
     for direction, count in zip(here.where, here.taken, strict=True):
@@ -179,7 +179,7 @@ def pipeline(here: Sender) -> Iterator[Message]:
     """
     layout, group = here.layout, (here.layout.pp, here.at["pp"])
     elements = here.stream // (layout.tp if layout.sp else 1)
-    for phase, _, _, count in _hops(here):
+    for phase, _, _, count in hops(here):
         yield message_in("pp", "send", elements, here.recipe.residual, group, phase, count)
     ends = here.where[0][0], here.where[0][-1]
     if here.shape.tied and not here.mirrored and ends[0] != ends[1] and here.at["pp"] in ends:
@@ -190,7 +190,7 @@ def pipeline(here: Sender) -> Iterator[Message]:
 
 def headers(here: Sender) -> Iterator[Message]:
     """The first message across a border, in either direction, is announced (``parallel/channels.py``)."""
-    borders = {(stage, peer) for _, stage, peer, _ in _hops(here)}
+    borders = {(stage, peer) for _, stage, peer, _ in hops(here)}
     yield message_in("pp", "send", HEADER, INT64, (here.layout.pp, here.at["pp"]), "first", len(borders))
 
 
