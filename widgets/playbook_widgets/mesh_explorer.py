@@ -91,9 +91,9 @@ def stops(name: str) -> list[int]:
 #: Layouts to load: a name, what is set, and where it comes from.
 EXAMPLES: list[tuple[str, dict[str, Any], str]] = [
     (
-        "16 ranks, 4 axes",
-        {},
-        "Two nodes of eight. Along tp, cp and dp a rank's neighbours are in its node; along pp they are not.",
+        "16 ranks, five axes",
+        {"model": "mixtral-8x7b", "ep": 4, "sp": True},
+        "Two nodes of eight. Groups along tp, cp, dp and ep are in one node; those along pp reach over both.",
     ),
     (
         "Llama 3 405B, 16,384 GPUs",
@@ -103,7 +103,7 @@ EXAMPLES: list[tuple[str, dict[str, Any], str]] = [
         "FSDP shards optimizer states and gradients: ZeRO-2. Its pipeline is interleaved, this one runs 1F1B.",
     ),
     (
-        "Llama 3 405B, 131,072 tokens",
+        "Llama 3 405B, CP 16",
         {"model": "llama3.1-405b", "tp": 8, "cp": 16, "dp": 8, "pp": 16, "zero": 2, "grad_acc": 16, "seq": 131072,
          "rank": 5000},
         "For samples of 131,072 tokens, CP 16 takes the place of most of DP (table 4 of the same paper): the groups "

@@ -64,6 +64,9 @@ def test_it_is_the_librarys_view_and_that_of_the_command(inputs, rank):
 
 
 def test_what_a_rank_holds_in_words():
+    experts = compute({"model": "mixtral-8x7b", "ep": 4, "rank": 7})
+    assert experts["holds"][1] == "experts 6 to 7 of 8 in each block that has them"
+    assert [group["name"] for group in experts["groups"]] == ["tp", "cp", "dp", "pp", "ep", "replicas"]
     found = compute({"rank": 0})
     assert found["holds"] == [
         "stage 0 of 2: blocks 0 to 15, the embedding",
@@ -97,11 +100,11 @@ def test_a_rank_that_is_pointed_at_is_looked_at_and_not_chosen():
 @pytest.mark.parametrize(("name", "inputs", "note"), EXAMPLES, ids=[name for name, *_ in EXAMPLES])
 def test_examples_are_as_large_as_their_names_say(name, inputs, note):
     setting = read(inputs)
-    ranks = {"16 ranks": 16, "16,384": 16384, "131,072 tokens": 16384, "2,048": 2048}
+    ranks = {"16 ranks": 16, "16,384": 16384, "CP 16": 16384, "2,048": 2048}
     assert setting.layout.world_size == next(size for words, size in ranks.items() if words in name)
     assert note
-    if "tokens" in name:
-        assert setting.seq == 131072
+    if "CP 16" in name:
+        assert (setting.layout.cp, setting.seq) == (16, 131072)
     if setting.shape.name == "llama3.1-405b":  # 16M tokens a step, table 4 of the paper
         assert setting.layout.global_batch * setting.seq == 2**24
 

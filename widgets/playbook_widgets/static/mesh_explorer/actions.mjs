@@ -17,8 +17,7 @@ export class Actions {
 
   update() {
     const { command } = this.app.result;
-    // Lines break between flags: a flag stays with its value, and no hyphen ends a line.
-    if (this.command.textContent !== command) this.command.replaceChildren(...command.split(/(?= --)/).map((piece) => make("span", {}, piece)));
+    if (this.command.textContent !== command) this.command.replaceChildren(...command.split(/(?= --)/).map(breakable));
     this.link.hidden = !this.app.model.get("link");
   }
 
@@ -31,3 +30,6 @@ export class Actions {
     this.carrier.close();
   }
 }
+
+/** A flag with its value: lines break between flags or, where one is too long, at a comma, and no hyphen ends a line. */
+const breakable = (flag) => make("span", {}, ...flag.split(/(?<=,)/).flatMap((piece, i) => (i ? [make("wbr"), piece] : [piece])));
