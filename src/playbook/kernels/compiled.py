@@ -1,0 +1,127 @@
+"""What Triton's compiler makes of a launch, for a GPU that need not be there: registers, spills, shared memory.
+
+    with launches() as found:
+        rms_norm(torch.empty(8192, 4096, device="meta", dtype=torch.bfloat16), weight)
+    compiled(found[0], 90).registers
+
+The last step, from PTX to machine code, is NVIDIA's ``ptxas``, which comes with Triton and reports what it used.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from playbook.errors import ConfigError
+from playbook.kernels.jit import Launch
+
+#: What ``ptxas`` calls the architectures, by compute capability. The a: with what only this generation has (wgmma, TMA).
+ARCHITECTURES = {80: "sm_80", 89: "sm_89", 90: "sm_90a", 100: "sm_100a"}
+#: Bytes of shared memory that a block may ask for (CUDA C++ programming guide, table of technical specifications).
+SHARED = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024}
+#: Registers, threads and blocks of a multiprocessor, and its shared memory in bytes (the same table).
+REGISTERS, THREADS, BLOCKS = 65536, {80: 2048, 89: 1536, 90: 2048, 100: 2048}, 32
+ON_CHIP = {80: 164 * 1024, 89: 100 * 1024, 90: 228 * 1024, 100: 228 * 1024}
+
+_TYPES = {
+    torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64", torch.int32: "i32",
+    torch.int64: "i64", torch.int8: "i8", torch.uint8: "u8", torch.bool: "i1", torch.float8_e4m3fn: "fp8e4nv",
+    torch.float8_e5m2: "fp8e5",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A kernel for one ``capability``: registers and spilled bytes of a thread, shared memory of a block."""
+
+    name: str
+    capability: int
+    warps: int
+    registers: int
+    spills: int
+    shared: int
+    ptx: str
+
+    def uses(self, instruction: str) -> int:
+        """How often the PTX has an instruction: "wgmma.mma_async", "cp.async.bulk.tensor" (TMA), "tcgen05.mma", …"""
+        return len(re.findall(rf"\b{re.escape(instruction)}", self.ptx))
+
+    @property
+    def occupancy(self) -> float:
+        """Of the threads that a multiprocessor can have, the share that fits by registers and shared memory.
+
+        Registers are handed out in units of 256 for a warp, shared memory with 1 KiB beside each block.
+        """
+        threads, capability = 32 * self.warps, self.capability
+        per_warp = -(-max(self.registers, 1) * 32 // 256) * 256
+        fits = [
+            BLOCKS,
+            THREADS[capability] // threads,
+            REGISTERS // (per_warp * self.warps),
+            ON_CHIP[capability] // (self.shared + 1024),
+        ]
+        return min(fits) * threads / THREADS[capability]
+
+
+def compiled(launch: Launch, capability: int) -> Compiled:
+    """``launch`` compiled for a GPU of this compute capability (80: A100, 89: L40, 90: H100, 100: B200).
+
+    Raises ConfigError for others, and for types that these do not have.
+    """
+    if capability not in ARCHITECTURES:
+        raise ConfigError(
+            f"capability is {capability}, but must be one of {', '.join(map(str, ARCHITECTURES))}"
+        )
+    source = ASTSource(fn=launch.kernel, **_specialized(launch))
+    try:
+        made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=launch.options)
+    except triton.CompilationError as error:
+        raise ConfigError(
+            f"{launch.kernel.fn.__name__} is not for capability {capability}: {error}"
+        ) from error
+    registers, spills = _assembled(made.asm["ptx"], capability)
+    warps, shared = made.metadata.num_warps, made.metadata.shared
+    return Compiled(launch.kernel.fn.__name__, capability, warps, registers, spills, shared, made.asm["ptx"])
+
+
+def _specialized(launch: Launch) -> dict[str, Any]:
+    """Types of all arguments as ``Kernel[grid]`` sees them: ones are constants, what 16 divides is known to be so."""
+    signature, constants, aligned = {}, {}, {}
+    for i, name in enumerate(launch.kernel.arg_names):
+        value = launch.arguments[name]
+        one = isinstance(value, int) and value == 1
+        if i in launch.kernel.constexprs or value is None or isinstance(value, bool) or one:
+            signature[name], constants[name] = "constexpr", value
+            continue
+        if isinstance(value, Tensor):
+            signature[name] = f"*{_TYPES[value.dtype]}"
+        else:
+            signature[name] = "fp32" if isinstance(value, float) else "i64" if abs(value) >= 2**31 else "i32"
+        if isinstance(value, Tensor) or (isinstance(value, int) and value % 16 == 0):
+            aligned[(i,)] = [["tt.divisibility", 16]]
+    return {"signature": signature, "constexprs": constants, "attrs": aligned}
+
+
+def _assembled(ptx: str, capability: int) -> tuple[int, int]:
+    """Registers, and bytes of spills, of a thread."""
+    folder = Path(triton.__file__).parent / "backends/nvidia/bin"
+    assembler = folder / ("ptxas-blackwell" if capability >= 100 else "ptxas")
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "kernel.ptx"
+        path.write_text(ptx)
+        command = [str(assembler), "-v", f"-arch={ARCHITECTURES[capability]}", str(path), "-o", "/dev/null"]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    registers = re.search(r"Used (\d+) registers", told)
+    spilled = re.findall(r"(\d+) bytes spill (?:stores|loads)", told)
+    assert registers is not None, told
+    return int(registers[1]), sum(map(int, spilled))

@@ -1,0 +1,147 @@
+"""One source for machines with a GPU and without: compiled where tensors are on one, interpreted where they are not.
+
+    @kernel
+    def add_kernel(x, y, out, n, BLOCK: tl.constexpr): ...
+
+    add_kernel[grid](x, y, out, n, BLOCK=1024)
+
+The interpreter is Triton's own: it runs the programs of the grid one after the other, with NumPy. It is for small sizes,
+and for instruments that look at every address. With tensors on PyTorch's device "meta", which have sizes and nothing
+else, nothing runs: what would be launched can be looked at (`launches`), and compiled for a GPU that is not there.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from playbook.errors import ConfigError
+
+try:
+    import triton
+    from triton.runtime.interpreter import InterpretedFunction, _patch_lang
+    from triton.runtime.jit import JITFunction
+except ImportError as error:  # pragma: no cover - only where there is no Triton
+    raise ConfigError(
+        "the kernels need Triton, which is not installed here (it exists for Linux: pip install triton)"
+    ) from error
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel, its grid, its arguments by name and what its compiler is asked for (``num_warps`` and so on).
+
+    While it is interpreted, ``memory`` has the tensors that are read and written in place of its arguments.
+    """
+
+    kernel: Kernel
+    grid: tuple[int, ...]
+    arguments: dict[str, Any]
+    options: dict[str, Any]
+    memory: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
+
+
+_watchers: list[list[Launch]] = []
+
+
+@contextmanager
+def launches() -> Iterator[list[Launch]]:
+    """Everything that is launched in this block, in order."""
+    found: list[Launch] = []
+    _watchers.append(found)
+    try:
+        yield found
+    finally:
+        _watchers.remove(found)
+
+
+class Kernel(JITFunction):
+    """A ``triton.jit`` function that CPU tensors run in the interpreter.
+
+    That is right in fp32 and fp16. Its bf16 is wrong (it rounds where a GPU does not), so bf16 tensors are computed in
+    fp32 there and rounded when they are stored.
+    """
+
+    def run(self, *args: Any, grid: Any, warmup: bool = False, **options: Any) -> Any:
+        devices = {x.device.type for x in (*args, *options.values()) if isinstance(x, Tensor)}
+        if devices == {"cuda"} and not _watchers:
+            return super().run(*args, grid=grid, warmup=warmup, **options)
+        launch = self.launch(grid, *args, **options)
+        for found in _watchers:
+            found.append(launch)
+        if devices == {"cuda"}:
+            return super().run(*args, grid=grid, warmup=warmup, **options)
+        if devices == {"cpu"}:
+            interpret(launch)
+        elif devices != {"meta"}:
+            raise ConfigError(
+                f"{self.fn.__name__} is given tensors on {', '.join(sorted(devices))}, but must be on one device"
+            )
+        return None
+
+    def launch(self, grid: Any, *args: Any, **options: Any) -> Launch:
+        """What `run` would start."""
+        named = {name: value for name, value in options.items() if name in self.arg_names}
+        given = inspect.signature(self.fn).bind(*args, **named).arguments
+        others = {name: value for name, value in options.items() if name not in named}
+        return Launch(self, tuple(grid(given) if callable(grid) else grid), dict(given), others)
+
+
+def kernel(function: Callable[..., None]) -> Kernel:
+    """Decorates a function in Triton's language: ``function[grid](…)`` launches it."""
+    return Kernel(function)
+
+
+def interpret(launch: Launch) -> None:
+    """Carry out a launch on CPU tensors, program by program; what only a compiler asks for is left out."""
+    tensors = {name: x for name, x in launch.arguments.items() if isinstance(x, Tensor)}
+    wide = {name: _widened(x) for name, x in tensors.items() if x.dtype == torch.bfloat16}
+    launch.memory.update(tensors | wide)
+    try:
+        with _calls_interpreted():
+            InterpretedFunction(launch.kernel.fn)[launch.grid](**{**launch.arguments, **wide})
+    finally:
+        launch.memory.clear()
+    for name, x in wide.items():
+        tensors[name].copy_(x)
+
+
+def _widened(x: Tensor) -> Tensor:
+    return torch.empty_strided(x.shape, x.stride(), dtype=torch.float32).copy_(x)
+
+
+@contextmanager
+def _calls_interpreted() -> Iterator[None]:
+    """Functions that kernels call are interpreted, too, Triton's own (``tl.sum`` and others) among them."""
+    original = JITFunction.__call__
+
+    def call(function: JITFunction, *args: Any, **named: Any) -> Any:
+        patched = _patch_lang(
+            function.fn
+        )  # Triton's own call leaves its language patched, for a compiler too
+        try:
+            return InterpretedFunction(function.fn).rewrite()(*args, **named)
+        finally:
+            patched.restore()
+
+    JITFunction.__call__ = call
+    try:
+        yield
+    finally:
+        JITFunction.__call__ = original
+
+
+def cdiv(x: int, y: int) -> int:
+    """x / y, rounded up."""
+    return -(-x // y)
+
+
+def next_power(x: int) -> int:
+    """The smallest power of two that is not below ``x``: blocks have no other sizes."""
+    return int(triton.next_power_of_2(x))

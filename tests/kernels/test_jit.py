@@ -1,0 +1,98 @@
+"""One source, run where its tensors are; launches looked at; what a compiler says, and what a count of addresses says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import triton.language as tl
+
+from playbook.errors import ConfigError
+from playbook.kernels.compiled import compiled
+from playbook.kernels.jit import cdiv, kernel, launches, next_power
+from playbook.kernels.sectors import Sectors
+
+
+@kernel
+def half(x):
+    return x * 0.5
+
+
+@kernel
+def scale_kernel(x, y, n, step, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < n
+    tl.store(y + at, half(tl.load(x + at * step, mask=inside)), mask=inside)
+
+
+def scale(x: torch.Tensor, step: int = 1, **options: int) -> torch.Tensor:
+    n = len(x) // step
+    y = torch.empty(n, dtype=x.dtype, device=x.device)
+    scale_kernel[lambda meta: (cdiv(n, meta["BLOCK"]),)](x, y, n, step, BLOCK=64, **options)
+    return y
+
+
+@pytest.mark.parametrize("n", [1, 63, 64, 65, 257])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_interpreted_where_tensors_are_on_the_cpu(n, dtype):
+    x = torch.randn(n, dtype=dtype)
+    torch.testing.assert_close(scale(x), x * 0.5, rtol=0, atol=0)
+
+
+def test_nothing_runs_on_meta_and_the_launch_says_what_would():
+    with launches() as found:
+        y = scale(torch.empty(1000, device="meta"), num_warps=2)
+    assert y.is_meta
+    (launch,) = found
+    assert (launch.kernel, launch.grid, launch.options) == (scale_kernel, (16,), {"num_warps": 2})
+    assert launch.arguments["n"] == 1000
+    assert launch.arguments["BLOCK"] == 64
+    made = compiled(launch, 90)
+    assert (made.name, made.warps, made.spills) == ("scale_kernel", 2, 0)
+    assert 0 < made.registers <= 64
+    assert made.uses("ld.global") == made.uses("st.global") > 0
+    assert made.occupancy == 1.0  # 32 blocks of 64 threads
+
+
+def test_what_is_refused():
+    with launches() as found:
+        scale(torch.empty(1000, device="meta"))
+    with pytest.raises(ConfigError, match="capability is 70, but must be one of 80, 89, 90, 100"):
+        compiled(found[0], 70)
+    with pytest.raises(
+        ConfigError, match="scale_kernel is given tensors on cpu, meta, but must be on one device"
+    ):
+        scale_kernel[(1,)](torch.ones(4), torch.empty(4, device="meta"), 4, 1, BLOCK=4)
+
+
+@pytest.mark.parametrize(
+    ("step", "dtype", "per_request", "efficiency"),
+    [
+        (1, torch.float32, 8, 1.0),  # a block of 64 floats: 16 bytes for each of 16 threads
+        (1, torch.bfloat16, 4, 1.0),
+        (2, torch.float32, 8, 0.5),  # of 32 threads, a float each, and another one between them
+        (8, torch.float32, 32, 0.125),  # a sector for each thread
+    ],
+)
+def test_sectors_of_a_stride(step, dtype, per_request, efficiency):
+    x = torch.randn(64 * step * 4, dtype=dtype)
+    with Sectors() as counted:
+        scale(x, step)
+    read = counted.tensors["scale_kernel", "x"]
+    assert read.read == min(x.nbytes, 256 * 32)
+    assert counted.dram.written == 256 * dtype.itemsize
+    assert counted.needed.read / counted.requested.read == efficiency
+    loads = counted.requests - 4  # four programs store 64 numbers, a request each
+    assert counted.requested.read / 32 / loads == per_request
+
+
+def test_what_is_read_again_comes_from_memory_once():
+    x = torch.randn(64)
+    with Sectors() as counted:
+        scale(x)
+        scale(x)
+    assert counted.dram.read == 2 * x.nbytes  # two launches
+    assert not counted.tensors["scale_kernel", "x"].written
+
+
+def test_next_power():
+    assert [next_power(n) for n in (1, 2, 3, 64, 65)] == [1, 2, 4, 64, 128]
