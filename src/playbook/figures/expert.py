@@ -103,7 +103,7 @@ def shares_over_steps(panels: Mapping[str, Loads], layer: int, ranks: int, windo
             axes.grid(False)
         row[0, 0].yaxis.set_major_formatter(lambda v, _: f"{v:.0%}")
         row[0, 0].set_ylabel("share of the rows")
-        handles = [Patch(facecolor=(CYCLE[r], 0.7), label=f"experts of rank {r}") for r in range(ranks)]
+        handles = [Patch(facecolor=(CYCLE[r], 0.7), label=f"rank {r}") for r in range(ranks)]
         figure.legend(handles=handles, loc="outside lower center", ncols=ranks)
     return figure
 
