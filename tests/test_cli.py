@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -431,11 +432,24 @@ def test_memory_prints_the_contract(capsys):
     text = capsys.readouterr().out
     assert "fits, with" in text
     assert "b·s·f·c/t" in text
+    block = re.search(r"32 blocks: ([\d,]+) = 32 × ([\d,]+)$", text, re.MULTILINE)
+    assert block
+    assert block[1] == f"{32 * int(block[2].replace(',', '')):,}"
     assert "on 16 ranks (dp=8,tp=2,zero=1)\n" in text
     assert main(["memory", "--model", "llama3-70b", "--accelerator", "h100"]) == 0
     text = capsys.readouterr().out
     assert "parameters, on one device\n" in text
     assert "does not fit, by" in text
+
+
+def test_memory_says_how_many_parameters_a_token_meets(capsys):
+    command = ["memory", "--model", "deepseek-v3", "--layout", "dp=8,ep=8", "--seq", "4096"]
+    assert main(command) == 0
+    first = "deepseek-v3, 671,026,404,352 parameters, 37.6B active for each token, on 8 ranks (dp=8,ep=8)\n"
+    assert capsys.readouterr().out.startswith(first)
+    assert main([*command, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["parameters"], result["active_parameters"]) == (671_026_404_352, 37_552_282_624)
 
 
 @pytest.mark.parametrize(
@@ -506,6 +520,15 @@ def test_mesh_draws_all_ranks_by_node(capsys):
     assert found["axes"]["pp"] == {"size": 2, "groups": 8, "nodes": [2, 2]}
     assert main(["mesh", "--layout", "dp=1000", "--per-node", "16"]) == 0
     assert "59 more nodes" in capsys.readouterr().out
+
+
+def test_mesh_says_which_experts_a_rank_has(capsys):
+    flags = ["mesh", "--model", "tiny-moe", "--layout", "dp=8,ep=4", "--per-node", "4", "--rank", "5"]
+    assert main(flags) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "experts 2–3 of 8 in each block with experts" in lines
+    assert "ep 1 4 1 4, 5, 6, 7" in lines
+    assert "edp 1 2 2 1, 5" in lines
 
 
 @pytest.mark.parametrize(
