@@ -50,6 +50,17 @@ def test_the_fullest_moment_is_the_recorded_one():
     assert statistics.median(errors.values()) < 0.01
 
 
+def test_the_fullest_moment_of_a_model_with_experts_is_the_recorded_one():
+    """The optimizer's on few tokens, whose largest tensor is a rank's experts; backward's on many."""
+    for case in (
+        Case("tiny-moe", 1, 64, precision="fp32"),
+        Case("tiny-moe", 4, 256, precision="autocast"),
+        Case("tiny-deepseek", 4, 256, precision="autocast"),
+        Case("tiny-deepseek", 1, 64, precision="bf16-mixed"),
+    ):
+        assert abs(case.predicted("cpu").total / measure(case, "cpu") - 1) < 0.04, case
+
+
 def test_a_sum_of_full_sizes_is_not_the_peak():
     """Without working memory the logits' gradients are missed; with all gradients, what is not there yet is counted."""
     stage = predict(load("llama3.2-1b"), Layout(micro_batch=4), seq=4096).stages[0]

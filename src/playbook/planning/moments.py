@@ -132,14 +132,14 @@ class BlockSizes:
 
 
 def _mlp(run: RunSizes, kind: BlockKind) -> list[Term]:
-    make, width = run.make, "K*F" if kind == "moe" else "f"
+    make, part, width = run.make, *(("experts", "K*F") if kind == "moe" else ("mlp", "f"))
     terms = [
         make("mlp", "gradient of the residual stream", "b*s*h*x//r"),
-        make("mlp", "gradient of the down projection's input", f"b*s*{width}*c//t"),
-        make("mlp", "gradient of the activation", f"b*s*{width}*c//t"),
+        make(part, "gradient of the down projection's input", f"b*s*{width}*c//t"),
+        make(part, "gradient of the activation", f"b*s*{width}*c//t"),
     ]
     if run.shape.gated:
-        terms.append(make("mlp", "gradient of up", f"b*s*{width}*c//t"))
+        terms.append(make(part, "gradient of up", f"b*s*{width}*c//t"))
     if run.layout.recompute == "full":
         terms.append(make("mlp", "output of the recomputed block", "b*s*h*x//r"))
     return terms
@@ -184,9 +184,9 @@ def moments(run: RunSizes, stage: StageSizes) -> Iterator[Moment]:
     stay, gradients = run.gradients_stay, stage.gradients
     kept = stage.before
     of_head = stage.of_head if stage.last else 0
-    all_copies = _weight_copies(run, stage, sum(stage.blocks.values()))
+    all_copies = _weight_copies(run, stage)
     # Under full recomputation backward makes the copies again, block by block.
-    copies = _weight_copies(run, stage, 1) if run.layout.recompute == "full" else all_copies
+    copies = _weight_copies(run, stage, of_one_block=True) if run.layout.recompute == "full" else all_copies
     heads_gradient = gradients if stay else stage.counts.table * run.recipe.states.gradients
     if stage.last:
         yield Moment("forward of the loss", gradients if stay else 0, kept, (*run.logits, *all_copies))
@@ -213,17 +213,21 @@ def moments(run: RunSizes, stage: StageSizes) -> Iterator[Moment]:
     yield Moment("optimizer", gradients, 0, _update(run, stage))
 
 
-def _weight_copies(run: RunSizes, stage: StageSizes, blocks: int) -> tuple[Term, ...]:
-    """Autocast's 16-bit copies of the matrices of ``blocks`` blocks and of the head, which backward needs."""
+def _weight_copies(run: RunSizes, stage: StageSizes, *, of_one_block: bool = False) -> tuple[Term, ...]:
+    """Autocast's 16-bit copies of the matrices of all blocks, or of the largest, and of the head: backward needs them.
+
+    Experts and routers keep none: experts are cast in each product, and a router computes in fp32.
+    """
     each, counts = run.recipe.weight_copies, stage.counts
     if not each or run.layout.pp > 1:  # a pipeline's linear layers cast a weight each time they need it
         return ()
-    of_blocks = [
-        t for part in counts.parts for t in part.terms if t.part not in ("norms", "embedding", "head")
+    kept = ("attention", "mlp", "shared experts")
+    blocks = [
+        (part.times, total(t for t in part.terms if t.part in kept and "bias" not in t.name))
+        for part in counts.parts
     ]
-    weights = blocks * total(t for t in of_blocks if "bias" not in t.name) + (
-        counts.table if stage.last else 0
-    )
+    weights = max(size for _, size in blocks) if of_one_block else round(sum(n * size for n, size in blocks))
+    weights += counts.table if stage.last else 0
     return (Term("weights", "16-bit copies of the matrices", f"{each} per weight", each * weights),)
 
 
@@ -231,6 +235,8 @@ def _update(run: RunSizes, stage: StageSizes) -> tuple[Term, ...]:
     """Gradients in fp32 for the master weights, a chunk at a time; PyTorch's loop on a CPU needs two tensors more."""
     wide = max(run.shape.ffn_dim, run.shape.heads * run.shape.qk_dim)
     terms, largest = [], max(stage.counts.table, run.shape.hidden * wide // run.layout.tp)
+    if "moe" in stage.blocks:  # the experts of a rank are one tensor
+        largest = max(largest, run.make("experts", "one of their matrices", "m*h*F//t").value)
     if run.recipe.states.master:
         chunk = min(stage.counts.shard, max(CHUNK, largest))
         terms.append(Term("optimizer", "gradients of a chunk (fp32)", "4 per weight", 4 * chunk))
