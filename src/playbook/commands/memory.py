@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import Any
 
 from playbook._checks import check_int, unknown
 from playbook._json import to_json
 from playbook.errors import ConfigError
+from playbook.figures.units import format_count
 from playbook.hardware import load_accelerator
 from playbook.layout import Layout, ParallelOptions
 from playbook.layout.options import BUCKET
 from playbook.layout.stages import parse_stage_layers
 from playbook.planning.memory import MemoryReport, StageMemory, predict
 from playbook.planning.recipes import RECIPES, load_recipe
-from playbook.planning.terms import SYMBOLS
+from playbook.planning.terms import SYMBOLS, Part, total
 from playbook.shapes import ModelShape, load
 
 #: Bytes of each unit of memory. The book and the calculator's page count in GB.
@@ -90,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     capacity = load_accelerator(args.accelerator).memory_bytes if args.accelerator else None
     if args.json:
         fits = {} if capacity is None else {"capacity": capacity, "fits": report.peak <= capacity}
-        print(to_json({**report.to_json(), **fits}))
+        print(to_json({**_counts(shape), **report.to_json(), **fits}))
     else:
         print(_table(shape, layout, report, capacity, args.unit))
         if args.explain:
@@ -114,11 +116,16 @@ def layout_of(args: argparse.Namespace) -> Layout:
     return layout
 
 
+def _counts(shape: ModelShape) -> dict[str, int]:
+    return {"parameters": shape.num_parameters, "active_parameters": shape.active_parameters}
+
+
 def _table(shape: ModelShape, layout: Layout, report: MemoryReport, capacity: int | None, unit: str) -> str:
     columns = ("params", "gradients", "optimizer", "activations", "buffers", "working", "total")
     ranks = "1 rank" if layout.world_size == 1 else f"{layout.world_size:,} ranks"
     where = f"{ranks} ({layout})" if str(layout) else "one device"
-    lines = [f"{shape.name or 'model'}, {shape.num_parameters:,} parameters, on {where}"]
+    active = f", {format_count(shape.active_parameters)} active for each token" if shape.moe else ""
+    lines = [f"{shape.name or 'model'}, {shape.num_parameters:,} parameters{active}, on {where}"]
     lines.append(
         f"{f'{unit} per rank':16}{'layers':>7}{'in flight':>11}" + "".join(f"{c:>13}" for c in columns)
     )
@@ -140,16 +147,21 @@ def _fit(peak: int, capacity: int | None, unit: str) -> str:
 
 
 def _explanation(report: MemoryReport, unit: str) -> str:
-    """The terms of the stage with the highest peak."""
-    stage: StageMemory = max(report.stages, key=lambda s: s.total)
-    lines = [f"\nactivations of stage {stage.stage}, which has the highest peak"]
-    used: set[str] = set()
+    """The terms of the stage with the highest peak: numbers of parameters, then bytes of activations."""
+    stage: StageMemory = report.fullest
+    lines = [f"\nparameters of stage {stage.stage}, which has the highest peak"]
+    for part in stage.counts.parts:
+        lines += [f"  {part.name}: {part.value:,} = {part.times:g} × {total(part.terms):,}", *_terms(part)]
+    lines += [f"\nactivations of stage {stage.stage}"]
     for part in stage.parts:
         size, each = f"{part.value / UNITS[unit]:.3f} {unit}", part.value / part.times
-        lines.append(f"  {part.name}: {size} = {part.times:g} × {each:,.0f} bytes")
-        for term in part.terms:
-            lines.append(f"    {term.part:15} {term.name:46} {term.text:18} {term.value:>16,}")
-            used |= {symbol for symbol in SYMBOLS if symbol in term.formula}
+        lines += [f"  {part.name}: {size} = {part.times:g} × {each:,.0f} bytes", *_terms(part)]
+    formulas = [term.formula for part in (*stage.counts.parts, *stage.parts) for term in part.terms]
+    used = set(re.findall("[A-Za-z]+", " ".join(formulas)))
     return "\n".join(
         [*lines, "", *(f"  {symbol}  {meaning}" for symbol, meaning in SYMBOLS.items() if symbol in used)]
     )
+
+
+def _terms(part: Part) -> list[str]:
+    return [f"    {t.part:15} {t.name:46} {t.text:18} {t.value:>16,}" for t in part.terms]
