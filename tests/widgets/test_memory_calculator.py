@@ -9,7 +9,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 from playbook_widgets import MemoryCalculator
-from playbook_widgets.compute.calculator import DEFAULTS, MOE_CONTROLS, SHAPE_CONTROLS, compute
+from playbook_widgets.compute.calculator import DEFAULTS, compute
+from playbook_widgets.compute.sizes import MOE_CONTROLS, SHAPE_CONTROLS
 from playbook_widgets.memory_calculator import constants, doublings
 from widget_homes import Form, bridged_page, in_module, static_page
 

@@ -16,9 +16,10 @@ from playbook.hardware import ACCELERATORS, GB
 from playbook.layout import RECOMPUTE, SCHEDULES
 from playbook.planning.recipes import RECIPES
 from playbook.planning.terms import SYMBOLS
-from playbook.shapes import PRESETS, ModelShape
+from playbook.shapes import PRESETS, ModelShape, MoE
 from playbook_widgets.base import Widget
-from playbook_widgets.compute.calculator import CATEGORIES, DEFAULTS, MOE_CONTROLS, SHAPE_CONTROLS
+from playbook_widgets.compute.calculator import CATEGORIES, DEFAULTS
+from playbook_widgets.compute.sizes import sizes_of
 
 
 class MemoryCalculator(Widget):
@@ -140,9 +141,11 @@ def _sizes() -> Group:
 
 
 def _experts() -> Group:
-    def moe(key: str) -> tuple[float, ...]:
-        return of_presets(lambda s: getattr(s.moe, key) if s.moe else None)
+    def moe(key: str, more: Iterable[float]) -> tuple[float, ...]:
+        return of_presets(lambda s: getattr(s.moe, key) if s.moe else None, more)
 
+    size = MoE.__dataclass_fields__
+    scores, balance_over = (size[f].metadata["choices"] for f in ("scores", "balance_over"))
     return Group(
         "Experts",
         (
@@ -150,11 +153,22 @@ def _experts() -> Group:
                     stops=(0, *doublings(2, 512, threes=False)), brief="{} experts", quiet=0),
             Control("moe.top_k", "Experts per token", "How many experts work on each token.",
                     stops=tuple(range(1, 17)), brief="top {}", quiet=0),
-            Control("moe.ffn", "Expert width", "Inner width of one expert.",
-                    stops=tuple(sorted({*moe("ffn"), *doublings(256, 32768)}))),
+            Control("moe.ffn", "Expert width", "Inner width of one expert.", stops=moe("ffn", doublings(256, 32768))),
             Control("moe.shared_experts", "Shared experts", "Experts that see every token.", stops=tuple(range(9))),
             Control("moe.dense_layers", "Dense layers", "First blocks that keep an ordinary MLP.",
                     stops=tuple(range(17))),
+            Control("moe.every", "Every n-th block", "Of the other blocks, each n-th has experts: 2 is every second one.",
+                    stops=tuple(range(1, 9)), brief="1 in {} blocks", quiet=1),
+            Control("moe.scores", "Router's scores", "A softmax over the experts, or a sigmoid of each.", "choice",
+                    choices=_same(scores)),
+            Control("moe.normalized", "Weights sum to 1", "The chosen scores are divided by their sum, which is kept.",
+                    "switch"),
+            Control("moe.balance_loss", "Balancing loss", "Coefficient; above 0, loads are kept for backward.",
+                    stops=moe("balance_loss", (0, 0.0001, 0.001, 0.01, 0.1))),
+            Control("moe.balance_over", "Balanced over", "Tokens whose load the balancing loss evens out.", "select",
+                    choices=tuple((over, _TOKENS.get(over, over)) for over in balance_over)),
+            Control("moe.z_loss", "z-loss", "Coefficient; above 0, the router's logits are kept for backward.",
+                    stops=moe("z_loss", (0, 0.0001, 0.001, 0.01))),
         ),
         empty="none, a dense model",
         folded=True,
@@ -195,6 +209,9 @@ _SCHEDULES = {
     "naive": "one after another", "interleaved": "interleaved 1F1B", "breadth-first": "breadth-first",
     "dualpipe": "DualPipe", "dualpipev": "DualPipeV",
 }  # fmt: skip
+
+
+_TOKENS = {"micro_batch": "micro-batch", "global_batch": "global batch"}
 
 
 def _batch() -> Group:
@@ -297,13 +314,11 @@ def _category(category: str) -> list[str]:
 
 def _preset(shape: ModelShape) -> dict[str, Any]:
     """What a preset sets: every size of the model, and the default sequence length."""
-    sizes = {key: getattr(shape, key) for key in SHAPE_CONTROLS}
-    experts = {key: getattr(shape.moe, key[4:]) if shape.moe else 0 for key in MOE_CONTROLS}
     family = re.match("[a-z]+", shape.name)
     return {
         "family": family[0] if family else "",
         "parameters": format_count(shape.num_parameters),
-        "sizes": {**sizes, **experts, "seq": min(DEFAULTS["seq"], shape.max_seq)},
+        "sizes": {**sizes_of(shape), "seq": min(DEFAULTS["seq"], shape.max_seq)},
     }
 
 

@@ -134,7 +134,31 @@ def predict(
     in CPU memory; ``device`` is the kernels whose memory is counted; ``options`` are those of the techniques. Raises
     LayoutError or ConfigError, in one sentence, for what cannot run: LayoutError wherever ``Layout.check`` does.
     """
-    layout, recipe, options = layout or Layout(), load_recipe(recipe), options or ParallelOptions()
+    stages = predict_stages(
+        shape,
+        layout or Layout(),
+        seq=seq,
+        recipe=load_recipe(recipe),
+        attention=attention,
+        offload=offload,
+        device=device,
+        options=options or ParallelOptions(),
+    )
+    return MemoryReport(tuple(stages))
+
+
+def predict_stages(
+    shape: ModelShape,
+    layout: Layout,
+    *,
+    seq: int,
+    recipe: Recipe,
+    attention: str,
+    offload: bool,
+    device: str = "cuda",
+    options: ParallelOptions,
+) -> Iterator[StageMemory]:
+    """Stage by stage what `predict` gives: who asks only whether all stay below a limit may stop at one that does not."""
     _check(seq, attention, device)
     layout.check(shape, seq=seq, options=options)
     seq = layout.padded(seq)
@@ -145,9 +169,8 @@ def predict(
     line = line_of(layout, options.schedule)
     blocks = [shape.blocks([cut]) for cut in split(shape.layers, line.depth, options.stage_layers)]
     terms = StageTerms.of(run, blocks)
-    return MemoryReport(
-        tuple(_rank(run, rank, line, terms, offload, options.bucket) for rank in range(layout.pp))
-    )
+    for rank in range(layout.pp):
+        yield _rank(run, rank, line, terms, offload, options.bucket)
 
 
 def _rank(run: RunSizes, rank: int, line: Line, terms: StageTerms, offload: bool, bucket: int) -> StageMemory:

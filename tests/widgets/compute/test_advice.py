@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from playbook_widgets.compute.advice import CHANGES, Setup, what_would_fit
+from playbook_widgets.compute.advice import CHANGES, Setup, limit_of_experts, what_would_fit
 
 from playbook.layout import Layout
 from playbook.planning.memory import predict
@@ -16,8 +16,8 @@ def setup(model="llama3-8b", layout="dp=8", seq=8192, **options):
 
 
 @given(
-    st.sampled_from(["llama3-8b", "llama3-70b", "gpt2", "mixtral-8x7b"]),
-    st.sampled_from(["", "dp=8", "dp=8,tp=4", "dp=4,pp=4,grad_acc=8,micro_batch=4"]),
+    st.sampled_from(["llama3-8b", "llama3-70b", "gpt2", "mixtral-8x7b", "qwen3-30b-a3b"]),
+    st.sampled_from(["", "dp=8", "dp=8,tp=4", "grad_acc=4", "dp=4,pp=4,grad_acc=8,micro_batch=4"]),
     st.sampled_from([24e9, 80e9, 192e9]), st.sampled_from(["sdpa", "reference"]),
 )  # fmt: skip
 @settings(max_examples=40, deadline=None)
@@ -64,9 +64,52 @@ def test_nothing_helps_a_card_that_is_far_too_small():
     assert what_would_fit(setup("llama3.1-405b", "", seq=4096), int(1e9)) == []
 
 
+def labels(advice):
+    return [[c.label for c in a.changes] for a in advice]
+
+
+def test_experts_that_do_not_fit_are_spread_over_the_replicas_there_are():
+    start = setup("mixtral-8x7b", "dp=8,zero=1,recompute=full", seq=4096)
+    for label, ep in (("twice the expert parallelism", 2), ("the widest expert parallelism", 8)):
+        wanted = start.relayout(ep=ep)
+        advice = {tuple(c.label for c in a.changes): a for a in what_would_fit(start, wanted.peak())}
+        assert advice[(label,)].setup == wanted
+    assert ("twice the expert parallelism",) not in advice
+
+
+def test_experts_that_no_replica_has_room_for_need_more_replicas():
+    start = setup("qwen3-30b-a3b", "dp=4,ep=4,zero=1,grad_acc=8,recompute=full", seq=4096)
+    advice = what_would_fit(start, start.peak() - 1)
+    wider = next(a for a in advice if labels([a]) == [["twice the expert parallelism"]])
+    assert (wider.setup.layout.ep, wider.setup.layout.dp, wider.setup.layout.grad_acc) == (8, 8, 4)
+
+
+def test_other_axes_take_no_replica_that_experts_are_spread_over():
+    wider = next(c for c in CHANGES if c.label == "twice the tensor parallelism")
+    layouts = [wider.make(setup("mixtral-8x7b", f"dp=8,ep={ep}")).layout for ep in (4, 8)]
+    assert [(layout.tp, layout.dp, layout.grad_acc) for layout in layouts] == [(2, 4, 2), (2, 8, 1)]
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "words"),
+    [
+        ("mixtral-8x7b", "", "Experts are 97 % of the parameters that a GPU computes with"),
+        ("deepseek-v3", "dp=6,ep=2", "DP · CP = 6"),
+        ("mixtral-8x7b", "dp=8,ep=4", ""),  # ep may grow
+        ("mixtral-8x7b", "dp=8,ep=8", ""),  # one expert on each rank
+        ("llama3-8b", "", ""),
+    ],
+)  # fmt: skip
+def test_what_keeps_experts_together_is_said(model, layout, words):
+    start = setup(model, layout)
+    said = limit_of_experts(start, start.report().fullest.counts)
+    assert words in said
+    assert bool(said) == bool(words)
+
+
 @pytest.mark.parametrize("change", CHANGES, ids=lambda c: c.label)
 def test_every_change_lowers_the_peak_of_something(change):
-    start = setup(layout="dp=8,tp=2,micro_batch=2", attention="reference")
+    start = setup("mixtral-8x7b", "dp=8,tp=2,micro_batch=2", attention="reference")
     changed = change.make(start)
     assert changed is not None
     assert changed.peak() < start.peak()

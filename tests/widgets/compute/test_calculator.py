@@ -4,16 +4,20 @@ import contextlib
 import io
 import json
 import shlex
+from dataclasses import replace
 
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from playbook_widgets.compute.calculator import CATEGORIES, DEFAULTS, MOE_CONTROLS, SHAPE_CONTROLS, compute
+from playbook_widgets.compute.calculator import CATEGORIES, DEFAULTS, compute
+from playbook_widgets.compute.sizes import MOE_CONTROLS, SHAPE_CONTROLS
 
 from playbook.cli import main
 from playbook.hardware import ACCELERATORS
-from playbook.layout import RECOMPUTE, SCHEDULES
+from playbook.layout import RECOMPUTE, SCHEDULES, Layout
+from playbook.planning.memory import predict
 from playbook.planning.recipes import RECIPES
+from playbook.shapes import BALANCE_OVER, MoE, load
 
 
 def one(advice=False, **config):
@@ -32,7 +36,9 @@ def run_command(line):
 
 
 SIZES = st.sampled_from([1, 1, 2, 4, 8])
-MODELS = ["tiny", "gpt2", "llama3-8b", "llama3.1-405b", "mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3"]
+MODELS = [
+    "tiny", "gpt2", "llama3-8b", "llama3.1-405b", "mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3", "llama4-maverick",
+]  # fmt: skip
 #: Settings that mostly go together; a fifth of them or so are refused.
 CONFIGS = st.fixed_dictionaries(
     {"model": st.sampled_from(MODELS), "seq": st.sampled_from([64, 512, 4096])},
@@ -42,6 +48,9 @@ CONFIGS = st.fixed_dictionaries(
         "tied": st.booleans(), "activation": st.sampled_from(["gelu", "relu", "silu"]),
         "dropout": st.sampled_from([0.0, 0.1]), "moe.experts": st.sampled_from([0, 8, 16]),
         "moe.top_k": st.integers(1, 3), "moe.shared_experts": st.integers(0, 2), "moe.dense_layers": st.integers(0, 3),
+        "moe.every": st.integers(1, 4), "moe.normalized": st.booleans(),
+        "moe.scores": st.sampled_from(["softmax", "sigmoid"]), "moe.balance_loss": st.sampled_from([0, 0.01]),
+        "moe.balance_over": st.sampled_from(BALANCE_OVER), "moe.z_loss": st.sampled_from([0, 0.001]),
         "dp": SIZES, "tp": SIZES, "pp": SIZES, "cp": SIZES, "zero": st.integers(0, 3),
         "recompute": st.sampled_from(RECOMPUTE), "schedule": st.sampled_from(SCHEDULES),
         "micro_batch": st.integers(1, 8), "grad_acc": st.sampled_from([8, 16]),
@@ -123,6 +132,42 @@ def test_experts_can_be_put_in_and_taken_out():
     )
 
 
+def changes_something(**experts):
+    """Whether sizes of experts change the parameters of DeepSeek-V3, or what any of its stages holds."""
+    shape = load("deepseek-v3").replace(name="")
+    other = shape.replace(moe=replace(shape.moe, **experts))
+    say = [(s.num_parameters, predict(s, Layout(micro_batch=2), seq=512).to_json()) for s in (shape, other)]
+    return say[0] != say[1]
+
+
+def test_every_size_of_experts_that_changes_memory_is_a_control():
+    others = {
+        "experts": 128, "top_k": 4, "ffn": 1024, "shared_experts": 2, "dense_layers": 1, "every": 2, "scores": "softmax",
+        "normalized": False, "scale": 1.0, "groups": 1, "top_groups": 8, "capacity": 2.0, "balance_loss": 0.0,
+        "balance_over": "micro_batch", "z_loss": 0.1, "bias_rate": 0.0,
+    }  # fmt: skip
+    assert set(others) == set(MoE.__dataclass_fields__)
+    for field, value in others.items():
+        with_it = {"top_groups": 1} if field == "groups" else {}
+        assert changes_something(**with_it, **{field: value}) == (f"moe.{field}" in MOE_CONTROLS), field
+
+
+def test_experts_in_every_second_block():
+    both, second = one(model="llama4-maverick", **{"moe.every": 1}), one(model="llama4-maverick")
+    assert "--model llama4-maverick " in second["command"]
+    shape = load("llama4-maverick")
+    block = shape.layer_parameters(1), shape.layer_parameters(0)
+    assert both["parameters"] - second["parameters"] == 24 * (sum(block[0].values()) - sum(block[1].values()))
+    assert both["stages"][0]["breakdown"]["parameters"][1][0] == "48 blocks with experts"
+
+
+def test_latent_attention_says_its_sizes():
+    assert (
+        "q_rank 1536, kv_rank 512, nope_dim 128, rope_dim 64" in one(model="deepseek-v3")["values"]["latent"]
+    )
+    assert one()["values"]["latent"] == ""
+
+
 def test_another_optimizer():
     adam, sgd = one(), one(optimizer_bytes=4)
     assert adam["stages"][0]["optimizer"] == 12 * adam["parameters"]
@@ -155,6 +200,16 @@ def test_another_optimizer():
         ({"offload": "yes"}, "offload", "true or false"),
         ({"bucket_mb": 0}, "bucket_mb", "at least 1"),
         ({"moe.experts": 4, "moe.top_k": 5}, "moe.top_k", "at most moe.experts = 4"),
+        ({"model": "deepseek-v3", "moe.top_k": 300}, "moe.top_k", "at most moe.experts = 256, got 300"),
+        ({"model": "deepseek-v3", "moe.dense_layers": 62}, "moe.dense_layers", "at most layers = 61, got 62"),
+        ({"model": "mixtral-8x7b", "moe.every": 0}, "moe.every", "at least 1"),
+        ({"model": "mixtral-8x7b", "moe.experts": 1.5}, "moe.experts", "must be an integer"),
+        ({"model": "mixtral-8x7b", "moe.normalized": 1}, "moe.normalized", "true or false"),
+        ({"model": "mixtral-8x7b", "moe.scores": "tanh"}, "moe.scores", "must be one of softmax, sigmoid"),
+        ({"model": "mixtral-8x7b", "moe.z_loss": -1}, "moe.z_loss", "at least 0"),
+        ({"model": "mixtral-8x7b", "dp": 3, "ep": 3}, "ep", "ep must divide moe.experts = 8"),
+        ({"model": "mixtral-8x7b", "dp": 2, "cp": 2, "ep": 8}, "ep", "must divide dp * cp = 4"),
+        ({"dp": 2, "ep": 2}, "ep", "must be 1 for a model without experts, got 2"),
         ({"dropout": "x"}, "dropout", "must be a number"),
         ({"layers": 10**30}, "layers", "at most"),
     ],
@@ -174,6 +229,7 @@ def test_advice_applied_to_the_controls_gives_what_it_promises():
         {},
         {"model": "llama3-70b", "gpus": 64, "tp": 8},
         {"model": "llama3.1-405b", "pp": 16, "tp": 8, "grad_acc": 64},
+        {"model": "mixtral-8x7b", "gpus": 8, "recompute": "full", "zero": 1},
     ):
         result = one(advice=True, **config)
         assert not result["fits"]

@@ -9,11 +9,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
+from math import gcd
 
 from playbook.errors import PlaybookError
 from playbook.layout import Layout, ParallelOptions
 from playbook.layout.options import BUCKET
-from playbook.planning.memory import MemoryReport, predict
+from playbook.planning.memory import MemoryReport, StageMemory, predict_stages
+from playbook.planning.parameters import StateCounts
 from playbook.planning.recipes import Recipe
 from playbook.shapes import ModelShape
 
@@ -38,7 +41,10 @@ class Setup:
 
     def report(self) -> MemoryReport:
         """The memory of every stage."""
-        return predict(
+        return MemoryReport(tuple(self._stages()))
+
+    def _stages(self) -> Iterator[StageMemory]:
+        return predict_stages(
             self.shape,
             self.layout,
             seq=self.seq,
@@ -51,6 +57,18 @@ class Setup:
     def peak(self) -> int:
         """Bytes of the fullest rank."""
         return self.report().peak
+
+    def peak_within(self, capacity: int) -> int | None:
+        """Bytes of the fullest rank; None if that is more than ``capacity``, or if the setup is refused."""
+        peak = 0
+        try:
+            for stage in self._stages():
+                peak = max(peak, stage.total)
+                if peak > capacity:
+                    return None
+        except PlaybookError:  # such as a tp that no longer divides the heads
+            return None
+        return peak
 
     def relayout(self, **changes) -> Setup:
         return replace(self, layout=self.layout.replace(**changes))
@@ -116,11 +134,36 @@ def _double(axis: str, most: int) -> Callable[[Setup], Setup | None]:
         size = 2 * getattr(layout, axis)
         if size > most:
             return None
-        if layout.dp % 2 == 0:
+        left = layout.dp // 2 * layout.cp * (2 if axis == "cp" else 1)  # what experts may then be spread over
+        if layout.dp % 2 == 0 and left % layout.ep == 0:
             return setup.relayout(**{axis: size, "dp": layout.dp // 2, "grad_acc": 2 * layout.grad_acc})
         return setup.relayout(**{axis: size})
 
     return make
+
+
+def widest_ep(setup: Setup) -> int:
+    """The largest ep that these replicas allow: it divides the experts and dp · cp."""
+    moe, layout = setup.shape.moe, setup.layout
+    return gcd(moe.experts, layout.dp * layout.cp) if moe else 1
+
+
+def _double_experts(setup: Setup) -> Setup | None:
+    """Twice the ranks that experts are spread over; where dp · cp allows no more, twice the replicas as well, each of
+    which accumulates half as many micro-batches."""
+    layout, moe, size = setup.layout, setup.shape.moe, 2 * setup.layout.ep
+    if moe is None or moe.experts % size:
+        return None
+    if widest_ep(setup) % size == 0:
+        return setup.relayout(ep=size)
+    if layout.grad_acc % 2:
+        return None
+    return setup.relayout(ep=size, dp=2 * layout.dp, grad_acc=layout.grad_acc // 2)
+
+
+def _widest_experts(setup: Setup) -> Setup | None:
+    ep = widest_ep(setup)
+    return setup.relayout(ep=ep) if ep > setup.layout.ep and ep != 2 * setup.layout.ep else None
 
 
 def _flash(setup: Setup) -> Setup | None:
@@ -161,6 +204,18 @@ CHANGES = (
         _double("pp", 64),
     ),
     Change("twice the context parallelism", 0.10, "keys and values travel around a ring", _double("cp", 64)),
+    Change(
+        "twice the expert parallelism",
+        0.05,
+        "more rows of tokens travel to their experts and back",
+        _double_experts,
+    ),
+    Change(
+        "the widest expert parallelism",
+        0.09,
+        "rows of tokens travel to experts on all ranks of DP · CP",
+        _widest_experts,
+    ),
     Change("ZeRO-3", 0.12, "parameters are gathered for every pass: half as much traffic again", _zero(3)),
     Change("full recomputation", 0.33, "a second forward pass: a third more arithmetic", _recompute("full")),
     Change("optimizer states in CPU memory", 0.40, "moments cross PCIe every step", _offload),
@@ -173,18 +228,19 @@ def what_would_fit(setup: Setup, capacity: int, *, most: int = 5, together: int 
     First those that need no more GPUs, by their cost in time, then those that do. Empty when it fits already, or when
     nothing helps. A set that holds a smaller one that fits is not listed.
     """
-    if setup.peak() <= capacity:
+    if setup.peak_within(capacity) is not None:
         return []
     same: list[Advice] = []
     more: list[Advice] = []
+    applied: dict[tuple[Change, ...], Setup | None] = {(): setup}
     for changes in _by_cost(together):
         if any(set(advice.changes) <= set(changes) for advice in [*same, *more]):
             continue
-        changed = _apply(setup, changes)
+        changed = _apply(applied, changes)
         if changed is None:
             continue
         found = same if changed.layout.world_size <= setup.layout.world_size else more
-        if len(found) == most or (peak := _peak(changed)) is None or peak > capacity:
+        if len(found) == most or (peak := changed.peak_within(capacity)) is None:
             continue
         found.append(Advice(changes, changed, peak))
         if len(same) == most:
@@ -192,26 +248,32 @@ def what_would_fit(setup: Setup, capacity: int, *, most: int = 5, together: int 
     return [*same, *more][:most]
 
 
-def _by_cost(together: int) -> Iterator[tuple[Change, ...]]:
+def limit_of_experts(setup: Setup, counts: StateCounts) -> str:
+    """Why experts, most of a GPU's parameters (``counts``), are spread no further; empty if they are not, or can be."""
+    moe, layout = setup.shape.moe, setup.layout
+    experts = sum(unit.experts for unit in counts.units)
+    if moe is None or layout.ep == moe.experts or layout.ep < widest_ep(setup) or 2 * experts < counts.local:
+        return ""
+    share = round(100 * experts / counts.local)
+    return (
+        f"Experts are {share} % of the parameters that a GPU computes with. EP is as large as "
+        f"DP · CP = {layout.dp * layout.cp} allows: with more replicas, each GPU could hold fewer experts."
+    )
+
+
+@cache
+def _by_cost(together: int) -> tuple[tuple[Change, ...], ...]:
     """All sets of changes, cheapest first; of equal cost, the smaller."""
     sets = [s for n in range(1, together + 1) for s in itertools.combinations(CHANGES, n)]
-    yield from sorted(sets, key=lambda changes: (sum(c.cost for c in changes), len(changes)))
+    return tuple(sorted(sets, key=lambda changes: (sum(c.cost for c in changes), len(changes))))
 
 
-def _apply(setup: Setup, changes: tuple[Change, ...]) -> Setup | None:
-    for change in changes:
+def _apply(applied: dict[tuple[Change, ...], Setup | None], changes: tuple[Change, ...]) -> Setup | None:
+    """A setup changed one by one; ``applied`` remembers what all but the last came to."""
+    if changes not in applied:
+        before = _apply(applied, changes[:-1])
         try:
-            changed = change.make(setup)
+            applied[changes] = None if before is None else changes[-1].make(before)
         except PlaybookError:
-            return None
-        if changed is None:
-            return None
-        setup = changed
-    return setup
-
-
-def _peak(setup: Setup) -> int | None:
-    try:
-        return setup.peak()
-    except PlaybookError:  # such as a tp that no longer divides the heads
-        return None
+            applied[changes] = None
+    return applied[changes]

@@ -9,7 +9,6 @@ holds only what differs from ``DEFAULTS`` and from the chosen preset, so that it
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -23,13 +22,22 @@ from playbook.layout import Layout
 from playbook.planning.memory import MemoryReport, StageMemory
 from playbook.planning.recipes import load_recipe
 from playbook.planning.terms import Part, Term, symbols
-from playbook.shapes import ModelShape, MoE, load
-from playbook_widgets.compute.advice import Advice, Setup, what_would_fit
+from playbook.shapes import load
+from playbook_widgets.compute.advice import Advice, Setup, limit_of_experts, what_would_fit
 from playbook_widgets.compute.refusals import answered
+from playbook_widgets.compute.sizes import (
+    MOE_CONTROLS,
+    PRESET,
+    SHAPE_CONTROLS,
+    latent,
+    shape_of,
+    sizes_of,
+    whole,
+)
 
 #: What a control shows when nothing is set.
 DEFAULTS: dict[str, Any] = {
-    "model": "llama3-8b",
+    "model": PRESET,
     "seq": 8192,
     "gpus": None,
     "precision": "bf16-mixed",
@@ -40,13 +48,6 @@ DEFAULTS: dict[str, Any] = {
     "accelerator": "h100",
     **{f.name: f.default for f in fields(Layout)},
 }
-
-#: Sizes of the model that a reader may change, each over what the preset says.
-SHAPE_CONTROLS = (
-    "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "activation", "gated", "norm", "bias", "tied",
-    "dropout",
-)  # fmt: skip
-MOE_CONTROLS = tuple(f"moe.{name}" for name in ("experts", "top_k", "ffn", "shared_experts", "dense_layers"))
 
 #: Lengths at which the curve over the sequence is computed, as far as the model and the layout allow them.
 CURVE = tuple(2**k for k in range(9, 18))
@@ -85,57 +86,32 @@ def read(config: Mapping[str, Any]) -> Configuration:
     for key in config:
         if key not in known:
             raise ConfigError(f"{key} is not a setting of the memory calculator")
-    shape = _shape(config)
+    shape = shape_of(config)
     values = {**DEFAULTS, "seq": min(DEFAULTS["seq"], shape.max_seq), **config}
     kinds = {f.name: str(f.type) for f in fields(Layout)}
     layout_values: dict[str, Any] = {
-        key: _whole(key, values[key]) if kind == "int" else values[key] for key, kind in kinds.items()
+        key: whole(key, values[key]) if kind == "int" else values[key] for key, kind in kinds.items()
     }
     if values["gpus"] is not None:
-        layout_values["dp"] = _replicas(_whole("gpus", values["gpus"]), layout_values)
+        layout_values["dp"] = _replicas(whole("gpus", values["gpus"]), layout_values)
     optimizer = values["optimizer_bytes"]
     setup = Setup(
         shape,
         Layout(**layout_values),
-        _whole("seq", values["seq"]),
+        whole("seq", values["seq"]),
         load_recipe(values["precision"]),
         values["attention"],
         _switch("offload", values["offload"]),
-        None if optimizer in (None, "") else _whole("optimizer_bytes", optimizer),
-        check_int("bucket_mb", _whole("bucket_mb", values["bucket_mb"]), ConfigError) * MB,
+        None if optimizer in (None, "") else whole("optimizer_bytes", optimizer),
+        check_int("bucket_mb", whole("bucket_mb", values["bucket_mb"]), ConfigError) * MB,
     )
     return Configuration(setup, load_accelerator(values["accelerator"]), values)
-
-
-def _whole(name: str, value: Any) -> int:
-    """A whole number, or the text of one as a reader types it."""
-    if isinstance(value, str) and re.fullmatch(r"\s*\d{1,15}\s*", value):
-        return int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise LayoutError(f"{name} must be an integer, got {value!r}")
-    return value
 
 
 def _switch(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(f"{name} must be true or false, got {value!r}")
     return value
-
-
-def _shape(config: Mapping[str, Any]) -> ModelShape:
-    """The preset with the reader's sizes over it."""
-    shape = load(config.get("model", DEFAULTS["model"]))
-    integers = {f.name for f in fields(ModelShape) if str(f.type).startswith("int")}
-    changes = {k: _whole(k, config[k]) if k in integers else config[k] for k in SHAPE_CONTROLS if k in config}
-    experts: dict[str, Any] = {k[4:]: _whole(k, config[k]) for k in MOE_CONTROLS if k in config}
-    if experts.get("experts", 1) == 0:
-        changes["moe"] = None
-    elif experts and (shape.moe or "experts" in experts):
-        start = shape.moe or MoE(
-            experts["experts"], min(2, experts["experts"]), int(changes.get("ffn") or shape.ffn_dim)
-        )
-        changes["moe"] = replace(start, **experts)
-    return shape.replace(**changes, name="") if changes else shape
 
 
 def _replicas(gpus: int, layout: Mapping[str, Any]) -> int:
@@ -177,23 +153,22 @@ def describe(configuration: Configuration, *, advice: bool = False) -> dict[str,
         "advice": [_advice(a, configuration) for a in what_would_fit(setup, accelerator.memory_bytes)]
         if advice
         else None,
+        "limit": "" if spare >= 0 else limit_of_experts(setup, report.fullest.counts),
     }
 
 
 def _values(configuration: Configuration) -> dict[str, Any]:
     """What every control shows, with what follows from others filled in."""
     shape, layout, setup = configuration.setup.shape, configuration.setup.layout, configuration.setup
-    moe = {key: getattr(shape.moe, key[4:]) if shape.moe else 0 for key in MOE_CONTROLS}
     return {
         **configuration.values,
-        **{key: getattr(shape, key) for key in SHAPE_CONTROLS},
-        **moe,
+        **sizes_of(shape),
         **{f.name: getattr(layout, f.name) for f in fields(Layout)},
         "seq": setup.seq,
         "gpus": layout.world_size,
         "optimizer_bytes": setup.recipe_used.states.master + setup.recipe_used.states.optimizer,
         "max_seq": shape.max_seq if shape.positions == "learned" else None,
-        "latent": shape.mla is not None,
+        "latent": latent(shape),
     }
 
 

@@ -24,7 +24,8 @@ export class Advice {
       for (const el of this.list.querySelectorAll("button")) el.disabled = true;
       return;
     }
-    say(this.note, result.advice.length ? "Cheapest first; the costs in time are rough." : "No three changes of the layout do. A smaller model, a shorter sequence or a larger GPU would.");
+    const found = result.advice.length ? "Cheapest first; the costs in time are rough." : "No three changes of the layout do. A smaller model, a shorter sequence or a larger GPU would.";
+    say(this.note, [found, result.limit].filter(Boolean).join(" "));
     if (this.shown === result.advice) return;
     this.shown = result.advice;
     this.list.replaceChildren(...result.advice.map((advice) => this.item(advice)));

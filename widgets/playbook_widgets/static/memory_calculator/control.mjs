@@ -40,11 +40,12 @@ export class Control {
     return [this.label(), this.field.slider, make("span", { class: "pb-mc-field" }, this.field.text, ...(unit ? [make("span", { class: "pb-unseen" }, unit)] : []))];
   }
 
-  /** One up or down from what stands in the field; a hundredth where the stops are shares. */
+  /** One up or down from what stands in the field; where the stops are fractions, a unit of the first digit of the least. */
   next(by) {
     const { stops } = this.spec, now = parse(this.field.text.value);
     if (typeof now !== "number") return undefined;
-    const next = Number.isInteger(now) && stops.every(Number.isInteger) ? now + by : Math.round(100 * (now + by * 0.01)) / 100;
+    const places = stops.every(Number.isInteger) ? 0 : -Math.floor(Math.log10(Math.min(...stops.filter(Boolean))));
+    const next = Number((now + by * 10 ** -places).toFixed(places));
     return next >= 0 ? next : undefined;
   }
 

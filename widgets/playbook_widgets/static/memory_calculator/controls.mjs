@@ -7,8 +7,10 @@ export class Controls {
   constructor(app, folded) {
     this.app = app;
     this.all = new Map();
+    this.latent = make("p", { class: "pb-mc-latent", hidden: "" }); // what no control sets, where the heads are
     this.general = make("p", { class: "pb-mc-error", role: "alert", hidden: "" });
     this.groups = app.constants.groups.map((group) => this.group(group, folded));
+    this.all.get("head_dim").row.after(this.latent);
     this.root = make("section", { class: "pb-mc-controls", "aria-label": "Settings" }, this.head(), this.general, make("div", { class: "pb-mc-groups" }, ...this.groups.map((g) => g.el)));
     // Explanations show on hover and focus (see the style sheet); Escape and typing take the shown one away.
     this.root.addEventListener("keydown", (e) => (e.key === "Escape" || e.target.type === "text") && this.root.setAttribute("data-hush", ""));
@@ -55,12 +57,16 @@ export class Controls {
     const elsewhere = error && !this.all.has(error.field);
     say(this.general, elsewhere ? error.message : "");
     this.general.hidden = !elsewhere;
+    say(this.latent, values.latent ?? "");
+    this.latent.hidden = !values.latent;
     for (const group of this.groups) this.updateGroup(group, values, error);
     this.updateHead();
   }
 
   /** Settings that mean nothing for this model are shown, not offered. */
   isIdle(field, values) {
+    if (field === "ep") return values["moe.experts"] === 0 && values.ep === 1;
+    if (field === "moe.balance_over" && values["moe.balance_loss"] === 0) return true;
     if (field.startsWith("moe.") && field !== "moe.experts") return values["moe.experts"] === 0;
     return Boolean(values.latent) && (field === "kv_heads" || field === "head_dim");
   }

@@ -44,7 +44,7 @@ export class Verdict {
   }
 
   about({ ranks, parameters, active, global_batch: batch, tokens: all }) {
-    const sparse = active === parameters ? "" : ` (${count(active)} active)`;
+    const sparse = active === parameters ? "" : `, ${count(active)} active per token`;
     return [`per GPU, ${plural(ranks, "GPU")}`, `${count(parameters)} parameters${sparse}`, `global batch ${plural(batch, "sample")}, ${grouped(all)} tokens`].join(" · ");
   }
 }
