@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import hypothesis
+import pytest
 import torch.distributed as dist
 from hypothesis import strategies as st
 from parallel_runs import Case
@@ -63,9 +64,10 @@ def kind(engine: Engine, name: str) -> str:
     return "copies" if "/" in axis else axis
 
 
-@hypothesis.settings(max_examples=60)
-@hypothesis.given(shapes(), mixtures(), st.none() | latents(), st.sampled_from(LAYOUTS), st.data())
-def test_units_are_those_of_the_engine(shape, experts, mla, text, data):
+@pytest.mark.parametrize("text", LAYOUTS)
+@hypothesis.settings(max_examples=20)
+@hypothesis.given(shape=shapes(), experts=mixtures(), mla=st.none() | latents(), data=st.data())
+def test_units_are_those_of_the_engine(text, shape, experts, mla, data):
     layout = Layout.parse(text)
     shape = fitting(shape, experts, mla)
     rank = data.draw(st.integers(0, layout.world_size - 1))
