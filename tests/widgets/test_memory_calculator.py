@@ -41,7 +41,8 @@ def test_every_setting_of_the_library_is_a_control():
 def test_every_choice_is_one_that_the_library_knows(field):
     for value, words in CONTROLS[field]["choices"]:
         assert words
-        result = result_of({**STAGES, field: value})
+        model = {"model": "qwen3-30b-a3b"} if field.startswith("moe.") else {}
+        result = result_of({**STAGES, **model, field: value})
         assert "error" not in result, result
         assert result["values"][field] == value
 
@@ -50,7 +51,11 @@ def test_stops_rise_and_hold_the_sizes_of_the_presets():
     for control in CONTROLS.values():
         assert list(control.get("stops", ())) == sorted(set(control.get("stops", ())))
     for preset in constants()["presets"].values():
-        for field in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "dropout"):
+        experts = ["moe.experts", "moe.top_k", "moe.ffn", "moe.every", "moe.balance_loss"]
+        for field in (
+            "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "dropout",
+            *(experts if preset["sizes"]["moe.experts"] else ()),
+        ):  # fmt: skip
             assert preset["sizes"][field] in CONTROLS[field]["stops"]
     assert doublings(1, 16) == (1, 2, 3, 4, 6, 8, 12, 16)
     assert doublings(2, 8, threes=False) == (2, 4, 8)
@@ -69,6 +74,10 @@ def test_summary_holds_verdict_stages_and_command():
     assert text.count("<tr>") == 1 + 8
     assert f"<td>{result['stages'][7]['total'] / 1e9:.1f} GB</td>" in text
     assert "playbook memory --model llama3-70b" in text
+    assert (
+        "to spare. 46.7B parameters, 12.9B active per token.</p>"
+        in MemoryCalculator({**SPARSE, "recompute": "full"}).summary()
+    )
 
 
 def test_summary_of_a_comparison_and_of_a_refusal():
@@ -120,6 +129,10 @@ def bases(view: Page) -> dict:
     return view.page.evaluate("window.model.get('outputs').results[0].values")
 
 
+#: What an arrow key adds in a field of fractions.
+STEPS = {"dropout": 0.01, "moe.balance_loss": 0.0001, "moe.z_loss": 0.0001}
+
+
 @pytest.mark.browser
 def test_every_number_moves_by_mouse_keyboard_and_typing(calculator):
     view = calculator({"model": "mixtral-8x7b"})
@@ -137,9 +150,10 @@ def test_every_number_moves_by_mouse_keyboard_and_typing(calculator):
         slider.press("ArrowLeft")
         assert view.config().get(field, defaults[field]) == stops[-2], field
         row.locator("input[type=text]").press("ArrowUp")
-        assert view.config()[field] == pytest.approx(stops[-2] + (0.01 if field == "dropout" else 1)), field
-        view.type(field, "0.07" if field == "dropout" else "7")
-        assert view.config()[field] == (0.07 if field == "dropout" else 7), field
+        step = STEPS.get(field, 1)
+        assert view.config()[field] == pytest.approx(stops[-2] + step), field
+        view.type(field, str(7 * step))
+        assert view.config()[field] == 7 * step, field
         row.get_by_role("button", name=f"Reset {control['label']}").click()
         assert field not in view.config()
         view.settle()
@@ -148,7 +162,7 @@ def test_every_number_moves_by_mouse_keyboard_and_typing(calculator):
 
 @pytest.mark.browser
 def test_every_choice_and_switch_moves_by_mouse_and_keyboard(calculator):
-    view = calculator({"model": "mixtral-8x7b", "tp": 2, "pp": 2})
+    view = calculator({"model": "qwen3-30b-a3b", "tp": 2, "pp": 2})
     view.open_groups()
     for field, control in CONTROLS.items():
         row, now = view.row(field), {**bases(view), **view.config()}.get(field)
@@ -168,9 +182,12 @@ def test_every_choice_and_switch_moves_by_mouse_and_keyboard(calculator):
         elif control["kind"] == "select":
             before = view.config()
             row.locator("select").focus()
-            view.page.keyboard.press("ArrowDown")
+            keys = ["ArrowDown", "ArrowUp"]
+            if [value for value, _ in control.get("choices", ())][-1:] == [now]:
+                keys.reverse()
+            view.page.keyboard.press(keys[0])
             assert view.config()[field] != before.get(field, now), field
-            view.page.keyboard.press("ArrowUp")
+            view.page.keyboard.press(keys[1])
             assert view.config().get(field, now) == now, field
 
 
@@ -187,6 +204,38 @@ def test_a_slider_being_moved_keeps_the_focus_and_the_picture_follows(calculator
     assert view.config()["seq"] > 8192
     assert view.verdict().startswith(f"{wanted['peak'] / 1e9:.3g} GB of 85.5 GB")
     assert slider.get_attribute("aria-valuetext") == f"{view.config()['seq']} tokens"
+
+
+@pytest.mark.browser
+def test_experts_are_offered_to_models_that_have_them(calculator):
+    view = calculator({"model": "llama3-8b"})
+    view.open_groups()
+    of_experts = [
+        view.row(field).locator("input, select").first for field in ("ep", "moe.top_k", "moe.every")
+    ]
+    latent, facts = view.page.locator(".pb-mc-latent"), view.page.locator(".pb-mc-facts")
+    assert all(el.is_disabled() for el in of_experts)
+    assert latent.is_hidden()
+    assert "8.03B parameters ·" in facts.inner_text()
+    view.row("model").locator("select").select_option("llama4-maverick")
+    view.settle()
+    assert all(el.is_enabled() for el in of_experts)
+    assert view.row("moe.every").locator("input[type=text]").input_value() == "2"
+    assert "401B parameters, 17.2B active per token" in facts.inner_text()
+    assert "1 in 2 blocks" in view.page.locator(".pb-mc-brief").last.text_content()
+    assert view.row("moe.balance_over").locator("select").is_disabled()  # there is no such loss
+    view.row("model").locator("select").select_option("deepseek-v3")
+    view.settle()
+    assert "kv_rank 512" in latent.inner_text()
+    assert view.row("head_dim").locator("input").first.is_disabled()
+
+
+@pytest.mark.browser
+def test_what_keeps_experts_from_fitting_stands_with_the_advice(calculator):
+    view = calculator({"model": "mixtral-8x7b"})
+    wanted = result_of({"model": "mixtral-8x7b"})["limit"]
+    assert wanted.startswith("Experts are 97 %")
+    assert wanted in view.page.locator("section", has=view.page.locator(".pb-mc-advice")).last.inner_text()
 
 
 REFUSED = [("tp", "3"), ("tp", "abc"), ("layers", "0"), ("seq", "-5"), ("dropout", "1.5")]

@@ -330,7 +330,10 @@ def _result_table(name: str, result: Mapping[str, Any]) -> str:
         return f"<p>{html.escape(name + result['error']['message'])}</p>"
     spare = result["spare"]
     verdict = f"fits, {_gb(spare)} to spare" if result["fits"] else f"does not fit, by {_gb(-spare)}"
-    facts = f"{_gb(result['peak'])} of {_gb(result['capacity'])} on each GPU: {verdict}."
+    facts = f"{_gb(result['peak'])} of {_gb(result['capacity'])} on each GPU: {verdict}. "
+    facts += f"{format_count(result['parameters'])} parameters"
+    if result["active"] != result["parameters"]:
+        facts += f", {format_count(result['active'])} active per token"
     command = html.escape(result["command"])
     head = _row("th", ["stage", *(CATEGORY_WORDS[category][0] for category in CATEGORIES), "together"])
     rows = [
@@ -339,7 +342,7 @@ def _result_table(name: str, result: Mapping[str, Any]) -> str:
     ]
     table = f"<table><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>"
     return (
-        f"<p>{html.escape(name)}{facts}</p><div class='pb-scroll'>{table}</div><p><code>{command}</code></p>"
+        f"<p>{html.escape(name)}{facts}.</p><div class='pb-scroll'>{table}</div><p><code>{command}</code></p>"
     )
 
 

@@ -213,7 +213,7 @@ CHANGES = (
     Change(
         "the widest expert parallelism",
         0.09,
-        "rows of tokens travel to experts on all ranks of DP · CP",
+        "rows of tokens travel to experts on as many ranks as EP allows",
         _widest_experts,
     ),
     Change("ZeRO-3", 0.12, "parameters are gathered for every pass: half as much traffic again", _zero(3)),

@@ -85,6 +85,7 @@ export class Control {
     this.reset.hidden = !own;
     this.row.toggleAttribute("data-own", own);
     this.row.toggleAttribute("data-idle", idle);
+    for (const group of this.row.querySelectorAll("[role=radiogroup]")) set(group, "aria-disabled", idle ? "true" : null);
     for (const el of this.row.querySelectorAll("input, select")) {
       el.disabled = idle;
       set(el, "aria-invalid", error ? "true" : null);

@@ -106,7 +106,8 @@ export class Curve {
     for (let k = Math.ceil(this.low - 1e-9); k <= this.low + this.span + 1e-9; k += every) powers.push(2 ** k);
     const label = (s) => draw("text", { x: this.x(s), y: y + 15, "text-anchor": s === seq.at(-1) ? "end" : "middle" }, tokens(s));
     const tick = this.result.capacity > this.top ? [round(this.top * 0.9)] : []; // the limit is a label of its own
-    this.axis.replaceChildren(...tick.map((size) => draw("text", { x: CURVE.left - 5, y: this.y(size) + 4, "text-anchor": "end" }, this.app.bytes(size))), draw("line", { x1: CURVE.left, x2: this.width - CURVE.right, y1: y, y2: y, class: "pb-mc-axis" }), draw("text", { x: CURVE.left - 5, y: y + 4, "text-anchor": "end" }, "0"), ...powers.map(label));
+    const zero = y - this.y(this.result.capacity) < 14 ? [] : [draw("text", { x: CURVE.left - 5, y: y + 4, "text-anchor": "end" }, "0")]; // the limit stands there
+    this.axis.replaceChildren(...tick.map((size) => draw("text", { x: CURVE.left - 5, y: this.y(size) + 4, "text-anchor": "end" }, this.app.bytes(size))), draw("line", { x1: CURVE.left, x2: this.width - CURVE.right, y1: y, y2: y, class: "pb-mc-axis" }), ...zero, ...powers.map(label));
   }
 
   /** Say the memory at the `index`-th length of the curve, or the length that is set and the longest that fits. */
