@@ -11,7 +11,8 @@ import pytest
 from playbook_widgets import MemoryCalculator
 from playbook_widgets.compute.calculator import DEFAULTS, compute
 from playbook_widgets.compute.sizes import MOE_CONTROLS, SHAPE_CONTROLS
-from playbook_widgets.memory_calculator import constants, doublings
+from playbook_widgets.memory_calculator import constants
+from playbook_widgets.memory_controls import doublings
 from widget_homes import Form, bridged_page, in_module, static_page
 
 from playbook.errors import ConfigError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from functools import cache
 from typing import Any
 
@@ -13,13 +13,13 @@ from playbook.errors import ConfigError
 from playbook.figures.style import colour
 from playbook.figures.units import format_count
 from playbook.hardware import ACCELERATORS, GB
-from playbook.layout import RECOMPUTE, SCHEDULES
 from playbook.planning.recipes import RECIPES
 from playbook.planning.terms import SYMBOLS
-from playbook.shapes import PRESETS, ModelShape, MoE
+from playbook.shapes import PRESETS, ModelShape
 from playbook_widgets.base import Widget
 from playbook_widgets.compute.calculator import CATEGORIES, DEFAULTS
 from playbook_widgets.compute.sizes import sizes_of
+from playbook_widgets.memory_controls import groups
 
 
 class MemoryCalculator(Widget):
@@ -46,232 +46,7 @@ class MemoryCalculator(Widget):
         return "".join(_result_table(n, r) for n, r in zip(names, results, strict=False))
 
 
-# --- What the page's controls are. Choices, names and sizes come from the library.
-
-
-@dataclass(frozen=True)
-class Control:
-    """One setting as a reader meets it.
-
-    ``kind`` is number (slider over ``stops``, and a field), choice (a row of buttons), select or switch. ``brief`` says
-    the value in the heading of a folded group, unless the value is ``quiet``. A control that ``follows`` is derived from
-    other sizes of the model until it is set.
-    """
-
-    field: str
-    label: str
-    help: str
-    kind: str = "number"
-    stops: tuple[float, ...] = ()
-    choices: tuple[tuple[Any, str], ...] = ()
-    unit: str = ""
-    brief: str = ""
-    quiet: Any = None
-    follows: bool = False
-
-
-@dataclass(frozen=True)
-class Group:
-    """Controls under one heading, if any; a ``folded`` one starts closed. ``empty`` is its brief when all is quiet."""
-
-    title: str
-    controls: tuple[Control, ...]
-    empty: str = ""
-    folded: bool = False
-
-
-def doublings(low: int, high: int, *, threes: bool = True) -> tuple[int, ...]:
-    """Powers of two from ``low`` to ``high`` and, between them, three times powers of two."""
-    twos = [2**k for k in range(high.bit_length())]
-    both = [*twos, *(3 * n for n in twos)] if threes else twos
-    return tuple(sorted({n for n in both if low <= n <= high}))
-
-
-def of_presets(size: Callable[[ModelShape], float | None], more: Iterable[float] = ()) -> tuple[float, ...]:
-    """The values that a size has among the presets, and ``more``."""
-    found = (size(shape) for shape in PRESETS.values())
-    return tuple(sorted({*(value for value in found if value is not None), *more}))
-
-
-def _start() -> Group:
-    """What every plan starts from: always in view, under no heading."""
-    gpus = [gpu for gpu in ACCELERATORS.values() if gpu.name != "cpu"]
-    return Group(
-        "",
-        (
-            Control("model", "Model", "A published model. Choosing one sets every size of the model.", "select"),
-            Control("accelerator", "GPU", "Its memory as the driver reports it: the line to stay below.",
-                    "select", choices=tuple((gpu.name, gpu.title) for gpu in gpus)),
-        ),
-    )  # fmt: skip
-
-
-def _sizes() -> Group:
-    shape = ModelShape.__dataclass_fields__
-    activations, norms = (shape[f].metadata["choices"] for f in ("activation", "norm"))
-    return Group(
-        "Sizes of the model",
-        (
-            Control("layers", "Layers", "Transformer blocks, one after the other.",
-                    stops=of_presets(lambda s: s.layers, doublings(1, 192)), brief="{} layers"),
-            Control("hidden", "Hidden size", "Width of the residual stream.",
-                    stops=of_presets(lambda s: s.hidden, doublings(256, 32768)), brief="hidden {}"),
-            Control("heads", "Attention heads", "Query heads of each block.",
-                    stops=of_presets(lambda s: s.heads, doublings(4, 256)), brief="{} heads"),
-            Control("kv_heads", "Key/value heads", "Fewer than query heads is grouped-query attention; 1 is multi-query.",
-                    stops=of_presets(lambda s: s.kv_heads, doublings(1, 128)), follows=True),
-            Control("head_dim", "Head size", "Width of one head's query and key.",
-                    stops=of_presets(lambda s: s.head_dim, doublings(16, 512)), follows=True),
-            Control("ffn", "Feed-forward size", "Inner width of the dense MLP.",
-                    stops=of_presets(lambda s: s.ffn, doublings(512, 131072)), follows=True),
-            Control("vocab", "Vocabulary", "Tokens that the model knows: rows of the embedding and of the head.",
-                    stops=of_presets(lambda s: s.vocab, doublings(256, 262144, threes=False))),
-            Control("activation", "Activation", "Function inside the MLP. ReLU saves its output only.",
-                    "choice", choices=_same(activations)),
-            Control("gated", "Gated MLP", "Three matrices instead of two: down(act(gate(x)) · up(x)).", "switch"),
-            Control("norm", "Norm", "LayerNorm keeps two statistics per token, RMSNorm one.", "choice",
-                    choices=_same(norms)),
-            Control("bias", "Biases", "Linear layers and LayerNorm have biases.", "switch"),
-            Control("tied", "Tied head", "The output head shares the embedding's table.", "switch"),
-            Control("dropout", "Dropout", "Above 0, a mask is kept after attention and MLP (1 byte per element).",
-                    stops=of_presets(lambda s: s.dropout, (0, 0.05, 0.2, 0.3))),
-        ),
-        folded=True,
-    )  # fmt: skip
-
-
-def _experts() -> Group:
-    def moe(key: str, more: Iterable[float]) -> tuple[float, ...]:
-        return of_presets(lambda s: getattr(s.moe, key) if s.moe else None, more)
-
-    size = MoE.__dataclass_fields__
-    scores, balance_over = (size[f].metadata["choices"] for f in ("scores", "balance_over"))
-    return Group(
-        "Experts",
-        (
-            Control("moe.experts", "Experts", "MLPs of which the router picks some for each token; 0 is a dense model.",
-                    stops=(0, *doublings(2, 512, threes=False)), brief="{} experts", quiet=0),
-            Control("moe.top_k", "Experts per token", "How many experts work on each token.",
-                    stops=tuple(range(1, 17)), brief="top {}", quiet=0),
-            Control("moe.ffn", "Expert width", "Inner width of one expert.", stops=moe("ffn", doublings(256, 32768))),
-            Control("moe.shared_experts", "Shared experts", "Experts that see every token.", stops=tuple(range(9))),
-            Control("moe.dense_layers", "Dense layers", "First blocks that keep an ordinary MLP.",
-                    stops=tuple(range(17))),
-            Control("moe.every", "Every n-th block", "Of the other blocks, each n-th has experts: 2 is every second one.",
-                    stops=tuple(range(1, 9)), brief="1 in {} blocks", quiet=1),
-            Control("moe.scores", "Router's scores", "A softmax over the experts, or a sigmoid of each.", "choice",
-                    choices=_same(scores)),
-            Control("moe.normalized", "Weights sum to 1", "The chosen scores are divided by their sum, which is kept.",
-                    "switch"),
-            Control("moe.balance_loss", "Balancing loss", "Coefficient; above 0, loads are kept for backward.",
-                    stops=moe("balance_loss", (0, 0.0001, 0.001, 0.01, 0.1))),
-            Control("moe.balance_over", "Balanced over", "Tokens whose load the balancing loss evens out.", "select",
-                    choices=tuple((over, _TOKENS.get(over, over)) for over in balance_over)),
-            Control("moe.z_loss", "z-loss", "Coefficient; above 0, the router's logits are kept for backward.",
-                    stops=moe("z_loss", (0, 0.0001, 0.001, 0.01))),
-        ),
-        empty="none, a dense model",
-        folded=True,
-    )  # fmt: skip
-
-
-def _parallelism() -> Group:
-    axis = doublings(1, 64)
-    return Group(
-        "Parallelism",
-        (
-            Control("gpus", "GPUs", "All of them; data parallelism takes what the other axes leave.",
-                    stops=doublings(1, 16384)),
-            Control("dp", "Data parallel (DP)", "Replicas, each with its own samples.",
-                    stops=doublings(1, 2048), brief="DP {}", quiet=1),
-            Control("tp", "Tensor parallel (TP)", "Ranks that share every matrix; fast links only, so at most a node.",
-                    stops=doublings(1, 64), brief="TP {}", quiet=1),
-            Control("sp", "Sequence parallel", "Between tensor-parallel regions each rank keeps its share of the tokens.",
-                    "switch", brief="SP", quiet=False),
-            Control("cp", "Context parallel (CP)", "Ranks that share the tokens of each sample, attention included.",
-                    stops=axis, brief="CP {}", quiet=1),
-            Control("pp", "Pipeline stages (PP)", "Ranks that hold consecutive layers.",
-                    stops=axis, brief="PP {}", quiet=1),
-            Control("schedule", "Schedule", "Order of forward and backward passes: how many micro-batches are in flight.",
-                    "select", choices=tuple((s, _SCHEDULES.get(s, s.upper())) for s in SCHEDULES)),
-            Control("vpp", "Model chunks (VPP)", "Pieces of the model on each stage, for interleaved schedules.",
-                    stops=(1, 2, 3, 4, 5, 6, 8, 10, 12, 16), brief="VPP {}", quiet=1),
-            Control("ep", "Expert parallel (EP)", "Ranks over which the experts are spread; divides DP · CP.",
-                    stops=doublings(1, 256), brief="EP {}", quiet=1),
-            Control("zero", "ZeRO", "What the replicas share: 1 optimizer states, 2 also gradients, 3 also parameters.",
-                    "choice", choices=tuple((stage, str(stage)) for stage in range(4)), brief="ZeRO-{}", quiet=0),
-        ),
-        empty="one GPU",
-    )  # fmt: skip
-
-
-_SCHEDULES = {
-    "naive": "one after another", "interleaved": "interleaved 1F1B", "breadth-first": "breadth-first",
-    "dualpipe": "DualPipe", "dualpipev": "DualPipeV",
-}  # fmt: skip
-
-
-_TOKENS = {"micro_batch": "micro-batch", "global_batch": "global batch"}
-
-
-def _batch() -> Group:
-    return Group(
-        "Batch",
-        (
-            Control("micro_batch", "Micro-batch", "Samples in one forward pass.",
-                    stops=doublings(1, 256), unit="samples", brief="micro-batch {}"),
-            Control("grad_acc", "Gradient accumulation", "Micro-batches before each optimizer step, on every replica.",
-                    stops=doublings(1, 512), brief="× {}", quiet=1),
-            Control("seq", "Sequence length", "Tokens of one sample.",
-                    stops=doublings(128, 2**20), unit="tokens", brief="{} tokens"),
-        ),
-    )  # fmt: skip
-
-
-def _savers() -> Group:
-    return Group(
-        "Memory savers",
-        (
-            Control("recompute", "Recomputation", "Activations computed again in backward: none, attention core, all.",
-                    "choice", choices=_same(RECOMPUTE), brief="{} recomputation", quiet="none"),
-            Control("attention", "Attention", "Flash kernels never write the matrix of scores.",
-                    "choice", choices=(("sdpa", "Flash"), ("reference", "scores in memory")),
-                    brief="{}", quiet="sdpa"),
-            Control("offload", "Optimizer on CPU", "Master weights and moments stay in the host's memory.",
-                    "switch", brief="CPU offload", quiet=False),
-            Control("bucket_mb", "Bucket", "Size of one communication bucket of gradients.",
-                    stops=(1, 5, 10, 25, 40, 50, 100, 200, 500, 1000), unit="MB"),
-        ),
-        empty="none",
-    )  # fmt: skip
-
-
-def _precision() -> Group:
-    recipes = tuple((r.name, f"{r.name}, {r.states.total} B") for r in RECIPES.values())
-    return Group(
-        "Precision",
-        (
-            Control(
-                "precision",
-                "Recipe",
-                "Bytes per parameter with Adam, and of what is computed.",
-                "select",
-                choices=recipes,
-                brief="{}",
-            ),
-            Control(
-                "optimizer_bytes",
-                "Optimizer bytes (k)",
-                "Per parameter, master copy included: Adam 12, momentum 8, SGD 4 in mixed precision.",
-                stops=(0, 2, 4, 6, 8, 12, 16),
-                unit="bytes",
-            ),
-        ),
-    )
-
-
-def _same(names: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    return tuple((name, name) for name in names)
+# --- What the page shows and no input changes. Choices, names and sizes come from the library.
 
 
 #: What fills a GPU: its name, its concept in the palette, and what it is.
@@ -292,11 +67,10 @@ CATEGORY_WORDS = {
 @cache
 def constants() -> dict[str, Any]:
     """All that the page shows and that no input changes."""
-    groups = (_start(), _parallelism(), _batch(), _savers(), _precision(), _sizes(), _experts())
     return {
         "groups": [
             {**asdict(g), "controls": [{k: v for k, v in asdict(c).items() if v not in ("", ())} for c in g.controls]}
-            for g in groups
+            for g in groups()
         ],
         "defaults": {k: v for k, v in DEFAULTS.items() if v is not None},
         "presets": {name: _preset(shape) for name, shape in PRESETS.items()},
