@@ -147,7 +147,7 @@ def _bars(axes: Any, names: Sequence[str], bars: Bars, top: float) -> None:
 def _write_beyond(axes: Any, place: int, total: float, mark: float, top: float) -> None:
     """The total of a bar that does not end in its panel, clear of its mark."""
     if total > top:
-        right = mark - 0.03 * top if 0.6 * top < mark < top else 0.98 * top
+        right = mark - 0.03 * top if 0.75 * top < mark < top else 0.98 * top
         text = f"{total / GIB:,.0f} →"
         axes.text(right, place, text, ha="right", va="center", fontsize=8, color=PAPER)
 
