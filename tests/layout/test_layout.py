@@ -202,6 +202,10 @@ def test_an_mlp_that_cannot_be_cut_is_refused():
     experts = load("mixtral-8x7b").replace(moe={"experts": 8, "top_k": 2, "ffn": 6})
     with pytest.raises(LayoutError, match=r"tp must divide moe\.ffn = 6"):
         Layout(tp=4).check(experts)
+    some = load("tiny").replace(ffn=6, moe={"experts": 8, "top_k": 2, "ffn": 8, "every": 2})
+    with pytest.raises(LayoutError, match="tp must divide ffn = 6"):
+        Layout(tp=4).check(some)  # every other block has an MLP
+    Layout(tp=4).check(load("tiny").replace(ffn=6, moe={"experts": 8, "top_k": 2, "ffn": 8}))  # none has
 
 
 @pytest.mark.parametrize(
