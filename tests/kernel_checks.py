@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from playbook.instruments.measure import SavedActivations
 from playbook.kernels.compiled import SHARED, Compiled, compiled
 from playbook.kernels.jit import Launch, launches
 
@@ -72,3 +73,11 @@ def check_compiles(launched: Sequence[Launch], spills: int = 0) -> dict[tuple[st
             assert one.spills <= spills, (one.name, capability, one.spills)
             found[one.name, capability] = one
     return found
+
+
+def kept_bytes(function: Callable[..., Any], *given: Tensor) -> int:
+    """Bytes that autograd keeps for backward of ``function``, beside the ``given`` that are parameters."""
+    model = nn.ParameterList([x for x in given if isinstance(x, nn.Parameter)])
+    with SavedActivations(model) as saved:
+        function(*given)
+    return saved.bytes

@@ -1,0 +1,44 @@
+"""What kernels have in common that work on one row of numbers at a time, or on one number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from playbook.errors import ShapeError
+
+#: Numbers of a program that treats each by itself: eight for each thread of its four warps, 16 bytes of 16-bit numbers.
+BLOCK = 1024
+#: Programs that add up a weight's gradient, each over its part of the rows: two for each multiprocessor of an H100.
+PROGRAMS = 264
+
+
+def rows(x: Tensor) -> Tensor:
+    """x (…, h) as (n, h), its last dim contiguous."""
+    flat = x.reshape(-1, x.shape[-1])
+    return flat if flat.stride(1) == 1 else flat.contiguous()
+
+
+def warps(block: int) -> int:
+    """Warps for a row of ``block`` numbers: eight numbers a thread, as far as that goes."""
+    return min(max(block // 256, 1), 16)
+
+
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    """What is computed in: fp32, and fp64 for numbers that are in fp64, as when a gradient is checked."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def wide(dtype: torch.dtype) -> Any:
+    """`accumulator` in Triton's types: a kernel's ``WIDE``."""
+    return tl.float64 if dtype == torch.float64 else tl.float32
+
+
+def check_shape(name: str, x: Tensor, shape: Sequence[int], why: str) -> None:
+    """Raises ShapeError unless ``x`` has this shape: a kernel would read what lies behind a tensor that is smaller."""
+    if tuple(x.shape) != tuple(shape):
+        raise ShapeError(f"{name} has shape {tuple(x.shape)}, but must have {tuple(shape)}, {why}")
