@@ -69,13 +69,13 @@ class Sectors:
         self._touched: dict[tuple[int, str, str], list[np.ndarray]] = defaultdict(list)
         load, store = interpreter_builder.create_masked_load, interpreter_builder.create_masked_store
 
-        def counting_load(pointers: Any, mask: Any, *others: Any) -> Any:
+        def counting_load(pointers: Any, mask: Any, *others: Any, **named: Any) -> Any:
             self._note("read", pointers.data, mask.data)
-            return load(pointers, mask, *others)
+            return load(pointers, mask, *others, **named)
 
-        def counting_store(pointers: Any, value: Any, mask: Any, *others: Any) -> Any:
+        def counting_store(pointers: Any, value: Any, mask: Any, *others: Any, **named: Any) -> Any:
             self._note("written", pointers.data, mask.data)
-            return store(pointers, value, mask, *others)
+            return store(pointers, value, mask, *others, **named)
 
         interpreter_builder.create_masked_load = counting_load
         interpreter_builder.create_masked_store = counting_store
