@@ -57,7 +57,8 @@ def test_keeps_as_much_as_the_books_layer():
 def test_compiles_without_spills(h, bias):
     launched = on_meta(layer_norm, (8192, h, torch.bfloat16), *(1 + bias) * [(h, torch.float32)])
     assert len(launched) == 2
-    check_compiles(launched)
+    for made in check_compiles(launched).values():
+        assert made.occupancy >= 0.5
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

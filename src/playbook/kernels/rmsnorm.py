@@ -22,7 +22,7 @@ from playbook.kernels.rows import PROGRAMS, accumulator, check_shape, rows, warp
 
 
 def rms_norm_torch(x: Tensor, weight: Tensor, eps: float = 1e-5) -> Tensor:
-    """The twin in PyTorch, which reads and writes x five times."""
+    """The twin in PyTorch: each operator reads and writes all rows."""
     xs = x.to(accumulator(x.dtype))
     return (xs * torch.rsqrt(xs.square().mean(-1, keepdim=True) + eps) * weight).to(x.dtype)
 

@@ -21,7 +21,7 @@ from playbook.kernels.rows import BLOCK, check_shape, wide
 
 
 def rotary_torch(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """The twin in PyTorch, `model.attention.apply_rotary` without its casts: seven kernels."""
+    """The twin in PyTorch, `model.attention.apply_rotary` without its casts: five kernels."""
     first, second = x.chunk(2, dim=-1)
     return x * cos[:, None] + torch.cat([-second, first], dim=-1) * sin[:, None]
 
@@ -71,7 +71,8 @@ class Rotary(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, dy: Tensor):
-        return _turn(dy, *ctx.saved_tensors, -1), None, None
+        cos, sin = ctx.saved_tensors
+        return _turn(dy, cos, sin, -1), None, None
 
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

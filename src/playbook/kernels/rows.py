@@ -24,8 +24,11 @@ def rows(x: Tensor) -> Tensor:
 
 
 def warps(block: int) -> int:
-    """Warps for a row of ``block`` numbers: eight numbers a thread, as far as that goes."""
-    return min(max(block // 256, 1), 16)
+    """Warps for a row of ``block`` numbers: eight numbers a thread, up to the 32 warps that a block may have.
+
+    A row of more than 8,192 numbers is right, too, but in backward its threads spill registers.
+    """
+    return min(max(block // 256, 1), 32)
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:

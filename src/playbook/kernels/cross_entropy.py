@@ -1,0 +1,136 @@
+"""Cross-entropy of logits z and a target t: −z[t] + log Σ exp(z), for rows z of v numbers.
+
+One pass over a row finds its peak m and Σ exp(z − m), which is scaled anew whenever m rises (online softmax: Milakov &
+Gimelshein 2018, arXiv 1805.02867). The gradient, softmax(z) − onehot(t), is written over the logits.
+
+Bytes of n tokens and v entries of c bytes: forward reads the logits and targets and writes a loss and log Σ exp(z) of
+each token, n·(vc + 16); backward reads and writes the logits, n·(2vc + 12). Kept for backward: the logits as they are,
+nvc, where PyTorch keeps log-probabilities in fp32, 4nv.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from playbook.kernels.jit import kernel, next_power
+from playbook.kernels.rows import accumulator, check_shape, rows, wide
+
+#: Logits of a row that are looked at together, and the warps that do it.
+COLUMNS, WARPS = 4096, 8
+#: A target with this value counts neither in the loss nor in the number of tokens, as in `model.transformer`.
+IGNORE = -100
+
+
+def cross_entropy_torch(logits: Tensor, targets: Tensor, ignore_index: int = IGNORE) -> tuple[Tensor, Tensor]:
+    """The twin in PyTorch: sum of the losses, and how many targets count."""
+    z = logits.to(accumulator(logits.dtype))
+    losses = F.cross_entropy(z, targets, ignore_index=ignore_index, reduction="sum")
+    return losses, (targets != ignore_index).sum()
+
+
+@kernel
+def loss_kernel(
+    z,
+    targets,
+    losses,
+    lse,
+    stride,
+    v,
+    ignore,
+    GRADIENT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    z += row * stride
+    target = tl.load(targets + row)
+    peak = tl.full((), float("-inf"), WIDE)
+    total = tl.zeros((), WIDE)
+    picked = tl.zeros((), WIDE)
+    for start in range(0, v, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        zs = tl.load(z + at, mask=at < v, other=float("-inf")).to(WIDE)
+        higher = tl.maximum(peak, tl.max(zs, 0))
+        total = total * tl.exp(peak - higher) + tl.sum(tl.exp(zs - higher), 0)
+        picked += tl.sum(tl.where(at == target, zs, 0.0), 0)
+        peak = higher
+    log_total = peak + tl.log(total)
+    tl.store(lse + row, log_total)
+    tl.store(losses + row, tl.where(target == ignore, 0.0, log_total - picked))
+    if GRADIENT:
+        _write_gradient(z, log_total, target, tl.where(target == ignore, 0.0, 1.0).to(WIDE), v, BLOCK, WIDE)
+
+
+@kernel
+def gradient_kernel(z, targets, lse, upstream, stride, v, ignore, BLOCK: tl.constexpr, WIDE: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    target = tl.load(targets + row)
+    scale = tl.where(target == ignore, 0.0, tl.load(upstream)).to(WIDE)
+    _write_gradient(z + row * stride, tl.load(lse + row), target, scale, v, BLOCK, WIDE)
+
+
+@kernel
+def _write_gradient(z, log_total, target, scale, v, BLOCK: tl.constexpr, WIDE: tl.constexpr):
+    """(softmax(z) − onehot(target))·scale over the row z."""
+    for start in range(0, v, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        zs = tl.load(z + at, mask=at < v, other=float("-inf")).to(WIDE)
+        hot = tl.where(at == target, 1.0, 0.0)
+        tl.store(z + at, (tl.exp(zs - log_total) - hot) * scale, mask=at < v)
+
+
+def losses_of(z: Tensor, targets: Tensor, ignore: int, gradient: bool) -> tuple[Tensor, Tensor]:
+    """Of each row of z (n, v) its loss and log Σ exp(z); with ``gradient`` this takes the place of z."""
+    n, v = z.shape
+    losses, lse = torch.empty(2, n, dtype=accumulator(z.dtype), device=z.device)
+    loss_kernel[(n,)](
+        z, targets, losses, lse, z.stride(0), v, ignore,
+        GRADIENT=gradient, BLOCK=min(next_power(v), COLUMNS), WIDE=wide(z.dtype), num_warps=WARPS,
+    )  # fmt: skip
+    return losses, lse
+
+
+class CrossEntropy(torch.autograd.Function):
+    """Saves the logits, over which backward writes their gradient, and log Σ exp(z)."""
+
+    @staticmethod
+    def forward(ctx, logits: Tensor, targets: Tensor, ignore: int) -> Tensor:
+        losses, lse = losses_of(logits, targets, ignore, gradient=False)
+        ctx.save_for_backward(logits, targets, lse)
+        ctx.ignore = ignore
+        return losses.sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, upstream: Tensor):
+        z, targets, lse = ctx.saved_tensors
+        n, v = z.shape
+        gradient_kernel[(n,)](
+            z, targets, lse, upstream, z.stride(0), v, ctx.ignore,
+            BLOCK=min(next_power(v), COLUMNS), WIDE=wide(z.dtype), num_warps=WARPS,
+        )  # fmt: skip
+        torch.autograd.graph.increment_version(z)  # a second backward is told that the logits are gone
+        return z.detach(), None, None
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, ignore_index: int = IGNORE) -> tuple[Tensor, Tensor]:
+    """logits (…, v), targets (…,) -> sum of the losses in fp32, and how many targets count, as `Transformer.loss` does.
+
+    Backward destroys the logits: nothing else may need them then. Raises ShapeError unless each row has a target.
+    """
+    check_shape("targets", targets, logits.shape[:-1], "one for each row of logits")
+    losses = CrossEntropy.apply(rows(logits), targets.flatten(), ignore_index)
+    return losses, (targets != ignore_index).sum()
+
+
+def bytes_forward(n: int, v: int, c: int, gradient: bool = False) -> int:
+    """Bytes that n rows of v logits of c bytes read and write; with ``gradient`` it is made at once."""
+    return n * ((2 if gradient else 1) * v * c + 16)
+
+
+def bytes_backward(n: int, v: int, c: int) -> int:
+    return n * (2 * v * c + 12)
