@@ -8,15 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from playbook.errors import ConfigError
 from playbook.kernels import ladder
 from playbook.kernels.cuda_build import SOURCES
-from playbook.kernels.ladder import LADDER, add, add_pieces, add_vectors, elu, elu_select
+from playbook.kernels.ladder import LADDER, add, add_pieces, add_vectors, count_product, elu, elu_select
 from playbook.kernels.warps import Counted, Dim, count
-
-
-def counted(step: str, m: int, n: int, k: int) -> Counted:
-    kernel, launch = LADDER[step]
-    return count(kernel(m, n, k), *launch(m, n))
 
 
 def per_request(found: Counted) -> dict[tuple[str, str], float]:
@@ -27,7 +23,7 @@ def per_request(found: Counted) -> dict[tuple[str, str], float]:
 
 def test_naive_beside_coalesced():
     m, n, k = 64, 32, 16
-    naive, coalesced = counted("naive", m, n, k), counted("coalesced", m, n, k)
+    naive, coalesced = count_product("naive", m, n, k), count_product("coalesced", m, n, k)
     assert per_request(naive) == {("load", "A"): 32, ("load", "B"): 1, ("store", "C"): 32}
     assert per_request(coalesced) == {("load", "A"): 1, ("load", "B"): 4, ("store", "C"): 4}
     warps = m * n // 32
@@ -45,7 +41,7 @@ def test_naive_beside_coalesced():
 )
 def test_tiles_read_what_their_formula_says(step, sizes, side, c):
     m, n, k = sizes
-    found = counted(step, m, n, k)
+    found = count_product(step, m, n, k)
     assert found.sum("sectors", "load") * 32 == m * n * k * c * (1 / side + 1 / side)
     assert found.efficiency == 1.0
     if step != "tensor_cores":  # whose stores are the compiler's affair
@@ -53,21 +49,21 @@ def test_tiles_read_what_their_formula_says(step, sizes, side, c):
 
 
 def test_shared_memory_of_the_ladder():
-    tiled, coarsened = counted("tiled", 32, 32, 32), counted("coarsened", 128, 128, 8)
+    tiled, coarsened = count_product("tiled", 32, 32, 32), count_product("coarsened", 128, 128, 8)
     assert tiled.bank_conflicts == coarsened.bank_conflicts == 0
     # Requests of shared memory for each multiplication of a warp: 2, and 16 for 64.
     reads = [("shared", "As, read"), ("shared", "Bs, read")]
     assert sum(tiled.costs[read].requests for read in reads) == 2 * 32 * 32 * 32 / 32
     assert sum(coarsened.costs[read].requests for read in reads) == 16 / 64 * 128 * 128 * 8 / 32
     # Rows of A are padded for fragments: eight threads write two of them, which meet in four banks.
-    copies = counted("tensor_cores", 128, 128, 32)
+    copies = count_product("tensor_cores", 128, 128, 32)
     assert copies.costs["shared", "As"].passes == 2 * copies.costs["shared", "As"].least
     assert copies.costs["shared", "Bs"].passes == copies.costs["shared", "Bs"].least
 
 
 def test_edges_are_neither_read_nor_written():
     for step in ("naive", "coalesced", "tiled", "coarsened"):
-        found = counted(step, 33, 5, 9)
+        found = count_product(step, 33, 5, 9)
         assert found.costs["store", "C"].active == 33 * 5
         assert found.costs["load", "A"].active >= 33 * 9
 
@@ -90,6 +86,20 @@ def test_elu_diverges_where_signs_mix():
     assert (together.divergence, together.sectors) == (0.0, 4 * (4 + 4))
     chosen = count(elu_select(128), Dim(1), Dim(128))
     assert (chosen.active, chosen.sectors) == ({}, 4 * (4 + 4))
+
+
+def test_what_is_refused():
+    with pytest.raises(ConfigError, match="step is 'fast', but must be one of naive, coalesced, tiled"):
+        count_product("fast", 4, 4, 4)
+    with pytest.raises(
+        ConfigError, match="m, n and k are 64, 128 and 32, but must be multiples of 128, 128 and 32"
+    ):
+        count_product("tensor_cores", 64, 128, 32)
+
+
+def test_each_step_asks_for_less():
+    asked = [count_product(step, 64, 32, 16).sectors for step in list(LADDER)[:4]]
+    assert asked == sorted(asked, reverse=True)
 
 
 def squeezed(text: str) -> str:

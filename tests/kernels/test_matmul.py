@@ -37,7 +37,7 @@ def matrix(rows: int, columns: int, layout: str, dtype: torch.dtype) -> torch.Te
     onto=some.booleans(),
     seed=some.integers(0, 2**16),
 )
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_equals_its_twin(sizes, layouts, dtype, variant, tiles, onto, seed):
     torch.manual_seed(seed)
     (m, k, n), (of_x, of_w, of_y) = sizes, layouts
@@ -120,6 +120,18 @@ def test_compiles_to_tensor_cores_without_spills(capability, variant, instructio
         assert made.spills == 0
         assert made.shared <= SHARED[capability]
         assert all(made.uses(name) for name in instructions)
+
+
+@pytest.mark.parametrize(("capability", "variant"), [(80, "tiles"), (90, "tma"), (100, "tma")])
+def test_a_row_gets_tiles_of_few_rows(capability, variant):
+    """A model that generates multiplies few rows: 16 of a tile are computed then, and not 128."""
+    w = torch.empty(4096, 4096, dtype=torch.bfloat16, device="meta")
+    with launches() as found:
+        matmul(w[:1], w.t(), tiles=tuned(w.dtype, capability), variant=variant)
+    assert found[0].arguments["BLOCK_M"] == 16
+    made = compiled(found[0], capability)
+    assert made.spills == 0
+    assert made.uses("mma.sync")
 
 
 @pytest.mark.parametrize("capability", [80, 90, 100])

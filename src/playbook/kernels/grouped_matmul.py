@@ -17,7 +17,7 @@ from torch import Tensor
 
 from playbook.errors import ConfigError, ShapeError
 from playbook.kernels.jit import cdiv, kernel
-from playbook.kernels.matmul import Tiles, capability, compute_tile, programs, tile_of, tuned
+from playbook.kernels.matmul import Tiles, capability_of, compute_tile, programs, tile_of, tuned
 
 
 def grouped_matmul_torch(x: Tensor, w: Tensor, ends: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ def grouped_matmul(x: Tensor, w: Tensor, ends: Tensor, tiles: Tiles | None = Non
     y = torch.empty(rows, n, dtype=x.dtype, device=x.device)
     if not y.numel() or not groups:
         return y
-    tiles = (tiles or tuned(x.dtype, capability(x), "persistent")).fitted(rows, n)
+    tiles = (tiles or tuned(x.dtype, capability_of(x), "persistent")).fitted(rows, n)
     most = (cdiv(rows, tiles.m) + groups) * cdiv(n, tiles.n)  # the last tile of each group may be a part
     grouped_kernel[(min(most, programs(x)),)](
         x, w, y, ends, groups, n, k, *x.stride(), *w.stride(), *y.stride(), **tiles.named()
@@ -114,7 +114,7 @@ def grouped_gradient(
     dw = torch.empty(groups, m, n, dtype=x.dtype, device=x.device) if onto is None else onto
     if not dw.numel():
         return dw
-    tiles = (tiles or tuned(x.dtype, capability(x))).fitted(m, n)
+    tiles = (tiles or tuned(x.dtype, capability_of(x))).fitted(m, n)
     grid = (cdiv(m, tiles.m) * cdiv(n, tiles.n), groups)
     gradient_kernel[grid](
         dy, x, dw, ends, m, n, dy.stride(1), dy.stride(0), *x.stride(), *dw.stride(), ADD=onto is not None,

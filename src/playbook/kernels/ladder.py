@@ -5,10 +5,11 @@ From kernel to kernel of ``matmul.cu`` a product asks less of memory: naive, coa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+from playbook.errors import ConfigError
 from playbook.kernels.jit import cdiv
-from playbook.kernels.warps import Dim, Kernel, Step, Thread, branch, load, shared, store
+from playbook.kernels.warps import Counted, Dim, Kernel, Step, Thread, branch, count, load, shared, store
 
 TILE = 32
 SIDE, DEPTH, EACH = 128, 8, 8
@@ -140,10 +141,8 @@ def tiled(m: int, n: int, k: int) -> Kernel:
 def coarsened(m: int, n: int, k: int) -> Kernel:
     def kernel(t: Thread) -> Iterator[Step]:
         x, y = t.x % APART, t.x // APART  # x = thread % APART, y = thread / APART;
-        row, column = (
-            t.block.y * SIDE,
-            t.block.x * SIDE,
-        )  # int row = blockIdx.y * SIDE, column = blockIdx.x * SIDE;
+        row = t.block.y * SIDE
+        column = t.block.x * SIDE  # int row = blockIdx.y * SIDE, column = blockIdx.x * SIDE;
         for start in range(0, k, DEPTH):  # for (int start = 0; start < k; start += DEPTH) {
             for at in range(t.x, SIDE * DEPTH, APART * APART):
                 i, p = at // DEPTH, at % DEPTH  # int i = at / DEPTH, p = at % DEPTH;
@@ -157,9 +156,8 @@ def coarsened(m: int, n: int, k: int) -> Kernel:
                 yield shared("Bs", p * SIDE + j, line="write")  # Bs[p][j] =
             for p in range(DEPTH):
                 for i in range(EACH):
-                    yield shared(
-                        "As", (y + APART * i) * DEPTH + p, line="read"
-                    )  # a[i] = As[y + APART * i][p];
+                    # a[i] = As[y + APART * i][p];
+                    yield shared("As", (y + APART * i) * DEPTH + p, line="read")
                 for j in range(EACH):
                     yield shared("Bs", p * SIDE + x + APART * j, line="read")  # b[j] = Bs[p][x + APART * j];
         for i in range(EACH):
@@ -176,10 +174,8 @@ def tensor_cores(m: int, n: int, k: int) -> Kernel:
     """Its copies. Which thread holds which number of a fragment is the compiler's affair."""
 
     def kernel(t: Thread) -> Iterator[Step]:
-        row, column = (
-            t.block.y * SIDE,
-            t.block.x * SIDE,
-        )  # int row = blockIdx.y * SIDE, column = blockIdx.x * SIDE;
+        row = t.block.y * SIDE
+        column = t.block.x * SIDE  # int row = blockIdx.y * SIDE, column = blockIdx.x * SIDE;
         for start in range(0, k, STEP):  # for (int start = 0; start < k; start += STEP) {
             # for (int at = 8 * thread; at < SIDE * STEP; at += 8 * 256) {
             for at in range(8 * t.x, SIDE * STEP, 8 * 256):
@@ -197,11 +193,39 @@ def tensor_cores(m: int, n: int, k: int) -> Kernel:
     return kernel
 
 
-#: Steps of the ladder with their launches: blocks of a grid for C (m, n), and threads of a block.
-LADDER = {
-    "naive": (naive, lambda m, n: (Dim(cdiv(m, 32), cdiv(n, 8)), Dim(32, 8))),
-    "coalesced": (coalesced, lambda m, n: (Dim(cdiv(n, 32), cdiv(m, 8)), Dim(32, 8))),
-    "tiled": (tiled, lambda m, n: (Dim(cdiv(n, TILE), cdiv(m, TILE)), Dim(TILE, TILE))),
-    "coarsened": (coarsened, lambda m, n: (Dim(cdiv(n, SIDE), cdiv(m, SIDE)), Dim(APART * APART))),
-    "tensor_cores": (tensor_cores, lambda m, n: (Dim(n // SIDE, m // SIDE), Dim(256))),
+def _launches(name: str, m: int, n: int) -> tuple[Dim, Dim]:
+    if name == "naive":
+        # naive<<<dim3(pieces(m, 32), pieces(n, 8)), dim3(32, 8), 0
+        return Dim(cdiv(m, 32), cdiv(n, 8)), Dim(32, 8)
+    if name == "coalesced":
+        # coalesced<<<dim3(pieces(n, 32), pieces(m, 8)), dim3(32, 8), 0
+        return Dim(cdiv(n, 32), cdiv(m, 8)), Dim(32, 8)
+    if name == "tiled":
+        # tiled<<<dim3(pieces(n, TILE), pieces(m, TILE)), dim3(TILE, TILE), 0
+        return Dim(cdiv(n, TILE), cdiv(m, TILE)), Dim(TILE, TILE)
+    if name == "coarsened":
+        # coarsened<<<dim3(pieces(n, SIDE), pieces(m, SIDE)), APART * APART, 0
+        return Dim(cdiv(n, SIDE), cdiv(m, SIDE)), Dim(APART * APART)
+    # tensor_cores<<<dim3(n / SIDE, m / SIDE), 256, 0
+    return Dim(n // SIDE, m // SIDE), Dim(256)
+
+
+#: The steps of the ladder, in order.
+LADDER: dict[str, Callable[[int, int, int], Kernel]] = {
+    "naive": naive,
+    "coalesced": coalesced,
+    "tiled": tiled,
+    "coarsened": coarsened,
+    "tensor_cores": tensor_cores,
 }
+
+
+def count_product(step: str, m: int, n: int, k: int) -> Counted:
+    """What a step of the ladder asks of memory for A (m, k) times B (k, n), small ones. Raises ConfigError for others."""
+    if step not in LADDER:
+        raise ConfigError(f"step is {step!r}, but must be one of {', '.join(LADDER)}")
+    if step == "tensor_cores" and (m % SIDE or n % SIDE or k % STEP):
+        raise ConfigError(
+            f"m, n and k are {m}, {n} and {k}, but must be multiples of {SIDE}, {SIDE} and {STEP}"
+        )
+    return count(LADDER[step](m, n, k), *_launches(step, m, n))

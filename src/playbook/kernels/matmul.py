@@ -54,17 +54,16 @@ class Tiles:
         }  # fmt: skip
 
 
-#: By compute capability, and bytes of a number: the largest tiles that spill no registers. fp32 is computed without
-#: tensor cores, by threads that hold their part of both blocks in registers.
+#: By compute capability and bytes of a number, each also for what comes after it: tiles whose sums stay in registers, as
+#: the compiler counts them, and whose blocks fit into shared memory. Which sizes below these are faster, a GPU must say.
+#: fp32 is multiplied without tensor cores, by threads that hold their part of both blocks in registers as well.
 TUNED = {
-    (80, 2): Tiles(128, 256, 32, 8, 3),
-    (89, 2): Tiles(128, 128, 32, 8, 3),
-    (90, 2): Tiles(128, 256, 64, 8, 3),
-    (100, 2): Tiles(128, 256, 64, 8, 3),
-    (80, 4): Tiles(64, 64, 16, 4, 3),
-    (89, 4): Tiles(64, 64, 16, 4, 3),
-    (90, 4): Tiles(64, 64, 16, 4, 3),
-    (100, 4): Tiles(64, 64, 16, 4, 3),
+    (80, 2): Tiles(128, 256, 32),
+    (89, 2): Tiles(128, 128, 32),
+    (90, 2): Tiles(128, 256, 64),
+    (100, 2): Tiles(128, 256, 64),
+    (120, 2): Tiles(128, 128, 32),
+    (80, 4): Tiles(64, 64, 16, warps=4),
 }
 
 
@@ -129,12 +128,8 @@ def block_product(
 @kernel
 def places(y, row, column, m, n, y_m, y_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     rows, columns = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
-    ys = (
-        y
-        + row.to(tl.int64) * y_m
-        + column.to(tl.int64) * y_n
-        + (rows[:, None] * y_m + columns[None, :] * y_n)
-    )
+    ys = y + row.to(tl.int64) * y_m + column.to(tl.int64) * y_n
+    ys += rows[:, None] * y_m + columns[None, :] * y_n
     return ys, (rows[:, None] < m - row) & (columns[None, :] < n - column)
 
 
@@ -174,26 +169,8 @@ def persistent_kernel(
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
         row, column = tile_of(tile, m, n, BLOCK_M, BLOCK_N, GROUP)
         compute_tile(
-            x,
-            w,
-            y,
-            row,
-            column,
-            m,
-            n,
-            k,
-            x_m,
-            x_k,
-            w_k,
-            w_n,
-            y_m,
-            y_n,
-            ADD,
-            PRECISION,
-            BLOCK_M,
-            BLOCK_N,
-            BLOCK_K,
-        )
+            x, w, y, row, column, m, n, k, x_m, x_k, w_k, w_n, y_m, y_n, ADD, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K
+        )  # fmt: skip
 
 
 @kernel
@@ -242,8 +219,8 @@ def matmul(
     if not m * n:
         return y
     if variant is None:
-        variant = "tma" if x.is_cuda and capability(x) >= 90 and takes_tma(x, w, y) else "tiles"
-    tiles = (tiles or tuned(x.dtype, capability(x), variant)).fitted(m, n)
+        variant = "tma" if x.is_cuda and capability_of(x) >= 90 and takes_tma(x, w, y) else "tiles"
+    tiles = (tiles or tuned(x.dtype, capability_of(x), variant)).fitted(m, n)
     count = cdiv(m, tiles.m) * cdiv(n, tiles.n)
     options = {"ADD": onto is not None} | tiles.named()
     if variant == "tiles":
@@ -287,7 +264,7 @@ def precision() -> str:
     return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
-def capability(x: Tensor) -> int:
+def capability_of(x: Tensor) -> int:
     """Compute capability of the GPU that ``x`` is on, and of an A100 if it is on none."""
     if not x.is_cuda:
         return 80

@@ -84,7 +84,8 @@ coarsened(const float *A, const float *B, float *C, int m, int n, int k) {
 
 // 5. Tensor cores: a warp multiplies 16 x 16 halves by 16 x 16 with one instruction of C++ and adds up in fp32. 8 warps
 // compute 128 x 128, each 32 x 64. A thread copies 16 bytes at a time. Rows in shared memory are 8 halves longer than they
-// need be: rows of 32 or 128 halves would begin in the same banks, and fragments take 8 rows at once.
+// need be: rows of 32 or 128 halves would begin in the same banks, and fragments take 8 rows at once. (The copies of A,
+// two rows by 8 threads, still meet in 4 banks.)
 // m and n must be multiples of 128, k of 32.
 #define STEP 32
 #define PAD 8
