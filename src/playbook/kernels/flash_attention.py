@@ -1,0 +1,263 @@
+"""o = softmax(t·q·kᵀ + mask)·v without the scores in memory: FlashAttention-2 (Dao 2023, arXiv 2307.08691).
+
+A program has M queries and goes over the keys they see, N at a time. What it keeps of those it has seen are, for each
+query, the largest score m, the sum ℓ of e^(score − m) and the sum a of e^(score − m)·v. With the scores x of N more keys
+(the online softmax: Milakov & Gimelshein 2018, arXiv 1805.02867):
+
+    m' = max(m, max x)      p = e^(x − m')      ℓ' = e^(m − m')·ℓ + Σp      a' = e^(m − m')·a + p·v
+
+In the end o = a/ℓ, and lse = m + log ℓ is kept for backward (`flash_backward.py`). Blocks that no query sees are skipped;
+only those that some queries see in part are masked: on the diagonal, and where the keys end.
+
+FLOPs of s queries, S keys and heads of d and e dims, without a mask: 2sS(d + e) a head forward, 2sS(4d + 3e) backward,
+half of it under a causal mask with s = S. Bytes: `requested_bytes`. Each block of queries reads the keys and values of
+its head once, so that larger M means fewer bytes; attention with the scores in memory (`standard_bytes`) writes and reads
+s·S numbers twice (Dao et al. 2022, arXiv 2205.14135, theorem 2). A head's dims are padded to a power of two in registers,
+not in memory: 192 are computed as 256.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from playbook.errors import ConfigError
+from playbook.kernels.flash_backward import (
+    LOG2E,
+    Blocks,
+    dense_head,
+    flash_backward,
+    head_of,
+    keys_seen,
+    product,
+    seen,
+    store_rows,
+    store_tile,
+    tile,
+    width,
+)
+from playbook.kernels.jit import cdiv, kernel
+
+
+def attention_torch(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float | None = None, offset: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """The twin of `flash_attention_lse` in PyTorch, with all scores in memory, once for each head."""
+    group, s, S = q.shape[2] // k.shape[2], q.shape[1], k.shape[1]
+    k, v = (x.repeat_interleave(group, 2) for x in (k, v))
+    scores = torch.einsum("bihd,bjhd->bhij", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if causal:
+        last = torch.arange(s, device=q.device) + (S - s if offset is None else offset)
+        scores = scores.masked_fill(torch.arange(S, device=q.device) > last[:, None], float("-inf"))
+    top = scores.detach().amax(-1).clamp(min=torch.finfo(scores.dtype).min)
+    p = (scores - top[..., None]).exp()
+    total = p.sum(-1)
+    none = total == 0  # queries that see no key
+    total = total.masked_fill(none, 1.0)
+    o = torch.einsum("bhij,bjhd->bihd", p / total[..., None], v)
+    return o, (top + total.log()).masked_fill(none, float("-inf"))
+
+
+class Tuning(NamedTuple):
+    """Blocks of the three kernels with a loop: forward's, and backward's over keys and over queries."""
+
+    forward: Blocks
+    keys: Blocks
+    queries: Blocks
+
+
+#: By compute capability, from which on, and by dims of q's heads, up to which: for 16 bits. Compiled, each is free of
+#: spills with a causal mask and without, and uses mma.sync, wgmma or tcgen05. Registers limit them all: a thread has 255,
+#: and with 8 warps dk and dv of 128 keys take 128 of these at d = 128. Found on the way:
+#: - One loop over whole blocks and a second one over masked blocks spill: forward of 8.0 at d = 128 112 bytes. A branch
+#:   around the mask, in which all threads go the same way, does not.
+#: - 128 queries forward by 4 warps are too many, but for blocks of 64 keys at d = 64 on 9.0 and 10.0.
+#: - dk and dv of 128 keys at d = 128 with 64 queries spill on 9.0 (48 bytes) and 10.0 (344), with 32 they do not on 9.0.
+#: - mma.sync has its operands in registers, so blocks are smaller on 8.0. They keep to the 99 KiB of 8.6 and 8.9, too.
+TUNED = {
+    80: {
+        64: Tuning(Blocks(128, 128, 8, 2), Blocks(32, 128, 8, 2), Blocks(128, 64, 8, 2)),
+        128: Tuning(Blocks(128, 64, 8, 2), Blocks(64, 64, 8, 2), Blocks(64, 64, 8, 2)),
+        256: Tuning(Blocks(64, 64, 8, 2), Blocks(32, 64, 8, 1), Blocks(64, 32, 8, 2)),
+    },
+    90: {
+        64: Tuning(Blocks(128, 128, 8, 2), Blocks(64, 128, 8, 2), Blocks(128, 64, 8, 2)),
+        128: Tuning(Blocks(128, 128, 8, 2), Blocks(32, 128, 8, 2), Blocks(128, 64, 8, 2)),
+        256: Tuning(Blocks(128, 64, 8, 2), Blocks(32, 64, 8, 2), Blocks(64, 32, 8, 2)),
+    },
+    100: {
+        64: Tuning(Blocks(128, 128, 8, 2), Blocks(64, 128, 8, 2), Blocks(128, 64, 8, 2)),
+        128: Tuning(Blocks(128, 128, 8, 2), Blocks(64, 64, 8, 2), Blocks(128, 64, 8, 2)),
+        256: Tuning(Blocks(128, 64, 8, 2), Blocks(32, 64, 8, 1), Blocks(64, 32, 8, 2)),
+    },
+}
+TUNED[120] = TUNED[80]  # no more shared memory than 8.9
+#: For fp32, whose every product is three products of parts.
+WIDE = Tuning(Blocks(16, 16, 4, 1), Blocks(16, 16, 4, 1), Blocks(16, 16, 4, 1))
+
+
+def tuned(q: Tensor) -> Tuning:
+    """Blocks for the GPU that ``q`` is on, those of an H100 where there is none."""
+    if not q.is_cuda:
+        return blocks_for(90, q.shape[-1])
+    major, minor = torch.cuda.get_device_capability(q.device)
+    return blocks_for(10 * major + minor, q.shape[-1]) if q.element_size() <= 2 else WIDE
+
+
+def blocks_for(capability: int, d: int) -> Tuning:
+    """Blocks for heads of ``d`` dims, at most 256, in 16 bits on GPUs of a compute capability."""
+    rows = TUNED[max((known for known in TUNED if known <= capability), default=80)]
+    return rows[min(known for known in rows if known >= d)]
+
+
+@kernel
+def forward_kernel(
+    q, k, v, o, lse, q_b, q_s, q_h, k_b, k_s, k_h, v_b, v_s, v_h, s, S, offset, scale,
+    GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, CAUSAL: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, WIDTH: tl.constexpr, V_WIDTH: tl.constexpr,
+):  # fmt: skip
+    """o and lse of M queries of a head."""
+    block = tl.program_id(0)
+    if (
+        CAUSAL
+    ):  # the last queries see the most keys: they are begun first, so that none of them is left for the end
+        block = tl.num_programs(0) - 1 - block
+    first, head, heads = block * M, tl.program_id(1), tl.num_programs(1)
+    kind: tl.constexpr = lse.dtype.element_ty
+    qs = tile(head_of(q, q_b, q_h, head), first, q_s, s, M, D, WIDTH)  # (M, D)
+    kh, vh = head_of(k, k_b, k_h, head // GROUP), head_of(v, v_b, v_h, head // GROUP)
+    acc, total = tl.zeros((M, V_WIDTH), kind), tl.zeros((M,), kind)
+    top = total - float("inf")
+    whole, end = keys_seen(first, offset, S, CAUSAL, M, N)
+    scale *= LOG2E  # scores in powers of two: a GPU has an instruction for these
+    for start in range(0, end, N):
+        ks = tile(kh, start, k_s, S, N, D, WIDTH)  # (N, D)
+        scores = product(qs, tl.trans(ks), tl.zeros((M, N), kind))  # (M, N)
+        if start >= whole:
+            scores = tl.where(seen(first, start, offset, S, CAUSAL, M, N), scores, float("-inf"))
+        now = tl.maximum(top, tl.max(scores, 1) * scale)  # (M,)
+        base = tl.where(now == float("-inf"), 0.0, now)  # no key seen yet: −inf − (−inf) is not a number
+        p, shrink = tl.exp2(scores * scale - base[:, None]), tl.exp2(top - base)
+        vs = tile(vh, start, v_s, S, N, E, V_WIDTH)  # (N, E)
+        acc = product(p.to(vs.dtype), vs, acc * shrink[:, None])
+        top, total = now, total * shrink + tl.sum(p, 1)
+    none = total == 0.0
+    total = tl.where(none, 1.0, total)
+    oh = dense_head(o, s, heads, E, head)
+    store_tile(oh, first, heads * E, s, acc / total[:, None], M, E, V_WIDTH)
+    found = tl.where(none, float("-inf"), (top + tl.log2(total)) / LOG2E)
+    store_rows(lse, first + tl.arange(0, M), s, heads, head, found)
+
+
+def flash_forward(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float, offset: int, blocks: Blocks
+) -> tuple[Tensor, Tensor]:
+    """o (b, s, heads, e) in the dtype of q, and lse (b, heads, s) in fp32: what `flash_attention_lse` launches."""
+    (b, s, heads, d), (_, S, kv_heads, e) = q.shape, v.shape
+    o = torch.empty(b, s, heads, e, dtype=q.dtype, device=q.device)
+    kind = torch.float64 if q.dtype == torch.float64 else torch.float32
+    lse = torch.empty(b, heads, s, dtype=kind, device=q.device)
+    forward_kernel[(cdiv(s, blocks.queries), heads, b)](
+        q, k, v, o, lse, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], s, S, offset, scale,
+        GROUP=heads // kv_heads, D=d, E=e, CAUSAL=causal, WIDTH=width(d), V_WIDTH=width(e), **blocks.options,
+    )  # fmt: skip
+    return o, lse
+
+
+class FlashAttention(torch.autograd.Function):
+    """Saves q, k, v, o and lse."""
+
+    @staticmethod
+    def forward(
+        ctx, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, offset: int, tuning: Tuning
+    ) -> tuple[Tensor, Tensor]:
+        q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+        o, lse = flash_forward(q, k, v, causal=causal, scale=scale, offset=offset, blocks=tuning.forward)
+        ctx.save_for_backward(q, k, v, o, lse)
+        ctx.given = {"causal": causal, "scale": scale, "offset": offset}
+        ctx.tuning = tuning
+        ctx.set_materialize_grads(False)
+        return o, lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, do: Tensor | None, dlse: Tensor | None):
+        q, k, v, o, lse = ctx.saved_tensors
+        do = torch.zeros_like(o) if do is None else do
+        blocks = {"keys": ctx.tuning.keys, "queries": ctx.tuning.queries}
+        return *flash_backward(do, q, k, v, o, lse, dlse, **ctx.given, **blocks), None, None, None, None
+
+
+def flash_attention_lse(
+    q: Tensor, k: Tensor, v: Tensor, *,
+    causal: bool, scale: float | None = None, offset: int | None = None, tuning: Tuning | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """q (b, s, heads, d), k (b, S, kv_heads, d), v (b, S, kv_heads, e) -> o (b, s, heads, e), lse (b, heads, s).
+
+    Query head h has the keys of head h // (heads // kv_heads). ``causal``: query i sees key j where j ≤ i + ``offset``,
+    by default S − s, so that the last query sees all keys; for a rank of a ring it is the position of its first query
+    less that of the first key. ``scale`` is 1/√d by default, ``tuning`` what `tuned` says. A query that sees no key has
+    o = 0 and lse = −inf. Strides are any; a last dim that is not contiguous is copied.
+
+    Raises ConfigError for shapes and dtypes that do not fit each other.
+    """
+    _check(q, k, v, scale)
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    offset = k.shape[1] - q.shape[1] if offset is None else offset
+    return FlashAttention.apply(q, k, v, causal, scale, offset, tuning or tuned(q))
+
+
+def flash_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float | None = None, offset: int | None = None
+) -> Tensor:
+    """The output of `flash_attention_lse` alone."""
+    return flash_attention_lse(q, k, v, causal=causal, scale=scale, offset=offset)[0]
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() != 4 or not x.numel():
+            raise ConfigError(
+                f"{name} is {tuple(x.shape)}, but must be (batch, length, heads, dims), none of them 0"
+            )
+    if k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3] or v.shape[:3] != k.shape[:3]:
+        shapes = ", ".join(str(tuple(x.shape)) for x in (q, k, v))
+        raise ConfigError(
+            f"q, k, v are {shapes}, but must be (b, s, heads, d), (b, S, kv_heads, d), (b, S, kv_heads, e)"
+        )
+    if q.shape[2] % k.shape[2]:
+        raise ConfigError(
+            f"q has {q.shape[2]} heads, but must have a multiple of the {k.shape[2]} heads of k"
+        )
+    if not q.dtype == k.dtype == v.dtype:
+        raise ConfigError(f"q, k, v are {q.dtype}, {k.dtype}, {v.dtype}, but must be of one dtype")
+    if max(q.shape[3], v.shape[3]) > 256:
+        raise ConfigError(f"heads have {max(q.shape[3], v.shape[3])} dims, but may have at most 256")
+    if scale is not None and not 0 < scale < math.inf:
+        raise ConfigError(f"scale is {scale}, but must be positive")
+
+
+def requested_bytes(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, offset: int | None = None, blocks: Blocks
+) -> int:
+    """Bytes that forward's programs ask for and write. What of it caches have does not come from memory: in the least
+    case, q, k, v, o and lse go through once."""
+    (b, s, heads, d), (_, S, _, e) = q.shape, v.shape
+    offset = S - s if offset is None else offset
+    keys = 0
+    for first in range(0, s, blocks.queries):
+        end = min(max(first + blocks.queries + offset, 0), S) if causal else S
+        keys += min(cdiv(end, blocks.keys) * blocks.keys, S)
+    return b * heads * (q.element_size() * (s + keys) * (d + e) + 4 * s)
+
+
+def standard_bytes(q: Tensor, k: Tensor, v: Tensor) -> int:
+    """Bytes with the scores in memory: written, read for the softmax, written, read for its product with v."""
+    (b, s, heads, _), S = q.shape, k.shape[1]
+    o = b * s * heads * v.shape[3]
+    return q.element_size() * (q.numel() + k.numel() + v.numel() + o + 4 * b * heads * s * S)

@@ -1,0 +1,229 @@
+"""The gradients of `flash_attention.py`, without scores in memory (Dao 2023, arXiv 2307.08691, section 3.1.2).
+
+With t the scale, s = t·q·kᵀ, p = e^(s − lse) and o = p·v:
+
+    dv = pᵀ·do      dp = do·vᵀ      ds = p·(dp − delta)      dq = t·ds·k      dk = t·dsᵀ·q      delta = Σ do·o − dlse
+
+delta is a number a row: Σ p·dp over its keys is Σ do·o over its dims, and dlse joins it, since p is the derivative of lse
+by the scores. p comes from the scores, computed once more, and from lse: no search for a maximum, no rescaling.
+
+Three launches. The first computes delta. In the second a program has N keys and goes over the queries that see them,
+those of all heads of their group one after the other: dk, dv. In the third a program has M queries and goes over the keys
+that they see: dq. Scores and dp are computed in both, 7 products of matrices to forward's 2, where one kernel would need
+5; but all programs of that kernel would add to dq, in an order that is different each time. Here no program adds to what
+another one writes, and results are the same bit for bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from playbook.kernels.jit import cdiv, kernel, next_power
+
+LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Queries and keys of a block, warps of a program, and of how many steps its loads are under way at once."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+
+    @property
+    def options(self) -> dict[str, int]:
+        """As kernels take them."""
+        return {"M": self.queries, "N": self.keys, "num_warps": self.warps, "num_stages": self.stages}
+
+
+@kernel
+def tile(x, start, stride, n, ROWS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr):
+    """Rows from ``start`` on of x (n, D), as (ROWS, WIDTH): zeros beyond."""
+    rows, cols = tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    inside = (start + rows < n)[:, None]
+    if D < WIDTH:
+        inside = inside & (cols < D)[None, :]
+    at = x + tl.cast(start, tl.int64) * stride + rows[:, None] * stride + cols[None, :]
+    return tl.load(at, mask=inside, other=0.0)
+
+
+@kernel
+def store_tile(x, start, stride, n, values, ROWS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr):
+    """``values`` (ROWS, WIDTH) to rows from ``start`` on of x (n, D)."""
+    rows, cols = tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    at = x + tl.cast(start, tl.int64) * stride + rows[:, None] * stride + cols[None, :]
+    tl.store(at, values, mask=(start + rows < n)[:, None] & (cols < D)[None, :])
+
+
+@kernel
+def product(a, b, total):
+    """total + a·b. fp32 goes through tensor cores in three parts, which keeps its precision; others are as they are."""
+    return tl.dot(a, b, total, input_precision="tf32x3", out_dtype=total.dtype)
+
+
+@kernel
+def head_of(x, by_batch, by_head, head):
+    """Where ``head`` of this program's sample begins in x, with strides in elements."""
+    return x + tl.cast(tl.program_id(2), tl.int64) * by_batch + tl.cast(head, tl.int64) * by_head
+
+
+@kernel
+def dense_head(x, n, heads, WIDTH: tl.constexpr, head):
+    """The same in a contiguous x (b, n, heads, WIDTH)."""
+    return x + (tl.cast(tl.program_id(2), tl.int64) * n * heads + head) * WIDTH
+
+
+@kernel
+def keys_seen(first, offset, S, CAUSAL: tl.constexpr, M: tl.constexpr, N: tl.constexpr):
+    """For M queries from ``first`` on: where keys end that all of them see, in blocks of N, and those that any sees."""
+    whole, end = S // N * N, S
+    if CAUSAL:  # query i sees key j where j <= i + offset
+        whole = tl.minimum(tl.maximum(first + offset + 1, 0), S) // N * N
+        end = tl.minimum(tl.maximum(first + M + offset, 0), S)
+    return whole, end
+
+
+@kernel
+def seen(first, start, offset, S, CAUSAL: tl.constexpr, M: tl.constexpr, N: tl.constexpr):
+    """Which of M queries see which of N keys: (M, N)."""
+    rows, cols = first + tl.arange(0, M), start + tl.arange(0, N)
+    mask = (cols < S)[None, :]
+    if CAUSAL:
+        mask = mask & (cols[None, :] <= rows[:, None] + offset)
+    return mask
+
+
+@kernel
+def load_rows(x, rows, s, heads, head, other):
+    """A number for each of ``rows`` of this program's sample and of ``head``, from x (b, heads, s)."""
+    at = x + (tl.cast(tl.program_id(2), tl.int64) * heads + head) * s + rows
+    return tl.load(at, mask=rows < s, other=other)
+
+
+@kernel
+def store_rows(x, rows, s, heads, head, values):
+    at = x + (tl.cast(tl.program_id(2), tl.int64) * heads + head) * s + rows
+    tl.store(at, values, mask=rows < s)
+
+
+@kernel
+def delta_kernel(o, do, dlse, delta, s, E: tl.constexpr, V_WIDTH: tl.constexpr, M: tl.constexpr):
+    """delta of M queries of a head."""
+    first, head, heads = tl.program_id(0) * M, tl.program_id(1), tl.num_programs(1)
+    os = tile(dense_head(o, s, heads, E, head), first, heads * E, s, M, E, V_WIDTH)  # (M, E)
+    dos = tile(dense_head(do, s, heads, E, head), first, heads * E, s, M, E, V_WIDTH)
+    rows = first + tl.arange(0, M)
+    kind: tl.constexpr = delta.dtype.element_ty
+    found = tl.sum(os.to(kind) * dos.to(kind), 1)
+    if dlse is not None:
+        found -= load_rows(dlse, rows, s, heads, head, 0.0)
+    store_rows(delta, rows, s, heads, head, found)
+
+
+@kernel
+def keys_kernel(
+    q, k, v, do, lse, delta, dk, dv, q_b, q_s, q_h, k_b, k_s, k_h, v_b, v_s, v_h, s, S, offset, scale,
+    GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, CAUSAL: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, WIDTH: tl.constexpr, V_WIDTH: tl.constexpr,
+):  # fmt: skip
+    """dk, dv of N keys of a head: what the queries of its whole group add. Products are transposed: (N, M)."""
+    key, kv_head, kv_heads = tl.program_id(0) * N, tl.program_id(1), tl.num_programs(1)
+    heads = kv_heads * GROUP
+    ks = tile(head_of(k, k_b, k_h, kv_head), key, k_s, S, N, D, WIDTH)  # (N, D)
+    vs = tile(head_of(v, v_b, v_h, kv_head), key, v_s, S, N, E, V_WIDTH)  # (N, E)
+    kind: tl.constexpr = lse.dtype.element_ty
+    dks, dvs = tl.zeros((N, WIDTH), kind), tl.zeros((N, V_WIDTH), kind)
+    begin, whole = 0, 0
+    if (
+        CAUSAL
+    ):  # the first block of queries that has one which sees a key; from ``whole`` on, all see all of them
+        begin, whole = tl.maximum(key - offset, 0) // M * M, key + N - 1 - offset
+    for member in range(GROUP):
+        head = kv_head * GROUP + member
+        qh, doh = head_of(q, q_b, q_h, head), dense_head(do, s, heads, E, head)
+        for start in range(begin, s, M):
+            rows = start + tl.arange(0, M)  # beyond s: lse is inf, p 0
+            qs = tile(qh, start, q_s, s, M, D, WIDTH)  # (M, D)
+            base = load_rows(lse, rows, s, heads, head, float("inf")) * LOG2E
+            p = tl.exp2(product(ks, tl.trans(qs), tl.zeros((N, M), kind)) * (scale * LOG2E) - base[None, :])
+            if CAUSAL and start < whole:
+                p = tl.where((key + tl.arange(0, N))[:, None] <= rows[None, :] + offset, p, 0.0)
+            dos = tile(doh, start, heads * E, s, M, E, V_WIDTH)  # (M, E)
+            dvs = product(p.to(dos.dtype), dos, dvs)
+            dp = product(vs, tl.trans(dos), tl.zeros((N, M), kind))
+            ds = p * (dp - load_rows(delta, rows, s, heads, head, 0.0)[None, :])
+            dks = product(ds.to(qs.dtype), qs, dks)
+    dkh, dvh = dense_head(dk, S, kv_heads, D, kv_head), dense_head(dv, S, kv_heads, E, kv_head)
+    store_tile(dkh, key, kv_heads * D, S, dks * scale, N, D, WIDTH)
+    store_tile(dvh, key, kv_heads * E, S, dvs, N, E, V_WIDTH)
+
+
+@kernel
+def queries_kernel(
+    q, k, v, do, lse, delta, dq, q_b, q_s, q_h, k_b, k_s, k_h, v_b, v_s, v_h, s, S, offset, scale,
+    GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, CAUSAL: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, WIDTH: tl.constexpr, V_WIDTH: tl.constexpr,
+):  # fmt: skip
+    """dq of M queries of a head."""
+    first, head, heads = tl.program_id(0) * M, tl.program_id(1), tl.num_programs(1)
+    rows = first + tl.arange(0, M)
+    qs = tile(head_of(q, q_b, q_h, head), first, q_s, s, M, D, WIDTH)  # (M, D)
+    dos = tile(dense_head(do, s, heads, E, head), first, heads * E, s, M, E, V_WIDTH)  # (M, E)
+    base = load_rows(lse, rows, s, heads, head, float("inf")) * LOG2E
+    deltas = load_rows(delta, rows, s, heads, head, 0.0)
+    kh, vh = head_of(k, k_b, k_h, head // GROUP), head_of(v, v_b, v_h, head // GROUP)
+    whole, end = keys_seen(first, offset, S, CAUSAL, M, N)
+    dqs = tl.zeros((M, WIDTH), base.dtype)
+    for start in range(0, end, N):
+        ks = tile(kh, start, k_s, S, N, D, WIDTH)  # (N, D)
+        vs = tile(vh, start, v_s, S, N, E, V_WIDTH)  # (N, E)
+        zeros = tl.zeros((M, N), base.dtype)
+        p = tl.exp2(product(qs, tl.trans(ks), zeros) * (scale * LOG2E) - base[:, None])
+        if start >= whole:
+            p = tl.where(seen(first, start, offset, S, CAUSAL, M, N), p, 0.0)
+        ds = p * (product(dos, tl.trans(vs), zeros) - deltas[:, None])
+        dqs = product(ds.to(ks.dtype), ks, dqs)
+    store_tile(dense_head(dq, s, heads, D, head), first, heads * D, s, dqs * scale, M, D, WIDTH)
+
+
+def flash_backward(
+    do: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, dlse: Tensor | None = None, *,
+    causal: bool, scale: float, offset: int, keys: Blocks, queries: Blocks,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """dq, dk, dv for the q, k, v, o and lse of `flash_attention.flash_forward`; ``do`` is like o, ``dlse`` like lse.
+
+    ``keys``, ``queries``: blocks of the second launch and of the third.
+
+    A ring gives o and lse of *all* keys with a part of the keys: what comes back is what that part adds. It needs no
+    dlse, which is for those who compute with lse and leave the rest to autograd.
+    """
+    (b, s, heads, d), (_, S, kv_heads, e) = q.shape, v.shape
+    do, o, lse = do.contiguous(), o.contiguous(), lse.contiguous()
+    dlse = None if dlse is None else dlse.contiguous()
+    delta = torch.empty_like(lse)
+    dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
+    delta_kernel[(cdiv(s, 64), heads, b)](o, do, dlse, delta, s, E=e, V_WIDTH=width(e), M=64)
+    given = q, k, v, do, lse, delta
+    numbers = *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], s, S, offset, scale
+    kind = {
+        "GROUP": heads // kv_heads,
+        "D": d,
+        "E": e,
+        "CAUSAL": causal,
+        "WIDTH": width(d),
+        "V_WIDTH": width(e),
+    }
+    keys_kernel[(cdiv(S, keys.keys), kv_heads, b)](*given, dk, dv, *numbers, **kind, **keys.options)
+    queries_kernel[(cdiv(s, queries.queries), heads, b)](*given, dq, *numbers, **kind, **queries.options)
+    return dq, dk, dv
+
+
+def width(d: int) -> int:
+    """A head's dims as tensor cores take them: a power of two, 16 at least."""
+    return max(next_power(d), 16)

@@ -1,0 +1,279 @@
+"""FlashAttention's kernels beside their twin, in the interpreter; compiled for GPUs that are not here; bytes counted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from kernel_checks import CAPABILITIES, beside_twin
+from torch import Tensor
+
+from playbook.errors import ConfigError
+from playbook.kernels.compiled import SHARED, Compiled, compiled
+from playbook.kernels.flash_attention import (
+    WIDE,
+    Tuning,
+    attention_torch,
+    blocks_for,
+    flash_attention,
+    flash_attention_lse,
+    requested_bytes,
+    standard_bytes,
+    tuned,
+)
+from playbook.kernels.flash_backward import Blocks, flash_backward
+from playbook.kernels.jit import launches
+from playbook.kernels.sectors import Sectors
+from playbook.layout.tokens import TokenRanges
+from playbook.model.attention import reference_attention
+
+
+def qkv(b: int, s: int, S: int, heads: int, kv_heads: int, d: int, e: int, dtype: torch.dtype, seed: int = 0):
+    torch.manual_seed(seed)
+    shapes = ((b, s, heads, d), (b, S, kv_heads, d), (b, S, kv_heads, e))
+    return [torch.randn(shape, dtype=dtype) for shape in shapes]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("s", "S", "causal", "offset"),
+    [
+        (1, 1, True, None),
+        (1, 257, True, None),  # a token that is generated
+        (63, 63, False, None),
+        (65, 65, True, None),
+        (257, 257, True, None),
+        (65, 257, True, None),  # the mask is aligned at the end
+        (257, 65, False, None),
+        (65, 257, True, 31),  # a ring's: some keys that no query sees
+        (63, 129, True, 200),  # and all of them seen
+        (257, 65, True, None),  # −192: the first queries see no key
+    ],
+)
+def test_equals_its_twin(s, S, causal, offset, dtype):
+    def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return flash_attention(q, k, v, causal=causal, offset=offset)
+
+    def twin(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attention_torch(q, k, v, causal=causal, offset=offset)[0]
+
+    beside_twin(ours, twin, *qkv(1, s, S, 2, 1, 16, 16, dtype))
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "d", "e"), [(4, 4, 16, 16), (6, 2, 24, 40), (4, 1, 80, 64), (2, 2, 192, 128)]
+)
+def test_heads_in_groups_of_any_width(heads, kv_heads, d, e):
+    def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return flash_attention(q, k, v, causal=True, scale=0.07)
+
+    def twin(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attention_torch(q, k, v, causal=True, scale=0.07)[0]
+
+    beside_twin(ours, twin, *qkv(2, 33, 70, heads, kv_heads, d, e, torch.float32))
+
+
+def test_strides_are_any():
+    torch.manual_seed(0)
+    fused = torch.randn(2, 65, 4 + 2 + 2, 16)  # q, k, v as one product makes them
+    q, k, v = fused.split([4, 2, 2], 2)
+    parts = (q, k, v), (q.transpose(1, 2).contiguous().transpose(1, 2), k, v[..., ::2])
+    for given in parts:
+        expected = attention_torch(*given, causal=True)[0]
+        torch.testing.assert_close(flash_attention(*given, causal=True), expected, rtol=1e-5, atol=1e-5)
+    x = fused.clone().requires_grad_()
+    y = fused.double().requires_grad_()
+    flash_attention(*x.split([4, 2, 2], 2), causal=True).transpose(1, 2).square().sum().backward()
+    attention_torch(*y.split([4, 2, 2], 2), causal=True)[0].square().sum().backward()
+    torch.testing.assert_close(x.grad, y.grad.float(), rtol=1e-4, atol=1e-5)
+
+
+def test_is_the_models_attention():
+    q, k, v = qkv(2, 65, 65, 4, 2, 16, 16, torch.float32)
+    expected = reference_attention(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2)
+    torch.testing.assert_close(flash_attention(q, k, v, causal=True), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_derivatives_of_output_and_lse():
+    small = Tuning(*[Blocks(16, 16, 4, 1)] * 3)
+    given = [x.requires_grad_() for x in qkv(1, 5, 19, 2, 1, 4, 3, torch.float64)]
+    assert torch.autograd.gradcheck(
+        lambda q, k, v: flash_attention_lse(q, k, v, causal=True, offset=12, tuning=small),
+        given,
+        fast_mode=True,
+    )
+
+
+def test_queries_that_see_no_key():
+    q, k, v = (x.requires_grad_() for x in qkv(1, 40, 20, 1, 1, 16, 16, torch.float32))
+    o, lse = flash_attention_lse(q, k, v, causal=True)
+    assert torch.equal(o[:, :20], torch.zeros_like(o[:, :20]))
+    assert torch.isneginf(lse[..., :20]).all()
+    assert torch.isfinite(lse[..., 20:]).all()
+    o.sum().backward()
+    assert torch.equal(q.grad[:, :20], torch.zeros_like(q[:, :20]))
+    assert all(torch.isfinite(x.grad).all() for x in (q, k, v))
+
+
+def test_scores_of_thousands_overflow_nothing():
+    def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return flash_attention(q, k, v, causal=True, scale=1000.0)
+
+    def twin(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attention_torch(q, k, v, causal=True, scale=1000.0)[0]
+
+    with np.errstate(over="ignore"):  # of what the mask takes away
+        beside_twin(ours, twin, *qkv(1, 33, 65, 1, 1, 16, 16, torch.float64), tolerance=1e-9)
+
+
+def merged(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """A ring's update: outputs of parts of the keys, by each part's share of the denominator."""
+    lse = torch.stack([lse for _, lse in parts]).logsumexp(0)
+    return sum(o * (part - lse).exp().transpose(1, 2)[..., None] for o, part in parts), lse
+
+
+def test_halves_of_the_keys_make_the_whole():
+    q, k, v = qkv(1, 65, 130, 2, 1, 16, 16, torch.float64)
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    whole, lse = flash_attention_lse(q, k, v, causal=True)
+    halves = [
+        flash_attention_lse(q, k[:, part], v[:, part], causal=True, offset=65 - part.start)
+        for part in (slice(0, 66), slice(66, 130))
+    ]
+    o, total = merged(halves)
+    torch.testing.assert_close(total, lse)
+    torch.testing.assert_close(o, whole)
+    do = torch.randn_like(o)
+    for ours, expected in zip(  # through the lse of the parts: autograd's way
+        torch.autograd.grad(o, leaves, do), torch.autograd.grad(whole, leaves, do), strict=True
+    ):
+        torch.testing.assert_close(ours, expected)
+
+
+def test_a_rings_backward_needs_no_gradient_of_lse():
+    """A part's gradients from o and lse of all keys, as `parallel/context.py` asks for them, zigzag's blocks."""
+    seq, ranks, rank = 64, 2, 0
+    q, k, v = qkv(1, seq, seq, 2, 1, 16, 16, torch.float64)
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    whole, lse = flash_attention_lse(q, k, v, causal=True)
+    placement = TokenRanges("zigzag", seq, ranks)
+    held = [torch.cat([torch.arange(r.start, r.stop) for r in placement.ranges(n)]) for n in range(ranks)]
+    own = held[rank]
+    do = torch.zeros_like(whole)
+    do[:, own] = torch.randn(1, len(own), 2, 16, dtype=torch.float64)
+    expected = torch.autograd.grad(whole, leaves, do)
+    dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
+    tuning = tuned(q)
+    for source in range(ranks):
+        for block in placement.blocks(rank, source):
+            rows, columns = own[block.q_start : block.q_stop], held[source][block.k_start : block.k_stop]
+            parts = flash_backward(
+                do[:, rows], q.detach()[:, rows], k.detach()[:, columns], v.detach()[:, columns],
+                whole.detach()[:, rows], lse.detach()[..., rows],
+                causal=block.causal, scale=0.25, offset=0, keys=tuning.keys, queries=tuning.queries,
+            )  # fmt: skip
+            for total, where, part in zip((dq, dk, dv), (rows, columns, columns), parts, strict=True):
+                total[:, where] += part
+    for ours, theirs in zip((dq, dk, dv), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def compiles(capability: int, d: int, e: int, dtype: torch.dtype) -> dict[str, Compiled]:
+    """The four kernels, with what is tuned for this capability: no spills, and within its shared memory."""
+    q, k, v = (
+        torch.empty(1, 4096, heads, dims, dtype=dtype, device="meta", requires_grad=True)
+        for heads, dims in ((32, d), (8, d), (8, e))
+    )
+    tuning = blocks_for(capability, d) if dtype.itemsize == 2 else WIDE
+    with launches() as found:
+        o, _ = flash_attention_lse(q, k, v, causal=True, tuning=tuning)
+        o.backward(torch.empty_like(o))
+    assert len(found) == 4
+    made = [compiled(launch, capability) for launch in found]
+    # The rows from 8.0 on serve 8.9 and 12.0, too.
+    limit = SHARED[89 if capability == 80 else capability]
+    for one in made:
+        assert (one.spills, one.shared <= limit) == (0, True), one.name
+    return {one.name: one for one in made}
+
+
+LOOPS = "forward_kernel", "keys_kernel", "queries_kernel"
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize(
+    ("d", "e", "dtype"),
+    [
+        (64, 64, torch.bfloat16),
+        (128, 128, torch.bfloat16),
+        (128, 128, torch.float16),
+        (192, 128, torch.bfloat16),
+    ],
+)
+def test_compiles_without_spills(capability, d, e, dtype):
+    made = compiles(capability, d, e, dtype)
+    instruction = {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}[capability]
+    assert all(made[name].uses(instruction) for name in LOOPS)
+
+
+def test_asks_for_what_its_formula_says():
+    q, k, v = qkv(1, 1024, 1024, 2, 1, 64, 64, torch.float16)
+    blocks = tuned(q).forward
+    for causal in (False, True):
+        with Sectors() as counted:
+            flash_attention(q, k, v, causal=causal)
+        asked = requested_bytes(q, k, v, causal=causal, blocks=blocks)
+        assert counted.requested.total == pytest.approx(asked, 0.02)
+        once = 2 * q.nbytes + k.nbytes + v.nbytes + 4 * 2 * 1024  # q and o, k, v, lse
+        assert counted.dram.total == once
+    asked = [requested_bytes(q, k, v, causal=causal, blocks=blocks) for causal in (False, True)]
+    assert [round(standard_bytes(q, k, v) / each, 1) for each in asked] == [
+        3.7,
+        6.1,
+    ]  # by blocks of 128 queries
+
+
+def test_backward_reads_each_tensor_once_from_memory():
+    q, k, v = (x.requires_grad_() for x in qkv(1, 256, 256, 2, 1, 64, 64, torch.float32))
+    o = flash_attention(q, k, v, causal=True)
+    do = torch.randn_like(o)
+    with Sectors() as counted:
+        o.backward(do)
+    row = 4 * 2 * 256  # lse or delta
+    delta = 2 * o.nbytes + row
+    keys = q.nbytes + do.nbytes + 2 * (k.nbytes + v.nbytes) + 2 * row
+    queries = 2 * q.nbytes + do.nbytes + k.nbytes + v.nbytes + 2 * row
+    assert counted.dram.total == delta + keys + queries
+
+
+@pytest.mark.parametrize(
+    ("shapes", "named", "said"),
+    [
+        (((1, 4, 2, 16), (1, 4, 16), (1, 4, 2, 16)), {}, "k is .* but must be"),
+        (((1, 4, 2, 16), (1, 4, 2, 8), (1, 4, 2, 16)), {}, "q, k, v are .* but must be"),
+        (
+            ((1, 4, 3, 16), (1, 4, 2, 16), (1, 4, 2, 16)),
+            {},
+            "q has 3 heads, but must have a multiple of the 2",
+        ),
+        (
+            ((1, 4, 2, 300), (1, 4, 2, 300), (1, 4, 2, 16)),
+            {},
+            "heads have 300 dims, but may have at most 256",
+        ),
+        (
+            ((1, 4, 2, 16), (1, 4, 2, 16), (1, 4, 2, 16)),
+            {"scale": -1.0},
+            "scale is -1.0, but must be positive",
+        ),
+    ],
+)
+def test_what_is_refused(shapes, named, said):
+    with pytest.raises(ConfigError, match=said):
+        flash_attention(*(torch.empty(shape) for shape in shapes), causal=True, **named)
+
+
+def test_one_dtype():
+    q, k, v = qkv(1, 4, 4, 1, 1, 16, 16, torch.float32)
+    with pytest.raises(ConfigError, match="but must be of one dtype"):
+        flash_attention(q, k.half(), v, causal=False)
