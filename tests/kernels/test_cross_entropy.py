@@ -37,6 +37,11 @@ def test_equals_its_twin(v, dtype):
     check(3 * torch.randn(7, v, dtype=dtype), targets_of(7, v))
 
 
+def test_the_peak_rises_from_block_to_block():
+    v = 2 * COLUMNS + 1
+    check(torch.linspace(-3, 9, 2 * v).view(2, v), torch.tensor([0, v - 1]))
+
+
 def test_strided_rows():
     torch.manual_seed(0)
     check(torch.randn(7, 130)[:, :65], targets_of(7, 65))

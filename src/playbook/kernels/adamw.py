@@ -24,7 +24,7 @@ from playbook.kernels.jit import cdiv, kernel
 from playbook.kernels.rows import check_shape
 
 #: Numbers of a program: four for each thread of its four warps, 16 bytes of a state in fp32. With eight, a thread would
-#: have more than its share of the registers, and 16-bit gradients would change threads through shared memory.
+#: have more than its share of the registers, and 16-bit gradients would pass between threads through shared memory.
 BLOCK = 512
 
 
