@@ -35,7 +35,7 @@ def beside_twin(
         replaced = iter(leaves)
         arguments = [next(replaced) if any(x is t for t in tensors) else x for x in given]
         y = function(*arguments)
-        weights = torch.linspace(-1, 2, y.numel(), dtype=torch.float64).view(y.shape).to(y.dtype)
+        weights = torch.linspace(-1, 2, y.numel(), dtype=torch.float64).view(y.shape).to(y)
         return y.detach(), torch.autograd.grad(y, leaves, weights)
 
     y, gradients = run(ours, wide=False)

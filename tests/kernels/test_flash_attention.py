@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -34,6 +37,13 @@ def qkv(b: int, s: int, S: int, heads: int, kv_heads: int, d: int, e: int, dtype
     return [torch.randn(shape, dtype=dtype) for shape in shapes]
 
 
+def check(*given: Tensor, tolerance: float | None = None, **named: Any) -> None:
+    def twin(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attention_torch(q, k, v, **named)[0]
+
+    beside_twin(partial(flash_attention, **named), twin, *given, tolerance=tolerance)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
     ("s", "S", "causal", "offset"),
@@ -51,33 +61,25 @@ def qkv(b: int, s: int, S: int, heads: int, kv_heads: int, d: int, e: int, dtype
     ],
 )
 def test_equals_its_twin(s, S, causal, offset, dtype):
-    def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return flash_attention(q, k, v, causal=causal, offset=offset)
-
-    def twin(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attention_torch(q, k, v, causal=causal, offset=offset)[0]
-
-    beside_twin(ours, twin, *qkv(1, s, S, 2, 1, 16, 16, dtype))
+    check(*qkv(1, s, S, 2, 1, 16, 16, dtype), causal=causal, offset=offset)
 
 
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "d", "e"), [(4, 4, 16, 16), (6, 2, 24, 40), (4, 1, 80, 64), (2, 2, 192, 128)]
 )
 def test_heads_in_groups_of_any_width(heads, kv_heads, d, e):
-    def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return flash_attention(q, k, v, causal=True, scale=0.07)
-
-    def twin(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attention_torch(q, k, v, causal=True, scale=0.07)[0]
-
-    beside_twin(ours, twin, *qkv(2, 33, 70, heads, kv_heads, d, e, torch.float32))
+    check(*qkv(2, 33, 70, heads, kv_heads, d, e, torch.float32), causal=True, scale=0.07)
 
 
 def test_strides_are_any():
     torch.manual_seed(0)
     fused = torch.randn(2, 65, 4 + 2 + 2, 16)  # q, k, v as one product makes them
     q, k, v = fused.split([4, 2, 2], 2)
-    parts = (q, k, v), (q.transpose(1, 2).contiguous().transpose(1, 2), k, v[..., ::2])
+    parts = (
+        (q, k, v),
+        (q.transpose(1, 2).contiguous().transpose(1, 2), k, v[..., ::2]),
+        (q, k[:, :, :1].expand(k.shape), v),
+    )
     for given in parts:
         expected = attention_torch(*given, causal=True)[0]
         torch.testing.assert_close(flash_attention(*given, causal=True), expected, rtol=1e-5, atol=1e-5)
@@ -116,14 +118,8 @@ def test_queries_that_see_no_key():
 
 
 def test_scores_of_thousands_overflow_nothing():
-    def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return flash_attention(q, k, v, causal=True, scale=1000.0)
-
-    def twin(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attention_torch(q, k, v, causal=True, scale=1000.0)[0]
-
     with np.errstate(over="ignore"):  # of what the mask takes away
-        beside_twin(ours, twin, *qkv(1, 33, 65, 1, 1, 16, 16, torch.float64), tolerance=1e-9)
+        check(*qkv(1, 33, 65, 1, 1, 16, 16, torch.float64), tolerance=1e-9, causal=True, scale=1000.0)
 
 
 def merged(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -208,12 +204,45 @@ LOOPS = "forward_kernel", "keys_kernel", "queries_kernel"
         (128, 128, torch.bfloat16),
         (128, 128, torch.float16),
         (192, 128, torch.bfloat16),
+        (128, 128, torch.float32),
     ],
 )
 def test_compiles_without_spills(capability, d, e, dtype):
     made = compiles(capability, d, e, dtype)
     instruction = {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}[capability]
+    if dtype == torch.float32:
+        instruction = "mma.sync"
     assert all(made[name].uses(instruction) for name in LOOPS)
+
+
+@pytest.mark.parametrize(
+    ("s", "S", "kv_heads", "offset"), [(1, 257, 1, None), (65, 1, 2, None), (64, 64, 2, 1)]
+)
+@pytest.mark.parametrize("causal", [False, True])
+def test_compiles_where_arguments_are_one(s, S, kv_heads, offset, causal):
+    """Such arguments are constants to the compiler, and go other ways than numbers do."""
+    q, k, v = (
+        torch.empty(1, n, heads, 16, dtype=torch.float16, device="meta", requires_grad=True)
+        for n, heads in ((s, 2), (S, kv_heads), (S, kv_heads))
+    )
+    small = Tuning(*[Blocks(16, 16, 4, 1)] * 3)
+    with launches() as found:
+        o, lse = flash_attention_lse(q, k, v, causal=causal, offset=offset, tuning=small)
+        (o.sum() + lse.sum()).backward()
+    assert all(compiled(launch, 80).spills == 0 for launch in found)
+
+
+def test_blocks_of_capabilities_between_the_rows():
+    assert blocks_for(75, 64) == blocks_for(89, 33) == blocks_for(120, 64) == blocks_for(80, 64)
+    assert blocks_for(103, 200) == blocks_for(100, 256) != blocks_for(100, 128)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("d", "e"), [(64, 64), (80, 80), (128, 128), (192, 128)])
+def test_equals_its_twin_on_a_gpu(d, e, dtype):
+    check(*(x.cuda() for x in qkv(2, 257, 513, 4, 2, d, e, dtype)), causal=True)
 
 
 def test_asks_for_what_its_formula_says():
@@ -227,10 +256,8 @@ def test_asks_for_what_its_formula_says():
         once = 2 * q.nbytes + k.nbytes + v.nbytes + 4 * 2 * 1024  # q and o, k, v, lse
         assert counted.dram.total == once
     asked = [requested_bytes(q, k, v, causal=causal, blocks=blocks) for causal in (False, True)]
-    assert [round(standard_bytes(q, k, v) / each, 1) for each in asked] == [
-        3.7,
-        6.1,
-    ]  # by blocks of 128 queries
+    ratios = [standard_bytes(q, k, v) / each for each in asked]
+    assert [round(ratio, 1) for ratio in ratios] == [3.7, 6.1]  # with blocks of 128 queries
 
 
 def test_backward_reads_each_tensor_once_from_memory():

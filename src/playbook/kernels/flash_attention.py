@@ -78,6 +78,7 @@ class Tuning(NamedTuple):
 #:   around the mask, in which all threads go the same way, does not.
 #: - 128 queries forward by 4 warps are too many, but for blocks of 64 keys at d = 64 on 9.0 and 10.0.
 #: - dk and dv of 128 keys at d = 128 with 64 queries spill on 9.0 (48 bytes) and 10.0 (344), with 32 they do not on 9.0.
+#: - dq of 64 queries by 8 warps at d = 192 makes ptxas wait for each wgmma by itself ("serialized"), 128 do not.
 #: - mma.sync has its operands in registers, so blocks are smaller on 8.0. They keep to the 99 KiB of 8.6 and 8.9, too.
 TUNED = {
     80: {
@@ -88,7 +89,7 @@ TUNED = {
     90: {
         64: Tuning(Blocks(128, 128, 8, 2), Blocks(64, 128, 8, 2), Blocks(128, 64, 8, 2)),
         128: Tuning(Blocks(128, 128, 8, 2), Blocks(32, 128, 8, 2), Blocks(128, 64, 8, 2)),
-        256: Tuning(Blocks(128, 64, 8, 2), Blocks(32, 64, 8, 2), Blocks(64, 32, 8, 2)),
+        256: Tuning(Blocks(128, 64, 8, 2), Blocks(32, 64, 8, 2), Blocks(128, 32, 8, 2)),
     },
     100: {
         64: Tuning(Blocks(128, 128, 8, 2), Blocks(64, 128, 8, 2), Blocks(128, 64, 8, 2)),
@@ -245,8 +246,10 @@ def _check(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> None:
 def requested_bytes(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool, offset: int | None = None, blocks: Blocks
 ) -> int:
-    """Bytes that forward's programs ask for and write. What of it caches have does not come from memory: in the least
-    case, q, k, v, o and lse go through once."""
+    """Bytes that forward's programs read and write: each block of queries the keys and values that it sees.
+
+    What caches have of them does not come from memory, where q, k, v, o and lse go through once at least.
+    """
     (b, s, heads, d), (_, S, _, e) = q.shape, v.shape
     offset = S - s if offset is None else offset
     keys = 0
