@@ -45,7 +45,11 @@ def mixture(
         for i, (some, shares) in enumerate(zip(chosen, weights, strict=True)):
             for e, share in zip(some, shares, strict=True):
                 home = ranks > 1 and i * ranks // len(tokens) == e * ranks // experts
-                look: dict[str, Any] = {"color": _hue(e, experts, ranks), "alpha": 0.3 if home else 0.9, "zorder": 1}
+                look: dict[str, Any] = {
+                    "color": _hue(e, experts, ranks),
+                    "alpha": 0.3 if home else 0.9,
+                    "zorder": 1,
+                }
                 axes.plot([0, 1], [token_y[i], expert_y[e]], linewidth=1.2, **look)
                 axes.plot([1, 2], [expert_y[e], token_y[i]], linewidth=0.6 + 4 * share, **look)
         for i, token in enumerate(tokens):
