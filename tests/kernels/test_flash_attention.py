@@ -12,7 +12,7 @@ from kernel_checks import CAPABILITIES, beside_twin
 from torch import Tensor
 
 from playbook.errors import ConfigError
-from playbook.kernels.compiled import SHARED, Compiled, compiled
+from playbook.kernels.compiled import SHARED, compiled
 from playbook.kernels.flash_attention import (
     WIDE,
     Tuning,
@@ -174,26 +174,7 @@ def test_a_rings_backward_needs_no_gradient_of_lse():
         torch.testing.assert_close(ours, theirs)
 
 
-def compiles(capability: int, d: int, e: int, dtype: torch.dtype) -> dict[str, Compiled]:
-    """The four kernels, with what is tuned for this capability: no spills, and within its shared memory."""
-    q, k, v = (
-        torch.empty(1, 4096, heads, dims, dtype=dtype, device="meta", requires_grad=True)
-        for heads, dims in ((32, d), (8, d), (8, e))
-    )
-    tuning = blocks_for(capability, d) if dtype.itemsize == 2 else WIDE
-    with launches() as found:
-        o, _ = flash_attention_lse(q, k, v, causal=True, tuning=tuning)
-        o.backward(torch.empty_like(o))
-    assert len(found) == 4
-    made = [compiled(launch, capability) for launch in found]
-    # The rows from 8.0 on serve 8.9 and 12.0, too.
-    limit = SHARED[89 if capability == 80 else capability]
-    for one in made:
-        assert (one.spills, one.shared <= limit) == (0, True), one.name
-    return {one.name: one for one in made}
-
-
-LOOPS = "forward_kernel", "keys_kernel", "queries_kernel"
+KERNELS = "delta_kernel", "forward_kernel", "keys_kernel", "queries_kernel"
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)
@@ -208,11 +189,22 @@ LOOPS = "forward_kernel", "keys_kernel", "queries_kernel"
     ],
 )
 def test_compiles_without_spills(capability, d, e, dtype):
-    made = compiles(capability, d, e, dtype)
+    q, k, v = (
+        torch.empty(1, 4096, heads, dims, dtype=dtype, device="meta", requires_grad=True)
+        for heads, dims in ((32, d), (8, d), (8, e))
+    )
+    tuning = blocks_for(capability, d) if dtype.itemsize == 2 else WIDE
+    with launches() as found:
+        o, _ = flash_attention_lse(q, k, v, causal=True, tuning=tuning)
+        o.backward(torch.empty_like(o))
+    made = {one.name: one for one in (compiled(launch, capability) for launch in found)}
+    limit = SHARED[89 if capability == 80 else capability]  # rows from 8.0 on serve 8.9 and 12.0, too
+    assert {name: one.spills for name, one in made.items()} == dict.fromkeys(KERNELS, 0)
+    assert max(one.shared for one in made.values()) <= limit
     instruction = {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}[capability]
     if dtype == torch.float32:
         instruction = "mma.sync"
-    assert all(made[name].uses(instruction) for name in LOOPS)
+    assert all(made[name].uses(instruction) for name in KERNELS[1:])
 
 
 @pytest.mark.parametrize(

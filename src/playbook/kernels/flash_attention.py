@@ -71,14 +71,15 @@ class Tuning(NamedTuple):
     queries: Blocks
 
 
-#: By compute capability, from which on, and by dims of q's heads, up to which: for 16 bits. Compiled, each is free of
-#: spills with a causal mask and without, and uses mma.sync, wgmma or tcgen05. Registers limit them all: a thread has 255,
-#: and with 8 warps dk and dv of 128 keys take 128 of these at d = 128. Found on the way:
-#: - One loop over whole blocks and a second one over masked blocks spill: forward of 8.0 at d = 128 112 bytes. A branch
-#:   around the mask, in which all threads go the same way, does not.
+#: By compute capability, from which on, and by dims of q's heads, up to which: for 16 bits. Compiled for d = 64, 128 and
+#: 192, none spills, with a causal mask or without, and their products are mma.sync, wgmma or tcgen05. What limits blocks
+#: is registers: a thread has 255, and with 8 warps dk and dv of 128 keys take 128 of these at d = 128. Found on the way:
+#: - One loop over whole blocks and a second one over masked blocks spill (forward on 8.0 at d = 128: 112 bytes). A branch
+#:   around the mask in a single loop, taken by all threads or none, does not.
 #: - 128 queries forward by 4 warps are too many, but for blocks of 64 keys at d = 64 on 9.0 and 10.0.
 #: - dk and dv of 128 keys at d = 128 with 64 queries spill on 9.0 (48 bytes) and 10.0 (344), with 32 they do not on 9.0.
 #: - dq of 64 queries by 8 warps at d = 192 makes ptxas wait for each wgmma by itself ("serialized"), 128 do not.
+#: - Padded dims cost registers for their masks: at d = 80 dk and dv spill on 8.0 (16 bytes) and on 10.0 (184).
 #: - mma.sync has its operands in registers, so blocks are smaller on 8.0. They keep to the 99 KiB of 8.6 and 8.9, too.
 TUNED = {
     80: {
