@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from all_pairs import all_pairs, combined
-from helpers import BLOCKS
+from helpers import BLOCKS, MIXTRAL
 from parallel_runs import BATCH, Case, train
 
 from playbook import launch
@@ -169,6 +169,17 @@ def test_the_fullest_moment_is_about_as_predicted(ranks):
         for text, (bytes_, _) in zip(texts, found, strict=True):
             predicted = predict(shape, Layout.parse(text), seq=9, recipe="fp32", device="cpu").peak
             assert predicted == pytest.approx(bytes_, rel=0.1), text
+
+
+def test_the_fullest_moment_of_ranks_with_experts(ranks):
+    """Also where experts are replicated less often than all else: under ZeRO they are a set of their own."""
+    experts = {"experts": 8, "top_k": 2, "ffn": 64}
+    shape = MIXTRAL.replace(layers=6, hidden=96, heads=6, kv_heads=6, vocab=300, moe=experts)
+    texts = [f"dp=4,ep={ep},zero={zero},grad_acc=2,micro_batch=3" for ep in (1, 2, 4) for zero in range(4)]
+    for found in ranks(peaks, Case(shape, steps=1), texts, ranks=4).values:
+        for text, (bytes_, _) in zip(texts, found, strict=True):
+            predicted = predict(shape, Layout.parse(text), seq=9, recipe="fp32", device="cpu").peak
+            assert predicted == pytest.approx(bytes_, rel=0.05), text
 
 
 def test_weights_of_a_block_come_and_go(ranks):
