@@ -30,7 +30,13 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Tests that need a GPU and are no benchmarks: those run as steps of their own.
-TESTS = ("tests/parallel/test_gpu.py", "tests/test_devices.py", "tests/instruments/test_stream.py")
+TESTS = (
+    "tests/parallel/test_gpu.py",
+    "tests/test_devices.py",
+    "tests/instruments/test_stream.py",
+    "tests/kernels/test_flash_attention.py",
+    "tests/kernels/test_cuda_build.py",
+)
 #: A model whose heads 2, 4 and 8 GPUs share out evenly, and which fits beside its peers.
 SHARED = (
     '{"layers":%d,"hidden":1024,"heads":16,"kv_heads":8,"ffn":2816,"vocab":32768,"max_seq":8192,"gated":true,'
