@@ -11,6 +11,7 @@ from playbook.instruments.measure import (
     count_flops,
     count_traffic,
     gradient_bytes,
+    operations,
     optimizer_bytes,
     parameter_bytes,
 )
@@ -161,6 +162,26 @@ def test_traffic_by_hand():
     assert count_traffic(lambda: a.add_(1)) == 4 * 2 * 32
     assert count_traffic(lambda: b[:1].expand(50, 2) + 0) == 4 * (16 + 100)  # the storage once, not 50 times
     assert count_traffic(lambda: torch.empty(1000)) == 0
+    assert count_traffic(lambda: a * a) == 4 * 2 * 32  # read once
+    assert count_traffic(lambda: a.copy_(b.view(4, 4).repeat(1, 2))) == 4 * (
+        16 + 32 + 2 * 32
+    )  # a itself is not read
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_operations_one_by_one(device):
+    """Cross-entropy: a softmax that reads and writes all logits, and a loss that picks one of each row."""
+    z = torch.zeros(8, 100, device=device, requires_grad=True)
+    targets = torch.zeros(8, dtype=torch.long, device=device)
+    found: list[torch.Tensor] = []
+    forward = operations(lambda: found.append(torch.nn.functional.cross_entropy(z, targets, reduction="sum")))
+    backward = operations(lambda: torch.autograd.grad(found[0], z))
+    assert [(one.name, one.read, one.written) for one in forward] == [
+        ("_log_softmax", 3200, 3200),
+        ("nll_loss_forward", 8 * 8, 8),  # targets; a loss and a weight
+    ]
+    assert [one.name for one in backward] == ["ones_like", "nll_loss_backward", "_log_softmax_backward_data"]
+    assert [one.bytes for one in backward[1:]] == [3200 + 8 * 8 + 8, 3 * 3200]
 
 
 def test_a_flash_kernel_moves_less_than_the_formula_written_out():

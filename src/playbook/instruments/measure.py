@@ -163,16 +163,46 @@ _CPU_FLASH = {
 }
 
 
-def count_traffic(function: Callable[[], Any]) -> int:
-    """Bytes that the operations of ``function`` read and write, backward included.
+@dataclass(frozen=True)
+class Operation:
+    """One operation of PyTorch that touches memory: its name, and the bytes that it reads and writes."""
+
+    name: str
+    read: int
+    written: int
+
+    @property
+    def bytes(self) -> int:
+        return self.read + self.written
+
+
+def operations(function: Callable[[], Any]) -> list[Operation]:
+    """The operations of ``function`` that read or write memory, in order, backward included.
 
     Each operation is taken to read every input once and to write every output once; views move nothing. What a kernel
-    moves beyond that, and what a cache saves, is not seen: a count for comparing, not a measurement.
+    moves beyond that, and what a cache saves, is not seen: a count for comparing, not a measurement. Tensors may be on
+    the device "meta", where nothing is computed.
     """
     counter = _Traffic()
     with counter:
         function()
-    return counter.bytes
+    return counter.found
+
+
+def count_traffic(function: Callable[[], Any]) -> int:
+    """Bytes that the `operations` of ``function`` read and write."""
+    return sum(one.bytes for one in operations(function))
+
+
+_ATEN = torch.ops.aten
+#: Arguments, by number, that are not read: what is overwritten, and log-probabilities of which a row's one is picked.
+_UNREAD = {
+    _ATEN.copy_: 0,
+    _ATEN.fill_: 0,
+    _ATEN.zero_: 0,
+    _ATEN.nll_loss_forward: 0,
+    _ATEN.nll_loss_backward: 1,
+}
 
 
 class _Traffic(TorchDispatchMode):
@@ -182,16 +212,19 @@ class _Traffic(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.bytes = 0
+        self.found: list[Operation] = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        read = [t for t in tree_iter((args, kwargs)) if isinstance(t, Tensor)]
+        given = [t for t in tree_iter((args, kwargs)) if isinstance(t, Tensor)]
         written = [t for t in tree_iter(out) if isinstance(t, Tensor)]
-        known = {_storage(t) for t in read}
+        known = {_storage(t) for t in given}
         view = not func._schema.is_mutable and all(_storage(t) in known for t in written)
-        if not view and not func.__name__.startswith("empty"):
-            self.bytes += sum(_moved(t) for t in [*read, *written])
+        name = func.overloadpacket.__name__
+        if not view and not name.startswith("empty"):
+            unread = _UNREAD.get(func.overloadpacket)
+            read = {id(t): t for t in given if unread is None or t is not args[unread]}  # x·x reads x once
+            self.found.append(Operation(name, sum(map(_moved, read.values())), sum(map(_moved, written))))
         return out
 
 
