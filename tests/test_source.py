@@ -52,3 +52,17 @@ def test_methods_are_dedented_and_classes_and_modules_work():
 def test_what_has_no_python_source(thing):
     with pytest.raises(TypeError, match="written in Python"):
         show(thing)
+
+
+def test_a_kernel_in_cuda_with_what_stands_above_it():
+    cuda = Path(playbook.__file__).parent / "kernels" / "cuda" / "matmul.cu"
+    tiled = show(cuda, function="tiled")
+    lines = cuda.read_text(encoding="utf-8").splitlines()
+    assert lines[tiled.line - 1 :][: tiled.text.count("\n")] == tiled.text.splitlines()
+    assert tiled.text.startswith("// 3. Tiled")
+    assert tiled.text.endswith("\n}\n")
+    assert tiled.relative == "src/playbook/kernels/cuda/matmul.cu"
+    assert 'data-file="src/playbook/kernels/cuda/matmul.cu"' in tiled._repr_html_()
+    assert show(cuda).text == cuda.read_text(encoding="utf-8")
+    with pytest.raises(ValueError, match=r"matmul\.cu has no function 'fast'"):
+        show(cuda, function="fast")

@@ -40,7 +40,7 @@ def test_an_error_does_not_end_the_renderer(renderer: katex.KaTeX) -> None:
 
 def test_every_line_of_a_source_page_can_be_named() -> None:
     text = 'def f():\n    """Two\n\n    lines."""\n\n\nx = 1\n'
-    lines = re.findall(r'<span class="pb-line" id="L(\d+)">', sources._lines(text))
+    lines = re.findall(r'<span class="pb-line" id="L(\d+)">', sources._lines(Path("a.py"), text))
     assert lines == [str(number) for number in range(1, text.count("\n") + 1)]
 
 
@@ -52,7 +52,7 @@ def test_every_line_of_a_source_page_can_be_named() -> None:
     ],
 )
 def test_the_summary_of_a_file_is_html(line: str, shown: str) -> None:
-    assert sources._summary(f'"""{line}\n\nMore.\n"""\n') == shown
+    assert sources._summary(Path("a.py"), f'"""{line}\n\nMore.\n"""\n') == shown
 
 
 def test_every_python_file_has_a_page(built_book: Path) -> None:

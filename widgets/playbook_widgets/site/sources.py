@@ -1,4 +1,4 @@
-"""One page of highlighted source per Python file, and the links of ``playbook.show`` that lead there."""
+"""A page of highlighted source per file of Python or CUDA C++, and the links of ``playbook.show`` that lead there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
-from pygments.lexers import PythonLexer
+from pygments.lexers import get_lexer_for_filename
 from sphinx.application import Sphinx
 from sphinx.util import logging
 
@@ -25,13 +25,15 @@ logger = logging.getLogger(__name__)
 
 
 def source_files(root: Path) -> list[Path]:
-    """The Python files that get a page, relative to ``root``."""
-    found = (path for top in TOPS for path in (root / top).rglob("*.py"))
+    """The files that get a page, relative to ``root``."""
+    found = (path for top in TOPS for suffix in (".py", ".cu") for path in (root / top).rglob(f"*{suffix}"))
     return sorted(path.relative_to(root) for path in found)
 
 
 def page_name(file: Path) -> str:
-    return "source/" + file.with_suffix("").as_posix()
+    """Without a suffix; elu.cu is "elu-cu", since there is an elu.py."""
+    name = file.stem if file.suffix == ".py" else file.name.replace(".", "-")
+    return "source/" + file.with_name(name).as_posix()
 
 
 def link_sources(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
@@ -55,23 +57,29 @@ def source_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
     folders: dict[str, list[dict[str, str]]] = {}
     for file in source_files(root):
         text = (root / file).read_text(encoding="utf-8")
-        row = {"name": file.name, "page": page_name(file), "summary": _summary(text)}
+        row = {"name": file.name, "page": page_name(file), "summary": _summary(file, text)}
         folders.setdefault(file.parent.as_posix(), []).append(row)
-        context = {"title": file.as_posix(), "code": _lines(text), "shown": shown.get(file.as_posix(), [])}
+        context = {
+            "title": file.as_posix(),
+            "code": _lines(file, text),
+            "shown": shown.get(file.as_posix(), []),
+        }
         yield page_name(file), context, "pb-source.html"
     yield "source/index", {"title": "Source files", "folders": sorted(folders.items())}, "pb-sources.html"
 
 
-def _lines(text: str) -> str:
+def _lines(file: Path, text: str) -> str:
     """Highlighted lines, each a span with the id that links name: ``L12``."""
-    code = highlight(text, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True))
+    lexer = get_lexer_for_filename(file.name, stripnl=False)
+    code = highlight(text, lexer, HtmlFormatter(nowrap=True))
     lines = enumerate(PLAIN.sub(r"\1", code).splitlines(), 1)
     return "".join(f'<span class="pb-line" id="L{number}">{line}\n</span>' for number, line in lines)
 
 
-def _summary(text: str) -> str:
-    """First line of the module's docstring, as HTML."""
-    line = (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+def _summary(file: Path, text: str) -> str:
+    """First line of the module's docstring, or of a comment at the beginning, as HTML."""
+    said = text.removeprefix("// ") if file.suffix == ".cu" else ast.get_docstring(ast.parse(text)) or ""
+    line = said.partition("\n")[0]
     return CODE.sub(r"<code>\2</code>", html.escape(line, quote=False))
 
 
