@@ -150,6 +150,7 @@ IN_BROWSERS = [
     "collectives/plans",
     "collectives/costs.py",
     "collectives/volumes.py",
+    "kernels/warps.py",
 ]
 
 PROBE = """

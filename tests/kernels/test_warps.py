@@ -9,7 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from playbook.errors import ConfigError
-from playbook.kernels.warps import Counted, Dim, Thread, branch, count, load, passes, sectors, shared, store
+from playbook.kernels.warps import (
+    Counted,
+    Dim,
+    Thread,
+    banks,
+    branch,
+    count,
+    load,
+    passes,
+    sectors,
+    shared,
+    store,
+    touched,
+)
 
 
 def one_warp(kernel, threads: int = 32) -> Counted:
@@ -75,6 +88,14 @@ def test_threads_that_idle_take_no_part():
     assert (passes(lonely), sectors(lonely)) == (1, 1)
     two = [shared("s", 0, 16), *[None] * 14, shared("s", 8, 16), *[None] * 16]
     assert passes(two) == 2  # the same banks, but served in two parts in any case
+
+
+def test_which_sectors_and_which_banks():
+    assert touched([load("x", 8 * i + 7) for i in range(4)]) == {0, 1, 2, 3}
+    assert banks([shared("s", i) for i in (0, 32, 33, 0)]) == [{0: {0, 32}, 1: {33}}]
+    first, second = banks([shared("s", i, 8) for i in range(32)])
+    assert (first, second) == ({b: {b} for b in range(32)}, {b: {b + 32} for b in range(32)})
+    assert (touched([None] * 32), banks([None] * 32), passes([None] * 32)) == (set(), [], 0)
 
 
 def test_branches_that_a_warp_agrees_on_cost_nothing():

@@ -22,9 +22,10 @@ from torch import Tensor
 from triton.runtime.interpreter import interpreter_builder
 
 from playbook.kernels.jit import Launch, launches
+from playbook.kernels.warps import SECTOR, WARP
 
-#: Bytes of a sector, threads of a warp, and the most bytes that a thread asks for at once.
-SECTOR, WARP, VECTOR = 32, 32, 16
+#: The most bytes that a thread asks for at once.
+VECTOR = 16
 
 
 @dataclass

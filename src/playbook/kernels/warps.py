@@ -24,8 +24,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from playbook.errors import ConfigError
-from playbook.kernels.sectors import SECTOR, WARP
 
+#: Bytes of a sector of global memory, threads of a warp.
+SECTOR, WARP = 32, 32
 #: Banks of shared memory, and bytes of a word in one.
 BANKS, WORD = 32, 4
 
@@ -193,29 +194,41 @@ def _add(counted: Counted, threads: list[Iterator[Step]]) -> None:
 
 
 def sectors(request: Request) -> int:
-    """Sectors that a request of a warp touches. Raises ConfigError for what no thread can ask for."""
-    steps = _steps(request)
-    return len({step.address // SECTOR for step in steps})  # 16 bytes at a multiple of 16 lie in one
+    """How many sectors a request of a warp touches. Raises ConfigError for what no thread can ask for."""
+    return len(touched(request))
+
+
+def touched(request: Request) -> set[int]:
+    """The sectors of global memory that a request touches, the first of the array being 0. Raises as `sectors`."""
+    return {step.address // SECTOR for step in _steps(request)}  # 16 bytes at a multiple of 16 lie in one
 
 
 def passes(request: Request) -> int:
     """How often the banks are asked for a request of a warp: as often as one of them has different words to give.
 
+    Raises as `sectors`.
+    """
+    return sum(max(map(len, part.values())) for part in banks(request))
+
+
+def banks(request: Request) -> list[dict[int, set[int]]]:
+    """The banks that give words of shared memory, and which, for each part of a request that is served on its own.
+
     Threads that want 8 bytes are served 16 at a time, those that want 16 bytes 8 at a time. Raises as `sectors`.
     """
-    total = 0
+    found = []
     for part in _parts(request):
-        banks: dict[int, set[int]] = defaultdict(set)
+        words: dict[int, set[int]] = defaultdict(set)
         for step in part:
             for word in range(step.address // WORD, -(-(step.address + step.size) // WORD)):
-                banks[word % BANKS].add(word)
-        total += max(map(len, banks.values()))
-    return total
+                words[word % BANKS].add(word)
+        found.append(words)
+    return found
 
 
 def _parts(request: Request) -> list[list[Step]]:
     """The threads that are served together, by the width of what they want; parts that all idle are left out."""
-    each = WARP * WORD // max(WORD, _steps(request)[0].size)
+    each = WARP * WORD // max([WORD, *(step.size for step in _steps(request)[:1])])
     parts = [request[i : i + each] for i in range(0, len(request), each)]
     return [_steps(part) for part in parts if any(part)]
 
