@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import triton.language as tl
+from triton.runtime.errors import InterpreterError
 
 from playbook.errors import ConfigError
 from playbook.kernels.compiled import compiled
@@ -92,6 +93,13 @@ def test_what_is_read_again_comes_from_memory_once():
         scale(x)
     assert counted.dram.read == 2 * x.nbytes  # two launches
     assert not counted.tensors["scale_kernel", "x"].written
+
+
+def test_what_a_mask_should_have_kept_is_found_before_it_is_touched():
+    x, y = torch.ones(60), torch.zeros(60)
+    with Sectors(), pytest.raises(InterpreterError, match="scale_kernel reads or writes x beyond its end"):
+        scale_kernel[(1,)](x, y, 64, 1, BLOCK=64)
+    assert not y.any()
 
 
 def test_next_power():

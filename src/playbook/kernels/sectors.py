@@ -112,10 +112,13 @@ def _in_tensor(launch: Launch, addresses: np.ndarray) -> tuple[str, np.ndarray, 
 
     What is interpreted in fp32 in the place of bf16 counts as what it stands for.
     """
-    first = int(addresses[0])
+    first, last = int(addresses[0]), int(addresses[-1])
     for name, x in launch.memory.items():
         storage, argument = x.untyped_storage(), launch.arguments[name]
-        if storage.data_ptr() <= first < storage.data_ptr() + storage.nbytes():
+        end = storage.data_ptr() + storage.nbytes()
+        if storage.data_ptr() <= first < end:
+            if last >= end:  # found before anything is read or written there
+                raise LookupError(f"{launch.kernel.fn.__name__} reads or writes {name} beyond its end")
             assert isinstance(argument, Tensor)
             size = argument.element_size()
             return name, (addresses - storage.data_ptr()) // x.element_size() * size, size
