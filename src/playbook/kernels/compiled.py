@@ -57,20 +57,28 @@ class Compiled:
         return len(re.findall(rf"\b{re.escape(instruction)}", self.ptx))
 
     @property
-    def occupancy(self) -> float:
-        """Of the threads that a multiprocessor can have, the share that fits by registers and shared memory.
+    def limits(self) -> dict[str, int]:
+        """How many blocks a multiprocessor has room for, by each of its resources: the scarcest decides.
 
         Registers are handed out in units of 256 for a warp, shared memory with 1 KiB beside each block.
         """
-        threads, capability = 32 * self.warps, self.capability
         per_warp = -(-max(self.registers, 1) * 32 // 256) * 256
-        fits = [
-            BLOCKS,
-            THREADS[capability] // threads,
-            REGISTERS // (per_warp * self.warps),
-            ON_CHIP[capability] // (self.shared + 1024),
-        ]
-        return min(fits) * threads / THREADS[capability]
+        return {
+            "blocks": BLOCKS,
+            "threads": THREADS[self.capability] // (32 * self.warps),
+            "registers": REGISTERS // (per_warp * self.warps),
+            "shared memory": ON_CHIP[self.capability] // (self.shared + 1024),
+        }
+
+    @property
+    def resident(self) -> int:
+        """Blocks that a multiprocessor has at once."""
+        return min(self.limits.values())
+
+    @property
+    def occupancy(self) -> float:
+        """Of the threads that a multiprocessor can have, the share that fits."""
+        return self.resident * 32 * self.warps / THREADS[self.capability]
 
 
 def compiled(launch: Launch, capability: int) -> Compiled:
