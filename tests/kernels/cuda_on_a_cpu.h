@@ -4,6 +4,8 @@
 #include <barrier>
 #include <cmath>
 #include <cstddef>
+#include <cstdlib>
+#include <cstring>
 #include <thread>
 #include <vector>
 
@@ -17,7 +19,11 @@ inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z,
 typedef _Float16 half;
 typedef void *cudaStream_t;
 enum { cudaSuccess, cudaErrorInvalidValue };
+enum { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
 inline int cudaGetLastError() { return cudaSuccess; }
+inline void cudaMalloc(float **to, size_t bytes) { *to = (float *)std::malloc(bytes); }
+inline void cudaMemcpy(void *to, const void *from, size_t bytes, int) { std::memcpy(to, from, bytes); }
+inline void cudaFree(void *memory) { std::free(memory); }
 
 static dim3 blockIdx, blockDim, gridDim;
 static thread_local dim3 threadIdx;

@@ -33,7 +33,7 @@ def on_cpu(tmp_path_factory):
     def library(name: str) -> ctypes.CDLL:
         text = (SOURCES / f"{name}.cu").read_text(encoding="utf-8")
         text = re.sub(r"#include <.*>\n", "", text)
-        text = re.sub(r"(\w+)<<<(.*), 0, stream>>>\((.*)\);", r"launch(\2, [=] { \1(\3); });", text)
+        text = re.sub(r"(\w+)<<<(.*?)(?:, 0, stream)?>>>\((.*)\);", r"launch(\2, [=] { \1(\3); });", text)
         folder = tmp_path_factory.mktemp(name)
         source = folder / f"{name}.cpp"
         source.write_text(f'#include "{HEADER}"\n{text}')
@@ -68,6 +68,10 @@ def test_vectors(on_cpu):
         assert getattr(adds, f"launch_{step}")(*pointers(x, y, z), n, None) == 0
         assert torch.equal(z, x + y), step
     assert adds.launch_add_vectors(*pointers(x, y, z), 299, None) != 0
+    longer = torch.full((n + 8,), torch.nan)
+    assert adds.add_from_host(*pointers(x, y, longer), n) == 0
+    assert torch.equal(longer[:n], x + y)
+    assert longer[n:].isnan().all()
     for step in ("elu", "elu_select"):
         getattr(elus, f"launch_{step}")(*pointers(x, z), ctypes.c_float(0.5), n, None)
         torch.testing.assert_close(z, torch.nn.functional.elu(x, 0.5))
