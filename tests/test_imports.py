@@ -108,8 +108,8 @@ def trainer() -> set[str]:
 def test_what_training_needs_can_be_read() -> None:
     found = trainer()
     print(f"trainer and parallelize need {len(found)} files, {lines(found)} lines")
-    assert len(found) <= 60, sorted(found)
-    assert lines(found) <= 8700  # 7,500 before there were experts and passes side by side
+    assert len(found) <= 61, sorted(found)
+    assert lines(found) <= 8850  # 7,500 before there were experts, passes side by side and other kernels
 
 
 def test_what_training_needs_is_the_core() -> None:

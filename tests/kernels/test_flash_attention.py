@@ -28,7 +28,7 @@ from playbook.kernels.flash_backward import Blocks, flash_backward
 from playbook.kernels.jit import launches
 from playbook.kernels.sectors import Sectors
 from playbook.layout.tokens import TokenRanges
-from playbook.model.attention import reference_attention
+from playbook.model.ops import reference_attention
 
 
 def qkv(b: int, s: int, S: int, heads: int, kv_heads: int, d: int, e: int, dtype: torch.dtype, seed: int = 0):

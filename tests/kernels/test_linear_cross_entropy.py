@@ -18,7 +18,8 @@ from playbook.kernels.linear_cross_entropy import (
     linear_cross_entropy_torch,
 )
 from playbook.kernels.sectors import Sectors
-from playbook.model.transformer import Transformer, token_losses
+from playbook.model.ops import token_losses
+from playbook.model.transformer import Transformer
 from playbook.shapes import ModelShape
 
 

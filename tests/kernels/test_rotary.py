@@ -11,7 +11,8 @@ from playbook.errors import ShapeError
 from playbook.kernels import rotary as kernels
 from playbook.kernels.rotary import rotary, rotary_torch
 from playbook.kernels.sectors import Sectors
-from playbook.model.attention import apply_rotary, rotary_table
+from playbook.model.attention import rotary_table
+from playbook.model.ops import apply_rotary
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

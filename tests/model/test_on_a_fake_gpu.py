@@ -14,8 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
 from playbook.model.attend import flash, flash_backward, has_kernel
-from playbook.model.attention import sdpa_attention
 from playbook.model.norms import RMSNorm
+from playbook.model.ops import sdpa_attention
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,9 @@ import torch.nn.functional as F
 from helpers import BLOCKS, GPT, LLAMA, gradients, relative_error, tokens
 
 from playbook.errors import ConfigError, PlaybookError, ShapeError
-from playbook.model.attention import apply_rotary, reference_attention, rotary_table, sdpa_attention
+from playbook.model.attention import rotary_table
 from playbook.model.norms import RMSNorm
+from playbook.model.ops import apply_rotary, reference_attention, sdpa_attention
 from playbook.model.transformer import IGNORE, Transformer
 from playbook.shapes import PRESETS
 

@@ -14,10 +14,11 @@ from torch import Tensor
 from playbook import launch
 from playbook.errors import ConfigError
 from playbook.layout.tokens import MaskBlock
+from playbook.model import attend as attend_file
 from playbook.model.attend import OnlineSoftmax, attend, attend_backward, flash, flash_backward
-from playbook.model.attention import ATTENTION, Attention
+from playbook.model.attention import Attention
+from playbook.model.ops import TORCH_OPS
 from playbook.model.transformer import Transformer
-from playbook.parallel import context
 from playbook.parallel.context import GatherCore, RankTokens, RingCore, UlyssesCore, add, share_context
 
 
@@ -37,7 +38,7 @@ def whole(q: Tensor, k: Tensor, v: Tensor, gradient: Tensor, causal: bool) -> li
 CORES = {
     "ring": lambda group, placement: RingCore(group, placement),
     "gather": lambda group, placement: GatherCore(group, placement),
-    "ulysses": lambda group, _: UlyssesCore(group, ATTENTION["sdpa"]),
+    "ulysses": lambda group, _: UlyssesCore(group, TORCH_OPS.attention),
 }
 KINDS = [(core, kind) for core in ("ring", "gather") for kind in ("contiguous", "zigzag")]
 
@@ -60,7 +61,7 @@ def compare(seed: int) -> float:
             for causal, (core, kind), kernels in [
                 (c, w, f) for c in (True, False) for w in ways for f in (True, False)
             ]:
-                context.has_kernel = lambda _, kernels=kernels: kernels
+                attend_file.has_kernel = lambda _, kernels=kernels: kernels
                 where = RankTokens(kind, s, n).positions(world.rank)
                 own = [t[:, :, where].clone().requires_grad_() for t in (q, k, v)]
                 out = CORES[core](group, kind)(*own, causal=causal)
@@ -83,7 +84,7 @@ def test_blocks_merge_in_any_order(forward, backward):
     q, k, v, gradient = tensors(0, 2, 4, 2, 12, 5)
     placement = RankTokens("zigzag", 12, 1, causal=False)
     for order in ([0, 1, 2], [2, 0, 1]):
-        blocks = [context.MaskBlock(0, 12, 4 * i, 4 * i + 4) for i in order]
+        blocks = [MaskBlock(0, 12, 4 * i, 4 * i + 4) for i in order]
         found = OnlineSoftmax(forward)
         for block in blocks:
             found.add(block, q, k, v)
@@ -92,10 +93,10 @@ def test_blocks_merge_in_any_order(forward, backward):
         torch.testing.assert_close(out, expected[0])
         sums = [torch.zeros_like(t) for t in (q, k, v)]
         for block in blocks:
-            context.add(block, backward(block, gradient, q, k, v, out, lse), *sums)
+            add(block, backward(block, gradient, q, k, v, out, lse), *sums)
         for total, whole_one in zip(sums, expected[1:], strict=True):
             torch.testing.assert_close(total, whole_one, atol=1e-5, rtol=1e-5)
-    assert list(placement.blocks(0, 0)) == [context.MaskBlock(0, 12, 0, 12)]
+    assert list(placement.blocks(0, 0)) == [MaskBlock(0, 12, 0, 12)]
 
 
 @pytest.mark.parametrize("ranks_", [1, 2, 3, 4, 8, 16])
@@ -162,7 +163,7 @@ def normed(causal: bool) -> tuple[set[torch.dtype], float]:
         own = slice(world.rank * 8, world.rank * 8 + 8)
         worst, dtypes = 0.0, set()
         for kernels in (True, False):
-            context.has_kernel = lambda _, kernels=kernels: kernels
+            attend_file.has_kernel = lambda _, kernels=kernels: kernels
             attention.core = RingCore(dist.group.WORLD, "contiguous")
             found = attention(x[:, own])
             dtypes.add(found.dtype)

@@ -12,7 +12,7 @@ from playbook.layout import Layout
 from playbook.layout.options import ParallelOptions
 from playbook.layout.tokens import MaskBlock
 from playbook.model.attend import attend, attend_backward, flash, flash_backward, has_kernel
-from playbook.model.attention import sdpa_attention
+from playbook.model.ops import sdpa_attention
 from playbook.model.transformer import Transformer
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize

@@ -16,7 +16,8 @@ from playbook import launch
 from playbook.errors import ConfigError
 from playbook.instruments.counting import CountBytes
 from playbook.layout import Layout
-from playbook.model.transformer import IGNORE, Transformer, token_losses
+from playbook.model.ops import IGNORE, token_losses
+from playbook.model.transformer import Transformer
 from playbook.parallel import chunked
 from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh

@@ -13,7 +13,7 @@ from torch.distributed._functional_collectives import all_gather_tensor_autograd
 
 
 class GatheredSDPA:
-    """An attention core (``model.attention.ATTENTION``): this rank's queries, the keys and values of all ranks.
+    """An attention core, as `model.ops.Ops.attention`: this rank's queries, the keys and values of all ranks.
 
     Ranks have contiguous parts of the tokens. ``sliced``: keys that none of the queries sees are left out.
     """

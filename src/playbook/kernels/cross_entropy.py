@@ -11,6 +11,7 @@ nvc, where PyTorch keeps log-probabilities in fp32, 4nv.
 from __future__ import annotations
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 import triton.language as tl
 from torch import Tensor
@@ -94,6 +95,15 @@ def losses_of(z: Tensor, targets: Tensor, ignore: int, gradient: bool) -> tuple[
     return losses, lse
 
 
+def write_gradient(z: Tensor, targets: Tensor, lse: Tensor, upstream: Tensor, ignore: int) -> None:
+    """Over the logits z (n, v) their gradient, times ``upstream``; a target that is no column picks none."""
+    n, v = z.shape
+    gradient_kernel[(n,)](
+        z, targets, lse, upstream, z.stride(0), v, ignore,
+        BLOCK=min(next_power(v), COLUMNS), WIDE=wide(z.dtype), num_warps=WARPS,
+    )  # fmt: skip
+
+
 class CrossEntropy(torch.autograd.Function):
     """Saves the logits, over which backward writes their gradient, and log Σ exp(z)."""
 
@@ -108,11 +118,7 @@ class CrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, upstream: Tensor):
         z, targets, lse = ctx.saved_tensors
-        n, v = z.shape
-        gradient_kernel[(n,)](
-            z, targets, lse, upstream, z.stride(0), v, ctx.ignore,
-            BLOCK=min(next_power(v), COLUMNS), WIDE=wide(z.dtype), num_warps=WARPS,
-        )  # fmt: skip
+        write_gradient(z, targets, lse, upstream, ctx.ignore)
         torch.autograd.graph.increment_version(z)  # a second backward is told that the logits are gone
         return z.detach(), None, None
 
@@ -125,6 +131,54 @@ def cross_entropy(logits: Tensor, targets: Tensor, ignore_index: int = IGNORE) -
     check_shape("targets", targets, logits.shape[:-1], "one for each row of logits")
     losses = CrossEntropy.apply(rows(logits), targets.flatten(), ignore_index)
     return losses, (targets != ignore_index).sum()
+
+
+class VocabCrossEntropy(torch.autograd.Function):
+    """As `CrossEntropy`, each rank of a group having some columns of the logits, and keeping these and the lse of all.
+
+    Two numbers per token travel: the log-sum-exp of a rank's columns, and the target's logit where the target is among
+    them. log Σ exp(z) over all columns is that of the ranks' log-sum-exps.
+    """
+
+    @staticmethod
+    def forward(ctx, logits: Tensor, targets: Tensor, words: range, group: dist.ProcessGroup) -> Tensor:
+        here = (targets >= words.start) & (targets < words.stop)
+        # A target of another rank's is none of the columns here, but counts.
+        own = torch.where(here, targets - words.start, torch.where(targets == IGNORE, IGNORE, -1))
+        n = len(targets)
+        if words:
+            losses, lse = losses_of(logits[:, : len(words)], own, IGNORE, gradient=False)
+            picked = torch.where(here, lse - losses, 0.0)
+        else:  # nothing but padding
+            lse = torch.full((n,), float("-inf"), dtype=accumulator(logits.dtype), device=logits.device)
+            picked = torch.zeros_like(lse)
+        peak = lse.clone()
+        dist.all_reduce(peak, dist.ReduceOp.MAX, group)
+        both = torch.stack([(lse - peak).exp(), picked])
+        dist.all_reduce(both, group=group)
+        lse = peak + both[0].log()
+        ctx.save_for_backward(logits, own, lse)
+        ctx.columns = len(words)
+        return (lse - both[1]).masked_fill_(targets == IGNORE, 0.0).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, upstream: Tensor):
+        z, targets, lse = ctx.saved_tensors
+        real = z[:, : ctx.columns]
+        if ctx.columns:
+            write_gradient(real, targets, lse, upstream, IGNORE)
+        z[:, ctx.columns :] = 0.0
+        torch.autograd.graph.increment_version(z)
+        return z.detach(), None, None, None
+
+
+def vocab_cross_entropy(logits: Tensor, targets: Tensor, words: range, group: dist.ProcessGroup) -> Tensor:
+    """Sum of the losses in fp32, on every rank: logits (n, columns) of ``words`` and then of padding, targets (n,) -> ().
+
+    Backward destroys the logits.
+    """
+    return VocabCrossEntropy.apply(rows(logits), targets, words, group)
 
 
 def bytes_forward(n: int, v: int, c: int, gradient: bool = False) -> int:

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from playbook.errors import ConfigError
 
@@ -69,7 +70,7 @@ class Kernel(JITFunction):
     """
 
     def run(self, *args: Any, grid: Any, warmup: bool = False, **options: Any) -> Any:
-        devices = {x.device.type for x in (*args, *options.values()) if isinstance(x, Tensor)}
+        devices = {_device(x) for x in (*args, *options.values()) if isinstance(x, Tensor)}
         if devices == {"cuda"} and not _watchers:
             return super().run(*args, grid=grid, warmup=warmup, **options)
         launch = self.launch(grid, *args, **options)
@@ -93,6 +94,11 @@ class Kernel(JITFunction):
         return Launch(self, tuple(grid(given) if callable(grid) else grid), dict(given), others)
 
 
+def _device(x: Tensor) -> str:
+    """Fake tensors say that they are on a device, but have no memory either."""
+    return "meta" if isinstance(x, FakeTensor) else x.device.type
+
+
 def kernel(function: Callable[..., None]) -> Kernel:
     """Decorates a function in Triton's language: ``function[grid](…)`` launches it."""
     return Kernel(function)
@@ -104,7 +110,7 @@ def interpret(launch: Launch) -> None:
     wide = {name: _widened(x) for name, x in tensors.items() if x.dtype == torch.bfloat16}
     launch.memory.update(tensors | wide)
     try:
-        with _calls_interpreted():
+        with _calls_interpreted(launch.kernel.fn):
             InterpretedFunction(launch.kernel.fn)[launch.grid](**{**launch.arguments, **wide})
     finally:
         launch.memory.clear()
@@ -117,24 +123,42 @@ def _widened(x: Tensor) -> Tensor:
 
 
 @contextmanager
-def _calls_interpreted() -> Iterator[None]:
-    """Functions that kernels call are interpreted, too, Triton's own (``tl.sum`` and others) among them."""
+def _calls_interpreted(function: Callable[..., None]) -> Iterator[None]:
+    """What a kernel's ``function`` calls is interpreted, too, Triton's own (``tl.sum`` and others) among it.
+
+    For that each function's language is patched, once, and in the end made whole again in the opposite order: Triton
+    leaves it patched, for a compiler too.
+    """
     original = JITFunction.__call__
+    ready: dict[Callable[..., Any], Callable[..., Any]] = {}
+    patches = [_patch_lang(function)]
 
     def call(function: JITFunction, *args: Any, **named: Any) -> Any:
-        patched = _patch_lang(
-            function.fn
-        )  # Triton's own call leaves its language patched, for a compiler too
-        try:
-            return InterpretedFunction(function.fn).rewrite()(*args, **named)
-        finally:
-            patched.restore()
+        if function.fn not in ready:
+            patches.append(_patch_lang(function.fn))
+            ready[function.fn] = InterpretedFunction(function.fn).rewrite()
+        return ready[function.fn](*args, **named)
 
     JITFunction.__call__ = call
     try:
         yield
     finally:
         JITFunction.__call__ = original
+        for patched in reversed(patches):
+            patched.restore()
+
+
+def check_gpu(device: torch.device | str | None) -> None:
+    """Raise ConfigError where ``device`` is a GPU older than Ampere: Triton compiles for none of these."""
+    if device is None or torch.device(device).type != "cuda" or not torch.cuda.is_available():
+        return
+    found = torch.cuda.get_device_capability(device)
+    if found < (8, 0):
+        name = torch.cuda.get_device_name(device)
+        raise ConfigError(
+            f"{name} has compute capability {found[0]}.{found[1]}, but the kernels need 8.0 (A100) or later: say "
+            f"--kernels torch"
+        )
 
 
 def cdiv(x: int, y: int) -> int:

@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 from playbook.kernels.cross_entropy import IGNORE, cross_entropy_torch, losses_of
 from playbook.kernels.jit import cdiv, next_power
 from playbook.kernels.rows import accumulator, check_shape, rows
+from playbook.model.linear import cast_once
 
 
 def linear_cross_entropy_torch(
@@ -35,6 +36,8 @@ class LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, targets: Tensor, ignore: int, gradient: bool) -> Tensor:
         n, size = len(x), chunk_tokens(len(x), *weight.shape)
+        kept = weight.dtype
+        x, weight = cast_once(x), cast_once(weight)  # not anew for each chunk
         total = torch.zeros((), dtype=accumulator(x.dtype), device=x.device)
         dx = torch.empty_like(x) if gradient else None
         # Sums over chunks are kept in fp32, as a product keeps its own.
@@ -47,7 +50,7 @@ class LinearCrossEntropy(torch.autograd.Function):
                 dx[start : start + size] = z @ weight
             if dw is not None:
                 dw += z.T @ part
-        ctx.save_for_backward(dx, None if dw is None else dw.to(weight.dtype))
+        ctx.save_for_backward(dx, None if dw is None else dw.to(kept))
         return total
 
     @staticmethod

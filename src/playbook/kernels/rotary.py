@@ -21,7 +21,7 @@ from playbook.kernels.rows import BLOCK, check_shape, wide
 
 
 def rotary_torch(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """The twin in PyTorch, `model.attention.apply_rotary` without its casts: five kernels."""
+    """The twin in PyTorch, `model.ops.apply_rotary` without its casts: five kernels."""
     first, second = x.chunk(2, dim=-1)
     return x * cos[:, None] + torch.cat([-second, first], dim=-1) * sin[:, None]
 

@@ -6,7 +6,8 @@ Twice: as formulas, and through PyTorch's flash kernels, which never write the s
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -97,6 +98,18 @@ def flash_backward(
     return _aten._scaled_dot_product_flash_attention_backward(do, q, k, v, o, lse.contiguous(), *more)
 
 
+class BlockAttention(NamedTuple):
+    """Attention to a block of keys, as `attend`, and its gradients, as `attend_backward`."""
+
+    forward: Callable[[MaskBlock, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+    backward: Callable[..., tuple[Tensor, Tensor, Tensor]]
+
+
+def best(q: Tensor) -> BlockAttention:
+    """A flash kernel for tensors like ``q`` or, where PyTorch has none, the formulas."""
+    return BlockAttention(flash, flash_backward) if has_kernel(q) else BlockAttention(attend, attend_backward)
+
+
 class OnlineSoftmax:
     """Output and log-sum-exp of some queries, for all the blocks of keys seen so far.
 
@@ -104,8 +117,10 @@ class OnlineSoftmax:
     denominator, and this is its share of the common one (Milakov & Gimelshein 2018, arXiv 1805.02867).
     """
 
-    def __init__(self, attend_to: Any) -> None:
-        self.attend_to = attend_to  # `attend` or `flash`
+    def __init__(
+        self, attend_to: Callable[[MaskBlock, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+    ) -> None:
+        self.attend_to = attend_to
         self.out: Tensor | None = None
         self.lse: Tensor | None = None
 

@@ -13,9 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from playbook.model.attention import ATTENTION, apply_rotary, attend, dropout
+from playbook.model.attention import attend, core_of
 from playbook.model.linear import Linear, cast_once, linears
 from playbook.model.norms import RMSNorm
+from playbook.model.ops import TORCH_OPS, Ops, dropout
 from playbook.shapes import MLA, ModelShape
 
 
@@ -29,16 +30,17 @@ class LatentAttention(nn.Module):
         attention: str = "sdpa",
         recompute: str = "none",
         causal: bool = True,
+        ops: Ops = TORCH_OPS,
     ):
         super().__init__()
         self.sizes, self.causal, self.p, self.recompute = sizes, causal, shape.dropout, recompute
-        self.core = ATTENTION[attention]
+        self.ops, self.core = ops, core_of(attention, ops)
         queries, values = shape.heads * shape.qk_dim, shape.heads * sizes.value_dim
         self.q_down = Linear(shape.hidden, sizes.q_rank, bias=False) if sizes.q_rank else None
-        self.q_norm = RMSNorm(sizes.q_rank, shape.norm_eps) if sizes.q_rank else nn.Identity()
+        self.q_norm = RMSNorm(sizes.q_rank, shape.norm_eps, ops) if sizes.q_rank else nn.Identity()
         self.q_up = Linear(sizes.q_rank or shape.hidden, queries, bias=False)
         self.kv_down = Linear(shape.hidden, sizes.kv_rank + sizes.rope_dim, bias=False)
-        self.kv_norm = RMSNorm(sizes.kv_rank, shape.norm_eps)
+        self.kv_norm = RMSNorm(sizes.kv_rank, shape.norm_eps, ops)
         self.kv_up = Linear(sizes.kv_rank, shape.heads * sizes.nope_dim + values, bias=False)
         self.out = Linear(values, shape.hidden, bias=shape.bias)
         self.enter: Callable[[Tensor], Tensor] = lambda key: (
@@ -53,7 +55,7 @@ class LatentAttention(nn.Module):
         q_nope, q_rope = q.split([nope, self.sizes.rope_dim], -1)
         key = self.enter(key)[:, :, None]  # (b, s, 1, rope)
         if cos is not None and sin is not None:
-            q_rope, key = apply_rotary(q_rope, cos, sin), apply_rotary(key, cos, sin)
+            q_rope, key = self.ops.rotary(q_rope, cos, sin), self.ops.rotary(key, cos, sin)
         v = v.contiguous()  # on its own: as a part of both it would keep both
         q = torch.cat([q_nope, q_rope], -1)
         k = torch.cat([k, key.expand(-1, -1, k.shape[2], -1)], -1)  # each head a copy of the rotary key
@@ -89,7 +91,7 @@ def absorbed(layer: LatentAttention, x: Tensor, cos: Tensor | None, sin: Tensor 
     q_nope, q_rope = q.split([sizes.nope_dim, sizes.rope_dim], -1)
     key = key[:, :, None]
     if cos is not None and sin is not None:
-        q_rope, key = apply_rotary(q_rope, cos, sin), apply_rotary(key, cos, sin)
+        q_rope, key = layer.ops.rotary(q_rope, cos, sin), layer.ops.rotary(key, cos, sin)
     up = layer.kv_up.weight.view(
         -1, sizes.nope_dim + sizes.value_dim, sizes.kv_rank
     )  # (heads, nope + value, kv_rank)

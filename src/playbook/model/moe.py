@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from playbook.model.attention import dropout
 from playbook.model.linear import GroupedLinear, cast_once
-from playbook.model.mlp import MLP, activate
+from playbook.model.mlp import MLP
+from playbook.model.ops import TORCH_OPS, Ops, activate, dropout
 from playbook.shapes import ModelShape
 from playbook.shapes import MoE as Sizes
 
@@ -241,9 +241,9 @@ class Combine(torch.autograd.Function):
 class Experts(nn.Module):
     """All experts of a layer: MLPs of one width, their matrices one above the other in one tensor (E, …)."""
 
-    def __init__(self, shape: ModelShape, sizes: Sizes):
+    def __init__(self, shape: ModelShape, sizes: Sizes, ops: Ops = TORCH_OPS):
         super().__init__()
-        self.activation = shape.activation
+        self.activation, self.ops = shape.activation, ops
         self.up = GroupedLinear(sizes.experts, shape.hidden, sizes.ffn, shape.bias)
         self.gate = GroupedLinear(sizes.experts, shape.hidden, sizes.ffn, shape.bias) if shape.gated else None
         self.down = GroupedLinear(sizes.experts, sizes.ffn, shape.hidden, shape.bias)
@@ -253,7 +253,8 @@ class Experts(nn.Module):
         ends = counts.cumsum(0).int()
         if self.gate is None:
             return self.down(activate(self.up(rows, ends), self.activation), ends)
-        return self.down(activate(self.gate(rows, ends), self.activation) * self.up(rows, ends), ends)
+        pair = (layer(rows, ends) for layer in (self.gate, self.up))
+        return self.down(self.ops.gated(pair, self.activation), ends)
 
 
 def here(experts: Experts, x: Tensor, routing: Routing) -> Callable[[], Tensor]:
@@ -273,13 +274,13 @@ class MoE(nn.Module):
     ``leave`` a region.
     """
 
-    def __init__(self, shape: ModelShape, sizes: Sizes):
+    def __init__(self, shape: ModelShape, sizes: Sizes, ops: Ops = TORCH_OPS):
         super().__init__()
         self.p = shape.dropout
         self.router = Router(shape.hidden, sizes)
-        self.experts = Experts(shape, sizes)
+        self.experts = Experts(shape, sizes, ops)
         width = sizes.shared_experts * sizes.ffn
-        self.shared = MLP(shape, width, p=0.0) if width else None
+        self.shared = MLP(shape, width, p=0.0, ops=ops) if width else None
         self.path: Callable[[Experts, Tensor, Routing], Callable[[], Tensor]] = here
         self.enter: Callable[[Tensor], Tensor] = _as_it_is
         self.leave: Callable[[Tensor], Tensor] = _as_it_is

@@ -5,23 +5,22 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from playbook.errors import ConfigError, ShapeError
-from playbook.model.attention import ATTENTION, Attention, dropout, rotary_table
+from playbook.model.attention import ATTENTION, Attention, rotary_table
 from playbook.model.linear import Linear
 from playbook.model.mla import LatentAttention
 from playbook.model.mlp import MLP
 from playbook.model.moe import MoE, routers
 from playbook.model.norms import LayerNorm, RMSNorm, make_norm
+from playbook.model.ops import IGNORE, TORCH_OPS, Ops, dropout, token_losses
 from playbook.model.recompute import MODES, checkpoint
 from playbook.seeding import derive_seed
 from playbook.shapes import ModelShape, load
 
 #: Where tokens stand in a text, (s,) int64; None is from its beginning on.
 Positions = Tensor | None
-IGNORE = -100  # a target with this value counts neither in the loss nor in the number of tokens
 
 
 class Block(nn.Module):
@@ -34,17 +33,34 @@ class Block(nn.Module):
         recompute: str = "none",
         causal: bool = True,
         layer: int = 0,
+        ops: Ops = TORCH_OPS,
     ):
         super().__init__()
-        given = attention, recompute, causal
-        self.norm1 = make_norm(shape.norm, shape.hidden, shape.norm_eps, shape.bias)
+        self.ops = ops
+        given = attention, recompute, causal, ops
+        self.norm1 = make_norm(shape, ops)
         self.attention = LatentAttention(shape, shape.mla, *given) if shape.mla else Attention(shape, *given)
-        self.norm2 = make_norm(shape.norm, shape.hidden, shape.norm_eps, shape.bias)
-        self.mlp = MoE(shape, shape.moe) if shape.moe and shape.is_moe(layer) else MLP(shape)
+        self.norm2 = make_norm(shape, ops)
+        moe = shape.moe if shape.is_moe(layer) else None
+        self.mlp = MoE(shape, moe, ops) if moe else MLP(shape, ops=ops)
 
     def forward(self, x: Tensor, cos: Tensor | None = None, sin: Tensor | None = None) -> Tensor:
-        x = x + self.attention(self.norm1(x), cos, sin)  # (b, s, h)
-        return x + self.mlp(self.norm2(x))
+        x, y = self.ops.add_norm(x, self.attention(self.norm1(x), cos, sin), self.norm2)  # (b, s, h)
+        return x + self.mlp(y)
+
+
+class Head(Linear):
+    """The output head, from a token's vector to a logit for each word; or, given targets, to the sum of their losses."""
+
+    def __init__(self, shape: ModelShape, ops: Ops = TORCH_OPS):
+        super().__init__(shape.hidden, shape.vocab, bias=False)
+        self.ops = ops
+
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
+        """(b, s, h) -> (b, s, vocab), or with targets (b, s) -> ()."""
+        if targets is None:
+            return super().forward(x)
+        return self.ops.linear_losses(x, self.weight, targets)
 
 
 class Transformer(nn.Module):
@@ -52,9 +68,9 @@ class Transformer(nn.Module):
 
     ``attention`` is ``"sdpa"`` (fused kernels) or ``"reference"`` (the formula written out); ``recompute`` is
     ``"none"``, ``"selective"`` (the attention core) or ``"full"`` (whole blocks). ``causal`` is false for an encoder,
-    whose tokens see those behind them, too. Every weight is drawn from
+    whose tokens see those behind them, too. ``ops`` are the operations between its products. Every weight is drawn from
     ``seed`` and its own name, so that a model cut in pieces starts from the same numbers as a whole one.
-    Raises ConfigError for an unknown ``attention`` or ``recompute``.
+    Raises ConfigError for an unknown ``attention`` or ``recompute``, and for a device that ``ops`` do not run on.
     """
 
     cos: Tensor | None
@@ -67,6 +83,7 @@ class Transformer(nn.Module):
         attention: str = "sdpa",
         recompute: str = "none",
         causal: bool = True,
+        ops: Ops = TORCH_OPS,
         seed: int = 0,
         device: torch.device | str | None = None,
         dtype: torch.dtype = torch.float32,
@@ -74,16 +91,17 @@ class Transformer(nn.Module):
         super().__init__()
         shape = load(shape)
         _check(attention, recompute)
-        self.shape, self.recompute, self.p = shape, recompute, shape.dropout
+        ops.check(device)
+        self.shape, self.recompute, self.p, self.ops = shape, recompute, shape.dropout, ops
         with torch.device("meta"):  # no memory until init_parameters fills it
             self.embedding = nn.Embedding(shape.vocab, shape.hidden)
             learned = shape.positions == "learned"
             self.position_embedding = nn.Embedding(shape.max_seq, shape.hidden) if learned else None
             self.blocks = nn.ModuleList(
-                Block(shape, attention, recompute, causal, layer) for layer in range(shape.layers)
+                Block(shape, attention, recompute, causal, layer, ops) for layer in range(shape.layers)
             )
-            self.final_norm = make_norm(shape.norm, shape.hidden, shape.norm_eps, shape.bias)
-            self.head = Linear(shape.hidden, shape.vocab, bias=False)
+            self.final_norm = make_norm(shape, ops)
+            self.head = Head(shape, ops)
         if shape.tied:
             self.head.weight = self.embedding.weight
         self.to_empty(device=device or "cpu").to(dtype)
@@ -150,13 +168,10 @@ class Transformer(nn.Module):
 
     def loss_of(self, x: Tensor, targets: Tensor) -> Tensor:
         """Sum of the token losses in fp32, from what leaves the last block: (b, s, h) and (b, s) -> ()."""
-        logits = self.head(self.final_norm(x)).flatten(0, 1)  # (b·s, vocab)
-        return self.token_losses(logits, targets.flatten())
-
-
-def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Sum of the losses of all tokens that count, in fp32: (n, vocab) and (n,) -> ()."""
-    return F.cross_entropy(logits.float(), targets, ignore_index=IGNORE, reduction="sum")
+        x = self.final_norm(x)
+        if self.ops.fuses_head and isinstance(self.head, Head):  # one that is cut over ranks gives logits
+            return self.head(x, targets)
+        return self.token_losses(self.head(x).flatten(0, 1), targets.flatten())  # of logits (b·s, vocab)
 
 
 def _check(attention: str, recompute: str) -> None:

@@ -19,14 +19,8 @@ from torch.autograd.function import once_differentiable
 
 from playbook.errors import ConfigError
 from playbook.layout.tokens import MaskBlock, TokenRanges, placement_of
-from playbook.model.attend import (
-    OnlineSoftmax,
-    attend,
-    attend_backward,
-    flash,
-    flash_backward,
-    has_kernel,
-)
+from playbook.model.attend import OnlineSoftmax
+from playbook.model.ops import TORCH_OPS, Ops
 from playbook.model.transformer import Transformer
 from playbook.parallel.mesh import all_gather, reduce_scatter
 from playbook.parallel.ring import Ring
@@ -41,12 +35,14 @@ class RankTokens(TokenRanges):
         return torch.cat([torch.arange(part.start, part.stop, device=device) for part in self.ranges(rank)])
 
 
-def ring_forward(q: Tensor, k: Tensor, v: Tensor, ring: Ring, placement: RankTokens) -> tuple[Tensor, Tensor]:
+def ring_forward(
+    q: Tensor, k: Tensor, v: Tensor, ring: Ring, placement: RankTokens, ops: Ops = TORCH_OPS
+) -> tuple[Tensor, Tensor]:
     """Attention of this rank's queries to all keys: output (b, heads, s/c, d), log-sum-exp (b, heads, s/c). No graph.
 
     While a rank computes with the keys and values that it has, it sends them on and receives the next ones.
     """
-    found = OnlineSoftmax(flash if has_kernel(q) else attend)
+    found = OnlineSoftmax(ops.block_attention(q).forward)
     kv = torch.stack([k, v])
     for step in range(ring.ranks):
         coming = ring.pass_on(kv) if step + 1 < ring.ranks else kv
@@ -66,12 +62,13 @@ def ring_backward(
     lse: Tensor,
     ring: Ring,
     placement: RankTokens,
+    ops: Ops = TORCH_OPS,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dq, dk, dv. Keys and values go around once more, and their gradients follow them, a step behind.
 
     A rank adds what it owes to its own keys when everything else has come home: so both make ranks − 1 steps.
     """
-    backward = flash_backward if has_kernel(q) else attend_backward
+    backward = ops.block_attention(q).backward
     dq = torch.zeros_like(q, dtype=torch.float32)
     kv, own = torch.stack([k, v]), torch.zeros(2, *k.shape, device=k.device)
     coming, part = kv, own
@@ -101,40 +98,40 @@ def add(block: MaskBlock, parts: tuple[Tensor, Tensor, Tensor], dq: Tensor, dk: 
 
 class _RingAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, ring: Ring, placement: RankTokens) -> Tensor:
-        out, lse = ring_forward(q, k, v, ring, placement)
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, ring: Ring, placement: RankTokens, ops: Ops) -> Tensor:
+        out, lse = ring_forward(q, k, v, ring, placement, ops)
         ctx.save_for_backward(q, k, v, out, lse)
-        ctx.ring, ctx.placement = ring, placement
+        ctx.ring, ctx.placement, ctx.ops = ring, placement, ops
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient: Tensor):
         q, k, v, out, lse = ctx.saved_tensors
-        found = ring_backward(gradient, q, k, v, out, lse, ctx.ring, ctx.placement)
-        return *found, None, None
+        found = ring_backward(gradient, q, k, v, out, lse, ctx.ring, ctx.placement, ctx.ops)
+        return *found, None, None, None
 
 
 class _GatheredAttention(torch.autograd.Function):
     """The ring's naive twin: all keys and values at once. What is saved is this rank's own; backward gathers again."""
 
     @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, ring: Ring, placement: RankTokens) -> Tensor:
-        found = OnlineSoftmax(flash if has_kernel(q) else attend)
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, ring: Ring, placement: RankTokens, ops: Ops) -> Tensor:
+        found = OnlineSoftmax(ops.block_attention(q).forward)
         kv = _gathered(torch.stack([k, v]), ring.group)
         for source in map(ring.source, range(ring.ranks)):  # one's own first: all queries see some of them
             for block in placement.blocks(ring.rank, source):
                 found.add(block, q, *kv[source])
         out, lse = found.result(q.dtype)
         ctx.save_for_backward(q, k, v, out, lse)
-        ctx.ring, ctx.placement = ring, placement
+        ctx.ring, ctx.placement, ctx.ops = ring, placement, ops
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient: Tensor):
         q, k, v, out, lse = ctx.saved_tensors
-        ring, backward = ctx.ring, flash_backward if has_kernel(q) else attend_backward
+        ring, backward = ctx.ring, ctx.ops.block_attention(q).backward
         kv = _gathered(torch.stack([k, v]), ring.group)
         dq, dkv = torch.zeros_like(q, dtype=torch.float32), torch.zeros_like(kv, dtype=torch.float32)
         for source in range(ring.ranks):
@@ -143,7 +140,7 @@ class _GatheredAttention(torch.autograd.Function):
                 add(block, backward(block, gradient, q, k, v, out, lse), dq, dkv[source, 0], dkv[source, 1])
         own = torch.empty_like(dkv[0])
         reduce_scatter(own.view(-1), dkv.view(-1), ring.group)
-        return dq.to(q.dtype), own[0].to(k.dtype), own[1].to(v.dtype), None, None
+        return dq.to(q.dtype), own[0].to(k.dtype), own[1].to(v.dtype), None, None, None
 
 
 def _gathered(own: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -154,12 +151,12 @@ def _gathered(own: Tensor, group: dist.ProcessGroup) -> Tensor:
 
 
 class _Core:
-    """An attention core (``model.attention.ATTENTION``) for this rank's tokens; keys are on all ranks of a group."""
+    """An attention core, as `model.ops.Ops.attention`, for this rank's tokens; keys are on all ranks of a group."""
 
     attention: type[torch.autograd.Function]
 
-    def __init__(self, group: dist.ProcessGroup, placement: str):
-        self.group, self.placement, self.ring = group, placement, Ring(group)
+    def __init__(self, group: dist.ProcessGroup, placement: str, ops: Ops = TORCH_OPS):
+        self.group, self.placement, self.ring, self.ops = group, placement, Ring(group), ops
 
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False, causal: bool = True
@@ -167,7 +164,8 @@ class _Core:
         n, width = self.ring.ranks, v.shape[-1]
         if width < q.shape[-1]:  # keys and values travel as one
             v = F.pad(v, (0, q.shape[-1] - width))
-        y = self.attention.apply(q, k, v, self.ring, RankTokens(self.placement, q.shape[2] * n, n, causal))
+        tokens = RankTokens(self.placement, q.shape[2] * n, n, causal)
+        y = self.attention.apply(q, k, v, self.ring, tokens, self.ops)
         return y if y.shape[-1] == width else y[..., :width]
 
 
@@ -248,4 +246,4 @@ def share_context(
         if context == "ulysses":
             attention.core = UlyssesCore(group, attention.core)
         else:
-            attention.core = {"ring": RingCore, "gather": GatherCore}[context](group, placement)
+            attention.core = {"ring": RingCore, "gather": GatherCore}[context](group, placement, model.ops)

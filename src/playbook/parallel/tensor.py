@@ -23,7 +23,8 @@ from playbook.model.linear import Linear, LinearFunction, cast_once
 from playbook.model.mla import LatentAttention
 from playbook.model.mlp import MLP
 from playbook.model.moe import MoE
-from playbook.model.transformer import IGNORE, Transformer, token_losses
+from playbook.model.ops import IGNORE, TORCH_OPS, Ops, token_losses
+from playbook.model.transformer import Transformer
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.placement import Placements, Shard
 from playbook.parallel.regions import ChunkedRows, Region, f
@@ -161,9 +162,14 @@ def gathered_losses(logits: Tensor, targets: Tensor, shard: Shard, group: dist.P
     return token_losses(torch.cat(parts, 1)[:, : shard.size], targets)
 
 
-def vocab_losses(logits: Tensor, targets: Tensor, shard: Shard, group: dist.ProcessGroup) -> Tensor:
-    """As ``model.transformer.token_losses``: (n, vocab/t) of this rank and (n,) -> the sum over all words and tokens."""
+def vocab_losses(
+    logits: Tensor, targets: Tensor, shard: Shard, group: dist.ProcessGroup, ops: Ops = TORCH_OPS
+) -> Tensor:
+    """As ``model.ops.token_losses``: (n, vocab/t) of this rank and (n,) -> the sum over all words and tokens."""
     _check_words(targets, shard.size, IGNORE)
+    if ops.vocab_losses is not None:
+        words = max(0, min(shard.stop, shard.size) - shard.start)
+        return ops.vocab_losses(logits, targets, range(shard.start, shard.start + words), group)
     logits = logits.float()
     padding = shard.stop - max(shard.start, shard.size)
     if padding > 0:  # columns that stand for no word
@@ -293,7 +299,7 @@ class _Cutter:
             own_head.weight = own_embedding.weight
         model.embedding, model.head = own_embedding, own_head
         self.shards |= {"embedding.weight": shard, "head.weight": shard}
-        model.token_losses = lambda logits, targets: vocab_losses(logits, targets, shard, self.group)
+        model.token_losses = partial(vocab_losses, shard=shard, group=self.group, ops=model.ops)
         if self.sequence:
             model.embed = partial(embed_own_tokens, model, self.group)
 

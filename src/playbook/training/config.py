@@ -16,6 +16,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 RECOMPUTE = ("none", "selective", "full")
 ATTENTION = ("sdpa", "reference")
 WEIGHTS = ("float32", "bfloat16")
+KERNELS = ("torch", "fused")
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,10 @@ class TrainConfig:
 
     ``dtype`` is what matrix products run in. ``weights`` is what parameters are kept in: in float32 another ``dtype``
     is autocast's; in bfloat16 the optimizer keeps fp32 masters, on CPU if ``offload``. ``compile`` hands every block to
-    torch.compile. ``layout`` says over how many ranks, ``parallel`` how its techniques are carried out. A ``micro_batch``
-    or ``warmup`` of None is filled in: all that a rank has of the global batch, or one sample in a pipeline; a twentieth
-    of the steps. Micro-batches and recomputation may be said here or in the layout; afterwards both say the same.
+    torch.compile, ``kernels`` are what computes between matrix products: PyTorch's or the book's fused ones. ``layout``
+    says over how many ranks, ``parallel`` how its techniques are carried out. A ``micro_batch`` or ``warmup`` of None is
+    filled in: all that a rank has of the global batch, or one sample in a pipeline; a twentieth of the steps.
+    Micro-batches and recomputation may be said here or in the layout; afterwards both say the same.
     Raises ConfigError for what cannot run.
     """
 
@@ -51,6 +53,7 @@ class TrainConfig:
     weights: str = "float32"
     offload: bool = False
     compile: bool = False
+    kernels: str = "torch"
 
     def __post_init__(self) -> None:
         self._take_from_layout()
@@ -81,6 +84,7 @@ class TrainConfig:
             ("recompute", RECOMPUTE),
             ("attention", ATTENTION),
             ("weights", WEIGHTS),
+            ("kernels", KERNELS),
         ):
             _require(
                 self, field, getattr(self, field) in choices, f"one of {', '.join(c for c in choices if c)}"

@@ -16,6 +16,7 @@ from torch.profiler import record_function
 
 from playbook._interrupt import deferred
 from playbook.errors import ConfigError
+from playbook.model.ops import Ops
 from playbook.model.transformer import Transformer
 from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
@@ -233,6 +234,7 @@ def make_trainer(
         shape,
         attention=config.attention,
         recompute=config.recompute,
+        ops=Ops.named(config.kernels),
         seed=config.seed,
         device=device,
         dtype=getattr(torch, config.weights),
