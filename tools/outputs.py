@@ -41,7 +41,8 @@ def files_of(code: str, modules: Modules) -> list[Path]:
 
 
 def _recorded(code: str) -> list[Path]:
-    """The recorded measurements that ``code`` reads: of the kinds that its strings name, or all where none does."""
+    """The recorded measurements that ``code`` reads: with ``records`` those of the kinds that its strings name, or all
+    where none does; with ``recorded`` those that its functions are called after."""
     nodes = list(ast.walk(ast.parse(code)))
     texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     names = {node.name for node in nodes if isinstance(node, ast.alias)}
@@ -50,9 +51,9 @@ def _recorded(code: str) -> list[Path]:
     files = sorted(RECORDED.glob("*.json"))
     if scripts or "RESULTS" in names:
         return files
-    if "records" not in names:
+    if not {"records", "recorded"} & names:
         return []
-    kinds = tuple(f"-{text}" for text in texts if text)
+    kinds = tuple(f"-{text}" for text in (names if "recorded" in names else texts) if text)
     return [file for file in files if file.stem.endswith(kinds)] or files
 
 

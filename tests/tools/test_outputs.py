@@ -83,6 +83,14 @@ def test_recorded_measurements_count_for_the_chapters_that_read_them() -> None:
     assert recorded("from playbook.bench import RESULTS", 'kind = "collectives"') == every
 
 
+def test_what_is_recorded_of_kernels_counts_for_the_chapters_that_read_it(tmp_path, monkeypatch) -> None:
+    for name in ("gpu-matmul-kernels", "gpu-kernels", "gpu-memory"):
+        (tmp_path / f"{name}.json").write_text("{}", encoding="utf-8")
+    monkeypatch.setattr(outputs, "RECORDED", tmp_path)
+    found = outputs._recorded("from playbook.bench import recorded\nrun = recorded.kernels()")
+    assert [file.stem for file in found] == ["gpu-kernels", "gpu-matmul-kernels"]
+
+
 def test_only_stale_executions_are_forgotten(tmp_path: Path) -> None:
     cache = get_cache(tmp_path / "cache")
     for name in ("one", "two", "gone"):

@@ -1,0 +1,120 @@
+"""What chapters show of recorded runs of ``playbook bench kernels``: rows with their GPU and date, or a sentence.
+
+run = recorded.kernels()
+print(run.heading if run else recorded.NO_KERNELS)
+for row in run.of("rms_norm") if run else ():
+    print(row.contender, row.size, row.seconds, row.gbps)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from playbook.bench import RESULTS, records
+
+#: What stands in the place of times where there are none.
+NO_KERNELS = (
+    "No run of these kernels on a GPU is recorded with the book yet, so no times stand here: bytes and FLOPs are "
+    "counted. `playbook bench kernels` measures them where there is a GPU."
+)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One contender in one case: median ``seconds``, and what they make of the FLOPs and bytes that the case needs.
+
+    ``direction`` is "forward" or "both" (forward and backward), ``ours`` tells the book's kernels from their peers.
+    ``bytes`` are those of the book's kernel, for every contender. ``roofline`` is the share of the datasheet's limit, the
+    larger of FLOPs ÷ peak and bytes ÷ bandwidth; ``of_copy`` the share of the bandwidth of a copy on this GPU; None where
+    the GPU is not in `hardware.py`, or nothing is to be compared. ``error`` is ‖found − reference‖ / ‖reference‖.
+    """
+
+    kernel: str
+    size: str
+    dtype: str
+    direction: str
+    contender: str
+    ours: bool
+    seconds: float
+    flops: int
+    bytes: int
+    roofline: float | None
+    of_copy: float | None
+    error: float | None
+    date: str
+
+    @property
+    def tflops(self) -> float:
+        return self.flops / self.seconds / 1e12
+
+    @property
+    def gbps(self) -> float:
+        return self.bytes / self.seconds / 1e9
+
+
+@dataclass(frozen=True)
+class KernelRun:
+    """All that is recorded of one GPU with one PyTorch and one Triton; ``copy_gbps`` is a copy's bandwidth there."""
+
+    gpu: str
+    date: str
+    torch: str
+    triton: str
+    copy_gbps: float | None
+    rows: tuple[Timed, ...]
+
+    @property
+    def heading(self) -> str:
+        """The sentence that belongs to every table or figure of these rows."""
+        return f"Measured on one {self.gpu}, {self.date}, PyTorch {self.torch}, Triton {self.triton}."
+
+    def of(self, kernel: str, direction: str | None = None, size: str | None = None) -> list[Timed]:
+        """The rows of a kernel, in one direction or size alone if given."""
+        return [
+            row
+            for row in self.rows
+            if row.kernel == kernel and direction in (None, row.direction) and size in (None, row.size)
+        ]
+
+
+def kernels(folder: Path = RESULTS) -> KernelRun | None:
+    """The GPU that was measured last; None where no GPU was.
+
+    A run may have been recorded in pieces. Those with the same GPU, PyTorch and Triton as the newest belong to it, and
+    of two times of one contender in one case the newer one counts.
+    """
+    found = [record for record in records("kernels", folder) if record["provenance"]["gpu"]]
+    if not found:
+        return None
+    newest = found[-1]["provenance"]
+    same = [record for record in found if _where(record) == _where(found[-1])]
+    rows = {
+        (row.kernel, row.size, row.dtype, row.direction, row.contender): row
+        for record in same
+        for row in _rows(record)
+    }
+    copies = [record["copy_bytes_per_s"] / 1e9 for record in same if record["copy_bytes_per_s"]]
+    copied = copies[-1] if copies else None
+    return KernelRun(
+        newest["gpu"], newest["date"][:10], newest["torch"], newest["triton"], copied, tuple(rows.values())
+    )
+
+
+def _where(record: Mapping[str, Any]) -> list[str]:
+    return [record["provenance"][name] for name in ("gpu", "torch", "triton")]
+
+
+def _rows(record: Mapping[str, Any]) -> list[Timed]:
+    return [
+        Timed(
+            case["kernel"], case["size"], case["dtype"], case["direction"], one["name"], one["ours"], one["seconds"],
+            case["flops"], case["bytes"], one["roofline"], one["of_copy"], one["error"],
+            record["provenance"]["date"][:10],
+        )
+        for case in record["cases"]
+        for one in case["contenders"]
+        if "seconds" in one
+    ]  # fmt: skip
