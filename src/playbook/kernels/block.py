@@ -143,7 +143,9 @@ def _ordered(count: int, order: Order, shuffle: random.Random) -> Sequence[int]:
 
 def _line(steps: object) -> tuple[int, ...]:
     """Where a generator waits, from line to line into what it has called."""
-    return (steps.gi_frame.f_lineno, *_line(steps.gi_yieldfrom)) if isinstance(steps, GeneratorType) else ()
+    if not isinstance(steps, GeneratorType) or steps.gi_frame is None:
+        return ()
+    return (steps.gi_frame.f_lineno, *_line(steps.gi_yieldfrom))
 
 
 def _check(waiting: Mapping[int, tuple[int, ...]], threads: int) -> None:
