@@ -24,6 +24,7 @@ def add(commands: Any) -> None:
     _add_parallel(kinds)
     _add_pipeline(kinds)
     _add_experts(kinds)
+    _add_kernels(kinds)
 
 
 def add_kind(kinds: Any, name: str, text: str) -> argparse.ArgumentParser:
@@ -39,11 +40,16 @@ def add_kind(kinds: Any, name: str, text: str) -> argparse.ArgumentParser:
 
 def finish(args: argparse.Namespace, result: dict[str, Any], report: str) -> int:
     """Print what was asked for, and record it."""
+    record(args, result)
+    print(to_json(result) if args.json else report)
+    return 0
+
+
+def record(args: argparse.Namespace, result: dict[str, Any]) -> None:
+    """Write the result down, if that was asked for."""
     if args.record:
         args.record.parent.mkdir(parents=True, exist_ok=True)
         args.record.write_text(to_json(result, indent=1) + "\n", encoding="utf-8")
-    print(to_json(result) if args.json else report)
-    return 0
 
 
 def _add_train(kinds: Any) -> None:
@@ -280,6 +286,37 @@ def _experts(args: argparse.Namespace) -> int:
     only = args.only.split(",") if args.only else tuple(GROUPS)
     result = bench_experts(shape, tokens, args.seq, args.steps, device, only, args.launches)
     return finish(args, result, report_experts(result))
+
+
+def _add_kernels(kinds: Any) -> None:
+    p = add_kind(
+        kinds,
+        "kernels",
+        "the book's kernels against PyTorch's, torch.compile, Liger Kernel, cuBLAS and cuDNN",
+    )
+    p.add_argument(
+        "--only", metavar="K,…", help="kernels, such as attention, rms_norm (default: all of them)"
+    )
+    p.add_argument(
+        "--sizes", choices=["small", "large"], help="of the tensors (default: large on a GPU, small without)"
+    )
+    p.add_argument("--repeats", type=int, default=50, metavar="N", help="turns at most; the median counts")
+    p.set_defaults(run=_kernels)
+
+
+def _kernels(args: argparse.Namespace) -> int:
+    if args.repeats < 1:
+        raise ConfigError(f"repeats is {args.repeats}, but must be at least 1")
+
+    from playbook.bench.kernels import KERNELS, bench_kernels, report_kernels
+    from playbook.training.trainer import default_device
+
+    large = None if args.sizes is None else args.sizes == "large"
+    only = args.only.split(",") if args.only else KERNELS
+    result: dict[str, Any] = {}
+    for result in bench_kernels(args.device or default_device(), only, large, args.repeats):
+        record(args, result)  # what ends this run loses nothing that it has measured
+    return finish(args, result, report_kernels(result))
 
 
 def _check_sizes(args: argparse.Namespace, shape: Any, *fields: str) -> None:

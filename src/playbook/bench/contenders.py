@@ -1,0 +1,101 @@
+"""What ``playbook bench kernels`` compares: cases, and who competes in them.
+
+A `Case` makes its tensors, knows the bytes and FLOPs that it needs, and who competes. Peers have the same tensors, in the
+same places: where they want another order of dims they get a view.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from playbook.errors import ConfigError
+
+Outputs = Tensor | tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """``run`` takes the tensors of the case. ``missing`` says why it cannot be compared here; ``waits`` that it waits for
+    numbers of the GPU, ``forward`` that it has no backward."""
+
+    name: str
+    run: Callable[..., Outputs]
+    ours: bool = False
+    missing: str = ""
+    waits: bool = False
+    forward: bool = False
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kernel in one size. ``needs`` gives (bytes, FLOPs) by direction: "forward", "both" (forward and backward).
+
+    ``make`` gives the tensors, from a generator on their device; ``leaves`` of them, the first ones, get gradients.
+    ``twin`` is what results are held to, computed in fp32. FLOPs are those of matrix products. Of several that are ours
+    the first one is what a model takes.
+    """
+
+    kernel: str
+    size: str
+    dtype: torch.dtype
+    make: Callable[[torch.Generator], list[Tensor]]
+    leaves: int
+    twin: Callable[..., Outputs]
+    contenders: tuple[Contender, ...]
+    needs: Mapping[str, tuple[int, int]]
+
+
+def normal(generator: torch.Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=generator, device=generator.device, dtype=dtype)
+
+
+def contenders(
+    ours: Callable[..., Outputs], twin: Callable[..., Outputs], cuda: bool, *peers: Contender
+) -> tuple[Contender, ...]:
+    """Ours, its twin as it is and compiled, and further ``peers``."""
+    return (
+        Contender("ours", ours, ours=True),
+        Contender("eager", twin),
+        Contender(
+            "compiled",
+            torch.compile(twin, dynamic=False) if cuda else twin,
+            missing="" if cuda else "torch.compile is compared on a GPU",
+        ),
+        *peers,
+    )
+
+
+def liger(name: str, run: Callable[[Any], Callable[..., Outputs]], cuda: bool) -> Contender:
+    """Liger Kernel's: ``run`` makes it of a function of ``liger_kernel.transformers.functional``."""
+    if not cuda:
+        return Contender("Liger", _unused, missing="its kernels need a GPU")
+    try:
+        function = getattr(importlib.import_module("liger_kernel.transformers.functional"), name)
+    except ModuleNotFoundError:
+        return Contender("Liger", _unused, missing="liger-kernel is not installed")
+    except (ImportError, AttributeError) as error:  # of another version
+        return Contender("Liger", _unused, missing=str(error))
+    return Contender("Liger", run(function))
+
+
+def in_cuda(kind: str, steps: tuple[str, ...], cuda: bool, prefix: str = "") -> tuple[Contender, ...]:
+    """The kernels in CUDA C++, forward alone, where there is nvcc to compile them."""
+    try:
+        from playbook.kernels import cuda_build
+
+        cuda_build.nvcc()
+    except (ConfigError, ImportError) as error:
+        return tuple(Contender(prefix + step, _unused, missing=str(error)) for step in steps)
+    missing, made = "" if cuda else "it needs a GPU", getattr(cuda_build, kind)
+    return tuple(Contender(prefix + step, partial(made, step), True, missing, forward=True) for step in steps)
+
+
+def _unused(*tensors: Tensor) -> Outputs:
+    raise AssertionError("a contender that is missing was run")

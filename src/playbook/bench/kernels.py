@@ -1,0 +1,266 @@
+"""``playbook bench kernels``: the book's kernels beside PyTorch, its compiler, Liger Kernel, cuBLAS and cuDNN.
+
+All who compete in a case get the same numbers, are held to the twin in fp32, and are timed in turns (`replays`). From a
+time come TFLOP/s and GB/s of the FLOPs and bytes that the case needs, and two shares: of the roofline, the larger of
+FLOPs ÷ peak and bytes ÷ bandwidth of the datasheet; and of the bandwidth that a copy reaches on the same GPU.
+
+Without a GPU the same goes on in small sizes, the kernels in Triton's interpreter: what counts there is that results
+agree, and the bytes that the interpreter's loads and stores touch. Times are the interpreter's and say nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from playbook import doctor
+from playbook._checks import unknown
+from playbook.bench import provenance
+from playbook.bench.contenders import Case, Contender, Outputs
+from playbook.bench.product_cases import product_cases
+from playbook.bench.replays import Times, copy_bandwidth, times_in_turns
+from playbook.bench.row_cases import row_cases
+from playbook.bench.trainer import this_accelerator
+from playbook.errors import ConfigError
+from playbook.hardware import Accelerator
+from playbook.kernels.sectors import Sectors
+
+#: Names of kernels, in the order in which they are measured.
+KERNELS = (
+    "attention", "matmul", "linear_cross_entropy", "cross_entropy", "rms_norm", "add_rms_norm", "layer_norm", "swiglu",
+    "rotary", "grouped_matmul", "grouped_gradient", "adamw", "elu", "vector_add", "ladder",
+)  # fmt: skip
+#: How far results may be from those in fp32, as ‖found − expected‖ ÷ ‖expected‖: some roundings of the type.
+AGREES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+SEED = 0
+#: What is said of times that no GPU took.
+INTERPRETED = "without a GPU: the kernels ran in Triton's interpreter, and their times are the interpreter's"
+
+
+def bench_kernels(
+    device: str, only: Sequence[str] = KERNELS, large: bool | None = None, repeats: int = 50
+) -> Iterator[dict[str, Any]]:
+    """The record so far, again whenever a case has been measured: ``cases`` has a row for each case and direction.
+
+    ``only`` chooses among `KERNELS`; sizes are ``large`` on a GPU unless told; ``repeats`` is how many turns there are at
+    most. Raises ConfigError for an unknown kernel, at once.
+    """
+    for name in only:
+        if name not in KERNELS:
+            raise ConfigError(unknown("kernel", name, KERNELS))
+    return _bench(device, only, large, repeats)
+
+
+def _bench(device: str, only: Sequence[str], large: bool | None, repeats: int) -> Iterator[dict[str, Any]]:
+    cuda = torch.device(device).type == "cuda"
+    accelerator, copied = this_accelerator(device), copy_bandwidth(device)
+    result: dict[str, Any] = {
+        "provenance": provenance(device) | {"triton": doctor.version("triton")},
+        "interpreted": not cuda,
+        "accelerator": None if accelerator is None else accelerator.name,
+        "copy_bytes_per_s": copied,
+        "liger": doctor.version("liger-kernel"),
+        "cases": [],
+    }
+    large = cuda if large is None else large
+    cases = [*product_cases(large, cuda), *row_cases(large, cuda)]
+    for case in sorted((c for c in cases if c.kernel in only), key=lambda c: KERNELS.index(c.kernel)):
+        for direction in case.needs:
+            row = _row(case, direction, device, repeats)
+            result["cases"].append(_with_shares(row, case.dtype, accelerator, copied))
+            yield result
+            _forget(cuda)
+
+
+def _forget(cuda: bool) -> None:
+    """Memory and compiled code of a case are not needed for the next one."""
+    gc.collect()
+    if cuda:
+        torch.compiler.reset()
+        torch.cuda.empty_cache()
+
+
+# ---- one case in one direction
+
+
+def _row(case: Case, direction: str, device: str, repeats: int) -> dict[str, Any]:
+    """Errors of all who compete, then times of those that ran."""
+    competing = [one for one in case.contenders if direction == "forward" or not one.forward]
+    rows = {one.name: {"name": one.name, "ours": one.ours} for one in competing}
+    for one in competing:
+        if one.missing:
+            rows[one.name]["missing"] = one.missing
+    reference = _compare(case, direction, device, [one for one in competing if not one.missing], rows)
+    ran = [one for one in competing if "missing" not in rows[one.name]]
+    calls = {one.name: _call(case, one.run, direction, device) for one in ran}
+    waiting = {one.name for one in ran if one.waits}
+    for name, times in times_in_turns(calls, device, repeats, waiting).items():
+        rows[name] |= asdict(times) if isinstance(times, Times) else {"missing": _said(times)}
+    needed, flops = case.needs[direction]
+    return {
+        "kernel": case.kernel, "size": case.size, "dtype": str(case.dtype).removeprefix("torch."),
+        "direction": direction, "bytes": needed, "flops": flops, "reference": reference,
+        "contenders": list(rows.values()),
+    }  # fmt: skip
+
+
+def _compare(
+    case: Case, direction: str, device: str, running: Sequence[Contender], rows: dict[str, dict[str, Any]]
+) -> str | None:
+    """Errors, or why there are none, into ``rows``; gives what they are errors against.
+
+    Where there is no room for the twin in fp32, the first peer that runs takes its place. On a CPU the bytes that our
+    kernels touch are counted on the way.
+    """
+    expected, reference = _tried(partial(_results, case, case.twin, direction, device, wide=True)), "fp32"
+    for one in sorted(running, key=lambda one: one.ours):
+        with Sectors() if one.ours and device == "cpu" else nullcontext() as counted:
+            found = _tried(partial(_results, case, one.run, direction, device))
+        row = rows[one.name]
+        if isinstance(found, Exception):
+            row["missing"] = _said(found)
+        elif isinstance(expected, Exception):
+            expected, reference = found, one.name
+        else:
+            row["error"] = error = _error(found, expected)
+            row["agrees"] = error <= AGREES[case.dtype]
+        if counted is not None:
+            row["counted_bytes"] = counted.dram.total
+    return None if isinstance(expected, Exception) else reference
+
+
+def _results(
+    case: Case, run: Callable[..., Outputs], direction: str, device: str, wide: bool = False
+) -> list[Tensor]:
+    return [x.detach() for x in _call(case, run, direction, device, wide)()]
+
+
+def _call(
+    case: Case, run: Callable[..., Outputs], direction: str, device: str, wide: bool = False
+) -> Callable[[], tuple[Tensor, ...]]:
+    """A function that gives outputs, and gradients if it is for both directions, from tensors of its own: some of those
+    who compete write over theirs. ``wide``: from the same numbers in fp32."""
+    generator = torch.Generator(device).manual_seed(SEED)
+    given = [x.float() if wide and x.is_floating_point() else x for x in case.make(generator)]
+    if direction == "forward":
+        return lambda: _without_gradients(run, given)
+    leaves = [x.requires_grad_() for x in given[: case.leaves]]
+    upstream: list[Tensor] = []
+
+    def both() -> tuple[Tensor, ...]:
+        ys = _tuple(run(*given))
+        if not upstream:  # the first time: the same for all, whatever type their outputs have
+            drawn = [torch.randn(y.shape, generator=generator, device=device).to(case.dtype) for y in ys]
+            upstream.extend(
+                x.to(y.dtype) if y.dim() else torch.ones_like(y) for x, y in zip(drawn, ys, strict=True)
+            )
+        return *ys, *torch.autograd.grad(ys, leaves, upstream)
+
+    return both
+
+
+@torch.no_grad()
+def _without_gradients(run: Callable[..., Outputs], given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return _tuple(run(*given))
+
+
+def _tuple(y: Outputs) -> tuple[Tensor, ...]:
+    return (y,) if isinstance(y, Tensor) else tuple(y)
+
+
+def _error(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """The largest ‖found − expected‖ ÷ ‖expected‖ of all tensors."""
+    pairs = [(x.float(), y.float()) for x, y in zip(found, expected, strict=True)]
+    return max(float((x - y).norm() / y.norm().clamp(min=1e-30)) for x, y in pairs)
+
+
+def _tried(function: Callable[[], list[Tensor]]) -> list[Tensor] | Exception:
+    """What does not fit or does not compile loses no other."""
+    try:
+        return function()
+    except Exception as error:
+        error.__traceback__ = None  # whose frames hold tensors
+        return error
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error)[:300]}"
+
+
+# ---- what a time means
+
+
+def _with_shares(
+    row: dict[str, Any], dtype: torch.dtype, accelerator: Accelerator | None, copied: float | None
+) -> dict[str, Any]:
+    """TFLOP/s, GB/s and shares for each who was timed, and ratios of ours to the others."""
+    flops, moved = row["flops"], row["bytes"]
+    of_flops = flops / accelerator.peak(str(dtype)) if accelerator else 0.0
+    of_bytes = moved / accelerator.memory_bandwidth if accelerator else 0.0
+    row["roofline_s"] = max(of_flops, of_bytes) if accelerator else None
+    row["limited_by"] = "FLOPs" if of_flops > of_bytes else "bytes"
+    timed = [one for one in row["contenders"] if "seconds" in one]
+    for one in timed:
+        one.setdefault("error", None)
+        one["tflops"], one["gbps"] = flops / one["seconds"] / 1e12, moved / one["seconds"] / 1e9
+        one["roofline"] = row["roofline_s"] / one["seconds"] if accelerator else None
+        bound = copied and (not flops or (accelerator and of_bytes >= of_flops))
+        one["of_copy"] = moved / one["seconds"] / copied if copied and bound else None
+    ours = next((one["seconds"] for one in timed if one["ours"]), None)
+    on_gpu = [one for one in timed if one["timing"] != "host"]
+    row["ratios"] = {one["name"]: ours / one["seconds"] for one in on_gpu if ours and not one["ours"]}
+    return row
+
+
+def report_kernels(result: dict[str, Any]) -> str:
+    """The result of ``bench_kernels`` as tables for people."""
+    made, copied = result["provenance"], result["copy_bytes_per_s"]
+    lines = [f"{made['gpu'] or made['platform']}, torch {made['torch']}, Triton {made['triton']}"]
+    if result["interpreted"]:
+        lines.append(INTERPRETED)
+    else:
+        lines.append(f"a copy reads and writes {copied / 1e9:,.0f} GB/s; ratios below 1: ours is faster")
+    for row in result["cases"]:
+        lines += ["", _headline(row), *(_line(one, row) for one in row["contenders"])]
+    return "\n".join(lines)
+
+
+def _headline(row: dict[str, Any]) -> str:
+    where = "forward and backward" if row["direction"] == "both" else "forward"
+    need = f"{row['flops'] / 1e12:.3g} TFLOP, " if row["flops"] else ""
+    limit = (
+        f"; at most {row['limited_by']} let: {row['roofline_s'] * 1e3:.3f} ms" if row["roofline_s"] else ""
+    )
+    return (
+        f"{row['kernel']} {row['size']}, {row['dtype']}, {where}: {need}{row['bytes'] / 1e6:,.3g} MB{limit}"
+    )
+
+
+def _line(one: dict[str, Any], row: dict[str, Any]) -> str:
+    name = f"  {one['name']:24}"
+    if "seconds" not in one:
+        return f"{name} left out: {one['missing'].splitlines()[0][:80]}"
+    if one["timing"] == "host":
+        return f"{name} error {_text(one['error'])}{_touched(one)}"
+    line = f"{name} {one['seconds'] * 1e3:10.3f} ms {one['timing']:5} {one['gbps']:8,.0f} GB/s"
+    line += f" {one['tflops']:7.1f} TFLOP/s" if row["flops"] else ""
+    line += f" {one['roofline']:6.1%} of the roofline" if one["roofline"] is not None else ""
+    line += "" if one["error"] is None else f" error {_text(one['error'])}"
+    line += "" if one.get("agrees", True) else " TOO LARGE"
+    ratio = row["ratios"].get(one["name"])
+    return line + (f", ours / this {ratio:.3f}" if ratio is not None else "")
+
+
+def _text(error: float | None) -> str:
+    return "–" if error is None else f"{error:.1e}"
+
+
+def _touched(one: dict[str, Any]) -> str:
+    return f", {one['counted_bytes']:,} bytes touched" if "counted_bytes" in one else ""
