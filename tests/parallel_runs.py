@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from playbook import launch
 from playbook.layout import Layout
 from playbook.layout.options import ParallelOptions
+from playbook.model.ops import Ops
 from playbook.model.transformer import IGNORE, Transformer
 from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
@@ -39,10 +40,16 @@ class Case:
     causal: bool = True
     seq: int = SEQ
     samples: int = BATCH
+    kernels: str = "torch"
 
     def model(self) -> Transformer:
         model = Transformer(
-            self.shape, recompute=self.recompute, causal=self.causal, seed=1, dtype=self.dtype
+            self.shape,
+            recompute=self.recompute,
+            causal=self.causal,
+            ops=Ops.named(self.kernels),
+            seed=1,
+            dtype=self.dtype,
         )
         if self.prepare:
             self.prepare(model)

@@ -182,6 +182,8 @@ class TrainConfig:
     def _check_precision(self) -> None:
         if self.weights == "bfloat16" and self.dtype != "bfloat16":
             raise ConfigError(f"weights are bfloat16, so dtype must be bfloat16, too, not {self.dtype}")
+        if self.compile and self.kernels == "fused":
+            raise ConfigError("compile is on, but kernels are fused already: take compile or kernels=fused")
         if self.dtype == "float16" and self.layout.zero:
             raise ConfigError(
                 f"dtype is float16, whose loss scaling looks at whole gradients, but zero={self.layout.zero} shares "

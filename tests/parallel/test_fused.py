@@ -1,0 +1,59 @@
+"""Models of fused kernels learn on many ranks what one device learns with PyTorch's operators."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import pytest
+from helpers import DEEPSEEK, GPT, LLAMA, MIXTRAL
+from parallel_runs import Case, Run, on_one_device, on_ranks
+
+TOLERANCE = 1e-5
+SMALL = {"steps": 1, "samples": 4, "seq": 9, "kernels": "fused"}
+CASES = {
+    "llama": Case(LLAMA.replace(hidden=32, heads=4, kv_heads=2), **SMALL),
+    "query norm, tied": Case(LLAMA.replace(hidden=32, heads=4, kv_heads=2, qk_norm=True, tied=True), **SMALL),
+    "selective": Case(LLAMA.replace(hidden=32, heads=4, kv_heads=2), recompute="selective", **SMALL),
+    "full": Case(LLAMA.replace(hidden=32, heads=4, kv_heads=2), recompute="full", **SMALL),
+    "gpt": Case(GPT.replace(heads=4), **SMALL),
+    "mixtral": Case(MIXTRAL.replace(hidden=32, heads=4, kv_heads=2, moe={"experts": 4, "top_k": 2, "ffn": 20}), **SMALL),
+    "deepseek": Case(DEEPSEEK, **SMALL),
+}  # fmt: skip
+#: Every axis alone and with others, and every kind of model.
+LAYOUTS = {
+    1: [(name, "", {}) for name in CASES],
+    2: [
+        ("llama", "tp=2", {}),
+        ("query norm, tied", "tp=2,sp", {}),
+        ("llama", "cp=2", {}),
+        ("full", "cp=2", {"context": "gather"}),
+        ("selective", "dp=2,zero=3", {}),
+        ("gpt", "pp=2,grad_acc=2,schedule=zb-h1", {}),
+        ("mixtral", "dp=2,ep=2", {}),
+        ("deepseek", "dp=2,ep=2,zero=1", {}),
+    ],
+    4: [
+        ("query norm, tied", "tp=2,sp,dp=2,zero=2", {}),
+        ("llama", "cp=2,tp=2", {"context": "ring"}),
+        ("llama", "pp=2,dp=2,zero=3,grad_acc=2", {}),
+        ("query norm, tied", "pp=2,tp=2,sp,grad_acc=2", {}),
+        ("mixtral", "dp=2,ep=2,tp=2", {}),
+        ("deepseek", "dp=2,ep=2,pp=2,grad_acc=2", {}),
+    ],
+}
+
+
+@functools.cache
+def reference(case: Case) -> Run:
+    """PyTorch's operators, one device."""
+    return on_one_device(dataclasses.replace(case, kernels="torch", recompute="none"))
+
+
+@pytest.mark.parametrize("world", LAYOUTS)
+def test_fused_kernels_learn_the_same(ranks, world):
+    runs = [(CASES[name], layout, options) for name, layout, options in LAYOUTS[world]]
+    found = [[on_one_device(case) for case, _, _ in runs]] if world == 1 else None
+    for rank, each in enumerate(found or ranks(on_ranks, runs, ranks=world, timeout=600).values):
+        for (case, text, options), run in zip(runs, each, strict=True):
+            assert run.error(reference(case)) <= TOLERANCE, (rank, case, text, options)
