@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from playbook.kernels.matmul import Tiles
-from playbook.kernels.waves import order, read_by_waves, waves
+from playbook.kernels.waves import by_wave, order, read_by_waves
 
 
 def test_the_order_is_that_of_the_drawing():
@@ -26,7 +26,7 @@ def test_each_tile_has_one_program_at_edges_too():
 def test_a_wave_brings_each_row_and_column_once():
     # Four programs at once: a row of blocks of x and four columns of w by rows, two and two in groups of two.
     by_rows, grouped = Tiles(16, 16, 16, group=1), Tiles(16, 16, 16, group=2)
-    assert len(waves(64, 64, by_rows, 4)) == 4
+    assert len(by_wave(64, 64, by_rows, 4)) == 4
     assert read_by_waves(64, 64, 10, by_rows, 2, programs=4) == 4 * (1 + 4) * 16 * 10 * 2
     assert read_by_waves(64, 64, 10, grouped, 2, programs=4) == 4 * (2 + 2) * 16 * 10 * 2
     # One wave for all: each number once. Edges are not more than there is.

@@ -32,7 +32,7 @@ def order(m: int, n: int, tiles: Tiles) -> list[tuple[int, int]]:
     return list(zip(rows.tolist(), columns.tolist(), strict=True))
 
 
-def waves(m: int, n: int, tiles: Tiles, programs: int = PROGRAMS) -> list[list[tuple[int, int]]]:
+def by_wave(m: int, n: int, tiles: Tiles, programs: int = PROGRAMS) -> list[list[tuple[int, int]]]:
     """`order`, cut into waves of so many programs."""
     found = order(m, n, tiles)
     return [found[i : i + programs] for i in range(0, len(found), programs)]
@@ -41,7 +41,7 @@ def waves(m: int, n: int, tiles: Tiles, programs: int = PROGRAMS) -> list[list[t
 def read_by_waves(m: int, n: int, k: int, tiles: Tiles, itemsize: int = 2, programs: int = PROGRAMS) -> int:
     """Bytes of x (m, k) and w (k, n) that come from memory, if each wave brings every row and column of blocks once."""
     numbers = 0
-    for wave in waves(m, n, tiles, programs):
+    for wave in by_wave(m, n, tiles, programs):
         rows, columns = {row for row, _ in wave}, {column for _, column in wave}
         numbers += sum(min(tiles.m, m - row * tiles.m) for row in rows)
         numbers += sum(min(tiles.n, n - column * tiles.n) for column in columns)
