@@ -32,6 +32,7 @@ CHAPTERS = (
     "zero-bubble",
     "expert",
     "five-dimensions",
+    "flash-attention",
 )
 
 
