@@ -159,9 +159,17 @@ def offload(device: str) -> Iterator[Result]:
         forget(device)
 
 
+def counters(device: str) -> Iterator[Result]:
+    """What kernels move, by the GPU's own counters."""
+    from gpu_counters import counters  # with it comes Triton's interpreter, which needs NumPy
+
+    yield from counters(device)
+
+
 STEPS: dict[str, Callable[[str], Iterator[Result]]] = {
     "machine": machine,
     "attention": attention,
+    "counters": counters,
     "states": states,
     "memory": memory,
     "profile": profiled,

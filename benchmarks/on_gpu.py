@@ -3,9 +3,10 @@
     python benchmarks/on_gpu.py --minutes 9
     python benchmarks/on_gpu.py --device cpu --minutes 3      # the same steps, small: a rehearsal
 
-Needs nothing but PyTorch, its Triton and this checkout. Each step is a process of its own with a time limit, and writes
-its record, ``<gpu>-<step>.json``, as it goes: out of memory, a crash or the limit loses what that step had not yet
-measured, and no other. ``<gpu>-on-gpu.json`` says how each of them ended. Exits with 1 when one failed.
+Needs nothing but PyTorch, its Triton and this checkout; our kernels also NumPy, and tests pytest. Each step is a process
+of its own with a time limit, and writes its record, ``<gpu>-<step>.json``, as it goes: out of memory, a crash or the
+limit loses what that step had not yet measured, and no other. ``<gpu>-on-gpu.json`` says how each of them ended. Exits
+with 1 when one failed.
 """
 
 from __future__ import annotations
@@ -34,12 +35,25 @@ TESTS = (
     "tests/parallel/test_gpu.py",
     "tests/test_devices.py",
     "tests/instruments/test_stream.py",
-    "tests/kernels/test_flash_attention.py",
-    "tests/kernels/test_cuda_build.py",
 )
+#: Each kernel beside its twin, compiled and not interpreted; many small tests, for several processes.
+PARITY = "tests/kernels"
+#: ``bench kernels`` in pieces: whose record is whole even if the time ends, the most valuable first.
+PIECES = {
+    "attention": (200, "attention"),
+    "matmul": (120, "matmul"),
+    "loss": (120, "linear_cross_entropy,cross_entropy"),
+    "norms": (150, "rms_norm,add_rms_norm,layer_norm,swiglu,rotary"),
+    "others": (150, "grouped_matmul,grouped_gradient,adamw,elu,vector_add,ladder"),
+}
 #: A model whose heads 2, 4 and 8 GPUs share out evenly, and which fits beside its peers.
 SHARED = (
     '{"layers":%d,"hidden":1024,"heads":16,"kv_heads":8,"ffn":2816,"vocab":32768,"max_seq":8192,"gated":true,'
+    '"activation":"silu","norm":"rmsnorm","positions":"rotary","bias":false,"tied":false}'
+)
+#: What can be trained in Triton's interpreter in a few seconds.
+SMALLEST = (
+    '{"layers":1,"hidden":16,"heads":2,"kv_heads":1,"ffn":32,"vocab":256,"max_seq":64,"gated":true,'
     '"activation":"silu","norm":"rmsnorm","positions":"rotary","bias":false,"tied":false}'
 )
 #: Less time than this is not worth starting a step for: importing torch takes as long.
@@ -167,19 +181,47 @@ def all_steps(device: str, gpus: int, record: Path) -> list[Step]:
             name, (script, name, f"--device={device}", f"--out={record}-{name}.json", *arguments), seconds
         )
 
-    def bench(name: str, seconds: float, flags: str, *arguments: str, least: int = 1) -> Step:
-        missing = f"it needs {least} GPUs" if gpus < least else ""
-        where = (f"--device={device}", f"--record={record}-{name}.json")
+    numpy = (
+        "" if importlib.util.find_spec("numpy") else "NumPy is not installed, which Triton's kernels import"
+    )
+
+    def bench(
+        name: str, seconds: float, flags: str, *arguments: str, least: int = 1, piece: str = ""
+    ) -> Step:
+        """``playbook bench NAME``; ``piece`` comes before the name in that of the step and of its record."""
+        missing = f"it needs {least} GPUs" if gpus < least else numpy if piece else ""
+        where = (f"--device={device}", f"--record={record}-{piece}{name}.json")
         return Step(
-            name, ("-m", "playbook", "bench", name, *where, *flags.split(), *arguments), seconds, missing
+            piece + name,
+            ("-m", "playbook", "bench", name, *where, *flags.split(), *arguments),
+            seconds,
+            missing,
         )
 
     pytest = "" if importlib.util.find_spec("pytest") else "pytest is not installed: carry it in PYTHONPATH"
+
+    def tests(name: str, seconds: float, *paths: str, processes: int = 1) -> Step:
+        several = processes > 1 and large and importlib.util.find_spec("xdist")
+        flags = ("-q", "-m", "gpu", "-p", "no:cacheprovider", "--continue-on-collection-errors")
+        spread = ("-n", str(processes)) if several else ()
+        return Step(name, ("-m", "pytest", *flags, *spread, *paths), seconds, pytest)
+
     groups = "data,tensor,context,ring" if gpus & (gpus - 1) == 0 else "data,ring"
     return [
         ours("machine", 60),
+        tests("parity", 240, PARITY, processes=8),
+        *(
+            bench("kernels", seconds, f"--only {only}", piece=f"{piece}-", least=0)
+            for piece, (seconds, only) in PIECES.items()
+        ),
+        ours("counters", 120),
+        bench("trainer", 120, "--model llama3.2-1b --micro-batch 2 --seq 4096 --grad-acc 2 --steps 6 --kernels fused",
+              piece="fused-")
+        if large
+        else bench("trainer", 200, "--micro-batch 1 --seq 16 --steps 1 --kernels fused", "--model", SMALLEST, least=0,
+                   piece="fused-"),
         ours("attention", 60),
-        Step("tests", ("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", *TESTS), 150, pytest),
+        tests("tests", 150, *TESTS),
         ours("states", 60),
         ours("memory", 150),
         bench("trainer", 120, "--model llama3.2-1b --micro-batch 2 --seq 4096 --grad-acc 2 --steps 6")

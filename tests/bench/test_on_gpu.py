@@ -12,6 +12,8 @@ from types import ModuleType
 
 import pytest
 
+from playbook.bench.kernels import KERNELS
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -126,6 +128,38 @@ def test_every_file_with_a_test_for_gpus_is_run(on_gpu):
         for path in (ROOT / "tests").rglob("test_*.py")
         if "pytest.mark.gpu" in path.read_text(encoding="utf-8") and path.parent.name != "bench"
     }
-    assert marked == set(on_gpu.TESTS)
+    assert {path for path in marked if not path.startswith(f"{on_gpu.PARITY}/")} == set(on_gpu.TESTS)
     names = [step.name for step in on_gpu.all_steps("cuda", 8, Path("nvidia"))]
     assert len(names) == len(set(names))
+
+
+def test_pieces_of_the_kernels_are_all_of_them_and_are_read_as_one(on_gpu):
+    only = [name for _, names in on_gpu.PIECES.values() for name in names.split(",")]
+    assert sorted(only) == sorted(KERNELS)
+    steps = [step for step in on_gpu.all_steps("cuda", 1, Path("h200")) if step.name.endswith("-kernels")]
+    assert len(steps) == len(on_gpu.PIECES)
+    assert all(f"--record=h200-{step.name}.json" in step.arguments for step in steps)
+
+
+COUNTED = """==PROF== Connected to process 7 (python3)
+"ID","Process ID","Kernel Name","Section Name","Metric Name","Metric Unit","Metric Value"
+"0","7","vectorized_elementwise_kernel","Command line profiler metrics","dram__bytes_read.sum","byte","9"
+"1","7","add_kernel","Command line profiler metrics","dram__bytes_read.sum","byte","1,000"
+"1","7","add_kernel","Command line profiler metrics","dram__bytes_write.sum","byte","440"
+"1","7","add_kernel","Command line profiler metrics","gpu__time_duration.sum","ns","2,500.5"
+==PROF== Disconnected from process 7
+"""
+
+
+def test_counters_are_those_of_the_kernels_that_were_launched(on_gpu, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import gpu_counters
+
+    counted = gpu_counters.read_log(COUNTED.splitlines())
+    assert [one["name"] for one in counted] == ["vectorized_elementwise_kernel", "add_kernel"]
+    ran = {"kernel": "vector_add", "bytes": 1200, "launched": ["add_kernel"]}
+    (row,) = gpu_counters.beside([dict(ran)], counted)["kernels"]
+    assert (row["counted"], row["ratio"]) == (1440, 1.2)
+    assert row["launches"] == [{"name": "add_kernel", "read": 1000, "written": 440, "ns": 2500.5}]
+    missing = gpu_counters.beside([dict(ran) | {"launched": ["add_kernel"] * 2}], counted)["missing"]
+    assert missing == "ncu saw 1 launches of 2"

@@ -19,7 +19,7 @@ LAST_BIT = {torch.float32: 4e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 SETTINGS = {"lr": 3e-3, "betas": (0.9, 0.95), "weight_decay": 0.1}
 
 
-def vectors(n: int, dtype: torch.dtype, device: str = "cpu") -> list[Tensor]:
+def vectors(n: int, dtype: torch.dtype, device: str | None = None) -> list[Tensor]:
     """A parameter, both moments, and a master where the parameter is in 16 bits."""
     parameter = torch.randn(n, device=device).to(dtype)
     states = [torch.zeros(n, device=device) for _ in range(2)]
@@ -31,6 +31,7 @@ def step_with(function, held: list[Tensor], gradient: Tensor, step: int) -> None
     function(parameter, gradient, *states, step=step, **SETTINGS)
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("n", [1, 63, 65, 257, 2049])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("stride", [1, 2])
@@ -48,6 +49,7 @@ def test_three_steps_equal_those_of_its_twin(n, dtype, stride):
     assert dtype == torch.float32 or torch.equal(ours[0], ours[-1].to(dtype))  # the master, rounded
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("decays", [False, True])
 def test_equals_the_books_optimizer(dtype, decays):
@@ -69,6 +71,7 @@ def test_equals_the_books_optimizer(dtype, decays):
     assert off(held[0], weight.detach()) < LAST_BIT[dtype]
 
 
+@pytest.mark.usefixtures("device")
 def test_small_updates_stay_in_the_master():
     """An update of 1/1000 of a weight is below what bf16 can tell; ten of them are not."""
     held = vectors(64, torch.bfloat16)

@@ -12,6 +12,7 @@ from playbook.kernels.elu import elu, elu_torch
 from playbook.kernels.sectors import Sectors
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("n", [1, 63, 65, 257, 2049])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("step", [1, 2])
@@ -21,12 +22,14 @@ def test_equals_its_twin(n, dtype, step, alpha):
     beside_twin(elu, elu_torch, 3 * torch.randn(3, step * n, dtype=dtype)[:, ::step], alpha)
 
 
+@pytest.mark.usefixtures("device")
 def test_the_twin_is_pytorchs_and_far_numbers_stay_finite():
     x = torch.tensor([-200.0, -1.0, -0.0, 0.0, 1.0, 200.0])
     torch.testing.assert_close(elu(x), F.elu(x))
     torch.testing.assert_close(elu_torch(x[1:5]), F.elu(x[1:5]))
 
 
+@pytest.mark.usefixtures("device")
 def test_gradient():
     x = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(elu, (x, 0.5))

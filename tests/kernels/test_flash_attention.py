@@ -44,6 +44,7 @@ def check(*given: Tensor, tolerance: float | None = None, **named: Any) -> None:
     beside_twin(partial(flash_attention, **named), twin, *given, tolerance=tolerance)
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
     ("s", "S", "causal", "offset"),
@@ -64,6 +65,7 @@ def test_equals_its_twin(s, S, causal, offset, dtype):
     check(*qkv(1, s, S, 2, 1, 16, 16, dtype), causal=causal, offset=offset)
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "d", "e"), [(4, 4, 16, 16), (6, 2, 24, 40), (4, 1, 80, 64), (2, 2, 192, 128)]
 )
@@ -71,6 +73,7 @@ def test_heads_in_groups_of_any_width(heads, kv_heads, d, e):
     check(*qkv(2, 33, 70, heads, kv_heads, d, e, torch.float32), causal=True, scale=0.07)
 
 
+@pytest.mark.usefixtures("device")
 def test_strides_are_any():
     torch.manual_seed(0)
     fused = torch.randn(2, 65, 4 + 2 + 2, 16)  # q, k, v as one product makes them
@@ -106,6 +109,7 @@ def test_derivatives_of_output_and_lse():
     )
 
 
+@pytest.mark.usefixtures("device")
 def test_queries_that_see_no_key():
     q, k, v = (x.requires_grad_() for x in qkv(1, 40, 20, 1, 1, 16, 16, torch.float32))
     o, lse = flash_attention_lse(q, k, v, causal=True)

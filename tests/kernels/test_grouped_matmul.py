@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 from kernel_checks import ROUNDING, off
 
@@ -25,6 +25,7 @@ def ends_of(counts: list[int], dtype: torch.dtype = torch.int32) -> torch.Tensor
     return torch.tensor(counts).cumsum(0).to(dtype)
 
 
+@pytest.mark.usefixtures("device")
 @given(
     counts=some.lists(some.sampled_from([0, 0, 1, 16, 63, 65]), min_size=1, max_size=4),
     sizes=some.tuples(*[some.sampled_from([1, 63, 65, 130])] * 2),
@@ -34,7 +35,7 @@ def ends_of(counts: list[int], dtype: torch.dtype = torch.int32) -> torch.Tensor
     onto=some.booleans(),
     seed=some.integers(0, 2**16),
 )
-@settings(max_examples=12)
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])  # of the device
 def test_equal_their_twins(counts, sizes, dtype, of_ends, turned, onto, seed):
     torch.manual_seed(seed)
     (k, n), rows, tiles = sizes, sum(counts), Tiles(32, 128, 64, group=2)
@@ -65,6 +66,7 @@ def test_few_programs_share_all_tiles(monkeypatch):
     assert off(y, grouped_matmul_torch(x, w, ends)) <= ROUNDING[torch.float32]
 
 
+@pytest.mark.usefixtures("device")
 def test_an_empty_group_has_no_gradient_and_keeps_what_is_there():
     dy, x, ends = torch.randn(5, 3), torch.randn(5, 4), ends_of([5, 0])
     assert not grouped_gradient(dy, x, ends)[1].any()

@@ -13,6 +13,7 @@ from playbook.kernels.sectors import Sectors
 from playbook.model.norms import LayerNorm
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("h", [3, 63, 65, 257])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("step", [1, 2])
@@ -23,22 +24,26 @@ def test_equals_its_twin(h, dtype, step, bias):
     beside_twin(layer_norm, layer_norm_torch, x, *torch.randn(1 + bias, h))
 
 
+@pytest.mark.usefixtures("device")
 def test_a_single_column_is_its_bias():
     y = layer_norm(torch.randn(3, 1), torch.randn(1), torch.tensor([0.5]))
     assert y.tolist() == [[0.5]] * 3
 
 
+@pytest.mark.usefixtures("device")
 def test_rows_beyond_the_programs_of_backward():
     torch.manual_seed(0)
     beside_twin(layer_norm, layer_norm_torch, torch.randn(300, 5), *torch.randn(2, 5))
 
 
+@pytest.mark.usefixtures("device")
 def test_far_from_zero_nothing_cancels():
     torch.manual_seed(0)
     x = torch.randn(4, 257) + 1000
     beside_twin(layer_norm, layer_norm_torch, x, *torch.randn(2, 257), tolerance=2e-4)
 
 
+@pytest.mark.usefixtures("device")
 def test_gradients():
     x = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
     weight, bias = torch.randn(2, 5, dtype=torch.float64, requires_grad=True)

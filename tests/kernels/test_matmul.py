@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 from kernel_checks import ROUNDING, off
 
@@ -28,6 +28,7 @@ def matrix(rows: int, columns: int, layout: str, dtype: torch.dtype) -> torch.Te
     return torch.randn(2 * rows, 2 * columns, dtype=dtype)[::2, 1::2]
 
 
+@pytest.mark.usefixtures("device")
 @given(
     sizes=some.tuples(*[some.sampled_from(LENGTHS)] * 3),
     layouts=some.tuples(*[some.sampled_from(LAYOUTS)] * 3),
@@ -37,7 +38,7 @@ def matrix(rows: int, columns: int, layout: str, dtype: torch.dtype) -> torch.Te
     onto=some.booleans(),
     seed=some.integers(0, 2**16),
 )
-@settings(max_examples=25)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])  # of the device
 def test_equals_its_twin(sizes, layouts, dtype, variant, tiles, onto, seed):
     torch.manual_seed(seed)
     (m, k, n), (of_x, of_w, of_y) = sizes, layouts
@@ -53,7 +54,9 @@ def test_equals_its_twin(sizes, layouts, dtype, variant, tiles, onto, seed):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False), (True, True)])
 @pytest.mark.parametrize("onto", [False, True])
-def test_blocks_copied_by_descriptor_equal_the_twin(dtype, turned, onto):
+def test_blocks_copied_by_descriptor_equal_the_twin(dtype, turned, onto, device):
+    if device == "cuda" and torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("this GPU has no tensor memory accelerator")
     m, k, n = 72, 136, 264  # not multiples of blocks: edges of descriptors
     x, w = (matrix(*s, LAYOUTS[t], dtype) for s, t in zip(((m, k), (k, n)), turned, strict=True))
     start = torch.randn(m, n, dtype=dtype) if onto else None

@@ -31,6 +31,7 @@ def both_torch(x: Tensor, residual: Tensor, weight: Tensor) -> Tensor:
     return torch.stack(add_rms_norm_torch(x, residual, weight))
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize(("rows", "step"), [((1,), 1), ((7,), 2), ((2, 3), 1)])
 @pytest.mark.parametrize("h", [1, 63, 65, 257])
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -38,6 +39,7 @@ def test_equals_its_twin(rows, h, dtype, step):
     beside_twin(rms_norm, rms_norm_torch, rows_of(h, *rows, dtype=dtype, step=step), torch.randn(h))
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("h", [1, 63, 65, 257])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("step", [1, 2])
@@ -46,11 +48,13 @@ def test_with_a_residual_equals_its_twin(h, dtype, step):
     beside_twin(both, both_torch, x, residual, torch.randn(h))
 
 
+@pytest.mark.usefixtures("device")
 def test_rows_beyond_the_programs_of_backward():
     torch.manual_seed(0)
     beside_twin(rms_norm, rms_norm_torch, torch.randn(300, 4), torch.randn(4))
 
 
+@pytest.mark.usefixtures("device")
 def test_gradients():
     x, residual = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(5, dtype=torch.float64, requires_grad=True)

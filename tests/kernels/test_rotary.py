@@ -22,6 +22,7 @@ def check(x: Tensor) -> None:
     beside_twin(lambda x: rotary(x, cos, sin), lambda x: rotary_torch(x, cos, sin), x)
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("half", [1, 63, 65, 257])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("heads", [1, 5])
@@ -30,6 +31,7 @@ def test_equals_its_twin(half, dtype, heads):
     check(torch.randn(2, 3, heads, 2 * half, dtype=dtype))
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_any_strides(dtype):
     torch.manual_seed(0)
@@ -39,6 +41,7 @@ def test_any_strides(dtype):
     check(torch.randn(2, 3, 5, 16, dtype=dtype)[..., ::2])
 
 
+@pytest.mark.usefixtures("device")
 def test_equals_the_books_with_angles_of_other_positions():
     torch.manual_seed(0)
     cos, sin = (table[torch.tensor([0, 7, 4095])] for table in rotary_table(4096, 64))
@@ -46,6 +49,7 @@ def test_equals_the_books_with_angles_of_other_positions():
     torch.testing.assert_close(rotary(x, cos, sin), apply_rotary(x, cos, sin), rtol=2**-7, atol=1e-3)
 
 
+@pytest.mark.usefixtures("device")
 def test_backward_turns_back():
     torch.manual_seed(0)
     cos, sin = rotary_table(5, 16)
@@ -55,6 +59,7 @@ def test_backward_turns_back():
     torch.testing.assert_close(dx, x)
 
 
+@pytest.mark.usefixtures("device")
 def test_gradient():
     x = torch.randn(1, 2, 2, 6, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(rotary, (x, *rotary_table(2, 6)))

@@ -12,6 +12,7 @@ from playbook.kernels.sectors import Sectors
 from playbook.kernels.swiglu import swiglu, swiglu_torch
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("n", [1, 63, 65, 257, 2049])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("fused", [False, True])
@@ -23,6 +24,7 @@ def test_equals_its_twin(n, dtype, fused):
     beside_twin(swiglu, swiglu_torch, gate, up)
 
 
+@pytest.mark.usefixtures("device")
 def test_gradient():
     gate, up = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(swiglu, (gate, up))

@@ -12,6 +12,7 @@ from playbook.kernels.sectors import Sectors
 from playbook.kernels.vector_add import vector_add, vector_add_torch
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("n", [1, 63, 65, 257, 1024, 2049])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("step", [1, 2])
@@ -20,6 +21,7 @@ def test_equals_its_twin(n, dtype, step):
     beside_twin(vector_add, vector_add_torch, *torch.randn(2, 3, step * n, dtype=dtype)[..., ::step])
 
 
+@pytest.mark.usefixtures("device")
 def test_gradient():
     x, y = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(vector_add, (x, y))

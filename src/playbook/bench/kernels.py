@@ -99,7 +99,7 @@ def _row(case: Case, direction: str, device: str, repeats: int) -> dict[str, Any
             rows[one.name]["missing"] = one.missing
     reference = _compare(case, direction, device, [one for one in competing if not one.missing], rows)
     ran = [one for one in competing if "missing" not in rows[one.name]]
-    calls = {one.name: _call(case, one.run, direction, device) for one in ran}
+    calls = {one.name: call_of(case, one.run, direction, device) for one in ran}
     waiting = {one.name for one in ran if one.waits}
     for name, times in times_in_turns(calls, device, repeats, waiting).items():
         rows[name] |= asdict(times) if isinstance(times, Times) else {"missing": _said(times)}
@@ -139,10 +139,10 @@ def _compare(
 def _results(
     case: Case, run: Callable[..., Outputs], direction: str, device: str, wide: bool = False
 ) -> list[Tensor]:
-    return [x.detach() for x in _call(case, run, direction, device, wide)()]
+    return [x.detach() for x in call_of(case, run, direction, device, wide)()]
 
 
-def _call(
+def call_of(
     case: Case, run: Callable[..., Outputs], direction: str, device: str, wide: bool = False
 ) -> Callable[[], tuple[Tensor, ...]]:
     """A function that gives outputs, and gradients if it is for both directions, from tensors of its own: some of those

@@ -18,7 +18,6 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-import platformdirs
 import torch
 from torch import Tensor
 
@@ -53,9 +52,7 @@ def build(name: str, capability: int) -> Path:
     compiler, source = nvcc(), _source(name, capability)
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
     key = hashlib.sha256("\n".join([source.read_text(), version, *FLAGS]).encode()).hexdigest()[:16]
-    library = (
-        platformdirs.user_cache_path("playbook") / "cuda" / f"{name}-{ARCHITECTURES[capability]}-{key}.so"
-    )
+    library = _cache() / f"{name}-{ARCHITECTURES[capability]}-{key}.so"
     if not library.is_file():
         library.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(
@@ -65,6 +62,12 @@ def build(name: str, capability: int) -> Path:
             _run(compiler, capability, source, "-shared", "-Xcompiler", "-fPIC", "-o", str(made))
             os.replace(made, library)
     return library
+
+
+def _cache() -> Path:
+    """The folder of these libraries, where Linux keeps a user's caches."""
+    folder = os.environ.get("XDG_CACHE_HOME")
+    return (Path(folder) if folder else Path.home() / ".cache") / "playbook" / "cuda"
 
 
 @cache
