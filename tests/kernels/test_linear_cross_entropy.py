@@ -13,16 +13,17 @@ from playbook.kernels import linear_cross_entropy as kernels
 from playbook.kernels.cross_entropy import IGNORE
 from playbook.kernels.jit import launches
 from playbook.kernels.linear_cross_entropy import (
-    chunk_tokens,
     linear_cross_entropy,
     linear_cross_entropy_torch,
 )
 from playbook.kernels.sectors import Sectors
 from playbook.model.ops import token_losses
 from playbook.model.transformer import Transformer
+from playbook.planning.fusion import chunk_tokens
 from playbook.shapes import ModelShape
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize(("n", "v", "step"), [(1, 257, 1), (63, 2, 2), (65, 257, 2)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_equals_its_twin(n, v, step, dtype):
@@ -38,6 +39,7 @@ def test_equals_its_twin(n, v, step, dtype):
     )
 
 
+@pytest.mark.usefixtures("device")
 def test_equals_the_books_head():
     shape = ModelShape(layers=1, hidden=32, heads=2, ffn=64, vocab=67, max_seq=16)
     torch.manual_seed(0)
@@ -63,6 +65,7 @@ def test_under_autocast_as_the_books_head():
         assert off(one, other) < 1.6e-2
 
 
+@pytest.mark.usefixtures("device")
 def test_gradient():
     x = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(5, 2, dtype=torch.float64, requires_grad=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 import torch
 from helpers import BLOCKS
@@ -10,6 +12,7 @@ from parallel_runs import BATCH, Case
 from playbook import launch
 from playbook.instruments.counting import CountBytes
 from playbook.instruments.measure import SavedActivations
+from playbook.kernels import jit
 from playbook.layout import Layout
 from playbook.layout.options import ParallelOptions
 from playbook.parallel.context import placement_of
@@ -115,14 +118,19 @@ def test_every_axis_has_bytes_of_its_own(ranks, block):
         assert sent == pytest.approx(2 * 3 / 4 * told.parameters, rel=0.01)  # four replicas: dp and cp
 
 
-def saved(shape: ModelShape, recompute: str, runs: list[tuple[str, dict]]) -> list[int]:
-    """In a rank: bytes that a forward pass of two samples keeps for backward."""
+def saved(
+    shape: ModelShape, recompute: str, runs: list[tuple[str, dict]], kernels: str = "torch"
+) -> list[int]:
+    """In a rank: bytes that a forward pass of two samples keeps for backward.
+
+    Fused kernels are launched and write nothing: sizes are all that is looked at.
+    """
     torch.set_num_threads(1)
     found = []
-    with launch.process_group():
+    with mock.patch.object(jit, "interpret"), launch.process_group():
         for text, options in runs:
             mesh = Mesh(Layout.parse(text))
-            case = Case(shape, recompute, seq=SEQ)
+            case = Case(shape, recompute, seq=SEQ, kernels=kernels)
             model = parallelize(case.model(), mesh, case.make(), ParallelOptions(**options)).model
             x, y = (t[:2] for t in case.batch(0))
             placement = placement_of(options.get("context", "ring"), None)
@@ -152,3 +160,14 @@ def test_saved_activations_are_those_foretold(ranks, block, recompute):
                         shape.layers * 2 * SEQ // 2 * shape.hidden * 4
                     )  # the core's output, before it travels
                 assert bytes_ == told, (text, options)
+
+
+@pytest.mark.parametrize("block", SHAPES)
+def test_so_they_are_with_fused_kernels(ranks, block):
+    runs = [("tp=2", {}), ("tp=2,sp", {}), ("cp=2", {}), ("cp=2", {"context": "gather"})]
+    for recompute in ("none", "selective"):
+        for found in ranks(saved, SHAPES[block], recompute, runs, "fused", ranks=2).values:
+            for (text, options), bytes_ in zip(runs, found, strict=True):
+                layout = Layout.parse(f"{text},micro_batch=2,recompute={recompute}")
+                told = predict(SHAPES[block], layout, seq=SEQ, recipe="fp32", device="cpu", fused=True)
+                assert bytes_ == told.stages[0].activations, (text, options)

@@ -1,5 +1,7 @@
 """Predicted activations equal, to the byte, what autograd saves when the model really runs."""
 
+from unittest import mock
+
 import pytest
 import torch
 from helpers import tokens
@@ -8,28 +10,34 @@ from hypothesis import strategies as st
 from random_shapes import RUNS, shapes
 
 from playbook.instruments.measure import SavedActivations
+from playbook.kernels import jit
+from playbook.kernels.cross_entropy import cross_entropy
+from playbook.kernels.ops import FusedOps
 from playbook.layout import Layout
+from playbook.model.ops import TORCH_OPS, Ops
 from playbook.model.transformer import Transformer
+from playbook.planning.fusion import EVERYTHING, NOTHING, load_fused, loss_of
 from playbook.planning.recipes import RECIPES
 from playbook.planning.saved import block_terms, embedding_terms, head_terms
 from playbook.planning.terms import SYMBOLS, maker, symbols, total
 from playbook.shapes import ModelShape
 
 
-def predicted(shape, batch, seq, recompute, attention, recipe):
+def predicted(shape, batch, seq, recompute, attention, recipe, fused=NOTHING):
     layout = Layout(micro_batch=batch)
-    make = maker(symbols(shape, layout, seq, RECIPES[recipe], "cpu"))
+    make = maker(symbols(shape, layout, seq, RECIPES[recipe], "cpu", fused))
     written = "reference" if attention == "reference" or shape.dropout else "sdpa"  # see sdpa_attention
     blocks = [
-        count * total(block_terms(shape, make, recompute=recompute, attention=written, kind=kind))
+        count
+        * total(block_terms(shape, make, recompute=recompute, attention=written, kind=kind, fused=fused))
         for kind, count in shape.blocks().items()
     ]
-    return total(embedding_terms(shape, make)) + sum(blocks) + total(head_terms(make))
+    return total(embedding_terms(shape, make)) + sum(blocks) + total(head_terms(make, loss=loss_of(fused, 1)))
 
 
-def measured(shape, batch, seq, recompute, attention, recipe):
+def measured(shape, batch, seq, recompute, attention, recipe, ops=TORCH_OPS):
     run = RUNS[recipe]
-    model = Transformer(shape, attention=attention, recompute=recompute, dtype=run["dtype"])
+    model = Transformer(shape, attention=attention, recompute=recompute, ops=ops, dtype=run["dtype"])
     x, y = tokens(shape, batch, seq)
     with (
         torch.autocast("cpu", dtype=run["autocast"], enabled=run["autocast"] is not None),
@@ -47,6 +55,39 @@ def measured(shape, batch, seq, recompute, attention, recipe):
 def test_predicted_activations_are_the_measured_ones(shape, batch, seq, recompute, attention, recipe):
     saved = measured(shape, batch, seq, recompute, attention, recipe)
     assert predicted(shape, batch, seq, recompute, attention, recipe) == saved.bytes
+
+
+@given(
+    shapes(), st.integers(1, 3), st.integers(2, 17), st.sampled_from(["none", "selective", "full"]),
+    st.sampled_from(["reference", "sdpa"]), st.sampled_from(list(RUNS)),
+)  # fmt: skip
+@settings(max_examples=150, deadline=None)
+def test_so_they_are_with_fused_kernels(shape, batch, seq, recompute, attention, recipe):
+    """Tensors are real, and what launches would write is not computed: sizes are all that is looked at."""
+    with mock.patch.object(jit, "interpret"):
+        saved = measured(shape, batch, seq, recompute, attention, recipe, Ops.fused())
+    assert predicted(shape, batch, seq, recompute, attention, recipe, EVERYTHING) == saved.bytes
+
+
+class LogitsKept(FusedOps):
+    """All of the fused kernels, but with logits."""
+
+    fuses_head = False
+
+
+@pytest.mark.parametrize("recipe", RUNS)
+def test_a_fused_loss_keeps_the_logits_it_is_given(recipe):
+    shape = ModelShape(layers=1, hidden=8, heads=2, vocab=11, max_seq=16)
+    ops = LogitsKept()
+    run = RUNS[recipe]
+    model = Transformer(shape, ops=ops, dtype=run["dtype"])
+    model.token_losses = lambda logits, targets: cross_entropy(logits, targets)[0]
+    x, y = tokens(shape, 2, 7)
+    autocast = torch.autocast("cpu", dtype=run["autocast"], enabled=run["autocast"] is not None)
+    with autocast, SavedActivations(model, (x, y)) as saved:
+        model.loss(x, y)
+    fused = load_fused("norms,swiglu,attention,cross-entropy")
+    assert predicted(shape, 2, 7, "none", "sdpa", recipe, fused) == saved.bytes
 
 
 def test_every_symbol_is_explained():

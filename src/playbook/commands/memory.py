@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import textwrap
 from typing import Any
 
 from playbook._checks import check_int, unknown
@@ -14,6 +15,7 @@ from playbook.hardware import load_accelerator
 from playbook.layout import Layout, ParallelOptions
 from playbook.layout.options import BUCKET
 from playbook.layout.stages import parse_stage_layers
+from playbook.planning.fusion import EVERYTHING, FUSED
 from playbook.planning.memory import MemoryReport, StageMemory, predict
 from playbook.planning.recipes import RECIPES, load_recipe
 from playbook.planning.terms import SYMBOLS, Part, total
@@ -28,7 +30,8 @@ def add(commands: Any) -> None:
         "memory",
         help="predict the memory of every rank",
         description="Bytes of parameters, gradients, optimizer states and activations on each pipeline stage.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog=_meanings(),
+        formatter_class=_Help,
     )
     flag = p.add_argument
     flag("--model", default="llama3-8b", metavar="M", help="preset name, TOML file or inline JSON")
@@ -45,6 +48,15 @@ def add(commands: Any) -> None:
     flag("--recompute", help="none, selective or full (default: the layout's, none)")
     flag("--precision", default="bf16-mixed", help=", ".join(RECIPES))
     flag("--attention", default="sdpa", help="sdpa (flash kernels) or reference (scores in memory)")
+    flag(
+        "--fused",
+        nargs="?",
+        const="all",
+        default="none",
+        metavar="K,…",
+        help="operations that run as one kernel (see below): some of them or, without a list, all that the book's "
+        "kernels do (`playbook train --kernels fused`)",
+    )
     flag("--offload", action="store_true", help="keep master weights and moments in CPU memory")
     flag(
         "--optimizer-bytes",
@@ -70,6 +82,26 @@ def add(commands: Any) -> None:
     p.set_defaults(run=run)
 
 
+class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Defaults, and an epilog in lines of its own."""
+
+
+def _meanings() -> str:
+    """What precisions and fused operations mean, for the end of --help."""
+    lines = ["precisions, in bytes per parameter:"]
+    for name, recipe in RECIPES.items():
+        states = recipe.states
+        lines.append(
+            f"  {name:24}weights {states.parameters}, gradients {states.gradients}, master weights {states.master}, "
+            f"moments {states.optimizer}; products in {recipe.compute}"
+        )
+    lines += ["", "fused operations:"]
+    for name, meaning in FUSED.items():
+        lines += textwrap.wrap(f"{name:22}{meaning}", 100, initial_indent="  ", subsequent_indent=" " * 24)
+    lines += ["  " + f"{'all':22}" + ", ".join(sorted(EVERYTHING))]
+    return "\n".join(lines)
+
+
 def run(args: argparse.Namespace) -> int:
     """Predict and print."""
     if args.unit not in UNITS:
@@ -87,6 +119,7 @@ def run(args: argparse.Namespace) -> int:
         recipe=load_recipe(args.precision).with_optimizer(args.optimizer_bytes),
         attention=args.attention,
         offload=args.offload,
+        fused=args.fused,
         options=options,
     )
     capacity = load_accelerator(args.accelerator).memory_bytes if args.accelerator else None

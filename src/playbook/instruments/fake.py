@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from playbook.instruments.measure import SavedActivations
+from playbook.model.ops import Ops
 from playbook.model.transformer import Transformer
 from playbook.shapes import ModelShape, load
 
@@ -26,17 +27,21 @@ def saved_without_memory(
     attention: str = "sdpa",
     recompute: str = "none",
     dtype: torch.dtype = torch.bfloat16,
+    kernels: str = "torch",
 ) -> SavedActivations:
     """What autograd would save in a forward pass, loss included, over (batch, seq) tokens of a model of any size.
 
-    ``dtype`` is that of the parameters. Fake tensors stand for CPU ones: with ``"sdpa"`` and no dropout the attention is
-    the flash kernel, which saves q, k, v, its output and one fp32 number per query and head, as it does on CUDA. (With
-    dropout the CPU has no flash kernel.) Rotary positions may run past ``max_seq``. Raises as ``Transformer`` does.
+    ``dtype`` is that of the parameters, ``kernels`` as `model.ops.Ops.named`. Fake tensors stand for CPU ones: with
+    ``"sdpa"`` and no dropout the attention is the flash kernel, which saves q, k, v, its output and one fp32 number per
+    query and head, as it does on CUDA. (With dropout the CPU has no flash kernel.) Rotary positions may run past
+    ``max_seq``. Raises as ``Transformer`` does.
     """
     shape = load(shape)
     if shape.positions == "rotary":
         shape = shape.replace(max_seq=seq)
-    model = Transformer(shape, attention=attention, recompute=recompute, dtype=dtype, device="meta")
+    model = Transformer(
+        shape, attention=attention, recompute=recompute, ops=Ops.named(kernels), dtype=dtype, device="meta"
+    )
     with FakeTensorMode():
         _fill_with_fakes(model)
         tokens = torch.zeros(batch, seq, dtype=torch.long)

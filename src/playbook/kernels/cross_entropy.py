@@ -87,7 +87,8 @@ def _write_gradient(z, log_total, target, scale, v, BLOCK: tl.constexpr, WIDE: t
 def losses_of(z: Tensor, targets: Tensor, ignore: int, gradient: bool) -> tuple[Tensor, Tensor]:
     """Of each row of z (n, v) its loss and log Σ exp(z); with ``gradient`` this takes the place of z."""
     n, v = z.shape
-    losses, lse = torch.empty(2, n, dtype=accumulator(z.dtype), device=z.device)
+    kind = accumulator(z.dtype)
+    losses, lse = (torch.empty(n, dtype=kind, device=z.device) for _ in range(2))  # lse is kept, losses are not
     loss_kernel[(n,)](
         z, targets, losses, lse, z.stride(0), v, ignore,
         GRADIENT=gradient, BLOCK=min(next_power(v), COLUMNS), WIDE=wide(z.dtype), num_warps=WARPS,

@@ -18,9 +18,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from playbook.kernels.cross_entropy import IGNORE, cross_entropy_torch, losses_of
-from playbook.kernels.jit import cdiv, next_power
+from playbook.kernels.jit import cdiv
 from playbook.kernels.rows import accumulator, check_shape, rows
 from playbook.model.linear import cast_once
+from playbook.planning.fusion import chunk_tokens
 
 
 def linear_cross_entropy_torch(
@@ -58,11 +59,6 @@ class LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx, upstream: Tensor):
         dx, dw = ctx.saved_tensors
         return dx * upstream, None if dw is None else dw * upstream, None, None, None
-
-
-def chunk_tokens(n: int, v: int, h: int) -> int:
-    """Tokens of a chunk, so that its logits are about as large as all hidden states (Liger Kernel's rule)."""
-    return next_power(max(1, cdiv(n, cdiv(v, h))))
 
 
 def linear_cross_entropy(

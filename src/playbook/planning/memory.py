@@ -9,13 +9,14 @@ activations (Korthikanti et al. 2022, arXiv 2205.05198), ZeRO's table (Rajbhanda
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from playbook.errors import ConfigError
 from playbook.layout import Layout, ParallelOptions
 from playbook.layout.stages import split
+from playbook.planning.fusion import NOTHING, load_fused
 from playbook.planning.in_flight import Line, line_of
 from playbook.planning.moments import Moment, RunSizes, StageSizes, moments
 from playbook.planning.parameters import StateCounts, stage_parameters
@@ -125,14 +126,16 @@ def predict(
     attention: str = "sdpa",
     offload: bool = False,
     device: str = "cuda",
+    fused: bool | str | Iterable[str] = False,
     options: ParallelOptions | None = None,
 ) -> MemoryReport:
     """Bytes per rank of training ``shape`` under ``layout`` with ``seq`` tokens per sample.
 
     ``layout`` also says the micro-batch, how many of them a step accumulates, and what is recomputed. ``attention`` is
     "sdpa" (flash kernels) or "reference" (scores in memory, where cp is 1); ``offload`` keeps master weights and moments
-    in CPU memory; ``device`` is the kernels whose memory is counted; ``options`` are those of the techniques. Raises
-    LayoutError or ConfigError, in one sentence, for what cannot run: LayoutError wherever ``Layout.check`` does.
+    in CPU memory; ``device`` is the kernels whose memory is counted; ``fused`` says what runs as one kernel, all that the
+    book has or some of `fusion.FUSED`; ``options`` are those of the techniques. Raises LayoutError or ConfigError, in one
+    sentence, for what cannot run: LayoutError wherever ``Layout.check`` does.
     """
     stages = predict_stages(
         shape,
@@ -142,6 +145,7 @@ def predict(
         attention=attention,
         offload=offload,
         device=device,
+        fused=load_fused(fused),
         options=options or ParallelOptions(),
     )
     return MemoryReport(tuple(stages))
@@ -156,16 +160,17 @@ def predict_stages(
     attention: str,
     offload: bool,
     device: str = "cuda",
+    fused: frozenset[str] = NOTHING,
     options: ParallelOptions,
 ) -> Iterator[StageMemory]:
     """Stage by stage what `predict` gives: who asks only whether all stay below a limit may stop at one that does not."""
     _check(seq, attention, device)
     layout.check(shape, seq=seq, options=options)
     seq = layout.padded(seq)
-    make = maker(symbols(shape, layout, seq, recipe, device))
+    make = maker(symbols(shape, layout, seq, recipe, device, fused))
     # Attention over several ranks goes block by block: it has no matrix of scores to write.
     whole = layout.cp == 1 and (attention == "reference" or (shape.dropout and device == "cpu"))
-    run = RunSizes(shape, layout, recipe, "reference" if whole else "sdpa", device, make)
+    run = RunSizes(shape, layout, recipe, "reference" if whole else "sdpa", device, make, fused)
     line = line_of(layout, options.schedule)
     blocks = [shape.blocks([cut]) for cut in split(shape.layers, line.depth, options.stage_layers)]
     terms = StageTerms.of(run, blocks)

@@ -14,6 +14,7 @@ from functools import cached_property
 
 from playbook.layout import Layout
 from playbook.layout.options import OPTIMIZER_CHUNK as CHUNK
+from playbook.planning.fusion import NOTHING, chunk_tokens, loss_of
 from playbook.planning.parameters import StateCounts
 from playbook.planning.recipes import Recipe
 from playbook.planning.saved import block_terms
@@ -54,6 +55,12 @@ class RunSizes:
     attention: str
     device: str
     make: Make
+    fused: frozenset[str] = NOTHING
+
+    @cached_property
+    def fused_loss(self) -> str:
+        """How the loss is fused, as `fusion.loss_of` says."""
+        return loss_of(self.fused, self.layout.tp)
 
     @cached_property
     def gradients_stay(self) -> bool:
@@ -68,15 +75,45 @@ class RunSizes:
 
     @cached_property
     def logits(self) -> tuple[Term, ...]:
-        """Logits as the head gives them and, in 16 bits, once more in fp32."""
+        """Logits as the head gives them and, in 16 bits, once more in fp32; fused, those of a chunk, or none in fp32."""
+        if self.fused_loss == "linear-cross-entropy":
+            return self._chunks
         terms = [self.make("loss", "logits", "b*s*v*c//t")]
+        if self.fused_loss == "cross-entropy":
+            return ()  # the ones that are kept
         if self.recipe.compute != 4:
             terms.append(self.make("loss", "logits (fp32)", "b*s*v*4//t"))
         return tuple(terms)
 
+    @property
+    def _chunks(self) -> tuple[Term, ...]:
+        """A chunk's logits and its part of the weight's gradient; the sum of these in fp32, as far as it is not kept."""
+        make, compute, weights = self.make, self.recipe.compute, self.recipe.states.parameters
+        n, v = make("", "", "b*s").value, self.shape.vocab
+        chunk = min(n, chunk_tokens(n, v, self.shape.hidden))
+        terms = [
+            Term("loss", "logits of a chunk", f"{chunk}*v*c", chunk * v * compute),
+            make("loss", "gradient of the head's weight by a chunk", "v*h*c"),
+        ]
+        if weights != 4:
+            terms.append(make("loss", "sum of these (fp32), beyond what is kept", "v*h*(4-w)"))
+        if compute != weights:
+            terms.append(make("loss", "copy of the head's weight", "v*h*c"))
+        return tuple(terms)
+
     @cached_property
     def loss(self) -> tuple[Term, ...]:
-        """Log-softmax goes back in fp32: the gradient that comes in, and the one that goes out."""
+        """Log-softmax goes back in fp32: the gradient that comes in, and the one that goes out.
+
+        Fused, a gradient takes the place of the logits; or gradients are there, and multiplied by the loss's.
+        """
+        if self.fused_loss == "cross-entropy":
+            return ()
+        if self.fused_loss:
+            return (
+                self.make("loss", "gradient of the head's input", "b*s*h*c"),
+                self.make("loss", "gradient of the head's weight", "v*h*w"),
+            )
         return (
             self.make("loss", "gradient of the log-probabilities (fp32)", "b*s*v*4//t"),
             self.make("loss", "gradient of the logits (fp32)", "b*s*v*4//t"),
@@ -85,11 +122,10 @@ class RunSizes:
     @cached_property
     def head(self) -> tuple[Term, ...]:
         """A gradient that is added to one which is there already exists beside it for a moment."""
-        terms = [
-            self.make("head", "gradient of the logits", "b*s*v*c//t"),
-            self.make("head", "gradient of the head's input", "b*s*h*c"),
-        ]
-        if self.gradients_stay:
+        terms = [self.make("head", "gradient of the head's input", "b*s*h*c")]
+        if not self.fused_loss:
+            terms.insert(0, self.make("head", "gradient of the logits", "b*s*v*c//t"))
+        if self.gradients_stay and "weight-gradients" not in self.fused:
             terms.append(self.make("head", "new gradient of the matrix", "v*h*c//t"))
         return tuple(terms)
 
@@ -117,7 +153,9 @@ class BlockSizes:
     def of(cls, run: RunSizes, kind: BlockKind) -> BlockSizes:
         mode = run.layout.recompute
         kept = {
-            each: block_terms(run.shape, run.make, recompute=each, attention=run.attention, kind=kind)
+            each: block_terms(
+                run.shape, run.make, recompute=each, attention=run.attention, kind=kind, fused=run.fused
+            )
             for each in {"none", mode}
         }
         here = kept["none" if mode == "full" else mode]
@@ -154,6 +192,8 @@ def _core(run: RunSizes) -> list[Term]:
     ]
     if run.attention == "reference":
         terms.append(make("scores", "gradients of the weights and of the scores", "2*b*a*s*S*c//t"))
+    elif "attention" in run.fused:
+        terms.append(make("attention", "sums of outputs times their gradients (fp32)", "b*s*a*4//t"))
     elif run.device == "cuda":
         terms.append(make("attention", "gradient of the queries (fp32)", "b*s*a*d*4//t"))
     return terms
@@ -191,10 +231,9 @@ def moments(run: RunSizes, stage: StageSizes) -> Iterator[Moment]:
     if stage.last:
         yield Moment("forward of the loss", gradients if stay else 0, kept, (*run.logits, *all_copies))
         yield Moment("backward of the loss", gradients if stay else 0, kept, (*run.loss, *copies))
-        log_probabilities = run.make("loss", "log-probabilities", "b*s*v*4//t").value
-        yield Moment(
-            "backward of the output head", heads_gradient, kept - log_probabilities, (*run.head, *copies)
-        )
+        if run.fused_loss != "linear-cross-entropy":  # whose backward is the loss's
+            gone = 0 if run.fused_loss else run.make("loss", "log-probabilities", "b*s*v*4//t").value
+            yield Moment("backward of the output head", heads_gradient, kept - gone, (*run.head, *copies))
     for kind in stage.blocks:
         block = run.blocks[kind]
         places = [("last", kept - of_head - block.stored, heads_gradient)]

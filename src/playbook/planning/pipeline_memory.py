@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from playbook.planning.fusion import loss_of
 from playbook.planning.in_flight import Line
 from playbook.planning.moments import RunSizes
 from playbook.planning.saved import (
@@ -58,14 +59,15 @@ class StageTerms:
     @classmethod
     def of(cls, run: RunSizes, blocks: Sequence[Mapping[BlockKind, int]]) -> StageTerms:
         shape, make, layout = run.shape, run.make, run.layout
-        given = {"recompute": layout.recompute, "attention": run.attention}
+        given = {"recompute": layout.recompute, "attention": run.attention, "fused": run.fused}
+        loss = loss_of(run.fused, layout.tp)
         return cls(
             blocks,
             {kind: tuple(block_terms(shape, make, **given, kind=kind)) for kind in shape.blocks()},
             {kind: tuple(deferred_terms(shape, make, kind=kind)) for kind in shape.blocks()},
             tuple(embedding_terms(shape, make)),
-            tuple(head_terms(make, layout.tp)),
-            tuple(deferred_head_terms(make)),
+            tuple(head_terms(make, layout.tp, loss)),
+            tuple(deferred_head_terms(make, loss)),
             tuple(angle_terms(shape, make, layout.cp)),
         )
 
@@ -123,7 +125,8 @@ def _parts(terms: StageTerms, stages: Sequence[int], moment: InFlight) -> Iterat
         yield Part(name, terms.saved[kind], _blocks(terms, kind, alive))
         yield Part(f"{name}, from B to W", terms.deferred[kind], _blocks(terms, kind, later))
     yield Part("head and loss", terms.head, alive.get(last, 0))
-    yield Part("head, from B to W", terms.deferred_head, later.get(last, 0))
+    if terms.deferred_head:
+        yield Part("head, from B to W", terms.deferred_head, later.get(last, 0))
     if terms.once:
         yield Part("positions", terms.once, 1)
 

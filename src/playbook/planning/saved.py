@@ -1,33 +1,40 @@
 """What autograd saves for backward, tensor by tensor: the activations of one micro-batch on one rank, in bytes.
 
 Each term is one tensor that the book's model really keeps (``instruments.measure.SavedActivations`` counts them, and
-tests
-hold the two equal to the byte, on one device and on many). Tensor parallelism divides what lies inside its regions by t;
-sequence parallelism divides the rest; context parallelism divides the tokens (Korthikanti et al. 2022, arXiv 2205.05198,
-sections 4.1 to 4.3).
+tests hold the two equal to the byte, on one device and on many, with PyTorch's operators and with fused ones). Tensor
+parallelism divides what lies inside its regions by t; sequence parallelism divides the rest; context parallelism divides
+the tokens (Korthikanti et al. 2022, arXiv 2205.05198, sections 4.1 to 4.3).
 """
 
 from __future__ import annotations
 
+from playbook.planning.fusion import NOTHING
 from playbook.planning.terms import Make, Term
 from playbook.shapes import BlockKind, ModelShape, MoE
 
 
 def block_terms(
-    shape: ModelShape, make: Make, *, recompute: str, attention: str, kind: BlockKind = "dense"
+    shape: ModelShape,
+    make: Make,
+    *,
+    recompute: str,
+    attention: str,
+    kind: BlockKind = "dense",
+    fused: frozenset[str] = NOTHING,
 ) -> list[Term]:
     """The tensors that one block keeps for one micro-batch.
 
-    ``attention`` is "sdpa" (a flash kernel: no s × S matrix) or "reference"; ``kind`` says what stands for its MLP.
-    Under full recomputation a block keeps its input and nothing else.
+    ``attention`` is "sdpa" (a flash kernel: no s × S matrix) or "reference"; ``kind`` says what stands for its MLP,
+    ``fused`` what runs as one kernel (`fusion.FUSED`). Under full recomputation a block keeps its input and nothing else.
     """
     if recompute == "full":
         return [make("norms", "block input", "b*s*h*x//r")]
     terms = [*_norm(make, "norm 1"), *_projections(shape, make)]
-    terms += _core(shape, make, recompute, attention)
+    terms += _core(shape, make, recompute, attention, padded="attention" not in fused)
     terms += [make("attention", "output projection input", "b*s*a*e*l//t"), *_mask(shape, make, "attention")]
     terms += _norm(make, "norm 2")
-    terms += _experts(shape, make) if kind == "moe" else _mlp(shape, make, "f")
+    kept = bool(shape.gated) and not ("swiglu" in fused and shape.activation == "silu")
+    terms += _experts(shape, make, kept) if kind == "moe" else _mlp(shape, make, "f", kept)
     return [*terms, *_mask(shape, make, "mlp")]
 
 
@@ -43,12 +50,27 @@ def angle_terms(shape: ModelShape, make: Make, cp: int) -> list[Term]:
     return [make("positions", "cosines and sines of own tokens (fp32)", f"2*s*{'p' if shape.mla else 'd'}*4")]
 
 
-def head_terms(make: Make, tp: int = 1) -> list[Term]:
-    """What the last norm, the output head and the loss keep; the loss over ``tp`` ranks is the book's own kernel."""
+def head_terms(make: Make, tp: int = 1, loss: str = "") -> list[Term]:
+    """What the last norm, the output head and the loss keep; the loss over ``tp`` ranks is the book's own.
+
+    ``loss`` says how that is fused, as `fusion.loss_of`.
+    """
     norm = [make("head", "final norm input", "b*s*h*x//r"), make("head", "final norm statistics", "b*s*n//r")]
-    loss = [make("loss", "log-probabilities (fp32)", "b*s*v*4//t")]
-    loss += [make("loss", "total weight", "4")] if tp == 1 else []
-    return [*norm, make("head", "head input", "b*s*h*l//r"), *loss]
+    if loss == "linear-cross-entropy":
+        gradients = (
+            make("loss", "gradient of the head's input", "b*s*h*c"),
+            make("loss", "gradient of the head's weight", "v*h*w"),
+        )
+        return [*norm, *gradients]
+    head = [*norm, make("head", "head input", "b*s*h*l//r")]
+    if loss == "cross-entropy":
+        head += [
+            make("loss", "logits", "b*s*v*c//t"),
+            make("loss", "log-sum-exp of the logits (fp32)", "b*s*4"),
+        ]
+        return head + ([make("loss", "targets among a rank's words (int64)", "b*s*8")] if tp > 1 else [])
+    head += [make("loss", "log-probabilities (fp32)", "b*s*v*4//t")]
+    return head + ([make("loss", "total weight", "4")] if tp == 1 else [])
 
 
 def deferred_terms(shape: ModelShape, make: Make, *, kind: BlockKind = "dense") -> list[Term]:
@@ -85,8 +107,10 @@ def _deferred_mlp(shape: ModelShape, make: Make, width: str, part: str = "mlp") 
     ]
 
 
-def deferred_head_terms(make: Make) -> list[Term]:
-    """What the weight gradient of the output head needs between B and W."""
+def deferred_head_terms(make: Make, loss: str = "") -> list[Term]:
+    """What the weight gradient of the output head needs between B and W; where the loss makes it, there is no W."""
+    if loss == "linear-cross-entropy":
+        return []
     return [
         make("head", "head input", "b*s*h*l//r"),
         make("head", "gradient of the logits", "b*s*v*c//t"),
@@ -122,10 +146,10 @@ def _projections(shape: ModelShape, make: Make) -> list[Term]:
     return terms
 
 
-def _core(shape: ModelShape, make: Make, recompute: str, attention: str) -> list[Term]:
+def _core(shape: ModelShape, make: Make, recompute: str, attention: str, padded: bool) -> list[Term]:
     """Queries, keys, values and, unless they are recomputed or never written, the matrices of s × S scores."""
     reference = attention == "reference" and recompute != "selective"
-    padded = shape.v_dim < shape.qk_dim and attention == "sdpa" and recompute != "selective"
+    padded = padded and shape.v_dim < shape.qk_dim and attention == "sdpa" and recompute != "selective"
     terms = [
         make("attention", "queries", "b*s*a*d*c//t"),
         make("attention", "keys", "b*s*g*d*c//t"),
@@ -150,22 +174,27 @@ def _core(shape: ModelShape, make: Make, recompute: str, attention: str) -> list
     return terms
 
 
-def _mlp(shape: ModelShape, make: Make, width: str, part: str = "mlp") -> list[Term]:
+def _mlp(shape: ModelShape, make: Make, width: str, kept: bool, part: str = "mlp") -> list[Term]:
     """A dense MLP of the given width."""
-    return [make(part, "MLP input", "b*s*h*l//r"), *_inside(shape, make, f"b*s*{width}", part)]
+    return [make(part, "MLP input", "b*s*h*l//r"), *_inside(shape, make, f"b*s*{width}", kept, part)]
 
 
-def _inside(shape: ModelShape, make: Make, elements: str, part: str) -> list[Term]:
-    """Between the matrices of an MLP. ReLU needs its output only, which the next layer keeps anyway."""
+def _inside(shape: ModelShape, make: Make, elements: str, kept: bool, part: str) -> list[Term]:
+    """Between the matrices of an MLP; ``kept``: a gate's activation is.
+
+    ReLU needs its output only, which the next layer keeps anyway.
+    """
     terms = []
     if shape.activation != "relu":
         terms += [make(part, "activation input", f"{elements}*c//t")]
+    if kept:
+        terms += [make(part, "activation output", f"{elements}*c//t")]
     if shape.gated:
-        terms += [make(part, "activation output", f"{elements}*c//t"), make(part, "up", f"{elements}*c//t")]
+        terms += [make(part, "up", f"{elements}*c//t")]
     return [*terms, make(part, "down projection input", f"{elements}*l//t")]
 
 
-def _experts(shape: ModelShape, make: Make) -> list[Term]:
+def _experts(shape: ModelShape, make: Make, kept: bool) -> list[Term]:
     """A block with experts, when the router spreads the tokens evenly: each rank then works on b·s·K rows.
 
     All ranks of a tensor-parallel region route all of its tokens: sequence parallelism divides nothing here.
@@ -188,13 +217,13 @@ def _experts(shape: ModelShape, make: Make) -> list[Term]:
     terms += [
         make("experts", "where each expert's rows end (int32)", "m*4"),
         make("experts", "rows sent to experts", "b*s*K*h*l"),
-        *_inside(shape, make, "b*s*K*F", "experts"),
+        *_inside(shape, make, "b*s*K*F", kept, "experts"),
         make("experts", "rows coming back, before they are weighted", "b*s*K*h*c"),
     ]
     if shape.moe.shared_experts:
         router_keeps_it = _value(make, "x") == _value(make, "l") and _value(make, "r") == 1
         terms += [] if router_keeps_it else [make("shared experts", "MLP input", "b*s*h*l//r")]
-        terms += _inside(shape, make, "b*s*G", "shared experts")
+        terms += _inside(shape, make, "b*s*G", kept, "shared experts")
     return terms
 
 

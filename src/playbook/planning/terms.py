@@ -12,6 +12,7 @@ from functools import cache
 from types import CodeType
 
 from playbook.layout import Layout
+from playbook.planning.fusion import NOTHING
 from playbook.planning.recipes import Recipe
 from playbook.shapes import ModelShape
 
@@ -33,6 +34,7 @@ SYMBOLS = {
     "c": "bytes of an element in matrix products",
     "l": "bytes of an element of a linear layer's saved input",
     "x": "bytes of an element of the residual stream",
+    "w": "bytes of a parameter",
     "n": "bytes that a norm keeps per token: its statistics",
     "K": "experts per token",
     "E": "experts",
@@ -77,17 +79,24 @@ class Part:
 
 
 def symbols(
-    shape: ModelShape, layout: Layout, seq: int, recipe: Recipe, device: str = "cuda"
+    shape: ModelShape,
+    layout: Layout,
+    seq: int,
+    recipe: Recipe,
+    device: str = "cuda",
+    fused: frozenset[str] = NOTHING,
 ) -> dict[str, int]:
     """The values of ``SYMBOLS`` for one rank."""
     moe, mla, t = shape.moe, shape.mla, layout.tp
     # torch's CPU kernel keeps LayerNorm's statistics in the dtype of its input, the CUDA one always in fp32.
-    statistic = recipe.residual if device == "cpu" and shape.norm == "layernorm" else 4
+    own = device == "cpu" and shape.norm == "layernorm" and "norms" not in fused
+    statistic = recipe.residual if own else 4
     return {
         "b": layout.micro_batch, "s": seq // layout.cp, "S": seq, "h": shape.hidden, "a": shape.heads,
         "g": max(shape.n_kv_heads, t), "d": shape.qk_dim, "e": shape.v_dim, "f": shape.ffn_dim,
         "v": -(-shape.vocab // t) * t, "y": shape.max_seq, "t": t, "r": t if layout.sp else 1, "c": recipe.compute,
-        "l": recipe.linear_inputs, "x": recipe.residual, "n": statistic * (2 if shape.norm == "layernorm" else 1),
+        "l": recipe.linear_inputs, "x": recipe.residual, "w": recipe.states.parameters,
+        "n": statistic * (2 if shape.norm == "layernorm" else 1),
         "K": moe.top_k if moe else 0, "E": moe.experts if moe else 0, "m": moe.experts // layout.ep if moe else 0,
         "F": moe.ffn if moe else 0,
         "G": moe.ffn * moe.shared_experts if moe else 0,

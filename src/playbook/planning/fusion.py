@@ -1,0 +1,60 @@
+"""Which operations run as one kernel, as far as that changes what is kept in memory, and what they work with.
+
+`EVERYTHING` is what a model of `model.ops.Ops.fused()` has; the others describe runs of other frameworks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from playbook._checks import unknown
+from playbook.errors import ConfigError
+
+#: What can be fused, by name, and what that means for memory.
+FUSED = {
+    "norms": "a norm keeps its input and statistics in fp32, on every device",
+    "swiglu": "silu(gate)·up keeps gate and up, and no activation (Megatron-LM does so for --swiglu unless told "
+    "--no-bias-swiglu-fusion)",
+    "attention": "values narrower than keys are not padded, and backward adds up no gradient of the queries in fp32",
+    "cross-entropy": "the loss keeps the logits in the precision of matrix products, and their gradient takes their "
+    "place (Megatron-LM: --cross-entropy-loss-fusion --cross-entropy-fusion-impl te)",
+    "linear-cross-entropy": "head and loss go over the tokens in chunks and keep no logits, but the gradients of the "
+    "head's input and weight; over tp ranks it is cross-entropy",
+    "weight-gradients": "a weight's gradient is added inside the product that makes it, with no matrix of its own "
+    "(Megatron-LM, unless told --no-gradient-accumulation-fusion)",
+}
+#: What the book's kernels do.
+EVERYTHING = frozenset({"norms", "swiglu", "attention", "linear-cross-entropy"})
+NOTHING: frozenset[str] = frozenset()
+
+
+def load_fused(what: bool | str | Iterable[str]) -> frozenset[str]:
+    """A set of names of `FUSED`, from one, from names with commas between them, or from true or "all": `EVERYTHING`.
+
+    Raises ConfigError for an unknown name, and for both kinds of cross-entropy.
+    """
+    if isinstance(what, bool) or what in ("all", "none", ""):
+        return EVERYTHING if what in (True, "all") else NOTHING
+    names = [name.strip() for name in what.split(",")] if isinstance(what, str) else list(what)
+    for name in names:
+        if name not in FUSED:
+            raise ConfigError(unknown("fused", str(name), ("all", "none", *FUSED)))
+    if {"cross-entropy", "linear-cross-entropy"} <= set(names):
+        raise ConfigError("fused has both cross-entropy and linear-cross-entropy: give one of them")
+    return frozenset(names)
+
+
+def loss_of(fused: frozenset[str], tp: int) -> str:
+    """What becomes of the loss: "linear-cross-entropy", "cross-entropy", or "" where PyTorch's operators compute it."""
+    if "linear-cross-entropy" in fused:
+        return "linear-cross-entropy" if tp == 1 else "cross-entropy"
+    return "cross-entropy" if "cross-entropy" in fused else ""
+
+
+def chunk_tokens(n: int, v: int, h: int) -> int:
+    """Tokens of a chunk of linear cross-entropy: its logits (…, v) are about as large as all hidden states (n, h).
+
+    Liger Kernel's rule (Hsu et al. 2024, arXiv 2410.10989, section 3.2).
+    """
+    each = max(1, -(-n // -(-v // h)))
+    return 1 << (each - 1).bit_length()
