@@ -8,11 +8,11 @@ from playbook.kernels.waves import by_wave, order, read_by_waves
 
 def test_the_order_is_that_of_the_drawing():
     tiles = Tiles(16, 32, 16, group=2)
-    assert order(4 * 16, 4 * 32, tiles)[:10] == [
+    assert order(4 * 16, 4 * 32, tiles)[:10] == (
         (0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 0), (3, 0)
-    ]  # fmt: skip
+    )  # fmt: skip
     by_rows = Tiles(16, 32, 16, group=1)
-    assert order(4 * 16, 4 * 32, by_rows) == [(row, column) for row in range(4) for column in range(4)]
+    assert order(4 * 16, 4 * 32, by_rows) == tuple((row, column) for row in range(4) for column in range(4))
 
 
 def test_each_tile_has_one_program_at_edges_too():

@@ -7,6 +7,8 @@ nothing is taken to stay: a cache of 50 MB does not hold x and w of a large prod
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import triton.language as tl
 
@@ -24,15 +26,16 @@ def order_kernel(
     tl.store(columns + program, column // BLOCK_N)
 
 
-def order(m: int, n: int, tiles: Tiles) -> list[tuple[int, int]]:
+@cache
+def order(m: int, n: int, tiles: Tiles) -> tuple[tuple[int, int], ...]:
     """Row and column of each program's tile in y (m, n), counted in tiles, as `matmul.tile_of` says."""
     count = cdiv(m, tiles.m) * cdiv(n, tiles.n)
     rows, columns = torch.empty(2, count, dtype=torch.int32)
     order_kernel[(count,)](rows, columns, m, n, BLOCK_M=tiles.m, BLOCK_N=tiles.n, GROUP=tiles.group)
-    return list(zip(rows.tolist(), columns.tolist(), strict=True))
+    return tuple(zip(rows.tolist(), columns.tolist(), strict=True))
 
 
-def by_wave(m: int, n: int, tiles: Tiles, programs: int = PROGRAMS) -> list[list[tuple[int, int]]]:
+def by_wave(m: int, n: int, tiles: Tiles, programs: int = PROGRAMS) -> list[tuple[tuple[int, int], ...]]:
     """`order`, cut into waves of so many programs."""
     found = order(m, n, tiles)
     return [found[i : i + programs] for i in range(0, len(found), programs)]
