@@ -32,6 +32,10 @@ CHAPTERS = (
     "zero-bubble",
     "expert",
     "five-dimensions",
+    "gpu-primer",
+    "writing-kernels",
+    "memory-access",
+    "fused-kernels",
     "flash-attention",
 )
 
