@@ -72,7 +72,9 @@ def contenders(
     )
 
 
-def liger(name: str, run: Callable[[Any], Callable[..., Outputs]], cuda: bool) -> Contender:
+def liger(
+    name: str, run: Callable[[Any], Callable[..., Outputs]], cuda: bool, waits: bool = False
+) -> Contender:
     """Liger Kernel's: ``run`` makes it of a function of ``liger_kernel.transformers.functional``."""
     if not cuda:
         return Contender("Liger", _unused, missing="its kernels need a GPU")
@@ -82,7 +84,7 @@ def liger(name: str, run: Callable[[Any], Callable[..., Outputs]], cuda: bool) -
         return Contender("Liger", _unused, missing="liger-kernel is not installed")
     except (ImportError, AttributeError) as error:  # of another version
         return Contender("Liger", _unused, missing=str(error))
-    return Contender("Liger", run(function))
+    return Contender("Liger", run(function), waits=waits)
 
 
 def in_cuda(kind: str, steps: tuple[str, ...], cuda: bool, prefix: str = "") -> tuple[Contender, ...]:

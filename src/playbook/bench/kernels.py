@@ -186,8 +186,7 @@ def _tried(function: Callable[[], list[Tensor]]) -> list[Tensor] | Exception:
     try:
         return function()
     except Exception as error:
-        error.__traceback__ = None  # whose frames hold tensors
-        return error
+        return error.with_traceback(None)  # whose frames hold tensors
 
 
 def _said(error: Exception) -> str:

@@ -58,7 +58,7 @@ def times_in_turns(
                 turn += _turns({name: one[0]}, scratch, 1)[name][0]
                 running[name] = one
         except torch.OutOfMemoryError as error:  # what others have captured takes memory
-            failed[name] = error
+            failed[name] = error.with_traceback(None)
     turns = max(min(FEWEST, repeats), min(repeats, int(SECONDS / max(turn, 1e-6))))
     seconds = _turns({name: run for name, (run, _) in running.items()}, scratch, turns)
     return failed | {name: _times(seconds[name], timing) for name, (_, timing) in running.items()}
@@ -87,7 +87,7 @@ def _prepared(function: Call, capture: bool) -> tuple[Call, Timing] | Exception:
                 function()
         torch.cuda.synchronize()
     except Exception as error:  # CUDA's and compilers' errors are of many classes
-        return error
+        return error.with_traceback(None)  # whose frames hold tensors
     if not capture:
         return function, "calls"
     graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream()

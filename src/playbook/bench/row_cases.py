@@ -148,7 +148,8 @@ def cross_entropy_case(n: int, v: int, cuda: bool) -> Case:
         ]
 
     twin = _first(cross_entropy.cross_entropy_torch)
-    theirs = liger("liger_cross_entropy", lambda f: lambda z, t: f(z, t, reduction="sum"), cuda)
+    # Liger's losses have the host wait for the number of targets that count
+    theirs = liger("liger_cross_entropy", lambda f: lambda z, t: f(z, t, reduction="sum"), cuda, waits=True)
     return Case(
         "cross_entropy", f"{n:,} × {v:,}", torch.bfloat16, make, 1, twin,
         contenders(_first(cross_entropy.cross_entropy), twin, cuda, theirs),
@@ -165,7 +166,10 @@ def linear_cross_entropy_case(n: int, h: int, v: int, cuda: bool) -> Case:
 
     twin = _first(linear_cross_entropy.linear_cross_entropy_torch)
     theirs = liger(
-        "liger_fused_linear_cross_entropy", lambda f: lambda x, w, t: f(x, w, t, reduction="sum"), cuda
+        "liger_fused_linear_cross_entropy",
+        lambda f: lambda x, w, t: f(x, w, t, reduction="sum"),
+        cuda,
+        waits=True,
     )
     ways = linear_cross_entropy.bytes_forward, linear_cross_entropy.bytes_backward
     return Case(
