@@ -4,10 +4,10 @@
 
 import { decodePairs, encodePairs } from "./shared/address.mjs";
 import { make, newId } from "./shared/dom.mjs";
+import { Examples } from "./shared/examples.mjs";
 import { PythonStatus } from "./shared/parts.mjs";
 import { Settings } from "./shared/settings.mjs";
 import { Actions } from "./mesh_explorer/actions.mjs";
-import { Examples } from "./mesh_explorer/examples.mjs";
 import { Mesh } from "./mesh_explorer/mesh.mjs";
 import { Rank } from "./mesh_explorer/rank.mjs";
 import { Sent } from "./mesh_explorer/sent.mjs";
@@ -25,11 +25,11 @@ export function decode(text) {
 
 class MeshExplorer {
   constructor(model, el) {
-    Object.assign(this, { model, id: newId("pb-me"), constants: model.get("constants"), only: null });
+    Object.assign(this, { model, prefix: "pb-me", id: newId("pb-me"), constants: model.get("constants"), only: null });
     this.status = make("p", { class: "pb-me-status", role: "status" });
     this.take();
     this.settings = new Settings(this, "pb-me");
-    this.parts = [Examples, Mesh, Rank, Sent, Actions].map((Part) => new Part(this));
+    this.parts = [new Examples(this, "Layouts to load", ["rank", "point"]), ...[Mesh, Rank, Sent, Actions].map((Part) => new Part(this))];
     this.python = new PythonStatus(model, this.status);
     this.build(el);
     this.refresh();
@@ -52,7 +52,11 @@ class MeshExplorer {
 
   /** What the controls show: what the reader has set over the defaults. */
   values() {
-    return { ...this.constants.defaults, ...this.inputs };
+    return this.valuesOf(this.inputs);
+  }
+
+  valuesOf(inputs) {
+    return { ...this.constants.defaults, ...inputs };
   }
 
   /** The groups of the shown rank that are lit: all, or the one that the reader has asked for. */
