@@ -16,6 +16,7 @@ import torch
 from playbook.bench import provenance
 from playbook.instruments.memory_timeline import peak_bytes
 from playbook.layout import Layout
+from playbook.model.ops import Ops
 from playbook.model.transformer import Transformer
 from playbook.parallel.engine import accumulate_gradients
 from playbook.planning.memory import StageMemory, predict
@@ -34,6 +35,7 @@ class Case:
     recompute: str = "none"
     attention: str = "sdpa"
     precision: str = "bf16-mixed"
+    kernels: str = "torch"
 
     def predicted(self, device: str) -> StageMemory:
         """What ``playbook memory`` says of it."""
@@ -45,6 +47,7 @@ class Case:
             recipe=self.precision,
             attention=self.attention,
             device=device,
+            fused=self.kernels == "fused",
         )
         return report.stages[0]
 
@@ -81,6 +84,8 @@ CASES = {
         Case("llama3.2-1b", 1, 2048, attention="reference", recompute="selective"),
         Case("smollm2-1.7b", 2, 4096, grad_acc=2),
         Case("llama3.2-3b", 1, 4096, recompute="full"),
+        Case("llama3.2-1b", 1, 8192, kernels="fused"),
+        Case("llama3.2-3b", 2, 4096, recompute="full", kernels="fused"),
     ),
 }
 
@@ -97,7 +102,12 @@ def measure(case: Case, device: str) -> int:
     shape = load(case.model)
     stored, computed = RUNS[case.precision]
     model = Transformer(
-        shape, attention=case.attention, recompute=case.recompute, dtype=stored, device=device
+        shape,
+        attention=case.attention,
+        recompute=case.recompute,
+        ops=Ops.named(case.kernels),
+        dtype=stored,
+        device=device,
     )
     optimizer = make_optimizer(model, lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1)
     size = (2, case.micro_batch * case.grad_acc, case.seq)
