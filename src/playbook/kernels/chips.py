@@ -49,7 +49,7 @@ CHIPS = {
 
 #: Of an H100 (its architecture paper): bytes of registers and of L1 cache and shared memory in each multiprocessor, and
 #: of the L2 cache. A multiprocessor's shared memory delivers a word of 4 bytes from each of its 32 banks in a cycle.
-REGISTER_BYTES, L1_BYTES, L2_BYTES, SHARED_BYTES_PER_CYCLE = 256 * 1024, 256 * 1024, 50 * 10**6, 128
+REGISTER_BYTES, L1_BYTES, L2_BYTES, SHARED_BYTES_PER_CYCLE = 256 * 1024, 256 * 1024, 50 * 2**20, 128
 
 #: Seconds until what a thread loads is there, when nothing else is loaded: cycles of a Hopper GPU (H800 PCIe, 1,755 MHz)
 #: by Luo et al. 2024, arXiv 2402.13499, table IV.
