@@ -30,6 +30,7 @@ class Timed:
     ``bytes`` are those of the book's kernel, for every contender. ``roofline`` is the share of the datasheet's limit, the
     larger of FLOPs ÷ peak and bytes ÷ bandwidth; ``of_copy`` the share of the bandwidth of a copy on this GPU; None where
     the GPU is not in `hardware.py`, or nothing is to be compared. ``error`` is ‖found − reference‖ / ‖reference‖.
+    ``timing`` is "graph", or "calls" where Python called the kernels one by one.
     """
 
     kernel: str
@@ -44,6 +45,7 @@ class Timed:
     roofline: float | None
     of_copy: float | None
     error: float | None
+    timing: str
     date: str
 
     @property
@@ -111,7 +113,7 @@ def _rows(record: Mapping[str, Any]) -> list[Timed]:
     return [
         Timed(
             case["kernel"], case["size"], case["dtype"], case["direction"], one["name"], one["ours"], one["seconds"],
-            case["flops"], case["bytes"], one["roofline"], one["of_copy"], one["error"],
+            case["flops"], case["bytes"], one["roofline"], one["of_copy"], one["error"], one["timing"],
             record["provenance"]["date"][:10],
         )
         for case in record["cases"]
