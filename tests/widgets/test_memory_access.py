@@ -335,6 +335,19 @@ def test_a_thread_is_chosen_by_keys_and_by_clicks_and_its_address_said(access):
 
 
 @pytest.mark.browser
+def test_pointing_shows_a_thread_for_as_long(access):
+    view = access({"along": "column", "thread": 3})
+    for place, thread in ((".pb-ma-bytes > i", 20), (".pb-ma-matrix > i", 21), (".pb-ma-thread", 22)):
+        view.page.locator(f'{place}[data-thread="{thread}"]').hover()
+        assert view.text("said-thread").startswith(f"Thread {thread} (x {thread}, y 0) reads A[{thread}][0]")
+        assert [mark["thread"] for mark in view.marks("bytes") if mark["chosen"]] == [str(thread)]
+        assert view.page.locator('.pb-ma-thread[aria-selected="true"]').inner_text() == "3"
+        view.page.mouse.move(1, 1)
+        assert view.text("said-thread").startswith("Thread 3 ")
+    assert view.inputs() == {"memory": "global", "along": "column", "thread": 3}
+
+
+@pytest.mark.browser
 def test_what_is_said_of_a_thread(access):
     for inputs, said in (
         (

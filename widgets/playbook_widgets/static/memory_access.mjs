@@ -36,6 +36,7 @@ class MemoryAccess extends Stepper {
     this.status = make("p", { class: "pb-ma-status", role: "status" });
     this.take();
     this.at = this.asked();
+    this.pointed = null;
     this.settings = new Settings(this, "pb-ma");
     this.player = new Player(this);
     this.caption = make("p", { class: "pb-ma-caption" });
@@ -67,8 +68,12 @@ class MemoryAccess extends Stepper {
     return this.result.pictures[this.at];
   }
 
-  /** The thread of the warp whose address is shown. */
+  /** The thread of the warp whose address is shown: the one that a pointer is on, or that is chosen. */
   get thread() {
+    return this.pointed ?? this.chosen;
+  }
+
+  get chosen() {
     const { thread = this.constants.defaults.thread } = this.inputs;
     return Number.isInteger(thread) ? Math.min(31, Math.max(0, thread)) : 0;
   }
@@ -126,7 +131,21 @@ class MemoryAccess extends Stepper {
   choose(thread) {
     const { thread: _, ...inputs } = this.inputs;
     this.send(thread === this.constants.defaults.thread ? inputs : { ...inputs, thread });
-    this.show();
+    this.point(null);
+  }
+
+  /** A pointer is on a thread or on what it takes, or (null) on none. */
+  point(thread) {
+    this.pointed = thread;
+    for (const part of this.parts) part.mark?.();
+  }
+
+  /** An element whose parts stand for threads, as their `data-thread` says, hears pointers and clicks. */
+  pointable(el) {
+    const at = ({ target, pointerType }) => (target.dataset.thread && pointerType !== "touch" ? Number(target.dataset.thread) : null);
+    el.addEventListener("pointerover", (e) => at(e) !== this.pointed && this.point(at(e)));
+    el.addEventListener("pointerleave", () => this.point(null));
+    el.addEventListener("click", ({ target }) => target.dataset.thread && this.choose(Number(target.dataset.thread)));
   }
 
   refresh() {

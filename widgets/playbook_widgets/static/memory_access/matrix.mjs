@@ -14,7 +14,7 @@ export class Matrix {
     this.note = make("p", { class: "pb-ma-note" });
     this.root = section("Matrix", this.box, this.note);
     this.heading = this.root.firstChild;
-    this.box.addEventListener("click", (e) => e.target.dataset.thread && app.choose(Number(e.target.dataset.thread)));
+    app.pointable(this.box);
   }
 
   update() {
@@ -22,7 +22,7 @@ export class Matrix {
   }
 
   show() {
-    const { picture, result, thread } = this.app, { values } = result, [, , rows, columns] = picture.window;
+    const { picture, result } = this.app, { values } = result, [, , rows, columns] = picture.window;
     const shape = Math.min(SHAPES[1], Math.max(SHAPES[0], columns / rows));
     this.box.style.setProperty("--shape", shape);
     this.box.style.setProperty("--rows", rows);
@@ -36,10 +36,14 @@ export class Matrix {
       el.dataset.thread = i;
       return el;
     });
-    cells[thread]?.toggleAttribute("data-chosen", true);
     this.box.replaceChildren(...runs, ...cells.filter(Boolean));
+    this.mark();
     say(this.note, this.words(picture.window, values));
     set(this.box, "aria-label", this.words(picture.window, values));
+  }
+
+  mark() {
+    for (const el of this.box.querySelectorAll("[data-thread]")) el.toggleAttribute("data-chosen", el.dataset.thread === String(this.app.thread));
   }
 
   /** A rectangle of elements; null outside of what is drawn. */

@@ -17,7 +17,7 @@ export class Memory {
     this.note = make("p", { class: "pb-ma-note" });
     this.root = section("Memory", this.picture, ...Object.values(this.legends), this.note);
     this.heading = this.root.firstChild;
-    this.lines.addEventListener("click", (e) => e.target.dataset.thread && app.choose(Number(e.target.dataset.thread)));
+    app.pointable(this.lines);
   }
 
   update() {
@@ -43,6 +43,7 @@ export class Memory {
       el.lastChild.replaceChildren(...this.fields(lines[i]), ...this.cells(lines[i]));
     });
     if (picture.ways) this.banks(picture.ways);
+    this.mark();
     say(this.note, this.words());
     set(this.picture, "aria-label", `${this.heading.textContent}. ${picture.answer}`);
     result.values.memory === "global" && this.legends.global.children[1].toggleAttribute("hidden", picture.moved === picture.needed);
@@ -57,15 +58,19 @@ export class Memory {
 
   /** What threads want of a line. */
   cells(line) {
-    const { picture, result, thread } = this.app, own = picture.threads[thread]?.[2];
+    const { picture, result } = this.app;
     return picture.cells.filter(([address]) => Math.floor(address / LINE) === line).map(([address, threads]) => {
       const at = (address % LINE) / LINE, el = mark(this.kind(address), at, result.bytes / LINE);
       el.textContent = threads.length > 1 ? `×${threads.length}` : threads[0];
-      el.dataset.thread = threads[0];
+      Object.assign(el.dataset, { thread: threads[0], at: address });
       el.title = `${threads.length > 1 ? `threads ${run(threads)}` : `thread ${threads[0]}`}: byte ${grouped(address)}`;
-      el.toggleAttribute("data-chosen", address === own);
       return el;
     });
+  }
+
+  mark() {
+    const { picture, thread } = this.app, own = String(picture.threads[thread]?.[2]);
+    for (const el of this.lines.querySelectorAll("[data-thread]")) el.toggleAttribute("data-chosen", el.dataset.at === own);
   }
 
   kind(address) {

@@ -13,13 +13,13 @@ export class Threads {
     this.list = make("div", { class: "pb-ma-threads", role: "listbox", tabindex: "0", "aria-label": "Threads of the warp; arrow keys go to other threads" }, ...this.cells);
     this.said = make("p", { class: "pb-ma-said-thread", "aria-live": "polite" });
     this.root = section("Threads of the warp", this.list, this.said);
-    this.list.addEventListener("click", (e) => e.target.dataset.thread && app.choose(Number(e.target.dataset.thread)));
+    app.pointable(this.list);
     this.list.addEventListener("keydown", (e) => this.key(e));
   }
 
   /** Left and right is the next thread, up and down the next row of the picture. */
   key(event) {
-    const { thread } = this.app;
+    const { chosen: thread } = this.app;
     const to = { ArrowRight: thread + 1, ArrowLeft: thread - 1, ArrowDown: thread + ROW, ArrowUp: thread - ROW, Home: 0, End: WARP - 1 }[event.key];
     if (to === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
@@ -27,13 +27,21 @@ export class Threads {
   }
 
   show() {
-    const { picture, thread } = this.app;
+    const { picture } = this.app;
     this.cells.forEach((el, i) => {
-      set(el, "aria-selected", String(i === thread));
       el.toggleAttribute("data-idle", !picture.threads[i]);
       set(el, "aria-label", picture.threads[i] ? `thread ${i}` : `thread ${i}, no part`);
     });
-    set(this.list, "aria-activedescendant", this.cells[thread].id);
+    this.mark();
+  }
+
+  mark() {
+    const { chosen, thread } = this.app;
+    this.cells.forEach((el, i) => {
+      set(el, "aria-selected", String(i === chosen));
+      el.toggleAttribute("data-chosen", i === thread);
+    });
+    set(this.list, "aria-activedescendant", this.cells[chosen].id);
     say(this.said, this.words(thread));
   }
 
