@@ -39,7 +39,9 @@ def warp_over_matrix(patterns: Mapping[str, Callable[[int], int]], columns: int 
                 axes.add_patch(Rectangle(corner, 0.8, 0.8, facecolor=WANTED))
             _plain(axes, columns, WARP, every=each)
             axes.set_title(title, fontsize=10)
-            axes.set_title(f"{len(moved)} sectors", loc="right", fontsize=9.5, fontweight="normal")
+            axes.set_title(
+                f"{len(moved)} sector{'s' * (len(moved) > 1)}", loc="right", fontsize=9.5, fontweight="normal"
+            )
         handles = [
             Patch(facecolor=WANTED, label="a number that a thread wants"),
             Patch(facecolor=MOVED, label="a sector that moves for it"),
@@ -140,10 +142,8 @@ def tiles_of_waves(orders: Mapping[str, Sequence[Sequence[tuple[int, int]]]]) ->
         for axes, (title, found) in zip(panels[0], orders.items(), strict=True):
             for i, wave in enumerate(found):
                 look = (CYCLE[0], 1.0) if not i else (PALETTE["idle"], 0.55 if i % 2 else 0.25)
-                for row, column in wave:
-                    axes.add_patch(
-                        Rectangle((column, row), 1, 1, facecolor=look, edgecolor=PAPER, linewidth=0.3)
-                    )
+                for row, first, length in _runs(wave):
+                    axes.add_patch(Rectangle((first, row), length, 1, facecolor=look))
             rows, columns = {row for row, _ in found[0]}, {column for _, column in found[0]}
             for row in rows:
                 axes.add_patch(Rectangle((-1.6, row), 1.0, 1, facecolor=PALETTE["gradients"]))
@@ -152,8 +152,21 @@ def tiles_of_waves(orders: Mapping[str, Sequence[Sequence[tuple[int, int]]]]) ->
             height = max(row for wave in found for row, _ in wave) + 1
             width = max(column for wave in found for _, column in wave) + 1
             axes.set(xlim=(-1.7, width), ylim=(height, -3.4), aspect=0.5, xticks=[], yticks=[])
-            for side in axes.spines.values():
-                side.set_visible(False)
+            lines = {"color": PAPER, "linewidth": 0.3, "zorder": 2}
+            axes.vlines(range(width + 1), 0, height, **lines)
+            axes.hlines(range(height + 1), 0, width, **lines)
+            axes.spines[:].set_visible(False)
             axes.grid(False)
             axes.set_title(f"{title}\n{len(rows)} rows, {len(columns)} columns", fontsize=10)
     return figure
+
+
+def _runs(wave: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """Tiles that lie side by side, as row, first column and how many."""
+    found: list[tuple[int, int, int]] = []
+    for row, column in sorted(wave):
+        if found and found[-1][0] == row and sum(found[-1][1:]) == column:
+            found[-1] = (row, found[-1][1], found[-1][2] + 1)
+        else:
+            found.append((row, column, 1))
+    return found

@@ -1,0 +1,69 @@
+"""Figures of the chapter on memory access: sectors and banks as they are counted, points under roofs, waves of tiles."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import pytest
+from matplotlib.colors import to_hex
+
+from playbook.figures import display
+from playbook.figures.memory_access import bank_map, product_rooflines, tiles_of_waves, warp_over_matrix
+from playbook.figures.style import CYCLE, PALETTE
+from playbook.hardware import load
+from playbook.kernels.matmul import Tiles
+from playbook.kernels.waves import by_wave
+
+
+@pytest.fixture(autouse=True)
+def _no_figure_left():
+    yield
+    plt.close("all")
+
+
+def test_sectors_that_move_are_drawn_once_and_each_thread_has_its_number():
+    patterns = {"a row": lambda i: i, "a column": lambda i: 32 * i, "the same": lambda i: 7}
+    figure = warp_over_matrix(patterns)
+    moved = [sum(box.get_width() == 8 for box in axes.patches) for axes in figure.axes]
+    assert moved == [4, 32, 1]
+    assert [axes.get_title(loc="right") for axes in figure.axes] == ["4 sectors", "32 sectors", "1 sector"]
+    assert [len(axes.patches) - n for axes, n in zip(figure.axes, moved, strict=True)] == [32] * 3
+    assert display(figure, alt="Sectors.")
+
+
+def test_words_of_a_bank():
+    layouts = {
+        "plain": lambda row, column: 32 * row + column,
+        "padded": lambda row, column: 33 * row + column,
+        "swizzled": lambda row, column: 32 * row + (column ^ row),
+    }
+    figure = bank_map(layouts)
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["plain\n32 wavefronts", "padded\n1 wavefront", "swizzled\n1 wavefront"]
+    for axes, hits in zip(figure.axes, (32, 1, 1), strict=True):
+        words = [box for box in axes.patches if box.get_width() < 1]
+        assert len(words) == 32  # a bank has one word of each row
+        assert sum(to_hex(box.get_facecolor()) == PALETTE["gradients"] for box in words) == hits
+
+
+def test_steps_are_on_both_roofs():
+    gpu = load("h100-8").accelerator
+    figure = product_rooflines(
+        {"one": (0.5, 2.0, "fp32"), "two": (1e3, 1e3, "fp16")}, gpu, 10 * gpu.memory_bandwidth
+    )
+    points = [
+        line.get_xydata()[0].tolist() for line in figure.axes[0].lines if line.get_linestyle() == "None"
+    ]
+    low = gpu.memory_bandwidth / 1e12
+    assert points[:2] == [[2.0, pytest.approx(2 * low)], [0.5, pytest.approx(5 * low)]]
+    assert [y for _, y in points[2:]] == [989.0, 989.0]  # not above the cores
+
+
+def test_the_first_wave_and_what_it_reads():
+    tiles = Tiles(16, 16, 16, group=2)
+    figure = tiles_of_waves({"grouped": by_wave(64, 128, tiles, 6)})
+    (axes,) = figure.axes
+    assert axes.get_title(loc="left") == "grouped\n2 rows, 3 columns"
+    first = [box for box in axes.patches if to_hex(box.get_facecolor()) == CYCLE[0]]
+    assert [(box.get_y(), box.get_x(), box.get_width()) for box in first] == [(0, 0, 3), (1, 0, 3)]
+    inside = [box for box in axes.patches if box.get_x() >= 0 and box.get_y() >= 0]
+    assert sum(box.get_width() for box in inside) == 4 * 8
