@@ -191,6 +191,10 @@ def _batch() -> Group:
     )  # fmt: skip
 
 
+#: What Megatron-LM fuses by default or by a flag, as `playbook memory --fused` says it.
+MEGATRON = "cross-entropy,swiglu,weight-gradients"
+
+
 def _savers() -> Group:
     return Group(
         "Memory savers",
@@ -200,6 +204,9 @@ def _savers() -> Group:
             Control("attention", "Attention", "Flash kernels never write the matrix of scores.",
                     "choice", choices=(("sdpa", "Flash"), ("reference", "scores in memory")),
                     brief="{}", quiet="sdpa"),
+            Control("fused", "Fused kernels", "One kernel each for SwiGLU, norms and the loss, which keep less.",
+                    "choice", choices=(("none", "none"), ("all", "all"), (MEGATRON, "Megatron-like")),
+                    brief="{} fused", quiet="none"),
             Control("offload", "Optimizer on CPU", "Master weights and moments stay in the host's memory.",
                     "switch", brief="CPU offload", quiet=False),
             Control("bucket_mb", "Bucket", "Size of one communication bucket of gradients.",

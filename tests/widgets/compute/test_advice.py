@@ -1,11 +1,14 @@
 """Advice is only worth giving if it works, is ranked, and says nothing superfluous."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from playbook_widgets.compute.advice import CHANGES, Setup, limit_of_experts, what_would_fit
 
 from playbook.layout import Layout
+from playbook.planning.fusion import EVERYTHING
 from playbook.planning.memory import predict
 from playbook.planning.recipes import RECIPES
 from playbook.shapes import load
@@ -31,9 +34,8 @@ def test_every_advice_fits_is_needed_and_is_ranked(model, layout, capacity, atte
     assert ranks == sorted(ranks)
     for a in advice:
         s = a.setup
-        report = predict(
-            s.shape, s.layout, seq=s.seq, recipe=s.recipe, attention=s.attention, offload=s.offload
-        )
+        given = {"attention": s.attention, "offload": s.offload, "fused": s.fused}
+        report = predict(s.shape, s.layout, seq=s.seq, recipe=s.recipe, **given)
         assert report.peak == a.peak <= capacity
         assert s.layout.global_batch == start.layout.global_batch  # the same training run
     sets = [set(a.changes) for a in advice]
@@ -45,6 +47,13 @@ def test_the_cheapest_single_change_comes_first():
     assert [c.label for c in advice[0].changes] == ["ZeRO-1"]
 
 
+def test_fused_kernels_cost_nothing():
+    start = setup("llama3-8b", "dp=8,zero=1", seq=8192)
+    (first, *_) = what_would_fit(start, replace(start, fused=EVERYTHING).peak())
+    assert labels([first]) == [["fused kernels"]]
+    assert first.setup.fused == EVERYTHING
+
+
 def test_gpus_stay_the_same_while_data_parallelism_can_be_halved():
     advice = what_would_fit(setup(), int(60e9))
     assert advice
@@ -52,7 +61,7 @@ def test_gpus_stay_the_same_while_data_parallelism_can_be_halved():
 
 
 def test_buying_gpus_comes_after_what_the_gpus_at_hand_can_do():
-    advice = what_would_fit(setup("llama3.2-1b", "", seq=4096), int(24e9))
+    advice = what_would_fit(setup("llama3.2-1b", "", seq=4096, fused=EVERYTHING), int(22e9))
     gpus = [a.setup.layout.world_size for a in advice]
     assert gpus[0] == 1
     assert gpus[-1] == 2
@@ -78,7 +87,7 @@ def test_experts_that_do_not_fit_are_spread_over_the_replicas_there_are():
 
 
 def test_experts_that_no_replica_has_room_for_need_more_replicas():
-    start = setup("qwen3-30b-a3b", "dp=4,ep=4,zero=1,grad_acc=8,recompute=full", seq=4096)
+    start = setup("qwen3-30b-a3b", "dp=4,ep=4,zero=1,grad_acc=8,recompute=full", seq=4096, fused=EVERYTHING)
     advice = what_would_fit(start, start.peak() - 1)
     wider = next(a for a in advice if labels([a]) == [["twice the expert parallelism"]])
     assert (wider.setup.layout.ep, wider.setup.layout.dp, wider.setup.layout.grad_acc) == (8, 8, 4)

@@ -56,6 +56,7 @@ CONFIGS = st.fixed_dictionaries(
         "micro_batch": st.integers(1, 8), "grad_acc": st.sampled_from([8, 16]),
         "precision": st.sampled_from(sorted(RECIPES)), "optimizer_bytes": st.integers(0, 20),
         "attention": st.sampled_from(["sdpa", "reference"]),
+        "fused": st.sampled_from(["none", "all", "cross-entropy,swiglu,weight-gradients"]),
         "offload": st.booleans(), "bucket_mb": st.integers(1, 100), "accelerator": st.sampled_from(sorted(ACCELERATORS)),
     },
 )  # fmt: skip

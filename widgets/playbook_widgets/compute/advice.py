@@ -15,6 +15,7 @@ from math import gcd
 from playbook.errors import PlaybookError
 from playbook.layout import Layout, ParallelOptions
 from playbook.layout.options import BUCKET
+from playbook.planning.fusion import EVERYTHING, NOTHING
 from playbook.planning.memory import MemoryReport, StageMemory, predict_stages
 from playbook.planning.parameters import StateCounts
 from playbook.planning.recipes import Recipe
@@ -33,6 +34,7 @@ class Setup:
     offload: bool = False
     optimizer_bytes: int | None = None
     bucket: int = BUCKET
+    fused: frozenset[str] = NOTHING
 
     @property
     def recipe_used(self) -> Recipe:
@@ -51,6 +53,7 @@ class Setup:
             recipe=self.recipe_used,
             attention=self.attention,
             offload=self.offload,
+            fused=self.fused,
             options=ParallelOptions(bucket=self.bucket),
         )
 
@@ -170,6 +173,10 @@ def _flash(setup: Setup) -> Setup | None:
     return replace(setup, attention="sdpa") if setup.attention == "reference" else None
 
 
+def _fuse(setup: Setup) -> Setup | None:
+    return None if setup.fused else replace(setup, fused=EVERYTHING)
+
+
 def _sequence_parallel(setup: Setup) -> Setup | None:
     return setup.relayout(sp=True) if setup.layout.tp > 1 and not setup.layout.sp else None
 
@@ -181,6 +188,9 @@ def _offload(setup: Setup) -> Setup | None:
 #: Changes in the order in which one would try them.
 CHANGES = (
     Change("FlashAttention", 0.0, "scores never leave the chip: less memory, and faster", _flash),
+    Change(
+        "fused kernels", 0.0, "SwiGLU keeps one tensor less and the loss no logits; both are faster", _fuse
+    ),
     Change(
         "sequence parallelism",
         0.001,

@@ -19,6 +19,7 @@ from playbook._checks import check_int
 from playbook.errors import ConfigError, LayoutError
 from playbook.hardware import Accelerator, load_accelerator
 from playbook.layout import Layout
+from playbook.planning.fusion import EVERYTHING, NOTHING, load_fused
 from playbook.planning.memory import MemoryReport, StageMemory
 from playbook.planning.recipes import load_recipe
 from playbook.planning.terms import Part, Term, symbols
@@ -43,6 +44,7 @@ DEFAULTS: dict[str, Any] = {
     "precision": "bf16-mixed",
     "optimizer_bytes": None,
     "attention": "sdpa",
+    "fused": "none",
     "offload": False,
     "bucket_mb": 25,
     "accelerator": "h100",
@@ -104,6 +106,7 @@ def read(config: Mapping[str, Any]) -> Configuration:
         _switch("offload", values["offload"]),
         None if optimizer in (None, "") else whole("optimizer_bytes", optimizer),
         check_int("bucket_mb", whole("bucket_mb", values["bucket_mb"]), ConfigError) * MB,
+        load_fused(values["fused"]),
     )
     return Configuration(setup, load_accelerator(values["accelerator"]), values)
 
@@ -142,7 +145,7 @@ def describe(configuration: Configuration, *, advice: bool = False) -> dict[str,
             "moments": states.optimizer,
         },
         **_stages(report),
-        "symbols": symbols(shape, layout, setup.seq, setup.recipe_used),
+        "symbols": symbols(shape, layout, setup.seq, setup.recipe_used, fused=setup.fused),
         "peak": report.peak,
         "fullest": report.fullest.stage,
         "capacity": accelerator.memory_bytes,
@@ -235,6 +238,8 @@ def command(configuration: Configuration) -> str:
         words += ["--optimizer-bytes", str(setup.optimizer_bytes)]
     if setup.attention != DEFAULTS["attention"]:
         words += ["--attention", setup.attention]
+    if setup.fused:
+        words += ["--fused", *([] if setup.fused == EVERYTHING else [",".join(sorted(setup.fused))])]
     if setup.offload:
         words.append("--offload")
     if setup.bucket != DEFAULTS["bucket_mb"] * MB:
@@ -265,4 +270,5 @@ def _changed(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
 
 def _settable(setup: Setup) -> dict[str, Any]:
     layout = {f.name: getattr(setup.layout, f.name) for f in fields(Layout)}
-    return {**layout, "attention": setup.attention, "offload": setup.offload}
+    fused = {EVERYTHING: "all", NOTHING: "none"}.get(setup.fused, ",".join(sorted(setup.fused)))
+    return {**layout, "attention": setup.attention, "fused": fused, "offload": setup.offload}

@@ -18,7 +18,7 @@ import { Verdict } from "./memory_calculator/verdict.mjs";
 const KEYS = (
   "model layers hidden heads kv_heads head_dim ffn vocab activation gated norm bias tied dropout moe.experts moe.top_k moe.ffn " +
     "moe.shared_experts moe.dense_layers moe.every moe.scores moe.normalized moe.balance_loss moe.balance_over moe.z_loss accelerator gpus dp tp sp cp pp schedule vpp ep zero micro_batch grad_acc seq recompute " +
-    "attention offload bucket_mb precision optimizer_bytes"
+    "attention fused offload bucket_mb precision optimizer_bytes"
 ).split(" ");
 
 export function encode(inputs) {
