@@ -355,7 +355,7 @@ def test_what_is_said_of_a_thread(access):
             "Thread 3 (x 3, y 0) reads A[3][0] to A[3][3]: byte 384, banks 0 to 3.",
         ),
         ({"memory": "shared", "size": 2, "thread": 3}, "Thread 3 (x 3, y 0) reads A[0][3]: byte 6, bank 1."),
-        ({"columns": 8, "thread": 9}, "Thread 9 (x 9, y 0) is outside of the matrix and takes no part."),
+        ({"columns": 8, "thread": 9}, "Thread 9 (x 9, y 0) is outside the matrix and inactive."),
         ({"block_x": 8, "block_y": 1, "thread": 9}, "The block has no thread 9 in this warp."),
         (
             {"layout": "column-major", "vector": 2, "access": "write", "step": 1, "thread": 1},
@@ -385,7 +385,7 @@ def test_examples_fill_the_controls_and_are_marked(access):
 @pytest.mark.browser
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_needed_and_in_conflict_look_different_to_every_eye(access, theme):
-    """On the page's background; what is moved in vain is hatched, and carries no number."""
+    """On the page's background; what is moved and not needed is hatched, and carries no number."""
     page = {"light": (255, 255, 255), "dark": (0x14, 0x18, 0x1E)}[theme]
     view = access({**COLUMN, "vector": 4}, theme=theme)
     found = view.page.evaluate(
@@ -414,7 +414,7 @@ def test_the_table_says_every_address(access):
     rows = view.page.locator(".pb-ma-fold tr").all_inner_texts()
     assert len(rows) == 33
     assert rows[5].split("\t") == ["4", "A[4][0]", "16\u202f384", "sector 512, line 128"]
-    assert rows[32].split("\t")[:2] == ["31", "no part"]
+    assert rows[32].split("\t")[:2] == ["31", "inactive"]
     view.button("Step forward").click()
     assert view.page.locator(".pb-ma-fold tr").nth(5).inner_text().split("\t")[1] == "A[4][1]"
 

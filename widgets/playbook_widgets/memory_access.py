@@ -117,14 +117,14 @@ EXAMPLES: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("Stride of 2", {"stride": 2}, "Every second element, as the real parts of complex numbers."),
     (
-        "Vectors",
+        "Vectors of 16 bytes",
         {"vector": 4},
         "Each thread reads four floats at once: four times the bytes with one instruction, no byte more than needed.",
     ),
     (
         "Tile of 8 × 4",
         {"block_x": 8, "block_y": 32},
-        "A warp covers four rows of eight floats. Each row fills a sector, so nothing is moved in vain.",
+        "A warp covers four rows of eight floats. Each row fills a sector, so all that is moved is needed.",
     ),
     (
         "Matmul naive, A",

@@ -193,7 +193,7 @@ def test_what_is_drawn_of_the_matrix_holds_what_is_asked_for(inputs):
         ("Column, column-major", 4, 1),
         ("Misaligned row", 5, 4 / 5),
         ("Stride of 2", 8, 1 / 2),
-        ("Vectors", 16, 1),
+        ("Vectors of 16 bytes", 16, 1),
         ("Tile of 8 × 4", 4, 1),
         ("Matmul naive, A", 32, 1 / 8),
         ("Matmul naive, B", 1, 1 / 8),
@@ -255,7 +255,7 @@ SAID = [
      "(32 lines of 128): 1 024 bytes are moved, an efficiency of 12.5 %. Neighbouring threads are 4 096 bytes apart, "
      "so each touches a sector of its own and uses 4 of its 32 bytes."),
     ({"offset": 1},
-     "The bytes lie side by side, but begin 4 bytes into a sector: 1 sector more than they would fill."),
+     "The bytes are contiguous, but begin 4 bytes into a sector: 1 sector more than they would fill."),
     ({"stride": 2, "access": "write"},
      "warp 0 write 128 bytes, which lie in 8 sectors of 32 bytes (2 lines of 128): 256 bytes are moved, an "
      "efficiency of 50 %. Neighbouring threads are 8 bytes apart; what lies between them is moved, too."),
@@ -264,9 +264,9 @@ SAID = [
      "Several threads write the same address: which of their values remains is not defined."),
     ({"columns": 20},
      "20 threads of warp 0 read 80 bytes, which lie in 3 sectors of 32 bytes (1 line of 128): 96 bytes are moved, an "
-     "efficiency of 83.3 %. The bytes lie side by side, but do not fill their sectors. 12 threads are outside of the "
-     "matrix and take no part."),
-    ({"columns": 31}, "1 thread is outside of the matrix and takes no part."),
+     "efficiency of 83.3 %. The bytes are contiguous, but do not fill their sectors. 12 threads are outside the "
+     "matrix and inactive."),
+    ({"columns": 31}, "1 thread is outside the matrix and inactive."),
     ({"columns": 1}, "One thread of warp 0 reads 4 bytes, which lie in 1 sector"),
     ({"block_x": 1, "block_y": 1, "size": 1}, "One thread of warp 0 reads 1 byte, which lies in 1 sector"),
     ({"memory": "shared", "along": "column"},
@@ -282,7 +282,7 @@ SAID = [
     ({"memory": "shared", "vector": 4, "along": "column"},
      "An 8-way bank conflict: the 32 threads of warp 0 read 128 words, 8 of them in bank 0 at a time. A bank gives "
      "one word a pass: 32 passes instead of 4. Threads that access 16 bytes are served 8 at a time."),
-    ({"memory": "shared", "rows": 3, "columns": 4}, "28 threads are outside of the tile and take no part."),
+    ({"memory": "shared", "rows": 3, "columns": 4}, "28 threads are outside the tile and inactive."),
 ]  # fmt: skip
 
 
@@ -293,7 +293,7 @@ def test_a_sentence_says_what_is_seen(inputs, said):
 
 def test_a_warp_outside_of_the_matrix_accesses_nothing():
     picture = compute({"rows": 2})["pictures"][5]
-    assert picture["answer"] == "All threads of warp 5 are outside of the matrix: they access nothing."
+    assert picture["answer"] == "All threads of warp 5 are outside the matrix: they access nothing."
     assert (picture["active"], picture["sectors"], picture["moved"], picture["cells"]) == (0, [], 0, [])
     tile = compute({"memory": "shared", "rows": 2})["pictures"][5]
     assert (tile["passes"], tile["least"], tile["ways"]) == (0, 0, [0] * 32)

@@ -64,7 +64,7 @@ def _picture(setting: AccessSetting, warp: int) -> dict[str, Any]:
 
 
 def _thread(setting: AccessSetting, warp: int, lane: int, step: Step | None) -> list[int] | None:
-    """Row, column and byte; None for a thread that takes no part."""
+    """Row, column and byte; None for an inactive thread."""
     t = setting.thread(warp * WARP + lane)
     return [*setting.place(t.x, t.y), step.address] if step else None
 

@@ -141,7 +141,7 @@ class AccessSetting:
 
     @cached_property
     def kernel(self) -> Kernel:
-        """The access of one thread; threads outside of the matrix take no part."""
+        """The access of one thread; threads outside the matrix are inactive."""
         take = shared if self.memory == "shared" else load if self.access == "read" else store
 
         def kernel(t: Thread) -> Iterator[Step]:

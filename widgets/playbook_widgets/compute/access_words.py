@@ -38,9 +38,9 @@ def in_percent(share: float) -> str:
 
 
 def answer(setting: AccessSetting, found: Mapping[str, Any], warp: int) -> str:
-    """Two to four sentences on a warp: what it asks of memory, why it costs as much, who takes no part."""
+    """Two to four sentences on a warp: what it asks of memory, why it costs as much, which threads are inactive."""
     if not found["active"]:
-        return f"All threads of warp {warp} are outside of the {setting.array}: they access nothing."
+        return f"All threads of warp {warp} are outside the {setting.array}: they access nothing."
     parts = _of_banks if setting.memory == "shared" else _of_sectors
     return " ".join(
         filter(None, [*parts(setting, found, warp), _written(setting, found), _idle(setting, found, warp)])
@@ -65,8 +65,7 @@ def _idle(setting: AccessSetting, found: Mapping[str, Any], warp: int) -> str:
     outside = _there(setting, found, warp) - found["active"]
     if not outside:
         return ""
-    verbs = ("is", "takes") if outside == 1 else ("are", "take")
-    return f"{plural(outside, 'thread')} {verbs[0]} outside of the {setting.array} and {verbs[1]} no part."
+    return f"{plural(outside, 'thread')} {'is' if outside == 1 else 'are'} outside the {setting.array} and inactive."
 
 
 def _written(setting: AccessSetting, found: Mapping[str, Any]) -> str:
@@ -111,9 +110,9 @@ def _why_sectors(setting: AccessSetting, found: Mapping[str, Any]) -> str:
     if found["cells"][-1][0] + setting.bytes - first == needed:
         more = len(sectors) - -(-needed // SECTOR)
         if not more:
-            return "The bytes lie side by side, but do not fill their sectors."
+            return "The bytes are contiguous, but do not fill their sectors."
         begin = f"begin {plural(first % SECTOR, 'byte')} into a sector"
-        return f"The bytes lie side by side, but {begin}: {plural(more, 'sector')} more than they would fill."
+        return f"The bytes are contiguous, but {begin}: {plural(more, 'sector')} more than they would fill."
     if apart and abs(apart) > setting.bytes:
         return f"Neighbouring threads are {grouped(abs(apart))} bytes apart; what lies between them is moved, too."
     return ""

@@ -37,7 +37,7 @@ export class Details {
   tabulate() {
     const { picture, result } = this.app;
     if (!this.fold.open) return;
-    const rows = picture.threads.map((found, i) => (found ? [i, element(result, found), grouped(found[2]), where(result, found[2])] : [i, "no part", "", ""]));
+    const rows = picture.threads.map((found, i) => (found ? [i, element(result, found), grouped(found[2]), where(result, found[2])] : [i, "inactive", "", ""]));
     this.table.replaceChildren(tableOf(["thread", "element", "byte", "where"], rows));
   }
 

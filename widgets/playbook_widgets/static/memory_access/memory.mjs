@@ -14,7 +14,9 @@ export class Memory {
     this.foot = make("div", { class: "pb-ma-line" }, make("span", { class: "pb-ma-address" }, "words"), this.ways);
     this.picture = make("div", { class: "pb-ma-memory", role: "img" }, make("div", { class: "pb-ma-line" }, this.unit, this.ruler), this.lines, this.foot);
     this.legends = { global: legend([["cell", "needed"], ["sector", "moved, not needed"], ["free", "not moved"]]), shared: legend([["cell", "needed, no conflict"], ["conflict", "in a bank with several words to give"]]) };
-    this.note = make("p", { class: "pb-ma-note" });
+    this.numbers = make("span", { class: "pb-ma-numbers" }, "Numbers in it are threads of the warp; ×32 are 32 threads at one address. ");
+    this.rest = make("span");
+    this.note = make("p", { class: "pb-ma-note" }, "Left of each line is the byte at which it begins. ", this.numbers, this.rest);
     this.root = section("Memory", this.picture, ...Object.values(this.legends), this.note);
     this.heading = this.root.firstChild;
     app.pointable(this.lines);
@@ -33,7 +35,7 @@ export class Memory {
     for (const [name, el] of Object.entries(this.legends)) el.hidden = name !== memory;
     this.foot.hidden = memory === "global";
     set(this.picture, "data-memory", memory);
-    set(this.picture, "data-bytes", bytes);
+    set(this.root, "data-bytes", bytes);
   }
 
   show() {
@@ -44,7 +46,7 @@ export class Memory {
     });
     if (picture.ways) this.banks(picture.ways);
     this.mark();
-    say(this.note, this.words());
+    say(this.rest, this.words());
     set(this.picture, "aria-label", `${this.heading.textContent}. ${picture.answer}`);
     result.values.memory === "global" && this.legends.global.children[1].toggleAttribute("hidden", picture.moved === picture.needed);
   }
@@ -92,10 +94,9 @@ export class Memory {
 
   words() {
     const { values, bytes } = this.app.result;
-    const cells = "Left of each line is the byte at which it begins. Numbers in it are threads of the warp; ×32 are 32 threads at one address.";
-    if (values.memory === "global") return `${cells} Sectors that a cache holds need not come from memory.`;
+    if (values.memory === "global") return "Sectors that a cache holds need not come from memory.";
     const parts = bytes > WORD ? ` Accesses of ${bytes} bytes are served ${LINE / bytes} threads at a time, and words of different times do not conflict.` : "";
-    return `${cells} Bars count the words that a bank has to give at a time: more than one is a conflict.${parts}`;
+    return `Bars count the words that a bank has to give at a time: more than one is a conflict. A pass is also called a wavefront.${parts}`;
   }
 }
 

@@ -30,7 +30,7 @@ export class Threads {
     const { picture } = this.app;
     this.cells.forEach((el, i) => {
       el.toggleAttribute("data-idle", !picture.threads[i]);
-      set(el, "aria-label", picture.threads[i] ? `thread ${i}` : `thread ${i}, no part`);
+      set(el, "aria-label", picture.threads[i] ? `thread ${i}` : `thread ${i}, inactive`);
     });
     this.mark();
   }
@@ -50,7 +50,7 @@ export class Threads {
     const { picture, result, at } = this.app, found = picture.threads[thread], { access, block_x: wide, block_y: high } = result.values;
     const number = at * WARP + thread, name = `Thread ${thread} (x ${number % wide}, y ${Math.floor(number / wide)})`;
     if (number >= wide * high) return `The block has no thread ${thread} in this warp.`;
-    if (!found) return `${name} is outside of the ${result.values.memory === "global" ? "matrix" : "tile"} and takes no part.`;
+    if (!found) return `${name} is outside the ${result.values.memory === "global" ? "matrix" : "tile"} and inactive.`;
     return `${name} ${access}s ${element(result, found)}: byte ${grouped(found[2])}, ${where(result, found[2])}.`;
   }
 }
