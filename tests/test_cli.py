@@ -54,6 +54,16 @@ def test_json_is_one_object_on_stdout_and_the_rest_on_stderr(tmp_path):
     assert [r["loss"] for r in read_json_log(logs[0])] == result["losses"]
 
 
+def test_fused_kernels_give_the_same_losses(tmp_path):
+    small = ("--steps", "2", "--seq", "8", "--global-batch", "2", "--json")
+    done = [train(*small, "--kernels", kernels, cwd=tmp_path) for kernels in ("torch", "fused")]
+    plain, fused = (json.loads(one.stdout) for one in done)
+    assert fused["losses"] == pytest.approx(plain["losses"], rel=1e-5)
+    assert fused["grad_norms"] == pytest.approx(plain["grad_norms"], rel=1e-5)
+    assert "interpreted" in done[1].stderr
+    assert "interpreted" not in done[0].stderr
+
+
 def test_a_loss_that_is_no_number_is_null_in_valid_json(tmp_path):
     done = train(
         "--steps", "5", "--lr", "1e30", "--grad-clip", "0", "--json", "--log", "run.jsonl", cwd=tmp_path

@@ -26,9 +26,17 @@ WARM_UP = 3
 
 
 def bench_trainer(
-    shape: ModelShape, micro_batch: int, seq: int, grad_acc: int, steps: int, device: str
+    shape: ModelShape,
+    micro_batch: int,
+    seq: int,
+    grad_acc: int,
+    steps: int,
+    device: str,
+    kernels: str = "torch",
 ) -> dict[str, Any]:
     """Train ``shape`` in bf16 (fp32 on a CPU) for ``steps`` timed steps in each of VARIANTS, on real text.
+
+    With ``kernels`` "fused" nothing is compiled: what that would fuse is fused already.
 
     Gives tokens per second from the median step, model and hardware FLOPs utilisation where the accelerator is known, the
     peak in bytes measured and predicted (``error`` above 0: predicted too much), and the last loss.
@@ -37,9 +45,12 @@ def bench_trainer(
     dtype = "bfloat16" if sixteen else "float32"
     rows = []
     for recompute, compiled in VARIANTS:
+        if compiled and kernels == "fused":
+            continue
         config = TrainConfig(
             steps=WARM_UP + steps, global_batch=micro_batch * grad_acc, micro_batch=micro_batch, seq=seq, lr=1e-4,
             dtype=dtype, weights=dtype, recompute=recompute, compile=compiled, device=device,
+            kernels=kernels,
         )  # fmt: skip
         rows.append(_measure(shape, config, device))
         gc.collect()
@@ -60,10 +71,12 @@ def _measure(shape: ModelShape, config: TrainConfig, device: str) -> dict[str, A
     seconds = statistics.median(r.seconds for r in results[WARM_UP:])
     layout = Layout(micro_batch=config.micro, grad_acc=config.grad_acc, recompute=config.recompute)
     recipe = "bf16-mixed" if config.weights == "bfloat16" else "fp32"
-    predicted = predict(shape, layout, seq=config.seq, recipe=recipe, device=torch.device(device).type).peak
+    kind, fused = torch.device(device).type, config.kernels == "fused"
+    predicted = predict(shape, layout, seq=config.seq, recipe=recipe, device=kind, fused=fused).peak
     return {
         "recompute": config.recompute,
         "compile": config.compile,
+        "kernels": config.kernels,
         "dtype": config.dtype,
         "micro_batch": config.micro,
         "grad_acc": config.grad_acc,
@@ -110,6 +123,7 @@ def report_trainer(result: dict[str, Any]) -> str:
     """The result of ``bench_trainer`` as a table for people."""
     first = result["runs"][0]
     size = f"{first['grad_acc']} × {first['micro_batch']} × {first['seq']} tokens per step, {first['dtype']}"
+    size += f", kernels: {first['kernels']}"
     lines = [f"{result['model'] or 'model'}, {result['parameters']:,} parameters, {size}"]
     lines.append(
         f"{'recompute':10} {'compiled':8} {'step ms':>9} {'tokens/s':>9} {'MFU':>6} {'HFU':>6} "

@@ -88,6 +88,7 @@ def _add_trainer(kinds: Any) -> None:
     p.add_argument("--seq", type=int, default=256, metavar="N", help="tokens per sample")
     p.add_argument("--grad-acc", type=int, default=1, metavar="N", help="micro-batches per step")
     p.add_argument("--steps", type=int, default=10, metavar="N", help="timed steps; the median counts")
+    p.add_argument("--kernels", default="torch", choices=["torch", "fused"], help="between matrix products")
     p.set_defaults(run=_trainer)
 
 
@@ -101,7 +102,7 @@ def _trainer(args: argparse.Namespace) -> int:
     from playbook.training.trainer import default_device
 
     device = args.device or default_device()
-    result = bench_trainer(shape, args.micro_batch, args.seq, args.grad_acc, args.steps, device)
+    result = bench_trainer(shape, args.micro_batch, args.seq, args.grad_acc, args.steps, device, args.kernels)
     return finish(args, result, report_trainer(result))
 
 

@@ -190,7 +190,10 @@ def _run(args: argparse.Namespace, shape: ModelShape, config: TrainConfig) -> in
         ranks = config.layout.world_size
         where = f"{ranks} ranks ({config.layout.of_step()}), {device}" if ranks > 1 else device
         text = f"{shape.num_parameters:,} parameters on {where}, {len(corpus):,} tokens of {corpus.name}"
-        text += "".join(f"\nnote: {note}" for note in config.layout.padding(shape, config.seq))
+        notes = list(config.layout.padding(shape, config.seq))
+        if config.kernels == "fused" and str(device).startswith("cpu"):
+            notes.append("on a CPU fused kernels are interpreted, program by program: take few tokens")
+        text += "".join(f"\nnote: {note}" for note in notes)
         if not args.log:
             text += f"\nlog: {logs[0]}"
         run = dataclasses.replace(run, logs=logs, announcement=text)

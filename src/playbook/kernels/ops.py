@@ -68,10 +68,7 @@ class FusedOps(Ops):
 
     def block_attention(self, q: Tensor) -> BlockAttention:
         tuning = flash_attention.tuned(q)
-        return BlockAttention(
-            partial(_attend, tuning=tuning),
-            partial(_attend_backward, tuning=tuning),
-        )
+        return BlockAttention(partial(_attend, tuning=tuning), partial(_attend_backward, tuning=tuning))
 
     def linear_losses(self, x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
         return linear_cross_entropy(x, weight, targets)[0]
@@ -101,10 +98,12 @@ def _attend_backward(
     lse: Tensor,
     *,
     tuning: flash_attention.Tuning,
-) -> tuple[Tensor, ...]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """As `model.attend.attend_backward`."""
     given = block.queries(gradient), block.queries(q), block.keys(k), block.keys(v), block.queries(out)
     do, q, k, v, o = (x.transpose(1, 2) for x in given)
-    blocks = {"keys": tuning.keys, "queries": tuning.queries}
-    found = flash_backward(do, q, k, v, o, block.queries(lse), **_given(block, q.shape[-1]), **blocks)
-    return tuple(x.transpose(1, 2) for x in found)
+    how = _given(block, q.shape[-1])
+    dq, dk, dv = flash_backward(
+        do, q, k, v, o, block.queries(lse), **how, keys=tuning.keys, queries=tuning.queries
+    )
+    return dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch import device as Device  # a method here is called torch
 
 from playbook._checks import unknown
 from playbook.errors import ConfigError
@@ -49,7 +50,7 @@ class Ops:
         module, kind = OTHERS[name]
         return getattr(import_module(module), kind)()
 
-    def check(self, device: torch.device | str | None) -> None:
+    def check(self, device: Device | str | None) -> None:
         """Raise ConfigError for a device that these operations do not run on."""
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:

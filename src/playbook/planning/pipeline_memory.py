@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from playbook.planning.fusion import loss_of
 from playbook.planning.in_flight import Line
@@ -59,7 +60,11 @@ class StageTerms:
     @classmethod
     def of(cls, run: RunSizes, blocks: Sequence[Mapping[BlockKind, int]]) -> StageTerms:
         shape, make, layout = run.shape, run.make, run.layout
-        given = {"recompute": layout.recompute, "attention": run.attention, "fused": run.fused}
+        given: dict[str, Any] = {
+            "recompute": layout.recompute,
+            "attention": run.attention,
+            "fused": run.fused,
+        }
         loss = loss_of(run.fused, layout.tp)
         return cls(
             blocks,
