@@ -22,7 +22,8 @@ __global__ void add_vectors(const float4 *x, const float4 *y, float4 *z, int n) 
   }
 }
 
-// The host's part, for x, y and z in the memory of the CPU. A launch returns at once; the last copy waits for the kernel.
+// The host's part, for x, y and z in the memory of the CPU.
+// A launch returns at once; the last copy waits for the kernel.
 extern "C" int add_from_host(const float *x, const float *y, float *z, int n) {
   size_t bytes = n * sizeof(float);
   float *dx, *dy, *dz;
