@@ -117,7 +117,7 @@ EXAMPLES: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("Stride of 2", {"stride": 2}, "Every second element, as the real parts of complex numbers."),
     (
-        "Vectors of 16 bytes",
+        "Vectors",
         {"vector": 4},
         "Each thread reads four floats at once: four times the bytes with one instruction, no byte more than needed.",
     ),

@@ -193,7 +193,7 @@ def test_what_is_drawn_of_the_matrix_holds_what_is_asked_for(inputs):
         ("Column, column-major", 4, 1),
         ("Misaligned row", 5, 4 / 5),
         ("Stride of 2", 8, 1 / 2),
-        ("Vectors of 16 bytes", 16, 1),
+        ("Vectors", 16, 1),
         ("Tile of 8 × 4", 4, 1),
         ("Matmul naive, A", 32, 1 / 8),
         ("Matmul naive, B", 1, 1 / 8),
