@@ -16,11 +16,10 @@ from __future__ import annotations
 import math
 
 import torch
-import triton.language as tl
 from torch import Tensor
 
 from playbook.errors import ConfigError
-from playbook.kernels.jit import cdiv, kernel
+from playbook.kernels.jit import cdiv, kernel, tl
 from playbook.kernels.rows import check_shape
 
 #: Numbers of a program: four for each thread of its four warps, 16 bytes of a state in fp32. With eight, a thread would

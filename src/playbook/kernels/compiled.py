@@ -9,6 +9,9 @@ The last step, from PTX to machine code, is NVIDIA's ``ptxas``, which comes with
 
 from __future__ import annotations
 
+import playbook.kernels.jit  # noqa: F401 - first: it says so where there is no Triton
+
+# isort: split
 import re
 import subprocess
 import tempfile

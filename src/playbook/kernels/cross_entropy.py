@@ -13,11 +13,10 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from playbook.kernels.jit import kernel, next_power
+from playbook.kernels.jit import kernel, next_power, tl
 from playbook.kernels.rows import accumulator, check_shape, rows, wide
 
 #: Logits of a row that are looked at together, and the warps that do it.
@@ -88,7 +87,9 @@ def losses_of(z: Tensor, targets: Tensor, ignore: int, gradient: bool) -> tuple[
     """Of each row of z (n, v) its loss and log Σ exp(z); with ``gradient`` this takes the place of z."""
     n, v = z.shape
     kind = accumulator(z.dtype)
-    losses, lse = (torch.empty(n, dtype=kind, device=z.device) for _ in range(2))  # lse is kept, losses are not
+    losses, lse = (
+        torch.empty(n, dtype=kind, device=z.device) for _ in range(2)
+    )  # lse is kept, losses are not
     loss_kernel[(n,)](
         z, targets, losses, lse, z.stride(0), v, ignore,
         GRADIENT=gradient, BLOCK=min(next_power(v), COLUMNS), WIDE=wide(z.dtype), num_warps=WARPS,

@@ -9,11 +9,10 @@ Bytes of n numbers of c bytes: forward reads x and writes y, 2nc; backward reads
 from __future__ import annotations
 
 import torch
-import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from playbook.kernels.jit import cdiv, kernel
+from playbook.kernels.jit import cdiv, kernel, tl
 from playbook.kernels.rows import BLOCK, wide
 
 

@@ -22,7 +22,6 @@ import math
 from typing import NamedTuple
 
 import torch
-import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -41,7 +40,7 @@ from playbook.kernels.flash_backward import (
     tile,
     width,
 )
-from playbook.kernels.jit import cdiv, kernel
+from playbook.kernels.jit import cdiv, kernel, tl
 
 
 def attention_torch(

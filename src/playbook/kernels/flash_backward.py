@@ -19,10 +19,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import triton.language as tl
 from torch import Tensor
 
-from playbook.kernels.jit import cdiv, kernel, next_power
+from playbook.kernels.jit import cdiv, kernel, next_power, tl
 
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 

@@ -12,6 +12,9 @@ makes before, of attention written out and of badly aligned products, which need
 
 from __future__ import annotations
 
+import playbook.kernels.jit  # noqa: F401 - first: it says so where there is no Triton
+
+# isort: split
 import importlib.util
 import re
 import sys

@@ -12,11 +12,10 @@ how many rows a tile adds up.
 from __future__ import annotations
 
 import torch
-import triton.language as tl
 from torch import Tensor
 
 from playbook.errors import ConfigError, ShapeError
-from playbook.kernels.jit import cdiv, kernel
+from playbook.kernels.jit import cdiv, kernel, tl
 from playbook.kernels.matmul import Tiles, capability_of, compute_tile, programs, tile_of, tuned
 
 

@@ -26,12 +26,15 @@ from playbook.errors import ConfigError
 
 try:
     import triton
+    import triton.language
     from triton.runtime.interpreter import InterpretedFunction, _patch_lang
     from triton.runtime.jit import JITFunction
 except ImportError as error:  # pragma: no cover - only where there is no Triton
     raise ConfigError(
         "the kernels need Triton, which is not installed here (it exists for Linux: pip install triton)"
     ) from error
+#: Triton's language, which kernels have from here: so that without Triton they say what this file says.
+tl = triton.language
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from playbook.kernels.jit import kernel, next_power
+from playbook.kernels.jit import kernel, next_power, tl
 from playbook.kernels.rows import PROGRAMS, accumulator, check_shape, rows, warps, wide
 
 

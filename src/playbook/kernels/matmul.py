@@ -13,16 +13,18 @@ Three variants: "tiles", a program for each tile; "persistent", one for each mul
 
 from __future__ import annotations
 
+import playbook.kernels.jit  # noqa: F401 - first: it says so where there is no Triton
+
+# isort: split
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 
 from playbook.errors import ConfigError, ShapeError
-from playbook.kernels.jit import cdiv, kernel, next_power
+from playbook.kernels.jit import cdiv, kernel, next_power, tl
 
 Variant = Literal["tiles", "persistent", "tma"]
 

@@ -13,11 +13,10 @@ partial sums of dw in fp32, one row for each program.
 from __future__ import annotations
 
 import torch
-import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from playbook.kernels.jit import kernel, next_power
+from playbook.kernels.jit import kernel, next_power, tl
 from playbook.kernels.rows import PROGRAMS, accumulator, check_shape, rows, warps, wide
 
 

@@ -12,11 +12,10 @@ beside it cos and sin in fp32, of which only the first half is read, as both hal
 from __future__ import annotations
 
 import torch
-import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from playbook.kernels.jit import cdiv, kernel, next_power
+from playbook.kernels.jit import cdiv, kernel, next_power, tl
 from playbook.kernels.rows import BLOCK, check_shape, wide
 
 

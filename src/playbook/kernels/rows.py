@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import triton.language as tl
 from torch import Tensor
 
 from playbook.errors import ShapeError
+from playbook.kernels.jit import tl
 
 #: Numbers of a program that treats each by itself: eight for each thread of its four warps, 16 bytes of 16-bit numbers.
 BLOCK = 1024

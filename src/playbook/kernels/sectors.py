@@ -12,6 +12,9 @@ all that a launch reads again: what must come from memory at least.
 
 from __future__ import annotations
 
+import playbook.kernels.jit  # noqa: F401 - first: it says so where there is no Triton
+
+# isort: split
 from collections import defaultdict
 from contextlib import ExitStack
 from dataclasses import dataclass, field

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from playbook.kernels.jit import cdiv, kernel
+from playbook.kernels.jit import cdiv, kernel, tl
 from playbook.kernels.rows import BLOCK, check_shape, wide
 
 

@@ -9,10 +9,9 @@ Bytes of n numbers of c bytes: forward reads x and y and writes z, 3nc; backward
 from __future__ import annotations
 
 import torch
-import triton.language as tl
 from torch import Tensor
 
-from playbook.kernels.jit import cdiv, kernel
+from playbook.kernels.jit import cdiv, kernel, tl
 from playbook.kernels.rows import BLOCK, check_shape
 
 

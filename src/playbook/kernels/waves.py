@@ -10,9 +10,8 @@ from __future__ import annotations
 from functools import cache
 
 import torch
-import triton.language as tl
 
-from playbook.kernels.jit import cdiv, kernel
+from playbook.kernels.jit import cdiv, kernel, tl
 from playbook.kernels.matmul import PROGRAMS, Tiles, tile_of
 
 
