@@ -124,9 +124,7 @@ def forward_kernel(
 ):  # fmt: skip
     """o and lse of M queries of a head."""
     block = tl.program_id(0)
-    if (
-        CAUSAL
-    ):  # the last queries see the most keys: they are begun first, so that none of them is left for the end
+    if CAUSAL:  # the last queries see the most keys: begun first, none of them is left for the end
         block = tl.num_programs(0) - 1 - block
     first, head, heads = block * M, tl.program_id(1), tl.num_programs(1)
     kind: tl.constexpr = lse.dtype.element_ty

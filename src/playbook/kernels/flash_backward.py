@@ -139,9 +139,7 @@ def keys_kernel(
     kind: tl.constexpr = lse.dtype.element_ty
     dks, dvs = tl.zeros((N, WIDTH), kind), tl.zeros((N, V_WIDTH), kind)
     begin, whole = 0, 0
-    if (
-        CAUSAL
-    ):  # the first block of queries that has one which sees a key; from ``whole`` on, all see all of them
+    if CAUSAL:  # from the first block with a query that sees a key; from ``whole`` on, all see all of them
         begin, whole = tl.maximum(key - offset, 0) // M * M, key + N - 1 - offset
     for member in range(GROUP):
         head = kv_head * GROUP + member
