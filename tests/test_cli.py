@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from playbook import doctor
 from playbook.cli import main
 from playbook.launch.logs import read_json_log
 from playbook.layout import Layout
@@ -378,6 +379,22 @@ def test_doctor_says_what_is_here(capsys):
     text = capsys.readouterr().out
     assert "Tiers of the book" in text
     assert f"Python {found['python']}" in text
+
+
+def test_doctor_names_what_kernels_lack():
+    found = doctor.examine()
+    complete = {
+        **found,
+        "packages": {"triton": "3.7.1"},
+        "tools": {"nvcc": "nvcc"},
+        "gpus": [{"capability": (9, 0)}],
+    }
+    assert doctor.missing(complete) == []
+    bare = {"packages": {"triton": None}, "tools": {"nvcc": None}, "gpus": [{"capability": (7, 5)}]}
+    triton, nvcc, gpu = doctor.missing({**found, **bare})
+    assert "Triton is not installed" in triton
+    assert "nvcc is not on the path" in nvcc
+    assert "GPU 0 has compute capability 7.5" in gpu
 
 
 def test_help_names_every_command(capsys):

@@ -57,9 +57,26 @@ def report(found: dict[str, Any]) -> str:
         f"  {name:14} {version or '—'}" for name, version in found["packages"].items()
     ]
     lines += ["", "Tools"] + [f"  {name:14} {path or '—'}" for name, path in found["tools"].items()]
+    lines += ["", *notes] if (notes := missing(found)) else []
     lines += ["", "Tiers of the book"]
     lines += [f"  {'yes' if found['tiers'][name] else 'no ':4} {name:7} {what}" for name, _, what in TIERS]
     return "\n".join(lines)
+
+
+def missing(found: dict[str, Any]) -> list[str]:
+    """What the chapters on kernels lack here, a sentence each; all other chapters need none of it."""
+    notes = []
+    if not found["packages"]["triton"]:
+        notes.append("Triton is not installed: chapters on kernels, and --kernels fused, need it.")
+    if not found["tools"]["nvcc"]:
+        notes.append("nvcc is not on the path: chapters show CUDA C++, but do not compile it.")
+    for i, gpu in enumerate(found["gpus"]):
+        major, minor = gpu["capability"]
+        if major < 8:
+            notes.append(
+                f"GPU {i} has compute capability {major}.{minor}: the book's kernels need 8.0 (A100) or later."
+            )
+    return notes
 
 
 def version(name: str) -> str | None:
@@ -76,4 +93,6 @@ def _gpus() -> list[dict[str, Any]]:
     import torch
 
     devices = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-    return [{"name": d.name, "memory_bytes": d.total_memory} for d in devices]
+    return [
+        {"name": d.name, "memory_bytes": d.total_memory, "capability": (d.major, d.minor)} for d in devices
+    ]
