@@ -27,6 +27,10 @@ STEPS, BATCH, SEQ = 10, 24, 9
 OPTIMIZER = {"lr": 1e-3, "betas": (0.9, 0.95), "weight_decay": 0.1}
 
 
+def nothing(launch: Any) -> None:
+    """In the place of the kernels' interpreter, where sizes are all that is looked at: launches write nothing."""
+
+
 @dataclass(frozen=True)
 class Case:
     """What is trained; ``prepare`` changes the model before anything else sees it."""

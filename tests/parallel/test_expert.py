@@ -6,17 +6,19 @@ import copy
 import dataclasses
 import functools
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from all_pairs import all_pairs, combined
 from helpers import BLOCKS, DEEPSEEK, MIXTRAL
-from parallel_runs import Case, Run, on_one_device, on_ranks, train
+from parallel_runs import Case, Run, nothing, on_one_device, on_ranks, train
 
 from playbook import launch
 from playbook.errors import LayoutError, ShapeError
 from playbook.instruments.counting import CountBytes
 from playbook.instruments.measure import SavedActivations
+from playbook.kernels import jit
 from playbook.layout import Layout
 from playbook.layout.options import DISPATCH, ParallelOptions
 from playbook.model.moe import Experts, Router, Routing, here, routers
@@ -241,7 +243,7 @@ def kept(runs: list[tuple[Case, str]]) -> list[dict[str, int]]:
     """In a rank: what it has after a step, and what a forward pass of two samples saves for backward."""
     torch.set_num_threads(1)
     found = []
-    with launch.process_group():
+    with mock.patch.object(jit, "interpret", new=nothing), launch.process_group():
         for case, text in runs:
             layout = Layout.parse(text)
             mesh = Mesh(layout)
@@ -260,6 +262,7 @@ def kept(runs: list[tuple[Case, str]]) -> list[dict[str, int]]:
     ("world", "texts"),
     [
         (2, ("dp=2,ep=2", "dp=2", "cp=2,ep=2,zero=1", "tp=2", "tp=2,sp")),
+        (2, ("dp=2,ep=2 fused", "tp=2 fused")),
         (
             4,
             (
@@ -275,12 +278,15 @@ def kept(runs: list[tuple[Case, str]]) -> list[dict[str, int]]:
 def test_what_ranks_keep_is_what_the_planner_says(ranks, world, texts):
     """Parameters, gradients and optimizer states to the byte. Of activations the sum over ranks: rows go where the router
     sends them, and evenly is what the planner says."""
-    cases = [Case(shape, steps=1, seq=8, samples=8) for shape in SHAPES.values()]
-    runs = [(case, text) for case in cases for text in texts]
+    runs = []
+    for shape in SHAPES.values():
+        for layout, _, kernels in (text.partition(" ") for text in texts):
+            runs.append((Case(shape, steps=1, seq=8, samples=8, kernels=kernels or "torch"), layout))
     every = ranks(kept, runs, ranks=world).values
     for i, (case, text) in enumerate(runs):
         layout = Layout.parse(f"{text},micro_batch=2")
-        told = predict(case.shape, layout, seq=8, recipe="fp32", device="cpu").stages[0]
+        fused = case.kernels == "fused"
+        told = predict(case.shape, layout, seq=8, recipe="fp32", device="cpu", fused=fused).stages[0]
         mine = [one[i] for one in every]
         for kind in ("parameters", "gradients", "optimizer"):
             assert max(one[kind] for one in mine) == getattr(told, kind), (text, kind, case.shape)

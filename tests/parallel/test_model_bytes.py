@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 import torch
 from helpers import BLOCKS
-from parallel_runs import BATCH, Case
+from parallel_runs import BATCH, Case, nothing
 
 from playbook import launch
 from playbook.instruments.counting import CountBytes
@@ -116,10 +116,6 @@ def test_every_axis_has_bytes_of_its_own(ranks, block):
             assert all(sum(sent for _, sent in one[axis].values()) for axis in ("dp", "tp", "cp"))
         sent = found[0]["dp"]["all_reduce"][1]
         assert sent == pytest.approx(2 * 3 / 4 * told.parameters, rel=0.01)  # four replicas: dp and cp
-
-
-def nothing(launch: jit.Launch) -> None:
-    """In the place of the interpreter."""
 
 
 def saved(

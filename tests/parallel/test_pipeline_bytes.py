@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from helpers import BLOCKS
-from parallel_runs import Case
+from parallel_runs import Case, nothing
 
 from playbook import launch
 from playbook.instruments.counting import CountBytes
 from playbook.instruments.kept_activations import KeptActivations
 from playbook.instruments.memory_timeline import peak_bytes
+from playbook.kernels import jit
 from playbook.layout import SCHEDULES, Layout, ParallelOptions
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
@@ -43,16 +45,16 @@ OWN = Schedule.from_json(
 Runs = list[tuple[ModelShape, str, dict[str, Any]]]
 
 
-def steps(runs: Runs, peak: bool = False) -> list[dict[str, Any]]:
+def steps(runs: Runs, peak: bool = False, kernels: str = "torch") -> list[dict[str, Any]]:
     """In a rank, of each run: bytes kept for backward, of states and, where embeddings are tied or gradients
     shared, sent in a second step; or the ``peak`` of the second step.
     """
     torch.set_num_threads(1)
     found = []
-    with launch.process_group():
+    with mock.patch.object(jit, "interpret", new=nothing), launch.process_group():
         for shape, text, options in runs:
             layout = Layout.parse(text)
-            mesh, case = Mesh(layout), Case(shape, layout.recompute, seq=SEQ)
+            mesh, case = Mesh(layout), Case(shape, layout.recompute, seq=SEQ, kernels=kernels)
             engine: Any = parallelize(case.model(), mesh, case.make(), ParallelOptions(**options))
             batch = torch.randint(shape.vocab, (MICRO * layout.grad_acc, SEQ))
             given = own_tokens(batch, batch.clone(), mesh, "zigzag")
@@ -79,12 +81,13 @@ def step(engine: Any, x: torch.Tensor, y: torch.Tensor, where: torch.Tensor | No
     engine.step()
 
 
-def check(ranks, runs: Runs, world: int) -> None:
-    for rank, mine in enumerate(ranks(steps, runs, ranks=world, timeout=120).values):
+def check(ranks, runs: Runs, world: int, kernels: str = "torch") -> None:
+    for rank, mine in enumerate(ranks(steps, runs, False, kernels, ranks=world, timeout=120).values):
         for (shape, text, options), one in zip(runs, mine, strict=True):
             layout, place = Layout.parse(f"{text},micro_batch={MICRO}"), one["place"]
             given = ParallelOptions(**options)
-            told = predict(shape, layout, seq=SEQ, recipe="fp32", device="cpu", options=given).stages[place]
+            how = {"recipe": "fp32", "device": "cpu", "fused": kernels == "fused", "options": given}
+            told = predict(shape, layout, seq=SEQ, **how).stages[place]
             assert one["kept"] == told.activations, (text, place)
             states = [one[kind] for kind in ("parameters", "gradients", "optimizer")]
             assert states == [told.parameters, told.gradients, told.optimizer], (text, place)
@@ -132,6 +135,16 @@ def test_with_every_other_axis(ranks):
     ]
     few = [(shape.replace(layers=5), text, options) for shape, text, options in runs[:-1]]
     check(ranks, [*few, runs[-1]], 4)
+
+
+def test_with_fused_kernels(ranks):
+    """Of which the loss leaves nothing for W."""
+    runs: Runs = [
+        (LLAMA.replace(layers=5), "pp=2,dp=2,schedule=zb-h1,grad_acc=3", {}),
+        (LLAMA.replace(layers=5), "pp=2,tp=2,sp,schedule=zb-v,grad_acc=3", {}),
+        (GPT.replace(layers=5), "pp=2,cp=2,schedule=1f1b,grad_acc=2,recompute=selective", {}),
+    ]
+    check(ranks, runs, 4, "fused")
 
 
 def test_a_schedule_of_ones_own(ranks):
