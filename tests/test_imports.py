@@ -146,6 +146,7 @@ IN_BROWSERS = [
     "presets.py",
     "hardware.py",
     "planning",
+    "precision/formats.py",
     "schedules",
     "collectives/plans",
     "collectives/costs.py",

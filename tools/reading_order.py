@@ -33,6 +33,7 @@ CORE = (
         ),
     ),
     ("layout",),
+    ("precision",),
     ("schedules", "planning"),
     ("model",),
     ("parallel",),
