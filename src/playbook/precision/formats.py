@@ -89,12 +89,12 @@ class Format:
     @property
     def min_normal(self) -> float:
         """The smallest positive number with all bits of its mantissa."""
-        return math.ldexp(1.0, self._least)
+        return math.ldexp(1.0, self.least)
 
     @property
     def min_positive(self) -> float:
         """The smallest positive number."""
-        return math.ldexp(1.0, self._least - self.mantissa)
+        return math.ldexp(1.0, self.least - self.mantissa)
 
     @property
     def epsilon(self) -> float:
@@ -114,7 +114,7 @@ class Format:
         return self.largest_code + 1 if self.specials == "ieee" else None
 
     @property
-    def _least(self) -> int:
+    def least(self) -> int:
         """The exponent of the smallest normal number."""
         return (0 if self.unsigned else 1) - self.bias
 
@@ -129,7 +129,7 @@ class Format:
         e, m = magnitude >> self.mantissa, magnitude & ((1 << self.mantissa) - 1)
         if e or self.unsigned:
             return sign * math.ldexp((1 << self.mantissa) + m, e - self.bias - self.mantissa)
-        return sign * math.ldexp(m, self._least - self.mantissa)
+        return sign * math.ldexp(m, self.least - self.mantissa)
 
     def encode(self, number: float, rounding: Rounding = to_even, *, saturate: bool = False) -> int:
         """The code of ``number``, rounded.
@@ -151,12 +151,12 @@ class Format:
         beyond = self.largest_code if saturate or self.specials == "none" else self.largest_code + 1
         if math.isinf(number):
             return beyond
-        e = max(math.frexp(number)[1] - 1, self._least) if number else self._least
+        e = max(math.frexp(number)[1] - 1, self.least) if number else self.least
         units = rounding(math.ldexp(number, self.mantissa - e))  # of the last place
         if not self.has_zero and units == 0:
             return 0  # the smallest power of two there is
         # A mantissa that was rounded up to 2 makes the exponent one larger: codes are in the order of their numbers.
-        code = units + ((e - self._least) << self.mantissa)
+        code = units + ((e - self.least) << self.mantissa)
         code -= 0 if self.has_zero else 1 << self.mantissa
         return code if code <= self.largest_code else beyond
 
@@ -166,7 +166,7 @@ class Format:
 
     def ulp(self, number: float) -> float:
         """The unit in the last place at ``number``: the distance of neighbouring numbers there."""
-        e = max(math.frexp(abs(number))[1] - 1, self._least) if number else self._least
+        e = max(math.frexp(abs(number))[1] - 1, self.least) if number else self.least
         return math.ldexp(1.0, e - self.mantissa)
 
     def numbers(self, low: float, high: float) -> Iterator[float]:
