@@ -7,7 +7,7 @@ format's range becomes 0.
 
 Scales are fp32 (Micikevicius et al. 2022, arXiv 2209.05433, section 3.2; tiles of 1 × 128 and blocks of 128 × 128 as in
 DeepSeek-V3, arXiv 2412.19437, section 3.3.2) or, in microscaling formats, powers of two in E8M0 (OCP Microscaling formats
-specification 1.0, section 6.3).
+specification 1.0).
 """
 
 from __future__ import annotations
