@@ -22,13 +22,14 @@ def in_flight(answer: Any) -> str:
     hints = {
         100 * right: "almost: as a share, between 0 and 1",
         needed: "those are the bytes in flight in one multiprocessor; how many threads wait for them?",
-        needed / 16: "those are the threads; occupancy is their share of all that a multiprocessor can have",
+        needed
+        / 16: "those are the threads; occupancy is their share of the most that a multiprocessor can hold",
         needed * chip.multiprocessors: "those are the bytes in flight in the whole GPU",
         right * chip.multiprocessors: "bytes of all multiprocessors, but threads of one",
         right * 4: "a thread waits for 16 bytes, not for one number of 4",
         right / 2: "a thread waits for one load at a time",
         of_h100: "that is an H100; the memory of an H200 is faster",
-        needed / 16 / 1024: "1,024 threads are the most of a block; a multiprocessor has room for more",
+        needed / 16 / 1024: "1,024 is the most threads in one block; a multiprocessor has room for more",
     }
     number(
         answer,
@@ -80,7 +81,7 @@ def blocks(write: Callable[..., Any]) -> str:
             raise NotYet(f"{case}: {given:g}, but a part of a block does not run")
         scarce = min(made.limits, key=lambda name: made.limits[name])
         raise NotYet(f"{case}: {given!r} is not what the {scarce} allow" + "s" * (scarce == "shared memory"))
-    return f"as the compiler's figures give them, in {len(cases)} cases, each resource the scarcest in one"
+    return f"as computed from the compiler's figures in {len(cases)} cases; each resource is the scarcest in at least one"
 
 
 def _slips(threads: int, registers: int, shared: int, limits: dict[str, int]) -> list[tuple[int, str]]:
@@ -90,13 +91,13 @@ def _slips(threads: int, registers: int, shared: int, limits: dict[str, int]) ->
     bare = limits | {"shared memory": 228 * 1024 // shared if shared else 32}
     less = limits | {"shared memory": 227 * 1024 // (shared + 1024)}
     return [
-        (min(less.values()), "227 KiB are the most of one block; the multiprocessor has 228"),
-        (min(whole.values()), "a warp gets registers in units of 256"),
-        (min(bare.values()), "beside the shared memory of each block, 1 KiB is taken"),
+        (min(less.values()), "227 KiB is the most that one block can have; the multiprocessor has 228"),
+        (min(whole.values()), "each warp is given registers in units of 256"),
+        (min(bare.values()), "each block takes 1 KiB of shared memory besides its own"),
         (without["blocks"], "no more than 32 blocks run at a time, however small they are"),
         (without["threads"], "there is room for 2,048 threads"),
-        (without["registers"], "its registers do not go around"),
-        (without["shared memory"], "its shared memory does not go around"),
+        (without["registers"], "there are not enough registers for so many blocks"),
+        (without["shared memory"], "there is not enough shared memory for so many blocks"),
     ]
 
 
@@ -121,22 +122,22 @@ def mask(mended: Any) -> str:
             with Sectors() as counted:
                 mended[cdiv(n, block * parts),](*arguments, n, BLOCK=block, PARTS=parts)
         except LookupError:
-            raise NotYet(f"with {n:,} numbers: it reads or writes far outside of the vectors") from None
+            raise NotYet(f"with {n:,} numbers: it reads or writes far outside the vectors") from None
         right_so_far = "right where blocks fill the vector; " if n != 512 else ""
         if wrong := int((z[inside] != 11.0 * torch.arange(n)).sum()):
             raise NotYet(f"{right_so_far}with {n:,} numbers, {wrong:,} of z are not x + y")
         z[inside] = -1.0
         if outside := int((z != -1.0).sum()):
             raise NotYet(
-                f"{right_so_far}with {n:,} numbers, z is right, but {_numbers(outside)} overwritten behind it"
+                f"{right_so_far}with {n:,} numbers, z is right, but {_numbers(outside)} overwritten after its end"
             )
         read = counted.dram.read // 8 - n
         if read > 0:
             raise NotYet(
-                f"{right_so_far}with {n:,} numbers, z is right, but up to {_numbers(read)} read behind x and y: "
-                "on a GPU, memory may end there"
+                f"{right_so_far}with {n:,} numbers, z is right, but up to {_numbers(read)} read after the end of x "
+                "and y: on a GPU, memory may end there"
             )
-    return "every number once and nothing behind the vectors, whatever their length"
+    return "every number once and nothing after the end of the vectors, whatever their length"
 
 
 def _numbers(count: int) -> str:
