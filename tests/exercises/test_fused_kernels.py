@@ -176,7 +176,7 @@ def right_sums(dy, normed):
         ("residual", 160 * ONE_PASS, "that is forward alone"),
         ("residual", 320 * ONE_PASS, "one of forward's passes, or one of backward's, is missing"),
         ("residual", RIGHT / 2, "a block has two norms"),
-        ("residual", RIGHT * 2, "twice too much"),
+        ("residual", RIGHT * 2, "twice the right number"),
         ("residual", 3 * ONE_PASS, "that is one norm"),
         ("residual", 8 * 160 * ONE_PASS, "what the fused kernels still move"),
         ("residual", 11 * 160 * ONE_PASS, "what separate kernels move"),

@@ -27,7 +27,7 @@ def residual(answer: Any) -> str:
         norms * one_pass: "that is forward alone: in backward, two gradients meet where the sum was",
         2 * norms * one_pass: "almost: one of forward's passes, or one of backward's, is missing",
         right / 2: "half: a block has two norms, and a number in bf16 has two bytes",
-        right * 2: "twice too much: a number in bf16 has two bytes",
+        right * 2: "twice the right number: a number in bf16 has two bytes",
         right / norms: "that is one norm; the model has two in each of its blocks",
         8 * norms * one_pass: "that is what the fused kernels still move, in both directions",
         11 * norms * one_pass: "that is what separate kernels move, in both directions",
@@ -38,7 +38,7 @@ def residual(answer: Any) -> str:
         hints,
         otherwise="Count passes over the rows: separate and fused, forward and backward.",
     )
-    return "a pass less in forward and two in backward, for each of 160 norms"
+    return "one pass fewer in forward and two in backward, for each of 160 norms"
 
 
 @exercise("fused-kernels.relu2", "function", "a bias and a squared ReLU in one kernel")
@@ -64,7 +64,7 @@ def relu2(write: Callable[..., Any]) -> str:
     least = 4 * (2 * n * f + f)  # of the last case, whose sizes fill whole sectors
     if moved > 1.02 * least:
         raise NotYet(
-            f"all numbers are right; but for {case} it moves {moved / least:.1f} times the bytes that it must"
+            f"all numbers are right, but for {case} it moves {moved / least:.1f} times the bytes that it must"
         )
     return "each number is read once and written once, whatever happens to it on the chip"
 
@@ -140,6 +140,6 @@ def sums(mended: Callable[..., Any]) -> str:
         ratio = float(got.double().norm() / right.norm())
         if not float((got.double() - right).norm() / right.norm()) < 0.02:
             lead = f"right for {' and '.join(passed)} rows; for " if passed else "for "
-            raise NotYet(f"{lead}{n:,} rows, the gradient has {ratio:.2f} times the size that it should have")
+            raise NotYet(f"{lead}{n:,} rows, the gradient has {ratio:.2f} times the correct norm")
         passed.append(f"{n:,}")
     return "sums are kept in fp32, however many rows there are"
