@@ -7,8 +7,8 @@ where w is the fp32 master weight, of which the parameter is the rounded copy, o
 kernel reads and writes everything once.
 
 Bytes per parameter of p bytes with a gradient of g bytes. 16 bits: g, w, m and v are read, the parameter, w, m and v are
-written, g + p + 24: 28 with gradients in 16 bits, 30 with gradients in fp32. In fp32, without a master: g + 24 = 28,
-where the twin's operators, one after the other, move 80.
+written, g + p + 24: 28 with gradients in 16 bits, 30 with gradients in fp32. In fp32, without a master: g + 24 = 28. The
+operators of the twin, one after the other, move 92, 86 and 80.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def adamw_torch(
     second.mul_(betas[1]).addcmul_(g, g, value=1 - betas[1])
     scale = second.sqrt() / math.sqrt(1 - betas[1] ** step) + eps
     w.mul_(1 - lr * weight_decay).addcdiv_(first, scale, value=-lr / (1 - betas[0] ** step))
-    parameter.copy_(w)
+    if master is not None:
+        parameter.copy_(w)
 
 
 @kernel
