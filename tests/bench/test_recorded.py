@@ -25,7 +25,8 @@ def test_without_a_run_on_a_gpu_there_is_nothing(tmp_path):
     assert recorded.kernels(tmp_path) is None
     write(tmp_path, "cpu", NEW, 0.1, gpu=None)
     assert recorded.kernels(tmp_path) is None
-    assert "No run of these kernels on a GPU is recorded" in recorded.NO_KERNELS
+    assert "no recorded run of these kernels on a GPU" in recorded.NO_KERNELS
+    assert "`" not in recorded.NO_KERNELS  # it is printed, and nothing renders Markdown there
 
 
 def test_rows_of_the_newest_run_from_all_its_pieces(tmp_path):

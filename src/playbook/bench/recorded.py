@@ -15,10 +15,10 @@ from typing import Any
 
 from playbook.bench import RESULTS, records
 
-#: What stands in the place of times where there are none.
+#: What is printed in place of times where there are none: plain text, no Markdown.
 NO_KERNELS = (
-    "No run of these kernels on a GPU is recorded with the book yet, so no times stand here: bytes and FLOPs are "
-    "counted. `playbook bench kernels` measures them where there is a GPU."
+    "The book has no recorded run of these kernels on a GPU yet, so it shows no times here; bytes and FLOPs are "
+    'counted. The command "playbook bench kernels" measures the times on a machine with a GPU.'
 )
 
 
