@@ -18,12 +18,17 @@ def sectors_of_particles(answer: Any) -> str:
     right = sum(loads)
     hints: dict[float, str] = {
         loads[0]: "that is one of the nine loads",
-        36: "that is what the particles fill, and what nine arrays would cost, one for each field",
+        36: "that is what the particles fill, and what nine arrays would cost, one array for each field",
         9 * 36: "almost: the particles fill 36 sectors, but one load does not touch all of them",
         right * 32: "that is in bytes",
     }
-    number(answer, right, hints, otherwise="How far apart are two numbers of one load, beside a sector?")
-    return "a sector for each number that is read, where nine arrays would give eight numbers with each"
+    number(
+        answer,
+        right,
+        hints,
+        otherwise="In one load, how far apart do neighbouring threads read, compared with a sector?",
+    )
+    return "every number read costs a sector; from nine separate arrays, a sector would bring eight numbers"
 
 
 @exercise("memory-access.padding", "number", "wavefronts of a column of halves in padded rows")
@@ -37,11 +42,11 @@ def wavefronts_of_halves(answer: Any) -> str:
     hints: dict[float, str] = {
         of_rows(64): "that is without padding: all rows begin in the same bank",
         of_rows(66): "that is with 2 halves, one word, of padding: rows of 33 words",
-        8: "almost: 8 is the number of different banks; how many threads are there for each?",
-        2: "a bank is 4 bytes wide, so how many banks further does a row of 72 halves begin?",
+        8: "almost: 8 is the number of different banks; how many threads read from each?",
+        2: "a bank is 4 bytes wide, so how many banks apart do neighbouring rows of 72 halves begin?",
     }
     number(answer, right, hints, otherwise="In which bank does row i begin?")
-    return "rows begin 36 words apart, so 32 rows share 8 banks, four to each"
+    return "rows begin 36 words apart, so 32 rows begin in only 8 banks, four rows in each"
 
 
 ROWS, COLUMNS = 64, 8
@@ -78,13 +83,13 @@ def _distinct(places: dict[tuple[int, int], int]) -> None:
         if isinstance(place, bool) or not isinstance(place, int):
             raise NotYet(f"chunk{where} is {place!r}, but a place is a whole number")
         if not 0 <= place < ROWS * COLUMNS:
-            raise NotYet(f"chunk{where} is {place}, outside of the tile's {ROWS * COLUMNS} places")
+            raise NotYet(f"chunk{where} is {place}, outside the tile's {ROWS * COLUMNS} places")
         if place in seen:
             raise NotYet(f"chunks {seen[place]} and {where} lie in the same place, {place}")
         seen[place] = where
 
 
-@exercise("memory-access.race", "repair", "a softmax whose threads overwrite what others have yet to read")
+@exercise("memory-access.race", "repair", "a softmax whose threads overwrite what others have not read yet")
 def race(mended: Callable[..., Generator[None] | None]) -> str:
     from playbook.errors import ConfigError
     from playbook.kernels.block import Order, run
