@@ -255,7 +255,7 @@ SAID = [
      "(32 lines of 128): 1 024 bytes are moved, an efficiency of 12.5 %. Neighbouring threads are 4 096 bytes apart, "
      "so each touches a sector of its own and uses 4 of its 32 bytes."),
     ({"offset": 1},
-     "The bytes are contiguous, but begin 4 bytes into a sector: 1 sector more than they would fill."),
+     "The bytes are contiguous, but begin 4 bytes into a sector: 1 sector more than if they were aligned."),
     ({"stride": 2, "access": "write"},
      "warp 0 write 128 bytes, which lie in 8 sectors of 32 bytes (2 lines of 128): 256 bytes are moved, an "
      "efficiency of 50 %. Neighbouring threads are 8 bytes apart; what lies between them is moved, too."),
@@ -270,7 +270,7 @@ SAID = [
     ({"columns": 1}, "One thread of warp 0 reads 4 bytes, which lie in 1 sector"),
     ({"block_x": 1, "block_y": 1, "size": 1}, "One thread of warp 0 reads 1 byte, which lies in 1 sector"),
     ({"memory": "shared", "along": "column"},
-     "A 32-way bank conflict: the 32 threads of warp 0 read 32 words, all of them in bank 0. A bank gives one word a "
+     "A 32-way bank conflict: the 32 threads of warp 0 read 32 words, all of them in bank 0. A bank delivers one word a "
      "pass: 32 passes instead of 1. Neighbouring threads are 32 words apart, and gcd(32, 32) = 32: 32 threads meet "
      "in each bank that is used."),
     ({"memory": "shared", "along": "column", "remedy": "padding"},
@@ -280,7 +280,7 @@ SAID = [
      "no bank conflict, 1 pass. The swizzle stores an element at place column ^ (row % 32) of its row."),
     ({"memory": "shared", "stride": 0}, "read the same word: it is broadcast to them, which is no conflict."),
     ({"memory": "shared", "vector": 4, "along": "column"},
-     "An 8-way bank conflict: the 32 threads of warp 0 read 128 words, 8 of them in bank 0 at a time. A bank gives "
+     "An 8-way bank conflict: the 32 threads of warp 0 read 128 words, 8 of them in bank 0 at a time. A bank delivers "
      "one word a pass: 32 passes instead of 4. Threads that access 16 bytes are served 8 at a time."),
     ({"memory": "shared", "rows": 3, "columns": 4}, "28 threads are outside the tile and inactive."),
 ]  # fmt: skip

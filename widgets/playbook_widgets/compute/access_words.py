@@ -112,7 +112,9 @@ def _why_sectors(setting: AccessSetting, found: Mapping[str, Any]) -> str:
         if not more:
             return "The bytes are contiguous, but do not fill their sectors."
         begin = f"begin {plural(first % SECTOR, 'byte')} into a sector"
-        return f"The bytes are contiguous, but {begin}: {plural(more, 'sector')} more than they would fill."
+        return (
+            f"The bytes are contiguous, but {begin}: {plural(more, 'sector')} more than if they were aligned."
+        )
     if apart and abs(apart) > setting.bytes:
         return f"Neighbouring threads are {grouped(abs(apart))} bytes apart; what lies between them is moved, too."
     return ""
@@ -134,7 +136,7 @@ def _of_banks(setting: AccessSetting, found: Mapping[str, Any], warp: int) -> tu
         where = f"{many} in bank {found['ways'].index(ways)}{' at a time' if least > 1 else ''}"
         said = (
             f"{'An' if ways in (8, 11, 18) else 'A'} {ways}-way bank conflict: {who[0].lower()}{who[1:]} "
-            f"{plural(words, 'word')}, {where}. A bank gives one word a pass: "
+            f"{plural(words, 'word')}, {where}. A bank delivers one word a pass: "
             f"{plural(taken, 'pass')} instead of {least}.{wide}"
         )
         return said, _why_banks(setting, found)
