@@ -66,10 +66,16 @@ OPTIONS: dict[str, tuple] = {
 #: On more ranks fewer of them, for time.
 FEWER: dict[int, dict[str, tuple]] = {
     2: {
+        "model": MODELS[1:5],
         "pipeline": (None, "1f1b"),
         "more": ("small buckets", "naive", "find_unused", "keep", "chunked", "ulysses"),
     },
-    4: {"more": (None, "small buckets", "keep"), "model": MODELS[1:5]},
+    4: {
+        "more": (None, "small buckets", "keep"),
+        "model": MODELS[1:5],
+        "pipeline": (None, "1f1b", "interleaved", "dualpipe"),
+        "recompute": ("none", "full"),
+    },
     8: {"more": (None,), "pipeline": (None, "interleaved", "dualpipe"), "model": MODELS[1::2]},
 }
 MORE: dict[str | None, dict[str, Any]] = {
