@@ -105,7 +105,11 @@ def add(commands: Any) -> None:
     add("--stage-layers", metavar="3,5", help="layers of each pipeline stage (default: as even as can be)")
     add("--recompute", help="none, selective or full (default: the layout's, none)")
     add("--attention", default="sdpa", help="sdpa (fused kernels) or reference (the formula written out)")
-    add("--kernels", default="torch", help="torch or fused: norms, activations, attention, loss by the book's kernels")
+    add(
+        "--kernels",
+        default="torch",
+        help="torch or fused: norms, activations, attention, loss by the book's kernels",
+    )
     add("--device", help="cpu or cuda (default: cuda when there is one)")
     add("--seed", type=int, default=0, help="of weights, data order and dropout")
     add("--log", action="append", metavar="PATH", help="*.jsonl, *.csv or a TensorBoard folder; repeatable")
