@@ -61,6 +61,7 @@ def test_gives_what_the_book_counts():
     total, count = cross_entropy(logits, targets)
     torch.testing.assert_close(total, transformer.token_losses(logits.flatten(0, 1), targets.flatten()))
     assert (total.dtype, int(count)) == (torch.float32, 8)
+    targets = targets.clamp(min=0)  # words, all of them
     assert int(cross_entropy(logits, targets, ignore_index=int(targets[1, 1]))[1]) < 10
 
 
@@ -139,3 +140,9 @@ def test_what_is_refused():
         ShapeError, match=r"targets has shape \(3,\), but must have \(2,\), one for each row of lo"
     ):
         cross_entropy(torch.ones(2, 4), torch.zeros(3, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("target", [5, -1])
+def test_a_target_that_is_no_word_is_named(target):
+    with pytest.raises(IndexError, match=f"word {target} is out of range: the vocabulary has 5"):
+        cross_entropy(torch.zeros(2, 5), torch.tensor([1, target]))

@@ -10,6 +10,7 @@ from triton.runtime.errors import InterpreterError
 from playbook.errors import ConfigError
 from playbook.kernels.compiled import compiled
 from playbook.kernels.jit import cdiv, kernel, launches, next_power
+from playbook.kernels.rmsnorm import rms_norm
 from playbook.kernels.sectors import Sectors
 
 
@@ -104,3 +105,13 @@ def test_what_a_mask_should_have_kept_is_found_before_it_is_touched():
 
 def test_next_power():
     assert [next_power(n) for n in (1, 2, 3, 64, 65)] == [1, 2, 4, 64, 128]
+
+
+def test_what_is_only_read_in_bf16_stays_as_autograd_has_saved_it():
+    x = torch.randn(8, dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.ones(8, dtype=torch.bfloat16, requires_grad=True)
+    before = weight._version
+    y = rms_norm(rms_norm(x[None], weight), weight)  # saved by the first, read by the second
+    y.sum().backward()
+    assert weight._version == before
+    assert weight.grad is not None

@@ -122,3 +122,9 @@ def test_what_is_refused():
         ShapeError, match=r"weight has shape \(9, 3\), but must have \(9, 4\), a number for each"
     ):
         linear_cross_entropy(x, torch.ones(9, 3), targets)
+
+
+@pytest.mark.parametrize("target", [5, -1])
+def test_a_target_that_is_no_word_is_named(target):
+    with pytest.raises(IndexError, match=f"word {target} is out of range: the vocabulary has 5"):
+        linear_cross_entropy(torch.zeros(2, 3), torch.zeros(5, 3), torch.tensor([1, target]))

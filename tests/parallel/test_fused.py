@@ -6,6 +6,7 @@ import dataclasses
 import functools
 
 import pytest
+import torch
 from helpers import DEEPSEEK, GPT, LLAMA, MIXTRAL
 from parallel_runs import Case, Run, on_one_device, on_ranks
 
@@ -57,3 +58,11 @@ def test_fused_kernels_learn_the_same(ranks, world):
     for rank, each in enumerate(found or ranks(on_ranks, runs, ranks=world, timeout=600).values):
         for (case, text, options), run in zip(runs, each, strict=True):
             assert run.error(reference(case)) <= TOLERANCE, (rank, case, text, options)
+
+
+@pytest.mark.parametrize("weights", [torch.bfloat16, torch.float16])
+def test_weights_of_sixteen_bits(weights):
+    """Gradients are PyTorch's up to the rounding of 16 bits."""
+    case = dataclasses.replace(CASES["llama"], dtype=weights)
+    plain = dataclasses.replace(case, kernels="torch")
+    assert on_one_device(case).error(on_one_device(plain)) < 8 * torch.finfo(weights).eps

@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from playbook.kernels.jit import kernel, next_power, tl
 from playbook.kernels.rows import accumulator, check_shape, rows, wide
+from playbook.model.ops import check_words
 
 #: Logits of a row that are looked at together, and the warps that do it.
 COLUMNS, WARPS = 4096, 8
@@ -128,9 +129,11 @@ class CrossEntropy(torch.autograd.Function):
 def cross_entropy(logits: Tensor, targets: Tensor, ignore_index: int = IGNORE) -> tuple[Tensor, Tensor]:
     """logits (…, v), targets (…,) -> sum of the losses in fp32, and how many targets count, as `Transformer.loss` does.
 
-    Backward destroys the logits: nothing else may need them then. Raises ShapeError unless each row has a target.
+    Backward destroys the logits: nothing else may need them then. Raises ShapeError unless each row has a
+    target, and on a CPU IndexError for one that is no column.
     """
     check_shape("targets", targets, logits.shape[:-1], "one for each row of logits")
+    check_words(targets, logits.shape[-1], ignore_index)
     losses = CrossEntropy.apply(rows(logits), targets.flatten(), ignore_index)
     return losses, (targets != ignore_index).sum()
 

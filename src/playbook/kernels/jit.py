@@ -118,7 +118,10 @@ def interpret(launch: Launch) -> None:
     finally:
         launch.memory.clear()
     for name, x in wide.items():
-        tensors[name].copy_(x)
+        rounded = x.to(torch.bfloat16)
+        # What was only read stays untouched: autograd would take a write for a change of what it has saved.
+        if not torch.equal(rounded.view(torch.int16), tensors[name].view(torch.int16)):
+            tensors[name].copy_(rounded)
 
 
 def _widened(x: Tensor) -> Tensor:

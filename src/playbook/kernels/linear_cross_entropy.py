@@ -21,6 +21,7 @@ from playbook.kernels.cross_entropy import IGNORE, cross_entropy_torch, losses_o
 from playbook.kernels.jit import cdiv
 from playbook.kernels.rows import accumulator, check_shape, rows
 from playbook.model.linear import cast_once
+from playbook.model.ops import check_words
 from playbook.planning.fusion import chunk_tokens
 
 
@@ -66,10 +67,11 @@ def linear_cross_entropy(
 ) -> tuple[Tensor, Tensor]:
     """x (…, h), the head's weight (v, h) in one dtype or under autocast, targets (…,) -> as `cross_entropy` of x·Wᵀ.
 
-    Raises ShapeError where sizes differ.
+    Raises ShapeError where sizes differ, and on a CPU IndexError for a target that is no word.
     """
     check_shape("targets", targets, x.shape[:-1], "one for each row of x")
     check_shape("weight", weight, (len(weight), x.shape[-1]), "a number for each column of x")
+    check_words(targets, len(weight), ignore_index)
     gradient = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
     losses = LinearCrossEntropy.apply(rows(x), weight, targets.flatten(), ignore_index, gradient)
     return losses, (targets != ignore_index).sum()

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch import device as Device  # a method here is called torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from playbook._checks import unknown
 from playbook.errors import ConfigError
@@ -186,3 +187,12 @@ def sdpa_attention(
 def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
     """Sum of the losses of all tokens that count, in fp32: (n, vocab) and (n,) -> ()."""
     return F.cross_entropy(logits.float(), targets, ignore_index=IGNORE, reduction="sum")
+
+
+def check_words(tokens: Tensor, vocab: int, ignored: int | None = None) -> None:
+    """Raise IndexError for a token that is none of the vocabulary's. Not on a GPU: to look there is to wait for it."""
+    if tokens.device.type != "cpu" or isinstance(tokens, FakeTensor) or not tokens.numel():
+        return
+    low, high = (int(t) for t in tokens.aminmax())
+    if high >= vocab or (low < 0 and low != ignored):
+        raise IndexError(f"word {high if high >= vocab else low} is out of range: the vocabulary has {vocab}")

@@ -23,7 +23,7 @@ from playbook.model.linear import Linear, LinearFunction, cast_once
 from playbook.model.mla import LatentAttention
 from playbook.model.mlp import MLP
 from playbook.model.moe import MoE
-from playbook.model.ops import IGNORE, TORCH_OPS, Ops, token_losses
+from playbook.model.ops import IGNORE, TORCH_OPS, Ops, check_words, token_losses
 from playbook.model.transformer import Transformer
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.placement import Placements, Shard
@@ -88,7 +88,7 @@ class VocabEmbedding(nn.Module):
         self.weight = _own(shard, whole.weight)  # (vocab/t, h)
 
     def forward(self, tokens: Tensor) -> Tensor:  # (b, s) -> (b, s, h), or (b, s/t, h)
-        _check_words(tokens, self.vocab)
+        check_words(tokens, self.vocab)
         return self.region.leave(_Lookup.apply(self.weight, tokens, self.start))
 
 
@@ -109,15 +109,6 @@ class _Lookup(torch.autograd.Function):
         index, elsewhere = _among(tokens, ctx.start, ctx.words)
         gradient = gradient.masked_fill(elsewhere[..., None], 0.0)
         return torch.ops.aten.embedding_dense_backward(gradient, index, ctx.words, -1, False), None, None
-
-
-def _check_words(tokens: Tensor, vocab: int, ignored: int | None = None) -> None:
-    """Raise IndexError for a token that no rank has. Not on a GPU: to look there is to wait for it."""
-    if tokens.is_cuda or not tokens.numel():
-        return
-    low, high = (int(t) for t in tokens.aminmax())
-    if high >= vocab or (low < 0 and low != ignored):
-        raise IndexError(f"word {high if high >= vocab else low} is out of range: the vocabulary has {vocab}")
 
 
 def _among(tokens: Tensor, start: int, words: int) -> tuple[Tensor, Tensor]:
@@ -166,7 +157,7 @@ def vocab_losses(
     logits: Tensor, targets: Tensor, shard: Shard, group: dist.ProcessGroup, ops: Ops = TORCH_OPS
 ) -> Tensor:
     """As ``model.ops.token_losses``: (n, vocab/t) of this rank and (n,) -> the sum over all words and tokens."""
-    _check_words(targets, shard.size, IGNORE)
+    check_words(targets, shard.size, IGNORE)
     if ops.vocab_losses is not None:
         words = max(0, min(shard.stop, shard.size) - shard.start)
         return ops.vocab_losses(logits, targets, range(shard.start, shard.start + words), group)
