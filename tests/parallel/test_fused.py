@@ -17,6 +17,7 @@ CASES = {
     "query norm, tied": Case(LLAMA.replace(hidden=32, heads=4, kv_heads=2, qk_norm=True, tied=True), **SMALL),
     "selective": Case(LLAMA.replace(hidden=32, heads=4, kv_heads=2), recompute="selective", **SMALL),
     "full": Case(LLAMA.replace(hidden=32, heads=4, kv_heads=2), recompute="full", **SMALL),
+    "three words": Case(LLAMA.replace(hidden=32, heads=4, kv_heads=1, ffn=52, vocab=3), **SMALL),
     "gpt": Case(GPT.replace(heads=4), **SMALL),
     "mixtral": Case(MIXTRAL.replace(hidden=32, heads=4, kv_heads=2, moe={"experts": 4, "top_k": 2, "ffn": 20}), **SMALL),
     "deepseek": Case(DEEPSEEK, **SMALL),
@@ -37,6 +38,7 @@ LAYOUTS = {
     4: [
         ("query norm, tied", "tp=2,sp,dp=2,zero=2", {}),
         ("llama", "cp=2,tp=2", {"context": "ring"}),
+        ("three words", "tp=4", {}),  # the last rank has none of them
         ("llama", "pp=2,dp=2,zero=3,grad_acc=2", {}),
         ("query norm, tied", "pp=2,tp=2,sp,grad_acc=2", {}),
         ("mixtral", "dp=2,ep=2,tp=2", {}),
