@@ -26,6 +26,10 @@ BUCKET = 25 * 2**20
 FIRST_BUCKET = 2**20
 #: Elements that the optimizer of a 16-bit model updates at a time: their gradients exist in fp32 for that long.
 OPTIMIZER_CHUNK = 2**24
+#: What AdamW's first and second moment are kept in, by name: all fp32, as DeepSeek-V3, or as FP8-LM.
+MOMENTS = {"fp32": ("fp32", "fp32"), "bf16": ("bf16", "bf16"), "fp8": ("e4m3", "fp16")}
+#: What the masters of 16-bit weights can be kept in.
+MASTERS = ("fp32", "fp16", "bf16")
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,11 @@ def local_shards(engine: Engine) -> Iterator[LocalShard]:
 
 
 def states_of(one: ReplicaSet, leaf: Leaf) -> dict[str, Tensor]:
-    """The optimizer's states of a leaf, an element for each of its own; the count of steps is not among them."""
-    state = getattr(one, "optimizer", None) and one.optimizer.state.get(leaf.tensor, {})
-    return {kind: t for kind, t in (state or {}).items() if isinstance(t, Tensor) and t.dim() > 0}
+    """The optimizer's states of a leaf, an element for each of its own, in fp32; the count of steps is not among them."""
+    optimizer: Any = getattr(one, "optimizer", None)
+    state = optimizer.state.get(leaf.tensor, {}) if optimizer else {}
+    state = optimizer.wide(leaf.tensor) if hasattr(optimizer, "wide") else state
+    return {kind: t for kind, t in state.items() if isinstance(t, Tensor) and t.dim() > 0}
 
 
 def _shard(engine: Engine, one: ReplicaSet, leaf: Leaf, kind: str, value: Tensor) -> Iterator[LocalShard]:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adamw import adamw as adamw_
 
 from playbook.layout.options import OPTIMIZER_CHUNK
 from playbook.parallel.replicas import Weights, is_matrix
+
+#: What AdamW keeps of a parameter, beside a master; and those of its options that its function takes.
+STATES = ("exp_avg", "exp_avg_sq", "step")
+OPTIONS = ("lr", "weight_decay", "eps", "maximize", "foreach", "fused", "capturable", "differentiable")
 
 
 def warmup_cosine(step: int, *, peak: float, minimum: float, warmup: int, steps: int) -> float:
@@ -22,51 +28,74 @@ def warmup_cosine(step: int, *, peak: float, minimum: float, warmup: int, steps:
 
 
 class MasterAdamW(torch.optim.Optimizer):
-    """AdamW (Loshchilov & Hutter 2017) for 16-bit parameters, with an fp32 master copy of each.
+    """AdamW (Loshchilov & Hutter 2017) that computes in fp32, with masters of 16-bit parameters and states as told.
 
-    A bf16 weight has 8 bits of precision: an update below 1/256 of it is lost in rounding. So the optimizer updates the
+    A bf16 weight has 8 bits of precision: an update below 1/256 of it is lost in rounding. So the optimizer updates an
     fp32 master, and the 16-bit weight is a rounded copy (Micikevicius et al. 2017, section 3.1). Per parameter it holds
-    4 bytes of master and 4 + 4 of moments: the 12 of "16 bytes per parameter". The arithmetic is torch's own AdamW, run
-    over chunks of parameters, so that only a chunk's gradients are in fp32 at a time.
+    4 bytes of master and 4 + 4 of moments: the 12 of "16 bytes per parameter", fewer where ``formats`` says so of a kind
+    of state (exp_avg, exp_avg_sq, master), as `precision.states.narrow` does it. The arithmetic is torch's own AdamW, run
+    over chunks of parameters, so that only a chunk's gradients and narrow states are in fp32 at a time.
 
     With ``offload`` masters and moments live in CPU memory, and the update is made there (Ren et al. 2021, ZeRO-Offload,
     arXiv 2101.06840): a step sends the gradients there and the weights back.
     """
 
     def __init__(
-        self, params: Iterable[Tensor] | list[dict], lr: float = 1e-3, offload: bool = False, **options
-    ):
-        super().__init__(params, {"lr": lr, **options})
-        self.chunks: list[tuple[dict, list[Tensor], torch.optim.AdamW]] = []
+        self, params: Iterable[Tensor] | list[dict], lr: float = 1e-3, offload: bool = False,
+        formats: Mapping[str, str] | None = None, **options,
+    ):  # fmt: skip
+        super().__init__(params, torch.optim.AdamW([torch.zeros(1)], lr=lr, **options).defaults)
+        #: What gradients of 16 bits are divided by in fp32, where dividing loses nothing.
+        self.loss_scale = 1.0
+        self.formats = {kind: form for kind, form in (formats or {}).items() if form != "fp32"}
+        self.chunks: list[tuple[dict[str, Any], list[Tensor]]] = []
         for group in self.param_groups:
-            settings = {key: value for key, value in group.items() if key != "params"}
-            for params in _chunks(group["params"], OPTIMIZER_CHUNK):
-                masters = [_master(p, "cpu" if offload else p.device) for p in params]
-                for p, master in zip(params, masters, strict=True):
-                    self.state[p]["master"] = master
-                self.chunks.append((group, params, torch.optim.AdamW(masters, **settings)))
-            group.update({k: v for k, v in self.chunks[-1][2].param_groups[0].items() if k != "params"})
+            self.chunks += [(group, chunk) for chunk in _chunks(group["params"], OPTIMIZER_CHUNK)]
+            for p in group["params"]:
+                if offload or p.dtype != torch.float32:
+                    device = "cpu" if offload else p.device
+                    self._keep(p, {"master": p.detach().to(device, torch.float32, copy=True)})
 
     @torch.no_grad()
     def step(self, closure=None):
-        """Cast the gradients to fp32, update the masters, round them back into the parameters; chunk by chunk."""
+        """Cast gradients and states to fp32, update, round what is kept in fewer bits; chunk by chunk."""
         loss = closure() if closure is not None else None
-        for group, params, inner in self.chunks:
-            settings = {key: value for key, value in group.items() if key != "params"}
-            inner.param_groups[0].update(settings)
-            for p in params:
-                master = self.state[p]["master"]
-                master.grad = None if p.grad is None else p.grad.to(master)
-            inner.step()
-            for p in params:
-                master = self.state[p]["master"]
-                p.copy_(master)
-                master.grad = None
-                self.state[p].update(inner.state.get(master, {}))
+        for group, chunk in self.chunks:
+            self._update(group, [p for p in chunk if p.grad is not None])
         return loss
 
+    def _update(self, group: dict[str, Any], params: list[Tensor]) -> None:
+        states = [self.wide(p) for p in params]
+        masters = [state.get("master", p) for p, state in zip(params, states, strict=True)]
+        for state, x in zip(states, masters, strict=True):
+            if "step" not in state:
+                zeros = torch.zeros_like(x), torch.zeros_like(x), torch.zeros((), device=x.device)
+                state.update(zip(STATES, zeros, strict=True))
+        gradients = [p.grad.to(x) for p, x in zip(params, masters, strict=True) if p.grad is not None]
+        if self.loss_scale != 1:  # gradients are copies then, of 16 bits
+            torch._foreach_div_(gradients, self.loss_scale)
+        first, second, steps = ([state[kind] for state in states] for kind in STATES)
+        (beta1, beta2), options = group["betas"], {key: group[key] for key in OPTIONS}
+        adamw_(
+            masters, gradients, first, second, [], steps, amsgrad=False, beta1=beta1, beta2=beta2, **options
+        )
+        for p, x, state in zip(params, masters, states, strict=True):
+            self._keep(p, state)
+            if x is not p:
+                p.copy_(x)
+
+    def wide(self, parameter: Tensor) -> dict[str, Tensor]:
+        """The states of a parameter in fp32: those that are kept in it, and copies of the others."""
+        return _wide(self.state.get(parameter, {}))
+
+    def _keep(self, parameter: Tensor, states: Mapping[str, Tensor]) -> None:
+        for kind, value in states.items():
+            form = self.formats.get(kind)
+            narrow = import_module("playbook.precision.states").narrow if form else None
+            self.state[parameter].update(narrow(kind, value, form) if narrow else {kind: value})
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As torch's, but states stay in fp32, and masters come from the checkpoint."""
+        """As torch's, but states stay in their formats, and masters come from the checkpoint."""
         parameters = [p for group in self.param_groups for p in group["params"]]
         for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
             group.update({key: value for key, value in saved.items() if key != "params"})
@@ -76,24 +105,18 @@ class MasterAdamW(torch.optim.Optimizer):
     @torch.no_grad()
     def set_state(self, parameter: Tensor, state: Mapping[str, Any]) -> None:
         """Give one parameter copies of a master, moments and a step count; without a master, of its own value."""
-        master = self.state[parameter]["master"]
-        master.copy_(state.get("master", parameter))
-        inner = next(opt for _, params, opt in self.chunks if any(p is parameter for p in params))
-        moments = {
-            key: torch.as_tensor(value, dtype=torch.float32).clone()
-            if key == "step"
-            else value.to(master, copy=True)
-            for key, value in state.items()
-            if key != "master"
-        }
-        if moments:
-            inner.state[master] = moments
-            self.state[parameter].update(moments)
+        master = self.state[parameter].get("master")
+        device = (parameter if master is None else master).device
+        found = {"master": parameter.detach(), **_wide(state)}
+        if master is None:
+            del found["master"]
+        self._keep(parameter, {k: v.to(device, torch.float32, copy=True) for k, v in found.items()})
 
 
-def _master(parameter: Tensor, device: torch.device | str) -> Tensor:
-    """A copy in fp32 of its own."""
-    return parameter.detach().to(device, torch.float32, copy=True).requires_grad_()
+def _wide(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """States in fp32, multiplied by the scales of those that have one. What is in fp32 is not copied."""
+    found = {kind: value.float() for kind, value in state.items() if not kind.endswith("_scale")}
+    return found | {k: found[k] * state[f"{k}_scale"] for k in found if f"{k}_scale" in state}
 
 
 def _chunks(params: list[Tensor], elements: int) -> Iterator[list[Tensor]]:
@@ -108,18 +131,17 @@ def _chunks(params: list[Tensor], elements: int) -> Iterator[list[Tensor]]:
         yield chunk
 
 
-def make_optimizer(
-    model: nn.Module, *, lr: float, betas: tuple[float, float], weight_decay: float, offload: bool = False
-) -> torch.optim.Optimizer:
+def make_optimizer(model: nn.Module, **options: Any) -> torch.optim.Optimizer:
     """``adamw`` for all parameters of a model."""
-    weights = [(p, is_matrix(p)) for p in model.parameters()]
-    return adamw(weights, lr=lr, betas=betas, weight_decay=weight_decay, offload=offload)
+    return adamw([(p, is_matrix(p)) for p in model.parameters()], **options)
 
 
 def adamw(
-    weights: Weights, *, lr: float, betas: tuple[float, float], weight_decay: float, offload: bool = False
-) -> torch.optim.Optimizer:
-    """torch's AdamW; with master weights when the weights are in 16 bits, or their states in CPU memory.
+    weights: Weights, *, lr: float, betas: tuple[float, float], weight_decay: float, offload: bool = False,
+    formats: Mapping[str, str] | None = None,
+) -> torch.optim.Optimizer:  # fmt: skip
+    """torch's AdamW; with master weights when the weights are in 16 bits, and where states are in CPU memory or
+    in other ``formats`` than fp32.
 
     On a GPU it is the fused one: a single kernel, which needs no temporary copy of the states.
     """
@@ -128,6 +150,6 @@ def adamw(
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
     groups = [group for group in groups if group["params"]]
     fused = True if weights[0][0].is_cuda and not offload else None
-    if offload or any(w.dtype in (torch.float16, torch.bfloat16) for w, _ in weights):
-        return MasterAdamW(groups, lr=lr, betas=betas, fused=fused, offload=offload)
+    if offload or formats or any(w.dtype in (torch.float16, torch.bfloat16) for w, _ in weights):
+        return MasterAdamW(groups, lr=lr, betas=betas, fused=fused, offload=offload, formats=formats)
     return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=fused)
