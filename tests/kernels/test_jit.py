@@ -40,6 +40,27 @@ def test_interpreted_where_tensors_are_on_the_cpu(n, dtype):
     torch.testing.assert_close(scale(x), x * 0.5, rtol=0, atol=0)
 
 
+@kernel
+def copy_kernel(x, y, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at, mask=at < n), mask=at < n)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_fp8_is_read_and_rounded_as_torch_does(dtype):
+    """All codes, NaN among them; and all numbers halfway between two of them."""
+    codes = torch.arange(256, dtype=torch.uint8).view(dtype)
+    read, before = torch.empty(256), codes._version
+    copy_kernel[(1,)](codes, read, 256, BLOCK=256)
+    assert torch.equal(read.nan_to_num(7.0), codes.float().nan_to_num(7.0))
+    assert codes._version == before  # what is only read is not written
+    ordered = codes.float()[codes.float().isfinite()].sort().values
+    between = (ordered[1:] + ordered[:-1]) / 2
+    written = torch.empty(len(between), dtype=dtype)
+    copy_kernel[(1,)](between, written, len(between), BLOCK=256)
+    assert torch.equal(written.view(torch.uint8), between.to(dtype).view(torch.uint8))
+
+
 def test_nothing_runs_on_meta_and_the_launch_says_what_would():
     with launches() as found:
         y = scale(torch.empty(1000, device="meta"), num_warps=2)

@@ -33,6 +33,8 @@ except ImportError as error:  # pragma: no cover - only where there is no Triton
     raise ConfigError(
         "the kernels need Triton, which is not installed here (it exists for Linux: pip install triton)"
     ) from error
+#: What the interpreter has fp32 in the place of.
+WIDENED = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 #: Triton's language, which kernels have from here: so that without Triton they say what this file says.
 tl = triton.language
 
@@ -68,8 +70,8 @@ def launches() -> Iterator[list[Launch]]:
 class Kernel(JITFunction):
     """A ``triton.jit`` function that CPU tensors run in the interpreter.
 
-    That is right in fp32 and fp16. Its bf16 is wrong (it rounds where a GPU does not), so bf16 tensors are computed in
-    fp32 there and rounded when they are stored.
+    That is right in fp32 and fp16. Its bf16 is wrong (it rounds where a GPU does not), and so are its casts to FP8 (they
+    do not round to even): tensors of `WIDENED` are computed in fp32 there, and rounded by PyTorch when all is stored.
     """
 
     def run(self, *args: Any, grid: Any, warmup: bool = False, **options: Any) -> Any:
@@ -110,7 +112,7 @@ def kernel(function: Callable[..., None]) -> Kernel:
 def interpret(launch: Launch) -> None:
     """Carry out a launch on CPU tensors, program by program; what only a compiler asks for is left out."""
     tensors = {name: x for name, x in launch.arguments.items() if isinstance(x, Tensor)}
-    wide = {name: _widened(x) for name, x in tensors.items() if x.dtype == torch.bfloat16}
+    wide = {name: _widened(x) for name, x in tensors.items() if x.dtype in WIDENED}
     launch.memory.update(tensors | wide)
     try:
         with _calls_interpreted(launch.kernel.fn):
@@ -118,10 +120,14 @@ def interpret(launch: Launch) -> None:
     finally:
         launch.memory.clear()
     for name, x in wide.items():
-        rounded = x.to(torch.bfloat16)
+        rounded, bits = x.to(tensors[name].dtype), _BITS[tensors[name].element_size()]
         # What was only read stays untouched: autograd would take a write for a change of what it has saved.
-        if not torch.equal(rounded.view(torch.int16), tensors[name].view(torch.int16)):
+        if not torch.equal(rounded.view(bits), tensors[name].view(bits)):
             tensors[name].copy_(rounded)
+
+
+#: Whole numbers by their bytes: what floats are compared as, NaN with NaN too.
+_BITS = {1: torch.int8, 2: torch.int16}
 
 
 def _widened(x: Tensor) -> Tensor:

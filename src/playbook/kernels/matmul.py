@@ -232,7 +232,7 @@ def matmul(
     if variant == "persistent":
         persistent_kernel[grid](x, w, y, m, n, k, *x.stride(), *w.stride(), *y.stride(), **options)
         return y
-    _check_tma(x, w, y)
+    allocate_descriptors(x, w, y)
     turned = {"X_TURNED": x.stride(1) != 1, "W_TURNED": w.stride(1) != 1}
     tma_kernel[grid](x, w, y, m, n, k, *(max(t.stride()) for t in (x, w, y)), **turned, **options)
     return y
@@ -251,7 +251,8 @@ def takes_tma(*matrices: Tensor) -> bool:
     return all(map(fits, matrices)) and matrices[-1].stride(1) == 1
 
 
-def _check_tma(x: Tensor, w: Tensor, y: Tensor) -> None:
+def allocate_descriptors(x: Tensor, w: Tensor, y: Tensor) -> None:
+    """Memory for descriptors of these matrices; raises ConfigError unless `takes_tma` does."""
     if not takes_tma(x, w, y):
         raise ConfigError(
             'variant is "tma", but that needs matrices whose rows or columns are contiguous and begin at '
