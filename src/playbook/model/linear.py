@@ -1,20 +1,29 @@
 """Linear layers, and the three matrix products that they are made of: y = x·Wᵀ, dx = dy·W, dW = dyᵀ·x.
 
 All that a model multiplies goes through here, whole layers and those cut over ranks. Two things can be changed without
-touching a layer: which kernels multiply (`Products`), and *when* dW is computed. Backward needs dx at once, for the layer
-before waits for it; dW nobody waits for until the optimizer, so that it can be deferred (`DeferredGradients`): what
-zero-bubble schedules call W (Qi et al. 2023, arXiv 2401.10241). Biases and norms, which are cheap, are not deferred.
+touching a layer: what multiplies, and in which precision (`Products`), and *when* dW is computed. Backward needs dx at
+once, for the layer before waits for it; dW nobody waits for until the optimizer, so that it can be deferred
+(`DeferredGradients`): what zero-bubble schedules call W (Qi et al. 2023, arXiv 2401.10241). Biases and norms, which are
+cheap, are not deferred.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from playbook.model.fp8 import AmaxHistory
+    from playbook.precision.scaling import Quantized
+
+    #: An input as products take it.
+    Taken: TypeAlias = Tensor | Quantized
 
 
 def cast_once(x: Tensor) -> Tensor:
@@ -26,10 +35,36 @@ def cast_once(x: Tensor) -> Tensor:
 
 
 class Products:
-    """The three products of a linear layer, as PyTorch computes them. Weights are cast to what they meet."""
+    """The three products of a linear layer, as PyTorch computes them. Weights are cast to what they meet.
 
-    def output(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """x·Wᵀ + b: (…, in), (out, in), (out,) -> (…, out)."""
+    Others may take an input in another form (`take`), in which it is kept for backward (`keep`) and comes back (`kept`).
+    What they learn of tensors from step to step is their ``history``, which those of a model share.
+    """
+
+    history: AmaxHistory | None = None
+
+    def take(self, x: Tensor) -> Taken:
+        """An input (…, in) as `output` takes it; for layers that read the same tensor it is made once."""
+        return x
+
+    def keep(self, x: Taken) -> tuple[Tensor, ...]:
+        """The tensors that backward needs of what was taken, a row (…, ·) for each token, or scalars."""
+        assert isinstance(x, Tensor)
+        return (x,)
+
+    def kept(self, *saved: Tensor) -> Taken:
+        """The input again, from the tensors of `keep`: the rows (n, in)."""
+        return saved[0].flatten(0, -2)
+
+    def over(self, group: dist.ProcessGroup, *tensors: str) -> None:
+        """Of these, "x", "dy" or "weight", the ranks of ``group`` each have a part."""
+
+    def remember_no_weight(self) -> None:
+        """Keep no copy of the weight in another form, which would stay when the weight itself has gone."""
+
+    def output(self, x: Taken, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x·Wᵀ + b: (…, in), (out, in), (out,) -> (…, out); of a form that has rows alone, (n, out)."""
+        assert isinstance(x, Tensor)
         if weight.dtype == x.dtype:
             return F.linear(x, weight, bias)
         return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
@@ -39,9 +74,19 @@ class Products:
         weight = weight if weight.dtype == dy.dtype else weight.to(dy.dtype)
         return dy @ weight if onto is None else onto.addmm_(dy, weight)
 
-    def weight_gradient(self, dy: Tensor, x: Tensor, onto: Tensor | None = None) -> Tensor:
+    def weight_gradient(self, dy: Tensor, x: Taken, onto: Tensor | None = None) -> Tensor:
         """dyᵀ·x: (n, out), (n, in) -> (out, in); added to ``onto``, of the same dtype, if that is given."""
+        assert isinstance(x, Tensor)
         return dy.t() @ x if onto is None else onto.addmm_(dy.t(), x)
+
+    def grouped_output(self, x: Taken, weight: Tensor, ends: Tensor) -> Tensor:
+        """x·W[e]ᵀ for the rows of each group e: (n, in), (E, out, in), (E,) int32 -> (n, out)."""
+        assert isinstance(x, Tensor)
+        return self.grouped(x, weight.to(x.dtype).transpose(1, 2), ends)
+
+    def grouped_input_gradient(self, dy: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+        """dy·W[e] for the rows of each group e: (n, out), (E, out, in), (E,) int32 -> (n, in)."""
+        return self.grouped(dy, weight.to(dy.dtype), ends)
 
     def grouped(self, x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
         """Rows up to ends[0] of x times weight[0], the next up to ends[1] times weight[1], and so on.
@@ -50,14 +95,15 @@ class Products:
         """
         if _takes_groups(x, weight):
             return torch._grouped_mm(x, weight, offs=ends)
-        parts = x.split(_counts(ends).tolist())
+        parts = x.split(counts_of(ends))
         return torch.cat([part @ one for part, one in zip(parts, weight.unbind(), strict=True)])
 
-    def grouped_weight_gradient(self, dy: Tensor, x: Tensor, ends: Tensor) -> Tensor:
+    def grouped_weight_gradient(self, dy: Tensor, x: Taken, ends: Tensor) -> Tensor:
         """dyᵀ·x of each group of rows: (n, out), (n, in), (E,) int32 -> (E, out, in)."""
+        assert isinstance(x, Tensor)
         if _takes_groups(x, dy):
             return torch._grouped_mm(dy.t(), x, offs=ends)
-        counts = _counts(ends).tolist()
+        counts = counts_of(ends)
         return torch.stack([d.t() @ p for d, p in zip(dy.split(counts), x.split(counts), strict=True)])
 
 
@@ -69,6 +115,11 @@ def _takes_groups(x: Tensor, y: Tensor) -> bool:
 
 def _counts(ends: Tensor) -> Tensor:
     return ends.diff(prepend=ends.new_zeros(1))
+
+
+def counts_of(ends: Tensor) -> list[int]:
+    """How many rows each group has."""
+    return _counts(ends).tolist()
 
 
 #: PyTorch's own products, through which autograd sees as well.
@@ -97,7 +148,7 @@ class Linear(nn.Linear):
 
     # Without a graph, for those who write the backward pass themselves.
 
-    def output(self, x: Tensor) -> Tensor:
+    def output(self, x: Taken) -> Tensor:
         """x·Wᵀ + b: (…, in) -> (…, out)."""
         return self.products.output(x, self.weight, self.bias)
 
@@ -107,7 +158,7 @@ class Linear(nn.Linear):
         dx = self.products.input_gradient(dy.flatten(0, -2), self.weight, flat)
         return dx.view(*dy.shape[:-1], -1) if onto is None else onto
 
-    def weight_gradient(self, dy: Tensor, x: Callable[[], Tensor]) -> Tensor | None:
+    def weight_gradient(self, dy: Tensor, x: Callable[[], Taken]) -> Tensor | None:
         """dW for autograd, of dy (n, out) and what gives x (n, in); None if not wanted, deferred, or added already."""
         if not self.weight.requires_grad:
             return None
@@ -115,7 +166,7 @@ class Linear(nn.Linear):
             return self.weight_product(dy, x()).to(self.weight.dtype)
         return self.deferred.take(self, dy, x)
 
-    def weight_product(self, dy: Tensor, x: Tensor, onto: Tensor | None = None) -> Tensor:
+    def weight_product(self, dy: Tensor, x: Taken, onto: Tensor | None = None) -> Tensor:
         """dyᵀ·x of dy (n, out) and x (n, in), in the dtype of both; added to ``onto`` if that is given."""
         return self.products.weight_gradient(dy, x, onto)
 
@@ -145,21 +196,22 @@ class GroupedFunction(torch.autograd.Function):
     def forward(
         ctx, x: Tensor, weight: Tensor, bias: Tensor | None, layer: GroupedLinear, ends: Tensor
     ) -> Tensor:
-        ctx.save_for_backward(x, weight, ends)
+        products = layer.products
+        taken = products.take(x)
+        ctx.save_for_backward(weight, ends, *products.keep(taken))
         ctx.layer, ctx.biased = layer, bias is not None
-        y = layer.products.grouped(x, weight.to(x.dtype).transpose(1, 2), ends)
+        y = products.grouped_output(taken, weight, ends)
         return y if bias is None else y + bias.to(y.dtype)[_groups(ends, len(y))]
 
     @staticmethod
     def backward(ctx, dy: Tensor):
-        x, weight, ends = ctx.saved_tensors
-        group = Group(ctx.layer, ends)
-        dy, kept = dy.contiguous(), x.detach()
-        dx = group.products.grouped(dy, weight.to(dy.dtype), ends) if ctx.needs_input_grad[0] else None
+        weight, ends, *kept = (t.detach() for t in ctx.saved_tensors)
+        group, dy = Group(ctx.layer, ends), dy.contiguous()
+        dx = group.products.grouped_input_gradient(dy, weight, ends) if ctx.needs_input_grad[0] else None
         db = None
         if ctx.biased:
             db = weight.new_zeros(weight.shape[:2]).index_add_(0, _groups(ends, len(dy)), dy.to(weight.dtype))
-        return dx, group.weight_gradient(dy, lambda: kept), db, None, None
+        return dx, group.weight_gradient(dy, lambda: group.products.kept(*kept)), db, None, None
 
 
 def _groups(ends: Tensor, rows: int) -> Tensor:
@@ -182,7 +234,7 @@ class Group(NamedTuple):
     def products(self) -> Products:
         return self.layer.products
 
-    def weight_gradient(self, dy: Tensor, x: Callable[[], Tensor]) -> Tensor | None:
+    def weight_gradient(self, dy: Tensor, x: Callable[[], Taken]) -> Tensor | None:
         """dW for autograd, as `Linear.weight_gradient`."""
         if not self.weight.requires_grad:
             return None
@@ -190,7 +242,7 @@ class Group(NamedTuple):
             return self.weight_product(dy, x()).to(self.weight.dtype)
         return self.layer.deferred.take(self, dy, x)
 
-    def weight_product(self, dy: Tensor, x: Tensor, onto: Tensor | None = None) -> Tensor:
+    def weight_product(self, dy: Tensor, x: Taken, onto: Tensor | None = None) -> Tensor:
         """dyᵀ·x of each group, (E, out, in); added to ``onto`` if that is given."""
         found = self.products.grouped_weight_gradient(dy, x, self.ends)
         return found if onto is None else onto.add_(found)
@@ -206,9 +258,11 @@ class LinearFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None, layer: Linear) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        products = layer.products
+        taken = products.take(x)
+        ctx.save_for_backward(weight, *products.keep(taken))
         ctx.layer, ctx.biased = layer, bias is not None
-        return layer.products.output(x, weight, bias)
+        return products.output(taken, weight, bias).view(*x.shape[:-1], len(weight))
 
     @staticmethod
     def backward(ctx, dy: Tensor):
@@ -216,13 +270,13 @@ class LinearFunction(torch.autograd.Function):
             raise RuntimeError(
                 "a linear layer with deferral is differentiated once: leave out create_graph=True"
             )
-        x, weight = ctx.saved_tensors
+        # Without their graphs, which would keep the stage's input for as long as a gradient waits.
+        weight, *kept = (t.detach() for t in ctx.saved_tensors)
         layer: Linear = ctx.layer
         rows = dy.flatten(0, -2)  # (n, out)
         dx = layer.input_gradient(dy) if ctx.needs_input_grad[0] else None
         db = rows.sum(0).to(weight.dtype) if ctx.biased else None
-        kept = x.detach()  # without its graph, which would keep the stage's input
-        return dx, layer.weight_gradient(rows, lambda: kept.flatten(0, -2)), db, None
+        return dx, layer.weight_gradient(rows, lambda: layer.products.kept(*kept)), db, None
 
 
 class Factors(NamedTuple):
@@ -230,7 +284,7 @@ class Factors(NamedTuple):
 
     layer: Linear | Group
     dy: Tensor
-    x: Callable[[], Tensor]
+    x: Callable[[], Taken]
 
 
 class DeferredGradients:
@@ -260,7 +314,7 @@ class DeferredGradients:
         finally:
             self._now = before
 
-    def take(self, layer: Linear | Group, dy: Tensor, x: Callable[[], Tensor]) -> Tensor | None:
+    def take(self, layer: Linear | Group, dy: Tensor, x: Callable[[], Taken]) -> Tensor | None:
         """The gradient of a layer's weight, for autograd; None where it waits, or was added in place instead."""
         if self._now is not None:
             self._now.append(Factors(layer, dy, x))
@@ -277,7 +331,7 @@ class DeferredGradients:
                 # As a backward pass that ends here: whoever listens to the gradient hears of it.
                 torch.autograd.backward([layer.weight], [gradient])
 
-    def _product(self, layer: Linear | Group, dy: Tensor, x: Tensor) -> Tensor | None:
+    def _product(self, layer: Linear | Group, dy: Tensor, x: Taken) -> Tensor | None:
         weight = layer.weight
         if self.in_place and weight.grad is not None and weight.dtype == dy.dtype == x.dtype:
             layer.weight_product(dy, x, onto=weight.grad)
@@ -285,8 +339,12 @@ class DeferredGradients:
         return layer.weight_product(dy, x).to(weight.dtype)
 
 
+def linear_layers(model: nn.Module) -> Iterator[Linear | GroupedLinear]:
+    """All linear layers of ``model``, whole or cut, and grouped ones."""
+    return (module for module in model.modules() if isinstance(module, Linear | GroupedLinear))
+
+
 def defer_weights(model: nn.Module, deferred: DeferredGradients) -> None:
     """Have every linear layer of ``model``, whole or cut, ask ``deferred`` whether its weight's gradient is to wait."""
-    for module in model.modules():
-        if isinstance(module, Linear | GroupedLinear):
-            module.deferred = deferred
+    for layer in linear_layers(model):
+        layer.deferred = deferred

@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 from playbook.errors import ConfigError
 from playbook.layout.tokens import MaskBlock, TokenRanges, placement_of
 from playbook.model.attend import OnlineSoftmax
+from playbook.model.linear import linear_layers
 from playbook.model.ops import TORCH_OPS, Ops
 from playbook.model.transformer import Transformer
 from playbook.parallel.mesh import all_gather, reduce_scatter
@@ -241,6 +242,8 @@ def share_context(
         raise ConfigError(
             f"dropout is {model.p}, but with cp above 1 it must be 0: blocks of attention drop nothing"
         )
+    for layer in linear_layers(model):
+        layer.products.over(group, "x", "dy")
     for _, block in own_blocks(model):
         attention: Any = block.attention
         if context == "ulysses":

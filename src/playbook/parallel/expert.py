@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from playbook.model.linear import linear_layers
 from playbook.model.moe import Combine, Experts, MoE, Routing, Spread, Take, here
 from playbook.model.transformer import Transformer
 from playbook.parallel.mesh import Mesh, all_gather
@@ -267,6 +268,8 @@ def shard_experts(
     found = dict(placements)
     for i, layer in layers.items():
         layer.path = path
+        for one in linear_layers(layer.experts):
+            one.products.over(mesh.group("ep"), "x", "dy", "weight")
         for name, p in layer.experts.named_parameters():
             full = f"blocks.{i}.mlp.experts.{name}"
             found[full] = _cut(mesh, placements[full], p, replicas)

@@ -112,11 +112,19 @@ class Region:
         """
         if self.sequence:
             return g_star(x, self.group)
-        return _ReduceOwn.apply(x, self.group) if x.is_contiguous() else f_star(x, self.group)
+        whole = x.is_contiguous() and not x._is_view()  # in fp16, torch's products are views of matrices
+        return _ReduceOwn.apply(x, self.group) if whole else f_star(x, self.group)
 
-    def fetch(self, own: Tensor) -> Callable[[], Tensor]:
-        """Begin to bring the region's input back to where all of it is needed."""
-        return self._under_way(start_gather(own, self.group)) if self.sequence else lambda: own
+    def fetch(self, own: Sequence[Tensor], b: int) -> Callable[[], list[Tensor]]:
+        """Begin to bring the tensors that are the region's input back to where all its tokens are needed.
+
+        Of ``b`` samples: (b, s/t, …) or (b·s/t, …) -> (b, s, …); scalars are the same everywhere.
+        """
+        if not self.sequence:
+            return lambda: list(own)
+        tensors = [t.view(b, -1, t.shape[-1]) for t in own if t.dim()]
+        coming = [self._under_way(start_gather(t, self.group)) for t in tensors]
+        return lambda: [finish() for finish in coming] + [t for t in own if not t.dim()]
 
     def start_sum(self, gradients: Sequence[Tensor], layers: Sequence[Linear]) -> Callable[[], Tensor]:
         """Begin to add up Σ dy·W over layers and ranks: (b, s, h) or, with ``sequence``, this rank's (b, s/t, h)."""
@@ -155,26 +163,27 @@ class _Columns(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, own: Tensor, region: Region, layers: Sequence[Linear], *parameters: Tensor | None):
-        ctx.save_for_backward(own, *parameters[0::2])
-        ctx.region, ctx.layers = region, layers
+        products = layers[0].products
+        kept = products.keep(products.take(own))
+        ctx.save_for_backward(*kept, *parameters[0::2])
+        ctx.region, ctx.layers, ctx.kept, ctx.samples = region, layers, len(kept), len(own)
         if region.overlap == "chunked":
             return tuple(gather_matmul(own, [one.output for one in layers], region.group)[0])
-        x = region.fetch(own)()
-        return tuple(one.output(x) for one in layers)
+        rows = products.kept(*region.fetch(kept, len(own))())  # (b·s, h)
+        return tuple(one.output(rows).unflatten(0, (len(own), -1)) for one in layers)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, *gradients: Tensor):
-        own, *_ = ctx.saved_tensors
         region: Region = ctx.region
         layers: Sequence[Linear] = ctx.layers
-        deferred, own = (
-            layers[0].deferred,
-            own.detach(),
-        )  # not its graph: gradients that wait keep what they need
+        deferred, products = layers[0].deferred, layers[0].products
+        # Not their graphs: gradients that wait keep what they need.
+        own = [t.detach() for t in ctx.saved_tensors[: ctx.kept]]
         waits = deferred is not None and deferred.collecting
-        fetched = (lambda: region.fetch(own)()) if waits else region.fetch(own)
-        rows = functools.cache(lambda: fetched().flatten(0, -2))  # (b·s, h), gathered once for all layers
+        fetch = functools.partial(region.fetch, own, ctx.samples)
+        fetched = (lambda: fetch()()) if waits else fetch()
+        rows = functools.cache(lambda: products.kept(*fetched()))  # (b·s, h), gathered once for all layers
         dx = region.start_sum(gradients, layers)
         found: list[Tensor | None] = []
         for layer, gradient in zip(layers, gradients, strict=True):

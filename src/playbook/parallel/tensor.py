@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from playbook.model.attention import Attention
-from playbook.model.linear import Linear, LinearFunction, cast_once
+from playbook.model.linear import TORCH, Linear, LinearFunction, cast_once, linear_layers
 from playbook.model.mla import LatentAttention
 from playbook.model.mlp import MLP
 from playbook.model.moe import MoE
@@ -30,6 +30,9 @@ from playbook.parallel.placement import Placements, Shard
 from playbook.parallel.regions import ChunkedRows, Region, f
 from playbook.parallel.sequence import embed_own_tokens, g
 from playbook.parallel.stages import own_blocks
+
+if TYPE_CHECKING:
+    from playbook.model.linear import Taken
 
 
 def _own(shard: Shard, whole: Tensor) -> nn.Parameter:
@@ -43,6 +46,10 @@ class _CutLinear(Linear):
     def __init__(self, whole: nn.Linear, shard: Shard, region: Region, bias: nn.Parameter | None):
         nn.Module.__init__(self)
         self.region, self.weight = region, _own(shard, whole.weight)
+        self.products = getattr(whole, "products", TORCH)
+        self.products.over(region.group, "weight", "dy" if shard.dim == 0 else "x")
+        if region.sequence and shard.dim == 0:
+            self.products.over(region.group, "x")  # a rank's own tokens
         self.bias = bias  # type: ignore[assignment]
         self.out_features, self.in_features = self.weight.shape
 
@@ -74,7 +81,7 @@ class RowLinear(_CutLinear):
             y = self.region.leave(LinearFunction.apply(cast_once(x), self.weight, None, self))
         return y if self.bias is None else y + self.bias
 
-    def output(self, x: Tensor) -> Tensor:
+    def output(self, x: Taken) -> Tensor:
         """x·Wᵀ, this rank's partial sum: (…, in/t) -> (…, out)."""
         return self.products.output(x, self.weight)
 
@@ -185,6 +192,9 @@ def shard_tensors(
         cutter.attention(f"blocks.{i}.attention", block.attention)
         cutter.mlp(f"blocks.{i}.mlp", block.mlp)
     cutter.vocabulary()
+    for layer in linear_layers(model) if mesh.layout.sp else ():
+        if isinstance(layer, Linear) and not isinstance(layer, _CutLinear):
+            layer.products.over(mesh.group("tp"), "x", "dy")  # of a rank's own tokens
     found = dict(placements)
     for name, placement in placements.items():
         shard, partial = cutter.shards.get(name), cutter.partial.get(name)
@@ -262,6 +272,7 @@ class _Cutter:
         ):
             if whole is None:
                 continue
+            whole.products.over(self.group, "weight", "dy" if dim == 1 else "x")
             shard = self._share(dim, whole.weight.shape[dim])
             whole.weight = _own(shard, whole.weight)
             self.shards[f"{name}.experts.{layer}.weight"] = shard

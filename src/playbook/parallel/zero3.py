@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from playbook.model.linear import linear_layers
 from playbook.model.moe import MoE
 from playbook.model.transformer import Block, Transformer
 from playbook.parallel.flat import Bucket, FlatOrder, Named, Segment, backward_order
@@ -175,6 +176,8 @@ class GatheredUnits:
         pipeline: bool,
     ):
         self.model, self.units, self.group = model, units, group
+        for layer in linear_layers(model):
+            layer.products.remember_no_weight()
         self.reshard, self.prefetch = reshard, prefetch
         #: What stays after the pass that a pipeline is at; None where there is no pipeline.
         self.stays: Residency | None = Residency(False, False) if pipeline else None

@@ -1,0 +1,227 @@
+"""Linear layers whose three products are computed in FP8, as a recipe says (``precision/recipes.py``).
+
+    y = x·Wᵀ      x and W are quantised along the inputs; of x, codes and scales are all that is kept for backward
+    dx = dy·W     dy and Wᵀ are quantised along the outputs
+    dW = dyᵀ·x    dyᵀ, and xᵀ from what was kept, are quantised along the tokens
+
+Operands are in FP8, sums in fp32. A weight is quantised from its own precision, once for all micro-batches of a step.
+Embeddings, routers, norms, attention and the output head stay in the precision that they had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from playbook.errors import ConfigError
+from playbook.model.linear import Products, counts_of, linear_layers
+from playbook.model.transformer import Transformer
+from playbook.precision.casts import DTYPES
+from playbook.precision.formats import FORMATS
+from playbook.precision.products import product
+from playbook.precision.recipes import FP8Recipe, Groups, load_fp8
+from playbook.precision.scaling import Quantized, amax, quantize, scales_of
+
+if TYPE_CHECKING:
+    from playbook.model.linear import Taken
+
+#: A weight for y, and for dx.
+Copies = tuple[Quantized, Quantized]
+
+
+class AmaxHistory:
+    """The largest magnitudes of tensors in the last ``length`` steps, a column for each tensor.
+
+    A scale that is known before its tensor is there saves a pass over it. It is a guess: what has grown since is cut.
+    """
+
+    def __init__(self, length: int, columns: int, device: torch.device):
+        self.now = torch.zeros(columns, device=device)
+        self.steps = torch.zeros(length, columns, device=device)
+        self.count = 0
+
+    def largest(self, column: int, here: Tensor) -> Tensor:
+        """The largest magnitude of a tensor in the steps before this one; in the first, of the one that is ``here``."""
+        torch.maximum(self.now[column], here, out=self.now[column])
+        return self.steps[:, column].amax() if self.count else here
+
+    def end_step(self, group: dist.ProcessGroup | None = None) -> None:
+        """What was seen in the step on any rank of ``group`` counts for those that follow."""
+        if self.steps.numel():
+            if group is not None:
+                dist.all_reduce(self.now, dist.ReduceOp.MAX, group)
+            self.steps[self.count % len(self.steps)] = self.now
+            self.now.zero_()
+        self.count += 1
+
+
+class FP8(Products):
+    """The products of one layer, whose histories are ``columns``, those of x, dy and the weight.
+
+    ``taken`` is shared by the layers of a model: those that read one tensor quantise it, and keep it, once. The scale of
+    a whole tensor is that of all ranks which have a part of it (`over`). The experts of a layer share theirs.
+    """
+
+    def __init__(
+        self, recipe: FP8Recipe, history: AmaxHistory, columns: range, taken: WeakTensorKeyDictionary
+    ):
+        self.recipe, self._taken = recipe, taken
+        self.history: AmaxHistory = history
+        self._columns = dict(zip(("x", "dy", "weight"), columns, strict=True)) if columns else {}
+        self._groups: dict[str, list[dist.ProcessGroup]] = {"x": [], "dy": [], "weight": []}
+        self._gradients = WeakTensorKeyDictionary()  # scales of gradients that two products read
+        self._dtype = torch.float32
+        self._remembers = True
+        self._copies: tuple[tuple[int, int, int], list[Copies]] | None = None
+
+    def over(self, group: dist.ProcessGroup, *tensors: str) -> None:
+        for what in tensors:
+            self._groups[what].append(group)
+
+    def remember_no_weight(self) -> None:
+        self._remembers = False
+
+    def take(self, x: Tensor) -> Quantized:
+        """x (…, in) in FP8, as rows (n, in)."""
+        self._dtype = x.dtype
+        if x not in self._taken:
+            self._taken[x] = self._quantized("x", x.flatten(0, -2), self.recipe.groups)
+        return self._taken[x]
+
+    def keep(self, x: Taken) -> tuple[Tensor, ...]:
+        assert isinstance(x, Quantized)
+        scales = x.scales if self.recipe.groups.rows else x.scales.view(())
+        return _as_bytes(x.codes), _as_bytes(scales)
+
+    def kept(self, *saved: Tensor) -> Quantized:
+        codes, scales = saved
+        codes = codes.flatten(0, -2).view(DTYPES[self.recipe.forward])
+        size = self.recipe.groups.size(codes.shape)
+        if scales.dtype == torch.uint8:
+            scales = scales.view(torch.float8_e8m0fnu)
+        return Quantized(
+            codes, scales.flatten(0, -2) if scales.dim() else scales.view(1, 1), size, self._dtype
+        )
+
+    # ---- products
+
+    def output(self, x: Taken, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x·Wᵀ + b: rows (n, in), (out, in), (out,) -> (n, out). Raises ConfigError for an input that was not taken."""
+        if not isinstance(x, Quantized):
+            raise ConfigError(
+                f"tensor_overlap is 'chunked', but with fp8={self.recipe.name} tokens are gathered whole: take async"
+            )
+        y = product(x, self._weights(weight)[0][0], x.dtype)
+        return y if bias is None else y.add_(bias.to(y.dtype))
+
+    def input_gradient(self, dy: Tensor, weight: Tensor, onto: Tensor | None = None) -> Tensor:
+        dx = product(self._gradient(dy), self._weights(weight)[0][1], dy.dtype)
+        return dx if onto is None else onto.add_(dx)
+
+    def weight_gradient(self, dy: Tensor, x: Taken, onto: Tensor | None = None) -> Tensor:
+        """dyᵀ·x: (n, out), (n, in) -> (out, in) in fp32; added to ``onto`` if that is given."""
+        assert isinstance(x, Quantized)
+        dw = product(self._gradient(dy, along_tokens=True), self._along_tokens(x))
+        return dw if onto is None else onto.add_(dw)
+
+    def grouped_output(self, x: Taken, weight: Tensor, ends: Tensor) -> Tensor:
+        assert isinstance(x, Quantized)
+        parts = zip(_split(x, ends), self._weights(weight), strict=True)
+        return torch.cat([product(rows, copies[0], x.dtype) for rows, copies in parts])
+
+    def grouped_input_gradient(self, dy: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+        parts = zip(_split(self._gradient(dy), ends), self._weights(weight), strict=True)
+        return torch.cat([product(rows, copies[1], dy.dtype) for rows, copies in parts])
+
+    def grouped_weight_gradient(self, dy: Tensor, x: Taken, ends: Tensor) -> Tensor:
+        assert isinstance(x, Quantized)
+        scales = self._scales("dy", dy, self.recipe.groups) if self.recipe.groups.rows is None else None
+        pairs = zip(dy.split(counts_of(ends)), _split(x, ends), strict=True)
+        return torch.stack(
+            [product(self._gradient(d, True, scales), self._along_tokens(rows)) for d, rows in pairs]
+        )
+
+    # ---- what they are of
+
+    def _gradient(self, dy: Tensor, along_tokens: bool = False, scales: Tensor | None = None) -> Quantized:
+        return self._quantized("dy", dy.t() if along_tokens else dy, self.recipe.groups, scales)
+
+    def _along_tokens(self, x: Quantized) -> Quantized:
+        """xᵀ (in, n), with groups along the tokens."""
+        if self.recipe.groups.rows is None:
+            return x.t()
+        return quantize(x.dequantized().t(), self.recipe.forward, self.recipe.groups)
+
+    def _weights(self, weight: Tensor) -> list[Copies]:
+        """The copies of a weight, or of each of a stack of them, as it is in this step."""
+        now = weight.data_ptr(), weight._version, self.history.count
+        if self._copies is not None and self._copies[0] == now:
+            return self._copies[1]
+        groups, stack = self.recipe.weights, weight.detach().view(-1, *weight.shape[-2:])
+        scales = self._scales("weight", stack.flatten(0, 1), groups) if groups.rows is None else None
+        found = []
+        for w in stack:
+            copy = self._quantized("weight", w, groups, scales)
+            turned = copy.t() if self.recipe.turns else self._quantized("weight", w.t(), groups)
+            found.append((copy, turned))
+        self._copies = (now, found) if self._remembers else None
+        return found
+
+    def _quantized(self, what: str, x: Tensor, groups: Groups, scales: Tensor | None = None) -> Quantized:
+        form = self.recipe.gradients if what == "dy" else self.recipe.forward
+        return quantize(x, form, groups, scales=self._scales(what, x, groups) if scales is None else scales)
+
+    def _scales(self, what: str, x: Tensor, groups: Groups) -> Tensor:
+        """Scales of x (n, m); one for all of a tensor is the same on all ranks that have a part of it."""
+        form = FORMATS[self.recipe.gradients if what == "dy" else self.recipe.forward]
+        if groups.rows is not None:
+            return scales_of(amax(x, groups.size(x.shape)), form, powers=groups.powers)
+        # dy is read by two products, as views of one tensor.
+        whole, view = (x if x._base is None else x._base), (x.storage_offset(), x.numel())
+        known = self._gradients.setdefault(whole, {}) if what == "dy" else {}
+        if view not in known:
+            largest = x.abs().amax().float() if x.numel() else x.new_zeros((), dtype=torch.float32)
+            if not self._columns or not self.history.count:  # a guess is the same on all ranks
+                for group in self._groups[what]:
+                    dist.all_reduce(largest, dist.ReduceOp.MAX, group)
+            if self._columns:
+                largest = self.history.largest(self._columns[what], largest)
+            known[view] = scales_of(largest, form).view(1, 1)
+        return known[view]
+
+
+def _as_bytes(t: Tensor) -> Tensor:
+    """Numbers of 8 bits as bytes, which every backend can send."""
+    return t.view(torch.uint8) if t.element_size() == 1 else t
+
+
+def _split(x: Quantized, ends: Tensor) -> list[Quantized]:
+    """The rows of each group."""
+    counts = counts_of(ends)
+    codes = x.codes.split(counts)
+    by_rows = x.size[0] == 1
+    scales = x.scales.split(counts) if by_rows else [x.scales] * len(codes)
+    sizes = [(1 if by_rows else len(c), x.size[1]) for c in codes]
+    return [Quantized(*part, x.dtype) for part in zip(codes, scales, sizes, strict=True)]
+
+
+def use_fp8(model: Transformer, recipe: str | FP8Recipe, leave: Collection[int] = ()) -> AmaxHistory:
+    """Have the linear layers in the blocks of ``model`` multiply in FP8, but for the blocks ``leave``.
+
+    Before the model is cut over ranks. Raises ConfigError for an unknown recipe.
+    """
+    recipe = load_fp8(recipe)
+    layers = [
+        layer for i, block in enumerate(model.blocks) if i not in leave for layer in linear_layers(block)
+    ]
+    each = 3 if recipe.history else 0
+    history = AmaxHistory(recipe.history, each * len(layers), next(model.parameters()).device)
+    taken = WeakTensorKeyDictionary()
+    for i, layer in enumerate(layers):
+        layer.products = FP8(recipe, history, range(each * i, each * (i + 1)), taken)
+    return history

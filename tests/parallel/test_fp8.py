@@ -1,0 +1,76 @@
+"""Layers that multiply in FP8 learn on many ranks what they learn on one device, where their scales are the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from functools import partial
+
+import pytest
+from helpers import LLAMA
+from parallel_runs import Case, Run, on_one_device, on_ranks
+
+from playbook.model.fp8 import use_fp8
+from playbook.precision.recipes import FP8_RECIPES, FP8Recipe, Groups
+
+
+def small(groups: Groups) -> Groups:
+    """Groups of 8 where the recipes' have 128 or 32, so that small models have some: a rank's part has whole ones."""
+    rows = groups.rows and min(groups.rows, 8)
+    return dataclasses.replace(groups, rows=rows, columns=groups.columns and 8)
+
+
+RECIPES = {
+    name: dataclasses.replace(recipe, groups=small(recipe.groups), weights=small(recipe.weights))
+    for name, recipe in FP8_RECIPES.items()
+}
+DENSE = LLAMA.replace(hidden=32, heads=4, kv_heads=2, ffn=48)
+EXPERTS = DENSE.replace(moe={"experts": 4, "top_k": 2, "ffn": 16, "shared_experts": 1})
+#: What one code in a few thousand, taken for its neighbour, changes of a gradient.
+CODE = 2e-4
+SIZES = {"steps": 3, "samples": 4, "seq": 32}
+
+
+def case(shape, recipe: FP8Recipe) -> Case:
+    return Case(shape, prepare=partial(use_fp8, recipe=recipe), **SIZES)
+
+
+@functools.cache
+def reference(shape, name: str, grad_acc: int) -> Run:
+    return on_one_device(case(shape, RECIPES[name]), grad_acc)
+
+
+#: Model, recipe, layout, and the micro-batches that one device has in a step.
+RUNS = {
+    2: [
+        (DENSE, "tensorwise", "dp=2", 2),
+        (DENSE, "tensorwise", "tp=2,sp", 1),
+        (DENSE, "tensorwise", "cp=2", 1),
+        (DENSE, "delayed", "tp=2", 1),
+        (DENSE, "delayed", "pp=2,grad_acc=2,schedule=zb-h1", 2),
+        (DENSE, "rowwise", "dp=2,zero=3", 2),
+        (DENSE, "blockwise", "cp=2", 1),
+        (EXPERTS, "blockwise", "dp=2,ep=2", 1),
+    ],
+    4: [
+        (DENSE, "delayed", "dp=2,tp=2,zero=2", 2),
+        (DENSE, "tensorwise", "cp=2,tp=2", 1),
+        (DENSE, "blockwise", "tp=2,sp,dp=2,zero=1", 2),
+        (DENSE, "blockwise", "pp=2,tp=2,sp,grad_acc=2", 2),
+        (DENSE, "mxfp8", "cp=2,dp=2,zero=3", 2),
+        (EXPERTS, "blockwise", "dp=2,ep=2,tp=2", 1),
+        (EXPERTS, "tensorwise", "tp=2,pp=2,grad_acc=2", 2),
+        (EXPERTS, "delayed", "dp=2,cp=2", 2),
+    ],
+}
+
+
+@pytest.mark.parametrize("world", RUNS)
+def test_ranks_learn_what_one_device_learns(ranks, world):
+    runs = [(case(shape, RECIPES[name]), layout, {}) for shape, name, layout, _ in RUNS[world]]
+    for rank, each in enumerate(ranks(on_ranks, runs, ranks=world, timeout=600).values):
+        for (shape, name, layout, grad_acc), run in zip(RUNS[world], each, strict=True):
+            alone = reference(shape, name, grad_acc)
+            assert (run.losses / alone.losses - 1).abs().max() <= 1e-6, (rank, name, layout)
+            # A sum in another order may move a number across the border between two codes: that is all.
+            assert run.error(alone) <= CODE, (rank, name, layout)
