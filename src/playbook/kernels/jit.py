@@ -120,14 +120,9 @@ def interpret(launch: Launch) -> None:
     finally:
         launch.memory.clear()
     for name, x in wide.items():
-        rounded, bits = x.to(tensors[name].dtype), _BITS[tensors[name].element_size()]
         # What was only read stays untouched: autograd would take a write for a change of what it has saved.
-        if not torch.equal(rounded.view(bits), tensors[name].view(bits)):
-            tensors[name].copy_(rounded)
-
-
-#: Whole numbers by their bytes: what floats are compared as, NaN with NaN too.
-_BITS = {1: torch.int8, 2: torch.int16}
+        if not torch.equal(x.view(torch.int32), _widened(tensors[name]).view(torch.int32)):
+            tensors[name].copy_(x)
 
 
 def _widened(x: Tensor) -> Tensor:
