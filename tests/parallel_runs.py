@@ -21,7 +21,7 @@ from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.shapes import ModelShape
 from playbook.training.data import own_tokens
-from playbook.training.optimizer import adamw
+from playbook.training.optimizer import adamw, state_formats
 
 STEPS, BATCH, SEQ = 10, 24, 9
 OPTIMIZER = {"lr": 1e-3, "betas": (0.9, 0.95), "weight_decay": 0.1}
@@ -39,6 +39,7 @@ class Case:
     recompute: str = "none"
     dtype: torch.dtype = torch.float32
     offload: bool = False
+    moments: str = "fp32"
     prepare: Callable[[nn.Module], Any] | None = None
     steps: int = STEPS
     causal: bool = True
@@ -60,7 +61,7 @@ class Case:
         return model
 
     def make(self) -> Callable[..., torch.optim.Optimizer]:
-        return partial(adamw, **OPTIMIZER, offload=self.offload)
+        return partial(adamw, **OPTIMIZER, offload=self.offload, formats=state_formats(self.moments))
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """A global batch in which samples have unequal numbers of targets."""

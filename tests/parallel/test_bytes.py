@@ -11,10 +11,11 @@ from parallel_runs import BATCH, Case, train
 from playbook import launch
 from playbook.instruments.counting import CountBytes
 from playbook.layout import Layout
-from playbook.layout.options import ParallelOptions
+from playbook.layout.options import MOMENTS, ParallelOptions
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.planning.memory import predict
+from playbook.planning.recipes import load_recipe
 from playbook.planning.sharding import share_of, traffic
 from playbook.shapes import ModelShape
 
@@ -111,7 +112,12 @@ def test_traffic_of_a_step(ranks, dp):
 
 MEMORY = all_pairs(
     combined(
-        dp=(1, 3, 8), zero=range(4), block=list(BLOCKS), tied=(False, True), recipe=("fp32", "bf16-mixed")
+        dp=(1, 3, 8),
+        zero=range(4),
+        block=list(BLOCKS),
+        tied=(False, True),
+        recipe=("fp32", "bf16-mixed"),
+        moments=tuple(MOMENTS),
     )
 )
 
@@ -125,10 +131,11 @@ def test_memory_of_a_rank(ranks, dp):
     for one in chosen:
         dtype = torch.float32 if one["recipe"] == "fp32" else torch.bfloat16
         shape = BLOCKS[one["block"]].replace(tied=one["tied"])
-        runs.append((Case(shape, dtype=dtype, steps=1), f"dp={dp},zero={one['zero']}", {}))
+        case = Case(shape, dtype=dtype, moments=one["moments"], steps=1)
+        runs.append((case, f"dp={dp},zero={one['zero']}", {}))
     found = ranks(second_step, runs, ranks=dp, timeout=600).values
     for i, (case, text, _) in enumerate(runs):
-        recipe, zero = chosen[i]["recipe"], chosen[i]["zero"]
+        recipe, zero = load_recipe(chosen[i]["recipe"]).with_moments(case.moments), chosen[i]["zero"]
         one = predict(case.shape, Layout(), seq=9, recipe=recipe, device="cpu").stages[0]
         stage = predict(case.shape, Layout.parse(text), seq=9, recipe=recipe, device="cpu").stages[0]
         kept = [results[i][1] for results in found]

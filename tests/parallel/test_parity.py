@@ -125,6 +125,14 @@ def test_bf16_weights_with_fp32_masters(ranks):
             assert run.error(reference(case)) < 0.02, (text, case.offload)
 
 
+def test_moments_in_few_bits(ranks):
+    """Rounded element by element in BF16; in E4M3 and FP16 each shard has scales of its own, which are powers of two."""
+    for moments, most in (("bf16", 1e-4), ("fp8", 1e-2)):
+        case = Case(BLOCKS["llama"], moments=moments, steps=6)
+        runs = [(case, f"dp=3,zero={zero},grad_acc=2", BUCKETS if zero < 3 else {}) for zero in range(4)]
+        check(ranks, runs, 3, most)
+
+
 def dtypes(engine) -> dict[str, set]:
     return {kind: {t.dtype for t in tensors} for kind, tensors in engine.tensors().items()}
 

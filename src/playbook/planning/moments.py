@@ -265,6 +265,8 @@ def _weight_copies(run: RunSizes, stage: StageSizes, *, of_one_block: bool = Fal
         (part.times, total(t for t in part.terms if t.part in kept and "bias" not in t.name))
         for part in counts.parts
     ]
+    if run.recipe.fp8:  # which multiplies by copies of its own
+        blocks = [(0, 0)]
     weights = max(size for _, size in blocks) if of_one_block else round(sum(n * size for n, size in blocks))
     weights += counts.table if stage.last else 0
     return (Term("weights", "16-bit copies of the matrices", f"{each} per weight", each * weights),)
@@ -276,9 +278,11 @@ def _update(run: RunSizes, stage: StageSizes) -> tuple[Term, ...]:
     terms, largest = [], max(stage.counts.table, run.shape.hidden * wide // run.layout.tp)
     if "moe" in stage.blocks:  # the experts of a rank are one tensor
         largest = max(largest, run.make("experts", "one of their matrices", "m*h*F//t").value)
+    chunk = min(stage.counts.shard, max(CHUNK, largest))
     if run.recipe.states.master:
-        chunk = min(stage.counts.shard, max(CHUNK, largest))
         terms.append(Term("optimizer", "gradients of a chunk (fp32)", "4 per weight", 4 * chunk))
+    if each := run.recipe.widened:
+        terms.append(Term("optimizer", "states of a chunk (fp32)", f"{each} per weight", each * chunk))
     if run.device == "cpu":
         terms.append(Term("optimizer", "square root of the second moment", "8 per weight", 8 * largest))
     return tuple(terms)

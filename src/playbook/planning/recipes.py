@@ -7,11 +7,14 @@ of linear layers are *saved* in (``linear_inputs``: 1 where they are quantised t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from playbook._checks import unknown
 from playbook.errors import ConfigError
+from playbook.layout.options import MOMENTS
 from playbook.planning.states import PRECISIONS, BytesPerParameter
+from playbook.precision.formats import load_format
+from playbook.precision.recipes import FP8Recipe, load_fp8
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,10 @@ class Recipe:
     linear_inputs: int
     weight_copies: int = 0  # autocast keeps a 16-bit copy of every matrix until backward has used it
     source: str = ""
+    fp8: FP8Recipe | None = None  # whose scales are counted, and copies of the weights of linear layers
+    widened: int = (
+        0  # bytes of fp32 copies, for each parameter of a chunk, of states that are kept in fewer bits
+    )
 
     def with_optimizer(self, bytes_per_parameter: int | None) -> Recipe:
         """This recipe with another optimizer: ``bytes_per_parameter`` of states, master weights included.
@@ -46,6 +53,23 @@ class Recipe:
         states = replace(self.states, master=master, optimizer=bytes_per_parameter - master)
         return replace(self, states=states)
 
+    def with_fp8(self, name: str | FP8Recipe) -> Recipe:
+        """This recipe with linear layers that multiply in FP8; "" leaves it as it is. Raises ConfigError for others."""
+        return replace(self, linear_inputs=1, fp8=load_fp8(name)) if name else self
+
+    def with_moments(self, moments: str, masters: str = "fp32") -> Recipe:
+        """This recipe with AdamW's states as TrainConfig's ``moments`` and ``masters`` say.
+
+        Raises ConfigError for moments and formats that are unknown.
+        """
+        if moments not in MOMENTS:
+            raise ConfigError(unknown("moments", str(moments), MOMENTS))
+        both = [bytes_of(form) for form in MOMENTS[moments]]
+        master = bytes_of(masters) if self.states.master else 0
+        narrow = sum(0 < size < 4 for size in (*both, master))
+        states = replace(self.states, master=master, optimizer=sum(both))
+        return replace(self, states=states, widened=4 * narrow)
+
 
 def _recipe(
     name: str, compute: int, residual: int, *, states: BytesPerParameter | None = None, **options
@@ -55,7 +79,119 @@ def _recipe(
     )
 
 
-_FP8 = "summary of FP8 recipes in Tazi et al. 2025, The Ultra-Scale Playbook"
+def bytes_of(form: str) -> int:
+    """Bytes of a number in a format, by its name; 0 for "", where nothing is kept."""
+    return load_format(form).bits // 8 if form else 0
+
+
+@dataclass(frozen=True)
+class StateFormats:
+    """The format of each kind of tensor of which there is an element for every parameter; "" where there is none.
+
+    ``accumulated`` are gradients added up over micro-batches beside those that a backward pass leaves, ``first`` and
+    ``second`` Adam's moments. Scales, of which many numbers share one, are not counted.
+    """
+
+    master: str
+    accumulated: str
+    weights: str
+    gradients: str
+    first: str = "fp32"
+    second: str = "fp32"
+
+    @property
+    def bytes(self) -> dict[str, int]:
+        """Bytes per parameter of each kind that there is."""
+        return {kind.name: size for kind in fields(self) if (size := bytes_of(getattr(self, kind.name)))}
+
+    @property
+    def states(self) -> BytesPerParameter:
+        """The same as the planner adds them up."""
+        return BytesPerParameter(
+            parameters=bytes_of(self.weights),
+            gradients=bytes_of(self.accumulated) + bytes_of(self.gradients),
+            master=bytes_of(self.master),
+            optimizer=bytes_of(self.first) + bytes_of(self.second),
+        )
+
+    @property
+    def sum(self) -> str:
+        """The sum as one writes it: 4 + 2 + 2 + 4 + 4 = 16."""
+        return f"{' + '.join(map(str, self.bytes.values()))} = {self.states.total}"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A recipe of low-precision training: the format of its ``products``, and of what it keeps.
+
+    ``printed`` is what the summary in Tazi et al. 2025, The Ultra-Scale Playbook, counts; ``kept`` what is in memory at
+    the fullest moment if a gradient is freed as soon as it has been added to the accumulated ones, as Megatron-LM's main
+    gradients are, after the recipe's own ``source``.
+    """
+
+    name: str
+    products: str
+    printed: StateFormats
+    kept: StateFormats
+    source: str
+
+
+def _published(name: str, products: str, source: str, printed: StateFormats, **kept: str) -> Published:
+    return Published(name, products, printed, replace(printed, **kept), source)
+
+
+#: The six rows of the summary, in its order; what is kept differs from what is printed in the kinds that are named last.
+PUBLISHED = {
+    one.name: one
+    for one in (
+        _published(
+            "BF16, FP32 accumulation", "bf16", "Megatron-LM's main gradients",
+            StateFormats("fp32", "fp32", "bf16", "bf16"), gradients="",
+        ),
+        _published(
+            "BF16", "bf16", "Micikevicius et al. 2017, arXiv 1710.03740, section 3.1",
+            StateFormats("fp32", "", "bf16", "bf16"),
+        ),
+        _published(
+            "Transformer Engine", "e4m3", "the table of MS-AMP's documentation",
+            StateFormats("", "", "fp32", "fp32"),
+        ),
+        _published(
+            "FP8-LM O3", "e4m3", "the table of MS-AMP's documentation; Peng et al. 2023, arXiv 2310.18313",
+            StateFormats("fp16", "fp16", "e4m3", "e4m3", "e4m3", "fp16"), accumulated="",
+        ),
+        _published(
+            "DeepSeek-V3", "e4m3", "DeepSeek-AI 2024, arXiv 2412.19437, section 3.3",
+            StateFormats("fp32", "fp32", "e4m3", "bf16", "bf16", "bf16"), gradients="",
+        ),
+        _published(
+            "nanotron", "e4m3", "as printed",
+            StateFormats("bf16", "fp32", "e4m3", "e4m3", "e4m3", "e4m3"), gradients="",
+        ),
+    )
+}  # fmt: skip
+
+
+def published_rows() -> list[list[str]]:
+    """The table of `PUBLISHED`: name, format of products, of each kind of tensor, both sums, and what the second saves.
+
+    Savings are in percent of the first row as printed.
+    """
+    rows, most = [], next(iter(PUBLISHED.values())).printed.states.total
+    for one in PUBLISHED.values():
+        formats = [getattr(one.printed, kind.name).upper() or "–" for kind in fields(StateFormats)]
+        saved = [f"{1 - form.states.total / most:.0%}" for form in (one.printed, one.kept)]
+        sums = [text for pair in zip((one.printed.sum, one.kept.sum), saved, strict=True) for text in pair]
+        rows.append([one.name, one.products.upper(), *formats, *sums])
+    return rows
+
+
+def _fp8(name: str, of: str) -> Recipe:
+    return _recipe(
+        name, 2, 2, linear_inputs=1, states=PUBLISHED[of].printed.states,
+        source="summary of FP8 recipes in Tazi et al. 2025, The Ultra-Scale Playbook",
+    )  # fmt: skip
+
 
 #: Recipes by name. ``autocast`` is what the trainer runs with --dtype bfloat16 or float16; the FP8 rows are published
 #: recipes: (weights, gradients, master, moments) bytes per parameter.
@@ -67,12 +203,10 @@ RECIPES: dict[str, Recipe] = {
         _recipe("bf16-mixed", 2, 2),
         _recipe("bf16-mixed-fp32-grads", 2, 2),
         _recipe("bf16-mixed-main-grads", 2, 2),
-        _recipe(
-            "fp8-transformer-engine", 2, 2, linear_inputs=1, states=BytesPerParameter(4, 4, 0, 8), source=_FP8
-        ),
-        _recipe("fp8-lm-o3", 2, 2, linear_inputs=1, states=BytesPerParameter(1, 3, 2, 3), source=_FP8),
-        _recipe("fp8-deepseek-v3", 2, 2, linear_inputs=1, states=BytesPerParameter(1, 6, 4, 4), source=_FP8),
-        _recipe("fp8-nanotron", 2, 2, linear_inputs=1, states=BytesPerParameter(1, 5, 2, 2), source=_FP8),
+        _fp8("fp8-transformer-engine", "Transformer Engine"),
+        _fp8("fp8-lm-o3", "FP8-LM O3"),
+        _fp8("fp8-deepseek-v3", "DeepSeek-V3"),
+        _fp8("fp8-nanotron", "nanotron"),
     )
 }
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw as adamw_
 
-from playbook.layout.options import OPTIMIZER_CHUNK
+from playbook.layout.options import MOMENTS, OPTIMIZER_CHUNK
 from playbook.parallel.replicas import Weights, is_matrix
 
 #: What AdamW keeps of a parameter, beside a master; and those of its options that its function takes.
@@ -129,6 +129,12 @@ def _chunks(params: list[Tensor], elements: int) -> Iterator[list[Tensor]]:
         chunk.append(p)
     if chunk:
         yield chunk
+
+
+def state_formats(moments: str, masters: str = "fp32") -> dict[str, str]:
+    """``formats`` of ``adamw`` for TrainConfig's ``moments`` and ``masters``."""
+    kept = zip(("exp_avg", "exp_avg_sq", "master"), (*MOMENTS[moments], masters), strict=True)
+    return {kind: form for kind, form in kept if form != "fp32"}
 
 
 def make_optimizer(model: nn.Module, **options: Any) -> torch.optim.Optimizer:
