@@ -275,11 +275,22 @@ BAD = {
         "recompute is 'selective', but 'full' in the layout",
     ),
     "accumulation that does not fit": (["--layout", "dp=2,grad_acc=3"], "grad_acc is 3 in the layout"),
-    "half precision whose gradients are sharded": (
-        ["--layout", "dp=2,zero=2", "--dtype", "float16"],
-        "dtype is float16",
-    ),
     "16-bit weights of another dtype": (["--weights", "bfloat16"], "dtype must be bfloat16"),
+    "fp16 weights of another dtype": (
+        ["--weights", "float16", "--dtype", "bfloat16"],
+        "weights are float16, so dtype must be float16, too, not bfloat16",
+    ),
+    "a scale that is no word": (
+        ["--dtype", "float16", "--loss-scale", "large"],
+        "loss_scale is 'large', but must be a finite number above 0, or dynamic",
+    ),
+    "a scale of nothing": (["--dtype", "float16", "--loss-scale", "0"], "loss_scale is 0.0, but must be"),
+    "a scale that is not needed": (
+        ["--loss-scale", "8"],
+        "loss_scale is 8.0, but dtype is float32, which needs none",
+    ),
+    "a first scale": (["--initial-loss-scale", "inf"], "initial_loss_scale is inf, but must be"),
+    "a window": (["--loss-scale-window", "0"], "loss_scale_window is 0, but must be a whole number from 1"),
     "way to add gradients": (["--data-parallel", "magic"], "naive, overlapped, bucketed"),
     "no bucket": (["--bucket-mb", "0"], "bucket_mb must be at least 1, got 0"),
     "log that ranks cannot write": (

@@ -10,7 +10,7 @@ from helpers import BLOCKS
 from parallel_runs import Case, one_device, train
 
 from playbook import launch
-from playbook.errors import ConfigError, LayoutError
+from playbook.errors import LayoutError
 from playbook.layout import Layout
 from playbook.layout.options import ParallelOptions
 from playbook.layout.tokens import MaskBlock
@@ -187,12 +187,6 @@ def snapshot(text: str) -> list[bool]:
 
 def test_later_steps_change_no_state_dict(ranks):
     assert all(ranks(snapshot, "tp=2", ranks=2)[0].value)
-
-
-def test_fp16_is_refused():
-    for text in ("tp=2", "cp=2"):
-        with pytest.raises(ConfigError, match="dtype is float16, whose loss scaling"):
-            TrainConfig(dtype="float16", layout=Layout.parse(text))
 
 
 def test_a_word_that_no_rank_has_is_refused(ranks):

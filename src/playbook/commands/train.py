@@ -62,7 +62,34 @@ def add(commands: Any) -> None:
         help="largest gradient norm; 0 turns clipping off",
     )
     add("--dtype", default="float32", help="float32, bfloat16 or float16: what matrix products run in")
-    add("--weights", default="float32", help="float32, or bfloat16 with fp32 masters in the optimizer")
+    add(
+        "--weights",
+        default="float32",
+        help="float32, or the 16 bits of --dtype with fp32 masters in the optimizer",
+    )
+    add(
+        "--loss-scale",
+        type=_scale,
+        default="dynamic",
+        metavar="S",
+        help="what the loss is multiplied by in float16: dynamic, or a number",
+    )
+    add("--initial-loss-scale", type=float, default=2.0**16, metavar="S", help="the first dynamic scale")
+    add(
+        "--loss-scale-window",
+        type=int,
+        default=2000,
+        metavar="N",
+        help="steps in a row without overflow after which a dynamic scale is doubled",
+    )
+    add(
+        "--moments",
+        default="fp32",
+        help="fp32, bf16 or fp8 (E4M3 and FP16): what AdamW's moments are kept in",
+    )
+    add(
+        "--masters", default="fp32", help="fp32, fp16 or bf16: what the masters of 16-bit weights are kept in"
+    )
     add("--compile", action="store_true", help="hand each block to torch.compile")
     add("--offload", action="store_true", help="keep masters and moments in CPU memory")
     add(
@@ -110,12 +137,26 @@ def add(commands: Any) -> None:
         default="torch",
         help="torch or fused: norms, activations, attention, loss by the book's kernels",
     )
+    add(
+        "--fp8",
+        default="",
+        metavar="RECIPE",
+        help="delayed, tensorwise, rowwise, blockwise or mxfp8: products of linear layers in FP8",
+    )
     add("--device", help="cpu or cuda (default: cuda when there is one)")
     add("--seed", type=int, default=0, help="of weights, data order and dropout")
     add("--log", action="append", metavar="PATH", help="*.jsonl, *.csv or a TensorBoard folder; repeatable")
     add("--quiet", action="store_true", help="no progress bar")
     add("--json", action="store_true", help="print one JSON object on stdout")
     p.set_defaults(run=_train)
+
+
+def _scale(text: str) -> float | str:
+    """A number, or a word that the config knows or refuses."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _train(args: argparse.Namespace) -> int:

@@ -52,7 +52,7 @@ class KeptActivations:
         self._hooks.__exit__(*error)
 
     def _run(self, step: Step) -> None:
-        given = [*step.inputs, *step.targets, step.scale, step.loss]
+        given = [*step.inputs, *step.targets, step.scale, step.seed, step.loss]
         given += [] if step.positions is None else [step.positions]
         model = self.pipeline.model
         self._skip = {_key(t): t.untyped_storage() for t in [*given, *model.parameters(), *model.buffers()]}

@@ -20,6 +20,7 @@ from torch.profiler import record_function
 
 from playbook.errors import ConfigError
 from playbook.layout import AXES
+from playbook.model.linear import linear_layers
 from playbook.model.moe import routers
 from playbook.model.transformer import IGNORE, Transformer
 from playbook.parallel import state
@@ -36,7 +37,7 @@ def accumulate_gradients(
     micro_batch: int,
     *,
     dtype: torch.dtype = torch.float32,
-    scaler: torch.amp.GradScaler | None = None,
+    loss_scale: float = 1.0,
     engine: Engine | None = None,
     positions: Tensor | None = None,
 ) -> Tensor:
@@ -44,14 +45,15 @@ def accumulate_gradients(
 
     Each micro-batch's *sum* of losses is divided by the *global* number of tokens, so the pieces add up to the gradient
     of the whole batch also when they hold different numbers of tokens. Returns the mean loss, a scalar. A last, smaller
-    micro-batch is fine. ``dtype`` is what the forward pass computes in (autocast, if it is not fp32). A profiler sees
-    each pass under its name. Raises ConfigError when no target counts.
+    micro-batch is fine. ``dtype`` is what the forward pass computes in (autocast, if it is not fp32), and ``loss_scale``
+    what gradients, but not the loss that is returned, are multiplied by. A profiler sees each pass under its name.
+    Raises ConfigError when no target counts.
 
     With an ``engine`` the rows are this rank's share of the global batch: tokens and loss are those of all ranks.
     ``positions`` (s,) say where in its sample each token stands, if not from the beginning on.
     """
     engine = engine or Engine.on_one_device(model)
-    tokens = engine.scale_losses(engine.count(targets), scaler)
+    tokens, seed = engine.begin(targets, loss_scale)
     total = torch.zeros((), device=inputs.device)
     pieces = list(zip(inputs.split(micro_batch), targets.split(micro_batch), strict=True))
     for i, (x, y) in enumerate(pieces):
@@ -61,7 +63,7 @@ def accumulate_gradients(
             with record_function("forward"), autocast:
                 loss = model.loss(x, y, positions)[0] / tokens
             with record_function("backward"):
-                (scaler.scale(loss) if scaler else loss).backward()
+                loss.backward(seed)
         total += loss.detach()
     engine.finish()
     return engine.sum(total)
@@ -95,6 +97,8 @@ class Engine:
             replicas = {placement.replicas for placement in self.placements.values()}
             self._samples = self.sets[0].group if replicas == {("dp", "cp")} else mesh.group("dp", "cp")
         self._routers = routers(model)
+        found = (one.products.history for one in linear_layers(model))
+        self._histories = {history for history in found if history is not None}
         sharing = [one for one in self.sets if one.shared]
         self._sharers = {name: one.group.size() for one in sharing if one.group for name, _ in one.parameters}
         if pipeline:
@@ -123,7 +127,7 @@ class Engine:
         positions: Tensor | None = None,
         *,
         dtype: torch.dtype = torch.float32,
-        scaler: torch.amp.GradScaler | None = None,
+        loss_scale: float = 1.0,
     ) -> Tensor:
         """Gradients of the mean loss over the global batch, and that loss: as `accumulate_gradients`, or by a pipeline.
 
@@ -131,12 +135,14 @@ class Engine:
         """
         if self.pipeline is None:
             given = self.model, inputs, targets, micro_batch
-            return accumulate_gradients(*given, dtype=dtype, scaler=scaler, engine=self, positions=positions)
-        tokens = self.scale_losses(self.count(targets), scaler)
+            more: dict[str, Any] = {"dtype": dtype, "loss_scale": loss_scale, "positions": positions}
+            return accumulate_gradients(*given, engine=self, **more)
+        tokens, seed = self.begin(targets, loss_scale)
         angles = self.model.angles(inputs.shape[1], positions)
         autocast = partial(torch.autocast, inputs.device.type, dtype=dtype, enabled=dtype != torch.float32)
         batch = inputs.split(micro_batch), targets.split(micro_batch)
-        step = Step(*batch, positions, angles, 1.0 / tokens, autocast, torch.zeros((), device=inputs.device))
+        loss = torch.zeros((), device=inputs.device)
+        step = Step(*batch, positions, angles, 1.0 / tokens, seed, autocast, loss)
         self.pipeline.run(step)
         self.finish()
         return self.sum(step.loss, over_stages=True)
@@ -151,16 +157,16 @@ class Engine:
             raise ConfigError("targets hold no token that counts: every one of them is IGNORE")
         return tokens
 
-    def scale_losses(self, tokens: Tensor, scaler: torch.amp.GradScaler | None = None) -> Tensor:
-        """Have routers' own losses multiplied as the model's will be; gives ``tokens``, which that is divided by.
+    def begin(self, targets: Tensor, loss_scale: float = 1.0) -> tuple[Tensor, Tensor]:
+        """What sums of token losses are divided by, and the gradient of the mean loss, with which backward begins.
 
-        Ranks that route the same tokens, those of a tensor-parallel region, each add a part.
+        Routers' own losses are multiplied as the model's is; ranks that route the same tokens, those of a
+        tensor-parallel region, each add a part.
         """
-        if self._routers:
-            scale = (scaler.get_scale() if scaler else 1.0) / tokens
-            for router in self._routers.values():
-                router.loss_scale = scale / (self.mesh.layout.tp if self.mesh else 1)
-        return tokens
+        tokens, seed = self.count(targets), torch.full((), loss_scale, device=targets.device)
+        for router in self._routers.values():
+            router.loss_scale = seed / tokens / (self.mesh.layout.tp if self.mesh else 1)
+        return tokens, seed
 
     def no_sync(self) -> AbstractContextManager[object]:
         """A backward pass after which there will be another, of the same step."""
@@ -221,26 +227,34 @@ class Engine:
 
     # ---- the norm, and the update
 
-    def clip(self, limit: float) -> Tensor:
+    def clip(self, limit: float, loss_scale: float = 1.0) -> Tensor:
         """The norm of the whole gradient; where it is above ``limit``, gradients are scaled down to it.
 
-        A rank knows the squares of its own elements; those that several ranks have count once in the sum.
+        Gradients of ``loss_scale`` times the loss are divided by it first, those of 16 bits by their optimizer, when it
+        has cast them to fp32: in 16 bits what the scale has saved would be lost here. A rank knows the squares of its
+        own elements; those that several ranks have count once in the sum.
         """
         gradients = self._gradients()
-        norm = self._norm(gradients)
+        norm = self._norm(gradients) / loss_scale
+        factor = (limit / (norm + 1e-6)).clamp(max=1.0)
+        if any(gradient.dtype != torch.float32 for _, gradient in gradients):
+            for one in self.sets:
+                one.divide_gradients_by(loss_scale)
+        elif loss_scale != 1:
+            factor = factor / loss_scale
         if gradients:
-            torch._foreach_mul_([g for _, g in gradients], (limit / (norm + 1e-6)).clamp(max=1.0))
+            torch._foreach_mul_([g for _, g in gradients], factor)
         return norm
 
     def _norm(self, gradients: list[tuple[str, Tensor]]) -> Tensor:
         if self._elements is None:  # this rank has all of them
-            return torch.nn.utils.get_total_norm([g for _, g in gradients])
+            return _total_norm([g for _, g in gradients])
         squares = torch.zeros((), device=next(self.model.parameters()).device)
         by_copies: dict[int, list[Tensor]] = {}
         for name, gradient in gradients:
             by_copies.setdefault(self._copies(name), []).append(gradient)
         for copies, some in by_copies.items():
-            squares += torch.nn.utils.get_total_norm(some).float().square() / copies
+            squares += _total_norm(some).square() / copies
         dist.all_reduce(squares, group=self._elements)
         return squares.sqrt()
 
@@ -272,6 +286,13 @@ class Engine:
             if self.mesh and self.mesh.size(*replicas) > 1:
                 dist.all_reduce(router.load, group=self.mesh.group(*replicas))
             router.update_bias(router.load)
+        for history in self._histories:
+            history.end_step(self.mesh.group("dp", "cp", "tp") if self.mesh else None)
+
+    def skip(self) -> None:
+        """In the place of ``step``: nothing is updated, and what was counted for it is forgotten."""
+        for router in self._routers.values():
+            router.load.zero_()
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -327,3 +348,10 @@ class Engine:
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Take up what ``state_dict`` gave, of any layout, or one device saved."""
         state.load_state_dict(self, saved)
+
+
+def _total_norm(gradients: list[Tensor]) -> Tensor:
+    """The norm of all of them in fp32, whatever they are in: in fp16 it would overflow at 65,504."""
+    if not gradients:
+        return torch.zeros(())
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, 2.0, torch.float32)))

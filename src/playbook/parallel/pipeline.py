@@ -42,7 +42,7 @@ Place = tuple[int, int]
 class Step:
     """What one step works on: inputs and targets (b, s) of each micro-batch, and how far each of them is on this rank.
 
-    ``scale`` is what a sum of token losses is multiplied with.
+    ``scale`` is what a sum of token losses is multiplied with, ``seed`` the gradient with which backward begins.
     """
 
     inputs: Sequence[Tensor]
@@ -50,6 +50,7 @@ class Step:
     positions: Tensor | None
     rotary: tuple[Tensor, ...]
     scale: Tensor
+    seed: Tensor
     autocast: Callable[[], AbstractContextManager[None]]
     loss: Tensor
     received: dict[Place, Tensor] = field(default_factory=dict)  # the input of a stage, a leaf of its graph
@@ -248,7 +249,7 @@ class Pipeline:
         if end is None:  # a first stage whose weights are frozen
             step.deferred[place] = []
             return None
-        gradient = torch.ones_like(step.loss) if gradient is None else gradient
+        gradient = step.seed if gradient is None else gradient
         if action.op == "B":
             with self.deferred.collect() as step.deferred[place]:
                 torch.autograd.backward([end], [gradient])

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from playbook.errors import ConfigError
 from playbook.parallel.flat import GradientHooks, Named, backward_order
 from playbook.schedules.passes import Residency
 
@@ -91,6 +92,19 @@ class ReplicaSet:
 
     def finish(self) -> None:
         """After the last backward pass of a step: each leaf's gradient is the sum over the ranks."""
+
+    def divide_gradients_by(self, loss_scale: float) -> None:
+        """Have the optimizer divide gradients of 16 bits by the scale of the loss.
+
+        Raises ConfigError for one that cannot.
+        """
+        if hasattr(self.optimizer, "loss_scale"):
+            self.optimizer.loss_scale = loss_scale
+        elif loss_scale != 1:
+            raise ConfigError(
+                f"loss_scale is {loss_scale:g} with gradients of 16 bits, but the optimizer has no fp32 masters: take "
+                "MasterAdamW"
+            )
 
     def step(self) -> None:
         """Update this rank's leaves; afterwards parameters are, or will be when they are used, those of all ranks."""

@@ -9,13 +9,15 @@ from typing import Any
 from playbook._checks import divisors
 from playbook.errors import ConfigError, LayoutError
 from playbook.layout import Layout
-from playbook.layout.options import ParallelOptions
+from playbook.layout.options import MASTERS, MOMENTS, ParallelOptions
 from playbook.layout.stages import check_microbatches
+from playbook.precision.recipes import load_fp8
+from playbook.training.loss_scale import DYNAMIC, check_scale
 
 DTYPES = ("float32", "bfloat16", "float16")
 RECOMPUTE = ("none", "selective", "full")
 ATTENTION = ("sdpa", "reference")
-WEIGHTS = ("float32", "bfloat16")
+WEIGHTS = DTYPES
 KERNELS = ("torch", "fused")
 
 
@@ -24,11 +26,15 @@ class TrainConfig:
     """Sizes are samples for the batches and tokens for ``seq``; learning rates are per step of AdamW.
 
     ``dtype`` is what matrix products run in. ``weights`` is what parameters are kept in: in float32 another ``dtype``
-    is autocast's; in bfloat16 the optimizer keeps fp32 masters, on CPU if ``offload``. ``compile`` hands every block to
-    torch.compile, ``kernels`` are what computes between matrix products: PyTorch's or the book's fused ones. ``layout``
-    says over how many ranks, ``parallel`` how its techniques are carried out. A ``micro_batch`` or ``warmup`` of None is
+    is autocast's; in 16 bits the optimizer keeps fp32 masters, on CPU if ``offload``. In float16 the loss is scaled by
+    ``loss_scale``, a number, or dynamic: from ``initial_loss_scale`` on, doubled by ``loss_scale_window`` steps in a
+    row without overflow, halved by one that overflows and is skipped. ``compile`` hands every block to torch.compile,
+    ``kernels`` are what computes between matrix products: PyTorch's or the book's fused ones. ``layout`` says over how
+    many ranks, ``parallel`` how its techniques are carried out. ``fp8`` names the recipe (``precision/recipes.py``) that
+    linear layers of blocks multiply by in FP8. A ``micro_batch`` or ``warmup`` of None is
     filled in: all that a rank has of the global batch, or one sample in a pipeline; a twentieth of the steps.
-    Micro-batches and recomputation may be said here or in the layout; afterwards both say the same.
+    Micro-batches and recomputation may be said here or in the layout; afterwards both say the same. ``moments`` are what
+    AdamW's are kept in: fp32, bf16, or fp8 (the first in E4M3, the second in FP16); ``masters`` those of 16-bit weights.
     Raises ConfigError for what cannot run.
     """
 
@@ -54,13 +60,19 @@ class TrainConfig:
     offload: bool = False
     compile: bool = False
     kernels: str = "torch"
+    fp8: str = ""  # an FP8 recipe for the products of linear layers
+    moments: str = "fp32"
+    masters: str = "fp32"
+    loss_scale: float | str = DYNAMIC
+    initial_loss_scale: float = 2.0**16
+    loss_scale_window: int = 2000
 
     def __post_init__(self) -> None:
         self._take_from_layout()
         fill(self, "micro_batch", self._default_micro_batch())
         fill(self, "min_lr", self.lr / 10 if isinstance(self.lr, int | float) else 0.0)
         fill(self, "warmup", max(1, self.steps // 20) if isinstance(self.steps, int) else 1)
-        for field in ("steps", "global_batch", "micro_batch", "seq"):
+        for field in ("steps", "global_batch", "micro_batch", "seq", "loss_scale_window"):
             _require(
                 self,
                 field,
@@ -85,6 +97,8 @@ class TrainConfig:
             ("attention", ATTENTION),
             ("weights", WEIGHTS),
             ("kernels", KERNELS),
+            ("moments", MOMENTS),
+            ("masters", MASTERS),
         ):
             _require(
                 self, field, getattr(self, field) in choices, f"one of {', '.join(c for c in choices if c)}"
@@ -174,20 +188,40 @@ class TrainConfig:
             raise ConfigError(
                 f"compile is on, but blocks talk in the middle with layout {self.layout}: leave it out"
             )
-        if self.dtype == "float16" and sharded:
-            raise ConfigError(
-                "dtype is float16, whose loss scaling sees one rank's gradients alone: take bfloat16"
-            )
 
     def _check_precision(self) -> None:
-        if self.weights == "bfloat16" and self.dtype != "bfloat16":
-            raise ConfigError(f"weights are bfloat16, so dtype must be bfloat16, too, not {self.dtype}")
+        if self.masters != "fp32" and self.weights == "float32":
+            raise ConfigError(f"masters are {self.masters}, but weights of float32 have none: leave it out")
+        if self.weights not in ("float32", self.dtype):
+            raise ConfigError(
+                f"weights are {self.weights}, so dtype must be {self.weights}, too, not {self.dtype}"
+            )
+        self._check_loss_scale()
+        if self.fp8:
+            load_fp8(self.fp8)
+            self._check_fp8()
         if self.compile and self.kernels == "fused":
             raise ConfigError("compile is on, but kernels are fused already: take compile or kernels=fused")
-        if self.dtype == "float16" and self.layout.zero:
+
+    def _check_fp8(self) -> None:
+        if self.compile:
             raise ConfigError(
-                f"dtype is float16, whose loss scaling looks at whole gradients, but zero={self.layout.zero} shares "
-                "them out: take bfloat16, or zero=0"
+                f"compile is on, but fp8={self.fp8} has products of its own: leave one of them out"
+            )
+        if self.parallel.tensor_overlap == "chunked":
+            raise ConfigError(
+                f"tensor_overlap is 'chunked', but with fp8={self.fp8} tokens are gathered in FP8, whole: take async"
+            )
+
+    def _check_loss_scale(self) -> None:
+        check_scale("initial_loss_scale", self.initial_loss_scale)
+        if self.loss_scale == DYNAMIC:
+            return
+        check_scale("loss_scale", self.loss_scale, f", or {DYNAMIC}")
+        if self.dtype != "float16":
+            raise ConfigError(
+                f"loss_scale is {self.loss_scale}, but dtype is {self.dtype}, which needs none: leave it out, or take "
+                "float16"
             )
 
     @property

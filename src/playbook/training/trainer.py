@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any, Protocol
 
 import torch
@@ -26,7 +27,8 @@ from playbook.shapes import ModelShape, load
 from playbook.training.checks import check_device, check_fit
 from playbook.training.config import TrainConfig
 from playbook.training.data import Corpus, TokenBatches, own_tokens
-from playbook.training.optimizer import adamw, warmup_cosine
+from playbook.training.loss_scale import LossScale
+from playbook.training.optimizer import adamw, state_formats, warmup_cosine
 
 
 class Log(Protocol):
@@ -42,7 +44,8 @@ class StepResult:
     """One optimizer step.
 
     ``loss`` is the mean over all tokens of the global batch, in nats; ``grad_norm`` the global norm before clipping;
-    ``seconds`` includes data, forward, backward and update.
+    ``seconds`` includes data, forward, backward and update. ``loss_scale`` is what the loss was multiplied by before
+    backward; a step whose gradients overflowed was ``skipped``, and its norm is not finite.
     """
 
     step: int
@@ -51,6 +54,8 @@ class StepResult:
     lr: float
     seconds: float
     tokens: int
+    loss_scale: float = 1.0
+    skipped: bool = False
 
 
 class Trainer:
@@ -70,14 +75,17 @@ class Trainer:
             betas=(config.beta1, config.beta2),
             weight_decay=config.weight_decay,
             offload=config.offload,
+            formats=state_formats(config.moments, config.masters),
         )
         if mesh is None:
             self.engine = Engine.on_one_device(model, make)
         else:
             self.engine = parallelize(model, mesh, make, config.parallel)
         self.replica = (mesh.index("dp"), mesh.size("dp")) if mesh else (0, 1)
-        # fp16 has 5 bits of exponent: small gradients vanish unless the loss is scaled up first.
-        self.scaler = torch.amp.GradScaler(self.device.type) if config.dtype == "float16" else None
+        self.loss_scale: LossScale | None = None
+        if config.dtype == "float16":
+            given = config.loss_scale, config.initial_loss_scale, config.loss_scale_window
+            self.loss_scale = LossScale.named(*given)
         self.around: Callable[[int], AbstractContextManager[object]] = lambda step: nullcontext()
         self.step_count = 0
 
@@ -94,6 +102,7 @@ class Trainer:
         with record_function("data"):
             inputs, targets, positions = self._batch(step)
         self._seed_dropout(step)
+        scale = self.loss_scale.value if self.loss_scale else 1.0
         with self.around(step):
             self.engine.zero_grad()
             loss = self.engine.accumulate(
@@ -102,16 +111,16 @@ class Trainer:
                 config.micro,
                 positions,
                 dtype=getattr(torch, config.autocast),
-                scaler=self.scaler,
+                loss_scale=scale,
             )
             with record_function("optimizer"):
-                norm = self._clip_and_update()
+                norm, updated = self._clip_and_update(scale)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         self.step_count += 1
         seconds = time.perf_counter() - start
         tokens = self.config.global_batch * self.config.seq
-        return StepResult(step, loss.item(), norm, lr, seconds, tokens)
+        return StepResult(step, loss.item(), norm, lr, seconds, tokens, scale, not updated)
 
     def run(self, log: Log | None = None, progress: bool = False) -> list[StepResult]:
         """All the steps of the config, logged as they happen.
@@ -188,21 +197,15 @@ class Trainer:
                 group["lr"] = lr
         return lr
 
-    def _clip_and_update(self) -> float:
-        limit = self.config.grad_clip or float("inf")
-        if self.scaler is None:
-            norm = self.engine.clip(limit)
+    def _clip_and_update(self, loss_scale: float) -> tuple[float, bool]:
+        """The norm of the gradients of the loss itself, and whether the step was made."""
+        norm = self.engine.clip(self.config.grad_clip or float("inf"), loss_scale).item()
+        updated = self.loss_scale is None or self.loss_scale.update(norm)
+        if updated:
             self.engine.step()
-            return norm.item()
-        for optimizer in self.engine.optimizers:
-            self.scaler.unscale_(optimizer)
-        norm = self.engine.clip(limit)
-        for (
-            optimizer
-        ) in self.engine.optimizers:  # skipped when a gradient overflowed; then the scale is lowered
-            self.scaler.step(optimizer)
-        self.scaler.update()
-        return norm.item()
+        else:
+            self.engine.skip()
+        return norm, updated
 
 
 def default_device() -> str:
@@ -241,6 +244,8 @@ def make_trainer(
     )
     if config.compile:
         compile_blocks(model)
+    if config.fp8:
+        import_module("playbook.model.fp8").use_fp8(model, config.fp8)
     batches = TokenBatches(corpus, config.global_batch, config.seq, config.seed)
     return Trainer(model, batches, config, mesh)
 

@@ -1,0 +1,129 @@
+"""Loss scaling in float16: the rule is torch's, and every layout skips the steps that one process skips."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from playbook import launch
+from playbook.layout import Layout
+from playbook.parallel.mesh import Mesh
+from playbook.shapes import load
+from playbook.training.config import TrainConfig
+from playbook.training.data import TokenBatches, load_corpus
+from playbook.training.loss_scale import LossScale
+from playbook.training.trainer import StepResult, make_trainer
+
+SMALL = load("tiny").replace(layers=2, hidden=16, heads=2, kv_heads=2, head_dim=8, ffn=24, max_seq=32)
+MOE = SMALL.replace(moe={"experts": 4, "top_k": 2, "ffn": 8, "balance_loss": 0.1, "bias_rate": 0.01})
+#: A scale that overflows at once and, growing again after two good steps, ever again.
+OVERFLOWS = {"initial_loss_scale": 2.0**26, "loss_scale_window": 2}
+
+
+def config(layout: str = "", **changes: Any) -> TrainConfig:
+    options = {"steps": 14, "global_batch": 4, "micro_batch": 1, "seq": 16, "lr": 3e-3, "device": "cpu"}
+    return TrainConfig(**{**options, "dtype": "float16", **OVERFLOWS, **changes}, layout=Layout.parse(layout))
+
+
+def trained(given: TrainConfig, shape: Any = SMALL, mesh: Mesh | None = None) -> list[StepResult]:
+    return make_trainer(shape, load_corpus(), given, mesh).run()
+
+
+def trajectory(results: list[StepResult]) -> list[tuple[float, bool]]:
+    return [(one.loss_scale, one.skipped) for one in results]
+
+
+def test_the_rule():
+    scale = LossScale(8.0, window=3)
+    norms = [1.0, float("inf"), 1.0, 1.0, 1.0, 1.0, 1.0, float("nan"), 1.0]
+    assert [scale.update(norm) for norm in norms] == [True, False, True, True, True, True, True, False, True]
+    assert (scale.value, scale.good_steps) == (4.0, 1)
+
+
+def test_a_scale_that_stays():
+    scale = LossScale.named(128, 2.0**16, 2000)
+    assert [scale.update(norm) for norm in (1.0, float("inf"), 1.0)] == [True, False, True]
+    assert scale.value == 128
+
+
+class ByTorch:
+    """The trainer's step with torch.amp.GradScaler and PyTorch's clipping."""
+
+    def __init__(self, given: TrainConfig):
+        self.trainer, self.config = make_trainer(SMALL, load_corpus(), given), given
+        first, window = given.initial_loss_scale, given.loss_scale_window
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=first, growth_interval=window)
+
+    def step(self, step: int) -> tuple[float, float]:
+        """The scale that the step was made with, and the loss."""
+        t, scale, total = self.trainer, self.scaler.get_scale(), 0.0
+        x, y = TokenBatches(load_corpus(), 4, 16, 0).batch(step)
+        t._set_learning_rate(step)
+        t.engine.zero_grad()
+        for inputs, targets in zip(x.split(1), y.split(1), strict=True):
+            with torch.autocast("cpu", torch.float16):
+                loss = t.model.loss(inputs, targets)[0] / y.numel()
+            self.scaler.scale(loss).backward()
+            total += loss.item()
+        self.scaler.unscale_(t.optimizer)
+        nn.utils.clip_grad_norm_(t.model.parameters(), self.config.grad_clip)
+        self.scaler.step(t.optimizer)
+        self.scaler.update()
+        return scale, total
+
+
+def test_dynamic_scaling_is_that_of_torch():
+    """Scales, losses and weights, bit for bit, through steps that overflow and steps that do not."""
+    given = config(micro_batch=1)
+    ours, theirs = make_trainer(SMALL, load_corpus(), given), ByTorch(given)
+    skipped = []
+    for step in range(given.steps):
+        result, (scale, loss) = ours.step(), theirs.step(step)
+        skipped.append(result.skipped)
+        assert result.loss_scale == scale
+        assert result.loss == pytest.approx(loss, rel=1e-6)
+        weights = theirs.trainer.model.state_dict()
+        assert all(torch.equal(value, weights[name]) for name, value in ours.model.state_dict().items())
+    assert 3 <= sum(skipped) <= 10
+
+
+LAYOUTS = (
+    "dp=2",
+    "dp=2,zero=1",
+    "dp=2,zero=2",
+    "dp=2,zero=3",
+    "tp=2,sp",
+    "cp=2",
+    "pp=2",
+    "pp=2,schedule=zb-h1",
+)
+
+
+def on_ranks(cases: list[tuple[Any, TrainConfig]]) -> list[list[StepResult]]:
+    torch.set_num_threads(1)
+    with launch.process_group():
+        return [trained(given, shape, Mesh(given.layout)) for shape, given in cases]
+
+
+def check(ranks, cases: list[tuple[Any, TrainConfig]], size: int) -> None:
+    found = ranks(on_ranks, cases, ranks=size, timeout=600).values
+    for results in found:
+        for (shape, given), mine in zip(cases, results, strict=True):
+            alone = trained(config(weights=given.weights, steps=given.steps), shape)
+            assert trajectory(mine) == trajectory(alone), given.layout
+            assert [r.loss for r in mine] == pytest.approx([r.loss for r in alone], rel=3e-3), given.layout
+            assert 2 <= sum(one.skipped for one in alone) < given.steps
+
+
+def test_every_layout_skips_the_steps_of_one_process(ranks):
+    check(ranks, [(SMALL, config(text)) for text in LAYOUTS], 2)
+
+
+def test_so_it_does_with_weights_of_16_bits_and_with_experts(ranks):
+    narrow = [
+        (SMALL, config(text, weights="float16")) for text in ("dp=2,zero=1", "dp=2,zero=3", "tp=2", "pp=2")
+    ]
+    check(ranks, [*narrow, (MOE, config("dp=2,ep=2"))], 2)
