@@ -35,6 +35,13 @@ def add_rms_norm_torch(
 
 
 @kernel
+def normalise(xs, ws, h, eps):
+    """One row's norm, and its r."""
+    rstd = 1.0 / tl.sqrt(tl.sum(xs * xs, 0) / h + eps)
+    return xs * rstd * ws, rstd
+
+
+@kernel
 def forward_kernel(
     x, residual, w, total, y, r, stride, residual_stride, h, eps, BLOCK: tl.constexpr, WIDE: tl.constexpr
 ):
@@ -46,10 +53,10 @@ def forward_kernel(
         xs += tl.load(residual + row * residual_stride + at, mask=inside, other=0.0).to(WIDE)
         xs = xs.to(total.dtype.element_ty).to(WIDE)  # the norm is of what is kept, so that r fits it
         tl.store(total + row * h + at, xs, mask=inside)
-    rstd = 1.0 / tl.sqrt(tl.sum(xs * xs, 0) / h + eps)
     ws = tl.load(w + at, mask=inside, other=0.0).to(WIDE)
+    ys, rstd = normalise(xs, ws, h, eps)
     tl.store(r + row, rstd)
-    tl.store(y + row * h + at, xs * rstd * ws, mask=inside)
+    tl.store(y + row * h + at, ys, mask=inside)
 
 
 @kernel

@@ -24,12 +24,17 @@ def swiglu_torch(gate: Tensor, up: Tensor) -> Tensor:
 
 
 @kernel
+def activate(g, u):
+    return g * tl.sigmoid(g) * u
+
+
+@kernel
 def forward_kernel(gate, up, y, n, BLOCK: tl.constexpr, WIDE: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
     g = tl.load(gate + at, mask=inside, other=0.0).to(WIDE)
     u = tl.load(up + at, mask=inside, other=0.0).to(WIDE)
-    tl.store(y + at, g * tl.sigmoid(g) * u, mask=inside)
+    tl.store(y + at, activate(g, u), mask=inside)
 
 
 @kernel

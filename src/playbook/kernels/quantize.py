@@ -1,0 +1,286 @@
+"""Quantisation to FP8 in one pass over a matrix: codes, scales, and the same of its transpose.
+
+A product that sums over k wants k contiguous, and groups along k: x (n, m) is needed as it is, in groups of 1 × 128, and,
+for the weight gradient, which sums over its rows, as xᵀ (m, n), in other groups. A program reads a tile of 128 × 128 and
+writes both; written one after the other, with PyTorch's operators, each would read x for its largest numbers, and again
+for its codes. Scales are those of `precision.scaling.scales_of`, codes bit for bit those of `precision.scaling.quantize`.
+
+Fused with the operation before, what is quantised is never written in 16 bits: after SwiGLU a tile of gate and value
+becomes codes; after RMSNorm a row does, and its columns' codes come from x and r. Bytes of N numbers in both copies,
+beside scales, from numbers of 16 bits (1 in place of 2 writes where no transpose is wanted):
+
+                      alone                        after the operation    fused with it
+    quantise          reads 2N, writes 2N
+    SwiGLU            reads 4N, writes 2N          10N                    reads 4N, writes 2N:  6N
+    RMSNorm           reads 2N, writes 2N           8N                    reads 4N, writes 2N:  6N
+
+Scales of tiles lie column by column: what a product wants for one step of k is contiguous.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from playbook.errors import ConfigError
+from playbook.kernels.jit import cdiv, kernel, next_power, tl
+from playbook.kernels.rmsnorm import normalise
+from playbook.kernels.rows import check_shape, rows, warps
+from playbook.kernels.swiglu import activate
+from playbook.precision.casts import DTYPES
+from playbook.precision.formats import Format, load_format
+from playbook.precision.recipes import Groups, load_groups
+from playbook.precision.scaling import Quantized
+
+#: Numbers along a row that share a scale, and rows and columns of a program's tile.
+TILE = 128
+#: Formats that kernels write.
+FORMS = ("e4m3", "e5m2")
+
+
+@kernel
+def scale_of(largest, MAX: tl.constexpr, POWERS: tl.constexpr):
+    """As `precision.scaling.scales_of`: largest/MAX, as a power of two the next larger one; 1 where all are 0."""
+    scale = tl.div_rn(largest, tl.zeros_like(largest) + MAX)
+    if POWERS:  # one more in the exponent, if the mantissa has any bit
+        bits = scale.to(tl.int32, bitcast=True)
+        exponent = (bits >> 23) + tl.where((bits & 0x7FFFFF) > 0, 1, 0)
+        exponent = tl.minimum(tl.maximum(exponent, 1), 254)
+        scale = tl.where(scale > 0.0, (exponent << 23).to(tl.float32, bitcast=True), 0.0)
+    return tl.where(scale > 0.0, scale, 1.0)
+
+
+@kernel
+def codes_of(xs, scales, MAX: tl.constexpr):
+    """In range; what they are stored to rounds them."""
+    return tl.clamp(tl.div_rn(xs, scales), -MAX, MAX, propagate_nan=tl.PropagateNan.ALL)
+
+
+@kernel
+def tile_before(x, y, w, r, row, column, n, m, x_row, y_row, BEFORE: tl.constexpr, TILE: tl.constexpr):
+    """The tile that is quantised: of x, of SwiGLU of x and y, or of the norm of x with r and w. Zeros beyond the edge."""
+    rows, columns = row + tl.arange(0, TILE), column + tl.arange(0, TILE)
+    inside = (rows[:, None] < n) & (columns[None, :] < m)
+    at = rows.to(tl.int64)[:, None]
+    xs = tl.load(x + at * x_row + columns[None, :], mask=inside, other=0.0).to(tl.float32)
+    if BEFORE == "swiglu":
+        return activate(xs, tl.load(y + at * y_row + columns[None, :], mask=inside, other=0.0).to(tl.float32))
+    elif BEFORE == "norm":
+        ws = tl.load(w + columns, mask=columns < m, other=0.0).to(tl.float32)
+        return xs * tl.load(r + rows, mask=rows < n, other=0.0)[:, None] * ws[None, :]
+    else:
+        return xs
+
+
+@kernel
+def store_tile(codes, numbers, row, column, n, m, TILE: tl.constexpr):
+    """Into a matrix (n, m) that lies row by row."""
+    rows, columns = row + tl.arange(0, TILE), column + tl.arange(0, TILE)
+    at = codes + rows.to(tl.int64)[:, None] * m + columns[None, :]
+    tl.store(at, numbers.to(codes.dtype.element_ty), mask=(rows[:, None] < n) & (columns[None, :] < m))
+
+
+@kernel
+def tiles_kernel(
+    x, y, w, r, codes, scales, turned, turned_scales, given, largest, n, m, x_row, y_row, BEFORE: tl.constexpr,
+    GROUPS: tl.constexpr, MAX: tl.constexpr, POWERS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    across = tl.program_id(0)  # neighbours read the same rows
+    down = tl.program_id(1)
+    row, column = down * TILE, across * TILE
+    xs = tile_before(x, y, w, r, row, column, n, m, x_row, y_row, BEFORE, TILE)
+    sizes = tl.abs(xs)
+    if GROUPS == "tile":
+        if codes is not None:
+            own = scale_of(tl.max(sizes, 1), MAX, POWERS)
+            at = row + tl.arange(0, TILE)
+            tl.store(scales + across.to(tl.int64) * n + at, own, mask=at < n)
+            store_tile(codes, codes_of(xs, own[:, None], MAX), row, column, n, m, TILE)
+        if turned is not None:
+            own = scale_of(tl.max(sizes, 0), MAX, POWERS)
+            at = column + tl.arange(0, TILE)
+            tl.store(turned_scales + down.to(tl.int64) * m + at, own, mask=at < m)
+            store_tile(turned, codes_of(xs, own[None, :], MAX).T, column, row, m, n, TILE)
+    else:
+        amax = tl.max(tl.max(sizes, 1), 0)
+        at = across + down * tl.num_programs(0)
+        if GROUPS == "block":
+            scale = scale_of(amax, MAX, POWERS)
+            tl.store(scales + at, scale)
+        else:
+            scale = tl.load(given)
+            tl.store(largest + at, amax)
+        numbers = codes_of(xs, scale, MAX)
+        if codes is not None:
+            store_tile(codes, numbers, row, column, n, m, TILE)
+        if turned is not None:
+            store_tile(turned, numbers.T, column, row, m, n, TILE)
+
+
+@kernel
+def norm_kernel(
+    x, w, r, codes, scales, n, h, x_row, eps, MAX: tl.constexpr, POWERS: tl.constexpr,
+    BLOCK: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < h
+    xs = tl.load(x + row * x_row + at, mask=inside, other=0.0).to(tl.float32)
+    ys, rstd = normalise(xs, tl.load(w + at, mask=inside, other=0.0).to(tl.float32), h, eps)
+    tl.store(r + row, rstd)
+    groups = tl.reshape(ys, (BLOCK // TILE, TILE))
+    own = scale_of(tl.max(tl.abs(groups), 1), MAX, POWERS)
+    which = tl.arange(0, BLOCK // TILE)
+    tl.store(scales + which.to(tl.int64) * n + row, own, mask=which * TILE < h)
+    numbers = tl.reshape(codes_of(groups, own[:, None], MAX), (BLOCK,))
+    tl.store(codes + row * h + at, numbers.to(codes.dtype.element_ty), mask=inside)
+
+
+class _Copies:
+    """Memory for codes and scales of a matrix (n, m), or of what is computed from ``x``, and of its transpose."""
+
+    def __init__(self, x: Tensor, form: str | Format, groups: Groups, straight: bool, turned: bool) -> None:
+        self.x, self.form, self.groups = rows(x), load_format(form), groups
+        if self.form.name not in FORMS:
+            raise ConfigError(f"form is {self.form.name!r}, but kernels quantise to {' or '.join(FORMS)}")
+        if groups.name not in ("tile", "block", "tensor") or groups.powers == "down":
+            raise ConfigError(f"groups are {groups.name!r}, but kernels quantise tiles, blocks or a tensor")
+        (self.n, self.m), device = self.x.shape, x.device
+        self.grid = (cdiv(self.m, TILE), cdiv(self.n, TILE))
+        kind = DTYPES[self.form.name]
+        self.codes = torch.empty(self.n, self.m, dtype=kind, device=device) if straight else None
+        self.turned = torch.empty(self.m, self.n, dtype=kind, device=device) if turned else None
+        tiles, (across, down) = groups.name == "tile", self.grid
+        self.scales = torch.empty((across, self.n) if tiles else (down, across), device=device)
+        self.turned_scales = torch.empty(down, self.m, device=device) if tiles else self.scales
+
+    def launch(
+        self, before: str = "", y: Tensor | None = None, w: Tensor | None = None, r: Tensor | None = None,
+        given: Tensor | None = None, largest: Tensor | None = None, straight: bool = True,
+    ) -> None:  # fmt: skip
+        if not self.n * self.m:
+            return
+        codes = self.codes if straight else None
+        tiles_kernel[self.grid](
+            self.x, y, w, r, codes, self.scales if largest is None else None, self.turned, self.turned_scales, given,
+            largest, self.n, self.m, self.x.stride(0), 0 if y is None else y.stride(0), BEFORE=before,
+            GROUPS=self.groups.name, **self.options, TILE=TILE, num_warps=16,
+        )  # fmt: skip
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"MAX": self.form.max, "POWERS": self.groups.powers == "up"}
+
+    def quantized(self, turned: bool = False) -> Quantized:
+        """What was written."""
+        codes = self.turned if turned else self.codes
+        assert codes is not None
+        if self.groups.name == "tile":
+            return Quantized(
+                codes, (self.turned_scales if turned else self.scales).t(), (1, TILE), self.x.dtype
+            )
+        size = self.groups.size(codes.shape)
+        return Quantized(codes, self.scales.t() if turned else self.scales, size, self.x.dtype)
+
+
+def quantize_rows(x: Tensor, form: str | Format = "e4m3", groups: str | Groups = "tile") -> Quantized:
+    """x (…, m) as a matrix (n, m) in groups "tile" (1 × 128) or "block" (128 × 128): as `precision.scaling.quantize`."""
+    copies = _Copies(x, form, load_groups(groups), True, False)
+    copies.launch()
+    return copies.quantized()
+
+
+def quantize_columns(x: Tensor, form: str | Format = "e4m3", groups: str | Groups = "tile") -> Quantized:
+    """xᵀ (m, n) of x (…, m) as a matrix (n, m), in such groups."""
+    copies = _Copies(x, form, load_groups(groups), False, True)
+    copies.launch()
+    return copies.quantized(turned=True)
+
+
+def quantize_both(
+    x: Tensor, form: str | Format = "e4m3", groups: str | Groups = "tile"
+) -> tuple[Quantized, Quantized]:
+    """x (…, m) as (n, m), and xᵀ (m, n), in groups "tile" or "block": x is read once.
+
+    Raises ConfigError for other groups and formats.
+    """
+    copies = _Copies(x, form, load_groups(groups), True, True)
+    copies.launch()
+    return copies.quantized(), copies.quantized(turned=True)
+
+
+def quantize_delayed(
+    x: Tensor, scale: Tensor, form: str | Format = "e4m3"
+) -> tuple[Quantized, Quantized, Tensor]:
+    """x (…, m) as (n, m), and xᵀ (m, n), with a ``scale`` (1, 1) that is known before; and amax (1, 1), in one pass.
+
+    The largest magnitude is for the scales of later steps (delayed scaling). Numbers out of range become the largest.
+    """
+    check_shape("scale", scale, (1, 1), "one scale for all of x")
+    copies = _Copies(x, form, load_groups("tensor"), True, True)
+    parts = torch.zeros(copies.scales.shape, device=x.device)
+    copies.launch(given=scale, largest=parts)
+    copies.scales = scale
+    amax = parts.amax((0, 1), keepdim=True) if parts.numel() else parts.new_zeros(1, 1)
+    return copies.quantized(), copies.quantized(turned=True), amax
+
+
+def quantize_swiglu(
+    gate: Tensor, up: Tensor, form: str | Format = "e4m3", groups: str | Groups = "tile"
+) -> tuple[Quantized, Quantized]:
+    """y = silu(gate)·up (…, m) as (n, m), and yᵀ (m, n), quantised from fp32."""
+    check_shape("up", up, gate.shape, "as gate has")
+    copies = _Copies(gate, form, load_groups(groups), True, True)
+    copies.launch("swiglu", y=rows(up))
+    return copies.quantized(), copies.quantized(turned=True)
+
+
+def quantize_rms_norm(
+    x: Tensor,
+    weight: Tensor,
+    eps: float = 1e-5,
+    form: str | Format = "e4m3",
+    groups: str | Groups = "tile",
+    turned: bool = True,
+) -> tuple[Quantized, Quantized | None, Tensor]:
+    """y = RMSNorm(x) of x (…, h) as (n, h), yᵀ (h, n) if that is wanted, both in tiles; and r (n,) for backward."""
+    check_shape("weight", weight, x.shape[-1:], "a number for each column of x")
+    if load_groups(groups).name != "tile":
+        raise ConfigError(f"groups are {load_groups(groups).name!r}, but after a norm they must be tiles")
+    copies = _Copies(x, form, load_groups(groups), True, turned)
+    r, block = torch.empty(copies.n, device=x.device), max(next_power(copies.m), TILE)
+    if not copies.n * copies.m:
+        return copies.quantized(), copies.quantized(turned=True) if turned else None, r
+    norm_kernel[(copies.n,)](
+        copies.x, weight, r, copies.codes, copies.scales, copies.n, copies.m, copies.x.stride(0), eps,
+        **copies.options, BLOCK=block, TILE=TILE, num_warps=warps(block),
+    )  # fmt: skip
+    if turned:
+        copies.launch("norm", w=weight, r=r, straight=False)
+    return copies.quantized(), copies.quantized(turned=True) if turned else None, r
+
+
+def bytes_quantize(n: int, m: int, c: int, groups: str = "tile", copies: int = 2) -> int:
+    """Bytes of a matrix (n, m) of numbers of c bytes: read once, codes written for each of one or two ``copies``, and
+    scales: with "tensor" the one that is read, and the largest number of each tile."""
+    return n * m * (c + copies) + 4 * _scales(n, m, groups, copies)
+
+
+def bytes_swiglu(n: int, m: int, c: int, groups: str = "tile") -> int:
+    """The same for two matrices that are read."""
+    return n * m * c + bytes_quantize(n, m, c, groups)
+
+
+def bytes_rms_norm(n: int, h: int, c: int, w: int = 4, turned: bool = True) -> int:
+    """x read for rows and, if that is wanted, for the transpose, r written and read as often, weights of w bytes."""
+    passes = 2 if turned else 1
+    return passes * (n * h * c + 4 * n + h * w) + n * h * passes + 4 * _scales(n, h, "tile", passes)
+
+
+def _scales(n: int, m: int, groups: str, copies: int) -> int:
+    across, down = cdiv(m, TILE), cdiv(n, TILE)
+    if groups == "tile":
+        return n * across + (m * down if copies == 2 else 0)
+    return across * down + (groups == "tensor")

@@ -1,0 +1,215 @@
+"""Quantisation kernels: codes and scales bit for bit as `precision.scaling` has them, fused ones too; bytes counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from kernel_checks import CAPABILITIES
+from torch import Tensor
+
+from playbook.errors import ConfigError, ShapeError
+from playbook.kernels import rmsnorm, swiglu
+from playbook.kernels.compiled import SHARED, compiled
+from playbook.kernels.jit import launches
+from playbook.kernels.quantize import (
+    bytes_quantize,
+    bytes_rms_norm,
+    bytes_swiglu,
+    quantize_both,
+    quantize_columns,
+    quantize_delayed,
+    quantize_rms_norm,
+    quantize_rows,
+    quantize_swiglu,
+)
+from playbook.kernels.rmsnorm import rms_norm
+from playbook.kernels.sectors import Sectors
+from playbook.precision.recipes import Groups
+from playbook.precision.scaling import Quantized, quantize
+
+SIZES = ((1, 1), (7, 129), (130, 257), (256, 128))
+DTYPES = (torch.float32, torch.bfloat16)
+GROUPS = ("tile", "block", Groups("tile", 1, 128, powers="up"), Groups("block", 128, 128, powers="up"))
+
+
+def numbers(n: int, m: int, dtype: torch.dtype) -> Tensor:
+    """Rows from very small to very large; among many of them zeros, subnormal numbers, and the largest there are."""
+    torch.manual_seed(n + m)
+    x = torch.randn(n, m) * torch.logspace(-12, 12, n)[:, None]
+    if n > 100:
+        x[3], x[:, 5] = 0.0, 0.0
+        x[7] = torch.randn(m) * 1e-40
+        x[9] = 3e38 * torch.linspace(-1, 1, m)
+        x[11, ::2] = 448.0 * 2.0**-9
+    return x.to(dtype)
+
+
+def expected(x: Tensor, form: str, groups: str | Groups, **given: Tensor) -> Quantized:
+    """On the CPU: a GPU's scales may differ in their last bit, for PyTorch there multiplies by 1/448."""
+    scales = {name: scale.cpu() for name, scale in given.items()}
+    return quantize(x.detach().cpu().contiguous(), form, groups, **scales)
+
+
+def check_same(found: Quantized, wanted: Quantized) -> None:
+    assert found.codes.dtype == wanted.codes.dtype
+    assert torch.equal(found.codes.cpu().view(torch.uint8), wanted.codes.view(torch.uint8))
+    assert torch.equal(found.scales.cpu(), wanted.scales)
+    assert found.size == wanted.size
+    assert found.dtype == wanted.dtype
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("form", ["e4m3", "e5m2"])
+@pytest.mark.parametrize("groups", GROUPS)
+def test_codes_and_scales_are_those_of_the_formula(size, dtype, form, groups):
+    x = numbers(*size, dtype)
+    straight, turned = quantize_both(x, form, groups)
+    check_same(straight, expected(x, form, groups))
+    check_same(turned, expected(x.t(), form, groups))
+    check_same(quantize_rows(x, form, groups), expected(x, form, groups))
+    check_same(quantize_columns(x, form, groups), expected(x.t(), form, groups))
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("form", ["e4m3", "e5m2"])
+def test_a_scale_that_is_known_before_and_the_largest_number_for_later_ones(size, form):
+    x, scale = numbers(*size, torch.bfloat16), torch.full((1, 1), 3.7)
+    straight, turned, amax = quantize_delayed(x, scale, form)
+    check_same(straight, expected(x, form, "tensor", scales=scale))
+    check_same(turned, expected(x.t(), form, "tensor", scales=scale))
+    assert torch.equal(amax, x.abs().amax().float().view(1, 1))
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("size", [(1, 1), (130, 257)])
+@pytest.mark.parametrize("groups", ["tile", "block"])
+def test_after_swiglu_as_if_its_result_were_quantised_from_fp32(size, groups):
+    gate, up = torch.randn(2, *size) * torch.logspace(-4, 1, size[0])[:, None]
+    gate, up = gate.bfloat16(), up.bfloat16()
+    y = swiglu.swiglu(gate.float(), up.float())
+    straight, turned = quantize_swiglu(gate, up, groups=groups)
+    for found, wanted in ((straight, y), (turned, y.t())):
+        check_same(found, Quantized(*_parts(expected(wanted, "e4m3", groups)), torch.bfloat16))
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("size", [(1, 1), (130, 257), (3, 1024)])
+def test_after_rms_norm_as_if_its_result_were_quantised_from_fp32(size):
+    torch.manual_seed(0)
+    x, weight = torch.randn(size, dtype=torch.bfloat16), torch.randn(size[1])
+    y = rms_norm(x.float(), weight)
+    straight, turned, r = quantize_rms_norm(x, weight)
+    assert turned is not None
+    for found, wanted in ((straight, y), (turned, y.t())):
+        check_same(found, Quantized(*_parts(expected(wanted, "e4m3", "tile")), torch.bfloat16))
+    torch.testing.assert_close(r, torch.rsqrt(x.float().square().mean(-1) + 1e-5))
+    alone, nothing, _ = quantize_rms_norm(x, weight, turned=False)
+    assert nothing is None
+    assert torch.equal(alone.codes.view(torch.uint8), straight.codes.view(torch.uint8))
+
+
+def _parts(x: Quantized) -> tuple[Tensor, Tensor, tuple[int, int]]:
+    return x.codes, x.scales, x.size
+
+
+@pytest.mark.usefixtures("device")
+def test_leading_dims_are_rows_and_strides_are_any():
+    x = torch.randn(2, 65, 2 * 130)[..., ::2]
+    check_same(quantize_both(x)[1], expected(x.reshape(-1, 130).t(), "e4m3", "tile"))
+    assert quantize_both(torch.empty(0, 4))[1].codes.shape == (4, 0)
+
+
+def test_a_number_that_is_none_stays_so():
+    x = torch.ones(2, 128)
+    x[0, 3] = float("nan")
+    codes = quantize_rows(x).codes.float()
+    assert codes.isnan().nonzero().tolist() == [[0, 3]]
+
+
+CASES: dict[str, tuple[Callable[..., object], int]] = {
+    "tiles": (quantize_both, 1),
+    "columns": (quantize_columns, 1),
+    "blocks": (lambda x: quantize_both(x, groups="block"), 1),
+    "delayed": (lambda x: quantize_delayed(x, torch.empty(1, 1, device="meta")), 1),
+    "swiglu": (quantize_swiglu, 2),
+    "rms_norm": (lambda x: quantize_rms_norm(x, torch.empty(x.shape[1], device="meta")), 1),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_compiles_to_conversions_of_two_without_spills(name):
+    run, count = CASES[name]
+    with launches() as found:
+        run(*[torch.empty(8192, 4096, dtype=torch.bfloat16, device="meta")] * count)
+    for launch in found:
+        for capability in CAPABILITIES[1:]:  # an A100 has no FP8
+            made = compiled(launch, capability)
+            assert (made.spills, made.shared <= SHARED[capability]) == (0, True)
+            assert made.occupancy >= 0.25
+            assert made.uses("cvt.rn.satfinite.e4m3x2.f32")
+            assert made.uses("div.rn.f32")
+
+
+def counted(run: Callable[..., object], *given: Tensor) -> int:
+    with Sectors() as found:
+        run(*given)
+    return found.dram.total
+
+
+N, M = 256, 512
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("groups", ["tile", "block"])
+def test_moves_what_its_formula_says(dtype, groups):
+    x, c = torch.randn(N, M, dtype=dtype), dtype.itemsize
+    for run, copies in ((quantize_both, 2), (quantize_rows, 1)):
+        assert counted(lambda x, run=run: run(x, groups=groups), x) == bytes_quantize(N, M, c, groups, copies)
+    # a sector of 32 bytes holds the scale
+    delayed = counted(lambda x: quantize_delayed(x, torch.ones(1, 1)), x)
+    assert delayed == bytes_quantize(N, M, c, "tensor") + 28
+
+
+def test_fused_it_moves_less_than_one_after_the_other():
+    x, up, weight = (torch.randn(*s) for s in ((N, M), (N, M), (M,)))
+    x, up = x.bfloat16(), up.bfloat16()
+    fused = counted(quantize_swiglu, x, up)
+    assert fused == bytes_swiglu(N, M, 2)
+    apart = swiglu.bytes_forward(N * M, 2) + bytes_quantize(N, M, 2)
+    assert counted(lambda *given: quantize_both(swiglu.swiglu(*given)), x, up) == apart
+    assert fused / apart == pytest.approx(0.6, abs=0.01)
+
+    def norm(turned: bool) -> Callable[..., object]:
+        return lambda x, w: quantize_rms_norm(x, w, turned=turned)
+
+    def after(run: Callable[[Tensor], object]) -> Callable[..., object]:
+        return lambda x, w: run(rms_norm(x, w))
+
+    pairs: Sequence[tuple[bool, Callable[[Tensor], object], float]] = (
+        (True, quantize_both, 0.75),
+        (False, quantize_rows, 3 / 7),
+    )
+    for turned, run, ratio in pairs:
+        fused, apart = counted(norm(turned), x, weight), counted(after(run), x, weight)
+        assert fused == bytes_rms_norm(N, M, 2, turned=turned)
+        assert apart == rmsnorm.bytes_forward(N, M, 2) + bytes_quantize(N, M, 2, copies=1 + turned)
+        assert fused / apart == pytest.approx(ratio, abs=0.01)
+
+
+def test_what_is_refused():
+    x = torch.ones(4, 128)
+    with pytest.raises(ConfigError, match="form is 'e2m1', but kernels quantise to e4m3 or e5m2"):
+        quantize_rows(x, "e2m1")
+    with pytest.raises(ConfigError, match="groups are 'mx', but kernels quantise tiles, blocks or a tensor"):
+        quantize_both(x, groups="mx")
+    with pytest.raises(ConfigError, match="groups are 'block', but after a norm they must be tiles"):
+        quantize_rms_norm(x, torch.ones(128), groups="block")
+    with pytest.raises(ShapeError, match=r"up has shape \(4, 64\), but must have \(4, 128\), as gate has"):
+        quantize_swiglu(x, x[:, :64])
+    with pytest.raises(ShapeError, match=r"scale has shape \(1,\), but must have \(1, 1\)"):
+        quantize_delayed(x, torch.ones(1))
