@@ -113,6 +113,32 @@ def test_saved_by_one_device_and_taken_up_by_ranks(ranks, name, case):
         assert (run.last - whole.last).norm() / whole.last.norm() < 1e-5
 
 
+def taken_up(case: Case, text: str, options: dict, state: dict) -> dict:
+    """In a rank: what an engine saves that has just taken up a state."""
+    torch.set_num_threads(1)
+    with launch.process_group():
+        engine = parallelize(case.model(), Mesh(Layout.parse(text)), case.make(), ParallelOptions(**options))
+        engine.load_state_dict(state)
+        return engine.state_dict()
+
+
+@pytest.mark.parametrize(("moments", "numbers"), [("bf16", 2**-133), ("fp8", 2**-17)])
+def test_moments_in_few_bits_are_saved_in_fp32(ranks, moments, numbers):
+    """Shards and whole tensors have other scales, powers of two all of them: what is not the same is among the smallest
+    numbers that the larger scale has, below 2^-17 of the largest in E4M3."""
+    case, (text, options) = Case(BLOCKS["llama"], steps=WHOLE, moments=moments), ENGINES["zero 1"]
+    saved = ranks(save, case, text, options, ranks=3)[0].value
+    again = ranks(taken_up, case, text, options, saved, ranks=3)[0].value
+    assert differences(again, saved) == 0
+    alone = one_device(case)
+    alone.load_state_dict(saved)
+    for i, state in alone.state_dict()["optimizer"]["state"].items():
+        for kind, value in state.items():
+            there = saved["optimizer"]["state"][i][kind]
+            assert value.dtype == torch.float32
+            assert ((value - there).abs() <= numbers * there.abs().max()).all(), (i, kind)
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [
