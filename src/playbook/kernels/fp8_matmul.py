@@ -39,7 +39,8 @@ from playbook.kernels.matmul import (
     takes_tma,
     tile_of,
 )
-from playbook.precision.scaling import Quantized
+from playbook.precision.products import by_groups
+from playbook.precision.scaling import Quantized, spread
 
 Variant = Literal["tiles", "tma"]
 
@@ -76,17 +77,21 @@ def fp8_matmul_torch(
     a: Quantized, b: Quantized, *, dtype: torch.dtype = torch.bfloat16, onto: Tensor | None = None
 ) -> Tensor:
     """The twin in PyTorch, which adds up in the same order: each 128 of k in fp32, scaled, then added."""
-    (m, k), n = a.codes.shape, len(b.codes)
-    once = _scaled_once(a, b)
-    of_a, of_b = a.spread(), b.spread()
-    total = torch.zeros(m, n, device=a.codes.device)
-    for start in range(0, k, GROUP_K):
-        x, w = (codes[:, start : start + GROUP_K].float() for codes in (a.codes, b.codes))
-        part = x @ w.t()
-        total += part if once else part * of_a[:, start, None] * of_b[None, :, start]
-    if once and k:
-        total *= of_a[:, :1] * of_b[:, 0]
+    if _scaled_once(a, b):
+        total = by_groups(_unscaled(a), _unscaled(b)) * (_by_row(a) * _by_row(b).t())
+    else:
+        total = by_groups(a, b)
     return total.to(dtype) if onto is None else onto.copy_(total + onto)
+
+
+def _unscaled(x: Quantized) -> Quantized:
+    shape = x.codes.shape
+    return Quantized(x.codes, x.scales.new_ones(1, 1), (max(shape[0], 1), max(shape[1], 1)))
+
+
+def _by_row(x: Quantized) -> Tensor:
+    """The only scale of each row, (n, 1)."""
+    return spread(x.scales, (x.size[0], 1), torch.Size((len(x.codes), 1)))
 
 
 @kernel
