@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from playbook_widgets.memory_access import MemoryAccess
     from playbook_widgets.memory_calculator import MemoryCalculator
     from playbook_widgets.mesh_explorer import MeshExplorer
+    from playbook_widgets.number_formats import NumberFormats
     from playbook_widgets.ring_attention import RingAttention
     from playbook_widgets.routing import ExpertRouting
     from playbook_widgets.schedule_visualizer import ScheduleVisualizer
@@ -27,6 +28,7 @@ WIDGETS = {
     "MemoryAccess": "memory_access",
     "MemoryCalculator": "memory_calculator",
     "MeshExplorer": "mesh_explorer",
+    "NumberFormats": "number_formats",
     "RingAttention": "ring_attention",
     "ScheduleVisualizer": "schedule_visualizer",
     "TraceViewer": "trace_viewer",
@@ -40,6 +42,7 @@ __all__ = [
     "MemoryAccess",
     "MemoryCalculator",
     "MeshExplorer",
+    "NumberFormats",
     "RingAttention",
     "ScheduleVisualizer",
     "TraceViewer",

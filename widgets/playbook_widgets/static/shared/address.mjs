@@ -11,16 +11,21 @@ export function encodePairs(settings, keys = Object.keys(settings)) {
   return keys.filter((key) => settings[key] != null).map((key) => `${key}=${encodeURIComponent(settings[key])}`).join("&");
 }
 
-/** The settings of a link; `keys` are the ones there are, others are passed over. */
-export function decodePairs(text, keys) {
+/** The settings of a link; `keys` are the ones there are, others are passed over. Those of `texts` stay as they were typed. */
+export function decodePairs(text, keys, texts = []) {
   const known = new Set(keys), pairs = text.split("&").map((pair) => pair.split("=", 2));
-  return Object.fromEntries(pairs.filter(([key, value]) => known.has(key) && value !== undefined).map(([key, value]) => [key, literal(value)]));
+  return Object.fromEntries(pairs.filter(([key, value]) => known.has(key) && value !== undefined).map(([key, value]) => [key, texts.includes(key) ? plain(value) : literal(value)]));
 }
 
 function literal(value) {
-  let plain = value;
+  const text = plain(value);
+  return text === "true" ? true : text === "false" ? false : parse(text);
+}
+
+function plain(value) {
   try {
-    plain = decodeURIComponent(value);
-  } catch {} // a stray % is text like any other
-  return plain === "true" ? true : plain === "false" ? false : parse(plain);
+    return decodeURIComponent(value);
+  } catch {
+    return value; // a stray % is text like any other
+  }
 }

@@ -3,6 +3,7 @@
 import { make, say, set } from "./dom.mjs";
 import { NumberField } from "./number_field.mjs";
 import { count } from "./numbers.mjs";
+import { TextField } from "./text_field.mjs";
 
 export class Control {
   /** `change(field, value)` tells what the reader did; `prefix` is that of the widget's classes. */
@@ -10,7 +11,7 @@ export class Control {
     Object.assign(this, { spec, prefix, id: `${id}-${spec.field}`, tell: (value) => change(spec.field, value) });
     this.error = make("p", { class: `${prefix}-error`, id: `${this.id}-error`, role: "alert", hidden: "" });
     this.about = { "aria-describedby": `${this.id}-error` };
-    const parts = { select: () => this.select(), choice: () => this.choice() }[spec.kind]?.() ?? this.number();
+    const parts = { select: () => this.select(), choice: () => this.choice(), text: () => this.text() }[spec.kind]?.() ?? this.number();
     this.row = make("div", { class: `${prefix}-row ${prefix}-${spec.kind}`, "data-field": spec.field }, ...parts, this.error);
   }
 
@@ -40,6 +41,11 @@ export class Control {
       make("span", { class: "pb-options", role: "radiogroup", "aria-labelledby": `${this.id}-label` }, ...options)];
   }
 
+  text() {
+    this.field = new TextField({ id: this.id, attributes: this.about, tell: this.tell });
+    return [this.label(), this.field.text];
+  }
+
   number() {
     const { label, stops } = this.spec;
     const next = (by) => stops[Math.min(stops.length - 1, Math.max(0, Number(this.field.slider.value) + by))];
@@ -57,7 +63,7 @@ export class Control {
     if (this.list) this.list.value = value ?? "";
     else if (this.radios) this.radios.forEach((radio, i) => (radio.checked = this.spec.choices[i][0] === value));
     else this.field.show(value, size);
-    if (this.field && typeof size === "number") set(this.field.slider, "aria-valuetext", this.written(size));
+    if (this.field?.slider && typeof size === "number") set(this.field.slider, "aria-valuetext", this.written(size));
     for (const el of this.row.querySelectorAll("input, select")) set(el, "aria-invalid", error ? "true" : null);
     say(this.error, error ?? "");
     this.error.hidden = !error;
