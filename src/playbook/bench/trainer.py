@@ -14,7 +14,7 @@ from playbook.instruments.step_costs import StepCosts
 from playbook.layout import Layout
 from playbook.planning.flops import hfu, mfu, step_flops
 from playbook.planning.memory import predict
-from playbook.planning.recipes import load_recipe
+from playbook.planning.recipes import recipe_of_run
 from playbook.shapes import ModelShape
 from playbook.training.config import TrainConfig
 from playbook.training.data import load_corpus
@@ -71,8 +71,8 @@ def _measure(shape: ModelShape, config: TrainConfig, device: str) -> dict[str, A
     results = trainer.run()
     seconds = statistics.median(r.seconds for r in results[WARM_UP:])
     layout = Layout(micro_batch=config.micro, grad_acc=config.grad_acc, recompute=config.recompute)
-    recipe = load_recipe("bf16-mixed" if config.weights == "bfloat16" else "fp32")
-    recipe = recipe.with_moments(config.moments, config.masters)
+    said = ("weights", "dtype", "moments", "masters", "fp8")
+    recipe = recipe_of_run(**{field: getattr(config, field) for field in said})
     kind, fused = torch.device(device).type, config.kernels == "fused"
     predicted = predict(shape, layout, seq=config.seq, recipe=recipe, device=kind, fused=fused).peak
     return {

@@ -7,6 +7,7 @@ of linear layers are *saved* in (``linear_inputs``: 1 where they are quantised t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 from playbook._checks import unknown
@@ -126,7 +127,8 @@ class Published:
 
     ``printed`` is what the summary in Tazi et al. 2025, The Ultra-Scale Playbook, counts; ``kept`` what is in memory at
     the fullest moment if a gradient is freed as soon as it has been added to the accumulated ones, as Megatron-LM's main
-    gradients are, after the recipe's own ``source``.
+    gradients are, after the recipe's own ``source``. ``run`` are fields of TrainConfig for a run of the trainer that
+    comes near: its weights and, where it has none, its masters are the parameters, from which FP8 copies are made.
     """
 
     name: str
@@ -134,10 +136,18 @@ class Published:
     printed: StateFormats
     kept: StateFormats
     source: str
+    run: Mapping[str, str] | None = None
 
 
-def _published(name: str, products: str, source: str, printed: StateFormats, **kept: str) -> Published:
-    return Published(name, products, printed, replace(printed, **kept), source)
+def _published(
+    name: str,
+    products: str,
+    source: str,
+    printed: StateFormats,
+    run: Mapping[str, str] | None = None,
+    **kept: str,
+) -> Published:
+    return Published(name, products, printed, replace(printed, **kept), source, run)
 
 
 #: The six rows of the summary, in its order; what is kept differs from what is printed in the kinds that are named last.
@@ -150,19 +160,23 @@ PUBLISHED = {
         ),
         _published(
             "BF16", "bf16", "Micikevicius et al. 2017, arXiv 1710.03740, section 3.1",
-            StateFormats("fp32", "", "bf16", "bf16"),
+            StateFormats("fp32", "", "bf16", "bf16"), run={"weights": "bfloat16", "dtype": "bfloat16"},
         ),
         _published(
             "Transformer Engine", "e4m3", "the table of MS-AMP's documentation",
-            StateFormats("", "", "fp32", "fp32"),
+            StateFormats("", "", "fp32", "fp32"), run={"dtype": "bfloat16", "fp8": "delayed"},
         ),
         _published(
             "FP8-LM O3", "e4m3", "the table of MS-AMP's documentation; Peng et al. 2023, arXiv 2310.18313",
             StateFormats("fp16", "fp16", "e4m3", "e4m3", "e4m3", "fp16"), accumulated="",
+            run={
+                "weights": "bfloat16", "dtype": "bfloat16", "fp8": "tensorwise", "moments": "fp8", "masters": "fp16"
+            },
         ),
         _published(
             "DeepSeek-V3", "e4m3", "DeepSeek-AI 2024, arXiv 2412.19437, section 3.3",
             StateFormats("fp32", "fp32", "e4m3", "bf16", "bf16", "bf16"), gradients="",
+            run={"dtype": "bfloat16", "fp8": "blockwise", "moments": "bf16"},
         ),
         _published(
             "nanotron", "e4m3", "as printed",
@@ -218,3 +232,16 @@ def load_recipe(name: str | Recipe) -> Recipe:
     if name not in RECIPES:
         raise ConfigError(unknown("precision recipe", str(name), RECIPES))
     return RECIPES[name]
+
+
+def recipe_of_run(
+    *,
+    weights: str = "float32",
+    dtype: str = "float32",
+    moments: str = "fp32",
+    masters: str = "fp32",
+    fp8: str = "",
+) -> Recipe:
+    """The recipe that the trainer runs, by those fields of TrainConfig that say so. Raises ConfigError as these do."""
+    name = "bf16-mixed" if weights != "float32" else "fp32" if dtype == "float32" else "autocast"
+    return RECIPES[name].with_moments(moments, masters).with_fp8(fp8)
