@@ -20,6 +20,7 @@ AFTER = (
     ("schedules.solver",),
     ("collectives",),
     ("kernels",),
+    ("precision.mixed", "precision.autocast"),
     ("decentralized",),
     ("figures", "figures.style", "figures.units", "figures.tables", "figures.inline"),
     ("launch",),

@@ -40,7 +40,7 @@ CORE = (
     ("training",),
 )
 #: Inside a room of the core, and no part of it.
-LABS_INSIDE = ("playbook.schedules.solver",)
+LABS_INSIDE = ("playbook.schedules.solver", "playbook.precision.mixed", "playbook.precision.autocast")
 
 LINE = re.compile(r"^- `([\w/]+\.py)` — ", re.M)
 
