@@ -46,6 +46,13 @@ PIECES = {
     "norms": (150, "rms_norm,add_rms_norm,layer_norm,swiglu,rotary"),
     "others": (150, "grouped_matmul,grouped_gradient,adamw,elu,vector_add,ladder"),
 }
+#: ``bench fp8``, likewise.
+FP8_PIECES = {
+    "blockwise": (150, "blockwise"),
+    "quantize": (100, "quantize,quantize_delayed,quantize_swiglu,quantize_rms_norm,emulated"),
+    "steps": (240, "steps"),
+    "scales": (120, "tensorwise,rowwise"),
+}
 #: A model whose heads 2, 4 and 8 GPUs share out evenly, and which fits beside its peers.
 SHARED = (
     '{"layers":%d,"hidden":1024,"heads":16,"kv_heads":8,"ffn":2816,"vocab":32768,"max_seq":8192,"gated":true,'
@@ -213,6 +220,10 @@ def all_steps(device: str, gpus: int, record: Path) -> list[Step]:
         *(
             bench("kernels", seconds, f"--only {only}", piece=f"{piece}-", least=0)
             for piece, (seconds, only) in PIECES.items()
+        ),
+        *(
+            bench("fp8", seconds, f"--only {only}", piece=f"{piece}-", least=0)
+            for piece, (seconds, only) in FP8_PIECES.items()
         ),
         ours("counters", 120),
         bench("trainer", 120, "--model llama3.2-1b --micro-batch 2 --seq 4096 --grad-acc 2 --steps 6 --kernels fused",

@@ -12,6 +12,7 @@ from types import ModuleType
 
 import pytest
 
+from playbook.bench.fp8 import FP8
 from playbook.bench.kernels import KERNELS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -139,6 +140,14 @@ def test_pieces_of_the_kernels_are_all_of_them_and_are_read_as_one(on_gpu):
     steps = [step for step in on_gpu.all_steps("cuda", 1, Path("h200")) if step.name.endswith("-kernels")]
     assert len(steps) == len(on_gpu.PIECES)
     assert all(f"--record=h200-{step.name}.json" in step.arguments for step in steps)
+
+
+def test_pieces_of_fp8_are_all_of_it(on_gpu):
+    only = [name for _, names in on_gpu.FP8_PIECES.values() for name in names.split(",")]
+    assert sorted(only) == sorted(FP8)
+    steps = [step for step in on_gpu.all_steps("cpu", 0, Path("cpu")) if step.name.endswith("-fp8")]
+    assert [step.missing for step in steps] == [""] * len(on_gpu.FP8_PIECES)
+    assert all(f"--record=cpu-{step.name}.json" in step.arguments for step in steps)
 
 
 COUNTED = """==PROF== Connected to process 7 (python3)

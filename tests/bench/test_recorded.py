@@ -7,7 +7,17 @@ from playbook.bench import recorded
 NEW, OLD = "2026-11-23T01:00:00+00:00", "2026-11-20T01:00:00+00:00"
 
 
-def write(folder, name, date, seconds, gpu="NVIDIA H200", kernel="rms_norm", triton="3.6.0"):
+def write(
+    folder,
+    name,
+    date,
+    seconds,
+    gpu="NVIDIA H200",
+    kernel="rms_norm",
+    triton="3.6.0",
+    kind="kernels",
+    steps=(),
+):
     made = {"date": date, "gpu": gpu, "torch": "2.11.0", "triton": triton}
     timed = {
         "name": "ours", "ours": True, "seconds": seconds, "timing": "graph", "roofline": 0.5, "of_copy": None,
@@ -18,7 +28,8 @@ def write(folder, name, date, seconds, gpu="NVIDIA H200", kernel="rms_norm", tri
         "bytes": 10**9, "contenders": [timed, {"name": "Liger", "ours": False, "missing": "it is not installed"}],
     }  # fmt: skip
     record = {"provenance": made, "copy_bytes_per_s": 4e12 if gpu else None, "cases": [case]}
-    (folder / f"{name}-kernels.json").write_text(json.dumps(record), encoding="utf-8")
+    record |= {"steps": steps} if steps else {}
+    (folder / f"{name}-{kind}.json").write_text(json.dumps(record), encoding="utf-8")
 
 
 def test_without_a_run_on_a_gpu_there_is_nothing(tmp_path):
@@ -47,3 +58,25 @@ def test_rows_of_the_newest_run_from_all_its_pieces(tmp_path):
     (row,) = run.of("rms_norm", direction="both", size="16 × 32")
     assert (row.tflops, row.gbps, row.roofline, row.of_copy, row.ours) == (2.0, 500.0, 0.5, None, True)
     assert run.of("rms_norm", "forward") == run.of("swiglu") == []
+
+
+def test_fp8_is_read_likewise_with_its_whole_steps(tmp_path):
+    def row(recipe, seconds):
+        return {
+            "trainer": "ours", "recipe": recipe, "model": "llama3.2-1b", "micro_batch": 2, "seq": 4096,
+            "seconds": seconds, "base_seconds": 0.5, "ratio": seconds / 0.5, "last_loss": 7.1, "base_last_loss": 7.0,
+        }  # fmt: skip
+
+    missing = {"trainer": "torchao", "recipe": "rowwise", "missing": "ModuleNotFoundError: torchao"}
+    write(tmp_path, "h200-blockwise", OLD, 0.004, kernel="blockwise", kind="fp8")
+    write(tmp_path, "h200-steps", OLD, 0.1, kind="fp8", steps=[row("blockwise", 0.6), row("rowwise", 0.7)])
+    write(tmp_path, "h200-again", NEW, 0.1, kind="fp8", steps=[row("blockwise", 0.4), missing])
+    assert recorded.kernels(tmp_path) is None
+    run = recorded.fp8(tmp_path)
+    assert run is not None
+    assert [row.seconds for row in run.of("blockwise")] == [0.004]
+    assert {(step.recipe, step.ratio, step.date) for step in run.steps} == {
+        ("blockwise", 0.8, "2026-11-23"),
+        ("rowwise", 1.4, "2026-11-20"),
+    }
+    assert "`" not in recorded.NO_FP8

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -76,15 +76,31 @@ def liger(
     name: str, run: Callable[[Any], Callable[..., Outputs]], cuda: bool, waits: bool = False
 ) -> Contender:
     """Liger Kernel's: ``run`` makes it of a function of ``liger_kernel.transformers.functional``."""
-    if not cuda:
-        return Contender("Liger", _unused, missing="its kernels need a GPU")
+    theirs = installed(
+        "Liger", "liger-kernel", "liger_kernel.transformers.functional", name, run, needs_gpu=not cuda
+    )
+    return replace(theirs, waits=waits)
+
+
+def installed(
+    label: str,
+    distribution: str,
+    module: str,
+    name: str,
+    run: Callable[[Any], Callable[..., Outputs]],
+    needs_gpu: bool = False,
+) -> Contender:
+    """Somebody else's function ``name`` of ``module``, where ``distribution`` is installed; ``run`` makes a contender of
+    it. ``needs_gpu``: it does, and there is none."""
+    if needs_gpu:
+        return Contender(label, _unused, missing="its kernels need a GPU")
     try:
-        function = getattr(importlib.import_module("liger_kernel.transformers.functional"), name)
+        function = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError:
-        return Contender("Liger", _unused, missing="liger-kernel is not installed")
+        return Contender(label, _unused, missing=f"{distribution} is not installed")
     except (ImportError, AttributeError) as error:  # of another version
-        return Contender("Liger", _unused, missing=str(error))
-    return Contender("Liger", run(function), waits=waits)
+        return Contender(label, _unused, missing=str(error))
+    return Contender(label, run(function))
 
 
 def in_cuda(kind: str, steps: tuple[str, ...], cuda: bool, prefix: str = "") -> tuple[Contender, ...]:

@@ -38,7 +38,7 @@ KERNELS = (
     "rotary", "grouped_matmul", "grouped_gradient", "adamw", "elu", "vector_add", "ladder",
 )  # fmt: skip
 #: How far results may be from those in fp32, as ‖found − expected‖ ÷ ‖expected‖: some roundings of the type.
-AGREES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+AGREES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float8_e4m3fn: 4e-2}
 SEED = 0
 #: What is said of times that no GPU took.
 INTERPRETED = "without a GPU: the kernels ran in Triton's interpreter, and their times are the interpreter's"
@@ -60,23 +60,36 @@ def bench_kernels(
 
 def _bench(device: str, only: Sequence[str], large: bool | None, repeats: int) -> Iterator[dict[str, Any]]:
     cuda = torch.device(device).type == "cuda"
-    accelerator, copied = this_accelerator(device), copy_bandwidth(device)
-    result: dict[str, Any] = {
+    large = cuda if large is None else large
+    cases = [*product_cases(large, cuda), *row_cases(large, cuda)]
+    chosen = sorted((c for c in cases if c.kernel in only), key=lambda c: KERNELS.index(c.kernel))
+    return measure_cases(new_record(device), chosen, device, repeats)
+
+
+def new_record(device: str) -> dict[str, Any]:
+    """A record without cases: where, when and with what these are measured."""
+    accelerator = this_accelerator(device)
+    return {
         "provenance": provenance(device) | {"triton": doctor.version("triton")},
-        "interpreted": not cuda,
+        "interpreted": torch.device(device).type != "cuda",
         "accelerator": None if accelerator is None else accelerator.name,
-        "copy_bytes_per_s": copied,
+        "copy_bytes_per_s": copy_bandwidth(device),
         "liger": doctor.version("liger-kernel"),
         "cases": [],
     }
-    large = cuda if large is None else large
-    cases = [*product_cases(large, cuda), *row_cases(large, cuda)]
-    for case in sorted((c for c in cases if c.kernel in only), key=lambda c: KERNELS.index(c.kernel)):
+
+
+def measure_cases(
+    result: dict[str, Any], cases: Sequence[Case], device: str, repeats: int
+) -> Iterator[dict[str, Any]]:
+    """The record, again whenever it has another row."""
+    accelerator, copied = this_accelerator(device), result["copy_bytes_per_s"]
+    for case in cases:
         for direction in case.needs:
             row = _row(case, direction, device, repeats)
             result["cases"].append(_with_shares(row, case.dtype, accelerator, copied))
             yield result
-            _forget(cuda)
+            _forget(torch.device(device).type == "cuda")
 
 
 def _forget(cuda: bool) -> None:

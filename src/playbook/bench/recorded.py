@@ -1,4 +1,5 @@
-"""What chapters show of recorded runs of ``playbook bench kernels``: rows with their GPU and date, or a sentence.
+"""What chapters show of recorded runs of ``playbook bench kernels`` and ``fp8``: rows with their GPU and date, or a
+sentence.
 
 run = recorded.kernels()
 print(run.heading if run else recorded.NO_KERNELS)
@@ -9,7 +10,7 @@ for row in run.of("rms_norm") if run else ():
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,10 @@ from playbook.bench import RESULTS, records
 NO_KERNELS = (
     "The book has no recorded run of these kernels on a GPU yet, so it shows no times here; bytes and FLOPs are "
     'counted. The command "playbook bench kernels" measures the times on a machine with a GPU.'
+)
+NO_FP8 = (
+    "The book has no recorded run of FP8 on a GPU yet, so it shows no times here; bytes and FLOPs are counted. The "
+    'command "playbook bench fp8" measures the times on a machine with a GPU.'
 )
 
 
@@ -58,8 +63,29 @@ class Timed:
 
 
 @dataclass(frozen=True)
+class Steps:
+    """Whole steps of a ``trainer`` ("ours", "torchao") with an FP8 ``recipe``, in median ``seconds``, and of the same run
+    without FP8, which took turns with it; the losses of the last step of both."""
+
+    trainer: str
+    recipe: str
+    model: str
+    seconds: float
+    base_seconds: float
+    last_loss: float
+    base_last_loss: float
+    date: str
+
+    @property
+    def ratio(self) -> float:
+        """Below 1: FP8 is faster."""
+        return self.seconds / self.base_seconds
+
+
+@dataclass(frozen=True)
 class KernelRun:
-    """All that is recorded of one GPU with one PyTorch and one Triton; ``copy_gbps`` is a copy's bandwidth there."""
+    """All that is recorded of one GPU with one PyTorch and one Triton; ``copy_gbps`` is a copy's bandwidth there, and
+    ``steps`` are those of ``playbook bench fp8``."""
 
     gpu: str
     date: str
@@ -67,6 +93,7 @@ class KernelRun:
     triton: str
     copy_gbps: float | None
     rows: tuple[Timed, ...]
+    steps: tuple[Steps, ...] = ()
 
     @property
     def heading(self) -> str:
@@ -83,12 +110,21 @@ class KernelRun:
 
 
 def kernels(folder: Path = RESULTS) -> KernelRun | None:
-    """The GPU that was measured last; None where no GPU was.
+    """``playbook bench kernels`` on the GPU that was measured last; None where no GPU was.
 
     A run may have been recorded in pieces. Those with the same GPU, PyTorch and Triton as the newest belong to it, and
     of two times of one contender in one case the newer one counts.
     """
-    found = [record for record in records("kernels", folder) if record["provenance"]["gpu"]]
+    return _newest("kernels", folder)
+
+
+def fp8(folder: Path = RESULTS) -> KernelRun | None:
+    """``playbook bench fp8``, likewise. What rows call ``kernel`` is the recipe of a product, or what quantises."""
+    return _newest("fp8", folder)
+
+
+def _newest(kind: str, folder: Path) -> KernelRun | None:
+    found = [record for record in records(kind, folder) if record["provenance"]["gpu"]]
     if not found:
         return None
     newest = found[-1]["provenance"]
@@ -98,11 +134,13 @@ def kernels(folder: Path = RESULTS) -> KernelRun | None:
         for record in same
         for row in _rows(record)
     }
+    steps = {(row.trainer, row.recipe): row for record in same for row in _steps(record)}
     copies = [record["copy_bytes_per_s"] / 1e9 for record in same if record["copy_bytes_per_s"]]
     copied = copies[-1] if copies else None
     return KernelRun(
-        newest["gpu"], newest["date"][:10], newest["torch"], newest["triton"], copied, tuple(rows.values())
-    )
+        newest["gpu"], newest["date"][:10], newest["torch"], newest["triton"], copied, tuple(rows.values()),
+        tuple(steps.values()),
+    )  # fmt: skip
 
 
 def _where(record: Mapping[str, Any]) -> list[str]:
@@ -120,3 +158,13 @@ def _rows(record: Mapping[str, Any]) -> list[Timed]:
         for one in case["contenders"]
         if "seconds" in one
     ]  # fmt: skip
+
+
+def _steps(record: Mapping[str, Any]) -> list[Steps]:
+    names = [field.name for field in fields(Steps) if field.name != "date"]
+    date = record["provenance"]["date"][:10]
+    return [
+        Steps(**{name: row[name] for name in names}, date=date)
+        for row in record.get("steps", ())
+        if "missing" not in row
+    ]

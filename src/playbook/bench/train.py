@@ -34,7 +34,7 @@ def bench_train(
     x, y = tokens.to(device)
     ours = Transformer(shape, dtype=dtype, device=device)
     comparisons: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {}
-    peer = _transformers_llama(ours) if _is_llama(shape) else None
+    peer = transformers_llama(ours) if is_llama(shape) else None
     if peer is not None:
         comparisons["model / transformers"] = (lambda: _step(ours, x, y), lambda: _peer_step(peer, x, y))
     full, theirs = (
@@ -104,11 +104,11 @@ def _peak(model: Transformer, x: Tensor, y: Tensor) -> int:
     return peak.bytes
 
 
-def _is_llama(shape: ModelShape) -> bool:
+def is_llama(shape: ModelShape) -> bool:
     return shape.gated and shape.norm == "rmsnorm" and shape.positions == "rotary" and not shape.bias
 
 
-def _transformers_llama(ours: Transformer) -> Any:
+def transformers_llama(ours: Transformer) -> Any:
     """transformers' Llama of the same shape on the same device, or None where it is not installed."""
     try:
         import transformers

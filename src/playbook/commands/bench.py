@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ def add(commands: Any) -> None:
     _add_pipeline(kinds)
     _add_experts(kinds)
     _add_kernels(kinds)
+    _add_fp8(kinds)
 
 
 def add_kind(kinds: Any, name: str, text: str) -> argparse.ArgumentParser:
@@ -290,34 +292,60 @@ def _experts(args: argparse.Namespace) -> int:
 
 
 def _add_kernels(kinds: Any) -> None:
-    p = add_kind(
-        kinds,
-        "kernels",
-        "the book's kernels against PyTorch's, torch.compile, Liger Kernel, cuBLAS and cuDNN",
-    )
-    p.add_argument(
-        "--only", metavar="K,…", help="kernels, such as attention, rms_norm (default: all of them)"
-    )
+    text = "the book's kernels against PyTorch's, torch.compile, Liger Kernel, cuBLAS and cuDNN"
+    _add_cases(kinds, "kernels", text, "kernels, such as attention, rms_norm").set_defaults(run=_kernels)
+
+
+def _add_fp8(kinds: Any) -> None:
+    text = "FP8 products, quantisation and whole steps against PyTorch's, DeepGEMM's and torchao's"
+    only = "recipes and kernels, such as blockwise, quantize, and emulated, steps"
+    _add_cases(kinds, "fp8", text, only).set_defaults(run=_fp8)
+
+
+def _add_cases(kinds: Any, name: str, text: str, only: str) -> argparse.ArgumentParser:
+    """Flags of what measures case by case."""
+    p = add_kind(kinds, name, text)
+    p.add_argument("--only", metavar="K,…", help=f"{only} (default: all of them)")
     p.add_argument(
         "--sizes", choices=["small", "large"], help="of the tensors (default: large on a GPU, small without)"
     )
     p.add_argument("--repeats", type=int, default=50, metavar="N", help="turns at most; the median counts")
-    p.set_defaults(run=_kernels)
+    return p
 
 
 def _kernels(args: argparse.Namespace) -> int:
+    _check_repeats(args)
+    from playbook.bench.kernels import KERNELS, bench_kernels, report_kernels
+
+    return _cases(args, bench_kernels, KERNELS, report_kernels)
+
+
+def _fp8(args: argparse.Namespace) -> int:
+    _check_repeats(args)
+    from playbook.bench.fp8 import FP8, bench_fp8, report_fp8
+
+    return _cases(args, bench_fp8, FP8, report_fp8)
+
+
+def _check_repeats(args: argparse.Namespace) -> None:
     if args.repeats < 1:
         raise ConfigError(f"repeats is {args.repeats}, but must be at least 1")
 
-    from playbook.bench.kernels import KERNELS, bench_kernels, report_kernels
+
+def _cases(
+    args: argparse.Namespace,
+    bench: Callable[..., Iterator[dict[str, Any]]],
+    names: Sequence[str],
+    report: Callable[[dict[str, Any]], str],
+) -> int:
     from playbook.training.trainer import default_device
 
     large = None if args.sizes is None else args.sizes == "large"
-    only = args.only.split(",") if args.only else KERNELS
+    only = args.only.split(",") if args.only else names
     result: dict[str, Any] = {}
-    for result in bench_kernels(args.device or default_device(), only, large, args.repeats):
+    for result in bench(args.device or default_device(), only, large, args.repeats):
         record(args, result)  # what ends this run loses nothing that it has measured
-    return finish(args, result, report_kernels(result))
+    return finish(args, result, report(result))
 
 
 def _check_sizes(args: argparse.Namespace, shape: Any, *fields: str) -> None:
