@@ -67,6 +67,19 @@ def test_the_fullest_moment_of_a_model_with_experts_is_the_recorded_one():
         assert abs(case.predicted("cpu").total / measure(case, "cpu") - 1) < 0.04, case
 
 
+@pytest.mark.parametrize("moments", ["bf16", "fp8"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+def test_an_update_brings_narrow_moments_to_fp32(moments, precision):
+    """On few tokens that is the fullest moment: states in few bits save bytes between updates, not in them."""
+    case = Case("tiny", 1, 32, precision=precision, moments=moments)
+    stage = case.predicted("cpu")
+    assert stage.moment.name == "optimizer"
+    assert abs(stage.total / measure(case, "cpu") - 1) < 0.03
+    plain = dataclasses.replace(case, moments="fp32").predicted("cpu")
+    assert stage.total - stage.moment.working < plain.total - plain.moment.working
+    assert stage.moment.working - plain.moment.working == 8 * load("tiny").num_parameters
+
+
 def test_a_sum_of_full_sizes_is_not_the_peak():
     """Without working memory the logits' gradients are missed; with all gradients, what is not there yet is counted."""
     stage = predict(load("llama3.2-1b"), Layout(micro_batch=4), seq=4096).stages[0]

@@ -20,8 +20,9 @@ from playbook.model.ops import Ops
 from playbook.model.transformer import Transformer
 from playbook.parallel.engine import accumulate_gradients
 from playbook.planning.memory import StageMemory, predict
+from playbook.planning.recipes import load_recipe
 from playbook.shapes import ModelShape, load
-from playbook.training.optimizer import make_optimizer
+from playbook.training.optimizer import make_optimizer, state_formats
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Case:
     attention: str = "sdpa"
     precision: str = "bf16-mixed"
     kernels: str = "torch"
+    moments: str = "fp32"
 
     def predicted(self, device: str) -> StageMemory:
         """What ``playbook memory`` says of it."""
@@ -44,7 +46,7 @@ class Case:
             load(self.model),
             layout,
             seq=self.seq,
-            recipe=self.precision,
+            recipe=load_recipe(self.precision).with_moments(self.moments),
             attention=self.attention,
             device=device,
             fused=self.kernels == "fused",
@@ -109,7 +111,8 @@ def measure(case: Case, device: str) -> int:
         dtype=stored,
         device=device,
     )
-    optimizer = make_optimizer(model, lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1)
+    adam = {"lr": 1e-4, "betas": (0.9, 0.95), "weight_decay": 0.1}
+    optimizer = make_optimizer(model, **adam, formats=state_formats(case.moments))
     size = (2, case.micro_batch * case.grad_acc, case.seq)
     x, y = torch.randint(shape.vocab, size, generator=torch.Generator().manual_seed(0)).to(device)
 
