@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from parallel_runs import Case
@@ -13,10 +14,12 @@ from playbook import launch
 from playbook.instruments.counting import CountBytes
 from playbook.instruments.expert_load import ExpertRoutes
 from playbook.layout import Layout, ParallelOptions
+from playbook.model.fp8 import use_fp8
 from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.planning.expert_traffic import Routed
+from playbook.planning.recipes import load_recipe
 from playbook.planning.traffic import by_axis, traffic
 from playbook.shapes import ModelShape
 from playbook.training.data import own_tokens
@@ -36,14 +39,15 @@ class Sent:
     routing: dict[int, list[Routed]] | None
 
 
-def steps(cases: Cases, dtype: torch.dtype, autocast: bool) -> list[list[Sent]]:
+def steps(cases: Cases, dtype: torch.dtype, autocast: bool, fp8: str) -> list[list[Sent]]:
     """In a rank, the first two steps of each case."""
     torch.set_num_threads(1)
     found = []
     with launch.process_group():
         for shape, text, given in cases:
             layout, options = Layout.parse(text), ParallelOptions(**given)
-            mesh, case = Mesh(layout), Case(shape, layout.recompute, dtype=dtype, seq=SEQ)
+            prepare = partial(use_fp8, recipe=fp8) if fp8 else None
+            mesh, case = Mesh(layout), Case(shape, layout.recompute, dtype=dtype, seq=SEQ, prepare=prepare)
             engine = parallelize(case.model(), mesh, case.make(), options)
             generator = torch.Generator().manual_seed(mesh.index("dp"))
             batch = torch.randint(shape.vocab, (MICRO * layout.grad_acc, SEQ), generator=generator)
@@ -68,14 +72,22 @@ def step(engine: Engine, batch: tuple, dtype: torch.dtype, node: int | None) -> 
     return Sent(messages, {axis: count[axis].total.sent for axis in axes}, routes and routes.counted())
 
 
-def check(ranks, cases: Cases, world: int, dtype=torch.float32, recipe="fp32") -> None:
-    found = ranks(steps, cases, dtype, recipe == "autocast", ranks=world, timeout=240).values
+def check(ranks, cases: Cases, world: int, dtype=torch.float32, recipe="fp32", fp8="") -> None:
+    found = ranks(steps, cases, dtype, recipe == "autocast", fp8, ranks=world, timeout=240).values
     for rank, mine in enumerate(found):
         for (shape, text, given), counted in zip(cases, mine, strict=True):
             layout, options = Layout.parse(f"{text},micro_batch={MICRO}"), ParallelOptions(**given)
             for first, sent in zip((True, False), counted, strict=True):
+                precision = load_recipe(recipe).with_fp8(fp8)
                 told = traffic(
-                    shape, layout, SEQ, options, rank=rank, recipe=recipe, first=first, routing=sent.routing
+                    shape,
+                    layout,
+                    SEQ,
+                    options,
+                    rank=rank,
+                    recipe=precision,
+                    first=first,
+                    routing=sent.routing,
                 )
                 expected: Counter = Counter()
                 for message in told:

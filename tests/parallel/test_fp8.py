@@ -59,7 +59,7 @@ RUNS = {
         (DENSE, "blockwise", "pp=2,tp=2,sp,grad_acc=2", 2),
         (DENSE, "mxfp8", "cp=2,dp=2,zero=3", 2),
         (EXPERTS, "blockwise", "dp=2,ep=2,tp=2", 1),
-        (EXPERTS, "tensorwise", "tp=2,pp=2,grad_acc=2", 2),
+        (EXPERTS, "mxfp8", "dp=4,ep=4", 1),
         (EXPERTS, "delayed", "dp=2,cp=2", 2),
     ],
 }

@@ -14,12 +14,14 @@ from playbook.kernels import jit
 from playbook.kernels.cross_entropy import cross_entropy
 from playbook.kernels.ops import FusedOps
 from playbook.layout import Layout
+from playbook.model.fp8 import use_fp8
 from playbook.model.ops import TORCH_OPS, Ops
 from playbook.model.transformer import Transformer
 from playbook.planning.fusion import EVERYTHING, NOTHING, load_fused, loss_of
 from playbook.planning.recipes import RECIPES
 from playbook.planning.saved import block_terms, embedding_terms, head_terms
 from playbook.planning.terms import SYMBOLS, maker, symbols, total
+from playbook.precision.recipes import FP8_RECIPES
 from playbook.shapes import ModelShape
 
 
@@ -27,9 +29,9 @@ def nothing(launch: jit.Launch) -> None:
     """In the place of the interpreter."""
 
 
-def predicted(shape, batch, seq, recompute, attention, recipe, fused=NOTHING):
+def predicted(shape, batch, seq, recompute, attention, recipe, fused=NOTHING, fp8=""):
     layout = Layout(micro_batch=batch)
-    make = maker(symbols(shape, layout, seq, RECIPES[recipe], "cpu", fused))
+    make = maker(symbols(shape, layout, seq, RECIPES[recipe].with_fp8(fp8), "cpu", fused))
     written = "reference" if attention == "reference" or shape.dropout else "sdpa"  # see sdpa_attention
     blocks = [
         count
@@ -39,9 +41,11 @@ def predicted(shape, batch, seq, recompute, attention, recipe, fused=NOTHING):
     return total(embedding_terms(shape, make)) + sum(blocks) + total(head_terms(make, loss=loss_of(fused, 1)))
 
 
-def measured(shape, batch, seq, recompute, attention, recipe, ops=TORCH_OPS):
+def measured(shape, batch, seq, recompute, attention, recipe, ops=TORCH_OPS, fp8=""):
     run = RUNS[recipe]
     model = Transformer(shape, attention=attention, recompute=recompute, ops=ops, dtype=run["dtype"])
+    if fp8:
+        use_fp8(model, fp8)
     x, y = tokens(shape, batch, seq)
     with (
         torch.autocast("cpu", dtype=run["autocast"], enabled=run["autocast"] is not None),
@@ -71,6 +75,16 @@ def test_so_they_are_with_fused_kernels(shape, batch, seq, recompute, attention,
     with mock.patch.object(jit, "interpret", new=nothing):
         saved = measured(shape, batch, seq, recompute, attention, recipe, Ops.fused())
     assert predicted(shape, batch, seq, recompute, attention, recipe, EVERYTHING) == saved.bytes
+
+
+@given(
+    shapes(), st.integers(1, 3), st.integers(2, 17), st.sampled_from(["none", "selective", "full"]),
+    st.sampled_from(["reference", "sdpa"]), st.sampled_from(list(RUNS)), st.sampled_from(list(FP8_RECIPES)),
+)  # fmt: skip
+@settings(max_examples=100, deadline=None)
+def test_so_they_are_with_products_in_fp8(shape, batch, seq, recompute, attention, recipe, fp8):
+    saved = measured(shape, batch, seq, recompute, attention, recipe, fp8=fp8)
+    assert predicted(shape, batch, seq, recompute, attention, recipe, fp8=fp8) == saved.bytes
 
 
 class LogitsKept(FusedOps):

@@ -21,6 +21,7 @@ from playbook.planning.messages import PHASES, Sender
 from playbook.planning.recipes import load_recipe
 from playbook.planning.sharding import traffic as of_replicas
 from playbook.planning.traffic import by_axis, total, traffic
+from playbook.precision.recipes import FP8_RECIPES
 from playbook.schedules.actions import Schedule
 from playbook.shapes import load
 
@@ -120,6 +121,24 @@ def test_elements_of_sixteen_bits(ranks):
     ]  # fmt: skip
     check(ranks, cases, 2, torch.bfloat16, "bf16-mixed")
     check(ranks, cases, 2, torch.float32, "autocast")
+
+
+@pytest.mark.parametrize("fp8", FP8_RECIPES)
+def test_layers_in_fp8(ranks, fp8):
+    cases = [
+        (LLAMA, "tp=2,sp,recompute=full", {}), (LATENT, "tp=2,sp", {}), (GPT, "tp=2,grad_acc=2", {}), (LLAMA, "cp=2", {}),
+        (LLAMA, "dp=2,zero=3,grad_acc=2", {}), (DEEPSEEK, "dp=2,ep=2,recompute=full", {}),
+        (DEEPSEEK, "dp=2,ep=2,zero=3", {"dispatch": "two-step", "node": 1}), (LATENT, "pp=2,grad_acc=2", {}),
+    ]  # fmt: skip
+    check(ranks, cases, 2, fp8=fp8)
+
+
+def test_scales_that_four_ranks_share(ranks):
+    cases = [
+        (LLAMA, "tp=2,cp=2,sp", {}), (LATENT, "tp=2,dp=2,sp,zero=2", {}), (GPT, "dp=2,cp=2,grad_acc=2", {}),
+        (DEEPSEEK.replace(heads=6), "tp=2,dp=2,ep=2,sp", {}),
+    ]  # fmt: skip
+    check(ranks, cases, 4, fp8="delayed")
 
 
 def test_options_are_all_looked_at():

@@ -108,6 +108,20 @@ class FP8(Products):
             codes, scales.flatten(0, -2) if scales.dim() else scales.view(1, 1), size, self._dtype
         )
 
+    def pack(self, rows: Tensor) -> Tensor:
+        """Codes and, where a scale is a row's own, scales, byte by byte."""
+        if self.recipe.groups.rows is None:
+            return rows
+        taken = self.take(rows)
+        return torch.cat([_as_bytes(taken.codes), taken.scales.view(torch.uint8)], 1)
+
+    def unpack(self, packed: Tensor, like: Tensor) -> Tensor:
+        """What was sent; taken again it has the same codes and scales."""
+        if self.recipe.groups.rows is None:
+            return packed
+        codes, scales = packed[:, : like.shape[1]], packed[:, like.shape[1] :].contiguous()
+        return self.kept(codes, scales.view(_dtype_of(self.recipe.groups))).dequantized(like.dtype)
+
     # ---- products
 
     def output(self, x: Taken, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -157,6 +171,11 @@ class FP8(Products):
             return x.t()
         return quantize(x.dequantized().t(), self.recipe.forward, self.recipe.groups)
 
+    def copies(self, weight: Tensor) -> list[Tensor]:
+        """The tensors of the weight in FP8, codes and scales."""
+        both = [one for pair in self._weights(weight) for one in pair]
+        return [tensor for one in both for tensor in (one.codes, one.scales)]
+
     def _weights(self, weight: Tensor) -> list[Copies]:
         """The copies of a weight, or of each of a stack of them, as it is in this step."""
         now = weight.data_ptr(), weight._version, self.history.count
@@ -198,6 +217,10 @@ class FP8(Products):
 def _as_bytes(t: Tensor) -> Tensor:
     """Numbers of 8 bits as bytes, which every backend can send."""
     return t.view(torch.uint8) if t.element_size() == 1 else t
+
+
+def _dtype_of(groups: Groups) -> torch.dtype:
+    return torch.uint8 if groups.scale_bytes == 1 else torch.float32
 
 
 def _split(x: Quantized, ends: Tensor) -> list[Quantized]:

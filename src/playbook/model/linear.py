@@ -59,6 +59,14 @@ class Products:
     def over(self, group: dist.ProcessGroup, *tensors: str) -> None:
         """Of these, "x", "dy" or "weight", the ranks of ``group`` each have a part."""
 
+    def pack(self, rows: Tensor) -> Tensor:
+        """Rows (n, in) as they travel to a rank that will take them, (n, ·): nothing of what is taken is lost."""
+        return rows
+
+    def unpack(self, packed: Tensor, like: Tensor) -> Tensor:
+        """What `pack` made of rows, as rows again; ``like`` others of theirs."""
+        return packed
+
     def remember_no_weight(self) -> None:
         """Keep no copy of the weight in another form, which would stay when the weight itself has gone."""
 

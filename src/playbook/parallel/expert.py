@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from playbook.model.linear import linear_layers
+from playbook.model.linear import TORCH, Products, linear_layers
 from playbook.model.moe import Combine, Experts, MoE, Routing, Spread, Take, here
 from playbook.model.transformer import Transformer
 from playbook.parallel.mesh import Mesh, all_gather
@@ -34,12 +34,19 @@ class Trip:
     """An all-to-all of rows: ``sent[r]`` of them go to rank r of ``group``, ``got[r]`` come from it.
 
     They are under way from `start` to `arrive`: whoever sends may compute in between, or hand over to another pass that
-    takes ``turns`` with this one.
+    takes ``turns`` with this one. What layers will take whose products are ``takers`` travels in the form that they take.
     """
 
-    def __init__(self, group: dist.ProcessGroup, sent: list[int], got: list[int], turns: Turns):
-        self.group, self.sent, self.got, self.turns = group, sent, got, turns
-        self.under_way: tuple[dist.Work, Tensor, Tensor] | None = None
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        sent: list[int],
+        got: list[int],
+        turns: Turns,
+        takers: Products = TORCH,
+    ):
+        self.group, self.sent, self.got, self.turns, self.takers = group, sent, got, turns, takers
+        self.under_way: tuple[dist.Work, Tensor, Tensor, Tensor] | None = None
 
     @cached_property
     def back(self) -> Trip:
@@ -52,19 +59,19 @@ class Trip:
 
     def start(self, rows: Tensor) -> None:
         """Begin to send ``rows`` (Σ sent, …), sorted by rank."""
-        rows = rows.contiguous()
-        landing = rows.new_empty(sum(self.got), *rows.shape[1:])
-        work = dist.all_to_all_single(landing, rows, self.got, self.sent, group=self.group, async_op=True)
-        self.under_way = work, rows, landing
+        packed = self.takers.pack(rows.contiguous())
+        landing = packed.new_empty(sum(self.got), *packed.shape[1:])
+        work = dist.all_to_all_single(landing, packed, self.got, self.sent, group=self.group, async_op=True)
+        self.under_way = work, packed, landing, rows.new_empty(0, *rows.shape[1:])
 
     def arrive(self) -> Tensor:
         """Wait for what is under way: (Σ got, …), sorted by rank."""
         assert self.under_way is not None
         self.turns.hand_over()
-        work, _, landing = self.under_way
+        work, _, landing, like = self.under_way
         work.wait()
         self.under_way = None
-        return landing
+        return self.takers.unpack(landing, like)
 
 
 class _Send(torch.autograd.Function):
@@ -142,7 +149,11 @@ class AllToAll:
         order, counts = routing.order(), routing.counts
         coming = told(counts, self.group)
         there = Trip(
-            self.group, counts.view(len(coming), -1).sum(1).tolist(), coming.sum(1).tolist(), self.turns
+            self.group,
+            counts.view(len(coming), -1).sum(1).tolist(),
+            coming.sum(1).tolist(),
+            self.turns,
+            experts.up.products,
         )
         ticket = _Send.apply(Take.apply(x, order, routing.chosen.shape[1]), there)
 
@@ -197,7 +208,9 @@ class TwoSteps:
         wanted = wanted.scatter_(1, node_of, True)[:, :nodes]
         node, token = wanted.t().nonzero(as_tuple=True)  # sorted by node
         coming = told(wanted.sum(0), self.across).flatten()
-        there = Trip(self.across, wanted.sum(0).tolist(), coming.tolist(), self.inner.turns)
+        there = Trip(
+            self.across, wanted.sum(0).tolist(), coming.tolist(), self.inner.turns, experts.up.products
+        )
         inside = node_of[token] == node[:, None]  # (m, k)
         chosen = torch.where(inside, routing.chosen[token] - (node * each)[:, None], each)
         ticket = _Send.apply(Take.apply(x, token, 1), there)

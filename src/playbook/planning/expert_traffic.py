@@ -134,8 +134,11 @@ def _exchanged(here: Sender, rows: Sequence[Sequence[int]], place: int, experts:
     row = here.shape.hidden * here.recipe.compute
     sent, got = rows[place], [line[place] for line in rows]
     yield message_in("ep", "all_to_all", experts, INT64, (len(rows), place), "forward")
-    for phase in ("forward", "backward"):  # gradients of results, then those of rows: as many
-        yield from (_rows(sent, place, row, phase), _rows(got, place, row, phase))
+    for phase, each in (
+        ("forward", here.read_row),
+        ("backward", row),
+    ):  # gradients of results, then those of rows
+        yield from (_rows(sent, place, each, phase), _rows(got, place, row, phase))
 
 
 def _rows(to: Sequence[int], place: int, size: int, phase: str) -> Message:
@@ -151,7 +154,7 @@ def _two_steps(here: Sender, routed: Routed) -> Iterator[Message]:
     sent, got = routed.tokens[index], [routed.tokens[n * size + place][node] for n in range(nodes)]
     counts = message_in("ep", "all_to_all", nodes, INT64, (nodes, node), "forward")
     row, weights = here.shape.hidden * here.recipe.compute, moe.top_k * FP32
-    there = [(sent, row), (sent, moe.top_k * INT64), (sent, weights), (got, row)]
+    there = [(sent, here.read_row), (sent, moe.top_k * INT64), (sent, weights), (got, row)]
     back = [(sent, row), (got, row), (got, weights)]
     rows = (
         _rows(to, node, each, phase)

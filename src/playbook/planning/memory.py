@@ -16,6 +16,7 @@ from typing import Any
 from playbook.errors import ConfigError
 from playbook.layout import Layout, ParallelOptions
 from playbook.layout.stages import split
+from playbook.planning.fp8_copies import copies_of_blocks
 from playbook.planning.fusion import NOTHING, load_fused
 from playbook.planning.in_flight import Line, line_of
 from playbook.planning.moments import Moment, RunSizes, StageSizes, moments
@@ -24,7 +25,7 @@ from playbook.planning.pipeline_memory import StageTerms, keeps
 from playbook.planning.recipes import Recipe, load_recipe
 from playbook.planning.sharding import kept
 from playbook.planning.terms import Part, Term, maker, symbols
-from playbook.shapes import ModelShape
+from playbook.shapes import BlockKind, ModelShape
 
 #: Buckets that exist at once where gradients are sharded: one is being filled, two are on their way.
 BUCKETS = 3
@@ -186,8 +187,11 @@ def _rank(run: RunSizes, rank: int, line: Line, terms: StageTerms, offload: bool
         run.shape, run.layout, held, run.make, first=first, last=last, directions=line.directions
     )
     parameters, gradients, optimizer = _states(counts, run.layout, run.recipe, offload)
-    buffers = tuple(_buffers(run, counts, [sum(blocks.values()) for blocks in held], bucket))
     kinds = {kind: sum(blocks.get(kind, 0) for blocks in held) for kind in run.blocks}
+    buffers = (
+        *_buffers(run, counts, [sum(blocks.values()) for blocks in held], bucket),
+        *_copies(run, kinds),
+    )
     place = StageSizes(
         counts,
         gradients,
@@ -228,6 +232,12 @@ def _states(counts: StateCounts, layout: Layout, recipe: Recipe, offload: bool) 
     """Bytes of parameters, gradients and optimizer states on the fullest replica."""
     held = kept(counts.units, counts.replicas, layout.zero, recipe.states, ep=layout.ep, apart=layout.pp > 1)
     return held.parameters, held.gradients, 0 if offload else held.optimizer
+
+
+def _copies(run: RunSizes, kinds: dict[BlockKind, int]) -> Iterator[Part]:
+    """Weights in FP8, which stay from their first use in a step to the next step; ZeRO-3 makes them again each time."""
+    if run.recipe.fp8 and (run.layout.zero < 3 or run.layout.dp * run.layout.cp == 1):
+        yield from copies_of_blocks(run.shape, kinds, run.recipe.fp8, run.make)
 
 
 def _buffers(run: RunSizes, counts: StateCounts, held: Sequence[int], bucket: int) -> Iterator[Part]:

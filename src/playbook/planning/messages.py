@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,7 +23,7 @@ from playbook.shapes import ModelShape
 FP32, INT64 = 4, 8
 #: Parts of a step. Recomputation is part of ``backward``, ``load`` is what routers have counted in it, and ``first`` is
 #: there in a run's first step alone.
-PHASES = ("forward", "backward", "gradients", "parameters", "load", "norm", "loss", "first")
+PHASES = ("forward", "backward", "gradients", "parameters", "load", "norm", "loss", "scales", "first")
 
 
 @dataclass(frozen=True)
@@ -217,6 +217,23 @@ class Sender:
     def gradient_bytes(self) -> int:
         """Of an element of a gradient that is sent: where there is an fp32 sum beside it, that."""
         return min(FP32, self.recipe.states.gradients)
+
+    @property
+    def read_row(self) -> int:
+        """Bytes of a token's hidden features on their way to linear layers: in FP8 with scales, if these are its own."""
+        recipe, h = self.recipe, self.shape.hidden
+        groups = recipe.fp8.groups if recipe.fp8 else None
+        if groups is None or groups.rows is None:
+            return h * recipe.compute
+        return h + -(-h // (groups.columns or h)) * groups.scale_bytes
+
+    def over(self, axes: Iterable[str]) -> tuple[int, int]:
+        """How many ranks there are along these axes, in the order of `AXES`, and which of them this one is."""
+        ranks, index = 1, 0
+        for axis in axes:
+            index += ranks * self.at[axis]
+            ranks *= getattr(self.layout, axis)
+        return ranks, index
 
     def tp(self, collective: str, elements: int, itemsize: int, phase: str, count: int) -> Message:
         layout = self.layout

@@ -31,7 +31,10 @@ def block_terms(
         return [make("norms", "block input", "b*s*h*x//r")]
     terms = [*_norm(make, "norm 1"), *_projections(shape, make)]
     terms += _core(shape, make, recompute, attention, padded="attention" not in fused)
-    terms += [make("attention", "output projection input", "b*s*a*e*l//t"), *_mask(shape, make, "attention")]
+    terms += [
+        *_read(make, "attention", "output projection input", "b*s", "a*e", "t"),
+        *_mask(shape, make, "attention"),
+    ]
     terms += _norm(make, "norm 2")
     kept = bool(shape.gated) and not ("swiglu" in fused and shape.activation == "silu")
     terms += _experts(shape, make, kept) if kind == "moe" else _mlp(shape, make, "f", kept)
@@ -62,7 +65,7 @@ def head_terms(make: Make, tp: int = 1, loss: str = "") -> list[Term]:
             make("loss", "gradient of the head's weight", "v*h*w"),
         )
         return [*norm, *gradients]
-    head = [*norm, make("head", "head input", "b*s*h*l//r")]
+    head = [*norm, make("head", "head input", "b*s*h*c//r")]
     if loss == "cross-entropy":
         head += [
             make("loss", "logits", "b*s*v*c//t"),
@@ -80,17 +83,17 @@ def deferred_terms(shape: ModelShape, make: Make, *, kind: BlockKind = "dense") 
     layer is whole on every rank. Latent attention and experts, which no pipeline here runs, are counted alike.
     """
     terms = [
-        make("attention", "projections input", "b*s*h*l//r"),
+        *_read(make, "attention", "projections input", "b*s", "h", "r"),
         make("attention", "gradients of queries, keys, values", "b*s*(a*d+g*d+g*e)*c//t"),
-        make("attention", "output projection input", "b*s*a*e*l//t"),
+        *_read(make, "attention", "output projection input", "b*s", "a*e", "t"),
         make("attention", "gradient of the attention's output", "b*s*h*c"),
     ]
     if kind == "dense":
         return terms + _deferred_mlp(shape, make, "f")
     width, columns = "K*F", 2 if shape.gated else 1
-    terms += [make("experts", "rows sent to experts", "b*s*K*h*l//r")]
+    terms += _read(make, "experts", "rows sent to experts", "b*s*K", "h", "r")
     terms += [make("experts", "gradients of up and gate", f"{columns}*b*s*{width}*c//t")]
-    terms += [make("experts", "down projection input", f"b*s*{width}*l//t")]
+    terms += _read(make, "experts", "down projection input", "b*s*K", "F", "t")
     terms += [make("experts", "gradients of rows coming back", "b*s*K*h*c")]
     if shape.moe and shape.moe.shared_experts:
         terms += _deferred_mlp(shape, make, "G", "shared experts")
@@ -100,9 +103,9 @@ def deferred_terms(shape: ModelShape, make: Make, *, kind: BlockKind = "dense") 
 def _deferred_mlp(shape: ModelShape, make: Make, width: str, part: str = "mlp") -> list[Term]:
     names = "gradients of up and gate" if shape.gated else "gradient of up"
     return [
-        make(part, "MLP input", "b*s*h*l//r"),
+        *_read(make, part, "MLP input", "b*s", "h", "r"),
         make(part, names, f"{'2*' if shape.gated else ''}b*s*{width}*c//t"),
-        make(part, "down projection input", f"b*s*{width}*l//t"),
+        *_read(make, part, "down projection input", "b*s", width, "t"),
         make(part, "gradient of the MLP's output", "b*s*h*c"),
     ]
 
@@ -112,7 +115,7 @@ def deferred_head_terms(make: Make, loss: str = "") -> list[Term]:
     if loss == "linear-cross-entropy":
         return []
     return [
-        make("head", "head input", "b*s*h*l//r"),
+        make("head", "head input", "b*s*h*c//r"),
         make("head", "gradient of the logits", "b*s*v*c//t"),
     ]
 
@@ -121,18 +124,42 @@ def _norm(make: Make, name: str) -> list[Term]:
     return [make("norms", f"{name} input", "b*s*h*x//r"), make("norms", f"{name} statistics", "b*s*n//r")]
 
 
+def _quantised(make: Make) -> bool:
+    """Whether inputs of linear layers are kept in another form than what others keep of them."""
+    return _value(make, "l") != _value(make, "c")
+
+
+def _read(make: Make, part: str, name: str, tokens: str, width: str, over: str = "") -> list[Term]:
+    """The input of linear layers, tokens × width, as they keep it; ``over`` t cuts its features, r its tokens."""
+    return [
+        make(part, name, f"{tokens}*{width}*l" + (f"//{over}" if over else "")),
+        *_scales(make, part, name, tokens, width, over),
+    ]
+
+
+def _scales(make: Make, part: str, name: str, tokens: str, width: str, over: str = "") -> list[Term]:
+    """And its scales, where it is kept in FP8."""
+    if not _value(make, "z"):
+        return []
+    features = f"({width}//t)" if over == "t" else f"({width})"
+    each = f"{tokens}*-(-{features}//j)*z" if _value(make, "j") else "z"
+    return [make(part, f"scales of {name}", each + ("//r" if over == "r" and _value(make, "j") else ""))]
+
+
 def _mask(shape: ModelShape, make: Make, part: str) -> list[Term]:
     return [make(part, "dropout mask", "b*s*h//r")] if shape.dropout else []
 
 
 def _projections(shape: ModelShape, make: Make) -> list[Term]:
     """The input of the projections, and what lies between them and the attention core."""
-    terms = [make("attention", "projections input", "b*s*h*l//r")]
+    terms = _read(make, "attention", "projections input", "b*s", "h", "r")
     if shape.mla:
         if shape.mla.q_rank:
             terms += [make("attention", "query latent, before and after its norm", "b*s*q*(c+l)//r")]
+            terms += [*_scales(make, "attention", "query latent", "b*s", "q", "r")]
             terms += [make("attention", "query latent statistics", "b*s*4//r")]
         terms += [make("attention", "key/value latent, before and after its norm", "b*s*(u*(c+l)+p*c)//r")]
+        terms += [*_scales(make, "attention", "key/value latent", "b*s", "u", "r")]
         terms += [make("attention", "key/value latent statistics", "b*s*4//r")]
     if shape.qk_norm:
         terms += [
@@ -164,6 +191,8 @@ def _core(shape: ModelShape, make: Make, recompute: str, attention: str, padded:
     if recompute == "selective":
         return terms
     if not reference:
+        if _quantised(make) and not padded:  # else it is the projection's input
+            terms.append(make("attention", "attention output", "b*s*a*e*c//t"))
         return [*terms, make("attention", "log-sum-exp of the scores", "b*s*a*4//t")]
     terms += [make("scores", "softmax output", "b*a*s*S*c//t")]
     if shape.dropout:
@@ -176,22 +205,22 @@ def _core(shape: ModelShape, make: Make, recompute: str, attention: str, padded:
 
 def _mlp(shape: ModelShape, make: Make, width: str, kept: bool, part: str = "mlp") -> list[Term]:
     """A dense MLP of the given width."""
-    return [make(part, "MLP input", "b*s*h*l//r"), *_inside(shape, make, f"b*s*{width}", kept, part)]
+    return [*_read(make, part, "MLP input", "b*s", "h", "r"), *_inside(shape, make, "b*s", width, kept, part)]
 
 
-def _inside(shape: ModelShape, make: Make, elements: str, kept: bool, part: str) -> list[Term]:
+def _inside(shape: ModelShape, make: Make, tokens: str, width: str, kept: bool, part: str) -> list[Term]:
     """Between the matrices of an MLP; ``kept``: a gate's activation is.
 
-    ReLU needs its output only, which the next layer keeps anyway.
+    ReLU needs its output only, which the next layer keeps anyway, unless in FP8.
     """
-    terms = []
+    terms, elements = [], f"{tokens}*{width}"
     if shape.activation != "relu":
         terms += [make(part, "activation input", f"{elements}*c//t")]
-    if kept:
+    if kept or (shape.activation == "relu" and not shape.gated and _quantised(make)):
         terms += [make(part, "activation output", f"{elements}*c//t")]
     if shape.gated:
         terms += [make(part, "up", f"{elements}*c//t")]
-    return [*terms, make(part, "down projection input", f"{elements}*l//t")]
+    return [*terms, *_read(make, part, "down projection input", tokens, width, "t")]
 
 
 def _experts(shape: ModelShape, make: Make, kept: bool) -> list[Term]:
@@ -216,14 +245,14 @@ def _experts(shape: ModelShape, make: Make, kept: bool) -> list[Term]:
         terms += [make("experts", "order of rows from other ranks (int64)", "b*s*K*8")]
     terms += [
         make("experts", "where each expert's rows end (int32)", "m*4"),
-        make("experts", "rows sent to experts", "b*s*K*h*l"),
-        *_inside(shape, make, "b*s*K*F", kept, "experts"),
+        *_read(make, "experts", "rows sent to experts", "b*s*K", "h"),
+        *_inside(shape, make, "b*s*K", "F", kept, "experts"),
         make("experts", "rows coming back, before they are weighted", "b*s*K*h*c"),
     ]
     if shape.moe.shared_experts:
         router_keeps_it = _value(make, "x") == _value(make, "l") and _value(make, "r") == 1
-        terms += [] if router_keeps_it else [make("shared experts", "MLP input", "b*s*h*l//r")]
-        terms += _inside(shape, make, "b*s*G", kept, "shared experts")
+        terms += [] if router_keeps_it else _read(make, "shared experts", "MLP input", "b*s", "h", "r")
+        terms += _inside(shape, make, "b*s", "G", kept, "shared experts")
     return terms
 
 

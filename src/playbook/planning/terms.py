@@ -6,6 +6,7 @@ expression that gave the bar its height.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -16,6 +17,8 @@ from playbook.planning.fusion import NOTHING
 from playbook.planning.recipes import Recipe
 from playbook.shapes import ModelShape
 
+#: More features than a token has.
+WHOLE_ROW = 2**31
 #: What the symbols of a formula stand for; the sizes are those of one rank where the text says so.
 SYMBOLS = {
     "b": "samples per micro-batch",
@@ -33,6 +36,8 @@ SYMBOLS = {
     "r": "ranks that share the sequence outside tensor-parallel regions: t with sequence parallelism, else 1",
     "c": "bytes of an element in matrix products",
     "l": "bytes of an element of a linear layer's saved input",
+    "j": "features of a token that share a scale; 0 where a whole tensor does",
+    "z": "bytes of a scale of a linear layer's saved input; 0 where there is none",
     "x": "bytes of an element of the residual stream",
     "w": "bytes of a parameter",
     "n": "bytes that a norm keeps per token: its statistics",
@@ -61,8 +66,9 @@ class Term:
 
     @property
     def text(self) -> str:
-        """The formula as a reader writes it: 2·b·s·h/t."""
-        return self.formula.replace("//", "/").replace("*", "·")
+        """The formula as a reader writes it: 2·b·s·h/t, b·s·⌈h/j⌉·z."""
+        rounded_up = re.sub(r"-\(-(\([^()]*\)|\w+)//(\w+)\)", r"⌈\1/\2⌉", self.formula)
+        return rounded_up.replace("//", "/").replace("*", "·")
 
 
 @dataclass(frozen=True)
@@ -95,13 +101,19 @@ def symbols(
         "b": layout.micro_batch, "s": seq // layout.cp, "S": seq, "h": shape.hidden, "a": shape.heads,
         "g": max(shape.n_kv_heads, t), "d": shape.qk_dim, "e": shape.v_dim, "f": shape.ffn_dim,
         "v": -(-shape.vocab // t) * t, "y": shape.max_seq, "t": t, "r": t if layout.sp else 1, "c": recipe.compute,
-        "l": recipe.linear_inputs, "x": recipe.residual, "w": recipe.states.parameters,
+        "l": recipe.linear_inputs, "j": _sharing(recipe), "z": recipe.fp8.groups.scale_bytes if recipe.fp8 else 0,
+        "x": recipe.residual, "w": recipe.states.parameters,
         "n": statistic * (2 if shape.norm == "layernorm" else 1),
         "K": moe.top_k if moe else 0, "E": moe.experts if moe else 0, "m": moe.experts // layout.ep if moe else 0,
         "F": moe.ffn if moe else 0,
         "G": moe.ffn * moe.shared_experts if moe else 0,
         "q": (mla.q_rank or 0) if mla else 0, "u": mla.kv_rank if mla else 0, "p": mla.rope_dim if mla else 0,
     }  # fmt: skip
+
+
+def _sharing(recipe: Recipe) -> int:
+    groups = recipe.fp8.groups if recipe.fp8 else None
+    return (groups.columns or WHOLE_ROW) if groups and groups.rows else 0
 
 
 #: ``make(part, name, formula)`` is a term.

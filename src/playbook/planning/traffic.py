@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from playbook.layout import AXES, Layout, ParallelOptions
 from playbook.planning.expert_traffic import Routing, experts
+from playbook.planning.fp8_traffic import scales
 from playbook.planning.gathers import gathers, reductions
 from playbook.planning.messages import FP32, INT64, Message, Sender, WeightSet, message_in
 from playbook.planning.recipes import Recipe, load_recipe
@@ -47,7 +48,7 @@ def traffic(
     here = Sender(shape, layout, seq, options, rank, load_recipe(recipe))
     terms: list[Iterable[Message]] = [
         tensor(here), vocabulary(here), context(here), experts(here, routing), pipeline(here), replicas(here),
-        sums(here), norm(here), loss(here),
+        sums(here), norm(here), loss(here), scales(here, first),
     ]  # fmt: skip
     if first or options.find_unused:
         terms.append(used_parameters(here))
@@ -68,7 +69,7 @@ def tensor(here: Sender) -> Iterator[Message]:
     """Into attention and the MLP of each block and out again: f and f*, or g and g* (``parallel/regions.py``).
 
     With sequence parallelism backward gathers what entered linear layers once more. Full recomputation repeats what
-    forward sends.
+    forward sends. Layers that multiply in FP8 gather codes, and the scales that tokens have of their own.
     """
     if here.layout.tp == 1:
         return
@@ -81,11 +82,12 @@ def tensor(here: Sender) -> Iterator[Message]:
             into[width] += count
         beside = {mla.rope_dim: count}
     for phase in ("forward", *["backward"] * (here.layout.recompute == "full")):
-        yield from _crossings(here, phase, into, out)
+        yield from _entering(here, phase, into)
+        yield from _crossings(here, phase, {}, out)
         yield from _crossings(here, phase, beside, {}, plain=True)
     yield from _crossings(here, "backward", out, into)
     yield from _crossings(here, "backward", {}, beside, plain=True)
-    yield from _fetched_again(here, into)
+    yield from _entering(here, "backward", into, again=True)
 
 
 #: Features of each token that cross a border, and how often.
@@ -106,8 +108,20 @@ def _crossings(here: Sender, phase: str, into: Widths, out: Widths, plain: bool 
                 yield here.tp(collective, elements, size, phase, count)
 
 
+def _entering(here: Sender, phase: str, into: Widths, again: bool = False) -> Iterator[Message]:
+    """What goes into regions, or does so ``again``: of a region's input a rank saves its own tokens."""
+    fp8 = here.recipe.fp8
+    if fp8 is None:
+        yield from _fetched_again(here, into) if again else _crossings(here, phase, into, {})
+        return
+    for width, count in into.items() if here.layout.sp else ():
+        yield here.tp("all_gather", here.tokens * width, 1, phase, count)
+        if fp8.groups.rows:
+            scales = -(-width // (fp8.groups.columns or width))
+            yield here.tp("all_gather", here.tokens * scales, fp8.groups.scale_bytes, phase, count)
+
+
 def _fetched_again(here: Sender, into: Widths) -> Iterator[Message]:
-    """Of a region's input a rank saves its own tokens."""
     for width, count in into.items() if here.layout.sp else ():
         yield here.tp("all_gather", here.tokens * width, here.recipe.compute, "backward", count)
 
@@ -265,7 +279,7 @@ def norm(here: Sender) -> Iterator[Message]:
     axes = tuple(axis for axis in AXES if axis in cut and getattr(layout, axis) > 1)
     if axes:
         label = axes[0] if len(axes) == 1 else "dp" if set(axes) == {"dp", "cp"} else "world"
-        yield message_in(label, "all_reduce", 1, FP32, _group(here, axes), "norm")
+        yield message_in(label, "all_reduce", 1, FP32, here.over(axes), "norm")
 
 
 def loss(here: Sender) -> Iterator[Message]:
@@ -274,17 +288,8 @@ def loss(here: Sender) -> Iterator[Message]:
     group = here.samples
     yield message_in(label, "all_reduce", 1, INT64, group, "loss")
     if layout.pp > 1:
-        label, group = "pp" if group[0] == 1 else "world", _group(here, ("cp", "dp", "pp"))
+        label, group = "pp" if group[0] == 1 else "world", here.over(("cp", "dp", "pp"))
     yield message_in(label, "all_reduce", 1, FP32, group, "loss")
-
-
-def _group(here: Sender, axes: Iterable[str]) -> tuple[int, int]:
-    """How many ranks there are along these axes, in the order of `AXES`, and which of them this one is."""
-    ranks, index = 1, 0
-    for axis in axes:
-        index += ranks * here.at[axis]
-        ranks *= getattr(here.layout, axis)
-    return ranks, index
 
 
 def used_parameters(here: Sender) -> Iterator[Message]:

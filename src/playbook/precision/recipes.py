@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from playbook._checks import unknown
 from playbook.errors import ConfigError
+from playbook.precision.formats import load_format
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,11 @@ class Groups:
     columns: int | None
     powers: str = ""
     scale: str = "fp32"
+
+    @property
+    def scale_bytes(self) -> int:
+        """Bytes of a scale."""
+        return load_format(self.scale).bits // 8
 
     def size(self, shape: tuple[int, ...]) -> tuple[int, int]:
         """Rows and columns of a group in a matrix of this ``shape``."""
