@@ -48,13 +48,16 @@ def test_formats_are_those_of_the_library():
         fields = {"sign": 0 if form.unsigned else 1, "exponent": form.exponent, "mantissa": form.mantissa}
         assert shown["name"] == form.name
         assert dict(shown["fields"]) == {field: bits for field, bits in fields.items() if bits}
-    facts = {
-        one["name"]: {name: number for name, number, _ in one["facts"]} for one in constants()["formats"]
-    }
+    facts = {one["name"]: {name: texts for name, *texts in one["facts"]} for one in constants()["formats"]}
     assert facts["fp16"] == {
-        "Bits": "16", "Bias": "15", "Largest number": "65504", "Smallest normal number": "2⁻¹⁴",
-        "Smallest positive number": "2⁻²⁴", "Step above 1 (epsilon)": "2⁻¹⁰",
-    }  # fmt: skip
+        "Bits": ["16", "1 sign, 5 exponent, 10 mantissa"],
+        "Bias": ["15", "subtracted from the exponent field"],
+        "Largest number": ["65504", "then infinity and NaN"],
+        "Smallest normal number": ["2⁻¹⁴", "6.1 × 10⁻⁵"],
+        "Smallest positive number": ["2⁻²⁴", "5.96 × 10⁻⁸, subnormal"],
+        "Step above 1 (epsilon)": ["2⁻¹⁰", "0.000977, the ulp of 1"],
+    }
+    assert facts["e8m0"]["Smallest positive number"] == ["2⁻¹²⁷", "5.88 × 10⁻³⁹, normal"]
 
 
 def test_settings_that_cannot_be_are_refused_where_the_cell_is():

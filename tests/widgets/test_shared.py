@@ -57,10 +57,41 @@ def test_a_link_tells_numbers_truths_and_texts_apart(open_page):
         )
         assert found == {"a": value}
     assert in_module(page, "shared/address.mjs", "m.decodePairs('a=100%', ['a'])") == {"a": "100%"}
+    as_typed = in_module(
+        page, "shared/address.mjs", "m.decodePairs('a=-0&b=0.10&c=2', ['a', 'b', 'c'], ['a', 'b'])"
+    )
+    assert as_typed == {"a": "-0", "b": "0.10", "c": 2}
     assert (
         in_module(page, "shared/address.mjs", "m.encodePairs(x)", {"a": 1, "b": None, "c": "x & y"})
         == "a=1&c=x%20%26%20y"
     )
+
+
+@pytest.mark.browser
+def test_a_text_counts_when_typing_pauses_or_ends(open_page):
+    page = open_page("")
+    made = """(() => {
+      window.told = [];
+      window.field = new m.TextField({ id: "t", tell: (value) => (window.told.push(value), window.field.show(value)) });
+      document.querySelector("main").append(window.field.text);
+      window.field.show("1");
+    })()"""
+    in_module(page, "shared/text_field.mjs", made)
+    box = page.locator("input[type=text]")
+    assert box.input_value() == "1"
+    box.fill("")
+    box.press_sequentially("-0", delay=10)
+    page.wait_for_function("window.told.length === 1")
+    box.press_sequentially(".10", delay=10)
+    page.evaluate("window.field.show('something else')")
+    assert box.input_value() == "-0.10"  # what arrives meanwhile does not write over it
+    box.press("Enter")
+    box.press("Enter")
+    assert page.evaluate("window.told") == ["-0", "-0.10"]
+    box.fill("2")
+    page.evaluate("window.field.stop()")
+    page.wait_for_timeout(400)
+    assert page.evaluate("window.told") == ["-0", "-0.10"]
 
 
 FIELD = """(() => {

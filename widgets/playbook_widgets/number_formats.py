@@ -10,7 +10,7 @@ from typing import Any
 from playbook.precision.formats import FORMATS, Format
 from playbook_widgets.base import Widget
 from playbook_widgets.compute.number_formats import DEFAULTS, LIMITS, read
-from playbook_widgets.compute.number_text import raised, shown
+from playbook_widgets.compute.number_text import decimal, raised, shown
 
 
 class NumberFormats(Widget):
@@ -135,9 +135,13 @@ def _format(form: Format) -> dict[str, Any]:
         ["Bits", str(form.bits), ", ".join(f"{bits} {field}" for field, bits in fields.items() if bits)],
         ["Bias", str(form.bias), "subtracted from the exponent field"],
         ["Largest number", shown(form.max, 5), _specials(form)],
-        ["Smallest normal number", shown(form.min_normal), "with all bits of the mantissa"],
-        ["Smallest positive number", shown(form.min_positive), _subnormals(form)],
-        ["Step above 1 (epsilon)", shown(form.epsilon), f"2{raised(-form.mantissa)}: the ulp of 1"],
+        ["Smallest normal number", f"2{raised(form.least)}", decimal(form.min_normal)],
+        [
+            "Smallest positive number",
+            f"2{raised(form.least - form.mantissa)}",
+            f"{decimal(form.min_positive)}, {'sub' if form.min_positive < form.min_normal else ''}normal",
+        ],
+        ["Step above 1 (epsilon)", f"2{raised(-form.mantissa)}", f"{decimal(form.epsilon)}, the ulp of 1"],
     ]
     return {
         "name": form.name,
@@ -151,12 +155,6 @@ def _specials(form: Format) -> str:
     return {"ieee": "then infinity and NaN", "nan": "then NaN, no infinity", "none": "no infinity, no NaN"}[
         form.specials
     ]
-
-
-def _subnormals(form: Format) -> str:
-    return (
-        "subnormal, its last bit alone" if form.min_positive < form.min_normal else "no subnormals, no zero"
-    )
 
 
 # --- The first state in words, for readers without JavaScript and for paper.

@@ -131,16 +131,16 @@ def _row(setting: NumberSetting, form: Format) -> dict[str, Any]:
     try:
         code = setting.code(form)
     except ConfigError:
-        none = {
+        empty = {
             "code": None,
             "bits": "",
             "flips": [],
-            "value": "none",
             "number": None,
             "errors": [],
             "formula": "",
+            "python": "",
         }
-        return {"name": form.name, **none, "python": "", **no_code(setting, form)}
+        return {"name": form.name, "value": "none", **empty, **no_code(setting, form)}
     stored = form.decode(code)
     value = stored / setting.factor
     return {

@@ -58,7 +58,11 @@ def read_number(text: str) -> tuple[float, tuple[Format, int] | None]:
 
 def _evaluate(node: ast.AST) -> Fraction:
     """Sums, products and powers of numbers, exactly; raises ValueError for anything else."""
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+    if (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, int | float)
+        and not isinstance(node.value, bool)
+    ):
         return Fraction(node.value)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
         value = _evaluate(node.operand)
@@ -103,9 +107,14 @@ def shown(number: float, digits: int = 12) -> str:
         return f"{sign}∞"
     if (power := _power(number)) is not None:
         return f"{sign}2{raised(power)}"
-    mantissa, _, power_of_ten = f"{abs(number):.{digits}g}".partition("e")
+    return sign + decimal(abs(number), digits)
+
+
+def decimal(number: float, digits: int = 3) -> str:
+    """A finite number in as many significant digits, a power of two as well."""
+    mantissa, _, power_of_ten = f"{number:.{digits}g}".partition("e")
     mantissa = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
-    return f"{sign}{mantissa}" + (f" × 10{raised(int(power_of_ten))}" if power_of_ten else "")
+    return mantissa + (f" × 10{raised(int(power_of_ten))}" if power_of_ten else "")
 
 
 def signed(number: float) -> str:
