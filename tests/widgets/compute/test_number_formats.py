@@ -64,7 +64,6 @@ def test_a_row_is_what_the_format_makes_of_the_number(asked):
         assert one["bits"] == f"{code:0{form.bits}b}"
         value = form.round(number * factor, rule, saturate=asked["saturate"]) / factor
         assert one["value"] == shown(value)
-        assert (one["number"] == "nan") if math.isnan(value) else (read_number(one["number"])[0] == value)
         if not one["errors"]:
             assert not (math.isfinite(value) and math.isfinite(number))
             continue
@@ -102,7 +101,7 @@ def test_every_code_comes_back(name, saturate):
     for code in range(1 << form.bits):
         text = setting.text(form, code)
         found = row(name, text, saturate=saturate, scale=3)
-        assert found["code"] == code
+        assert int(found["bits"], 2) == code
         number = form.decode(code)
         assert (":" in text) == (
             (math.isnan(number) and code != form.nan) or (math.isinf(number) and saturate)
@@ -116,7 +115,7 @@ def test_every_code_comes_back(name, saturate):
 def test_the_python_gives_the_same(asked, name):
     found = row(name, **asked)
     *lines, result = found["python"].split("\n")
-    if not found["code"] and not found["bits"]:
+    if not found["bits"]:
         assert found["python"] == ""
         return
     names: dict[str, Any] = {}

@@ -131,25 +131,14 @@ def _row(setting: NumberSetting, form: Format) -> dict[str, Any]:
     try:
         code = setting.code(form)
     except ConfigError:
-        empty = {
-            "code": None,
-            "bits": "",
-            "flips": [],
-            "number": None,
-            "errors": [],
-            "formula": "",
-            "python": "",
-        }
-        return {"name": form.name, "value": "none", **empty, **no_code(setting, form)}
+        nothing: dict[str, Any] = {"bits": "", "flips": [], "errors": [], "formula": "", "python": ""}
+        return {"name": form.name, "value": "none", **nothing, **no_code(setting, form)}
     stored = form.decode(code)
-    value = stored / setting.factor
     return {
         "name": form.name,
-        "code": code,
         "bits": f"{code:0{form.bits}b}",
         "flips": [setting.text(form, code ^ 1 << at) for at in reversed(range(form.bits))],
-        "value": shown(value),
-        "number": typed(value),
+        "value": shown(stored / setting.factor),
         "errors": _errors(setting, form, stored),
         "formula": formula(setting, form, code),
         "word": word(setting, form, stored),
