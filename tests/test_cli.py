@@ -196,6 +196,8 @@ BAD = {
     ),
     "sequence too long": (["--seq", "4096"], "max_seq=1024"),
     "dtype": (["--dtype", "fp8"], "float32, bfloat16, float16"),
+    "moments": (["--moments", "fp4"], "one of fp32, bf16, fp8"),
+    "masters": (["--masters", "fp16"], "weights of float32 have none"),
     "recompute": (["--recompute", "half"], "none, selective, full"),
     "learning rate": (["--lr", "nan"], "lr is nan"),
     "seed": (["--seed", "-1"], "seed is -1"),
