@@ -10,7 +10,16 @@ from kernel_checks import off
 
 from playbook.errors import ConfigError, ShapeError
 from playbook.kernels.compiled import SHARED, Compiled, compiled
-from playbook.kernels.fp8_matmul import FP8, GROUP_K, bytes_moved, flops, fp8_matmul, fp8_matmul_torch, tuned
+from playbook.kernels.fp8_matmul import (
+    FP8,
+    GROUP_K,
+    bytes_moved,
+    flops,
+    fp8_matmul,
+    fp8_matmul_torch,
+    takes_fp8,
+    tuned,
+)
 from playbook.kernels.jit import launches
 from playbook.kernels.matmul import Tiles, takes_tma
 from playbook.kernels.sectors import Sectors
@@ -118,6 +127,13 @@ def test_what_is_refused():
     with pytest.raises(ConfigError, match="capability is 80, but FP8 products need 89"):
         tuned(80)
     assert takes_tma(a.codes, b.codes, torch.ones(4, 8))
+
+
+def test_which_factors_a_gpu_multiplies_in_fp8(device):
+    a, b = factor(4, 256, "e5m2", "tile"), factor(8, 256, "e4m3", "block")
+    assert takes_fp8(a, b) == (device == "cuda" and torch.cuda.get_device_capability() >= (8, 9))
+    assert not takes_fp8(a, factor(8, 256, "e4m3", "mx"))
+    assert not takes_fp8(a, factor(8, 256, "e2m3", "block"))
 
 
 def on_gpu(

@@ -97,16 +97,20 @@ def test_after_swiglu_as_if_its_result_were_quantised_from_fp32(size, groups):
         check_same(found, Quantized(*_parts(expected(wanted, "e4m3", groups)), torch.bfloat16))
 
 
-@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("size", [(1, 1), (130, 257), (3, 1024)])
-def test_after_rms_norm_as_if_its_result_were_quantised_from_fp32(size):
+def test_after_rms_norm_as_if_its_result_were_quantised_from_fp32(size, device):
+    """On a GPU r may differ in its last bit: threads add up others of a row's 16-bit numbers than of fp32."""
     torch.manual_seed(0)
     x, weight = torch.randn(size, dtype=torch.bfloat16), torch.randn(size[1])
     y = rms_norm(x.float(), weight)
     straight, turned, r = quantize_rms_norm(x, weight)
     assert turned is not None
     for found, wanted in ((straight, y), (turned, y.t())):
-        check_same(found, Quantized(*_parts(expected(wanted, "e4m3", "tile")), torch.bfloat16))
+        if device == "cpu":
+            check_same(found, Quantized(*_parts(expected(wanted, "e4m3", "tile")), torch.bfloat16))
+        else:
+            torch.testing.assert_close(found.scales, quantize(wanted, "e4m3", "tile").scales)
+            torch.testing.assert_close(found.dequantized(), wanted, rtol=2**-4, atol=1e-2)
     torch.testing.assert_close(r, torch.rsqrt(x.float().square().mean(-1) + 1e-5))
     alone, nothing, _ = quantize_rms_norm(x, weight, turned=False)
     assert nothing is None

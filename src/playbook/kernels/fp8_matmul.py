@@ -227,6 +227,17 @@ def fp8_matmul(
     return y
 
 
+def takes_fp8(a: Quantized, b: Quantized) -> bool:
+    """Whether the GPU that these are on multiplies them in FP8, once they lie K-major (``codes.contiguous()``)."""
+    if not a.codes.is_cuda or capability_of(a.codes) < min(TUNED):
+        return False
+    return all(x.codes.dtype in FP8 and _has_groups(x) and x.scales.dtype == torch.float32 for x in (a, b))
+
+
+def _has_groups(x: Quantized) -> bool:
+    return x.size[1] == GROUP_K or x.size[1] >= x.codes.shape[1]
+
+
 def flops(m: int, n: int, k: int) -> int:
     """Of the product, without its scales."""
     return 2 * m * n * k
@@ -271,7 +282,7 @@ def _check(a: Quantized, b: Quantized, onto: Tensor | None) -> tuple[int, int, i
                 f"{name} must lie row by row, ({'m' if name == 'a' else 'n'}, k): for a transposed matrix quantise a "
                 "transposed copy"
             )
-        if columns != GROUP_K and columns < k:
+        if not _has_groups(x):
             raise ConfigError(
                 f"{name} has groups of {rows} × {columns}, but they must have {GROUP_K} columns or all {k}"
             )
