@@ -42,7 +42,7 @@ class Quantized:
     def dequantized(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """Codes times their scales: (n, m)."""
         scales = self.scales.float()
-        if scales.numel() > 1 and self.size != (1, self.codes.shape[1]):
+        if scales.shape[1] > 1 or len(scales) not in (1, len(self.codes)):  # else they spread by themselves
             scales = self.spread()
         return (self.codes.float() * scales).to(dtype)
 
