@@ -74,6 +74,14 @@ def test_codes_and_scales_are_those_of_the_formula(size, dtype, form, groups):
     check_same(quantize_columns(x, form, groups), expected(x.t(), form, groups))
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_one_scale_for_a_tensor_that_is_its_own(size):
+    x = numbers(*size, torch.bfloat16)
+    straight, turned = quantize_both(x, groups="tensor")
+    check_same(straight, expected(x, "e4m3", "tensor"))
+    check_same(turned, expected(x.t(), "e4m3", "tensor"))
+
+
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("form", ["e4m3", "e5m2"])
@@ -209,10 +217,14 @@ def test_what_is_refused():
     x = torch.ones(4, 128)
     with pytest.raises(ConfigError, match="form is 'e2m1', but kernels quantise to e4m3 or e5m2"):
         quantize_rows(x, "e2m1")
-    with pytest.raises(ConfigError, match="groups are 'mx', but kernels quantise tiles, blocks or a tensor"):
+    with pytest.raises(
+        ConfigError, match="groups are 'mx', but these kernels have tile and block and tensor"
+    ):
         quantize_both(x, groups="mx")
-    with pytest.raises(ConfigError, match="groups are 'block', but after a norm they must be tiles"):
+    with pytest.raises(ConfigError, match="groups are 'block', but these kernels have tile"):
         quantize_rms_norm(x, torch.ones(128), groups="block")
+    with pytest.raises(ConfigError, match="groups are 'tensor', but these kernels have tile and block"):
+        quantize_swiglu(x, x, groups="tensor")
     with pytest.raises(ShapeError, match=r"up has shape \(4, 64\), but must have \(4, 128\), as gate has"):
         quantize_swiglu(x, x[:, :64])
     with pytest.raises(ShapeError, match=r"scale has shape \(1,\), but must have \(1, 1\)"):

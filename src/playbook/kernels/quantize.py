@@ -32,7 +32,7 @@ from playbook.kernels.swiglu import activate
 from playbook.precision.casts import DTYPES
 from playbook.precision.formats import Format, load_format
 from playbook.precision.recipes import Groups, load_groups
-from playbook.precision.scaling import Quantized
+from playbook.precision.scaling import Quantized, amax, scales_of
 
 #: Numbers along a row that share a scale, and rows and columns of a program's tile.
 TILE = 128
@@ -84,7 +84,7 @@ def store_tile(codes, numbers, row, column, n, m, TILE: tl.constexpr):
 
 @kernel
 def tiles_kernel(
-    x, y, w, r, codes, scales, turned, turned_scales, given, largest, n, m, x_row, y_row, BEFORE: tl.constexpr,
+    x, y, w, r, codes, scales, turned, turned_scales, largest, n, m, x_row, y_row, BEFORE: tl.constexpr,
     GROUPS: tl.constexpr, MAX: tl.constexpr, POWERS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     across = tl.program_id(0)  # neighbours read the same rows
@@ -109,9 +109,10 @@ def tiles_kernel(
         if GROUPS == "block":
             scale = scale_of(amax, MAX, POWERS)
             tl.store(scales + at, scale)
-        else:
-            scale = tl.load(given)
-            tl.store(largest + at, amax)
+        else:  # known before
+            scale = tl.load(scales)
+            if largest is not None:
+                tl.store(largest + at, amax)
         numbers = codes_of(xs, scale, MAX)
         if codes is not None:
             store_tile(codes, numbers, row, column, n, m, TILE)
@@ -139,35 +140,34 @@ def norm_kernel(
 
 
 class _Copies:
-    """Memory for codes and scales of a matrix (n, m), or of what is computed from ``x``, and of its transpose."""
+    """Memory for codes and scales of a matrix (n, m), which is ``x`` or computed from it, and of its transpose."""
 
-    def __init__(self, x: Tensor, form: str | Format, groups: Groups, straight: bool, turned: bool) -> None:
+    def __init__(
+        self, x: Tensor, form: str | Format, groups: Groups, straight: bool = True, turned: bool = True
+    ) -> None:
         self.x, self.form, self.groups = rows(x), load_format(form), groups
         if self.form.name not in FORMS:
             raise ConfigError(f"form is {self.form.name!r}, but kernels quantise to {' or '.join(FORMS)}")
-        if groups.name not in ("tile", "block", "tensor") or groups.powers == "down":
-            raise ConfigError(f"groups are {groups.name!r}, but kernels quantise tiles, blocks or a tensor")
         (self.n, self.m), device = self.x.shape, x.device
-        self.grid = (cdiv(self.m, TILE), cdiv(self.n, TILE))
+        self.grid = across, down = cdiv(self.m, TILE), cdiv(self.n, TILE)
         kind = DTYPES[self.form.name]
         self.codes = torch.empty(self.n, self.m, dtype=kind, device=device) if straight else None
         self.turned = torch.empty(self.m, self.n, dtype=kind, device=device) if turned else None
-        tiles, (across, down) = groups.name == "tile", self.grid
+        tiles = groups.name == "tile"
         self.scales = torch.empty((across, self.n) if tiles else (down, across), device=device)
         self.turned_scales = torch.empty(down, self.m, device=device) if tiles else self.scales
 
     def launch(
         self, before: str = "", y: Tensor | None = None, w: Tensor | None = None, r: Tensor | None = None,
-        given: Tensor | None = None, largest: Tensor | None = None, straight: bool = True,
+        largest: Tensor | None = None, straight: bool = True,
     ) -> None:  # fmt: skip
-        if not self.n * self.m:
-            return
-        codes = self.codes if straight else None
-        tiles_kernel[self.grid](
-            self.x, y, w, r, codes, self.scales if largest is None else None, self.turned, self.turned_scales, given,
-            largest, self.n, self.m, self.x.stride(0), 0 if y is None else y.stride(0), BEFORE=before,
-            GROUPS=self.groups.name, **self.options, TILE=TILE, num_warps=16,
-        )  # fmt: skip
+        """Write what there is memory for; with ``straight`` off the transpose alone."""
+        if self.n * self.m:
+            tiles_kernel[self.grid](
+                self.x, y, w, r, self.codes if straight else None, self.scales, self.turned, self.turned_scales,
+                largest, self.n, self.m, self.x.stride(0), 0 if y is None else y.stride(0), BEFORE=before,
+                GROUPS=self.groups.name, **self.options, TILE=TILE, num_warps=16,
+            )  # fmt: skip
 
     @property
     def options(self) -> dict[str, Any]:
@@ -185,29 +185,44 @@ class _Copies:
         return Quantized(codes, self.scales.t() if turned else self.scales, size, self.x.dtype)
 
 
-def quantize_rows(x: Tensor, form: str | Format = "e4m3", groups: str | Groups = "tile") -> Quantized:
-    """x (…, m) as a matrix (n, m) in groups "tile" (1 × 128) or "block" (128 × 128): as `precision.scaling.quantize`."""
-    copies = _Copies(x, form, load_groups(groups), True, False)
+def _among(groups: str | Groups, *names: str) -> Groups:
+    """Raises ConfigError for groups of another name, or whose powers of two are rounded down."""
+    found = load_groups(groups)
+    if found.name not in names or found.powers == "down":
+        raise ConfigError(f"groups are {found.name!r}, but these kernels have {' and '.join(names)}")
+    return found
+
+
+def _quantized(x: Tensor, form: str | Format, groups: str | Groups, straight: bool, turned: bool) -> _Copies:
+    copies = _Copies(x, form, _among(groups, "tile", "block", "tensor"), straight, turned)
+    if copies.groups.name == "tensor":
+        largest = (
+            amax(copies.x, (copies.n, copies.m)) if copies.x.numel() else copies.x.new_zeros(1, 1).float()
+        )
+        copies.scales = scales_of(largest, copies.form, powers=copies.groups.powers)
     copies.launch()
-    return copies.quantized()
+    return copies
+
+
+def quantize_rows(x: Tensor, form: str | Format = "e4m3", groups: str | Groups = "tile") -> Quantized:
+    """x (…, m) as a matrix (n, m), as `precision.scaling.quantize`: in groups "tile" (1 × 128), "block" (128 × 128), or
+    "tensor", whose largest number takes a pass before this one.
+
+    Raises ConfigError for other groups and formats.
+    """
+    return _quantized(x, form, groups, straight=True, turned=False).quantized()
 
 
 def quantize_columns(x: Tensor, form: str | Format = "e4m3", groups: str | Groups = "tile") -> Quantized:
-    """xᵀ (m, n) of x (…, m) as a matrix (n, m), in such groups."""
-    copies = _Copies(x, form, load_groups(groups), False, True)
-    copies.launch()
-    return copies.quantized(turned=True)
+    """xᵀ (m, n) of x (…, m) as a matrix (n, m), likewise."""
+    return _quantized(x, form, groups, straight=False, turned=True).quantized(turned=True)
 
 
 def quantize_both(
     x: Tensor, form: str | Format = "e4m3", groups: str | Groups = "tile"
 ) -> tuple[Quantized, Quantized]:
-    """x (…, m) as (n, m), and xᵀ (m, n), in groups "tile" or "block": x is read once.
-
-    Raises ConfigError for other groups and formats.
-    """
-    copies = _Copies(x, form, load_groups(groups), True, True)
-    copies.launch()
+    """x (…, m) as (n, m), and xᵀ (m, n), likewise."""
+    copies = _quantized(x, form, groups, straight=True, turned=True)
     return copies.quantized(), copies.quantized(turned=True)
 
 
@@ -219,20 +234,20 @@ def quantize_delayed(
     The largest magnitude is for the scales of later steps (delayed scaling). Numbers out of range become the largest.
     """
     check_shape("scale", scale, (1, 1), "one scale for all of x")
-    copies = _Copies(x, form, load_groups("tensor"), True, True)
-    parts = torch.zeros(copies.scales.shape, device=x.device)
-    copies.launch(given=scale, largest=parts)
+    copies = _Copies(x, form, load_groups("tensor"))
+    parts = copies.scales.zero_()
     copies.scales = scale
-    amax = parts.amax((0, 1), keepdim=True) if parts.numel() else parts.new_zeros(1, 1)
-    return copies.quantized(), copies.quantized(turned=True), amax
+    copies.launch(largest=parts)
+    largest = parts.amax((0, 1), keepdim=True) if parts.numel() else parts.new_zeros(1, 1)
+    return copies.quantized(), copies.quantized(turned=True), largest
 
 
 def quantize_swiglu(
     gate: Tensor, up: Tensor, form: str | Format = "e4m3", groups: str | Groups = "tile"
 ) -> tuple[Quantized, Quantized]:
-    """y = silu(gate)·up (…, m) as (n, m), and yᵀ (m, n), quantised from fp32."""
+    """y = silu(gate)·up (…, m) as (n, m), and yᵀ (m, n), quantised from fp32, in groups "tile" or "block"."""
     check_shape("up", up, gate.shape, "as gate has")
-    copies = _Copies(gate, form, load_groups(groups), True, True)
+    copies = _Copies(gate, form, _among(groups, "tile", "block"))
     copies.launch("swiglu", y=rows(up))
     return copies.quantized(), copies.quantized(turned=True)
 
@@ -247,9 +262,7 @@ def quantize_rms_norm(
 ) -> tuple[Quantized, Quantized | None, Tensor]:
     """y = RMSNorm(x) of x (…, h) as (n, h), yᵀ (h, n) if that is wanted, both in tiles; and r (n,) for backward."""
     check_shape("weight", weight, x.shape[-1:], "a number for each column of x")
-    if load_groups(groups).name != "tile":
-        raise ConfigError(f"groups are {load_groups(groups).name!r}, but after a norm they must be tiles")
-    copies = _Copies(x, form, load_groups(groups), True, turned)
+    copies = _Copies(x, form, _among(groups, "tile"), turned=turned)
     r, block = torch.empty(copies.n, device=x.device), max(next_power(copies.m), TILE)
     if not copies.n * copies.m:
         return copies.quantized(), copies.quantized(turned=True) if turned else None, r
