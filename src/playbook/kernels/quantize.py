@@ -1,20 +1,20 @@
-"""Quantisation to FP8 in one pass over a matrix: codes, scales, and the same of its transpose.
+"""Quantisation to FP8 in one pass over a matrix: the codes and scales of it, and those of its transpose.
 
-A product that sums over k wants k contiguous, and groups along k: x (n, m) is needed as it is, in groups of 1 × 128, and,
-for the weight gradient, which sums over its rows, as xᵀ (m, n), in other groups. A program reads a tile of 128 × 128 and
-writes both; written one after the other, with PyTorch's operators, each would read x for its largest numbers, and again
-for its codes. Scales are those of `precision.scaling.scales_of`, codes bit for bit those of `precision.scaling.quantize`.
+A product that sums over k needs k contiguous, and groups along k. So a layer's input x (n, m) is needed twice: as it lies
+for y, and as xᵀ (m, n) for the weight gradient, which sums over rows. A program reads a tile of 128 × 128 and writes both;
+PyTorch's operators would read x once for the largest numbers and once for the codes, and again for xᵀ. Scales are those of
+`precision.scaling.scales_of`, codes those of `precision.scaling.quantize`, bit for bit.
 
-Fused with the operation before, what is quantised is never written in 16 bits: after SwiGLU a tile of gate and value
-becomes codes; after RMSNorm a row does, and its columns' codes come from x and r. Bytes of N numbers in both copies,
-beside scales, from numbers of 16 bits (1 in place of 2 writes where no transpose is wanted):
+Fused with the operation before, the result of that operation is never written in 16 bits. After SwiGLU a program makes
+codes of its tile of the result. After RMSNorm a program makes those of a row, since r needs all of it; the transpose comes
+from x and r in a second pass. Bytes for N numbers of 16 bits and two copies in FP8, scales aside:
 
-                      alone                        after the operation    fused with it
-    quantise          reads 2N, writes 2N
-    SwiGLU            reads 4N, writes 2N          10N                    reads 4N, writes 2N:  6N
-    RMSNorm           reads 2N, writes 2N           8N                    reads 4N, writes 2N:  6N
+                 one after the other    fused
+    quantise                             4N    reads 2N, writes 2N
+    SwiGLU               10N             6N    reads 4N: gate and value
+    RMSNorm               8N             6N    reads 4N: x twice; 3N in place of 7N where no transpose is needed
 
-Scales of tiles lie column by column: what a product wants for one step of k is contiguous.
+Scales of tiles lie column by column, so that those of one step of k are contiguous.
 """
 
 from __future__ import annotations
