@@ -64,6 +64,15 @@ def test_every_stage_is_one_device(zero, recompute):
         assert devices["optimizer"] == {"cuda"}
 
 
+@pytest.mark.parametrize("moments", ["bf16", "fp8"])
+@pytest.mark.parametrize("zero", [0, 2, 3])
+def test_moments_in_few_bits(zero, moments):
+    case = OnCuda(BLOCKS["llama"], dtype=torch.bfloat16, moments=moments, steps=3)
+    for losses, _, _, devices in launch.run(run, case, f"dp=1,zero={zero}", {}, ranks=1, timeout=120).values:
+        assert (losses / alone(case).losses.cpu() - 1).abs().max() < 1e-2
+        assert devices["optimizer"] == {"cuda"}
+
+
 @pytest.mark.parametrize("zero", [0, 2, 3])
 def test_offloaded_states_are_in_cpu_memory(zero):
     case = OnCuda(BLOCKS["llama"], dtype=torch.bfloat16, offload=True, steps=3)

@@ -104,8 +104,8 @@ def test_a_second_moment_in_bf16_falls_only_by_more_than_half_a_unit(beta2, fall
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("moments", ["fp32", "bf16", "fp8"])
-def test_a_run_that_stops_and_goes_on_is_one_that_does_not(dtype, moments):
+@pytest.mark.parametrize(("moments", "fused"), [("fp32", None), ("bf16", None), ("fp8", None), ("fp8", True)])
+def test_a_run_that_stops_and_goes_on_is_one_that_does_not(dtype, moments, fused):
     formats = state_formats(moments, "fp32" if dtype == torch.float32 else "fp16")
     torch.manual_seed(0)
     gradients = torch.randn(6, 40, 3) * torch.logspace(-6, 0, 40)[:, None]
@@ -117,11 +117,13 @@ def test_a_run_that_stops_and_goes_on_is_one_that_does_not(dtype, moments):
 
     through = nn.Parameter(torch.linspace(-1, 1, 120).reshape(40, 3).to(dtype))
     stopped = copy.deepcopy(through)
-    one, first = (MasterAdamW([weight], lr=1e-2, formats=formats) for weight in (through, stopped))
+    one, first = (
+        MasterAdamW([weight], lr=1e-2, formats=formats, fused=fused) for weight in (through, stopped)
+    )
     steps(through, one, gradients)
     steps(stopped, first, gradients[:3])
     resumed = nn.Parameter(stopped.detach().clone())
-    second = MasterAdamW([resumed], lr=1.0, formats=formats)
+    second = MasterAdamW([resumed], lr=1.0, formats=formats, fused=fused)
     second.load_state_dict(copy.deepcopy(first.state_dict()))
     steps(resumed, second, gradients[3:])
     assert torch.equal(through, resumed)
