@@ -2,8 +2,8 @@
 
 A product that sums over k needs k contiguous, and groups along k. So a layer's input x (n, m) is needed twice: as it
 lies for y, and as xᵀ (m, n) for the weight gradient, which sums over rows. A program reads a tile of 128 × 128 and writes
-both; PyTorch's operators would read x once for the largest numbers, once for the codes, and again for xᵀ. Scales are those
-of `precision.scaling.scales_of`, codes those of `precision.scaling.quantize`, bit for bit.
+both; PyTorch's operators would read x once for the largest numbers, once for the codes, and again for xᵀ. Scales are
+those of `precision.scaling.scales_of`, codes those of `precision.scaling.quantize`, bit for bit.
 
 Fused with the operation before, the result of that operation is never written in 16 bits. After SwiGLU a program makes
 codes of its tile of the result. After RMSNorm a program makes those of a row, since r needs all of it; the transpose
