@@ -1,23 +1,48 @@
 """The product of two quantised matrices, a·bᵀ: both lie along the dimension that is summed over.
 
-That is the one form that FP8 tensor cores of Hopper take. Where a device has none, codes are multiplied by their scales
-again and the product is one of fp32: codes are exact there, and so are products of two of them, so that only the sums are
+That is the one form that FP8 tensor cores of Hopper take. Where there are none, codes are multiplied by their scales again
+and the product is one of fp32: codes are exact there, and so are products of two of them, so that only the sums are
 rounded, as in a kernel that adds up in fp32 (`by_groups` does so group by group, as kernels do).
 """
 
 from __future__ import annotations
+
+from importlib import import_module
 
 import torch
 from torch import Tensor
 
 from playbook.precision.scaling import Quantized
 
+#: The first GPUs with FP8 tensor cores.
+CAPABILITY = (8, 9)
+
 
 def product(a: Quantized, b: Quantized, dtype: torch.dtype = torch.float32) -> Tensor:
     """a·bᵀ of a (m, k) and b (n, k): (m, n) in ``dtype``."""
+    found = _on_tensor_cores(a, b, dtype) if a.codes.is_cuda and a.codes.numel() and b.codes.numel() else None
+    if found is not None:
+        return found
     with torch.autocast(a.codes.device.type, enabled=False):
         wide = torch.promote_types(dtype, torch.float32)
         return (a.dequantized(wide) @ b.dequantized(wide).t()).to(dtype)
+
+
+def _on_tensor_cores(a: Quantized, b: Quantized, dtype: torch.dtype) -> Tensor | None:
+    """The product in FP8: PyTorch's where scales hold for all of k, else the book's kernel; None where neither can."""
+    if torch.cuda.get_device_capability(a.codes.device) < CAPABILITY:
+        return None
+    a, b = (Quantized(q.codes.contiguous(), q.scales, q.size, q.dtype) for q in (a, b))
+    (m, k), n = a.codes.shape, len(b.codes)
+    once = a.scales.shape[1] == b.scales.shape[1] == 1
+    if once and not (m % 16 or n % 16 or k % 16) and (len(a.scales) == 1) == (len(b.scales) == 1):
+        of_rows = len(a.scales) > 1  # for which there is bf16 alone
+        scales = (a.scales, b.scales.t()) if of_rows else (a.scales.view(()), b.scales.view(()))
+        kind = torch.bfloat16 if of_rows else dtype
+        return torch._scaled_mm(a.codes, b.codes.t(), *scales, out_dtype=kind, use_fast_accum=False).to(dtype)
+    if once or all(q.scales.dtype == torch.float32 and q.size[1] == 128 for q in (a, b)):
+        return import_module("playbook.kernels.fp8_matmul").fp8_matmul(a, b, dtype=dtype)
+    return None
 
 
 def by_groups(a: Quantized, b: Quantized, dtype: torch.dtype = torch.float32, step: int = 128) -> Tensor:

@@ -108,5 +108,5 @@ def load_fp8(name: str | FP8Recipe) -> FP8Recipe:
     if isinstance(name, FP8Recipe):
         return name
     if name not in FP8_RECIPES:
-        raise ConfigError(unknown("fp8", str(name), FP8_RECIPES))
+        raise ConfigError(unknown("FP8 recipe", str(name), FP8_RECIPES))
     return FP8_RECIPES[name]
