@@ -18,3 +18,11 @@ def device(request: pytest.FixtureRequest) -> Iterator[str]:
         return
     with torch.device(request.param):
         yield request.param
+
+
+@pytest.fixture
+def fp8_device(device: str) -> str:
+    """The same, but for GPUs before those that have FP8."""
+    if device == "cuda" and torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("this GPU has no FP8")
+    return device

@@ -48,7 +48,7 @@ def whole(rows: int, k: int, groups: str) -> Quantized:
     return Quantized(torch.randint(-15, 16, (rows, k)).float().to(E4M3), scales, size)
 
 
-@pytest.mark.usefixtures("device")
+@pytest.mark.usefixtures("fp8_device")
 @given(
     sizes=some.tuples(*[some.sampled_from(LENGTHS)] * 3),
     forms=some.sampled_from([("e4m3", "e4m3"), ("e5m2", "e4m3"), ("e4m3", "e5m2")]),
@@ -87,12 +87,12 @@ def test_equals_its_twin_bit_for_bit_where_sums_are_exact(variant, pair, onto):
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_blocks_copied_by_descriptor_equal_the_twin(pair, device):
-    if device == "cuda" and torch.cuda.get_device_capability() < (9, 0):
+def test_blocks_copied_by_descriptor_equal_the_twin(pair, fp8_device):
+    if fp8_device == "cuda" and torch.cuda.get_device_capability() < (9, 0):
         pytest.skip("this GPU has no tensor memory accelerator")
     a, b = factor(72, 272, "e5m2", pair[0]), factor(264, 272, "e4m3", pair[1])
     y = fp8_matmul(a, b, dtype=torch.float32, variant="tma", tiles=SMALL)
-    assert off(y, fp8_matmul_torch(a, b, dtype=torch.float32)) <= APART[device]
+    assert off(y, fp8_matmul_torch(a, b, dtype=torch.float32)) <= APART[fp8_device]
 
 
 def test_without_rows_or_terms():

@@ -60,7 +60,7 @@ def check_same(found: Quantized, wanted: Quantized) -> None:
     assert found.dtype == wanted.dtype
 
 
-@pytest.mark.usefixtures("device")
+@pytest.mark.usefixtures("fp8_device")
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("form", ["e4m3", "e5m2"])
@@ -82,7 +82,7 @@ def test_one_scale_for_a_tensor_that_is_its_own(size):
     check_same(turned, expected(x.t(), "e4m3", "tensor"))
 
 
-@pytest.mark.usefixtures("device")
+@pytest.mark.usefixtures("fp8_device")
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("form", ["e4m3", "e5m2"])
 def test_a_scale_that_is_known_before_and_the_largest_number_for_later_ones(size, form):
@@ -93,7 +93,7 @@ def test_a_scale_that_is_known_before_and_the_largest_number_for_later_ones(size
     assert torch.equal(amax, x.abs().amax().float().view(1, 1))
 
 
-@pytest.mark.usefixtures("device")
+@pytest.mark.usefixtures("fp8_device")
 @pytest.mark.parametrize("size", [(1, 1), (130, 257)])
 @pytest.mark.parametrize("groups", ["tile", "block"])
 def test_after_swiglu_as_if_its_result_were_quantised_from_fp32(size, groups):
@@ -106,7 +106,7 @@ def test_after_swiglu_as_if_its_result_were_quantised_from_fp32(size, groups):
 
 
 @pytest.mark.parametrize("size", [(1, 1), (130, 257), (3, 1024)])
-def test_after_rms_norm_as_if_its_result_were_quantised_from_fp32(size, device):
+def test_after_rms_norm_as_if_its_result_were_quantised_from_fp32(size, fp8_device):
     """On a GPU r may differ in its last bit: threads add up others of a row's 16-bit numbers than of fp32."""
     torch.manual_seed(0)
     x, weight = torch.randn(size, dtype=torch.bfloat16), torch.randn(size[1])
@@ -114,7 +114,7 @@ def test_after_rms_norm_as_if_its_result_were_quantised_from_fp32(size, device):
     straight, turned, r = quantize_rms_norm(x, weight)
     assert turned is not None
     for found, wanted in ((straight, y), (turned, y.t())):
-        if device == "cpu":
+        if fp8_device == "cpu":
             check_same(found, Quantized(*_parts(expected(wanted, "e4m3", "tile")), torch.bfloat16))
         else:
             torch.testing.assert_close(found.scales, quantize(wanted, "e4m3", "tile").scales)
@@ -129,7 +129,7 @@ def _parts(x: Quantized) -> tuple[Tensor, Tensor, tuple[int, int]]:
     return x.codes, x.scales, x.size
 
 
-@pytest.mark.usefixtures("device")
+@pytest.mark.usefixtures("fp8_device")
 def test_leading_dims_are_rows_and_strides_are_any():
     x = torch.randn(2, 65, 2 * 130)[..., ::2]
     check_same(quantize_both(x)[1], expected(x.reshape(-1, 130).t(), "e4m3", "tile"))
