@@ -109,8 +109,9 @@ def trainer() -> set[str]:
 def test_what_training_needs_can_be_read() -> None:
     found = trainer()
     print(f"trainer and parallelize need {len(found)} files, {lines(found)} lines")
-    assert len(found) <= 61, sorted(found)
-    assert lines(found) <= 8850  # 7,500 before there were experts, passes side by side and other kernels
+    assert len(found) <= 67, sorted(found)
+    # 7,500 before there were experts, passes side by side and other kernels; 8,850 before numbers of few bits
+    assert lines(found) <= 9600
 
 
 def test_what_training_needs_is_the_core() -> None:
@@ -125,7 +126,7 @@ def test_what_training_needs_has_no_circles() -> None:
 def test_the_techniques_stay_short() -> None:
     room = {module for module in MODULES.files if f"{module}.".startswith("playbook.parallel.")}
     print(f"src/playbook/parallel has {lines(room)} lines")
-    assert lines(room) <= 4250
+    assert lines(room) <= 4450
 
 
 def test_functions_of_the_core_fit_on_a_screen() -> None:

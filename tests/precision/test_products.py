@@ -84,7 +84,8 @@ def test_the_transpose_of_a_quantised_matrix_is_that_of_its_transpose_where_grou
 def test_scales_that_are_powers_of_two_are_the_next_larger_ones(largest, name):
     form = FORMATS[name]
     scale = scales_of(torch.tensor([[largest]]), form, powers="up").item()
-    assert largest <= scale * form.max * (1 + 2**-22) and largest > scale * form.max / 2 * (1 - 2**-22)
+    assert largest <= scale * form.max * (1 + 2**-22)
+    assert largest > scale * form.max / 2 * (1 - 2**-22)
 
 
 def test_quantised_once_more_powers_of_two_change_nothing():

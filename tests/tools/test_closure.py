@@ -116,7 +116,11 @@ def test_nothing_is_loaded_by_a_name_that_no_source_tells() -> None:
     known = {
         "playbook",  # its names are listed under TYPE_CHECKING
         "playbook.model.ops",  # the fused operations, which is a module's name in full
+        "playbook.training.trainer",  # products in FP8, likewise
+        "playbook.training.optimizer",  # states in few bits, likewise
+        "playbook.precision.products",  # the kernel that multiplies them, likewise
         "playbook.bench.contenders",  # another package
+        "playbook.bench.fp8_steps",  # another package
         "playbook.schedules.actions",  # `validate`, which is a module's name in full
         "playbook.launch.by_value",  # modules that the sender has imported
         "playbook.launch.warm_process",  # only so that they are there when a rank imports them

@@ -1,8 +1,8 @@
 """The product of two quantised matrices, a·bᵀ: both lie along the dimension that is summed over.
 
-That is the one form that FP8 tensor cores of Hopper take. Where there are none, codes are multiplied by their scales again
-and the product is one of fp32: codes are exact there, and so are products of two of them, so that only the sums are
-rounded, as in a kernel that adds up in fp32 (`by_groups` does so group by group, as kernels do).
+That is the one form that FP8 tensor cores of Hopper take. Where there are none, codes are multiplied by their scales
+again and the product is one of fp32: codes are exact there, and so are products of two of them, so that only the sums
+are rounded, as in a kernel that adds up in fp32 (`by_groups` does so group by group, as kernels do).
 """
 
 from __future__ import annotations
