@@ -285,4 +285,6 @@ def _update(run: RunSizes, stage: StageSizes) -> tuple[Term, ...]:
         terms.append(Term("optimizer", "states of a chunk (fp32)", f"{each} per weight", each * chunk))
     if run.device == "cpu":
         terms.append(Term("optimizer", "square root of the second moment", "8 per weight", 8 * largest))
+    elif run.recipe.widened:
+        terms.append(Term("optimizer", "a state over its scale (fp32)", "4 per weight", 4 * largest))
     return tuple(terms)
