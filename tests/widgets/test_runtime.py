@@ -206,6 +206,18 @@ def test_a_changed_address_changes_the_widget(shown):
     wait_for_peak(page, peak(seq=2048))
 
 
+def test_a_link_in_the_text_leads_to_the_widget_drawn_or_not(open_page, probe):
+    far = '<div style="height: 9000px"></div>'
+    links = "".join(f'<a href="#probe?seq={seq}">{seq}</a>' for seq in (2048, 512))
+    page = open_page(links + far + probe())
+    assert page.evaluate("document.querySelector('#probe').dataset.state") is None
+    for seq in (2048, 512):
+        page.evaluate("scrollTo(0, 0)")
+        page.get_by_role("link", name=str(seq)).click()
+        wait_for_peak(page, peak(seq=seq))
+        page.wait_for_function("document.querySelector('#probe')?.getBoundingClientRect().top < innerHeight")
+
+
 CELL = """
 from playbook_widgets import MemoryCalculator
 MemoryCalculator()

@@ -244,10 +244,17 @@ export function watch(root = document) {
     },
     { rootMargin: "400px" },
   );
+  const asked = (el) => el.id && Address.written(el.id) !== null; // the address asks for it
   for (const el of found) {
-    if (el.id && Address.written(el.id) !== null) start(el); // the address asks for it
+    if (asked(el)) start(el);
     else observer.observe(el);
   }
+  addEventListener("hashchange", async () => {
+    for (const el of found.filter(asked)) {
+      await start(el);
+      el.scrollIntoView({ block: "nearest" }); // a link in the text may be far from what it changes
+    }
+  });
   addEventListener("beforeprint", () => found.forEach(start), { once: true });
 }
 
