@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from playbook import launch
 from playbook.instruments.kept_states import kept_states
 from playbook.layout import Layout
 from playbook.model.linear import linear_layers
+from playbook.parallel.mesh import Mesh
 from playbook.planning.memory import predict
 from playbook.planning.recipes import PUBLISHED, recipe_of_run
 from playbook.shapes import load
@@ -43,3 +46,39 @@ def test_a_run_keeps_what_is_predicted(name):
     assert copies == kept["weights in FP8"] + kept["scales"] - scales
     linear = sum(layer.weight.numel() for b in trainer.model.blocks for layer in linear_layers(b))
     assert kept["weights in FP8"] == (linear if "fp8" in run else 0)
+
+
+def on_rank(names: list[str], text: str) -> list[dict[str, int]]:
+    torch.set_num_threads(1)
+    found = []
+    with launch.process_group():
+        mesh = Mesh(Layout.parse(text))
+        for name in names:
+            config = TrainConfig(steps=2, global_batch=4, seq=32, layout=mesh.layout, **PUBLISHED[name].run)
+            trainer = make_trainer(SHAPE, load_corpus(), config, mesh)
+            trainer.run()
+            found.append(kept_states(trainer.engine))
+    return found
+
+
+@pytest.mark.parametrize("text", ["dp=2,zero=1", "dp=2,zero=2"])
+def test_sharded_states_are_those_of_the_fullest_rank(ranks, text):
+    """ZeRO shards masters and moments, and from stage 2 on gradients; copies in FP8 are whole on every rank."""
+    names = [name for name, one in PUBLISHED.items() if one.run]
+    every = ranks(on_rank, names, text, ranks=2).values
+    for i, name in enumerate(names):
+        most = {kind: max(kept[i][kind] for kept in every) for kind in every[0][i]}
+        recipe = recipe_of_run(**PUBLISHED[name].run)
+        layout = Layout.parse(text).replace(micro_batch=2)
+        stage = predict(SHAPE, layout, seq=32, recipe=recipe, device="cpu").stages[0]
+        optimizer = most["masters"] + most["first moments"] + most["second moments"]
+        assert (stage.parameters, stage.gradients, stage.optimizer) == (
+            most["weights"], most["gradients"], optimizer
+        ), name  # fmt: skip
+        codes = sum(
+            term.value * part.times
+            for part in stage.buffer_parts
+            for term in part.terms
+            if term.part == "weights in FP8" and "scales" not in term.name
+        )
+        assert codes == most["weights in FP8"], name
