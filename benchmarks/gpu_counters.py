@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 from gpu_attention import Result, forget
 
+from playbook.bench.fp8_cases import fp8_cases
 from playbook.bench.kernels import call_of
 from playbook.bench.product_cases import product_cases
 from playbook.bench.row_cases import row_cases
@@ -84,7 +85,8 @@ def beside(rows: list[Result], counted: list[Result]) -> Result:
 def run_once(device: str) -> list[Result]:
     """Every kernel of ours in the first of its sizes, and what it launches."""
     cuda, rows, known = device == "cuda", [], set()
-    for case in [*row_cases(cuda, cuda), *product_cases(cuda, cuda)]:
+    in_fp8 = fp8_cases(cuda, cuda) if not cuda or torch.cuda.get_device_capability() >= (8, 9) else []
+    for case in [*row_cases(cuda, cuda), *product_cases(cuda, cuda), *in_fp8]:
         one = case.contenders[0]
         if case.kernel == "ladder" or (case.kernel, case.dtype) in known:
             continue  # CUDA C++, of which nothing is known here

@@ -83,7 +83,7 @@ def store_tile(codes, numbers, row, column, n, m, TILE: tl.constexpr):
 
 
 @kernel
-def tiles_kernel(
+def quantize_kernel(
     x, y, w, r, codes, scales, turned, turned_scales, largest, n, m, x_row, y_row, BEFORE: tl.constexpr,
     GROUPS: tl.constexpr, MAX: tl.constexpr, POWERS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
@@ -121,7 +121,7 @@ def tiles_kernel(
 
 
 @kernel
-def norm_kernel(
+def norm_quantize_kernel(
     x, w, r, codes, scales, n, h, x_row, eps, MAX: tl.constexpr, POWERS: tl.constexpr,
     BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
@@ -163,7 +163,7 @@ class _Copies:
     ) -> None:  # fmt: skip
         """Write what there is memory for; with ``straight`` off the transpose alone."""
         if self.n * self.m:
-            tiles_kernel[self.grid](
+            quantize_kernel[self.grid](
                 self.x, y, w, r, self.codes if straight else None, self.scales, self.turned, self.turned_scales,
                 largest, self.n, self.m, self.x.stride(0), 0 if y is None else y.stride(0), BEFORE=before,
                 GROUPS=self.groups.name, **self.options, TILE=TILE, num_warps=16,
@@ -266,7 +266,7 @@ def quantize_rms_norm(
     r, block = torch.empty(copies.n, device=x.device), max(next_power(copies.m), TILE)
     if not copies.n * copies.m:
         return copies.quantized(), copies.quantized(turned=True) if turned else None, r
-    norm_kernel[(copies.n,)](
+    norm_quantize_kernel[(copies.n,)](
         copies.x, weight, r, copies.codes, copies.scales, copies.n, copies.m, copies.x.stride(0), eps,
         **copies.options, BLOCK=block, TILE=TILE, num_warps=warps(block),
     )  # fmt: skip
