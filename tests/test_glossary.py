@@ -59,7 +59,7 @@ def test_a_term_has_one_entry_of_few_words_and_a_link_to_where_it_runs():
     assert len(blocks) > 100
     for block in blocks:
         definition = " ".join(line.strip() for line in block.splitlines() if line.startswith("  "))
-        assert re.search(r"\]\([a-z-]+/[a-z-]+\.ipynb\)", definition), block
+        assert re.search(r"\]\([a-z-]+/[a-z0-9-]+\.ipynb\)", definition), block
         assert len(definition) < 320, block
     names = [line for block in blocks for line in block.splitlines() if line and line[0] not in " :"]
     assert len(names) == len(set(map(str.lower, names)))
