@@ -133,7 +133,7 @@ def scaled(
 
 
 @kernel
-def tiles_kernel(
+def fp8_tiles_kernel(
     a, b, y, of_a, of_b, m, n, k, a_m, b_n, y_m, y_n, of_a_m, of_a_k, of_b_n, of_b_k,
     ONCE: tl.constexpr, ADD: tl.constexpr, A_ROWS: tl.constexpr, B_ROWS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
@@ -163,7 +163,7 @@ def tiles_kernel(
 
 
 @kernel
-def tma_kernel(
+def fp8_tma_kernel(
     a, b, y, of_a, of_b, m, n, k, a_m, b_n, y_m, of_a_m, of_a_k, of_b_n, of_b_k,
     ONCE: tl.constexpr, ADD: tl.constexpr, A_ROWS: tl.constexpr, B_ROWS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
@@ -219,11 +219,11 @@ def fp8_matmul(
     count, given = cdiv(m, tiles.m) * cdiv(n, tiles.n), (a.codes, b.codes, y, a.scales, b.scales, m, n, k)
     steps = (a.codes.stride(0), b.codes.stride(0))
     if variant == "tiles":
-        tiles_kernel[(count,)](*given, *steps, *y.stride(), *_strides(a), *_strides(b), **options)
+        fp8_tiles_kernel[(count,)](*given, *steps, *y.stride(), *_strides(a), *_strides(b), **options)
         return y
     allocate_descriptors(a.codes, b.codes, y)
     grid = (min(count, programs(y)),)
-    tma_kernel[grid](*given, *steps, y.stride(0), *_strides(a), *_strides(b), **options)
+    fp8_tma_kernel[grid](*given, *steps, y.stride(0), *_strides(a), *_strides(b), **options)
     return y
 
 
