@@ -90,22 +90,22 @@ EXAMPLES: list[tuple[str, dict[str, Any], str]] = [
     (
         "70000",
         {"number": "70000", "format": "fp16"},
-        "Beyond FP16. BF16 and TF32 have the exponents of FP32, and round it.",
+        "Beyond the range of FP16. BF16 and TF32 have as many exponent bits as FP32 and only round it.",
     ),
     (
         "3 × 10⁻⁸",
         {"number": "3e-8", "format": "fp16"},
-        "A little more than half of the smallest positive number of FP16, to which it is rounded: twice as much.",
+        "A little more than half of FP16's smallest positive number, to which it is rounded: almost twice as much.",
     ),
     (
         "2⁻²⁵",
         {"number": "2^-25", "format": "fp16"},
-        "A small gradient. It is halfway between the numbers 0 and 2⁻²⁴ of FP16, and 0 is the even one.",
+        "A small gradient, halfway between 0 and FP16's smallest positive number, 2⁻²⁴: rounding to even gives 0.",
     ),
     (
         "2⁻²⁵, scaled",
         {"number": "2^-25", "scale": 16, "format": "fp16"},
-        "The same gradient of a loss that was multiplied by 2¹⁶: loss scaling. FP16 has it exactly.",
+        "The same gradient with the loss multiplied by 2¹⁶ (loss scaling): FP16 represents it exactly.",
     ),
     ("448", {"number": "448", "format": "e4m3"}, "The largest number of E4M3. The code after it is NaN."),
     (
@@ -114,9 +114,9 @@ EXAMPLES: list[tuple[str, dict[str, Any], str]] = [
         "Larger than 448, but nearer to it than to 480, which would come next: it is rounded to 448.",
     ),
     ("465", {"number": "465", "format": "e4m3"}, "Nearer to 480, which E4M3 does not have: an overflow."),
-    ("−0", {"number": "-0", "format": "fp16"}, "Zero has a sign; scales have neither a sign nor a zero."),
-    ("∞", {"number": "inf", "format": "e4m3"}, "E4M3 gives up infinity for more numbers; FP6 and FP4 give up NaN too."),
-    ("NaN", {"number": "nan", "format": "e4m3"}, "IEEE 754 formats have many codes for it, E4M3 has one of either sign."),
+    ("−0", {"number": "-0", "format": "fp16"}, "Zero has a sign. E8M0 has neither a sign nor a zero."),
+    ("∞", {"number": "inf", "format": "e4m3"}, "E4M3 has more numbers instead of infinity. FP6 and FP4 lack NaN too."),
+    ("NaN", {"number": "nan", "format": "e4m3"}, "IEEE 754 formats have many codes for NaN; E4M3 has one of each sign."),
 ]  # fmt: skip
 
 

@@ -75,7 +75,7 @@ def answer(setting: NumberSetting, form: Format, code: int) -> str:
     elif not number:
         said = _zero(form, number)
     elif stored == number:
-        said = f"{shown(number)} is a number of {title(form)}: nothing is rounded."
+        said = f"{shown(number)} is representable in {title(form)}: nothing is rounded."
     else:
         said = _rounded(setting, form, stored)
     return scaled + said + _subnormal(form, stored)
@@ -90,16 +90,13 @@ def _nan(form: Format) -> str:
 def _beyond(setting: NumberSetting, form: Format, stored: float) -> str:
     """Too large a number, or infinity itself."""
     name, infinite = title(form), math.isinf(setting.number)
-    beyond = f"{shown(abs(setting.scaled))} is beyond {shown(form.max)}, the largest number of {name}: it overflows"
+    number = f"{_magnitude(setting)}{shown(abs(setting.scaled))}"
+    beyond = f"{number} is beyond {shown(form.max)}, the largest number of {name}: it overflows"
     if math.isinf(stored):
         meaning = "All bits of the exponent are 1, and the mantissa is 0: this is infinity."
         return meaning if infinite else f"{beyond}, and becomes infinity."
     if math.isnan(stored):
-        return (
-            f"{name} has no infinity: it becomes NaN."
-            if infinite
-            else f"{beyond}. Without infinity, it becomes NaN."
-        )
+        return f"{'' if infinite else f'{beyond}. '}{name} has no infinity, so it becomes NaN."
     why = "With saturation," if form.specials != "none" else f"{name} has neither infinity nor NaN:"
     return (f"{why} infinity becomes" if infinite else f"{beyond}. {why} it becomes") + " the largest number."
 
@@ -107,9 +104,7 @@ def _beyond(setting: NumberSetting, form: Format, stored: float) -> str:
 def _zero(form: Format, number: float) -> str:
     if not form.has_zero:
         least = shown(form.min_positive)
-        return (
-            f"An exponent alone stands for powers of two. There is no zero; the smallest, {least}, stands in."
-        )
+        return f"{title(form)} has no zero: its codes are powers of two. The smallest, {least}, is taken."
     if math.copysign(1.0, number) < 0:
         return "The sign alone is set: −0. It is equal to 0 in comparisons, but 1/−0 is −∞."
     return "All bits are 0."
@@ -118,7 +113,7 @@ def _zero(form: Format, number: float) -> str:
 def _rounded(setting: NumberSetting, form: Format, stored: float) -> str:
     """A finite number between two neighbours, beyond the last one, or before the first one where that is not 0."""
     number, up = abs(setting.scaled), abs(stored) > abs(setting.scaled)
-    below = "In magnitude, " if setting.scaled < 0 else ""
+    below = _magnitude(setting)
     if number > form.max:
         return f"{below}{shown(number)} is larger than {shown(form.max)}, the largest number, but is rounded to it."
     if number < form.min_positive and not form.has_zero:
@@ -131,6 +126,10 @@ def _rounded(setting: NumberSetting, form: Format, stored: float) -> str:
     )
     fate = " It underflows." if not stored else ""
     return between + _chosen(setting, form, part, up, shown(abs(stored))) + fate
+
+
+def _magnitude(setting: NumberSetting) -> str:
+    return "In magnitude, " if setting.scaled < 0 else ""
 
 
 def _share(part: Fraction) -> str:

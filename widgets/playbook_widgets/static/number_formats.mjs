@@ -105,7 +105,7 @@ class NumberFormats {
     const { values, u } = this.result;
     this.settings.update();
     this.draw.hidden = values.rounding !== "stochastic";
-    say(this.drawn, `u = ${u} was drawn. A magnitude goes up if it is more than u of the way from the neighbour below it to the one above.`);
+    say(this.drawn, `u = ${u} was drawn: a magnitude is rounded up if it lies more than u of the way to its upper neighbour.`);
     for (const part of this.parts) part.update();
     this.root.toggleAttribute("data-stale", Boolean(this.error));
   }
