@@ -46,7 +46,7 @@ RUNS = {
         (DENSE, "tensorwise", "dp=2", 2),
         (DENSE, "tensorwise", "tp=2,sp", 1),
         (DENSE, "tensorwise", "cp=2", 1),
-        (DENSE, "delayed", "tp=2", 1),
+        (DENSE, "delayed", "dp=2,zero=3", 2),
         (DENSE, "delayed", "pp=2,grad_acc=2,schedule=zb-h1", 2),
         (DENSE, "rowwise", "dp=2,zero=3", 2),
         (DENSE, "blockwise", "cp=2", 1),
@@ -55,12 +55,13 @@ RUNS = {
     4: [
         (DENSE, "delayed", "dp=2,tp=2,zero=2", 2),
         (DENSE, "tensorwise", "cp=2,tp=2", 1),
-        (DENSE, "blockwise", "tp=2,sp,dp=2,zero=1", 2),
+        (DENSE, "blockwise", "tp=2,sp,dp=2,zero=3", 2),
         (DENSE, "blockwise", "pp=2,tp=2,sp,grad_acc=2", 2),
         (DENSE, "mxfp8", "cp=2,dp=2,zero=3", 2),
         (EXPERTS, "blockwise", "dp=2,ep=2,tp=2", 1),
         (EXPERTS, "mxfp8", "dp=4,ep=4", 1),
         (EXPERTS, "delayed", "dp=2,cp=2", 2),
+        (EXPERTS, "tensorwise", "dp=2,tp=2,zero=3", 2),
     ],
 }
 

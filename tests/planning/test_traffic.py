@@ -128,7 +128,7 @@ def test_layers_in_fp8(ranks, fp8):
     cases = [
         (LLAMA, "tp=2,sp,recompute=full", {}), (LATENT, "tp=2,sp", {}), (GPT, "tp=2,grad_acc=2", {}), (LLAMA, "cp=2", {}),
         (LLAMA, "dp=2,zero=3,grad_acc=2", {}), (DEEPSEEK, "dp=2,ep=2,recompute=full", {}),
-        (DEEPSEEK, "dp=2,ep=2,zero=3", {"dispatch": "two-step", "node": 1}), (LATENT, "pp=2,grad_acc=2", {}),
+        (DEEPSEEK, "dp=2,ep=2,zero=3,recompute=full", {"dispatch": "two-step", "node": 1}), (LATENT, "pp=2,grad_acc=2", {}),
     ]  # fmt: skip
     check(ranks, cases, 2, fp8=fp8)
 
@@ -136,9 +136,11 @@ def test_layers_in_fp8(ranks, fp8):
 def test_scales_that_four_ranks_share(ranks):
     cases = [
         (LLAMA, "tp=2,cp=2,sp", {}), (LATENT, "tp=2,dp=2,sp,zero=2", {}), (GPT, "dp=2,cp=2,grad_acc=2", {}),
-        (DEEPSEEK.replace(heads=6), "tp=2,dp=2,ep=2,sp", {}),
+        (DEEPSEEK.replace(heads=6), "tp=2,dp=2,ep=2,sp", {}), (LATENT, "tp=2,dp=2,pp=1,zero=3,grad_acc=2", {}),
+        (GPT, "dp=2,pp=2,zero=3,grad_acc=3", {}),
     ]  # fmt: skip
-    check(ranks, cases, 4, fp8="delayed")
+    for fp8 in ("delayed", "blockwise"):
+        check(ranks, cases, 4, fp8=fp8)
 
 
 def test_options_are_all_looked_at():

@@ -122,6 +122,40 @@ class FP8(Products):
         codes, scales = packed[:, : like.shape[1]], packed[:, like.shape[1] :].contiguous()
         return self.kept(codes, scales.view(_dtype_of(self.recipe.groups))).dequantized(like.dtype)
 
+    # ---- weights that travel in FP8
+
+    @property
+    def sends_weights(self) -> bool:  # type: ignore[override]
+        """Where groups are the same for W and Wᵀ: what was quantised has then the same codes in both products."""
+        return self.recipe.turns
+
+    def weight_groups(self, shape: torch.Size) -> tuple[int, int]:
+        """Rows and columns of a group in a weight, or in each of a stack of them."""
+        return self.recipe.weights.size(shape[-2:])
+
+    def no_magnitudes(self, shape: torch.Size, device: torch.device) -> Tensor:
+        """A zero for each group of a weight: (1, 1), or (…, rows, columns)."""
+        if self.recipe.weights.rows is None:
+            return torch.zeros(1, 1, device=device)
+        sizes = zip(shape[-2:], self.weight_groups(shape), strict=True)
+        return torch.zeros(*shape[:-2], *(-(-n // size) for n, size in sizes), device=device)
+
+    def weight_scales(self, largest: Tensor) -> Tensor:
+        """The scales of a weight's groups with these largest magnitudes."""
+        if self.recipe.weights.rows is None:
+            return self._scale_of_all("weight", largest.view(()))
+        return scales_of(largest, FORMATS[self.recipe.forward], powers=self.recipe.weights.powers)
+
+    def codes_of(self, numbers: Tensor, scales: Tensor) -> Tensor:
+        """Numbers (n,) with a scale each, as bytes."""
+        form = FORMATS[self.recipe.forward]
+        scaled = (numbers.float() / scales).clamp(-form.max, form.max)
+        return _as_bytes(scaled.to(DTYPES[form.name]))
+
+    def numbers_of(self, codes: Tensor, scales: Tensor) -> Tensor:
+        """The numbers (n,) again, in fp32."""
+        return codes.view(DTYPES[self.recipe.forward]).float() * scales
+
     # ---- products
 
     def output(self, x: Taken, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -205,13 +239,18 @@ class FP8(Products):
         known = self._gradients.setdefault(whole, {}) if what == "dy" else {}
         if view not in known:
             largest = x.abs().amax().float() if x.numel() else x.new_zeros((), dtype=torch.float32)
-            if not self._columns or not self.history.count:  # a guess is the same on all ranks
-                for group in self._groups[what]:
-                    dist.all_reduce(largest, dist.ReduceOp.MAX, group)
-            if self._columns:
-                largest = self.history.largest(self._columns[what], largest)
-            known[view] = scales_of(largest, form).view(1, 1)
+            known[view] = self._scale_of_all(what, largest)
         return known[view]
+
+    def _scale_of_all(self, what: str, largest: Tensor) -> Tensor:
+        """The one scale (1, 1) of a tensor, of which this rank's part has the ``largest`` magnitude."""
+        if not self._columns or not self.history.count:  # a guess is the same on all ranks
+            for group in self._groups[what]:
+                dist.all_reduce(largest, dist.ReduceOp.MAX, group)
+        if self._columns:
+            largest = self.history.largest(self._columns[what], largest)
+        form = FORMATS[self.recipe.gradients if what == "dy" else self.recipe.forward]
+        return scales_of(largest, form).view(1, 1)
 
 
 def _as_bytes(t: Tensor) -> Tensor:

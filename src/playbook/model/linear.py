@@ -42,6 +42,8 @@ class Products:
     """
 
     history: AmaxHistory | None = None
+    #: Whether a weight that is sent in the form in which it is multiplied is multiplied as if it had been sent whole.
+    sends_weights = False
 
     def take(self, x: Tensor) -> Taken:
         """An input (…, in) as `output` takes it; for layers that read the same tensor it is made once."""

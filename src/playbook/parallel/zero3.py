@@ -20,6 +20,7 @@ from playbook.model.linear import linear_layers
 from playbook.model.moe import MoE
 from playbook.model.transformer import Block, Transformer
 from playbook.parallel.flat import Bucket, FlatOrder, Named, Segment, backward_order
+from playbook.parallel.fp8_gathers import FP8Gathers
 from playbook.parallel.mesh import all_gather, clone_group
 from playbook.parallel.replicas import broadcast
 from playbook.parallel.stages import Stage, own_blocks
@@ -49,6 +50,7 @@ class Unit:
     whole: Tensor = field(init=False)  # without memory while the unit is not gathered
     gathered: bool = False
     work: dist.Work | None = None
+    landing: Tensor | None = None  # where it arrives if not in ``whole``
 
     def show(self) -> None:
         """Let the parameters be views of the whole vector."""
@@ -184,6 +186,7 @@ class GatheredUnits:
         # Gathers and reductions meet in one order on each rank, but not in the same one beside each other.
         self.gathering = clone_group(group)
         self.vector = torch.zeros(order.length // group.size(), dtype=order.dtype, device=order.device)
+        self.fp8, self._agreed = FP8Gathers(model, order, buckets, self.gathering), False
         self._unit_of = dict(zip(buckets, reversed(units), strict=True))
         with torch.no_grad():
             for bucket, unit in self._unit_of.items():
@@ -216,20 +219,31 @@ class GatheredUnits:
             return
         resize_storage(unit.whole, len(unit.bucket) * unit.whole.element_size())
         own = self.vector[unit.bucket.in_shards(self.group)]
-        unit.work = all_gather(unit.whole, own, self.gathering, async_op=True)
+        if unit.bucket not in self.fp8:
+            unit.work = all_gather(unit.whole, own, self.gathering, async_op=True)
+            return
+        if not self._agreed:
+            self.fp8.agree(self.vector)
+            self._agreed = True
+        unit.work, unit.landing = self.fp8.start(unit.bucket, own)
 
     def _ready(self, unit: Unit) -> None:
         """Have a unit's weights here."""
         self._gather(unit)
         if unit.work is not None:
-            unit.work.wait()
-            unit.work, unit.gathered = None, True
+            self._arrive(unit)
             unit.show()
+
+    def _arrive(self, unit: Unit) -> None:
+        assert unit.work is not None
+        unit.work.wait()
+        if unit.landing is not None:
+            self.fp8.finish(unit.bucket, unit.landing, unit.whole)
+        unit.work, unit.landing, unit.gathered = None, None, True
 
     def _release(self, unit: Unit) -> None:
         if unit.work is not None:  # fetched too early: nobody may write into memory that is given back
-            unit.work.wait()
-            unit.work, unit.gathered = None, True
+            self._arrive(unit)
         if unit.gathered:
             unit.gathered = False
             unit.hide()
@@ -300,7 +314,8 @@ class GatheredUnits:
                 self._release(unit)
 
     def release(self) -> None:
-        """Forget all gathered weights."""
+        """Forget all gathered weights, and the scales that they travelled with."""
+        self._agreed = False
         for unit in self.units:
             self._release(unit)
 

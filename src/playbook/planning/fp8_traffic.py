@@ -3,6 +3,8 @@
 Where a whole tensor has one scale, they must agree on it before they quantise (``model/fp8.py``): for the tensors that
 tensor parallelism cuts, for all tokens of context parallelism, for the experts of a layer. With delayed scaling that is
 done in the first step alone; after each step, ranks tell each other the magnitudes of all tensors in one message.
+
+ZeRO-3 gathers weights in FP8 (``parallel/fp8_gathers.py``): for that, ranks agree on the scales of all groups once a step.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from dataclasses import dataclass
 
 from playbook.layout import AXES
 from playbook.planning.messages import FP32, Message, Sender, message_in
+from playbook.planning.weights import BucketRange, Weight, in_share
+from playbook.precision.recipes import FP8Recipe
 from playbook.shapes import ModelShape
 
 
@@ -65,11 +69,15 @@ def by_axis(shape: ModelShape, kind: str, sp: bool) -> dict[str, Shared]:
 def scales(here: Sender, first: bool) -> Iterator[Message]:
     """All messages of scales in a step; ``first``: in a run's first."""
     recipe, layout = here.recipe.fp8, here.layout
-    if recipe is None or recipe.groups.rows:
+    if recipe is None:
         return
+    if layout.zero == 3 and recipe.turns:
+        for one in here.sets:
+            count = sum(_groups(weight, recipe) for unit in one.units for weight in unit.weights)
+            yield message_in("dp", "all_reduce", count, FP32, one.group, "scales")
     if not recipe.history or first:
         groups = {"tp": (layout.tp, here.at["tp"]), "cp": (layout.cp, here.at["cp"]), "ep": here.ep}
-        for (axis, phase), count in _told(here).items():
+        for (axis, phase), count in _told(here).items() if not recipe.groups.rows else ():
             yield message_in(axis, "all_reduce", 1, FP32, groups[axis], phase, count)
     axes = [axis for axis in AXES if axis in ("dp", "cp", "tp") and getattr(layout, axis) > 1]
     if recipe.history and axes:
@@ -93,7 +101,31 @@ def _told(here: Sender) -> Counter[tuple[str, str]]:
             else:
                 found[axis, "forward"] += shared.weights * passes
                 found[axis, "backward"] += shared.weights * passes * (1 + again)
+                found[axis, "scales"] += shared.weights * count  # with which they are gathered
     return found
+
+
+def _groups(weight: Weight, recipe: FP8Recipe) -> int:
+    """Scales of a weight, of linear layers alone; one is that of all experts."""
+    if weight.matrix is None:
+        return 0
+    rows, columns = weight.matrix
+    if recipe.weights.rows is None:
+        return 1
+    down, across = recipe.weights.size(weight.matrix)
+    return weight.elements // (rows * columns) * -(-rows // down) * -(-columns // across)
+
+
+def gathered_bytes(bucket: BucketRange, ranks: int, size: int, recipe: FP8Recipe | None) -> int:
+    """Bytes of a bucket when it is gathered, its elements having ``size`` bytes, those of linear layers in FP8 one.
+
+    A rank sends as many elements of the others as the one that has most of them, and codes in whole 8 bytes.
+    """
+    if recipe is None or not recipe.turns or not any(weight.matrix for weight in bucket.unit.weights):
+        return len(bucket) * size
+    shares = (in_share(bucket, ranks, rank) for rank in range(ranks))
+    others = max(sum(count for weight, count in share if not weight.matrix) for share in shares)
+    return ranks * (others * size + -(-len(bucket) // ranks // 8) * 8)
 
 
 def layers(shape: ModelShape) -> int:

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from playbook.layout import AXES, Layout, ParallelOptions
 from playbook.planning.expert_traffic import Routing, experts
-from playbook.planning.fp8_traffic import scales
+from playbook.planning.fp8_traffic import gathered_bytes, scales
 from playbook.planning.gathers import gathers, reductions
 from playbook.planning.messages import FP32, INT64, Message, Sender, WeightSet, message_in
 from playbook.planning.recipes import Recipe, load_recipe
@@ -228,8 +228,9 @@ def replicas(here: Sender) -> Iterator[Message]:
             collective = "reduce_scatter" if zero else "all_reduce"
             yield message_in("dp", collective, elements, size, one.group, "gradients", count)
         weight = here.recipe.states.parameters
-        for (phase, elements), count in _gathers(here, one).items():
-            yield message_in("dp", "all_gather", elements, weight, one.group, phase, count)
+        for (phase, bucket), count in _gathers(here, one).items():
+            size = gathered_bytes(bucket, one.group[0], weight, here.recipe.fp8 if zero == 3 else None)
+            yield message_in("dp", "all_gather", size, 1, one.group, phase, count)
 
 
 def _passes(here: Sender, bucket: BucketRange) -> int:
@@ -244,20 +245,20 @@ def _passes(here: Sender, bucket: BucketRange) -> int:
     return reductions(here.actions)[stage] if as_needed else here.passes[stage]
 
 
-def _gathers(here: Sender, one: WeightSet) -> Counter[tuple[str, int]]:
-    """All-gathers of parameters, by phase and size: after the update or, in stage 3, wherever they are needed."""
-    found: Counter[tuple[str, int]] = Counter()
+def _gathers(here: Sender, one: WeightSet) -> Counter[tuple[str, BucketRange]]:
+    """All-gathers of parameters, by phase and bucket: after the update or, in stage 3, wherever they are needed."""
+    found: Counter[tuple[str, BucketRange]] = Counter()
     if here.layout.zero == 3 and here.layout.pp > 1:
         each = gathers(one.units, here.actions, here.depth, here.options.reshard)
         for (phase, index), count in each.items():
-            found[phase, len(one.buckets[index])] += count
+            found[phase, one.buckets[index]] += count
         return found
     for bucket in one.buckets if here.layout.zero else ():
         if here.layout.zero < 3:
-            found["parameters", len(bucket)] += 1
+            found["parameters", bucket] += 1
             continue
-        found["forward", len(bucket)] += _passes(here, bucket)
-        found["backward", len(bucket)] += _passes(here, bucket) * (bucket.unit.again and here.options.reshard)
+        found["forward", bucket] += _passes(here, bucket)
+        found["backward", bucket] += _passes(here, bucket) * (bucket.unit.again and here.options.reshard)
     return found
 
 

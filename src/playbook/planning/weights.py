@@ -16,11 +16,12 @@ from playbook.shapes import MLA, BlockKind, ModelShape, MoE
 class Weight:
     """A parameter of so many ``elements``. ``partial`` says over which ranks its gradient is a partial sum: none, all
     of ``tp``, or those with ``copies`` of the same key/value heads. Of ``expert`` weights ranks of ep have different
-    ones: fewer replicas have the same."""
+    ones: fewer replicas have the same. That of a linear layer in a block is a ``matrix`` (rows, columns), or a stack."""
 
     elements: int
     partial: str = ""
     expert: bool = False
+    matrix: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,11 @@ class BucketRange:
         return self.stop - self.start
 
 
+def _matrix(rows: int, columns: int, partial: str = "", expert: bool = False, count: int = 1) -> Weight:
+    """The weight of a linear layer, or of ``count`` experts."""
+    return Weight(count * rows * columns, partial, expert, (rows, columns))
+
+
 def block_weights(shape: ModelShape, layout: Layout, kind: BlockKind = "dense") -> list[Weight]:
     """The parameters of a block of one kind on one tensor-parallel rank, as the model lists them."""
     norm = _norm(shape, _whole(layout))
@@ -74,34 +80,34 @@ def _heads(shape: ModelShape, layout: Layout) -> list[Weight]:
     query, kv = shape.heads // tp * d, max(1, shape.n_kv_heads // tp) * d
     found = []
     for width, partial in [(query, ""), *[(kv, "copies" if tp > shape.n_kv_heads else "")] * 2]:
-        found += [Weight(width * h, partial)] + [Weight(width, partial)] * bool(shape.qkv_bias)
-    found += [Weight(query * h)] + [Weight(h, _whole(layout))] * shape.bias
+        found += [_matrix(width, h, partial)] + [Weight(width, partial)] * bool(shape.qkv_bias)
+    found += [_matrix(h, query)] + [Weight(h, _whole(layout))] * shape.bias
     return [*found, *[Weight(d, "tp" if tp > 1 else "")] * (2 * shape.qk_norm)]
 
 
 def _latent(shape: ModelShape, mla: MLA, layout: Layout) -> list[Weight]:
     """Latent attention: what makes latents is on every rank, what is made of them is cut by heads."""
     h, heads, whole = shape.hidden, shape.heads // layout.tp, _whole(layout)
-    query = [Weight(heads * shape.qk_dim * (mla.q_rank or h))]
+    query = [_matrix(heads * shape.qk_dim, mla.q_rank or h)]
     if mla.q_rank:
-        query = [Weight(mla.q_rank * h, whole), Weight(mla.q_rank, whole), *query]
-    latent = [Weight((mla.kv_rank + mla.rope_dim) * h, whole), Weight(mla.kv_rank, whole)]
-    up = Weight(heads * (mla.nope_dim + mla.value_dim) * mla.kv_rank)
-    return [*query, *latent, up, Weight(heads * mla.value_dim * h), *[Weight(h, whole)] * shape.bias]
+        query = [_matrix(mla.q_rank, h, whole), Weight(mla.q_rank, whole), *query]
+    latent = [_matrix(mla.kv_rank + mla.rope_dim, h, whole), Weight(mla.kv_rank, whole)]
+    up = _matrix(heads * (mla.nope_dim + mla.value_dim), mla.kv_rank)
+    return [*query, *latent, up, _matrix(h, heads * mla.value_dim), *[Weight(h, whole)] * shape.bias]
 
 
 def _mlp(shape: ModelShape, layout: Layout, width: int) -> list[Weight]:
     h, own = shape.hidden, width // layout.tp
-    up = [Weight(own * h)] + [Weight(own)] * shape.bias
-    return [*up * (1 + shape.gated), Weight(own * h), *[Weight(h, _whole(layout))] * shape.bias]
+    up = [_matrix(own, h)] + [Weight(own)] * shape.bias
+    return [*up * (1 + shape.gated), _matrix(h, own), *[Weight(h, _whole(layout))] * shape.bias]
 
 
 def _experts(shape: ModelShape, moe: MoE, layout: Layout) -> list[Weight]:
     """The router, which all ranks of a tensor-parallel region have, and of this rank's experts a slice; shared ones."""
     partial, apart = "tp" if layout.tp > 1 else "", layout.ep > 1
     count, h, own = moe.experts // layout.ep, shape.hidden, moe.ffn // layout.tp
-    up = [Weight(count * own * h, expert=apart)] + [Weight(count * own, expert=apart)] * shape.bias
-    down = [Weight(count * h * own, expert=apart)] + [Weight(count * h, partial, apart)] * shape.bias
+    up = [_matrix(own, h, "", apart, count)] + [Weight(count * own, expert=apart)] * shape.bias
+    down = [_matrix(h, own, "", apart, count)] + [Weight(count * h, partial, apart)] * shape.bias
     shared = _mlp(shape, layout, moe.shared_experts * moe.ffn) if moe.shared_experts else []
     return [Weight(moe.experts * h, partial), *up * (1 + shape.gated), *down, *shared]
 
@@ -194,14 +200,20 @@ def buckets(
 
 def partial_sums(cut: Sequence[BucketRange], partial: str, ranks: int = 1, rank: int = 0) -> int:
     """Elements of weights of a kind (see `Weight`) in one rank's shares of the buckets."""
-    count = 0
-    for bucket in cut:
-        share = len(bucket) // ranks
-        mine = range(bucket.start + rank * share, bucket.start + (rank + 1) * share)
-        start = bucket.begin
-        for weight in bucket.unit.weights:
-            stop = start + weight.elements
-            if weight.partial == partial:
-                count += max(0, min(stop, mine.stop) - max(start, mine.start))
-            start = stop
-    return count
+    return sum(
+        count
+        for bucket in cut
+        for weight, count in in_share(bucket, ranks, rank)
+        if weight.partial == partial
+    )
+
+
+def in_share(bucket: BucketRange, ranks: int, rank: int) -> Iterator[tuple[Weight, int]]:
+    """How many elements of each weight are in one rank's share of a bucket."""
+    share = len(bucket) // ranks
+    mine = range(bucket.start + rank * share, bucket.start + (rank + 1) * share)
+    start = bucket.begin
+    for weight in bucket.unit.weights:
+        stop = start + weight.elements
+        yield weight, max(0, min(stop, mine.stop) - max(start, mine.start))
+        start = stop
