@@ -126,7 +126,7 @@ def test_what_training_needs_has_no_circles() -> None:
 def test_the_techniques_stay_short() -> None:
     room = {module for module in MODULES.files if f"{module}.".startswith("playbook.parallel.")}
     print(f"src/playbook/parallel has {lines(room)} lines")
-    assert lines(room) <= 4450
+    assert lines(room) <= 4500  # 4,250 before FP8
 
 
 def test_functions_of_the_core_fit_on_a_screen() -> None:
