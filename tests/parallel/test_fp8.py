@@ -11,6 +11,7 @@ from helpers import LLAMA
 from parallel_runs import Case, Run, on_one_device, on_ranks
 
 from playbook.model.fp8 import use_fp8
+from playbook.model.linear import linear_layers
 from playbook.precision.recipes import FP8_RECIPES, FP8Recipe, Groups
 
 
@@ -75,3 +76,20 @@ def test_ranks_learn_what_one_device_learns(ranks, world):
             assert (run.losses / alone.losses - 1).abs().max() <= 1e-6, (rank, name, layout)
             # A sum in another order may move a number across the border between two codes: that is all.
             assert run.error(alone) <= CODE, (rank, name, layout)
+
+
+def alone(model, recipe: FP8Recipe) -> None:
+    """Layers in FP8 whose ranks tell each other nothing of magnitudes."""
+    use_fp8(model, recipe)
+    for layer in linear_layers(model):
+        layer.products.over = lambda group, *tensors: None
+
+
+def test_without_agreement_ranks_learn_something_else(ranks):
+    one = dataclasses.replace(
+        case(DENSE, RECIPES["tensorwise"]), prepare=partial(alone, recipe=RECIPES["tensorwise"])
+    )
+    layouts = ["tp=2,sp", "cp=2"]
+    for found in ranks(on_ranks, [(one, layout, {}) for layout in layouts], ranks=2).values:
+        for layout, run in zip(layouts, found, strict=True):
+            assert run.error(reference(DENSE, "tensorwise", 1)) > 10 * CODE, layout

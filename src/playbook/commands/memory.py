@@ -57,6 +57,13 @@ def add(commands: Any) -> None:
         help="operations that run as one kernel (see below): some of them or, without a list, all that the book's "
         "kernels do (`playbook train --kernels fused`)",
     )
+    flag(
+        "--fp8",
+        default="",
+        metavar="RECIPE",
+        help="products of linear layers in FP8, as `playbook train --fp8`: kept "
+        "inputs with their scales, and copies of the weights",
+    )
     flag("--offload", action="store_true", help="keep master weights and moments in CPU memory")
     flag(
         "--optimizer-bytes",
@@ -116,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
         shape,
         layout,
         seq=shape.max_seq if args.seq is None else args.seq,
-        recipe=load_recipe(args.precision).with_optimizer(args.optimizer_bytes),
+        recipe=load_recipe(args.precision).with_optimizer(args.optimizer_bytes).with_fp8(args.fp8),
         attention=args.attention,
         offload=args.offload,
         fused=args.fused,
