@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from playbook.errors import ConfigError
 from playbook.precision.formats import FORMATS
-from playbook.precision.products import by_groups, product
+from playbook.precision.products import _on_tensor_cores, by_groups, product
 from playbook.precision.recipes import FP8_RECIPES, GROUPS, load_fp8
 from playbook.precision.scaling import quantize, scales_of
 
@@ -101,3 +101,16 @@ def test_an_unknown_recipe_is_named():
     with pytest.raises(ConfigError, match="unknown FP8 recipe 'fp4'"):
         load_fp8("fp4")
     assert {recipe.groups.name for recipe in FP8_RECIPES.values()} <= set(GROUPS)
+
+
+@pytest.mark.parametrize(("groups", "dtype"), [("tensor", torch.float32), ("row", torch.bfloat16)])
+def test_products_on_tensor_cores_are_pytorch_s_where_scales_hold_for_all_of_k(groups, dtype, monkeypatch):
+    """Which PyTorch has on a CPU, too."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    a, b = quantize(matrix(32, 64, 0, 0), "e4m3", groups), quantize(matrix(48, 64, 1, 0), "e4m3", groups)
+    found = _on_tensor_cores(a, b, dtype)
+    assert found.dtype == dtype
+    error = (found.float() - product(a, b)).norm() / product(a, b).norm()
+    assert error < (1e-5 if dtype == torch.float32 else 3e-3)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert _on_tensor_cores(a, b, dtype) is None

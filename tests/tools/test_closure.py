@@ -118,6 +118,7 @@ def test_nothing_is_loaded_by_a_name_that_no_source_tells() -> None:
         "playbook.model.ops",  # the fused operations, which is a module's name in full
         "playbook.training.trainer",  # products in FP8, likewise
         "playbook.training.optimizer",  # states in few bits, likewise
+        "playbook.precision.scaling",  # the kernel that quantises, likewise
         "playbook.precision.products",  # the kernel that multiplies them, likewise
         "playbook.bench.contenders",  # another package
         "playbook.bench.fp8_steps",  # another package

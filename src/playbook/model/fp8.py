@@ -25,7 +25,7 @@ from playbook.precision.casts import DTYPES
 from playbook.precision.formats import FORMATS
 from playbook.precision.products import product
 from playbook.precision.recipes import FP8Recipe, Groups, load_fp8
-from playbook.precision.scaling import Quantized, amax, quantize, scales_of
+from playbook.precision.scaling import Quantized, quantize, scales_of
 
 if TYPE_CHECKING:
     from playbook.model.linear import Taken
@@ -95,7 +95,7 @@ class FP8(Products):
 
     def keep(self, x: Taken) -> tuple[Tensor, ...]:
         assert isinstance(x, Quantized)
-        scales = x.scales if self.recipe.groups.rows else x.scales.view(())
+        scales = x.scales.contiguous() if self.recipe.groups.rows else x.scales.view(())
         return _as_bytes(x.codes), _as_bytes(scales)
 
     def kept(self, *saved: Tensor) -> Quantized:
@@ -113,7 +113,7 @@ class FP8(Products):
         if self.recipe.groups.rows is None:
             return rows
         taken = self.take(rows)
-        return torch.cat([_as_bytes(taken.codes), taken.scales.view(torch.uint8)], 1)
+        return torch.cat([_as_bytes(taken.codes), taken.scales.contiguous().view(torch.uint8)], 1)
 
     def unpack(self, packed: Tensor, like: Tensor) -> Tensor:
         """What was sent; taken again it has the same codes and scales."""
@@ -188,7 +188,7 @@ class FP8(Products):
 
     def grouped_weight_gradient(self, dy: Tensor, x: Taken, ends: Tensor) -> Tensor:
         assert isinstance(x, Quantized)
-        scales = self._scales("dy", dy, self.recipe.groups) if self.recipe.groups.rows is None else None
+        scales = self._scale("dy", dy) if self.recipe.groups.rows is None else None
         pairs = zip(dy.split(counts_of(ends)), _split(x, ends), strict=True)
         return torch.stack(
             [product(self._gradient(d, True, scales), self._along_tokens(rows)) for d, rows in pairs]
@@ -216,7 +216,7 @@ class FP8(Products):
         if self._copies is not None and self._copies[0] == now:
             return self._copies[1]
         groups, stack = self.recipe.weights, weight.detach().view(-1, *weight.shape[-2:])
-        scales = self._scales("weight", stack.flatten(0, 1), groups) if groups.rows is None else None
+        scales = self._scale("weight", stack.flatten(0, 1)) if groups.rows is None else None
         found = []
         for w in stack:
             copy = self._quantized("weight", w, groups, scales)
@@ -227,13 +227,12 @@ class FP8(Products):
 
     def _quantized(self, what: str, x: Tensor, groups: Groups, scales: Tensor | None = None) -> Quantized:
         form = self.recipe.gradients if what == "dy" else self.recipe.forward
-        return quantize(x, form, groups, scales=self._scales(what, x, groups) if scales is None else scales)
+        if scales is None and groups.rows is None:
+            scales = self._scale(what, x)
+        return quantize(x, form, groups, scales=scales)
 
-    def _scales(self, what: str, x: Tensor, groups: Groups) -> Tensor:
-        """Scales of x (n, m); one for all of a tensor is the same on all ranks that have a part of it."""
-        form = FORMATS[self.recipe.gradients if what == "dy" else self.recipe.forward]
-        if groups.rows is not None:
-            return scales_of(amax(x, groups.size(x.shape)), form, powers=groups.powers)
+    def _scale(self, what: str, x: Tensor) -> Tensor:
+        """The one scale (1, 1) of x (n, m): that of all ranks which have a part of it."""
         # dy is read by two products, as views of one tensor.
         whole, view = (x if x._base is None else x._base), (x.storage_offset(), x.numel())
         known = self._gradients.setdefault(whole, {}) if what == "dy" else {}

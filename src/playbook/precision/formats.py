@@ -134,8 +134,9 @@ class Format:
     def encode(self, number: float, rounding: Rounding = to_even, *, saturate: bool = False) -> int:
         """The code of ``number``, rounded.
 
-        What is too large becomes infinity, where a format has none NaN, and with ``saturate``, or where it has neither,
-        the largest number. NaN stays NaN; raises ConfigError where the format has no code for it, or for a sign.
+        What is too large becomes infinity, where a format has none NaN, and with ``saturate``, towards zero, or where it
+        has neither, the largest number. NaN stays NaN; raises ConfigError where the format has no code for it, or for a
+        sign.
         """
         if math.isnan(number):
             if self.nan is None:
@@ -151,6 +152,8 @@ class Format:
         beyond = self.largest_code if saturate or self.specials == "none" else self.largest_code + 1
         if math.isinf(number):
             return beyond
+        if rounding is towards_zero:
+            beyond = self.largest_code
         e = max(math.frexp(number)[1] - 1, self.least) if number else self.least
         units = rounding(math.ldexp(number, self.mantissa - e))  # of the last place
         if not self.has_zero and units == 0:

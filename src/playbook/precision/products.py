@@ -34,13 +34,14 @@ def _on_tensor_cores(a: Quantized, b: Quantized, dtype: torch.dtype) -> Tensor |
         return None
     a, b = (Quantized(q.codes.contiguous(), q.scales, q.size, q.dtype) for q in (a, b))
     (m, k), n = a.codes.shape, len(b.codes)
-    once = a.scales.shape[1] == b.scales.shape[1] == 1
-    if once and not (m % 16 or n % 16 or k % 16) and (len(a.scales) == 1) == (len(b.scales) == 1):
-        of_rows = len(a.scales) > 1  # for which there is bf16 alone
-        scales = (a.scales, b.scales.t()) if of_rows else (a.scales.view(()), b.scales.view(()))
-        kind = torch.bfloat16 if of_rows else dtype
+    of_tensors = a.scales.numel() == b.scales.numel() == 1
+    of_rows = a.scales.shape == (m, 1) and b.scales.shape == (n, 1)
+    if (of_tensors or of_rows) and not (m % 16 or n % 16 or k % 16):
+        flat = a.scales.reshape(-1), b.scales.reshape(-1)
+        scales = (flat[0][:, None], flat[1][None]) if not of_tensors else (flat[0].view(()), flat[1].view(()))
+        kind = dtype if of_tensors else torch.bfloat16  # for rows there is no other
         return torch._scaled_mm(a.codes, b.codes.t(), *scales, out_dtype=kind, use_fast_accum=False).to(dtype)
-    if once or all(q.scales.dtype == torch.float32 and q.size[1] == 128 for q in (a, b)):
+    if all(q.scales.dtype == torch.float32 and q.size[1] in (128, k) for q in (a, b)):
         return import_module("playbook.kernels.fp8_matmul").fp8_matmul(a, b, dtype=dtype)
     return None
 

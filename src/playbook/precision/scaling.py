@@ -13,6 +13,7 @@ specification 1.0).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 
 import torch
 from torch import Tensor
@@ -89,11 +90,34 @@ def scales_of(largest: Tensor, form: Format, *, powers: str = "") -> Tensor:
     return torch.where((largest > 0) & (scale > 0), scale, torch.ones_like(scale))
 
 
+def has_kernel(form: Format, groups: Groups) -> bool:
+    """Whether ``kernels/quantize.py`` does it."""
+    return (
+        form.name in ("e4m3", "e5m2")
+        and groups.columns == 128
+        and groups.rows in (1, 128)
+        and groups.scale == "fp32"
+    )
+
+
+def by_kernel(x: Tensor, form: Format, groups: Groups) -> Quantized:
+    """`quantize` by the book's kernel; of a transposed matrix the codes lie along its rows, too."""
+    kernels = import_module("playbook.kernels.quantize")
+    if x.stride(1) == 1 or x.shape[1] == 1:
+        return kernels.quantize_rows(x, form, groups)
+    return kernels.quantize_columns(x.t(), form, groups)
+
+
 def quantize(
     x: Tensor, form: str | Format, groups: str | Groups = "tensor", *, scales: Tensor | None = None
 ) -> Quantized:
-    """x (n, m) in ``form``, with scales of its own or those given (as delayed scaling does)."""
+    """x (n, m) in ``form``, with scales of its own or those given (as delayed scaling does).
+
+    On a GPU tiles and blocks are quantised by the book's kernel, in one pass: the same codes and scales.
+    """
     form, groups = load_format(form), load_groups(groups)
+    if scales is None and x.is_cuda and x.numel() and has_kernel(form, groups):
+        return by_kernel(x, form, groups)
     size = groups.size(x.shape)
     if scales is None:
         scales = scales_of(amax(x, size), form, powers=groups.powers)
