@@ -55,4 +55,4 @@ def test_a_step_with_kernels_is_that_without(powers, monkeypatch):
     assert again == pytest.approx(loss, rel=1e-6)
     for name, gradient in expected.items():
         # A sum in another order may move a number across the border between two codes.
-        assert (found[name] - gradient).norm() <= 1e-3 * gradient.norm(), name
+        assert (found[name] - gradient).norm() <= 1e-2 * gradient.norm(), name

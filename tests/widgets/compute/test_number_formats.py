@@ -165,7 +165,7 @@ WORDS = [
     ("e4m3", {"number": "464"}, "rounded"),
     ("e4m3", {"number": "465"}, "overflow: NaN"),
     ("e4m3", {"number": "465", "rounding": "towards_zero"}, "rounded"),
-    ("e4m3", {"number": "480", "rounding": "towards_zero"}, "overflow: NaN"),
+    ("e4m3", {"number": "480", "rounding": "towards_zero"}, "overflow: saturated"),
     ("e4m3", {"number": "inf"}, "infinity: NaN"),
     ("e4m3", {"number": "inf", "saturate": True}, "infinity: saturated"),
     ("e5m2", {"number": "-inf"}, "infinity"),
