@@ -37,6 +37,7 @@ CHAPTERS = (
     "memory-access",
     "fused-kernels",
     "flash-attention",
+    "mixed-precision",
     "fp8",
 )
 
