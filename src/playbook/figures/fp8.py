@@ -27,7 +27,7 @@ def shared_scales(groups: Mapping[str, tuple[int, int]], rows: int, columns: int
         if rows % high or columns % wide:
             raise ValueError(f"{name}: groups of {high} × {wide} do not divide {rows} × {columns} cells")
     with plt.rc_context(rc_parameters()):
-        figure, panels = plt.subplots(1, len(groups), figsize=(WIDTH, 1.75), squeeze=False)
+        figure, panels = plt.subplots(1, len(groups), figsize=(WIDTH, 1.15), squeeze=False)
         for axes, (name, (high, wide)) in zip(panels.flat, groups.items(), strict=True):
             for i in range(0, rows, high):
                 for j in range(0, columns, wide):
