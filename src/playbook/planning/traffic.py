@@ -229,8 +229,8 @@ def replicas(here: Sender) -> Iterator[Message]:
             yield message_in("dp", collective, elements, size, one.group, "gradients", count)
         weight = here.recipe.states.parameters
         for (phase, bucket), count in _gathers(here, one).items():
-            whole = gathered_bytes(bucket, one.group[0], weight, here.recipe.fp8 if zero == 3 else None)
-            yield message_in("dp", "all_gather", whole, 1, one.group, phase, count)
+            there = gathered_bytes(bucket, one.group[0], weight, here.recipe.fp8 if zero == 3 else None)
+            yield message_in("dp", "all_gather", there, 1, one.group, phase, count)
 
 
 def _passes(here: Sender, bucket: BucketRange) -> int:
