@@ -145,6 +145,34 @@ def test_delayed_scales_cut_what_has_grown():
     assert layer(x).abs().max() == pytest.approx(float(layer.weight.abs().max()), rel=1e-5)
 
 
+@pytest.mark.parametrize("name", FP8_RECIPES)
+def test_an_overflow_is_not_cut(name):
+    """Whoever scales the loss must see it in the norm; of the step that is then not made nothing is remembered."""
+    model = Transformer(GPT)
+    history, layer = use_fp8(model, name), model.blocks[0].mlp.up
+    gradients = []
+    for largest in (1.0, float("inf"), 1.0):
+        x, dy = torch.ones(3, 24, requires_grad=True), torch.ones(3, 96)
+        dy[1, 5] = largest
+        layer.weight.grad = None
+        layer(x).backward(dy)
+        history.end_step() if largest == 1 else history.forget_step()
+        gradients.append((x.grad, layer.weight.grad))
+    first, overflown, after = gradients
+    assert not any(g.isfinite().all() for g in overflown)
+    assert all(torch.equal(a, b) for a, b in zip(first, after, strict=True))
+
+
+@pytest.mark.parametrize("name", FP8_RECIPES)
+def test_experts_without_a_token(name):
+    model = Transformer(MIXTRAL)
+    use_fp8(model, name)
+    one = torch.zeros(1, 1, dtype=torch.long)
+    _, found = learn(model, (one, one))
+    rows = found["blocks.0.mlp.experts.up.weight"].flatten(1).abs().amax(1)
+    assert 0 < (rows > 0).sum() == MIXTRAL.moe.top_k < len(rows)
+
+
 def test_an_unknown_recipe_is_refused():
     with pytest.raises(ConfigError, match="unknown FP8 recipe 'fp9'"):
         use_fp8(Transformer(GPT), "fp9")

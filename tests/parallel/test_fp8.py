@@ -32,8 +32,8 @@ CODE = 2e-4
 SIZES = {"steps": 3, "samples": 4, "seq": 32}
 
 
-def case(shape, recipe: FP8Recipe) -> Case:
-    return Case(shape, prepare=partial(use_fp8, recipe=recipe), **SIZES)
+def case(shape, recipe: FP8Recipe, **sizes: int) -> Case:
+    return Case(shape, prepare=partial(use_fp8, recipe=recipe), **{**SIZES, **sizes})
 
 
 @functools.cache
@@ -76,6 +76,16 @@ def test_ranks_learn_what_one_device_learns(ranks, world):
             assert (run.losses / alone.losses - 1).abs().max() <= 1e-6, (rank, name, layout)
             # A sum in another order may move a number across the border between two codes: that is all.
             assert run.error(alone) <= CODE, (rank, name, layout)
+
+
+def test_histories_are_those_of_one_device_for_many_steps(ranks):
+    """Also where ranks at mirrored places of pipelines see one stage, and where weights arrive already rounded."""
+    short = dataclasses.replace(RECIPES["delayed"], history=2)
+    given, layouts = case(DENSE, short, steps=6), {"pp=2,grad_acc=4,schedule=dualpipe": 4, "dp=2,zero=3": 2}
+    runs = [(given, layout, {}) for layout in layouts]
+    for each in ranks(on_ranks, runs, ranks=2, timeout=600).values:
+        for (layout, grad_acc), run in zip(layouts.items(), each, strict=True):
+            assert run.error(on_one_device(given, grad_acc)) <= CODE, layout
 
 
 def alone(model, recipe: FP8Recipe) -> None:

@@ -129,7 +129,7 @@ def test_layers_in_fp8(ranks, fp8):
         (LLAMA, "tp=2,sp,recompute=full", {}), (LATENT, "tp=2,sp", {}), (GPT, "tp=2,grad_acc=2", {}), (LLAMA, "cp=2", {}),
         (LLAMA, "dp=2,zero=3,grad_acc=2", {}), (DEEPSEEK, "dp=2,ep=2,recompute=full", {}),
         (DEEPSEEK, "dp=2,ep=2,zero=3,recompute=full", {"dispatch": "two-step", "node": 1}),
-        (LATENT, "pp=2,grad_acc=2", {}),
+        (LATENT, "pp=2,grad_acc=2", {}), (GPT, "pp=2,grad_acc=4,schedule=dualpipe", {}),
     ]  # fmt: skip
     check(ranks, cases, 2, fp8=fp8)
 
@@ -140,7 +140,7 @@ def test_scales_that_four_ranks_share(ranks):
         (DEEPSEEK.replace(heads=6), "tp=2,dp=2,ep=2,sp", {}), (LATENT, "tp=2,dp=2,pp=1,zero=3,grad_acc=2", {}),
         (GPT, "dp=2,pp=2,zero=3,grad_acc=3", {}),
     ]  # fmt: skip
-    for fp8 in ("delayed", "blockwise"):
+    for fp8 in ("delayed", "tensorwise", "blockwise"):
         check(ranks, cases, 4, fp8=fp8)
 
 

@@ -48,7 +48,14 @@ class AmaxHistory:
     def largest(self, column: int, here: Tensor) -> Tensor:
         """The largest magnitude of a tensor in the steps before this one; in the first, of the one that is ``here``."""
         torch.maximum(self.now[column], here, out=self.now[column])
-        return self.steps[:, column].amax() if self.count else here
+        if not self.count:
+            return here
+        # A guess would cut what has overflowed to a finite number, and nobody would skip the step.
+        return torch.where(here.isfinite(), self.steps[:, column].amax(), here)
+
+    def forget_step(self) -> None:
+        """In the place of `end_step` for a step that is not made: what overflowed in it says nothing of the next one."""
+        self.now.zero_()
 
     def end_step(self, group: dist.ProcessGroup | None = None) -> None:
         """What was seen in the step on any rank of ``group`` counts for those that follow."""
@@ -78,6 +85,7 @@ class FP8(Products):
         self._dtype = torch.float32
         self._remembers = True
         self._copies: tuple[tuple[int, int, int], list[Copies]] | None = None
+        self._sent: tuple[int, Tensor] | None = None  # the step, and the weight's one scale in it
 
     def over(self, group: dist.ProcessGroup, *tensors: str) -> None:
         for what in tensors:
@@ -143,7 +151,8 @@ class FP8(Products):
     def weight_scales(self, largest: Tensor) -> Tensor:
         """The scales of a weight's groups with these largest magnitudes."""
         if self.recipe.weights.rows is None:
-            return self._scale_of_all("weight", largest.view(()))
+            self._sent = self.history.count, self._scale_of_all("weight", largest.view(()))
+            return self._sent[1]
         return scales_of(largest, FORMATS[self.recipe.forward], powers=self.recipe.weights.powers)
 
     def codes_of(self, numbers: Tensor, scales: Tensor) -> Tensor:
@@ -216,7 +225,11 @@ class FP8(Products):
         if self._copies is not None and self._copies[0] == now:
             return self._copies[1]
         groups, stack = self.recipe.weights, weight.detach().view(-1, *weight.shape[-2:])
-        scales = self._scale("weight", stack.flatten(0, 1)) if groups.rows is None else None
+        scales = None
+        if groups.rows is None:  # what was sent is rounded: its largest magnitude may be another
+            step, scales = self._sent or (None, None)
+            if step != self.history.count:
+                scales = self._scale("weight", stack.flatten(0, 1))
         found = []
         for w in stack:
             copy = self._quantized("weight", w, groups, scales)

@@ -80,7 +80,8 @@ def scales(here: Sender, first: bool) -> Iterator[Message]:
         groups = {"tp": (layout.tp, here.at["tp"]), "cp": (layout.cp, here.at["cp"]), "ep": here.ep}
         for (axis, phase), count in _told(here).items() if not recipe.groups.rows else ():
             yield message_in(axis, "all_reduce", 1, FP32, groups[axis], phase, count)
-    axes = [axis for axis in AXES if axis in ("dp", "cp", "tp") and getattr(layout, axis) > 1]
+    told = AXES if len(here.where) > 1 else ("dp", "cp", "tp")  # mirrored ranks have the same stages
+    axes = [axis for axis in AXES if axis in told and getattr(layout, axis) > 1]
     if recipe.history and axes:
         label = axes[0] if len(axes) == 1 else "dp" if set(axes) == {"dp", "cp"} else "world"
         yield message_in(label, "all_reduce", 3 * layers(here.shape), FP32, here.over(axes), "scales")
@@ -100,8 +101,6 @@ def _told(here: Sender) -> Counter[tuple[str, str]]:
             if layout.zero < 3:  # a copy of the weight stays for the step
                 found[axis, "forward"] += shared.weights * count
             else:
-                found[axis, "forward"] += shared.weights * passes
-                found[axis, "backward"] += shared.weights * passes * (1 + again)
                 found[axis, "scales"] += shared.weights * count  # with which they are gathered
     return found
 

@@ -64,16 +64,18 @@ def spread(scales: Tensor, size: tuple[int, int], shape: torch.Size) -> Tensor:
 
 def amax(x: Tensor, size: tuple[int, int]) -> Tensor:
     """The largest magnitude of each group of a matrix (n, m): (⌈n/rows⌉, ⌈m/columns⌉) in fp32."""
-    (rows, columns), (n, m) = size, x.shape
+    (rows, columns), (n, m) = (max(1, size[0]), max(1, size[1])), x.shape  # no rows, where an expert has none
     if n % rows == 0 and m % columns == 0:
         return x.abs().reshape(n // rows, rows, m // columns, columns).amax((1, 3)).float()
     padded = x.new_zeros(-(-n // rows) * rows, -(-m // columns) * columns)
     padded[:n, :m] = x
-    return amax(padded, size)
+    return amax(padded, (rows, columns))
 
 
 def scales_of(largest: Tensor, form: Format, *, powers: str = "") -> Tensor:
     """Scales with which numbers up to ``largest`` are in the range of ``form``; 1 where all are 0.
+
+    Where the largest is infinite, so is the largest code times its scale: an overflow stays one.
 
     As powers of two they are rounded "up", or "down" to 2^(⌊log2 amax⌋ − emax) as the OCP says: a number may then be a
     little too large, and is cut to the largest code.
@@ -86,6 +88,7 @@ def scales_of(largest: Tensor, form: Format, *, powers: str = "") -> Tensor:
         else:
             fraction, exponent = torch.frexp(scale)
             exponent = exponent - (fraction == 0.5).int()
+        exponent = exponent.masked_fill(largest.isinf(), 127)
         scale = torch.ldexp(torch.ones_like(largest), exponent.clamp(-126, 127))
     return torch.where((largest > 0) & (scale > 0), scale, torch.ones_like(scale))
 
