@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,6 +12,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from playbook.model.linear import Group, Linear
 from playbook.parallel.pipeline import Pipeline, Step
 from playbook.schedules.actions import Action
+
+if TYPE_CHECKING:
+    from playbook.model.linear import Taken
 
 
 class KeptActivations:
@@ -67,7 +70,7 @@ class KeptActivations:
         self._note(t)
         return t.detach()  # without its graph: a saved output must not keep its own node alive
 
-    def _take(self, layer: Linear | Group, dy: Tensor, x: Callable[[], Tensor]) -> Tensor | None:
+    def _take(self, layer: Linear | Group, dy: Tensor, x: Callable[[], Taken]) -> Tensor | None:
         if self.pipeline.deferred.collecting:
             self._note(dy)  # x was saved in F, or when backward computed it again
         return self._before[2](layer, dy, x)
