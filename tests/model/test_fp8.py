@@ -176,3 +176,5 @@ def test_experts_without_a_token(name):
 def test_an_unknown_recipe_is_refused():
     with pytest.raises(ConfigError, match="unknown FP8 recipe 'fp9'"):
         use_fp8(Transformer(GPT), "fp9")
+    with pytest.raises(ConfigError, match="leave has block 2, but the model has blocks 0 to 1"):
+        use_fp8(Transformer(GPT), "blockwise", leave=(2,))

@@ -117,15 +117,15 @@ class FP8(Products):
         )
 
     def pack(self, rows: Tensor) -> Tensor:
-        """Codes and, where a scale is a row's own, scales, byte by byte."""
-        if self.recipe.groups.rows is None:
+        """Codes and scales, byte by byte, where scales are powers of two: else they would be others when taken again."""
+        if not self.recipe.groups.powers:
             return rows
         taken = self.take(rows)
         return torch.cat([_as_bytes(taken.codes), taken.scales.contiguous().view(torch.uint8)], 1)
 
     def unpack(self, packed: Tensor, like: Tensor) -> Tensor:
         """What was sent; taken again it has the same codes and scales."""
-        if self.recipe.groups.rows is None:
+        if not self.recipe.groups.powers:
             return packed
         codes, scales = packed[:, : like.shape[1]], packed[:, like.shape[1] :].contiguous()
         return self.kept(codes, scales.view(_dtype_of(self.recipe.groups))).dequantized(like.dtype)
@@ -287,9 +287,12 @@ def _split(x: Quantized, ends: Tensor) -> list[Quantized]:
 def use_fp8(model: Transformer, recipe: str | FP8Recipe, leave: Collection[int] = ()) -> AmaxHistory:
     """Have the linear layers in the blocks of ``model`` multiply in FP8, but for the blocks ``leave``.
 
-    Before the model is cut over ranks. Raises ConfigError for an unknown recipe.
+    Before the model is cut over ranks. Raises ConfigError for an unknown recipe, and for a block that is not there.
     """
     recipe = load_fp8(recipe)
+    for i in leave:
+        if not 0 <= i < len(model.blocks):
+            raise ConfigError(f"leave has block {i}, but the model has blocks 0 to {len(model.blocks) - 1}")
     layers = [
         layer for i, block in enumerate(model.blocks) if i not in leave for layer in linear_layers(block)
     ]

@@ -220,10 +220,10 @@ class Sender:
 
     @property
     def read_row(self) -> int:
-        """Bytes of a token's hidden features on their way to linear layers: in FP8 with scales, if these are its own."""
+        """Bytes of a token's hidden features on their way to experts: in FP8 if scales are powers of two."""
         recipe, h = self.recipe, self.shape.hidden
         groups = recipe.fp8.groups if recipe.fp8 else None
-        if groups is None or groups.rows is None:
+        if groups is None or not groups.powers:
             return h * recipe.compute
         return h + -(-h // (groups.columns or h)) * groups.scale_bytes
 
