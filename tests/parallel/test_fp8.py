@@ -8,10 +8,14 @@ from functools import partial
 
 import pytest
 from helpers import LLAMA
-from parallel_runs import Case, Run, on_one_device, on_ranks
+from parallel_runs import Case, Run, on_one_device, on_ranks, train
 
+from playbook import launch
+from playbook.layout import Layout
 from playbook.model.fp8 import use_fp8
 from playbook.model.linear import linear_layers
+from playbook.parallel.mesh import Mesh
+from playbook.parallel.parallelize import parallelize
 from playbook.precision.recipes import FP8_RECIPES, FP8Recipe, Groups
 
 
@@ -103,3 +107,31 @@ def test_without_agreement_ranks_learn_something_else(ranks):
     for found in ranks(on_ranks, [(one, layout, {}) for layout in layouts], ranks=2).values:
         for layout, run in zip(layouts, found, strict=True):
             assert run.error(reference(DENSE, "tensorwise", 1)) > 10 * CODE, layout
+
+
+def resumed(one: Case) -> list[Run]:
+    """In a rank: the last step of a run that another layout has begun."""
+    with launch.process_group():
+        saved, found = None, []
+        for text, steps in (
+            ("tp=2,sp,grad_acc=2", (0, 2)),
+            ("dp=2,zero=2", (2, 3)),
+            ("pp=2,grad_acc=2", (2, 3)),
+        ):
+            mesh = Mesh(Layout.parse(text))
+            engine = parallelize(one.model(), mesh, one.make())
+            if saved:
+                engine.load_state_dict(saved)
+            short = dataclasses.replace(one, steps=steps[1])
+            run = train(short, engine, grad_acc=mesh.layout.grad_acc, start=steps[0], mesh=mesh)
+            found += [run] if saved else []
+            saved = saved or engine.state_dict()
+        return found
+
+
+def test_a_checkpoint_has_the_history_of_magnitudes(ranks):
+    alone = reference(DENSE, "delayed", 2)
+    for runs in ranks(resumed, case(DENSE, RECIPES["delayed"]), ranks=2).values:
+        for run in runs:
+            assert (run.losses / alone.losses[2:] - 1).abs().max() <= 1e-6
+            assert (run.last - alone.last).norm() <= CODE * alone.last.norm()

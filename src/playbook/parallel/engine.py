@@ -98,7 +98,7 @@ class Engine:
             self._samples = self.sets[0].group if replicas == {("dp", "cp")} else mesh.group("dp", "cp")
         self._routers = routers(model)
         found = (one.products.history for one in linear_layers(model))
-        self._histories = {history for history in found if history is not None}
+        self.histories = {history for history in found if history is not None}
         mirrored = pipeline is not None and len(pipeline.stage_ranks) > 1  # ranks that have the same stages
         self._seen_by = AXES if mirrored else ("dp", "cp", "tp")
         sharing = [one for one in self.sets if one.shared]
@@ -288,14 +288,14 @@ class Engine:
             if self.mesh and self.mesh.size(*replicas) > 1:
                 dist.all_reduce(router.load, group=self.mesh.group(*replicas))
             router.update_bias(router.load)
-        for history in self._histories:
+        for history in self.histories:
             history.end_step(self.mesh.group(*self._seen_by) if self.mesh else None)
 
     def skip(self) -> None:
         """In the place of ``step``: nothing is updated, and what was counted for it is forgotten."""
         for router in self._routers.values():
             router.load.zero_()
-        for history in self._histories:
+        for history in self.histories:
             history.forget_step()
 
     @property

@@ -83,7 +83,10 @@ def gradients_whole(engine: Engine) -> dict[str, Tensor | None]:
 
 
 def state_dict(engine: Engine) -> dict[str, Any]:
-    """Model and optimizer as one device saves them, on every rank. A collective: all ranks must call it."""
+    """Model and optimizer as one device saves them, on every rank. A collective: all ranks must call it.
+
+    With delayed scaling in FP8 also ``amax``, the magnitudes of the last steps.
+    """
     for one in engine.sets:
         one.wait()
     found = _everywhere(engine, local_shards(engine))
@@ -93,7 +96,12 @@ def state_dict(engine: Engine) -> dict[str, Any]:
             model |= own
     if not all(hasattr(one, "optimizer") for one in engine.sets):
         return {"model": model}
-    return {"model": model, "optimizer": _optimizer_state(engine, found)}
+    saved = {"model": model, "optimizer": _optimizer_state(engine, found)}
+    for history in engine.histories:
+        if history.steps.numel():  # a rank of a pipeline has seen its own layers
+            steps = torch.stack(_from_all(engine, history.steps.cpu())).amax(0)
+            saved["amax"] = {"count": history.count, "steps": steps}
+    return saved
 
 
 def _buffers(engine: Engine) -> dict[str, Tensor]:
@@ -153,6 +161,10 @@ def load_state_dict(engine: Engine, saved: Mapping[str, Any]) -> None:
         p.copy_(value(name))
     for name, buffer in _buffers(engine).items():
         buffer.copy_(saved["model"][name])
+    for history in engine.histories:
+        if "amax" in saved and history.steps.shape == saved["amax"]["steps"].shape:
+            history.count = saved["amax"]["count"]
+            history.steps.copy_(saved["amax"]["steps"])
     if "optimizer" in saved:
         numbers = {name: i for i, name in enumerate(engine.names.in_optimizer_order())}
         for one in engine.sets:
