@@ -162,6 +162,12 @@ def test_experts_in_every_second_block():
     assert both["stages"][0]["breakdown"]["parameters"][1][0] == "48 blocks with experts"
 
 
+def test_a_model_in_json_may_have_a_name_of_its_own():
+    for name in ("mine", "gpt2"):
+        result = one(model=json.dumps({**load("llama3-8b").sizes(), "layers": 2, "name": name}))
+        assert run_command(result["command"])["peak"] == result["peak"] < one()["peak"]
+
+
 def test_latent_attention_says_its_sizes():
     assert (
         "q_rank 1536, kv_rank 512, nope_dim 128, rope_dim 64" in one(model="deepseek-v3")["values"]["latent"]

@@ -23,7 +23,7 @@ from playbook.planning.fusion import EVERYTHING, NOTHING, load_fused
 from playbook.planning.memory import MemoryReport, StageMemory
 from playbook.planning.recipes import load_recipe
 from playbook.planning.terms import Part, Term, symbols
-from playbook.shapes import load
+from playbook.shapes import PRESETS
 from playbook_widgets.compute.advice import Advice, Setup, limit_of_experts, what_would_fit
 from playbook_widgets.compute.refusals import answered
 from playbook_widgets.compute.sizes import (
@@ -223,7 +223,7 @@ def _curve(setup: Setup) -> dict[str, list[int]]:
 def command(configuration: Configuration) -> str:
     """The ``playbook memory`` line that gives the same numbers."""
     setup, layout, default = configuration.setup, configuration.setup.layout, Layout()
-    named = setup.shape.name and load(setup.shape.name) == setup.shape
+    named = PRESETS.get(setup.shape.name) == setup.shape
     model = setup.shape.name if named else json.dumps(setup.shape.sizes(), separators=(",", ":"))
     words = ["playbook", "memory", "--model", model]
     if axes := str(layout.replace(micro_batch=1, grad_acc=1, recompute="none")):
