@@ -309,8 +309,8 @@ def test_load_takes_every_way_to_write_a_shape(tmp_path):
         ("[]", "unknown model '[]'"),
         ('{"layers": 2}', "a model shape needs hidden, heads, vocab"),
         ('{"layers": 2, "widht": 3}', "unknown field of a model shape 'widht'"),
-        (3, "a model is a preset name, a TOML file or inline JSON, got 3"),
-        ([1], "a model is a preset name, a TOML file or inline JSON, got [1]"),
+        (3, "a model is a preset name, a TOML or JSON file or inline JSON, got 3"),
+        ([1], "a model is a preset name, a TOML or JSON file or inline JSON, got [1]"),
     ],
 )
 def test_load_says_what_is_wrong(spec, sentence, tmp_path, monkeypatch):

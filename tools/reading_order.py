@@ -29,6 +29,7 @@ CORE = (
             "source",
             "presets",
             "shapes",
+            "huggingface",
             "hardware",
         ),
     ),

@@ -17,20 +17,20 @@ LARGEST_FILE = 2**20
 
 
 def read_json(text: str, what: str, error: type[PlaybookError]) -> Any:
-    """The value of inline JSON; raises ``error`` with the line and column of a mistake."""
+    """The value of JSON text; raises ``error`` with the line and column of a mistake."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as problem:
         where = f"line {problem.lineno} column {problem.colno}"
-        raise error(f"{what}'s inline JSON is not valid at {where}: {problem.msg}") from None
+        raise error(f"{what} is not valid at {where}: {problem.msg}") from None
     except RecursionError:
-        raise error(f"{what}'s inline JSON is nested too deeply") from None
+        raise error(f"{what} is nested too deeply") from None
     except ValueError:  # Python reads no integer of more than 4,300
-        raise error(f"{what}'s inline JSON holds a number of thousands of digits") from None
+        raise error(f"{what} holds a number of thousands of digits") from None
 
 
-def read_toml(path: Path, what: str, error: type[PlaybookError]) -> dict[str, Any]:
-    """The tables of a TOML file; raises ``error`` with the file and the line of a mistake."""
+def read_file(path: Path, what: str, error: type[PlaybookError]) -> Any:
+    """What a TOML file holds, or a JSON file; raises ``error`` with the file and the line of a mistake."""
     try:
         with path.open("rb") as file:
             raw = file.read(LARGEST_FILE + 1)
@@ -38,16 +38,20 @@ def read_toml(path: Path, what: str, error: type[PlaybookError]) -> dict[str, An
         raise error(f"cannot read {what} file {str(path)!r}: {problem.strerror}") from None
     if len(raw) > LARGEST_FILE:
         raise error(f"{what} file {str(path)!r} is larger than 1 MiB: it should hold a few sizes")
+    what = f"{what} file {str(path)!r}"
     try:
-        return tomllib.loads(raw.decode("utf-8"))
+        text = raw.decode("utf-8")
+        return read_json(text, what, error) if path.suffix == ".json" else tomllib.loads(text)
     except UnicodeDecodeError:
-        raise error(f"{what} file {str(path)!r} is not UTF-8 text") from None
+        raise error(f"{what} is not UTF-8 text") from None
     except tomllib.TOMLDecodeError as problem:
-        raise error(f"{what} file {str(path)!r} is not valid TOML: {problem}") from None
+        raise error(f"{what} is not valid TOML: {problem}") from None
     except RecursionError:
-        raise error(f"{what} file {str(path)!r} is nested too deeply") from None
+        raise error(f"{what} is nested too deeply") from None
+    except error:
+        raise
     except ValueError:
-        raise error(f"{what} file {str(path)!r} holds a number of thousands of digits") from None
+        raise error(f"{what} holds a number of thousands of digits") from None
 
 
 def check_keys(given: Mapping[str, Any], kind: type, what: str, error: type[PlaybookError]) -> None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
 from playbook._checks import check_divides, check_fields, check_positive, unknown
-from playbook._tables import check_keys, check_table, read_json, read_toml
+from playbook._tables import check_keys, check_table, read_file, read_json
 from playbook.errors import ShapeError
 from playbook.presets import PUBLISHED, SIZES, Published  # noqa: F401  (re-exported)
 
@@ -350,39 +351,49 @@ def llama_parameters(shape: ModelShape) -> int:
 PRESETS: dict[str, ModelShape] = {name: ModelShape(name=name, **sizes) for name, sizes in SIZES.items()}
 
 
-def load(spec: ModelShape | Mapping[str, Any] | str | Path) -> ModelShape:
-    """A shape from a preset's name, the path of a TOML file, inline JSON text, a mapping, or a shape itself.
+#: Keys of which a config.json of Hugging Face has one at least, and which no shape has.
+THEIRS = {"model_type", "architectures", "hidden_size", "n_embd"}
 
-    A TOML file holds the fields at its top or in a table ``[model]``. Raises :class:`ShapeError` in one
-    sentence.
+
+def load(spec: ModelShape | Mapping[str, Any] | str | Path) -> ModelShape:
+    """A shape from a preset's name in any case, a TOML or JSON file, inline JSON text, a mapping, or a shape itself.
+
+    A file holds the fields at its top or in a table ``[model]``. JSON and a mapping may also be the ``config.json`` of a
+    model on Hugging Face (:mod:`playbook.huggingface`). Raises :class:`ShapeError` in one sentence.
     """
     if isinstance(spec, ModelShape):
         return spec
     if isinstance(spec, Mapping):
         return _from_table(spec)
     if isinstance(spec, Path):
-        return _from_toml(spec)
+        return _from_file(spec)
     if not isinstance(spec, str):
-        raise ShapeError(f"a model is a preset name, a TOML file or inline JSON, got {spec!r}")
+        raise ShapeError(f"a model is a preset name, a TOML or JSON file or inline JSON, got {spec!r}")
     text = spec.strip()
     if text.startswith("{"):
-        return _from_table(read_json(text, "the model", ShapeError))
+        return _from_table(read_json(text, "the model's inline JSON", ShapeError))
     if text.lower() in PRESETS:
         return PRESETS[text.lower()]
-    if text.endswith(".toml") or "/" in text:
-        return _from_toml(Path(text))
-    raise ShapeError(unknown("model", text, PRESETS) + " (or give a .toml file or inline JSON)")
+    if text.endswith((".toml", ".json")) or "/" in text:
+        return _from_file(Path(text))
+    raise ShapeError(unknown("model", text, PRESETS) + " (or give a .toml or .json file or inline JSON)")
 
 
-def _from_toml(path: Path) -> ModelShape:
-    document = read_toml(path, "the model", ShapeError)
-    table = document["model"] if set(document) == {"model"} else document
+def _from_file(path: Path) -> ModelShape:
+    document = read_file(path, "the model", ShapeError)
+    if isinstance(document, dict) and set(document) == {"model"}:
+        document = document["model"]
+    name = path.absolute().parent.name if path.name == "config.json" else path.stem
     try:
-        return _from_table({"name": path.stem, **table} if isinstance(table, dict) else table)
+        shape = _from_table(document)
+        return shape if shape.name else dataclasses.replace(shape, name=name)
     except ShapeError as error:
         raise ShapeError(f"{path}: {error}") from None
 
 
 def _from_table(sizes: Any) -> ModelShape:
+    if isinstance(sizes, Mapping) and THEIRS & set(sizes):
+        shape: ModelShape = import_module("playbook.huggingface").shape_of(sizes)
+        return shape
     check_table(sizes, ModelShape, "a model shape", ShapeError)
     return ModelShape(**sizes)

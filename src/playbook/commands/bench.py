@@ -56,7 +56,7 @@ def record(args: argparse.Namespace, result: dict[str, Any]) -> None:
 
 def _add_train(kinds: Any) -> None:
     p = add_kind(kinds, "train", "one model's forward and backward, and recomputation")
-    p.add_argument("--model", default="tiny", metavar="M", help="preset name, TOML file or inline JSON")
+    p.add_argument("--model", default="tiny", metavar="M", help="preset, TOML, config.json or inline JSON")
     p.add_argument("--micro-batch", type=int, default=4, metavar="N", help="samples")
     p.add_argument("--seq", type=int, default=256, metavar="N", help="tokens per sample")
     p.add_argument("--repeats", type=int, default=9, metavar="N", help="turns; the median counts")
@@ -85,7 +85,7 @@ def _train(args: argparse.Namespace) -> int:
 
 def _add_trainer(kinds: Any) -> None:
     p = add_kind(kinds, "trainer", "tokens per second, MFU and memory of training on one device")
-    p.add_argument("--model", default="tiny", metavar="M", help="preset name, TOML file or inline JSON")
+    p.add_argument("--model", default="tiny", metavar="M", help="preset, TOML, config.json or inline JSON")
     p.add_argument("--micro-batch", type=int, default=2, metavar="N", help="samples")
     p.add_argument("--seq", type=int, default=256, metavar="N", help="tokens per sample")
     p.add_argument("--grad-acc", type=int, default=1, metavar="N", help="micro-batches per step")
@@ -161,7 +161,7 @@ def _add_parallel(kinds: Any) -> None:
         metavar="G,…",
         help="groups of contenders: data, tensor, context, ring (default: all of them)",
     )
-    p.add_argument("--model", default="tiny", metavar="M", help="preset name, TOML file or inline JSON")
+    p.add_argument("--model", default="tiny", metavar="M", help="preset, TOML, config.json or inline JSON")
     p.add_argument("--micro-batch", type=int, default=1, metavar="N", help="samples")
     p.add_argument(
         "--seq", type=int, default=256, metavar="N", help="tokens per sample; context: of one rank"
@@ -203,7 +203,7 @@ def _add_pipeline(kinds: Any) -> None:
         metavar="S,…",
         help="schedules: afab, 1f1b, interleaved, zb-v, dualpipev, naive (default: all of them)",
     )
-    p.add_argument("--model", default="tiny", metavar="M", help="preset name, TOML file or inline JSON")
+    p.add_argument("--model", default="tiny", metavar="M", help="preset, TOML, config.json or inline JSON")
     p.add_argument(
         "--layers",
         type=int,
@@ -257,7 +257,7 @@ def _add_experts(kinds: Any) -> None:
         "--model",
         default="tiny-moe",
         metavar="M",
-        help="preset name, TOML file or inline JSON; layout: what is trained",
+        help="preset, TOML, config.json or inline JSON; layout: what is trained",
     )
     p.add_argument("--seq", type=int, default=512, metavar="N", help="tokens of each rank: one sample")
     p.add_argument(

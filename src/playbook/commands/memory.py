@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
         formatter_class=_Help,
     )
     flag = p.add_argument
-    flag("--model", default="llama3-8b", metavar="M", help="preset name, TOML file or inline JSON")
+    flag("--model", default="llama3-8b", metavar="M", help="preset, TOML, config.json or inline JSON")
     flag(
         "--layout",
         default="",

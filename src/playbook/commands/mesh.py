@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     flag = p.add_argument
-    flag("--model", default="llama3-8b", metavar="M", help="preset name, TOML file or inline JSON")
+    flag("--model", default="llama3-8b", metavar="M", help="preset, TOML, config.json or inline JSON")
     flag("--layout", default="", metavar="dp=8,tp=2,…", help="dp tp pp cp ep vpp sp zero schedule grad_acc")
     flag("--rank", type=int, metavar="N", help="one rank (default: the mesh)")
     flag("--per-node", type=int, default=8, metavar="N", help="ranks in a node; they fill nodes in order")

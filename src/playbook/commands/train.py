@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = p.add_argument
-    add("--model", default="tiny", metavar="M", help="preset name, TOML file or inline JSON")
+    add("--model", default="tiny", metavar="M", help="preset, TOML, config.json or inline JSON")
     add("--data", metavar="FILE", help="any text file (default: Python's own documentation)")
     add(
         "--layout",

@@ -1,0 +1,298 @@
+"""A model's ``config.json``, as Hugging Face's transformers writes it, read as a :class:`ModelShape`.
+
+What is read is what a parameter, a product or a routed token depends on. A sliding window, a scaling of rotary
+frequencies, dtypes and token ids are left out: no size depends on them, and the book's model has none of them. A loss
+that balances experts is taken where transformers adds it, which is where ``output_router_logits`` is true; the rate at
+which DeepSeek-V3 moves its biases is in no config. DeepSeek-V2 ranks groups by their best expert, the book's router by
+their best few.
+
+Two counts differ, by what :class:`ModelShape` has no place for: the gate of Qwen2-MoE's shared experts (hidden_size
+parameters in each block with experts), and DeepSeek-V3's biases, which no gradient trains.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from playbook._checks import check_int
+from playbook.errors import ShapeError
+from playbook.shapes import ModelShape
+
+Config = Mapping[str, Any]
+#: Fields of a shape, those of its experts and of latent attention with a dot: ``moe.top_k``, ``mla.kv_rank``.
+Sizes = dict[str, Any]
+
+#: Names of activations. The exact GELU and its tanh form are one name in a shape: they cost the same.
+ACTIVATIONS = {"silu": "silu", "swish": "silu", "relu": "relu"} | dict.fromkeys(
+    ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu"
+)
+#: Keys that a config must have, but may set to null: queries without a latent, no shared experts.
+NULLABLE = ("q_lora_rank", "n_shared_experts")
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What a ``model_type`` stands for, and where its config says the rest.
+
+    ``sizes`` are fields as they are unless a config says otherwise; ``needed`` and ``optional`` name its keys. ``musts``
+    are the only values with which a key leads to a model of the book. ``more`` makes fields out of several keys, and
+    refuses what does not go together.
+    """
+
+    causal_lm: str
+    sizes: Sizes
+    needed: dict[str, str]
+    optional: dict[str, str]
+    musts: dict[str, Any]
+    more: Callable[[Config], Sizes]
+
+
+def shape_of(config: Config) -> ModelShape:
+    """The shape that a config describes. Raises :class:`ShapeError` in one sentence, with the config's own keys."""
+    architecture = _architecture(config)
+    if config.get("num_experts") is None:  # transformers 5 writes Qwen3-MoE's by its name for Mixtral's
+        config = {**config, "num_experts": config.get("num_local_experts")}
+    for key in architecture.needed.values():
+        if config.get(key) is None and not (key in NULLABLE and key in config):
+            raise ShapeError(f"{key} is missing: the config.json of a {config['model_type']} must have it")
+    for key, valid in architecture.musts.items():
+        if config.get(key) not in (None, valid):
+            raise _must(key, json.dumps(valid), config)
+    keys = architecture.needed | architecture.optional
+    given = {name: config[key] for name, key in keys.items() if config.get(key) is not None}
+    if "activation" in given:
+        given["activation"] = _choice(keys["activation"], ACTIVATIONS, config)
+    if "rope_theta" in keys:
+        given |= _rope_theta(keys["rope_theta"], config)
+    try:
+        return ModelShape(**_nested({**architecture.sizes, **given, **architecture.more(config)}))
+    except ShapeError as error:
+        raise ShapeError(_in_their_words(str(error), keys)) from None
+
+
+def _architecture(config: Config) -> Architecture:
+    kind, known = config.get("model_type"), ", ".join(ARCHITECTURES)
+    if kind is None:
+        raise ShapeError(f"model_type is missing: a config.json must have it, one of {known}")
+    if not isinstance(kind, str) or kind not in ARCHITECTURES:
+        gemma = isinstance(kind, str) and kind.startswith("gemma")
+        why = ": Gemma multiplies embeddings by the square root of hidden_size" if gemma else ""
+        raise ShapeError(f"model_type must be one of {known}, got {kind!r}{why}")
+    found, classes = ARCHITECTURES[kind], config.get("architectures")
+    if classes and (not isinstance(classes, list) or found.causal_lm not in classes):
+        raise ShapeError(
+            f"architectures must name {found.causal_lm} where model_type is {kind!r}, got {classes!r}"
+        )
+    return found
+
+
+def _must(key: str, valid: str, config: Config) -> ShapeError:
+    return ShapeError(f"{key} must be {valid} for a model of the book, got {json.dumps(config.get(key))}")
+
+
+def _choice(key: str, choices: Mapping[str, str], config: Config) -> str:
+    value = config[key]
+    if not isinstance(value, str) or value not in choices:
+        raise _must(key, f"one of {', '.join(choices)}", config)
+    return choices[value]
+
+
+def _rope_theta(key: str, config: Config) -> Sizes:
+    """The base of the rotary frequencies, where it stands (since transformers 5) in a table with their scaling."""
+    table = config.get("rope_parameters")
+    if table is None:
+        return {}
+    if not isinstance(table, Mapping):
+        raise _must("rope_parameters", "a table", config)
+    if table.get("partial_rotary_factor") not in (None, 1):
+        raise _must("rope_parameters", "without a partial_rotary_factor other than 1", config)
+    inner = table.get("rope_theta")
+    if inner is not None and config.get(key) not in (None, inner):
+        raise ShapeError(f"{key} must be rope_parameters.rope_theta = {inner!r}, got {config[key]!r}")
+    return {} if inner is None else {"rope_theta": inner}
+
+
+def _nested(sizes: Sizes) -> Sizes:
+    """Fields with a dot in tables: ``{"moe.top_k": 2}`` to ``{"moe": {"top_k": 2}}``."""
+    nested: Sizes = {}
+    for name, value in sizes.items():
+        table, _, inner = name.rpartition(".")
+        (nested.setdefault(table, {}) if table else nested)[inner] = value
+    return nested
+
+
+def _in_their_words(message: str, keys: Mapping[str, str]) -> str:
+    """A refusal of the shape with the config's keys in the place of its fields."""
+    words = {name.removeprefix("mla."): key for name, key in keys.items()} | dict(keys)
+    return re.sub(r"\b(?:moe\.|mla\.)?[a-z_]+\b", lambda match: words.get(match[0], match[0]), message)
+
+
+# ---- fields that take more than one key
+
+
+def _nothing(config: Config) -> Sizes:
+    return {}
+
+
+def _gpt2(config: Config) -> Sizes:
+    """GPT-2 names three rates of dropout, each 0.1 where it is left out; a shape has one."""
+    rate = config.get("resid_pdrop", 0.1)
+    for key in ("embd_pdrop", "attn_pdrop"):
+        if config.get(key, 0.1) != rate:
+            raise ShapeError(f"{key} must be resid_pdrop = {rate!r}, got {config.get(key, 0.1)!r}")
+    return {"dropout": rate}
+
+
+def _neox(config: Config) -> Sizes:
+    """Most of GPT-NeoX has attention and MLP side by side, and turns a quarter of each head: both unless it says not."""
+    turned = (config.get("rope_parameters") or {}).get(
+        "partial_rotary_factor", 0.25
+    )  # in its table or on its own
+    for key, default, valid in (("use_parallel_residual", True, False), ("rotary_pct", turned, 1.0)):
+        if config.get(key, default) != valid:
+            raise _must(key, json.dumps(valid), {key: default, **config})
+    return {}
+
+
+def _balance(config: Config) -> Sizes:
+    """transformers adds the load-balancing loss where a model gives its routers' logits, which by default it does not."""
+    return {} if config.get("output_router_logits") else {"moe.balance_loss": 0.0}
+
+
+def _qwen_moe(config: Config) -> Sizes:
+    """Blocks without experts, and an expert for all tokens as so many of the others' width."""
+    dense = config.get("mlp_only_layers") or []
+    if not isinstance(dense, list) or dense != list(range(len(dense))):
+        raise _must("mlp_only_layers", "the first blocks, as in [0, 1],", config)
+    one = check_int("moe_intermediate_size", config["moe_intermediate_size"], ShapeError)
+    key = "shared_expert_intermediate_size"
+    shared = check_int(key, config.get(key) or 0, ShapeError, least=0)
+    if shared % one:
+        raise _must(key, f"a multiple of moe_intermediate_size = {one}", config)
+    return {"moe.dense_layers": len(dense), "moe.shared_experts": shared // one, **_balance(config)}
+
+
+def _deepseek(config: Config) -> Sizes:
+    """Keys and values of every head out of one latent, and groups of experts where the choice is limited to some."""
+    heads, keys = config["num_attention_heads"], config.get("num_key_value_heads")
+    if keys not in (None, heads):
+        raise _must("num_key_value_heads", f"num_attention_heads = {heads}", config)
+    methods = {name: name for name in ("greedy", "group_limited_greedy", "noaux_tc")}
+    method = _choice("topk_method", methods, config) if config.get("topk_method") is not None else ""
+    groups = {"moe.groups": 1, "moe.top_groups": 1} if method == "greedy" else {}
+    return {"mla.q_rank": config["q_lora_rank"], **groups}
+
+
+# ---- architectures
+
+_BLOCK = {
+    "layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_attention_heads",
+    "ffn": "intermediate_size", "vocab": "vocab_size", "max_seq": "max_position_embeddings",
+}  # fmt: skip
+_ANY = {"activation": "hidden_act", "tied": "tie_word_embeddings"}
+_NONE: Sizes = {}
+_KV, _HEAD = {"kv_heads": "num_key_value_heads"}, {"head_dim": "head_dim"}
+
+
+def _llama(
+    causal_lm: str,
+    needed: Mapping[str, str],
+    optional: Mapping[str, str] = _NONE,
+    more: Callable[[Config], Sizes] = _nothing,
+    sizes: Sizes = _NONE,
+) -> Architecture:
+    """An architecture of Llama's block, with what else it needs, may have and is."""
+    style = {"gated": True, "activation": "silu", "norm": "rmsnorm", "positions": "rotary", "bias": False}
+    musts = {"attention_bias": False, "mlp_bias": False, "attention_dropout": 0, "partial_rotary_factor": 1}
+    musts |= {"moe_layer_freq": 1, "router_jitter_noise": 0}
+    return Architecture(
+        causal_lm,
+        {**style, "tied": False, "norm_eps": 1e-6, **sizes},
+        {**_BLOCK, **needed},
+        {**_ANY, "norm_eps": "rms_norm_eps", "rope_theta": "rope_theta", **optional},
+        musts,
+        more,
+    )
+
+
+_CHOICE = {"moe.top_k": "num_experts_per_tok", "moe.ffn": "moe_intermediate_size"}
+_LOSS = {"moe.balance_loss": "router_aux_loss_coef"}
+_QWEN = {**_KV, **_CHOICE, "moe.experts": "num_experts"}
+_QWEN_ROUTER = {**_LOSS, "moe.every": "decoder_sparse_step", "moe.normalized": "norm_topk_prob"}
+_QWEN_SHARED = {"moe.shared_experts": "shared_expert_intermediate_size"}
+_DEEPSEEK = {
+    **_CHOICE,
+    "moe.experts": "n_routed_experts",
+    "moe.shared_experts": "n_shared_experts",
+    "moe.dense_layers": "first_k_dense_replace",
+    "moe.scale": "routed_scaling_factor",
+    "mla.q_rank": "q_lora_rank",
+    "mla.kv_rank": "kv_lora_rank",
+    "mla.nope_dim": "qk_nope_head_dim",
+    "mla.rope_dim": "qk_rope_head_dim",
+    "mla.value_dim": "v_head_dim",
+}
+_DEEPSEEK_ROUTER = {
+    "moe.groups": "n_group", "moe.top_groups": "topk_group", "moe.scores": "scoring_func",
+    "moe.normalized": "norm_topk_prob",
+}  # fmt: skip
+_GPT2 = {
+    "layers": "n_layer", "hidden": "n_embd", "heads": "n_head", "vocab": "vocab_size", "max_seq": "n_positions",
+}  # fmt: skip
+_GPT2_OPTIONAL = {"ffn": "n_inner", "tied": "tie_word_embeddings", "norm_eps": "layer_norm_epsilon"}
+_NEOX_OPTIONAL = {**_ANY, "norm_eps": "layer_norm_eps", "rope_theta": "rotary_emb_base"}
+
+#: Every ``model_type`` that leads to a model of the book.
+ARCHITECTURES: dict[str, Architecture] = {
+    "llama": _llama("LlamaForCausalLM", _NONE, _KV | _HEAD),
+    "mistral": _llama("MistralForCausalLM", _KV, _HEAD),
+    "mixtral": _llama(
+        "MixtralForCausalLM",
+        {**_KV, "moe.experts": "num_local_experts", **_CHOICE, "moe.ffn": "intermediate_size"},
+        _HEAD | _LOSS,
+        _balance,
+        {"norm_eps": 1e-5, "rope_theta": 1e6},
+    ),
+    "qwen2": _llama("Qwen2ForCausalLM", _KV, sizes={"qkv_bias": True}),
+    "qwen3": _llama("Qwen3ForCausalLM", _KV | _HEAD, sizes={"qk_norm": True}),
+    "qwen2_moe": _llama(
+        "Qwen2MoeForCausalLM",
+        _QWEN | _QWEN_SHARED,
+        _QWEN_ROUTER | {"qkv_bias": "qkv_bias"},
+        _qwen_moe,
+        {"qkv_bias": True, "moe.normalized": False},
+    ),
+    "qwen3_moe": _llama(
+        "Qwen3MoeForCausalLM",
+        _QWEN | _HEAD,
+        _QWEN_ROUTER,
+        _qwen_moe,
+        {"qk_norm": True, "moe.normalized": False},
+    ),
+    "deepseek_v2": _llama(
+        "DeepseekV2ForCausalLM", _DEEPSEEK, _DEEPSEEK_ROUTER, _deepseek, {"moe.normalized": False}
+    ),
+    "deepseek_v3": _llama(
+        "DeepseekV3ForCausalLM", _DEEPSEEK, _DEEPSEEK_ROUTER, _deepseek, {"moe.scores": "sigmoid"}
+    ),
+    "gpt2": Architecture(
+        "GPT2LMHeadModel",
+        {"positions": "learned", "activation": "gelu"},
+        _GPT2,
+        {**_GPT2_OPTIONAL, "activation": "activation_function"},
+        {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
+        _gpt2,
+    ),
+    "gpt_neox": Architecture(
+        "GPTNeoXForCausalLM",
+        {"positions": "rotary", "activation": "gelu", "tied": False},
+        _BLOCK,
+        _NEOX_OPTIONAL,
+        {"attention_bias": True, "attention_dropout": 0, "hidden_dropout": 0},
+        _neox,
+    ),
+}

@@ -1,0 +1,306 @@
+"""A config.json read as a shape: published counts, the book's presets, models that transformers makes, refusals."""
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from playbook_widgets.compute.calculator import compute
+from published_configs import COUNTS, PUBLISHED, config, gpt2
+
+from playbook.cli import main
+from playbook.errors import ShapeError
+from playbook.huggingface import ARCHITECTURES
+from playbook.shapes import PRESETS, ModelShape, MoE, load
+
+#: What presets say and a config.json does not: losses and rates of a report, and the length that one trained with.
+BEYOND = {
+    "qwen3-30b-a3b": {"balance_loss": 0.001, "balance_over": "global_batch"},
+    "qwen3-235b-a22b": {"balance_loss": 0.001, "balance_over": "global_batch"},
+    "deepseek-v3": {"balance_loss": 0.0001, "balance_over": "sample", "bias_rate": 0.001},
+}
+MAX_SEQ = {"deepseek-v3": 131072}
+#: Presets of architectures that are not read, or that have no config.json of their authors.
+NO_CONFIG = ("tiny", "llama3-tiny", "gpt3-", "llama1-", "llama4-", "smollm3-")
+
+
+def preset_of(name):
+    """The preset of a model on Hugging Face."""
+    short = name.partition("/")[2].lower().removeprefix("meta-").removesuffix("-v0.1").removesuffix("-hf")
+    return short.replace("llama-", "llama")
+
+
+def test_every_model_published_is_a_preset_or_has_a_published_count():
+    presets = {preset_of(name) for name in PUBLISHED if name not in COUNTS}
+    assert presets == {name for name in PRESETS if not name.startswith(NO_CONFIG)}
+    assert {PUBLISHED[name]["model_type"] for name in PUBLISHED} == set(ARCHITECTURES)
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if name not in COUNTS])
+def test_presets_are_what_their_config_says(name):
+    preset = PRESETS[preset_of(name)]
+    shape = load(json.dumps(PUBLISHED[name]))
+    more = BEYOND.get(preset.name, {})
+    moe = dataclasses.replace(shape.moe, **more) if shape.moe else None
+    assert shape.replace(moe=moe, max_seq=MAX_SEQ.get(preset.name, shape.max_seq), name=preset.name) == preset
+    for key, value in more.items():  # and no config says it
+        assert getattr(shape.moe, key) != value or key == "balance_over"
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_parameters_are_as_many_as_published(name):
+    assert load(PUBLISHED[name]).num_parameters == COUNTS[name]
+
+
+# ---- models that transformers makes of the same config
+
+SMALL = (2, 64, 4, 2, 96, 100, 128, 1e-06, 5e5, False)
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
+QWEN = {"num_experts": 8, "decoder_sparse_step": 2, **EXPERTS}
+LATENT = {
+    "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 12, "n_routed_experts": 8,
+    "n_shared_experts": 2, "first_k_dense_replace": 1, "routed_scaling_factor": 2.5, "n_group": 4, "topk_group": 2,
+    **EXPERTS, "num_key_value_heads": 4,
+}  # fmt: skip
+MADE = {
+    "llama": config("llama", *SMALL),
+    "llama, tied": config("llama", *SMALL[:-1], True, head_dim=24),
+    "mistral": config("mistral", *SMALL, head_dim=32),
+    "mixtral": config("mixtral", *SMALL, num_local_experts=4, num_experts_per_tok=2),
+    "qwen2": config("qwen2", *SMALL[:-1], True),
+    "qwen3": config("qwen3", *SMALL, head_dim=24),
+    "qwen2_moe": config("qwen2_moe", *SMALL, **QWEN, shared_expert_intermediate_size=48),
+    "qwen3_moe": config("qwen3_moe", *SMALL, **QWEN | {"decoder_sparse_step": 1}, head_dim=16, mlp_only_layers=[0]),
+    "deepseek_v2": config("deepseek_v2", *SMALL) | LATENT | {"q_lora_rank": None, "topk_method": "greedy"},
+    "deepseek_v3": config("deepseek_v3", *SMALL) | LATENT | {"q_lora_rank": 20},
+    "gpt2": {**gpt2(2, 64, 4), "vocab_size": 100, "n_positions": 128, "n_inner": 96},
+    "gpt_neox": {
+        key: value for key, value in config("gpt_neox", *SMALL).items()
+        if key not in ("num_key_value_heads", "rope_theta")
+    } | {"use_parallel_residual": False, "rotary_pct": 1.0, "rotary_emb_base": 5e5},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_transformers_makes_a_model_of_as_many_parameters(name):
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    given_config = MADE[name]
+    more = {key: value for key, value in given_config.items() if key != "model_type"}
+    theirs = transformers.AutoConfig.for_model(given_config["model_type"], **more)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(theirs)
+    shape = load(given_config)
+    gates = 64 * shape.blocks()["moe"] if name == "qwen2_moe" else 0
+    assert sum(p.numel() for p in model.parameters()) == shape.num_parameters + gates
+    written = {**theirs.to_dict(), "architectures": [type(model).__name__]}
+    assert load(json.dumps(written)) == shape
+
+
+def test_every_architecture_is_made():
+    assert {given_config["model_type"] for given_config in MADE.values()} == set(ARCHITECTURES)
+
+
+# ---- what else is read
+
+
+def test_fields_are_read():
+    shape = load(MADE["deepseek_v3"])
+    assert shape.moe == MoE(8, 2, 24, 2, 1, scores="sigmoid", scale=2.5, groups=4, top_groups=2)
+    assert (shape.mla.q_rank, shape.mla.kv_rank, shape.kv_heads) == (20, 16, 4)
+    assert (shape.rope_theta, shape.norm_eps, shape.max_seq, shape.tied) == (5e5, 1e-6, 128, False)
+    v2 = load(MADE["deepseek_v2"])
+    assert (v2.mla.q_rank, v2.moe.groups, v2.moe.top_groups, v2.moe.scores) == (None, 1, 1, "softmax")
+    neox = load(MADE["gpt_neox"])
+    assert (neox.norm, neox.bias, neox.gated, neox.positions, neox.rope_theta) == (
+        "layernorm", True, False, "rotary", 5e5,
+    )  # fmt: skip
+    shape = load(MADE["qwen3_moe"])
+    assert (shape.qk_norm, shape.moe.dense_layers, shape.moe.normalized) == (True, 1, True)
+    assert load(MADE["qwen2_moe"]).moe.shared_experts == 2
+    assert load({**MADE["deepseek_v3"], "n_shared_experts": None}).moe.shared_experts == 0
+
+
+def test_a_balancing_loss_is_taken_where_transformers_adds_it():
+    loss = {**MADE["mixtral"], "router_aux_loss_coef": 0.02}
+    assert load(loss).moe.balance_loss == 0
+    assert load({**loss, "output_router_logits": True}).moe.balance_loss == 0.02
+
+
+def test_null_is_what_is_left_out():
+    optional = (
+        "num_key_value_heads",
+        "head_dim",
+        "rope_theta",
+        "hidden_act",
+        "tie_word_embeddings",
+        "rope_parameters",
+    )
+    absent = {key: value for key, value in MADE["llama"].items() if key not in optional}
+    assert load({**absent, **dict.fromkeys(optional)}) == load(absent)
+    assert load(absent).kv_heads == 4
+
+
+def test_a_file_is_named_after_itself_or_its_folder(tmp_path):
+    folder = tmp_path / "My-Llama"
+    folder.mkdir()
+    for file, name in ((folder / "config.json", "My-Llama"), (folder / "small.json", "small")):
+        file.write_text(json.dumps(MADE["llama"], indent=2))
+        shape = load(MADE["llama"])
+        assert load(file) == load(str(file)) == dataclasses.replace(shape, name=name)
+    file.write_text(json.dumps({"model": {**shape.sizes(), "name": "own"}}))
+    assert load(file) == dataclasses.replace(shape, name="own")
+
+
+def test_a_bad_file_is_named(tmp_path):
+    file = tmp_path / "config.json"
+    for text, sentence in (
+        ('{"model_type": "llama",}', "is not valid at line 1 column"),
+        ("[1]", "a model shape must be a table of sizes, got [1]"),
+        ('{"model_type": "llama"}', "num_hidden_layers is missing"),
+        ("1" * 5000, "holds a number of thousands of digits"),
+        ("[" * 50_000, "is nested too deeply"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ShapeError) as caught:
+            load(file)
+        assert sentence in str(caught.value)
+        assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["LLAMA3-8B", "Llama3-8b", " llama3-8B\n"])
+def test_names_are_found_in_any_case(name):
+    assert load(name) is PRESETS["llama3-8b"]
+
+
+def test_the_command_line_and_the_calculator_take_a_config(tmp_path, capsys):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(PUBLISHED["meta-llama/Meta-Llama-3-8B"]))
+    answers = []
+    for model in ("llama3-8b", str(file), file.read_text()):
+        assert main(["memory", "--model", model, "--layout", "dp=2", "--json"]) == 0
+        answers.append(json.loads(capsys.readouterr().out)["stages"])
+    assert answers[0] == answers[1] == answers[2]
+    asked = [{"model": model, "seq": 4096} for model in ("llama3-8b", file.read_text())]
+    named, text = compute({"configs": asked})["results"]
+    assert (text["peak"], text["parameters"]) == (named["peak"], named["parameters"])
+    assert main(["memory", "--model", '{"model_type": "llama"}']) == 2
+    assert "num_hidden_layers is missing" in capsys.readouterr().err
+
+
+@given(st.sampled_from(sorted(PRESETS)))
+@settings(deadline=None)
+def test_a_shapes_own_json_is_read_as_before(name):
+    shape = PRESETS[name]
+    assert load(json.dumps(shape.sizes())) == dataclasses.replace(shape, name="")
+
+
+# ---- what is refused
+
+
+def without(name, key):
+    return {other: value for other, value in MADE[name].items() if other != key}
+
+
+@pytest.mark.parametrize("name", [name for name in MADE if "," not in name])
+def test_a_key_that_is_needed_is_named_when_it_is_missing(name):
+    for key in ARCHITECTURES[name].needed.values():
+        with pytest.raises(ShapeError, match=f"^{key} is missing: the config.json of a {name} must have it$"):
+            load(without(name, key))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "sentence"),
+    [
+        ("llama", {"model_type": None}, "model_type is missing: a config.json must have it, one of llama, mistral,"),
+        ("llama", {"model_type": "mamba"}, "gpt2, gpt_neox, got 'mamba'"),
+        ("llama", {"model_type": ["llama"]}, "model_type must be one of llama, mistral"),
+        ("llama", {"model_type": "gemma2"}, "got 'gemma2': Gemma multiplies embeddings by the square root of"),
+        ("llama", {"architectures": ["LlamaModel"]},
+         "architectures must name LlamaForCausalLM where model_type is 'llama', got ['LlamaModel']"),
+        ("llama", {"num_hidden_layers": 0}, "num_hidden_layers must be at least 1, got 0"),
+        ("llama", {"num_hidden_layers": "32"}, "num_hidden_layers must be an integer, got '32'"),
+        ("llama", {"num_attention_heads": 3, "num_key_value_heads": 3},
+         "hidden_size must be a multiple of num_attention_heads = 3 where no head_dim is given, got 64"),
+        ("llama", {"num_key_value_heads": 3}, "num_key_value_heads must divide num_attention_heads = 4, got 3"),
+        ("llama", {"head_dim": 5}, "head_dim must be even for rotary positions, got 5"),
+        ("llama", {"tie_word_embeddings": 1}, "tie_word_embeddings must be true or false, got 1"),
+        ("llama", {"hidden_act": "xielu"}, 'hidden_act must be one of silu, swish, relu, gelu, gelu_new'),
+        ("llama", {"hidden_act": 3}, "got 3"),
+        ("llama", {"rms_norm_eps": float("nan")}, "rms_norm_eps must be finite, got nan"),
+        ("llama", {"attention_bias": True}, "attention_bias must be false for a model of the book, got true"),
+        ("llama", {"attention_dropout": 0.1}, "attention_dropout must be 0 for a model of the book, got 0.1"),
+        ("llama", {"rope_parameters": {"rope_theta": 1e4}},
+         "rope_theta must be rope_parameters.rope_theta = 10000.0, got 500000.0"),
+        ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}},
+         'rope_parameters must be without a partial_rotary_factor other than 1 for a model of the book, got {"partial'),
+        ("llama", {"rope_parameters": 3}, "rope_parameters must be a table for a model of the book, got 3"),
+        ("llama", {"rope_theta": "big"}, "rope_theta must be a number, got 'big'"),
+        ("mixtral", {"num_experts_per_tok": 5}, "num_experts_per_tok must be at most num_local_experts = 4, got 5"),
+        ("mixtral", {"output_router_logits": True, "router_aux_loss_coef": -1},
+         "router_aux_loss_coef must be at least 0.0, got -1"),
+        ("qwen2_moe", {"shared_expert_intermediate_size": 50},
+         "shared_expert_intermediate_size must be a multiple of moe_intermediate_size = 24 for a model of the book,"),
+        ("qwen2_moe", {"moe_intermediate_size": 0}, "moe_intermediate_size must be at least 1, got 0"),
+        ("qwen3_moe", {"mlp_only_layers": [1]}, "mlp_only_layers must be the first blocks, as in [0, 1],"),
+        ("qwen3_moe", {"mlp_only_layers": 1}, "mlp_only_layers must be the first blocks"),
+        ("qwen3_moe", {"decoder_sparse_step": 0}, "decoder_sparse_step must be at least 1, got 0"),
+        ("deepseek_v3", {"num_key_value_heads": 2},
+         "num_key_value_heads must be num_attention_heads = 4 for a model of the book, got 2"),
+        ("deepseek_v3", {"n_group": 3}, "n_group must divide n_routed_experts = 8 (1, 2, 4, 8), got 3"),
+        ("deepseek_v3", {"topk_group": 5}, "topk_group must be at most n_group = 4, got 5"),
+        ("deepseek_v3", {"scoring_func": "tanh"}, "scoring_func must be one of softmax, sigmoid, got 'tanh'"),
+        ("deepseek_v3", {"v_head_dim": 21},
+         "v_head_dim must be at most qk_nope_head_dim + qk_rope_head_dim = 20, got 21"),
+        ("deepseek_v3", {"first_k_dense_replace": 3},
+         "first_k_dense_replace must be at most num_hidden_layers = 2, got 3"),
+        ("deepseek_v3", {"topk_method": "best"}, "topk_method must be one of greedy, group_limited_greedy, noaux_tc"),
+        ("deepseek_v3", {"moe_layer_freq": 2}, "moe_layer_freq must be 1 for a model of the book, got 2"),
+        ("gpt2", {"attn_pdrop": 0.0}, "attn_pdrop must be resid_pdrop = 0.1, got 0.0"),
+        ("gpt2", {"add_cross_attention": True}, "add_cross_attention must be false for a model of the book, got true"),
+        ("gpt2", {"n_embd": 63}, "n_embd must be a multiple of n_head = 4"),
+        ("gpt_neox", {"use_parallel_residual": True},
+         "use_parallel_residual must be false for a model of the book, got true"),
+        ("gpt_neox", {"rotary_pct": 0.25}, "rotary_pct must be 1.0 for a model of the book, got 0.25"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_together_is_refused_in_one_sentence(name, changes, sentence):
+    with pytest.raises(ShapeError) as caught:
+        load(MADE[name] | changes)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_gpt_neox_is_refused_unless_it_says_otherwise():
+    for key in ("use_parallel_residual", "rotary_pct"):
+        with pytest.raises(ShapeError, match=f"^{key} must be"):
+            load(without("gpt_neox", key))
+
+
+JUNK = (
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 9)
+    | st.floats()
+    | st.text(max_size=3)
+    | st.lists(st.integers(0, 2))
+)
+
+
+@given(st.sampled_from(sorted(MADE)), st.data())
+@settings(deadline=None)
+def test_any_value_is_read_or_refused(name, data):
+    keys = sorted(
+        {*ARCHITECTURES[MADE[name]["model_type"]].musts, *MADE[name], "rope_parameters", "mlp_only_layers"}
+    )
+    changes = data.draw(
+        st.dictionaries(st.sampled_from(keys), JUNK | st.dictionaries(st.text(max_size=2), JUNK))
+    )
+    try:
+        assert isinstance(load(MADE[name] | changes), ModelShape)
+    except ShapeError as refused:
+        message = str(refused)
+    else:
+        message = ""
+    assert "\n" not in message
