@@ -69,6 +69,17 @@ def test_intervals_widen_with_noise_and_with_their_level():
     assert width(0.001, 0.8) < width(0.01, 0.8) < width(0.01, 0.95)
 
 
+def test_an_interval_is_between_two_quantiles_of_the_fits():
+    points = measured(BESIROGLU, noise=0.005)
+    wide, half = (bootstrap(points, samples=5, level=level, delta=1e3)["beta"] for level in (0.999999, 0.5))
+    draw, found = random.Random(0), []
+    for _ in range(5):
+        found.append(fit_law(draw.choices(points, k=len(points)), delta=1e3).law.beta)
+    found.sort()
+    assert wide == pytest.approx((found[0], found[4]), rel=1e-4)
+    assert half == pytest.approx((found[1], found[3]), rel=1e-4)
+
+
 def test_the_same_seed_gives_the_same_digits():
     points = measured(BESIROGLU, noise=0.005)
     assert bootstrap(points, samples=5, seed=3) == bootstrap(points, samples=5, seed=3)

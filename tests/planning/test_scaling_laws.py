@@ -165,7 +165,7 @@ def test_without_the_embedding_the_exponent_is_the_slope_of_the_frontier(law, po
 
 
 def test_leaving_the_embedding_out_explains_kaplans_exponent_at_his_sizes():
-    smallest, largest = 768, 1.5e9  # Kaplan et al. 2020, section 1
+    smallest, largest = 768, 1.5e9  # Kaplan et al. 2020, section 3
     for law in (HOFFMANN, HOFFMANN_UNROUNDED, BESIROGLU):
         ends = [law.without_embedding(n)[0] for n in (smallest, largest)]
         assert math.log(largest / smallest) / math.log(ends[1] / ends[0]) == pytest.approx(0.73, abs=0.03)

@@ -82,10 +82,26 @@ def test_deepseek_v3_cost_what_its_report_says():
     assert RUNS["deepseek-v3"].gpu_hours / 14.8 == pytest.approx(180e3, rel=0.001)  # per trillion tokens
 
 
+@pytest.mark.parametrize(
+    ("name", "megawatt_hours"),
+    [("llama1-7b", 36), ("llama1-13b", 59), ("llama1-33b", 233), ("llama1-65b", 449)],
+)
+def test_hours_of_llama_are_those_of_its_published_energy(name, megawatt_hours):
+    # Touvron et al. 2023, table 15: 400 W a GPU, and 1.1 of it with the building.
+    assert RUNS[name].gpu_hours * 400 * 1.1 / 1e6 == pytest.approx(megawatt_hours, abs=1.0)
+
+
+def test_llama_2_took_the_hours_in_its_total_but_for_the_34b_model():
+    # Touvron et al. 2023, arXiv 2307.09288, table 2: 3,311,616 in all, 1,038,336 for 34B.
+    known = sum(run.gpu_hours for name, run in RUNS.items() if name.startswith("llama2"))
+    assert known == 3_311_616 - 1_038_336
+
+
 def test_published_runs_are_consistent():
     assert RUNS["llama3.1-405b"].compute == pytest.approx(3.8e25, rel=0.01)  # arXiv 2407.21783, section 1
     assert RUNS["gpt3-175b"].compute == pytest.approx(3.14e23, rel=0.01)  # arXiv 2005.14165, table D.1
     assert RUNS["chinchilla-70b"].ratio == 20
+    assert RUNS["deepseek-v3"].parameters == 37e9  # those that a token meets
     assert RUNS["gopher-280b"].ratio == pytest.approx(1.07, abs=0.005)
     known = {name: run.mfu for name, run in RUNS.items() if run.mfu is not None}
     assert all(0.3 < known[name] < 0.55 for name in known if name.startswith(("llama1", "llama2")))

@@ -156,7 +156,7 @@ RUNS: dict[str, Run] = {
         _of(
             "llama3.1-405b",
             15.6e12,
-            "tokens: arXiv 2407.21783, section 3; hours: model card of Llama 3.1",
+            "tokens: arXiv 2407.21783, section 1; hours: model card of Llama 3.1",
             30.84e6,
             "h100",
         ),
