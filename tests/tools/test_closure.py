@@ -115,6 +115,7 @@ def test_nothing_is_loaded_by_a_name_that_no_source_tells() -> None:
     """Who loads modules by names that are made while it runs; for each, why the closure is complete without them."""
     known = {
         "playbook",  # its names are listed under TYPE_CHECKING
+        "playbook.shapes",  # `huggingface`, which is a module's name in full
         "playbook.model.ops",  # the fused operations, which is a module's name in full
         "playbook.training.trainer",  # products in FP8, likewise
         "playbook.training.optimizer",  # states in few bits, likewise
