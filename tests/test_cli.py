@@ -482,6 +482,22 @@ def test_memory_prints_the_contract(capsys):
     assert "does not fit, by" in text
 
 
+def test_memory_takes_a_gpu_of_ones_own(capsys):
+    def run(*flags):
+        assert main(["memory", "--model", "gpt2", *flags]) == 0
+        return capsys.readouterr().out
+
+    own = json.loads(run("--memory", "96GB", "--reserve", "4GiB", "--json"))
+    assert own["capacity"] == 96 * 10**9 - 4 * 2**30
+    part = json.loads(run("--accelerator", "H100", "--memory", "20GiB", "--json"))
+    assert part["capacity"] == 20 * 2**30
+    assert "peak 2." in run("--memory", "96GB", "--reserve", "6GB")
+    assert re.search(
+        r"of 90\.00 GB: fits, with 8\d\.\d\d GB to spare\n$", run("--memory", "96GB", "--reserve", "6GB")
+    )
+    assert json.loads(run("--memory", "1GB", "--json"))["fits"] is False
+
+
 def test_memory_says_how_many_parameters_a_token_meets(capsys):
     command = ["memory", "--model", "deepseek-v3", "--layout", "dp=8,ep=8", "--seq", "4096"]
     assert main(command) == 0
@@ -501,6 +517,9 @@ def test_memory_says_how_many_parameters_a_token_meets(capsys):
         (["--layout", "micro_batch=2", "--micro-batch", "4"], "give it once"),
         (["--precision", "fp7"], "fp7"),
         (["--accelerator", "h1000"], "h1000"),
+        (["--memory", "96"], "memory must be a number with its unit"),
+        (["--reserve", "4GiB"], "give --accelerator or --memory with it"),
+        (["--accelerator", "l4", "--reserve", "30GB"], "reserve must be below memory = 24.15 GB, got 30 GB"),
         (["--recompute", "half"], "recompute"),
         (["--model", ""], "unknown model ''"),
         (["--model", '{"layers":1000000000,"hidden":64,"heads":2,"vocab":256}'], "at most 10000"),

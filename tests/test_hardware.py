@@ -3,7 +3,15 @@
 import pytest
 
 from playbook.errors import ConfigError
-from playbook.hardware import ACCELERATORS, CLUSTERS, Accelerator, load, load_accelerator
+from playbook.hardware import (
+    ACCELERATORS,
+    CLUSTERS,
+    Accelerator,
+    load,
+    load_accelerator,
+    read_bytes,
+    usable_memory,
+)
 
 
 @pytest.mark.parametrize(
@@ -16,6 +24,15 @@ from playbook.hardware import ACCELERATORS, CLUSTERS, Accelerator, load, load_ac
         ("b200", 183_359, 2250, 7.7e12, 900e9),
         ("mi300x", 196_592, 1307.4, 5.3e12, 448e9),
         ("rtx4090", 24_564, 165.2, 1.008e12, 31.5e9),
+        ("rtx5090", 32_607, 209.5, 1.792e12, 63e9),
+        ("rtxa6000", 49_140, 154.8, 768e9, 56.25e9),
+        ("l4", 23_034, 121, 300e9, 31.5e9),
+        ("l40s", 46_068, 362, 864e9, 31.5e9),
+        ("a800", 81_920, 312, 2.039e12, 200e9),
+        ("h800", 81_559, 989, 3.35e12, 200e9),
+        ("h20", 97_871, 148, 4e12, 450e9),
+        ("h100-pcie", 81_559, 756, 2e12, 300e9),
+        ("h100-nvl", 95_830, 835.5, 3.9e12, 300e9),
     ],
 )
 def test_numbers_of_drivers_and_datasheets(name, mib, teraflops, bandwidth, link):
@@ -47,6 +64,33 @@ def test_peak_takes_torch_names_and_refuses_what_is_missing():
         ConfigError, match="dtype must be one of bf16, fp16, tf32, fp32 on a100-80, got 'fp8'"
     ):
         load_accelerator("a100-80").peak("fp8")
+    v100 = load_accelerator("V100")
+    assert (v100.peak("fp16"), v100.memory_bytes) == (125e12, 32 * 2**30)
+    with pytest.raises(ConfigError, match="dtype must be one of fp16, fp32 on v100, got 'bf16'"):
+        v100.peak()
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("96GB", 96 * 10**9), ("89GiB", 89 * 2**30), (" 85.5 gb ", 85_500_000_000), ("81559 MiB", 81_559 * 2**20),
+        ("1.44TB", 1_440_000_000_000),
+    ],
+)  # fmt: skip
+def test_bytes_are_read_with_their_unit(text, size):
+    assert read_bytes("memory", text) == size
+
+
+def test_what_is_no_memory_is_refused():
+    for text in ("96", "GB", "96 GHz", "-1GB", "1e3GB", "", "nanGB", "1" + 12 * "0" + "GB"):
+        with pytest.raises(ConfigError, match="memory must be a number with its unit, such as 96GB or 89GiB"):
+            read_bytes("memory", text)
+    with pytest.raises(ConfigError, match="memory must be at least 1, got 0"):
+        read_bytes("memory", "0GB")
+    assert read_bytes("reserve", "0GB", least=0) == 0
+    assert usable_memory(96 * 10**9, 4 * 10**9) == 92 * 10**9
+    with pytest.raises(ConfigError, match="reserve must be below memory = 24 GB, got 24 GB"):
+        usable_memory(24 * 10**9, 24 * 10**9)
 
 
 def test_clusters_are_slower_between_nodes_than_within():
@@ -73,8 +117,8 @@ def test_a_cluster_takes_a_number_of_gpus():
 def test_unknown_names_are_refused_with_the_near_ones():
     with pytest.raises(ConfigError, match="unknown cluster 'h100-88'; did you mean h100-8"):
         load("h100-88")
-    with pytest.raises(ConfigError, match="unknown accelerator 'v1'; known: a100-40"):
-        load_accelerator("v1")
+    with pytest.raises(ConfigError, match="unknown accelerator 'x1'; known: a100-40"):
+        load_accelerator("x1")
     with pytest.raises(
         ConfigError, match="cluster 'h100' is a single accelerator; a cluster of it is h100-8"
     ):

@@ -1,13 +1,14 @@
 """Accelerators and clusters, from their datasheets.
 
 Memory is what the driver reports (nvidia-smi, rocm-smi), which is not the number that a GPU is sold by: 81,559 MiB for
-"80 GB". What a plan leaves of it is for the CUDA context, NCCL's buffers and fragmentation. Peaks are dense (no
-structured sparsity), bandwidths bytes per second in one direction. Standard library only.
+"80 GB". What a plan leaves of it (:func:`usable_memory`) is for the CUDA context, NCCL's buffers and fragmentation. Peaks
+are dense (no structured sparsity), bandwidths bytes per second in one direction. Standard library only.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass, field
 
 from playbook._checks import check_fields, check_int, check_positive, unknown
@@ -104,93 +105,63 @@ def _peaks(**teraflops: float) -> dict[str, float]:
 
 _HOPPER = _peaks(bf16=989, fp16=989, tf32=494, fp32=67, fp8=1979)
 _AMPERE = _peaks(bf16=312, fp16=312, tf32=156, fp32=19.5)
+_PCIE4, _PCIE5 = 31.5e9, 63e9  # sixteen lanes, in one direction
 
+#: By name. Where a datasheet prints the peak of tensor cores with sparsity, half of it stands here; where their sums are
+#: in fp16 or in fp32, that of fp32.
 ACCELERATORS: dict[str, Accelerator] = {
     gpu.name: gpu
     for gpu in (
-        Accelerator(
-            "a100-40",
-            "A100, 40 GB",
-            40_960 * MIB,
-            _AMPERE,
-            1.555e12,
-            300e9,
-            "NVIDIA A100 datasheet, SXM4 40 GB; NVLink 3",
-        ),
-        Accelerator(
-            "a100-80",
-            "A100, 80 GB",
-            81_920 * MIB,
-            _AMPERE,
-            2.039e12,
-            300e9,
-            "NVIDIA A100 datasheet, SXM4 80 GB; NVLink 3",
-        ),
-        Accelerator(
-            "h100",
-            "H100, 80 GB",
-            81_559 * MIB,
-            _HOPPER,
-            3.35e12,
-            450e9,
-            "NVIDIA H100 datasheet, SXM5; NVLink 4",
-        ),
-        Accelerator(
-            "h200",
-            "H200, 141 GB",
-            143_771 * MIB,
-            _HOPPER,
-            4.8e12,
-            450e9,
-            "NVIDIA H200 datasheet, SXM; NVLink 4",
-        ),
-        Accelerator(
-            "b200",
-            "B200, 180 GB",
-            183_359 * MIB,
-            _peaks(bf16=2250, fp16=2250, tf32=1100, fp32=75, fp8=4500, fp4=9000),
-            7.7e12,
-            900e9,
-            "NVIDIA HGX B200 datasheet, an eighth of the board's 1.44 TB, 62 TB/s and peaks; NVLink 5",
-        ),
-        Accelerator(
-            "gb200",
-            "GB200, 186 GB",
-            189_471 * MIB,
-            _peaks(bf16=2500, fp16=2500, tf32=1250, fp32=80, fp8=5000, fp4=10000),
-            8e12,
-            900e9,
-            "NVIDIA GB200 NVL72 datasheet, a 72nd of the rack; NVLink 5",
-        ),
-        Accelerator(
-            "mi300x",
-            "MI300X, 192 GB",
-            196_592 * MIB,
-            _peaks(bf16=1307.4, fp16=1307.4, tf32=653.7, fp32=163.4, fp8=2614.9),
-            5.3e12,
-            448e9,
-            "AMD Instinct MI300X datasheet; seven Infinity Fabric links of 64 GB/s each way",
-        ),
-        Accelerator(
-            "rtx4090",
-            "RTX 4090, 24 GB",
-            24_564 * MIB,
-            _peaks(bf16=165.2, fp16=165.2, tf32=82.6, fp32=82.6, fp8=330.3),
-            1.008e12,
-            31.5e9,
-            "NVIDIA Ada whitepaper, tensor cores with fp32 accumulation; PCIe 4.0 x16, no NVLink",
-        ),
-        Accelerator(
-            "cpu",
-            "CPU, 16 GB",
-            16 * GB,
-            _peaks(fp32=0.16),
-            20e9,
-            10e9,
-            "nominal, no datasheet: 2 cores at 2.5 GHz with two 8-wide fp32 FMA units; measure your own",
-        ),
+        Accelerator("v100", "V100, 32 GB", 32_768 * MIB, _peaks(fp16=125, fp32=15.7), 900e9, 150e9,
+                    "NVIDIA V100 datasheet, SXM2 32 GB; NVLink 2; no bf16"),
+        Accelerator("a100-40", "A100, 40 GB", 40_960 * MIB, _AMPERE, 1.555e12, 300e9,
+                    "NVIDIA A100 datasheet, SXM4 40 GB; NVLink 3"),
+        Accelerator("a100-80", "A100, 80 GB", 81_920 * MIB, _AMPERE, 2.039e12, 300e9,
+                    "NVIDIA A100 datasheet, SXM4 80 GB; NVLink 3"),
+        Accelerator("a800", "A800, 80 GB", 81_920 * MIB, _AMPERE, 2.039e12, 200e9,
+                    "NVIDIA A800 datasheet, SXM4 80 GB: an A100 with 400 GB/s of NVLink 3"),
+        Accelerator("h100", "H100, 80 GB", 81_559 * MIB, _HOPPER, 3.35e12, 450e9,
+                    "NVIDIA H100 datasheet, SXM5; NVLink 4"),
+        Accelerator("h100-pcie", "H100 PCIe, 80 GB", 81_559 * MIB,
+                    _peaks(bf16=756, fp16=756, tf32=378, fp32=51, fp8=1513), 2e12, 300e9,
+                    "NVIDIA H100 datasheet, PCIe; NVLink bridge to one other card"),
+        Accelerator("h100-nvl", "H100 NVL, 94 GB", 95_830 * MIB,
+                    _peaks(bf16=835.5, fp16=835.5, tf32=417.5, fp32=60, fp8=1670.5), 3.9e12, 300e9,
+                    "NVIDIA H100 datasheet, NVL; NVLink bridge to one other card"),
+        Accelerator("h800", "H800, 80 GB", 81_559 * MIB, _HOPPER, 3.35e12, 200e9,
+                    "NVIDIA H800 datasheet, SXM5: an H100 with 400 GB/s of NVLink 4"),
+        Accelerator("h20", "H20, 96 GB", 97_871 * MIB, _peaks(bf16=148, fp16=148, tf32=74, fp32=44, fp8=296),
+                    4e12, 450e9, "NVIDIA H20 datasheet, SXM5; NVLink 4"),
+        Accelerator("h200", "H200, 141 GB", 143_771 * MIB, _HOPPER, 4.8e12, 450e9,
+                    "NVIDIA H200 datasheet, SXM; NVLink 4"),
+        Accelerator("b200", "B200, 180 GB", 183_359 * MIB,
+                    _peaks(bf16=2250, fp16=2250, tf32=1100, fp32=75, fp8=4500, fp4=9000), 7.7e12, 900e9,
+                    "NVIDIA HGX B200 datasheet, an eighth of the board's 1.44 TB, 62 TB/s and peaks; NVLink 5"),
+        Accelerator("gb200", "GB200, 186 GB", 189_471 * MIB,
+                    _peaks(bf16=2500, fp16=2500, tf32=1250, fp32=80, fp8=5000, fp4=10000), 8e12, 900e9,
+                    "NVIDIA GB200 NVL72 datasheet, a 72nd of the rack; NVLink 5"),
+        Accelerator("mi300x", "MI300X, 192 GB", 196_592 * MIB,
+                    _peaks(bf16=1307.4, fp16=1307.4, tf32=653.7, fp32=163.4, fp8=2614.9), 5.3e12, 448e9,
+                    "AMD Instinct MI300X datasheet; seven Infinity Fabric links of 64 GB/s each way"),
+        Accelerator("l40s", "L40S, 48 GB", 46_068 * MIB,
+                    _peaks(bf16=362, fp16=362, tf32=183, fp32=91.6, fp8=733), 864e9, _PCIE4,
+                    "NVIDIA L40S datasheet; PCIe 4.0 x16, no NVLink"),
+        Accelerator("l4", "L4, 24 GB", 23_034 * MIB,
+                    _peaks(bf16=121, fp16=121, tf32=60, fp32=30.3, fp8=242.5), 300e9, _PCIE4,
+                    "NVIDIA L4 datasheet; PCIe 4.0 x16, no NVLink"),
+        Accelerator("rtxa6000", "RTX A6000, 48 GB", 49_140 * MIB,
+                    _peaks(bf16=154.8, fp16=154.8, tf32=77.4, fp32=38.7), 768e9, 56.25e9,
+                    "NVIDIA RTX A6000 datasheet; NVLink bridge to one other card; with ECC on, 46,068 MiB"),
+        Accelerator("rtx4090", "RTX 4090, 24 GB", 24_564 * MIB,
+                    _peaks(bf16=165.2, fp16=165.2, tf32=82.6, fp32=82.6, fp8=330.3), 1.008e12, _PCIE4,
+                    "NVIDIA Ada whitepaper; PCIe 4.0 x16, no NVLink"),
+        Accelerator("rtx5090", "RTX 5090, 32 GB", 32_607 * MIB,
+                    _peaks(bf16=209.5, fp16=209.5, tf32=104.8, fp32=104.8, fp8=419, fp4=1676), 1.792e12, _PCIE5,
+                    "NVIDIA RTX Blackwell whitepaper; PCIe 5.0 x16, no NVLink"),
+        Accelerator("cpu", "CPU, 16 GB", 16 * GB, _peaks(fp32=0.16), 20e9, 10e9,
+                    "nominal, no datasheet: 2 cores at 2.5 GHz with two 8-wide fp32 FMA units; measure your own"),
     )
-}
+}  # fmt: skip
 
 # Seconds per hop that NCCL's own tuner assumes for a ring with the Simple protocol (src/graph/tuning.cc, hwLatencies),
 # and how long posting a message keeps the sender busy (getNetOverhead, three times for Simple).
@@ -249,9 +220,27 @@ def load(name: str | Cluster, gpus: int | None = None) -> Cluster:
 
 
 def load_accelerator(name: str | Accelerator) -> Accelerator:
-    """The accelerator called ``name``; raises :class:`ConfigError` for an unknown one."""
+    """The accelerator called ``name``, in any case; raises :class:`ConfigError` for an unknown one."""
     if isinstance(name, Accelerator):
         return name
-    if name not in ACCELERATORS:
+    if name.lower() not in ACCELERATORS:
         raise ConfigError(unknown("accelerator", name, ACCELERATORS))
-    return ACCELERATORS[name]
+    return ACCELERATORS[name.lower()]
+
+
+def read_bytes(label: str, text: str, *, least: int = 1) -> int:
+    """Bytes of a number with its unit, "96GB" or "89 GiB". Raises :class:`ConfigError` with ``label`` for other texts."""
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*([KMGT]i?B)", text.strip(), re.IGNORECASE)
+    if not found:
+        raise ConfigError(f"{label} must be a number with its unit, such as 96GB or 89GiB, got {text!r}")
+    base = 1024 if "i" in found[2].lower() else 1000
+    size = round(float(found[1]) * base ** (1 + "KMGT".index(found[2][0].upper())))
+    return check_int(label, size, ConfigError, least=least)
+
+
+def usable_memory(memory: int, reserve: int) -> int:
+    """Bytes of a GPU's ``memory`` that a plan may fill if it leaves ``reserve`` bytes for what it does not count: the
+    CUDA context, NCCL's buffers, fragmentation. Raises :class:`ConfigError` if that is nothing."""
+    if reserve >= memory:
+        raise ConfigError(f"reserve must be below memory = {memory / GB:.4g} GB, got {reserve / GB:.4g} GB")
+    return memory - reserve

@@ -47,6 +47,12 @@ def test_a_gpu_is_known_by_its_name_and_memory(monkeypatch):
         ("NVIDIA H200", 150e9, "h200"),
         ("NVIDIA A100-SXM4-40GB", 42e9, "a100-40"),
         ("NVIDIA A100-SXM4-80GB", 85e9, "a100-80"),
+        ("NVIDIA H100 PCIe", 85e9, "h100-pcie"),
+        ("NVIDIA H100 NVL", 100e9, "h100-nvl"),
+        ("NVIDIA L40S", 48e9, "l40s"),
+        ("Tesla V100-SXM2-32GB", 34e9, "v100"),
+        ("NVIDIA RTX A6000", 51e9, "rtxa6000"),
+        ("NVIDIA GeForce RTX 4090", 25e9, "rtx4090"),
         ("NVIDIA GeForce RTX 2060", 6e9, None),
     ):
         Properties.total_memory = memory

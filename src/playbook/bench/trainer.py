@@ -111,14 +111,16 @@ def this_accelerator(device: str) -> Accelerator | None:
     """The preset of the GPU that is here, by its name and memory; None for a CPU or one without a preset."""
     if torch.device(device).type != "cuda":
         return None
-    name, memory = (
-        torch.cuda.get_device_name(device).lower(),
-        torch.cuda.get_device_properties(device).total_memory,
+    words = set(torch.cuda.get_device_name(device).lower().replace("rtx ", "rtx").replace("-", " ").split())
+    memory = torch.cuda.get_device_properties(device).total_memory
+    parts = {gpu: gpu.name.split("-") for gpu in ACCELERATORS.values()}
+    fitting = [gpu for gpu, (model, *_) in parts.items() if model in words]
+    # A name may say of which kind: H100 PCIe, H100 NVL.
+    return min(
+        fitting,
+        key=lambda gpu: (-len(words & set(parts[gpu])), abs(gpu.memory_bytes - memory)),
+        default=None,
     )
-    fitting = [
-        a for a in ACCELERATORS.values() if a.name.lower().partition("-")[0] in name.replace("-", " ").split()
-    ]
-    return min(fitting, key=lambda a: abs(a.memory_bytes - memory), default=None)
 
 
 def report_trainer(result: dict[str, Any]) -> str:

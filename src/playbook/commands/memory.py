@@ -11,7 +11,7 @@ from playbook._checks import check_int, unknown
 from playbook._json import to_json
 from playbook.errors import ConfigError
 from playbook.figures.units import format_count
-from playbook.hardware import load_accelerator
+from playbook.hardware import ACCELERATORS, load_accelerator, read_bytes, usable_memory
 from playbook.layout import Layout, ParallelOptions
 from playbook.layout.options import BUCKET
 from playbook.layout.stages import parse_stage_layers
@@ -78,7 +78,9 @@ def add(commands: Any) -> None:
         metavar="N",
         help="size of a gradient bucket, in MiB",
     )
-    flag("--accelerator", metavar="A", help="say whether it fits, such as h100 or a100-40")
+    flag("--accelerator", metavar="A", help=f"say whether it fits: {', '.join(ACCELERATORS)}")
+    flag("--memory", metavar="96GB", help="memory of a GPU that is none of these, or less of one")
+    flag("--reserve", metavar="4GiB", help="part of that memory that the plan leaves free")
     flag(
         "--unit",
         default="GB",
@@ -129,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
         fused=args.fused,
         options=options,
     )
-    capacity = load_accelerator(args.accelerator).memory_bytes if args.accelerator else None
+    capacity = capacity_of(args)
     if args.json:
         fits = {} if capacity is None else {"capacity": capacity, "fits": report.peak <= capacity}
         print(to_json({**_counts(shape), **report.to_json(), **fits}))
@@ -138,6 +140,18 @@ def run(args: argparse.Namespace) -> int:
         if args.explain:
             print(_explanation(report, args.unit))
     return 0
+
+
+def capacity_of(args: argparse.Namespace) -> int | None:
+    """Bytes that a GPU has for the plan; None where no GPU is named."""
+    memory = load_accelerator(args.accelerator).memory_bytes if args.accelerator else None
+    if args.memory is not None:
+        memory = read_bytes("memory", args.memory)
+    if args.reserve is None:
+        return memory
+    if memory is None:
+        raise ConfigError(f"reserve is {args.reserve} of no GPU: give --accelerator or --memory with it")
+    return usable_memory(memory, read_bytes("reserve", args.reserve, least=0))
 
 
 def layout_of(args: argparse.Namespace) -> Layout:
@@ -181,9 +195,10 @@ def _fit(peak: int, capacity: int | None, unit: str) -> str:
     if capacity is None:
         return ""
     rest = (capacity - peak) / UNITS[unit]
-    return (
-        f": fits, with {rest:.2f} {unit} to spare" if rest >= 0 else f": does not fit, by {-rest:.2f} {unit}"
+    verdict = (
+        f"fits, with {rest:.2f} {unit} to spare" if rest >= 0 else f"does not fit, by {-rest:.2f} {unit}"
     )
+    return f" of {capacity / UNITS[unit]:.2f} {unit}: {verdict}"
 
 
 def _explanation(report: MemoryReport, unit: str) -> str:
