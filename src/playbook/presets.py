@@ -58,8 +58,8 @@ def _llama(
     return {**_LLAMA_STYLE, **sizes, **more}
 
 
-def _llama1(layers: int, hidden: int, heads: int, ffn: int) -> dict[str, Any]:
-    return _llama(layers, hidden, heads, heads, ffn, 32000, max_seq=2048, norm_eps=1e-6)
+def _llama1(layers: int, hidden: int, heads: int, ffn: int, norm_eps: float = 1e-6) -> dict[str, Any]:
+    return _llama(layers, hidden, heads, heads, ffn, 32000, max_seq=2048, norm_eps=norm_eps)
 
 
 def _llama2(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int) -> dict[str, Any]:
@@ -169,7 +169,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "llama1-7b": _llama1(32, 4096, 32, 11008),
     "llama1-13b": _llama1(40, 5120, 40, 13824),
     "llama1-33b": _llama1(60, 6656, 52, 17920),
-    "llama1-65b": _llama1(80, 8192, 64, 22016),
+    "llama1-65b": _llama1(80, 8192, 64, 22016, norm_eps=1e-5),  # so its params.json says
     "llama2-7b": _llama2(32, 4096, 32, 32, 11008),
     "llama2-13b": _llama2(40, 5120, 40, 40, 13824),
     "llama2-70b": _llama2(80, 8192, 64, 8, 28672),
