@@ -20,7 +20,7 @@ from traffic_runs import Cases, check
 from playbook.errors import ConfigError
 from playbook.layout import Layout, ParallelOptions
 from playbook.layout.options import DISPATCH
-from playbook.planning.expert_traffic import Routed, _missed, even
+from playbook.planning.expert_traffic import Routed, even, missed
 from playbook.planning.messages import Sender
 from playbook.planning.recipes import load_recipe
 from playbook.planning.traffic import total, traffic
@@ -189,17 +189,17 @@ def test_how_many_nodes_a_token_meets(nodes, sizes):
     """All possible choices, one by one: groups, then experts in these."""
     moe = MoE(ffn=1, **sizes)
     each, node = moe.experts // moe.groups, moe.experts // nodes
-    missed = [
+    absent = [
         all(expert // node for expert in chosen)  # none in node 0
         for groups in combinations(range(moe.groups), moe.top_groups)
         for chosen in combinations([g * each + e for g in groups for e in range(each)], moe.top_k)
     ]
-    assert _missed(moe, nodes) == Fraction(sum(missed), len(missed))
+    assert missed(moe, nodes) == Fraction(sum(absent), len(absent))
 
 
 def test_groups_that_fit_no_nodes_are_left_out():
     grouped = MoE(experts=12, top_k=2, ffn=1, groups=3, top_groups=2)
-    assert _missed(grouped, 2) == _missed(dataclasses.replace(grouped, groups=1, top_groups=1), 2)
+    assert missed(grouped, 2) == missed(dataclasses.replace(grouped, groups=1, top_groups=1), 2)
 
 
 @pytest.mark.parametrize("dispatch", DISPATCH)

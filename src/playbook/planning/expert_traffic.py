@@ -44,7 +44,7 @@ def even(here: Sender) -> Routed:
     each, more = divmod(_taken(here, moe), ranks)
     rows = tuple(each + (rank < more) for rank in range(ranks))
     nodes = ranks // (here.options.node or ranks)
-    tokens = math.ceil(here.tokens * (1 - _missed(moe, nodes)))
+    tokens = math.ceil(here.tokens * (1 - missed(moe, nodes)))
     return Routed((rows,) * ranks, ((min(tokens, sum(rows)),) * nodes,) * ranks)
 
 
@@ -58,7 +58,7 @@ def _taken(here: Sender, moe: MoE) -> int:
     return min(chosen, math.ceil(Fraction(here.layout.micro_batch * room * moe.experts, here.layout.cp)))
 
 
-def _missed(moe: MoE, nodes: int) -> Fraction:
+def missed(moe: MoE, nodes: int) -> Fraction:
     """How likely it is that none of a token's experts is in a given node, when all choices are equally likely.
 
     Groups of experts, of which a token chooses some first, count where they divide into nodes evenly, or nodes into them.

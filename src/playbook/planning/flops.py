@@ -34,11 +34,19 @@ def forward_flops(shape: ModelShape, batch: int, seq: int) -> dict[str, int]:
     head. Raises :class:`ConfigError` unless ``batch`` and ``seq`` are positive integers.
     """
     tokens = check_int("batch", batch, ConfigError) * check_int("seq", seq, ConfigError)
-    terms = {name: shape.layers * flops for name, flops in _attention_flops(shape, tokens, seq).items()}
-    terms["mlp"] = sum(n * _mlp_flops(shape, kind, tokens) for kind, n in shape.blocks().items())
-    if shape.moe:
-        terms["router"] = shape.blocks().get("moe", 0) * matmul_flops(tokens, shape.moe.experts, shape.hidden)
+    terms: dict[str, int] = {}
+    for kind, blocks in shape.blocks().items():
+        for name, flops in block_flops(shape, kind, tokens, seq).items():
+            terms[name] = terms.get(name, 0) + blocks * flops
     terms["head"] = matmul_flops(tokens, shape.vocab, shape.hidden)
+    return terms
+
+
+def block_flops(shape: ModelShape, kind: BlockKind, tokens: int, seq: int) -> dict[str, int]:
+    """FLOPs of the forward pass of one block of a kind, by term; each of ``tokens`` attends to ``seq`` of its sample."""
+    terms = {**_attention_flops(shape, tokens, seq), "mlp": _mlp_flops(shape, kind, tokens)}
+    if shape.moe and kind == "moe":
+        terms["router"] = matmul_flops(tokens, shape.moe.experts, shape.hidden)
     return terms
 
 
