@@ -274,7 +274,7 @@ def test_help_has_the_defaults(capsys):
         ("", "command is missing: name a playbook command, such as train, or a script.py"),
         ("--", "command is missing"),
         ("-- tarin --model tiny", "unknown command 'tarin'; did you mean train?"),
-        ("-- slurm -- train", "unknown command 'slurm'; known: bench, doctor, exercises, memory"),
+        ("-- slurm -- train", "unknown command 'slurm'; known: bench, calibrate, doctor, exercises"),
         ("-- train --modle tiny", "playbook train: unrecognized arguments: --modle tiny"),
         ("-- bench", "playbook bench: the following arguments are required: WHAT"),
         ("-- train --layout dp=2", "layout is 'dp=2', which needs 2 ranks, but the nodes have 8 GPUs"),

@@ -161,7 +161,7 @@ def measure(sizes: Sequence[int], repeats: int) -> dict[str, dict[Any, Times]]:
             "messages": {size: _message(vector, world) for size, vector in list(vectors.items())[::2]},
         }
         often = {
-            (part, key): _how_often(pair, world)
+            (part, key): how_often(pair, world)
             for part, pairs in tasks.items()
             for key, pair in pairs.items()
         }
@@ -172,21 +172,22 @@ def measure(sizes: Sequence[int], repeats: int) -> dict[str, dict[Any, Times]]:
         for _, i in itertools.product(range(repeats), range(_MOST)):
             for part, key in (task for task, count in often.items() if i < count):
                 for who, function in tasks[part][key].items():
-                    times[part][key][who].append(_seconds(function, world))
+                    times[part][key][who].append(seconds_of_call(function, world))
     return times
 
 
-def _how_often(pair: Pair, world: launch.World) -> int:
+def how_often(pair: Pair, world: launch.World) -> int:
     """How often a turn calls a pair of functions: the same on all ranks. Warms them up, too."""
     for function in pair.values():
         function()
-    longest = max(_seconds(function, world) for function in pair.values())
+    longest = max(seconds_of_call(function, world) for function in pair.values())
     estimate = torch.tensor([longest], device=world.device)
     dist.all_reduce(estimate, dist.ReduceOp.MAX)
     return max(1, min(_MOST, int(_TURN / float(estimate))))
 
 
-def _seconds(function: Callable[[], Any], world: launch.World) -> float:
+def seconds_of_call(function: Callable[[], Any], world: launch.World) -> float:
+    """Seconds of one call in this rank, all ranks beginning together."""
     dist.barrier()
     synchronize(world.device)
     start = time.perf_counter()
