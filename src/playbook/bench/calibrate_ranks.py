@@ -31,7 +31,7 @@ class Together:
     sizes: tuple[int, ...] = tuple(1 << i for i in range(10, 23, 2))
     repeats: int = 3
     width: int = 384
-    copied: int = 1 << 24  # bytes
+    copied: int = 1 << 26  # bytes: more than caches hold
     busy: float = 0.25
 
 
@@ -147,12 +147,10 @@ def ring(collective: str, n: int) -> Cost:
 
 def sharing(rows: dict[int, list[list[Row]]]) -> dict[str, Any]:
     """How much slower a product, and a copy, is with so many ranks at work, and how many ranks run at full speed."""
-    seconds = {
-        name: {n: statistics.fmean(_of(rank, name) for rank in ranks) for n, ranks in rows.items()}
-        for name in ("product", "copy")
+    seconds = {name: {n: _together(ranks, name) for n, ranks in rows.items()} for name in ("product", "copy")}
+    slowdowns = {
+        name: {n: t / min(times.values()) for n, t in times.items()} for name, times in seconds.items()
     }
-    alone = {name: times[1] for name, times in seconds.items()}
-    slowdowns = {name: {n: t / alone[name] for n, t in times.items()} for name, times in seconds.items()}
     return {
         "ranks": list(rows),
         **{f"{name}_slowdown": list(found.values()) for name, found in slowdowns.items()},
@@ -160,5 +158,7 @@ def sharing(rows: dict[int, list[list[Row]]]) -> dict[str, Any]:
     }
 
 
-def _of(rank: list[Row], work: str) -> float:
-    return next(statistics.median(row["seconds"]) for row in rank if row.get("work") == work)
+def _together(ranks: list[list[Row]], work: str) -> float:
+    """The median over turns of what the slowest rank took: the others' work may be done before it is."""
+    found = [next(row["seconds"] for row in rank if row.get("work") == work) for rank in ranks]
+    return statistics.median(max(turn) for turn in zip(*found, strict=True))
