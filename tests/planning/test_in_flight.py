@@ -68,3 +68,7 @@ def test_of_many_micro_batches_few_are_walked_through():
     assert line_of(layout("breadth-first", 4, 3, 10**15)).fullest[0][-1].full[:2] == (10**15, 10**15)
     for name in ("1f1b", "zb-h2", "zb-v", "dualpipe", "interleaved"):
         assert micro_batches(name, 4, 1, 10**15) == micro_batches(name, 4, 1, 40)
+    # Half of DualPipe's enter at either end: it is an even number that is walked through.
+    for pp in (2, 4, 6, 16):
+        for count in (2 * pp, 2 * pp + 2, 120, 122):
+            assert micro_batches("dualpipe", pp, 1, count) == [pp + 1] * pp

@@ -12,7 +12,7 @@ from functools import cache
 from itertools import pairwise
 
 from playbook.layout import Layout
-from playbook.layout.stages import chunks, stages_of
+from playbook.layout.stages import KINDS, chunks, stages_of
 from playbook.schedules.actions import Schedule
 from playbook.schedules.catalogue import make
 from playbook.schedules.interleaved import rounds
@@ -52,6 +52,7 @@ def _line(name: str, pp: int, vpp: int, microbatches: int) -> Line:
     turns = rounds(pp, min(microbatches, pp * (pp + 8) + microbatches % pp), min(pp, microbatches))
     run, longer = turns[-1], min(4, sum(turn > turns[-1] for turn in turns))
     few = run * min(len(turns), longer + 3) + longer
+    few += few % 2 * (name in KINDS and KINDS[name].bidirectional)  # half of them at either end
     return _walked(make(name, pp, few, vpp, run=run if name == "interleaved" else None), microbatches)
 
 
