@@ -170,6 +170,16 @@ def test_rows_that_leave_a_node_in_two_steps(shape, node):
     assert sent <= expert(shape, layout, SEQ, node=node).sent
 
 
+@pytest.mark.parametrize("technique", [data_parallel, zero3])
+def test_gradients_of_experts_are_apart(technique):
+    layout = Layout(dp=4, ep=2)
+    parts = [technique(MIXTRAL, layout, SEQ, experts=which) for which in (True, False)]
+    assert sum(one.sent for one in parts) == technique(MIXTRAL, layout, SEQ).sent
+    assert {one.flops for one in parts} == {technique(MIXTRAL, layout, SEQ).flops}
+    assert parts[0].sent == 4 * 3 * 32 * 16 * 2 * (1 if technique is data_parallel else Fraction(1, 2))
+    assert technique(MIXTRAL, Layout(dp=4), SEQ, experts=True).sent == 0
+
+
 def test_rows_inside_a_node_are_no_rows_between_nodes():
     layout, rows = (
         Layout(dp=8, ep=8),
@@ -286,6 +296,10 @@ def test_what_cannot_be_is_refused():
         ("tp=4,pp=2", "pp", EIGHT.intra_bandwidth),
         ("dp=8,ep=8", "ep", EIGHT.intra_bandwidth),
         ("dp=16,ep=16", "ep", EIGHT.inter_bandwidth),
+        ("dp=16,ep=8", "edp", EIGHT.inter_bandwidth),  # one rank in each node
+        ("dp=16,ep=4", "edp", EIGHT.inter_bandwidth * 2),
+        ("dp=8,ep=4", "edp", EIGHT.intra_bandwidth),
+        ("dp=8", "edp", EIGHT.intra_bandwidth),
     ],
 )
 def test_links_of_a_group(text, axis, speed):

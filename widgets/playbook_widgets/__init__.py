@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from playbook_widgets.memory_calculator import MemoryCalculator
     from playbook_widgets.mesh_explorer import MeshExplorer
     from playbook_widgets.number_formats import NumberFormats
+    from playbook_widgets.overlap import OverlapRatios
     from playbook_widgets.ring_attention import RingAttention
     from playbook_widgets.routing import ExpertRouting
     from playbook_widgets.schedule_visualizer import ScheduleVisualizer
@@ -29,6 +30,7 @@ WIDGETS = {
     "MemoryCalculator": "memory_calculator",
     "MeshExplorer": "mesh_explorer",
     "NumberFormats": "number_formats",
+    "OverlapRatios": "overlap",
     "RingAttention": "ring_attention",
     "ScheduleVisualizer": "schedule_visualizer",
     "TraceViewer": "trace_viewer",
@@ -43,6 +45,7 @@ __all__ = [
     "MemoryCalculator",
     "MeshExplorer",
     "NumberFormats",
+    "OverlapRatios",
     "RingAttention",
     "ScheduleVisualizer",
     "TraceViewer",

@@ -46,13 +46,16 @@ class Overlap:
         return float(self.sent) / bandwidth / (float(self.flops) / peak_flops)
 
 
-def data_parallel(shape: ModelShape, layout: Layout, seq: int, *, gradient_bytes: int = 2) -> Overlap:
+def data_parallel(
+    shape: ModelShape, layout: Layout, seq: int, *, experts: bool | None = None, gradient_bytes: int = 2
+) -> Overlap:
     """The all-reduce of a block's gradients, 2(N − 1)/N of their bytes, behind the backward pass of the block.
 
     ``data_parallel_ratio`` is the same for a dense model, whose parameters cancel. With experts they do not: all have
-    gradients, and a token meets few of them.
+    gradients, and a token meets few of them. Those of other ranks' experts have copies of their own: ``experts`` says
+    whether only these gradients are sent (True), or only the others (False).
     """
-    sent = [2 * Fraction(n - 1, n) * elements for elements, n in _copied(shape, layout)]
+    sent = [2 * Fraction(n - 1, n) * elements for elements, n in _copied(shape, layout, experts)]
     return Overlap(sum(sent, Fraction(0)) * gradient_bytes, 2 * _products(shape, layout, seq))
 
 
@@ -62,15 +65,16 @@ def zero3(
     seq: int,
     *,
     backward: bool = False,
+    experts: bool | None = None,
     weight_bytes: int = 2,
     gradient_bytes: int = 2,
 ) -> Overlap:
     """The all-gather of a block's weights behind its forward pass (in fact, that of the block before).
 
     In backward, a second gather and the reduce-scatter of the gradients, behind twice the FLOPs. Every micro-batch sends
-    all of it again. A block is padded to a multiple of its replicas.
+    all of it again. A block is padded to a multiple of its replicas. ``experts``: as in ``data_parallel``.
     """
-    gathered = Fraction(sum((n - 1) * -(-elements // n) for elements, n in _copied(shape, layout)))
+    gathered = Fraction(sum((n - 1) * -(-elements // n) for elements, n in _copied(shape, layout, experts)))
     each = weight_bytes + (gradient_bytes if backward else 0)
     return Overlap(gathered * each, _products(shape, layout, seq) * (1 + backward))
 
@@ -153,21 +157,25 @@ def expert(
     return Overlap(sent, flops * (1 + backward))
 
 
-def group_bandwidth(cluster: Cluster, layout: Layout, axis: str) -> float:
-    """Bytes/s that each GPU sends to the others of its group along ``axis``: tp, cp, dp, pp or ep.
+#: Groups of ranks that exchange messages; those of ``edp`` have the same experts.
+GROUPS = ("tp", "cp", "dp", "pp", "ep", "edp")
 
-    NVLink where the group fits in a node. Between nodes, a ring has an adapter for each of its ranks in a node (dp, tp);
-    hops and all-to-alls have one each (cp, pp, ep). ``dp`` is all replicas, those of cp included.
+
+def group_bandwidth(cluster: Cluster, layout: Layout, axis: str) -> float:
+    """Bytes/s that each GPU sends to the others of its group along ``axis``, one of `GROUPS`.
+
+    NVLink where the group fits in a node. Between nodes, a ring has an adapter for each of its ranks in a node (dp, edp,
+    tp); hops and all-to-alls have one each (cp, pp, ep). ``dp`` is all replicas, those of cp included.
     """
+    if axis not in GROUPS:
+        raise ConfigError(unknown("axis", axis, GROUPS))
     groups = groups_of(layout, 0)
-    if axis not in ("tp", "cp", "dp", "pp", "ep"):
-        raise ConfigError(unknown("axis", axis, ("tp", "cp", "dp", "pp", "ep")))
-    group = groups.get("replicas", groups["dp"]) if axis == "dp" else groups[axis]
+    group = groups.get("replicas", groups["dp"]) if axis == "dp" else groups[axis] or (0,)
     inside = sum(rank < cluster.gpus_per_node for rank in group)
     network = Network.of(cluster, inside)
     if inside == len(group):
         return 1 / network.intra.beta
-    return 1 / (network.rails if axis in ("dp", "tp") else network.inter).beta
+    return 1 / (network.inter if axis in ("cp", "pp", "ep") else network.rails).beta
 
 
 def _tokens(layout: Layout, seq: int) -> int:
@@ -185,12 +193,13 @@ def _products(shape: ModelShape, layout: Layout, seq: int, kind: BlockKind | Non
     return Fraction(sum(flops for name, flops in terms.items() if name not in ATTENTION_CORE), layout.tp)
 
 
-def _copied(shape: ModelShape, layout: Layout) -> list[tuple[int, int]]:
+def _copied(shape: ModelShape, layout: Layout, experts: bool | None) -> list[tuple[int, int]]:
     """Parameters of a block on one rank, and how many ranks have the same: those of experts apart."""
     replicas, found = layout.dp * layout.cp, {False: 0, True: 0}
     for weight in block_weights(shape, layout, _kind(shape)):
         found[weight.expert] += weight.elements
-    return [(found[False], replicas), (found[True], replicas // layout.ep)]
+    copies = {False: (found[False], replicas), True: (found[True], replicas // layout.ep)}
+    return [pair for expert, pair in copies.items() if experts in (None, expert)]
 
 
 def _crossings(shape: ModelShape) -> tuple[int, int, int]:
