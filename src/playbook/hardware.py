@@ -16,6 +16,8 @@ from playbook.errors import ConfigError
 
 GB = 10**9
 MIB = 2**20
+#: Bytes of each unit in which memory is printed. The book and its pages count in GB.
+UNITS = {"GB": GB, "GiB": 2**30}
 TERA = 1e12
 
 

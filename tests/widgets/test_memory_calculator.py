@@ -13,6 +13,7 @@ from playbook_widgets.compute.calculator import DEFAULTS, compute
 from playbook_widgets.compute.sizes import MOE_CONTROLS, SHAPE_CONTROLS
 from playbook_widgets.memory_calculator import constants
 from playbook_widgets.memory_controls import doublings
+from published_configs import PUBLISHED
 from widget_homes import Form, bridged_page, in_module, static_page
 
 from playbook.errors import ConfigError
@@ -190,6 +191,82 @@ def test_every_choice_and_switch_moves_by_mouse_and_keyboard(calculator):
             assert view.config()[field] != before.get(field, now), field
             view.page.keyboard.press(keys[1])
             assert view.config().get(field, now) == now, field
+
+
+@pytest.mark.browser
+def test_memory_of_ones_own_is_slid_typed_and_reset(calculator):
+    view = calculator(SMALL)
+    row, text = view.row("memory"), view.row("memory").locator("input[type=text]")
+    assert text.input_value() == "85.52GB"
+    row.locator("input[type=range]").press("End")
+    view.settle()
+    assert view.config()["memory"] == "288GB"
+    assert row.locator("input[type=range]").get_attribute("aria-valuetext") == "288 GB"
+    text.press("ArrowDown")
+    view.settle()
+    assert view.config()["memory"] == text.input_value() == "287GB"
+    view.type("memory", "96")
+    assert view.config()["memory"] == text.input_value() == "96GB"
+    view.type("reserve", "6 GiB")
+    assert view.verdict().split(" fits")[0].endswith(f"of {(96e9 - 6 * 2**30) / 1e9:.3g} GB")
+    assert "6.44 GB of 96 GB kept free" in view.page.locator(".pb-mc-facts").inner_text()
+    view.type("memory", "lots")
+    assert "number with its unit" in row.get_by_role("alert").inner_text()
+    row.get_by_role("button", name="Reset GPU memory").click()
+    view.settle()
+    assert text.input_value() == "85.52GB"
+    view.type("memory", "89GiB")
+    view.row("accelerator").locator("select").select_option("l40s")
+    view.settle()
+    assert "memory" not in view.config()
+    assert text.input_value() == "48.31GB"
+
+
+CONFIG_JSON = json.dumps(PUBLISHED["meta-llama/Llama-3.2-1B"], indent=2)
+
+
+@pytest.mark.browser
+def test_a_config_json_is_pasted(calculator):
+    view = calculator({"model": "llama3-8b", "layers": 30, "tp": 2})
+    row, box = view.row("model"), view.row("model").locator("textarea")
+    assert box.is_hidden()
+    row.locator("select").select_option("own")
+    assert box.is_visible()
+    assert box.evaluate("(el) => el === document.activeElement")
+    view.settle()
+    assert view.config()["model"] == "llama3-8b"  # nothing has been pasted yet
+    box.fill(CONFIG_JSON)
+    view.page.wait_for_function("window.model.get('outputs').results[0].own")
+    assert view.config() == {"model": CONFIG_JSON, "tp": 2}
+    assert view.verdict().startswith(f"{result_of(view.config())['peak'] / 1e9:.3g} GB")
+    assert "1.24B parameters" in view.page.locator(".pb-mc-facts").inner_text()
+    assert box.input_value() == CONFIG_JSON
+    view.open_groups()
+    view.type("layers", "12")
+    assert view.config()["layers"] == 12
+    view.type("layers", "16")
+    assert "layers" not in view.config()  # as the pasted model has it
+    link = in_module(view.page, SCRIPT, "m.encode(window.model.get('inputs'), window.model.get('outputs'))")
+    assert len(link) < 500
+    back = in_module(view.page, SCRIPT, "m.decode(decodeURIComponent(x))", link)["configs"][0]
+    assert result_of(back)["peak"] == result_of(view.config())["peak"]
+    box.fill('{"model_type": "gemma2"}')
+    view.page.wait_for_selector(".pb-set-model [role=alert]:not([hidden])")
+    assert "model_type must be one of" in row.get_by_role("alert").inner_text()
+    row.locator("select").select_option("gpt2")
+    view.settle()
+    assert view.config() == {"model": "gpt2", "tp": 2}
+    assert box.is_hidden()
+
+
+@pytest.mark.browser
+def test_names_are_the_same_in_any_case(calculator):
+    view = calculator({"model": "Llama3.2-1B", "accelerator": "L40S", "layers": 16})
+    assert [view.row(field).locator("select").input_value() for field in ("model", "accelerator")] == [
+        "llama3.2-1b",
+        "l40s",
+    ]
+    assert view.row("layers").get_attribute("data-own") is None  # the preset's
 
 
 @pytest.mark.browser
@@ -378,6 +455,11 @@ def test_two_configurations_side_by_side(calculator):
     view.button("Remove B").click()
     assert view.configs() == [full]
     assert view.page.locator(".pb-mc-chart").count() == 1
+    view.button("Compare").click()
+    view.row("unit").get_by_text("GiB", exact=True).click()
+    assert [config["unit"] for config in view.configs()] == ["GiB", "GiB"]
+    view.row("unit").get_by_role("button", name="Reset Unit").click()
+    assert view.configs() == [full, full]
 
 
 @pytest.mark.browser
@@ -435,9 +517,10 @@ def test_presets_clear_sizes_and_gpus_and_dp_take_turns(calculator):
 
 @pytest.mark.browser
 def test_reset_leaves_the_model_and_the_gpu(calculator):
-    view = calculator({**SMALL, "layers": 30, "accelerator": "h200", "recompute": "full"})
+    kept = {"model": "llama3-8b", "accelerator": "h200", "memory": "100GB", "reserve": "5GB", "unit": "GiB"}
+    view = calculator({**SMALL, **kept, "layers": 30, "recompute": "full"})
     view.button("Reset").click()
-    assert view.config() == {"model": "llama3-8b", "accelerator": "h200"}
+    assert view.config() == kept
 
 
 @pytest.mark.browser
@@ -473,8 +556,12 @@ def test_the_curve_reads_out_every_length(calculator):
 @pytest.mark.browser
 def test_gib_are_powers_of_two(calculator):
     view, peak = calculator(SMALL), result_of(SMALL)["peak"]
-    view.button("GiB").click()
+    view.row("unit").get_by_text("GiB", exact=True).click()
+    view.settle()
+    assert view.config()["unit"] == "GiB"
     assert view.verdict().startswith(f"{peak / 2**30:.3g} GiB of 79.6 GiB")
+    assert view.row("memory").locator("input[type=text]").input_value() == "79.65GiB"
+    assert view.page.locator(".pb-mc-command code").text_content().endswith("--unit GiB")
     assert view.page.locator(".pb-mc-table tfoot").inner_text().split()[1] == f"{peak / 2**30:.2f}"
 
 
@@ -613,3 +700,9 @@ def test_in_the_static_page_python_answers_and_the_address_keeps_the_state(open_
     )
     page.locator("[data-field=zero]").get_by_text("2", exact=True).click()
     page.wait_for_function("location.hash.includes('zero=2')")
+    page.locator("[data-field=model] select").select_option("own")
+    page.locator("[data-field=model] textarea").fill(CONFIG_JSON)
+    page.wait_for_function("location.hash.includes('128256') && !location.hash.includes('model_type')")
+    address = page.evaluate("location.hash")
+    again = static_page(open_page, MemoryCalculator(SMALL), hash=address)
+    again.wait_for_function("document.querySelector('.pb-mc-facts')?.innerText.includes('1.24B parameters')")

@@ -18,7 +18,7 @@ from playbook.planning.terms import SYMBOLS
 from playbook.shapes import PRESETS, ModelShape
 from playbook_widgets.base import Widget
 from playbook_widgets.compute.calculator import CATEGORIES, DEFAULTS
-from playbook_widgets.compute.sizes import sizes_of
+from playbook_widgets.compute.sizes import shown
 from playbook_widgets.memory_controls import groups
 
 
@@ -92,7 +92,7 @@ def _preset(shape: ModelShape) -> dict[str, Any]:
     return {
         "family": family[0] if family else "",
         "parameters": format_count(shape.num_parameters),
-        "sizes": {**sizes_of(shape), "seq": min(DEFAULTS["seq"], shape.max_seq)},
+        "sizes": shown(shape),
     }
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from playbook.hardware import ACCELERATORS
+from playbook.hardware import ACCELERATORS, UNITS
 from playbook.layout import RECOMPUTE, SCHEDULES
 from playbook.planning.recipes import RECIPES
+from playbook.precision.recipes import FP8_RECIPES
 from playbook.shapes import PRESETS, ModelShape, MoE
 
 
@@ -16,7 +17,8 @@ from playbook.shapes import PRESETS, ModelShape, MoE
 class Control:
     """One setting as a reader meets it.
 
-    ``kind`` is number (slider over ``stops``, and a field), choice (a row of buttons), select or switch. ``brief`` says
+    ``kind`` is number (slider over ``stops``, and a field), size (the same, of bytes with a unit), choice (a row of
+    buttons), select, switch or model (a list of presets, and a text to paste). ``brief`` says
     the value in the heading of a folded group, unless the value is ``quiet``. A control that ``follows`` is derived from
     other sizes of the model until it is set.
     """
@@ -62,9 +64,16 @@ def _start() -> Group:
     return Group(
         "",
         (
-            Control("model", "Model", "A published model. Choosing one sets every size of the model.", "select"),
+            Control("model", "Model", "A published model, or one by its config.json. It sets every size of the model.",
+                    "model"),
             Control("accelerator", "GPU", "Its memory as the driver reports it: the line to stay below.",
                     "select", choices=tuple((gpu.name, gpu.title) for gpu in gpus)),
+            Control("memory", "GPU memory", "That of another GPU, or less of this one, with its unit: 96GB, 89GiB.",
+                    "size", stops=(8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 144, 192, 256, 288)),
+            Control("reserve", "Kept free", "For what no plan counts: the CUDA context, NCCL's buffers, fragmentation.",
+                    "size", stops=(0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16)),
+            Control("unit", "Unit", "GB are 10⁹ bytes; GiB are 2³⁰, in which nvidia-smi and PyTorch count.", "choice",
+                    choices=_same(UNITS)),
         ),
     )  # fmt: skip
 
@@ -228,6 +237,15 @@ def _precision() -> Group:
                 "select",
                 choices=recipes,
                 brief="{}",
+            ),
+            Control(
+                "fp8",
+                "FP8 products",
+                "Recipe by which linear layers multiply in FP8: kept inputs with their scales, copies of the weights.",
+                "select",
+                choices=(("", "none"), *_same(FP8_RECIPES)),
+                brief="{} FP8",
+                quiet="",
             ),
             Control(
                 "optimizer_bytes",

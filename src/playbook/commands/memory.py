@@ -11,7 +11,7 @@ from playbook._checks import check_int, unknown
 from playbook._json import to_json
 from playbook.errors import ConfigError
 from playbook.figures.units import format_count
-from playbook.hardware import ACCELERATORS, load_accelerator, read_bytes, usable_memory
+from playbook.hardware import ACCELERATORS, UNITS, load_accelerator, read_bytes, usable_memory
 from playbook.layout import Layout, ParallelOptions
 from playbook.layout.options import BUCKET
 from playbook.layout.stages import parse_stage_layers
@@ -20,9 +20,6 @@ from playbook.planning.memory import MemoryReport, StageMemory, predict
 from playbook.planning.recipes import RECIPES, load_recipe
 from playbook.planning.terms import SYMBOLS, Part, total
 from playbook.shapes import ModelShape, load
-
-#: Bytes of each unit of memory. The book and the calculator's page count in GB.
-UNITS = {"GB": 10**9, "GiB": 2**30}
 
 
 def add(commands: Any) -> None:

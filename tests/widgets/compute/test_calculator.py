@@ -11,13 +11,15 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from playbook_widgets.compute.calculator import CATEGORIES, DEFAULTS, compute
 from playbook_widgets.compute.sizes import MOE_CONTROLS, SHAPE_CONTROLS
+from published_configs import PUBLISHED
 
 from playbook.cli import main
 from playbook.hardware import ACCELERATORS
 from playbook.layout import RECOMPUTE, SCHEDULES, Layout
 from playbook.planning.memory import predict
 from playbook.planning.recipes import RECIPES
-from playbook.shapes import BALANCE_OVER, MoE, load
+from playbook.precision.recipes import FP8_RECIPES
+from playbook.shapes import BALANCE_OVER, PRESETS, MoE, load
 
 
 def one(advice=False, **config):
@@ -58,6 +60,8 @@ CONFIGS = st.fixed_dictionaries(
         "attention": st.sampled_from(["sdpa", "reference"]),
         "fused": st.sampled_from(["none", "all", "cross-entropy,swiglu,weight-gradients"]),
         "offload": st.booleans(), "bucket_mb": st.integers(1, 100), "accelerator": st.sampled_from(sorted(ACCELERATORS)),
+        "memory": st.sampled_from(["96GB", "89 GiB", "20GB"]), "reserve": st.sampled_from(["0GB", "4GiB", "30GB"]),
+        "unit": st.sampled_from(["GB", "GiB"]), "fp8": st.sampled_from(["", *FP8_RECIPES]),
     },
 )  # fmt: skip
 #: Settings with which a layout is often impossible.
@@ -168,6 +172,37 @@ def test_a_model_in_json_may_have_a_name_of_its_own():
         assert run_command(result["command"])["peak"] == result["peak"] < one()["peak"]
 
 
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_pasted_config_json_is_its_fields(name):
+    text = json.dumps(PUBLISHED[name], indent=2)
+    result = one(model=text)
+    own = result["own"]
+    assert own["pasted"] == text
+    assert own["sizes"] == {key: result["values"][key] for key in own["sizes"]}
+    again = one(model=own["fields"])
+    assert again["own"]["fields"] == own["fields"]
+    assert (again["peak"], again["parameters"]) == (result["peak"], result["parameters"])
+    assert len(own["fields"]) < 600
+    assert run_command(result["command"])["peak"] == result["peak"]
+
+
+def test_a_preset_is_called_by_its_name_in_any_case():
+    for name in PRESETS:
+        assert one(model=name.upper())["own"] is None
+
+
+def test_a_gpu_of_ones_own():
+    result = one(memory="96GB", reserve="4GiB")
+    assert (result["memory"], result["capacity"]) == (96 * 10**9, 96 * 10**9 - 4 * 2**30)
+    assert "--memory 96GB --reserve 4GiB" in result["command"]
+    assert "--accelerator" not in result["command"]
+    assert one(accelerator="H200", reserve="4GB")["memory"] == ACCELERATORS["h200"].memory_bytes
+    assert one(unit="GiB")["values"]["memory"] == "79.65GiB"
+    tight = one(advice=True, memory="60GB", gpus=8, tp=2)
+    assert tight["advice"]
+    assert all(advice["peak"] <= 60e9 for advice in tight["advice"])
+
+
 def test_latent_attention_says_its_sizes():
     assert (
         "q_rank 1536, kv_rank 512, nope_dim 128, rope_dim 64" in one(model="deepseek-v3")["values"]["latent"]
@@ -203,6 +238,14 @@ def test_another_optimizer():
         ({"model": "nobody"}, "model", "unknown model"),
         ({"precision": "fp7"}, "precision", "unknown precision"),
         ({"accelerator": "abacus"}, "accelerator", "unknown accelerator"),
+        ({"memory": "96"}, "memory", "a number with its unit, such as 96GB or 89GiB, got '96'"),
+        ({"memory": "0GB"}, "memory", "at least 1"),
+        ({"reserve": "90GB"}, "reserve", "below memory = 85.52 GB"),
+        ({"unit": "MB"}, "unit", "unknown unit 'MB'"),
+        ({"fp8": "narrow"}, "fp8", "unknown FP8 recipe 'narrow'"),
+        ({"model": '{"model_type":"llama"}'}, "model", "num_hidden_layers is missing"),
+        ({"model": '{"layers": 4,'}, "model", "not valid at line 1 column"),
+        ({"model": '"model_type": "llama",' * 20}, "model", "all of a config.json with its outer braces"),
         ({"schedule": "later"}, "schedule", "must be one of"),
         ({"offload": "yes"}, "offload", "true or false"),
         ({"bucket_mb": 0}, "bucket_mb", "at least 1"),

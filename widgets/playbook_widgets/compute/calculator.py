@@ -15,9 +15,9 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
-from playbook._checks import check_int
+from playbook._checks import check_int, unknown
 from playbook.errors import ConfigError, LayoutError
-from playbook.hardware import Accelerator, load_accelerator
+from playbook.hardware import UNITS
 from playbook.layout import Layout
 from playbook.planning.fusion import EVERYTHING, NOTHING, load_fused
 from playbook.planning.memory import MemoryReport, StageMemory
@@ -25,12 +25,15 @@ from playbook.planning.recipes import load_recipe
 from playbook.planning.terms import Part, Term, symbols
 from playbook.shapes import PRESETS
 from playbook_widgets.compute.advice import Advice, Setup, limit_of_experts, what_would_fit
+from playbook_widgets.compute.gpus import GPU_DEFAULTS, Gpu, gpu_flags, gpu_of, gpu_values
 from playbook_widgets.compute.refusals import answered
 from playbook_widgets.compute.sizes import (
     MOE_CONTROLS,
     PRESET,
+    SEQ,
     SHAPE_CONTROLS,
     latent,
+    own_model,
     shape_of,
     sizes_of,
     whole,
@@ -39,7 +42,7 @@ from playbook_widgets.compute.sizes import (
 #: What a control shows when nothing is set.
 DEFAULTS: dict[str, Any] = {
     "model": PRESET,
-    "seq": 8192,
+    "seq": SEQ,
     "gpus": None,
     "precision": "bf16-mixed",
     "optimizer_bytes": None,
@@ -47,7 +50,9 @@ DEFAULTS: dict[str, Any] = {
     "fused": "none",
     "offload": False,
     "bucket_mb": 25,
-    "accelerator": "h100",
+    "fp8": "",
+    "unit": "GB",
+    **GPU_DEFAULTS,
     **{f.name: f.default for f in fields(Layout)},
 }
 
@@ -63,7 +68,7 @@ class Configuration:
     """What a flat mapping of controls comes to."""
 
     setup: Setup
-    accelerator: Accelerator
+    gpu: Gpu
     values: dict[str, Any]
 
 
@@ -89,7 +94,7 @@ def read(config: Mapping[str, Any]) -> Configuration:
         if key not in known:
             raise ConfigError(f"{key} is not a setting of the memory calculator")
     shape = shape_of(config)
-    values = {**DEFAULTS, "seq": min(DEFAULTS["seq"], shape.max_seq), **config}
+    values = {**DEFAULTS, "seq": min(SEQ, shape.max_seq), **config}
     kinds = {f.name: str(f.type) for f in fields(Layout)}
     layout_values: dict[str, Any] = {
         key: whole(key, values[key]) if kind == "int" else values[key] for key, kind in kinds.items()
@@ -101,14 +106,16 @@ def read(config: Mapping[str, Any]) -> Configuration:
         shape,
         Layout(**layout_values),
         whole("seq", values["seq"]),
-        load_recipe(values["precision"]),
+        load_recipe(values["precision"]).with_fp8(values["fp8"]),
         values["attention"],
         _switch("offload", values["offload"]),
         None if optimizer in (None, "") else whole("optimizer_bytes", optimizer),
         check_int("bucket_mb", whole("bucket_mb", values["bucket_mb"]), ConfigError) * MB,
         load_fused(values["fused"]),
     )
-    return Configuration(setup, load_accelerator(values["accelerator"]), values)
+    if values["unit"] not in UNITS:
+        raise ConfigError(unknown("unit", str(values["unit"]), UNITS))
+    return Configuration(setup, gpu_of(config), values)
 
 
 def _switch(name: str, value: Any) -> bool:
@@ -127,12 +134,13 @@ def _replicas(gpus: int, layout: Mapping[str, Any]) -> int:
 
 def describe(configuration: Configuration, *, advice: bool = False) -> dict[str, Any]:
     """All that the page draws of one configuration: bytes, terms, curve, verdict, command."""
-    setup, accelerator = configuration.setup, configuration.accelerator
+    setup, gpu = configuration.setup, configuration.gpu
     report, layout, shape = setup.report(), setup.layout, setup.shape
-    spare = accelerator.memory_bytes - report.peak
+    spare = gpu.capacity - report.peak
     states = setup.recipe_used.states
     return {
         "values": _values(configuration),
+        "own": own_model(configuration.values),
         "parameters": shape.num_parameters,
         "active": shape.active_parameters,
         "ranks": layout.world_size,
@@ -148,12 +156,14 @@ def describe(configuration: Configuration, *, advice: bool = False) -> dict[str,
         "symbols": symbols(shape, layout, setup.seq, setup.recipe_used, fused=setup.fused),
         "peak": report.peak,
         "fullest": report.fullest.stage,
-        "capacity": accelerator.memory_bytes,
+        "memory": gpu.accelerator.memory_bytes,
+        "reserve": gpu.reserve,
+        "capacity": gpu.capacity,
         "fits": spare >= 0,
         "spare": spare,
         "curve": _curve(setup),
         "command": command(configuration),
-        "advice": [_advice(a, configuration) for a in what_would_fit(setup, accelerator.memory_bytes)]
+        "advice": [_advice(a, configuration) for a in what_would_fit(setup, gpu.capacity)]
         if advice
         else None,
         "limit": "" if spare >= 0 else limit_of_experts(setup, report.fullest.counts),
@@ -170,6 +180,7 @@ def _values(configuration: Configuration) -> dict[str, Any]:
         "seq": setup.seq,
         "gpus": layout.world_size,
         "optimizer_bytes": setup.recipe_used.states.master + setup.recipe_used.states.optimizer,
+        **gpu_values(configuration.gpu, configuration.values, configuration.values["unit"]),
         "max_seq": shape.max_seq if shape.positions == "learned" else None,
         "latent": latent(shape),
     }
@@ -234,6 +245,8 @@ def command(configuration: Configuration) -> str:
     words += ["--seq", str(setup.seq)]
     if setup.recipe.name != DEFAULTS["precision"]:
         words += ["--precision", setup.recipe.name]
+    if setup.recipe.fp8:
+        words += ["--fp8", setup.recipe.fp8.name]
     if setup.optimizer_bytes is not None:
         words += ["--optimizer-bytes", str(setup.optimizer_bytes)]
     if setup.attention != DEFAULTS["attention"]:
@@ -244,7 +257,10 @@ def command(configuration: Configuration) -> str:
         words.append("--offload")
     if setup.bucket != DEFAULTS["bucket_mb"] * MB:
         words += ["--bucket-mb", str(setup.bucket // MB)]
-    return shlex.join([*words, "--accelerator", configuration.accelerator.name])
+    words += gpu_flags(configuration.values)
+    if configuration.values["unit"] != DEFAULTS["unit"]:
+        words += ["--unit", configuration.values["unit"]]
+    return shlex.join(words)
 
 
 def _advice(advice: Advice, configuration: Configuration) -> dict[str, Any]:
@@ -255,7 +271,7 @@ def _advice(advice: Advice, configuration: Configuration) -> dict[str, Any]:
         "cost": advice.cost,
         "gpus": advice.setup.layout.world_size,
         "peak": advice.peak,
-        "spare": configuration.accelerator.memory_bytes - advice.peak,
+        "spare": configuration.gpu.capacity - advice.peak,
         "set": _changed(before, after),
     }
 

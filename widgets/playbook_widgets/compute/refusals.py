@@ -20,4 +20,4 @@ def answered(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 def field_of(message: str) -> str:
     """The control that a refusal is about: messages start with its name, or with "unknown" and its name."""
     found = re.match(r"(?:unknown )?([\w.]+)", message)
-    return found[1] if found else ""
+    return found[1].lower() if found else ""

@@ -1,17 +1,23 @@
-"""The sizes of a model as the calculator's controls: read over those of a preset, and shown."""
+"""The model of a page: a preset or a pasted config.json, its sizes as controls that are read over its own, and shown."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields, replace
 from typing import Any
 
-from playbook.errors import LayoutError
-from playbook.shapes import MLA, ModelShape, MoE, load
+from playbook.errors import LayoutError, ShapeError
+from playbook.shapes import MLA, PRESETS, ModelShape, MoE, load
+from playbook_widgets.compute.refusals import field_of
 
 #: The model where none is named.
 PRESET = "llama3-8b"
+#: Tokens of a sample, where the model takes as many.
+SEQ = 8192
+#: Characters of a name or a path; a longer text was meant to be JSON.
+LONGEST_NAME = 200
 
 #: Sizes of the model that a reader may change, each over what the preset says.
 SHAPE_CONTROLS = (
@@ -27,9 +33,37 @@ MOE_CONTROLS: dict[str, Any] = {
 }
 
 
+def model_of(config: Mapping[str, Any]) -> ModelShape:
+    """The model that is named or, as the text of a config.json or of a shape's fields, pasted.
+
+    Raises ShapeError, which begins with "model".
+    """
+    text = str(config.get("model", PRESET)).strip()
+    if not text.startswith("{") and len(text) > LONGEST_NAME:
+        raise ShapeError("model must be a name, or all of a config.json with its outer braces")
+    try:
+        return load(text)
+    except ShapeError as error:
+        message = str(error)
+        raise ShapeError(message if field_of(message) == "model" else f"model: {message}") from None
+
+
+def own_model(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Of a model that is no preset, the text that was ``pasted``, its ``fields`` as a shorter one, and its ``sizes``."""
+    shape = model_of(config)
+    if PRESETS.get(shape.name) == shape:
+        return None
+    short = json.dumps(shape.sizes(), separators=(",", ":"))
+    return {
+        "pasted": config["model"],
+        "fields": short,
+        "sizes": shown(shape),
+    }
+
+
 def shape_of(config: Mapping[str, Any]) -> ModelShape:
-    """The preset with the reader's sizes over it."""
-    shape = load(config.get("model", PRESET))
+    """The model with the reader's sizes over it."""
+    shape = model_of(config)
     changes = _given(ModelShape, SHAPE_CONTROLS, config)
     experts = _given(MoE, MOE_CONTROLS, config)
     if experts.get("experts", 1) == 0:
@@ -66,6 +100,11 @@ def sizes_of(shape: ModelShape) -> dict[str, Any]:
     """What the controls of a model's sizes show."""
     experts = {key: getattr(shape.moe, key[4:], none) for key, none in MOE_CONTROLS.items()}
     return {**{key: getattr(shape, key) for key in SHAPE_CONTROLS}, **experts}
+
+
+def shown(shape: ModelShape) -> dict[str, Any]:
+    """What a choice of the model sets: its sizes, and the length of samples."""
+    return {**sizes_of(shape), "seq": min(SEQ, shape.max_seq)}
 
 
 def latent(shape: ModelShape) -> str:

@@ -38,6 +38,8 @@ if catalogue := sys.modules.get("playbook.schedules.catalogue"):  # which loads 
     for file in ("interleaved", "solver.heuristic", "solver.exact", *(file for file, _ in catalogue.BY_HAND.values())):
         importlib.import_module("playbook.schedules." + file)
     importlib.import_module("playbook.schedules.validate")
+if "playbook.shapes" in sys.modules:  # which loads the reader of a config.json likewise
+    importlib.import_module("playbook.huggingface")
 ours = ("playbook", "playbook_widgets")
 print("\\n".join(sorted(m.__file__ for name, m in sys.modules.items() if name.split(".")[0] in ours)))
 """

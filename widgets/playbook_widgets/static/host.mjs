@@ -134,13 +134,17 @@ export class ComputedModel extends Model {
 class Address {
   constructor(name, module, model) {
     Object.assign(this, { name, module, model });
-    this.plain = module.encode(model.get("inputs"));
+    this.plain = this.text();
     this.show();
-    model.on("change:inputs", () => {
+    model.on("change:inputs change:outputs", () => {
       clearTimeout(this.timer);
       this.timer = setTimeout(() => this.write(), 200);
     });
     addEventListener("hashchange", () => this.read());
+  }
+  /** The state as text. What Python made of it may say it in fewer words. */
+  text() {
+    return this.module.encode(this.model.get("inputs"), this.model.get("outputs"));
   }
   static written(name) {
     const hash = decodeURIComponent(location.hash.slice(1));
@@ -148,20 +152,20 @@ class Address {
   }
   read() {
     const text = Address.written(this.name);
-    if (text === null || text === this.module.encode(this.model.get("inputs"))) return false;
+    if (text === null || text === this.text()) return false;
     this.model.set("inputs", this.module.decode(text));
     this.model.save_changes();
     return true;
   }
   write() {
-    const text = this.module.encode(this.model.get("inputs"));
+    const text = this.text();
     const hash = text === this.plain ? "" : `#${this.name}?${text}`;
     // replaceState, so that a dragged slider leaves no hundred entries behind.
     if (hash || Address.written(this.name) !== null) history.replaceState(history.state, "", hash || location.pathname + location.search);
     this.show();
   }
   show() {
-    const text = this.module.encode(this.model.get("inputs"));
+    const text = this.text();
     this.model.set("link", `${location.href.split("#")[0]}#${this.name}?${text}`);
   }
 }

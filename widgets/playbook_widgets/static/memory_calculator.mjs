@@ -4,7 +4,7 @@
 
 import { decodePairs, encodePairs } from "./shared/address.mjs";
 import { make, newId } from "./shared/dom.mjs";
-import { MINUS, bytes, share } from "./shared/numbers.mjs";
+import { MINUS, SYSTEMS, bytes, share } from "./shared/numbers.mjs";
 import { PythonStatus } from "./shared/parts.mjs";
 import { Actions } from "./memory_calculator/actions.mjs";
 import { Advice } from "./memory_calculator/advice.mjs";
@@ -17,12 +17,14 @@ import { Verdict } from "./memory_calculator/verdict.mjs";
 // The state in a link: model=llama3-70b&tp=8;model=llama3-70b&tp=4
 const KEYS = (
   "model layers hidden heads kv_heads head_dim ffn vocab activation gated norm bias tied dropout moe.experts moe.top_k moe.ffn " +
-    "moe.shared_experts moe.dense_layers moe.every moe.scores moe.normalized moe.balance_loss moe.balance_over moe.z_loss accelerator gpus dp tp sp cp pp schedule vpp ep zero micro_batch grad_acc seq recompute " +
-    "attention fused offload bucket_mb precision optimizer_bytes"
+    "moe.shared_experts moe.dense_layers moe.every moe.scores moe.normalized moe.balance_loss moe.balance_over moe.z_loss accelerator memory reserve unit gpus dp tp sp cp pp schedule vpp ep zero micro_batch grad_acc seq recompute " +
+    "attention fused offload bucket_mb precision fp8 optimizer_bytes"
 ).split(" ");
 
-export function encode(inputs) {
-  return inputs.configs.map((config) => encodePairs(config)).join(";");
+/** Of a model that was pasted, a link carries the fields that Python has read, not the whole text. */
+export function encode(inputs, outputs) {
+  const short = (config, own) => (own && own.pasted === config.model ? { ...config, model: own.fields } : config);
+  return inputs.configs.map((config, side) => encodePairs(short(config, outputs?.results[side]?.own))).join(";");
 }
 
 export function decode(text) {
@@ -31,7 +33,7 @@ export function decode(text) {
 
 class Calculator {
   constructor(model, el) {
-    Object.assign(this, { model, id: newId("pb-mc"), constants: model.get("constants"), side: 0, unit: "GB", stage: [null, null], opened: new Set(), last: [], errors: [] });
+    Object.assign(this, { model, id: newId("pb-mc"), constants: model.get("constants"), side: 0, stage: [null, null], opened: new Set(), last: [], errors: [] });
     this.take();
     const narrow = el.clientWidth < 640;
     this.status = make("span", { class: "pb-mc-status", role: "status" });
@@ -74,6 +76,12 @@ class Calculator {
     return this.inputs.configs.map((_, side) => this.last[side]).filter(Boolean);
   }
 
+  /** The system of units in which sizes are shown; Python refuses others. */
+  get unit() {
+    const { unit } = this.inputs.configs[0];
+    return unit in SYSTEMS ? unit : "GB";
+  }
+
   bytes(size) {
     return bytes(size, this.unit);
   }
@@ -90,7 +98,8 @@ class Calculator {
 
   /** What a control shows when the reader has set nothing. */
   base(field, config = this.current().config) {
-    const { presets, defaults, recipes } = this.constants, sizes = presets[config.model ?? defaults.model]?.sizes ?? {};
+    const { presets, defaults, recipes } = this.constants, own = this.last[this.side]?.own, { model = defaults.model } = config;
+    const sizes = (own?.pasted === model ? own : presets[String(model).toLowerCase()])?.sizes ?? {};
     if (field === "optimizer_bytes") return recipes[config.precision ?? defaults.precision];
     return field in sizes ? sizes[field] : defaults[field];
   }
@@ -110,8 +119,10 @@ class Calculator {
 
   /** Set one field of the current configuration; what equals the preset is left out, so that links stay short. */
   change(field, value) {
+    if (field === "unit") return this.send(this.inputs.configs.map(({ unit: _, ...config }) => (value === this.base(field) ? config : { ...config, unit: value })));
     const config = { ...this.current().config }, { sizes } = Object.values(this.constants.presets)[0];
     if (field === "model") for (const key of Object.keys(sizes)) if (key !== "seq") delete config[key];
+    if (field === "accelerator") delete config.memory;
     if (field === "gpus") delete config.dp;
     if (field === "dp") delete config.gpus;
     if (field === "moe.experts" && value === 0) for (const key of Object.keys(config)) if (key.startsWith("moe.")) delete config[key];
@@ -122,12 +133,14 @@ class Calculator {
   }
 
   reset(field) {
+    if (field === "unit") return this.change(field, this.base(field));
     const { [field]: _, ...config } = this.current().config;
     this.send(this.inputs.configs.map((old, side) => (side === this.side ? config : old)));
   }
 
   clear() {
-    const { model, accelerator } = this.current().config, config = { ...(model && { model }), ...(accelerator && { accelerator }) };
+    const old = this.current().config, kept = ["model", "accelerator", "memory", "reserve", "unit"].filter((key) => key in old);
+    const config = Object.fromEntries(kept.map((key) => [key, old[key]]));
     this.send(this.inputs.configs.map((old, side) => (side === this.side ? config : old)));
   }
 
@@ -182,13 +195,6 @@ class Calculator {
     this.opened.has(category) ? this.opened.delete(category) : this.opened.add(category);
     this.bars.update();
     this.table.update();
-  }
-
-  setUnit(unit) {
-    this.unit = unit;
-    for (const el of this.root.querySelectorAll("[data-unit]")) el.setAttribute("aria-pressed", String(el.dataset.unit === unit));
-    this.advice.shown = null;
-    this.refresh();
   }
 
   // --- there and back

@@ -1,19 +1,20 @@
 // All settings, in groups that fold, and which of two configurations they set.
 
 import { button, make, say } from "../shared/dom.mjs";
-import { Control } from "./control.mjs";
+import { SYSTEMS, rounded } from "../shared/numbers.mjs";
+import { Setting } from "../shared/setting.mjs";
 
 export class Controls {
   constructor(app, folded) {
     this.app = app;
     this.all = new Map();
     this.latent = make("p", { class: "pb-mc-latent", hidden: "" }); // what no control sets, where the heads are
-    this.general = make("p", { class: "pb-mc-error", role: "alert", hidden: "" });
+    this.general = make("p", { class: "pb-set-error", role: "alert", hidden: "" });
     this.groups = app.constants.groups.map((group) => this.group(group, folded));
     this.all.get("head_dim").row.after(this.latent);
     this.root = make("section", { class: "pb-mc-controls", "aria-label": "Settings" }, this.head(), this.general, make("div", { class: "pb-mc-groups" }, ...this.groups.map((g) => g.el)));
     // Explanations show on hover and focus (see the style sheet); Escape and typing take the shown one away.
-    this.root.addEventListener("keydown", (e) => (e.key === "Escape" || e.target.type === "text") && this.root.setAttribute("data-hush", ""));
+    this.root.addEventListener("keydown", (e) => (e.key === "Escape" || ["text", "textarea"].includes(e.target.type)) && this.root.setAttribute("data-hush", ""));
     for (const event of ["focusin", "pointerover"]) this.root.addEventListener(event, () => this.root.removeAttribute("data-hush"));
   }
 
@@ -38,9 +39,8 @@ export class Controls {
   }
 
   control(spec) {
-    const { app } = this, { presets, recipes } = app.constants;
-    const models = () => Object.entries(presets).map(([name, preset]) => [name, `${name}, ${preset.parameters}`, preset.family]);
-    const control = new Control(spec, app.id, { change: (field, value) => app.change(field, value), reset: (field) => app.reset(field), choices: spec.field === "model" ? models() : spec.choices });
+    const { app } = this, { presets } = app.constants;
+    const control = new Setting(spec, app.id, { change: (field, value) => app.change(field, value), reset: (field) => app.reset(field), presets });
     this.all.set(spec.field, control);
     return control;
   }
@@ -52,7 +52,8 @@ export class Controls {
       // What is not set stands at its default, even while the numbers shown are those of an earlier, valid setting.
       const stale = error && !(field in config) && control.spec.kind !== "number";
       const value = (stale ? app.base(field, config) : undefined) ?? values[field];
-      control.show(value, { own: app.isOwn(field), error: refused, idle: this.isIdle(field, values) });
+      const sized = control.spec.kind === "size" && result && { size: Number(rounded(result[field] / SYSTEMS[app.unit][0] ** 3)), unit: app.unit };
+      control.show(value, { own: app.isOwn(field), error: refused, idle: this.isIdle(field, values), ...sized });
     }
     const elsewhere = error && !this.all.has(error.field);
     say(this.general, elsewhere ? error.message : "");

@@ -16,15 +16,13 @@ export class Table {
     this.caption = make("h3", { class: "pb-mc-heading" });
     this.note = make("p", { class: "pb-mc-note" });
     this.unpin = button("Show the highest peak", () => app.open(app.side, null, null), { class: "pb-mc-link", hidden: "" });
-    const units = Object.keys(SYSTEMS).map((unit) => button(unit, () => app.setUnit(unit), { "aria-pressed": String(unit === app.unit), "data-unit": unit }));
-    this.units = make("span", { class: "pb-mc-tabs", role: "group", "aria-label": "Unit" }, ...units);
     this.head = make("thead");
     this.bodies = app.constants.categories.map((category) => this.body(category));
     this.foot = make("tfoot");
     this.symbols = make("table", { class: "pb-mc-symbols" });
     this.symbolsBox = make("div", { class: "pb-mc-legend", hidden: "" }, make("h4", {}, "Symbols"), this.symbols);
     const table = make("table", { class: "pb-mc-table" }, this.head, ...this.bodies.map((b) => b.el), this.foot);
-    this.root = make("section", { class: "pb-mc-breakdown", "aria-label": "Breakdown" }, make("div", { class: "pb-mc-top" }, this.caption, this.unpin, this.units), this.note, table, this.symbolsBox);
+    this.root = make("section", { class: "pb-mc-breakdown", "aria-label": "Breakdown" }, make("div", { class: "pb-mc-top" }, this.caption, this.unpin), this.note, table, this.symbolsBox);
   }
 
   body([category, words, help, colour]) {

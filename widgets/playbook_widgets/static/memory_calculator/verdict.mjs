@@ -43,8 +43,9 @@ export class Verdict {
     el.dataset.fits = result.fits;
   }
 
-  about({ ranks, parameters, active, global_batch: batch, tokens: all }) {
-    const sparse = active === parameters ? "" : `, ${count(active)} active per token`;
-    return [`per GPU, ${plural(ranks, "GPU")}`, `${count(parameters)} parameters${sparse}`, `global batch ${plural(batch, "sample")}, ${grouped(all)} tokens`].join(" · ");
+  about({ ranks, parameters, active, global_batch: batch, tokens: all, memory, reserve }) {
+    const { app } = this, sparse = active === parameters ? "" : `, ${count(active)} active per token`;
+    const free = reserve ? [`${app.bytes(reserve)} of ${app.bytes(memory)} kept free`] : [];
+    return [`per GPU, ${plural(ranks, "GPU")}`, ...free, `${count(parameters)} parameters${sparse}`, `global batch ${plural(batch, "sample")}, ${grouped(all)} tokens`].join(" · ");
   }
 }

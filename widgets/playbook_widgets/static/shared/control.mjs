@@ -6,13 +6,25 @@ import { count } from "./numbers.mjs";
 import { TextField } from "./text_field.mjs";
 
 export class Control {
-  /** `change(field, value)` tells what the reader did; `prefix` is that of the widget's classes. */
-  constructor(spec, id, change, prefix) {
-    Object.assign(this, { spec, prefix, id: `${id}-${spec.field}`, tell: (value) => change(spec.field, value) });
+  /** `change(field, value)` tells what the reader did; `prefix` is that of the widget's classes; `more` is a subclass's own. */
+  constructor(spec, id, change, prefix, more = {}) {
+    Object.assign(this, { ...more, spec, prefix, id: `${id}-${spec.field.replace(".", "-")}`, tell: (value) => change(spec.field, value) });
     this.error = make("p", { class: `${prefix}-error`, id: `${this.id}-error`, role: "alert", hidden: "" });
-    this.about = { "aria-describedby": `${this.id}-error` };
-    const parts = { select: () => this.select(), choice: () => this.choice(), text: () => this.text() }[spec.kind]?.() ?? this.number();
-    this.row = make("div", { class: `${prefix}-row ${prefix}-${spec.kind}`, "data-field": spec.field }, ...parts, this.error);
+    this.row = make("div", { class: `${prefix}-row ${prefix}-${spec.kind}`, "data-field": spec.field }, ...this.parts(), ...this.extras(), this.error);
+  }
+
+  get about() {
+    return { "aria-describedby": `${this.id}-error` };
+  }
+
+  /** Label and inputs, by the kind of the setting. */
+  parts() {
+    return { select: () => this.select(), choice: () => this.choice(), text: () => this.text() }[this.spec.kind]?.() ?? this.number();
+  }
+
+  /** What stands in the row behind them. */
+  extras() {
+    return [];
   }
 
   label() {
@@ -60,12 +72,18 @@ export class Control {
 
   /** Show a value, `size` being the number that it means, and why it was refused. */
   show(value, { size = value, error }) {
-    if (this.list) this.list.value = value ?? "";
+    if (this.list) this.showChosen(String(value ?? ""));
     else if (this.radios) this.radios.forEach((radio, i) => (radio.checked = this.spec.choices[i][0] === value));
     else this.field.show(value, size);
     if (this.field?.slider && typeof size === "number") set(this.field.slider, "aria-valuetext", this.written(size));
-    for (const el of this.row.querySelectorAll("input, select")) set(el, "aria-invalid", error ? "true" : null);
+    for (const el of this.row.querySelectorAll("input, select, textarea")) set(el, "aria-invalid", error ? "true" : null);
     say(this.error, error ?? "");
     this.error.hidden = !error;
+  }
+
+  /** Names are the same in any case. */
+  showChosen(value) {
+    if (this.list.value !== value) this.list.value = value;
+    if (this.list.selectedIndex < 0) this.list.value = value.toLowerCase();
   }
 }

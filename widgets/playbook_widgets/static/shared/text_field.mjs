@@ -5,10 +5,11 @@ import { make } from "./dom.mjs";
 const PAUSE = 300; // ms without a key until what is typed counts
 
 export class TextField {
-  /** `tell(value)` hears what the reader typed, as `read` has it; `written(value)` is how a value stands in the field. */
-  constructor({ id, attributes = {}, tell, written = (value) => String(value ?? ""), read = (text) => text }) {
+  /** `tell(value)` hears what the reader typed, as `read` has it; `written(value)` is how a value stands in the field. A
+      `tag` of "textarea" is one of several lines. */
+  constructor({ id, tag = "input", attributes = {}, tell, written = (value) => String(value ?? ""), read = (text) => text }) {
     Object.assign(this, { tell, written, read, value: undefined });
-    this.text = make("input", { type: "text", id, autocomplete: "off", spellcheck: "false", ...attributes });
+    this.text = make(tag, { ...(tag === "input" ? { type: "text" } : {}), id, autocomplete: "off", spellcheck: "false", ...attributes });
     this.text.addEventListener("input", () => this.typed(PAUSE));
     this.text.addEventListener("change", () => this.typed(0));
     this.text.addEventListener("keydown", (e) => this.key(e));
