@@ -160,21 +160,27 @@ def _scale(text: str) -> float | str:
 
 
 def _train(args: argparse.Namespace) -> int:
+    # Everything cheap is checked before torch is imported, so that a typing error is answered at once.
+    shape, config = prepared(args)
+    size = os.environ.get("WORLD_SIZE")
+    if size is not None and int(size) != config.layout.world_size:
+        raise ConfigError(
+            f"{size} ranks were launched, but the layout has {config.layout.world_size}: launch as many"
+        )
+    return _run(args, shape, config)
+
+
+def prepared(args: argparse.Namespace) -> tuple[ModelShape, TrainConfig]:
+    """The model and the configuration of these flags. Raises PlaybookError for what cannot run, without torch."""
     from playbook.layout import Layout
     from playbook.layout.options import ParallelOptions
     from playbook.layout.stages import parse_stage_layers
     from playbook.shapes import load
     from playbook.training.config import TrainConfig
 
-    # Everything cheap is checked before torch is imported, so that a typing error is answered at once.
     shape = load(args.model)
     layout, schedule = _scheduled(args, Layout.parse(args.layout))
     layout.check(shape)
-    size = os.environ.get("WORLD_SIZE")
-    if size is not None and int(size) != layout.world_size:
-        raise ConfigError(
-            f"{size} ranks were launched, but the layout has {layout.world_size}: launch as many"
-        )
     _take_from_layout(args, layout)
     techniques = ("data_parallel", "context", "placement", "tensor_overlap", "dispatch", "node")
     parallel = ParallelOptions(
@@ -185,7 +191,7 @@ def _train(args: argparse.Namespace) -> int:
     )
     fields = set(TrainConfig.__dataclass_fields__) - {"min_lr", "beta1", "beta2", "layout", "parallel"}
     given = {name: getattr(args, name) for name in fields}
-    return _run(args, shape, TrainConfig(layout=layout, parallel=parallel, **given))
+    return shape, TrainConfig(layout=layout, parallel=parallel, **given)
 
 
 def _scheduled(args: argparse.Namespace, layout: Layout) -> tuple[Layout, Schedule | None]:
