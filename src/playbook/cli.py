@@ -11,7 +11,20 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from playbook.commands import bench, calibrate, doctor, exercises, memory, mesh, schedule, slurm, sweep, train
+from playbook.commands import (
+    bench,
+    calibrate,
+    doctor,
+    exercises,
+    memory,
+    mesh,
+    schedule,
+    search,
+    simulate,
+    slurm,
+    sweep,
+    train,
+)
 from playbook.errors import PlaybookError
 
 
@@ -43,7 +56,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="playbook", description="Train, plan and measure large models: the tools of the book."
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (train, memory, mesh, schedule, bench, calibrate, sweep, slurm, exercises, doctor):
+    for command in (
+        train, memory, simulate, search, mesh, schedule, bench, calibrate, sweep, slurm, exercises, doctor,
+    ):  # fmt: skip
         command.add(commands)
     return parser
 

@@ -1,0 +1,210 @@
+"""``playbook simulate``: how long a step takes, predicted; one layout, or a file of jobs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from playbook._json import to_json
+from playbook.errors import ConfigError
+from playbook.figures.units import format_seconds
+from playbook.hardware import read_bytes
+from playbook.planning.simulator import PARTS, Run, Step
+
+EPILOG = """a job is an object with the flags' names as keys (micro_batch, global_batch, …), one a line; cluster may be
+an object with a base and fields of its own: {"base": "h100-8", "memory_bandwidth": 2.4e12, "inter_bandwidth": 25e9, …}.
+Answers come in the order of the jobs, {"error": "one sentence"} for one that cannot run or does not fit.
+
+examples: playbook simulate --model llama3-70b --cluster h100-8 --gpus 64 --layout tp=8,sp,pp=2,zero=1 --global-batch 256
+          playbook simulate --jobs jobs.jsonl > answers.jsonl"""
+
+
+def add(commands: Any) -> None:
+    p = commands.add_parser(
+        "simulate",
+        help="predict how long a step takes, and where the time goes",
+        description="Seconds of a training step, part by part, on a cluster that need not be there.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_problem(p)
+    flag = p.add_argument
+    flag(
+        "--layout",
+        default="",
+        metavar="tp=8,pp=4,…",
+        help="dp is what is left of the GPUs unless it is given",
+    )
+    flag("--micro-batch", type=int, metavar="N", help="samples per forward pass (default: the layout's, 1)")
+    flag("--jobs", type=Path, metavar="FILE", help="answer every line of a file of jobs (- is stdin)")
+    flag("--explain", action="store_true", help="print every operation and message with its size and seconds")
+    flag("--no-limit", action="store_true", help="time what does not fit into memory as well")
+    flag("--json", action="store_true", help="print one JSON object on stdout")
+    p.set_defaults(run=run)
+
+
+def add_problem(p: argparse.ArgumentParser) -> None:
+    """Flags of what is trained on what: simulate and search have them in common."""
+    flag = p.add_argument
+    flag(
+        "--model",
+        default="llama3-8b",
+        metavar="M",
+        help="preset, TOML, config.json or inline JSON (default: llama3-8b)",
+    )
+    flag(
+        "--cluster",
+        default="h100-8",
+        metavar="C",
+        help="preset, or inline JSON with a base (default: h100-8)",
+    )
+    flag("--gpus", type=int, metavar="N", help="GPUs (default: as many as the layout has ranks)")
+    flag("--global-batch", type=int, metavar="N", help="samples of a step")
+    flag("--seq", type=int, metavar="N", help="tokens of a sample (default: the model's max_seq)")
+    flag(
+        "--precision",
+        default="bf16",
+        metavar="P",
+        help="bf16, fp16, fp32, fp8, fp8:blockwise, … (default: bf16)",
+    )
+    flag("--attention", default="flash", metavar="A", help="flash or reference (default: flash)")
+    flag(
+        "--fused",
+        action=argparse.BooleanOptionalAction,
+        help="elementwise operations run as one kernel, or not",
+    )
+    flag(
+        "--overlap",
+        default="",
+        metavar="dp,tp=no",
+        help="messages that hide behind computation (default: calibrated)",
+    )
+    flag(
+        "--calibration",
+        metavar="NAME",
+        help="what device and framework reach, by name or .toml (default: the GPU's)",
+    )
+    flag("--reserve", metavar="4GiB", help="part of a GPU's memory that the plan leaves free")
+
+
+def job_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The flags as a job."""
+    names = (
+        "model",
+        "gpus",
+        "global_batch",
+        "seq",
+        "precision",
+        "attention",
+        "fused",
+        "calibration",
+        "layout",
+        "micro_batch",
+    )
+    job = {name: getattr(args, name) for name in names if getattr(args, name, None) is not None}
+    cluster = args.cluster.strip()
+    try:
+        job["cluster"] = json.loads(cluster) if cluster.startswith("{") else cluster
+    except ValueError as error:
+        raise ConfigError(f"the cluster's inline JSON cannot be read: {error}") from None
+    job["overlap"] = _overlap(args.overlap)
+    if args.reserve:
+        job["reserve"] = read_bytes("reserve", args.reserve, least=0)
+    return job
+
+
+def _overlap(text: str) -> dict[str, bool]:
+    truths = {"": True, "yes": True, "true": True, "no": False, "false": False}
+    found = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        axis, _, value = part.partition("=")
+        if value.lower() not in truths:
+            raise ConfigError(f"overlap is written dp,tp=no: {part!r} is neither")
+        found[axis] = truths[value.lower()]
+    return found
+
+
+def run(args: argparse.Namespace) -> int:
+    """Predict and print."""
+    from playbook.planning import jobs
+
+    if args.jobs:
+        for number, line in enumerate(_lines(args.jobs), 1):
+            if line.strip():
+                print(to_json(jobs.answer(line, number)), flush=False)
+        return 0
+    job = job_of(args)
+    found = jobs.run_of({key: value for key, value in job.items() if key != "reserve"})
+    step = found.step(job.get("reserve", 0), limit=not args.no_limit)
+    if args.json:
+        print(to_json(step.to_json()))
+        return 0
+    print(_table(found, step))
+    if args.explain:
+        print("\n".join(explanation(found)))
+    return 0
+
+
+def _lines(path: Path) -> Iterator[str]:
+    try:
+        if str(path) == "-":
+            yield from sys.stdin
+        else:
+            with path.open(encoding="utf-8", errors="replace") as file:
+                yield from file
+    except OSError as error:
+        raise ConfigError(f"jobs: {error.strerror}: {str(path)!r}") from None
+
+
+def _table(found: Run, step: Step) -> str:
+    layout, shape = found.layout, found.shape
+    lines = [
+        f"{shape.name or 'model'} on {layout.world_size} × {found.cluster.accelerator.title} ({layout or 'one device'}), "
+        f"{layout.global_batch} samples of {found.seq} tokens",
+        f"a step takes {format_seconds(step.seconds)}: {step.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, "
+        f"MFU {step.mfu:.1%}, HFU {step.hfu:.1%}; calibration {found.calibration.name}",
+        "",
+    ]
+    for part in PARTS:
+        seconds = step.breakdown[part]
+        if seconds > 0:
+            lines.append(f"  {part:12}{format_seconds(seconds):>10}{seconds / step.seconds:8.1%}")
+    room = (step.capacity - step.needs) / 1e9
+    lines += [
+        "",
+        f"memory: {step.needs / 1e9:.1f} GB on the fullest rank, "
+        + (f"{room:.1f} GB to spare" if room >= 0 else f"{-room:.1f} GB too many"),
+    ]
+    return "\n".join(lines)
+
+
+def explanation(found: Run) -> Iterator[str]:
+    """Every operation and message of a micro-batch, and what comes after all of them, with sizes and seconds."""
+    device = found.device
+    yield f"\noperations of one micro-batch on a rank ({device.dtype}; {found.calibration.source})"
+    for timed in found.times.explained():
+        o = timed.operation
+        size = (
+            f"({o.m}×{o.k})·({o.k}×{o.n})" + f" × {o.batch}" * (o.batch > 1)
+            if o.kind != "pass"
+            else f"{o.bytes / 1e6:,.1f} MB"
+        )
+        rate = (
+            f"{o.work / timed.seconds / 1e12:6.1f} TFLOP/s"
+            if o.work
+            else f"{o.bytes / timed.seconds / 1e9:6.0f} GB/s"
+        )
+        yield f"  {timed.part:12} {timed.direction:8} {o.name:22} {size:32} {timed.seconds * 1e6:12,.1f} µs  {rate}"
+    yield "\nmessages of one block and micro-batch"
+    for kind, message, seconds in found.times.messages():
+        yield (
+            f"  {kind:12} {message.phase:8} {message.axis:3} {message.count} × {message.collective} of "
+            f"{message.payload / 1e6:,.2f} MB over {message.ranks} ranks: {seconds * 1e6:,.1f} µs each"
+        )
+    yield "\nafter the last micro-batch"
+    for line in found.after():
+        yield f"  {line}"

@@ -1,0 +1,143 @@
+"""What devices and frameworks reach of what datasheets say: data with provenance, one TOML file each.
+
+Few numbers, each with a physical meaning; ``benchmarks/fit_calibrations.py`` fits those that no source gives to published
+step times, and ``playbook calibrate`` measures them on a machine. Standard library only.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from playbook._checks import check_fields, unknown
+from playbook.errors import ConfigError
+from playbook.hardware import Accelerator
+
+HERE = Path(__file__).parent
+
+
+def _share(default: float) -> Any:
+    return field(default=default, metadata={"least": 0.0, "most": 1.0})
+
+
+def _least(default: float) -> Any:
+    return field(default=default, metadata={"least": 0.0})
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Of a device: ``matmul``, by dtype what large products reach of the peak; ``bandwidth`` and ``attention`` (forward),
+    ``attention_backward`` likewise of memory bandwidth and peak; ``processors``, its multiprocessors; ``launch``, seconds
+    between two kernels. Of a network: ``intra`` and ``inter``, what collectives reach of the cluster's bandwidths;
+    ``congestion`` c makes links of a group on n nodes (n/2)^c times slower; ``collective``, seconds before one moves;
+    ``stall``, seconds that a micro-batch that crosses nodes takes at least in runs of ``stall_nodes`` nodes and more, and
+    less of it by the square of their number below.
+
+    Of a framework: ``host``, seconds in which it launches a kernel, ``floor``, seconds that a block and micro-batch takes
+    at least for each tensor-parallel rank, and ``floor_pipeline``, where there are stages; ``reserved``, memory that its
+    allocator takes over what tensors need; whether elementwise operations are ``fused``, and if
+    not, ``unfused`` times the bytes in ``unfused_kernels`` times the kernels; ``quantise``, bytes moved for each element
+    that is cast to FP8; ``products_again``, the part of a block's products that selective recomputation repeats;
+    what of dp, tp, cp, ep messages hides behind computation, if the framework overlaps them (``hidden_…``);
+    ``optimizer``, passes over its states as a multiple of one; ``accumulate``, bytes moved for each parameter's gradient
+    and micro-batch; ``step``, seconds a step for the rest; ``jitter``, the standard deviation of a rank's time: a step of
+    N ranks waits for the slowest, √(2 ln N) deviations above the mean.
+    """
+
+    name: str
+    accelerator: str = ""
+    source: str = ""
+    matmul: Mapping[str, float] = field(default_factory=dict, hash=False)
+    processors: int = 108
+    bandwidth: float = _share(0.85)
+    attention: float = _share(0.6)
+    attention_backward: float = _share(0.5)
+    launch: float = _least(3e-6)
+    intra: float = _least(1.0)
+    inter: float = _least(1.0)
+    congestion: float = _least(0.0)
+    stall: float = _least(0.0)
+    stall_nodes: int = 1
+    collective: float = _least(15e-6)
+    host: float = _least(8e-6)
+    floor: float = _least(0.0)
+    floor_pipeline: float = _least(0.0)
+    reserved: float = _least(1.0)
+    fused: bool = True
+    unfused: float = _least(2.5)
+    unfused_kernels: float = _least(4.0)
+    quantise: float = _least(4.0)
+    products_again: float = _share(0.0)
+    hidden_dp: float = _share(0.8)
+    hidden_tp: float = _share(0.0)
+    hidden_cp: float = _share(0.9)
+    hidden_ep: float = _share(0.0)
+    hidden_pp: float = _share(1.0)
+    optimizer: float = _least(1.0)
+    accumulate: float = _least(0.0)
+    step: float = _least(0.0)
+    jitter: float = _least(0.004)
+
+    def __post_init__(self) -> None:
+        check_fields(self, ConfigError)
+
+    def reached(self, dtype: str) -> float:
+        """What large products in ``dtype`` reach of the peak; that of the widest known where it was not measured."""
+        known = self.matmul
+        return known.get(dtype) or known.get("bf16") or next(iter(known.values()), 0.75)
+
+
+def names() -> list[str]:
+    """The calibrations that come with the book."""
+    return sorted(path.stem for path in HERE.glob("*.toml"))
+
+
+@cache
+def _read(path: Path) -> Mapping[str, Any]:
+    with path.open("rb") as file:
+        return tomllib.load(file)
+
+
+def load_calibration(name: str | Calibration | None, accelerator: Accelerator) -> Calibration:
+    """The calibration called ``name`` or in the file of that name; None is the one that fits the accelerator.
+
+    Raises ConfigError for an unknown name and for a file that is none.
+    """
+    if isinstance(name, Calibration):
+        return name
+    if name is None:
+        name = GENERATIONS.get(accelerator.name, accelerator.name)
+        name = name if (HERE / f"{name}.toml").exists() else "h100"
+    path = HERE / f"{name}.toml"
+    if not path.exists():
+        path = Path(name)
+        if path.suffix != ".toml" or not path.exists():
+            raise ConfigError(unknown("calibration", name, names()) + " (or give a .toml file)")
+    try:
+        return from_table(path.stem, _read(path))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"calibration {name}: {error}") from None
+
+
+def from_table(name: str, table: Mapping[str, Any]) -> Calibration:
+    """A calibration from the sections of its file: all but [provenance] and [raw] are its fields, in one."""
+    given: dict[str, Any] = {}
+    for section in ("device", "network", "framework"):
+        given |= table.get(section, {})
+    known = {f.name for f in fields(Calibration)}
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"calibration {name}: " + unknown("field", key, sorted(known)))
+    source = table.get("provenance", {}).get("source", "")
+    return Calibration(**{"name": name, "source": source, **given})
+
+
+#: The calibration of accelerators that have none of their name: that of their generation, and Hopper's for others.
+GENERATIONS = {
+    "a100-40": "a100", "a100-80": "a100", "a800": "a100", "a6000": "a100", "v100-16": "a100", "v100-32": "a100",
+    "gb200": "b200", "rtx5090": "b200",
+}  # fmt: skip

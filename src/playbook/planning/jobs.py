@@ -1,0 +1,179 @@
+"""Jobs: what `simulate` is asked, as an object of JSON, one a line. Standard library only."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from playbook._checks import check_int, unknown
+from playbook._tables import read_json
+from playbook.errors import ConfigError, LayoutError, PlaybookError
+from playbook.hardware import Cluster
+from playbook.hardware import load as load_cluster
+from playbook.layout import Layout, ParallelOptions
+from playbook.planning.calibration import load_calibration
+from playbook.planning.recipes import RECIPES, Recipe, load_recipe
+from playbook.planning.search import Problem
+from playbook.planning.simulator import Run
+from playbook.shapes import load
+
+#: Keys of a job; those of `NEEDED` must be there.
+KEYS = (
+    "model", "cluster", "gpus", "layout", "micro_batch", "global_batch", "seq", "precision", "attention", "fused",
+    "overlap", "calibration", "stage_layers", "reserve", "limit",
+)  # fmt: skip
+NEEDED = ("model", "cluster", "layout")
+#: Precisions by the names that people use.
+PRECISIONS = {
+    "bf16": "bf16-mixed",
+    "fp16": "bf16-mixed",
+    "bfloat16": "bf16-mixed",
+    "float16": "bf16-mixed",
+    "float32": "fp32",
+}
+#: What a fused model's memory is counted with.
+FUSED = ("norms", "swiglu", "cross-entropy")
+#: Fields of a cluster that a job may override: of the accelerator, and of the nodes.
+OF_ACCELERATOR = ("memory_bytes", "memory_bandwidth", "peak_flops")
+OF_NODES = ("intra_bandwidth", "inter_bandwidth", "gpus_per_node", "intra_latency", "inter_latency")
+
+
+def run_of(job: Mapping[str, Any]) -> Run:
+    """What a job describes. Raises ConfigError, LayoutError or ShapeError for one that nobody can run."""
+    for key in job:
+        if key not in KEYS:
+            raise ConfigError(unknown("key of a job", key, KEYS))
+    for key in NEEDED:
+        if key not in job:
+            raise ConfigError(f"the job has no {key}: give it one")
+    layout, settings = layout_of(job), settings_of(job)
+    cluster, layers = settings.pop("cluster"), job.get("stage_layers")
+    if layers is not None and not (
+        isinstance(layers, list | tuple) and all(isinstance(n, int) for n in layers)
+    ):
+        raise ConfigError(f"stage_layers must be a list of whole numbers, got {layers!r}")
+    return Run(
+        layout=layout,
+        cluster=cluster.with_gpus(layout.world_size) if layout.world_size > 1 else cluster,
+        # Frameworks that shard weights in a pipeline keep them gathered between micro-batches.
+        options=ParallelOptions(stage_layers=tuple(layers) if layers else None, reshard=layout.pp == 1),
+        **settings,
+    )
+
+
+def problem_of(job: Mapping[str, Any]) -> Problem:
+    """What a job without a layout asks `search`."""
+    settings = settings_of(job)
+    gpus = check_int("gpus", job.get("gpus"), ConfigError)
+    cluster = settings.pop("cluster").with_gpus(gpus)
+    return Problem(
+        cluster=cluster, global_batch=job.get("global_batch", 0), reserve=job.get("reserve", 0), **settings
+    )
+
+
+def settings_of(job: Mapping[str, Any]) -> dict[str, Any]:
+    """What `Run` and `Problem` have in common."""
+    shape, cluster = load(job["model"]), cluster_of(job["cluster"])
+    fused, attention = job.get("fused"), str(job.get("attention", "flash"))
+    if attention not in ("flash", "sdpa", "reference"):
+        raise ConfigError(f"attention must be flash or reference, got {attention!r}")
+    if not isinstance(fused, bool | None):
+        raise ConfigError(f"fused must be true or false, got {fused!r}")
+    overlap = job.get("overlap") or {}
+    if not isinstance(overlap, Mapping) or not all(isinstance(on, bool) for on in overlap.values()):
+        raise ConfigError(f'overlap must be an object such as {{"dp": true, "tp": false}}, got {overlap!r}')
+    return {
+        "shape": shape,
+        "cluster": cluster,
+        "seq": check_int("seq", job.get("seq", shape.max_seq), ConfigError),
+        "calibration": load_calibration(job.get("calibration"), cluster.accelerator),
+        "recipe": precision_of(str(job.get("precision", "bf16"))),
+        "attention": "reference" if attention == "reference" else "sdpa",
+        "fused": ",".join(FUSED) if fused else False,
+        "compiled": fused,
+        "overlap": overlap,
+    }
+
+
+def precision_of(name: str) -> Recipe:
+    """A recipe by its name or by a precision's; fp8 is bf16-mixed with products of current scales a tensor."""
+    if name == "fp8" or name.startswith("fp8:"):
+        return load_recipe("bf16-mixed").with_fp8(name.partition(":")[2] or "tensorwise")
+    if name not in PRECISIONS and name not in RECIPES:
+        raise ConfigError(unknown("precision", name, (*PRECISIONS, "fp8", *RECIPES)))
+    return load_recipe(PRECISIONS.get(name, name))
+
+
+def layout_of(job: Mapping[str, Any]) -> Layout:
+    """The layout of a job: dp is what is left of its GPUs, grad_acc of its global batch, unless the layout has them."""
+    text = str(job["layout"])
+    said = dict(part.strip().partition("=")[::2] for part in text.split(","))
+    gpus = check_int("gpus", job["gpus"], LayoutError) if "gpus" in job else None
+    if gpus is not None and "dp" not in said:
+        others = math.prod(
+            check_int(axis, _whole(said.get(axis, "1")), LayoutError) for axis in ("tp", "cp", "pp")
+        )
+        if gpus % others:
+            raise LayoutError(f"gpus must be a multiple of tp * cp * pp = {others}, got {gpus}")
+        text = ",".join(filter(None, (f"dp={gpus // others}", text)))
+    layout = Layout.parse(text)
+    if gpus not in (None, layout.world_size):
+        raise LayoutError(f"dp * cp * tp * pp must be gpus = {gpus}, got {layout.world_size}")
+    if "micro_batch" in job:
+        layout = layout.replace(micro_batch=check_int("micro_batch", job["micro_batch"], LayoutError))
+    if "global_batch" in job:
+        batch = check_int("global_batch", job["global_batch"], LayoutError)
+        each = layout.dp * layout.micro_batch
+        if batch % each:
+            raise LayoutError(f"global_batch must be a multiple of dp * micro_batch = {each}, got {batch}")
+        layout = layout.replace(grad_acc=batch // each)
+    return layout
+
+
+def _whole(text: str) -> int | str:
+    return int(text) if text.strip().isdecimal() else text
+
+
+def cluster_of(spec: str | Mapping[str, Any] | Cluster) -> Cluster:
+    """A cluster by name, or {"base": name, …} with fields of its own. Raises ConfigError for what is neither."""
+    if isinstance(spec, Cluster):
+        return spec
+    if isinstance(spec, str):
+        return load_cluster(spec)
+    if not isinstance(spec, Mapping) or "base" not in spec:
+        raise ConfigError(f"cluster must be a name or an object with a base, got {spec!r}")
+    cluster = load_cluster(str(spec["base"]))
+    accelerator = cluster.accelerator
+    for key, value in spec.items():
+        if key == "peak_flops" and not isinstance(value, Mapping):
+            value = {"bf16": value, "fp16": value, "fp8": 2 * value}
+        if key == "peak_flops":
+            value = {**accelerator.peak_flops, **value}
+        if key == "memory_bytes" and isinstance(value, float):
+            value = int(value)
+        if key in OF_ACCELERATOR:
+            accelerator = dataclasses.replace(accelerator, **{key: value})
+        elif key in OF_NODES:
+            cluster = dataclasses.replace(cluster, **{key: value})
+        elif key != "base":
+            raise ConfigError(unknown("field of a cluster", key, ("base", *OF_ACCELERATOR, *OF_NODES)))
+    return dataclasses.replace(cluster, accelerator=accelerator)
+
+
+def answer(line: str | Mapping[str, Any], number: int = 1) -> dict[str, Any]:
+    """The answer to a job: ``Step.to_json``, or {"error": one sentence}, with the memory where it does not fit."""
+    try:
+        job = read_json(line, f"job {number}", ConfigError) if isinstance(line, str) else line
+        if not isinstance(job, Mapping):
+            raise ConfigError(f"job {number} must be an object, got {type(job).__name__}")
+        reserve, limit = job.get("reserve", 0), job.get("limit", True)
+        run = run_of(job)
+        step = run.step(check_int("reserve", reserve, ConfigError, least=0), limit=False)
+        if limit and not step.fits:
+            sentence = run.does_not_fit(step.capacity)
+            return {"error": sentence, "memory": step.to_json()["memory"]}
+        return step.to_json()
+    except PlaybookError as error:
+        return {"error": str(error)}

@@ -1,0 +1,236 @@
+"""What one rank computes for one micro-batch, operation by operation: matrix products, attention, passes over memory.
+
+The operations are those of ``model/`` as frameworks carry them out: sizes are one rank's, after tensor, context and
+expert parallelism. Backward is in two parts, as schedules have them: gradients of inputs (B) and of weights (W). Matrix products
+are counted as in ``flops.py``, but for the half of attention that a causal mask throws away and kernels skip. Passes are
+bytes read and written: of a norm, what Korthikanti et al. 2022 (arXiv 2205.05198, section 4.1) count as saved has to be
+read and written once. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from playbook.layout import Layout
+from playbook.planning.recipes import Recipe
+from playbook.shapes import BlockKind, ModelShape
+
+FP32 = 4
+#: What is computed in one kernel by fused and compiled models, and in several by others.
+ELEMENTWISE = "elementwise"
+
+
+class Operation(NamedTuple):
+    """One operation: a ``product`` of (m, k) by (k, n), ``batch`` times; ``attention`` of ``flops``; or a ``pass`` over
+    ``bytes``. ``narrow`` is a product of a linear layer, which FP8 recipes multiply in FP8."""
+
+    name: str
+    kind: str
+    m: int = 0
+    n: int = 0
+    k: int = 0
+    batch: int = 1
+    flops: float = 0.0
+    bytes: float = 0.0
+    kernels: int = 1
+    narrow: bool = False
+    scope: str = ""
+
+    @property
+    def work(self) -> float:
+        """FLOPs."""
+        return 2.0 * self.m * self.n * self.k * self.batch if self.kind == "product" else self.flops
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Operations of a part of the model: ``forward``, gradients of ``inputs`` and of ``weights``, and what selective
+    recomputation repeats (``core``)."""
+
+    forward: tuple[Operation, ...] = ()
+    inputs: tuple[Operation, ...] = ()
+    weights: tuple[Operation, ...] = ()
+    core: tuple[Operation, ...] = ()
+
+
+@dataclass
+class _Made:
+    """Operations as they are found, forward and backward together."""
+
+    forward: list[Operation] = field(default_factory=list)
+    inputs: list[Operation] = field(default_factory=list)
+    weights: list[Operation] = field(default_factory=list)
+    core: list[Operation] = field(default_factory=list)
+
+    def linear(self, name: str, m: int, n: int, k: int, batch: int = 1, narrow: bool = True) -> None:
+        """A linear layer: one product forward, two backward."""
+        if min(m, n, k, batch) < 1:
+            return
+        make = lambda m, n, k: Operation(name, "product", m, n, k, batch, narrow=narrow)  # noqa: E731
+        self.forward.append(make(m, n, k))
+        self.inputs.append(make(m, k, n))
+        self.weights.append(make(k, n, m))
+
+    def over(
+        self, name: str, forward: float, backward: float, kernels: int = 1, scope: str = ELEMENTWISE
+    ) -> None:
+        """A pass over so many bytes forward and backward."""
+        self.forward.append(Operation(name, "pass", bytes=forward, kernels=kernels, scope=scope))
+        self.inputs.append(Operation(name, "pass", bytes=backward, kernels=kernels, scope=scope))
+
+    def done(self) -> Passes:
+        return Passes(tuple(self.forward), tuple(self.inputs), tuple(self.weights), tuple(self.core))
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A model on one rank: ``seq`` tokens a sample after padding; ``attention`` is sdpa (flash) or reference,
+    ``ring`` whether keys come in hops where context is parallel."""
+
+    shape: ModelShape
+    layout: Layout
+    seq: int
+    recipe: Recipe
+    attention: str = "sdpa"
+    ring: bool = True
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a micro-batch in tensor-parallel regions of this rank."""
+        return self.layout.micro_batch * self.seq // self.layout.cp
+
+    @property
+    def stream(self) -> float:
+        """Elements of the residual stream outside of these regions."""
+        return self.tokens * self.shape.hidden / (self.layout.tp if self.layout.sp else 1)
+
+
+def block(sizes: Sizes, kind: BlockKind) -> Passes:
+    """One block of the model."""
+    made = _Made()
+    residual, dropped = sizes.recipe.residual, 0.5 if sizes.shape.dropout else 0.0
+    for _ in range(2):
+        # backward reads dy and x and writes dx, and adds what came past the branch
+        made.over("norm", 2 * residual * sizes.stream, 4 * residual * sizes.stream)
+    _attention(made, sizes)
+    _experts(made, sizes) if kind == "moe" else _mlp(made, sizes, "mlp", sizes.tokens, sizes.shape.ffn_dim)
+    for _ in range(2):  # branch and stream in, stream out; a mask of a byte beside
+        made.over(
+            "residual",
+            (3 + dropped) * residual * sizes.stream,
+            (2 + dropped) * residual * sizes.stream * bool(dropped),
+        )
+    return made.done()
+
+
+def _attention(made: _Made, sizes: Sizes) -> None:
+    shape, t, tokens = sizes.shape, sizes.layout.tp, sizes.tokens
+    heads, kv, h = shape.heads // t, max(1, shape.n_kv_heads // t), shape.hidden
+    d, e = shape.qk_dim, shape.v_dim
+    if shape.mla:
+        mla = shape.mla
+        if mla.q_rank:
+            made.linear("query, down", tokens, mla.q_rank, h)
+        made.linear("query", tokens, heads * d, mla.q_rank or h)
+        made.linear("latent", tokens, mla.kv_rank + mla.rope_dim, h)
+        made.linear("key and value", tokens, heads * (mla.nope_dim + e), mla.kv_rank)
+    else:
+        made.linear("query, key, value", tokens, heads * d + kv * (d + e), h)
+    if shape.positions == "rotary":
+        turned = (heads * (shape.mla.rope_dim if shape.mla else d) + (0 if shape.mla else kv * d)) * tokens
+        made.over("rotary", 2 * turned * sizes.recipe.compute, 2 * turned * sizes.recipe.compute)
+    _core(made, sizes, heads, d, e)
+    made.linear("output", tokens, h, heads * e)
+
+
+def _core(made: _Made, sizes: Sizes, heads: int, d: int, e: int) -> None:
+    """Attention itself. A flash kernel skips what the mask hides; backward computes scores again: 5 products for 2."""
+    tokens, keys = sizes.tokens, sizes.seq
+    if sizes.attention == "sdpa" or sizes.layout.cp > 1:
+        cp = sizes.layout.cp if sizes.ring else 1
+        flops = float(heads * tokens * keys * (d + e))  # 2 of 2·tokens·keys·d each, half of it masked
+        forward = Operation("attention", "attention", tokens, keys // cp, d, heads, flops, kernels=cp)
+        made.forward.append(forward)
+        made.core.append(forward)
+        made.inputs.append(forward._replace(name="attention, backward", flops=2.5 * flops))
+        if cp > 1:  # results of each hop are merged in fp32: two are read, one is written
+            merged = 3.0 * FP32 * (cp - 1) * tokens * heads
+            made.over("merge", merged * e, merged * (d + e), kernels=3 * (cp - 1), scope="")
+        return
+    scores, size = float(heads * tokens * keys), sizes.recipe.compute
+    samples = heads * sizes.layout.micro_batch
+    dropped = 2 * size + 1 if sizes.shape.dropout else 0
+    rows = keys  # of a sample: cp is 1 here
+    products = [
+        Operation("scores", "product", rows, keys, d, samples),
+        Operation("values", "product", rows, e, keys, samples),
+    ]
+    softmax = Operation("softmax", "pass", bytes=(2 * size + dropped) * scores, kernels=2 if dropped else 1)
+    # What comes out is sorted by heads, what goes on by tokens.
+    sorted_ = Operation("reorder", "pass", bytes=2.0 * size * tokens * heads * e)
+    core = [*products, softmax, sorted_]
+    made.forward += core
+    made.core += core
+    made.inputs += [
+        Operation("scores, backward", "product", rows, d, keys, 2 * samples),
+        Operation("values, backward", "product", rows, keys, e, 2 * samples),
+        Operation(
+            "softmax, backward", "pass", bytes=(3 * size + dropped) * scores, kernels=2 if dropped else 1
+        ),
+        sorted_,
+    ]
+
+
+def _mlp(made: _Made, sizes: Sizes, name: str, rows: int, width: int, batch: int = 1) -> None:
+    """An MLP, ``batch`` of them side by side with so many ``rows`` each."""
+    shape, each = sizes.shape, width // sizes.layout.tp
+    wide = 2 if shape.gated else 1
+    made.linear(f"{name}, up", rows, wide * each, shape.hidden, batch)
+    inner = float(rows * batch * each * sizes.recipe.compute)
+    made.over(f"{name}, activation", (wide + 1) * inner, (2 * wide + 1) * inner)
+    made.linear(f"{name}, down", rows, shape.hidden, each, batch)
+
+
+def _experts(made: _Made, sizes: Sizes) -> None:
+    """Router, the rows of this rank's experts, evenly loaded, and the experts that see every token."""
+    moe, shape = sizes.shape.moe, sizes.shape
+    assert moe is not None
+    made.linear("router", sizes.tokens, moe.experts, shape.hidden, narrow=False)
+    made.over("router", 12.0 * sizes.tokens * moe.experts, 12.0 * sizes.tokens * moe.experts, kernels=6)
+    chosen = sizes.tokens * moe.top_k
+    if moe.capacity:
+        chosen = min(chosen, int(moe.capacity * chosen))
+    here = moe.experts // sizes.layout.ep
+    rows = max(1, -(-chosen * sizes.layout.ep // moe.experts))
+    moved = float(chosen * shape.hidden * sizes.recipe.compute)
+    made.over("permute and combine", 4 * moved, 5 * moved, kernels=4, scope="")
+    _mlp(made, sizes, "experts", rows, moe.ffn, here)
+    if moe.shared_experts:
+        _mlp(made, sizes, "shared experts", sizes.tokens, moe.ffn * moe.shared_experts)
+
+
+def embedding(sizes: Sizes) -> Passes:
+    """The look-up: a row read and written for each token, and in backward added to the table's gradient."""
+    made, row = _Made(), sizes.tokens * sizes.shape.hidden * sizes.recipe.residual
+    made.over("embedding", 2.0 * row, 3.0 * row, kernels=2, scope="")
+    return made.done()
+
+
+def head(sizes: Sizes) -> Passes:
+    """The final norm, the head and the loss, whose softmax is in fp32."""
+    made, shape, words = _Made(), sizes.shape, -(-sizes.shape.vocab // sizes.layout.tp)
+    residual = sizes.recipe.residual
+    made.over("norm", 2 * residual * sizes.stream, 4 * residual * sizes.stream)
+    made.linear("head", sizes.tokens, words, shape.hidden, narrow=False)
+    logits = float(sizes.tokens * words)
+    made.over(
+        "loss", (sizes.recipe.compute + 4 + 4 + 4) * logits, (4 + sizes.recipe.compute) * logits, kernels=4
+    )
+    return made.done()
+
+
+def total(operations: Iterator[Operation]) -> float:
+    """FLOPs of all."""
+    return sum(operation.work for operation in operations)

@@ -1,0 +1,188 @@
+"""Measured step times of published runs, typed in, with their sources: what the simulator is held to.
+
+Each row is a job as ``playbook simulate --jobs`` reads it, with what was measured. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A row of a table: what ran, by the keys of a job, and how many seconds it took.
+
+    ``of`` says what was measured: a whole step; or passes of one block or of a middle stage, for one micro-batch.
+    """
+
+    table: str
+    name: str
+    job: dict[str, Any]
+    seconds: float
+    of: str = "step"
+
+
+def gpt(layers: int, hidden: int, heads: int, vocab: int = 51_200, seq: int = 2048) -> dict[str, Any]:
+    """A GPT of Megatron-LM's papers: LayerNorm, GELU, dropout, learned positions, a tied head."""
+    return {
+        "layers": layers, "hidden": hidden, "heads": heads, "vocab": vocab, "max_seq": seq, "dropout": 0.1,
+    }  # fmt: skip
+
+
+#: fp16 products, gradients added up in fp32 beside 16-bit weights: Megatron-LM's.
+MEGATRON = {"cluster": "a100-8", "seq": 2048, "precision": "bf16-mixed-main-grads", "attention": "reference"}
+
+#: Narayanan et al. 2021, arXiv 2104.04473, table 1: heads, hidden, layers, tensor, pipeline, GPUs, batch, micro-batch,
+#: model chunks, TFLOP/s per GPU, in which a second forward pass (full recomputation) is counted.
+NARAYANAN = (
+    ("1.7B", 24, 2304, 24, 1, 1, 32, 512, 16, 1, 137),
+    ("3.6B", 32, 3072, 30, 2, 1, 64, 512, 16, 1, 138),
+    ("7.5B", 32, 4096, 36, 4, 1, 128, 512, 16, 1, 142),
+    ("18.4B", 48, 6144, 40, 8, 1, 256, 1024, 8, 1, 135),
+    ("39.1B", 64, 8192, 48, 8, 2, 512, 1536, 4, 1, 138),
+    ("76.1B", 80, 10240, 60, 8, 4, 1024, 1792, 2, 3, 140),
+    ("145.6B", 96, 12288, 80, 8, 8, 1536, 2304, 2, 2, 148),
+    ("310.1B", 128, 16384, 96, 8, 16, 1920, 2160, 1, 2, 155),
+    ("529.6B", 128, 20480, 105, 8, 35, 2520, 2520, 1, 3, 163),
+    ("1008B", 160, 25600, 128, 8, 64, 3072, 3072, 1, 1, 163),
+)
+#: Korthikanti et al. 2022, arXiv 2205.05198, table 3 and 5: heads, hidden, layers, tensor, pipeline, chunks, GPUs, batch,
+#: micro-batch, seconds with full recomputation, seconds with sequence parallelism and selective recomputation.
+KORTHIKANTI = (
+    ("22B", 64, 6144, 48, 8, 1, 1, 8, 4, 4, 1.42, 1.10),
+    ("175B", 96, 12288, 96, 8, 8, 3, 64, 64, 1, 18.13, 13.75),
+    ("530B", 128, 20480, 105, 8, 35, 3, 280, 280, 1, 49.05, 37.83),
+    ("1T", 160, 25600, 128, 8, 64, 1, 512, 512, 1, 94.42, 71.49),
+    ("530B, dp=8", 128, 20480, 105, 8, 35, 3, 2240, 2240, 1, None, 39.15),
+)
+#: The same, table 4: one block of the 22B model: forward, then backward with what is recomputed, milliseconds.
+KORTHIKANTI_BLOCK = (
+    ("no recomputation", "", 7.7, 11.9),
+    ("sequence parallelism", "sp", 7.2, 11.8),
+    ("full recomputation", "recompute=full", 7.7, 19.5),
+    ("selective recomputation", "recompute=selective", 7.7, 13.2),
+    ("selective, sequence parallelism", "sp,recompute=selective", 7.2, 13.1),
+)
+#: Qi et al. 2023, arXiv 2401.10241, tables 3 and 9: layers, heads, hidden, stages, micro-batch, milliseconds of F, B, W
+#: of a stage for the fewest micro-batches. Embedding and head count as a layer each: stages in the middle have
+#: (layers + 2)/stages.
+QI = (
+    ("1.5B", 22, 24, 2304, 8, 6, 18.522, 18.086, 9.337),
+    ("6.2B", 30, 32, 4096, 8, 3, 29.718, 29.444, 19.927),
+    ("14.6B", 46, 40, 5120, 16, 1, 11.347, 11.248, 8.132),
+    ("28.3B", 62, 48, 6144, 32, 1, 10.419, 10.207, 7.715),
+)
+#: Liang et al. 2024, arXiv 2410.06511 (TorchTitan), tables 1 to 6, on H100 with 96 GB, 2.4 TB/s and 500 W: model, GPUs,
+#: fsdp, tp, cp, pp, sequence, batch of a replica, recomputation, schedule, compiled, float8, asynchronous tp, tokens/s of
+#: a GPU.
+#: Pipelines take eight micro-batches, as many as they have ranks: the library's default.
+TORCHTITAN = (
+    ("8b", 8, 8, 1, 1, 1, 8192, 2, "selective", "", False, False, False, 5762),
+    ("8b", 8, 8, 1, 1, 1, 8192, 2, "selective", "", True, False, False, 6667),
+    ("8b", 8, 8, 1, 1, 1, 8192, 2, "selective", "", True, True, False, 8532),
+    ("8b", 8, 8, 1, 1, 1, 32768, 1, "full", "", True, True, False, 3890),
+    ("8b", 8, 4, 1, 2, 1, 65536, 1, "full", "", True, True, False, 2540),
+    ("8b", 8, 2, 1, 4, 1, 131072, 1, "full", "", True, True, False, 1071),
+    ("8b", 8, 1, 1, 8, 1, 262144, 1, "full", "", True, True, False, 548),
+    ("8b", 128, 128, 1, 1, 1, 8192, 2, "selective", "", False, False, False, 5605),
+    ("8b", 128, 128, 1, 1, 1, 8192, 2, "selective", "", True, False, False, 6514),
+    ("8b", 128, 128, 1, 1, 1, 8192, 2, "selective", "", True, True, False, 8380),
+    ("70b", 256, 32, 8, 1, 1, 8192, 16, "full", "", True, True, False, 829),
+    ("70b", 256, 32, 8, 1, 1, 8192, 16, "full", "", True, True, True, 876),
+    ("405b", 512, 8, 8, 1, 8, 8192, 32, "full", "1f1b", True, True, True, 100),
+    ("405b", 512, 8, 8, 1, 8, 8192, 32, "full", "interleaved", True, True, True, 128),
+    ("405b", 512, 8, 8, 1, 8, 32768, 8, "full", "1f1b", True, True, True, 76),
+    ("405b", 512, 4, 8, 2, 8, 65536, 8, "full", "1f1b", True, True, True, 47),
+    ("405b", 512, 2, 8, 4, 8, 131072, 8, "full", "1f1b", True, True, True, 31),
+    ("405b", 512, 1, 8, 8, 8, 262144, 8, "full", "1f1b", True, True, True, 16),
+)
+
+
+def narayanan() -> Iterator[Measured]:
+    """Table 1 of Narayanan et al. 2021, as seconds of a step."""
+    for name, heads, h, layers, tp, pp, gpus, batch, micro, vpp, teraflops in NARAYANAN:
+        s, vocab, dp = 2048, 51_200, gpus // tp // pp
+        flops = 96 * batch * s * layers * h**2 * (1 + s / (6 * h) + vocab / (16 * layers * h))
+        schedule = f",vpp={vpp},schedule=interleaved" if vpp > 1 else ""
+        layout = f"dp={dp},tp={tp},pp={pp},recompute=full{schedule}"
+        job = {
+            **MEGATRON,
+            "model": gpt(layers, h, heads),
+            "layout": layout,
+            "micro_batch": micro,
+            "global_batch": batch,
+        }
+        yield Measured("narayanan", name, job | {"gpus": gpus}, flops / (gpus * teraflops * 1e12))
+
+
+def korthikanti() -> Iterator[Measured]:
+    """Iteration times of table 5 of Korthikanti et al. 2022."""
+    for name, heads, h, layers, tp, pp, vpp, gpus, batch, micro, full, selective in KORTHIKANTI:
+        schedule = f",vpp={vpp},schedule=interleaved" if vpp > 1 else ""
+        shared = f"dp={gpus // tp // pp},tp={tp},pp={pp}{schedule}"
+        for what, more, seconds in (
+            ("full", ",recompute=full", full),
+            ("selective", ",sp,recompute=selective", selective),
+        ):
+            if seconds:
+                job = {**MEGATRON, "model": gpt(layers, h, heads), "layout": shared + more}
+                job |= {"micro_batch": micro, "global_batch": batch, "gpus": gpus}
+                yield Measured("korthikanti", f"{name} {what}", job, seconds)
+
+
+def korthikanti_block() -> Iterator[Measured]:
+    """Passes of one block, table 4 of Korthikanti et al. 2022."""
+    for name, more, forward, backward in KORTHIKANTI_BLOCK:
+        layout = ",".join(filter(None, ("tp=8", more)))
+        job = {
+            **MEGATRON,
+            "model": gpt(48, 6144, 64),
+            "layout": layout,
+            "micro_batch": 4,
+            "global_batch": 4,
+            "gpus": 8,
+        }
+        yield Measured("korthikanti block", f"{name}, forward", job, forward / 1e3, "block forward")
+        yield Measured("korthikanti block", f"{name}, backward", job, backward / 1e3, "block backward")
+
+
+def qi() -> Iterator[Measured]:
+    """F, B and W of a stage in the middle, table 9 of Qi et al. 2023."""
+    for name, layers, heads, h, stages, micro, *times in QI:
+        sizes = [(layers + 2) // stages] * stages
+        sizes[0], sizes[-1] = sizes[0] - 1, sizes[-1] - 1
+        job = {
+            **MEGATRON, "seq": 1024, "model": gpt(layers, h, heads, seq=1024), "layout": f"pp={stages},schedule=zb-h1",
+            "micro_batch": micro, "global_batch": micro * 3 * stages, "gpus": stages, "stage_layers": tuple(sizes),
+        }  # fmt: skip
+        for direction, milliseconds in zip("FBW", times, strict=True):
+            yield Measured("qi", f"{name} {direction}", job, milliseconds / 1e3, f"stage {direction}")
+
+
+def torchtitan() -> Iterator[Measured]:
+    """Tables 1 to 6 of Liang et al. 2024."""
+    gpu = {"base": "h100-8", "memory_bytes": 95 * 2**30, "memory_bandwidth": 2.4e12}
+    for model, gpus, fsdp, tp, cp, pp, seq, batch, again, schedule, compiled, fp8, hidden, rate in TORCHTITAN:
+        micro = batch if pp == 1 else batch // 8
+        layout = f"dp={fsdp},tp={tp},cp={cp},pp={pp},zero=3,recompute={again}" + ",sp" * (tp > 1)
+        if schedule == "interleaved":
+            layout += ",schedule=interleaved,vpp=2"
+        job = {
+            "model": f"llama3.1-{model}", "cluster": gpu, "layout": layout, "gpus": gpus, "seq": seq,
+            "micro_batch": micro,
+            "global_batch": fsdp * batch, "precision": "fp8" if fp8 else "bf16", "fused": compiled,
+            "overlap": {"tp": hidden},
+        }  # fmt: skip
+        name = (
+            f"{model} {gpus} GPUs, {seq}" + ", compiled" * compiled + ", float8" * fp8 + ", async tp" * hidden
+        )
+        yield Measured("torchtitan", f"{name} {schedule}".strip(), job, fsdp * batch * seq / gpus / rate)
+
+
+#: Every table by its name.
+TABLES = {
+    "narayanan": narayanan, "korthikanti": korthikanti, "korthikanti block": korthikanti_block, "qi": qi,
+    "torchtitan": torchtitan,
+}  # fmt: skip

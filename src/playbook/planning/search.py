@@ -1,0 +1,393 @@
+"""Which layout to take: all that fit, fastest first.
+
+Candidates are all combinations that `Space` has and `Layout.check` lets pass. A bound says what each needs at least: the
+busiest stage's micro-batches, which the simulator's step contains whole. Candidates are taken in the order of their
+bounds, so that the search is over when the next bound is beyond the worst of the layouts found: nothing better can come.
+What has no room even for its share of the states is not looked at. Standard library only.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from playbook._checks import check_int, divisors
+from playbook.errors import ConfigError, LayoutError, PlaybookError
+from playbook.hardware import Cluster
+from playbook.layout import RECOMPUTE, Layout, ParallelOptions
+from playbook.layout.stages import KINDS, split
+from playbook.planning.calibration import Calibration, load_calibration
+from playbook.planning.fusion import load_fused
+from playbook.planning.memory import MemoryReport, StageMemory
+from playbook.planning.recipes import Recipe, load_recipe
+from playbook.planning.saved import block_terms
+from playbook.planning.simulator import Run, Step
+from playbook.planning.stage_times import Pass
+from playbook.planning.terms import maker, symbols, total
+from playbook.shapes import BlockKind, ModelShape
+
+
+@dataclass(frozen=True)
+class Space:
+    """What a search may choose from; None is everything that can run. Tensor parallelism stays inside a node, unless
+    ``tp`` says otherwise; with it goes sequence parallelism."""
+
+    tp: tuple[int, ...] | None = None
+    cp: tuple[int, ...] | None = None
+    pp: tuple[int, ...] | None = None
+    ep: tuple[int, ...] | None = None
+    zero: tuple[int, ...] = (0, 1, 2, 3)
+    recompute: tuple[str, ...] = ("none", "selective", "full")
+    schedules: tuple[str, ...] = ("1f1b", "interleaved")
+    vpp: tuple[int, ...] | None = None
+    micro_batch: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be trained on what: ``global_batch`` samples of ``seq`` tokens a step on all ``cluster.gpus``."""
+
+    shape: ModelShape
+    cluster: Cluster
+    global_batch: int
+    seq: int
+    recipe: Recipe = field(default_factory=lambda: load_recipe("bf16-mixed"))
+    calibration: Calibration | None = None
+    attention: str = "sdpa"
+    fused: bool | str | Iterable[str] = False
+    compiled: bool | None = None
+    overlap: Mapping[str, bool] = field(default_factory=dict)
+    options: ParallelOptions = field(default_factory=ParallelOptions)
+    reserve: int = 0
+
+    def __post_init__(self) -> None:
+        check_int("gpus", self.cluster.gpus, ConfigError)
+        check_int("global_batch", self.global_batch, ConfigError)
+        check_int("seq", self.seq, ConfigError)
+        check_int("reserve", self.reserve, ConfigError, least=0)
+
+    @property
+    def gpus(self) -> int:
+        return self.cluster.gpus or 1
+
+    @property
+    def capacity(self) -> int:
+        return self.cluster.accelerator.memory_bytes - self.reserve
+
+    @cached_property
+    def calibrated(self) -> Calibration:
+        return load_calibration(self.calibration, self.cluster.accelerator)
+
+    def run(self, layout: Layout) -> Run:
+        """What `simulate` is asked about a layout."""
+        return Run(
+            self.shape, layout, self.cluster, self.seq, self.calibrated, self.recipe, self.attention, self.fused,
+            self.compiled, self.overlap, self.options,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Found:
+    """A layout and its step."""
+
+    layout: Layout
+    step: Step
+
+
+@dataclass(frozen=True)
+class Result:
+    """The fastest layouts that fit, and how many there were to choose from: ``candidates`` that can run, of which as many
+    were ``evaluated``."""
+
+    found: tuple[Found, ...]
+    candidates: int
+    evaluated: int
+
+    @property
+    def best(self) -> Found:
+        return self.found[0]
+
+
+def search(problem: Problem, space: Space | None = None, top: int = 10, *, prune: bool = True) -> Result:
+    """The ``top`` fastest layouts. Without ``prune`` every candidate is simulated, with the same result.
+
+    Raises LayoutError where none can run or none fits, and says which came nearest.
+    """
+    check_int("top", top, ConfigError)
+    planner, space = Planner(problem), space or Space()
+    bases = [(base, again) for base in _bases(problem, space) for again in space.recompute]
+    if not bases:
+        raise LayoutError(
+            f"no layout takes {problem.global_batch} samples of {problem.seq} tokens to {problem.gpus} GPUs: "
+            "global_batch must be a multiple of dp * micro_batch for some way to cut the model"
+        )
+    bounds = [planner.bound(base, again) if prune else 0.0 for base, again in bases]
+    best: list[tuple[float, tuple[int, ...], int, Run]] = []  # a heap, the slowest first
+    evaluated, rank = 0, 0
+    for i in sorted(range(len(bases)), key=lambda i: (bounds[i], i)):
+        if prune and len(best) == top and bounds[i] >= -best[0][0]:
+            break
+        for layout in _variants(space, *bases[i]):
+            if prune and planner.least(layout) > problem.capacity:
+                continue
+            run, rank = planner.run(layout), rank - 1
+            evaluated += 1
+            if run is not None:
+                push = heapq.heappush if len(best) < top else heapq.heappushpop
+                push(best, (-run.seconds, tuple(-n for n in _effort(layout)), rank, run))
+    if not best:
+        raise LayoutError(planner.nearest(layout for base in bases for layout in _variants(space, *base)))
+    found = (Found(run.layout, run.step(problem.reserve)) for *_, run in sorted(best, reverse=True))
+    return Result(tuple(found), sum(len(_zeros(space, base)) for base, _ in bases), evaluated)
+
+
+def candidates(problem: Problem, space: Space) -> Iterator[Layout]:
+    """All layouts of a space that can run, whether they fit or not."""
+    for base in _bases(problem, space):
+        for again in space.recompute:
+            yield from _variants(space, base, again)
+
+
+def _variants(space: Space, base: Layout, recompute: str) -> Iterator[Layout]:
+    """The ZeRO stages of a layout: they mean nothing on one replica."""
+    for zero in _zeros(space, base):
+        yield replace(base, zero=zero, recompute=recompute)
+
+
+def _zeros(space: Space, base: Layout) -> list[int]:
+    return [zero for zero in space.zero if zero == 0 or base.dp * base.cp > 1]
+
+
+def _effort(layout: Layout) -> tuple[int, ...]:
+    """Of two layouts that are as fast, the one that asks for less comes first."""
+    return (
+        layout.cp,
+        layout.zero,
+        RECOMPUTE.index(layout.recompute),
+        layout.vpp,
+        layout.micro_batch,
+        layout.tp,
+        layout.pp,
+    )
+
+
+def _bases(problem: Problem, space: Space) -> Iterator[Layout]:
+    """All ways to cut the model and the batch, without ZeRO and recomputation."""
+    shape, gpus = problem.shape, problem.gpus
+    tps = space.tp or [t for t in divisors(gpus) if t <= problem.cluster.gpus_per_node]
+    for tp, cp in itertools.product(tps, space.cp or _context_sizes(problem)):
+        if gpus % (tp * cp):
+            continue
+        for pp in space.pp or [p for p in divisors(gpus // tp // cp) if p <= shape.layers]:
+            if gpus % (tp * cp * pp) or (problem.global_batch * pp * tp * cp) % gpus:
+                continue
+            dp = gpus // (tp * cp * pp)
+            for ep in space.ep or _expert_sizes(shape, dp * cp):
+                if (dp * cp) % ep == 0:
+                    yield from _batches(problem, space, Layout(dp=dp, tp=tp, cp=cp, pp=pp, ep=ep, sp=tp > 1))
+
+
+def _batches(problem: Problem, space: Space, layout: Layout) -> Iterator[Layout]:
+    """Schedules and micro-batches of the same axes."""
+    each = problem.global_batch // layout.dp
+    micro = [m for m in space.micro_batch or divisors(each) if each % m == 0]
+    for micro_batch, (schedule, vpp) in itertools.product(micro, _schedules(problem.shape, space, layout.pp)):
+        base = replace(
+            layout, micro_batch=micro_batch, grad_acc=each // micro_batch, schedule=schedule, vpp=vpp
+        )
+        try:
+            base.check(problem.shape, seq=problem.seq, options=problem.options)
+        except PlaybookError:
+            continue
+        yield base
+
+
+def _context_sizes(problem: Problem) -> list[int]:
+    """Powers of two, as long as a rank has 1,024 tokens of a sample: fewer are a matter of tensor parallelism."""
+    return [1 << i for i in range(12) if i == 0 or problem.seq // (1 << i) >= 1024]
+
+
+def _expert_sizes(shape: ModelShape, ranks: int) -> list[int]:
+    return [n for n in divisors(shape.moe.experts) if ranks % n == 0] if shape.moe else [1]
+
+
+def _schedules(shape: ModelShape, space: Space, pp: int) -> list[tuple[str, int]]:
+    if pp == 1:
+        return [("1f1b", 1)]
+    vpps = space.vpp or [v for v in divisors(shape.layers // pp) if v > 1]
+    return [(name, vpp) for name in space.schedules for vpp in ([1] if KINDS[name].chunks else vpps)]
+
+
+#: Schedules whose backward passes are whole, and of which the first rank has pp micro-batches in flight at least.
+WHOLE = ("1f1b", "interleaved", "afab")
+#: What times and tensors of a block depend on.
+Alike = tuple[object, ...]
+
+
+def _alike(layout: Layout) -> Alike:
+    paired = layout.pp > 1 and KINDS[layout.schedule].bidirectional
+    axes = (layout.tp, layout.cp, layout.ep, layout.micro_batch)
+    return (*axes, layout.recompute, layout.pp > 1, paired or layout.schedule == "dualpipev")
+
+
+class Planner:
+    """Bounds and steps of one problem's layouts. What many have in common is computed once."""
+
+    def __init__(self, problem: Problem):
+        self.problem = problem
+        self._parts: dict[Alike, tuple[dict[BlockKind, Pass], tuple[Pass, Pass]]] = {}
+        self._stages: dict[Alike, list[float]] = {}
+        self._saved: dict[Alike, int] = {}
+        self._cuts: dict[int, list[dict[BlockKind, int]]] = {}
+
+    def run(self, layout: Layout) -> Run | None:
+        """What `simulate` is asked, with what is known already; None where it does not fit or cannot run."""
+        run = self.problem.run(layout)
+        try:
+            stages = tuple(itertools.takewhile(self._fits, run.memory_of_stages()))
+        except PlaybookError:
+            return None
+        if len(stages) < layout.pp:
+            return None
+        vars(run)["memory"] = MemoryReport(stages)
+        vars(run.times)["blocks"], vars(run.times)["ends"] = self.parts(layout)
+        return run
+
+    def _fits(self, stage: StageMemory) -> bool:
+        return round(stage.total * self.problem.calibrated.reserved) <= self.problem.capacity
+
+    def parts(self, layout: Layout) -> tuple[dict[BlockKind, Pass], tuple[Pass, Pass]]:
+        """Times of blocks, and of embedding and head: those of all layouts with the same tp, cp, ep, micro-batch."""
+        key = _alike(layout)
+        if key not in self._parts:
+            times = self.problem.run(layout).times
+            self._parts[key] = times.blocks, times.ends
+        return self._parts[key]
+
+    def bound(self, layout: Layout, recompute: str) -> float:
+        """Seconds that a step takes at least.
+
+        A rank of a pipeline begins when a micro-batch has come through the stages before its first one, works for all
+        micro-batches, and then the last one's gradient has to go back through these. Where W is apart from B, or
+        micro-batches enter at both ends, all that is sure is the work of a mean rank.
+        """
+        stages, m = self.stages(replace(layout, recompute=recompute)), layout.grad_acc
+        if layout.pp > 1 and layout.schedule not in WHOLE:
+            return sum(stages) / layout.pp * m
+        found, before = 0.0, 0.0
+        for rank in range(layout.pp):
+            found = max(found, before + m * sum(stages[rank :: layout.pp]))
+            before += stages[rank]
+        return found
+
+    def stages(self, layout: Layout) -> list[float]:
+        """Seconds of a micro-batch on each stage, forward and backward."""
+        blocks, ends = self.parts(layout)
+        key = (*_alike(layout), layout.stages)
+        if key not in self._stages:
+            kinds = {kind: one.seconds for kind, one in blocks.items()}
+            found = [sum(kinds[kind] * n for kind, n in each.items()) for each in self._kinds(layout.stages)]
+            found[0] += ends[0].seconds
+            found[-1] += ends[1].seconds
+            self._stages[key] = found
+        return self._stages[key]
+
+    def _kinds(self, depth: int) -> list[dict[BlockKind, int]]:
+        """Blocks of each of so many stages, by kind."""
+        if depth not in self._cuts:
+            shape = self.problem.shape
+            self._cuts[depth] = [shape.blocks([layers]) for layers in split(shape.layers, depth)]
+        return self._cuts[depth]
+
+    def least(self, layout: Layout) -> float:
+        """Bytes that the fullest rank needs at least: a mean rank's states, and what the first one saves for backward."""
+        return (self._states(layout) + self._saved_at_least(layout)) * self.problem.calibrated.reserved
+
+    def _states(self, layout: Layout) -> float:
+        shape, states = self.problem.shape, self.problem.recipe.states
+        experts = 0.0
+        if shape.moe:  # of which a token meets top_k
+            experts = (shape.num_parameters - shape.active_parameters) / (
+                1 - shape.moe.top_k / shape.moe.experts
+            )
+        both_ways = layout.pp > 1 and KINDS[layout.schedule].bidirectional
+        ranks, copies, found = layout.dp * layout.cp, 1 + both_ways, 0.0
+        stay = layout.world_size > 1 or layout.grad_acc > 1
+        for parameters, ep in ((shape.num_parameters - experts, 1), (experts, layout.ep)):
+            same = ranks // ep * copies
+            found += (parameters / (layout.tp * layout.pp * ep) * copies) * (
+                states.parameters / (same if layout.zero >= 3 else 1)
+                + states.gradients * stay / (same if layout.zero >= 2 else 1)
+                + (states.master + states.optimizer) / (same if layout.zero >= 1 else 1)
+            )
+        return found
+
+    def _saved_at_least(self, layout: Layout) -> int:
+        key = _alike(layout)
+        if key not in self._saved:
+            run, shape = self.problem.run(layout), self.problem.shape
+            make = maker(
+                symbols(
+                    shape, layout, layout.padded(self.problem.seq), run.recipe, fused=load_fused(run.fused)
+                )
+            )
+            whole = "reference" if layout.cp == 1 and run.attention == "reference" else "sdpa"
+            each = (
+                block_terms(
+                    shape,
+                    make,
+                    recompute=layout.recompute,
+                    attention=whole,
+                    kind=kind,
+                    fused=load_fused(run.fused),
+                )
+                for kind in shape.blocks()
+            )
+            self._saved[key] = min(map(total, each))
+        full = layout.schedule in WHOLE
+        in_flight = min(layout.pp, layout.grad_acc) if full else 1
+        return self._saved[key] * (self.problem.shape.layers // layout.pp) * in_flight
+
+    def nearest(self, layouts: Iterable[Layout]) -> str:
+        """The sentence where nothing fits: the layout that needs least."""
+        least = min(layouts, key=self.least)
+        run = self.problem.run(least)
+        return f"nothing fits on {self.problem.gpus} GPUs: the nearest is that " + run.does_not_fit(
+            self.problem.capacity
+        )
+
+
+def explain(best: Found, other: Found) -> str:
+    """Why one layout is faster than another: where the second spends more time, and what it saves, in words."""
+    ratio = other.step.seconds / best.step.seconds
+    gaps = {part: other.step.breakdown[part] - seconds for part, seconds in best.step.breakdown.items()}
+    more = sorted(
+        ((gap, part) for part, gap in gaps.items() if gap > 0.002 * best.step.seconds), reverse=True
+    )
+    less = sorted((gap, part) for part, gap in gaps.items() if gap < -0.002 * best.step.seconds)
+    said = f"{other.layout} takes {ratio:.2f} times as long as {best.layout}"
+    if more:
+        said += ": " + ", ".join(f"{gap:+.3g} s of {WORDS[part]}" for gap, part in more[:3])
+    if less:
+        said += "; it saves " + ", ".join(f"{-gap:.3g} s of {WORDS[part]}" for gap, part in less[:2])
+    if more:
+        part = more[0][1]
+        need = other.step.breakdown[part] - (other.step.seconds - best.step.seconds)
+        said += (
+            f". To draw level it would need {WORDS[part]} of {need:.3g} s instead of {other.step.breakdown[part]:.3g} s"
+            if need > 0
+            else f". Without any {WORDS[part]} it would still be behind"
+        )
+    return said + "."
+
+
+#: Parts of a step in words.
+WORDS = {
+    "compute": "computation", "tp": "waiting for tensor-parallel messages", "cp": "waiting for keys and values",
+    "ep": "waiting for experts' rows", "dp_exposed": "exposed gradient and parameter messages",
+    "pp_comm": "messages between stages", "bubble": "pipeline bubble", "optimizer": "optimizer",
+    "stragglers": "waiting for the slowest rank",
+}  # fmt: skip

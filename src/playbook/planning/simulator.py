@@ -1,0 +1,382 @@
+"""How long a step takes, made of the same things that run: operations, messages, a schedule, an optimizer.
+
+Seconds of each stage for one micro-batch come from `stage_times`, the schedule is walked through on them
+(`schedules.makespan`, which a test holds to the timeline), then replicas add up gradients, the optimizer passes over its
+states, and a step waits for the slowest of its ranks. What cannot run, or does not fit, is refused as the planner does.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from playbook.errors import ConfigError, LayoutError
+from playbook.hardware import Cluster
+from playbook.layout import Layout, ParallelOptions
+from playbook.layout.stages import placement
+from playbook.planning import memory as planned
+from playbook.planning.calibration import Calibration, load_calibration
+from playbook.planning.flops import StepFlops, step_flops
+from playbook.planning.fusion import load_fused
+from playbook.planning.memory import MemoryReport, StageMemory
+from playbook.planning.message_times import Links
+from playbook.planning.operations import Sizes
+from playbook.planning.recipes import Recipe, load_recipe
+from playbook.planning.roofline import Device
+from playbook.planning.stage_times import Pass, StageTimes, Work
+from playbook.schedules import makespan
+from playbook.shapes import ModelShape
+
+#: Parts of a step, in the order of `Step.breakdown`.
+PARTS = ("compute", "tp", "cp", "ep", "dp_exposed", "pp_comm", "bubble", "optimizer", "stragglers")
+#: Parameters of a gradient bucket: so many, or so many for each replica (Megatron-LM's DistributedDataParallel).
+BUCKET, BUCKET_OF_REPLICA = 40_000_000, 1_000_000
+
+
+@dataclass(frozen=True)
+class Step:
+    """A predicted step: ``breakdown`` are seconds by part, which add up to ``seconds``.
+
+    ``peak_flops`` is what MFU is a share of, ``memory`` the planner's report, ``needs`` the bytes of its fullest rank
+    with what an allocator takes beside, ``capacity`` what a GPU has.
+    """
+
+    seconds: float
+    breakdown: dict[str, float]
+    tokens: int
+    gpus: int
+    flops: StepFlops
+    peak_flops: float
+    memory: MemoryReport
+    needs: int
+    capacity: int
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        return self.tokens / self.seconds / self.gpus
+
+    @property
+    def mfu(self) -> float:
+        """FLOPs that the model needs, over what the GPUs could compute in the time (``flops.mfu``)."""
+        return self.flops.model / (self.seconds * self.gpus * self.peak_flops)
+
+    @property
+    def hfu(self) -> float:
+        """The same with what is recomputed."""
+        return self.flops.hardware / (self.seconds * self.gpus * self.peak_flops)
+
+    @property
+    def fits(self) -> bool:
+        return self.needs <= self.capacity
+
+    def to_json(self) -> dict[str, Any]:
+        """The object of ``playbook simulate --json``."""
+        return {
+            "step_s": self.seconds,
+            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
+            "mfu": self.mfu,
+            "hfu": self.hfu,
+            "memory": {"peak": self.needs, "capacity": self.capacity, "fits": self.fits},
+            "breakdown_s": self.breakdown,
+        }
+
+
+def simulate(
+    shape: ModelShape,
+    layout: Layout,
+    cluster: Cluster,
+    *,
+    seq: int,
+    calibration: str | Calibration | None = None,
+    recipe: str | Recipe = "bf16-mixed",
+    attention: str = "sdpa",
+    fused: bool | str | Iterable[str] = False,
+    compiled: bool | None = None,
+    overlap: Mapping[str, bool] | None = None,
+    options: ParallelOptions | None = None,
+    reserve: int = 0,
+    limit: bool = True,
+) -> Step:
+    """A step of ``layout`` (which has micro_batch and grad_acc) in training ``shape`` on samples of ``seq`` tokens.
+
+    ``calibration`` says what device and framework reach; None is that of the cluster's accelerator. ``attention`` and
+    ``fused`` are as in ``memory.predict``; ``compiled`` says whether elementwise operations run as one kernel (None: as
+    the calibration has it), ``overlap`` by axis (dp, tp, cp, ep, pp) which messages hide behind computation. Raises
+    LayoutError, ShapeError or ConfigError for what cannot run and, unless ``limit`` is False, for what does not fit into
+    the memory of a GPU less ``reserve`` bytes: in one sentence.
+    """
+    run = Run(
+        shape, layout, cluster, seq, load_calibration(calibration, cluster.accelerator), load_recipe(recipe), attention,
+        fused, compiled, overlap or {}, options or ParallelOptions(),
+    )  # fmt: skip
+    return run.step(reserve, limit)
+
+
+@dataclass(frozen=True)
+class Run:
+    """All that `simulate` is asked about, and what follows from it."""
+
+    shape: ModelShape
+    layout: Layout
+    cluster: Cluster
+    seq: int
+    calibration: Calibration
+    recipe: Recipe
+    attention: str
+    fused: bool | str | Iterable[str]
+    compiled: bool | None
+    overlap: Mapping[str, bool]
+    options: ParallelOptions
+
+    def step(self, reserve: int = 0, limit: bool = True) -> Step:
+        """The step. Raises as `simulate` does."""
+        for axis in self.overlap:
+            if axis not in ("dp", "tp", "cp", "ep", "pp"):
+                raise ConfigError(f"overlap has {axis!r}, but may have dp, tp, cp, ep and pp")
+        self.layout.check(self.shape, self.cluster, self.seq, self.options)
+        capacity = self.cluster.accelerator.memory_bytes - reserve
+        if limit and self.needs > capacity:
+            raise LayoutError(self.does_not_fit(capacity))
+        breakdown = self.breakdown
+        return Step(
+            sum(breakdown.values()), breakdown, self.layout.global_batch * self.seq, self.layout.world_size,
+            self.flops, self.cluster.accelerator.peak("bf16" if self.device.width < 4 else "fp32"), self.memory,
+            self.needs, capacity,
+        )  # fmt: skip
+
+    @cached_property
+    def memory(self) -> MemoryReport:
+        return MemoryReport(tuple(self.memory_of_stages()))
+
+    def memory_of_stages(self) -> Iterator[StageMemory]:
+        """The planner's report, rank by rank of the pipeline."""
+        return planned.predict_stages(
+            self.shape, self.layout, seq=self.seq, recipe=self.recipe, attention=self.attention, offload=False,
+            fused=load_fused(self.fused), options=self.options,
+        )  # fmt: skip
+
+    @property
+    def needs(self) -> int:
+        """Bytes of the fullest rank, with what the framework's allocator takes beside."""
+        return round(self.memory.peak * self.calibration.reserved)
+
+    def does_not_fit(self, capacity: int) -> str:
+        """The sentence for a layout that needs more memory than there is."""
+        return (
+            f"layout {str(self.layout) or 'of one device'} needs {self.needs / 1e9:.1f} GB on a rank of stage "
+            f"{self.memory.fullest.stage}, but {self.cluster.accelerator.name} has {capacity / 1e9:.1f} GB"
+        )
+
+    @cached_property
+    def flops(self) -> StepFlops:
+        return step_flops(self.shape, self.layout.global_batch, self.seq, self.layout.recompute)
+
+    @cached_property
+    def device(self) -> Device:
+        fused = self.calibration.fused if self.compiled is None else self.compiled
+        return Device(
+            self.cluster.accelerator,
+            self.calibration,
+            self.recipe.compute,
+            self.recipe.fp8 is not None,
+            fused,
+        )
+
+    @cached_property
+    def links(self) -> Links:
+        return Links(self.cluster, self.layout, self.calibration)
+
+    @cached_property
+    def times(self) -> StageTimes:
+        sizes = Sizes(
+            self.shape,
+            self.layout,
+            self.layout.padded(self.seq),
+            self.recipe,
+            self.attention,
+            self.options.context == "ring",
+        )
+        return StageTimes(sizes, self.device, self.links, self.options, self.overlap)
+
+    @cached_property
+    def stages(self) -> list[Pass]:
+        """A micro-batch on each stage, with what waiting for ZeRO's messages adds to it."""
+        if not self.at_once:
+            return self.times.stages
+        return [self._sharded(stage, one) for stage, one in enumerate(self.times.stages)]
+
+    def _sharded(self, stage: int, one: Pass) -> Pass:
+        """A stage whose gradients (ZeRO-2), and weights (ZeRO-3), are sent for every micro-batch.
+
+        The first gather has nothing to hide behind, nor has the last reduction; the rest does as far as there is time.
+        """
+        rank, stages = 0, 1
+        if self.layout.pp > 1:
+            where = placement(self.layout, self.options.schedule)[0]
+            rank, stages = where[stage], len(where) // self.layout.pp
+        held = self.memory.stages[rank]
+        gather, reduce = self._gather(held) / stages, self._reduce(held) / stages
+        hidden, blocks = self.times.hidden("dp"), max(1, held.layers // stages)
+        sends = (gather, gather + reduce) if self.layout.zero == 3 else (0.0, reduce)
+        compute = one.forward.compute, one.inputs.compute + one.weights.compute
+        exposed = [
+            max(send / blocks, send - hidden * time) if send else 0.0
+            for send, time in zip(sends, compute, strict=True)
+        ]
+        return one + Pass(Work(0.0, {"dp": exposed[0]}), Work(0.0, {"dp": exposed[1]}))
+
+    @property
+    def at_once(self) -> bool:
+        """Whether gradients are reduced for every micro-batch: ZeRO-2 and 3 have no place to add up whole ones. Where a
+        pipeline keeps its weights gathered, it has."""
+        return self.layout.zero >= 2 and (self.layout.pp == 1 or self.options.reshard)
+
+    @property
+    def passes(self) -> float:
+        """Micro-batches that go through each stage of a rank."""
+        directions = len(placement(self.layout, self.options.schedule)) if self.layout.pp > 1 else 1
+        return self.layout.grad_acc / directions
+
+    @cached_property
+    def busy(self) -> list[Pass]:
+        """What each rank of the pipeline does in a step, micro-batch by micro-batch."""
+        if self.layout.pp == 1:
+            return [self.stages[0] * self.layout.grad_acc]
+        found = [Pass()] * self.layout.pp
+        for direction in placement(self.layout, self.options.schedule):
+            for stage, rank in enumerate(direction):
+                found[rank] = found[rank] + self.stages[stage] * self.passes
+        return found
+
+    def _ends(self, comm: float, blocking: bool) -> list[float]:
+        if self.layout.pp == 1:
+            return [self.busy[0].seconds]
+        works = zip(*(stage.works for stage in self.stages), strict=True)
+        forward, inputs, weights = (tuple(work.seconds for work in each) for each in works)
+        return makespan.ends(self.layout, forward, inputs, weights, comm, blocking)
+
+    @property
+    def hop(self) -> float:
+        """Seconds of a message to the next stage."""
+        return self.links.hop(self.times.sizes.stream * self.recipe.residual) if self.layout.pp > 1 else 0.0
+
+    @cached_property
+    def _parts(self) -> dict[str, float]:
+        """Seconds by part, the wait of the fullest rank in one: ``waiting``."""
+        fullest = max(self.busy, key=lambda rank: rank.seconds)
+        waits = {
+            axis: sum(work.waits.get(axis, 0.0) for work in fullest.works)
+            for axis in ("tp", "cp", "ep", "dp", "pp")
+        }
+        ends = self._ends(self.hop, not self.times.hidden("pp"))
+        exposed = [end + self._exposed(rank) for rank, end in enumerate(ends)]
+        after = [
+            (self._optimizer(held), self._gathered(rank)) for rank, held in enumerate(self.memory.stages)
+        ]
+        optimizer, gathered = max(after, key=sum)
+        return {
+            "compute": sum(work.compute for work in fullest.works),
+            "tp": waits["tp"],
+            "cp": waits["cp"],
+            "ep": waits["ep"],
+            "dp_exposed": waits["dp"] + max(exposed) - max(ends) + gathered,
+            "pp_comm": waits["pp"],
+            "waiting": max(ends) - fullest.seconds,
+            "optimizer": optimizer + self.calibration.step,
+        }
+
+    @cached_property
+    def seconds(self) -> float:
+        """Of the step: what its parts add up to."""
+        found = sum(self._parts.values())
+        return found + self._stragglers(found)
+
+    @cached_property
+    def breakdown(self) -> dict[str, float]:
+        """Seconds by part; see `PARTS`. The bubble is what would be waited for if messages took no time."""
+        found = dict(self._parts)
+        waiting = found.pop("waiting")
+        busiest = max(rank.seconds for rank in self.busy)
+        bubble = min(waiting, max(self._ends(0.0, False)) - busiest) if self.layout.pp > 1 else 0.0
+        found |= {"bubble": bubble, "pp_comm": found["pp_comm"] + waiting - bubble}
+        found["stragglers"] = self._stragglers(sum(found.values()))
+        return {part: found[part] for part in PARTS}
+
+    def _stragglers(self, seconds: float) -> float:
+        """The slowest of N ranks whose times scatter as a normal distribution, beyond the mean."""
+        return seconds * self.calibration.jitter * math.sqrt(2 * math.log(self.layout.world_size))
+
+    def _replicas(self, held: StageMemory) -> Iterable[tuple[float, int, str]]:
+        """Parameters of a rank, how many ranks have the same, and the axis that these are on: experts apart."""
+        experts = sum(unit.experts for unit in held.counts.units)
+        ranks = held.counts.replicas
+        yield held.counts.local - experts, ranks, "dp"
+        if experts:
+            yield experts, ranks // self.layout.ep, "edp"
+
+    def _reduce(self, held: StageMemory) -> float:
+        """Seconds to add up gradients over replicas."""
+        size = min(4, self.recipe.states.gradients)
+        return self._sent(held, "reduce_scatter" if self.layout.zero else "all_reduce", size)
+
+    def _gather(self, held: StageMemory) -> float:
+        """Seconds to gather parameters once."""
+        return self._sent(held, "all_gather", self.recipe.states.parameters)
+
+    def _sent(self, held: StageMemory, collective: str, size: int) -> float:
+        found = 0.0
+        for parameters, ranks, axis in self._replicas(held):
+            if ranks > 1 and parameters:
+                bucket = max(BUCKET, BUCKET_OF_REPLICA * ranks)
+                count = max(1, round(parameters / bucket))
+                found += count * self.links.collective(collective, parameters * size / count, ranks, axis)
+        return found
+
+    def _exposed(self, rank: int) -> float:
+        """What of the reduction of gradients comes after backward: it begins with the last micro-batch."""
+        if self.at_once:
+            return 0.0
+        reduce = self._reduce(self.memory.stages[rank])
+        one = self.busy[rank] * (1 / self.layout.grad_acc)
+        window = self.times.hidden("dp") * (one.inputs.seconds + one.weights.seconds)
+        return max(reduce / max(1, self.memory.stages[rank].layers) * bool(window), reduce - window)
+
+    def _gathered(self, rank: int) -> float:
+        """Parameters that come back after the update; the next forward pass hides them as backward does gradients."""
+        if not self.layout.zero or (self.layout.zero == 3 and self.at_once):
+            return 0.0
+        gather = self._gather(self.memory.stages[rank])
+        window = self.times.hidden("dp") * self.busy[rank].forward.seconds / self.layout.grad_acc
+        return max(0.0, gather - window)
+
+    def _optimizer(self, held: StageMemory) -> float:
+        """Seconds in which the norm reads gradients, and Adam reads them and the states, and writes these and weights."""
+        states, counts = self.recipe.states, held.counts
+        updated = counts.shard if self.layout.zero else counts.local
+        each = 2 * (states.master + states.optimizer) + min(4, states.gradients) + states.parameters
+        normed = min(4, states.gradients) * (counts.local if self.layout.zero < 2 else updated)
+        return self.calibration.optimizer * (updated * each + normed) / self.device.bandwidth
+
+    def after(self) -> Iterator[str]:
+        """What is not part of micro-batches, in words: gradients, optimizer, parameters of the fullest rank."""
+        held, states = self.memory.fullest, self.recipe.states
+        for parameters, ranks, axis in self._replicas(held):
+            if ranks > 1:
+                yield f"{parameters:,.0f} parameters have {ranks} replicas ({axis})"
+        yield f"gradients: {self._reduce(held) * 1e3:,.2f} ms in all, {self._exposed(held.stage) * 1e3:,.2f} ms exposed"
+        updated = held.counts.shard if self.layout.zero else held.counts.local
+        yield (
+            f"optimizer: {updated:,} parameters × {2 * (states.master + states.optimizer)} bytes of states read and "
+            f"written, and gradients: {self._optimizer(held) * 1e3:,.2f} ms"
+        )
+        if self.layout.zero:
+            gather, exposed = self._gather(held), self._gathered(held.stage)
+            yield f"parameters: {gather * 1e3:,.2f} ms to gather once, {exposed * 1e3:,.2f} ms exposed"
+        if self.layout.pp > 1:
+            yield f"a message to the next stage: {self.hop * 1e3:,.3f} ms"
+        ranks = self.layout.world_size
+        yield f"the slowest of {ranks} ranks: {math.sqrt(2 * math.log(ranks)):.2f} deviations above the mean"

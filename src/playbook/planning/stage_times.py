@@ -1,0 +1,271 @@
+"""How long one micro-batch takes on each stage of a layout, forward and backward, and what of that is waiting.
+
+Blocks of a kind are alike, so that one is timed: its operations (`operations`) on the device (`roofline`), its messages
+(`traffic`, asked about a model of that one block) on the network (`message_times`). What a framework hides of messages
+behind computation is calibrated. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from playbook.layout import Layout, ParallelOptions
+from playbook.layout.stages import placement, split
+from playbook.planning import operations
+from playbook.planning.expert_traffic import experts
+from playbook.planning.message_times import Links
+from playbook.planning.messages import Message, Sender
+from playbook.planning.operations import Operation, Passes, Sizes
+from playbook.planning.roofline import Device
+from playbook.planning.traffic import context, tensor, vocabulary
+from playbook.shapes import BlockKind, ModelShape
+
+#: What messages a pass waits for, beside its computation.
+AXES = ("tp", "cp", "ep")
+
+
+@dataclass(frozen=True)
+class Work:
+    """One pass of a micro-batch: seconds of computation and, by axis, seconds in which it waits for messages."""
+
+    compute: float = 0.0
+    waits: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        return self.compute + sum(self.waits.values())
+
+    def __add__(self, other: Work) -> Work:
+        keys = {**self.waits, **other.waits}
+        return Work(
+            self.compute + other.compute,
+            {axis: self.waits.get(axis, 0.0) + other.waits.get(axis, 0.0) for axis in keys},
+        )
+
+    def __mul__(self, times: float) -> Work:
+        return Work(self.compute * times, {axis: seconds * times for axis, seconds in self.waits.items()})
+
+
+@dataclass(frozen=True)
+class Pass:
+    """The passes of a block, or of a stage: forward, gradients of inputs with what is recomputed, and of weights."""
+
+    forward: Work = Work()
+    inputs: Work = Work()
+    weights: Work = Work()
+
+    def __add__(self, other: Pass) -> Pass:
+        return Pass(self.forward + other.forward, self.inputs + other.inputs, self.weights + other.weights)
+
+    def __mul__(self, times: float) -> Pass:
+        return Pass(self.forward * times, self.inputs * times, self.weights * times)
+
+    @property
+    def works(self) -> tuple[Work, Work, Work]:
+        return self.forward, self.inputs, self.weights
+
+    @property
+    def seconds(self) -> float:
+        return sum(work.seconds for work in self.works)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Operations with their seconds, for those who ask where the time goes: ``times`` they are done in a pass."""
+
+    part: str
+    direction: str
+    operation: Operation
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """Times of the parts of a model on the ranks of a layout. ``overlap`` says which messages the framework hides."""
+
+    sizes: Sizes
+    device: Device
+    links: Links
+    options: ParallelOptions
+    overlap: Mapping[str, bool] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> ModelShape:
+        return self.sizes.shape
+
+    @property
+    def layout(self) -> Layout:
+        return self.sizes.layout
+
+    @cached_property
+    def blocks(self) -> dict[BlockKind, Pass]:
+        """A block of each kind."""
+        return {kind: self._block(kind) for kind in self.shape.blocks()}
+
+    @cached_property
+    def ends(self) -> tuple[Pass, Pass]:
+        """Embedding, and head with loss. The one message of the embedding is counted with those of the head."""
+        here = self._sender(next(iter(self.shape.blocks())))
+        return (
+            self._pass(operations.embedding(self.sizes), [], ()),
+            self._pass(operations.head(self.sizes), list(vocabulary(here)), ()),
+        )
+
+    @cached_property
+    def stages(self) -> list[Pass]:
+        """Every stage of the model, in order. What many have in common is added up once."""
+        depth = self.depth
+        cut = split(self.shape.layers, depth, self.options.stage_layers)
+        known: dict[tuple[tuple[BlockKind, int], ...], Pass] = {}
+        found = []
+        for stage, layers in enumerate(cut):
+            kinds = tuple(self.shape.blocks([layers]).items())
+            if kinds not in known:
+                known[kinds] = sum((self.blocks[kind] * count for kind, count in kinds), Pass())
+            whole = known[kinds]
+            if stage == 0:
+                whole += self.ends[0]
+            if stage == depth - 1:
+                whole += self.ends[1]
+            found.append(self._at_least(whole, len(layers)))
+        return found
+
+    def _at_least(self, stage: Pass, blocks: int) -> Pass:
+        """A stage that takes no less than the floors of its framework, a third of that forward."""
+        calibration, layout = self.device.calibration, self.layout
+        each = calibration.floor_pipeline if layout.pp > 1 else calibration.floor
+        floor = each * layout.tp * blocks * (layout.tp > 1)
+        node = self.links.cluster.gpus_per_node
+        crosses = layout.tp * layout.cp > node or (layout.pp > 1 and layout.world_size > node)
+        nodes = -(-layout.world_size // node)
+        stall = crosses * calibration.stall * min(1.0, nodes / calibration.stall_nodes) ** 2
+        for axis, least in (("tp", floor), ("pp", stall)):
+            if (missing := least - stage.seconds) > 0:
+                stage += Pass(Work(0.0, {axis: missing / 3}), Work(0.0, {axis: missing * 2 / 3}))
+        return stage
+
+    @cached_property
+    def depth(self) -> int:
+        return len(placement(self.layout, self.options.schedule)[0]) if self.layout.pp > 1 else 1
+
+    def operations(self, kind: BlockKind) -> Passes:
+        """What a block of a kind computes."""
+        return operations.block(self.sizes, kind)
+
+    def again(self, passes: Passes) -> tuple[Operation, ...]:
+        """What backward computes a second time."""
+        if self.layout.recompute == "none":
+            return ()
+        if self.layout.recompute == "full":
+            return passes.forward
+        return passes.core
+
+    def _block(self, kind: BlockKind) -> Pass:
+        passes = self.operations(kind)
+        return self._pass(passes, self._messages(kind), self.again(passes))
+
+    def _messages(self, kind: BlockKind) -> list[Message]:
+        here = self._sender(kind)
+        return [
+            m
+            for m in (*tensor(here), *context(here), *experts(here))
+            if m.axis in AXES and m.count and m.ranks > 1
+        ]
+
+    def _sender(self, kind: BlockKind) -> Sender:
+        """A rank that has this one block, and one micro-batch of it."""
+        moe = self.shape.moe
+        if moe is not None:
+            moe = replace(moe, dense_layers=0, every=1) if kind == "moe" else None
+        shape = replace(self.shape, layers=1, moe=moe)
+        ep = self.layout.ep if moe else 1
+        layout = self.layout.replace(pp=1, vpp=1, schedule="1f1b", grad_acc=1, ep=ep)
+        options = replace(self.options, schedule=None, stage_layers=None)
+        return Sender(shape, layout, self.sizes.seq, options, 0, self.sizes.recipe)
+
+    def _pass(self, passes: Passes, messages: list[Message], again: Iterable[Operation]) -> Pass:
+        calibration = self.device.calibration
+        more = tuple(again)
+        part = calibration.products_again if self.layout.recompute == "selective" else 0.0
+        products = [o for o in passes.forward if o.kind == "product" and o not in more]
+        forward = self._compute(passes.forward)
+        inputs = self._compute((*passes.inputs, *more)) + part * self.device.of(products)
+        weights = self._compute(passes.weights) + self._accumulated(passes)
+        return Pass(
+            Work(forward, dict(self._waits(messages, "forward", passes.forward))),
+            Work(inputs, dict(self._waits(messages, "backward", (*passes.inputs, *passes.weights)))),
+            Work(weights),
+        )
+
+    def _compute(self, some: tuple[Operation, ...]) -> float:
+        """Seconds on the device, or on the host that launches the kernels, whichever is longer."""
+        return max(self.device.of(some), self.device.kernels(some) * self.device.calibration.host)
+
+    def _accumulated(self, passes: Passes) -> float:
+        """Weights' gradients added to those of earlier micro-batches."""
+        parameters = sum(o.m * o.n * o.batch for o in passes.weights if o.kind == "product")
+        return parameters * self.device.calibration.accumulate / self.device.bandwidth
+
+    def _waits(
+        self, messages: list[Message], phase: str, beside: tuple[Operation, ...]
+    ) -> Iterator[tuple[str, float]]:
+        """What of the messages of a pass is not hidden ``beside`` the operations that can hide them."""
+        by_axis: dict[str, float] = {}
+        for message in messages:
+            if message.phase == phase:
+                by_axis[message.axis] = by_axis.get(message.axis, 0.0) + message.count * self.links.seconds(
+                    message
+                )
+        for axis, seconds in by_axis.items():
+            hidden = self.hidden(axis)
+            if axis == "cp" and self.options.context != "ring":
+                hidden = 0.0
+            kinds: tuple[str, ...] = ("attention",) if axis == "cp" else ("product",)
+            if (
+                axis == "ep" and self.paired
+            ):  # of two passes side by side one computes while the other's rows travel
+                hidden, kinds = max(hidden, OVERLAPPED), ("product", "attention", "pass")
+            window = hidden * self.device.of(o for o in beside if o.kind in kinds) if hidden else 0.0
+            yield axis, max(0.0, seconds - window)
+
+    def hidden(self, axis: str) -> float:
+        """Of the computation that messages of an axis can hide behind, the share that they do."""
+        calibration = self.device.calibration
+        share = {
+            "tp": calibration.hidden_tp, "cp": calibration.hidden_cp, "ep": calibration.hidden_ep,
+            "dp": calibration.hidden_dp, "pp": calibration.hidden_pp,
+        }[axis]  # fmt: skip
+        if axis in self.overlap:
+            return (share or OVERLAPPED) if self.overlap[axis] else 0.0
+        return share
+
+    @property
+    def paired(self) -> bool:
+        """Whether the schedule has passes side by side (DualPipe)."""
+        return self.layout.pp > 1 and self.layout.schedule in ("dualpipe", "dualpipev")
+
+    def messages(self) -> Iterator[tuple[str, Message, float]]:
+        """The messages of a block of each kind and of the head, for one micro-batch, and the seconds of one."""
+        for kind in self.shape.blocks():
+            for message in self._messages(kind):
+                yield f"{kind} block", message, self.links.seconds(message)
+        for message in vocabulary(self._sender(next(iter(self.shape.blocks())))):
+            yield "head", message, self.links.seconds(message)
+
+    def explained(self) -> Iterator[Timed]:
+        """Every operation of a micro-batch with its seconds, part by part."""
+        parts = [(f"{kind} block", self.operations(kind)) for kind in self.shape.blocks()]
+        parts += [("embedding", operations.embedding(self.sizes)), ("head", operations.head(self.sizes))]
+        for name, passes in parts:
+            again = self.again(passes) if name.endswith("block") else ()
+            for direction, some in (
+                ("forward", passes.forward), ("inputs", passes.inputs), ("again", again), ("weights", passes.weights),
+            ):  # fmt: skip
+                for operation in some:
+                    yield Timed(name, direction, operation, self.device.seconds(operation))
+
+
+#: What is hidden of messages behind computation where a job says that they overlap and no calibration how well.
+OVERLAPPED = 0.8
