@@ -1,0 +1,253 @@
+"""``playbook sweep`` as a user meets it: real runs, killed and resumed, here and as jobs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from leftovers import alive, remaining
+
+from playbook.cli import main
+from playbook.launch import warm
+
+SMALL = json.dumps({"layers": 1, "hidden": 16, "heads": 2, "vocab": 256, "max_seq": 64, "name": "small"})
+SIZES = ["--model", SMALL, "--seq", "16", "--global-batch", "4", "--steps", "5", "--warmup", "2"]
+LAUNCH = Path(__file__).parent / "launch"
+
+
+def start(folder: Path, *flags: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "playbook", "sweep", *SIZES, "--out", "out", *flags]
+    ignored = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # children of a job in the background ignore it
+    try:
+        return subprocess.Popen(
+            command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+    finally:
+        signal.signal(signal.SIGINT, ignored)
+
+
+def finish(process: subprocess.Popen[str]) -> dict:
+    """The summary of a sweep with --json that goes well."""
+    printed, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    return json.loads(printed)
+
+
+def until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    """Wait for what the sweep does next; it has five minutes, and must be there still."""
+    limit = time.monotonic() + 300
+    while not condition():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes that this one started, and those that they did."""
+    parents: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        parents.setdefault(parent, []).append(int(stat.parent.name))
+    found, todo = [], [pid]
+    while todo:
+        children = parents.get(todo.pop(), [])
+        found += children
+        todo += children
+    return found
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    path = folder / "out" / "results.csv"
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.slow
+def test_interrupted_killed_and_resumed_it_loses_nothing_and_leaves_nothing(tmp_path):
+    flags = ["--layout", "zero=0", "--layout", "dp=2,zero=1", "--layout", "tp=3", "--json"]
+    runs = tmp_path / "out" / "runs"
+
+    interrupted = start(tmp_path, *flags)
+    until(lambda: any(runs.glob("*.jsonl")), interrupted)
+    processes = descendants(interrupted.pid)
+    interrupted.send_signal(signal.SIGINT)
+    printed, said = interrupted.communicate(timeout=120)
+    assert interrupted.returncode == 130, said
+    assert "the same command goes on from here" in said
+    assert json.loads(printed)["counts"]["refused"] == 1
+    assert remaining(processes, 30) == []
+
+    killed = start(tmp_path, *flags)
+    until(lambda: len(list(runs.glob("*.jsonl"))) == 2, killed)
+    processes = descendants(killed.pid)
+    killed.kill()
+    killed.communicate(timeout=60)
+    assert remaining(processes, 30) == []
+    before = {row["key"]: row for row in rows(tmp_path)}
+    assert sorted(row["status"] for row in before.values())[:2] == ["ok", "refused"]
+    with (tmp_path / "out" / "results.csv").open("a") as file:
+        file.write('torn,small,"dp=')
+
+    summary = finish(start(tmp_path, *flags))
+    after = {row["key"]: row for row in rows(tmp_path)}
+    assert len(after) == len(rows(tmp_path)) == 3
+    assert summary["counts"] == {"ok": 2, "refused": 1}
+    assert summary["missing"] == 0
+    assert {key: after[key] for key in before} == before
+    refused = next(row for row in after.values() if row["status"] == "refused")
+    assert refused["reason"] == "tp must divide heads = 2 (1, 2), got 3"
+    fastest = summary["rows"][0]
+    assert fastest["status"] == "ok"
+    for row in summary["rows"][:2]:
+        assert row["step_q1_s"] <= row["step_s"] <= row["step_q3_s"]
+        assert row["steps"] == 3
+        per_rank = 64 / row["step_s"] / (row["dp"] * row["tp"])
+        assert row["tokens_per_s_per_gpu"] == pytest.approx(per_rank, rel=1e-3)
+        assert row["peak_bytes"] == pytest.approx(row["predicted_peak_bytes"], rel=0.01)
+        assert (row["gbs"], row["seq"], row["precision"]) == (4, 16, "float32")
+        assert row["micro_batch"] * row["grad_acc"] * row["dp"] == 4
+    assert fastest["step_s"] <= summary["rows"][1]["step_s"]
+
+
+@pytest.mark.slow
+def test_a_job_goes_on_without_its_collector_and_is_found_again(tmp_path):
+    flags = ["--local-executor", "--layout", "", "--json"]
+    killed = start(tmp_path, *flags)
+    until(lambda: (tmp_path / "out" / "jobs.json").exists(), killed)
+    killed.kill()
+    killed.communicate(timeout=60)
+    (job,) = json.loads((tmp_path / "out" / "jobs.json").read_text())
+    assert alive(int(job["id"])) or any((tmp_path / "out" / "jobs").glob("*_result.pkl"))
+
+    summary = finish(start(tmp_path, *flags))
+    assert summary["counts"] == {"ok": 1}
+    assert len(list((tmp_path / "out" / "jobs").glob("*_submitted.pkl"))) == 1
+    assert json.loads((tmp_path / "out" / "jobs.json").read_text()) == []
+    assert remaining([int(job["id"])], 30) == []
+
+
+@pytest.mark.slow
+def test_slurm_runs_it_on_the_ranks_of_a_node(tmp_path):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for source, names in (
+        (LAUNCH / "fake_slurm.py", ("srun", "scontrol")),
+        (LAUNCH / "sweep" / "fake_sbatch.py", ("sbatch", "sacct")),
+    ):
+        for name in names:
+            (programs / name).write_text(f"#!{sys.executable}\n{source.read_text()}")
+            (programs / name).chmod(0o755)
+    job_id = next(i for i in iter(lambda: random.randrange(70_000, 80_000), None) if is_free(i - 50_000))
+    path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
+    env = {**os.environ, "PATH": path, "PYTHONPATH": warm.python_path(), "FAKE_JOB_ID": str(job_id)}
+    env["CUDA_VISIBLE_DEVICES"] = ""
+    slurm = "partition=gpu,time=10,gpus_per_node=2,cpus_per_gpu=1"
+    flags = ["--slurm", slurm, "--layout", "dp=2", "--json", "--", "--device", "cpu"]
+    summary = finish(start(tmp_path, *flags, env=env))
+    (row,) = summary["rows"]
+    assert (row["status"], row["steps"], row["dp"]) == ("ok", 3, 2), row
+    assert row["peak_bytes"] == pytest.approx(row["predicted_peak_bytes"], rel=0.01)
+    script = (tmp_path / f"{job_id}.sbatch").read_text()
+    assert "#SBATCH --partition=gpu\n" in script
+    assert "#SBATCH --gpus-per-node=2\n" in script
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as listener:
+        try:
+            listener.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ("", "there is nothing to run: give --layout, --layouts or --grid"),
+        ("--layout dq=2", "unknown layout field 'dq'; did you mean dp?"),
+        ("--grid dp", "grid has 'dp', but must be fields with values, such as dp=1,2 tp=1,2"),
+        ("--grid dp=2 --gpus 3", "grid has no layout of 3 GPUs: give other values"),
+        ("--layout dp=2 --gpus 3", "gpus is 3, which is for a grid: give --grid with it"),
+        ("--layouts none.txt", "layouts file 'none.txt' cannot be read: no such file or directory"),
+        ("--layout dp=2 --model nun", "unknown model 'nun'"),
+        ("--layout dp=2 --seq 65", "seq is 65, but small has positions for at most max_seq=64 tokens"),
+        ("--layout dp=2 --data none.txt", "data is 'none.txt', which is no file"),
+        ("--layout dp=2 --steps 2", "steps is 2, but must be more than the warmup of 2"),
+        ("--layout dp=2 --warmup 1", "warmup must be at least 2, got 1"),
+        ("--layout dp=2 --repeat 0", "repeat must be at least 1, got 0"),
+        ("--layout dp=2 --timeout 0", "timeout must be a number above 0, got 0.0"),
+        ("--layout dp=2 --again fail", "unknown status 'fail'; did you mean failed?"),
+        ("--layout dp=2 --at-once 2", "--at-once is for jobs: give --slurm or --local-executor with it"),
+        ("--layout dp=2 --slurm gpus=8", "unknown setting of slurm 'gpus=8'"),
+        (
+            "--layout dp=2 --slurm time=9 --local-executor",
+            "--slurm and --local-executor are two ways to run jobs",
+        ),
+        ("--layout dp=2 tp=2", "'tp=2' is no flag: those of `playbook train` come after --"),
+        ("--layout dp=2 -- --seq 8", "--seq is said by the sweep itself: leave it out after --"),
+        (
+            "--layout dp=2 -- --dtype float8",
+            "dtype is 'float8', but must be one of float32, bfloat16, float16",
+        ),
+        ("--layout dp=2 -- --dtyp float8 --sed", "playbook train: unrecognized arguments: --sed"),
+        ("--layout dp=2 --out taken", "out is 'taken', which cannot be a folder (file exists)"),
+    ],
+)
+def test_bad_input_is_answered_in_one_sentence(tmp_path, monkeypatch, capsys, flags, sentence):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").touch()
+    try:
+        status = main(["sweep", *SIZES, *shlex.split(flags)])
+    except SystemExit as end:  # argparse
+        status = end.code
+    printed = capsys.readouterr()
+    assert (status, printed.out) == (2, "")
+    assert printed.err.removeprefix("playbook sweep: ").startswith(sentence)
+    assert printed.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [tmp_path / "taken"]
+
+
+def test_layouts_that_no_model_has_are_rows_with_their_reasons(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    flags = [*SIZES, "--grid", "tp=3,4", "zero=0,4", "--gpus", "12"]
+    assert main(["sweep", *flags, "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["counts"] == {"refused": 4}
+    reasons = {row["layout"]: row["reason"] for row in summary["rows"]}
+    assert reasons == {
+        "dp=4,tp=3,zero=0": "tp must divide heads = 2 (1, 2), got 3",
+        "dp=4,tp=3,zero=4": "zero must be 0, 1, 2 or 3, got 4",
+        "dp=3,tp=4,zero=0": "tp must divide heads = 2 (1, 2), got 4",
+        "dp=3,tp=4,zero=4": "zero must be 0, 1, 2 or 3, got 4",
+    }
+    assert main(["sweep", *flags]) == 0
+    printed = capsys.readouterr()
+    assert "4 layouts, 0 of them to run" in printed.err
+    assert "refused: zero must be 0, 1, 2 or 3, got 4" in printed.out
+    assert main(["sweep", *flags, "--again", "refused"]) == 0
+    assert len(rows_of(tmp_path / "sweep")) == 4
+    assert main(["sweep", *flags, "--seq", "8"]) == 2
+    assert "seq is 8, but sweep holds a sweep with 16: name another folder" in capsys.readouterr().err
+
+
+def rows_of(folder: Path) -> list[str]:
+    return (folder / "results.csv").read_text().splitlines()[1:]
