@@ -32,6 +32,7 @@ CHAPTERS = (
     "zero-bubble",
     "expert",
     "five-dimensions",
+    "overlap",
     "gpu-primer",
     "writing-kernels",
     "memory-access",
