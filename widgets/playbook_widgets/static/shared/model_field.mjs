@@ -11,7 +11,7 @@ export class ModelField extends TextField {
     const about = { rows: 4, "aria-label": "config.json", placeholder: "Paste the config.json of a model on Hugging Face", hidden: "", ...attributes };
     super({ id: `${id}-text`, tag: "textarea", attributes: about, tell });
     Object.assign(this, { presets, list: make("select", { id, ...attributes }) });
-    this.list.append(make("option", { value: OWN }, "paste a config.json"));
+    this.list.append(make("option", { value: OWN }, "from a config.json"));
     const groups = new Map();
     for (const [name, { parameters, family }] of Object.entries(presets)) {
       if (!groups.has(family)) groups.set(family, this.list.appendChild(make("optgroup", { label: family })));
