@@ -1,10 +1,9 @@
 """What one rank computes for one micro-batch, operation by operation: matrix products, attention, passes over memory.
 
 The operations are those of ``model/`` as frameworks carry them out: sizes are one rank's, after tensor, context and
-expert parallelism. Backward is in two parts, as schedules have them: gradients of inputs (B) and of weights (W). Matrix products
-are counted as in ``flops.py``, but for the half of attention that a causal mask throws away and kernels skip. Passes are
-bytes read and written: of a norm, what Korthikanti et al. 2022 (arXiv 2205.05198, section 4.1) count as saved has to be
-read and written once. Standard library only.
+expert parallelism. Backward is in two parts, as schedules have them: gradients of inputs (B) and of weights (W). Matrix
+products are counted as in ``flops.py``, but for the half of attention that a causal mask throws away and kernels skip.
+Passes are bytes read and written. Standard library only.
 """
 
 from __future__ import annotations

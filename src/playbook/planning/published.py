@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from playbook.planning.simulator import Run
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -186,3 +188,15 @@ TABLES = {
     "narayanan": narayanan, "korthikanti": korthikanti, "korthikanti block": korthikanti_block, "qi": qi,
     "torchtitan": torchtitan,
 }  # fmt: skip
+
+
+def seconds_of(row: Measured, run: Run) -> float:
+    """The seconds that a simulated run has for what a row measured."""
+    if row.of == "step":
+        return run.seconds
+    one = run.times.blocks["dense"] if row.of.startswith("block") else run.stages[1]
+    parts = {
+        "block forward": one.forward.seconds, "block backward": one.inputs.seconds + one.weights.seconds,
+        "stage F": one.forward.seconds, "stage B": one.inputs.seconds, "stage W": one.weights.seconds,
+    }  # fmt: skip
+    return parts[row.of]

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from playbook._checks import check_int, divisors
+from playbook._checks import check_int, divisors, unknown
 from playbook.errors import ConfigError, LayoutError, PlaybookError
 from playbook.hardware import Cluster
 from playbook.layout import RECOMPUTE, Layout, ParallelOptions
@@ -44,6 +44,20 @@ class Space:
     schedules: tuple[str, ...] = ("1f1b", "interleaved")
     vpp: tuple[int, ...] | None = None
     micro_batch: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name, known in (("schedules", KINDS), ("recompute", RECOMPUTE), ("zero", range(4))):
+            given = getattr(self, name)
+            for value in given:
+                if value not in known:
+                    raise ConfigError(unknown(name, str(value), map(str, known)))
+            if not given:
+                raise ConfigError(
+                    f"{name} has nothing to choose from: give one of {', '.join(map(str, known))}"
+                )
+        for name in ("tp", "cp", "pp", "ep", "vpp", "micro_batch"):
+            for value in getattr(self, name) or ():
+                check_int(name, value, ConfigError)
 
 
 @dataclass(frozen=True)

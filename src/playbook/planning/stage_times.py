@@ -137,10 +137,7 @@ class StageTimes:
         calibration, layout = self.device.calibration, self.layout
         each = calibration.floor_pipeline if layout.pp > 1 else calibration.floor
         floor = each * layout.tp * blocks * (layout.tp > 1)
-        node = self.links.cluster.gpus_per_node
-        crosses = layout.tp * layout.cp > node or (layout.pp > 1 and layout.world_size > node)
-        nodes = -(-layout.world_size // node)
-        stall = crosses * calibration.stall * min(1.0, nodes / calibration.stall_nodes) ** 2
+        stall = calibration.stall * min(1.0, self._crossings() / calibration.stall_nodes) ** 2
         for axis, least in (("tp", floor), ("pp", stall)):
             if (missing := least - stage.seconds) > 0:
                 stage += Pass(Work(0.0, {axis: missing / 3}), Work(0.0, {axis: missing * 2 / 3}))
@@ -149,6 +146,13 @@ class StageTimes:
     @cached_property
     def depth(self) -> int:
         return len(placement(self.layout, self.options.schedule)[0]) if self.layout.pp > 1 else 1
+
+    def _crossings(self) -> float:
+        """Nodes of a run, counted in full where a micro-batch crosses them twice or more, and else by half."""
+        layout, node = self.layout, self.links.cluster.gpus_per_node
+        hops = layout.pp - 1 if layout.world_size > node else 0
+        hops += layout.tp * layout.cp > node
+        return -(-layout.world_size // node) * min(1.0, hops / 2)
 
     def operations(self, kind: BlockKind) -> Passes:
         """What a block of a kind computes."""

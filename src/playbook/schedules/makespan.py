@@ -19,8 +19,10 @@ from playbook.schedules.catalogue import make
 
 
 class Event(NamedTuple):
-    """An action, or two side by side, in a walk: on ``rank``, with ``lengths`` (places in a table of times). ``needs`` are
-    events before it, each with whether it is on the same rank; of its results so many are ``sent``."""
+    """An action, or two side by side, in a walk: on ``rank``, with ``lengths`` (places in a table of times).
+
+    ``needs`` are events before it, each with whether it is on the same rank; so many results are ``sent``.
+    """
 
     rank: int
     lengths: tuple[int, ...]
@@ -115,16 +117,11 @@ def _needs(
 ) -> tuple[tuple[int, bool], ...] | None:
     found = []
     for op, stage, microbatch in block:
-        if op == "W":
-            continue  # its B is over: it came before on the same rank
-        if op == "F":
-            if not stage:
-                continue
-            need = done.get((True, stage - 1, microbatch))
-        elif stage + 1 == depth:
-            continue  # its F came before on the same rank
-        else:
-            need = done.get((False, stage + 1, microbatch))
+        if op != "F" and (op != "W", stage, microbatch) not in done:
+            return None  # what it needs on its own rank has not come: then it is over in time
+        if op == "W" or (op == "F" and not stage) or (op != "F" and stage + 1 == depth):
+            continue
+        need = done.get((True, stage - 1, microbatch) if op == "F" else (False, stage + 1, microbatch))
         if need is None:
             return None
         found.append((need[0], need[1] == rank))

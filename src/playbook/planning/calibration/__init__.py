@@ -84,6 +84,15 @@ class Calibration:
 
     def __post_init__(self) -> None:
         check_fields(self, ConfigError)
+        if not isinstance(self.matmul, Mapping):
+            raise ConfigError(f"matmul must be a table such as {{ bf16 = 0.8 }}, got {self.matmul!r}")
+        shares = {f.name: getattr(self, f.name) for f in fields(self) if "most" in f.metadata}
+        for key, share in {
+            **shares,
+            **{f"matmul.{dtype}": value for dtype, value in self.matmul.items()},
+        }.items():
+            if not isinstance(share, int | float) or not 0 <= share <= 1:
+                raise ConfigError(f"{key} must be a share from 0 to 1, got {share!r}")
 
     def reached(self, dtype: str) -> float:
         """What large products in ``dtype`` reach of the peak; that of the widest known where it was not measured."""
@@ -96,12 +105,6 @@ def names() -> list[str]:
     return sorted(path.stem for path in HERE.glob("*.toml"))
 
 
-@cache
-def _read(path: Path) -> Mapping[str, Any]:
-    with path.open("rb") as file:
-        return tomllib.load(file)
-
-
 def load_calibration(name: str | Calibration | None, accelerator: Accelerator) -> Calibration:
     """The calibration called ``name`` or in the file of that name; None is the one that fits the accelerator.
 
@@ -112,15 +115,20 @@ def load_calibration(name: str | Calibration | None, accelerator: Accelerator) -
     if name is None:
         name = GENERATIONS.get(accelerator.name, accelerator.name)
         name = name if (HERE / f"{name}.toml").exists() else "h100"
-    path = HERE / f"{name}.toml"
-    if not path.exists():
-        path = Path(name)
-        if path.suffix != ".toml" or not path.exists():
-            raise ConfigError(unknown("calibration", name, names()) + " (or give a .toml file)")
+    if (HERE / f"{name}.toml").exists():
+        return _shipped(name)
+    path = Path(name)
+    if path.suffix != ".toml" or not path.exists():
+        raise ConfigError(unknown("calibration", name, names()) + " (or give a .toml file)")
     try:
-        return from_table(path.stem, _read(path))
-    except tomllib.TOMLDecodeError as error:
+        return from_table(path.stem, tomllib.loads(path.read_text(encoding="utf-8")))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise ConfigError(f"calibration {name}: {error}") from None
+
+
+@cache
+def _shipped(name: str) -> Calibration:
+    return from_table(name, tomllib.loads((HERE / f"{name}.toml").read_text(encoding="utf-8")))
 
 
 def from_table(name: str, table: Mapping[str, Any]) -> Calibration:

@@ -1,0 +1,96 @@
+"""Seconds of messages: where ranks are, and what the links carry."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from playbook.hardware import load as load_cluster
+from playbook.layout import Layout, ParallelOptions
+from playbook.planning.calibration import Calibration
+from playbook.planning.jobs import run_of
+from playbook.planning.message_times import Links
+from playbook.planning.traffic import traffic
+from playbook.shapes import load
+
+CLUSTER = load_cluster("h100-8")
+PLAIN = Calibration("plain", collective=0.0)
+
+
+def links(text, calibration=PLAIN, cluster=CLUSTER):
+    return Links(cluster, Layout.parse(text), calibration)
+
+
+def rate(here, axis, ranks, collective="all_gather", payload=1e12):
+    """Bytes/s that a rank sends in a long collective."""
+    return payload * (ranks - 1) / ranks / here.collective(collective, payload, ranks, axis)
+
+
+def test_axes_are_inside_a_node_as_long_as_they_fit():
+    intra, inter = CLUSTER.intra_bandwidth, CLUSTER.inter_bandwidth
+    here = links("dp=16,tp=8")
+    assert rate(here, "tp", 8) == pytest.approx(intra, rel=1e-3)
+    assert rate(here, "dp", 16) == pytest.approx(inter, rel=1e-3)  # one rank of each node, its own adapter
+    # Without tensor parallelism all eight of a node are in the ring: it leaves each node over all adapters.
+    assert rate(links("dp=128"), "dp", 128) == pytest.approx(min(intra, 8 * inter), rel=1e-3)
+    assert rate(links("dp=4,tp=2"), "dp", 4) == pytest.approx(intra, rel=1e-3)
+    assert rate(links("tp=16"), "tp", 16) == pytest.approx(min(intra, 8 * inter), rel=1e-3)
+
+
+def test_stages_are_as_far_apart_as_what_is_inside_them():
+    payload = 1e9
+    near, far = links("tp=2,pp=4").hop(payload), links("tp=8,pp=4").hop(payload)
+    assert near == pytest.approx(payload / CLUSTER.intra_bandwidth, rel=2e-3)
+    assert far == pytest.approx(payload / CLUSTER.inter_bandwidth, rel=2e-3)
+
+
+def test_a_calibration_scales_links():
+    slow = links("dp=4,tp=8", replace(PLAIN, intra=0.5, inter=0.25, congestion=1.0))
+    assert rate(slow, "tp", 8) == pytest.approx(0.5 * CLUSTER.intra_bandwidth, rel=1e-3)
+    assert rate(slow, "dp", 4) == pytest.approx(0.25 * CLUSTER.inter_bandwidth / 2, rel=1e-3)  # four nodes
+    late = links("tp=8", replace(PLAIN, collective=1e-3))
+    assert late.collective("all_reduce", 1.0, 8, "tp") >= 1e-3
+
+
+def test_small_all_reduces_take_the_tree():
+    here = links("dp=1024")
+    ring = 2 * (8 * 7 / 8 * 128 * CLUSTER.intra_latency)
+    assert here.collective("all_reduce", 8.0, 1024, "dp") < ring
+
+
+def test_a_node_that_is_slower_inside_slows_what_goes_outside():
+    cluster = replace(CLUSTER, intra_bandwidth=30e9)
+    assert rate(links("dp=16", cluster=cluster), "dp", 16) == pytest.approx(30e9, rel=1e-3)
+
+
+def test_all_to_alls_across_nodes_go_through_adapters():
+    here, payload = links("dp=16"), 1e9
+    seconds = here.collective("all_to_all", payload, 16, "ep")
+    expected = payload * (7 / 16 / CLUSTER.intra_bandwidth + 8 / 16 / CLUSTER.inter_bandwidth)
+    assert seconds == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("model", "text", "options"),
+    [
+        ("llama3-8b", "dp=2,tp=4,sp,grad_acc=3", {}),
+        ("llama3-8b", "tp=2,cp=2,recompute=full,grad_acc=2,dp=2", {"context": "gather"}),
+        ("llama3-8b", "dp=2,tp=8", {}),
+        ("mixtral-8x7b", "dp=4,ep=4,tp=2,sp,grad_acc=2", {}),
+        ("llama1-7b", "tp=2,sp,dp=2,recompute=selective,cp=2", {}),
+    ],
+)
+def test_what_blocks_are_timed_with_is_what_ranks_send(model, text, options):
+    """Messages of one block, times blocks and micro-batches, are those that `traffic` counts of the whole model."""
+    shape, layout = load(model), Layout.parse(text)
+    run = run_of({"model": model, "cluster": "h100-8", "layout": text, "seq": 1024})
+    run = replace(run, options=ParallelOptions(**options))
+    counted: Counter[tuple] = Counter()
+    for part, message, _ in run.times.messages():
+        times = layout.grad_acc * (1 if part == "head" else shape.blocks()[part.split()[0]])
+        counted[message.axis, message.collective, message.phase, message.payload] += message.count * times
+    expected: Counter[tuple] = Counter()
+    for message in traffic(shape, layout, 1024, ParallelOptions(**options)):
+        if message.phase in ("forward", "backward") and message.axis in ("tp", "cp", "ep"):
+            expected[message.axis, message.collective, message.phase, message.payload] += message.count
+    assert counted == expected

@@ -1,0 +1,125 @@
+"""The search: what pruning loses, which is nothing, and what it says."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from playbook.errors import ConfigError, LayoutError
+from playbook.hardware import load as load_cluster
+from playbook.planning.calibration import Calibration
+from playbook.planning.recipes import load_recipe
+from playbook.planning.search import Planner, Problem, Space, candidates, explain, search
+from playbook.shapes import ModelShape, load
+
+WIDE = Space(schedules=("1f1b", "interleaved", "zb-h1", "dualpipe"))
+
+
+def problem(model="llama3-8b", gpus=16, global_batch=64, seq=4096, cluster="h100-8", **given):
+    return Problem(load(model), load_cluster(cluster, gpus), global_batch, seq, **given)
+
+
+def random_problem(seed):
+    """A small model whose memory matters: GPUs have little, or much, more than its states need."""
+    rng = random.Random(seed)
+    heads = rng.choice([4, 8])
+    experts = {"experts": 8, "top_k": 2, "ffn": rng.choice([256, 1024])} if rng.random() < 0.3 else None
+    shape = ModelShape(
+        layers=rng.choice([4, 6, 12]), hidden=128 * heads, heads=heads, kv_heads=rng.choice([2, heads]), vocab=rng.choice([1000, 32000]),
+        gated=True, activation="silu", norm="rmsnorm", positions="rotary", bias=False, max_seq=4096, tied=rng.random() < 0.5,
+        moe=experts,
+    )  # fmt: skip
+    cluster = load_cluster(rng.choice(["h100-8", "a100-8"]), rng.choice([2, 4, 8]))
+    states = shape.num_parameters * 16
+    memory = int(states * rng.choice([0.3, 0.7, 1.5, 6.0]) + 2**30 * rng.choice([0.5, 2.0]))
+    cluster = replace(cluster, accelerator=replace(cluster.accelerator, memory_bytes=memory))
+    recipe = rng.choice(["bf16-mixed", "bf16-mixed-fp32-grads", "fp32"])
+    calibration = Calibration(
+        "some", matmul={"bf16": 0.7}, processors=132, hidden_dp=rng.choice([0.0, 0.8]), reserved=1.1
+    )
+    return Problem(
+        shape, cluster, 2 ** rng.randint(2, 5), rng.choice([512, 2048]), load_recipe(recipe), calibration,
+        attention=rng.choice(["sdpa", "reference"]),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seeds", [range(i, i + 10) for i in range(0, 50, 10)])
+def test_pruning_loses_nothing(seeds):
+    found = 0
+    for seed in seeds:
+        one = random_problem(seed)
+        try:
+            plain = search(one, WIDE, top=3, prune=False)
+        except LayoutError as error:
+            with pytest.raises(LayoutError, match=str(error)[:30]):
+                search(one, WIDE, top=3)
+            continue
+        pruned = search(one, WIDE, top=3)
+        assert [f.step.seconds for f in pruned.found] == [f.step.seconds for f in plain.found]
+        assert pruned.best.layout == plain.best.layout
+        assert pruned.candidates == plain.candidates == plain.evaluated >= pruned.evaluated
+        found += 1
+    assert found >= 5
+
+
+def test_bounds_are_below_what_they_bound():
+    one = problem(gpus=16)
+    planner = Planner(one)
+    layouts = random.Random(0).sample(list(candidates(one, WIDE)), 300)
+    for layout in layouts:
+        run = one.run(layout)
+        assert planner.least(layout) <= run.needs
+        assert planner.bound(layout, layout.recompute) <= run.seconds * (1 + 1e-12)
+
+
+def test_the_best_is_the_best_of_all():
+    one = problem(gpus=8, global_batch=32)
+    result = search(one, top=5)
+    seconds = [f.step.seconds for f in result.found]
+    assert seconds == sorted(seconds) and len(seconds) == 5
+    assert all(f.step.fits and f.layout.world_size == 8 and f.layout.global_batch == 32 for f in result.found)
+    assert result.evaluated < result.candidates / 10
+
+
+def test_a_large_search_looks_at_few():
+    """405B on 16,384 GPUs, all layouts."""
+    result = search(problem("llama3.1-405b", 16_384, 2048, 8192))
+    assert result.best.layout.tp > 1 and result.best.layout.pp > 1
+    assert result.evaluated < result.candidates / 5
+
+
+def test_seventy_billion_on_thirty_two():
+    """What the traffic of ZeRO-3 over slow links costs is seen: it is not on top."""
+    result = search(problem("llama3-70b", 32, 512, 4096), top=1)
+    best = result.best.layout
+    assert best.tp * best.pp >= 4 and best.zero < 3
+
+
+def test_choices_can_be_narrowed():
+    space = Space(
+        tp=(2,), pp=(2,), cp=(1,), zero=(1,), recompute=("full",), micro_batch=(1, 2), schedules=("1f1b",)
+    )
+    result = search(problem(), space)
+    assert {(f.layout.tp, f.layout.pp, f.layout.zero, f.layout.recompute) for f in result.found} == {
+        (2, 2, 1, "full")
+    }
+    assert result.candidates == 2
+
+
+def test_why_one_is_faster_in_words():
+    result = search(problem("llama3-70b", 32, 512, 4096), Space(recompute=("none", "full")), top=10)
+    said = explain(result.found[0], result.found[-1])
+    assert said.startswith(f"{result.found[-1].layout} takes 1.") and " s of " in said and said.endswith(".")
+
+
+def test_what_cannot_be_found_is_said_in_one_sentence():
+    with pytest.raises(
+        LayoutError, match=r"nothing fits on 8 GPUs: the nearest is that layout .* needs .* but h100 has"
+    ):
+        search(problem("llama3.1-405b", 8, 8))
+    with pytest.raises(LayoutError, match="no layout takes 3 samples of 4096 tokens to 64 GPUs"):
+        search(problem("gpt2", 64, 3), Space(tp=(1,), pp=(1,), cp=(1,)))
+    with pytest.raises(ConfigError, match="global_batch must be at least 1"):
+        problem(global_batch=0)
+    with pytest.raises(ConfigError, match="top must be at least 1"):
+        search(problem(), top=0)

@@ -1,0 +1,188 @@
+"""Simulated steps: against measured ones, against the timeline, and against what must be so."""
+
+from dataclasses import replace
+from statistics import mean
+
+import pytest
+
+from playbook.errors import ConfigError, LayoutError
+from playbook.hardware import load as load_cluster
+from playbook.layout import Layout, ParallelOptions
+from playbook.planning.calibration import Calibration, load_calibration
+from playbook.planning.jobs import run_of
+from playbook.planning.published import TABLES, seconds_of
+from playbook.planning.simulator import PARTS, simulate
+from playbook.schedules.catalogue import of_layout
+from playbook.schedules.timeline import Times
+from playbook.schedules.timeline import simulate as timeline
+from playbook.shapes import load
+
+
+def step(text, model="llama3-8b", seq=4096, cluster="h100-8", **given):
+    given = {"limit": False, **given}
+    return simulate(load(model), Layout.parse(text), load_cluster(cluster), seq=seq, **given)
+
+
+def off(table, calibration):
+    """Relative errors of a table's rows."""
+    rows = list(TABLES[table]())
+    return [
+        seconds_of(row, run_of({**row.job, "calibration": calibration})) / row.seconds - 1 for row in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "calibration", "limit"),
+    [
+        ("korthikanti", "megatron-a100", 0.03),
+        ("korthikanti block", "megatron-a100", 0.04),
+        ("qi", "megatron-a100", 0.05),
+        ("narayanan", "megatron-2021-a100", 0.035),
+        ("torchtitan", "torchtitan-h100", 0.06),
+    ],
+)
+def test_published_step_times(table, calibration, limit):
+    errors = off(table, calibration)
+    assert mean(map(abs, errors)) <= limit
+    assert abs(mean(errors)) <= 0.02
+
+
+def test_a_table_to_which_nothing_was_fitted():
+    """Megatron-LM of 2021 by what was fitted to that of 2022 and 2023."""
+    assert mean(map(abs, off("narayanan", "megatron-a100"))) <= 0.12
+
+
+LAYOUTS = [
+    "dp=8,zero=1,grad_acc=2", "dp=8,zero=3,micro_batch=2", "dp=2,tp=4,sp,zero=2,grad_acc=4", "tp=2,cp=4,sp,grad_acc=2",
+    "pp=4,tp=2,sp,grad_acc=8", "pp=4,dp=2,zero=1,grad_acc=8,schedule=zb-h1", "pp=2,dp=4,vpp=4,schedule=interleaved,grad_acc=6",
+    "pp=4,dp=2,zero=3,grad_acc=8,recompute=full", "pp=8,grad_acc=16,schedule=zb-v", "pp=8,grad_acc=16,schedule=dualpipe",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", LAYOUTS)
+def test_parts_add_up(text):
+    found = step(text)
+    assert tuple(found.breakdown) == PARTS
+    assert sum(found.breakdown.values()) == pytest.approx(found.seconds, rel=1e-12)
+    assert all(seconds >= -1e-12 for seconds in found.breakdown.values())
+    run = run_of({"model": "llama3-8b", "cluster": "h100-8", "layout": text, "seq": 4096})
+    assert run.seconds == pytest.approx(sum(run.breakdown.values()), rel=1e-12)
+    assert 0 < found.mfu <= found.hfu < 1
+
+
+@pytest.mark.parametrize("text", [text for text in LAYOUTS if "pp=" in text])
+def test_pipelines_take_what_the_timeline_says(text):
+    run = run_of({"model": "llama3-8b", "cluster": "h100-8", "layout": text, "seq": 4096})
+    run = replace(run, calibration=replace(run.calibration, jitter=0.0))
+    forward, inputs, weights = zip(
+        *([work.seconds for work in stage.works] for stage in run.stages), strict=True
+    )
+    line = timeline(
+        of_layout(run.layout, run.layout.grad_acc), Times(f=forward, b=inputs, w=weights, comm=run.hop)
+    )
+    working = ("dp_exposed", "optimizer", "stragglers")
+    waits = sum(work.waits.get("dp", 0.0) for work in max(run.busy, key=lambda rank: rank.seconds).works)
+    in_passes = sum(seconds for part, seconds in run.breakdown.items() if part not in working) + waits
+    assert in_passes == pytest.approx(line.makespan, rel=1e-9)
+
+
+def test_faster_machines_take_less_time():
+    slow, fast = load_cluster("h100-8"), load_cluster("h200-8")
+    calibration = load_calibration("h100", slow.accelerator)
+    for text in LAYOUTS:
+        first, second = (step(text, cluster=c, calibration=calibration).seconds for c in (slow, fast))
+        assert second < first
+        narrow = replace(
+            slow, inter_bandwidth=slow.inter_bandwidth / 8, intra_bandwidth=slow.intra_bandwidth / 8
+        )
+        assert step(text, cluster=narrow, calibration=calibration).seconds > first
+
+
+def test_recomputation_costs_a_forward_pass():
+    none, full = step("dp=8,zero=1"), step("dp=8,zero=1,recompute=full")
+    assert 1.2 < full.breakdown["compute"] / none.breakdown["compute"] < 4 / 3 + 0.01
+    assert full.hfu / full.mfu == pytest.approx(full.flops.hardware / full.flops.model)
+
+
+def test_what_is_hidden_is_not_waited_for():
+    text = "dp=64,grad_acc=1"
+    hidden, exposed = (step(text, overlap={"dp": on}) for on in (True, False))
+    assert exposed.breakdown["dp_exposed"] > 4 * hidden.breakdown["dp_exposed"] > 0
+    waits = step("tp=8,sp").breakdown["tp"]
+    assert step("tp=8,sp", overlap={"tp": True}).breakdown["tp"] < waits
+    assert (
+        step("pp=2,grad_acc=8", overlap={"pp": False}).breakdown["pp_comm"]
+        > step("pp=2,grad_acc=8").breakdown["pp_comm"]
+    )
+
+
+def test_zero_3_gathers_for_every_micro_batch():
+    """With few tokens there is little to hide behind."""
+    few = [step(f"dp=64,zero={zero},grad_acc=4", seq=512).breakdown["dp_exposed"] for zero in (1, 3)]
+    assert few[1] > 2 * few[0]
+    many = step("dp=64,zero=3,grad_acc=4", seq=8192)
+    assert many.breakdown["dp_exposed"] < 0.05 * many.seconds
+
+
+def test_dualpipe_hides_experts_rows():
+    layout = "dp=8,ep=8,pp=4,grad_acc=16,zero=1"
+    plain, paired = (step(f"{layout},schedule={name}", "mixtral-8x7b") for name in ("1f1b", "dualpipe"))
+    assert paired.breakdown["ep"] < 0.5 * plain.breakdown["ep"]
+
+
+def test_more_ranks_wait_longer_for_the_slowest():
+    share = [
+        found.breakdown["stragglers"] / found.seconds
+        for found in (step("dp=8"), step("dp=64"), step("dp=512"))
+    ]
+    assert 0 < share[0] < share[1] < share[2] < 0.05
+    assert step("dp=1").breakdown["stragglers"] == 0
+
+
+def test_an_optimizer_in_shards_has_less_to_do():
+    whole, shared = step("dp=8"), step("dp=8,zero=1")
+    assert whole.breakdown["optimizer"] > 5 * shared.breakdown["optimizer"]
+
+
+def test_a_slow_host_is_what_small_layers_wait_for():
+    calibration = load_calibration("h100", load_cluster("h100-8").accelerator)
+    quick, slow = (step("dp=8", seq=64, calibration=replace(calibration, host=h)) for h in (1e-6, 2e-4))
+    assert slow.breakdown["compute"] > 3 * quick.breakdown["compute"]
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(
+        LayoutError, match=r"layout of one device needs .* GB on a rank of stage 0, but h100 has 85.5 GB"
+    ):
+        step("", limit=True)
+    assert not step("").fits
+    tight = simulate(load("llama3-8b"), Layout.parse("dp=8,zero=3"), load_cluster("h100-8"), seq=4096)
+    with pytest.raises(LayoutError, match="has 20.0 GB"):
+        step("dp=8,zero=3", limit=True, reserve=tight.capacity - 20 * 10**9)
+
+
+def test_what_cannot_run_is_refused():
+    with pytest.raises(LayoutError, match="tp"):
+        step("tp=7")
+    with pytest.raises(ConfigError, match="overlap has 'px', but may have dp, tp, cp, ep and pp"):
+        step("dp=8", overlap={"px": True})
+    with pytest.raises(ConfigError, match="unknown calibration"):
+        step("dp=8", calibration="h1000")
+
+
+def test_stage_layers_are_those_of_the_options():
+    even = step("pp=4,grad_acc=8")
+    lighter = step("pp=4,grad_acc=8", options=ParallelOptions(stage_layers=(9, 8, 8, 7)))
+    assert lighter.seconds < even.seconds  # the head is worth more than a block here
+
+
+def test_floors_and_stalls_are_waited_for():
+    plain = Calibration("plain", matmul={"bf16": 0.7}, jitter=0.0)
+    floored = step("tp=8,pp=2,dp=1,sp,grad_acc=4", calibration=replace(plain, floor_pipeline=1e-2))
+    assert floored.breakdown["tp"] >= 4 * 16 * 8 * 1e-2 * 0.5
+    stalled = step("tp=8,pp=4,sp,grad_acc=8", calibration=replace(plain, stall=1.0, stall_nodes=4))
+    assert stalled.breakdown["pp_comm"] > 6
+    assert (
+        step("dp=32,grad_acc=8", calibration=replace(plain, stall=1.0, stall_nodes=4)).breakdown["pp_comm"]
+        == 0
+    )
