@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from playbook.figures.style import CYCLE, INK, PALETTE, WIDTH, colour, rc_parameters
+from playbook.figures.style import INK, PALETTE, WIDTH, colour, rc_parameters
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -94,7 +94,7 @@ def intensities(
 ) -> Figure:
     """Techniques as ranges of FLOPs per byte sent, machines as lines: what lies to the right of a line is hidden.
 
-    ``techniques`` are, by name, an axis (for the hue) and the two ends; ``machines`` by link, by GPU.
+    ``techniques`` are, by name, an axis (for the hue) and the two ends; ``machines`` by link (two), by GPU (up to three).
     """
     import matplotlib.pyplot as plt
 
@@ -105,9 +105,10 @@ def intensities(
                 [low, high], [row, row], color=colour(axis), linewidth=7, solid_capstyle="butt", alpha=0.75
             )
             axes.plot([low, high], [row, row], "|", color=INK, markersize=11)
-        for dash, (link, speeds) in zip(("-", "--"), machines.items(), strict=False):
-            for hue, (gpu, balance) in zip(CYCLE, speeds.items(), strict=False):
-                axes.axvline(balance, color=hue, linewidth=1.2, linestyle=dash, label=f"{gpu}, {link}")
+        # Hues belong to techniques: links differ in strength, GPUs in their dashes.
+        for hue, (link, speeds) in zip((PALETTE["idle"], INK), machines.items(), strict=False):
+            for dash, (gpu, balance) in zip((":", "--", "-"), speeds.items(), strict=False):
+                axes.axvline(balance, color=hue, linewidth=1.3, linestyle=dash, label=f"{gpu}, {link}")
         axes.set_xscale("log")
         axes.set_yticks(range(len(techniques)), list(techniques))
         axes.set_ylim(len(techniques) - 0.5, -0.6)
