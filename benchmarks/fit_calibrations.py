@@ -34,7 +34,8 @@ from playbook.planning.published import TABLES, Measured, seconds_of
 #: How well a parameter is known beforehand: the standard deviation of its logarithm.
 KNOWN = {
     "matmul.bf16": 0.05, "matmul.fp8": 0.15, "bandwidth": 0.25, "attention": 0.3, "attention_backward": 0.3,
-    "launch": 1.0, "intra": 0.25, "inter": 0.4, "congestion": 0.5, "collective": 1.0, "accumulate": 0.7, "jitter": 0.7, "unfused": 0.5,
+    "launch": 1.0, "intra": 0.25, "inter": 0.4, "congestion": 0.5, "collective": 1.0, "accumulate": 0.7, "jitter": 0.7,
+    "unfused": 0.5,
     "products_again": 0.5, "quantise": 0.5, "hidden_tp": 0.7, "hidden_dp": 0.5, "host": 0.5, "floor": 1.0,
     "floor_pipeline": 1.0, "stall": 0.5, "reserved": 0.2,
 }  # fmt: skip
@@ -91,7 +92,8 @@ FITS = {
         ("korthikanti block", "qi", "korthikanti"),
         ("matmul.bf16", "bandwidth", "launch", "intra", "jitter"),
         MEGATRON,
-        "Megatron-LM of 2022 and 2023 on A100, fitted to Korthikanti et al. 2022, tables 4 and 5, and Qi et al. 2023, table 9",
+        "Megatron-LM of 2022 and 2023 on A100, fitted to Korthikanti et al. 2022, tables 4 and 5, and Qi et al. 2023, "
+        "table 9",
         ("narayanan",),
     ),
     "megatron-2021-a100": Fit(

@@ -14,7 +14,8 @@ def test_every_file_can_be_read_and_says_where_it_comes_from():
     assert {"a100", "h100", "b200", "mi300x", *fitted} == set(names())
     for name in names():
         found = load_calibration(name, H100)
-        assert found.name == name and len(found.source) > 40
+        assert found.name == name
+        assert len(found.source) > 40
         assert load_accelerator(found.accelerator).name == found.accelerator
         assert all(0 < share <= 1 for share in found.matmul.values())
 

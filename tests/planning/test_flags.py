@@ -36,19 +36,17 @@ def test_megatron():
         "num-layers-per-virtual-pipeline-stage": "4",
     }
     assert {name: found[f"--{name}"] for name in sizes} == sizes
-    assert (
-        found["--micro-batch-size"] == "2"
-        and found["--global-batch-size"] == str(LAYOUT.global_batch) == "64"
-    )
-    assert found["--recompute-granularity"] == "selective" and found["--sequence-parallel"] is True
-    assert found["--use-distributed-optimizer"] is True and "--context-parallel-size" not in found
+    assert found["--micro-batch-size"] == "2"
+    assert found["--global-batch-size"] == str(LAYOUT.global_batch) == "64"
+    assert found["--recompute-granularity"] == "selective"
+    assert found["--sequence-parallel"] is True
+    assert found["--use-distributed-optimizer"] is True
+    assert "--context-parallel-size" not in found
     sharded = flags(
         emit("megatron", load("llama3-8b"), Layout.parse("dp=8,zero=3,cp=2,recompute=full"), 8192)
     )
-    assert (
-        sharded["--data-parallel-sharding-strategy"] == "optim_grads_params"
-        and sharded["--context-parallel-size"] == "2"
-    )
+    assert sharded["--data-parallel-sharding-strategy"] == "optim_grads_params"
+    assert sharded["--context-parallel-size"] == "2"
     experts = flags(emit("megatron", load("mixtral-8x7b"), Layout.parse("dp=8,ep=8,zero=1"), 4096))
     assert experts["--expert-model-parallel-size"] == "8"
 
@@ -66,9 +64,11 @@ def test_torchtitan_is_a_file_that_reads():
 def test_deepspeed_is_json_behind_what_it_cannot_say():
     text = emit("deepspeed", load("llama3-70b"), LAYOUT, 8192)
     comment, _, config = text.partition("\n")
-    assert comment.startswith("//") and "tensor parallel=4" in comment
+    assert comment.startswith("//")
+    assert "tensor parallel=4" in comment
     found = json.loads(config)
-    assert found["train_batch_size"] == 64 and found["zero_optimization"]["stage"] == 1
+    assert found["train_batch_size"] == 64
+    assert found["zero_optimization"]["stage"] == 1
     assert found["train_micro_batch_size_per_gpu"] * found["gradient_accumulation_steps"] * LAYOUT.dp == 64
 
 

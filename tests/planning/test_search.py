@@ -25,9 +25,9 @@ def random_problem(seed):
     heads = rng.choice([4, 8])
     experts = {"experts": 8, "top_k": 2, "ffn": rng.choice([256, 1024])} if rng.random() < 0.3 else None
     shape = ModelShape(
-        layers=rng.choice([4, 6, 12]), hidden=128 * heads, heads=heads, kv_heads=rng.choice([2, heads]), vocab=rng.choice([1000, 32000]),
-        gated=True, activation="silu", norm="rmsnorm", positions="rotary", bias=False, max_seq=4096, tied=rng.random() < 0.5,
-        moe=experts,
+        layers=rng.choice([4, 6, 12]), hidden=128 * heads, heads=heads, kv_heads=rng.choice([2, heads]),
+        vocab=rng.choice([1000, 32000]), gated=True, activation="silu", norm="rmsnorm", positions="rotary", bias=False,
+        max_seq=4096, tied=rng.random() < 0.5, moe=experts,
     )  # fmt: skip
     cluster = load_cluster(rng.choice(["h100-8", "a100-8"]), rng.choice([2, 4, 8]))
     states = shape.num_parameters * 16
@@ -76,7 +76,8 @@ def test_the_best_is_the_best_of_all():
     one = problem(gpus=8, global_batch=32)
     result = search(one, top=5)
     seconds = [f.step.seconds for f in result.found]
-    assert seconds == sorted(seconds) and len(seconds) == 5
+    assert seconds == sorted(seconds)
+    assert len(seconds) == 5
     assert all(f.step.fits and f.layout.world_size == 8 and f.layout.global_batch == 32 for f in result.found)
     assert result.evaluated < result.candidates / 10
 
@@ -84,7 +85,8 @@ def test_the_best_is_the_best_of_all():
 def test_a_large_search_looks_at_few():
     """405B on 16,384 GPUs, all layouts."""
     result = search(problem("llama3.1-405b", 16_384, 2048, 8192))
-    assert result.best.layout.tp > 1 and result.best.layout.pp > 1
+    assert result.best.layout.tp > 1
+    assert result.best.layout.pp > 1
     assert result.evaluated < result.candidates / 5
 
 
@@ -92,7 +94,8 @@ def test_seventy_billion_on_thirty_two():
     """What the traffic of ZeRO-3 over slow links costs is seen: it is not on top."""
     result = search(problem("llama3-70b", 32, 512, 4096), top=1)
     best = result.best.layout
-    assert best.tp * best.pp >= 4 and best.zero < 3
+    assert best.tp * best.pp >= 4
+    assert best.zero < 3
 
 
 def test_choices_can_be_narrowed():
@@ -109,7 +112,9 @@ def test_choices_can_be_narrowed():
 def test_why_one_is_faster_in_words():
     result = search(problem("llama3-70b", 32, 512, 4096), Space(recompute=("none", "full")), top=10)
     said = explain(result.found[0], result.found[-1])
-    assert said.startswith(f"{result.found[-1].layout} takes 1.") and " s of " in said and said.endswith(".")
+    assert said.startswith(f"{result.found[-1].layout} takes 1.")
+    assert " s of " in said
+    assert said.endswith(".")
 
 
 def test_what_cannot_be_found_is_said_in_one_sentence():

@@ -168,12 +168,16 @@ def answer(line: str | Mapping[str, Any], number: int = 1) -> dict[str, Any]:
         job = read_json(line, f"job {number}", ConfigError) if isinstance(line, str) else line
         if not isinstance(job, Mapping):
             raise ConfigError(f"job {number} must be an object, got {type(job).__name__}")
-        reserve, limit = job.get("reserve", 0), job.get("limit", True)
+        reserve, limit = (
+            check_int("reserve", job.get("reserve", 0), ConfigError, least=0),
+            job.get("limit", True),
+        )
         run = run_of(job)
-        step = run.step(check_int("reserve", reserve, ConfigError, least=0), limit=False)
-        if limit and not step.fits:
-            sentence = run.does_not_fit(step.capacity)
-            return {"error": sentence, "memory": step.to_json()["memory"]}
-        return step.to_json()
+        run.check()
+        capacity = run.cluster.accelerator.memory_bytes - reserve
+        if limit and run.needs > capacity:
+            memory = {"peak": run.needs, "capacity": capacity, "fits": False}
+            return {"error": run.does_not_fit(capacity), "memory": memory}
+        return run.step(reserve, limit=False).to_json()
     except PlaybookError as error:
         return {"error": str(error)}

@@ -132,12 +132,16 @@ class Run:
     overlap: Mapping[str, bool]
     options: ParallelOptions
 
-    def step(self, reserve: int = 0, limit: bool = True) -> Step:
-        """The step. Raises as `simulate` does."""
+    def check(self) -> None:
+        """Raise LayoutError, ShapeError or ConfigError for what cannot run, whether it fits or not."""
         for axis in self.overlap:
             if axis not in ("dp", "tp", "cp", "ep", "pp"):
                 raise ConfigError(f"overlap has {axis!r}, but may have dp, tp, cp, ep and pp")
         self.layout.check(self.shape, self.cluster, self.seq, self.options)
+
+    def step(self, reserve: int = 0, limit: bool = True) -> Step:
+        """The step. Raises as `simulate` does."""
+        self.check()
         capacity = self.cluster.accelerator.memory_bytes - reserve
         if limit and self.needs > capacity:
             raise LayoutError(self.does_not_fit(capacity))

@@ -10,24 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 from playbook.layout import Layout
 from playbook.layout.stages import chunks
 from playbook.schedules.actions import Action, Schedule
 from playbook.schedules.catalogue import make
+from playbook.schedules.timeline import simulate
 
-
-class Event(NamedTuple):
-    """An action, or two side by side, in a walk: on ``rank``, with ``lengths`` (places in a table of times).
-
-    ``needs`` are events before it, each with whether it is on the same rank; so many results are ``sent``.
-    """
-
-    rank: int
-    lengths: tuple[int, ...]
-    needs: tuple[tuple[int, bool], ...]
-    sent: int
+#: An action, or two side by side, in a walk: its rank; its lengths, as places in a table of times; the events that it
+#: needs, each with whether it is on the same rank; and how many results it sends to other ranks.
+Event = tuple[int, tuple[int, ...], tuple[tuple[int, bool], ...], int]
 
 
 @dataclass(frozen=True)
@@ -77,55 +69,67 @@ _PLACE = {"F": 0, "B": 1, "W": 2, "BW": 3}
 
 def _ordered(schedule: Schedule) -> list[Event]:
     """Events of all ranks, each when what it needs is there: ranks go on in turns until they must wait."""
-    depth, count = schedule.depth, len(schedule.ranks)
-    events: list[Event] = []
-    done: dict[tuple[bool, int, int], tuple[int, int]] = {}  # (forward?, stage, micro-batch): event and rank
-    next_, waiting = [0] * count, list(range(count))
+    going = _Going(schedule)
+    waiting = list(range(len(schedule.ranks)))
     while waiting:
-        stuck = []
-        moved = False
-        for rank in waiting:
-            actions, i = schedule.ranks[rank], next_[rank]
-            while i < len(actions):
-                both = (rank, i) in schedule.overlapped
-                block = actions[i : i + 2] if both else actions[i : i + 1]
-                needs = _needs(block, done, depth, rank)
-                if needs is None:
-                    break
-                sends = 0
-                for op, stage, microbatch in block:
-                    to = stage + (1 if op == "F" else -1)
-                    if op != "W":
-                        done[op == "F", stage, microbatch] = (len(events), rank)
-                        sends += 0 <= to < depth and schedule.rank_of(to, microbatch) != rank
-                events.append(Event(rank, tuple(_PLACE[a[0]] * depth + a[1] for a in block), needs, sends))
-                i += len(block)
-                moved = True
-            next_[rank] = i
-            if i < len(actions):
-                stuck.append(rank)
-        if stuck and not moved:
-            from playbook.schedules.timeline import simulate
-
+        before = len(going.events)
+        waiting = [rank for rank in waiting if not going.advance(rank)]
+        if waiting and len(going.events) == before:
             simulate(schedule)  # raises, and says who waits for whom
-        waiting = stuck
-    return events
+    return going.events
 
 
-def _needs(
-    block: Sequence[Action], done: dict[tuple[bool, int, int], tuple[int, int]], depth: int, rank: int
-) -> tuple[tuple[int, bool], ...] | None:
-    found = []
-    for op, stage, microbatch in block:
-        if op != "F" and (op != "W", stage, microbatch) not in done:
-            return None  # what it needs on its own rank has not come: then it is over in time
-        if op == "W" or (op == "F" and not stage) or (op != "F" and stage + 1 == depth):
-            continue
-        need = done.get((True, stage - 1, microbatch) if op == "F" else (False, stage + 1, microbatch))
-        if need is None:
-            return None
-        found.append((need[0], need[1] == rank))
-    return tuple(found)
+class _Going:
+    """A schedule on its way. A micro-batch on a stage is a number, its place: stage · microbatches + microbatch."""
+
+    def __init__(self, schedule: Schedule):
+        self.schedule, self.events = schedule, list[Event]()
+        places = schedule.depth * schedule.microbatches
+        self.next = [0] * len(schedule.ranks)
+        # By place, the event that made it and the rank on which: -1 while there is none.
+        self.forward, self.backward = [-1] * places, [-1] * places
+
+    def advance(self, rank: int) -> bool:
+        """Carry out what a rank can before it must wait, and say whether it is done."""
+        actions, overlapped = self.schedule.ranks[rank], self.schedule.overlapped
+        depth, count, i = self.schedule.depth, self.schedule.microbatches, self.next[rank]
+        while i < len(actions):
+            block = actions[i : i + 2] if overlapped and (rank, i) in overlapped else actions[i : i + 1]
+            needs: list[int] = []
+            if not all(self._ready(action, needs) for action in block):
+                break
+            lengths, sent = [], 0
+            for op, stage, microbatch in block:
+                lengths.append(_PLACE[op] * depth + stage)
+                if op == "W":
+                    continue
+                forward = op == "F"
+                (self.forward if forward else self.backward)[stage * count + microbatch] = len(self.events)
+                to = stage + 1 if forward else stage - 1
+                sent += 0 <= to < depth and self.schedule.rank_of(to, microbatch) != rank
+            there = tuple((need, self.events[need][0] == rank) for need in needs)
+            self.events.append((rank, tuple(lengths), there, sent))
+            i += len(block)
+        self.next[rank] = i
+        return i == len(actions)
+
+    def _ready(self, action: Action, needs: list[int]) -> bool:
+        """Whether what an action needs is there; what it needs of other stages goes into ``needs``."""
+        op, stage, microbatch = action
+        count = self.schedule.microbatches
+        place = stage * count + microbatch
+        if op == "F":
+            if not stage:
+                return True
+            need = self.forward[place - count]
+        else:
+            if (self.forward if op != "W" else self.backward)[place] < 0:
+                return False  # on its own rank: if it is there, it is over in time
+            if op == "W" or stage + 1 == self.schedule.depth:
+                return True
+            need = self.backward[place + count]
+        needs.append(need)
+        return need >= 0
 
 
 @lru_cache(maxsize=512)
@@ -170,7 +174,7 @@ def _ends(
     weights: tuple[float, ...], comm: float, blocking: bool,
 ) -> tuple[float, ...]:  # fmt: skip
     period = ranks
-    short = 2 * period + count % period
+    short = (1 + (vpp > 1)) * period + count % period
     if name not in STEADY or count <= max(short + period, EXACT):
         return tuple(walk(name, ranks, count, vpp).ends(forward, backward, weights, comm, blocking))
     here = walk(name, ranks, short, vpp).ends(forward, backward, weights, comm, blocking)

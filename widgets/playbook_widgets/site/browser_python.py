@@ -63,6 +63,7 @@ def write_library(target: Path, functions: list[str]) -> None:
     if found.returncode:
         raise ExtensionError(f"a widget's function needs more than the standard library:\n{found.stderr}")
     loaded = [Path(file) for file in found.stdout.split()]
+    loaded += [data for file in loaded if file.name == "__init__.py" for data in file.parent.glob("*.toml")]
     files = {str(file.relative_to(top)): file for file in loaded for top in TOPS if file.is_relative_to(top)}
     files["python_call.py"] = HERE / "python_call.py"
     with zipfile.ZipFile(target, "w") as archive:
