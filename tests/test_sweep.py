@@ -24,6 +24,7 @@ from playbook.launch import warm
 SMALL = json.dumps({"layers": 1, "hidden": 16, "heads": 2, "vocab": 256, "max_seq": 64, "name": "small"})
 SIZES = ["--model", SMALL, "--seq", "16", "--global-batch", "4", "--steps", "5", "--warmup", "2"]
 LAUNCH = Path(__file__).parent / "launch"
+MEASURED = Path(__file__).parents[1] / "benchmarks" / "results" / "cpu-2-cores-calibration.toml"
 
 
 def start(folder: Path, *flags: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
@@ -82,7 +83,8 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 @pytest.mark.slow
 def test_interrupted_killed_and_resumed_it_loses_nothing_and_leaves_nothing(tmp_path):
-    flags = ["--layout", "zero=0", "--layout", "dp=2,zero=1", "--layout", "tp=3", "--json"]
+    layouts = [word for layout in ("zero=0", "dp=2,zero=1", "tp=3") for word in ("--layout", layout)]
+    flags = [*layouts, "--calibration", str(MEASURED), "--json"]
     runs = tmp_path / "out" / "runs"
 
     interrupted = start(tmp_path, *flags)
@@ -122,6 +124,7 @@ def test_interrupted_killed_and_resumed_it_loses_nothing_and_leaves_nothing(tmp_
         per_rank = 64 / row["step_s"] / (row["dp"] * row["tp"])
         assert row["tokens_per_s_per_gpu"] == pytest.approx(per_rank, rel=1e-3)
         assert row["peak_bytes"] == pytest.approx(row["predicted_peak_bytes"], rel=0.01)
+        assert row["predicted_step_s"] > 0
         assert (row["gbs"], row["seq"], row["precision"]) == (4, 16, "float32")
         assert row["micro_batch"] * row["grad_acc"] * row["dp"] == 4
     assert fastest["step_s"] <= summary["rows"][1]["step_s"]
@@ -202,6 +205,16 @@ def is_free(port: int) -> bool:
             "--layout dp=2 --slurm time=9 --local-executor",
             "--slurm and --local-executor are two ways to run jobs",
         ),
+        (
+            "--layout dp=2 --cluster h100-8",
+            "cluster is 'h100-8', which is for a prediction: give --calibration",
+        ),
+        (
+            "--layout dp=2 --calibration h100",
+            "calibration h100 is of no machine: give the --cluster that it is for",
+        ),
+        ("--layout dp=2 --calibration none.toml", "cannot read calibration file 'none.toml'"),
+        ("--layout dp=2 --calibration h10 --cluster h100-8", "unknown calibration 'h10'"),
         ("--layout dp=2 tp=2", "'tp=2' is no flag: those of `playbook train` come after --"),
         ("--layout dp=2 -- --seq 8", "--seq is said by the sweep itself: leave it out after --"),
         (
@@ -215,6 +228,7 @@ def is_free(port: int) -> bool:
 def test_bad_input_is_answered_in_one_sentence(tmp_path, monkeypatch, capsys, flags, sentence):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "taken").touch()
+    status: object
     try:
         status = main(["sweep", *SIZES, *shlex.split(flags)])
     except SystemExit as end:  # argparse

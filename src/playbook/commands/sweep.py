@@ -102,12 +102,12 @@ def add(commands: Any) -> None:
     flag(
         "--calibration",
         metavar="FILE",
-        help="predict the time of a step with what `playbook calibrate` measured",
+        help="predict the time of a step, too: a file of `playbook calibrate`, or a calibration of `playbook simulate`",
     )
     flag(
         "--cluster",
         metavar="C",
-        help="cluster for that prediction, such as h100-8 (default: the calibration's)",
+        help="cluster of that prediction, such as h100-8 (default: the machine that was measured)",
     )
     flag("--json", action="store_true", help="print one JSON object on stdout")
     flag(
@@ -180,12 +180,14 @@ def _run_all(args: argparse.Namespace, what: Asked, results: Results) -> bool:
 
 
 def _task(args: argparse.Namespace, what: Asked, row: Configuration) -> Task:
-    from playbook.launch.sweep.jobs import sized
+    from playbook.launch.sweep.jobs import minutes, sized
     from playbook.launch.sweep.runs import Task
 
-    spec, job = what.spec, sized(what.job, row.ranks) if what.job else None
+    spec, job, timeout = what.spec, sized(what.job, row.ranks) if what.job else None, args.timeout
+    if job:  # its runs end in time to say so
+        timeout = min(timeout, max(30.0, 60.0 * minutes(job.time) - 120) / spec.repeat)
     sizes = spec.global_batch * spec.seq, spec.warmup, spec.repeat
-    return Task(row.key, args.out.resolve(), row.flags, row.ranks, *sizes, args.timeout, job)
+    return Task(row.key, args.out.resolve(), row.flags, row.ranks, *sizes, timeout, job)
 
 
 def _one_by_one(tasks: Sequence[Task]) -> Iterator[tuple[str, dict[str, Any]]]:

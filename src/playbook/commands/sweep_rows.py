@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,16 @@ from playbook.launch.sweep.jobs import parse_slurm, sized
 from playbook.launch.sweep.layouts import Configuration, Spec, check_names, grid, read_layouts
 from playbook.launch.sweep.results import STATUSES
 from playbook.planning.memory import predict
-from playbook.planning.recipes import recipe_of_run
+from playbook.planning.recipes import Recipe, recipe_of_run
 from playbook.shapes import ModelShape, load
 from playbook.training.config import TrainConfig
 
 #: Flags of ``playbook train`` that a sweep says itself.
 OWN = ("--model", "--data", "--layout", "--seq", "--global-batch", "--steps", "--log", "--json", "--quiet")
+
+
+#: Predicted seconds of a step of a model, trained as a config says in the precision of a recipe.
+Clock = Callable[[ModelShape, TrainConfig, Recipe], float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +53,9 @@ def asked(args: argparse.Namespace, trains: argparse.ArgumentParser) -> Asked:
     sizes = args.seq, args.global_batch, args.steps, args.warmup, args.repeat
     spec = Spec(dataclasses.asdict(shape), *sizes, data, _train_flags(args))
     job = None if args.slurm is None else parse_slurm(args.slurm)
-    rows = [_row(args, spec, layout, trains, job) for layout in dict.fromkeys(_layouts(args))]
-    one_rank = _row(args, spec, "", trains, None)
+    make = _Rows(args.model, spec, trains, job, _clock(args))
+    rows = [make.row(layout) for layout in dict.fromkeys(_layouts(args))]
+    one_rank = make.row("")
     if one_rank.refused and all(row.refused == one_rank.refused for row in rows):
         raise ConfigError(one_rank.refused)
     again = frozenset(status.strip() for status in args.again.split(",") if status.strip())
@@ -102,32 +109,65 @@ def _train_flags(args: argparse.Namespace) -> tuple[str, ...]:
     return flags[1:]
 
 
-def _row(
-    args: argparse.Namespace, spec: Spec, layout: str, trains: argparse.ArgumentParser, job: SlurmJob | None
-) -> Configuration:
-    """One row before it has run: refused where the layout cannot be run, with the sentence that says why."""
-    sizes = ["--seq", str(spec.seq), "--global-batch", str(spec.global_batch), "--steps", str(spec.steps)]
-    data = ["--data", spec.data] if spec.data else []
-    flags = ("--model", args.model, *data, *sizes, "--layout", layout, *spec.train)
-    parsed = trains.parse_args(flags)
-    fields: dict[str, Any] = {
-        "model": spec.model.get("name") or "",
-        "layout": layout,
-        "gbs": spec.global_batch,
-        "seq": spec.seq,
-        "precision": parsed.fp8 or parsed.dtype,
-    }
-    try:
-        shape, config = prepared(parsed)
-        config.layout.check(shape, seq=config.seq, options=config.parallel)
-        if job is not None:
-            sized(job, config.layout.world_size)
-        fields |= dataclasses.asdict(config.layout) | {"layout": str(config.layout)}
-        fields |= _predicted(shape, config, cluster=job is not None)
-    except PlaybookError as error:
-        fields |= _named(layout)
-        return Configuration(spec.key(layout), flags, 0, fields, refused=str(error))
-    return Configuration(spec.key(str(config.layout)), flags, config.layout.world_size, fields)
+@dataclasses.dataclass(frozen=True)
+class _Rows:
+    """Makes rows of one sweep; ``model`` is what the reader calls it, ``trains`` the parser of ``playbook train``."""
+
+    model: str
+    spec: Spec
+    trains: argparse.ArgumentParser
+    job: SlurmJob | None
+    clock: Clock | None
+
+    def row(self, layout: str) -> Configuration:
+        """One row before it has run: refused where the layout cannot be run, with the sentence that says why."""
+        spec = self.spec
+        sizes = ["--seq", str(spec.seq), "--global-batch", str(spec.global_batch), "--steps", str(spec.steps)]
+        data = ["--data", spec.data] if spec.data else []
+        flags = ("--model", self.model, *data, *sizes, "--layout", layout, *spec.train)
+        parsed = self.trains.parse_args(flags)
+        fields: dict[str, Any] = {
+            "model": spec.model.get("name") or "",
+            "layout": layout,
+            "gbs": spec.global_batch,
+            "seq": spec.seq,
+            "precision": parsed.fp8 or parsed.dtype,
+        }
+        try:
+            shape, config = prepared(parsed)
+            config.layout.check(shape, seq=config.seq, options=config.parallel)
+            if self.job is not None:
+                sized(self.job, config.layout.world_size)
+            fields |= dataclasses.asdict(config.layout) | {"layout": str(config.layout)}
+            fields |= self._predicted(shape, config)
+        except PlaybookError as error:
+            fields |= _named(layout)
+            return Configuration(spec.key(layout), flags, 0, fields, refused=str(error))
+        return Configuration(spec.key(str(config.layout)), flags, config.layout.world_size, fields)
+
+    def _predicted(self, shape: ModelShape, config: TrainConfig) -> dict[str, Any]:
+        """The columns of predictions: bytes from the planner, seconds from the simulator where it knows the machine."""
+        on_gpus = self.job is not None or group.gpus() >= config.layout.world_size
+        recipe = recipe_of_run(
+            weights=config.weights,
+            dtype=config.dtype,
+            moments=config.moments,
+            masters=config.masters,
+            fp8=config.fp8,
+        )
+        found: dict[str, Any] = {}
+        with contextlib.suppress(PlaybookError):  # a run can do what a prediction cannot
+            found["predicted_peak_bytes"] = predict(
+                shape,
+                config.layout,
+                recipe=recipe,
+                offload=config.offload,
+                device=config.device or ("cuda" if on_gpus else "cpu"),
+                **_same(config),
+            ).peak
+        with contextlib.suppress(PlaybookError):
+            found["predicted_step_s"] = self.clock(shape, config, recipe) if self.clock else None
+        return found
 
 
 def _named(layout: str) -> dict[str, str]:
@@ -136,25 +176,44 @@ def _named(layout: str) -> dict[str, str]:
     return {name.strip(): value.strip() if equals else "True" for name, equals, value in parts}
 
 
-def _predicted(shape: ModelShape, config: TrainConfig, cluster: bool) -> dict[str, Any]:
-    """The columns of predictions."""
-    on_gpus = cluster or group.gpus() >= config.layout.world_size
-    recipe = recipe_of_run(
-        weights=config.weights,
-        dtype=config.dtype,
-        moments=config.moments,
-        masters=config.masters,
-        fp8=config.fp8,
+def _clock(args: argparse.Namespace) -> Clock | None:
+    """What predicts the time of a step, if that was asked for: a measured machine, or a cluster from datasheets."""
+    if args.calibration is None:
+        if args.cluster is not None:
+            raise ConfigError(
+                f"cluster is {args.cluster!r}, which is for a prediction: give --calibration with it"
+            )
+        return None
+    from playbook.planning.calibration import load_calibration
+    from playbook.planning.jobs import cluster_of
+    from playbook.planning.measured import load_machine, measured_run
+    from playbook.planning.simulator import simulate
+
+    cluster = None if args.cluster is None else cluster_of(args.cluster)
+    machine = load_machine(args.calibration) if Path(args.calibration).suffix == ".toml" else None
+    if machine is not None:
+        return lambda shape, config, recipe, here=machine: (  # type: ignore[misc]
+            measured_run(here, shape, config.layout, recipe=recipe, cluster=cluster, **_same(config))
+            .step(limit=False)
+            .seconds
+        )
+    if cluster is None:
+        raise ConfigError(
+            f"calibration {args.calibration} is of no machine: give the --cluster that it is for"
+        )
+    known = load_calibration(args.calibration, cluster.accelerator)
+    return lambda shape, config, recipe, on=cluster: (  # type: ignore[misc]
+        simulate(
+            shape, config.layout, on, recipe=recipe, calibration=known, limit=False, **_same(config)
+        ).seconds
     )
-    report = predict(
-        shape,
-        config.layout,
-        seq=config.seq,
-        recipe=recipe,
-        attention=config.attention,
-        offload=config.offload,
-        device=config.device or ("cuda" if on_gpus else "cpu"),
-        fused=config.kernels == "fused",
-        options=config.parallel,
-    )
-    return {"predicted_peak_bytes": report.peak}
+
+
+def _same(config: TrainConfig) -> dict[str, Any]:
+    """What planner, simulator and run call the same."""
+    return {
+        "seq": config.seq,
+        "attention": config.attention,
+        "fused": config.kernels == "fused",
+        "options": config.parallel,
+    }

@@ -1,0 +1,231 @@
+"""A machine as ``playbook calibrate`` measured it, in the simulator's place of a datasheet: this one, for instance.
+
+Products, attention and passes take what was fitted to their measured times, messages what collectives took there, and
+ranks that share the cores of a CPU slow each other down as they did. What the file holds is in ``bench/calibrate.py``.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from playbook._tables import read_file
+from playbook.errors import ConfigError
+from playbook.hardware import Accelerator, Cluster
+from playbook.layout import Layout, ParallelOptions
+from playbook.planning.calibration import Calibration
+from playbook.planning.communication import Cost, closed_form
+from playbook.planning.links import AlphaBeta, Network
+from playbook.planning.memory import StageMemory
+from playbook.planning.message_times import Links
+from playbook.planning.operations import Operation
+from playbook.planning.recipes import Recipe
+from playbook.planning.roofline import Device
+from playbook.planning.simulator import Run
+from playbook.shapes import ModelShape
+
+#: Passes of ``operations`` by name: which measured pass it is, and its bytes of fp32 for each element there and back.
+_PASSES = {
+    "norm": ("rms_norm", 24),
+    "residual": ("add", 12),
+    "rotary": ("rotary", 16),
+    "activation": ("silu", 20),
+    "loss": ("cross_entropy", 24),
+}
+#: The device is measured, not a share of a datasheet; and ranks of a machine hide no messages behind computation.
+_CALIBRATION = Calibration(
+    "measured", processors=1, bandwidth=1.0, launch=0.0, host=0.0, collective=0.0, jitter=0.0,
+    hidden_dp=0.0, hidden_tp=0.0, hidden_cp=0.0, hidden_ep=0.0,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The tables of a file that ``playbook calibrate`` wrote."""
+
+    device: Mapping[str, Any]
+    network: Mapping[str, Any]
+    source: str
+
+    @property
+    def accelerator(self) -> Accelerator:
+        """The device, with what it reached in place of what a datasheet says."""
+        given = self.device
+        bandwidth = given["memory_bandwidth"]
+        peaks = dict(given["peak_flops"])
+        return Accelerator(
+            "measured", given["name"], given["memory_bytes"], peaks, bandwidth, bandwidth, self.source
+        )
+
+    def slowdown(self, ranks: int) -> float:
+        """How much slower each of so many ranks computes: those of a CPU share its cores."""
+        if self.device["kind"] != "cpu":
+            return 1.0
+        return max(1.0, ranks / self.device["cores"])
+
+    def links(self, collective: str, ranks: int) -> AlphaBeta | None:
+        """α and β of a collective as they were with the number of ranks that is nearest; None where none was measured."""
+        rows = [row for row in self.network.get("collectives", ()) if row["collective"] == collective]
+        if not rows:
+            return None
+        row = min(rows, key=lambda row: abs(row["ranks"] - ranks))
+        return AlphaBeta(row["alpha_s"], row["beta_s_per_byte"])
+
+
+def load_machine(path: str | Path) -> Machine | None:
+    """The machine of a file; None for a file that is no measurement, but another calibration.
+
+    Raises ConfigError for a file that cannot be read, and for a measurement that lacks a table.
+    """
+    path = Path(path)
+    table = read_file(path, "calibration", ConfigError)
+    device = table.get("device", {})
+    if "kind" not in device:
+        return None
+    for name in ("gemm_flops", "gemm_half", "attention", "passes", "optimizer", "cores", "memory_bandwidth"):
+        if name not in device:
+            raise ConfigError(
+                f"calibration file {str(path)!r} has no {name} of its device: measure the machine again"
+            )
+    where = table.get("provenance", {})
+    return Machine(
+        device, table.get("network", {}), f"measured {where.get('date', '')} with {where.get('command', '')}"
+    )
+
+
+@dataclass(frozen=True)
+class MeasuredDevice(Device):
+    """One of ``ranks`` ranks on a measured machine."""
+
+    machine: Machine = dataclasses.field(kw_only=True)
+    ranks: int = dataclasses.field(kw_only=True)
+
+    def seconds(self, operation: Operation) -> float:
+        """As `Device.seconds`, from the fits."""
+        one = {"product": self._gemm, "attention": self._core}.get(operation.kind, self._over)(operation)
+        return one * self.machine.slowdown(self.ranks)
+
+    def _gemm(self, o: Operation) -> float:
+        given = self.machine.device
+        half = given["gemm_half"][self._known]
+        slower = 1 + half["m"] / o.m + half["n"] / o.n + half["k"] / o.k
+        each = (
+            given["gemm_overhead_s"][self._known]
+            + 2.0 * o.m * o.n * o.k / given["gemm_flops"][self._known] * slower
+        )
+        return each * o.batch
+
+    def _core(self, o: Operation) -> float:
+        """Measured FLOPs count what the mask hides, and two products of backward for one of forward."""
+        backward = o.name.endswith("backward")
+        fit = self.machine.device["attention"]["backward" if backward else "forward"]
+        flops = o.flops * 2 * (2 / 2.5 if backward else 1)
+        return fit["overhead_s"] + flops / fit["flops"] * (1 + fit["seq_half"] / o.n + fit["head_half"] / o.k)
+
+    def _over(self, o: Operation) -> float:
+        given = self.machine.device
+        name, each = _PASSES.get(o.name.rpartition(", ")[2], ("", 0))
+        passes = [given["passes"][key] for key in (name, f"{name}_backward") if key in given["passes"]]
+        if not passes:
+            return given["op_overhead_s"] * o.kernels + o.bytes / self.bandwidth
+        both = sum(1 / found["elements_per_s"] for found in passes)
+        return sum(found["overhead_s"] for found in passes) / len(passes) + o.bytes / each * both
+
+    @cached_property
+    def _known(self) -> str:
+        """The dtype of products, or the first that was measured."""
+        known = self.machine.device["gemm_flops"]
+        return self.dtype if self.dtype in known else next(iter(known))
+
+
+@dataclass(frozen=True)
+class MeasuredLinks(Links):
+    """Messages of ranks on a measured machine."""
+
+    machine: Machine = dataclasses.field(kw_only=True)
+
+    def collective(self, collective: str, payload: float, ranks: int, axis: str, apart: int = 1) -> float:
+        """As `Links.collective`. All ranks of the layout talk at the same time: theirs is the number that counts."""
+        if ranks == 1 or not payload:
+            return 0.0
+        link = self.machine.links(collective, self.layout.world_size)
+        if link is None:
+            return super().collective(collective, payload, ranks, axis, apart)
+        cost = _cost(collective, ranks)
+        return link.time(float(cost.volume) * payload, cost.messages)
+
+    def hop(self, payload: float) -> float:
+        """As `Links.hop`."""
+        link = self.machine.links("send", self.layout.world_size)
+        return super().hop(payload) if link is None else link.time(payload)
+
+
+def _cost(collective: str, ranks: int) -> Cost:
+    if collective == "send":
+        return Cost(1, Fraction(1))
+    return closed_form(collective, None, ranks, Network.uniform(AlphaBeta(0, 0))) or Cost(ranks, Fraction(1))
+
+
+@dataclass(frozen=True)
+class MeasuredRun(Run):
+    """A run on a measured machine."""
+
+    machine: Machine = dataclasses.field(kw_only=True)
+
+    @cached_property
+    def device(self) -> Device:
+        width = self.recipe.compute
+        ranks = self.layout.world_size
+        return MeasuredDevice(
+            self.cluster.accelerator, self.calibration, width, machine=self.machine, ranks=ranks
+        )
+
+    @cached_property
+    def links(self) -> Links:
+        return MeasuredLinks(self.cluster, self.layout, self.calibration, machine=self.machine)
+
+    def _optimizer(self, held: StageMemory) -> float:
+        """Adam's pass over what this rank updates, as it was measured."""
+        fit = self.machine.device["optimizer"]
+        updated = held.counts.shard if self.layout.zero else held.counts.local
+        alone = fit["overhead_s"] + updated / fit["parameters_per_s"]
+        return alone * self.machine.slowdown(self.layout.world_size)
+
+
+def measured_run(
+    machine: Machine,
+    shape: ModelShape,
+    layout: Layout,
+    *,
+    seq: int,
+    recipe: Recipe,
+    attention: str = "sdpa",
+    fused: bool = False,
+    options: ParallelOptions | None = None,
+    cluster: Cluster | None = None,
+) -> MeasuredRun:
+    """What `simulator.simulate` is asked about, on a machine; ``.step(limit=False).seconds`` is its answer.
+
+    ``cluster`` has the network where none was measured; None is one node with as many ranks as there are.
+    """
+    accelerator = machine.accelerator
+    link = machine.links("send", 2) or AlphaBeta(1e-5, 1 / accelerator.link_bandwidth)
+    one = Cluster(
+        "measured",
+        accelerator,
+        layout.world_size,
+        link.bandwidth,
+        link.alpha or 1e-9,
+        link.bandwidth,
+        link.alpha or 1e-9,
+    )
+    return MeasuredRun(
+        shape, layout, cluster or one, seq, _CALIBRATION, recipe, attention, fused, None, {},
+        options or ParallelOptions(), machine=machine,
+    )  # fmt: skip

@@ -1,0 +1,113 @@
+"""A measured machine in the simulator's place of a datasheet: what was planted in its file comes out of its steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from playbook.errors import ConfigError
+from playbook.layout import Layout
+from playbook.planning.measured import Machine, MeasuredDevice, load_machine, measured_run
+from playbook.planning.operations import Operation
+from playbook.planning.recipes import load_recipe
+from playbook.shapes import load
+
+SAMPLE = Path(__file__).parents[2] / "benchmarks" / "results" / "cpu-2-cores-calibration.toml"
+PASS = {"overhead_s": 1e-6, "elements_per_s": 1e9}
+CORE = {"overhead_s": 1e-5, "flops": 50e9, "seq_half": 100.0, "head_half": 8.0}
+DEVICE: dict[str, Any] = {
+    "name": "planted",
+    "kind": "cpu",
+    "memory_bytes": 8 * 10**9,
+    "cores": 2.0,
+    "peak_flops": {"fp32": 95e9},
+    "gemm_overhead_s": {"fp32": 2e-6},
+    "gemm_flops": {"fp32": 100e9},
+    "gemm_half": {"fp32": {"m": 4.0, "n": 2.0, "k": 0.0}},
+    "memory_bandwidth": 20e9,
+    "op_overhead_s": 1e-6,
+    "attention": {"forward": CORE, "backward": CORE},
+    "passes": dict.fromkeys(("rms_norm", "rms_norm_backward", "silu", "silu_backward", "add"), PASS),
+    "optimizer": {"overhead_s": 1e-5, "parameters_per_s": 1e9},
+}
+LINKS = [
+    {"collective": name, "ranks": n, "alpha_s": n * 1e-4, "beta_s_per_byte": n * 1e-9}
+    for name in ("all_reduce", "all_gather", "reduce_scatter", "send")
+    for n in (2, 4)
+]
+MACHINE = Machine(DEVICE, {"collectives": LINKS}, "planted")
+
+
+def run(layout: str, machine: Machine = MACHINE):
+    parsed = Layout.parse(layout)
+    return measured_run(machine, load("tiny"), parsed, seq=64, recipe=load_recipe("fp32"))
+
+
+def test_a_product_takes_what_was_fitted_and_ranks_that_share_cores_take_longer():
+    product = Operation("query", "product", 64, 32, 256, 3)
+    alone = 3 * (2e-6 + 2 * 64 * 32 * 256 / 100e9 * (1 + 4 / 64 + 2 / 32))
+    for ranks, slower in ((1, 1.0), (2, 1.0), (4, 2.0), (8, 4.0)):
+        device = run(f"dp={ranks}").device
+        assert isinstance(device, MeasuredDevice)
+        assert device.seconds(product) == pytest.approx(slower * alone)
+    gpu = Machine({**DEVICE, "kind": "cuda"}, {}, "planted")
+    assert run("dp=8", gpu).device.seconds(product) == pytest.approx(alone)
+
+
+def test_attention_is_counted_as_it_was_measured():
+    base = 4.0 * 64 * 64 * 32 / 2  # of one head: what the mask leaves
+    forward = Operation("attention", "attention", 64, 64, 32, 1, base)
+    backward = forward._replace(name="attention, backward", flops=2.5 * base)
+    device, slower = run("dp=1").device, 1 + 100 / 64 + 8 / 32
+    assert device.seconds(forward) == pytest.approx(1e-5 + 4 * 64 * 64 * 32 / 50e9 * slower)
+    assert device.seconds(backward) == pytest.approx(1e-5 + 8 * 64 * 64 * 32 / 50e9 * slower)
+
+
+def test_there_and_back_a_pass_takes_what_both_took():
+    device = run("dp=1").device
+    elements = 10**6
+    both = [Operation("norm", "pass", bytes=b * elements) for b in (8.0, 16.0)]
+    assert device.of(both) == pytest.approx(2 * 1e-6 + 2 * elements / 1e9)
+    assert device.seconds(Operation("embedding", "pass", bytes=4e6, kernels=2)) == pytest.approx(
+        2e-6 + 4e6 / 20e9
+    )
+
+
+def test_a_collective_has_the_links_of_as_many_ranks_as_talk():
+    links = run("dp=2,tp=2").links
+    # Two ranks of four: two messages, a vector in all, with α and β of four ranks.
+    assert links.collective("all_reduce", 1e6, 2, "tp") == pytest.approx(2 * 4e-4 + 1e6 * 4e-9)
+    assert links.hop(1e6) == pytest.approx(4e-4 + 1e6 * 4e-9)
+    assert run("tp=2").links.collective("all_gather", 1e6, 2, "tp") == pytest.approx(2e-4 + 0.5e6 * 2e-9)
+    assert links.collective("all_reduce", 1e6, 1, "cp") == 0
+
+
+@pytest.mark.parametrize(
+    "layout", ["", "dp=2", "dp=2,zero=1", "tp=2,sp", "pp=2,grad_acc=4", "dp=2,tp=2,pp=2,grad_acc=2"]
+)
+def test_a_step_is_the_sum_of_its_parts(layout):
+    for machine in (MACHINE, load_machine(SAMPLE)):
+        assert machine is not None
+        step = run(layout, machine).step(limit=False)
+        assert step.seconds == pytest.approx(sum(step.breakdown.values()))
+        assert step.breakdown["compute"] > 0
+        assert (step.breakdown["tp"] > 0) == ("tp" in layout)
+
+
+def test_the_optimizer_updates_what_a_rank_has():
+    whole, half = (run(layout).breakdown["optimizer"] for layout in ("dp=2", "dp=2,zero=1"))
+    assert whole == pytest.approx(1e-5 + load("tiny").num_parameters / 1e9)
+    assert half == pytest.approx((whole + 1e-5) / 2, rel=0.01)
+
+
+def test_what_is_no_measurement(tmp_path):
+    other = tmp_path / "other.toml"
+    other.write_text("[device]\nbandwidth = 0.8\n")
+    assert load_machine(other) is None
+    other.write_text('[device]\nkind = "cpu"\ngemm_flops = { fp32 = 1e9 }\n')
+    with pytest.raises(ConfigError, match="has no gemm_half of its device: measure the machine again"):
+        load_machine(other)
+    with pytest.raises(ConfigError, match="cannot read calibration file"):
+        load_machine(tmp_path / "none.toml")
