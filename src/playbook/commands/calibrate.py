@@ -10,33 +10,39 @@ from playbook._json import to_json
 from playbook.commands.output import say
 from playbook.errors import ConfigError
 
+_EPILOG = """\
+playbook sweep --calibration FILE predicts the steps of a sweep with it. What the file holds is described at the top of
+src/playbook/bench/calibrate.py.
+"""
+
 
 def add(commands: Any) -> None:
     p = commands.add_parser(
         "calibrate",
         help="measure this machine and write what it reaches to a TOML file",
-        description="Measure matrix products, attention, memory, single calls, the optimizer, collectives between ranks, "
-        "and how ranks slow each other down when they share cores. It takes a minute or so and wants the machine to "
-        "itself.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        description="Measure this machine: matrix products, attention, memory, single calls, the optimizer, collectives,\n"
+        "and how ranks slow each other down when they share cores. It takes a minute or two; nothing else should run.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    p.add_argument(
-        "--out", type=Path, default=Path("calibration.toml"), metavar="FILE", help="file to write, replaced"
+    flag = p.add_argument
+    flag(
+        "--out",
+        type=Path,
+        default=Path("calibration.toml"),
+        metavar="FILE",
+        help="file to write, or to write anew (default: calibration.toml)",
     )
-    p.add_argument("--device", help="cpu or cuda (default: cuda when there is one)")
-    p.add_argument(
+    flag("--device", metavar="D", help="cpu or cuda (default: cuda when there is one)")
+    flag(
         "--ranks",
         default="2,4,8",
         metavar="N,…",
-        help="numbers of ranks to measure together; on GPUs no more than there are",
+        help="numbers of ranks to measure together; on GPUs no more than there are (default: 2,4,8)",
     )
-    p.add_argument("--threads", type=int, default=1, metavar="N", help="threads of each process on a CPU")
-    p.add_argument(
-        "--quick",
-        action="store_true",
-        help="a rehearsal with tiny tensors: the file is whole, its numbers mean nothing",
-    )
-    p.add_argument("--json", action="store_true", help="print what the file says, without raw times, as JSON")
+    flag("--threads", type=int, default=1, metavar="N", help="threads of each process on a CPU (default: 1)")
+    flag("--quick", action="store_true", help="a rehearsal with tiny tensors: the numbers mean nothing")
+    flag("--json", action="store_true", help="print what the file says, without the raw times, as JSON")
     p.set_defaults(run=_calibrate)
 
 

@@ -23,7 +23,7 @@ _EPILOG = """\
 examples:
   playbook sweep --grid dp=1,2 tp=1,2 pp=1,2 zero=0,1 --gpus 4 --seq 128
   playbook sweep --layout dp=2 --layout tp=2,sp --out runs/two -- --dtype bfloat16
-  playbook sweep --model llama3-1b --layouts layouts.txt --slurm partition=gpu,time=30 --out runs/llama
+  playbook sweep --model llama3.2-1b --layouts layouts.txt --slurm partition=gpu,time=30 --out runs/llama
 
 OUT/results.csv has a line for each layout: its fields, a status (ok, oom, timeout, failed, refused) with the reason in
 one sentence, the median and quartiles of a step's seconds, tokens/s of each GPU, the highest peak of a rank in bytes,
