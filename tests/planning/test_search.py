@@ -29,7 +29,7 @@ def random_problem(seed):
         vocab=rng.choice([1000, 32000]), gated=True, activation="silu", norm="rmsnorm", positions="rotary", bias=False,
         max_seq=4096, tied=rng.random() < 0.5, moe=experts,
     )  # fmt: skip
-    cluster = load_cluster(rng.choice(["h100-8", "a100-8"]), rng.choice([2, 4, 8]))
+    cluster = load_cluster(rng.choice(["h100-8", "a100-8"]), rng.choice([2, 4, 4, 8]))
     states = shape.num_parameters * 16
     memory = int(states * rng.choice([0.3, 0.7, 1.5, 6.0]) + 2**30 * rng.choice([0.5, 2.0]))
     cluster = replace(cluster, accelerator=replace(cluster.accelerator, memory_bytes=memory))
@@ -38,7 +38,7 @@ def random_problem(seed):
         "some", matmul={"bf16": 0.7}, processors=132, hidden_dp=rng.choice([0.0, 0.8]), reserved=1.1
     )
     return Problem(
-        shape, cluster, 2 ** rng.randint(2, 5), rng.choice([512, 2048]), load_recipe(recipe), calibration,
+        shape, cluster, 2 ** rng.randint(2, 4), rng.choice([512, 2048]), load_recipe(recipe), calibration,
         attention=rng.choice(["sdpa", "reference"]),
     )  # fmt: skip
 

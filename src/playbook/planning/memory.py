@@ -176,10 +176,12 @@ def predict_stages(
     blocks = [shape.blocks([cut]) for cut in split(shape.layers, line.depth, options.stage_layers)]
     terms = StageTerms.of(run, blocks)
     for rank in range(layout.pp):
-        yield _rank(run, rank, line, terms, offload, options.bucket)
+        yield _rank(run, rank, line, terms, offload, options)
 
 
-def _rank(run: RunSizes, rank: int, line: Line, terms: StageTerms, offload: bool, bucket: int) -> StageMemory:
+def _rank(
+    run: RunSizes, rank: int, line: Line, terms: StageTerms, offload: bool, options: ParallelOptions
+) -> StageMemory:
     """What one rank of the pipeline has."""
     stages, most = line.stages[rank], keeps(terms, line, rank)
     held, first, last = [terms.blocks[s] for s in stages], 0 in stages, line.depth - 1 in stages
@@ -189,7 +191,7 @@ def _rank(run: RunSizes, rank: int, line: Line, terms: StageTerms, offload: bool
     parameters, gradients, optimizer = _states(counts, run.layout, run.recipe, offload)
     kinds = {kind: sum(blocks.get(kind, 0) for blocks in held) for kind in run.blocks}
     buffers = (
-        *_buffers(run, counts, [sum(blocks.values()) for blocks in held], bucket),
+        *_buffers(run, counts, [sum(blocks.values()) for blocks in held], options),
         *_copies(run, kinds),
     )
     place = StageSizes(
@@ -240,7 +242,9 @@ def _copies(run: RunSizes, kinds: dict[BlockKind, int]) -> Iterator[Part]:
         yield from copies_of_blocks(run.shape, kinds, run.recipe.fp8, run.make)
 
 
-def _buffers(run: RunSizes, counts: StateCounts, held: Sequence[int], bucket: int) -> Iterator[Part]:
+def _buffers(
+    run: RunSizes, counts: StateCounts, held: Sequence[int], options: ParallelOptions
+) -> Iterator[Part]:
     """What stays besides the model: rotary angles and, where ZeRO shares gradients or weights out, whole ones in passing.
 
     ``held`` counts the blocks of each of the rank's stages.
@@ -259,7 +263,7 @@ def _buffers(run: RunSizes, counts: StateCounts, held: Sequence[int], bucket: in
     blocks, visit = sum(held), max(held) if len(held) > 1 else 0
     if layout.zero == 2:
         count = BUCKETS
-        size = min(bucket, -(-counts.local * states.gradients // count))
+        size = min(options.bucket, -(-counts.local * states.gradients // count))
     else:
         count, size = visit or min(BUCKETS, blocks), counts.block * states.gradients
     yield Part("gradient buckets", (Term("buffers", "gradients on their way", "bucket", size),), count)
@@ -268,5 +272,5 @@ def _buffers(run: RunSizes, counts: StateCounts, held: Sequence[int], bucket: in
         yield Part(
             "gathered blocks",
             (Term("buffers", "parameters of a block", "block", gathered),),
-            visit or min(2, blocks),
+            (visit or min(2, blocks)) if options.reshard else blocks,
         )

@@ -34,6 +34,7 @@ class Links:
             "tp": 1,
             "cp": layout.tp,
             "ep": layout.tp,
+            "edp": layout.tp * layout.ep,
             "dp": layout.tp,
             "pp": layout.tp * layout.cp * layout.dp,
         }
