@@ -10,7 +10,8 @@ import dataclasses
 import difflib
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 from playbook.errors import PlaybookError
@@ -26,21 +27,30 @@ def check_fields(instance: Any, error: type[PlaybookError], prefix: str = "") ->
     never an int; an int becomes a float where a float is declared. Raises ``error`` naming the first wrong
     field, its value and what would be valid.
     """
-    for field in dataclasses.fields(instance):
-        kind = str(field.type)
-        value = getattr(instance, field.name)
-        if value is None and kind.endswith("| None"):
+    for name, kind, optional, metadata in _declared(type(instance)):
+        value = getattr(instance, name)
+        if value is None and optional:
             continue
-        kind, label = kind.split(" ")[0], prefix + field.name
+        label = prefix + name if prefix else name
         if kind == "int":
-            limits = {key: field.metadata[key] for key in ("least", "most") if key in field.metadata}
+            limits = {key: metadata[key] for key in ("least", "most") if key in metadata}
             check_int(label, value, error, **limits)
         elif kind == "float":
-            object.__setattr__(instance, field.name, _float(label, value, field.metadata.get("least"), error))
+            object.__setattr__(instance, name, _float(label, value, metadata.get("least"), error))
         elif kind == "bool" and not isinstance(value, bool):
             raise error(f"{label} must be true or false, got {value!r}")
         elif kind == "str":
-            _check_string(label, value, field.metadata.get("choices"), error)
+            _check_string(label, value, metadata.get("choices"), error)
+
+
+@cache
+def _declared(kind: type) -> tuple[tuple[str, str, bool, Mapping[str, Any]], ...]:
+    """Of each field its name, what it is, whether it may be None, and its limits."""
+    found = []
+    for field in dataclasses.fields(kind):
+        declared = str(field.type)
+        found.append((field.name, declared.split(" ")[0], declared.endswith("| None"), field.metadata))
+    return tuple(found)
 
 
 def check_int(

@@ -241,10 +241,10 @@ WHOLE = ("1f1b", "interleaved", "afab")
 Alike = tuple[object, ...]
 
 
-def _alike(layout: Layout) -> Alike:
+def _alike(layout: Layout, recompute: str) -> Alike:
     paired = layout.pp > 1 and KINDS[layout.schedule].bidirectional
     axes = (layout.tp, layout.cp, layout.ep, layout.micro_batch)
-    return (*axes, layout.recompute, layout.pp > 1, paired or layout.schedule == "dualpipev")
+    return (*axes, recompute, layout.pp > 1, paired or layout.schedule == "dualpipev")
 
 
 class Planner:
@@ -275,7 +275,7 @@ class Planner:
 
     def parts(self, layout: Layout) -> tuple[dict[BlockKind, Pass], tuple[Pass, Pass]]:
         """Times of blocks, and of embedding and head: those of all layouts with the same tp, cp, ep, micro-batch."""
-        key = _alike(layout)
+        key = _alike(layout, layout.recompute)
         if key not in self._parts:
             times = self.problem.run(layout).times
             self._parts[key] = times.blocks, times.ends
@@ -288,7 +288,7 @@ class Planner:
         micro-batches, and then the last one's gradient has to go back through these. Where W is apart from B, or
         micro-batches enter at both ends, all that is sure is the work of a mean rank.
         """
-        stages, m = self.stages(replace(layout, recompute=recompute)), layout.grad_acc
+        stages, m = self.stages(layout, recompute), layout.grad_acc
         if layout.pp > 1 and layout.schedule not in WHOLE:
             return sum(stages) / layout.pp * m
         found, before = 0.0, 0.0
@@ -297,11 +297,11 @@ class Planner:
             before += stages[rank]
         return found
 
-    def stages(self, layout: Layout) -> list[float]:
+    def stages(self, layout: Layout, recompute: str) -> list[float]:
         """Seconds of a micro-batch on each stage, forward and backward."""
-        blocks, ends = self.parts(layout)
-        key = (*_alike(layout), layout.stages)
+        key = (*_alike(layout, recompute), layout.stages)
         if key not in self._stages:
+            blocks, ends = self.parts(replace(layout, recompute=recompute))
             kinds = {kind: one.seconds for kind, one in blocks.items()}
             found = [sum(kinds[kind] * n for kind, n in each.items()) for each in self._kinds(layout.stages)]
             found[0] += ends[0].seconds
@@ -340,7 +340,7 @@ class Planner:
         return found
 
     def _saved_at_least(self, layout: Layout) -> int:
-        key = _alike(layout)
+        key = _alike(layout, layout.recompute)
         if key not in self._saved:
             run, shape = self.problem.run(layout), self.problem.shape
             make = maker(
