@@ -27,7 +27,7 @@ def check_fields(instance: Any, error: type[PlaybookError], prefix: str = "") ->
     never an int; an int becomes a float where a float is declared. Raises ``error`` naming the first wrong
     field, its value and what would be valid.
     """
-    for name, kind, optional, metadata in _declared(type(instance)):
+    for name, kind, optional, metadata in _declared(instance.__class__):
         value = getattr(instance, name)
         if value is None and optional:
             continue
