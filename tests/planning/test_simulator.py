@@ -12,7 +12,7 @@ from playbook.planning.calibration import Calibration, load_calibration
 from playbook.planning.jobs import run_of
 from playbook.planning.published import TABLES, seconds_of
 from playbook.planning.simulator import PARTS, simulate
-from playbook.schedules.catalogue import of_layout
+from playbook.schedules.catalogue import make, of_layout
 from playbook.schedules.timeline import Times
 from playbook.schedules.timeline import simulate as timeline
 from playbook.shapes import load
@@ -175,6 +175,16 @@ def test_stage_layers_are_those_of_the_options():
     even = step("pp=4,grad_acc=8")
     lighter = step("pp=4,grad_acc=8", options=ParallelOptions(stage_layers=(9, 8, 8, 7)))
     assert lighter.seconds < even.seconds  # the head is worth more than a block here
+
+
+def test_a_schedule_of_ones_own_is_what_is_timed():
+    text = "pp=4,grad_acc=8"
+    own = [
+        step(text, options=ParallelOptions(schedule=make(name, 4, 8))).seconds for name in ("1f1b", "naive")
+    ]
+    named = [step(f"{text},schedule={name}").seconds for name in ("1f1b", "naive")]
+    assert own == pytest.approx(named)
+    assert own[1] > 2 * own[0]
 
 
 def test_floors_and_stalls_are_waited_for():

@@ -261,6 +261,8 @@ class Run:
             return [self.busy[0].seconds]
         works = zip(*(stage.works for stage in self.stages), strict=True)
         forward, inputs, weights = (tuple(work.seconds for work in each) for each in works)
+        if own := self.options.schedule:
+            return makespan.Walk.of(own).ends(forward, inputs, weights, comm, blocking)
         return makespan.ends(self.layout, forward, inputs, weights, comm, blocking)
 
     @property

@@ -1,0 +1,85 @@
+"""The script that fits calibrations: it finds what was planted, and says how good a constant is."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from playbook.planning.calibration import Calibration, from_table
+from playbook.planning.published import TABLES
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import tomllib
+
+import fit_calibrations
+
+
+@pytest.fixture(scope="module")
+def fit():
+    whole = fit_calibrations.FITS["megatron-2021-a100"]
+    return replace(whole, keys=("matmul.bf16", "bandwidth", "intra"))
+
+
+@pytest.fixture(scope="module")
+def planted(fit):
+    """Narayanan's table as it would be on a slower machine."""
+    slow = Calibration("slow", **{**fit.given, "matmul": {"bf16": 0.6}, "bandwidth": 0.45, "intra": 0.5})
+    rows = list(TABLES["narayanan"]())
+    return [replace(row, seconds=fit_calibrations.predicted(row, slow)) for row in rows]
+
+
+def test_what_was_planted_is_found(fit, planted):
+    known = dict.fromkeys(fit_calibrations.KNOWN, 100.0)  # nothing is known beforehand
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fit_calibrations, "KNOWN", known)
+        found = fit_calibrations.fitted(fit, planted)
+    assert found.reached("bf16") == pytest.approx(0.6, rel=0.02)
+    assert found.bandwidth == pytest.approx(0.45, rel=0.05)
+    assert found.intra == pytest.approx(0.5, rel=0.05)
+    assert fit_calibrations.errors(planted, found).mean < 0.003
+
+
+def test_without_data_what_was_known_stays(fit):
+    found = fit_calibrations.fitted(fit, [])
+    assert (found.reached("bf16"), found.bandwidth, found.intra) == pytest.approx((0.87, 0.75, 0.9))
+
+
+def test_the_best_constant_is_exact_where_all_rows_reach_the_same():
+    rows = [
+        replace(row, seconds=fit_calibrations.ideal_seconds(row) / 0.4) for row in TABLES["korthikanti"]()
+    ]
+    assert fit_calibrations.constant(rows).worst < 1e-3
+
+
+def test_ranks_of_runs():
+    assert fit_calibrations.spearman([1, 2, 3, 4], [10, 20, 30, 40]) == 1
+    assert fit_calibrations.spearman([1, 2, 3, 4], [4, 3, 2, 1]) == -1
+    assert fit_calibrations.spearman([1, 2, 3, 4], [2, 1, 4, 3]) == pytest.approx(0.6)
+
+
+def test_a_sweep_is_read_and_judged(tmp_path):
+    path = tmp_path / "sweep.csv"
+    head = "model,nodes,gpus,dp,tp,pp,zero,mbs,grad_acc,gbs,seq,status,mfu_pct,tok_s_gpu,mem_gb,note\n"
+    rows = [
+        "8B,1,8,4,2,1,1,1,64,256,4096,ok,43.0,7000,65.2,", "8B,1,8,1,8,1,0,8,32,256,4096,ok,35.6,5900,60.1,",
+        "8B,1,8,8,1,1,0,4,8,256,4096,oom_or_crash,,,,", "8B,1,8,1,1,64,0,4,64,256,4096,oom_or_crash,,,,",
+    ]  # fmt: skip
+    path.write_text(head + "\n".join(rows) + "\n")
+    found = list(fit_calibrations.sweep(path))
+    assert found[0][1].seconds == pytest.approx(256 * 4096 / 7000 / 8)
+    assert found[2][1].seconds == 0
+    report = fit_calibrations.sweep_report(
+        found, fit_calibrations.fitted(fit_calibrations.FITS["torchtitan-h100"], [])
+    )
+    assert report["rows"] == 4
+    assert report["right about memory"] >= 0.5
+    assert report["timed"] <= 2
+
+
+def test_a_written_file_is_read_back(fit, planted):
+    calibration = Calibration("fit", **fit.given)
+    text = fit_calibrations.toml("mine", fit, calibration)
+    again = from_table("fit", tomllib.loads(text))
+    assert replace(again, source="") == replace(calibration, source="")
