@@ -18,6 +18,7 @@ MODULES = Modules()
 #: instruments, which the drawings of what they measured use.
 AFTER = (
     ("schedules.solver",),
+    ("searching",),
     ("collectives",),
     ("kernels",),
     ("precision.mixed", "precision.autocast"),
