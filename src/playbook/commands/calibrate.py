@@ -20,7 +20,7 @@ def add(commands: Any) -> None:
     p = commands.add_parser(
         "calibrate",
         help="measure this machine and write what it reaches to a TOML file",
-        description="Measure this machine: matrix products, attention, memory, single calls, the optimizer, collectives,\n"
+        description="Measure this machine: matrix products, attention, memory, single calls, the optimizer, collectives\n"
         "and how ranks slow each other down when they share cores. It takes a minute or two; nothing else should run.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
