@@ -202,7 +202,8 @@ def ideal_seconds(row: Measured) -> float:
         "block forward": passes.forward, "block backward": (*passes.inputs, *passes.weights, *again),
         "stage F": passes.forward, "stage B": passes.inputs, "stage W": passes.weights,
     }  # fmt: skip
-    return sum(operation.work for operation in parts[row.of]) / peak
+    blocks = run.options.stage_layers[1] if run.options.stage_layers else 1
+    return blocks * sum(operation.work for operation in parts[row.of]) / peak
 
 
 def sweep(path: Path) -> Iterator[tuple[dict[str, str], Measured]]:

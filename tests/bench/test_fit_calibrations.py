@@ -83,3 +83,10 @@ def test_a_written_file_is_read_back(fit, planted):
     text = fit_calibrations.toml("mine", fit, calibration)
     again = from_table("fit", tomllib.loads(text))
     assert replace(again, source="") == replace(calibration, source="")
+
+
+def test_a_stage_has_the_flops_of_its_blocks():
+    """Qi et al.'s 1.5B model: three blocks of 22 on a stage in the middle, 6 samples of 1,024 tokens."""
+    row = next(row for row in TABLES["qi"]() if row.name == "1.5B W")
+    flops = 3 * 2 * 6 * 1024 * 12 * 2304**2
+    assert fit_calibrations.ideal_seconds(row) == pytest.approx(flops / 312e12)
