@@ -202,9 +202,16 @@ def _row(setting: OverlapSetting, name: str) -> dict[str, Any]:
         "axis": axis,
         "ratio": found[phase],
         "phase": phase,
-        "link": f"{'NVLink' if inside else 'network'}, {speed / 1e9:,.0f} GB/s",
+        "link": f"{'NVLink' if inside else 'network'}, {' and '.join(_speeds(setting, axis))} GB/s",
         "text": _words(setting, name, found[phase], inside),
     }
+
+
+def _speeds(setting: OverlapSetting, axis: str) -> list[str]:
+    """GB/s of the links that a technique uses: experts' copies may be further apart than those of other weights."""
+    layout = setting.layout
+    axes = (axis, "edp") if axis == "dp" and 1 < layout.ep < layout.dp * layout.cp else (axis,)
+    return list(dict.fromkeys(f"{setting.speed(each) / 1e9:,.0f}" for each in axes))
 
 
 def _used(setting: OverlapSetting, name: str) -> bool:
