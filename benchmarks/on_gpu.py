@@ -213,6 +213,12 @@ def all_steps(device: str, gpus: int, record: Path) -> list[Step]:
         spread = ("-n", str(processes)) if several else ()
         return Step(name, ("-m", "pytest", *flags, *spread, *paths), seconds, pytest)
 
+    where = (
+        f"--device={device}",
+        f"--out={record}-calibration.toml",
+        *([] if large else ["--quick", "--ranks=2"]),
+    )
+    calibration = Step("calibration", ("-m", "playbook", "calibrate", *where), 150, numpy)
     groups = "data,tensor,context,ring" if gpus & (gpus - 1) == 0 else "data,ring"
     return [
         ours("machine", 60),
@@ -226,6 +232,7 @@ def all_steps(device: str, gpus: int, record: Path) -> list[Step]:
             for piece, (seconds, only) in FP8_PIECES.items()
         ),
         ours("counters", 120),
+        calibration,
         bench("trainer", 120, "--model llama3.2-1b --micro-batch 2 --seq 4096 --grad-acc 2 --steps 6 --kernels fused",
               piece="fused-")
         if large
