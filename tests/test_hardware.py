@@ -6,7 +6,9 @@ from playbook.errors import ConfigError
 from playbook.hardware import (
     ACCELERATORS,
     CLUSTERS,
+    NVLINK_REACHED,
     Accelerator,
+    cluster_of,
     load,
     load_accelerator,
     read_bytes,
@@ -147,3 +149,10 @@ def test_impossible_accelerators_are_refused(changes, sentence):
     }
     with pytest.raises(ConfigError, match=sentence):
         Accelerator(**{**fields, "source": "a test", **changes})
+
+
+def test_every_gpu_is_in_some_cluster():
+    assert cluster_of(load_accelerator("a100-80")) == CLUSTERS["a100-8"]
+    lone = cluster_of(load_accelerator("rtx4090"))
+    assert (lone.name, lone.gpus_per_node) == ("rtx4090-8", 8)
+    assert lone.intra_bandwidth == NVLINK_REACHED * lone.accelerator.link_bandwidth

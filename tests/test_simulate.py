@@ -139,3 +139,35 @@ def test_the_best_is_emitted_as_flags(capsys):
     out = said(capsys, *SEARCH, "--emit", "megatron")
     assert f"--tensor-model-parallel-size {layout.tp}" in out
     assert "--global-batch-size 32" in out
+
+
+def test_memory_advises_what_search_finds(capsys):
+    argv = [
+        "memory",
+        "--model",
+        "llama3-70b",
+        "--layout",
+        "dp=32,grad_acc=16",
+        "--seq",
+        "4096",
+        "--accelerator",
+        "h100",
+    ]
+    found = json.loads(said(capsys, *argv, "--advice", "--json"))
+    assert not found["fits"]
+    best = found["advice"][0]
+    searched = [
+        "search",
+        "--model",
+        "llama3-70b",
+        "--gpus",
+        "32",
+        "--global-batch",
+        "512",
+        "--seq",
+        "4096",
+        "--json",
+    ]
+    assert best["layout"] == json.loads(said(capsys, *searched))["layouts"][0]["layout"]
+    assert f"{best['layout']}: {best['memory']['peak'] / 1e9:.2f} GB" in said(capsys, *argv, "--advice")
+    assert "advice is about a GPU" in refused(capsys, "memory", "--advice")

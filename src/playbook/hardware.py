@@ -195,7 +195,10 @@ CLUSTERS: dict[str, Cluster] = {
     for cluster in (
         _cluster("a100-8", "a100-80", 8, 25e9),
         _cluster("a100-40-8", "a100-40", 8, 25e9),
+        _cluster("a800-8", "a800", 8, 25e9),
         _cluster("h100-8", "h100", 8, 50e9),
+        _cluster("h800-8", "h800", 8, 50e9),
+        _cluster("h20-8", "h20", 8, 50e9),
         _cluster("h200-8", "h200", 8, 50e9),
         _cluster("b200-8", "b200", 8, 50e9),
         _cluster("gb200-72", "gb200", 72, 50e9),
@@ -219,6 +222,14 @@ def load(name: str | Cluster, gpus: int | None = None) -> Cluster:
             raise ConfigError(unknown("cluster", name, CLUSTERS))
         name = CLUSTERS[name]
     return name if gpus is None else name.with_gpus(gpus)
+
+
+def cluster_of(accelerator: Accelerator) -> Cluster:
+    """Nodes of an accelerator: the cluster that it is sold in or, of others, eight of them with 400 Gb/s each."""
+    sold = next((c for c in CLUSTERS.values() if c.accelerator.name == accelerator.name), None)
+    nodes = sold or _cluster(f"{accelerator.name}-8", "h100", 8, 50e9)
+    inside = nodes.intra_bandwidth if sold else NVLINK_REACHED * accelerator.link_bandwidth
+    return dataclasses.replace(nodes, accelerator=accelerator, intra_bandwidth=inside)
 
 
 def load_accelerator(name: str | Accelerator) -> Accelerator:

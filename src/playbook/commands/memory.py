@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
 import textwrap
 from typing import Any
@@ -11,13 +12,14 @@ from playbook._checks import check_int, unknown
 from playbook._json import to_json
 from playbook.errors import ConfigError
 from playbook.figures.units import format_count
-from playbook.hardware import ACCELERATORS, UNITS, load_accelerator, read_bytes, usable_memory
+from playbook.hardware import ACCELERATORS, UNITS, cluster_of, load_accelerator, read_bytes, usable_memory
 from playbook.layout import Layout, ParallelOptions
 from playbook.layout.options import BUCKET
 from playbook.layout.stages import parse_stage_layers
 from playbook.planning.fusion import EVERYTHING, FUSED
 from playbook.planning.memory import MemoryReport, StageMemory, predict
 from playbook.planning.recipes import RECIPES, load_recipe
+from playbook.planning.search import Found, Problem, search
 from playbook.planning.terms import SYMBOLS, Part, total
 from playbook.shapes import ModelShape, load
 
@@ -84,6 +86,11 @@ def add(commands: Any) -> None:
         help="GB (10⁹ bytes, as on the calculator's page) or GiB (2³⁰, as nvidia-smi and torch)",
     )
     flag("--explain", action="store_true", help="print every term with its formula")
+    flag(
+        "--advice",
+        action="store_true",
+        help="name the fastest layouts that fit on as many GPUs (playbook search)",
+    )
     flag("--json", action="store_true", help="print one JSON object on stdout")
     p.set_defaults(run=run)
 
@@ -129,14 +136,46 @@ def run(args: argparse.Namespace) -> int:
         options=options,
     )
     capacity = capacity_of(args)
+    faster = advice(args, shape, layout, options, capacity) if args.advice else []
     if args.json:
         fits = {} if capacity is None else {"capacity": capacity, "fits": report.peak <= capacity}
-        print(to_json({**_counts(shape), **report.to_json(), **fits}))
+        told = (
+            {"advice": [{"layout": str(one.layout), **one.step.to_json()} for one in faster]}
+            if args.advice
+            else {}
+        )
+        print(to_json({**_counts(shape), **report.to_json(), **fits, **told}))
     else:
         print(_table(shape, layout, report, capacity, args.unit))
         if args.explain:
             print(_explanation(report, args.unit))
+        for one in faster:
+            print(
+                f"{one.layout}: {one.step.needs / UNITS[args.unit]:.2f} {args.unit}, a step of {one.step.seconds:.3g} s"
+            )
     return 0
+
+
+def advice(
+    args: argparse.Namespace,
+    shape: ModelShape,
+    layout: Layout,
+    options: ParallelOptions,
+    capacity: int | None,
+) -> tuple[Found, ...]:
+    """The fastest layouts that fit on as many GPUs, for the same global batch; ConfigError where no GPU is named."""
+    if capacity is None:
+        raise ConfigError("advice is about a GPU: give --accelerator with it, or --memory")
+    gpu = load_accelerator(args.accelerator or "h100")
+    cluster = dataclasses.replace(
+        cluster_of(dataclasses.replace(gpu, memory_bytes=capacity)), gpus=layout.world_size
+    )
+    problem = Problem(
+        shape, cluster, layout.global_batch, shape.max_seq if args.seq is None else args.seq,
+        load_recipe(args.precision).with_optimizer(args.optimizer_bytes).with_fp8(args.fp8),
+        attention=args.attention, fused=args.fused, options=dataclasses.replace(options, stage_layers=None),
+    )  # fmt: skip
+    return search(problem, top=5).found
 
 
 def capacity_of(args: argparse.Namespace) -> int | None:

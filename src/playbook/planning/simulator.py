@@ -364,7 +364,7 @@ class Run:
         states, counts = self.recipe.states, held.counts
         updated = counts.shard if self.layout.zero else counts.local
         each = 2 * (states.master + states.optimizer) + min(4, states.gradients) + states.parameters
-        normed = min(4, states.gradients) * (counts.local if self.layout.zero < 2 else updated)
+        normed = min(4, states.gradients) * updated
         return self.calibration.optimizer * (updated * each + normed) / self.device.bandwidth
 
     def after(self) -> Iterator[str]:

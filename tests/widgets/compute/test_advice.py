@@ -5,12 +5,16 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from playbook_widgets.compute.advice import CHANGES, Setup, limit_of_experts, what_would_fit
+from playbook_widgets.compute.advice import what_would_fit
+from playbook_widgets.compute.changes import CHANGES, Setup, limit_of_experts
 
+from playbook.hardware import CLUSTERS
+from playbook.hardware import load as load_cluster
 from playbook.layout import Layout
 from playbook.planning.fusion import EVERYTHING
 from playbook.planning.memory import predict
 from playbook.planning.recipes import RECIPES
+from playbook.planning.search import Problem, search
 from playbook.shapes import load
 
 
@@ -30,7 +34,7 @@ def test_every_advice_fits_is_needed_and_is_ranked(model, layout, capacity, atte
     if start.peak() <= capacity:
         assert advice == []
     gpus = start.layout.world_size
-    ranks = [(a.setup.layout.world_size > gpus, a.cost) for a in advice]
+    ranks = [(a.setup.layout.world_size > gpus, round(a.cost, 2)) for a in advice]
     assert ranks == sorted(ranks)
     for a in advice:
         s = a.setup
@@ -45,6 +49,21 @@ def test_every_advice_fits_is_needed_and_is_ranked(model, layout, capacity, atte
 def test_the_cheapest_single_change_comes_first():
     advice = what_would_fit(setup(seq=4096), int(80e9))
     assert [c.label for c in advice[0].changes] == ["ZeRO-1"]
+
+
+def test_the_search_finds_what_no_small_change_leads_to():
+    """70B on 32 H100 without any parallelism but dp: tensor and pipeline parallelism together, and not ZeRO-3."""
+    start = setup("llama3-70b", "dp=32,grad_acc=16", seq=4096)
+    capacity = CLUSTERS["h100-8"].accelerator.memory_bytes
+    first, *_ = what_would_fit(start, capacity)
+    layout = first.setup.layout
+    assert layout.world_size == 32
+    assert layout.tp * layout.pp >= 4
+    assert layout.zero < 3
+    best = search(
+        Problem(start.shape, load_cluster("h100-8", 32), 512, 4096, start.recipe, compiled=False), top=1
+    ).best
+    assert layout == best.layout
 
 
 def test_fused_kernels_cost_nothing():

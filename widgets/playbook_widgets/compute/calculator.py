@@ -17,14 +17,15 @@ from typing import Any
 
 from playbook._checks import check_int, unknown
 from playbook.errors import ConfigError, LayoutError
-from playbook.hardware import UNITS
+from playbook.hardware import UNITS, cluster_of
 from playbook.layout import Layout
 from playbook.planning.fusion import EVERYTHING, NOTHING, load_fused
 from playbook.planning.memory import MemoryReport, StageMemory
 from playbook.planning.recipes import load_recipe
 from playbook.planning.terms import Part, Term, symbols
 from playbook.shapes import PRESETS
-from playbook_widgets.compute.advice import Advice, Setup, limit_of_experts, what_would_fit
+from playbook_widgets.compute.advice import Advice, what_would_fit
+from playbook_widgets.compute.changes import Setup, limit_of_experts
 from playbook_widgets.compute.gpus import GPU_DEFAULTS, Gpu, gpu_flags, gpu_of, gpu_values
 from playbook_widgets.compute.refusals import answered
 from playbook_widgets.compute.sizes import (
@@ -163,7 +164,10 @@ def describe(configuration: Configuration, *, advice: bool = False) -> dict[str,
         "spare": spare,
         "curve": _curve(setup),
         "command": command(configuration),
-        "advice": [_advice(a, configuration) for a in what_would_fit(setup, gpu.capacity)]
+        "advice": [
+            _advice(a, configuration)
+            for a in what_would_fit(setup, gpu.capacity, cluster_of(gpu.accelerator))
+        ]
         if advice
         else None,
         "limit": "" if spare >= 0 else limit_of_experts(setup, report.fullest.counts),

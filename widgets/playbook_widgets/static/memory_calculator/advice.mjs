@@ -24,7 +24,7 @@ export class Advice {
       for (const el of this.list.querySelectorAll("button")) el.disabled = true;
       return;
     }
-    const found = result.advice.length ? "Cheapest first; the costs in time are rough." : "No three changes of the layout do. A smaller model, a shorter sequence or a larger GPU would.";
+    const found = result.advice.length ? "Fastest first, by simulated time on such GPUs, eight in a node." : "No layout on as many GPUs does, nor do three changes. A smaller model, a shorter sequence or a larger GPU would.";
     say(this.note, [found, result.limit].filter(Boolean).join(" "));
     if (this.shown === result.advice) return;
     this.shown = result.advice;
@@ -36,11 +36,13 @@ export class Advice {
     const why = advice.changes.map((change) => (one ? change.why : `${change.label}: ${change.why}`)).join("; ");
     const gpus = advice.gpus > app.current().result.gpus ? `Needs ${advice.gpus} GPUs. ` : "";
     const result = make("p", { class: "pb-mc-then" }, make("b", {}, app.bytes(advice.peak)), make("span", {}, `${app.bytes(advice.spare)} to spare`));
-    return make("li", {}, make("div", {}, make("b", {}, name), make("p", {}, `${gpus}Costs ${this.cost(advice.cost)}. ${upper(why)}.`)), result,
+    return make("li", {}, make("div", {}, make("b", {}, name), make("p", {}, `${gpus}${this.cost(advice.cost)}. ${upper(why)}.`)), result,
       button("Apply", () => app.apply(advice), { "aria-label": `Apply ${name}` }));
   }
 
   cost(part) {
-    return part < 0.0005 ? "no time" : part < 0.01 ? "hardly any time" : `about ${percent(part)} of a step's time`;
+    const size = Math.abs(part);
+    if (size < 0.005) return "Costs hardly any time";
+    return `${part > 0 ? "Costs" : "Saves"} about ${percent(size)} of a step's time`;
   }
 }

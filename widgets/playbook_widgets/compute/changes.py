@@ -1,0 +1,229 @@
+"""Small changes to a setup that need less memory: what each is called, costs by rule of thumb, and does.
+
+``advice`` tries them, alone and together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import gcd
+
+from playbook.errors import PlaybookError
+from playbook.layout import Layout, ParallelOptions
+from playbook.layout.options import BUCKET
+from playbook.planning.fusion import EVERYTHING, NOTHING
+from playbook.planning.memory import MemoryReport, StageMemory, predict_stages
+from playbook.planning.parameters import StateCounts
+from playbook.planning.recipes import Recipe
+from playbook.shapes import ModelShape
+
+
+@dataclass(frozen=True)
+class Setup:
+    """All that decides the memory of a run."""
+
+    shape: ModelShape
+    layout: Layout
+    seq: int
+    recipe: Recipe
+    attention: str = "sdpa"
+    offload: bool = False
+    optimizer_bytes: int | None = None
+    bucket: int = BUCKET
+    fused: frozenset[str] = NOTHING
+
+    @property
+    def recipe_used(self) -> Recipe:
+        """The recipe, with the optimizer's bytes per parameter replaced where they are given."""
+        return self.recipe.with_optimizer(self.optimizer_bytes)
+
+    def report(self) -> MemoryReport:
+        """The memory of every stage."""
+        return MemoryReport(tuple(self._stages()))
+
+    def _stages(self) -> Iterator[StageMemory]:
+        return predict_stages(
+            self.shape,
+            self.layout,
+            seq=self.seq,
+            recipe=self.recipe_used,
+            attention=self.attention,
+            offload=self.offload,
+            fused=self.fused,
+            options=ParallelOptions(bucket=self.bucket),
+        )
+
+    def peak(self) -> int:
+        """Bytes of the fullest rank."""
+        return self.report().peak
+
+    def peak_within(self, capacity: int) -> int | None:
+        """Bytes of the fullest rank; None if that is more than ``capacity``, or if the setup is refused."""
+        peak = 0
+        try:
+            for stage in self._stages():
+                peak = max(peak, stage.total)
+                if peak > capacity:
+                    return None
+        except PlaybookError:  # such as a tp that no longer divides the heads
+            return None
+        return peak
+
+    def relayout(self, **changes) -> Setup:
+        return replace(self, layout=self.layout.replace(**changes))
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change: what it is called, its rough cost (a share of a step's time) and why, and how it is made.
+
+    ``make`` returns None where the change does not apply.
+    """
+
+    label: str
+    cost: float
+    why: str
+    make: Callable[[Setup], Setup | None]
+
+
+def _zero(stage: int) -> Callable[[Setup], Setup | None]:
+    def make(setup: Setup) -> Setup | None:
+        layout = setup.layout
+        return setup.relayout(zero=stage) if layout.zero < stage and layout.dp * layout.cp > 1 else None
+
+    return make
+
+
+def _smaller_micro_batch(setup: Setup) -> Setup | None:
+    layout = setup.layout
+    if layout.micro_batch == 1:
+        return None
+    return setup.relayout(micro_batch=1, grad_acc=layout.grad_acc * layout.micro_batch)
+
+
+def _recompute(mode: str) -> Callable[[Setup], Setup | None]:
+    def make(setup: Setup) -> Setup | None:
+        useful = setup.layout.recompute == "none" or (
+            mode == "full" and setup.layout.recompute == "selective"
+        )
+        return setup.relayout(recompute=mode) if useful else None
+
+    return make
+
+
+def _double(axis: str, most: int) -> Callable[[Setup], Setup | None]:
+    """Twice the ranks on an axis, taken from data parallelism where it can be halved (the step then accumulates twice
+    as many micro-batches), from new GPUs where not."""
+
+    def make(setup: Setup) -> Setup | None:
+        layout = setup.layout
+        size = 2 * getattr(layout, axis)
+        if size > most:
+            return None
+        left = layout.dp // 2 * layout.cp * (2 if axis == "cp" else 1)  # what experts may then be spread over
+        if layout.dp % 2 == 0 and left % layout.ep == 0:
+            return setup.relayout(**{axis: size, "dp": layout.dp // 2, "grad_acc": 2 * layout.grad_acc})
+        return setup.relayout(**{axis: size})
+
+    return make
+
+
+def widest_ep(setup: Setup) -> int:
+    """The largest ep that these replicas allow: it divides the experts and dp · cp."""
+    moe, layout = setup.shape.moe, setup.layout
+    return gcd(moe.experts, layout.dp * layout.cp) if moe else 1
+
+
+def _double_experts(setup: Setup) -> Setup | None:
+    """Twice the ranks that experts are spread over; where dp · cp allows no more, twice the replicas as well, each of
+    which accumulates half as many micro-batches."""
+    layout, moe, size = setup.layout, setup.shape.moe, 2 * setup.layout.ep
+    if moe is None or moe.experts % size:
+        return None
+    if widest_ep(setup) % size == 0:
+        return setup.relayout(ep=size)
+    if layout.grad_acc % 2:
+        return None
+    return setup.relayout(ep=size, dp=2 * layout.dp, grad_acc=layout.grad_acc // 2)
+
+
+def _widest_experts(setup: Setup) -> Setup | None:
+    ep = widest_ep(setup)
+    return setup.relayout(ep=ep) if ep > setup.layout.ep and ep != 2 * setup.layout.ep else None
+
+
+def _flash(setup: Setup) -> Setup | None:
+    return replace(setup, attention="sdpa") if setup.attention == "reference" else None
+
+
+def _fuse(setup: Setup) -> Setup | None:
+    return None if setup.fused else replace(setup, fused=EVERYTHING)
+
+
+def _sequence_parallel(setup: Setup) -> Setup | None:
+    return setup.relayout(sp=True) if setup.layout.tp > 1 and not setup.layout.sp else None
+
+
+def _offload(setup: Setup) -> Setup | None:
+    return None if setup.offload else replace(setup, offload=True)
+
+
+#: Changes in the order in which one would try them.
+CHANGES = (
+    Change("FlashAttention", 0.0, "scores never leave the chip: less memory, and faster", _flash),
+    Change(
+        "fused kernels", 0.0, "SwiGLU keeps one tensor less and the loss no logits; both are faster", _fuse
+    ),
+    Change(
+        "sequence parallelism",
+        0.001,
+        "the same bytes on the wire as tensor parallelism alone",
+        _sequence_parallel,
+    ),
+    Change("ZeRO-1", 0.002, "the same traffic as data parallelism", _zero(1)),
+    Change("selective recomputation", 0.01, "the attention core is computed twice", _recompute("selective")),
+    Change("micro-batches of 1", 0.03, "smaller matrix products keep a GPU less busy", _smaller_micro_batch),
+    Change("ZeRO-2", 0.04, "gradients are reduce-scattered for every micro-batch", _zero(2)),
+    Change(
+        "twice the tensor parallelism",
+        0.08,
+        "two all-reduces per block and pass, inside a node",
+        _double("tp", 8),
+    ),
+    Change(
+        "twice the pipeline stages",
+        0.10,
+        "a longer bubble at the start and the end of a step",
+        _double("pp", 64),
+    ),
+    Change("twice the context parallelism", 0.10, "keys and values travel around a ring", _double("cp", 64)),
+    Change(
+        "twice the expert parallelism",
+        0.05,
+        "more rows of tokens travel to their experts and back",
+        _double_experts,
+    ),
+    Change(
+        "the widest expert parallelism",
+        0.09,
+        "rows of tokens travel to experts on as many ranks as EP allows",
+        _widest_experts,
+    ),
+    Change("ZeRO-3", 0.12, "parameters are gathered for every pass: half as much traffic again", _zero(3)),
+    Change("full recomputation", 0.33, "a second forward pass: a third more arithmetic", _recompute("full")),
+    Change("optimizer states in CPU memory", 0.40, "moments cross PCIe every step", _offload),
+)
+
+
+def limit_of_experts(setup: Setup, counts: StateCounts) -> str:
+    """Why experts, most of a GPU's parameters (``counts``), are spread no further; empty if they are not, or can be."""
+    moe, layout = setup.shape.moe, setup.layout
+    experts = sum(unit.experts for unit in counts.units)
+    if moe is None or layout.ep == moe.experts or layout.ep < widest_ep(setup) or 2 * experts < counts.local:
+        return ""
+    share = round(100 * experts / counts.local)
+    return (
+        f"Experts are {share} % of the parameters that a GPU computes with. EP is as large as "
+        f"DP · CP = {layout.dp * layout.cp} allows: with more replicas, each GPU could hold fewer experts."
+    )
