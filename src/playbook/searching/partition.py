@@ -1,9 +1,10 @@
 """Which blocks go to which stage of a pipeline, so that the slowest stage is as fast as can be.
 
-Stages are unequal where an embedding, a head, or dense blocks beside mixtures of experts take other times than a block. A
-step of 1F1B takes the slowest stage's time for each micro-batch and the others' once, so that with many micro-batches the
-slowest decides. Dynamic and integer programming find an optimum; a test holds both to trying all cuts. PipeDream
-(Narayanan et al. 2019, section 3.1) cuts by dynamic programming, Alpa (Zheng et al. 2022) so inside an integer program.
+Stages are unequal where an embedding, a head, or dense blocks beside mixtures of experts take other times than a block.
+The rank of the slowest stage works for every micro-batch, while the pipeline fills and drains once: with many
+micro-batches the slowest stage decides how long a step takes. Dynamic and integer programming find an optimum; a test
+holds both to trying all cuts. PipeDream (Narayanan et al. 2019, section 3.1) and Alpa (Zheng et al. 2022) cut by dynamic
+programming.
 """
 
 from __future__ import annotations

@@ -1,0 +1,136 @@
+"""Searches drawn: the best layout for each model and cluster, regret over evaluations, predicted and measured steps."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from playbook.figures.style import CYCLE, INK, PALETTE, WIDTH, rc_parameters
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from playbook.searching.compare import Trial
+
+#: What may limit a step, with the hue of each.
+LIMITS = {
+    "memory": PALETTE["activations"],
+    "TP messages": PALETTE["tp"],
+    "DP messages": PALETTE["dp"],
+    "bubble": PALETTE["idle"],
+    "EP messages": PALETTE["ep"],
+    "compute": PALETTE["W"],
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The best layout of one model on one cluster in a few short lines, its MFU, and what limits it most."""
+
+    mfu: float
+    lines: tuple[str, ...]
+    limit: str
+
+
+def heat_map(cells: Mapping[tuple[str, int], Cell | None]) -> Figure:
+    """Models downwards, nodes to the right: the deeper the colour, the higher the MFU; its hue says what limits. None is
+    a model that does not fit."""
+    import matplotlib.pyplot as plt
+    from matplotlib.patches import Patch
+
+    models = list(dict.fromkeys(model for model, _ in cells))
+    nodes = list(dict.fromkeys(count for _, count in cells))
+    known = [cell.mfu for cell in cells.values() if cell]
+    low, high = min(known), max(known)
+    with plt.rc_context(rc_parameters()):
+        figure, axes = plt.subplots(figsize=(WIDTH * 1.28, 0.9 + 0.86 * len(models)))
+        for (model, count), cell in cells.items():
+            x, y = nodes.index(count), models.index(model)
+            if cell is None:
+                _square(axes, x, y, PALETTE["idle"], 0.08)
+                axes.text(x, y, "does\nnot fit", ha="center", va="center", fontsize=8.5)
+                continue
+            share = (cell.mfu - low) / (high - low or 1)
+            _square(axes, x, y, LIMITS[cell.limit], 0.12 + 0.38 * share)
+            text = "\n".join(cell.lines)
+            axes.text(x, y + 0.12, text, ha="center", va="center", fontsize=8, linespacing=1.15)
+            axes.text(x, y - 0.34, f"{cell.mfu:.0%}", ha="center", va="center", fontsize=9.5, weight="bold")
+        axes.set_xticks(range(len(nodes)), [str(count) for count in nodes])
+        axes.set_yticks(range(len(models)), models)
+        axes.set_xlim(-0.5, len(nodes) - 0.5)
+        axes.set_ylim(len(models) - 0.5, -0.5)
+        axes.set_xlabel("nodes of eight H100s")
+        axes.grid(False)
+        axes.tick_params(length=0)
+        there = [name for name in LIMITS if any(cell and cell.limit == name for cell in cells.values())]
+        handles = [Patch(facecolor=LIMITS[name], alpha=0.5, label=name) for name in there]
+        figure.legend(
+            handles=handles,
+            loc="outside lower center",
+            ncols=len(handles),
+            fontsize=9,
+            title="what costs most",
+            title_fontsize=9,
+        )
+    return figure
+
+
+def _square(axes: Any, x: int, y: int, hue: str, alpha: float) -> None:
+    from matplotlib.patches import Rectangle
+
+    axes.add_patch(Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, facecolor=hue, alpha=alpha, linewidth=0))
+
+
+def regrets(trials: Sequence[Trial], methods: Sequence[str], most: int) -> Figure:
+    """For each method the median regret, over problems and seeds, after 1, 2, … ``most`` evaluations; a band for the
+    quarters beside it."""
+    import matplotlib.pyplot as plt
+
+    after = list(range(1, most + 1))
+    with plt.rc_context(rc_parameters()):
+        figure, axes = plt.subplots(figsize=(WIDTH, 3.5))
+        for method, hue, dash in zip(methods, CYCLE, ("-", "--", "-.", ":", "-"), strict=False):
+            mine = [trial for trial in trials if trial.method == method]
+            curves = [[_shown(trial.regret(n)) for trial in mine] for n in after]
+            quarters = [statistics.quantiles(values, n=4) for values in curves]
+            axes.plot(after, [q[1] for q in quarters], dash, color=hue, label=method)
+            axes.fill_between(after, [q[0] for q in quarters], [q[2] for q in quarters], color=hue, alpha=0.1)
+        axes.axhline(0.01, color=INK, linewidth=0.8, linestyle=":")
+        axes.set_xscale("log")
+        axes.set_xticks([1, 2, 5, 10, 20, 50, 100], ["1", "2", "5", "10", "20", "50", "100"])
+        axes.minorticks_off()
+        axes.set_xlim(1, most)
+        axes.set_yscale("symlog", linthresh=0.01)
+        axes.set_yticks([0, 0.01, 0.1, 1.0], ["0", "1 %", "10 %", "100 %"])
+        axes.set_ylim(-0.001, 2.2)
+        axes.set_xlabel("evaluations")
+        axes.set_ylabel("slower than the optimum")
+        axes.legend(loc="upper right")
+    return figure
+
+
+def _shown(regret: float) -> float:
+    """Where nothing fits yet, a line has to be somewhere: at the top."""
+    return regret if math.isfinite(regret) else 2.0
+
+
+def side_by_side(layouts: Sequence[str], series: Mapping[str, Sequence[float]], unit: str = "ms") -> Figure:
+    """Bars of seconds for each layout, one for each series (predicted, measured), in milliseconds."""
+    import matplotlib.pyplot as plt
+
+    with plt.rc_context(rc_parameters()):
+        figure, axes = plt.subplots(figsize=(WIDTH, 0.9 + 0.5 * len(layouts)))
+        high = 0.8 / len(series)
+        for place, ((name, values), hue) in enumerate(zip(series.items(), CYCLE, strict=False)):
+            rows = [row + (place - (len(series) - 1) / 2) * high for row in range(len(layouts))]
+            axes.barh(rows, [1e3 * value for value in values], high * 0.92, color=hue, label=name)
+        axes.set_yticks(range(len(layouts)), layouts)
+        axes.set_ylim(len(layouts) - 0.5, -0.5)
+        axes.set_xlabel(f"{unit} a step")
+        axes.grid(False, axis="y")
+        axes.grid(True, axis="x")
+        figure.legend(loc="outside lower center", ncols=len(series))
+    return figure
