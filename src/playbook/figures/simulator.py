@@ -54,7 +54,7 @@ def growing(models: Mapping[str, Mapping[str, float]]) -> Figure:
                 )  # fmt: skip
                 below += value
         axes.axhline(1.0, color=INK, linewidth=1.2)
-        axes.text(len(models) - 0.5, 1.02, "measured", ha="right", va="bottom", fontsize=9)
+        axes.text(-0.4, 1.03, "measured", va="bottom", fontsize=9)
         axes.set_xticks(range(len(models)), list(models), rotation=45, ha="right", rotation_mode="anchor")
         axes.set(ylim=(0, 1.18), ylabel="predicted ÷ measured")
         figure.legend(loc="outside lower center", ncols=2)
@@ -64,37 +64,44 @@ def growing(models: Mapping[str, Mapping[str, float]]) -> Figure:
 def waves(sizes: Mapping[str, tuple[int, int]], tile: tuple[int, int], processors: int) -> Figure:
     """The tiles of products of (m, n) by the wave that computes them, a panel each. Waves go row by row.
 
-    Tiles of the last wave are strong; processors that are idle in it stand beside as empty boxes.
+    Tiles of a last wave that is not full stand out; processors that are idle in it stand below as empty boxes.
     """
     import matplotlib.pyplot as plt
-    from matplotlib.patches import Rectangle
 
     with plt.rc_context(rc_parameters()):
-        figure, panels = plt.subplots(1, len(sizes), figsize=(WIDTH, 2.9), squeeze=False)
+        figure, panels = plt.subplots(
+            1, len(sizes), figsize=(WIDTH, 3.3), squeeze=False, sharex=True, sharey=True
+        )
+        high = 0.0
         for axes, (name, (m, n)) in zip(panels[0], sizes.items(), strict=True):
             rows, columns = -(-m // tile[0]), -(-n // tile[1])
             tiles = rows * columns
             count = -(-tiles // processors)
+            idle = count * processors - tiles
             for i in range(tiles):
                 wave = i // processors
-                last = wave == count - 1
+                last = idle and wave == count - 1
                 look = PALETTE["gradients"] if last else (PALETTE["compute"], 0.35 + 0.4 * (wave % 2))
-                row, column = divmod(i, columns)
-                axes.add_patch(Rectangle((column, row), 0.9, 0.9, facecolor=look))
-            idle = count * processors - tiles
+                _tile(axes, *divmod(i, columns), facecolor=look)
             for i in range(idle):
                 row, column = divmod(i, columns)
-                box = Rectangle((column, rows + 1.2 + row), 0.9, 0.9, fill=False, linewidth=0.6)
-                box.set_edgecolor(PALETTE["idle"])
-                axes.add_patch(box)
-            high = rows + 1.2 + -(-idle // columns)
-            axes.set(xlim=(-0.1, columns), ylim=(high, -0.1), aspect="equal", xticks=[], yticks=[])
+                _tile(axes, rows + 1.2 + row, column, fill=False, linewidth=0.6, edgecolor=PALETTE["idle"])
+            high = max(high, rows + (1.2 + -(-idle // columns)) * bool(idle))
+            axes.set(
+                xlim=(-0.1, columns), ylim=(high, -0.1), aspect="equal", anchor="NW", xticks=[], yticks=[]
+            )
             axes.spines[:].set_visible(False)
             axes.grid(False)
             full = tiles / (count * processors)
             words = f"{tiles} tile{'s' * (tiles > 1)}, {count} wave{'s' * (count > 1)}, {full:.0%} used"
             axes.set_title(f"{name}\n{words}", fontsize=10)
     return figure
+
+
+def _tile(axes: Any, row: float, column: float, **look: Any) -> None:
+    from matplotlib.patches import Rectangle
+
+    axes.add_patch(Rectangle((column, row), 0.9, 0.9, **look))
 
 
 def by_size(sizes: Sequence[int], curves: Mapping[str, Sequence[float]], *, xlabel: str) -> Figure:
@@ -133,10 +140,16 @@ def under_the_roof(device: Device, operations: Iterable[Operation]) -> Figure:
         figure, axes = plt.subplots(figsize=(WIDTH, 3.9))
         axes.plot([0.4, ridge], [0.4 * bandwidth, peak], color=PALETTE["memory"], label="memory")
         axes.plot([ridge, high], [peak, peak], color=PALETTE["compute"], label="arithmetic")
-        for i, (name, (x, y, kind)) in enumerate(points.items(), 1):
-            hue = PALETTE["compute" if kind == "product" else "memory"]
-            axes.plot(x, y, "o" if kind == "product" else "s", color=hue, markersize=6)
-            _name(axes, name, x, y, i, kind)
+        for x, y, kind in points.values():
+            product = kind == "product"
+            hue, mark = PALETTE["compute" if product else "memory"], "o" if product else "s"
+            axes.plot(x, y, mark, color=hue, markersize=6)
+        for names in _near(points):
+            x, y, kind = points[names[0]]
+            place, side = ((9, 3), "left") if kind == "pass" else ((0, -11), "center")
+            axes.annotate(
+                "\n".join(names), (x, y), place, textcoords="offset points", fontsize=8.5, ha=side, va="top"
+            )
         axes.set(xscale="log", yscale="log", xlim=(0.4, high), ylim=(bandwidth * 0.2, 3 * peak))
         axes.set(xlabel="FLOPs for each byte moved", ylabel="FLOP/s")
         axes.yaxis.set_major_formatter(lambda value, _: format_count(value))
@@ -144,14 +157,18 @@ def under_the_roof(device: Device, operations: Iterable[Operation]) -> Figure:
     return figure
 
 
-def _name(axes: Any, name: str, x: float, y: float, number: int, kind: str) -> None:
-    """Passes are one above another, names to their right in turns; names of products are below them, in steps."""
-    if kind == "pass":
-        place, look = (10, 12 * (number % 4) - 18), {"ha": "left", "va": "center"}
-    else:
-        place, look = (-8, -26 - 15 * (number % 4)), {"ha": "right", "va": "center"}
-    line = {"arrowstyle": "-", "color": INK, "linewidth": 0.5, "alpha": 0.5, "shrinkA": 0, "shrinkB": 2}
-    axes.annotate(name, (x, y), place, textcoords="offset points", fontsize=8.5, arrowprops=line, **look)
+def _near(points: Mapping[str, tuple[float, float, str]]) -> list[list[str]]:
+    """Names of points that lie so close together that their names would overlap, the leftmost first."""
+    found: list[list[str]] = []
+    for name in sorted(points, key=lambda name: points[name]):
+        for group in found:
+            x, y, _ = points[group[0]]
+            if points[name][0] < 3 * x and 1 / 2 < points[name][1] / y < 2:
+                group.append(name)
+                break
+        else:
+            found.append([name])
+    return found
 
 
 def ratios(tables: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
