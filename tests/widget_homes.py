@@ -135,7 +135,7 @@ def static_page(open_page: Callable, widget: Widget, **options: Any):
 BRIDGE = """<style>
 html[data-theme=dark] {{ color-scheme: dark; --pst-color-background: #14181e; --pst-color-link: #84b4fa }}
 html {{ --pst-color-background: #fff; --pst-color-link: #1b5fc4 }}</style>
-<link rel="stylesheet" href="pb/widgets.css"><link rel="stylesheet" href="pb/{css}">
+{sheets}
 <div id="stage"></div><script type="application/json" id="state">{state}</script><script type="module">
 const {{ Model }} = await import("./pb/host.mjs"), module = (await import("./pb/{esm}")).default;
 class Bridged extends Model {{
@@ -155,7 +155,8 @@ def bridged_page(open_page: Callable, widget: Widget, **options: Any):
     """A page with the widget drawn over the test's own Python; ``window.model`` is its model, ``close`` takes it away."""
     spec, function = widget.spec(), widget.function()
     state = json.dumps(spec["state"]).replace("<", "\\u003c")
-    html = BRIDGE.format(**{**spec, "css": spec["css"] or "widgets.css", "state": state})
+    sheets = "".join(f'<link rel="stylesheet" href="pb/{css}">' for css in ("widgets.css", *spec["css"]))
+    html = BRIDGE.format(**{**spec, "sheets": sheets, "state": state})
     compute = {"compute": lambda asked: json.dumps(function(json.loads(asked)))}
     page = open_page(html, expose=compute, **options)
     page.wait_for_selector("body[data-ready]")

@@ -111,7 +111,7 @@ class Page(Form):
         return " ".join(self.page.locator(".pb-mc-verdict .pb-mc-line").first.inner_text().split())
 
     def open_groups(self):
-        self.page.evaluate("document.querySelectorAll('.pb-mc-group').forEach((el) => (el.open = true))")
+        self.page.evaluate("document.querySelectorAll('.pb-set-group').forEach((el) => (el.open = true))")
 
 
 @pytest.fixture
@@ -300,7 +300,7 @@ def test_experts_are_offered_to_models_that_have_them(calculator):
     assert all(el.is_enabled() for el in of_experts)
     assert view.row("moe.every").locator("input[type=text]").input_value() == "2"
     assert "401B parameters, 17.2B active per token" in facts.inner_text()
-    assert "1 in 2 blocks" in view.page.locator(".pb-mc-brief").last.text_content()
+    assert "1 in 2 blocks" in view.page.locator(".pb-set-brief").last.text_content()
     assert view.row("moe.balance_over").locator("select").is_disabled()  # there is no such loss
     view.row("model").locator("select").select_option("deepseek-v3")
     view.settle()
@@ -345,7 +345,7 @@ def test_a_refused_value_shows_its_sentence_beside_its_control_and_keeps_the_pic
 @pytest.mark.browser
 def test_a_refusal_in_a_folded_group_opens_it(calculator):
     view = calculator(SMALL)
-    folded = view.page.locator("details.pb-mc-group").filter(has=view.row("heads"))
+    folded = view.page.locator("details.pb-set-group").filter(has=view.row("heads"))
     assert folded.get_attribute("open") is None
     view.page.evaluate("window.model.set('inputs', { configs: [{ heads: 7 }] }); window.model.save_changes()")
     view.settle()
@@ -672,7 +672,7 @@ def test_fits_every_width_and_passes_axe(calculator, width, theme):
 @pytest.mark.browser
 def test_on_a_phone_the_verdict_stays_and_groups_tell_their_values(calculator):
     view = calculator(SMALL, width=390)
-    groups = view.page.locator("details.pb-mc-group")
+    groups = view.page.locator("details.pb-set-group")
     assert groups.evaluate_all("(all) => all.filter((el) => el.open).length") == 0
     assert "DP 4, TP 2, SP, ZeRO-1" in groups.first.inner_text()
     view.page.locator(".pb-mc-actions").scroll_into_view_if_needed()

@@ -44,7 +44,7 @@ def probe(tmp_path: Path, monkeypatch):
         name = "probe"
 
         def spec(self):
-            return {**super().spec(), "esm": "probe.mjs", "css": ""}
+            return {**super().spec(), "esm": "probe.mjs", "css": []}
 
     def html(**options):
         (tmp_path / "pb" / "probe.mjs").write_text(MODULE, encoding="utf-8")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from playbook_widgets.memory_access import MemoryAccess
     from playbook_widgets.memory_calculator import MemoryCalculator
     from playbook_widgets.mesh_explorer import MeshExplorer
+    from playbook_widgets.my_cluster import MyCluster
     from playbook_widgets.number_formats import NumberFormats
     from playbook_widgets.overlap import OverlapRatios
     from playbook_widgets.ring_attention import RingAttention
@@ -29,6 +30,7 @@ WIDGETS = {
     "MemoryAccess": "memory_access",
     "MemoryCalculator": "memory_calculator",
     "MeshExplorer": "mesh_explorer",
+    "MyCluster": "my_cluster",
     "NumberFormats": "number_formats",
     "OverlapRatios": "overlap",
     "RingAttention": "ring_attention",
@@ -44,6 +46,7 @@ __all__ = [
     "MemoryAccess",
     "MemoryCalculator",
     "MeshExplorer",
+    "MyCluster",
     "NumberFormats",
     "OverlapRatios",
     "RingAttention",

@@ -37,6 +37,10 @@ class Widget(anywidget.AnyWidget):
     script: ClassVar[str]
     compute: ClassVar[str] = ""
     name: ClassVar[str] = ""
+    #: Inputs that warm up a page's Python, where the first ones would take more memory than Python starts with.
+    warm: ClassVar[Mapping[str, Any]] = {}
+    #: Style sheets of other widgets, whose parts this one has.
+    styles: ClassVar[tuple[str, ...]] = ()
 
     inputs = traitlets.Dict().tag(sync=True)
     outputs = traitlets.Dict().tag(sync=True)
@@ -46,7 +50,7 @@ class Widget(anywidget.AnyWidget):
         # traitlets derives a class per instance too; those inherit ``_esm`` from here.
         if "script" in cls.__dict__:
             cls._esm = bundle(STATIC / cls.script)
-            sheets = (STATIC / "widgets.css", STATIC / cls.style())
+            sheets = [STATIC / sheet for sheet in ("widgets.css", *cls.styles, cls.style())]
             rules = [sheet.read_text(encoding="utf-8") for sheet in sheets if sheet.exists()]
             cls._css = css_variables(".pb-widget, .pb-w") + "".join(rules)
         super().__init_subclass__(**kwargs)
@@ -84,7 +88,8 @@ class Widget(anywidget.AnyWidget):
         """What the page needs to draw the widget: module, function, first state."""
         state = {key: dict(getattr(self, key)) for key in ("inputs", "outputs", "constants")}
         spec = {"esm": self.script, "compute": self.compute, "name": self.name, "start": self._start}
-        return {**spec, "css": self.style() if (STATIC / self.style()).exists() else "", "state": state}
+        sheets = [*self.styles, *([self.style()] if (STATIC / self.style()).exists() else [])]
+        return {**spec, "css": sheets, "state": state}
 
     def static_html(self) -> str:
         """The widget of the static page, before any script has run."""

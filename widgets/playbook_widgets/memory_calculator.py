@@ -19,7 +19,7 @@ from playbook.shapes import PRESETS, ModelShape
 from playbook_widgets.base import Widget
 from playbook_widgets.compute.calculator import CATEGORIES, DEFAULTS
 from playbook_widgets.compute.sizes import shown
-from playbook_widgets.memory_controls import groups
+from playbook_widgets.memory_controls import Group, groups
 
 
 class MemoryCalculator(Widget):
@@ -68,17 +68,32 @@ CATEGORY_WORDS = {
 def constants() -> dict[str, Any]:
     """All that the page shows and that no input changes."""
     return {
-        "groups": [
-            {**asdict(g), "controls": [{k: v for k, v in asdict(c).items() if v not in ("", ())} for c in g.controls]}
-            for g in groups()
-        ],
+        "groups": described(groups()),
         "defaults": {k: v for k, v in DEFAULTS.items() if v is not None},
-        "presets": {name: _preset(shape) for name, shape in PRESETS.items()},
+        "presets": presets(),
         "accelerators": {g.name: g.memory_bytes for g in ACCELERATORS.values()},
         "recipes": {r.name: r.states.master + r.states.optimizer for r in RECIPES.values()},
-        "categories": [_category(category) for category in CATEGORIES],
+        "categories": categories(),
         "symbols": SYMBOLS,
     }  # fmt: skip
+
+
+def described(settings: Iterable[Group]) -> list[dict[str, Any]]:
+    """Groups of controls as a page takes them."""
+    return [
+        {**asdict(g), "controls": [{k: v for k, v in asdict(c).items() if v not in ("", ())} for c in g.controls]}
+        for g in settings
+    ]  # fmt: skip
+
+
+def presets() -> dict[str, dict[str, Any]]:
+    """What each preset sets."""
+    return {name: _preset(shape) for name, shape in PRESETS.items()}
+
+
+def categories() -> list[list[str]]:
+    """What fills a GPU: name, words, meaning and colour of each."""
+    return [_category(category) for category in CATEGORIES]
 
 
 def _category(category: str) -> list[str]:

@@ -58,9 +58,9 @@ def of_presets(size: Callable[[ModelShape], float | None], more: Iterable[float]
     return tuple(sorted({*(value for value in found if value is not None), *more}))
 
 
-def _start() -> Group:
-    """What every plan starts from: always in view, under no heading."""
-    gpus = [gpu for gpu in ACCELERATORS.values() if gpu.name != "cpu"]
+def start(names: Iterable[str]) -> Group:
+    """What every plan starts from, the model and the GPU: always in view, under no heading."""
+    gpus = [ACCELERATORS[name] for name in names]
     return Group(
         "",
         (
@@ -225,28 +225,22 @@ def _savers() -> Group:
     )  # fmt: skip
 
 
-def _precision() -> Group:
+def precisions() -> tuple[Control, ...]:
+    """In what is kept, and in what linear layers multiply."""
     recipes = tuple((r.name, f"{r.name}, {r.states.total} B") for r in RECIPES.values())
+    return (
+        Control("precision", "Recipe", "Bytes per parameter with Adam, and of what is computed.", "select",
+                choices=recipes, brief="{}"),
+        Control("fp8", "FP8 products", "Recipe by which linear layers multiply: kept inputs, scales, copies of weights.",
+                "select", choices=(("", "none"), *_same(FP8_RECIPES)), brief="{} FP8", quiet=""),
+    )  # fmt: skip
+
+
+def _precision() -> Group:
     return Group(
         "Precision",
         (
-            Control(
-                "precision",
-                "Recipe",
-                "Bytes per parameter with Adam, and of what is computed.",
-                "select",
-                choices=recipes,
-                brief="{}",
-            ),
-            Control(
-                "fp8",
-                "FP8 products",
-                "Recipe by which linear layers multiply in FP8: kept inputs with their scales, copies of the weights.",
-                "select",
-                choices=(("", "none"), *_same(FP8_RECIPES)),
-                brief="{} FP8",
-                quiet="",
-            ),
+            *precisions(),
             Control(
                 "optimizer_bytes",
                 "Optimizer bytes (k)",
@@ -264,4 +258,12 @@ def _same(names: Iterable[str]) -> tuple[tuple[str, str], ...]:
 
 def groups() -> tuple[Group, ...]:
     """All controls, in the order of the page."""
-    return (_start(), _parallelism(), _batch(), _savers(), _precision(), _sizes(), _experts())
+    return (
+        start(name for name in ACCELERATORS if name != "cpu"),
+        _parallelism(),
+        _batch(),
+        _savers(),
+        _precision(),
+        _sizes(),
+        _experts(),
+    )

@@ -52,8 +52,8 @@ def widgets() -> list[Any]:
 
 
 def first_calls() -> list[tuple[str, dict[str, Any]]]:
-    """Each widget's function with the inputs that it starts with."""
-    return [(widget.compute, dict(widget().inputs)) for widget in widgets()]
+    """Each widget's function with the inputs that it starts with, or that are enough to warm it up."""
+    return [(widget.compute, dict(widget.warm or widget().inputs)) for widget in widgets()]
 
 
 def write_library(target: Path, functions: list[str]) -> None:
@@ -65,6 +65,9 @@ def write_library(target: Path, functions: list[str]) -> None:
     loaded = [Path(file) for file in found.stdout.split()]
     loaded += [data for file in loaded if file.name == "__init__.py" for data in file.parent.glob("*.toml")]
     files = {str(file.relative_to(top)): file for file in loaded for top in TOPS if file.is_relative_to(top)}
+    # A package's data stands beside its code.
+    data = [table for file in loaded if file.name == "__init__.py" for table in file.parent.glob("*.toml")]
+    files |= {str(file.relative_to(TOPS[0])): file for file in data}
     files["python_call.py"] = HERE / "python_call.py"
     with zipfile.ZipFile(target, "w") as archive:
         for name, file in sorted(files.items()):

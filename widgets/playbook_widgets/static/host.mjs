@@ -194,7 +194,7 @@ export async function start(el) {
   el.dataset.state = "starting";
   try {
     const spec = readSpec(el);
-    if (spec.css) await loadStyles(spec.css);
+    await Promise.all((spec.css ?? []).map(loadStyles));
     const module = await import(new URL(spec.esm, base));
     const model = spec.compute ? new ComputedModel(spec.state, spec.compute) : new Model(spec.state);
     const address = spec.name && module.encode ? new Address(spec.name, module, model) : null;

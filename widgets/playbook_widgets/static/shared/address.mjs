@@ -13,7 +13,7 @@ export function encodePairs(settings, keys = Object.keys(settings)) {
 
 /** The settings of a link; `keys` are the ones there are, others are passed over. Those of `texts` stay as they were typed. */
 export function decodePairs(text, keys, texts = []) {
-  const known = new Set(keys), pairs = text.split("&").map((pair) => pair.split("=", 2));
+  const known = new Set(keys), pairs = text.split("&").map((pair) => pair.split(/=(.*)/s, 2)); // at the first = of each
   return Object.fromEntries(pairs.filter(([key, value]) => known.has(key) && value !== undefined).map(([key, value]) => [key, texts.includes(key) ? plain(value) : literal(value)]));
 }
 

@@ -1,0 +1,147 @@
+"""My cluster's function: the ranking of ``playbook search``, one layout in detail, refusals beside the right control."""
+
+import contextlib
+import io
+import json
+import shlex
+
+import pytest
+from playbook_widgets.compute.my_cluster import DEFAULTS, OF_GPU, TOP, compute
+from published_configs import PUBLISHED
+
+from playbook.cli import main
+from playbook.hardware import ACCELERATORS
+from playbook.planning.search import WORDS
+from playbook.planning.training_time import Duration
+
+SMALL = {"model": "gpt2-xl", "gpus": 8, "global_batch": 32, "seq": 1024}
+
+
+def searched(line):
+    """The JSON that a ``playbook search …`` line prints."""
+    program, *arguments = shlex.split(line)
+    assert program == "playbook"
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main([*arguments, "--json"])
+    assert status == 0, err.getvalue()
+    return json.loads(out.getvalue())
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"model": json.dumps(PUBLISHED["Qwen/Qwen3-0.6B"]), "accelerator": "A100-80"},
+        {"memory": "40GB", "reserve": "2GB", "intra": 100, "inter": 12.5},
+        {"gpus": 16, "gpus_per_node": 4, "fp8": "blockwise"},
+        {"precision": "fp32"},
+    ],
+)
+def test_the_ranking_is_that_of_the_command(more):
+    result = compute({**SMALL, **more})
+    said = searched(result["command"])
+    assert (said["candidates"], said["evaluated"]) == (result["candidates"], result["evaluated"])
+    assert 1 < len(result["rows"]) <= TOP
+    for row, layout in zip(result["rows"], said["layouts"], strict=True):
+        assert (row["layout"], row["seconds"], row["mfu"]) == (
+            layout["layout"],
+            layout["step_s"],
+            layout["mfu"],
+        )
+    times = [row["seconds"] for row in result["rows"]]
+    assert times == sorted(times)
+
+
+def test_the_parts_of_a_step_add_up_and_memory_is_within_the_reserve():
+    result = compute({**SMALL, "reserve": "8GB"})
+    assert [part for part, *_ in result["breakdown"]] == list(WORDS)
+    assert sum(seconds for *_, seconds in result["breakdown"]) == pytest.approx(result["chosen"]["seconds"])
+    report, memory = result["report"], ACCELERATORS["h100"].memory_bytes
+    assert (result["memory"], result["reserve"], report["capacity"]) == (
+        memory,
+        8 * 10**9,
+        memory - 8 * 10**9,
+    )
+    for stage in report["stages"]:
+        assert sum(stage["at_peak"].values()) == stage["total"] <= report["peak"] <= report["capacity"]
+
+
+def test_any_layout_can_be_looked_at():
+    best, second = compute(SMALL)["rows"][:2]
+    result = compute({**SMALL, "layout": second["layout"]})
+    assert (result["at"], result["chosen"]) == (1, second)
+    assert result["why"].startswith(second["layout"])
+    slow = "dp=2,pp=4,micro_batch=1,grad_acc=16"
+    result = compute({**SMALL, "layout": slow})
+    assert result["at"] is None
+    assert result["chosen"]["pp"] == 4
+    assert result["chosen"]["seconds"] > result["rows"][-1]["seconds"]
+    assert compute({**SMALL, "gpus": 16, "layout": slow})["at"] == 0  # that was a layout of 8
+    assert compute({**SMALL, "layout": "dp=x"})["error"]["field"] == "dp"
+    assert best == compute({**SMALL, "layout": ""})["chosen"]
+
+
+def test_the_map_has_the_best_of_each_cell():
+    result = compute({**SMALL, "map": True})
+    cells = {
+        (tp, pp): cell
+        for tp, row in zip(result["map"]["tp"], result["map"]["cells"], strict=True)
+        for pp, cell in zip(result["map"]["pp"], row, strict=True)
+    }
+    assert set(cells) >= {(1, 1), (1, 8), (4, 2)}
+    assert cells[8, 8] is None  # more ranks than GPUs
+    best = result["rows"][0]
+    assert min(cell["seconds"] for cell in filter(None, cells.values())) == best["seconds"]
+    for row in result["rows"]:
+        assert cells[row["tp"], row["pp"]]["seconds"] <= row["seconds"]
+    for cell in filter(None, cells.values()):
+        assert compute({**SMALL, "layout": cell["layout"]})["chosen"]["seconds"] == cell["seconds"]
+    assert compute(SMALL)["map"] is None
+
+
+def test_a_price_says_what_tokens_cost():
+    row = compute({**SMALL, "price": 3})["rows"][0]
+    tokens = 32 * 1024
+    assert row["cost"] == pytest.approx(Duration(row["seconds"] * 1e9 / tokens, 8).cost(3))
+    assert row["cost"] == pytest.approx(1e9 / row["rate"] / 3600 * 3)
+
+
+def test_every_framework_says_the_layout_or_why_it_cannot():
+    flags = compute(SMALL)["flags"]
+    assert set(flags) == {"megatron", "torchtitan", "deepspeed", "playbook"}
+    assert "--micro-batch-size" in flags["megatron"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "field", "words"),
+    [
+        ({"model": "nobody"}, "model", "unknown model"),
+        ({"model": '{"model_type":"llama"}'}, "model", "num_hidden_layers is missing"),
+        ({"accelerator": "rtx4090"}, "accelerator", "must be one of"),
+        ({"memory": "96"}, "memory", "a number with its unit"),
+        ({"gpus": 12}, "gpus", "multiple of the 8 of a node"),
+        ({"gpus": 0}, "gpus", "at least 1"),
+        ({"model": "llama3-70b", "gpus": 1}, "gpus", "nothing fits on 1 GPUs"),
+        ({"gpus_per_node": "two"}, "gpus_per_node", "must be an integer"),
+        ({"intra": 0}, "intra", "above 0"),
+        ({"inter": "fast"}, "inter", "above 0"),
+        ({"global_batch": 0}, "global_batch", "at least 1"),
+        ({"seq": "1k"}, "seq", "must be an integer"),
+        ({"precision": "fp7"}, "precision", "unknown precision"),
+        ({"fp8": "narrow"}, "fp8", "unknown FP8 recipe"),
+        ({"price": 0}, "price", "above 0"),
+        ({"unit": "MB"}, "unit", "unknown unit"),
+        ({"colour": "red"}, "colour", "not a setting"),
+    ],
+)
+def test_a_refusal_names_the_control_to_change(setting, field, words):
+    error = compute({**SMALL, **setting})["error"]
+    assert error["field"] == field
+    assert words in error["message"]
+    assert "\n" not in error["message"]
+
+
+def test_every_gpu_that_is_sold_in_nodes_is_there():
+    assert set(OF_GPU) < set(ACCELERATORS)
+    assert DEFAULTS["accelerator"] in OF_GPU

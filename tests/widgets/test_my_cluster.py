@@ -1,0 +1,153 @@
+"""My cluster: controls that it shares with the memory calculator, a ranking to choose from, a map, a link, a command."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from playbook_widgets import MyCluster
+from playbook_widgets.compute.my_cluster import DEFAULTS, compute
+from playbook_widgets.my_cluster import COLOURS, constants
+from published_configs import PUBLISHED
+from widget_homes import Form, bridged_page, in_module, static_page
+
+from playbook.planning.search import WORDS
+
+SCRIPT = MyCluster.script
+SMALL = {"model": "gpt2-xl", "gpus": 8, "global_batch": 32, "seq": 1024}
+STAGES = "dp=2,pp=4,grad_acc=16"
+CONTROLS = {control["field"]: control for group in constants()["groups"] for control in group["controls"]}
+
+
+def test_every_setting_is_a_control_and_every_part_has_a_colour():
+    assert set(CONTROLS) == set(DEFAULTS) - {"layout"}
+    assert set(COLOURS) == set(WORDS)
+    for control in CONTROLS.values():
+        assert list(control.get("stops", ())) == sorted(set(control.get("stops", ())))
+
+
+def test_summary_holds_the_ranking_and_the_command():
+    text = MyCluster(SMALL).summary()
+    rows = compute(SMALL)["rows"]
+    assert text.count("<tr>") == 1 + len(rows)
+    assert f"<td>{rows[0]['layout']}</td><td>{rows[0]['seconds']:.3g}</td>" in text
+    assert "playbook search --model gpt2-xl" in text
+    assert "nothing fits on 1 GPUs" in MyCluster({"model": "llama3-70b", "gpus": 1}).summary()
+
+
+class Page(Form):
+    """The widget as a reader meets it."""
+
+    pause = 1500  # the reader rests, and Python answers twice: the ranking, and the map
+
+    def setting(self) -> dict:
+        return {key: value for key, value in self.inputs().items() if key != "map"}
+
+    def verdict(self) -> str:
+        return " ".join(self.page.locator(".pb-mc-verdict .pb-mc-line").inner_text().split())
+
+    def chosen(self) -> str:
+        return self.page.locator(".pb-cl-layout[aria-pressed=true]").inner_text()
+
+
+@pytest.fixture
+def cluster(open_page):
+    def show(setting: dict, **options) -> Page:
+        return Page(bridged_page(open_page, MyCluster(setting), **options))
+
+    return show
+
+
+@pytest.mark.browser
+def test_layouts_are_chosen_from_the_ranking_and_from_the_map(cluster):
+    view = cluster(SMALL)
+    rows = compute(SMALL)["rows"]
+    assert view.page.locator(".pb-cl-layout").all_inner_texts() == [row["layout"] for row in rows]
+    assert view.chosen() == rows[0]["layout"]
+    view.page.locator(".pb-cl-layout").nth(2).press("Enter")
+    view.settle()
+    assert view.setting()["layout"] == view.chosen() == rows[2]["layout"]
+    assert view.verdict().endswith(f"a step with {rows[2]['layout']}")
+    cell = view.page.get_by_role("button", name="tp 1, pp 4:")
+    cell.click()
+    view.settle()
+    layout = view.setting()["layout"]
+    assert "pp=4" in layout
+    assert view.verdict().endswith(layout)
+    assert cell.get_attribute("aria-pressed") == "true"
+    cell.press("ArrowLeft")
+    assert view.page.evaluate("document.activeElement.ariaLabel").startswith("tp 1, pp 2:")
+    view.page.locator(".pb-cl-layout").first.click()
+    assert view.setting() == SMALL | ({"layout": ""} if "layout" in view.setting() else {})
+
+
+@pytest.mark.browser
+def test_the_step_is_drawn_as_long_as_its_parts(cluster):
+    view, result = cluster({**SMALL, "layout": STAGES}), compute({**SMALL, "layout": STAGES})
+    track = view.page.locator(".pb-cl-track").bounding_box()["width"]
+    parts = [seconds for *_, seconds in result["breakdown"] if seconds]
+    widths = [el.bounding_box()["width"] for el in view.page.locator(".pb-cl-track > i").all()]
+    whole = result["chosen"]["seconds"]
+    assert widths == pytest.approx([seconds / whole * track for seconds in parts], abs=0.5)
+    assert view.page.locator(".pb-mc-bar").count() == 4
+    assert result["why"] in view.page.locator(".pb-cl-why").inner_text()
+
+
+@pytest.mark.browser
+def test_settings_of_the_cluster_reach_python(cluster):
+    view = cluster({**SMALL, "layout": STAGES})
+    view.type("gpus", "16")
+    assert view.row("gpus").locator("input[type=text]").input_value() == "16"
+    assert view.verdict().endswith(compute(view.setting())["chosen"]["layout"])
+    view.type("gpus", "12")
+    assert "multiple of the 8 of a node" in view.row("gpus").get_by_role("alert").inner_text()
+    assert "last valid" in view.verdict()
+    view.row("gpus").get_by_role("button", name="Reset GPUs").click()
+    view.type("memory", "24")
+    assert view.setting()["memory"] == "24GB"
+    assert '"memory_bytes":24000000000' in view.page.locator(".pb-mc-command code").text_content()
+    view.row("accelerator").locator("select").select_option("a100-80")
+    view.settle()
+    assert "memory" not in view.setting()
+    view.row("model").locator("select").select_option("own")
+    view.row("model").locator("textarea").fill(json.dumps(PUBLISHED["Qwen/Qwen3-0.6B"], indent=2))
+    view.page.wait_for_function("window.model.get('outputs').own")
+    assert "0.596B parameters" in view.page.locator(".pb-cl-facts").inner_text()
+    link = in_module(view.page, SCRIPT, "m.encode(window.model.get('inputs'), window.model.get('outputs'))")
+    assert "model_type" not in link
+    assert "151936" in link
+    view.button("torchtitan").click()
+    assert "tensor_parallel_degree" in view.page.locator(".pb-cl-flags").inner_text()
+
+
+@pytest.mark.browser
+def test_a_link_holds_the_state(open_page):
+    page = open_page("")
+    state = {**SMALL, "layout": STAGES, "memory": "96GB", "price": 1.5}
+    back = in_module(page, SCRIPT, "m.decode(m.encode(x))", state)
+    assert back == {**state, "map": False}
+    # A browser may give the address back decoded.
+    assert in_module(page, SCRIPT, "m.decode(decodeURIComponent(m.encode(x)))", state) == back
+    assert in_module(page, SCRIPT, "m.decode(x)", "gpus=8&nonsense=1") == {"gpus": 8, "map": False}
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (390, "dark")])
+def test_fits_every_width_and_passes_axe(cluster, width, theme):
+    view = cluster({**SMALL, "layout": STAGES}, width=width, theme=theme)
+    view.page.evaluate("document.querySelectorAll('details').forEach((el) => (el.open = true))")
+    assert view.problems() == []
+    view.type("gpus", "12")
+    assert view.problems() == []
+
+
+@pytest.mark.browser
+def test_in_the_static_page_python_searches(open_page):
+    page = static_page(
+        open_page, MyCluster(SMALL), hash="#my-cluster?model=gpt2-xl&gpus=4&global_batch=32&seq=1024"
+    )
+    wanted = compute({**SMALL, "gpus": 4})["chosen"]["layout"]
+    page.wait_for_function(
+        "(layout) => document.querySelector('.pb-mc-of')?.innerText.endsWith(layout)", arg=wanted
+    )
+    page.wait_for_function("document.querySelectorAll('.pb-cl-heat button').length > 2")

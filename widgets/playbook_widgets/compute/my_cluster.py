@@ -1,0 +1,219 @@
+"""My cluster: every layout of a model on so many GPUs that fits, fastest first, and one of them in detail.
+
+``compute`` runs in a kernel and, as the same file, in the reader's browser. Inputs are a flat mapping of what differs
+from ``DEFAULTS``; ``layout`` is the one that is looked at, the fastest where none is named, and ``map`` asks for the best
+layout of each number of tensor-parallel ranks and pipeline stages as well, which takes longer.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from playbook._checks import check_positive, divisors, typed_int, unknown
+from playbook.errors import ConfigError, LayoutError, PlaybookError
+from playbook.hardware import CLUSTERS, UNITS, Cluster
+from playbook.layout import Layout
+from playbook.planning.flags import FRAMEWORKS, emit
+from playbook.planning.recipes import load_recipe
+from playbook.planning.search import WORDS, Found, Problem, Result, Space, explain, search
+from playbook.planning.training_time import Duration
+from playbook.shapes import PRESETS, ModelShape
+from playbook_widgets.compute.gpus import GPU_DEFAULTS, Gpu, gpu_of, gpu_values
+from playbook_widgets.compute.refusals import answered
+from playbook_widgets.compute.sizes import PRESET, SEQ, model_of, own_model
+
+#: What a control shows when nothing is set; None follows from the GPU or the model.
+DEFAULTS: dict[str, Any] = {
+    "model": PRESET, **GPU_DEFAULTS, "unit": "GB", "gpus": 32, "gpus_per_node": None, "intra": None, "inter": None,
+    "global_batch": 128, "seq": None, "precision": "bf16-mixed", "fp8": "", "price": 2.5, "layout": "",
+}  # fmt: skip
+#: The cluster of each accelerator that is sold in nodes.
+OF_GPU = {cluster.accelerator.name: cluster.name for cluster in CLUSTERS.values()}
+TOP = 20
+GB = 10**9
+
+
+def compute(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The ranking, and all that is drawn of one layout of it; ``{"error": {"field", "message"}}`` for what cannot be."""
+    return answered(lambda: _describe(inputs))
+
+
+def _describe(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    for key in inputs:
+        if key not in DEFAULTS and key != "map":
+            raise ConfigError(f"{key} is not a setting of My cluster")
+    values = {**DEFAULTS, **inputs}
+    if values["unit"] not in UNITS:
+        raise ConfigError(unknown("unit", str(values["unit"]), UNITS))
+    question = {key: values[key] for key in DEFAULTS if key not in ("layout", "unit", "price")}
+    text = json.dumps(question, sort_keys=True)
+    problem, gpu, result = _search(text)
+    price = check_positive("price", values["price"], ConfigError)
+    chosen, best = _chosen(problem, result, str(values["layout"])), result.best
+    index = result.found.index(chosen) if chosen in result.found else None
+    other = result.found[1:2] if chosen == best else [chosen]
+    return {
+        "values": _values(values, problem, gpu),
+        "own": own_model(values),
+        "parameters": problem.shape.num_parameters,
+        "candidates": result.candidates,
+        "evaluated": result.evaluated,
+        "memory": gpu.accelerator.memory_bytes,
+        "reserve": gpu.reserve,
+        "rows": [row(one, price) for one in result.found],
+        "at": index,
+        "chosen": row(chosen, price),
+        "why": explain(best, *other) if other else "",
+        "breakdown": [[part, WORDS[part], seconds] for part, seconds in chosen.step.breakdown.items()],
+        "report": _report(chosen, gpu),
+        "flags": _flags(problem, chosen),
+        "command": command(values, problem),
+        "map": _map(text) if inputs.get("map") else None,
+    }
+
+
+def problem_of(values: Mapping[str, Any]) -> tuple[Problem, Gpu]:
+    """What is to be trained on what. Raises ConfigError, LayoutError or ShapeError, each with its control first."""
+    shape, gpu = model_of(values), gpu_of(values)
+    base = OF_GPU.get(gpu.accelerator.name)
+    if base is None:
+        raise ConfigError(f"accelerator must be one of {', '.join(OF_GPU)}, got {gpu.accelerator.name!r}")
+    cluster = replace(CLUSTERS[base], accelerator=gpu.accelerator, **_nodes(values))
+    gpus = typed_int("gpus", values["gpus"], LayoutError)
+    seq = min(SEQ, shape.max_seq) if values["seq"] is None else typed_int("seq", values["seq"], LayoutError)
+    recipe = load_recipe(values["precision"]).with_fp8(values["fp8"])
+    batch = typed_int("global_batch", values["global_batch"], LayoutError)
+    return Problem(shape, cluster.with_gpus(gpus), batch, seq, recipe, reserve=gpu.reserve), gpu
+
+
+def _nodes(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a cluster that the reader has set; bandwidths are typed in GB/s."""
+    found: dict[str, Any] = {}
+    if values["gpus_per_node"] is not None:
+        found["gpus_per_node"] = typed_int("gpus_per_node", values["gpus_per_node"], ConfigError)
+    for key in ("intra", "inter"):
+        if values[key] is not None:
+            found[f"{key}_bandwidth"] = check_positive(key, values[key], ConfigError) * GB
+    return found
+
+
+@lru_cache(maxsize=4)
+def _search(text: str) -> tuple[Problem, Gpu, Result]:
+    problem, gpu = problem_of(json.loads(text))
+    try:
+        return problem, gpu, search(problem, top=TOP)
+    except LayoutError as error:  # that nothing fits is about the number of GPUs
+        raise LayoutError(f"gpus: {error}") from None
+
+
+def _chosen(problem: Problem, result: Result, text: str) -> Found:
+    """The layout that is looked at, simulated where it is none of the ranking; the best where none is named."""
+    known = {str(one.layout): one for one in result.found}
+    if not text or text in known:
+        return known.get(text, result.best)
+    layout = Layout.parse(text)
+    if (layout.world_size, layout.global_batch) != (problem.gpus, problem.global_batch):
+        return result.best  # of GPUs and batches that have changed since
+    return Found(layout, problem.run(layout).step(problem.reserve))
+
+
+@lru_cache(maxsize=4)
+def _map(text: str) -> dict[str, Any]:
+    """Seconds of the fastest layout for each number of tensor-parallel ranks (rows) and stages; None where none fits."""
+    problem, *_ = _search(text)
+    tps = [tp for tp in divisors(problem.gpus) if tp <= problem.cluster.gpus_per_node]
+    pps = [pp for pp in divisors(problem.gpus) if pp <= problem.shape.layers]
+    return {"tp": tps, "pp": pps, "cells": [[_best(problem, tp, pp) for pp in pps] for tp in tps]}
+
+
+def _best(problem: Problem, tp: int, pp: int) -> dict[str, Any] | None:
+    try:
+        best = search(problem, Space(tp=(tp,), pp=(pp,)), top=1).best
+    except PlaybookError:
+        return None
+    return {"layout": str(best.layout), "seconds": best.step.seconds}
+
+
+def row(one: Found, price: float) -> dict[str, Any]:
+    """A layout of the ranking: what it is, how fast, how full; what 10⁹ tokens cost at ``price`` for an hour of a GPU."""
+    step, layout = one.step, one.layout
+    axes = ("dp", "tp", "pp", "cp", "ep", "zero", "recompute", "micro_batch", "grad_acc", "schedule", "vpp")
+    return {
+        "layout": str(layout), **{axis: getattr(layout, axis) for axis in axes}, "seconds": step.seconds, "mfu": step.mfu,
+        "rate": step.tokens_per_s_per_gpu, "needs": step.needs,
+        "cost": Duration(step.seconds, step.gpus).cost(price) * GB / step.tokens,
+    }  # fmt: skip
+
+
+def _report(one: Found, gpu: Gpu) -> dict[str, Any]:
+    """Every stage's memory as the memory calculator draws it."""
+    report = one.step.memory
+    stages = [
+        {"stage": s.stage, "total": s.total, "at_peak": s.at_peak, "in_flight": s.in_flight}
+        for s in report.stages
+    ]
+    return {"stages": stages, "peak": report.peak, "fullest": report.fullest.stage, "capacity": gpu.capacity}  # fmt: skip
+
+
+def _flags(problem: Problem, one: Found) -> dict[str, str]:
+    """The layout in the words of each framework that can say it."""
+    found = {}
+    for framework in FRAMEWORKS:
+        try:
+            found[framework] = emit(framework, problem.shape, one.layout, problem.seq)
+        except ConfigError as error:
+            found[framework] = str(error)
+    return found
+
+
+def _values(values: Mapping[str, Any], problem: Problem, gpu: Gpu) -> dict[str, Any]:
+    cluster = problem.cluster
+    return {
+        **values, **gpu_values(gpu, values, values["unit"]), "seq": problem.seq, "gpus_per_node": cluster.gpus_per_node,
+        "intra": cluster.intra_bandwidth / GB, "inter": cluster.inter_bandwidth / GB,
+    }  # fmt: skip
+
+
+def command(values: Mapping[str, Any], problem: Problem) -> str:
+    """The ``playbook search`` line with the same ranking."""
+    words = [
+        "playbook",
+        "search",
+        "--model",
+        _named(problem.shape),
+        "--cluster",
+        _cluster(values, problem.cluster),
+    ]
+    words += [
+        "--gpus",
+        str(problem.gpus),
+        "--global-batch",
+        str(problem.global_batch),
+        "--seq",
+        str(problem.seq),
+    ]
+    if problem.recipe.fp8:
+        words += ["--precision", f"fp8:{problem.recipe.fp8.name}"]
+    elif problem.recipe.name != DEFAULTS["precision"]:
+        words += ["--precision", problem.recipe.name]
+    if problem.reserve:
+        words += ["--reserve", str(values["reserve"])]
+    return shlex.join([*words, "--top", str(TOP)])
+
+
+def _named(shape: ModelShape) -> str:
+    known = PRESETS.get(shape.name) == shape
+    return shape.name if known else json.dumps(shape.sizes(), separators=(",", ":"))
+
+
+def _cluster(values: Mapping[str, Any], cluster: Cluster) -> str:
+    """The cluster's name or, where the reader has changed it, its JSON."""
+    own: dict[str, Any] = _nodes(values)
+    if values["memory"] is not None:
+        own["memory_bytes"] = cluster.accelerator.memory_bytes
+    return json.dumps({"base": cluster.name, **own}, separators=(",", ":")) if own else cluster.name

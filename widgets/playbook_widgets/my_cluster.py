@@ -1,0 +1,108 @@
+"""My cluster: every layout of a model on the reader's GPUs that fits, fastest first, and where each one's time goes."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, ClassVar
+
+from playbook.figures.style import colour
+from playbook.hardware import ACCELERATORS
+from playbook.planning.flags import FRAMEWORKS
+from playbook.planning.search import WORDS
+from playbook_widgets.base import Widget
+from playbook_widgets.compute.my_cluster import DEFAULTS, OF_GPU
+from playbook_widgets.memory_calculator import categories, described, presets
+from playbook_widgets.memory_controls import Control, Group, doublings, precisions, start
+
+
+class MyCluster(Widget):
+    """``MyCluster({"model": "llama3-70b", "gpus": 128})`` as the last line of a cell.
+
+    Keys are those of ``playbook_widgets.compute.my_cluster.DEFAULTS``; ``start`` says when a page loads Python, as for
+    every widget.
+    """
+
+    script = "my_cluster.mjs"
+    compute = "playbook_widgets.compute.my_cluster:compute"
+    name = "my-cluster"
+    warm: ClassVar[Mapping[str, Any]] = {
+        "model": "tiny-moe",
+        "gpus": 1,
+        "global_batch": 2,
+        "seq": 64,
+        "map": True,
+    }
+    styles = ("memory_calculator.css",)
+
+    def __init__(self, setting: Mapping[str, Any] | None = None, *, start: str = "touch"):
+        # With the map from the start: else a page would have to load Python before its reader has touched anything.
+        super().__init__({**(setting or {}), "map": True}, start=start, constants=constants())
+
+    def summary(self) -> str:
+        if "error" in self.outputs:
+            return f"<p>{html.escape(self.outputs['error']['message'])}</p>"
+        head = _row("th", ["layout", "s a step", "MFU", "tokens/s/GPU", "GB", "cost of 10⁹ tokens"])
+        rows = "".join(
+            _row("td", [r["layout"] or "one device", f"{r['seconds']:.3g}", f"{r['mfu']:.1%}", f"{r['rate']:,.0f}",
+                        f"{r['needs'] / 1e9:.1f}", f"{r['cost']:,.2f}"])
+            for r in self.outputs["rows"]
+        )  # fmt: skip
+        table = f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>"
+        return (
+            f"<div class='pb-scroll'>{table}</div><p><code>{html.escape(self.outputs['command'])}</code></p>"
+        )
+
+
+def _row(cell: str, texts: list[str]) -> str:
+    return "<tr>" + "".join(f"<{cell}>{html.escape(text)}</{cell}>" for text in texts) + "</tr>"
+
+
+# --- What the page shows and no input changes. Choices, names and sizes come from the library.
+
+#: The colour of each part of a step, by its concept in the palette; those of `HATCHED` share one.
+COLOURS = {
+    "compute": "compute", "tp": "tp", "cp": "cp", "ep": "ep", "dp_exposed": "dp", "pp_comm": "pp", "bubble": "idle",
+    "optimizer": "optimizer", "stragglers": "idle",
+}  # fmt: skip
+HATCHED = ("dp_exposed", "optimizer", "stragglers")
+
+
+@cache
+def constants() -> dict[str, Any]:
+    """All that the page shows and that no input changes."""
+    return {
+        "groups": described(groups()),
+        "defaults": {k: v for k, v in DEFAULTS.items() if v is not None},
+        "presets": presets(),
+        "categories": categories(),
+        "parts": [[part, words, colour(COLOURS[part]), part in HATCHED] for part, words in WORDS.items()],
+        "frameworks": list(FRAMEWORKS),
+    }
+
+
+def groups() -> tuple[Group, ...]:
+    """All controls, in the order of the page."""
+    cluster = (
+        Control("gpus", "GPUs", "All of them: whole nodes, or a part of one.", stops=doublings(1, 4096, threes=False)),
+        Control("gpus_per_node", "GPUs per node", "Those that NVLink or its like connects.",
+                stops=(1, 2, 4, 8, 16, 32, 72)),
+        Control("intra", "GB/s in a node", "What a GPU sends to the others of its node, in one direction.",
+                stops=(10, 25, 50, 100, 150, 200, 300, 400, 500, 800), unit="GB/s"),
+        Control("inter", "GB/s between nodes", "What a GPU sends over the network: 50 is one adapter of 400 Gb/s.",
+                stops=(1, 2, 3, 6, 12, 25, 50, 100), unit="GB/s"),
+        Control("price", "Price per GPU-hour", "In any currency; it sets what 10⁹ tokens cost.",
+                stops=(0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 8, 12)),
+    )  # fmt: skip
+    batch = (
+        Control("global_batch", "Global batch", "Samples of one optimizer step, over all GPUs.",
+                stops=doublings(1, 8192), unit="samples"),
+        Control("seq", "Sequence length", "Tokens of one sample.", stops=doublings(128, 2**20), unit="tokens"),
+        *precisions(),
+    )  # fmt: skip
+    return (
+        start(name for name in ACCELERATORS if name in OF_GPU),
+        Group("Cluster", cluster),
+        Group("Training", batch),
+    )

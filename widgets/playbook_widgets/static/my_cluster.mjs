@@ -1,0 +1,163 @@
+// My cluster. `inputs` is a flat object of what the reader has set, with `layout`, the one that is looked at, and `map`,
+// whether the best of each cell is wanted; `outputs` is what playbook_widgets.compute.my_cluster.compute makes of it.
+
+import { decodePairs, encodePairs } from "./shared/address.mjs";
+import { make, newId } from "./shared/dom.mjs";
+import { Groups } from "./shared/groups.mjs";
+import { SYSTEMS, bytes } from "./shared/numbers.mjs";
+import { Announcer, PythonStatus } from "./shared/parts.mjs";
+import { Bars } from "./memory_calculator/bars.mjs";
+import { Heat } from "./my_cluster/heat.mjs";
+import { Plan } from "./my_cluster/plan.mjs";
+import { Ranking } from "./my_cluster/ranking.mjs";
+import { Timeline } from "./my_cluster/timeline.mjs";
+
+const KEYS = "model accelerator memory reserve unit gpus gpus_per_node intra inter price global_batch seq precision fp8 layout".split(" ");
+
+/** Of a model that was pasted, a link carries the fields that Python has read, not the whole text. */
+export function encode(inputs, outputs) {
+  const own = outputs?.own;
+  return encodePairs(own && own.pasted === inputs.model ? { ...inputs, model: own.fields } : inputs, KEYS);
+}
+
+export function decode(text) {
+  return { ...decodePairs(text, KEYS), map: false };
+}
+
+class MyCluster {
+  constructor(model, el) {
+    Object.assign(this, { model, id: newId("pb-cl"), constants: model.get("constants") });
+    this.take();
+    this.status = make("span", { class: "pb-mc-status", role: "status" });
+    this.controls = new Groups(this, el.clientWidth < 640);
+    this.ranking = new Ranking(this);
+    this.heat = new Heat(this);
+    this.timeline = new Timeline(this);
+    this.bars = new Bars(this.memory());
+    this.plan = new Plan(this);
+    this.announcer = new Announcer();
+    this.python = new PythonStatus(model, this.status);
+    this.build(el);
+    this.refresh();
+    this.handlers = [["change:outputs", () => this.arrived()], ["change:inputs", () => this.controls.update()], ["change:link", () => this.plan.update()]];
+    for (const [event, handler] of this.handlers) model.on(event, handler);
+    this.rest();
+  }
+
+  build(el) {
+    const answer = make("div", { class: "pb-mc-answer" }, this.ranking.verdict, this.announcer.root);
+    const legend = this.constants.categories.map(([, words, , colour]) => make("span", {}, make("i", { class: "pb-cl-swatch", style: `--hue:${colour}` }), words));
+    const held = make("section", { "aria-label": "Memory" }, make("h3", { class: "pb-mc-heading" }, "Its memory, on each GPU"), this.bars.root, make("p", { class: "pb-cl-legend" }, ...legend));
+    const detail = make("div", { class: "pb-mc-detail" }, this.ranking.root, this.timeline.root, held, this.heat.root, this.plan.root);
+    const results = make("div", { class: "pb-mc-results" }, answer, detail);
+    this.root = make("div", { class: "pb-w pb-form pb-mc pb-cl", role: "group", "aria-label": "My cluster" }, make("div", { class: "pb-mc-grid" }, this.controls.root, results));
+    el.replaceChildren(this.root);
+  }
+
+  /** The memory of the layout that is looked at, as the calculator's bars take it. */
+  memory() {
+    const app = this, stage = () => app.result.report.fullest;
+    return {
+      constants: app.constants, inputs: { configs: [null] }, errors: [], opened: new Set(), bytes: (size) => app.bytes(size), selected: stage, pinned: () => false, open() {},
+      get last() { return [app.result?.report]; },
+      shown() { return this.last.filter(Boolean); },
+    };
+  }
+
+  // --- what is known
+
+  get inputs() {
+    return this.model.get("inputs");
+  }
+
+  get unit() {
+    return this.inputs.unit in SYSTEMS ? this.inputs.unit : "GB";
+  }
+
+  bytes(size) {
+    return bytes(size, this.unit);
+  }
+
+  /** What the controls set, its last valid result and, if the newest was refused, why. */
+  current() {
+    const { map, layout, ...config } = this.inputs;
+    return { config, result: this.result, error: this.error };
+  }
+
+  base(field) {
+    return this.constants.defaults[field];
+  }
+
+  isOwn(field) {
+    return field !== "model" && field in this.inputs && this.inputs[field] !== this.base(field);
+  }
+
+  take() {
+    const outputs = this.model.get("outputs");
+    this.error = outputs.error;
+    if (!outputs.error) this.result = outputs;
+  }
+
+  // --- what the reader does
+
+  change(field, value) {
+    const { [field]: _, ...others } = this.inputs;
+    if (field === "accelerator") for (const key of ["memory", "gpus_per_node", "intra", "inter"]) delete others[key];
+    this.send(field !== "model" && value === this.base(field) ? others : { ...others, [field]: value });
+  }
+
+  reset(field) {
+    const { [field]: _, ...others } = this.inputs;
+    this.send(others);
+  }
+
+  /** Look at a layout; the fastest needs no name. */
+  look(layout) {
+    this.change("layout", layout === this.result.rows[0].layout ? "" : layout);
+  }
+
+  // --- there and back
+
+  send(inputs) {
+    this.model.set("inputs", { ...inputs, map: false });
+    this.model.save_changes();
+    this.refresh();
+  }
+
+  arrived() {
+    this.take();
+    this.refresh();
+    this.rest();
+  }
+
+  /** The map takes longer: it is asked for when the reader rests. */
+  rest() {
+    clearTimeout(this.resting);
+    if (!this.result || this.error || this.inputs.map) return;
+    this.resting = setTimeout(() => {
+      this.model.set("inputs", { ...this.inputs, map: true });
+      this.model.save_changes();
+    }, 600);
+  }
+
+  refresh() {
+    this.controls.update();
+    this.root.toggleAttribute("data-stale", Boolean(this.error));
+    if (!this.result) return;
+    for (const part of [this.ranking, this.timeline, this.bars, this.heat, this.plan]) part.update();
+    this.announcer.tell(() => this.ranking.verdict.innerText);
+  }
+
+  close() {
+    for (const [event, handler] of this.handlers) this.model.off(event, handler);
+    clearTimeout(this.resting);
+    for (const part of [this.python, this.controls, this.announcer, this.plan.carrier]) part.close();
+  }
+}
+
+export default {
+  render({ model, el }) {
+    const cluster = new MyCluster(model, el);
+    return () => cluster.close();
+  },
+};

@@ -1,0 +1,35 @@
+// What the reader takes along: the layout in a framework's words, the command, a link, the numbers.
+
+import { button, make, say } from "../shared/dom.mjs";
+import { Carrier } from "../shared/parts.mjs";
+
+export class Plan {
+  constructor(app) {
+    this.app = app;
+    const carrier = (this.carrier = new Carrier("pb-mc-said"));
+    this.framework = app.constants.frameworks[0];
+    this.tabs = app.constants.frameworks.map((name) => button(name, () => this.choose(name), { "aria-pressed": String(name === this.framework) }));
+    this.flags = make("pre", { class: "pb-cl-flags", tabindex: "0", "aria-label": "Flags of the framework" });
+    this.command = make("code", { tabindex: "0" });
+    this.link = button("Copy link", () => carrier.copy(app.model.get("link"), "Link copied"), { hidden: "" });
+    const json = button("Save JSON", () => carrier.save("layouts.json", "application/json", JSON.stringify({ inputs: app.inputs, outputs: app.model.get("outputs") }, null, 1)), { title: "Inputs and outputs" });
+    this.root = make("section", { class: "pb-mc-actions", "aria-label": "Take it with you" }, make("h3", { class: "pb-mc-heading" }, "The layout in the words of"),
+      make("div", { class: "pb-mc-tabs", role: "group", "aria-label": "Framework" }, ...this.tabs), make("div", { class: "pb-mc-command" }, this.flags, button("Copy", () => carrier.copy(this.flags.textContent, "Flags copied"), { "aria-label": "Copy flags" })),
+      make("h3", { class: "pb-mc-heading" }, "The same search on the command line"), make("div", { class: "pb-mc-command" }, this.command, button("Copy", () => carrier.copy(this.command.textContent, "Command copied"), { "aria-label": "Copy command" })),
+      make("div", { class: "pb-mc-tools" }, this.link, json, carrier.root));
+  }
+
+  choose(name) {
+    this.framework = name;
+    this.tabs.forEach((tab) => tab.setAttribute("aria-pressed", String(tab.textContent === name)));
+    this.update();
+  }
+
+  update() {
+    const { result } = this.app;
+    this.link.hidden = !this.app.model.get("link");
+    if (!result) return;
+    say(this.flags, result.flags[this.framework]);
+    say(this.command, result.command);
+  }
+}
