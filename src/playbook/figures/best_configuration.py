@@ -46,7 +46,7 @@ def heat_map(cells: Mapping[tuple[str, int], Cell | None]) -> Figure:
     known = [cell.mfu for cell in cells.values() if cell]
     low, high = min(known), max(known)
     with plt.rc_context(rc_parameters()):
-        figure, axes = plt.subplots(figsize=(WIDTH * 1.28, 0.9 + 0.86 * len(models)))
+        figure, axes = plt.subplots(figsize=(WIDTH, 0.9 + 0.86 * len(models)))
         for (model, count), cell in cells.items():
             x, y = nodes.index(count), models.index(model)
             if cell is None:
@@ -56,7 +56,7 @@ def heat_map(cells: Mapping[tuple[str, int], Cell | None]) -> Figure:
             share = (cell.mfu - low) / (high - low or 1)
             _square(axes, x, y, LIMITS[cell.limit], 0.12 + 0.38 * share)
             text = "\n".join(cell.lines)
-            axes.text(x, y + 0.12, text, ha="center", va="center", fontsize=8, linespacing=1.15)
+            axes.text(x, y + 0.12, text, ha="center", va="center", fontsize=8.5, linespacing=1.15)
             axes.text(x, y - 0.34, f"{cell.mfu:.0%}", ha="center", va="center", fontsize=9.5, weight="bold")
         axes.set_xticks(range(len(nodes)), [str(count) for count in nodes])
         axes.set_yticks(range(len(models)), models)
@@ -91,7 +91,7 @@ def regrets(trials: Sequence[Trial], methods: Sequence[str], most: int) -> Figur
 
     after = list(range(1, most + 1))
     with plt.rc_context(rc_parameters()):
-        figure, axes = plt.subplots(figsize=(WIDTH, 3.5))
+        figure, axes = plt.subplots(figsize=(WIDTH, 3.8))
         for method, hue, dash in zip(methods, CYCLE, ("-", "--", "-.", ":", "-"), strict=False):
             mine = [trial for trial in trials if trial.method == method]
             curves = [[_shown(trial.regret(n)) for trial in mine] for n in after]
@@ -108,7 +108,7 @@ def regrets(trials: Sequence[Trial], methods: Sequence[str], most: int) -> Figur
         axes.set_ylim(-0.001, 2.2)
         axes.set_xlabel("evaluations")
         axes.set_ylabel("slower than the optimum")
-        axes.legend(loc="upper right")
+        figure.legend(loc="outside lower center", ncols=3)
     return figure
 
 

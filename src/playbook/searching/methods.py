@@ -95,7 +95,7 @@ def mutated(point: Point, ask: Evaluator, rng: Random) -> Point:
             return point
 
 
-def policy_gradient(ask: Evaluator, rng: Random, batch: int = 8, rate: float = 0.4) -> None:
+def policy_gradient(ask: Evaluator, rng: Random, batch: int = 8, rate: float = 0.2) -> None:
     """REINFORCE (Williams 1992): a softmax for each choice, whose logits follow the rewards of what was sampled.
 
     The reward is the place among the layouts of a batch: a layout that does not fit comes last, however far it is off.
