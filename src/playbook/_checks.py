@@ -28,10 +28,9 @@ def check_fields(instance: Any, error: type[PlaybookError], prefix: str = "") ->
     field, its value and what would be valid.
     """
     for name, kind, optional, metadata in _declared(instance.__class__):
-        value = getattr(instance, name)
+        value, label = getattr(instance, name), prefix + name
         if value is None and optional:
             continue
-        label = prefix + name if prefix else name
         if kind == "int":
             limits = {key: metadata[key] for key in ("least", "most") if key in metadata}
             check_int(label, value, error, **limits)
@@ -44,13 +43,10 @@ def check_fields(instance: Any, error: type[PlaybookError], prefix: str = "") ->
 
 
 @cache
-def _declared(kind: type) -> tuple[tuple[str, str, bool, Mapping[str, Any]], ...]:
+def _declared(kind: type) -> list[tuple[str, str, bool, Mapping[str, Any]]]:
     """Of each field its name, what it is, whether it may be None, and its limits."""
-    found = []
-    for field in dataclasses.fields(kind):
-        declared = str(field.type)
-        found.append((field.name, declared.split(" ")[0], declared.endswith("| None"), field.metadata))
-    return tuple(found)
+    told = [(field.name, str(field.type), field.metadata) for field in dataclasses.fields(kind)]
+    return [(name, text.split(" ")[0], text.endswith("| None"), limits) for name, text, limits in told]
 
 
 def check_int(
