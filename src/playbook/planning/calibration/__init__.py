@@ -146,6 +146,6 @@ def from_table(name: str, table: Mapping[str, Any]) -> Calibration:
 
 #: The calibration of accelerators that have none of their name: that of their generation, and Hopper's for others.
 GENERATIONS = {
-    "a100-40": "a100", "a100-80": "a100", "a800": "a100", "a6000": "a100", "v100-16": "a100", "v100-32": "a100",
+    "a100-40": "a100", "a100-80": "a100", "a800": "a100", "rtxa6000": "a100", "v100": "a100",
     "gb200": "b200", "rtx5090": "b200",
 }  # fmt: skip
