@@ -132,7 +132,10 @@ def test_ranks_that_share_two_cores():
     def ranks(n: int) -> list[list[dict]]:
         slower = max(1.0, n / 2)
         return [
-            [{"work": name, "seconds": [slower * t]} for name, t in (("product", 2.0), ("copy", 1.0))]
+            [
+                {"work": name, "seconds": [slower * t, 9 * slower * t]}  # another program had its turn, too
+                for name, t in (("product", 2.0), ("copy", 1.0))
+            ]
         ] * n
 
     found = calibrate_ranks.sharing({n: ranks(n) for n in (1, 2, 4)})
