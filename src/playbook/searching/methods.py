@@ -66,7 +66,7 @@ def one_at_a_time(ask: Evaluator, rng: Random) -> None:
 
 
 def evolution(ask: Evaluator, rng: Random, population: int = 12, sample: int = 4) -> None:
-    """Regularized evolution (Real et al. 2019): the best of a few parents has a mutated child, and the oldest is removed."""
+    """Regularized evolution (Real et al. 2019): the best of a few has a mutated child; the oldest is removed."""
     points = list(ask.landscape.layouts)
     alive = [(ask.at(point), point) for point in rng.sample(points, min(population, len(points)))]
     idle = 0
