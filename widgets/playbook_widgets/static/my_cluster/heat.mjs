@@ -14,7 +14,7 @@ export class Heat {
 
   update() {
     const { map } = this.app.result;
-    say(this.note, map ? "Seconds of a step with the best of all other settings; the darker, the faster. A dash: nothing fits." : "Searching each cell …");
+    say(this.note, map ? "Seconds of a step with the best of all other settings; the stronger the colour, the faster. A dash: nothing fits." : "Searching each cell …");
     if (!map || this.shown === map) return this.mark();
     this.shown = map;
     const best = Math.min(...map.cells.flat().filter(Boolean).map((cell) => cell.seconds));
