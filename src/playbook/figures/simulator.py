@@ -150,7 +150,7 @@ def under_the_roof(device: Device, operations: Iterable[Operation]) -> Figure:
             axes.annotate(
                 "\n".join(names), (x, y), place, textcoords="offset points", fontsize=8.5, ha=side, va="top"
             )
-        axes.set(xscale="log", yscale="log", xlim=(0.4, high), ylim=(bandwidth * 0.2, 3 * peak))
+        axes.set(xscale="log", yscale="log", xlim=(0.4, high), ylim=(bandwidth * 0.06, 3 * peak))
         axes.set(xlabel="FLOPs for each byte moved", ylabel="FLOP/s")
         axes.yaxis.set_major_formatter(lambda value, _: format_count(value))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
