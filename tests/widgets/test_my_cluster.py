@@ -150,7 +150,7 @@ def test_fits_every_width_and_passes_axe(cluster, width, theme):
 @pytest.mark.browser
 def test_in_the_static_page_python_searches(open_page):
     page = static_page(
-        open_page, MyCluster(SMALL), hash="#my-cluster?model=gpt2-xl&gpus=4&global_batch=32&seq=1024"
+        open_page, MyCluster(SMALL), hash="#cluster?model=gpt2-xl&gpus=4&global_batch=32&seq=1024"
     )
     wanted = compute({**SMALL, "gpus": 4})["chosen"]["layout"]
     page.wait_for_function(

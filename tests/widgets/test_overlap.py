@@ -226,7 +226,7 @@ def test_over_a_real_kernel(open_page):
 
 @pytest.mark.browser
 def test_in_the_static_page_python_answers_and_the_address_keeps_the_state(open_page):
-    page = static_page(open_page, OverlapRatios(), hash="#overlap?tokens=1024&model=llama3-8b")
+    page = static_page(open_page, OverlapRatios(), hash="#ratios?tokens=1024&model=llama3-8b")
 
     def wait(inputs: dict) -> None:
         wanted = compute(inputs)["rows"][0]["text"]

@@ -26,7 +26,7 @@ class MyCluster(Widget):
 
     script = "my_cluster.mjs"
     compute = "playbook_widgets.compute.my_cluster:compute"
-    name = "my-cluster"
+    name = "cluster"
     warm: ClassVar[Mapping[str, Any]] = {
         "model": "tiny-moe",
         "gpus": 1,

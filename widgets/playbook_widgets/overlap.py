@@ -23,7 +23,7 @@ class OverlapRatios(Widget):
 
     script = "overlap.mjs"
     compute = "playbook_widgets.compute.overlap:compute"
-    name = "overlap"
+    name = "ratios"
 
     def __init__(self, inputs: Mapping[str, Any] | None = None, *, start: str = "touch"):
         shown = {"tokens": DEFAULTS["tokens"], **(inputs or {})}
