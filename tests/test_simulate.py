@@ -171,3 +171,9 @@ def test_memory_advises_what_search_finds(capsys):
     assert best["layout"] == json.loads(said(capsys, *searched))["layouts"][0]["layout"]
     assert f"{best['layout']}: {best['memory']['peak'] / 1e9:.2f} GB" in said(capsys, *argv, "--advice")
     assert "advice is about a GPU" in refused(capsys, "memory", "--advice")
+
+
+def test_one_device_is_called_so(capsys):
+    where = ["--model", "tiny", "--gpus", "1", "--global-batch", "1", "--seq", "8"]
+    assert "(one device)" in said(capsys, "simulate", *where)
+    assert said(capsys, "search", *where, "--top", "1").rstrip().endswith("one device")

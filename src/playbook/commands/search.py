@@ -124,5 +124,5 @@ def _row(one: Found) -> str:
     step = one.step
     return (
         f"{format_seconds(step.seconds):>9}{step.tokens_per_s_per_gpu:14,.0f}{step.mfu:7.1%}{step.needs / 1e9:7.1f} GB  "
-        f"{one.layout or 'one device'}"
+        f"{str(one.layout) or 'one device'}"
     )

@@ -163,8 +163,8 @@ def _lines(path: Path) -> Iterator[str]:
 def _table(found: Run, step: Step) -> str:
     layout, shape = found.layout, found.shape
     lines = [
-        f"{shape.name or 'model'} on {layout.world_size} × {found.cluster.accelerator.title} ({layout or 'one device'}), "
-        f"{layout.global_batch} samples of {found.seq} tokens",
+        f"{shape.name or 'model'} on {layout.world_size} × {found.cluster.accelerator.title} "
+        f"({str(layout) or 'one device'}), {layout.global_batch} samples of {found.seq} tokens",
         f"a step takes {format_seconds(step.seconds)}: {step.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, "
         f"MFU {step.mfu:.1%}, HFU {step.hfu:.1%}; calibration {found.calibration.name}",
         "",
