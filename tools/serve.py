@@ -10,6 +10,7 @@ import contextlib
 import signal
 import sys
 from functools import partial
+from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -64,7 +65,21 @@ class Handler(SimpleHTTPRequestHandler):
 
     def log_request(self, code: object = "-", size: object = "-") -> None:
         if str(code).startswith(("4", "5")):
-            print(f"{code} {self.path}", file=sys.stderr, flush=True)
+            asked = getattr(self, "path", self.requestline)  # what is no request has no path
+            print(f"{code} {asked[:200]!r}", file=sys.stderr, flush=True)
+
+    def translate_path(self, path: str) -> str:
+        """The file of an address; of one that leads out of the folder, or can be no file's, none."""
+        file = super().translate_path(path)
+        try:
+            inside = Path(file).resolve().is_relative_to(Path(self.directory).resolve())
+        except (OSError, ValueError):
+            inside = False
+        return file if inside else ""
+
+    def list_directory(self, path: object) -> None:
+        """A folder without a page of its own is no page."""
+        self.send_error(HTTPStatus.NOT_FOUND, "File not found")
 
 
 class Server(ThreadingHTTPServer):

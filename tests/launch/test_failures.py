@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -19,7 +21,10 @@ from leftovers import remaining, remaining_folders, sign_in, signed_in
 
 from playbook import launch
 from playbook._interrupt import deferred
+from playbook.launch import warm
 from playbook.launch.cold import read_report
+from playbook.launch.diagnosis import Evidence, explain
+from playbook.launch.job import Job
 
 #: Seconds that those who wait for a rank that is gone would wait, if nobody told them.
 LONG = 600
@@ -102,6 +107,18 @@ def test_a_killed_rank_is_named_when_its_node_is_not_the_first(failing):
     assert str(failing(work, cold=True, nnodes=2)) == "rank 2 was killed by SIGKILL"
 
 
+@pytest.mark.slow
+def test_a_rank_that_leaves_torchrun_without_a_word_is_named_and_torchrun_leaves_nothing(ranks, tmp_path):
+    def work() -> None:
+        if os.environ["RANK"] == "1":
+            os._exit(0)
+        time.sleep(1000)
+
+    with pytest.raises(launch.RankError, match="and rank 1 has ended without a result: something in it left"):
+        ranks(work, ranks=2, cold=True, timeout=1, env={"TMPDIR": str(tmp_path)})
+    assert list(tmp_path.glob("torchelastic*")) == []
+
+
 TORCHRUN_REPORT = """
 E1121 07:54:04.375000 17399 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -6) local_rank: 0 (pid: 17410) of binary: python
 Failures:
@@ -165,6 +182,103 @@ def test_a_collective_that_times_out_by_itself_says_who_was_missing(ranks):
     )
 
 
+def test_a_rank_that_returned_without_a_word_is_named_not_those_whose_connections_it_closed(ranks):
+    def work() -> None:
+        dist.init_process_group("gloo")
+        if dist.get_rank() != 2:
+            all_reduce()
+
+    with pytest.raises(
+        launch.RankError,
+        match=r"rank 2 did not arrive at all_reduce, where rank [01] waits: it has ended; rank",
+    ):
+        ranks(work, ranks=3, timeout=LONG)
+
+
+def test_a_time_out_of_the_users_own_is_no_collective_that_hangs(ranks):
+    def work() -> None:
+        with launch.process_group() as world:
+            if world.rank == 1:
+                raise TimeoutError("GET playbook timed out")
+            all_reduce()
+
+    with pytest.raises(launch.RankError) as caught:
+        ranks(work, ranks=3, timeout=LONG)
+    assert caught.value.sentence == "rank 1 failed: TimeoutError: GET playbook timed out"
+
+
+def test_a_stopped_rank_is_named(ranks):
+    def work() -> None:
+        with launch.process_group() as world:
+            if world.rank == 1:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            all_reduce()
+
+    with pytest.raises(launch.RankError) as caught:
+        ranks(work, ranks=3, timeout=1)
+    assert caught.value.sentence == (
+        "not finished after 1 s: rank 1 did not arrive at all_reduce, where ranks 0 and 2 wait: rank 1 did not say where "
+        "it is: it is stopped, or blocks signals"
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads of a process cannot be told apart")
+def test_a_rank_is_asked_in_the_thread_that_runs_python(ranks):
+    """Any other may get a signal for the process: threads of C++ do while they are made, and have nothing to say."""
+
+    def work() -> None:
+        with launch.process_group():
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+            while signal.SIGUSR1 not in signal.sigpending():
+                time.sleep(0.01)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+            time.sleep(1000)
+
+    with pytest.raises(launch.RankError, match=r"rank 0 is at line .+ and rank 1 is at line"):
+        ranks(work, ranks=2, timeout=1)
+
+
+def in_an_exit_handler() -> None:
+    atexit.register(time.sleep, 1000)
+
+
+def in_a_thread() -> None:
+    threading.Thread(target=time.sleep, args=(1000,)).start()
+
+
+@pytest.mark.parametrize("work", [in_an_exit_handler, in_a_thread])
+def test_a_rank_that_has_returned_but_does_not_end(ranks, work):
+    with pytest.raises(launch.RankError) as caught:
+        ranks(work, ranks=1, timeout=1)
+    assert caught.value.sentence == (
+        "not finished after 1 s: rank 0 has returned but does not end: an exit handler or a thread goes on"
+    )
+
+
+def test_a_warm_process_that_tells_of_no_end(tmp_path):
+    job = Job(tmp_path, 2, 1, 3, "gloo", {}, str(tmp_path), [], 0)
+    for rank in range(2):
+        job.save_pid(rank)
+        job.save_value(rank, 1)
+    assert explain(job, Evidence({}, {}, {}, set())).sentence == (
+        "not finished after 3 s: all ranks have returned, but the process that started them does not say that they ended"
+    )
+
+
+def test_sizes_that_ranks_do_not_agree_on(ranks):
+    def work() -> None:
+        with launch.process_group() as world:
+            dist.broadcast(torch.ones(10, dtype=torch.float32 if world.rank else torch.float64), 0)
+
+    with pytest.raises(launch.RankError) as caught:
+        ranks(work, ranks=2)
+    assert caught.value.sentence == (
+        "rank 1 was killed by SIGABRT: a message of 80 bytes came where it waited for 40: ranks sent tensors of "
+        "different shapes or dtypes, or called different collectives"
+    )
+    assert "in broadcast" in caught.value.traceback
+
+
 def test_ranks_that_wait_for_each_other_in_different_calls(ranks):
     def work() -> None:
         with launch.process_group() as world:
@@ -207,6 +321,7 @@ def test_one_rank_that_is_busy_for_ever(ranks):
     [
         (lambda: os._exit(3), "rank 0 ended with status 3 and without a result"),
         (lambda: os._exit(0), "rank 0 ended with status 0 and without a result"),
+        (lambda: os.kill(os.getpid(), 35), "rank 0 was killed by signal 35"),  # no name in Python
         (lambda: sys.exit("no data"), "rank 0 failed: SystemExit: no data"),
         (lambda: threading.Lock(), "rank 0 failed: TypeError: cannot pickle '_thread.lock' object"),
     ],
@@ -214,6 +329,40 @@ def test_one_rank_that_is_busy_for_ever(ranks):
 def test_other_ways_to_end_without_a_result(ranks, work, sentence):
     with pytest.raises(launch.RankError, match=re.escape(sentence)):
         ranks(work, ranks=1)
+
+
+class Unreadable:
+    def __getstate__(self) -> dict[str, int]:
+        return {"size": 1}
+
+    def __setstate__(self, state: dict[str, int]) -> None:
+        raise RuntimeError("no such version")
+
+
+def test_a_value_that_cannot_be_read_names_its_rank(ranks):
+    def work() -> object:
+        print("done")
+        return Unreadable() if os.environ["RANK"] == "1" else 7
+
+    with pytest.raises(launch.RankError) as caught:
+        ranks(work, ranks=2)
+    error = caught.value
+    assert error.sentence == "rank 1 failed: what it returned cannot be read: RuntimeError: no such version"
+    assert [(rank.value, rank.output) for rank in error.ranks] == [(7, "done\n"), (None, "done\n")]
+
+
+def test_a_rank_that_cannot_write_down_how_it_failed(ranks):
+    def work(limit: str) -> None:
+        resource.setrlimit(getattr(resource, limit), (3, 3))
+        raise ValueError("bad shape")
+
+    for limit in ("RLIMIT_FSIZE", "RLIMIT_NOFILE"):
+        with pytest.raises(launch.RankError) as caught:
+            ranks(work, limit, ranks=1)
+        assert caught.value.sentence == (
+            "rank 0 failed and could not write down why: the disk is full, or it may write no files"
+        )
+    assert "ValueError: bad shape" in caught.value.traceback  # printed, into a file that was open
 
 
 def test_a_crash_in_c_shows_where_python_was(ranks):
@@ -325,6 +474,19 @@ def test_a_parent_that_dies_takes_everything_along(tmp_path):
     parent.wait(60)
     assert remaining(pids, seconds=60) == []
     assert remaining_folders(tmp_path, seconds=60) == []
+
+
+def test_a_warm_process_that_dies_with_a_request_unread(ranks, tmp_path):
+    ranks(int, ranks=1)
+    job = Job(tmp_path, 1, 1, LONG, "gloo", {}, str(tmp_path), [], 0)
+    waiting = warm.WarmRanks(job)
+    server = warm.start().process
+    server.send_signal(signal.SIGSTOP)
+    waiting.start()
+    server.kill()
+    with pytest.raises(launch.LaunchError, match=r"the warm process died.*: start them again"):
+        waiting.wait(60)
+    assert ranks(lambda: 1, ranks=2).values == [1, 1]
 
 
 def test_ranks_die_with_the_warm_process_and_the_next_call_has_a_new_one(ranks, tmp_path):

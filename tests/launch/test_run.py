@@ -6,6 +6,7 @@ import dataclasses
 import os
 import shutil
 import sys
+import tempfile
 
 import numpy as np
 import pytest
@@ -228,6 +229,8 @@ def test_a_script_by_path_and_as_text(ranks, tmp_path):
     for what in (script, str(script), source):
         assert ranks(what, "a", 1, ranks=2, names={"value": 3}).values == expected
     assert ranks("print('no result')", ranks=1).values == [None]
+    longer_than_a_file_name = "result = 1;" * 1000
+    assert ranks(longer_than_a_file_name, ranks=1).values == [1]
 
 
 def test_a_script_may_import_its_neighbours_and_end_with_exit(ranks, tmp_path):
@@ -346,6 +349,22 @@ def test_what_cannot_be_started_is_refused(ranks):
         ranks("print(1)", colour="blue")
     with open(__file__) as file, pytest.raises(launch.LaunchError, match="cannot be sent to the ranks"):
         ranks(lambda file: None, file)
+
+
+def test_a_folder_that_cannot_be_written_is_named(ranks, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(launch.LaunchError, match=r"a folder for temporary files: .*No such file .*gone"):
+        ranks(int)
+
+
+@pytest.mark.parametrize(("name", "text"), [("WORLD_SIZE", "x"), ("LOCAL_RANK", "")])
+def test_an_environment_that_torchrun_would_not_make(monkeypatch, name, text):
+    for known, number in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"), (name, text)):
+        monkeypatch.setenv(known, number)
+    with pytest.raises(
+        launch.LaunchError, match=f"{name} is '{text}', but must be a whole number where RANK"
+    ):
+        launch.init()
 
 
 def test_ranks_launch_no_ranks_but_the_only_one_may(ranks):

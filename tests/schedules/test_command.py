@@ -62,6 +62,15 @@ def test_text(capsys, monkeypatch):
     assert "the step hangs on these 6 actions:" in text
 
 
+def test_a_picture_is_no_wider_for_an_action_that_is_far_longer(capsys, monkeypatch):
+    """Nor is it ever that long while it is made: it would not fit into memory."""
+    monkeypatch.setenv("COLUMNS", "60")
+    flags = ("--stages", "2", "--microbatches", "2", "--times", "f=1,b=1e15,w=1")
+    picture = said(capsys, "zb-h1", *flags).splitlines()[1:3]
+    assert [len(line) for line in picture] == [60, 60]
+    assert all(line.endswith("…") for line in picture)
+
+
 def test_times_by_stage_and_messages(capsys):
     times = "f=1/1/2/1,b=1.5,w=0.5,comm=0.1,transfer=0.2,overlap=no"
     found = json.loads(said(capsys, "1f1b", "--times", times, "--json", "--why"))
@@ -132,6 +141,23 @@ DEADLOCK = {
             "times has 'g=1', but must be f=, b=, w=, comm=, fb=, transfer= or overlap=",
         ),
         (["1f1b", "--times", "overlap=maybe"], "times has 'overlap=maybe', but overlap must be yes or no"),
+        *(
+            (
+                words,
+                f"and vpp=1 make at least {actions:,} actions, but at most 2,000,000 are allowed",
+            )
+            for words, actions in (
+                (["1f1b", "--stages", "2147483647"], 2 * 2147483647 * 2 * 2147483647),
+                (["1f1b", "--microbatches", "2147483647"], 2 * 4 * 2147483647),
+                (["exact", "--microbatches", "2147483647"], 2 * 4 * 2147483647),
+                (["zb-1p", "--stages", "1000", "--microbatches", "1001"], 2_002_000),
+            )
+        ),
+        (
+            ["interleaved", "--vpp", "10000000"],
+            "stages=4, microbatches=8 and vpp=10000000 make at least 640,000,000 actions",
+        ),
+        (["exact", "--stages", "0"], "stages must be at least 1, got 0"),
         (["exact", "--time-limit", "0"], "time_limit is 0, but must be a finite number of seconds above 0"),
         (["missing.json"], "missing.json is no schedule: "),
         (["mine.json", "--stages", "2"], "stages is 2, but mine.json says it already: leave it out"),

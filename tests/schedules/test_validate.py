@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from counted import calls
 from playbook_widgets.compute.recognise import recognise
 
 from playbook.errors import ScheduleError
@@ -119,6 +120,8 @@ def test_memory():
             "stage is 0.5, but must be a whole number",
         ),
         ({"ranks": [[{"op": "F", "stage": 10**9, "microbatch": 0}]]}, "but only 1 actions"),
+        ({"ranks": [[]], "placement": [[1e999]]}, "cannot convert float infinity to integer"),
+        ({"ranks": [[]], "overlapped": [[float("inf"), 0]]}, "cannot convert float infinity to integer"),
         ({"ranks": 3}, "not iterable"),
     ],
 )
@@ -130,6 +133,11 @@ def test_what_cannot_be_read(data, sentence):
 def test_a_schedule_of_ones_own_needs_only_its_ranks():
     given = make("1f1b", 3, 4).to_json()
     assert replace(Schedule.from_json({"ranks": given["ranks"]}), name="1f1b") == make("1f1b", 3, 4)
+
+
+def test_reading_twice_as_many_ranks_takes_twice_as_long():
+    half, whole = (calls(Schedule.from_json, make("1f1b", ranks, 1).to_json()) for ranks in (200, 400))
+    assert whole < 2.1 * half
 
 
 @pytest.mark.parametrize("name", BY_HAND)

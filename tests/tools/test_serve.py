@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -61,6 +62,38 @@ def test_a_missing_page_is_a_404_that_leads_to_the_book(process: subprocess.Pope
     assert "<h1>File not found</h1>" in page
     assert 'href="/book/index.html"' in page
     assert 'matchMedia("(prefers-color-scheme: dark)")' in page
+
+
+END = b" HTTP/1.1\r\nHost: book\r\nConnection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"\x16\x03\x01\x00\xc8\x01\x00\x00\xc4\x03\x03 as TLS begins\n", b"400"),
+        (b"\x00\xff\xfe\r\n\r\n", b"400"),
+        (b"GET /" + b"a" * (2**16 + 1 - len("GET /")), b"414"),  # as much as is read of a line
+        (b"GET /%00" + END, b"404"),
+        (b"GET /%ed%a0%80" + END, b"404"),
+        (b"GET /outside.txt" + END, b"404"),
+        (b"GET /folder/" + END, b"404"),
+        (b"GET /" + END, b"200"),
+    ],
+)
+def test_what_is_no_page_gets_an_answer(folder: Path, request_: bytes, status: bytes, capfd) -> None:
+    (folder / "folder").mkdir()
+    (folder / "outside.txt").symlink_to(__file__)
+    server = serve.start(folder)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    with socket.create_connection(server.server_address[:2]) as connection:
+        connection.sendall(request_)
+        answer = connection.makefile("rb").read()
+    server.shutdown()
+    server.server_close()
+    thread.join()
+    assert b"<title>" + status in answer or status in answer.partition(b"\n")[0]
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -18,6 +18,8 @@ from playbook.planning.recipes import RECIPES
 from playbook.shapes import ModelShape, load
 
 GB = 10**9
+#: Ranks of the largest mesh: several times the largest cluster, looked at in seconds.
+MOST_RANKS = 2**18
 #: Nodes that are drawn: the first ones of a larger mesh, and the last.
 DRAWN = 4
 STATES = ("parameters", "gradients", "optimizer", "activations", "total")
@@ -49,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
     """Look and print."""
     shape, layout = load(args.model), layout_of(args)
     check_int("per_node", args.per_node, LayoutError)
+    check_int("dp * cp * tp * pp", layout.world_size, LayoutError, most=MOST_RANKS)
     options = ParallelOptions(stage_layers=parse_stage_layers(args.stage_layers))
     seq = shape.max_seq if args.seq is None else args.seq
 

@@ -92,7 +92,7 @@ def _made(args: argparse.Namespace, times: Times) -> tuple[Schedule, Solved | No
         return schedule, None
     stages = 4 if args.stages is None else args.stages
     microbatches = 2 * stages if args.microbatches is None else args.microbatches
-    if args.name in EXACT and stages > 0 and microbatches > 0 and args.vpp == 1 and args.turn is None:
+    if args.name in EXACT and args.vpp == 1 and args.turn is None:
         given = default_limit(args.name, stages) if limit is None else limit
         goal = {"time_limit": args.time_limit, "makespan": args.makespan}
         solved = solve(stages, microbatches, given, times, rest=rest, **goal)

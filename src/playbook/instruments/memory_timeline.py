@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
 #: The operator by which ``parallel.storage`` resizes a storage in place.
 RESIZE = "playbook::resize_storage"
@@ -122,12 +121,12 @@ class MemoryTimeline(TorchDispatchMode):
         kwargs = kwargs or {}
         if func._schema.name == RESIZE:
             return self._resize(func, args[0], args[1])
-        given = {_address(leaf) for leaf in tree_iter((args, kwargs)) if isinstance(leaf, Tensor)}
+        given = {_address(t) for t in _tensors((args, kwargs))}
         out = func(*args, **kwargs)
-        for leaf in tree_iter(out):
+        for t in _tensors(out):
             # A view of a storage that was there before the recording began is nobody's allocation.
-            if isinstance(leaf, Tensor) and _address(leaf) not in given:
-                self._note(leaf)
+            if _address(t) not in given:
+                self._note(t)
         return out
 
     def _note(self, t: Tensor, category: str | None = None) -> None:
@@ -190,6 +189,17 @@ class MemoryTimeline(TorchDispatchMode):
         return Curves(
             {category: _running_sum(values) for category, values in steps.items()}, list(self.marks)
         )
+
+
+def _tensors(found: Any) -> Iterator[Tensor]:
+    """Tensors among an operation's arguments or results. PyTorch's ``tree_iter`` finds them, too, in twice the time."""
+    if isinstance(found, Tensor):
+        yield found
+    elif isinstance(found, (list, tuple)):
+        for one in found:
+            yield from _tensors(one)
+    elif isinstance(found, dict):
+        yield from _tensors(tuple(found.values()))
 
 
 def _address(t: Tensor) -> int:

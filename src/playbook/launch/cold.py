@@ -91,6 +91,7 @@ class ColdRanks:
             *ranks,
             "--rdzv-backend=c10d",
             *meeting,
+            f"--log-dir={job.folder}",  # else it leaves an empty folder among temporary files
             "--module",
             "playbook.launch.worker",
             str(job.folder),
@@ -106,7 +107,8 @@ class ColdRanks:
         self._first_failure = self._first_failure or time.monotonic()
         patient = not all_ended and time.monotonic() < self._first_failure + _PATIENCE
         if not (self.exits or self.job.errors() or patient):
-            raise LaunchError(f"torchrun could not start the ranks; it said:\n{logs.strip()}")
+            what = "ended before the ranks did" if self.job.pids() else "could not start the ranks"
+            raise LaunchError(f"torchrun {what}; it said:\n{logs.strip()}")
 
 
 def read_report(log: str) -> dict[int, int]:

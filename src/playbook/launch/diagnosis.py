@@ -10,13 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from playbook.launch.job import Job
+from playbook.launch.job import NOTHING_WRITTEN, Job
 from playbook.launch.ranks import RankError, names
 
 _FRAME = re.compile(r'File "(?P<file>.+)", line (?P<line>\d+),? in (?P<function>.+)')
-_TIMED_OUT = re.compile(r"timed? ?out", re.IGNORECASE)
+_HUNG_UP = re.compile(r"connection (closed|reset|refused)|broken pipe", re.IGNORECASE)
+_NOBODY_CAME = re.compile(rf"timed? ?out|{_HUNG_UP.pattern}", re.IGNORECASE)
 _TORCH_SOURCE = re.compile(r"\[/\S+:\d+\] ")  # where in torch's C++ an exception was made
+_WHAT = re.compile(r"^\s*what\(\):\s*(.+)", re.MULTILINE)  # of a C++ exception that nobody caught
+_OTHER_SIZE = re.compile(
+    r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)"
+)  # gloo's, of what it received
 _LIBRARIES = {sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+_LAUNCHER = f"{Path(__file__).parent}/"
 _PLUMBING = {"wrapper", "_wrapper", "inner"}  # decorators of torch.distributed around each collective
 
 
@@ -27,7 +33,7 @@ class Evidence:
     errors: dict[int, dict[str, Any]]  # exceptions, the first one first
     exits: dict[int, int]  # how ranks ended, in that order
     stacks: dict[int, str]  # where the others were
-    late: bool  # the time was up
+    gone: set[int]  # ranks that were no more when the others were asked
 
 
 @dataclass(frozen=True)
@@ -50,55 +56,99 @@ def explain(job: Job, seen: Evidence) -> RankError:
     A rank that died without a word comes first, because its peers' exceptions are about its absence; then the exception
     that was raised first; then time.
     """
-    places = {rank: place for rank, stack in seen.stacks.items() if (place := locate(stack))}
     for rank, status in seen.exits.items():
         if rank not in seen.errors and (status != 0 or not job.path(rank, "value").exists()):
-            return RankError(f"rank {rank} {_end(status)}", _crash(job, rank), rank)
+            crash = _crash(job, rank, status)
+            return RankError(f"rank {rank} {_end(status)}{_reason(crash)}", crash, rank)
+    places = {rank: place for rank, stack in seen.stacks.items() if (place := locate(stack))}
     if not seen.errors:
-        reason = _absent(job, places) or "nothing is known of where its ranks are"
+        nothing = "all ranks have returned, but the process that started them does not say that they ended"
+        reason = _absent(job, seen, places) or _all_wait(places) or nothing
         return RankError(f"not finished after {job.timeout:g} s: {reason}", _stacks(seen.stacks), None)
     rank, error = next(iter(seen.errors.items()))
     summary = _TORCH_SOURCE.sub("", error["summary"])
-    if _TIMED_OUT.search(summary):
-        for other, late in seen.errors.items():
-            if _TIMED_OUT.search(late["summary"]) and (place := locate(late["traceback"], last=True)):
-                places[other] = place
-        if any(not place.collective for place in places.values()) or len(places) < job.ranks:
-            stacks = _stacks(seen.stacks, error["traceback"])
-            return RankError(f"{_absent(job, places)}; rank {rank} waited in vain: {summary}", stacks, rank)
+    if absent := _missed(job, seen, rank, places):
+        stacks = _stacks(seen.stacks, error["traceback"])
+        return RankError(f"{absent}; rank {rank} waited in vain: {summary}", stacks, rank)
     return RankError(f"rank {rank} failed: {summary}", error["traceback"], rank)
 
 
 def locate(stack: str, last: bool = False) -> CallSite | None:
-    """The place of a stack; the innermost frame comes first, as faulthandler has it, or ``last``, as in a traceback."""
-    collective = None
+    """The place of a stack; the innermost frame comes first, as faulthandler has it, or ``last``, as in a traceback.
+
+    The launcher's own line where none of the user's code is on the stack.
+    """
+    collective, own = None, None
     frames = list(_FRAME.finditer(stack))
     for frame in reversed(frames) if last else frames:
         file, line = frame["file"], int(frame["line"])
         if "/torch/distributed/" in file:
             collective = collective if frame["function"] in _PLUMBING else frame["function"]
+        elif file.startswith(_LAUNCHER):
+            own = own or CallSite(file, line, collective)
         elif not any(file.startswith(root) for root in _LIBRARIES) and not file.startswith("<frozen"):
             if collective is None and ".wait(" in linecache.getline(file, line):
                 collective = "wait"
             return CallSite(file, line, collective)
-    return None
+    return own
 
 
-def _absent(job: Job, places: dict[int, CallSite]) -> str:
+def _missed(job: Job, seen: Evidence, rank: int, places: dict[int, CallSite]) -> str:
+    """Who did not arrive, if it is of this that ``rank`` failed in a collective; empty if not."""
+    waited = {
+        other: place
+        for other, error in seen.errors.items()
+        if _NOBODY_CAME.search(error["summary"]) and (place := locate(error["traceback"], last=True))
+    }
+    if rank not in waited or not waited[rank].collective:
+        return ""
+    if _HUNG_UP.search(
+        seen.errors[rank]["summary"]
+    ):  # not whoever is elsewhere has hung up, but who has ended
+        return _ended(_returned(job, seen) | (seen.gone - seen.errors.keys()), {rank: waited[rank]})
+    return _absent(job, seen, places | waited)
+
+
+def _returned(job: Job, seen: Evidence) -> set[int]:
+    """Ranks that have returned, and are no more."""
+    return {rank for rank in range(job.ranks) if job.path(rank, "value").exists()} - set(seen.stacks)
+
+
+def _absent(job: Job, seen: Evidence, places: dict[int, CallSite]) -> str:
     """Who did not arrive, and where others wait for them; empty if nothing can be said."""
     waiting = {rank: place for rank, place in places.items() if place.collective}
-    busy = {rank: place for rank, place in places.items() if not place.collective}
-    ended = {rank for rank in range(job.ranks) if job.path(rank, "value").exists()}
+    ended = _returned(job, seen)
     if unborn := set(range(job.ranks)) - set(job.pids()):
         return f"{names(unborn)} did not start"
-    where = _where(waiting)
-    if busy:
-        who = " and ".join(f"rank {rank} is at {place.text}" for rank, place in sorted(busy.items()))
-        return f"{names(busy)} did not arrive{where}: {who}" if waiting else who
-    if ended and waiting:
-        return f"{names(ended)} did not arrive{where}: {'it has' if len(ended) == 1 else 'they have'} ended"
-    calls = (f"rank {rank} in {place.collective} at {place.text}" for rank, place in sorted(waiting.items()))
-    return f"all wait: {', '.join(calls)}" if waiting else ""
+    why = {
+        rank: _whereabouts(job, seen, rank, places.get(rank))
+        for rank in range(job.ranks)
+        if rank not in waiting and rank not in ended and rank not in seen.errors
+    }
+    if why:
+        who = " and ".join(f"rank {rank} {reason}" for rank, reason in why.items())
+        return f"{names(why)} did not arrive{_where(waiting)}: {who}" if waiting else who
+    return _ended(ended, waiting) if waiting else ""
+
+
+def _whereabouts(job: Job, seen: Evidence, rank: int, place: CallSite | None) -> str:
+    if rank in seen.gone:
+        return "has ended without a result: something in it left at once, such as os._exit"
+    if job.path(rank, "value").exists():
+        at = f", at {place.text}" if place and not place.file.startswith(_LAUNCHER) else ""
+        return f"has returned but does not end: an exit handler or a thread goes on{at}"
+    return f"is at {place.text}" if place else "did not say where it is: it is stopped, or blocks signals"
+
+
+def _ended(ended: set[int], waiting: dict[int, CallSite]) -> str:
+    if not ended:
+        return ""
+    return f"{names(ended)} did not arrive{_where(waiting)}: {'it has' if len(ended) == 1 else 'they have'} ended"
+
+
+def _all_wait(places: dict[int, CallSite]) -> str:
+    calls = (f"rank {rank} in {place.collective} at {place.text}" for rank, place in sorted(places.items()))
+    return f"all wait: {', '.join(calls)}" if places else ""
 
 
 def _where(waiting: dict[int, CallSite]) -> str:
@@ -112,14 +162,36 @@ def _where(waiting: dict[int, CallSite]) -> str:
 
 def _end(status: int) -> str:
     if status < 0:
-        return f"was killed by {signal.Signals(-status).name}"
+        known = {number.value: number.name for number in signal.Signals}
+        return f"was killed by {known.get(-status, f'signal {-status}')}"
+    if status == NOTHING_WRITTEN:
+        return "failed and could not write down why: the disk is full, or it may write no files"
     return f"ended with status {status} and without a result: something in it left at once, such as os._exit"
 
 
-def _crash(job: Job, rank: int) -> str:
-    """What Python's fault handler printed last, if the rank crashed in C code."""
-    _, fatal, rest = job.output(rank).rpartition("Fatal Python error")
-    return fatal + rest if fatal else ""
+def _crash(job: Job, rank: int, status: int) -> str:
+    """What a rank printed last: the traceback that it could not leave, or of a crash in C code the exception of C++ and
+    where Python's fault handler saw it."""
+    words = (
+        ["Traceback (most"] if status == NOTHING_WRITTEN else ["terminate called after", "Fatal Python error"]
+    )
+    output = job.output(rank)
+    found = [start for word in words if (start := output.rfind(word)) >= 0]
+    return output[min(found) :] if found else ""
+
+
+def _reason(crash: str) -> str:
+    """The message of C++'s exception, and what gloo's says of sizes in words."""
+    if not (found := _WHAT.search(crash)):
+        return ""
+    what = _TORCH_SOURCE.sub("", found[1])
+    if sizes := _OTHER_SIZE.search(what):
+        came, expected = (int(size) for size in sizes.groups())
+        return (
+            f": a message of {came:,} bytes came where it waited for {expected:,}: ranks sent tensors of different "
+            "shapes or dtypes, or called different collectives"
+        )
+    return f": {what}"
 
 
 def _stacks(stacks: dict[int, str], traceback: str = "") -> str:

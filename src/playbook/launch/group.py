@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from playbook.errors import LaunchError
+
 if TYPE_CHECKING:
     import torch
 
@@ -84,9 +86,7 @@ def init(timeout: float | None = None) -> World:
     import torch.distributed as dist
 
     alone = "RANK" not in os.environ
-    rank, size, local_rank = (
-        0 if alone else int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    )
+    rank, size, local_rank = (0 if alone else _number(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     size = max(size, 1)
     chosen = _launched_backend or _backend_of_node(local_rank)
     device = torch.device("cuda", local_rank) if chosen == "nccl" else torch.device("cpu")
@@ -99,6 +99,16 @@ def init(timeout: float | None = None) -> World:
         **({"store": dist.HashStore(), "rank": 0, "world_size": 1} if alone else {}),  # type: ignore[arg-type]
     )
     return World(rank, size, local_rank, chosen, device)
+
+
+def _number(name: str) -> int:
+    """A variable of torchrun's."""
+    text = os.environ.get(name, "")
+    if not text.isdecimal():
+        raise LaunchError(
+            f"{name} is {text!r}, but must be a whole number where RANK is set: torchrun sets both"
+        )
+    return int(text)
 
 
 def _backend_of_node(local_rank: int) -> str:

@@ -7,6 +7,7 @@ target.pickle   the function and its arguments, or the path of the script
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -17,6 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from playbook.launch import by_value
+
+#: Status of a rank that failed and could not leave its failure in the folder.
+NOTHING_WRITTEN = os.EX_IOERR
 
 
 @dataclass(frozen=True)
@@ -98,16 +102,25 @@ class Job:
             by_value.dump(value, file)
         part.rename(self.path(rank, "value"))
 
-    def save_error(self, rank: int, error: BaseException, skip: str) -> None:
-        """Leave a failure, with the time: the first is the cause. Frames of the file ``skip`` are the launcher's own."""
+    def save_error(self, rank: int, error: BaseException, skip: str) -> int:
+        """Leave a failure, with the time: the first is the cause. Frames of the file ``skip`` are the launcher's own.
+
+        Returns the status with which the rank should end.
+        """
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename == skip:
             frames = frames.tb_next
         text = "".join(traceback.format_exception(type(error), error, frames))
         summary = ": ".join(filter(None, [type(error).__qualname__, str(error).partition("\n")[0]]))
         part = self.path(rank, "part")
-        part.write_text(json.dumps({"summary": summary, "traceback": text, "time": time.monotonic()}))
-        part.rename(self.path(rank, "error"))
+        try:
+            part.write_text(json.dumps({"summary": summary, "traceback": text, "time": time.monotonic()}))
+            part.rename(self.path(rank, "error"))
+        except OSError as problem:
+            with contextlib.suppress(OSError):
+                print(f"{text}\nThis could not be written to {part}: {problem}", file=sys.stderr)
+            return NOTHING_WRITTEN
+        return 1
 
     def errors(self) -> dict[int, dict[str, Any]]:
         """The failures so far, by rank, the first one first."""

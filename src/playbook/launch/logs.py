@@ -18,8 +18,8 @@ class JsonLog:
     A loss or norm that is not finite is null: JSON has no other word for it.
     """
 
-    def __init__(self, path: Path):
-        self.file = _open(path)
+    def __init__(self, path: Path, more: bool = False):
+        self.file = _open(path, more)
 
     def start(self, header: dict[str, Any]) -> None:
         self._write({"event": "start", **header})
@@ -39,8 +39,9 @@ class JsonLog:
 class CsvLog:
     """A header row and one row per step, for spreadsheets."""
 
-    def __init__(self, path: Path):
-        self.file = _open(path)
+    def __init__(self, path: Path, more: bool = False):
+        self.headed = more and path.is_file() and path.stat().st_size > 0
+        self.file = _open(path, more)
         self.writer: csv.DictWriter | None = None
 
     def start(self, header: dict[str, Any]) -> None:
@@ -49,7 +50,8 @@ class CsvLog:
     def step(self, record: dict[str, Any]) -> None:
         if self.writer is None:
             self.writer = csv.DictWriter(self.file, fieldnames=list(record))
-            self.writer.writeheader()
+            if not self.headed:
+                self.writer.writeheader()
         self.writer.writerow(record)
         self.file.flush()
 
@@ -83,17 +85,26 @@ class TensorBoardLog:
         self.writer.close()
 
 
-def open_log(path: str | Path) -> Log:
+def check_new(path: str | Path) -> None:
+    """Raise ConfigError for a log that is a file already: what it holds would be lost."""
+    path = Path(path)
+    if path.suffix and path.is_file() and path.stat().st_size:
+        raise ConfigError(
+            f"log {str(path)!r} exists already, and would be overwritten: give another name, or go on with --resume"
+        )
+
+
+def open_log(path: str | Path, more: bool = False) -> Log:
     """The log that the name asks for: ``*.jsonl`` / ``*.json``, ``*.csv``, or a folder for TensorBoard.
 
-    Raises ConfigError when it cannot be written.
+    With ``more`` it goes on where the file ends. Raises ConfigError when it cannot be written.
     """
     path = Path(path)
     if path.suffix in (".jsonl", ".json"):
-        return JsonLog(path)
+        return JsonLog(path, more)
     if path.suffix == ".csv":
-        return CsvLog(path)
-    if path.suffix:
+        return CsvLog(path, more)
+    if path.suffix or path.is_file():
         raise ConfigError(
             f"log is {str(path)!r}, but must end in .jsonl or .csv, or be a folder for TensorBoard"
         )
@@ -122,10 +133,10 @@ def _records(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
-def _open(path: Path) -> TextIO:
+def _open(path: Path, more: bool) -> TextIO:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("w", encoding="utf-8", newline="")
+        return path.open("a" if more else "w", encoding="utf-8", newline="")
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise ConfigError(

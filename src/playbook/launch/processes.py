@@ -46,6 +46,21 @@ def end_children() -> None:
             os.waitpid(pid, 0)
 
 
+def ask(pid: int) -> bool:
+    """Have a rank write down where it is; false where there is no such process.
+
+    Its main thread is asked, where the C library can say so: a signal for the process may come to a thread of C++, which
+    knows no Python stack, and is lost.
+    """
+    try:
+        tgkill = getattr(ctypes.CDLL(None), "tgkill", None)
+        if tgkill is None or tgkill(pid, pid, int(WHERE_ARE_YOU)):
+            os.kill(pid, WHERE_ARE_YOU)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def kill_group(leader: int) -> None:
     """Kill a process group at once. Nothing happens when none of it is left."""
     with contextlib.suppress(ProcessLookupError, PermissionError):

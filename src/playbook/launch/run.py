@@ -70,7 +70,10 @@ def run(
 
 @contextmanager
 def _temporary_folder() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="playbook-"))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="playbook-"))
+    except OSError as error:
+        raise LaunchError(f"ranks need a folder for temporary files: {error}") from error
     try:
         yield folder
     finally:
@@ -129,10 +132,10 @@ def _target(what: Any, args: Any, kwargs: Any, names: dict[str, Any], folder: Pa
         raise LaunchError(f"a script takes no keyword arguments, but got {', '.join(kwargs)}")
     text = str(what)
     path = Path(text)
-    if isinstance(what, str) and ("\n" in text or not (text.endswith(".py") or path.is_file())):
+    if isinstance(what, str) and ("\n" in text or not (text.endswith(".py") or os.path.isfile(text))):
         path = folder / "script.py"
         path.write_text(text, encoding="utf-8")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise LaunchError(f"there is no script {text!r}")
     return {"script": str(path.resolve()), "args": [str(arg) for arg in args], "names": names}
 
@@ -142,6 +145,8 @@ def _write(job: Job, target: dict[str, Any]) -> None:
         job.write(target)
     except _UNSENDABLE as error:
         raise LaunchError(f"{_unsendable(target)} cannot be sent to the ranks: {error}") from error
+    except OSError as error:
+        raise LaunchError(f"what ranks are to do cannot be written to {job.folder}: {error}") from error
 
 
 def _unsendable(target: dict[str, Any]) -> str:

@@ -121,14 +121,15 @@ class WarmRanks:
         ready, _, _ = select.select([self._server.control], [], [], seconds)
         if not ready:
             return
-        packet = self._server.control.recv(65536)
+        packet = b""
+        with contextlib.suppress(ConnectionError):  # it died before it had read all that it was sent
+            packet = self._server.control.recv(65536)
         if not packet:
             words = self._server.last_words()
             close()
             self._stopped = True
-            raise LaunchError(
-                f"the warm process died; start ranks with cold=True, or again. It said: {words}"
-            )
+            said = f"; it said: {words}" if words else ""
+            raise LaunchError(f"the warm process died, from which ranks are forked: start them again{said}")
         message = json.loads(packet)
         if message["folder"] != str(self.job.folder):
             return  # the end of a rank of an interrupted job

@@ -91,7 +91,7 @@ class WarmProcess:
 
             status = worker.execute(job, rank)
         except BaseException as error:
-            job.save_error(rank, error, skip=__file__)
+            status = job.save_error(rank, error, skip=__file__)
         finally:
             os._exit(status)
 

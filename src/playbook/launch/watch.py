@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from typing import Protocol
 
 from playbook.launch.diagnosis import Evidence, explain
 from playbook.launch.job import Job
-from playbook.launch.processes import WHERE_ARE_YOU
-from playbook.launch.ranks import Rank, Ranks, prefix
+from playbook.launch.processes import ask
+from playbook.launch.ranks import Rank, RankError, Ranks, prefix
 
 _LOOK = 0.05  # seconds between two looks at the ranks
 _ANSWER = 2.0  # the most that they may take to say where they are
@@ -48,11 +47,28 @@ def watch(processes: Processes, stream: bool, interrupted: Callable[[], bool]) -
         processes.stop()
     if stream:
         printed.show(last=True)
-    if evidence is None:
-        return Ranks(Rank(rank, job.value(rank), job.output(rank)) for rank in range(job.ranks))
-    error = explain(job, evidence)
-    error.ranks = Ranks(Rank(rank, job.value(rank), job.output(rank)) for rank in range(job.ranks))
+    ranks, unreadable = _results(job)
+    error = unreadable if evidence is None else explain(job, evidence)
+    if error is None:
+        return ranks
+    error.ranks = ranks
     raise error
+
+
+def _results(job: Job) -> tuple[Ranks, RankError | None]:
+    """What every rank left, and the failure of the first whose value cannot be read here, which counts as None."""
+    found, failure = [], None
+    for rank in range(job.ranks):
+        value = None
+        try:
+            value = job.value(rank)
+        except Exception as error:
+            sentence = (
+                f"rank {rank} failed: what it returned cannot be read: {type(error).__qualname__}: {error}"
+            )
+            failure = failure or RankError(sentence, traceback.format_exc(), rank)
+        found.append(Rank(rank, value, job.output(rank)))
+    return Ranks(found), failure
 
 
 def _until_failure(
@@ -93,7 +109,8 @@ def _gather(processes: Processes, late: bool, interrupted: Callable[[], bool]) -
     Peers often notice the end of a rank, and fail of it, before the system has told how it ended.
     """
     job = processes.job
-    asked = _ask(processes)
+    asked = _ask(processes, late)
+    gone = {rank for rank, alive in asked.items() if not alive}
     limit = time.monotonic() + (_ANSWER if late else _SETTLE)
     stacks: dict[int, str] = {}
     while True:
@@ -106,20 +123,23 @@ def _gather(processes: Processes, late: bool, interrupted: Callable[[], bool]) -
             break
         time.sleep(_LOOK)
         processes.wait(0)
-    return Evidence(
-        job.errors(), dict(processes.exits), {r: text for r, text in stacks.items() if text}, late
-    )
+    answers = {rank: text for rank, text in stacks.items() if text}
+    return Evidence(job.errors(), dict(processes.exits), answers, gone)
 
 
-def _ask(processes: Processes) -> list[int]:
-    """Have the ranks that still run write down where they are."""
-    job, asked = processes.job, []
+def _ask(processes: Processes, late: bool) -> dict[int, bool]:
+    """Have the ranks that still run write down where they are; those that have returned, too, where time is up.
+
+    One that is gone without a word, which is false here, is waited for as if it had been asked: how it ended will be
+    known.
+    """
+    job, asked = processes.job, dict[int, bool]()
     for rank, pid in job.pids().items():
-        has_told = any(job.path(rank, kind).exists() for kind in ("error", "value"))
-        if rank not in processes.exits and not has_told:
-            asked.append(rank)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, WHERE_ARE_YOU)
+        returned = job.path(rank, "value").exists()
+        if rank in processes.exits or job.path(rank, "error").exists() or (returned and not late):
+            continue
+        if (alive := ask(pid)) or not returned:
+            asked[rank] = alive
     return asked
 
 

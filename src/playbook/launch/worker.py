@@ -31,10 +31,10 @@ def execute(job: Job, rank: int) -> int:
         atexit._run_exitfuncs()
         status = 0
     except BaseException as error:
-        job.save_error(rank, error, skip=__file__)
-        status = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
+        status = job.save_error(rank, error, skip=__file__)
+    with contextlib.suppress(OSError):  # the disk is full
+        sys.stdout.flush()
+        sys.stderr.flush()
     return status
 
 

@@ -116,17 +116,15 @@ class Schedule:
                 for rank in data["ranks"]
             )
             count = sum(map(len, ranks))
-            for action in (action for rank in ranks for action in rank):
-                if (
-                    max(action.stage, action.microbatch) >= count
-                ):  # more than there can be: every one has its actions
-                    raise ScheduleError(
-                        f"the schedule has {action}, but only {count} actions: stages and micro-batches count from 0, "
-                        "and each needs actions of its own"
-                    )
             depth = 1 + max((a.stage for rank in ranks for a in rank), default=0)
             microbatches = 1 + max((a.microbatch for rank in ranks for a in rank), default=0)
-            placement = data.get("placement") or [[_home(ranks, s) for s in range(depth)]]
+            if max(depth, microbatches) > max(count, 1):
+                raise ValueError(
+                    f"stages to {depth - 1} and micro-batches to {microbatches - 1}, but only {count} actions: both "
+                    "count from 0, and each needs actions of its own"
+                )
+            homes = {a.stage: r for r in reversed(range(len(ranks))) for a in ranks[r]}
+            placement = data.get("placement") or [[homes.get(s, 0) for s in range(depth)]]
             return cls(
                 str(data.get("name", "custom")),
                 min(_whole(data, "microbatches", microbatches), count + 1),
@@ -135,9 +133,7 @@ class Schedule:
                 tuple(map(int, data.get("directions", ()))),
                 frozenset((int(r), int(i)) for r, i in data.get("overlapped", ())),
             )
-        except ScheduleError:
-            raise
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             what = f"no {error}" if isinstance(error, KeyError) else str(error)
             raise ScheduleError(
                 'a schedule is {"ranks": [[{"op": "F", "stage": 0, "microbatch": 0}, …], …]} with '
@@ -151,8 +147,3 @@ def _whole(data: Mapping[str, Any], key: str, default: int | None = None) -> int
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError(f"{key} is {value!r}, but must be a whole number from 0 on")
     return value
-
-
-def _home(ranks: tuple[tuple[Action, ...], ...], stage: int) -> int:
-    """The one rank whose actions are on ``stage``."""
-    return next((r for r, actions in enumerate(ranks) if any(a.stage == stage for a in actions)), 0)

@@ -32,6 +32,8 @@ BY_HAND = {
 NAMES = (*BY_HAND, "interleaved", "breadth-first", "zb-1p", "zb-2p")
 #: Names of what the solver finds; it needs scipy.
 EXACT = ("exact", "zb-exact")
+#: Actions that a schedule may have, a forward and a backward pass counted each: half a minute, and a gigabyte.
+MOST_ACTIONS = 2_000_000
 _FITTED = re.compile(r"zb-(\d{1,6}(?:\.\d{1,6})?)p")
 
 
@@ -54,16 +56,13 @@ def make(
     are for those that are fitted to them, ``time_limit`` in seconds for the exact one. Raises ScheduleError for unknown
     names and numbers that do not fit.
     """
-    check_int("stages", stages, ScheduleError)
-    check_int("microbatches", microbatches, ScheduleError)
-    check_int("vpp", vpp, ScheduleError)
+    check_size(stages, microbatches, vpp)
     check_name(name)
     if name in ("interleaved", "breadth-first"):
         if name == "breadth-first" and run not in (None, microbatches):
             raise ScheduleError(f"run is {run}, but breadth-first runs all {microbatches}: leave it out")
-        return _load("interleaved", "interleaved")(
-            stages, microbatches, vpp, microbatches if name == "breadth-first" else run
-        )
+        turn = microbatches if name == "breadth-first" else run
+        return _load("interleaved", "interleaved")(stages, microbatches, vpp, turn)
     if vpp != 1:
         raise ScheduleError(
             f"vpp is {vpp}, but {name} has a fixed number of chunks: leave it out, or take interleaved"
@@ -86,6 +85,15 @@ def of_layout(layout: Layout, microbatches: int, schedule: Schedule | None = Non
 
 def _load(module: str, function: str) -> Callable[..., Any]:
     return getattr(import_module(f"playbook.schedules.{module}"), function)
+
+
+def check_size(stages: int, microbatches: int, vpp: int = 1) -> None:
+    """Raise ScheduleError for sizes below 1, and for those that make more than `MOST_ACTIONS`."""
+    for field, value in (("stages", stages), ("microbatches", microbatches), ("vpp", vpp)):
+        check_int(field, value, ScheduleError)
+    if (actions := 2 * stages * microbatches * vpp) > MOST_ACTIONS:
+        made = f"stages={stages}, microbatches={microbatches} and vpp={vpp} make at least {actions:,} actions"
+        raise ScheduleError(f"{made}, but at most {MOST_ACTIONS:,} are allowed")
 
 
 def check_name(name: str) -> None:

@@ -34,7 +34,7 @@ def _line(slots: tuple[Slot, ...], scale: float, room: int, several: bool) -> st
             label += "+" + _label(beside[0], several)
             i += 1
         line = line.ljust(min(round(slot.start * scale), room + 1), "·")
-        length = round(slot.end * scale) - len(line)
+        length = min(round(slot.end * scale), room + 1) - len(line)
         if length > 0:
             line += label[: max(length - 1, 1)].ljust(length - 1, "-").ljust(length)
         i += 1

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from playbook.errors import ScheduleError
 from playbook.schedules.actions import Action, Schedule, straight
+from playbook.schedules.catalogue import check_size
 from playbook.schedules.solver.heuristic import zero_bubble
 from playbook.schedules.solver.milp import IntegerProgram
 from playbook.schedules.timeline import PerStage, Times, simulate
@@ -64,6 +65,7 @@ def solve(
     """
     if not 0 < time_limit < float("inf"):
         raise ScheduleError(f"time_limit is {time_limit:g}, but must be a finite number of seconds above 0")
+    check_size(stages, microbatches)
     begun, times = time.monotonic(), times or Times()
     limits, rests = by_rank("limit", limit, stages, least=1.0), by_rank("rest", rest, stages, least=0, most=1)
     _check_scipy()
