@@ -13,7 +13,7 @@ import torch
 
 from playbook.bench import calibrate_fits, calibrate_ranks
 from playbook.bench.calibrate import effort, to_toml
-from playbook.bench.calibrate_fits import Rate, Timing, cores, fit_rate, nonnegative
+from playbook.bench.calibrate_fits import Rate, Timing, between, fit_rate, nonnegative
 from playbook.cli import main
 from playbook.errors import ConfigError
 from playbook.planning.links import AlphaBeta
@@ -67,9 +67,12 @@ def test_a_fit_needs_as_many_timings_as_numbers():
         fit_rate([Timing(1.0, 1.0, {"m": 1.0})] * 2)
 
 
-def test_cores_are_those_whose_work_is_done_at_once():
-    assert cores({1: 1.0, 2: 1.0, 4: 2.0, 8: 4.0}) == 2
-    assert cores({1: 1.0, 2: 1.25, 4: 2.5}) == 1.6
+def test_what_training_adds_to_its_operations_is_recovered():
+    alone = [0.010, 0.040, 0.002, 0.100]
+    rows = [{"layers": n, "seconds": 1.2 * t + n * 5e-4} for n, t in zip((2, 4, 6, 2), alone, strict=True)]
+    found = between(rows, alone)
+    assert (found["slower"], found["between_s"]) == (pytest.approx(1.2), pytest.approx(5e-4))
+    assert found["worst_error"] < 1e-9
 
 
 def test_rows_of_planted_devices_give_their_numbers_back():
@@ -102,50 +105,52 @@ def test_rows_of_planted_devices_give_their_numbers_back():
 
 def test_links_of_planted_rings_are_recovered():
     link, rows = AlphaBeta(2e-4, 1e-9), []
-    for collective, n in itertools.product(calibrate_ranks.COLLECTIVES, (2, 4)):
-        cost = calibrate_ranks.ring(collective, n)
+    for collective, (n, group) in itertools.product(calibrate_ranks.COLLECTIVES, ((2, 2), (4, 2), (4, 4))):
+        cost = calibrate_ranks.ring(collective, group)
         for size in (1024, 65536, 1 << 22):
             seconds = link.time(float(cost.volume) * size, cost.messages)
-            rows.append({"collective": collective, "ranks": n, "bytes": size, "seconds": seconds})
+            row = {"collective": collective, "ranks": n, "group": group, "bytes": size, "seconds": seconds}
+            rows.append(row)
     found = calibrate_ranks.links(rows)
-    assert [(row["collective"], row["ranks"]) for row in found] == list(
-        itertools.product(calibrate_ranks.COLLECTIVES, (2, 4))
+    assert [(row["collective"], (row["ranks"], row["group"])) for row in found] == list(
+        itertools.product(calibrate_ranks.COLLECTIVES, ((2, 2), (4, 2), (4, 4)))
     )
     for row in found:
         assert (row["alpha_s"], row["beta_s_per_byte"]) == (pytest.approx(2e-4), pytest.approx(1e-9))
-    by_name = {(row["collective"], row["ranks"]): (row["messages"], row["volume"]) for row in found}
-    assert by_name["all_reduce", 4] == (6, 1.5)
-    assert by_name["all_gather", 4] == by_name["reduce_scatter", 4] == by_name["all_to_all", 4] == (3, 0.75)
-    assert by_name["send", 4] == (1, 1.0)
-
-
-def test_a_call_is_as_slow_as_its_slowest_rank_and_a_message_goes_one_way():
-    def rank(*seconds: float) -> list[dict]:
-        names = ("all_reduce", "send")
-        return [{"collective": name, "bytes": 4, "seconds": list(seconds)} for name in names]
-
-    rows = calibrate_ranks.collective_rows(2, [rank(1.0, 2.0, 9.0), rank(4.0, 2.0, 1.0)])
-    assert [(row["collective"], row["seconds"]) for row in rows] == [("all_reduce", 4.0), ("send", 2.0)]
-
-
-def test_ranks_that_share_two_cores():
-    def ranks(n: int) -> list[list[dict]]:
-        slower = max(1.0, n / 2)
-        return [
-            [
-                {"work": name, "seconds": [slower * t, 9 * slower * t]}  # another program had its turn, too
-                for name, t in (("product", 2.0), ("copy", 1.0))
-            ]
-        ] * n
-
-    found = calibrate_ranks.sharing({n: ranks(n) for n in (1, 2, 4)})
-    assert found == {
-        "ranks": [1, 2, 4],
-        "product_slowdown": [1.0, 1.0, 2.0],
-        "copy_slowdown": [1.0, 1.0, 2.0],
-        "product_cores": 2.0,
-        "copy_cores": 2.0,
+    by_name = {
+        (row["collective"], row["ranks"], row["group"]): (row["messages"], row["volume"]) for row in found
     }
+    assert (by_name["all_reduce", 4, 4], by_name["all_reduce", 4, 2]) == ((6, 1.5), (2, 1.0))
+    for name in ("all_gather", "reduce_scatter", "all_to_all"):
+        assert by_name[name, 4, 4] == (3, 0.75)
+    assert by_name["send", 4, 4] == (1, 1.0)
+
+
+@pytest.mark.parametrize(("ranks", "groups"), [(2, [2]), (3, [3]), (4, [2, 4]), (6, [2, 6]), (8, [2, 4, 8])])
+def test_ranks_are_cut_into_groups_of_one_size(ranks, groups):
+    assert calibrate_ranks.group_sizes(ranks) == groups
+
+
+def test_a_call_adds_what_its_slowest_rank_waits_and_a_message_goes_one_way():
+    def rank(*turns: tuple[float, float, float]) -> list[dict]:
+        names = ("all_reduce", "send")
+        return [{"collective": name, "group": 2, "bytes": 4, "seconds": list(turns)} for name in names]
+
+    # In turns of (call alone, work, both) the slower of two ranks; then the median turn.
+    one = rank((1.0, 5.0, 9.0), (1.0, 5.0, 8.0), (1.0, 6.0, 8.0))
+    other = rank((2.0, 4.0, 9.0), (0.5, 5.0, 6.0), (1.0, 5.0, 8.5))
+    rows = calibrate_ranks.collective_rows(2, [one, other])
+    assert [(row["collective"], row["seconds"]) for row in rows] == [("all_reduce", 3.5), ("send", 1.75)]
+    assert [row["alone_s"] for row in rows] == [1.0, 0.5]
+    hidden = rank((2.0, 5.0, 5.5))  # never less than calls one after another
+    assert calibrate_ranks.collective_rows(2, [hidden, hidden])[0]["seconds"] == 2.0
+
+
+def test_a_probe_is_as_slow_as_its_slowest_rank():
+    probe = calibrate_ranks.Probe(2, 64, 1, 16)
+    ranks = [[{"probe": probe, "seconds": list(seconds)}] for seconds in ((1.0, 2.0, 9.0), (4.0, 2.0, 1.0))]
+    (row,) = calibrate_ranks.probe_rows(2, ranks)
+    assert row == {"layers": 2, "hidden": 64, "batch": 1, "seq": 16, "ranks": 2, "seconds": 4.0}
 
 
 def test_toml_reads_back():
@@ -173,8 +178,8 @@ def test_a_short_run_writes_a_file_that_reads_back(tmp_path, capsys):
     assert device["kind"] == "cpu"
     assert set(device) == set(said["device"]) == FIELDS
     assert set(device["passes"]) >= {"gelu", "gelu_backward", "rms_norm_backward", "cross_entropy"}
-    assert device["sharing"]["ranks"] == [1, 2]
-    assert min(device["peak_flops"]["fp32"], device["memory_bandwidth"], device["cores"]) > 0
+    assert [row["ranks"] for row in device["blocks"]] == [1, 2]
+    assert min(device["peak_flops"]["fp32"], device["memory_bandwidth"], device["blocks"][0]["slower"]) > 0
     assert network["backend"] == "gloo"
     assert [row["collective"] for row in network["collectives"]] == list(calibrate_ranks.COLLECTIVES)
     assert len(read["raw"]["products"]) == len(grid.tokens) * len(grid.widths) ** 2
@@ -186,15 +191,14 @@ FIELDS = {
         "name",
         "kind",
         "memory_bytes",
-        "cores",
         "peak_flops",
         "gemm_overhead_s",
         "gemm_flops",
         "gemm_half",
         "gemm_error",
     ),
-    *("gemm_backward_ratio", "memory_bandwidth", "cache_bandwidth", "op_overhead_s", "op_and_backward_s"),
-    *("attention", "passes", "optimizer", "sharing"),
+    *("gemm_backward_ratio", "memory_bandwidth", "cache_bandwidth", "op_overhead_s"),
+    *("attention", "passes", "optimizer", "blocks"),
 }
 
 

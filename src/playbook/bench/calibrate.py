@@ -8,7 +8,6 @@ The file, all times in seconds, sizes in bytes or elements, rates per second:
     [device]
     name, kind              the processor or GPU; "cpu" or "cuda"
     memory_bytes            of the machine, or of one GPU
-    cores                   how many ranks multiply at full speed at once; with n > cores each is n / cores times slower
     peak_flops              {fp32 = …, bf16 = …}: the best that any product reached
     gemm_overhead_s         launch and dispatch of one product, by dtype
     gemm_flops              fitted rate of endless products, by dtype
@@ -19,7 +18,6 @@ The file, all times in seconds, sizes in bytes or elements, rates per second:
     memory_bandwidth        of large copies, bytes read and written together
     cache_bandwidth         of the fastest copy
     op_overhead_s           an elementwise operation on one number
-    op_and_backward_s       the same with what autograd adds, forward and backward together
 
     [device.attention.forward]   and backward: seconds are overhead_s + F / flops · (1 + seq_half / s + head_half / d),
                             F = 4·b·heads·s²·d FLOPs forward and 8·b·heads·s²·d backward (a causal mask halves no count);
@@ -33,17 +31,20 @@ The file, all times in seconds, sizes in bytes or elements, rates per second:
     [device.optimizer]      a step of AdamW: seconds are overhead_s + tensors · per_tensor_s + parameters /
                             parameters_per_s; bytes_per_s counts 28 bytes of each parameter
 
-    [device.sharing]        ranks = [1, 2, 4, 8], and of ranks that do the same at once: product_slowdown, copy_slowdown
-                            (each rank against one alone), product_cores, copy_cores (the most ranks' worth of work)
+    [[device.blocks]]       for 1 and each number of ranks: ranks, slower, between_s, median_error, worst_error. Forward
+                            and backward of small models that all ranks train at once take slower · (their operations
+                            by the formulas above) + between_s · blocks: caches and cores are shared, and Python works
 
     [network]               not there on a machine with one GPU
     backend                 "gloo" or "nccl"
     ranks                   numbers of ranks that were measured
-    collectives             a table for each collective and number of ranks: collective, ranks, alpha_s, beta_s_per_byte,
-                            messages, volume, worst_error. Seconds of a vector of K bytes, counted as nccl-tests does,
-                            are messages · alpha_s + volume · K · beta_s_per_byte
+    collectives             a table for each collective, number of ranks and size of the groups that these are cut
+                            into, all talking at once: collective, ranks, group, alpha_s, beta_s_per_byte, messages,
+                            volume, worst_error. Seconds of a vector of K bytes, counted as nccl-tests does,
+                            are messages · alpha_s + volume · K · beta_s_per_byte,
+                            beside the work that comes before it: ranks that computed have to meet first
 
-    [raw]                   every measured median: products, attention, passes, copies, optimizer, calls, collectives
+    [raw]                   every measured median: products, attention, passes, copies, optimizer, probes, collectives
 """
 
 from __future__ import annotations
@@ -63,6 +64,9 @@ from playbook.bench import calibrate_fits as fits
 from playbook.bench import calibrate_ranks as on_ranks
 from playbook.bench import provenance
 from playbook.errors import ConfigError
+from playbook.layout import Layout
+from playbook.planning.measured import Machine, measured_run
+from playbook.planning.recipes import load_recipe
 from playbook.training.checks import memory_bytes
 
 Raw = dict[str, list[dict[str, Any]]]
@@ -80,7 +84,9 @@ def effort(device: str, quick: bool) -> Effort:
     """All sizes, for a minute or so; ``quick`` is a rehearsal with tensors too small to tell anything."""
     if quick:
         return Effort(on_device.QUICK, on_ranks.QUICK)
-    return Effort(on_device.CPU if device == "cpu" else on_device.GPU, on_ranks.Together())
+    return (
+        Effort(on_device.CPU, on_ranks.Together()) if device == "cpu" else Effort(on_device.GPU, on_ranks.GPU)
+    )
 
 
 def calibrate(
@@ -99,7 +105,7 @@ def calibrate(
     start, before, what = time.perf_counter(), torch.get_num_threads(), effort(device, quick)
     torch.set_num_threads(threads)
     try:
-        raw, calls = _measure_device(what.grid, device, say)
+        raw, call = _measure_device(what.grid, device, say)
         where = {**provenance(device), "threads": threads}
     finally:
         torch.set_num_threads(before)
@@ -108,9 +114,9 @@ def calibrate(
         say(f"{n} ranks at once" if n > 1 else "one rank alone")
         together[n] = on_ranks.on_ranks(n, what.together, threads, device)
     raw["collectives"] = [row for n in ranks for row in on_ranks.collective_rows(n, together[n])]
-    shared = on_ranks.sharing(together)
+    raw["probes"] = [row for n, ranks in together.items() for row in on_ranks.probe_rows(n, ranks)]
     where["seconds"] = round(time.perf_counter() - start, 1)
-    tables = {"provenance": where, "device": _device(device, raw, calls, shared)}
+    tables = {"provenance": where, "device": _device(device, raw, call)}
     if ranks:
         backend = "nccl" if device == "cuda" else "gloo"
         tables["network"] = {
@@ -118,7 +124,7 @@ def calibrate(
             "ranks": list(ranks),
             "collectives": on_ranks.links(raw["collectives"]),
         }
-    return {**tables, "raw": {**raw, "calls": [calls]}}
+    return {**tables, "raw": raw}
 
 
 def _check(device: str, ranks: Sequence[int], threads: int) -> list[int]:
@@ -135,25 +141,22 @@ def _check(device: str, ranks: Sequence[int], threads: int) -> list[int]:
     return sorted({n for n in ranks if n <= most})
 
 
-def _measure_device(
-    grid: on_device.Grid, device: str, say: Callable[[str], None]
-) -> tuple[Raw, dict[str, float]]:
+def _measure_device(grid: on_device.Grid, device: str, say: Callable[[str], None]) -> tuple[Raw, float]:
     raw: Raw = {}
     for name in ("products", "attention", "passes", "copies", "optimizer"):
         say(name)
         raw[name] = list(getattr(on_device, name)(grid, device))
-    return raw, on_device.calls(grid, device)
+    return raw, on_device.call(grid, device)
 
 
-def _device(device: str, raw: Raw, calls: dict[str, float], shared: dict[str, Any]) -> dict[str, Any]:
+def _device(device: str, raw: Raw, call: float) -> dict[str, Any]:
     """The table ``[device]``."""
     rates, peaks = fits.product_rates(raw["products"]), fits.best_flops(raw["products"])
     copied = [row["bytes_per_s"] for row in raw["copies"]]
-    return {
+    found = {
         "name": torch.cuda.get_device_name() if device == "cuda" else _processor(),
         "kind": device,
         "memory_bytes": memory_bytes(device),
-        "cores": shared["product_cores"],
         "peak_flops": peaks,
         "gemm_overhead_s": {dtype: rate.overhead_s for dtype, rate in rates.items()},
         "gemm_flops": {dtype: rate.per_s for dtype, rate in rates.items()},
@@ -164,13 +167,28 @@ def _device(device: str, raw: Raw, calls: dict[str, float], shared: dict[str, An
         "gemm_backward_ratio": fits.backward_ratio(raw["products"]),
         "memory_bandwidth": copied[-1],
         "cache_bandwidth": max(copied),
-        "op_overhead_s": calls["op_s"],
-        "op_and_backward_s": calls["op_and_backward_s"],
+        "op_overhead_s": call,
         "attention": _attention(raw["attention"], peaks),
         "passes": _passes(raw["passes"]),
         "optimizer": fits.optimizer_numbers(raw["optimizer"]),
-        "sharing": shared,
     }
+    return {**found, "blocks": _blocks(found, raw["probes"])}
+
+
+def _blocks(device: dict[str, Any], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What passes of training take beyond their operations, by the number of ranks that make them."""
+    machine, found = Machine(device, {}, ""), []
+    recipe = load_recipe("fp32" if device["kind"] == "cpu" else "bf16-mixed")
+    for n in dict.fromkeys(row["ranks"] for row in rows):
+        mine = [row for row in rows if row["ranks"] == n]
+        alone = []
+        for row in mine:
+            probe = on_ranks.Probe(row["layers"], row["hidden"], row["batch"], row["seq"])
+            layout = Layout(micro_batch=probe.batch)
+            run = measured_run(machine, probe.shape, layout, seq=probe.seq, recipe=recipe)
+            alone.append(sum(stage.seconds for stage in run.stages))
+        found.append({"ranks": n, **fits.between(mine, alone)})
+    return found
 
 
 def _errors(rate: fits.Rate) -> dict[str, float]:
@@ -230,9 +248,14 @@ def report(tables: Mapping[str, Any]) -> str:
         lines.append(f"  attention {direction}: {row['efficiency']:.0%} of that in {row['dtype']}")
     lines.append(f"  memory: {device['memory_bandwidth'] / 1e9:.1f} GB/s copied, read and written")
     lines.append(f"  one operation: {device['op_overhead_s'] * 1e6:.1f} µs")
-    lines.append(f"  ranks at full speed at once: {device['cores']:.2f}")
     lines += [
-        f"  {row['collective']} of {row['ranks']} ranks: {row['alpha_s'] * 1e6:.0f} µs per message, "
+        f"  training, ranks at once {row['ranks']}: {row['slower']:.2f} times what its operations take, "
+        f"and {row['between_s'] * 1e3:.2f} ms a block; misses by {row['median_error']:.0%} (median)"
+        for row in device["blocks"]
+    ]
+    lines += [
+        f"  {row['collective']} in groups of {row['group']} of {row['ranks']} ranks: "
+        f"{row['alpha_s'] * 1e6:.0f} µs per message, "
         f"{1e-9 / row['beta_s_per_byte'] if row['beta_s_per_byte'] else float('inf'):.2f} GB/s"
         for row in tables.get("network", {}).get("collectives", ())
     ]

@@ -226,17 +226,8 @@ def optimizer(grid: Grid, device: str) -> Iterator[Row]:
         yield {"tensors": tensors, "parameters": tensors * each, "seconds": seconds}
 
 
-def calls(grid: Grid, device: str) -> dict[str, float]:
-    """Seconds of one operation on one number: alone, and with what autograd adds forward and backward."""
-    x, chain = torch.zeros(1, device=device), 50
-
-    def recorded() -> None:
-        w = x.detach().requires_grad_()
-        y = w
-        for _ in range(chain):
-            y = y + x
-        torch.autograd.grad(y, w)
-
+def call(grid: Grid, device: str) -> float:
+    """Seconds of an elementwise operation on one number."""
+    x = torch.zeros(1, device=device)
     with torch.no_grad():
-        alone = seconds_of(lambda: x + x, device, grid.budget)
-    return {"op_s": alone, "op_and_backward_s": seconds_of(recorded, device, grid.budget) / chain}
+        return seconds_of(lambda: x + x, device, grid.budget)

@@ -101,11 +101,6 @@ def nonnegative(
     return [float(best.get(column, 0.0)) for column in range(a.shape[1])]
 
 
-def cores(slowdowns: Mapping[int, float]) -> float:
-    """How many processes run at full speed at once, from how much slower each is with n of them: max of n / slowdown."""
-    return max(n / slowdown for n, slowdown in slowdowns.items())
-
-
 # ---- rows of measurements to numbers
 
 
@@ -177,4 +172,21 @@ def optimizer_numbers(rows: Rows) -> dict[str, float]:
         "per_tensor_s": tensor,
         "parameters_per_s": 1 / parameter,
         "bytes_per_s": ADAMW_BYTES / parameter,
+    }
+
+
+def between(rows: Rows, alone: Sequence[float]) -> dict[str, float]:
+    """Training passes of probes with one number of ranks as ``slower`` times what their operations take ``alone``, one by
+    one in a cache that has their inputs, plus ``between_s`` for each block: what Python and autograd do meanwhile."""
+    terms = [[seconds, row["layers"]] for row, seconds in zip(rows, alone, strict=True)]
+    slower, each = nonnegative(terms, [row["seconds"] for row in rows], needed=0)
+    errors = [
+        abs((slower * seconds + each * layers) / row["seconds"] - 1)
+        for (seconds, layers), row in zip(terms, rows, strict=True)
+    ]
+    return {
+        "slower": slower,
+        "between_s": each,
+        "median_error": statistics.median(errors),
+        "worst_error": max(errors),
     }

@@ -1,10 +1,10 @@
-"""What ranks of one machine do together: collectives by size, and how they slow each other down when they share cores."""
+"""What ranks of one machine do together: collectives among work, by size, and training passes that share its cores."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -13,11 +13,12 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from playbook import launch
-from playbook.bench.calibrate_fits import cores
-from playbook.bench.collectives import how_often, seconds_of_call
+from playbook.bench.collectives import seconds_of_call
+from playbook.model.transformer import Transformer
 from playbook.parallel import mesh
 from playbook.planning.communication import Cost, Network, closed_form
 from playbook.planning.links import AlphaBeta, Sample, errors, fit
+from playbook.shapes import ModelShape, load
 
 Row = dict[str, Any]
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
@@ -25,17 +26,46 @@ _TIMEOUT = 300.0
 
 
 @dataclass(frozen=True)
+class Probe:
+    """A small Llama whose forward and backward passes are timed as training makes them."""
+
+    layers: int
+    hidden: int
+    batch: int
+    seq: int
+
+    @property
+    def shape(self) -> ModelShape:
+        h = self.hidden
+        return replace(
+            load("tiny"), layers=self.layers, hidden=h, heads=max(2, h // 32), kv_heads=max(1, h // 64),
+            head_dim=None, ffn=8 * h // 3, max_seq=self.seq,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
 class Together:
-    """What ranks measure: vectors of ``sizes`` bytes, and products of ``width`` that take ``busy`` seconds alone."""
+    """What ranks measure: vectors of ``sizes`` bytes, each sent after a product (``width``², ``rows`` times) and a pass
+    over its result, as messages come in training; and ``probes``, a copy on each rank."""
 
-    sizes: tuple[int, ...] = tuple(1 << i for i in range(10, 23, 2))
-    repeats: int = 3
+    sizes: tuple[int, ...] = tuple(1 << i for i in range(10, 23, 3))
+    repeats: int = 5
     width: int = 384
-    copied: int = 1 << 26  # bytes: more than caches hold
-    busy: float = 0.25
+    rows: int = 1024
+    probes: tuple[Probe, ...] = (
+        Probe(4, 64, 1, 64), Probe(2, 128, 4, 128), Probe(4, 128, 1, 128), Probe(2, 256, 1, 256), Probe(2, 256, 8, 128),
+        Probe(2, 512, 2, 256),
+    )  # fmt: skip
+    turns: int = 7
 
 
-QUICK = Together(sizes=(1024, 8192, 65536), repeats=1, width=32, copied=1 << 12, busy=0.01)
+GPU = Together(
+    width=2048,
+    rows=4096,
+    probes=(Probe(4, 512, 1, 512), Probe(2, 1024, 4, 1024), Probe(2, 2048, 2, 2048), Probe(2, 4096, 1, 4096)),
+    turns=15,
+)
+QUICK = Together((1024, 8192, 65536), 1, 32, 32, (Probe(1, 32, 1, 16), Probe(3, 64, 1, 32)), 2)
 
 
 def on_ranks(n: int, what: Together, threads: int, device: str) -> list[list[Row]]:
@@ -46,91 +76,158 @@ def on_ranks(n: int, what: Together, threads: int, device: str) -> list[list[Row
 
 
 def measure(what: Together, threads: int) -> list[Row]:
-    """In one rank: seconds of every call of each collective, and of work that all ranks do at the same time."""
+    """In one rank: seconds of training passes that all ranks make at once, and of every collective among work."""
     torch.set_num_threads(threads)
     with launch.process_group() as world:
-        rows = [_busy(name, what, world) for name in ("product", "copy")]
+        rows = [_training(probe, what.turns, world) for probe in what.probes]
         if world.size > 1:
-            for collective in COLLECTIVES:
-                for size in what.sizes:
-                    call = _call(collective, size // 4 // world.size * world.size, world)
-                    count = what.repeats * how_often({"it": call}, world)
-                    seconds = [seconds_of_call(call, world) for _ in range(count)]
-                    rows.append({"collective": collective, "bytes": size, "seconds": seconds})
+            work = _work(what, world)
+            for together in group_sizes(world.size):
+                group = _group(together, world)
+                for collective in COLLECTIVES[: None if together == world.size else -1]:
+                    for size in what.sizes:
+                        call = _call(collective, size // 4 // together * together, group, world)
+                        seconds = [_among(work, call, world) for _ in range(what.repeats)]
+                        rows.append(
+                            {"collective": collective, "group": together, "bytes": size, "seconds": seconds}
+                        )
     return rows
 
 
-def _busy(name: str, what: Together, world: launch.World) -> Row:
-    """Seconds of a product or a copy while all ranks do the same: long enough for the system to move ranks about."""
-    if name == "product":
-        a, b = (torch.randn(what.width, what.width, device=world.device) for _ in range(2))
-        work: Callable[[], Any] = lambda: F.linear(a, b)  # noqa: E731
-    else:
-        x, y = torch.zeros(2, what.copied // 4, device=world.device)
-        work = lambda: y.copy_(x)  # noqa: E731
-    once = min(seconds_of_call(work, world) for _ in range(5))
-    count = torch.tensor([max(3, int(what.busy / world.size / max(once, 1e-7)))], device=world.device)
-    dist.all_reduce(count, dist.ReduceOp.MIN)
-    calls = int(count)
-
-    def all_of_them() -> None:
-        for _ in range(calls):
-            work()
-
-    return {"work": name, "seconds": [seconds_of_call(all_of_them, world) / calls for _ in range(7)]}
+def group_sizes(n: int) -> list[int]:
+    """Groups that ``n`` ranks are cut into: pairs, fours and so on, as far as they come out even, and all of them."""
+    return [*(2**i for i in range(1, n) if 2**i < n and n % 2**i == 0), n]
 
 
-def _call(collective: str, elements: int, world: launch.World) -> Callable[[], Any]:
-    """A collective of a vector of so many fp32 numbers in all, or a message there and back again."""
+def _group(together: int, world: launch.World) -> dist.ProcessGroup:
+    """This rank's group of so many neighbours. All groups talk at the same time, as those of a layout do."""
+    groups = [dist.new_group(range(i, i + together)) for i in range(0, world.size, together)]
+    return groups[world.rank // together]
+
+
+def _training(probe: Probe, turns: int, world: launch.World) -> Row:
+    """Forward and backward of one micro-batch, all ranks beginning together."""
+    model = Transformer(probe.shape, device=world.device)
+    tokens = torch.randint(0, 256, (probe.batch, probe.seq), device=world.device)
+    half = world.device.type == "cuda"
+
+    def passes() -> None:
+        model.zero_grad()
+        with torch.autocast(world.device.type, torch.bfloat16, enabled=half):
+            loss = model.loss(tokens, tokens)[0]
+        loss.backward()
+
+    passes()
+    return {"probe": probe, "seconds": [seconds_of_call(passes, world) for _ in range(turns)]}
+
+
+#: Turns of work and message that are timed together: ranks drift apart and meet again, as they do in training.
+_STREAM = 8
+
+
+def _work(what: Together, world: launch.World) -> Callable[[], Any]:
+    x, w = (
+        torch.randn(what.rows, what.width, device=world.device),
+        torch.randn(what.width, what.width, device=world.device),
+    )
+    return lambda: F.silu(F.linear(x, w))
+
+
+def _among(
+    work: Callable[[], Any], call: Callable[[], Any], world: launch.World
+) -> tuple[float, float, float]:
+    """Seconds of a call right after another one, of work alone, and of work and call in turn."""
+
+    def often(*each: Callable[[], Any]) -> float:
+        def stream() -> None:
+            for _ in range(_STREAM):
+                for one in each:
+                    one()
+
+        return seconds_of_call(stream, world) / _STREAM
+
+    return often(call), often(work), often(work, call)
+
+
+def _call(collective: str, elements: int, group: dist.ProcessGroup, world: launch.World) -> Callable[[], Any]:
+    """A collective of a vector of so many fp32 numbers in all, or a message there and back again between neighbours."""
     whole = torch.zeros(elements, device=world.device)
-    own, other = torch.zeros(elements // world.size, device=world.device), torch.zeros_like(whole)
+    own, other = torch.zeros(elements // group.size(), device=world.device), torch.zeros_like(whole)
+    neighbour = world.rank ^ 1
 
     def there_and_back() -> None:
-        if world.rank == 0:
-            dist.send(whole, 1)
-            dist.recv(whole, 1)
-        elif world.rank == 1:
-            dist.recv(whole, 0)
-            dist.send(whole, 0)
+        if neighbour >= world.size:
+            return
+        if world.rank < neighbour:
+            dist.send(whole, neighbour)
+            dist.recv(whole, neighbour)
+        else:
+            dist.recv(whole, neighbour)
+            dist.send(whole, neighbour)
 
     found: dict[str, Callable[[], Any]] = {
-        "all_reduce": lambda: dist.all_reduce(whole),
-        "all_gather": lambda: mesh.all_gather(whole, own),
-        "reduce_scatter": lambda: mesh.reduce_scatter(own, whole),
-        "all_to_all": lambda: dist.all_to_all_single(other, whole),
+        "all_reduce": lambda: dist.all_reduce(whole, group=group),
+        "all_gather": lambda: mesh.all_gather(whole, own, group),
+        "reduce_scatter": lambda: mesh.reduce_scatter(own, whole, group),
+        "all_to_all": lambda: dist.all_to_all_single(other, whole, group=group),
         "send": there_and_back,
     }
     return found[collective]
 
 
 def collective_rows(n: int, ranks: list[list[Row]]) -> list[Row]:
-    """The median of each collective and size, a call being as slow as its slowest rank; a message one way."""
+    """What each collective and size adds to work, a stream being as slow as its slowest rank: the median, and no less
+    than calls take one after another. A message counts one way."""
     rows = []
     for calls in zip(*([row for row in rank if "collective" in row] for rank in ranks), strict=True):
-        slowest = [max(call) for call in zip(*(row["seconds"] for row in calls), strict=True)]
-        there = calls[0]["collective"] == "send"
-        seconds = statistics.median(slowest) / (2 if there else 1)
+        turns = zip(*(row["seconds"] for row in calls), strict=True)
+        slowest = [[max(times) for times in zip(*turn, strict=True)] for turn in turns]
+        alone, work, both = (statistics.median(times) for times in zip(*slowest, strict=True))
+        one_way = 2 if calls[0]["collective"] == "send" else 1
         rows.append(
-            {"collective": calls[0]["collective"], "ranks": n, "bytes": calls[0]["bytes"], "seconds": seconds}
+            {
+                "collective": calls[0]["collective"],
+                "ranks": n,
+                "group": calls[0]["group"],
+                "bytes": calls[0]["bytes"],
+                "seconds": max(alone, both - work) / one_way,
+                "alone_s": alone / one_way,
+            }
         )
     return rows
 
 
+def probe_rows(n: int, ranks: list[list[Row]]) -> list[Row]:
+    """What the passes of each probe take where ``n`` ranks make them at once: the median turn of the slowest rank."""
+    rows = []
+    for probes in zip(*([row for row in rank if "probe" in row] for rank in ranks), strict=True):
+        slowest = [max(turn) for turn in zip(*(row["seconds"] for row in probes), strict=True)]
+        rows.append({**asdict(probes[0]["probe"]), "ranks": n, "seconds": statistics.median(slowest)})
+    return rows
+
+
 def links(rows: Sequence[Row]) -> list[Row]:
-    """α and β of every collective and number of ranks: seconds of K bytes = messages · α + volume · K · β."""
+    """α and β of every collective, number of ranks and size of groups: K bytes take messages · α + volume · K · β."""
     found = []
-    for collective, n in dict.fromkeys((row["collective"], row["ranks"]) for row in rows):
-        cost = ring(collective, n)
+    keys = ("collective", "ranks", "group")
+    for collective, n, group in dict.fromkeys(tuple(row[key] for key in keys) for row in rows):
+        cost = ring(collective, group)
         volume = float(cost.volume)
         samples = [
             Sample(volume * row["bytes"], row["seconds"], cost.messages)
             for row in rows
-            if (row["collective"], row["ranks"]) == (collective, n)
+            if tuple(row[key] for key in keys) == (collective, n, group)
         ]
         link = fit(samples)
         worst = max(map(abs, errors(link, samples)))
         found.append(
-            {"collective": collective, "ranks": n, "alpha_s": link.alpha, "beta_s_per_byte": link.beta}
+            {
+                "collective": collective,
+                "ranks": n,
+                "group": group,
+                "alpha_s": link.alpha,
+                "beta_s_per_byte": link.beta,
+            }
             | {"messages": cost.messages, "volume": volume, "worst_error": worst}
         )
     return found
@@ -143,23 +240,3 @@ def ring(collective: str, n: int) -> Cost:
     cost = closed_form(collective, None, n, Network.uniform(AlphaBeta(0, 0)))
     assert cost is not None, collective
     return cost
-
-
-def sharing(rows: dict[int, list[list[Row]]]) -> dict[str, Any]:
-    """How much slower a product, and a copy, is with so many ranks at work, and how many ranks run at full speed."""
-    seconds = {name: {n: _together(ranks, name) for n, ranks in rows.items()} for name in ("product", "copy")}
-    slowdowns = {
-        name: {n: t / min(times.values()) for n, t in times.items()} for name, times in seconds.items()
-    }
-    return {
-        "ranks": list(rows),
-        **{f"{name}_slowdown": list(found.values()) for name, found in slowdowns.items()},
-        **{f"{name}_cores": cores(found) for name, found in slowdowns.items()},
-    }
-
-
-def _together(ranks: list[list[Row]], work: str) -> float:
-    """What the slowest rank took (the others' work may be done before it is), in the fastest turn: whatever else this
-    machine does can only make a turn longer."""
-    found = [next(row["seconds"] for row in rank if row.get("work") == work) for rank in ranks]
-    return min(max(turn) for turn in zip(*found, strict=True))

@@ -21,7 +21,7 @@ def add(commands: Any) -> None:
         "calibrate",
         help="measure this machine and write what it reaches to a TOML file",
         description="Measure this machine: matrix products, attention, memory, single calls, the optimizer, collectives\n"
-        "and how ranks slow each other down when they share cores. It takes a minute or two; nothing else should run.",
+        "and how ranks slow each other down when they share cores. It takes four minutes; nothing else should run.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

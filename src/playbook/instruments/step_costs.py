@@ -14,20 +14,20 @@ class StepCosts:
     """Watches the steps of ``trainer`` from now on.
 
     ``peak_bytes`` is the most that this rank ever had, ``bytes_sent`` what it sent in one step, by axis of the mesh.
-    On CUDA
-    every step is watched, for that is free there; elsewhere the second alone (the first has no optimizer state yet, and
-    every later one is like the second).
+    On CUDA every step is watched, for that is free there; elsewhere the second alone (the first has no optimizer state
+    yet, unless it comes after a checkpoint, and every later one is like the second).
     """
 
     def __init__(self, trainer: Trainer):
         self.trainer, self.peak_bytes = trainer, 0
         self.bytes_sent: dict[str, int] = {}
+        self.second = min(trainer.step_count + 1, trainer.config.steps - 1)
         trainer.around = self._around
 
     @contextmanager
     def _around(self, step: int) -> Iterator[None]:
         trainer, engine = self.trainer, self.trainer.engine
-        second = step == min(1, trainer.config.steps - 1)
+        second = step == self.second
         if not (trainer.device.type == "cuda" or second):
             yield
             return

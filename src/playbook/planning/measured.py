@@ -28,7 +28,8 @@ from playbook.planning.operations import Operation
 from playbook.planning.recipes import Recipe
 from playbook.planning.roofline import Device
 from playbook.planning.simulator import Run
-from playbook.shapes import ModelShape
+from playbook.planning.stage_times import Pass, StageTimes, Work
+from playbook.shapes import BlockKind, ModelShape
 
 #: Passes of ``operations`` by name: which measured pass it is, and its bytes of fp32 for each element there and back.
 _PASSES = {
@@ -41,8 +42,12 @@ _PASSES = {
 #: The device is measured, not a share of a datasheet; and ranks of a machine hide no messages behind computation.
 _CALIBRATION = Calibration(
     "measured", processors=1, bandwidth=1.0, launch=0.0, host=0.0, collective=0.0, jitter=0.0,
-    hidden_dp=0.0, hidden_tp=0.0, hidden_cp=0.0, hidden_ep=0.0,
+    hidden_dp=0.0, hidden_tp=0.0, hidden_cp=0.0, hidden_ep=0.0, hidden_pp=0.0,
 )  # fmt: skip
+
+
+#: Parameters of a block that an optimizer updates one by one, where ZeRO has not made one of them: those of a Llama.
+TENSORS = 9
 
 
 @dataclass(frozen=True)
@@ -63,18 +68,28 @@ class Machine:
             "measured", given["name"], given["memory_bytes"], peaks, bandwidth, bandwidth, self.source
         )
 
-    def slowdown(self, ranks: int) -> float:
-        """How much slower each of so many ranks computes: those of a CPU share its cores."""
-        if self.device["kind"] != "cpu":
-            return 1.0
-        return max(1.0, ranks / self.device["cores"])
+    def training(self, ranks: int) -> tuple[float, float]:
+        """How many times longer operations take in training with so many ranks at once, and what Python takes for each
+        block. Between two measured numbers of ranks they lie between; beyond the last, ranks of a CPU share cores."""
+        rows = sorted(self.device.get("blocks", ()), key=lambda row: row["ranks"])
+        if not rows:
+            return 1.0, 0.0
+        over = next((row for row in rows if row["ranks"] >= ranks), rows[-1])
+        under = next((row for row in reversed(rows) if row["ranks"] <= ranks), rows[0])
+        apart = over["ranks"] - under["ranks"]
+        part = (ranks - under["ranks"]) / apart if apart > 0 else 0.0
+        more = max(1.0, ranks / over["ranks"]) if self.device["kind"] == "cpu" else 1.0
+        slower, between = (
+            (under[key] + part * (over[key] - under[key])) * more for key in ("slower", "between_s")
+        )
+        return slower, between
 
-    def links(self, collective: str, ranks: int) -> AlphaBeta | None:
-        """α and β of a collective as they were with the number of ranks that is nearest; None where none was measured."""
+    def links(self, collective: str, ranks: int, group: int) -> AlphaBeta | None:
+        """α and β of a collective in groups of so many of the ranks: those measured with the nearest numbers, or None."""
         rows = [row for row in self.network.get("collectives", ()) if row["collective"] == collective]
         if not rows:
             return None
-        row = min(rows, key=lambda row: abs(row["ranks"] - ranks))
+        row = min(rows, key=lambda row: (abs(row["ranks"] - ranks), abs(row["group"] - group)))
         return AlphaBeta(row["alpha_s"], row["beta_s_per_byte"])
 
 
@@ -88,7 +103,7 @@ def load_machine(path: str | Path) -> Machine | None:
     device = table.get("device", {})
     if "kind" not in device:
         return None
-    for name in ("gemm_flops", "gemm_half", "attention", "passes", "optimizer", "cores", "memory_bandwidth"):
+    for name in ("gemm_flops", "gemm_half", "attention", "passes", "optimizer", "blocks", "memory_bandwidth"):
         if name not in device:
             raise ConfigError(
                 f"calibration file {str(path)!r} has no {name} of its device: measure the machine again"
@@ -109,7 +124,7 @@ class MeasuredDevice(Device):
     def seconds(self, operation: Operation) -> float:
         """As `Device.seconds`, from the fits."""
         one = {"product": self._gemm, "attention": self._core}.get(operation.kind, self._over)(operation)
-        return one * self.machine.slowdown(self.ranks)
+        return one * self.machine.training(self.ranks)[0]
 
     def _gemm(self, o: Operation) -> float:
         given = self.machine.device
@@ -154,7 +169,7 @@ class MeasuredLinks(Links):
         """As `Links.collective`. All ranks of the layout talk at the same time: theirs is the number that counts."""
         if ranks == 1 or not payload:
             return 0.0
-        link = self.machine.links(collective, self.layout.world_size)
+        link = self.machine.links(collective, self.layout.world_size, ranks)
         if link is None:
             return super().collective(collective, payload, ranks, axis, apart)
         cost = _cost(collective, ranks)
@@ -162,7 +177,7 @@ class MeasuredLinks(Links):
 
     def hop(self, payload: float) -> float:
         """As `Links.hop`."""
-        link = self.machine.links("send", self.layout.world_size)
+        link = self.machine.links("send", self.layout.world_size, 2)
         return super().hop(payload) if link is None else link.time(payload)
 
 
@@ -170,6 +185,16 @@ def _cost(collective: str, ranks: int) -> Cost:
     if collective == "send":
         return Cost(1, Fraction(1))
     return closed_form(collective, None, ranks, Network.uniform(AlphaBeta(0, 0))) or Cost(ranks, Fraction(1))
+
+
+@dataclass(frozen=True)
+class MeasuredTimes(StageTimes):
+    """Stages on a measured machine."""
+
+    def _block(self, kind: BlockKind) -> Pass:
+        assert isinstance(self.device, MeasuredDevice)
+        third = Work(self.device.machine.training(self.device.ranks)[1] / 3)
+        return super()._block(kind) + Pass(third, third, third)
 
 
 @dataclass(frozen=True)
@@ -190,12 +215,18 @@ class MeasuredRun(Run):
     def links(self) -> Links:
         return MeasuredLinks(self.cluster, self.layout, self.calibration, machine=self.machine)
 
+    @cached_property
+    def times(self) -> StageTimes:
+        plain = super().times
+        return MeasuredTimes(plain.sizes, plain.device, plain.links, plain.options, plain.overlap)
+
     def _optimizer(self, held: StageMemory) -> float:
         """Adam's pass over what this rank updates, as it was measured."""
         fit = self.machine.device["optimizer"]
         updated = held.counts.shard if self.layout.zero else held.counts.local
-        alone = fit["overhead_s"] + updated / fit["parameters_per_s"]
-        return alone * self.machine.slowdown(self.layout.world_size)
+        tensors = len(held.counts.units) if self.layout.zero else TENSORS * held.layers
+        alone = fit["overhead_s"] + fit["per_tensor_s"] * tensors + updated / fit["parameters_per_s"]
+        return alone * self.machine.training(self.layout.world_size)[0]
 
 
 def measured_run(
@@ -215,7 +246,7 @@ def measured_run(
     ``cluster`` has the network where none was measured; None is one node with as many ranks as there are.
     """
     accelerator = machine.accelerator
-    link = machine.links("send", 2) or AlphaBeta(1e-5, 1 / accelerator.link_bandwidth)
+    link = machine.links("send", 2, 2) or AlphaBeta(1e-5, 1 / accelerator.link_bandwidth)
     one = Cluster(
         "measured",
         accelerator,
