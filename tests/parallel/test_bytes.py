@@ -6,7 +6,7 @@ import pytest
 import torch
 from all_pairs import all_pairs, combined
 from helpers import BLOCKS, MIXTRAL
-from parallel_runs import BATCH, Case, train
+from parallel_runs import BATCH, Case
 
 from playbook import launch
 from playbook.instruments.counting import CountBytes
@@ -32,11 +32,9 @@ def second_step(runs: list[tuple[Case, str, dict]]) -> list:
         for case, text, given in runs:
             layout = Layout.parse(text)
             engine = parallelize(case.model(), Mesh(layout), case.make(), ParallelOptions(**given))
-            train(case, engine, world.rank, world.size, layout.grad_acc)  # one step
-            count = CountBytes(engine.traffic_groups())
-            again = Case(case.shape, case.recompute, case.dtype, steps=2)
-            with count:
-                step(again, engine, world, layout.grad_acc)
+            step(case, engine, world, layout.grad_acc)
+            with CountBytes(engine.traffic_groups()) as count:
+                step(case, engine, world, layout.grad_acc)
             kept = {
                 kind: sum(t.numel() * t.element_size() for t in tensors)
                 for kind, tensors in engine.tensors().items()
@@ -46,8 +44,8 @@ def second_step(runs: list[tuple[Case, str, dict]]) -> list:
 
 
 def step(case: Case, engine, world, grad_acc: int) -> None:
-    """The second step, without looks at whole gradients, which cost communication of their own."""
-    x, y = (t.chunk(world.size)[world.rank] for t in case.batch(1))
+    """A step without looks at whole gradients, which cost communication, and time, of their own."""
+    x, y = (t.chunk(world.size)[world.rank] for t in case.batch(0))
     engine.zero_grad()
     engine.accumulate(x, y, len(x) // grad_acc)
     engine.clip(1.0)
@@ -161,7 +159,7 @@ def peaks(case: Case, texts: list[str]) -> list[tuple[int, dict]]:
     with launch.process_group() as world:
         for layout in map(Layout.parse, texts):
             engine = parallelize(case.model(), Mesh(layout), case.make())
-            train(case, engine, world.rank, world.size, layout.grad_acc)
+            step(case, engine, world, layout.grad_acc)
             with peak_bytes(engine.model, engine.optimizers[0], engine.tensors()) as most:
                 step(case, engine, world, layout.grad_acc)
             found.append((most.bytes, most.categories))
