@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -11,9 +12,12 @@ import sys
 import time
 
 import pytest
+from leftovers import remaining_folders
 
 from playbook import doctor
 from playbook.cli import main
+from playbook.commands.train import _default_log, _report
+from playbook.commands.training import Outcome
 from playbook.launch.logs import read_json_log
 from playbook.layout import Layout
 from playbook.planning.traffic import by_axis, traffic
@@ -93,18 +97,22 @@ def test_two_runs_with_one_seed_are_identical(tmp_path):
     assert a == b != other
 
 
-def test_ctrl_c_leaves_a_readable_log_and_no_process(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "layout"), [(signal.SIGINT, ""), (signal.SIGTERM, "dp=2"), (signal.SIGHUP, "")]
+)
+def test_a_run_asked_to_end_leaves_a_readable_log_and_nothing_else(number, layout, tmp_path):
     log = tmp_path / "run.jsonl"
     process = subprocess.Popen(
         [*COMMAND, "train", "--model", SMALL, "--seq", "16", "--steps", "100000", "--global-batch", "4",
-         "--log", str(log), "--json", "--device", "cpu"],
+         "--log", str(log), "--json", "--device", "cpu", *(["--layout", layout] if layout else [])],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job inherits it ignored
     )  # fmt: skip
     deadline = time.time() + 60
     while time.time() < deadline and not (log.exists() and log.read_text().count("\n") > 5):
         time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, number)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "Traceback" not in err
@@ -113,8 +121,19 @@ def test_ctrl_c_leaves_a_readable_log_and_no_process(tmp_path):
     assert [r["step"] for r in steps] == list(range(len(steps)))
     assert json.loads(log.read_text().splitlines()[-1]) == {"event": "interrupted"}
     assert json.loads(out)["losses"] == [r["loss"] for r in steps]
+    assert remaining_folders(tmp_path, seconds=0) == []
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
+
+
+def test_a_run_asked_to_end_before_its_first_step_says_so(capsys):
+    args = argparse.Namespace(json=False, steps=5)
+    assert _report(args, Outcome([], [], interrupted=True)) == 130
+    assert capsys.readouterr().err == "interrupted before the first step\n"
+
+
+def test_logs_of_runs_that_start_in_one_second_have_names_of_their_own():
+    assert re.fullmatch(rf"runs/a-b-\d{{8}}-\d{{6}}-{os.getpid()}\.jsonl", _default_log("a/b"))
 
 
 def test_several_logs_at_once(tmp_path):
@@ -186,6 +205,7 @@ BAD = {
     ),
     "unreadable data": (["--data", "absent.txt"], "absent.txt"),
     "a folder as data": (["--data", "."], "directory"),
+    "a device as data": (["--data", "/dev/zero"], "cannot be read (a device, which may have no end)"),
     "empty text": (["--data", "empty.txt"], "empty.txt"),
     "short text": (["--data", "short.txt"], "seq=256"),
     "no steps": (["--steps", "0"], "steps is 0"),
@@ -300,6 +320,7 @@ BAD = {
         "cannot be written",
     ),
     "log name": (["--log", "run.xml"], "run.xml"),
+    "log in a file": (["--log", "plain"], "log is 'plain', but must end in .jsonl or .csv, or be a folder"),
     "log nowhere": (["--log", "empty.txt/run.jsonl"], "cannot be written"),
     "unknown flag": (["--learning", "1"], "--learning"),
 }
@@ -311,6 +332,7 @@ def test_bad_input_gets_one_sentence_and_status_2(case, tmp_path, capsys, monkey
     (tmp_path / "broken.toml").write_text("layers = = 3\n")
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "short.txt").write_text("hello")
+    (tmp_path / "plain").write_text("hello")
     stuck = [[("F", 0), ("BW", 0)], [("BW", 1), ("F", 1)]]
     ranks = [[{"op": op, "stage": stage, "microbatch": 0} for op, stage in rank] for rank in stuck]
     (tmp_path / "stuck.json").write_text(json.dumps({"ranks": ranks}))
@@ -329,10 +351,11 @@ def test_bad_input_gets_one_sentence_and_status_2(case, tmp_path, capsys, monkey
     assert "Traceback" not in err
 
 
-def test_more_ranks_than_the_layout_has(monkeypatch, capsys):
-    monkeypatch.setenv("WORLD_SIZE", "2")
+@pytest.mark.parametrize("ranks", ["2", "x"])
+def test_more_ranks_than_the_layout_has(ranks, monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", ranks)
     assert main(["train", "--steps", "1"]) == 2
-    assert "2 ranks were launched, but the layout has 1" in capsys.readouterr().err
+    assert f"{ranks} ranks were launched, but the layout has 1" in capsys.readouterr().err
 
 
 def test_cuda_that_is_not_there():
@@ -382,6 +405,22 @@ def test_a_closed_pipe_is_no_error(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+def test_a_full_disk_is_one_sentence():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*COMMAND, "schedule", "1f1b"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "playbook schedule: what it writes has no room: [Errno 28] No space left on device\n"
+    )
+
+
+def test_a_terminal_that_knows_ascii_alone():
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([*COMMAND, "schedule", "1f1b"], capture_output=True, text=True, env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "rank 3 ?" in done.stdout
+
+
 def test_doctor_says_what_is_here(capsys):
     assert main(["doctor", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -423,6 +462,28 @@ def test_no_command_is_refused(capsys):
     with pytest.raises(SystemExit) as end:
         main([])
     assert end.value.code == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "--layout=--"],
+        ["memory", "--layout=--"],
+        ["schedule", "1f1b", "--rest=--"],
+        ["slurm", "--setup=--", "--", "train"],
+    ],
+)
+def test_no_flag_has_two_dashes_for_a_value(words, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 2
+    flag = next(word for word in words if word.endswith("=--"))[:-3]
+    assert f"argument {flag}: -- is no value" in capsys.readouterr().err
+
+
+def test_what_comes_after_two_dashes_is_for_another_command(capsys):
+    assert main(["slurm", "--", "mine.py", "--flag=--"]) == 0
+    assert "mine.py --flag=--" in capsys.readouterr().out
 
 
 def test_bench_prints_ratios_with_their_provenance(capsys):
@@ -598,6 +659,10 @@ def test_mesh_says_which_experts_a_rank_has(capsys):
         (["--per-node", "0"], "per_node must be at least 1, got 0"),
         (["--layout", "tp=3"], "tp must divide heads"),
         (["--grad-acc", "2"], "give it once"),
+        (
+            ["--layout", "dp=2147483647"],
+            "dp * cp * tp * pp must be at most 262144, got 2147483647",
+        ),
     ],
 )
 def test_mesh_refuses_in_one_sentence(flags, words, capsys):

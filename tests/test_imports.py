@@ -111,8 +111,9 @@ def test_what_training_needs_can_be_read() -> None:
     found = trainer()
     print(f"trainer and parallelize need {len(found)} files, {lines(found)} lines")
     assert len(found) <= 67, sorted(found)
-    # 7,500 before there were experts, passes side by side and other kernels; 8,850 before numbers of few bits
-    assert lines(found) <= 9600
+    # 7,500 before there were experts, passes side by side and other kernels; 8,850 before numbers of few bits; 9,600
+    # before states were given and taken in parts
+    assert lines(found) <= 9630
 
 
 def test_what_training_needs_is_the_core() -> None:
@@ -127,7 +128,7 @@ def test_what_training_needs_has_no_circles() -> None:
 def test_the_techniques_stay_short() -> None:
     room = {module for module in MODULES.files if f"{module}.".startswith("playbook.parallel.")}
     print(f"src/playbook/parallel has {lines(room)} lines")
-    assert lines(room) <= 4500  # 4,250 before FP8
+    assert lines(room) <= 4510  # 4,250 before FP8, 4,500 before checkpoints
 
 
 def test_functions_of_the_core_fit_on_a_screen() -> None:

@@ -1,19 +1,27 @@
 """The command line: ``playbook <subcommand>``, one per main object of the library.
 
 With ``--json`` a subcommand prints one JSON object on stdout and everything else on stderr. Bad input ends with one clear
-sentence on stderr and exit status 2; Ctrl-C with status 130.
+sentence on stderr and exit status 2; Ctrl-C, SIGTERM and SIGHUP with status 130.
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
+import io
+import os
+import signal
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import takewhile
+from typing import Any, NoReturn
 
 from playbook.commands import (
     bench,
     calibrate,
+    checkpoint,
     doctor,
     exercises,
     memory,
@@ -34,12 +42,24 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """argparse takes the -- of ``--flag=--`` away, and is left with an empty list for a value."""
+        for word in takewhile(lambda word: word != "--", sys.argv[1:] if args is None else args):
+            if word.startswith("--") and word.endswith("=--"):
+                self.error(f"argument {word[:-3]}: -- is no value")
+        return super().parse_known_args(args, namespace)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # the encoding may be ASCII
     args = _parser().parse_args(argv)
     try:
-        return args.run(args)
+        with _asked_to_end():
+            status: int = args.run(args)
+            sys.stdout.flush()
+            return status
     except PlaybookError as error:
         print(f"playbook {args.command}: {error}", file=sys.stderr)
         return 2
@@ -49,6 +69,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `playbook … | head`: the reader left, which is no error
         sys.stderr.close()
         return 0
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print(f"playbook {args.command}: what it writes has no room: {error}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still to be written to stdout has none, either
+        return 1
+
+
+@contextmanager
+def _asked_to_end() -> Iterator[None]:
+    """Within, SIGTERM and SIGHUP are Ctrl-C: logs are ended, and temporary files removed.
+
+    Not in torchrun's ranks, which may be in a collective that Python cannot leave: these die at once.
+    """
+    alone = threading.current_thread() is threading.main_thread() and "RANK" not in os.environ
+    signals = (signal.SIGTERM, signal.SIGHUP) if alone else ()
+    asked = [number for number in signals if signal.getsignal(number) is signal.SIG_DFL]
+    for number in asked:
+        signal.signal(number, _as_ctrl_c)
+    try:
+        yield
+    finally:
+        for number in asked:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _as_ctrl_c(*_: object) -> None:
+    if not callable(signal.getsignal(signal.SIGINT)):  # a shell's background jobs ignore it
+        raise KeyboardInterrupt
+    signal.raise_signal(signal.SIGINT)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -57,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in (
-        train, memory, simulate, search, mesh, schedule, bench, calibrate, sweep, slurm, exercises, doctor,
+        train, checkpoint, memory, simulate, search, mesh, schedule, bench, calibrate, sweep, slurm, exercises, doctor,
     ):  # fmt: skip
         command.add(commands)
     return parser

@@ -27,3 +27,7 @@ class LaunchError(PlaybookError):
 
 class ScheduleError(PlaybookError):
     """A pipeline schedule that cannot be made, read or run."""
+
+
+class CheckpointError(PlaybookError):
+    """A checkpoint that cannot be written, or is not what is asked for."""

@@ -21,6 +21,7 @@ def add(commands: Any) -> None:
     _add_train(kinds)
     _add_trainer(kinds)
     _add_memory(kinds)
+    _add_checkpoint(kinds)
     _add_collectives(kinds)
     _add_parallel(kinds)
     _add_pipeline(kinds)
@@ -124,6 +125,33 @@ def _memory(args: argparse.Namespace) -> int:
     check_device(max((load(case.model) for case in CASES[kind]), key=lambda s: s.num_parameters), device)
     result = bench_memory(device)
     return finish(args, result, report_memory(result))
+
+
+def _add_checkpoint(kinds: Any) -> None:
+    p = add_kind(
+        kinds, "checkpoint", "saving and loading a training state, beside torch.save and PyTorch's checkpoint"
+    )
+    p.add_argument(
+        "--model", default="", metavar="M", help="preset or JSON (default: a state of about 100 MB)"
+    )
+    p.add_argument("--folder", metavar="DIR", help="where to write (default: where temporary files are)")
+    p.add_argument("--repeats", type=int, default=9, metavar="N", help="turns; the median counts")
+    p.set_defaults(run=_checkpoint)
+
+
+def _checkpoint(args: argparse.Namespace) -> int:
+    from playbook.shapes import load
+
+    shape = load(
+        args.model or {"layers": 8, "hidden": 288, "heads": 8, "ffn": 1152, "vocab": 256, "max_seq": 64}
+    )
+    _check_sizes(args, shape, "repeats")
+
+    from playbook.bench.checkpoint import bench_checkpoint, report_checkpoint
+    from playbook.training.trainer import default_device
+
+    result = bench_checkpoint(shape, args.repeats, args.device or default_device(), args.folder)
+    return finish(args, result, report_checkpoint(result))
 
 
 def _add_collectives(kinds: Any) -> None:
@@ -353,7 +381,7 @@ def _check_sizes(args: argparse.Namespace, shape: Any, *fields: str) -> None:
     for field in fields:
         if getattr(args, field) < 1:
             raise ConfigError(f"{field} is {getattr(args, field)}, but must be at least 1")
-    if args.seq > shape.max_seq:
+    if "seq" in fields and args.seq > shape.max_seq:
         raise ConfigError(
             f"seq is {args.seq}, but this model has positions for at most max_seq={shape.max_seq} tokens"
         )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from playbook.schedules.actions import Schedule
     from playbook.shapes import ModelShape
     from playbook.training.config import TrainConfig
+    from playbook.training.saving import Saving
 
 
 def add(commands: Any) -> None:
@@ -146,6 +147,25 @@ def add(commands: Any) -> None:
     add("--device", help="cpu or cuda (default: cuda when there is one)")
     add("--seed", type=int, default=0, help="of weights, data order and dropout")
     add("--log", action="append", metavar="PATH", help="*.jsonl, *.csv or a TensorBoard folder; repeatable")
+    add("--checkpoint", metavar="DIR", help="save checkpoints there, which any layout can go on from")
+    add(
+        "--every",
+        type=int,
+        metavar="N",
+        help="steps from one checkpoint to the next (default: the last step alone)",
+    )
+    add("--keep", type=int, metavar="K", help="keep the newest so many (default: all)")
+    add("--async", dest="background", action="store_true", help="write checkpoints while training goes on")
+    add(
+        "--resume", action="store_true", help="go on from the newest whole checkpoint in DIR, if there is one"
+    )
+    add(
+        "--max-restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="how often ranks begin again after one has failed",
+    )
     add("--quiet", action="store_true", help="no progress bar")
     add("--json", action="store_true", help="print one JSON object on stdout")
     p.set_defaults(run=_train)
@@ -163,7 +183,7 @@ def _train(args: argparse.Namespace) -> int:
     # Everything cheap is checked before torch is imported, so that a typing error is answered at once.
     shape, config = prepared(args)
     size = os.environ.get("WORLD_SIZE")
-    if size is not None and int(size) != config.layout.world_size:
+    if size is not None and size != str(config.layout.world_size):
         raise ConfigError(
             f"{size} ranks were launched, but the layout has {config.layout.world_size}: launch as many"
         )
@@ -232,10 +252,15 @@ def _take_from_layout(args: argparse.Namespace, layout: Layout) -> None:
 def _run(args: argparse.Namespace, shape: ModelShape, config: TrainConfig) -> int:
     from playbook import launch
     from playbook.commands.training import Run, check, launched, train_here, train_on_ranks, train_rank
+    from playbook.launch.logs import check_new
 
     first = os.environ.get("RANK", "0") == "0"
-    run = Run(shape, config, args.data, progress=not args.quiet, watch=_LossWatch)
+    saving = _saving(args)
+    run = Run(shape, config, args.data, progress=not args.quiet, watch=_LossWatch, saving=saving)
     corpus, device = check(run)
+    if first and not args.resume:
+        for log in args.log or ():
+            check_new(log)
     if first:
         logs = tuple(args.log or [_default_log(shape.name)])
         ranks = config.layout.world_size
@@ -255,11 +280,26 @@ def _run(args: argparse.Namespace, shape: ModelShape, config: TrainConfig) -> in
         outcome = train_here(run)
     else:
         try:
-            outcome = train_on_ranks(run)
+            outcome = train_on_ranks(run, args.max_restarts)
         except launch.RankError as error:
             print(f"playbook train: {error}", file=sys.stderr)
             return 1
     return _report(args, outcome) if first else 0
+
+
+def _saving(args: argparse.Namespace) -> Saving | None:
+    """When checkpoints are made. Raises ConfigError for flags that want a folder without --checkpoint."""
+    from playbook.training.saving import Saving
+
+    check_int("max_restarts", args.max_restarts, ConfigError, least=0)
+    for field in ("every", "keep", "background", "resume", "max_restarts"):
+        if args.checkpoint is None and (value := getattr(args, field)):
+            flag = "async" if field == "background" else field
+            raise ConfigError(f"{flag} is {value}, but there is no checkpoint folder: give --checkpoint DIR")
+    if args.checkpoint is None:
+        return None
+    every = args.steps if args.every is None else args.every
+    return Saving(args.checkpoint, every, args.keep, args.background, args.resume)
 
 
 class _LossWatch:
@@ -301,6 +341,7 @@ def _report(args: argparse.Namespace, outcome: Outcome) -> int:
             "peak_bytes": outcome.peak_bytes,
             "bytes_sent": outcome.bytes_sent,
             "interrupted": outcome.interrupted,
+            "first_step": outcome.first_step,
         }
         print(to_json(summary))
     if last:
@@ -310,8 +351,13 @@ def _report(args: argparse.Namespace, outcome: Outcome) -> int:
             f"peak {peak / 2**20:,.0f} MiB"
             + (" on the rank with the highest peak" if len(outcome.peak_bytes) > 1 else "")
         )
+    elif outcome.interrupted:
+        say("interrupted before the first step")
+    else:
+        say(f"no step was left: {outcome.first_step} were done, and --steps is {args.steps}")
     return 130 if outcome.interrupted else 0
 
 
 def _default_log(name: str) -> str:
-    return f"runs/{name.replace('/', '-') or 'model'}-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
+    """A name of this process's own: another may start in the same second."""
+    return f"runs/{name.replace('/', '-') or 'model'}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.jsonl"

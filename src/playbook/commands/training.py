@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from playbook.shapes import ModelShape
 from playbook.training.checks import check_device, check_fit
 from playbook.training.config import TrainConfig
 from playbook.training.data import Corpus, load_corpus
+from playbook.training.saving import Checkpoints, Saving
 from playbook.training.trainer import Log, StepResult, Trainer, default_device, make_trainer
 
 #: Seconds that a rank waits for the others in a collective before it gives up.
@@ -33,8 +34,8 @@ class Run:
     """What is trained on which text as which config says, and where its numbers go.
 
     ``data`` is a path, or None for the default corpus; ``logs`` are paths (``launch.logs.open_log``); ``watch`` makes
-    further logs where steps are taken. ``announcement`` is said when all is ready. ``folder`` is where ranks leave what
-    their launcher wants to know in any case.
+    further logs where steps are taken, and ``saving`` says when checkpoints are made. ``announcement`` is said when all
+    is ready. ``folder`` is where ranks leave what their launcher wants to know in any case.
     """
 
     shape: ModelShape
@@ -43,18 +44,23 @@ class Run:
     logs: tuple[str, ...] = ()
     progress: bool = False
     watch: Callable[[], Log] | None = None
+    saving: Saving | None = None
     announcement: str = ""
     folder: str | None = None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The steps that were taken, the peak of each rank in bytes, and what a rank sent in a step, by axis of the mesh."""
+    """The steps that were taken, the peak of each rank in bytes, and what a rank sent in a step, by axis of the mesh.
+
+    ``first_step`` is the first of them: not 0 for a run that goes on from a checkpoint.
+    """
 
     results: list[StepResult]
     peak_bytes: list[int]
     bytes_sent: dict[str, int] = field(default_factory=dict)
     interrupted: bool = False
+    first_step: int = 0
 
 
 def check(run: Run) -> tuple[Corpus, str]:
@@ -80,12 +86,14 @@ def train_here(run: Run) -> Outcome:
     """Train in this process, the only one. Ctrl-C ends the run early."""
     with memory_errors(lambda: "while the model is built: choose a smaller one"):
         trainer = make_trainer(run.shape, load_corpus(run.data), run.config)
-    costs = StepCosts(trainer)
+    saves = _saves(run, trainer)
+    first, costs = trainer.step_count, StepCosts(trainer)
     try:
-        results = _steps(run, trainer, ManyLogs(_logs(run)), run.progress)
+        results = _steps(run, trainer, ManyLogs([*_logs(run), *saves]), run.progress)
     except KeyboardInterrupt as interrupt:
-        return Outcome(getattr(interrupt, "results", []), [costs.peak_bytes], {}, interrupted=True)
-    return Outcome(results, [costs.peak_bytes])
+        so_far = getattr(interrupt, "results", [])
+        return Outcome(so_far, [costs.peak_bytes], {}, interrupted=True, first_step=first)
+    return Outcome(results, [costs.peak_bytes], first_step=first)
 
 
 def train_rank(run: Run) -> Outcome:
@@ -99,29 +107,55 @@ def train_rank(run: Run) -> Outcome:
         mesh = Mesh(run.config.layout)
         with memory_errors(lambda: "while the model is built: choose a smaller one"):
             trainer = make_trainer(run.shape, load_corpus(run.data), run.config, mesh)
-        costs = StepCosts(trainer)
+        saves = _saves(run, trainer)
+        first, costs = trainer.step_count, StepCosts(trainer)
         logs: list[Log] = _logs(run) if world.rank == 0 else []
         if world.rank == 0 and run.progress:
             logs.append(ProgressLines(run.config.steps))
         if run.folder:
             logs.append(_Record(Path(run.folder), costs, world.rank))
-        results = _steps(run, trainer, ManyLogs(logs), progress=False)
+        results = _steps(run, trainer, ManyLogs([*logs, *saves]), progress=False)
         peaks: list[Any] = [None] * world.size
         dist.all_gather_object(peaks, costs.peak_bytes)
-    return Outcome(results, peaks, costs.bytes_sent)
+    return Outcome(results, peaks, costs.bytes_sent, first_step=first)
 
 
-def train_on_ranks(run: Run) -> Outcome:
+def train_on_ranks(run: Run, restarts: int = 0) -> Outcome:
     """Launch the ranks of the layout and train on them; what they print is passed on to stderr.
 
-    Ctrl-C ends them, and the run with the steps taken so far. Raises ``launch.RankError`` for a rank that failed, and
-    PlaybookError for what a rank refused.
+    Where a rank fails, all begin again from the newest checkpoint, up to ``restarts`` times. Ctrl-C ends them, and the
+    run with the steps taken so far. Raises ``launch.RankError`` for a rank that failed, and PlaybookError for what a rank
+    refused.
     """
-    from dataclasses import replace
-
     from playbook import launch
 
     check(run)
+    before: list[StepResult] = []
+    for left in reversed(range(restarts + 1)):
+        try:
+            outcome = _launch(run, before)
+            kept = [result for result in before if result.step < outcome.first_step]
+            return replace(
+                outcome,
+                results=kept + outcome.results,
+                first_step=min(r.step for r in kept) if kept else outcome.first_step,
+            )
+        except launch.RankError as error:
+            if not left:
+                raise
+            print(
+                f"{error}\nall ranks begin again from the newest checkpoint; restarts left: {left - 1}",
+                file=sys.stderr,
+            )
+            assert run.saving is not None
+            run = replace(run, saving=replace(run.saving, resume=True))
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _launch(run: Run, steps: list[StepResult]) -> Outcome:
+    """One attempt. Where it fails, ``steps`` has what was done until then in the place of what it repeated."""
+    from playbook import launch
+
     with tempfile.TemporaryDirectory(prefix="playbook-train-") as name:
         folder = Path(name)
         run = replace(run, folder=name)
@@ -138,6 +172,10 @@ def train_on_ranks(run: Run) -> Outcome:
         except launch.RankError:
             if (refusal := folder / "refused").exists():
                 raise ConfigError(refusal.read_text()) from None
+            done = _so_far(folder, run.config.layout.world_size)
+            steps[:] = (
+                [*(r for r in steps if r.step < done.first_step), *done.results] if done.results else steps
+            )
             raise
         finally:
             for path in run.logs:  # rank 0 may have had no time to say how it ended
@@ -155,8 +193,25 @@ def _steps(run: Run, trainer: Trainer, logs: Log, progress: bool) -> list[StepRe
         return trainer.run(logs, progress)
 
 
+def _saves(run: Run, trainer: Trainer) -> list[Log]:
+    """What saves checkpoints, after it has gone on from one if it is to."""
+    if run.saving is None:
+        return []
+    saves = Checkpoints(run.saving, trainer)
+    found = saves.resume() if run.saving.resume else None
+    if run.saving.resume and saves.rank == 0:
+        where = (
+            f"goes on after step {trainer.step_count}, from {found}"
+            if found
+            else "no checkpoint yet: begins at step 0"
+        )
+        print(where, file=sys.stderr, flush=True)
+    return [saves]
+
+
 def _logs(run: Run) -> list[Log]:
-    logs = [open_log(path) for path in run.logs] + ([run.watch()] if run.watch else [])
+    more = run.saving is not None and run.saving.resume
+    logs = [open_log(path, more) for path in run.logs] + ([run.watch()] if run.watch else [])
     if run.announcement:
         print(run.announcement, file=sys.stderr, flush=True)
     return logs
@@ -238,7 +293,8 @@ def _so_far(folder: Path, ranks: int) -> Outcome:
     results = [StepResult(**{k: v for k, v in r.items() if k != "event"}) for r in records]
     told = [json.loads(path.read_text()) for r in range(ranks) if (path := folder / f"{r}.json").exists()]
     sent = told[0]["sent"] if told else {}
-    return Outcome(results, [rank["peak"] for rank in told], sent, interrupted=True)
+    first = results[0].step if results else 0
+    return Outcome(results, [rank["peak"] for rank in told], sent, interrupted=True, first_step=first)
 
 
 def launched() -> bool:

@@ -304,6 +304,10 @@ class Engine:
 
     # ---- for those who look from outside
 
+    def buffers(self) -> dict[str, Tensor]:
+        """What this rank has of the model's state beside parameters, by name: biases of routers."""
+        return {name: b for name, b in self.model.named_buffers() if name in self.names.buffers}
+
     def traffic_groups(self) -> dict[str, list[dist.ProcessGroup]]:
         """The groups in which this rank talks, by axis of the mesh: what an instrument labels bytes with.
 

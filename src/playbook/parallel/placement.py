@@ -79,7 +79,7 @@ class Placement:
     def whole_shape(self, own: Iterable[int]) -> tuple[int, ...]:
         """The shape of the whole tensor, given that of the slice."""
         shape = list(own)
-        for shard in self.shards:
+        for shard in reversed(self.shards):  # the first cut is of the whole
             shape[shard.dim] = shard.size
         return tuple(shape)
 

@@ -113,6 +113,9 @@ class ReplicaSet:
     def wait(self) -> None:
         """Wait until all parameters are up to date."""
 
+    def forget_gathered(self) -> None:
+        """Give back weights that were gathered: what this rank has of them is about to change."""
+
     def gradients(self) -> list[tuple[str, Tensor]]:
         """The gradients that this rank updates with, with the names of their parameters."""
         return [(leaf.name, leaf.tensor.grad) for leaf in self.leaves if leaf.tensor.grad is not None]

@@ -92,7 +92,7 @@ def state_dict(engine: Engine) -> dict[str, Any]:
     found = _everywhere(engine, local_shards(engine))
     model = {key: found["parameter", name] for key, name in engine.names.state.items()}
     if engine.names.buffers:  # the same on all ranks that have them
-        for own in _from_all(engine, {name: b.detach().cpu() for name, b in _buffers(engine).items()}):
+        for own in _from_all(engine, {name: b.detach().cpu() for name, b in engine.buffers().items()}):
             model |= own
     if not all(hasattr(one, "optimizer") for one in engine.sets):
         return {"model": model}
@@ -104,15 +104,11 @@ def state_dict(engine: Engine) -> dict[str, Any]:
     return saved
 
 
-def _buffers(engine: Engine) -> dict[str, Tensor]:
-    return {name: b for name, b in engine.model.named_buffers() if name in engine.names.buffers}
-
-
 def _optimizer_state(engine: Engine, found: Mapping[tuple[str, str], Tensor]) -> dict[str, Any]:
     """The states by number, as an optimizer of the whole model numbers its parameters."""
     steps: dict[str, float] = {}
     options: dict[bool, dict[str, Any]] = {}
-    for known, settings in _from_all(engine, (_steps(engine), _options(engine))):
+    for known, settings in _from_all(engine, (step_counts(engine), _options(engine))):
         steps |= known
         options = {**settings, **options}
     numbers = {name: i for i, name in enumerate(engine.names.in_optimizer_order())}
@@ -132,7 +128,7 @@ def _optimizer_state(engine: Engine, found: Mapping[tuple[str, str], Tensor]) ->
     return {"state": state, "param_groups": groups}
 
 
-def _steps(engine: Engine) -> dict[str, float]:
+def step_counts(engine: Engine) -> dict[str, float]:
     """How many steps the optimizer has made of each parameter that it has states of."""
     every = ((leaf, one.optimizer.state.get(leaf.tensor, {})) for one in engine.sets for leaf in one.leaves)
     return {engine.placements[leaf.name].name: float(s["step"]) for leaf, s in every if "step" in s}
@@ -159,7 +155,7 @@ def load_state_dict(engine: Engine, saved: Mapping[str, Any]) -> None:
         one.load(value)
     for name, p in engine.frozen():
         p.copy_(value(name))
-    for name, buffer in _buffers(engine).items():
+    for name, buffer in engine.buffers().items():
         buffer.copy_(saved["model"][name])
     for history in engine.histories:
         if "amax" in saved and history.steps.shape == saved["amax"]["steps"].shape:
@@ -178,20 +174,35 @@ def _load_optimizer(
     number: Callable[[str], int],
 ) -> None:
     """Give a set's optimizer its part of the states, as PyTorch loads them: on the device of what they belong to."""
-    leaves = {leaf.tensor: leaf for leaf in one.leaves}
-    now = one.optimizer.state_dict()
     options = {
         bool(g["weight_decay"]): {k: v for k, v in g.items() if k != "params"} for g in saved["param_groups"]
     }
+
+    def state(leaf: Leaf) -> dict[str, Any] | None:
+        found = saved["state"].get(number(placements[leaf.name].name))
+        return found and {kind: _own(value, leaf, placements[leaf.name]) for kind, value in found.items()}
+
+    give_states(one, state, options)
+
+
+def give_states(
+    one: ReplicaSet,
+    state: Callable[[Leaf], Mapping[str, Any] | None],
+    options: Mapping[bool, Mapping[str, Any]] | None = None,
+) -> None:
+    """Give a set's optimizer the states of each leaf, and ``options`` to groups by whether weight decay applies."""
+    leaves, options = {leaf.tensor: leaf for leaf in one.leaves}, options or {}
+    now = one.optimizer.state_dict()
     groups = [{**group, **options.get(bool(group["weight_decay"]), {})} for group in now["param_groups"]]
-    states = {}
     tensors = (t for group in one.optimizer.param_groups for t in group["params"])
-    for i, tensor in enumerate(tensors):
-        leaf = leaves.get(tensor)
-        state = saved["state"].get(number(placements[leaf.name].name)) if leaf else None
-        if leaf and state is not None:
-            states[i] = {kind: _own(value, leaf, placements[leaf.name]) for kind, value in state.items()}
-    one.optimizer.load_state_dict({"state": states, "param_groups": groups})
+    found = {i: state(leaves[t]) for i, t in enumerate(tensors) if t in leaves}
+    kept = {i: dict(own) for i, own in found.items() if own is not None}
+    one.optimizer.load_state_dict({"state": kept, "param_groups": groups})
+
+
+def amax_history(engine: Engine) -> Any:
+    """The magnitudes of the last steps, of delayed scaling in FP8; None without it."""
+    return next(iter(engine.histories), None)
 
 
 def _own(value: Any, leaf: Leaf, placement: Placement) -> Any:

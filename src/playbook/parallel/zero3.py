@@ -157,8 +157,11 @@ class Zero3(Zero):
         self.weights.release()
         self.optimizer.step()
 
-    def load(self, value: Callable[[str], Tensor]) -> None:
+    def forget_gathered(self) -> None:
         self.weights.release()
+
+    def load(self, value: Callable[[str], Tensor]) -> None:
+        self.forget_gathered()
         for leaf in self.leaves:
             leaf.tensor.copy_(value(leaf.name).reshape(-1)[leaf.start : leaf.stop])
 

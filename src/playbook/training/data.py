@@ -50,6 +50,8 @@ def _python_topics() -> bytes:
 
 def _read(path: Path) -> bytes:
     try:
+        if path.is_char_device():
+            raise OSError("a device, which may have no end")
         return path.read_bytes()
     except OSError as error:
         reason = (error.strerror or str(error)).lower()

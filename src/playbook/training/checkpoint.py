@@ -1,0 +1,246 @@
+"""One checkpoint: a folder that every rank writes its part of, and any layout reads its own part of.
+
+A folder ``step-00000100`` holds files of tensors (safetensors, with the offsets that PyTorch's distributed checkpoint
+writes into their headers, so that its ``HuggingFaceStorageReader`` reads them, too) and ``manifest.json``: the step,
+seed, layout, shape, corpus, what the optimizer has counted, and every file with its size and checksum. It is written
+under another name and renamed when all is there: a folder with that name is whole, or was damaged later. No file is a
+pickle.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from playbook import __version__
+from playbook.errors import CheckpointError
+from playbook.parallel.engine import Engine
+from playbook.parallel.state import amax_history, local_shards, step_counts
+from playbook.training.boxes import Sizes, boxes
+from playbook.training.trainer import Trainer
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+#: Fields of a configuration that a resumed run must have in common with the one that saved: its batches depend on them.
+SAME = ("seed", "global_batch", "seq")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A box of a whole tensor: what one entry of a file holds."""
+
+    name: str
+    offsets: Sizes
+    tensor: Tensor
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What one rank saves of a step, in CPU memory."""
+
+    pieces: list[Piece]
+    about: dict[str, Any]
+
+
+def snapshot(trainer: Trainer, copy: bool = False, before: Snapshot | None = None) -> Snapshot:
+    """This rank's part of a trainer's state. Not a collective.
+
+    With a ``copy`` training may go on while it is written, into the memory of the one ``before`` if there is one: to take
+    new memory from the system costs more than to copy. Without, tensors in CPU memory are those of the trainer.
+    """
+    engine = trainer.engine
+    for one in engine.sets:
+        one.wait()
+    found = list(_pieces(engine))
+    if copy and before:
+        pieces = before.pieces
+        for piece, now in zip(pieces, found, strict=True):
+            piece.tensor.copy_(now.tensor)
+    else:
+        pieces = [Piece(p.name, p.offsets, _in_memory(p.tensor, copy)) for p in found]
+    scale, history = trainer.loss_scale, amax_history(engine)
+    about: dict[str, Any] = {
+        "format": FORMAT,
+        "version": __version__,
+        "step": trainer.step_count,
+        "layout": str(trainer.config.layout),
+        "ranks": trainer.config.layout.world_size,
+        "shape": dataclasses.asdict(trainer.model.shape),
+        "config": {field: getattr(trainer.config, field) for field in SAME},
+        "corpus": before.about["corpus"] if before else identity(trainer),
+        "loss_scale": {"value": scale.value, "good_steps": scale.good_steps} if scale else None,
+        "amax_count": history.count if history else None,
+        "optimizer_steps": step_counts(engine),
+    }
+    return Snapshot(pieces, about)
+
+
+def _pieces(engine: Engine) -> Iterator[Piece]:
+    for shard in local_shards(engine):
+        flat = shard.tensor.detach().reshape(-1)
+        for box in boxes(shard.placement, shard.shape, shard.start, shard.start + len(flat)):
+            yield Piece(f"{shard.kind}/{shard.name}", box.offsets, box.of(flat))
+    if engine.mesh is None or engine.mesh.index("dp", "cp", "tp") == 0:  # others have the same
+        for name, buffer in engine.buffers().items():
+            yield Piece(f"buffer/{name}", (0,) * buffer.dim(), buffer)
+    history = amax_history(engine)
+    if history and history.steps.numel():
+        rank = engine.mesh.rank if engine.mesh else 0
+        yield Piece(f"amax/{rank}", (0,) * history.steps.dim(), history.steps)
+
+
+def _in_memory(tensor: Tensor, copy: bool) -> Tensor:
+    return tensor.detach().to("cpu", copy=copy, memory_format=torch.contiguous_format).contiguous()
+
+
+def identity(trainer: Trainer) -> dict[str, Any]:
+    """Which text a trainer reads: its length, and a hash."""
+    tokens = trainer.batches.corpus.tokens
+    return {"tokens": len(tokens), "sha256": hashlib.sha256(tokens.numpy().tobytes()).hexdigest()}
+
+
+# ---- writing
+
+
+def write(saved: Snapshot, folder: Path, rank: int) -> None:
+    """Write this rank's files into ``folder``, and last ``rank-….json``, which says that they are there.
+
+    Raises CheckpointError where they cannot be written.
+    """
+    from safetensors import SafetensorError
+
+    try:
+        files = [_write_file(folder / name, pieces) for name, pieces in _files(saved.pieces, rank)]
+        _write_json(folder / f"rank-{rank:05d}.json", {**saved.about, "files": files})
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"checkpoint {str(folder.name)!r} cannot be written into {str(folder.parent)!r} "
+            f"({getattr(error, 'strerror', None) or error})"
+        ) from None
+
+
+def _files(pieces: Iterable[Piece], rank: int) -> Iterator[tuple[str, list[Piece]]]:
+    """A file has one box of a tensor; of a tensor in several boxes, the second goes to a second file, and so on."""
+    files: list[list[Piece]] = []
+    seen: dict[str, int] = {}
+    for piece in pieces:
+        number = seen[piece.name] = seen.get(piece.name, -1) + 1
+        if number == len(files):
+            files.append([])
+        files[number].append(piece)
+    for number, some in enumerate(files):
+        yield f"rank-{rank:05d}-{number}.safetensors", some
+
+
+def _write_file(path: Path, pieces: list[Piece]) -> dict[str, Any]:
+    from safetensors.torch import save_file
+
+    offsets = {piece.name: {"saved_offsets": list(piece.offsets)} for piece in pieces}
+    about = {"DCP_SHARDING_INFO": json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt"}
+    save_file({piece.name: piece.tensor for piece in pieces}, path, about)
+    path.chmod(0o644)  # as other files are, and not for its owner alone
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+    return {"name": path.name, "bytes": path.stat().st_size, "crc32": checksum(path)}
+
+
+def _write_json(path: Path, value: Any) -> None:
+    part = path.with_suffix(".part")
+    with part.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def checksum(path: Path) -> int:
+    """The CRC-32 of a file."""
+    found = 0
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 22):
+            found = zlib.crc32(chunk, found)
+    return found
+
+
+def is_written(folder: Path, ranks: int) -> bool:
+    """Whether all ranks have written their files into a folder that is not committed."""
+    return all((folder / f"rank-{rank:05d}.json").exists() for rank in range(ranks))
+
+
+def commit(folder: Path, whole: Path, ranks: int) -> bool:
+    """Put the parts of all ranks together into a manifest and name the folder. By one rank, when all have written.
+
+    False where another writer has put a checkpoint there in the meantime: that one stays.
+    """
+    parts = [folder / f"rank-{rank:05d}.json" for rank in range(ranks)]
+    found = [json.loads(part.read_text(encoding="utf-8")) for part in parts]
+    steps = {name: step for part in found for name, step in part["optimizer_steps"].items()}
+    files = [file for part in found for file in part["files"]]
+    count = max((part["amax_count"] for part in found if part["amax_count"] is not None), default=None)
+    _write_json(
+        folder / MANIFEST, {**found[0], "amax_count": count, "optimizer_steps": steps, "files": files}
+    )
+    for part in parts:
+        part.unlink()
+    try:
+        folder.rename(whole)
+    except OSError:
+        if not whole.exists():
+            raise
+        return False
+    entry = os.open(whole.parent, os.O_RDONLY)
+    try:
+        os.fsync(entry)
+    finally:
+        os.close(entry)
+    return True
+
+
+# ---- what is there
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """What a checkpoint says of itself. Raises CheckpointError for a folder that is none."""
+    try:
+        found = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"checkpoint {str(path)!r} has no {MANIFEST}: it is none, or not whole"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"checkpoint {str(path)!r} has a damaged {MANIFEST} ({error})") from None
+    if not isinstance(found, dict) or "format" not in found:
+        raise CheckpointError(f"checkpoint {str(path)!r} has a {MANIFEST} of something else")
+    if found["format"] != FORMAT:
+        raise CheckpointError(
+            f"checkpoint {str(path)!r} has format {found['format']!r}, but this version reads {FORMAT}"
+        )
+    return found
+
+
+def verify(path: Path, part: int = 0, parts: int = 1) -> None:
+    """Read every ``parts``-th file from ``part`` on. Raises CheckpointError for one that is not as it was written."""
+    files = read_manifest(path)["files"]
+    for file in files[part::parts]:
+        own = path / file["name"]
+        if not own.is_file():
+            raise CheckpointError(f"checkpoint {str(path)!r} is not whole: {file['name']} is missing")
+        if own.stat().st_size != file["bytes"]:
+            raise CheckpointError(
+                f"checkpoint {str(path)!r} is not whole: {file['name']} has {own.stat().st_size} bytes instead of "
+                f"{file['bytes']}"
+            )
+        if checksum(own) != file["crc32"]:
+            raise CheckpointError(
+                f"checkpoint {str(path)!r} is damaged: {file['name']} does not have the checksum that it was written with"
+            )

@@ -1,0 +1,336 @@
+"""Checkpoints: saved by one layout, loaded by another, and the run goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from playbook import launch
+from playbook.errors import CheckpointError
+from playbook.layout import Layout, ParallelOptions
+from playbook.parallel.mesh import Mesh
+from playbook.shapes import ModelShape, MoE
+from playbook.training import checkpoint, restore
+from playbook.training.config import TrainConfig
+from playbook.training.data import load_corpus
+from playbook.training.saving import Checkpoints, Saving, checkpoints
+from playbook.training.trainer import Trainer, make_trainer
+
+BASE: dict[str, Any] = {
+    "layers": 4, "hidden": 24, "heads": 4, "kv_heads": 2, "ffn": 44, "gated": True, "norm": "rmsnorm", "bias": False,
+    "positions": "rotary", "vocab": 259, "max_seq": 16, "tied": False,
+}  # fmt: skip
+BEFORE, AFTER = 3, 3
+#: By name: the shape, and what else the configuration has.
+MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "dense": (BASE, {}),
+    "tied": ({**BASE, "tied": True}, {}),
+    "experts": ({**BASE, "moe": MoE(4, 2, 20, dense_layers=1, bias_rate=0.01)}, {}),
+    "masters": (BASE, {"dtype": "bfloat16", "weights": "bfloat16"}),
+    "scaled": (BASE, {"dtype": "float16", "initial_loss_scale": 2.0**12, "loss_scale_window": 2}),
+    "fp8": (BASE, {"fp8": "delayed"}),
+    "narrow": (BASE, {"moments": "fp8"}),
+}
+#: What saves and what loads, by the number of ranks: every axis and every stage of ZeRO on both sides.
+SAVES = {
+    1: [("dense", ""), ("experts", ""), ("fp8", ""), ("masters", ""), ("scaled", ""), ("narrow", "")],
+    2: [
+        ("dense", "dp=2,zero=3"), ("tied", "pp=2,grad_acc=4"), ("experts", "dp=2,ep=2,zero=1"),
+        ("masters", "dp=2,zero=1"), ("fp8", "pp=2,grad_acc=4"),
+    ],
+    4: [
+        ("dense", "dp=2,tp=2,zero=1"), ("dense", "tp=2,sp,pp=2,grad_acc=4"), ("tied", "cp=2,dp=2,zero=2"),
+        ("experts", "pp=2,dp=2,ep=2,grad_acc=2,zero=2"), ("experts", "tp=2,dp=2,ep=2"),
+        ("dense", "dp=2,pp=2,vpp=2,schedule=interleaved,grad_acc=2,zero=3"),
+    ],
+}  # fmt: skip
+LOADS = {
+    1: [
+        ("dense", "dp=2,zero=3"), ("tied", "pp=2,grad_acc=4"), ("experts", "tp=2,dp=2,ep=2"), ("masters", "dp=2,zero=1"),
+        ("fp8", "pp=2,grad_acc=4"),
+    ],
+    2: [
+        ("dense", "tp=2,sp,pp=2,grad_acc=4", "dp=2,zero=2"), ("dense", "", "cp=2,zero=1"),
+        ("tied", "cp=2,dp=2,zero=2", "tp=2"), ("experts", "pp=2,dp=2,ep=2,grad_acc=2,zero=2", "dp=2,ep=2"),
+        ("masters", "", "dp=2,zero=3"), ("experts", "", "pp=2,grad_acc=4"),
+    ],
+    4: [
+        ("dense", "dp=2,zero=3", "tp=2,pp=2,grad_acc=4"), ("dense", "dp=2,tp=2,zero=1", "dp=4,zero=3"),
+        ("experts", "dp=2,ep=2,zero=1", "tp=2,dp=2,ep=2,zero=3"), ("tied", "pp=2,grad_acc=4", "dp=2,cp=2,zero=1"),
+        ("dense", "dp=2,pp=2,vpp=2,schedule=interleaved,grad_acc=2,zero=3", "tp=4"),
+        ("experts", "tp=2,dp=2,ep=2", "dp=4,ep=4,zero=2"),
+    ],
+}  # fmt: skip
+
+
+def trainer(model: str, layout: str, steps: int = BEFORE + AFTER) -> Trainer:
+    shape, more = MODELS[model]
+    parsed = Layout.parse(layout)
+    config = TrainConfig(
+        steps=steps,
+        global_batch=8,
+        seq=12,
+        lr=1e-2,
+        layout=parsed,
+        parallel=ParallelOptions(),
+        device="cpu",
+        **more,
+    )
+    mesh = Mesh(parsed) if parsed.world_size > 1 else None
+    return make_trainer(ModelShape(**shape), load_corpus(), config, mesh)
+
+
+def folder(root: Path, model: str, layout: str) -> str:
+    return str(root / f"{model} {layout}".replace("=", "-").replace(",", " ").strip())
+
+
+def numbers(of: Trainer, steps: int) -> list[tuple[float, float]]:
+    return [(result.loss, result.grad_norm) for result in (of.step() for _ in range(steps))]
+
+
+def save(cases: list[tuple[str, str]], root: Path) -> list[Any]:
+    """In a rank: train, save, train on; then load what was saved into the same layout, and train on from there."""
+    torch.set_num_threads(1)
+    found = []
+    for model, layout in cases:
+        first = trainer(model, layout)
+        numbers(first, BEFORE)
+        Checkpoints(Saving(folder(root, model, layout), 1), first).save()
+        on = numbers(first, AFTER)
+        again = trainer(model, layout)
+        assert Checkpoints(Saving(folder(root, model, layout), 1, resume=True), again).resume()
+        assert again.step_count == BEFORE
+        found.append((on, numbers(again, AFTER)))
+    return found
+
+
+def save_on_ranks(cases: list[tuple[str, str]], root: Path) -> list[Any]:
+    with launch.process_group():
+        return save(cases, root)
+
+
+def go_on(cases: list[tuple[str, ...]], root: Path) -> list[Any]:
+    """In a rank: load what another layout has saved; the numbers of the next steps, and how many bytes were read."""
+    torch.set_num_threads(1)
+    found = []
+    for model, saved, *own in cases:
+        mine = trainer(model, own[0] if own else "")
+        (path,) = checkpoints(Path(folder(root, model, saved)))
+        found.append((restore.load(mine, path), numbers(mine, AFTER)))
+    return found
+
+
+def go_on_on_ranks(cases: list[tuple[str, ...]], root: Path) -> list[Any]:
+    with launch.process_group():
+        return go_on(cases, root)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory, ranks) -> tuple[Path, dict[tuple[str, str], Any]]:
+    """A folder of checkpoints of all of ``SAVES``, and the numbers of the runs that made them, to their end."""
+    root = tmp_path_factory.mktemp("checkpoints")
+    found = dict(zip(SAVES[1], save(SAVES[1], root), strict=True))
+    for world in (2, 4):
+        values = ranks(save_on_ranks, SAVES[world], root, ranks=world, timeout=600).values
+        assert all(value == values[0] for value in values)
+        found |= dict(zip(SAVES[world], values[0], strict=True))
+    return root, found
+
+
+def test_the_layout_that_saved_goes_on_bit_for_bit(saved):
+    for case, (on, again) in saved[1].items():
+        assert again == on, case
+
+
+@pytest.mark.parametrize("world", LOADS)
+def test_any_other_layout_goes_on_as_well(saved, ranks, world):
+    root, reference = saved
+    if world == 1:
+        values = [go_on(LOADS[1], root)]
+    else:
+        values = ranks(go_on_on_ranks, LOADS[world], root, ranks=world, timeout=600).values
+    for (model, by, *_), (_, found) in zip(LOADS[world], values[0], strict=True):
+        on, _ = reference[model, by]
+        limit = 1e-6 if model in ("dense", "tied", "experts") else 5e-2
+        for (loss, norm), (loss_on, norm_on) in zip(found, on, strict=True):
+            assert loss == pytest.approx(loss_on, rel=limit), (model, by)
+            assert norm == pytest.approx(norm_on, rel=20 * limit), (model, by)
+
+
+def test_with_zero_3_ranks_read_each_element_once_between_them(saved, ranks):
+    root, _ = saved
+    case = [("dense", "dp=2,tp=2,zero=1", "dp=4,zero=3")]
+    values = ranks(go_on_on_ranks, case, root, ranks=4, timeout=600).values
+    whole = 12 * ModelShape(**BASE).num_parameters  # a weight and two moments in fp32
+    read = [value[0][0] for value in values]
+    assert sum(read) == whole
+    assert max(read) < 0.3 * whole
+
+
+def test_pytorch_reads_the_files_as_its_own(saved):
+    import torch.distributed.checkpoint as dcp
+
+    root, _ = saved
+    (path,) = checkpoints(Path(folder(root, "dense", "dp=2,zero=3")))
+    mine = trainer("dense", "")
+    restore.load(mine, path)
+    wanted = {f"parameter/{name}": p.detach() for name, p in mine.model.named_parameters()}
+    found = {name: torch.zeros_like(p) for name, p in wanted.items()}
+    dcp.load(found, storage_reader=dcp.HuggingFaceStorageReader(str(path)), no_dist=True)
+    for name, p in wanted.items():
+        assert torch.equal(found[name], p), name
+
+
+# ---- what is not whole, and what belongs to others
+
+
+@pytest.fixture
+def run(tmp_path) -> tuple[Path, Trainer]:
+    """A folder with two checkpoints, and the trainer that made them."""
+    mine = trainer("dense", "")
+    saving = Checkpoints(Saving(str(tmp_path / "c"), 1), mine)
+    for _ in range(2):
+        mine.step()
+        saving.save()
+    return tmp_path / "c", mine
+
+
+def tensors(path: Path) -> Path:
+    return next(path.glob("*.safetensors"))
+
+
+DAMAGES = {
+    "is missing": lambda path: tensors(path).unlink(),
+    "bytes instead of": lambda path: tensors(path).write_bytes(tensors(path).read_bytes()[:-7]),
+    "does not have the checksum": lambda path: flip(tensors(path)),
+    "has no manifest.json": lambda path: (path / "manifest.json").unlink(),
+    "has a damaged manifest.json": lambda path: (path / "manifest.json").write_text('{"format": 1, '),
+    "a manifest.json of something else": lambda path: (path / "manifest.json").write_text("[]"),
+    "has format 99": lambda path: change(path / "manifest.json", format=99),
+}
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 16
+    path.write_bytes(data)
+
+
+def change(path: Path, **fields: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+@pytest.mark.parametrize("fault", DAMAGES)
+def test_a_damaged_one_is_named_and_the_one_before_is_taken(run, fault, capsys):
+    path, _ = run
+    newest = checkpoints(path)[-1]
+    DAMAGES[fault](newest)
+    before = {file: file.read_bytes() for file in newest.iterdir()}
+    mine = trainer("dense", "")
+    found = Checkpoints(Saving(str(path), 1, resume=True), mine).resume()
+    assert (found, mine.step_count) == (checkpoints(path)[0], 1)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert fault in line
+    assert newest.name in line
+    assert {file: file.read_bytes() for file in newest.iterdir()} == before
+
+
+def test_none_that_is_whole_is_an_error(run, capsys):
+    path, _ = run
+    for each in checkpoints(path):
+        flip(tensors(each))
+    with pytest.raises(CheckpointError, match="has 2, none of them whole"):
+        Checkpoints(Saving(str(path), 1, resume=True), trainer("dense", "")).resume()
+
+
+def test_checkpoints_of_other_models_batches_and_texts_are_refused(run, tmp_path):
+    path, mine = run
+    newest = checkpoints(path)[-1]
+    with pytest.raises(CheckpointError, match="is of a model with tied=False, but this one has tied=True"):
+        restore.load(trainer("tied", ""), newest)
+    called = json.loads((newest / "manifest.json").read_text())["shape"] | {"name": "another"}
+    change(newest / "manifest.json", shape=called)  # what a model is called makes no difference
+    restore.load(mine, newest)
+    for fields, sentence in (
+        (
+            {"config": {"seed": 7, "global_batch": 8, "seq": 12}},
+            "was made with seed=7, but this run has seed=0",
+        ),
+        ({"corpus": {"tokens": 12, "sha256": ""}}, "was made with another text of 12 tokens"),
+    ):
+        kept = (newest / "manifest.json").read_text()
+        change(newest / "manifest.json", **fields)
+        with pytest.raises(CheckpointError, match=sentence):
+            restore.load(mine, newest)
+        (newest / "manifest.json").write_text(kept)
+
+
+def test_a_folder_with_checkpoints_is_not_begun_anew(run):
+    with pytest.raises(CheckpointError, match="has checkpoints up to step 2: say --resume"):
+        Saving(str(run[0]), 1)
+    with pytest.raises(CheckpointError, match="every is 0, but must be at least 1"):
+        Saving(str(run[0]), 0, resume=True)
+
+
+def test_only_the_newest_are_kept_and_what_a_dead_writer_left_goes(tmp_path):
+    import socket
+
+    left = tmp_path / f".step-00000007.{socket.gethostname()}-999999999-aa"
+    left.mkdir()
+    others = tmp_path / ".step-00000008.elsewhere-1-bb"
+    others.mkdir()
+    mine = trainer("dense", "")
+    saving = Checkpoints(Saving(str(tmp_path), 1, keep=2), mine)
+    for _ in range(4):
+        saving.step({"step": mine.step().step})
+    assert sorted(path.name for path in tmp_path.iterdir()) == [others.name, "step-00000003", "step-00000004"]
+
+
+def test_in_the_background_the_same_is_written_while_training_goes_on(run, tmp_path):
+    path, _ = run
+    mine = trainer("dense", "")
+    saving = Checkpoints(Saving(str(tmp_path / "b"), 1, background=True), mine)
+    for _ in range(2):
+        mine.step()
+        saving.save()
+    mine.step()  # the copy was made before
+    saving.close("finished")
+    for one, other in zip(checkpoints(path), checkpoints(tmp_path / "b"), strict=True):
+        checkpoint.verify(other)
+        wanted, found = load_file(tensors(one)), load_file(tensors(other))
+        assert wanted.keys() == found.keys()
+        assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def test_two_writers_of_one_step_do_not_mix(run):
+    path, mine = run
+    newest = checkpoints(path)[-1]
+    before = checkpoint.read_manifest(newest)
+    other = Checkpoints(Saving(str(path), 1, resume=True), mine)
+    other.save()
+    assert checkpoint.read_manifest(newest) == before
+    flip(tensors(newest))
+    other.save()
+    checkpoint.verify(newest)
+    assert [left.name.split(".")[0] for left in path.iterdir() if left not in checkpoints(path)] == [
+        "damaged-step-00000002"
+    ]
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch):
+    mine = trainer("dense", "")
+    saving = Checkpoints(Saving(str(tmp_path), 1), mine)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    mine.step()
+    with pytest.raises(CheckpointError, match=r"cannot be written .*No space left on device"):
+        saving.save()
+    assert not list(tmp_path.iterdir())
