@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from playbook_widgets.base import Widget
     from playbook_widgets.collectives_animator import CollectivesAnimator
+    from playbook_widgets.goodput import GoodputCurve
     from playbook_widgets.memory_access import MemoryAccess
     from playbook_widgets.memory_calculator import MemoryCalculator
     from playbook_widgets.mesh_explorer import MeshExplorer
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 WIDGETS = {
     "CollectivesAnimator": "collectives_animator",
     "ExpertRouting": "routing",
+    "GoodputCurve": "goodput",
     "MemoryAccess": "memory_access",
     "MemoryCalculator": "memory_calculator",
     "MeshExplorer": "mesh_explorer",
@@ -43,6 +45,7 @@ __all__ = [
     "WIDGETS",
     "CollectivesAnimator",
     "ExpertRouting",
+    "GoodputCurve",
     "MemoryAccess",
     "MemoryCalculator",
     "MeshExplorer",
