@@ -79,6 +79,11 @@ def test_where_hardly_anything_ends_without_a_failure_nothing_is_useful():
     assert goodput(1.0, 1.0, 1e6, 1.0) == Goodput(0.0, 0.0, 0.0, 1.0)
 
 
+def test_starting_again_takes_the_same_share_whatever_the_interval():
+    shares = {round(goodput(interval, 10, 600, 3600).restarting, 12) for interval in (1, 60, 3600)}
+    assert shares == {round(1 - math.exp(-600 / 3600), 12)}
+
+
 @pytest.mark.parametrize(
     "call",
     [

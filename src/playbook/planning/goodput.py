@@ -62,23 +62,22 @@ def best_interval(save: float, mtbf: float) -> float:
 
 
 def goodput(interval: float, save: float, restart: float, mtbf: float) -> Goodput:
-    """Expected shares of the time, all arguments in seconds.
+    """Expected shares of the time, all arguments in seconds; ``restart`` may be 0.
 
     To get through s = interval + save seconds without a failure takes n = e^(s/mtbf) − 1 failed attempts on average, and
-    mtbf·n seconds of trying; each failure costs mtbf·(e^(restart/mtbf) − 1) of starting again. ``restart`` may be 0.
+    mtbf·n seconds of trying; each failure costs mtbf·(e^(restart/mtbf) − 1) of starting again. So starting again takes
+    the share 1 − e^(−restart/mtbf), whatever the interval is.
     """
     interval, save, mtbf = (
         _positive(name, value) for name, value in (("interval", interval), ("save", save), ("mtbf", mtbf))
     )
-    if restart:
-        restart = _positive("restart", restart)
-    tried = interval + save
-    if max(tried, restart) / mtbf > _HOPELESS:
-        return Goodput(0.0, 0.0, 0.0, 1.0) if restart > tried else Goodput(0.0, 0.0, 1.0, 0.0)
-    failures = math.expm1(tried / mtbf)
-    trying, starting = mtbf * failures, failures * mtbf * math.expm1(restart / mtbf)
-    whole = trying + starting
-    return Goodput(interval / whole, save / whole, max(0.0, trying - tried) / whole, starting / whole)
+    trying = math.exp(-_positive("restart", restart) / mtbf) if restart else 1.0
+    tried = (interval + save) / mtbf
+    attempt = (
+        trying * tried / math.expm1(tried) if tried < _HOPELESS else 0.0
+    )  # the share of those that succeed
+    useful = attempt * interval / (interval + save)
+    return Goodput(useful, attempt - useful, trying - attempt, 1 - trying)
 
 
 def _positive(name: str, value: float) -> float:
