@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from playbook._checks import check_int, check_positive
 from playbook._json import to_json
 from playbook.errors import ConfigError
 
@@ -28,6 +29,7 @@ def add(commands: Any) -> None:
     _add_experts(kinds)
     _add_kernels(kinds)
     _add_fp8(kinds)
+    _add_faults(kinds)
 
 
 def add_kind(kinds: Any, name: str, text: str) -> argparse.ArgumentParser:
@@ -152,6 +154,33 @@ def _checkpoint(args: argparse.Namespace) -> int:
 
     result = bench_checkpoint(shape, args.repeats, args.device or default_device(), args.folder)
     return finish(args, result, report_checkpoint(result))
+
+
+def _add_faults(kinds: Any) -> None:
+    p = add_kind(kinds, "faults", "short training runs that something happens to, and what comes of each")
+    p.add_argument("--count", type=int, default=1000, metavar="N", help="trials")
+    p.add_argument("--seed", type=int, default=0, help="of layouts, faults and moments")
+    p.add_argument("--start", type=int, default=0, metavar="N", help="number of the first trial")
+    p.add_argument("--only", type=int, metavar="N", help="the trial of this number alone")
+    p.add_argument("--jobs", type=int, default=2, metavar="N", help="trials at a time")
+    p.add_argument(
+        "--limit", type=float, default=120.0, metavar="S", help="seconds after which a run is said to hang"
+    )
+    p.set_defaults(run=_faults)
+
+
+def _faults(args: argparse.Namespace) -> int:
+    limit = check_positive("limit", args.limit, ConfigError)
+    for field, least in {"count": 1, "start": 0, "jobs": 1}.items():
+        check_int(field, getattr(args, field), ConfigError, least=least)
+    if args.device not in (None, "cpu"):
+        raise ConfigError(f"device is {args.device!r}, but faults are put into ranks on cpu")
+
+    from playbook.bench.faults import bench_faults, report_faults
+
+    indices = [args.only] if args.only is not None else list(range(args.start, args.start + args.count))
+    result = bench_faults(args.seed, indices, args.jobs, limit)
+    return finish(args, result, report_faults(result))
 
 
 def _add_collectives(kinds: Any) -> None:
