@@ -64,7 +64,7 @@ def _resumed(zero: int | None, weights: str, kept: str, device: str) -> Result:
         with tempfile.TemporaryFile() as file:
             torch.save(state, file)
             file.seek(0)
-            state = torch.load(file, map_location="cpu")
+            state = torch.load(file, map_location="cpu", weights_only=True)
     expected = [r.loss for r in steps]
     second.engine.load_state_dict(state)
     second.step_count = 2

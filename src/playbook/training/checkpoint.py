@@ -121,7 +121,7 @@ def write(saved: Snapshot, folder: Path, rank: int) -> None:
 
     try:
         files = [_write_file(folder / name, pieces) for name, pieces in _files(saved.pieces, rank)]
-        _write_json(folder / f"rank-{rank:05d}.json", {**saved.about, "files": files})
+        write_json(folder / f"rank-{rank:05d}.json", {**saved.about, "files": files})
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"checkpoint {str(folder.name)!r} cannot be written into {str(folder.parent)!r} "
@@ -149,12 +149,18 @@ def _write_file(path: Path, pieces: list[Piece]) -> dict[str, Any]:
     about = {"DCP_SHARDING_INFO": json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt"}
     save_file({piece.name: piece.tensor for piece in pieces}, path, about)
     path.chmod(0o644)  # as other files are, and not for its owner alone
+    return describe(path)
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """What a manifest says of a file, once it is on the disk."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
     return {"name": path.name, "bytes": path.stat().st_size, "crc32": checksum(path)}
 
 
-def _write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any) -> None:
+    """Write a file that is whole, or not there."""
     part = path.with_suffix(".part")
     with part.open("w", encoding="utf-8") as file:
         json.dump(value, file, indent=1)
@@ -187,9 +193,7 @@ def commit(folder: Path, whole: Path, ranks: int) -> bool:
     steps = {name: step for part in found for name, step in part["optimizer_steps"].items()}
     files = [file for part in found for file in part["files"]]
     count = max((part["amax_count"] for part in found if part["amax_count"] is not None), default=None)
-    _write_json(
-        folder / MANIFEST, {**found[0], "amax_count": count, "optimizer_steps": steps, "files": files}
-    )
+    write_json(folder / MANIFEST, {**found[0], "amax_count": count, "optimizer_steps": steps, "files": files})
     for part in parts:
         part.unlink()
     try:

@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from playbook.errors import CheckpointError
+from playbook.model.hugging_face import TRAINING
 from playbook.parallel.engine import Engine
 from playbook.parallel.placement import Placement
 from playbook.parallel.replicas import Leaf, ReplicaSet
@@ -68,12 +69,14 @@ class Reader:
         self.targets[items[0].dest_index] = target
 
     def read(self) -> int:
-        """Read all that is wanted. Returns the bytes that were read."""
+        """Read all that is wanted, and want nothing more. Returns the bytes that were read."""
         self.storage.read_data(LoadPlan(self.items), self)  # type: ignore[arg-type]
-        return sum(
+        count = sum(
             math.prod(item.lengths) * self.tensors[item.dest_index.fqn].properties.dtype.itemsize
             for item in self.items
         )
+        self.items, self.targets = [], {}
+        return count
 
     def resolve_tensor(self, item: ReadItem) -> Tensor:
         """Where a part of a box goes: what a storage reader asks a planner."""
@@ -89,6 +92,8 @@ class Reader:
 @torch.no_grad()
 def load(trainer: Trainer, path: Path) -> int:
     """Take up this rank's part of a checkpoint of any layout; returns the bytes that were read. Not a collective.
+
+    Of one that has weights alone the optimizer keeps none: its moments begin at 0, masters as the weights.
 
     Raises CheckpointError for one that does not belong to this model, text or batches.
     """
@@ -162,15 +167,23 @@ def _counted(
 
 
 def check(trainer: Trainer, manifest: Mapping[str, Any], path: Path) -> None:
-    """Raise CheckpointError unless a checkpoint belongs to this model, text and batches."""
-    shape = json.loads(json.dumps(dataclasses.asdict(trainer.model.shape)))
+    """Raise CheckpointError unless a checkpoint belongs to this model, text and batches.
+
+    One of weights alone, of another program, belongs to any text and batches, and to any way of training the model.
+    """
+    shape, weights = json.loads(json.dumps(dataclasses.asdict(trainer.model.shape))), is_weights(manifest)
     saved = manifest["shape"]
     for field in shape:
-        if field != "name" and saved.get(field) != shape[field]:
+        own, theirs = shape[field], saved.get(field)
+        if weights and field == "moe" and own and theirs:
+            own, theirs = ({k: v for k, v in one.items() if k not in TRAINING} for one in (own, theirs))
+        if field != "name" and not (weights and field in TRAINING) and own != theirs:
             raise CheckpointError(
                 f"checkpoint {str(path)!r} is of a model with {field}={saved.get(field)!r}, but this one has "
                 f"{field}={shape[field]!r}"
             )
+    if weights:
+        return
     for field in SAME:
         if (own := getattr(trainer.config, field)) != manifest["config"][field]:
             raise CheckpointError(
@@ -182,3 +195,8 @@ def check(trainer: Trainer, manifest: Mapping[str, Any], path: Path) -> None:
             f"checkpoint {str(path)!r} was made with another text of {manifest['corpus']['tokens']:,} tokens: give the "
             "same --data"
         )
+
+
+def is_weights(manifest: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint has weights alone, with which a run begins at step 0 and with a new optimizer."""
+    return manifest["corpus"] is None
