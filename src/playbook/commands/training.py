@@ -186,7 +186,8 @@ def _steps(run: Run, trainer: Trainer, logs: Log, progress: bool) -> list[StepRe
     def cure() -> str:
         return (
             f"at step {trainer.step_count} with micro_batch={trainer.config.micro} and seq={trainer.config.seq} on "
-            f"{trainer.device}: make one of them smaller, or recompute activations (--recompute full)"
+            f"{trainer.device}{f' of rank {trainer.mesh.rank}' if trainer.mesh else ''}: make one of them smaller, or "
+            "recompute activations (--recompute full)"
         )
 
     with memory_errors(cure):
@@ -238,7 +239,10 @@ def _refusals(run: Run) -> Iterator[None]:
         yield
     except PlaybookError as error:
         if run.folder:
-            Path(run.folder, "refused").write_text(str(error))
+            part = Path(run.folder, f"refused-{os.getpid()}")
+            with contextlib.suppress(OSError):  # the disk is full
+                part.write_text(str(error))
+                part.rename(part.with_name("refused"))
         raise
 
 

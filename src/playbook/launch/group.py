@@ -92,9 +92,12 @@ def init(timeout: float | None = None) -> World:
     device = torch.device("cuda", local_rank) if chosen == "nccl" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    patience = timedelta(seconds=_default_timeout if timeout is None else timeout)
+    # Groups that are made of it later have it, too: PyTorch would give them half an hour.
+    dist.distributed_c10d.default_pg_timeout = dist.distributed_c10d.default_pg_nccl_timeout = patience
     dist.init_process_group(
         chosen,
-        timeout=timedelta(seconds=_default_timeout if timeout is None else timeout),
+        timeout=patience,
         device_id=device if device.type == "cuda" else None,
         **({"store": dist.HashStore(), "rank": 0, "world_size": 1} if alone else {}),  # type: ignore[arg-type]
     )

@@ -124,7 +124,7 @@ def write(saved: Snapshot, folder: Path, rank: int) -> None:
         write_json(folder / f"rank-{rank:05d}.json", {**saved.about, "files": files})
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
-            f"checkpoint {str(folder.name)!r} cannot be written into {str(folder.parent)!r} "
+            f"checkpoint {str(folder.name)!r} cannot be written by rank {rank} into {str(folder.parent)!r} "
             f"({getattr(error, 'strerror', None) or error})"
         ) from None
 

@@ -127,8 +127,12 @@ class Checkpoints:
             self.thread = threading.Thread(target=self._in_background, args=(saved, done), daemon=True)
             self.thread.start()
         else:
-            self._together(lambda: self._write(saved, done))
-            self._together(lambda: self._commit(done) if self.rank == 0 else None)
+            try:
+                self._together(lambda: self._write(saved, done))
+                self._together(lambda: self._commit(done) if self.rank == 0 else None)
+            except CheckpointError:  # no rank writes any more
+                shutil.rmtree(self._partial(done), ignore_errors=True)
+                raise
         self.exposed.append(time.perf_counter() - begin)
 
     def wait(self) -> None:
@@ -148,13 +152,10 @@ class Checkpoints:
             folder.mkdir(exist_ok=True)
         except OSError as error:
             raise CheckpointError(
-                f"checkpoint of step {done} cannot be written into {str(self.folder)!r} ({error.strerror})"
+                f"checkpoint of step {done} cannot be written by rank {self.rank} into {str(self.folder)!r} "
+                f"({error.strerror})"
             ) from None
-        try:
-            checkpoint.write(saved, folder, self.rank)
-        except CheckpointError:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+        checkpoint.write(saved, folder, self.rank)
 
     def _commit(self, done: int) -> None:
         """Name this writer's folder. A whole one that another writer has put there stays; a damaged one goes aside."""
@@ -177,8 +178,10 @@ class Checkpoints:
                 self._commit(done)
         except CheckpointError as error:
             self.error = error
-        except OSError as error:
-            self.error = CheckpointError(f"checkpoint of step {done} cannot be written ({error})")
+        except Exception as error:  # else it would end in this thread, and nobody know
+            self.error = CheckpointError(
+                f"checkpoint of step {done} cannot be written by rank {self.rank} ({type(error).__name__}: {error})"
+            )
 
     def _all_written(self, done: int) -> bool:
         end = time.monotonic() + PATIENCE
@@ -220,7 +223,10 @@ class Checkpoints:
         except CheckpointError as own:
             error = str(own)
         except OSError as own:
-            error = f"checkpoint folder {self.saving.folder!r} cannot be written to ({own.strerror or own})"
+            error = (
+                f"checkpoint folder {self.saving.folder!r} cannot be written to by rank {self.rank} "
+                f"({own.strerror or own})"
+            )
         if found := next(filter(None, self._from_all(error)), None):
             raise CheckpointError(found) from None
 
