@@ -24,6 +24,7 @@ from playbook.commands import (
     checkpoint,
     doctor,
     exercises,
+    kubernetes,
     memory,
     mesh,
     schedule,
@@ -107,7 +108,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in (
-        train, checkpoint, memory, simulate, search, mesh, schedule, bench, calibrate, sweep, slurm, exercises, doctor,
+        train, checkpoint, memory, simulate, search, mesh, schedule, bench, calibrate, sweep, slurm, kubernetes,
+        exercises, doctor,
     ):  # fmt: skip
         command.add(commands)
     return parser

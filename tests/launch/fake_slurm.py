@@ -1,13 +1,17 @@
 #!/usr/bin/env python
-"""Stand-ins for sbatch, scontrol and srun on one machine, whose loopback addresses 127.0.0.1, 127.0.0.2, … are the nodes.
+"""Stand-ins for sbatch, scontrol, scancel and srun on one machine: 127.0.0.1, 127.0.0.2, … are its nodes.
 
 Started through links of these names. They know the options that are listed here, as Slurm's manual has them, and
-refuse all others; sbatch waits for the job and has its status.
+refuse all others; sbatch waits for the job and has its status. Files beside the programs are what they know of each
+other: ``warn``, which a test makes when the time of a job is up but for the seconds of its --signal, ``preempt``, which
+it makes when another job needs the nodes, ``requeue``, ``cancelled``, and ``step``, the srun whose descendants are the
+processes of the job's step.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import shlex
@@ -19,7 +23,8 @@ import time
 from pathlib import Path
 
 REQUESTS = ("job-name", "nodes", "ntasks-per-node", "gpus-per-node", "cpus-per-task", "time", "partition")
-REQUESTS += ("account", "signal", "open-mode")
+REQUESTS += ("account", "signal", "open-mode", "array", "switches")
+STATE = Path(sys.argv[0]).parent
 
 
 def sbatch() -> int:
@@ -32,23 +37,90 @@ def sbatch() -> int:
     header = re.match(r"(?:#.*\n|\s*\n)*", text)
     lines = re.findall(r"^#SBATCH (.*)$", header[0] if header else "", flags=re.MULTILINE)
     request = parser.parse_args([word for line in lines for word in shlex.split(line)])
-    env = {
-        "SLURM_JOB_ID": os.environ["FAKE_JOB_ID"],
-        "SLURM_JOB_NAME": request.job_name,
-        "SLURM_NNODES": request.nodes,
-        "SLURM_JOB_NODELIST": f"127.0.0.[1-{request.nodes}]" if int(request.nodes) > 1 else "127.0.0.1",
-    }
-    with tempfile.NamedTemporaryFile("w", suffix=".sh") as copy:
-        copy.write(text)
-        copy.flush()
-        return subprocess.run(["bash", copy.name], env={**os.environ, **env}).returncode
+    tasks = int((request.array or "1-1").removesuffix("%1").removeprefix("1-"))
+    status = 0
+    for task in range(1, tasks + 1):
+        job_id = int(os.environ["FAKE_JOB_ID"]) + task - 1
+        env = {
+            "SLURM_JOB_ID": str(job_id),
+            "SLURM_JOB_NAME": request.job_name,
+            "SLURM_NNODES": request.nodes,
+            "SLURM_JOB_NODELIST": f"127.0.0.[1-{request.nodes}]" if int(request.nodes) > 1 else "127.0.0.1",
+        }
+        if request.array:
+            env |= {"SLURM_ARRAY_JOB_ID": os.environ["FAKE_JOB_ID"], "SLURM_ARRAY_TASK_ID": str(task)}
+        if not (STATE / "cancelled").exists():
+            status = run_until_done(text, env, request)
+    return status
+
+
+def run_until_done(text: str, env: dict[str, str], request: argparse.Namespace) -> int:
+    """The script on the first node, again whenever it has gone back to the queue; warned when a test says so."""
+    for restart in range(100):
+        env["SLURM_RESTART_COUNT"] = str(restart)
+        with tempfile.NamedTemporaryFile("w", suffix=".sh") as copy:
+            copy.write(text)
+            copy.flush()
+            shell = subprocess.Popen(["bash", copy.name], env={**os.environ, **env})
+            while shell.poll() is None:
+                if (STATE / "warn").exists():
+                    (STATE / "warn").unlink()
+                    whom, _, rest = request.signal.partition(":")
+                    assert whom == "B", "only the batch shell is warned here"
+                    shell.send_signal(getattr(signal, f"SIG{rest.partition('@')[0]}"))
+                if (STATE / "preempt").exists():
+                    (STATE / "preempt").rename(STATE / "requeue")
+                    send(signal.SIGTERM)
+                time.sleep(0.02)
+        if not (STATE / "requeue").exists():
+            return shell.returncode
+        assert request.requeue, "a job without --requeue cannot go back to the queue"
+        (STATE / "requeue").unlink()
+    raise AssertionError("a job that goes back to the queue for ever")
 
 
 def scontrol() -> int:
-    """``scontrol show hostnames LIST``."""
+    """``scontrol show hostnames LIST`` and ``scontrol requeue JOB``."""
+    if sys.argv[1] == "requeue":
+        assert sys.argv[2] == os.environ["SLURM_JOB_ID"], sys.argv
+        (STATE / "requeue").touch()
+        return 0
     assert sys.argv[1:3] == ["show", "hostnames"], sys.argv
     print("\n".join(hosts(sys.argv[3])))
     return 0
+
+
+def scancel() -> int:
+    """``scancel --signal=NAME JOB``: to all processes of the job's step; ``scancel --state=PENDING ARRAY``."""
+    parser = argparse.ArgumentParser("scancel", allow_abbrev=False)
+    parser.add_argument("--signal")
+    parser.add_argument("--state")
+    parser.add_argument("job")
+    args = parser.parse_args()
+    if args.state:
+        assert (args.state, args.job) == ("PENDING", os.environ["SLURM_ARRAY_JOB_ID"]), args
+        (STATE / "cancelled").touch()
+        return 0
+    assert args.job == os.environ["SLURM_JOB_ID"], args
+    send(getattr(signal, f"SIG{args.signal}"))
+    return 0
+
+
+def send(number: int) -> None:
+    """To all processes of the job's step, as Slurm does: torchrun has it, and so have the ranks."""
+    for pid in descendants(int((STATE / "step").read_text())):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below ``pid``, whatever session they are in."""
+    found = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            for child in (thread / "children").read_text().split():
+                found += [int(child), *descendants(int(child))]
+    return found
 
 
 def hosts(nodelist: str) -> list[str]:
@@ -64,6 +136,7 @@ def srun() -> int:
         parser.add_argument(f"--{option}")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     args = parser.parse_args()
+    (STATE / "step").write_text(str(os.getpid()))
     assert args.ntasks_per_node == args.kill_on_bad_exit == "1", args
     tasks = []
     for node, host in enumerate(hosts(os.environ["SLURM_JOB_NODELIST"])):
@@ -92,4 +165,6 @@ def srun() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit({"sbatch": sbatch, "scontrol": scontrol, "srun": srun}[Path(sys.argv[0]).name]())
+    sys.exit(
+        {"sbatch": sbatch, "scancel": scancel, "scontrol": scontrol, "srun": srun}[Path(sys.argv[0]).name]()
+    )

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,8 @@ FAKE = Path(__file__).with_name("fake_slurm.py")
 EVERYTHING = SlurmJob(
     nodes=3, gpus_per_node=4, cpus_per_gpu=6, time="2-12:30:00", job_name="big-run", partition="a,b", account="me",
     setup=("umask 022", "export GREETING='it is {here}'"), container="nvcr.io#nvidia/pytorch:25.01-py3",
-    logs="my logs/of today", requeue=True, signal="B:TERM@120",
+    logs="my logs/of today", requeue=True, array=3, max_restarts=2, signal="B:USR1@300", switches="1@12:00:00",
+    exclusive=True,
 )  # fmt: skip
 ODD = [
     "two words",
@@ -58,16 +60,24 @@ def test_what_it_asks_slurm_for():
         "#SBATCH --time=2-12:30:00",
         "#SBATCH --partition=a,b",
         "#SBATCH --account=me",
-        "#SBATCH --signal=B:TERM@120",
+        "#SBATCH --signal=B:USR1@300",
+        "#SBATCH --switches=1@12:00:00",
+        "#SBATCH --array=1-3%1",
+        "#SBATCH --exclusive",
         "#SBATCH --requeue",
         "#SBATCH --open-mode=append",
     ]
     plain = sbatch_script(["train"], SlurmJob())
-    assert not re.search("partition|account|signal|requeue|open-mode|container", plain)
+    assert not re.search(
+        "partition|account|signal|requeue|open-mode|container|array|trap|switches|exclusive", plain
+    )
     assert plain.count("#SBATCH") == 6
+    for later in (SlurmJob(requeue=True), SlurmJob(array=2)):
+        assert "#SBATCH --signal=B:USR1@120\n" in sbatch_script(["train"], later)
+    assert "#SBATCH --signal=TERM@9\n" in sbatch_script(["train"], SlurmJob(signal="TERM@9"))
 
 
-@pytest.mark.parametrize("job", [SlurmJob(), EVERYTHING])
+@pytest.mark.parametrize("job", [SlurmJob(), EVERYTHING, SlurmJob(requeue=True), SlurmJob(array=2)])
 @pytest.mark.parametrize("command", [["train", "--model", '{"layers": 1}'], ["work.py", *ODD]])
 def test_bash_accepts_it_and_shellcheck_has_no_complaint(tmp_path, job, command):
     script = tmp_path / "job.sh"
@@ -84,6 +94,7 @@ def arguments_of_torchrun(tmp_path_factory) -> Callable[[str], list[str]]:
     folder = tmp_path_factory.mktemp("nothing")
     programs = {
         "scontrol": "echo node-a; echo node-b",
+        "scancel": "",
         "srun": 'while [ "$1" != bash ]; do shift; done\nexport SLURM_NODEID=0 SLURMD_NODENAME=node-a\nexec "$@"',
         "torchrun": 'printf "%s\\0" "$@" > "$ARGUMENTS"',
     }
@@ -96,6 +107,7 @@ def arguments_of_torchrun(tmp_path_factory) -> Callable[[str], list[str]]:
         "SLURM_JOB_ID": "12345",
         "SLURM_JOB_NODELIST": "node-[a-b]",
         "SLURM_NNODES": "2",
+        "SLURM_ARRAY_JOB_ID": "12345",
     }
 
     def run(script: str) -> list[str]:
@@ -107,10 +119,12 @@ def arguments_of_torchrun(tmp_path_factory) -> Callable[[str], list[str]]:
 
 
 def test_what_torchrun_is_told(arguments_of_torchrun):
-    told = arguments_of_torchrun(sbatch_script(["train", "--steps", "3"], SlurmJob(nodes=2, gpus_per_node=4)))
+    job = SlurmJob(nodes=2, gpus_per_node=4, max_restarts=5)
+    told = arguments_of_torchrun(sbatch_script(["train", "--steps", "3"], job))
     assert told == [
         "--nnodes=2",
         "--nproc-per-node=4",
+        "--max-restarts=5",
         "--rdzv-backend=c10d",
         "--rdzv-id=12345",
         "--rdzv-endpoint=node-a:22345",
@@ -119,7 +133,7 @@ def test_what_torchrun_is_told(arguments_of_torchrun):
         *["-m", "--", "playbook", "train", "--steps", "3"],
     ]
     told = arguments_of_torchrun(sbatch_script(["src/work.py", "--steps", "3"], SlurmJob()))
-    assert told[7:] == ["--", "src/work.py", "--steps", "3"]
+    assert told[8:] == ["--", "src/work.py", "--steps", "3"]
 
 
 ARGUMENTS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0")), max_size=5)
@@ -130,7 +144,7 @@ ARGUMENTS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0
 def test_every_argument_arrives_as_it_was_given(arguments_of_torchrun, arguments):
     for given_arguments in (arguments, ODD):
         told = arguments_of_torchrun(sbatch_script(["train", *given_arguments], EVERYTHING))
-        assert told[7:] == ["-m", "--", "playbook", "train", *given_arguments]
+        assert told[8:] == ["-m", "--", "playbook", "train", *given_arguments]
 
 
 @pytest.fixture
@@ -138,10 +152,11 @@ def submit(tmp_path, monkeypatch) -> Callable[..., subprocess.CompletedProcess[s
     """Submits a script in ``tmp_path`` to the fake Slurm; ``logs/JOB/node-N.log`` is there afterwards."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    for name in ("sbatch", "scontrol", "srun"):
+    for name in ("sbatch", "scancel", "scontrol", "srun"):
         (programs / name).write_text(f"#!{sys.executable}\n{FAKE.read_text()}")
         (programs / name).chmod(0o755)
-    job_id = next(i for i in iter(lambda: random.randrange(70_000, 80_000), None) if is_free(i - 50_000))
+    ids = iter(lambda: random.randrange(70_000, 79_990), None)
+    job_id = next(i for i in ids if all(is_free(i + task - 50_000) for task in range(3)))
     path = [str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]
     env = {
         **os.environ,
@@ -246,11 +261,78 @@ def test_training_under_slurm_gives_the_losses_of_the_command(submit, tmp_path, 
     assert result["losses"] == json.loads(capsys.readouterr().out)["losses"]
 
 
+LEAVING = """
+import os, signal, sys, time
+from pathlib import Path
+from leftovers import sign_in
+
+sign_in(".")
+asked = []
+first = os.environ["SLURM_RESTART_COUNT"] == "0" and os.environ.get("SLURM_ARRAY_TASK_ID", "1") == "1"
+order = Path("bin", sys.argv[1])
+orders = first and os.environ["RANK"] == "0"
+if orders and order.name == "warn":  # nobody listens yet when the first word comes
+    order.touch()
+    while order.exists():
+        time.sleep(0.01)
+for number in (signal.SIGUSR1, signal.SIGTERM):
+    signal.signal(number, lambda number, frame: asked.append(signal.Signals(number).name))
+Path("listens-" + os.environ["RANK"]).touch()
+if orders and order.name == "preempt":  # this word comes once
+    while not Path("listens-1").exists():
+        time.sleep(0.01)
+    order.touch()
+state = Path("state-" + os.environ["RANK"])
+done = int(state.read_text()) if state.exists() else 0
+os.write(1, f"BEGINS {done}\\n".encode())
+while not asked if first else done < 100:
+    done += 1
+    state.write_text(str(done))
+    time.sleep(0.01)
+time.sleep(0.2)
+os.write(1, f"ENDS {done} {set(asked)} {first}\\n".encode())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("job", "order"),
+    [
+        (SlurmJob(requeue=True), "warn"),
+        (SlurmJob(array=3), "warn"),
+        (SlurmJob(requeue=True, max_restarts=2), "preempt"),
+    ],
+)
+def test_ranks_that_are_asked_save_and_leave_and_the_next_job_goes_on(submit, tmp_path, job, order):
+    (tmp_path / "work.py").write_text(LEAVING)
+    job = replace(job, nodes=2, gpus_per_node=1, cpus_per_gpu=1)
+    done = submit(sbatch_script(["work.py", order], job))
+    assert done.returncode == 0, (done.stderr, logs(tmp_path))
+    sign = "SIGUSR1" if order == "warn" else "SIGTERM"
+    texts = logs(tmp_path)
+    for node in (0, 1):
+        text = "".join(texts[node::2])
+        (zero, left) = re.findall(r"BEGINS (\d+)", text)
+        assert zero == "0"
+        assert re.findall(r"ENDS (.*)", text) == [
+            f"{left} {{'{sign}'}} True",
+            f"{max(100, int(left))} set() False",
+        ]
+        assert "Traceback" not in text
+    assert len(texts) == (4 if job.array > 1 else 2)
+    assert (tmp_path / "bin" / "cancelled").exists() == (job.array > 1)
+    assert len(signed_in(tmp_path)) == 4
+    assert remaining(signed_in(tmp_path)) == []
+
+
 def test_the_command_prints_the_script_and_json_holds_it(capsys):
     flags = "--nodes 2 --gpus-per-node 4 --cpus-per-gpu 2 --time 30 --job-name a --partition p --account me "
-    flags += "--setup 'source v' --setup 'x y' --container i --logs l --requeue --signal TERM@9"
-    command = ["train", "--model", "tiny", "--layout", "dp=8"]
-    job = SlurmJob(2, 4, 2, "30", "a", "p", "me", ("source v", "x y"), "i", "l", True, "TERM@9")
+    flags += "--setup 'source v' --setup 'x y' --container i --logs l --requeue --array 2 --max-restarts 3 "
+    flags += "--signal B:USR1@9 --switches 2 --exclusive"
+    command = ["train", "--model", "tiny", "--layout", "dp=8", "--checkpoint", "c", "--resume"]
+    job = SlurmJob(
+        2, 4, 2, "30", "a", "p", "me", ("source v", "x y"), "i", "l", True, 2, 3, "B:USR1@9", "2", True
+    )
     for separator in ([], ["--"]):
         assert main(["slurm", *shlex.split(flags), *separator, *command]) == 0
         assert capsys.readouterr().out == sbatch_script(command, job)
@@ -290,6 +372,22 @@ def test_help_has_the_defaults(capsys):
         ("--job-name 'a b' -- train", "job_name is 'a b', but must be one word"),
         ("--partition 'a\n#SBATCH' -- train", r"partition is 'a\n#SBATCH', but must be one word"),
         ("--account '' -- train", "account is '', but must be one word"),
+        (
+            "--requeue -- train --resume",
+            "requeue is True, but training would begin at step 0 again: give train --c",
+        ),
+        ("--array 2 -- train --checkpoint c", "array is 2, but training would begin at step 0 again"),
+        ("--max-restarts 1 -- train", "max_restarts is 1, but training would begin at step 0 again"),
+        ("--array 0 -- train", "array must be at least 1, got 0"),
+        ("--max-restarts -1 -- train", "max_restarts must be at least 0, got -1"),
+        (
+            "--switches some -- train",
+            "switches is 'some', but must be how many, and how long to wait for them",
+        ),
+        (
+            "--requeue --signal TERM@9 -- train",
+            "signal is 'TERM@9', but a job that goes on later needs B:USR1@",
+        ),
         ("--signal @9 -- train", "signal is '@9', but must be a signal and how many seconds before the end"),
         ("--setup 'a\nb' -- train", r"setup is 'a\nb', but must be one line of shell"),
         ("--logs logs/%j -- train", "logs is 'logs/%j', but must be the path of a folder, without %"),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from playbook._checks import unknown
 from playbook._json import to_json
 from playbook.errors import LaunchError
+
+if TYPE_CHECKING:
+    from playbook.launch.slurm import SlurmJob
 
 
 def add(commands: Any) -> None:
@@ -38,12 +41,30 @@ def add(commands: Any) -> None:
     )
     flag("--container", metavar="IMAGE", help="container image, where Slurm has pyxis")
     flag("--logs", metavar="DIR", help="folder for output: DIR/JOB/node-0.log and so on (default: logs)")
-    flag("--requeue", action="store_true", help="start again after a node has failed")
+    flag(
+        "--requeue",
+        action="store_true",
+        help="back to the queue when the time is up, a node has failed or another job needs the nodes",
+    )
+    flag(
+        "--array",
+        type=int,
+        metavar="N",
+        help="N jobs, one after another: each goes on where the one before has stopped (default: 1)",
+    )
+    flag(
+        "--max-restarts",
+        type=int,
+        metavar="N",
+        help="how often torchrun starts ranks again within a job (default: 0)",
+    )
     flag(
         "--signal",
         metavar="NAME@S",
-        help="signal that comes S seconds before the time is up, such as TERM@120",
+        help="signal that comes S seconds before the time is up (default: B:USR1@120 with --requeue or --array)",
     )
+    flag("--switches", metavar="N@TIME", help="nodes behind at most N switches, if they are free by TIME")
+    flag("--exclusive", action="store_true", help="no other job on these nodes")
     flag("--json", action="store_true", default=False, help="print one JSON object, with the script in it")
     flag(
         "command_line",
@@ -64,7 +85,7 @@ def _slurm(args: argparse.Namespace, parsers: dict[str, argparse.ArgumentParser]
     job = SlurmJob(**given)
     command = args.command_line[1:] if args.command_line[:1] == ["--"] else args.command_line
     script = sbatch_script(command, job)
-    _check(command, job.ranks, {name: parser for name, parser in parsers.items() if name != "slurm"})
+    check_command(command, job.ranks, later(job), parsers)
     if args.json:
         print(to_json({**dataclasses.asdict(job), "command": command, "ranks": job.ranks, "script": script}))
     else:
@@ -72,19 +93,37 @@ def _slurm(args: argparse.Namespace, parsers: dict[str, argparse.ArgumentParser]
     return 0
 
 
-def _check(command: list[str], ranks: int, parsers: dict[str, argparse.ArgumentParser]) -> None:
-    """Find a typing error now, not after the job has waited in the queue for a day."""
+def later(job: SlurmJob) -> str | None:
+    """The field of a job for which its command must be able to go on from a checkpoint, as in ``requeue is True``."""
+    asked = {"requeue": job.requeue, "array": job.array > 1, "max_restarts": job.max_restarts}
+    return next((f"{name} is {getattr(job, name)}" for name, wanted in asked.items() if wanted), None)
+
+
+def check_command(
+    command: list[str], ranks: int, goes_on: str | None, parsers: dict[str, argparse.ArgumentParser]
+) -> None:
+    """Find a typing error now, not after the job has waited in the queue for a day. Raises LaunchError.
+
+    ``goes_on`` is what asks for a command that can go on from a checkpoint.
+    """
     name, *arguments = command
     if name.endswith(".py"):
         return
-    if name not in parsers:
-        raise LaunchError(unknown("command", name, parsers))
-    layout = getattr(parsers[name].parse_args(arguments), "layout", None)
-    if name == "train" and layout:
+    known = {key: parser for key, parser in parsers.items() if key not in ("slurm", "kubernetes")}
+    if name not in known:
+        raise LaunchError(unknown("command", name, known))
+    args = known[name].parse_args(arguments)
+    if name != "train":
+        return
+    if goes_on and not (args.checkpoint and args.resume):
+        raise LaunchError(
+            f"{goes_on}, but training would begin at step 0 again: give train --checkpoint DIR --resume"
+        )
+    if args.layout:
         from playbook.layout import Layout
 
-        needed = Layout.parse(layout).world_size
+        needed = Layout.parse(args.layout).world_size
         if needed != ranks:
             raise LaunchError(
-                f"layout is {layout!r}, which needs {needed} ranks, but the nodes have {ranks} GPUs"
+                f"layout is {args.layout!r}, which needs {needed} ranks, but the nodes have {ranks} GPUs"
             )

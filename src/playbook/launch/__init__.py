@@ -4,7 +4,8 @@
     with launch.process_group() as world:       # inside work, or in any script that torchrun runs
         ...                                     # world.rank, world.size, world.device
 
-``%load_ext playbook.launch`` brings the cell magic ``%%torchrun -n 4``; ``slurm.py`` takes a command to a cluster.
+``%load_ext playbook.launch`` brings the cell magic ``%%torchrun -n 4``; ``slurm.py`` and
+``kubernetes.py`` take a command to a cluster.
 
 A command that torchrun started as several ranks is among its peers already (``RANK`` is set): it uses ``process_group``,
 and ``run`` refuses. One that a reader started launches its own ranks with ``run``.

@@ -17,6 +17,10 @@ from playbook.launch.warm import python_path
 # As in "  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 4711)"; the log names ranks in other lines, too.
 _ENDED = re.compile(r"^\s*rank\s*:\s*(\d+)[^\n]*\n\s*exitcode\s*:\s*(-?\d+)", re.MULTILINE)
 
+# Each attempt of the ranks meets at a store of its own. In the agent's, which it would share, the addresses of the
+# attempt before still stand, and ranks that are started again find "Connection refused".
+_OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+
 _PATIENCE = 5.0  # when one torchrun has failed without a word of its ranks, another may know more
 
 
@@ -43,7 +47,7 @@ class ColdRanks:
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=log,
-                    env={**job.env, **self._own_gpus(node), "PYTHONPATH": python_path()},
+                    env={**_OWN_STORE, **job.env, **self._own_gpus(node), "PYTHONPATH": python_path()},
                     cwd=job.cwd,
                     start_new_session=True,
                 )

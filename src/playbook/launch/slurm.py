@@ -2,6 +2,11 @@
 
 Slurm starts one torchrun on each node, and torchrun a rank for each of its GPUs. The torchruns meet on the first node
 of the job (the c10d rendezvous) and count the ranks through all nodes.
+
+A job that is to go on later (``requeue``, ``array``) is warned before its time is up. Slurm's warning goes to the batch
+shell alone, as USR1; the shell has Slurm send USR1 to all processes of all nodes. Ranks of ``playbook train`` save and
+leave, with status 0; torchrun must take no notice, for of SIGUSR1 it would die, and SIGTERM, which comes when another
+job needs the nodes, it would pass to ranks that have had it already.
 """
 
 from __future__ import annotations
@@ -9,7 +14,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from playbook._checks import check_fields
@@ -18,6 +23,8 @@ from playbook.errors import LaunchError
 _TIME = re.compile(r"\d+-\d+(:\d+){0,2}|\d+(:\d+){0,2}")
 _NAME = re.compile(r"[\w.,:@+/-]+")
 _SIGNAL = re.compile(r"((R|B|RB):)?\w+(@\d+)?")
+_WARNING = re.compile(r"R?B:(?:SIG)?USR1@(\d+)")
+_SWITCHES = re.compile(rf"\d+(@({_TIME.pattern}))?")
 
 
 @dataclass(frozen=True)
@@ -36,8 +43,15 @@ class SlurmJob:
     ] = ()  # shell lines that each node runs first: `source venv/bin/activate`, `module load cuda`
     container: str | None = None  # an image, for clusters with pyxis
     logs: str = "logs"  # folder: a folder for each job, a file for each node
-    requeue: bool = False  # start again after a node has failed
+    requeue: bool = (
+        False  # back to the queue when the time is up, a node has failed or another job needs the nodes
+    )
+    array: int = 1  # so many jobs one after another, of which each goes on where the one before has stopped
+    #: How often torchrun starts the ranks again within a job, after one has failed.
+    max_restarts: int = field(default=0, metadata={"least": 0})
     signal: str | None = None  # as in `TERM@120`: sent so many seconds before the time is up
+    switches: str | None = None  # as in `1@12:00:00`: nodes behind so few switches, if they are free by then
+    exclusive: bool = False  # no other job on these nodes
 
     def __post_init__(self) -> None:
         check_fields(self, LaunchError)
@@ -47,6 +61,12 @@ class SlurmJob:
         self._must(
             _SIGNAL, "signal", "a signal and how many seconds before the end it comes, such as TERM@120"
         )
+        self._must(_SWITCHES, "switches", "how many, and how long to wait for them, such as 1@12:00:00")
+        if self.goes_on and not _WARNING.fullmatch(self.warning or ""):
+            raise LaunchError(
+                f"signal is {self.signal!r}, but a job that goes on later needs B:USR1@SECONDS: its shell, not its "
+                "ranks, is warned, and asks them to save and leave"
+            )
         for line in self.setup:
             if not line.strip() or "\n" in line:
                 raise LaunchError(f"setup is {line!r}, but must be one line of shell")
@@ -59,6 +79,16 @@ class SlurmJob:
     def ranks(self) -> int:
         """Ranks of the job: one for each GPU."""
         return self.nodes * self.gpus_per_node
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether ranks are asked to save and leave before the time is up, so that a later job can go on."""
+        return self.requeue or self.array > 1
+
+    @property
+    def warning(self) -> str | None:
+        """The signal that comes before the time is up."""
+        return self.signal or ("B:USR1@120" if self.goes_on else None)
 
     def _must(self, pattern: re.Pattern[str], name: str, valid: str) -> None:
         value = getattr(self, name)
@@ -86,6 +116,11 @@ def sbatch_script(command: Sequence[str], job: SlurmJob) -> str:
         logs=shlex.quote(job.logs),
         setup="".join(f"  {line}\n" for line in job.setup),
         gpus=job.gpus_per_node,
+        max_restarts=job.max_restarts,
+        leaving=_leaving(job),
+        deaf="  trap '' USR1 TERM   # torchrun stays until its ranks have left\n" if job.goes_on else "",
+        wait=_ending(job),
+        background=" &" if job.goes_on else "",
         srun=" \\\n  ".join(_srun(job)),
         program=shlex.join(program),
     )
@@ -93,7 +128,13 @@ def sbatch_script(command: Sequence[str], job: SlurmJob) -> str:
 
 def _requests(job: SlurmJob) -> list[str]:
     """What sbatch reads at the top of the script."""
-    optional = {"partition": job.partition, "account": job.account, "signal": job.signal}
+    optional = {
+        "partition": job.partition,
+        "account": job.account,
+        "signal": job.warning,
+        "switches": job.switches,
+        "array": f"1-{job.array}%1" if job.array > 1 else None,
+    }
     return [
         f"--job-name={job.job_name}",
         f"--nodes={job.nodes}",
@@ -102,8 +143,27 @@ def _requests(job: SlurmJob) -> list[str]:
         f"--cpus-per-task={job.gpus_per_node * job.cpus_per_gpu}",
         f"--time={job.time}",
         *(f"--{name}={value}" for name, value in optional.items() if value),
+        *(["--exclusive"] if job.exclusive else []),
         *(["--requeue", "--open-mode=append"] if job.requeue else []),
     ]
+
+
+def _leaving(job: SlurmJob) -> str:
+    """What is set up so that ranks can be asked to leave."""
+    if not job.goes_on:
+        return ""
+    found = _WARNING.fullmatch(job.warning or "")
+    assert found is not None
+    return _LEAVING.format(seconds=found[1])
+
+
+def _ending(job: SlurmJob) -> str:
+    """What happens once the ranks have ended, or have left because they were asked to."""
+    if not job.goes_on:
+        return ""
+    requeue, rest = 'exec scontrol requeue "$SLURM_JOB_ID"', "exit 0   # the next job of the array goes on"
+    ending = _WAIT.format(then=requeue if job.requeue else rest)
+    return ending + (_REST if job.array > 1 else "") + 'exit "$status"\n'
 
 
 def _srun(job: SlurmJob) -> list[str]:
@@ -120,6 +180,35 @@ def _srun(job: SlurmJob) -> list[str]:
     ]
 
 
+_LEAVING = """
+# Slurm warns this shell {seconds} s before the time is up; `scancel --batch --signal=USR1 JOB` does so at any time. It
+# tells the ranks, more than once since they may not listen yet: they save and leave, and later jobs go on from there.
+asked=
+leave() {{
+  asked=1
+  while kill -0 "$step" 2> /dev/null; do
+    scancel --signal=USR1 "$SLURM_JOB_ID"
+    sleep 5
+  done
+}}
+trap leave USR1
+export PET_SIGNALS_TO_HANDLE=SIGINT,SIGHUP,SIGQUIT   # of torchrun: not SIGTERM, which comes to the ranks as well
+"""
+
+_WAIT = """
+step=$! status=0
+wait "$step" || status=$?
+if [[ -n $asked ]]; then
+  {then}
+fi
+"""
+
+_REST = """\
+if [[ $status == 0 ]]; then
+  scancel --state=PENDING "$SLURM_ARRAY_JOB_ID"   # all is done: nothing is left for the rest of the array
+fi
+"""
+
 _TEMPLATE = """\
 #!/bin/bash
 {requests}
@@ -133,6 +222,10 @@ set -e -o pipefail
 # export TORCH_NCCL_DUMP_ON_TIMEOUT=1   # when a collective hangs, every rank writes down its last ones
 export OMP_NUM_THREADS={threads}
 
+# Ranks that torchrun restarts meet at a store of their own. Without this they meet in torchrun's, where the addresses of
+# the attempt before still stand: "Connection refused".
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+
 # All nodes meet on the first, at a port that depends on the job.
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 export head_node="${{hosts[0]:?scontrol names no host}}"
@@ -140,14 +233,14 @@ export port=$((20000 + SLURM_JOB_ID % 10000))
 
 logs={logs}/"$SLURM_JOB_ID"
 mkdir -p -- "$logs"
-
+{leaving}
 # What each node does. Its own name, and whether the meeting is at its place, are said and not guessed: guesses go by
 # host names, which often differ from the names in Slurm. Ranks count through the nodes in the order of their names.
 # The function travels as text to the shell that srun starts on each node.
 node() {{
   set -e
-{setup}  exec torchrun \\
-    --nnodes="$SLURM_NNODES" --nproc-per-node={gpus} \\
+{setup}{deaf}  exec torchrun \\
+    --nnodes="$SLURM_NNODES" --nproc-per-node={gpus} --max-restarts={max_restarts} \\
     --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$head_node:$port" \\
     --rdzv-conf="is_host=$((SLURM_NODEID == 0))" --local-addr="$SLURMD_NODENAME" \\
     "$@"
@@ -155,5 +248,5 @@ node() {{
 
 {srun} \\
   bash -c "$(declare -f node); node \\"\\$@\\"" node \\
-  {program}
-"""
+  {program}{background}
+{wait}"""

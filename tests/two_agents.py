@@ -1,0 +1,164 @@
+"""Two torchruns on this machine whose ranks are killed again and again, while they train and while they save.
+
+python tests/two_agents.py --kills 40 --seed 1 --ranks 1        prints how many were killed, and what came out
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from playbook.launch.logs import read_json_log
+from playbook.launch.processes import free_port
+from playbook.launch.warm import python_path
+
+MODEL = '{"layers":2,"hidden":16,"heads":2,"vocab":256,"max_seq":64,"dropout":0.0}'
+
+
+@dataclass
+class Killed:
+    """What came out of a run: ``(step, loss, norm)`` of all records, and how ranks were killed."""
+
+    steps: list[tuple[int, float, float]]
+    statuses: list[int]
+    while_saving: int = 0
+    by_agent: list[int] = field(default_factory=lambda: [0, 0])
+    said: str = ""
+
+
+class Agents:
+    """One torchrun for each of two nodes, with ``ranks`` ranks each."""
+
+    def __init__(self, folder: Path, train: list[str], ranks: int, restarts: int):
+        self.folder, self.log, port = folder, folder / "run.jsonl", free_port()
+        checkpoints = ["--checkpoint", str(folder / "c"), "--every", "2", "--keep", "3", "--resume"]
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", f"--nproc-per-node={ranks}"]
+        torchrun += [f"--max-restarts={restarts}", "--rdzv-backend=c10d", "--rdzv-id=killed"]
+        torchrun += [f"--rdzv-endpoint=127.0.0.1:{port}", f"--log-dir={folder}"]
+        own_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        self.agents = []
+        for node in (0, 1):
+            place = [f"--rdzv-conf=is_host={1 - node}", f"--local-addr=127.0.0.{node + 1}"]
+            command = [*torchrun, *place, "-m", "--", "playbook", "train", *train, *checkpoints]
+            with open(folder / f"agent-{node}.log", "wb") as out:
+                agent = subprocess.Popen(
+                    [*command, "--log", str(self.log), "--quiet", "--device", "cpu"],
+                    env={**os.environ, **own_store, "PYTHONPATH": python_path(), "CUDA_VISIBLE_DEVICES": ""},
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
+                )
+            self.agents.append(agent)
+
+    def running(self) -> bool:
+        """Whether both are there."""
+        return all(agent.poll() is None for agent in self.agents)
+
+    def ranks(self, node: int) -> list[int]:
+        """The processes of its ranks."""
+        agent = self.agents[node].pid
+        found = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+        return [int(pid) for pid in found if b"playbook" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+    def step(self) -> int:
+        """The last step that was taken, -1 before the first of this attempt."""
+        if not self.log.exists():
+            return -1
+        text = self.log.read_bytes()
+        last = json.loads(text[: text.rfind(b"\n")].rpartition(b"\n")[2] or b"{}")
+        return last.get("step", -1)
+
+    def saving(self) -> list[int]:
+        """The steps whose checkpoint is begun, but not yet whole."""
+        return [int(path.name.split(".")[1].removeprefix("step-")) for path in self.folder.glob("c/.step-*")]
+
+    def end(self) -> str:
+        """Wait for both, and return what they and their ranks said."""
+        try:
+            for agent in self.agents:
+                agent.wait(300)
+        finally:
+            for agent in self.agents:
+                if agent.poll() is None:
+                    agent.terminate()
+                    agent.wait(60)
+        return "".join((self.folder / f"agent-{node}.log").read_text() for node in (0, 1))
+
+
+def killed(folder: Path, train: list[str], ranks: int, steps: int, kills: int, seed: int) -> Killed:
+    """Train on two agents, and kill a rank ``kills`` times: in each second of them while a checkpoint is written."""
+    chance = random.Random(seed)
+    moments = sorted(chance.sample(range(2, steps - 2), kills))
+    agents = Agents(folder, [*train, "--steps", str(steps)], ranks, kills + 2)
+    found = Killed([], [])
+    for number, moment in enumerate(moments):
+        saves, node = number % 2 == 1, chance.randrange(2)
+        while agents.running():
+            if any(step >= moment for step in agents.saving()) if saves else agents.step() >= moment:
+                break
+            time.sleep(0.0005)
+        if not agents.running():
+            break
+        try:
+            os.kill(chance.choice(agents.ranks(node)), signal.SIGKILL)
+        except (FileNotFoundError, ProcessLookupError, IndexError):  # it was about to end by itself
+            continue
+        found.by_agent[node] += 1
+        found.while_saving += bool(saves and agents.saving())
+        # Only what the next attempt does counts from here on: its log begins with another record than a step.
+        while agents.running() and agents.step() >= 0:
+            time.sleep(0.0005)
+    found.said = agents.end()
+    found.statuses = [agent.returncode for agent in agents.agents]
+    found.steps = [(r["step"], r["loss"], r["grad_norm"]) for r in read_json_log(agents.log)]
+    return found
+
+
+def quiet(folder: Path, train: list[str], layout: str, steps: int) -> list[tuple[int, float, float]]:
+    """The same run without a fault, on ranks of this process."""
+    log = folder / "quiet.jsonl"
+    command = [sys.executable, "-m", "playbook", "train", *train, "--steps", str(steps), "--log", str(log)]
+    env = {**os.environ, "PYTHONPATH": python_path(), "CUDA_VISIBLE_DEVICES": ""}
+    subprocess.run([*command, "--quiet", "--device", "cpu"], check=True, env=env, capture_output=True)
+    return [(r["step"], r["loss"], r["grad_norm"]) for r in read_json_log(log)]
+
+
+def train_flags(layout: str) -> list[str]:
+    """A small model in this layout."""
+    return ["--model", MODEL, "--layout", layout, "--seq", "16", "--global-batch", "4"]
+
+
+def main() -> None:
+    """Kill as often as asked, and print what came out."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--layout", default="dp=2,zero=3")
+    parser.add_argument("--ranks", type=int, default=1, help="of each agent")
+    args = parser.parse_args()
+    steps, train, begin = args.kills * 4, train_flags(args.layout), time.monotonic()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        expected = quiet(folder, train, args.layout, steps)
+        found = killed(folder, train, args.ranks, steps, args.kills, args.seed)
+    same = set(found.steps) == set(expected)
+    print(
+        f"{sum(found.by_agent)} ranks killed, {found.by_agent} by agent, {found.while_saving} while saving, "
+        f"{len(found.steps) - steps} steps done again, statuses {found.statuses}, losses and norms "
+        f"{'the same, bit for bit' if same else 'DIFFER'}, {time.monotonic() - begin:.0f} s"
+    )
+    if not same or any(found.statuses):
+        print(found.said[-5000:])
+
+
+if __name__ == "__main__":
+    main()
