@@ -95,7 +95,7 @@ class Agents:
 
 
 def killed(folder: Path, train: list[str], ranks: int, steps: int, kills: int, seed: int) -> Killed:
-    """Train on two agents, and kill a rank ``kills`` times: in each second of them while a checkpoint is written."""
+    """Train on two agents, and kill a rank ``kills`` times: every second time while a checkpoint is written."""
     chance = random.Random(seed)
     moments = sorted(chance.sample(range(2, steps - 2), kills))
     agents = Agents(folder, [*train, "--steps", str(steps)], ranks, kills + 2)
@@ -123,7 +123,7 @@ def killed(folder: Path, train: list[str], ranks: int, steps: int, kills: int, s
     return found
 
 
-def quiet(folder: Path, train: list[str], layout: str, steps: int) -> list[tuple[int, float, float]]:
+def quiet(folder: Path, train: list[str], steps: int) -> list[tuple[int, float, float]]:
     """The same run without a fault, on ranks of this process."""
     log = folder / "quiet.jsonl"
     command = [sys.executable, "-m", "playbook", "train", *train, "--steps", str(steps), "--log", str(log)]
@@ -148,7 +148,7 @@ def main() -> None:
     steps, train, begin = args.kills * 4, train_flags(args.layout), time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        expected = quiet(folder, train, args.layout, steps)
+        expected = quiet(folder, train, steps)
         found = killed(folder, train, args.ranks, steps, args.kills, args.seed)
     same = set(found.steps) == set(expected)
     print(

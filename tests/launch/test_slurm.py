@@ -16,12 +16,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import two_agents
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from leftovers import remaining, signed_in
 
 from playbook.cli import main
 from playbook.launch import LaunchError, warm
+from playbook.launch.logs import read_json_log
 from playbook.launch.slurm import SlurmJob, sbatch_script
 
 FAKE = Path(__file__).with_name("fake_slurm.py")
@@ -323,6 +325,51 @@ def test_ranks_that_are_asked_save_and_leave_and_the_next_job_goes_on(submit, tm
     assert (tmp_path / "bin" / "cancelled").exists() == (job.array > 1)
     assert len(signed_in(tmp_path)) == 4
     assert remaining(signed_in(tmp_path)) == []
+
+
+TRAINS = """
+import signal, sys, time
+from pathlib import Path
+from playbook.cli import main
+from playbook.launch.logs import JsonLog
+
+write = JsonLog.step
+
+def step(log, record):
+    write(log, record)
+    if record["step"] == 5:
+        Path("bin/warn").touch()
+        while signal.getsignal(signal.SIGUSR1) != signal.SIG_IGN:  # until this rank has been asked
+            time.sleep(0.01)
+
+JsonLog.step = step
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_training_that_was_asked_to_leave_goes_on_to_the_same_losses_bit_for_bit(submit, tmp_path):
+    train, steps = two_agents.train_flags("dp=2,zero=3"), 9
+    (tmp_path / "work.py").write_text(TRAINS)
+    more = [
+        "--steps",
+        str(steps),
+        "--device",
+        "cpu",
+        "--quiet",
+        "--log",
+        "run.jsonl",
+        "--checkpoint",
+        "c",
+        "--resume",
+    ]
+    job = SlurmJob(nodes=2, gpus_per_node=1, cpus_per_gpu=1, requeue=True, max_restarts=1)
+    done = submit(sbatch_script(["work.py", "train", *train, *more], job))
+    assert done.returncode == 0, (done.stderr, logs(tmp_path))
+    assert "saved and left, as asked, after 6 steps" in logs(tmp_path)[0]
+    assert "goes on after step 6, from c/step-00000006" in logs(tmp_path)[0]
+    found = [(r["step"], r["loss"], r["grad_norm"]) for r in read_json_log(tmp_path / "run.jsonl")]
+    assert found == two_agents.quiet(tmp_path, train, steps)
 
 
 def test_the_command_prints_the_script_and_json_holds_it(capsys):
