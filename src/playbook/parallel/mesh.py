@@ -110,7 +110,15 @@ class Mesh:
 
 
 def clone_group(group: dist.ProcessGroup) -> dist.ProcessGroup:
-    """Another group of the same ranks, whose collectives do not queue behind those of ``group``. A collective."""
+    """Another group of the same ranks, whose collectives do not queue behind those of ``group``. A collective of these.
+
+    PyTorch names it by how many groups a rank is in, and ranks that disagree on the name wait for each other for ever.
+    They may: after another layout in the same process, whose stages had unequally many. So they even it out first.
+    """
+    own, counts = len(dist.distributed_c10d._world.pg_names), [0] * group.size()
+    dist.all_gather_object(counts, own, group=group)
+    for _ in range(own, max(counts)):
+        dist.new_group([dist.get_rank()], use_local_synchronization=True)
     return dist.new_group(dist.get_process_group_ranks(group), use_local_synchronization=True)
 
 
