@@ -112,8 +112,8 @@ def test_what_training_needs_can_be_read() -> None:
     print(f"trainer and parallelize need {len(found)} files, {lines(found)} lines")
     assert len(found) <= 67, sorted(found)
     # 7,500 before there were experts, passes side by side and other kernels; 8,850 before numbers of few bits; 9,600
-    # before states were given and taken in parts
-    assert lines(found) <= 9630
+    # before states were given and taken in parts, 9,630 before steps were refused by a guard and runs left early
+    assert lines(found) <= 9660
 
 
 def test_what_training_needs_is_the_core() -> None:

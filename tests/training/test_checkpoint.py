@@ -211,6 +211,7 @@ DAMAGES = {
     "has no manifest.json": lambda path: (path / "manifest.json").unlink(),
     "has a damaged manifest.json": lambda path: (path / "manifest.json").write_text('{"format": 1, '),
     "a manifest.json of something else": lambda path: (path / "manifest.json").write_text("[]"),
+    "checksum is of another text": lambda path: replace(path / "manifest.json", '"step": 2', '"step": 3'),
     "has format 99": lambda path: change(path / "manifest.json", format=99),
 }
 
@@ -221,8 +222,16 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
+def replace(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
 def change(path: Path, **fields: Any) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    manifest = json.loads(path.read_text()) | fields
+    del manifest["crc32"]
+    path.write_text(json.dumps({**manifest, "crc32": checkpoint.own_checksum(manifest)}))
 
 
 @pytest.mark.parametrize("fault", DAMAGES)

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from playbook._checks import check_int
+from playbook._checks import check_int, check_positive
 from playbook._interrupt import raise_again
 from playbook._json import to_json
 from playbook.commands.output import say
@@ -26,12 +26,17 @@ if TYPE_CHECKING:
     from playbook.training.config import TrainConfig
     from playbook.training.saving import Saving
 
+#: What sysexits.h says of a command that is to be tried again.
+EX_TEMPFAIL = 75
+
 
 def add(commands: Any) -> None:
     p = commands.add_parser(
         "train",
         help="train a model on text",
-        description="Train a transformer on text, on one device or on the ranks of a layout.",
+        description="Train a transformer on text, on one device or on the ranks of a layout. With --checkpoint, SIGTERM "
+        "and SIGUSR1 have it save and leave after the step that it is at, with status 75 (under torchrun 0, which takes "
+        "others for failures); --resume goes on from there.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = p.add_argument
@@ -166,6 +171,30 @@ def add(commands: Any) -> None:
         metavar="N",
         help="how often ranks begin again after one has failed",
     )
+    add(
+        "--timeout",
+        type=float,
+        default=600.0,
+        metavar="S",
+        help="seconds that a rank waits for others before it gives up",
+    )
+    add(
+        "--elastic",
+        action="store_true",
+        help="under torchrun: take dp from the ranks that there are, which a restart may have changed",
+    )
+    add(
+        "--on-spike",
+        choices=("skip", "rewind", "stop"),
+        help="what to do at a step whose loss or gradient norm is far above those before, or no number: skip it, go back "
+        "to the newest checkpoint and pass over the batches since, or stop (default: make it)",
+    )
+    add(
+        "--check-replicas",
+        type=int,
+        metavar="N",
+        help="every N steps, and before each checkpoint, compare the weights of ranks that should have the same",
+    )
     add("--quiet", action="store_true", help="no progress bar")
     add("--json", action="store_true", help="print one JSON object on stdout")
     p.set_defaults(run=_train)
@@ -181,13 +210,29 @@ def _scale(text: str) -> float | str:
 
 def _train(args: argparse.Namespace) -> int:
     # Everything cheap is checked before torch is imported, so that a typing error is answered at once.
-    shape, config = prepared(args)
     size = os.environ.get("WORLD_SIZE")
+    if args.elastic and size:
+        args.layout = _as_many(args.layout, int(size))
+    shape, config = prepared(args)
     if size is not None and size != str(config.layout.world_size):
         raise ConfigError(
             f"{size} ranks were launched, but the layout has {config.layout.world_size}: launch as many"
         )
     return _run(args, shape, config)
+
+
+def _as_many(text: str, ranks: int) -> str:
+    """The layout of this text, with the dp that makes it one of so many ranks."""
+    from playbook.layout import Layout
+
+    layout = Layout.parse(text)
+    one = layout.cp * layout.tp * layout.pp
+    if ranks % one:
+        raise ConfigError(
+            f"{ranks} ranks were launched, but each replica of the layout has {one}: launch a multiple"
+        )
+    others = [part for part in text.split(",") if part.strip() and part.partition("=")[0].strip() != "dp"]
+    return ",".join([f"dp={ranks // one}", *others])
 
 
 def prepared(args: argparse.Namespace) -> tuple[ModelShape, TrainConfig]:
@@ -256,7 +301,14 @@ def _run(args: argparse.Namespace, shape: ModelShape, config: TrainConfig) -> in
 
     first = os.environ.get("RANK", "0") == "0"
     saving = _saving(args)
-    run = Run(shape, config, args.data, progress=not args.quiet, watch=_LossWatch, saving=saving)
+    if args.check_replicas is not None:
+        check_int("check_replicas", args.check_replicas, ConfigError)
+    if args.on_spike == "rewind" and saving is None:
+        raise ConfigError("on_spike is 'rewind', but there is no checkpoint folder: give --checkpoint DIR")
+    looks: dict[str, Any] = {"on_spike": args.on_spike, "check_replicas": args.check_replicas}
+    run = Run(shape, config, args.data, progress=not args.quiet, watch=_LossWatch, saving=saving, **looks)
+    if args.timeout is not None:
+        run = dataclasses.replace(run, patience=check_positive("timeout", args.timeout, ConfigError))
     corpus, device = check(run)
     if first and not args.resume:
         for log in args.log or ():
@@ -342,11 +394,19 @@ def _report(args: argparse.Namespace, outcome: Outcome) -> int:
             "bytes_sent": outcome.bytes_sent,
             "interrupted": outcome.interrupted,
             "first_step": outcome.first_step,
+            "left": outcome.left,
         }
         print(to_json(summary))
+    ended = (
+        "interrupted after"
+        if outcome.interrupted
+        else "saved and left, as asked, after"
+        if outcome.left
+        else "finished"
+    )
     if last:
         say(
-            f"{'interrupted after' if outcome.interrupted else 'finished'} {len(results)} steps: mean loss of the "
+            f"{ended} {len(results)} steps: mean loss of the "
             f"last {len(last)} is {sum(last) / len(last):.3f}, {tokens / seconds:,.0f} tokens/s, "
             f"peak {peak / 2**20:,.0f} MiB"
             + (" on the rank with the highest peak" if len(outcome.peak_bytes) > 1 else "")
@@ -355,6 +415,11 @@ def _report(args: argparse.Namespace, outcome: Outcome) -> int:
         say("interrupted before the first step")
     else:
         say(f"no step was left: {outcome.first_step} were done, and --steps is {args.steps}")
+    if outcome.left:
+        say(f"{args.steps - results[-1].step - 1} steps remain: the same command with --resume goes on")
+        return (
+            0 if "RANK" in os.environ else EX_TEMPFAIL
+        )  # torchrun would take it for a failure, and start again
     return 130 if outcome.interrupted else 0
 
 

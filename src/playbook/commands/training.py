@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -20,6 +22,8 @@ from playbook.shapes import ModelShape
 from playbook.training.checks import check_device, check_fit
 from playbook.training.config import TrainConfig
 from playbook.training.data import Corpus, load_corpus
+from playbook.training.guard import SpikeGuard
+from playbook.training.replica_check import ReplicaCheck
 from playbook.training.saving import Checkpoints, Saving
 from playbook.training.trainer import Log, StepResult, Trainer, default_device, make_trainer
 
@@ -34,8 +38,10 @@ class Run:
     """What is trained on which text as which config says, and where its numbers go.
 
     ``data`` is a path, or None for the default corpus; ``logs`` are paths (``launch.logs.open_log``); ``watch`` makes
-    further logs where steps are taken, and ``saving`` says when checkpoints are made. ``announcement`` is said when all
-    is ready. ``folder`` is where ranks leave what their launcher wants to know in any case.
+    further logs where steps are taken, and ``saving`` says when checkpoints are made. ``on_spike`` is a policy of
+    ``training.guard``; replicas are compared every ``check_replicas`` steps. ``announcement`` is said when all is ready.
+    ``folder`` is where ranks leave what their launcher wants to know in any case. A rank that has waited ``patience``
+    seconds for others gives up.
     """
 
     shape: ModelShape
@@ -45,15 +51,19 @@ class Run:
     progress: bool = False
     watch: Callable[[], Log] | None = None
     saving: Saving | None = None
+    on_spike: str | None = None
+    check_replicas: int | None = None
     announcement: str = ""
     folder: str | None = None
+    patience: float = PATIENCE
 
 
 @dataclass(frozen=True)
 class Outcome:
     """The steps that were taken, the peak of each rank in bytes, and what a rank sent in a step, by axis of the mesh.
 
-    ``first_step`` is the first of them: not 0 for a run that goes on from a checkpoint.
+    ``first_step`` is the first of them: not 0 for a run that goes on from a checkpoint. One that ``left`` was asked to,
+    and has saved where it is. Of a step that was taken again only the last result is here.
     """
 
     results: list[StepResult]
@@ -61,6 +71,7 @@ class Outcome:
     bytes_sent: dict[str, int] = field(default_factory=dict)
     interrupted: bool = False
     first_step: int = 0
+    left: bool = False
 
 
 def check(run: Run) -> tuple[Corpus, str]:
@@ -86,14 +97,15 @@ def train_here(run: Run) -> Outcome:
     """Train in this process, the only one. Ctrl-C ends the run early."""
     with memory_errors(lambda: "while the model is built: choose a smaller one"):
         trainer = make_trainer(run.shape, load_corpus(run.data), run.config)
-    saves = _saves(run, trainer)
-    first, costs = trainer.step_count, StepCosts(trainer)
-    try:
-        results = _steps(run, trainer, ManyLogs([*_logs(run), *saves]), run.progress)
-    except KeyboardInterrupt as interrupt:
-        so_far = getattr(interrupt, "results", [])
-        return Outcome(so_far, [costs.peak_bytes], {}, interrupted=True, first_step=first)
-    return Outcome(results, [costs.peak_bytes], first_step=first)
+    with Requests(run.saving is not None) as requests:
+        watchers = _watchers(run, trainer, requests)
+        first, costs = trainer.step_count, StepCosts(trainer)
+        try:
+            results = _steps(run, trainer, ManyLogs([*_logs(run), *watchers]), run.progress)
+        except KeyboardInterrupt as interrupt:
+            so_far = getattr(interrupt, "results", [])
+            return Outcome(so_far, [costs.peak_bytes], {}, interrupted=True, first_step=first)
+    return Outcome(_once(results), [costs.peak_bytes], first_step=first, left=trainer.leaving)
 
 
 def train_rank(run: Run) -> Outcome:
@@ -103,21 +115,23 @@ def train_rank(run: Run) -> Outcome:
     from playbook import launch
     from playbook.parallel.mesh import Mesh
 
-    with _refusals(run), launch.process_group(PATIENCE) as world:
+    requests = Requests(run.saving is not None and run.folder is None, run.folder)
+    group = launch.process_group(min(run.patience, _NO_LIMIT))
+    with _refusals(run), requests, group as world:
         mesh = Mesh(run.config.layout)
         with memory_errors(lambda: "while the model is built: choose a smaller one"):
             trainer = make_trainer(run.shape, load_corpus(run.data), run.config, mesh)
-        saves = _saves(run, trainer)
+        watchers = _watchers(run, trainer, requests)
         first, costs = trainer.step_count, StepCosts(trainer)
         logs: list[Log] = _logs(run) if world.rank == 0 else []
         if world.rank == 0 and run.progress:
             logs.append(ProgressLines(run.config.steps))
         if run.folder:
             logs.append(_Record(Path(run.folder), costs, world.rank))
-        results = _steps(run, trainer, ManyLogs([*logs, *saves]), progress=False)
+        results = _steps(run, trainer, ManyLogs([*logs, *watchers]), progress=False)
         peaks: list[Any] = [None] * world.size
         dist.all_gather_object(peaks, costs.peak_bytes)
-    return Outcome(results, peaks, costs.bytes_sent, first_step=first)
+    return Outcome(_once(results), peaks, costs.bytes_sent, first_step=first, left=trainer.leaving)
 
 
 def train_on_ranks(run: Run, restarts: int = 0) -> Outcome:
@@ -131,34 +145,33 @@ def train_on_ranks(run: Run, restarts: int = 0) -> Outcome:
 
     check(run)
     before: list[StepResult] = []
-    for left in reversed(range(restarts + 1)):
-        try:
-            outcome = _launch(run, before)
-            kept = [result for result in before if result.step < outcome.first_step]
-            return replace(
-                outcome,
-                results=kept + outcome.results,
-                first_step=min(r.step for r in kept) if kept else outcome.first_step,
-            )
-        except launch.RankError as error:
-            if not left:
-                raise
-            print(
-                f"{error}\nall ranks begin again from the newest checkpoint; restarts left: {left - 1}",
-                file=sys.stderr,
-            )
-            assert run.saving is not None
-            run = replace(run, saving=replace(run.saving, resume=True))
+    with Requests(run.saving is not None) as requests:
+        for left in reversed(range(restarts + 1)):
+            try:
+                outcome = _launch(run, before, requests)
+                kept = [result for result in before if result.step < outcome.first_step]
+                first = kept[0].step if kept else outcome.first_step
+                return replace(outcome, results=kept + outcome.results, first_step=first)
+            except launch.RankError as error:
+                if not left or requests.asked():
+                    raise
+                print(
+                    f"{error}\nall ranks begin again from the newest checkpoint; restarts left: {left - 1}",
+                    file=sys.stderr,
+                )
+                assert run.saving is not None
+                run = replace(run, saving=replace(run.saving, resume=True))
     raise AssertionError("the last attempt returns or raises")
 
 
-def _launch(run: Run, steps: list[StepResult]) -> Outcome:
+def _launch(run: Run, steps: list[StepResult], requests: Requests) -> Outcome:
     """One attempt. Where it fails, ``steps`` has what was done until then in the place of what it repeated."""
     from playbook import launch
 
     with tempfile.TemporaryDirectory(prefix="playbook-train-") as name:
         folder = Path(name)
         run = replace(run, folder=name)
+        requests.pass_on(name)
         outcome = "failed"
         try:
             with contextlib.redirect_stdout(sys.stderr):
@@ -194,20 +207,68 @@ def _steps(run: Run, trainer: Trainer, logs: Log, progress: bool) -> list[StepRe
         return trainer.run(logs, progress)
 
 
-def _saves(run: Run, trainer: Trainer) -> list[Log]:
-    """What saves checkpoints, after it has gone on from one if it is to."""
-    if run.saving is None:
-        return []
-    saves = Checkpoints(run.saving, trainer)
-    found = saves.resume() if run.saving.resume else None
-    if run.saving.resume and saves.rank == 0:
-        where = (
-            f"goes on after step {trainer.step_count}, from {found}"
-            if found
-            else "no checkpoint yet: begins at step 0"
-        )
-        print(where, file=sys.stderr, flush=True)
-    return [saves]
+def _watchers(run: Run, trainer: Trainer, requests: Requests) -> list[Log]:
+    """What looks after each step, in this order; a run that is to go on from a checkpoint does so first."""
+    found: list[Log] = []
+    saves = Checkpoints(run.saving, trainer, requests.asked) if run.saving else None
+    if run.check_replicas:
+        saved = run.saving.every if run.saving else None
+        found.append(ReplicaCheck(run.check_replicas, trainer, saved))
+    if run.on_spike:
+        trainer.guard = guard = SpikeGuard(run.on_spike, trainer, saves)
+        found.append(guard)
+    if saves:
+        found.append(saves)
+    if saves and saves.saving.resume:
+        path = saves.resume()
+        where = f"goes on after step {trainer.step_count}, from {path}"
+        if saves.rank == 0:
+            print(where if path else "no checkpoint yet: begins at step 0", file=sys.stderr, flush=True)
+    return found
+
+
+def _once(results: list[StepResult]) -> list[StepResult]:
+    """The last result of each step: a run that went back has taken some again."""
+    return sorted({result.step: result for result in results}.values(), key=lambda result: result.step)
+
+
+class Requests:
+    """Within, SIGTERM and SIGUSR1 ask a run to save and leave; the second one does what the first would have done before.
+
+    A launcher passes on to its ranks what it was asked, by a file in their ``folder``: these have no handlers.
+    """
+
+    def __init__(self, wanted: bool, folder: str | None = None):
+        main = threading.current_thread() is threading.main_thread()
+        self.signals = (signal.SIGTERM, signal.SIGUSR1) if wanted and main else ()
+        self.file = Path(folder, "leave") if folder else None
+        self.before: dict[int, Any] = {}
+        self.noted = False
+
+    def __enter__(self) -> Requests:
+        self.before = {number: signal.signal(number, self._note) for number in self.signals}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self.before.items():
+            signal.signal(number, before)
+        self.before = {}
+
+    def _note(self, *_: object) -> None:
+        self.noted = True
+        self.__exit__()
+        if self.file:
+            self.file.touch()
+
+    def pass_on(self, folder: str) -> None:
+        """Tell the ranks that look into this folder, from now on."""
+        self.file = Path(folder, "leave")
+        if self.noted:
+            self.file.touch()
+
+    def asked(self) -> bool:
+        """Whether it was asked for."""
+        return self.noted or bool(self.file and self.file.exists())
 
 
 def _logs(run: Run) -> list[Log]:
@@ -298,7 +359,7 @@ def _so_far(folder: Path, ranks: int) -> Outcome:
     told = [json.loads(path.read_text()) for r in range(ranks) if (path := folder / f"{r}.json").exists()]
     sent = told[0]["sent"] if told else {}
     first = results[0].step if results else 0
-    return Outcome(results, [rank["peak"] for rank in told], sent, interrupted=True, first_step=first)
+    return Outcome(_once(results), [rank["peak"] for rank in told], sent, interrupted=True, first_step=first)
 
 
 def launched() -> bool:

@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,8 @@ def snapshot(trainer: Trainer, copy: bool = False, before: Snapshot | None = Non
         "shape": dataclasses.asdict(trainer.model.shape),
         "config": {field: getattr(trainer.config, field) for field in SAME},
         "corpus": before.about["corpus"] if before else identity(trainer),
+        "skipped_batches": trainer.skipped,
+        "guard": trainer.guard.state() if trainer.guard else None,
         "loss_scale": {"value": scale.value, "good_steps": scale.good_steps} if scale else None,
         "amax_count": history.count if history else None,
         "optimizer_steps": step_counts(engine),
@@ -193,7 +195,8 @@ def commit(folder: Path, whole: Path, ranks: int) -> bool:
     steps = {name: step for part in found for name, step in part["optimizer_steps"].items()}
     files = [file for part in found for file in part["files"]]
     count = max((part["amax_count"] for part in found if part["amax_count"] is not None), default=None)
-    write_json(folder / MANIFEST, {**found[0], "amax_count": count, "optimizer_steps": steps, "files": files})
+    manifest = {**found[0], "amax_count": count, "optimizer_steps": steps, "files": files}
+    write_json(folder / MANIFEST, {**manifest, "crc32": own_checksum(manifest)})
     for part in parts:
         part.unlink()
     try:
@@ -229,7 +232,14 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"checkpoint {str(path)!r} has format {found['format']!r}, but this version reads {FORMAT}"
         )
+    if found.pop("crc32", None) != own_checksum(found):
+        raise CheckpointError(f"checkpoint {str(path)!r} has a damaged {MANIFEST} (its checksum is of another text)")
     return found
+
+
+def own_checksum(manifest: Mapping[str, Any]) -> int:
+    """Of what a manifest says, however its text is broken into lines."""
+    return zlib.crc32(json.dumps(manifest).encode())
 
 
 def verify(path: Path, part: int = 0, parts: int = 1) -> None:

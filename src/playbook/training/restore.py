@@ -124,7 +124,9 @@ def load(trainer: Trainer, path: Path) -> int:
     if trainer.loss_scale and manifest["loss_scale"]:
         trainer.loss_scale.value = manifest["loss_scale"]["value"]
         trainer.loss_scale.good_steps = manifest["loss_scale"]["good_steps"]
-    trainer.step_count = manifest["step"]
+    if trainer.guard and manifest["guard"]:
+        trainer.guard.restore(manifest["guard"])
+    trainer.step_count, trainer.skipped = manifest["step"], manifest["skipped_batches"]
     return count
 
 

@@ -14,11 +14,13 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from playbook.errors import CheckpointError
@@ -71,11 +73,14 @@ def step_of(path: Path) -> int:
 
 
 class Checkpoints:
-    """A log of a run (``trainer.Log``) that saves its trainer as ``saving`` says: one on each rank."""
+    """A log of a run (``trainer.Log``) that saves its trainer as ``saving`` says: one on each rank.
 
-    def __init__(self, saving: Saving, trainer: Trainer):
+    After each step ranks agree on whether any of them was ``asked`` to leave: then they save, and the run ends there.
+    """
+
+    def __init__(self, saving: Saving, trainer: Trainer, asked: Callable[[], bool] = lambda: False):
         """Collective: ranks agree on the name of this writer."""
-        self.saving, self.trainer, self.folder = saving, trainer, Path(saving.folder)
+        self.saving, self.trainer, self.folder, self.asked = saving, trainer, Path(saving.folder), asked
         self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if trainer.mesh else (0, 1)
         self.writer = str(self._of_first(f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"))
         self.thread: threading.Thread | None = None
@@ -101,8 +106,11 @@ class Checkpoints:
 
     def step(self, record: dict[str, Any]) -> None:
         """Save, if it is time. Raises CheckpointError where a save has failed."""
-        done = record["step"] + 1
-        if done % self.saving.every == 0 or done == self.trainer.config.steps:
+        done = self.trainer.step_count
+        self.trainer.leaving = self._any_asked() and done < self.trainer.config.steps
+        if done <= record["step"] and not self.trainer.leaving:  # it went back to a checkpoint
+            return
+        if done % self.saving.every == 0 or done == self.trainer.config.steps or self.trainer.leaving:
             self.save()
         elif self.error:
             raise self.error
@@ -209,6 +217,14 @@ class Checkpoints:
 
     # ---- agreeing
 
+    def _any_asked(self) -> bool:
+        asked = self.asked()
+        if self.ranks == 1:
+            return asked
+        flag = torch.tensor(int(asked), device=self.trainer.device)
+        dist.all_reduce(flag, dist.ReduceOp.MAX)
+        return bool(flag.item())
+
     def _of_first(self, value: Any) -> Any:
         values = [value]
         if self.ranks > 1:
@@ -256,6 +272,18 @@ class Checkpoints:
                 f"checkpoint folder {self.saving.folder!r} has {len(found)}, none of them whole"
             )
         return None
+
+    def rewind(self) -> int:
+        """Go back to the newest checkpoint, and pass over the batches of the steps since; returns its step. Collective.
+
+        Raises CheckpointError where there is none.
+        """
+        self.wait()
+        here = self.trainer.step_count
+        if self.resume() is None:
+            raise CheckpointError(f"checkpoint folder {self.saving.folder!r} has none yet to go back to")
+        self.trainer.skipped += here - self.trainer.step_count
+        return self.trainer.step_count
 
     def _fault(self, path: Path) -> str | None:
         """What is wrong with a checkpoint, of whose files each rank checks some. Collective."""

@@ -39,13 +39,21 @@ class Log(Protocol):
     def close(self, outcome: str) -> None: ...
 
 
+class Guard(Protocol):
+    """Asked of every step, before its update, whether to make it (``training.guard``); what it knows can be saved."""
+
+    def accepts(self, loss: float, norm: float) -> bool: ...
+    def state(self) -> dict[str, Any]: ...
+    def restore(self, state: dict[str, Any]) -> None: ...
+
+
 @dataclass(frozen=True)
 class StepResult:
     """One optimizer step.
 
     ``loss`` is the mean over all tokens of the global batch, in nats; ``grad_norm`` the global norm before clipping;
     ``seconds`` includes data, forward, backward and update. ``loss_scale`` is what the loss was multiplied by before
-    backward; a step whose gradients overflowed was ``skipped``, and its norm is not finite.
+    backward. A step whose gradients overflowed, or that a guard did not accept, was ``skipped``: no weight changed.
     """
 
     step: int
@@ -88,6 +96,11 @@ class Trainer:
             self.loss_scale = LossScale.named(*given)
         self.around: Callable[[int], AbstractContextManager[object]] = lambda step: nullcontext()
         self.step_count = 0
+        #: Batches that were passed over: step ``i`` has the batch ``i + skipped``.
+        self.skipped = 0
+        #: Whether the run ends after this step, though steps remain.
+        self.leaving = False
+        self.guard: Guard | None = None
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -114,7 +127,7 @@ class Trainer:
                 loss_scale=scale,
             )
             with record_function("optimizer"):
-                norm, updated = self._clip_and_update(scale)
+                norm, updated = self._clip_and_update(loss, scale)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         self.step_count += 1
@@ -144,7 +157,7 @@ class Trainer:
                     results.append(result)
                     if log:
                         log.step(asdict(result))
-            outcome = "finished"
+            outcome = "left" if self.leaving else "finished"
         except KeyboardInterrupt as interrupt:
             outcome = "interrupted"
             interrupt.results = results  # type: ignore[attr-defined]
@@ -156,7 +169,7 @@ class Trainer:
 
     def __iter__(self) -> Iterator[StepResult]:
         """Steps that remain."""
-        while self.step_count < self.config.steps:
+        while self.step_count < self.config.steps and not self.leaving:
             yield self.step()
 
     def _progress(self) -> Iterator[StepResult]:
@@ -170,7 +183,7 @@ class Trainer:
 
     def _batch(self, step: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """This rank's samples, and of these its tokens."""
-        batch = self.batches.batch(step, *self.replica)
+        batch = self.batches.batch(step + self.skipped, *self.replica)
         if self.device.type == "cuda":  # from pinned memory the host need not wait for the copy
             batch = batch[0].pin_memory(), batch[1].pin_memory()
         inputs, targets = (t.to(self.device, non_blocking=True) for t in batch)
@@ -197,10 +210,11 @@ class Trainer:
                 group["lr"] = lr
         return lr
 
-    def _clip_and_update(self, loss_scale: float) -> tuple[float, bool]:
+    def _clip_and_update(self, loss: Tensor, loss_scale: float) -> tuple[float, bool]:
         """The norm of the gradients of the loss itself, and whether the step was made."""
         norm = self.engine.clip(self.config.grad_clip or float("inf"), loss_scale).item()
         updated = self.loss_scale is None or self.loss_scale.update(norm)
+        updated = updated and (self.guard is None or self.guard.accepts(loss.item(), norm))
         if updated:
             self.engine.step()
         else:
