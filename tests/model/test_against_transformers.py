@@ -56,9 +56,10 @@ def theirs(ours: Transformer, folder):
     """What transformers makes of our weights in a folder of theirs."""
     state = ours.state_dict()
 
-    def fill(name, offsets, target):
-        box = tuple(slice(at, at + size) for at, size in zip(offsets, target.shape, strict=True))
-        target.copy_(state[name.partition("/")[2]][box])
+    def fill(boxes):
+        for name, offsets, target in boxes:
+            box = tuple(slice(at, at + size) for at, size in zip(offsets, target.shape, strict=True))
+            target.copy_(state[name.partition("/")[2]][box])
 
     write_folder(ours.shape, fill, torch.float32, folder)
     return transformers.AutoModelForCausalLM.from_pretrained(folder)

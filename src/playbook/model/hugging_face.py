@@ -124,6 +124,10 @@ class WeightMap:
             theirs = theirs.replace("q_b_proj", "q_proj")
         return theirs
 
+    def key(self, ours: str) -> str:
+        """What a checkpoint calls one of our parameters or buffers."""
+        return f"{'buffer' if ours in self.buffers else 'parameter'}/{ours}"
+
     def size(self, theirs: str) -> tuple[int, ...]:
         """The shape of one of their tensors."""
         parts = [self.sizes[ours][expert is not None :] for ours, expert in self.parts[theirs]]
@@ -216,9 +220,8 @@ def _differences(shape: ModelShape, kind: str) -> dict[str, tuple[Any, Any]]:
         ShapeError
     ):  # the config wants experts or latents that this shape has not, or heads of another width
         lacking = {name.split(".")[0] for name in ARCHITECTURES[kind].needed if "." in name} & own.keys()
-        first = dict.fromkeys(sorted(lacking), (None, "a table")) or {
-            "head_dim": (shape.head_dim, "hidden / heads")
-        }
+        first: dict[str, tuple[Any, Any]] = dict.fromkeys(sorted(lacking), (None, "a table"))
+        first = first or {"head_dim": (shape.head_dim, "hidden / heads")}
         return first | dict.fromkeys(own.keys() - first.keys(), (None, None))
     ignored = {name for name in own if name.rpartition(".")[2] in (*TRAINING, "name")}
     ignored |= {"ffn"} if "dense" not in shape.blocks() else set()

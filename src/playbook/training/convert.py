@@ -14,7 +14,7 @@ import os
 import shutil
 import socket
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
@@ -38,8 +38,8 @@ CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 #: Ends of names of tensors that some files have beside weights: masks and frequencies that follow from the config.
 DERIVED = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
-#: What fills the box of one of our tensors, by its name and where it begins.
-Fill = Callable[[str, tuple[int, ...], Tensor], None]
+#: What fills boxes of our tensors, each with the tensor's name, where it begins, and where its elements go.
+Fill = Callable[[Iterable[tuple[str, tuple[int, ...], Tensor]]], object]
 
 
 # ---- to Hugging Face
@@ -51,16 +51,19 @@ def to_hugging_face(path: Path, out: Path) -> dict[str, Any]:
     Raises CheckpointError for a checkpoint that is not whole, a model that no architecture of Hugging Face is, and an
     ``out`` that exists or cannot be written.
     """
-    verify(path)
-    reader = Reader(path)
+    try:
+        verify(path)
+        shape, reader = load(read_manifest(path)["shape"]), Reader(path)
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {str(path)!r} cannot be read ({error.strerror})") from None
 
-    def fill(name: str, offsets: tuple[int, ...], target: Tensor) -> None:
-        reader.box(name, offsets, target)
+    def fill(boxes: Iterable[tuple[str, tuple[int, ...], Tensor]]) -> None:
+        for name, offsets, target in boxes:
+            reader.box(name, offsets, target)
         reader.read()
 
+    dtype = reader.tensors["parameter/embedding.weight"].properties.dtype
     try:
-        shape = load(read_manifest(path)["shape"])
-        dtype = reader.tensors["parameter/embedding.weight"].properties.dtype
         return write_folder(shape, fill, dtype, out)
     except ShapeError as error:
         raise CheckpointError(
@@ -79,14 +82,13 @@ def write_folder(shape: ModelShape, fill: Fill, dtype: torch.dtype, out: Path) -
 
     def tensor(theirs: str) -> Tensor:
         whole = torch.empty(weights.size(theirs), dtype=kinds[theirs][0])
-        for name, offsets, view in weights.views(theirs, whole):
-            fill(f"{'buffer' if name in weights.buffers else 'parameter'}/{name}", offsets, view)
+        fill((weights.key(name), offsets, view) for name, offsets, view in weights.views(theirs, whole))
         return whole
 
-    kinds = {theirs: (dtype, weights.size(theirs)) for theirs in weights.parts}
-    for theirs, parts in weights.parts.items():
-        if parts[0][0] in weights.buffers:
-            kinds[theirs] = torch.float32, weights.size(theirs)
+    kinds = {
+        theirs: (torch.float32 if parts[0][0] in weights.buffers else dtype, weights.size(theirs))
+        for theirs, parts in weights.parts.items()
+    }
     if out.exists():
         raise CheckpointError(f"out is {str(out)!r}, which exists: give a new folder")
     with _aside(out.parent, f".{out.name}") as folder:
@@ -152,9 +154,10 @@ def from_hugging_face(folder: Path, out: Path) -> Path:
                     whole[box] = view
         return whole
 
-    kinds = {f"parameter/{name}": (source.dtype, size) for name, size in weights.sizes.items()}
-    for name in weights.buffers:
-        kinds[f"buffer/{name}"] = torch.float32, kinds.pop(f"parameter/{name}")[1]
+    kinds = {
+        weights.key(name): (torch.float32 if name in weights.buffers else source.dtype, size)
+        for name, size in weights.sizes.items()
+    }
     whole = out / "step-00000000"
     with _aside(out, f".{whole.name}") as part:
         files = [write_tensors(part / "rank-00000-0.safetensors", kinds, tensor)]
