@@ -40,7 +40,8 @@ PROBLEMS = {
     "unnamed": "did not name rank and cause",
     "unfinished": "ended otherwise than it should",
 }
-_GRACE = 60.0  # seconds that a killed process may take to be gone on a busy machine
+#: Seconds that a process may take to be gone on a busy machine.
+GRACE = 60.0
 _DRIVER = "from playbook.commands.faulty import main; main()"
 
 
@@ -100,8 +101,9 @@ class Hang(Exception):
 class Bench:
     """Trials one after another, in processes that are all descendants of this one: whatever is left can be found."""
 
-    def __init__(self, root: Path, limit: float):
-        self.root, self.limit = Path(tempfile.mkdtemp(dir=root)), limit
+    def __init__(self, root: Path, limit: float, grace: float = GRACE):
+        self.root, self.limit, self.grace = Path(tempfile.mkdtemp(dir=root)), limit, grace
+        self.before = {pid for pid, _ in _descendants()}
         self.driver: subprocess.Popen[str] | None = None
         self.known: dict[int, dict[int, tuple[Any, Any]]] = {}
 
@@ -148,11 +150,11 @@ class Bench:
             self.driver.kill()
             self.driver.wait()
             self.driver = None
-        self._leftovers(_GRACE)
+        self._leftovers()
 
-    def _leftovers(self, seconds: float) -> list[str]:
-        """What runs beside the driver and its warm process after at most ``seconds``; it is killed then."""
-        end = time.monotonic() + seconds
+    def _leftovers(self) -> list[str]:
+        """What runs beside the driver and its warm process though it had time to end; it is killed then."""
+        end = time.monotonic() + self.grace
         while True:
             left = self._strangers()
             if not left or time.monotonic() > end:
@@ -169,7 +171,9 @@ class Bench:
             command = _command(pid)
             if parent == os.getpid() and pid not in own and not command:
                 _reap(pid)
-            elif command and pid not in own and not (parent in own and "warm_process" in command):
+            elif (
+                command and pid not in own | self.before and not (parent in own and "warm_process" in command)
+            ):
                 left[pid] = command
         return left
 
@@ -211,6 +215,7 @@ class Bench:
             found["problems"].append("hang")
             found["processes"] = [_command(pid) for pid, _ in _descendants()]
             self._end_driver()
+            self._remove_folders()
         found["happened"] = len(list(folder.glob("happened-*")))
         found["seconds"] = round(time.monotonic() - begin, 2)
         self._judge(trial, found, folder / "log.jsonl", losses, said)
@@ -221,15 +226,20 @@ class Bench:
         return found
 
     def _look_for_leftovers(self, trial: Trial, found: dict[str, Any], status: int) -> None:
-        if left := self._leftovers(_GRACE):
+        if left := self._leftovers():
             found["problems"].append("orphans")
             found["processes"] = left
-        folders = [path.name for path in (self.root / "tmp").iterdir() if path.name.startswith("playbook")]
+        folders = self._remove_folders()
         if folders and trial.kind != "dead launcher":  # who is killed removes nothing
             found["problems"].append("folders")
             found["folders"] = folders
-        for name in folders:
-            shutil.rmtree(self.root / "tmp" / name, ignore_errors=True)
+
+    def _remove_folders(self) -> list[str]:
+        """The folders of launches among temporary files, which are no more then."""
+        found = [path for path in (self.root / "tmp").iterdir() if path.name.startswith("playbook")]
+        for path in found:
+            shutil.rmtree(path, ignore_errors=True)
+        return [path.name for path in found]
 
     def _judge(
         self, trial: Trial, found: dict[str, Any], log: Path, losses: dict[int, tuple[Any, Any]], said: str

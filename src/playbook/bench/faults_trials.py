@@ -40,7 +40,7 @@ DAMAGES = ("truncated", "flipped", "missing", "foreign manifest", "torn manifest
 #: Kinds of trials: the faults of ``instruments.faults``, and files that are damaged between two runs.
 ALL = (*KINDS, "torn file")
 _LAUNCHER = ("dead launcher", "Ctrl-C", "SIGTERM of the launcher")
-_AT_ONCE = ("exception", "sys.exit", "out of memory")  # another thread cannot do these to the one that trains
+_BEFORE_A_STEP = ("sys.exit", "out of memory", "full disk", "slow rank", "flipped bit")
 #: Seconds that a rank waits for one that is stopped.
 TIMEOUT = 6.0
 
@@ -76,7 +76,7 @@ class Trial:
         saving += ["--async"] if self.background else []
         saving += ["--max-restarts", str(self.restarts)] if self.restarts and not self.cold else []
         saving += ["--timeout", str(TIMEOUT)] if self.kind == "SIGSTOP" else []
-        saving += ["--check-replicas", "2"] if self.kind == "flipped bit" else []
+        saving += ["--check-replicas", "2", "--on-spike", "stop"] if self.kind == "flipped bit" else []
         return [*quiet(self.case), *saving, "--log", str(folder / "log.jsonl")]
 
     def fault(self, folder: Path) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class Trial:
             "exception": f"{rank} failed: RuntimeError: {re.escape(WORDS)}",
             "sys.exit": f"{rank} failed: SystemExit: {STATUS}",
             "os._exit": f"{rank} ended with status {STATUS} and without a result",
-            "out of memory": f"out of memory .*{rank}|{rank}.*out of memory",
+            "out of memory": f"out of memory at step .* of {rank}:",
             "full disk": f"{rank}\\b.*(File too large|may write no files)",
             "dropped connection": r"rank \d.*(lost|connection|Connection|Broken pipe)",
             "flipped bit": f"weights of .*{rank}\\b",
@@ -149,12 +149,10 @@ def draw(seed: int, index: int) -> Trial:
     layout = Layout.parse(CASES[case][0])
     every, step = chance.choice([1, 2, 3, 5]), chance.randrange(STEPS)
     moments = ["start", "step", "soon", "soon", "save", "save", "save"]
-    if kind in (*_AT_ONCE, "full disk", "slow rank", "flipped bit", "dropped connection"):
-        moments = (
-            ["step"]
-            if kind in ("out of memory", "full disk", "slow rank", "flipped bit")
-            else ["step", "save"]
-        )
+    if kind in ("exception", "dropped connection"):
+        moments = ["step", "save"]
+    elif kind in _BEFORE_A_STEP:
+        moments = ["step"]
     moment = chance.choice(moments)
     if kind == "torn file":
         moment, step = "step", chance.randrange(every * 2 + 1, STEPS)

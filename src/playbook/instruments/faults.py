@@ -162,7 +162,7 @@ def _hang_up(injector: Injector) -> None:
         with contextlib.suppress(OSError):  # no socket, or not connected
             if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
                 with socket.socket(fileno=os.dup(int(name))) as own:
-                    if own.family in (socket.AF_INET, socket.AF_INET6):
+                    if own.family in (socket.AF_INET, socket.AF_INET6) and own.getpeername():
                         own.shutdown(socket.SHUT_RDWR)
 
 
