@@ -123,6 +123,7 @@ def end_json_log(path: str | Path, outcome: str) -> None:
         return
     known = _records(path)
     if known and known[-1]["event"] in ("start", "step"):
+        _cut(path)
         with path.open("a", encoding="utf-8") as file:
             file.write(to_json({"event": outcome}) + "\n")
 
@@ -133,9 +134,20 @@ def _records(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
+def _cut(path: Path) -> None:
+    """Take away a last line that is not whole: what comes next would be part of it."""
+    with path.open("rb+") as file:
+        last = 0
+        for line in file:
+            last += len(line) if line.endswith(b"\n") else 0
+        file.truncate(last)
+
+
 def _open(path: Path, more: bool) -> TextIO:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if more and path.is_file():
+            _cut(path)
         return path.open("a" if more else "w", encoding="utf-8", newline="")
     except OSError as error:
         reason = (error.strerror or str(error)).lower()

@@ -62,7 +62,7 @@ def snapshot(trainer: Trainer, copy: bool = False, before: Snapshot | None = Non
     for one in engine.sets:
         one.wait()
     found = list(_pieces(engine))
-    if copy and before:
+    if copy and before and found and _names(found) == _names(before.pieces):  # a first update brings moments
         pieces = before.pieces
         for piece, now in zip(pieces, found, strict=True):
             piece.tensor.copy_(now.tensor)
@@ -85,6 +85,10 @@ def snapshot(trainer: Trainer, copy: bool = False, before: Snapshot | None = Non
         "optimizer_steps": step_counts(engine),
     }
     return Snapshot(pieces, about)
+
+
+def _names(pieces: list[Piece]) -> list[tuple[str, Sizes]]:
+    return [(piece.name, piece.offsets) for piece in pieces]
 
 
 def _pieces(engine: Engine) -> Iterator[Piece]:
