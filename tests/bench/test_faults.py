@@ -74,6 +74,7 @@ def test_a_tenth_of_the_campaign(tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert json.loads(record.read_text()) == found
     unnamed = found["problems"].pop("unnamed")
+    assert found["trials"] == 100
     assert not any(found["problems"].values()), report_faults(found)
     assert unnamed <= found["to name"] // 100, report_faults(found)
     assert found["happened"] >= 90

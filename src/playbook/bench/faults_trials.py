@@ -104,7 +104,7 @@ class Trial:
             "SIGKILL": f"{rank} was killed by SIGKILL",
             "SIGTERM": f"{rank} was killed by SIGTERM",
             "SIGSTOP": f"{rank} did not arrive.*{rank} did not say where it is: it is stopped",
-            "exception": f"{rank} failed: RuntimeError: {re.escape(WORDS)}",
+            "exception": rf"{rank} (failed: |\()RuntimeError: {re.escape(WORDS)}",
             "sys.exit": f"{rank} failed: SystemExit: {STATUS}",
             "os._exit": f"{rank} ended with status {STATUS} and without a result",
             "out of memory": f"out of memory at step .* of {rank}:",

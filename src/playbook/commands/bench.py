@@ -179,7 +179,9 @@ def _faults(args: argparse.Namespace) -> int:
     from playbook.bench.faults import bench_faults, report_faults
 
     indices = [args.only] if args.only is not None else list(range(args.start, args.start + args.count))
-    result = bench_faults(args.seed, indices, args.jobs, limit)
+    result: dict[str, Any] = {}
+    for result in bench_faults(args.seed, indices, args.jobs, limit):
+        record(args, result)  # what ends this run loses nothing that it has found
     return finish(args, result, report_faults(result))
 
 
