@@ -157,7 +157,7 @@ def main() -> None:
         f"{'the same, bit for bit' if same else 'DIFFER'}, {time.monotonic() - begin:.0f} s"
     )
     if not same or any(found.statuses):
-        print(found.said[-5000:])
+        print("\n".join(line for line in found.said.splitlines() if "playbook" in line or "older one" in line))
 
 
 if __name__ == "__main__":

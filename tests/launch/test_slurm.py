@@ -372,6 +372,18 @@ def test_training_that_was_asked_to_leave_goes_on_to_the_same_losses_bit_for_bit
     assert found == two_agents.quiet(tmp_path, train, steps)
 
 
+@pytest.mark.slow
+def test_the_list_for_a_cluster_on_two_nodes(submit, tmp_path):
+    done = submit(sbatch_script(["doctor", "--cluster", "--json"], SlurmJob(nodes=2, gpus_per_node=1)))
+    (result,) = [json.loads(line) for line in "\n".join(logs(tmp_path)).splitlines() if line.startswith("{")]
+    assert result["nodes"] == [[0], [1]], (done.stderr, logs(tmp_path))
+    assert [pair["pair"] for pair in result["pairs"]] == [[0, 1]]
+    checks = {check["name"]: check for check in result["checks"]}
+    assert checks["shared folder"]["ok"]
+    assert checks["clocks"]["ok"]  # it is one machine
+    assert done.returncode == (0 if result["ok"] else 1)
+
+
 def test_the_command_prints_the_script_and_json_holds_it(capsys):
     flags = "--nodes 2 --gpus-per-node 4 --cpus-per-gpu 2 --time 30 --job-name a --partition p --account me "
     flags += "--setup 'source v' --setup 'x y' --container i --logs l --requeue --array 2 --max-restarts 3 "
