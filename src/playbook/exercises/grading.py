@@ -25,6 +25,7 @@ CHAPTERS = (
     "ring-all-reduce",
     "data-parallel",
     "zero",
+    "fault-tolerance",
     "tensor",
     "sequence",
     "context",

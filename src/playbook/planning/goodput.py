@@ -73,9 +73,9 @@ def goodput(interval: float, save: float, restart: float, mtbf: float) -> Goodpu
     )
     trying = math.exp(-_positive("restart", restart) / mtbf) if restart else 1.0
     tried = (interval + save) / mtbf
-    attempt = (
-        trying * tried / math.expm1(tried) if tried < _HOPELESS else 0.0
-    )  # the share of those that succeed
+    if tried > _HOPELESS:
+        return Goodput(0.0, 0.0, trying, 1 - trying)
+    attempt = trying * tried / max(tried, math.expm1(tried))  # the share of attempts that succeed
     useful = attempt * interval / (interval + save)
     return Goodput(useful, attempt - useful, trying - attempt, 1 - trying)
 
