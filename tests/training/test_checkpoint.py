@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -331,15 +333,28 @@ def test_two_writers_of_one_step_do_not_mix(run):
     ]
 
 
-def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch):
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """No file can become longer than 20,000 bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_fills_is_one_sentence_and_leaves_nothing(tmp_path, full_disk):
     mine = trainer("dense", "")
     saving = Checkpoints(Saving(str(tmp_path), 1), mine)
-
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("safetensors.torch.save_file", full)
     mine.step()
-    with pytest.raises(CheckpointError, match=r"cannot be written .*No space left on device"):
+    with pytest.raises(CheckpointError, match=r"cannot be written .*too large") as error:
         saving.save()
+    assert "\n" not in str(error.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_takes_no_files_is_named(tmp_path):
+    mine = trainer("dense", "")
+    for folder in (Path("/sys/checkpoints"), tmp_path / "file" / "checkpoints"):
+        (tmp_path / "file").touch()
+        with pytest.raises(CheckpointError, match=f"checkpoint folder '{folder}' cannot be made"):
+            Checkpoints(Saving(str(folder), 1), mine)

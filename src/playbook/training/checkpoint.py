@@ -64,8 +64,7 @@ def snapshot(trainer: Trainer, copy: bool = False, before: Snapshot | None = Non
     found = list(_pieces(engine))
     if copy and before and found and _names(found) == _names(before.pieces):  # a first update brings moments
         pieces = before.pieces
-        for piece, now in zip(pieces, found, strict=True):
-            piece.tensor.copy_(now.tensor)
+        torch._foreach_copy_([piece.tensor for piece in pieces], [piece.tensor.detach() for piece in found])
     else:
         pieces = [Piece(p.name, p.offsets, _in_memory(p.tensor, copy)) for p in found]
     scale, history = trainer.loss_scale, amax_history(engine)
@@ -237,7 +236,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
             f"checkpoint {str(path)!r} has format {found['format']!r}, but this version reads {FORMAT}"
         )
     if found.pop("crc32", None) != own_checksum(found):
-        raise CheckpointError(f"checkpoint {str(path)!r} has a damaged {MANIFEST} (its checksum is of another text)")
+        raise CheckpointError(
+            f"checkpoint {str(path)!r} has a damaged {MANIFEST} (its checksum is of another text)"
+        )
     return found
 
 

@@ -132,8 +132,10 @@ class Checkpoints:
         saved = checkpoint.snapshot(self.trainer, self.saving.background, self.last)
         if self.saving.background:
             self.last = saved
-            self.thread = threading.Thread(target=self._in_background, args=(saved, done), daemon=True)
+            go = threading.Event()  # a thread that starts with work keeps the interpreter for 5 ms
+            self.thread = threading.Thread(target=self._in_background, args=(saved, done, go), daemon=True)
             self.thread.start()
+            go.set()
         else:
             try:
                 self._together(lambda: self._write(saved, done))
@@ -179,7 +181,8 @@ class Checkpoints:
             for old in checkpoints(self.folder)[: -self.saving.keep]:
                 self._remove(old)
 
-    def _in_background(self, saved: checkpoint.Snapshot, done: int) -> None:
+    def _in_background(self, saved: checkpoint.Snapshot, done: int, go: threading.Event) -> None:
+        go.wait()
         try:
             self._write(saved, done)
             if self.rank == 0 and self._all_written(done):
