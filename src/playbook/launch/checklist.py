@@ -229,13 +229,15 @@ def _pairs(
     """
 
     def meet(pairs: list[tuple[int, int]]) -> float | None:
-        for ranks in (sorted(teams[a] + teams[b]) for a, b in pairs):
+        found = None
+        members = [sorted(teams[a] + teams[b]) for a, b in pairs]
+        # All ranks make all groups: NCCL splits them from the group of all, in which every rank has to take part.
+        groups = [dist.new_group(ranks) for ranks in members]
+        for ranks, group in zip(members, groups, strict=True):
             if world.rank in ranks:
-                group = dist.new_group(ranks, use_local_synchronization=True)
-                bandwidth = _bus_bandwidth(world, ranks, group, size)
+                found = _bus_bandwidth(world, ranks, group, size)
                 dist.destroy_process_group(group)
-                return bandwidth
-        return None
+        return found
 
     found = {}
     for number, pairs in enumerate(rounds(len(teams))[:_ROUNDS]):
