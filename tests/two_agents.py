@@ -6,7 +6,6 @@ python tests/two_agents.py --kills 40 --seed 1 --ranks 1        prints how many 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import signal
@@ -21,6 +20,37 @@ from playbook.launch.logs import read_json_log
 from playbook.launch.processes import free_port
 from playbook.launch.warm import python_path
 
+#: What a rank runs: the first one waits, at each of its moments, until a rank has been killed.
+RANK = """
+import os, sys, time
+from pathlib import Path
+from playbook.cli import main
+from playbook.launch.logs import JsonLog
+from playbook.training import checkpoint
+
+folder, moments = Path(sys.argv[1]), sys.argv[2].split(",")
+
+def wait(moment):
+    if os.environ["RANK"] == "0" and moment in moments and not (folder / moment).exists():
+        (folder / moment).touch()
+        while not (folder / f"{moment}-killed").exists():
+            time.sleep(0.005)
+
+def patch(owner, name, moment):
+    act = getattr(owner, name)
+    def patched(*args):
+        wait(moment(*args))
+        return act(*args)
+    setattr(owner, name, patched)
+
+def step_of(path):
+    return int(path.name.split(".")[1].removeprefix("step-"))
+
+patch(checkpoint, "write", lambda saved, path, rank: f"write-{step_of(path)}")
+patch(checkpoint, "commit", lambda own, whole, ranks: f"commit-{step_of(own)}")
+patch(JsonLog, "step", lambda log, record: f"step-{record['step']}")
+sys.exit(main(sys.argv[3:]))
+"""
 MODEL = '{"layers":2,"hidden":16,"heads":2,"vocab":256,"max_seq":64,"dropout":0.0}'
 
 
@@ -38,17 +68,19 @@ class Killed:
 class Agents:
     """One torchrun for each of two nodes, with ``ranks`` ranks each."""
 
-    def __init__(self, folder: Path, train: list[str], ranks: int, restarts: int):
+    def __init__(self, folder: Path, train: list[str], ranks: int, moments: list[str]):
         self.folder, self.log, port = folder, folder / "run.jsonl", free_port()
         checkpoints = ["--checkpoint", str(folder / "c"), "--every", "2", "--keep", "3", "--resume"]
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", f"--nproc-per-node={ranks}"]
-        torchrun += [f"--max-restarts={restarts}", "--rdzv-backend=c10d", "--rdzv-id=killed"]
+        (folder / "rank.py").write_text(RANK)
+        torchrun += [f"--max-restarts={len(moments) + 2}", "--rdzv-backend=c10d", "--rdzv-id=killed"]
         torchrun += [f"--rdzv-endpoint=127.0.0.1:{port}", f"--log-dir={folder}"]
         own_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
         self.agents = []
         for node in (0, 1):
             place = [f"--rdzv-conf=is_host={1 - node}", f"--local-addr=127.0.0.{node + 1}"]
-            command = [*torchrun, *place, "-m", "--", "playbook", "train", *train, *checkpoints]
+            command = [*torchrun, *place, "--", str(folder / "rank.py")]
+            command += [str(folder), ",".join(moments), "train", *train, *checkpoints]
             with open(folder / f"agent-{node}.log", "wb") as out:
                 agent = subprocess.Popen(
                     [*command, "--log", str(self.log), "--quiet", "--device", "cpu"],
@@ -67,19 +99,7 @@ class Agents:
         """The processes of its ranks."""
         agent = self.agents[node].pid
         found = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
-        return [int(pid) for pid in found if b"playbook" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-
-    def step(self) -> int:
-        """The last step that was taken, -1 before the first of this attempt."""
-        if not self.log.exists():
-            return -1
-        text = self.log.read_bytes()
-        last = json.loads(text[: text.rfind(b"\n")].rpartition(b"\n")[2] or b"{}")
-        return last.get("step", -1)
-
-    def saving(self) -> list[int]:
-        """The steps whose checkpoint is begun, but not yet whole."""
-        return [int(path.name.split(".")[1].removeprefix("step-")) for path in self.folder.glob("c/.step-*")]
+        return [int(pid) for pid in found if b"rank.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
     def end(self) -> str:
         """Wait for both, and return what they and their ranks said."""
@@ -95,28 +115,24 @@ class Agents:
 
 
 def killed(folder: Path, train: list[str], ranks: int, steps: int, kills: int, seed: int) -> Killed:
-    """Train on two agents, and kill a rank ``kills`` times: every second time while a checkpoint is written."""
+    """Train on two agents, and kill a rank of either ``kills`` times: every second time while a checkpoint is written."""
     chance = random.Random(seed)
-    moments = sorted(chance.sample(range(2, steps - 2), kills))
-    agents = Agents(folder, [*train, "--steps", str(steps)], ranks, kills + 2)
+    moments = []
+    for number, step in enumerate(sorted(chance.sample(range(1, steps // 2), kills))):
+        moments.append(
+            f"{chance.choice(['write', 'commit'])}-{2 * step}" if number % 2 else f"step-{2 * step}"
+        )
+    agents = Agents(folder, [*train, "--steps", str(steps)], ranks, moments)
     found = Killed([], [])
-    for number, moment in enumerate(moments):
-        saves, node = number % 2 == 1, chance.randrange(2)
-        while agents.running():
-            if any(step >= moment for step in agents.saving()) if saves else agents.step() >= moment:
-                break
-            time.sleep(0.0005)
-        if not agents.running():
-            break
-        try:
+    for moment in moments:
+        while agents.running() and not (folder / moment).exists():
+            time.sleep(0.005)
+        if agents.running():
+            node = chance.randrange(2)
             os.kill(chance.choice(agents.ranks(node)), signal.SIGKILL)
-        except (FileNotFoundError, ProcessLookupError, IndexError):  # it was about to end by itself
-            continue
-        found.by_agent[node] += 1
-        found.while_saving += bool(saves and agents.saving())
-        # Only what the next attempt does counts from here on: its log begins with another record than a step.
-        while agents.running() and agents.step() >= 0:
-            time.sleep(0.0005)
+            found.by_agent[node] += 1
+            found.while_saving += bool(list(folder.glob("c/.step-*")))
+        (folder / f"{moment}-killed").touch()
     found.said = agents.end()
     found.statuses = [agent.returncode for agent in agents.agents]
     found.steps = [(r["step"], r["loss"], r["grad_norm"]) for r in read_json_log(agents.log)]
@@ -157,7 +173,9 @@ def main() -> None:
         f"{'the same, bit for bit' if same else 'DIFFER'}, {time.monotonic() - begin:.0f} s"
     )
     if not same or any(found.statuses):
-        print("\n".join(line for line in found.said.splitlines() if "playbook" in line or "older one" in line))
+        print(
+            "\n".join(line for line in found.said.splitlines() if "playbook" in line or "older one" in line)
+        )
 
 
 if __name__ == "__main__":
