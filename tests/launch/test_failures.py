@@ -182,6 +182,22 @@ def test_a_collective_that_times_out_by_itself_says_who_was_missing(ranks):
     )
 
 
+def test_a_group_that_is_made_later_gives_up_as_soon_as_the_first(ranks):
+    """PyTorch's default is half an hour, whatever the first one was made with."""
+
+    def work() -> None:
+        with launch.process_group(timeout=0.7) as world:
+            group = dist.new_group([0, 1])
+            if world.rank == 1:
+                time.sleep(1000)
+            dist.all_reduce(torch.ones(1), group=group)
+
+    with pytest.raises(
+        launch.RankError, match=r"rank 1 did not arrive at all_reduce, where rank 0 waits: rank 1"
+    ):
+        ranks(work, ranks=2, timeout=LONG)
+
+
 def test_a_rank_that_returned_without_a_word_is_named_not_those_whose_connections_it_closed(ranks):
     def work() -> None:
         dist.init_process_group("gloo")

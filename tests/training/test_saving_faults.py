@@ -1,0 +1,76 @@
+"""Saving where something goes wrong: who could not write and why, what others write meanwhile, what a copy serves for."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from playbook import launch
+from playbook.errors import CheckpointError
+from playbook.layout import Layout
+from playbook.parallel.mesh import Mesh
+from playbook.training import checkpoint
+from playbook.training.config import TrainConfig
+from playbook.training.data import load_corpus
+from playbook.training.saving import Checkpoints, Saving, checkpoints
+from playbook.training.trainer import Trainer, make_trainer
+
+SMALL = {"layers": 1, "hidden": 16, "heads": 2, "vocab": 256, "max_seq": 16}
+
+
+def trainer(layout: str = "", **settings) -> Trainer:
+    config = TrainConfig(
+        **{"steps": 6, "global_batch": 2, "seq": 8, "device": "cpu", **settings}, layout=Layout.parse(layout)
+    )
+    return make_trainer(SMALL, load_corpus(), config, Mesh(config.layout) if layout else None)
+
+
+def test_in_the_background_the_first_moments_are_saved_too(tmp_path):
+    """Steps whose gradients overflow make none: the copies of the first saves have no place for them."""
+    made = trainer(dtype="float16", initial_loss_scale=2.0**18)
+    results = made.run(Checkpoints(Saving(str(tmp_path), 1, background=True), made))
+    skipped = [result.skipped for result in results]
+    assert skipped[0]
+    assert not skipped[-1]
+    for done, path in enumerate(checkpoints(tmp_path), 1):
+        checkpoint.verify(path)
+        assert bool(checkpoint.read_manifest(path)["optimizer_steps"]) is not all(skipped[:done])
+
+
+def test_what_fails_in_the_background_is_said_in_the_next_step(tmp_path, monkeypatch):
+    def write(*_: object) -> None:
+        raise MemoryError("no room for a checksum")
+
+    made = trainer()
+    monkeypatch.setattr(checkpoint, "write", write)
+    with pytest.raises(CheckpointError) as caught:
+        made.run(Checkpoints(Saving(str(tmp_path), 1, background=True), made))
+    assert str(caught.value) == (
+        "checkpoint of step 1 cannot be written by rank 0 (MemoryError: no room for a checksum)"
+    )
+
+
+def one_that_may_not_write(folder: str) -> tuple[str, list[str]]:
+    """The second rank has failed by the time that the first begins to write."""
+    write = checkpoint.write
+
+    def slow(saved: checkpoint.Snapshot, path: Path, rank: int) -> None:
+        if rank == 0:
+            time.sleep(0.5)
+            write(saved, path, rank)
+        else:
+            raise CheckpointError("rank 1 has no room")
+
+    checkpoint.write = slow
+    with launch.process_group():
+        made = trainer("dp=2")
+        with pytest.raises(CheckpointError) as caught:
+            made.run(Checkpoints(Saving(folder, 3), made))
+        return str(caught.value), [path.name for path in Path(folder).iterdir()]
+
+
+def test_the_cause_is_what_failed_first_and_nothing_is_left(ranks, tmp_path):
+    assert ranks(one_that_may_not_write, str(tmp_path), ranks=2)[1].value[0] == "rank 1 has no room"
+    assert list(tmp_path.iterdir()) == []
