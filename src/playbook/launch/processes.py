@@ -61,6 +61,14 @@ def ask(pid: int) -> bool:
     return True
 
 
+def stopped(pid: int) -> bool:
+    """Whether a process is stopped, by a signal or a debugger. Known on Linux alone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "tT"
+    except (OSError, IndexError):
+        return False
+
+
 def kill_group(leader: int) -> None:
     """Kill a process group at once. Nothing happens when none of it is left."""
     with contextlib.suppress(ProcessLookupError, PermissionError):

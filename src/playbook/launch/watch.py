@@ -10,7 +10,7 @@ from typing import Protocol
 
 from playbook.launch.diagnosis import Evidence, explain
 from playbook.launch.job import Job
-from playbook.launch.processes import ask
+from playbook.launch.processes import ask, stopped
 from playbook.launch.ranks import Rank, RankError, Ranks, prefix
 
 _LOOK = 0.05  # seconds between two looks at the ranks
@@ -117,6 +117,7 @@ def _gather(processes: Processes, late: bool, interrupted: Callable[[], bool]) -
         before, stacks = stacks, {rank: job.path(rank, "stack").read_text() for rank in asked}
         # An answer is whole when nothing has been added to it since the last look.
         silent = {rank for rank, text in stacks.items() if not text or text != before.get(rank)}
+        silent -= {rank for rank, pid in job.pids().items() if stopped(pid)}  # these say nothing any more
         if silent <= processes.exits.keys() | job.errors().keys():
             break
         if processes.done or interrupted() or time.monotonic() > limit:
