@@ -351,7 +351,7 @@ def _saving(args: argparse.Namespace) -> Saving | None:
     if args.checkpoint is None:
         return None
     every = args.steps if args.every is None else args.every
-    return Saving(args.checkpoint, every, args.keep, args.background, args.resume)
+    return Saving(args.checkpoint, every, args.keep, args.background, args.resume, args.timeout)
 
 
 class _LossWatch:

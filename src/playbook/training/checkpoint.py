@@ -183,9 +183,9 @@ def checksum(path: Path) -> int:
     return found
 
 
-def is_written(folder: Path, ranks: int) -> bool:
-    """Whether all ranks have written their files into a folder that is not committed."""
-    return all((folder / f"rank-{rank:05d}.json").exists() for rank in range(ranks))
+def unwritten(folder: Path, ranks: int) -> list[int]:
+    """The ranks that have not written their files into a folder that is not committed."""
+    return [rank for rank in range(ranks) if not (folder / f"rank-{rank:05d}.json").exists()]
 
 
 def commit(folder: Path, whole: Path, ranks: int) -> bool:

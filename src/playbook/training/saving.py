@@ -28,8 +28,6 @@ from playbook.training import checkpoint
 from playbook.training.restore import load
 from playbook.training.trainer import Trainer
 
-#: Seconds that the first rank waits for the files of the others.
-PATIENCE = 600.0
 _NAME = "step-"
 
 
@@ -37,7 +35,8 @@ _NAME = "step-"
 class Saving:
     """Save into ``folder`` after every so many steps and after the last; ``keep`` the newest so many (None: all).
 
-    ``background`` writes while training goes on. ``resume`` goes on from the newest checkpoint that is whole.
+    ``background`` writes while training goes on; the first rank waits ``patience`` seconds for the parts of the others.
+    ``resume`` goes on from the newest checkpoint that is whole.
     """
 
     folder: str
@@ -45,6 +44,7 @@ class Saving:
     keep: int | None = None
     background: bool = False
     resume: bool = False
+    patience: float = 600.0
 
     def __post_init__(self) -> None:
         for field in ("every", "keep"):
@@ -86,7 +86,7 @@ class Checkpoints:
         self.thread: threading.Thread | None = None
         #: The copies that were written in the background last.
         self.last: checkpoint.Snapshot | None = None
-        self.error: CheckpointError | None = None
+        self.error: Exception | None = None
         self.given_up = threading.Event()
         #: Seconds for which each save kept training waiting.
         self.exposed: list[float] = []
@@ -187,7 +187,7 @@ class Checkpoints:
             self._write(saved, done)
             if self.rank == 0 and self._all_written(done):
                 self._commit(done)
-        except CheckpointError as error:
+        except (CheckpointError, TimeoutError) as error:
             self.error = error
         except Exception as error:  # else it would end in this thread, and nobody know
             self.error = CheckpointError(
@@ -195,13 +195,14 @@ class Checkpoints:
             )
 
     def _all_written(self, done: int) -> bool:
-        end = time.monotonic() + PATIENCE
-        while not checkpoint.is_written(self._partial(done), self.ranks):
+        end = time.monotonic() + self.saving.patience
+        while missing := checkpoint.unwritten(self._partial(done), self.ranks):
             if self.given_up.wait(0.01):
                 return False
             if time.monotonic() > end:
-                raise CheckpointError(
-                    f"checkpoint of step {done}: not all ranks had written in {PATIENCE:.0f} s"
+                raise TimeoutError(
+                    f"rank {missing[0]} has not written its part of the checkpoint of step {done} in "
+                    f"{self.saving.patience:g} s"
                 )
         return True
 
