@@ -187,7 +187,7 @@ asked=
 leave() {{
   asked=1
   while kill -0 "$step" 2> /dev/null; do
-    scancel --signal=USR1 "$SLURM_JOB_ID"
+    scancel --signal=USR1 "$SLURM_JOB_ID" || :
     sleep 5
   done
 }}
@@ -205,7 +205,7 @@ fi
 
 _REST = """\
 if [[ $status == 0 ]]; then
-  scancel --state=PENDING "$SLURM_ARRAY_JOB_ID"   # all is done: nothing is left for the rest of the array
+  scancel --state=PENDING "$SLURM_ARRAY_JOB_ID" || :   # all is done: nothing is left for the rest of the array
 fi
 """
 
