@@ -103,7 +103,7 @@ class Trial:
         return {
             "SIGKILL": f"{rank} was killed by SIGKILL",
             "SIGTERM": f"{rank} was killed by SIGTERM",
-            "SIGSTOP": f"{rank} did not arrive.*{rank} did not say where it is: it is stopped",
+            "SIGSTOP": f"{rank} did not (arrive|say).*it is stopped|{rank} has not written its part",
             "exception": rf"{rank} (failed: |\()RuntimeError: {re.escape(WORDS)}",
             "sys.exit": f"{rank} failed: SystemExit: {STATUS}",
             "os._exit": f"{rank} ended with status {STATUS} and without a result",
