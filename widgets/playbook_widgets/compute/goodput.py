@@ -95,9 +95,8 @@ def describe(setting: GoodputSetting, values: Mapping[str, int]) -> dict[str, An
         ],
         "answer": _answer(setting, now, best),
         "machine": (
-            f"{_gpus(setting.gpus)}: a failure every {span(setting.mtbf)} on average. "
-            + ", ".join(f"{name}: {span(interval)}" for name, interval in marks.items())
-            + "."
+            f"{_gpus(setting.gpus)}: a failure every {span(setting.mtbf)} on average. The best interval: exactly "
+            f"{span(best)}, by Daly {span(marks['Daly'])}, by Young {span(marks['Young'])}."
         ),
     }
 
