@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from playbook.training.data import load_corpus
 from playbook.training.saving import Checkpoints, Saving, checkpoints
 from playbook.training.trainer import Trainer, make_trainer
 
+#: Seconds. No test is about time: only what never ends takes so long.
+LONG = 600.0
 SMALL = {"layers": 1, "hidden": 16, "heads": 2, "vocab": 256, "max_seq": 16}
 
 
@@ -74,3 +78,21 @@ def one_that_may_not_write(folder: str) -> tuple[str, list[str]]:
 def test_the_cause_is_what_failed_first_and_nothing_is_left(ranks, tmp_path):
     assert ranks(one_that_may_not_write, str(tmp_path), ranks=2)[1].value[0] == "rank 1 has no room"
     assert list(tmp_path.iterdir()) == []
+
+
+def stops_while_it_writes(folder: str) -> None:
+    if os.environ["RANK"] == "1":
+        checkpoint.write = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)
+    with launch.process_group(LONG):
+        made = trainer("dp=2")
+        made.run(Checkpoints(Saving(folder, 6, background=True, patience=1.0), made))
+
+
+def test_the_first_rank_does_not_wait_for_ever_for_one_that_does_not_write(ranks, tmp_path):
+    """After the last step nobody else would notice: there is no collective any more."""
+    with pytest.raises(launch.RankError) as caught:
+        ranks(stops_while_it_writes, str(tmp_path), ranks=2, timeout=LONG)
+    assert caught.value.sentence == (
+        "rank 0 failed: TimeoutError: rank 1 has not written its part of the checkpoint of step 6 in 1 s"
+    )
+    assert "rank 1 was here" not in caught.value.traceback
