@@ -235,6 +235,7 @@ def _once(results: list[StepResult]) -> list[StepResult]:
 class Requests:
     """Within, SIGTERM and SIGUSR1 ask a run to save and leave; the second one does what the first would have done before.
 
+    But not to one of torchrun's ranks: a cluster tells every process, and torchrun its ranks once more.
     A launcher passes on to its ranks what it was asked, by a file in their ``folder``: these have no handlers.
     """
 
@@ -246,7 +247,7 @@ class Requests:
         self.noted = False
 
     def __enter__(self) -> Requests:
-        self.before = {number: signal.signal(number, self._note) for number in self.signals}
+        self.before = {n: signal.signal(n, self._note) or signal.SIG_DFL for n in self.signals}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -256,7 +257,8 @@ class Requests:
 
     def _note(self, *_: object) -> None:
         self.noted = True
-        self.__exit__()
+        for number, before in self.before.items():
+            signal.signal(number, signal.SIG_IGN if launched() else before)
         if self.file:
             self.file.touch()
 
