@@ -39,7 +39,6 @@ STEPS = 16
 DAMAGES = ("truncated", "flipped", "missing", "foreign manifest", "torn manifest")
 #: Kinds of trials: the faults of ``instruments.faults``, and files that are damaged between two runs.
 ALL = (*KINDS, "torn file")
-_LAUNCHER = ("dead launcher", "Ctrl-C", "SIGTERM of the launcher")
 _BEFORE_A_STEP = ("sys.exit", "out of memory", "full disk", "slow rank", "flipped bit")
 #: Seconds that a rank waits for one that is stopped.
 TIMEOUT = 6.0
@@ -47,7 +46,7 @@ TIMEOUT = 6.0
 
 @dataclass(frozen=True)
 class Trial:
-    """A run and its fault. ``restarts`` are allowed, ``damage`` is for torn files alone, a ``cold`` run is torchrun's."""
+    """A run and its fault. ``restarts`` are allowed; ``damage`` is for torn files alone."""
 
     index: int
     kind: str
@@ -63,7 +62,6 @@ class Trial:
     background: bool
     restarts: int
     damage: str | None = None
-    cold: bool = False
 
     @property
     def layout(self) -> Layout:
@@ -74,7 +72,7 @@ class Trial:
         saving = ["--checkpoint", str(folder / "checkpoints"), "--every", str(self.every)]
         saving += ["--keep", str(self.keep)] if self.keep else []
         saving += ["--async"] if self.background else []
-        saving += ["--max-restarts", str(self.restarts)] if self.restarts and not self.cold else []
+        saving += ["--max-restarts", str(self.restarts)] if self.restarts else []
         saving += ["--timeout", str(TIMEOUT)] if self.kind == "SIGSTOP" else []
         saving += ["--check-replicas", "2", "--on-spike", "stop"] if self.kind == "flipped bit" else []
         return [*quiet(self.case), *saving, "--log", str(folder / "log.jsonl")]
@@ -85,11 +83,6 @@ class Trial:
         kind = "SIGKILL" if self.kind == "torn file" else self.kind
         own = {name: getattr(self, name) for name in names}
         return {"kind": kind, **own, "folder": str(folder), "checkpoints": str(folder / "checkpoints")}
-
-    @property
-    def interrupts(self) -> bool:
-        """Whether the launcher itself is hit: then nobody starts anything again."""
-        return self.kind in _LAUNCHER
 
     @property
     def allowed(self) -> int:
@@ -128,7 +121,6 @@ class Trial:
             "times": self.times,
             "saving": f"every {self.every}, keep {self.keep}{', background' if self.background else ''}",
             **({"damage": self.damage} if self.damage else {}),
-            **({"cold": True} if self.cold else {}),
         }
 
 

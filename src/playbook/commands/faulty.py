@@ -13,9 +13,9 @@ import signal
 import sys
 import traceback
 from functools import partial
+from importlib import import_module
 from typing import Any
 
-from playbook import cli
 from playbook._interrupt import STATUS, leave_at_once
 from playbook.commands import training
 from playbook.instruments.faults import Fault, Injector
@@ -45,7 +45,9 @@ def answer(request: dict[str, Any]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     leave_at_once()
     try:
-        return cli.main(request["arguments"])
+        # By name: the command line knows all commands, and no command knows it.
+        status: int = import_module("playbook.cli").main(request["arguments"])
+        return status
     except KeyboardInterrupt:
         return STATUS
     except SystemExit as end:
@@ -65,14 +67,3 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for line in requests:
         print(answer(json.loads(line)), file=answers, flush=True)
-
-
-def torchrun() -> int:
-    """One of torchrun's ranks: the fault as JSON is the first argument, those of the command follow."""
-    fault = json.loads(sys.argv[1])
-    training.train_rank = partial(train_rank, Fault(**fault)) if fault else _train_rank
-    return cli.main(sys.argv[2:])
-
-
-if __name__ == "__main__":
-    sys.exit(torchrun())
