@@ -65,7 +65,7 @@ def explain(job: Job, seen: Evidence) -> RankError:
         nothing = "all ranks have returned, but the process that started them does not say that they ended"
         reason = _absent(job, seen, places) or _all_wait(places) or nothing
         return RankError(f"not finished after {job.timeout:g} s: {reason}", _stacks(seen.stacks), None)
-    rank, error = next(iter(seen.errors.items()))
+    rank, error = _first(seen.errors)
     summary = _TORCH_SOURCE.sub("", error["summary"])
     if absent := _missed(job, seen, rank, places):
         stacks = _stacks(seen.stacks, error["traceback"])
@@ -93,6 +93,17 @@ def locate(stack: str, last: bool = False) -> CallSite | None:
     return own
 
 
+def _first(errors: dict[int, dict[str, Any]]) -> tuple[int, dict[str, Any]]:
+    """The exception that was raised first, those about a peer's end last: gloo closes the connections of a rank that has
+    waited too long before the rank knows of it."""
+
+    def of_a_peer(error: dict[str, Any]) -> bool:
+        place = locate(error["traceback"], last=True)
+        return bool(_HUNG_UP.search(error["summary"]) and place and place.collective)
+
+    return min(errors.items(), key=lambda item: of_a_peer(item[1]))
+
+
 def _missed(job: Job, seen: Evidence, rank: int, places: dict[int, CallSite]) -> str:
     """Who did not arrive, if it is of this that ``rank`` failed in a collective; empty if not."""
     waited = {
@@ -105,7 +116,10 @@ def _missed(job: Job, seen: Evidence, rank: int, places: dict[int, CallSite]) ->
     if _HUNG_UP.search(
         seen.errors[rank]["summary"]
     ):  # not whoever is elsewhere has hung up, but who has ended
-        return _ended(_returned(job, seen) | (seen.gone - seen.errors.keys()), {rank: waited[rank]})
+        ended = _returned(job, seen) | (seen.gone - seen.errors.keys())
+        silent = job.pids().keys() - seen.stacks.keys() - seen.errors.keys() - seen.exits.keys() - ended
+        if ended or not silent:
+            return _ended(ended, {rank: waited[rank]})
     return _absent(job, seen, places | waited)
 
 
