@@ -281,6 +281,33 @@ def test_a_warm_process_that_tells_of_no_end(tmp_path):
     )
 
 
+FRAMES = """Traceback (most recent call last):
+  File "/home/me/train.py", line 9, in work
+    dist.all_reduce(loss)
+  File "/lib/torch/distributed/distributed_c10d.py", line 3252, in all_reduce
+"""
+STACK = """Current thread (most recent call first):
+  File "/lib/torch/distributed/distributed_c10d.py", line 3252 in all_reduce
+  File "/home/me/train.py", line 9 in work
+"""
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_connection_that_is_closed_by_who_waited_too_long_is_not_the_cause(tmp_path, late):
+    """Rank 1 is stopped; rank 0 has waited too long, which rank 2 has noticed first: rank 0 may not have said so yet."""
+    job = Job(tmp_path, 3, 1, 3, "gloo", {}, str(tmp_path), [], 0)
+    for rank in range(3):
+        job.save_pid(rank)
+    hung_up = {"summary": "RuntimeError: Connection closed by peer [127.0.0.1]:32401", "traceback": FRAMES}
+    waited = {"summary": "RuntimeError: Timed out waiting 6000ms for recv operation", "traceback": FRAMES}
+    errors = {2: hung_up} if late else {2: hung_up, 0: waited}
+    said = explain(job, Evidence(errors, {}, {0: STACK} if late else {}, set())).sentence
+    assert said.startswith(
+        "rank 1 did not arrive at all_reduce, where ranks 0 and 2 wait: rank 1 did not say where it is: it is stopped"
+    )
+    assert f"rank {2 if late else 0} waited in vain" in said
+
+
 def test_sizes_that_ranks_do_not_agree_on(ranks):
     def work() -> None:
         with launch.process_group() as world:
