@@ -155,6 +155,7 @@ IN_BROWSERS = [
     "collectives/plans",
     "collectives/costs.py",
     "collectives/volumes.py",
+    "decentralized/topology.py",
     "kernels/warps.py",
 ]
 
