@@ -1,0 +1,112 @@
+"""The network of a decentralized method: all nodes in one process, or one node a rank. Same method, same iterates.
+
+A method keeps a row for each node that is *here*: all ``n`` in a simulation, (n, d), one under ``Ranks``, (1, d). What
+nodes tell each other goes through ``mix`` (neighbours) and ``mean`` (everybody), and is counted.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from playbook.decentralized.topology import Mixing, columns, sends
+from playbook.errors import ConfigError
+
+
+class Network(Protocol):
+    """``n`` nodes, of which ``nodes`` are here; these have ``sent`` so many bytes, each its own count."""
+
+    n: int
+    nodes: tuple[int, ...]
+    sent: list[int]
+
+    def mix(self, x: Tensor, mixing: Mixing) -> Tensor:
+        """Of each node here Σ_j w_ij·x_j. ``x`` and the result are (rows, d)."""
+
+    def mean(self, x: Tensor) -> Tensor:
+        """The average over all nodes, in each row: (rows, d). Counted as a ring all-reduce: 2(n − 1)/n values each."""
+
+
+class Simulated:
+    """All ``n`` nodes in this process: a mixing step is a product of matrices."""
+
+    def __init__(self, n: int):
+        self.n, self.nodes = n, tuple(range(n))
+        self.sent = [0] * n
+
+    def mix(self, x: Tensor, mixing: Mixing) -> Tensor:
+        """W·x."""
+        _check(x, self)
+        for node, messages in enumerate(sends(mixing)):
+            self.sent[node] += messages * _bytes(x)
+        mixed = torch.zeros_like(x)
+        for i, row in enumerate(mixing):
+            for j, weight in row:  # in the order in which a rank adds up
+                mixed[i].add_(x[j], alpha=weight)
+        return mixed
+
+    def mean(self, x: Tensor) -> Tensor:
+        """1/n·11ᵀ·x."""
+        _check(x, self)
+        for node in self.nodes:
+            self.sent[node] += _of_ring(x, self.n)
+        return x.mean(0, keepdim=True).expand_as(x).clone()
+
+
+class Ranks:
+    """This rank is one node, by its place in the ``group`` (None: all ranks). Messages are real, point to point."""
+
+    def __init__(self, group: dist.ProcessGroup | None = None):
+        self.group = group
+        self.n = dist.get_world_size(group)
+        self.nodes: tuple[int, ...] = (dist.get_rank(group),)
+        self.sent = [0]
+
+    def mix(self, x: Tensor, mixing: Mixing) -> Tensor:
+        """Send to all that take this node's value, receive from all whose value it takes, and add up."""
+        _check(x, self)
+        (me,) = self.nodes
+        takers = [i for i, _ in columns(mixing)[me] if i != me]
+        came = {j: torch.empty_like(x[0]) for j, _ in mixing[me] if j != me}
+        own = x[0].contiguous()
+        pending = [self._op(dist.isend, own, i) for i in takers] + [
+            self._op(dist.irecv, into, j) for j, into in came.items()
+        ]
+        for work in dist.batch_isend_irecv(pending) if pending else ():
+            work.wait()
+        self.sent[0] += len(takers) * _bytes(x)
+        mixed = torch.zeros_like(own)
+        for j, weight in mixing[me]:
+            mixed.add_(came.get(j, own), alpha=weight)
+        return mixed[None]
+
+    def mean(self, x: Tensor) -> Tensor:
+        """An all-reduce, divided by n."""
+        _check(x, self)
+        total = x.clone()
+        dist.all_reduce(total, group=self.group)
+        self.sent[0] += _of_ring(x, self.n)
+        return total / self.n
+
+    def _op(self, act: Any, tensor: Tensor, node: int) -> dist.P2POp:
+        peer = node if self.group is None else dist.get_global_rank(self.group, node)
+        return dist.P2POp(act, tensor, peer, self.group)
+
+
+def _check(x: Tensor, network: Network) -> None:
+    if x.dim() != 2 or len(x) != len(network.nodes):
+        raise ConfigError(
+            f"values are {tuple(x.shape)}, but must be ({len(network.nodes)}, d): a row for each node here"
+        )
+
+
+def _bytes(x: Tensor) -> int:
+    """Of one node's values."""
+    return x[0].numel() * x.element_size()
+
+
+def _of_ring(x: Tensor, n: int) -> int:
+    return round(2 * (n - 1) / n * _bytes(x))
