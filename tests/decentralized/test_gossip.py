@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from decentralized_problem import STEPS, D, gradient, start
 from torch import Tensor
 
 from playbook import launch
@@ -15,7 +16,6 @@ from playbook.decentralized.network import Network, Ranks, Simulated
 from playbook.decentralized.topology import Mixing, topology
 from playbook.errors import ConfigError
 
-D, STEPS = 5, 12
 CASES: list[tuple[type[Gossip], str, dict[str, Any]]] = [
     (Gossip, "ring", {}),
     (Gossip, "complete", {"order": "combine-then-adapt"}),
@@ -25,22 +25,6 @@ CASES: list[tuple[type[Gossip], str, dict[str, Any]]] = [
     (GradientTracking, "star", {}),
     (GradientTracking, "hypercube", {}),
 ]
-
-
-def gradient(x: Tensor, nodes: Sequence[int], step: int) -> Tensor:
-    """Of ½‖A_i·x − b_i‖²: each node has other data, and some noise in each step."""
-    rows = []
-    for row, node in zip(x, nodes, strict=True):
-        own = torch.Generator().manual_seed(node)
-        a = torch.randn(D, D, generator=own, dtype=x.dtype) / D**0.5
-        b = torch.randn(D, generator=own, dtype=x.dtype)
-        noise = torch.randn(D, generator=torch.Generator().manual_seed(1000 * step + node), dtype=x.dtype)
-        rows.append(a.T @ (a @ row - b) + 0.1 * noise)
-    return torch.stack(rows)
-
-
-def start(n: int) -> Tensor:
-    return torch.randn(n, D, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
 
 
 def trained(network: Network, case: tuple[type[Gossip], str, dict[str, Any]]) -> tuple[Tensor, list[int]]:
