@@ -14,6 +14,7 @@ from torch import Tensor
 
 from playbook.decentralized.topology import Mixing, columns, sends
 from playbook.errors import ConfigError
+from playbook.parallel.mesh import all_gather
 
 
 class Network(Protocol):
@@ -28,6 +29,15 @@ class Network(Protocol):
 
     def mean(self, x: Tensor) -> Tensor:
         """The average over all nodes, in each row: (rows, d). Counted as a ring all-reduce: 2(n − 1)/n values each."""
+
+    def to_all(self, packed: Tensor) -> Tensor:
+        """The messages of all nodes, (n, b) bytes, from those of the nodes here, (rows, b): an all-gather."""
+
+    def to_server(self, packed: Tensor) -> Tensor | None:
+        """The messages of all nodes, (n, b), at the server, which is node 0; None elsewhere."""
+
+    def from_server(self, packed: Tensor | None, size: int) -> Tensor:
+        """The server's message of ``size`` bytes, (b,), at every node."""
 
 
 class Simulated:
@@ -54,6 +64,26 @@ class Simulated:
         for node in self.nodes:
             self.sent[node] += _of_ring(x, self.n)
         return x.mean(0, keepdim=True).expand_as(x).clone()
+
+    def to_all(self, packed: Tensor) -> Tensor:
+        """They are all here."""
+        _check(packed, self)
+        for node in self.nodes:
+            self.sent[node] += (self.n - 1) * _bytes(packed)
+        return packed
+
+    def to_server(self, packed: Tensor) -> Tensor | None:
+        """The server is here, too."""
+        _check(packed, self)
+        for node in self.nodes[1:]:
+            self.sent[node] += _bytes(packed)
+        return packed
+
+    def from_server(self, packed: Tensor | None, size: int) -> Tensor:
+        """One message to each of the others."""
+        assert packed is not None
+        self.sent[0] += (self.n - 1) * size
+        return packed
 
 
 class Ranks:
@@ -91,9 +121,35 @@ class Ranks:
         self.sent[0] += _of_ring(x, self.n)
         return total / self.n
 
+    def to_all(self, packed: Tensor) -> Tensor:
+        """An all-gather."""
+        _check(packed, self)
+        whole = packed.new_empty(self.n * packed.shape[1])
+        all_gather(whole, packed[0].contiguous(), self.group)
+        self.sent[0] += (self.n - 1) * _bytes(packed)
+        return whole.view(self.n, -1)
+
+    def to_server(self, packed: Tensor) -> Tensor | None:
+        """A gather."""
+        _check(packed, self)
+        serves = self.nodes == (0,)
+        into = [torch.empty_like(packed[0]) for _ in range(self.n)] if serves else None
+        dist.gather(packed[0].contiguous(), into, dst=self._rank(0), group=self.group)
+        self.sent[0] += 0 if serves else _bytes(packed)
+        return torch.stack(into) if into else None
+
+    def from_server(self, packed: Tensor | None, size: int) -> Tensor:
+        """A broadcast, counted as messages from the server to each of the others."""
+        packed = torch.empty(size, dtype=torch.uint8) if packed is None else packed.contiguous()
+        dist.broadcast(packed, src=self._rank(0), group=self.group)
+        self.sent[0] += (self.n - 1) * size if self.nodes == (0,) else 0
+        return packed
+
+    def _rank(self, node: int) -> int:
+        return node if self.group is None else dist.get_global_rank(self.group, node)
+
     def _op(self, act: Any, tensor: Tensor, node: int) -> dist.P2POp:
-        peer = node if self.group is None else dist.get_global_rank(self.group, node)
-        return dist.P2POp(act, tensor, peer, self.group)
+        return dist.P2POp(act, tensor, self._rank(node), self.group)
 
 
 def _check(x: Tensor, network: Network) -> None:
