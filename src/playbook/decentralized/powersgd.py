@@ -1,0 +1,87 @@
+"""PowerSGD: gradients of matrices as products of two thin ones (Vogels et al. 2019).
+
+Of a gradient M (a, b) two factors are sent, P (a, r) and Q (b, r): r·(a + b) numbers instead of a·b. One power iteration
+a step, from the Q of the step before, follows the largest singular vectors. Sums of factors are factors of sums, P = mean
+(M_i·Q) and Q = mean (M_iᵀ·P̂), so that no node needs the messages of single others. Error feedback keeps the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from playbook.decentralized.gossip import Gradient
+from playbook.decentralized.network import Network
+from playbook.errors import ConfigError
+from playbook.seeding import derive_seed
+
+
+class PowerSGD:
+    """SGD on gradients of ``rank`` r; ``x`` (rows, d) are parameters of these ``shapes`` end to end, equal in all rows.
+
+    Algorithms 1 and 2 of the paper: with e_i what is left, M_i = g_i + e_i; P̂ = orthonormal columns of mean (M_i·Q);
+    Q = mean (M_iᵀ·P̂); M̂ = P̂·Qᵀ; e_i ← M_i − M̂; m ← β·m + M̂; x ← x − γ·(M̂ + m) for a ``momentum`` β above 0.
+    Of a tensor the first dim is that of rows. Vectors, and matrices of which the factors are not smaller, are sent whole.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        shapes: Sequence[Sequence[int]],
+        x: Tensor,
+        lr: float,
+        rank: int = 4,
+        momentum: float = 0.0,
+        seed: int = 0,
+    ):
+        if rank < 1:
+            raise ConfigError(f"rank is {rank}, but must be at least 1")
+        sizes = [math.prod(shape) for shape in shapes]
+        if sum(sizes) != x.shape[1]:
+            raise ConfigError(f"shapes have {sum(sizes)} elements together, but x has {x.shape[1]} columns")
+        self.network, self.rank, self.lr, self.momentum = network, rank, lr, momentum
+        self.x, self.steps = x.clone(), 0
+        self.left, self.m = torch.zeros_like(x), torch.zeros_like(x)
+        chance = torch.Generator().manual_seed(derive_seed(seed, "the first Q"))
+        #: Of each tensor its matrix (a, b), and the factor (b, r) of the last step, None for one that is sent whole.
+        self.sizes = [(shape[0], math.prod(shape[1:])) if len(shape) else (1, 1) for shape in shapes]
+        self.q = [self._first_q(*size, x, chance) for size in self.sizes]
+        self.lossy = torch.cat(
+            [x.new_full((a * b,), q is not None) for (a, b), q in zip(self.sizes, self.q, strict=True)]
+        )
+
+    def _first_q(self, a: int, b: int, x: Tensor, chance: torch.Generator) -> Tensor | None:
+        smaller = self.rank * (a + b) < a * b
+        return torch.randn(b, self.rank, generator=chance, dtype=x.dtype) if smaller else None
+
+    def step(self, gradient: Gradient) -> None:
+        """One step of all nodes here: two all-reduces."""
+        wanted = gradient(self.x, self.network.nodes, self.steps) + self.left
+        parts = wanted.split([a * b for a, b in self.sizes], dim=1)
+        matrices = [
+            part.unflatten(1, size) for part, size in zip(parts, self.sizes, strict=True)
+        ]  # (rows, a, b)
+        sent = self._mean(
+            [m if q is None else m @ q for m, q in zip(matrices, self.q, strict=True)]
+        )  # (a, b) or (a, r)
+        p = [t if q is None else torch.linalg.qr(t).Q for t, q in zip(sent, self.q, strict=True)]
+        low = [i for i, q in enumerate(self.q) if q is not None]
+        for i, q in zip(low, self._mean([matrices[i].mT @ p[i] for i in low]), strict=True):  # (b, r)
+            self.q[i] = q
+        found = torch.cat([(t if q is None else t @ q.mT).flatten() for t, q in zip(p, self.q, strict=True)])
+        self.left = (wanted - found) * self.lossy
+        self.m = self.momentum * self.m + found
+        self.x = self.x - self.lr * (found + self.m if self.momentum else found)
+        self.steps += 1
+
+    def _mean(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The mean over all nodes of each of some tensors (rows, …), in one message."""
+        if not tensors:
+            return []
+        flat = torch.cat([t.flatten(1) for t in tensors], dim=1)
+        mean = self.network.mean(flat)[0]
+        sizes = [t[0].numel() for t in tensors]
+        return [part.view(t.shape[1:]) for part, t in zip(mean.split(sizes), tensors, strict=True)]
