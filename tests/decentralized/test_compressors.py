@@ -15,6 +15,7 @@ from playbook.decentralized.compressors import (
     QSGD,
     Compressor,
     Identity,
+    MultiStep,
     Natural,
     RandK,
     Sign,
@@ -27,7 +28,7 @@ from playbook.errors import ConfigError
 
 ALL: list[Compressor] = [
     Identity(), QSGD(1), QSGD(4), QSGD(127), Natural(), Sign(), TopK(0.1), TopK(1.0), RandK(0.2),
-    RandK(0.2, scaled=False), FP8(), FP8(16),
+    RandK(0.2, scaled=False), FP8(), FP8(16), MultiStep(TopK(0.1), 3), MultiStep(Sign(), 2),
 ]  # fmt: skip
 UNBIASED = [one for one in ALL if one.unbiased]
 CONTRACTIVE = [one for one in ALL if not one.unbiased]

@@ -11,13 +11,15 @@ from torch import Tensor
 
 from playbook import launch
 from playbook.decentralized.compressors import FP8, QSGD, Compressor, Identity, RandK, Sign, TopK
-from playbook.decentralized.feedback import EF21, CompressedSGD, DoubleSqueeze, MemSGD
+from playbook.decentralized.feedback import EF21, CompressedSGD, DoubleSqueeze, MemSGD, Neolithic
 from playbook.decentralized.network import Network, Ranks, Simulated
+from playbook.errors import ConfigError
 
-METHODS = (CompressedSGD, MemSGD, DoubleSqueeze, EF21)
+METHODS = (CompressedSGD, MemSGD, DoubleSqueeze, EF21)  # with one message of each node a step
 CASES: list[tuple[type[CompressedSGD], Compressor]] = [
     (CompressedSGD, Identity()), (CompressedSGD, QSGD(4)), (MemSGD, TopK(0.3)), (MemSGD, Sign()),
     (DoubleSqueeze, TopK(0.3)), (DoubleSqueeze, QSGD(1)), (EF21, RandK(0.3, scaled=False)), (EF21, FP8(4)),
+    (Neolithic, TopK(0.3)),
 ]  # fmt: skip
 
 
@@ -82,6 +84,15 @@ def test_the_largest_coordinate_alone_diverges_and_feedback_repairs_it(kind):
         assert distance > 1e6
     else:
         assert distance < 1e-3
+
+
+def test_many_messages_repair_it_too():
+    method = Neolithic(Simulated(3), TopK(1 / 3), torch.ones(3, 3), lr=0.01, rounds=3)
+    for _ in range(2000):
+        method.step(uphill)
+    assert method.x[0].norm().item() < 1e-3
+    with pytest.raises(ConfigError, match="must be contractive"):
+        Neolithic(Simulated(3), QSGD(), torch.ones(3, 3), lr=0.01)
 
 
 def test_what_is_left_is_what_was_not_sent():

@@ -243,6 +243,42 @@ class FP8:
         return 1 - 2**-8 - self.block * (2**-10 / 448) ** 2
 
 
+@dataclass(frozen=True)
+class MultiStep:
+    """``rounds`` = R messages instead of one: each has what the ones before have left (Huang et al. 2022, FCC).
+
+    v ← v + C(x − v), from v = 0. Of a contractive C: δ becomes 1 − (1 − δ)^R.
+    """
+
+    compressor: Compressor
+    rounds: int = 2
+    unbiased = False
+
+    def __post_init__(self) -> None:
+        _at_least_one("rounds", self.rounds)
+        if self.compressor.unbiased:
+            raise ConfigError(
+                f"compressor is {self.compressor}, but must be contractive: TopK, Sign, FP8, RandK unscaled"
+            )
+
+    def encode(self, x: Tensor, chance: torch.Generator) -> Tensor:
+        messages = []
+        for _ in range(self.rounds):
+            messages.append(self.compressor.encode(x, chance))
+            x = x - self.compressor.decode(messages[-1], len(x))
+        return torch.cat(messages)
+
+    def decode(self, packed: Tensor, d: int) -> Tensor:
+        messages = packed.view(self.rounds, -1)
+        return torch.stack([self.compressor.decode(message, d) for message in messages]).sum(0)
+
+    def size(self, d: int) -> int:
+        return self.rounds * self.compressor.size(d)
+
+    def constant(self, d: int) -> float:
+        return 1 - (1 - self.compressor.constant(d)) ** self.rounds
+
+
 # ---- bits
 
 

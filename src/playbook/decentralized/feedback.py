@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from playbook.decentralized.compressors import Compressor
+from playbook.decentralized.compressors import Compressor, MultiStep
 from playbook.decentralized.gossip import Gradient
 from playbook.decentralized.network import Network
 from playbook.seeding import derive_seed
@@ -102,6 +102,29 @@ class EF21(CompressedSGD):
         self.known = known + self._decoded(packed)
         self.mean = getattr(self, "mean", 0.0) + self._mean(packed)
         return self.lr * self.mean
+
+
+class Neolithic(CompressedSGD):
+    """``rounds`` = R messages each way, and no memory: what is left shrinks by (1 − δ)^R (NEOLITHIC, Huang et al. 2022).
+
+    A step takes the mean of R gradients, so that it costs as many bytes a gradient as others do.
+    """
+
+    def __init__(
+        self, network: Network, compressor: Compressor, x: Tensor, lr: float, seed: int = 0, rounds: int = 2
+    ):
+        super().__init__(network, MultiStep(compressor, rounds), x, lr, seed)
+        self.rounds = rounds
+
+    def step(self, gradient: Gradient) -> None:
+        """One step of all nodes here."""
+        first, nodes = self.rounds * self.steps, self.network.nodes
+        g = torch.stack([gradient(self.x, nodes, first + r) for r in range(self.rounds)]).mean(0)
+        came = self.network.to_server(self._encoded(g))
+        answer = None if came is None else self.compressor.encode(self._decoded(came).mean(0), self.server)
+        answer = self.network.from_server(answer, self.compressor.size(self.x.shape[1]))
+        self.x = self.x - self.lr * self.compressor.decode(answer, self.x.shape[1])
+        self.steps += 1
 
 
 def _chance(seed: int, whose: str) -> torch.Generator:
