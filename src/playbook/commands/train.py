@@ -195,6 +195,12 @@ def add(commands: Any) -> None:
         metavar="N",
         help="every N steps, and before each checkpoint, compare the weights of ranks that should have the same",
     )
+    add(
+        "--watch-ranks",
+        type=int,
+        metavar="N",
+        help="every N steps, record what each rank computes, and name one that takes far longer than its peers",
+    )
     add("--quiet", action="store_true", help="no progress bar")
     add("--json", action="store_true", help="print one JSON object on stdout")
     p.set_defaults(run=_train)
@@ -301,11 +307,12 @@ def _run(args: argparse.Namespace, shape: ModelShape, config: TrainConfig) -> in
 
     first = os.environ.get("RANK", "0") == "0"
     saving = _saving(args)
-    if args.check_replicas is not None:
-        check_int("check_replicas", args.check_replicas, ConfigError)
+    looks = {name: getattr(args, name) for name in ("on_spike", "check_replicas", "watch_ranks")}
+    for name in ("check_replicas", "watch_ranks"):
+        if looks[name] is not None:
+            check_int(name, looks[name], ConfigError)
     if args.on_spike == "rewind" and saving is None:
         raise ConfigError("on_spike is 'rewind', but there is no checkpoint folder: give --checkpoint DIR")
-    looks: dict[str, Any] = {"on_spike": args.on_spike, "check_replicas": args.check_replicas}
     run = Run(shape, config, args.data, progress=not args.quiet, watch=_LossWatch, saving=saving, **looks)
     if args.timeout is not None:
         run = dataclasses.replace(run, patience=check_positive("timeout", args.timeout, ConfigError))

@@ -39,7 +39,8 @@ class Run:
 
     ``data`` is a path, or None for the default corpus; ``logs`` are paths (``launch.logs.open_log``); ``watch`` makes
     further logs where steps are taken, and ``saving`` says when checkpoints are made. ``on_spike`` is a policy of
-    ``training.guard``; replicas are compared every ``check_replicas`` steps. ``announcement`` is said when all is ready.
+    ``training.guard``; replicas are compared every ``check_replicas`` steps, and ranks every ``watch_ranks``
+    (``instruments.stragglers``). ``announcement`` is said when all is ready.
     ``folder`` is where ranks leave what their launcher wants to know in any case. A rank that has waited ``patience``
     seconds for others gives up.
     """
@@ -53,6 +54,7 @@ class Run:
     saving: Saving | None = None
     on_spike: str | None = None
     check_replicas: int | None = None
+    watch_ranks: int | None = None
     announcement: str = ""
     folder: str | None = None
     patience: float = PATIENCE
@@ -217,6 +219,10 @@ def _watchers(run: Run, trainer: Trainer, requests: Requests) -> list[Log]:
     if run.on_spike:
         trainer.guard = guard = SpikeGuard(run.on_spike, trainer, saves)
         found.append(guard)
+    if run.watch_ranks:
+        from playbook.instruments.stragglers import RankWatch
+
+        found.append(RankWatch(run.watch_ranks, trainer))
     if saves:
         found.append(saves)
     if saves and saves.saving.resume:

@@ -1,0 +1,81 @@
+"""A rank that computes longer than those that do the same work: all others wait for it, in every step.
+
+The time of a step says nothing, since ranks wait for each other: all take as long as the slowest. So now and then a step
+is recorded, and what each rank *computed* in it compared with its peers, the ranks of the same pipeline stage.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from typing import Any
+
+import torch.distributed as dist
+
+from playbook.errors import ConfigError
+from playbook.instruments.rank_trace import record_step
+from playbook.training.trainer import StepResult, Trainer
+
+#: How many times as long as the median of its peers a straggler computes.
+FAR = 1.5
+
+
+class RankWatch:
+    """A log of a run (``trainer.Log``) that records a step now and then, and names stragglers on stderr: one on each rank.
+
+    A recorded step takes longer, for ``torch.profiler`` writes down all that happens in it.
+    """
+
+    def __init__(self, every: int, trainer: Trainer):
+        if every < 1:
+            raise ConfigError(f"watch_ranks is {every}, but must be at least 1")
+        self.every, self.trainer = every, trainer
+        self.take_step = trainer.step
+        self.seconds: float | None = None
+        #: What was said so far.
+        self.said: list[str] = []
+        if trainer.mesh:
+            trainer.step = self._step  # type: ignore[method-assign]
+
+    def _step(self) -> StepResult:
+        """A step, recorded if it is time: what this rank computed is in ``seconds`` then."""
+        if (self.trainer.step_count + 1) % self.every:
+            return self.take_step()
+        taken: list[StepResult] = []
+        trace = record_step(lambda: taken.append(self.take_step()), self.trainer.model)
+        compute, *_ = trace.summary()
+        self.seconds = compute.busy / 1e6
+        return taken[0]
+
+    def start(self, header: dict[str, Any]) -> None:
+        """A run begins."""
+
+    def step(self, record: dict[str, Any]) -> None:
+        """Compare what ranks computed in a step that was recorded. Collective."""
+        mesh = self.trainer.mesh
+        if mesh is None or self.seconds is None:
+            return
+        every: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(every, (mesh.coordinates["pp"], self.seconds))
+        self.seconds = None
+        found = [f"step {record['step']}: {sentence}" for sentence in stragglers(every)]
+        self.said += found
+        if mesh.rank == 0:
+            for sentence in found:
+                print(sentence, file=sys.stderr, flush=True)
+
+    def close(self, outcome: str) -> None:
+        """Nothing is open."""
+
+
+def stragglers(ranks: list[tuple[int, float]]) -> list[str]:
+    """A sentence for each rank that computed far longer than its peers: stage and seconds of every rank."""
+    found = []
+    for rank, (stage, seconds) in enumerate(ranks):
+        others = [theirs for other, (where, theirs) in enumerate(ranks) if where == stage and other != rank]
+        if others and seconds > FAR * (usual := statistics.median(others)):
+            found.append(
+                f"rank {rank} is a straggler: it computed for {1e3 * seconds:,.0f} ms, {seconds / usual:.1f} times as "
+                f"long as its peers ({1e3 * usual:,.0f} ms)"
+            )
+    return found
