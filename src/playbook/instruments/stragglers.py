@@ -21,7 +21,7 @@ FAR = 1.5
 
 
 class RankWatch:
-    """A log of a run (``trainer.Log``) that records a step now and then, and names stragglers on stderr: one on each rank.
+    """A log of a run (``trainer.Log``) that records a step now and then and names stragglers on stderr; one on each rank.
 
     A recorded step takes longer, for ``torch.profiler`` writes down all that happens in it.
     """
