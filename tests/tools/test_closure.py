@@ -124,6 +124,7 @@ def test_nothing_is_loaded_by_a_name_that_no_source_tells() -> None:
         "playbook.bench.contenders",  # another package
         "playbook.bench.fp8_steps",  # another package
         "playbook.schedules.actions",  # `validate`, which is a module's name in full
+        "playbook.commands.faulty",  # the command line, which is a module's name in full
         "playbook.launch.by_value",  # modules that the sender has imported
         "playbook.launch.warm_process",  # only so that they are there when a rank imports them
         "playbook_widgets",  # its names are listed under TYPE_CHECKING
