@@ -199,7 +199,7 @@ def add(commands: Any) -> None:
         "--watch-ranks",
         type=int,
         metavar="N",
-        help="every N steps, record what each rank computes, and name one that takes far longer than its peers",
+        help="every N steps, record what each rank computes, and name one that takes far longer than others (without pp)",
     )
     add("--quiet", action="store_true", help="no progress bar")
     add("--json", action="store_true", help="print one JSON object on stdout")

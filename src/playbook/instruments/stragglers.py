@@ -1,7 +1,8 @@
 """A rank that computes longer than those that do the same work: all others wait for it, in every step.
 
 The time of a step says nothing, since ranks wait for each other: all take as long as the slowest. So now and then a step
-is recorded, and what each rank *computed* in it compared with its peers, the ranks of the same pipeline stage.
+is recorded, and what each rank *computed* in it compared with the others. Stages of a pipeline have different work, and
+their passes are not recorded: there this says nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from playbook.errors import ConfigError
 from playbook.instruments.rank_trace import record_step
 from playbook.training.trainer import StepResult, Trainer
 
-#: How many times as long as the median of its peers a straggler computes.
+#: How many times as long as the median of the others a straggler computes.
 FAR = 1.5
 
 
@@ -29,6 +30,10 @@ class RankWatch:
     def __init__(self, every: int, trainer: Trainer):
         if every < 1:
             raise ConfigError(f"watch_ranks is {every}, but must be at least 1")
+        if trainer.config.layout.pp > 1:
+            raise ConfigError(
+                f"watch_ranks is {every}, but passes of a pipeline are not recorded: leave it out with pp"
+            )
         self.every, self.trainer = every, trainer
         self.take_step = trainer.step
         self.seconds: float | None = None
@@ -56,7 +61,7 @@ class RankWatch:
         if mesh is None or self.seconds is None:
             return
         every: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(every, (mesh.coordinates["pp"], self.seconds))
+        dist.all_gather_object(every, self.seconds)
         self.seconds = None
         found = [f"step {record['step']}: {sentence}" for sentence in stragglers(every)]
         self.said += found
@@ -68,14 +73,14 @@ class RankWatch:
         """Nothing is open."""
 
 
-def stragglers(ranks: list[tuple[int, float]]) -> list[str]:
-    """A sentence for each rank that computed far longer than its peers: stage and seconds of every rank."""
+def stragglers(seconds: list[float]) -> list[str]:
+    """A sentence for each rank that computed far longer than the others."""
     found = []
-    for rank, (stage, seconds) in enumerate(ranks):
-        others = [theirs for other, (where, theirs) in enumerate(ranks) if where == stage and other != rank]
-        if others and seconds > FAR * (usual := statistics.median(others)):
+    for rank, own in enumerate(seconds):
+        others = seconds[:rank] + seconds[rank + 1 :]
+        if others and own > FAR * (usual := statistics.median(others)):
             found.append(
-                f"rank {rank} is a straggler: it computed for {1e3 * seconds:,.0f} ms, {seconds / usual:.1f} times as "
-                f"long as its peers ({1e3 * usual:,.0f} ms)"
+                f"rank {rank} is a straggler: it computed for {1e3 * own:,.0f} ms, {own / usual:.1f} times as long as "
+                f"the others ({1e3 * usual:,.0f} ms)"
             )
     return found
