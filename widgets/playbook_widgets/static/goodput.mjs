@@ -7,9 +7,9 @@ import { make, newId } from "./shared/dom.mjs";
 import { Examples } from "./shared/examples.mjs";
 import { PythonStatus } from "./shared/parts.mjs";
 import { Settings } from "./shared/settings.mjs";
+import { Verdict } from "./shared/verdict.mjs";
 import { Curve } from "./goodput/curve.mjs";
 import { Parts } from "./goodput/parts.mjs";
-import { Verdict } from "./goodput/verdict.mjs";
 
 // The state in a link: every=3600&gpus=1024&save=30
 const KEYS = ["every", "gpus", "mtbf", "save", "restart"];

@@ -7,8 +7,8 @@ import { make, newId } from "./shared/dom.mjs";
 import { Examples } from "./shared/examples.mjs";
 import { PythonStatus } from "./shared/parts.mjs";
 import { Settings } from "./shared/settings.mjs";
+import { Verdict } from "./shared/verdict.mjs";
 import { Bars } from "./overlap/bars.mjs";
-import { Verdict } from "./overlap/verdict.mjs";
 
 // The state in a link: tokens=8192&model=llama3-70b&tp=8
 const KEYS = ["tokens", "model", "cluster", "reached", "tp", "cp", "dp", "pp", "ep", "two_step"];
