@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -24,6 +25,9 @@ from playbook.training.saving import Saving, checkpoints
 
 SMALL = '{"layers":2,"hidden":16,"heads":2,"vocab":256,"max_seq":64,"dropout":0.0}'
 STEPS, LAST = 9, 4
+FLAGS = shlex.split(
+    f"--steps {STEPS} --global-batch 4 --seq 16 --device cpu --quiet --model {shlex.quote(SMALL)}"
+)
 
 
 @dataclass
@@ -102,20 +106,7 @@ def test_the_command_says_so(tmp_path, capsys, monkeypatch):
     import playbook.commands.train as command
 
     monkeypatch.setattr(command, "_LossWatch", lambda: Asks(os.getpid(), signal.SIGTERM))
-    flags = [
-        "--model",
-        SMALL,
-        "--steps",
-        str(STEPS),
-        "--global-batch",
-        "4",
-        "--seq",
-        "16",
-        "--device",
-        "cpu",
-        "--quiet",
-    ]
-    flags += ["--log", str(tmp_path / "log.jsonl"), "--checkpoint", str(tmp_path / "c"), "--json"]
+    flags = [*FLAGS, "--log", str(tmp_path / "log.jsonl"), "--checkpoint", str(tmp_path / "c"), "--json"]
     assert main(["train", *flags]) == 75
     printed = capsys.readouterr()
     assert json.loads(printed.out)["left"] is True
@@ -158,30 +149,8 @@ def test_under_torchrun_one_rank_is_asked_and_more_ranks_go_on(tmp_path):
     )
     assert left
     assert before[-1][0] == LAST
-    flags = [
-        "--model",
-        SMALL,
-        "--steps",
-        str(STEPS),
-        "--global-batch",
-        "4",
-        "--seq",
-        "16",
-        "--device",
-        "cpu",
-        "--quiet",
-    ]
-    flags += [
-        "--layout",
-        "dp=2,zero=1",
-        "--elastic",
-        "--checkpoint",
-        "c",
-        "--resume",
-        "--json",
-        "--log",
-        "more.jsonl",
-    ]
+    more = "--layout dp=2,zero=1 --elastic --checkpoint c --resume --json --log more.jsonl"
+    flags = [*FLAGS, *more.split()]
     after = json.loads(torchrun(4, "-m", "--", "playbook", "train", *flags, cwd=tmp_path))
     assert after["first_step"] == LAST + 1
     found = [loss for _, loss, _ in before] + after["losses"]
