@@ -44,14 +44,12 @@ class PowerSGD:
             raise ConfigError(f"shapes have {sum(sizes)} elements together, but x has {x.shape[1]} columns")
         self.network, self.rank, self.lr, self.momentum = network, rank, lr, momentum
         self.x, self.steps = x.clone(), 0
-        self.left, self.m = torch.zeros_like(x), torch.zeros_like(x)
+        self.left, self.found = torch.zeros_like(x), torch.zeros_like(x[0])
+        self.m = torch.zeros_like(x[0])
         chance = torch.Generator().manual_seed(derive_seed(seed, "the first Q"))
         #: Of each tensor its matrix (a, b), and the factor (b, r) of the last step, None for one that is sent whole.
         self.sizes = [(shape[0], math.prod(shape[1:])) if len(shape) else (1, 1) for shape in shapes]
         self.q = [self._first_q(*size, x, chance) for size in self.sizes]
-        self.lossy = torch.cat(
-            [x.new_full((a * b,), q is not None) for (a, b), q in zip(self.sizes, self.q, strict=True)]
-        )
 
     def _first_q(self, a: int, b: int, x: Tensor, chance: torch.Generator) -> Tensor | None:
         smaller = self.rank * (a + b) < a * b
@@ -59,23 +57,37 @@ class PowerSGD:
 
     def step(self, gradient: Gradient) -> None:
         """One step of all nodes here: two all-reduces."""
-        wanted = gradient(self.x, self.network.nodes, self.steps) + self.left
-        parts = wanted.split([a * b for a, b in self.sizes], dim=1)
-        matrices = [
-            part.unflatten(1, size) for part, size in zip(parts, self.sizes, strict=True)
-        ]  # (rows, a, b)
-        sent = self._mean(
-            [m if q is None else m @ q for m, q in zip(matrices, self.q, strict=True)]
-        )  # (a, b) or (a, r)
-        p = [t if q is None else torch.linalg.qr(t).Q for t, q in zip(sent, self.q, strict=True)]
-        low = [i for i, q in enumerate(self.q) if q is not None]
-        for i, q in zip(low, self._mean([matrices[i].mT @ p[i] for i in low]), strict=True):  # (b, r)
-            self.q[i] = q
-        found = torch.cat([(t if q is None else t @ q.mT).flatten() for t, q in zip(p, self.q, strict=True)])
-        self.left = (wanted - found) * self.lossy
-        self.m = self.momentum * self.m + found
-        self.x = self.x - self.lr * (found + self.m if self.momentum else found)
+        found = self.approximate(gradient(self.x, self.network.nodes, self.steps))
+        self.x.sub_(found, alpha=self.lr)
+        if self.momentum:
+            self.m.mul_(self.momentum).add_(found)
+            self.x.sub_(self.m, alpha=self.lr)
         self.steps += 1
+
+    def approximate(self, g: Tensor) -> Tensor:
+        """M̂, (d,), in place of the mean of all nodes' gradients, of which ``g`` (rows, d) are those of the nodes here.
+
+        It is where the next one will be, too: nothing as large as the parameters is allocated.
+        """
+        self.left += g  # M_i, until what is found is taken away
+        lefts, found = self._matrices(self.left), self._matrices(self.found)  # (rows, a, b), (a, b)
+        sent = self._mean([m if q is None else m @ q for m, q in zip(lefts, self.q, strict=True)])
+        p = [t if q is None else torch.linalg.qr(t).Q for t, q in zip(sent, self.q, strict=True)]  # (a, r)
+        low = [i for i, q in enumerate(self.q) if q is not None]
+        for i, q in zip(low, self._mean([lefts[i].mT @ p[i] for i in low]), strict=True):  # (b, r)
+            self.q[i] = q
+        for left, into, t, q in zip(lefts, found, p, self.q, strict=True):
+            if q is None:
+                into.copy_(t)
+                left.zero_()
+            else:
+                left.sub_(torch.mm(t, q.mT, out=into))
+        return self.found
+
+    def _matrices(self, flat: Tensor) -> list[Tensor]:
+        """Views (…, a, b) of values (…, d)."""
+        parts = flat.split([a * b for a, b in self.sizes], dim=-1)
+        return [part.unflatten(-1, size) for part, size in zip(parts, self.sizes, strict=True)]
 
     def _mean(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The mean over all nodes of each of some tensors (rows, …), in one message."""
