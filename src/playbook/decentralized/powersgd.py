@@ -47,41 +47,42 @@ class PowerSGD:
         self.left, self.found = torch.zeros_like(x), torch.zeros_like(x[0])
         self.m = torch.zeros_like(x[0])
         chance = torch.Generator().manual_seed(derive_seed(seed, "the first Q"))
-        #: Of each tensor its matrix (a, b), and the factor (b, r) of the last step, None for one that is sent whole.
+        #: Of each tensor its matrix (a, b), and Qᵀ (r, b) of the last step, None for one that is sent whole.
         self.sizes = [(shape[0], math.prod(shape[1:])) if len(shape) else (1, 1) for shape in shapes]
         self.q = [self._first_q(*size, x, chance) for size in self.sizes]
 
     def _first_q(self, a: int, b: int, x: Tensor, chance: torch.Generator) -> Tensor | None:
         smaller = self.rank * (a + b) < a * b
-        return torch.randn(b, self.rank, generator=chance, dtype=x.dtype) if smaller else None
+        return torch.randn(self.rank, b, generator=chance, dtype=x.dtype).to(x.device) if smaller else None
 
     def step(self, gradient: Gradient) -> None:
-        """One step of all nodes here: two all-reduces."""
-        found = self.approximate(gradient(self.x, self.network.nodes, self.steps))
+        """One step of all nodes here."""
+        found = self.update(gradient(self.x, self.network.nodes, self.steps))
         self.x.sub_(found, alpha=self.lr)
         if self.momentum:
             self.m.mul_(self.momentum).add_(found)
             self.x.sub_(self.m, alpha=self.lr)
         self.steps += 1
 
-    def approximate(self, g: Tensor) -> Tensor:
-        """M̂, (d,), in place of the mean of all nodes' gradients, of which ``g`` (rows, d) are those of the nodes here.
+    def update(self, g: Tensor) -> Tensor:
+        """M̂ of all tensors, (d,), from the gradients (rows, d) of the nodes here: two all-reduces.
 
-        It is where the next one will be, too: nothing as large as the parameters is allocated.
+        Every step gives the same memory: nothing as large as the parameters is allocated. Thin factors are kept as rows,
+        Pᵀ (r, a) and Qᵀ (r, b), with which a CPU multiplies up to twenty times as fast as with columns.
         """
         self.left += g  # M_i, until what is found is taken away
         lefts, found = self._matrices(self.left), self._matrices(self.found)  # (rows, a, b), (a, b)
-        sent = self._mean([m if q is None else m @ q for m, q in zip(lefts, self.q, strict=True)])
-        p = [t if q is None else torch.linalg.qr(t).Q for t, q in zip(sent, self.q, strict=True)]  # (a, r)
+        sent = self._mean([m if q is None else q @ m.mT for m, q in zip(lefts, self.q, strict=True)])
+        p = [t if q is None else torch.linalg.qr(t.mT).Q.mT for t, q in zip(sent, self.q, strict=True)]
         low = [i for i, q in enumerate(self.q) if q is not None]
-        for i, q in zip(low, self._mean([lefts[i].mT @ p[i] for i in low]), strict=True):  # (b, r)
-            self.q[i] = q
-        for left, into, t, q in zip(lefts, found, p, self.q, strict=True):
+        for i, factor in zip(low, self._mean([p[i] @ lefts[i] for i in low]), strict=True):
+            self.q[i] = factor
+        for m, into, t, q in zip(lefts, found, p, self.q, strict=True):
             if q is None:
                 into.copy_(t)
-                left.zero_()
+                m.zero_()
             else:
-                left.sub_(torch.mm(t, q.mT, out=into))
+                m.sub_(torch.mm(t.mT, q, out=into))
         return self.found
 
     def _matrices(self, flat: Tensor) -> list[Tensor]:
