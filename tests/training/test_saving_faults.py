@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from playbook import launch
 from playbook.errors import CheckpointError
@@ -41,6 +43,29 @@ def test_in_the_background_the_first_moments_are_saved_too(tmp_path):
     for done, path in enumerate(checkpoints(tmp_path), 1):
         checkpoint.verify(path)
         assert bool(checkpoint.read_manifest(path)["optimizer_steps"]) is not all(skipped[:done])
+
+
+def test_an_update_waits_for_copies_of_what_it_changes(tmp_path, monkeypatch):
+    """The copies begin late: without waiting they would have the weights of the step after."""
+    copied = checkpoint.copied
+
+    def late(saved: checkpoint.Snapshot, before: checkpoint.Snapshot | None) -> checkpoint.Snapshot:
+        time.sleep(0.3)
+        return copied(saved, before)
+
+    monkeypatch.setattr(checkpoint, "copied", late)
+    made = trainer()
+    made.step()
+    before = {name: p.detach().clone() for name, p in made.model.named_parameters()}
+    saves = Checkpoints(Saving(str(tmp_path), 1, background=True), made)
+    saves.save()
+    made.step()
+    assert saves.exposed[0] > 0
+    saves.wait()
+    assert any(not torch.equal(before[name], p) for name, p in made.model.named_parameters())
+    (path,) = checkpoints(tmp_path)
+    saved = load_file(path / "rank-00000-0.safetensors")
+    assert all(torch.equal(saved[f"parameter/{name}"], p) for name, p in before.items())
 
 
 def test_what_fails_in_the_background_is_said_in_the_next_step(tmp_path, monkeypatch):

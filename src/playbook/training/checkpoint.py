@@ -15,6 +15,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,27 +47,20 @@ class Piece:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What one rank saves of a step, in CPU memory."""
+    """What one rank saves of a step."""
 
     pieces: list[Piece]
     about: dict[str, Any]
 
 
-def snapshot(trainer: Trainer, copy: bool = False, before: Snapshot | None = None) -> Snapshot:
-    """This rank's part of a trainer's state. Not a collective.
+def snapshot(trainer: Trainer, before: Snapshot | None = None) -> Snapshot:
+    """This rank's part of a trainer's state, as of now; ``before`` is an earlier one of it. Not a collective.
 
-    With a ``copy`` training may go on while it is written, into the memory of the one ``before`` if there is one: to take
-    new memory from the system costs more than to copy. Without, tensors in CPU memory are those of the trainer.
+    What the next update changes (weights, states of the optimizer) is not copied: that is what `copied` is for.
     """
     engine = trainer.engine
     for one in engine.sets:
         one.wait()
-    found = list(_pieces(engine))
-    if copy and before and found and _names(found) == _names(before.pieces):  # a first update brings moments
-        pieces = before.pieces
-        torch._foreach_copy_([piece.tensor for piece in pieces], [piece.tensor.detach() for piece in found])
-    else:
-        pieces = [Piece(p.name, p.offsets, _in_memory(p.tensor, copy)) for p in found]
     scale, history = trainer.loss_scale, amax_history(engine)
     about: dict[str, Any] = {
         "format": FORMAT,
@@ -83,7 +77,27 @@ def snapshot(trainer: Trainer, copy: bool = False, before: Snapshot | None = Non
         "amax_count": history.count if history else None,
         "optimizer_steps": step_counts(engine),
     }
-    return Snapshot(pieces, about)
+    return Snapshot(list(_pieces(engine)), about)
+
+
+def in_memory(saved: Snapshot) -> Snapshot:
+    """Its tensors in CPU memory and end to end; those that are so already are not copied."""
+    return Snapshot([_piece(piece, copy=False) for piece in saved.pieces], saved.about)
+
+
+@torch.no_grad()
+def copied(saved: Snapshot, before: Snapshot | None = None) -> Snapshot:
+    """Copies in CPU memory, in that of the copies ``before`` if there are: to take new memory from the system costs more
+    than to copy. From a GPU in a stream of its own, beside the forward pass."""
+    again = (
+        before and saved.pieces and _names(saved.pieces) == _names(before.pieces)
+    )  # a first update brings moments
+    device = next((piece.tensor.device for piece in saved.pieces if piece.tensor.is_cuda), None)
+    with torch.cuda.stream(torch.cuda.Stream(device)) if device else nullcontext():
+        if before and again:
+            torch._foreach_copy_([p.tensor for p in before.pieces], [p.tensor for p in saved.pieces])
+            return Snapshot(before.pieces, saved.about)
+        return Snapshot([_piece(piece, copy=True) for piece in saved.pieces], saved.about)
 
 
 def _names(pieces: list[Piece]) -> list[tuple[str, Sizes]]:
@@ -97,15 +111,16 @@ def _pieces(engine: Engine) -> Iterator[Piece]:
             yield Piece(f"{shard.kind}/{shard.name}", box.offsets, box.of(flat))
     if engine.mesh is None or engine.mesh.index("dp", "cp", "tp") == 0:  # others have the same
         for name, buffer in engine.buffers().items():
-            yield Piece(f"buffer/{name}", (0,) * buffer.dim(), buffer)
+            yield Piece(f"buffer/{name}", (0,) * buffer.dim(), buffer.clone())  # a forward pass may change it
     history = amax_history(engine)
     if history and history.steps.numel():
         rank = engine.mesh.rank if engine.mesh else 0
-        yield Piece(f"amax/{rank}", (0,) * history.steps.dim(), history.steps)
+        yield Piece(f"amax/{rank}", (0,) * history.steps.dim(), history.steps.clone())
 
 
-def _in_memory(tensor: Tensor, copy: bool) -> Tensor:
-    return tensor.detach().to("cpu", copy=copy, memory_format=torch.contiguous_format).contiguous()
+def _piece(piece: Piece, copy: bool) -> Piece:
+    tensor = piece.tensor.to("cpu", copy=copy, memory_format=torch.contiguous_format).contiguous()
+    return Piece(piece.name, piece.offsets, tensor)
 
 
 def identity(trainer: Trainer) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """When checkpoints are saved, how many are kept, and which one a run goes on from.
 
 Every rank writes its own files, at once or in the background from copies; the first one gives the folder its name when
-all have written. In the background ranks meet over the file system alone, for a thread must start no collective beside
-those of training: the folder must be one that all nodes see.
+all have written. Copies are made below the next forward and backward pass, which change no weights; the update after them
+waits until they are there. In the background ranks meet over the file system alone, for a thread must start no collective
+beside those of training: the folder must be one that all nodes see.
 """
 
 from __future__ import annotations
@@ -84,12 +85,17 @@ class Checkpoints:
         self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if trainer.mesh else (0, 1)
         self.writer = str(self._of_first(f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"))
         self.thread: threading.Thread | None = None
-        #: The copies that were written in the background last.
+        #: The copies that were made in the background last, and whether they are whole.
         self.last: checkpoint.Snapshot | None = None
+        self.copied = threading.Event()
+        self.copied.set()
         self.error: Exception | None = None
         self.given_up = threading.Event()
-        #: Seconds for which each save kept training waiting.
+        #: Seconds for which each save kept training waiting: while it was made, and before the next update.
         self.exposed: list[float] = []
+        if saving.background:
+            for optimizer in trainer.engine.optimizers:
+                optimizer.register_step_pre_hook(self._before_update)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -125,20 +131,20 @@ class Checkpoints:
     # ---- saving
 
     def save(self) -> None:
-        """Save the trainer's state; in the background only copies are made before training goes on. Collective."""
+        """Save the trainer's state, or begin to where it is done in the background. Collective."""
         begin = time.perf_counter()
         self.wait()
         done = self.trainer.step_count
-        saved = checkpoint.snapshot(self.trainer, self.saving.background, self.last)
+        saved = checkpoint.snapshot(self.trainer, self.last)
         if self.saving.background:
-            self.last = saved
+            self.copied.clear()
             go = threading.Event()  # a thread that starts with work keeps the interpreter for 5 ms
             self.thread = threading.Thread(target=self._in_background, args=(saved, done, go), daemon=True)
             self.thread.start()
             go.set()
         else:
             try:
-                self._together(lambda: self._write(saved, done))
+                self._together(lambda: self._write(checkpoint.in_memory(saved), done))
                 self._together(lambda: self._commit(done) if self.rank == 0 else None)
             except CheckpointError:  # no rank writes any more
                 shutil.rmtree(self._partial(done), ignore_errors=True)
@@ -181,10 +187,20 @@ class Checkpoints:
             for old in checkpoints(self.folder)[: -self.saving.keep]:
                 self._remove(old)
 
+    def _before_update(self, *_: Any) -> None:
+        begin = time.perf_counter()
+        if not self.copied.is_set():
+            self.copied.wait()
+            self.exposed[-1] += time.perf_counter() - begin
+
     def _in_background(self, saved: checkpoint.Snapshot, done: int, go: threading.Event) -> None:
         go.wait()
         try:
-            self._write(saved, done)
+            try:
+                self.last = checkpoint.copied(saved, self.last)
+            finally:
+                self.copied.set()
+            self._write(self.last, done)
             if self.rank == 0 and self._all_written(done):
                 self._commit(done)
         except (CheckpointError, TimeoutError) as error:
