@@ -22,8 +22,8 @@ from playbook import launch
 from playbook._checks import unknown
 from playbook.bench import provenance
 from playbook.bench.experts_peers import LAYOUTS, RANKS, START, OneLayer
-from playbook.bench.parallel import TOLERANCE, report_parallel
-from playbook.bench.turns import Track, Work, compared, take_turns
+from playbook.bench.parallel import joined_row, report_parallel
+from playbook.bench.turns import Track, Work, take_turns
 from playbook.errors import ConfigError
 from playbook.layout import Layout
 from playbook.model.moe import MoE
@@ -140,7 +140,7 @@ def _bench(name: str, works: Sequence[Work], steps: int, backend: str, launches:
             "grad_acc": work.grad_acc,
             "each": not work.alike,
             "comparisons": [
-                _row(pair, [[rank[i] for rank in one] for one in found])
+                joined_row(pair, [[rank[i] for rank in one] for one in found])
                 for pair in PAIRS[name]
                 if {*pair[:2]} <= found[0][0][i].keys()
             ],
@@ -155,20 +155,6 @@ def _parameters(work: Work) -> int:
     assert work.shape.moe is not None
     with torch.device("meta"):
         return sum(p.numel() for p in MoE(work.shape, work.shape.moe).parameters())
-
-
-def _row(
-    pair: tuple[str, str, float | None], launches: Sequence[Sequence[dict[str, Track]]]
-) -> dict[str, Any]:
-    """Ours and the peer, of whom each rank of each launch has a track, as a row."""
-    ours, peer, limit = pair
-    tracks = [[[rank[name] for rank in one] for one in launches] for name in (ours, peer)]
-    each = [compared(*one)["ratio"] for one in zip(*tracks, strict=True)]
-    joined = [[Track.joined(rank) for rank in zip(*one, strict=True)] for one in tracks]
-    row = compared(joined[0], joined[1]) | {"launch_ratios": each}
-    alike = max(row["loss_difference"], row["norm_difference"]) < TOLERANCE
-    met = None if limit is None else alike and row["ratio"] <= limit
-    return {"ours": ours, "peer": peer} | row | {"limit": limit, "alike": alike, "met": met}
 
 
 def measure(name: str, works: Sequence[Work], steps: int) -> list[dict[str, Track]]:

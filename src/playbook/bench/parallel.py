@@ -106,6 +106,20 @@ def measure(name: str, work: Work, steps: int) -> dict[str, Track]:
     return tracks
 
 
+def joined_row(
+    pair: tuple[str, str, float | None], launches: Sequence[Sequence[dict[str, Track]]]
+) -> dict[str, Any]:
+    """Ours and the peer, of whom each rank of each launch has a track, as a row, with the ratio in each launch alone."""
+    ours, peer, limit = pair
+    tracks = [[[rank[name] for rank in one] for one in launches] for name in (ours, peer)]
+    each = [compared(*one)["ratio"] for one in zip(*tracks, strict=True)]
+    joined = [[Track.joined(rank) for rank in zip(*one, strict=True)] for one in tracks]
+    row = compared(joined[0], joined[1]) | {"launch_ratios": each}
+    alike = max(row["loss_difference"], row["norm_difference"]) < TOLERANCE
+    met = None if limit is None else alike and row["ratio"] <= limit
+    return {"ours": ours, "peer": peer} | row | {"limit": limit, "alike": alike, "met": met}
+
+
 def report_parallel(result: dict[str, Any]) -> str:
     """The result of ``bench_parallel`` as tables for people."""
     lines = [line for group in result["groups"] for line in (*_table(group, result), "")]
