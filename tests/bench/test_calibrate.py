@@ -68,10 +68,13 @@ def test_a_fit_needs_as_many_timings_as_numbers():
 
 
 def test_what_training_adds_to_its_operations_is_recovered():
-    alone = [0.010, 0.040, 0.002, 0.100]
-    rows = [{"layers": n, "seconds": 1.2 * t + n * 5e-4} for n, t in zip((2, 4, 6, 2), alone, strict=True)]
+    rows = [{"layers": n, "experts": e} for n, e in ((2, 0), (4, 0), (6, 0), (2, 0), (2, 4), (4, 8))]
+    alone = [0.010, 0.040, 0.002, 0.100, 0.020, 0.003]
+    for row, t in zip(rows, alone, strict=True):
+        row["seconds"] = 1.2 * t + row["layers"] * (5e-4 + (3e-4 if row["experts"] else 0))
     found = between(rows, alone)
-    assert (found["slower"], found["between_s"]) == (pytest.approx(1.2), pytest.approx(5e-4))
+    wanted = {"slower": 1.2, "between_s": 5e-4, "experts_s": 3e-4}
+    assert {name: found[name] for name in wanted} == pytest.approx(wanted)
     assert found["worst_error"] < 1e-9
 
 
@@ -150,7 +153,7 @@ def test_a_probe_is_as_slow_as_its_slowest_rank():
     probe = calibrate_ranks.Probe(2, 64, 1, 16)
     ranks = [[{"probe": probe, "seconds": list(seconds)}] for seconds in ((1.0, 2.0, 9.0), (4.0, 2.0, 1.0))]
     (row,) = calibrate_ranks.probe_rows(2, ranks)
-    assert row == {"layers": 2, "hidden": 64, "batch": 1, "seq": 16, "ranks": 2, "seconds": 4.0}
+    assert row == {"layers": 2, "hidden": 64, "batch": 1, "seq": 16, "experts": 0, "ranks": 2, "seconds": 4.0}
 
 
 def test_toml_reads_back():

@@ -31,8 +31,8 @@ DEVICE: dict[str, Any] = {
     "passes": dict.fromkeys(("rms_norm", "rms_norm_backward", "silu", "silu_backward", "add"), PASS),
     "optimizer": {"overhead_s": 1e-5, "per_tensor_s": 1e-6, "parameters_per_s": 1e9},
     "blocks": [
-        {"ranks": 1, "slower": 1.0, "between_s": 1e-3},
-        {"ranks": 4, "slower": 2.5, "between_s": 4e-3},
+        {"ranks": 1, "slower": 1.0, "between_s": 1e-3, "experts_s": 2e-3},
+        {"ranks": 4, "slower": 2.5, "between_s": 4e-3, "experts_s": 5e-3},
     ],
 }
 LINKS = [
@@ -68,6 +68,19 @@ def test_python_takes_its_time_for_each_block():
     assert with_it.seconds - bare.seconds == pytest.approx(load("tiny").layers * 1e-3)
     halves, bare = (run("pp=2,grad_acc=1", m).busy[0].seconds for m in (MACHINE, without(DEVICE["blocks"])))
     assert halves - bare == pytest.approx(load("tiny").layers / 2 * 2e-3)
+
+
+def test_and_more_for_a_block_with_experts():
+    plain = [{**row, "experts_s": 0.0} for row in DEVICE["blocks"]]
+    machines = MACHINE, Machine({**DEVICE, "blocks": plain}, MACHINE.network, "planted")
+    for model, more in (("tiny", 0.0), ("tiny-moe", 4 * 5e-3)):
+        layout = Layout.parse("dp=4")
+        runs = (
+            measured_run(m, load(model), layout, seq=64, recipe=load_recipe("fp32")).step(limit=False)
+            for m in machines
+        )
+        with_it, without = (step.seconds for step in runs)
+        assert with_it - without == pytest.approx(more, abs=1e-9)
 
 
 def test_attention_is_counted_as_it_was_measured():

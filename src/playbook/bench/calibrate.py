@@ -31,9 +31,10 @@ The file, all times in seconds, sizes in bytes or elements, rates per second:
     [device.optimizer]      a step of AdamW: seconds are overhead_s + tensors · per_tensor_s + parameters /
                             parameters_per_s; bytes_per_s counts 28 bytes of each parameter
 
-    [[device.blocks]]       for 1 and each number of ranks: ranks, slower, between_s, median_error, worst_error. Forward
-                            and backward of small models that all ranks train at once take slower · (their operations
-                            by the formulas above) + between_s · blocks: caches and cores are shared, and Python works
+    [[device.blocks]]       for 1 and each number of ranks: ranks, slower, between_s, experts_s, median_error,
+                            worst_error. Forward and backward of small models that all ranks train at once take slower ·
+                            (their operations by the formulas above) + between_s · blocks + experts_s · blocks with
+                            experts: caches and cores are shared, and Python works
 
     [network]               not there on a machine with one GPU
     backend                 "gloo" or "nccl"
@@ -53,7 +54,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +184,7 @@ def _blocks(device: dict[str, Any], rows: list[dict[str, Any]]) -> list[dict[str
         mine = [row for row in rows if row["ranks"] == n]
         alone = []
         for row in mine:
-            probe = on_ranks.Probe(row["layers"], row["hidden"], row["batch"], row["seq"])
+            probe = on_ranks.Probe(**{field.name: row[field.name] for field in fields(on_ranks.Probe)})
             layout = Layout(micro_batch=probe.batch)
             run = measured_run(machine, probe.shape, layout, seq=probe.seq, recipe=recipe)
             alone.append(sum(stage.seconds for stage in run.stages))
@@ -250,7 +251,8 @@ def report(tables: Mapping[str, Any]) -> str:
     lines.append(f"  one operation: {device['op_overhead_s'] * 1e6:.1f} µs")
     lines += [
         f"  training, ranks at once {row['ranks']}: {row['slower']:.2f} times what its operations take, "
-        f"and {row['between_s'] * 1e3:.2f} ms a block; misses by {row['median_error']:.0%} (median)"
+        f"and {row['between_s'] * 1e3:.2f} ms a block, {row['experts_s'] * 1e3:.2f} more with experts; "
+        f"misses by {row['median_error']:.0%} (median)"
         for row in device["blocks"]
     ]
     lines += [

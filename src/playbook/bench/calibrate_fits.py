@@ -177,16 +177,18 @@ def optimizer_numbers(rows: Rows) -> dict[str, float]:
 
 def between(rows: Rows, alone: Sequence[float]) -> dict[str, float]:
     """Training passes of probes with one number of ranks as ``slower`` times what their operations take ``alone``, one by
-    one in a cache that has their inputs, plus ``between_s`` for each block: what Python and autograd do meanwhile."""
-    terms = [[seconds, row["layers"]] for row, seconds in zip(rows, alone, strict=True)]
-    slower, each = nonnegative(terms, [row["seconds"] for row in rows], needed=0)
+    one in a cache that has their inputs, plus ``between_s`` for each block: what Python and autograd do meanwhile. And
+    ``experts_s`` more for each block whose tokens are sorted by experts."""
+    terms = [
+        [seconds, row["layers"], row["layers"] * bool(row["experts"])]
+        for row, seconds in zip(rows, alone, strict=True)
+    ]
+    found = nonnegative(terms, [row["seconds"] for row in rows], needed=0)
     errors = [
-        abs((slower * seconds + each * layers) / row["seconds"] - 1)
-        for (seconds, layers), row in zip(terms, rows, strict=True)
+        abs(float(np.dot(found, term)) / row["seconds"] - 1) for term, row in zip(terms, rows, strict=True)
     ]
     return {
-        "slower": slower,
-        "between_s": each,
+        **dict(zip(("slower", "between_s", "experts_s"), found, strict=True)),
         "median_error": statistics.median(errors),
         "worst_error": max(errors),
     }

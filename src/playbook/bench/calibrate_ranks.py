@@ -18,7 +18,7 @@ from playbook.model.transformer import Transformer
 from playbook.parallel import mesh
 from playbook.planning.communication import Cost, Network, closed_form
 from playbook.planning.links import AlphaBeta, Sample, errors, fit
-from playbook.shapes import ModelShape, load
+from playbook.shapes import ModelShape, MoE, load
 
 Row = dict[str, Any]
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
@@ -27,12 +27,13 @@ _TIMEOUT = 300.0
 
 @dataclass(frozen=True)
 class Probe:
-    """A small Llama whose forward and backward passes are timed as training makes them."""
+    """A small Llama, or with ``experts`` a small Mixtral, whose passes are timed as training makes them."""
 
     layers: int
     hidden: int
     batch: int
     seq: int
+    experts: int = 0
 
     @property
     def shape(self) -> ModelShape:
@@ -40,6 +41,7 @@ class Probe:
         return replace(
             load("tiny"), layers=self.layers, hidden=h, heads=max(2, h // 32), kv_heads=max(1, h // 64),
             head_dim=None, ffn=8 * h // 3, max_seq=self.seq,
+            moe=MoE(experts=self.experts, top_k=2, ffn=4 * h // 3) if self.experts else None,
         )  # fmt: skip
 
 
@@ -54,7 +56,8 @@ class Together:
     rows: int = 1024
     probes: tuple[Probe, ...] = (
         Probe(4, 64, 1, 64), Probe(2, 128, 4, 128), Probe(4, 128, 1, 128), Probe(2, 256, 1, 256), Probe(2, 256, 8, 128),
-        Probe(2, 512, 2, 256),
+        Probe(2, 512, 2, 256), Probe(4, 64, 1, 64, experts=4), Probe(4, 128, 1, 128, experts=8),
+        Probe(2, 256, 2, 128, experts=8), Probe(2, 256, 8, 128, experts=4),
     )  # fmt: skip
     turns: int = 7
 
@@ -62,10 +65,25 @@ class Together:
 GPU = Together(
     width=2048,
     rows=4096,
-    probes=(Probe(4, 512, 1, 512), Probe(2, 1024, 4, 1024), Probe(2, 2048, 2, 2048), Probe(2, 4096, 1, 4096)),
+    probes=(
+        Probe(4, 512, 1, 512),
+        Probe(2, 1024, 4, 1024),
+        Probe(2, 2048, 2, 2048),
+        Probe(2, 4096, 1, 4096),
+        Probe(4, 512, 1, 512, experts=8),
+        Probe(2, 1024, 4, 1024, experts=8),
+        Probe(2, 2048, 1, 2048, experts=8),
+    ),
     turns=15,
 )
-QUICK = Together((1024, 8192, 65536), 1, 32, 32, (Probe(1, 32, 1, 16), Probe(3, 64, 1, 32)), 2)
+QUICK = Together(
+    (1024, 8192, 65536),
+    1,
+    32,
+    32,
+    (Probe(1, 32, 1, 16), Probe(3, 64, 1, 32), Probe(2, 32, 1, 16, experts=2)),
+    2,
+)
 
 
 def on_ranks(n: int, what: Together, threads: int, device: str) -> list[list[Row]]:

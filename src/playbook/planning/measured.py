@@ -68,21 +68,23 @@ class Machine:
             "measured", given["name"], given["memory_bytes"], peaks, bandwidth, bandwidth, self.source
         )
 
-    def training(self, ranks: int) -> tuple[float, float]:
-        """How many times longer operations take in training with so many ranks at once, and what Python takes for each
-        block. Between two measured numbers of ranks they lie between; beyond the last, ranks of a CPU share cores."""
+    def training(self, ranks: int) -> tuple[float, float, float]:
+        """How many times longer operations take in training with so many ranks at once, what Python takes for each block,
+        and for one with experts beyond that. Between two measured numbers of ranks they lie between; beyond the last,
+        ranks of a CPU share cores."""
         rows = sorted(self.device.get("blocks", ()), key=lambda row: row["ranks"])
         if not rows:
-            return 1.0, 0.0
+            return 1.0, 0.0, 0.0
         over = next((row for row in rows if row["ranks"] >= ranks), rows[-1])
         under = next((row for row in reversed(rows) if row["ranks"] <= ranks), rows[0])
         apart = over["ranks"] - under["ranks"]
         part = (ranks - under["ranks"]) / apart if apart > 0 else 0.0
         more = max(1.0, ranks / over["ranks"]) if self.device["kind"] == "cpu" else 1.0
-        slower, between = (
-            (under[key] + part * (over[key] - under[key])) * more for key in ("slower", "between_s")
+        slower, between, experts = (
+            (under.get(key, 0.0) + part * (over.get(key, 0.0) - under.get(key, 0.0))) * more
+            for key in ("slower", "between_s", "experts_s")
         )
-        return slower, between
+        return slower, between, experts
 
     def links(self, collective: str, ranks: int, group: int) -> AlphaBeta | None:
         """α and β of a collective in groups of so many of the ranks: those measured with the nearest numbers, or None."""
@@ -193,7 +195,8 @@ class MeasuredTimes(StageTimes):
 
     def _block(self, kind: BlockKind) -> Pass:
         assert isinstance(self.device, MeasuredDevice)
-        third = Work(self.device.machine.training(self.device.ranks)[1] / 3)
+        _, between, experts = self.device.machine.training(self.device.ranks)
+        third = Work((between + experts * (kind == "moe")) / 3)
         return super()._block(kind) + Pass(third, third, third)
 
 
