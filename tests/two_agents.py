@@ -1,6 +1,6 @@
-"""Two torchruns on this machine whose ranks are killed again and again, while they train and while they save.
+"""One or two torchruns on this machine whose ranks are killed again and again, while they train and while they save.
 
-python tests/two_agents.py --kills 40 --seed 1 --ranks 1        prints how many were killed, and what came out
+python tests/two_agents.py --kills 40 --seed 1 --ranks 1 [--agents 1]    prints how many were killed, and what came out
 """
 
 from __future__ import annotations
@@ -61,24 +61,35 @@ class Killed:
     steps: list[tuple[int, float, float]]
     statuses: list[int]
     while_saving: int = 0
-    by_agent: list[int] = field(default_factory=lambda: [0, 0])
+    by_agent: list[int] = field(default_factory=list)
     said: str = ""
 
 
 class Agents:
-    """One torchrun for each of two nodes, with ``ranks`` ranks each."""
+    """One torchrun for each of ``nodes``, with ``ranks`` ranks each; ``needed`` go on without the others."""
 
-    def __init__(self, folder: Path, train: list[str], ranks: int, moments: list[str]):
+    def __init__(
+        self,
+        folder: Path,
+        train: list[str],
+        ranks: int,
+        moments: list[str],
+        nodes: int = 2,
+        needed: int | None = None,
+    ):
         self.folder, self.log, port = folder, folder / "run.jsonl", free_port()
         checkpoints = ["--checkpoint", str(folder / "c"), "--every", "2", "--keep", "3", "--resume"]
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", f"--nproc-per-node={ranks}"]
+        torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
+        torchrun += [f"--nnodes={needed or nodes}:{nodes}"]
         (folder / "rank.py").write_text(RANK)
         torchrun += [f"--max-restarts={len(moments) + 2}", "--rdzv-backend=c10d", "--rdzv-id=killed"]
         torchrun += [f"--rdzv-endpoint=127.0.0.1:{port}", f"--log-dir={folder}"]
         own_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
         self.agents = []
-        for node in (0, 1):
-            place = [f"--rdzv-conf=is_host={1 - node}", f"--local-addr=127.0.0.{node + 1}"]
+        for node in range(nodes):
+            # An agent that is gone is noticed after keep_alive_interval · keep_alive_max_attempt seconds.
+            place = [f"--rdzv-conf=is_host={int(node == 0)},last_call_timeout=2,keep_alive_interval=1"]
+            place += [f"--local-addr=127.0.0.{node + 1}"]
             command = [*torchrun, *place, "--", str(folder / "rank.py")]
             command += [str(folder), ",".join(moments), "train", *train, *checkpoints]
             with open(folder / f"agent-{node}.log", "wb") as out:
@@ -92,7 +103,7 @@ class Agents:
             self.agents.append(agent)
 
     def running(self) -> bool:
-        """Whether both are there."""
+        """Whether all are there."""
         return all(agent.poll() is None for agent in self.agents)
 
     def ranks(self, node: int) -> list[int]:
@@ -102,7 +113,7 @@ class Agents:
         return [int(pid) for pid in found if b"rank.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
     def end(self) -> str:
-        """Wait for both, and return what they and their ranks said."""
+        """Wait for them, and return what they and their ranks said."""
         try:
             for agent in self.agents:
                 agent.wait(300)
@@ -111,28 +122,45 @@ class Agents:
                 if agent.poll() is None:
                     agent.terminate()
                     agent.wait(60)
-        return "".join((self.folder / f"agent-{node}.log").read_text() for node in (0, 1))
+        return "".join(path.read_text() for path in sorted(self.folder.glob("agent-*.log")))
 
 
-def killed(folder: Path, train: list[str], ranks: int, steps: int, kills: int, seed: int) -> Killed:
-    """Train on two agents, and kill a rank of either ``kills`` times: every second time while a checkpoint is written."""
+def killed(
+    folder: Path, train: list[str], ranks: int, steps: int, kills: int, seed: int, nodes: int = 2
+) -> Killed:
+    """Train, and kill a rank of any agent ``kills`` times: every second time while a checkpoint is written."""
     chance = random.Random(seed)
     moments = []
     for number, step in enumerate(sorted(chance.sample(range(1, steps // 2), kills))):
         moments.append(
             f"{chance.choice(['write', 'commit'])}-{2 * step}" if number % 2 else f"step-{2 * step}"
         )
-    agents = Agents(folder, [*train, "--steps", str(steps)], ranks, moments)
-    found = Killed([], [])
+    agents = Agents(folder, [*train, "--steps", str(steps)], ranks, moments, nodes)
+    found = Killed([], [], by_agent=[0] * nodes)
     for moment in moments:
         while agents.running() and not (folder / moment).exists():
             time.sleep(0.005)
         if agents.running():
-            node = chance.randrange(2)
+            node = chance.randrange(nodes)
             os.kill(chance.choice(agents.ranks(node)), signal.SIGKILL)
             found.by_agent[node] += 1
             found.while_saving += bool(list(folder.glob("c/.step-*")))
         (folder / f"{moment}-killed").touch()
+    return _ended(agents, found)
+
+
+def lost(folder: Path, train: list[str], ranks: int, steps: int, moment: str) -> Killed:
+    """Train on two agents; at this moment the second one and its ranks are killed, and do not come back."""
+    agents = Agents(folder, [*train, "--steps", str(steps), "--elastic"], ranks, [moment], needed=1)
+    while agents.running() and not (folder / moment).exists():
+        time.sleep(0.005)
+    for pid in [*agents.ranks(1), agents.agents[1].pid]:
+        os.kill(pid, signal.SIGKILL)
+    (folder / f"{moment}-killed").touch()
+    return _ended(agents, Killed([], []))
+
+
+def _ended(agents: Agents, found: Killed) -> Killed:
     found.said = agents.end()
     found.statuses = [agent.returncode for agent in agents.agents]
     found.steps = [(r["step"], r["loss"], r["grad_norm"]) for r in read_json_log(agents.log)]
@@ -160,12 +188,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--layout", default="dp=2,zero=3")
     parser.add_argument("--ranks", type=int, default=1, help="of each agent")
+    parser.add_argument("--agents", type=int, default=2)
     args = parser.parse_args()
     steps, train, begin = args.kills * 4, train_flags(args.layout), time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         expected = quiet(folder, train, steps)
-        found = killed(folder, train, args.ranks, steps, args.kills, args.seed)
+        found = killed(folder, train, args.ranks, steps, args.kills, args.seed, args.agents)
     same = set(found.steps) == set(expected)
     print(
         f"{sum(found.by_agent)} ranks killed, {found.by_agent} by agent, {found.while_saving} while saving, "
