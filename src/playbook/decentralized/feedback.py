@@ -107,7 +107,10 @@ class EF21(CompressedSGD):
 class Neolithic(CompressedSGD):
     """``rounds`` = R messages each way, and no memory: what is left shrinks by (1 − δ)^R (NEOLITHIC, Huang et al. 2022).
 
-    A step takes the mean of R gradients, so that it costs as many bytes a gradient as others do.
+    A step takes the mean of R gradients, so that it costs as many bytes a gradient as others do. Both, accumulation and
+    multi-step compression, are what descriptions of the method name; that of its journal version (He et al. 2023) adds
+    Nesterov's acceleration, which is not here. The paper's listing was not at hand: whether it keeps a memory as well,
+    and how it scales messages, could not be checked.
     """
 
     def __init__(
@@ -120,11 +123,15 @@ class Neolithic(CompressedSGD):
         """One step of all nodes here."""
         first, nodes = self.rounds * self.steps, self.network.nodes
         g = torch.stack([gradient(self.x, nodes, first + r) for r in range(self.rounds)]).mean(0)
+        self.x = self.x - self.update(g)
+        self.steps += 1
+
+    def update(self, g: Tensor) -> Tensor:
+        """What is taken away from the parameters."""
         came = self.network.to_server(self._encoded(g))
         answer = None if came is None else self.compressor.encode(self._decoded(came).mean(0), self.server)
         answer = self.network.from_server(answer, self.compressor.size(self.x.shape[1]))
-        self.x = self.x - self.lr * self.compressor.decode(answer, self.x.shape[1])
-        self.steps += 1
+        return self.lr * self.compressor.decode(answer, self.x.shape[1])
 
 
 def _chance(seed: int, whose: str) -> torch.Generator:
