@@ -27,6 +27,7 @@ def add(commands: Any) -> None:
     _add_parallel(kinds)
     _add_pipeline(kinds)
     _add_experts(kinds)
+    _add_communication(kinds)
     _add_kernels(kinds)
     _add_fp8(kinds)
     _add_faults(kinds)
@@ -348,6 +349,50 @@ def _experts(args: argparse.Namespace) -> int:
     only = args.only.split(",") if args.only else tuple(GROUPS)
     result = bench_experts(shape, tokens, args.seq, args.steps, device, only, args.launches)
     return finish(args, result, report_experts(result))
+
+
+def _add_communication(kinds: Any) -> None:
+    p = add_kind(
+        kinds, "communication", "PowerSGD and local steps against torch's hook of DDP and post-local SGD"
+    )
+    p.add_argument("--only", metavar="G,…", help="groups: powersgd, local (default: both)")
+    p.add_argument("--ranks", default="2,4", metavar="N,…", help="numbers of ranks")
+    p.add_argument(
+        "--model", default="", metavar="M", help="preset or JSON (default: two layers as wide as GPT-2's)"
+    )
+    p.add_argument("--micro-batch", type=int, default=1, metavar="N", help="samples")
+    p.add_argument("--seq", type=int, default=32, metavar="N", help="tokens per sample")
+    p.add_argument("--rank", type=int, default=4, metavar="R", help="columns of PowerSGD's factors")
+    p.add_argument("--period", type=int, default=4, metavar="H", help="local steps of a round")
+    p.add_argument(
+        "--launches", type=int, default=3, metavar="N", help="times that the ranks are started anew"
+    )
+    p.add_argument(
+        "--steps",
+        type=int,
+        default=12,
+        metavar="N",
+        help="timed turns of each in a launch; the median counts",
+    )
+    p.set_defaults(run=_communication)
+
+
+def _communication(args: argparse.Namespace) -> int:
+    from playbook.bench.communication import GROUPS, MODEL, bench_communication, report_communication
+    from playbook.bench.turns import Work
+    from playbook.shapes import load
+    from playbook.training.checks import check_device
+
+    shape = load(args.model or MODEL)
+    _check_sizes(args, shape, "micro_batch", "seq", "rank", "period", "steps", "launches")
+    ranks = [_number("ranks", text) for text in args.ranks.split(",")]
+    device = args.device or _device_of_ranks(max(ranks))
+    check_device(shape, device, max(ranks))
+    work = Work(shape, args.micro_batch, args.seq)
+    only = args.only.split(",") if args.only else tuple(GROUPS)
+    settings = (args.rank, args.period, args.steps, device, only, args.launches)
+    result = bench_communication(work, ranks, *settings)
+    return finish(args, result, report_communication(result))
 
 
 def _add_kernels(kinds: Any) -> None:
