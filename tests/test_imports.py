@@ -156,6 +156,7 @@ IN_BROWSERS = [
     "collectives/costs.py",
     "collectives/volumes.py",
     "decentralized/topology.py",
+    "decentralized/methods.py",
     "kernels/warps.py",
 ]
 

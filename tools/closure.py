@@ -27,11 +27,14 @@ COMMAND = re.compile(r"(?<![\w./-])playbook +([a-z]+)\b")
 ANY_COMMAND = re.compile(r"-m +playbook *$")
 
 # Modules that load others by name, and what code says that can come to that: schedules are made for pipelines alone, and
-# all exercises are listed by one command. A chapter checks its own.
+# all exercises are listed by one command. A chapter checks its own. Methods that send less have names of their own.
 PIPELINES = re.compile(r"\bpp\b|pipeline|playbook\.schedules|playbook +schedule")
+SENDS_LESS = re.compile(r"\b(?:local:|(?:slowmo|diloco|gossip|powersgd|topk)\b)|playbook\.decentralized\.[ms]")
 ON_DEMAND = {
     "playbook.schedules.catalogue": PIPELINES,
     "playbook.schedules.actions": PIPELINES,
+    "playbook.layout.options": SENDS_LESS,
+    "playbook.parallel.parallelize": SENDS_LESS,
     "playbook.exercises.grading": re.compile(r"playbook +exercises\b"),
 }
 EXERCISE = re.compile(r"""check\(\s*["']([a-z-]+)\.""")

@@ -196,7 +196,7 @@ def test_bad_options(ranks):
     cases = {
         "data_parallel": (
             {"data_parallel": "magic"},
-            "data_parallel must be one of naive, overlapped, bucketed, got 'magic'",
+            "data_parallel must be one of naive, overlapped, bucketed, local:H=16",
         ),
         "bucket": ({"bucket": 0}, "bucket must be at least 1, got 0"),
         "first bucket": ({"first_bucket": -1}, "first_bucket must be at least 1, got -1"),

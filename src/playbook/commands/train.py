@@ -101,7 +101,10 @@ def add(commands: Any) -> None:
     add(
         "--data-parallel",
         default="bucketed",
-        help="naive, overlapped or bucketed: how replicas add gradients",
+        metavar="HOW",
+        help="naive, overlapped or bucketed (all-reduce says this, too): how replicas add gradients; or what sends less: "
+        "local:H=16, slowmo:H=16 and diloco:H=16 (H steps alone, then one average), gossip:TOPOLOGY (an average with "
+        "neighbours), powersgd:r=4 and topk:0.01 (gradients compressed, with error feedback)",
     )
     add("--bucket-mb", type=int, default=25, metavar="N", help="size of a gradient bucket, in MiB")
     add(

@@ -62,10 +62,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The steps that were taken, the peak of each rank in bytes, and what a rank sent in a step, by axis of the mesh.
+    """The steps that were taken, the peak of each rank in bytes, and what the first rank sent in a step, by axis.
 
-    ``first_step`` is the first of them: not 0 for a run that goes on from a checkpoint. One that ``left`` was asked to,
-    and has saved where it is. Of a step that was taken again only the last result is here.
+    ``bytes_sent`` are those of the second step, or the mean of all where steps differ (`StepCosts`); losses and norms of
+    replicas that train apart are what ``decentralized/strategies.py`` says. ``first_step`` is the first of them: not 0
+    for a run that goes on from a checkpoint. One that ``left`` was asked to, and has saved where it is. Of a step that
+    was taken again only the last result is here.
     """
 
     results: list[StepResult]
@@ -90,9 +92,30 @@ def check(run: Run) -> tuple[Corpus, str]:
         raise ConfigError(
             f"device is 'cuda', but {ranks} ranks here have {group.gpus()} GPUs: leave it out, or say cpu"
         )
+    _check_method(run)
     device = run.config.device or ("cpu" if on_cpu else default_device())
     check_device(run.shape, device, ranks)
     return corpus, device
+
+
+def _check_method(run: Run) -> None:
+    """Raise ConfigError for what a method of few messages (``decentralized/methods.py``) cannot have beside it."""
+    method = run.config.parallel.method
+    if method is None:
+        return
+    if run.saving:
+        raise ConfigError(
+            f"checkpoint is {run.saving.folder!r}, but data_parallel={method.text} keeps on every rank what a checkpoint "
+            "does not hold (what was not sent, or weights and moments of its own): leave one of them out"
+        )
+    for name, why in (
+        ("check_replicas", "replicas differ on purpose"),
+        ("on_spike", "each rank has a norm of its own"),
+    ):
+        if method.apart and (value := getattr(run, name)):
+            raise ConfigError(
+                f"{name} is {value!r}, but with data_parallel={method.text} {why}: leave one of them out"
+            )
 
 
 def train_here(run: Run) -> Outcome:

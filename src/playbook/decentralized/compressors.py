@@ -163,7 +163,7 @@ class TopK:
     def decode(self, packed: Tensor, d: int) -> Tensor:
         k = _kept(self.share, d)
         at = unpack(packed[4 * k :], _index_bits(d), k)
-        return torch.zeros(d).index_copy(0, at, _floats(packed[: 4 * k]))
+        return torch.zeros(d, device=packed.device).index_copy(0, at, _floats(packed[: 4 * k]))
 
     def size(self, d: int) -> int:
         k = _kept(self.share, d)
@@ -284,15 +284,19 @@ class MultiStep:
 
 def pack(codes: Tensor, bits: int) -> Tensor:
     """Numbers (n,) below 2^bits end to end in ⌈n·bits/8⌉ bytes, each with its lowest bit first."""
-    each = (codes[:, None] >> torch.arange(bits)) & 1
+    each = (codes[:, None] >> _counting(bits, codes)) & 1
     flat = torch.nn.functional.pad(each.view(-1), (0, -each.numel() % 8)).view(-1, 8)
-    return (flat << torch.arange(8)).sum(1).to(torch.uint8)
+    return (flat << _counting(8, codes)).sum(1).to(torch.uint8)
 
 
 def unpack(packed: Tensor, bits: int, n: int) -> Tensor:
     """The first ``n`` numbers of what ``pack`` made."""
-    each = (packed.long()[:, None] >> torch.arange(8)) & 1
-    return (each.view(-1)[: n * bits].view(n, bits) << torch.arange(bits)).sum(1)
+    each = (packed.long()[:, None] >> _counting(8, packed)) & 1
+    return (each.view(-1)[: n * bits].view(n, bits) << _counting(bits, packed)).sum(1)
+
+
+def _counting(n: int, like: Tensor) -> Tensor:
+    return torch.arange(n, device=like.device)
 
 
 def _packed_bytes(n: int, bits: int) -> int:

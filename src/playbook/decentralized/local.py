@@ -70,6 +70,26 @@ class Nesterov:
         return start - self.lr * (delta + self.momentum * self.m)
 
 
+class Rounds:
+    """Nodes that began at one place, ``start`` (rows, d), meet after each ``period`` of steps, by an ``outer`` step."""
+
+    def __init__(self, network: Network, start: Tensor, period: int, outer: Outer | None = None):
+        if period < 1:
+            raise ConfigError(f"period is {period}, but must be at least 1")
+        self.network, self.period, self.outer = network, period, outer or Average()
+        self.start, self.steps = start.clone(), 0
+
+    def due(self) -> bool:
+        """One more step was made: whether nodes meet after it."""
+        self.steps += 1
+        return self.steps % self.period == 0
+
+    def meet(self, x: Tensor) -> Tensor:
+        """Where all nodes go on, (rows, d), from where they are; not to be changed in place."""
+        self.start = self.outer.step(self.start, self.network.mean(x))
+        return self.start
+
+
 class LocalSteps:
     """``period`` steps of an inner optimizer, then one of the outer; ``x`` (rows, d) are parameters of the nodes here.
 
@@ -88,23 +108,25 @@ class LocalSteps:
         take_part: int | None = None,
         seed: int = 0,
     ):
-        if period < 1:
-            raise ConfigError(f"period is {period}, but must be at least 1")
         if samples is not None and (len(samples) != network.n or min(samples) <= 0):
             raise ConfigError(
                 f"samples are {list(samples)}, but must be {network.n} positive numbers, one for each node"
             )
         if take_part is not None and not 1 <= take_part <= network.n:
             raise ConfigError(f"take_part is {take_part}, but must be from 1 to the {network.n} nodes")
-        self.network, self.period, self.outer = network, period, outer or Average()
+        self.network, self.rounds = network, Rounds(network, x, period, outer)
         self.samples, self.take_part, self.seed = samples or [1.0] * network.n, take_part or network.n, seed
-        self.x, self.steps = x.clone(), 0
-        self.start = x.clone()
+        self.x = x.clone()
         self.optimizer = inner([self.x])
+
+    @property
+    def steps(self) -> int:
+        """Steps that were made."""
+        return self.rounds.steps
 
     def active(self, step: int) -> list[bool]:
         """Which nodes take part in the round of a step."""
-        drawn = random.Random(f"{self.seed} {step // self.period}").sample(
+        drawn = random.Random(f"{self.seed} {step // self.rounds.period}").sample(
             range(self.network.n), self.take_part
         )
         return [node in drawn for node in range(self.network.n)]
@@ -117,15 +139,10 @@ class LocalSteps:
         before = self.x.clone()
         self.optimizer.step()
         self.x[~mine] = before[~mine]
-        self.steps += 1
-        if self.steps % self.period == 0:
-            self._meet(active)
+        if self.rounds.due():
+            self.x.copy_(self.rounds.meet(self.x * self._shares(active)[:, None]))
 
-    def _meet(self, active: list[bool]) -> None:
+    def _shares(self, active: list[bool]) -> Tensor:
+        """By how much the nodes here count in the average: 1, where all count the same."""
         counts = [samples * takes for samples, takes in zip(self.samples, active, strict=True)]
-        share = self.x.new_tensor(
-            [counts[node] * self.network.n / sum(counts) for node in self.network.nodes]
-        )
-        average = self.network.mean(self.x * share[:, None])
-        self.x.copy_(self.outer.step(self.start, average))
-        self.start = self.x.clone()
+        return self.x.new_tensor([counts[node] * self.network.n / sum(counts) for node in self.network.nodes])

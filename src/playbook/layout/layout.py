@@ -192,6 +192,8 @@ class Layout:
         stages.check(shape, self, options)
         experts.check(shape, self, options, seq)
         tokens.check(shape, self, options, seq)
+        if options.method:
+            options.method.check(self)
         if seq is not None:
             stages.check_microbatches(self, self.grad_acc, options.schedule)
         if cluster is not None and cluster.gpus is not None and self.world_size > cluster.gpus:

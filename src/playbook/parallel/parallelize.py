@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch.distributed as dist
@@ -97,8 +98,7 @@ def replicate(
     sets = []
     for axes, parameters in by_axes.items():
         group = _replica_group(mesh, axes)
-        frozen = [p for name, p in model.named_parameters() if not p.requires_grad]
-        broadcast([*frozen, *model.buffers()], group)
+        broadcast([*(p for p in model.parameters() if not p.requires_grad), *model.buffers()], group)
         sets.append(_replica_set(model, mesh.layout, group, parameters, placements, options, list(stages)))
     return sets
 
@@ -132,10 +132,10 @@ def _replica_set(
         if options.gather == "lazily":
             found.weights.wait_before_use(units_of(model, stages, parameters))
         return found
-    if stages and group.size() == 1:
-        return NaiveDataParallel(
-            parameters, group, **unused
-        )  # no vector to copy to, no hooks in each micro-batch
+    if stages and group.size() == 1:  # no vector to copy to, no hooks in each micro-batch
+        return NaiveDataParallel(parameters, group, **unused)
+    if options.method:
+        return import_module("playbook.decentralized.strategies").replicas(options, parameters, group)
     if options.data_parallel == "bucketed":
         return BucketedDataParallel(parameters, group, units=units, **buckets)
     return STRATEGIES[options.data_parallel](parameters, group, **unused)

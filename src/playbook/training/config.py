@@ -197,6 +197,8 @@ class TrainConfig:
                 f"weights are {self.weights}, so dtype must be {self.weights}, too, not {self.dtype}"
             )
         self._check_loss_scale()
+        if self.parallel.method:
+            self.parallel.method.check_run(self)
         if self.fp8:
             load_fp8(self.fp8)
             self._check_fp8()

@@ -118,14 +118,8 @@ class Trainer:
         scale = self.loss_scale.value if self.loss_scale else 1.0
         with self.around(step):
             self.engine.zero_grad()
-            loss = self.engine.accumulate(
-                inputs,
-                targets,
-                config.micro,
-                positions,
-                dtype=getattr(torch, config.autocast),
-                loss_scale=scale,
-            )
+            given = inputs, targets, config.micro, positions
+            loss = self.engine.accumulate(*given, dtype=getattr(torch, config.autocast), loss_scale=scale)
             with record_function("optimizer"):
                 norm, updated = self._clip_and_update(loss, scale)
         if self.device.type == "cuda":
@@ -144,19 +138,16 @@ class Trainer:
         results: list[StepResult] = []
         outcome = "failed"
         if log:
-            log.start(
-                {
-                    "config": self.config.to_json(),
-                    "model": asdict(self.model.shape),
-                    "torch": torch.__version__,
-                }
-            )
+            header = {"config": self.config.to_json(), "model": asdict(self.model.shape)}
+            log.start({**header, "torch": torch.__version__})
         try:
             for result in self._progress() if progress else self:
                 with deferred():  # Ctrl-C does not come between a result and its record
                     results.append(result)
                     if log:
                         log.step(asdict(result))
+            for one in self.engine.sets:
+                one.wait()  # replicas that have trained apart become one model
             outcome = "left" if self.leaving else "finished"
         except KeyboardInterrupt as interrupt:
             outcome = "interrupted"
