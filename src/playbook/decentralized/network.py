@@ -28,7 +28,10 @@ class Network(Protocol):
         """Of each node here Σ_j w_ij·x_j. ``x`` and the result are (rows, d)."""
 
     def mean(self, x: Tensor) -> Tensor:
-        """The average over all nodes, in each row: (rows, d). Counted as a ring all-reduce: 2(n − 1)/n values each."""
+        """The average over all nodes, in each row: (rows, d), perhaps in the memory of ``x``.
+
+        Counted as a ring all-reduce: 2(n − 1)/n values each.
+        """
 
     def to_all(self, packed: Tensor) -> Tensor:
         """The messages of all nodes, (n, b) bytes, from those of the nodes here, (rows, b): an all-gather."""
@@ -122,12 +125,12 @@ class Ranks:
         return mixed[None]
 
     def mean(self, x: Tensor) -> Tensor:
-        """An all-reduce, divided by n."""
+        """An all-reduce, divided by n, in place."""
         _check(x, self)
-        total = x.clone()
+        total = x.contiguous()
         dist.all_reduce(total, group=self.group)
         self.sent[0] += _of_ring(x, self.n)
-        return total / self.n
+        return total.div_(self.n)
 
     def to_all(self, packed: Tensor) -> Tensor:
         """An all-gather."""
