@@ -25,6 +25,8 @@ CHAPTERS = (
     "ring-all-reduce",
     "data-parallel",
     "zero",
+    "decentralized",
+    "communication-efficient",
     "fault-tolerance",
     "tensor",
     "sequence",

@@ -1,0 +1,160 @@
+"""Methods that talk less, drawn: values that spread over graphs, linear speed-up, errors over steps, labels of nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from playbook.decentralized.topology import Topology
+from playbook.figures.style import BLUE, CYCLE, INK, ORANGE, PALETTE, PAPER, WIDTH, rc_parameters
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: (x, y, half the width of a band around it or 0).
+Point = tuple[float, float, float]
+
+
+def mixing(graphs: Mapping[str, tuple[Topology, Sequence[Sequence[float]]]], steps: Sequence[int]) -> Figure:
+    """A row for each graph: its nodes, and their values (of −1 to 1) before each of ``steps``, from blue to orange.
+
+    ``graphs`` gives the topology and the values of all nodes by step. Lines are the messages that made the values.
+    """
+    import matplotlib.pyplot as plt
+    from matplotlib.collections import LineCollection
+    from matplotlib.colors import LinearSegmentedColormap
+
+    hues = LinearSegmentedColormap.from_list("values", [BLUE, "#e9eaec", ORANGE])
+    with plt.rc_context(rc_parameters()):
+        figure, panels = plt.subplots(
+            len(graphs), len(steps), squeeze=False, figsize=(WIDTH, 0.92 * len(graphs) + 0.3)
+        )
+        for row, (name, (made, values)) in zip(panels, graphs.items(), strict=True):
+            where = _places(made)
+            for axes, step in zip(row, steps, strict=True):
+                mixing_before = made.at(max(0, step - 1))
+                lines = [(where[i], where[j]) for i, own in enumerate(mixing_before) for j, _ in own if i < j]
+                lines += [
+                    (where[i], where[j]) for i, own in enumerate(mixing_before) for j, _ in own if i > j
+                ]
+                axes.add_collection(
+                    LineCollection(sorted(set(lines)), colors=PALETTE["idle"], linewidths=0.6, alpha=0.6)
+                )
+                axes.scatter(
+                    *zip(*where, strict=True), s=34, c=values[step], cmap=hues, vmin=-1, vmax=1, zorder=2,
+                    edgecolors=INK, linewidths=0.5,
+                )  # fmt: skip
+                axes.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2), aspect="equal")
+                axes.set_axis_off()
+            row[0].text(
+                -1.45, 0, name.replace("-exp", "-\nexp"), ha="right", va="center", fontsize=9, clip_on=False
+            )
+        for axes, step in zip(panels[0], steps, strict=True):
+            axes.set_title(
+                "start" if not step else f"{step} step{'s' * (step > 1)}", fontsize=9, loc="center"
+            )
+    return figure
+
+
+def _places(made: Topology) -> list[tuple[float, float]]:
+    """Where nodes stand: on a square grid, around a centre, or on a circle."""
+    n, side = made.n, math.isqrt(made.n)
+    if made.name in ("grid", "torus") and side * side == n:
+        return [(2 * (i % side) / (side - 1) - 1, 1 - 2 * (i // side) / (side - 1)) for i in range(n)]
+    around = n - 1 if made.name == "star" else n
+    circle = [(math.sin(2 * math.pi * i / around), math.cos(2 * math.pi * i / around)) for i in range(around)]
+    return [(0.0, 0.0), *circle] if made.name == "star" else circle
+
+
+def speed_up(counts: Mapping[int, Sequence[float]]) -> Figure:
+    """Steps to a target by number of nodes, a dot a run, their means as a line, and the line of a speed-up of n."""
+    import matplotlib.pyplot as plt
+    from matplotlib.ticker import ScalarFormatter
+
+    nodes = list(counts)
+    means = [sum(runs) / len(runs) for runs in counts.values()]
+    with plt.rc_context(rc_parameters()):
+        figure, axes = plt.subplots()
+        axes.plot(
+            nodes, [means[0] * nodes[0] / n for n in nodes], ":", color=INK, linewidth=1.2, label="one n-th"
+        )
+        for n, runs in counts.items():
+            axes.plot([n] * len(runs), runs, "o", color=PALETTE["dp"], markersize=3.5, alpha=0.4)
+        axes.plot(nodes, means, color=PALETTE["dp"], label="mean of the runs")
+        axes.set(xscale="log", yscale="log", xlabel="nodes", ylabel="steps to the target")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(ScalarFormatter())
+        axes.set_xticks(nodes, [str(n) for n in nodes])
+        axes.minorticks_off()
+        figure.legend(loc="outside lower center", ncols=2)
+    return figure
+
+
+def curves(
+    panels: Mapping[str, Mapping[str, Sequence[Point]]],
+    xlabel: str,
+    ylabel: str,
+    *,
+    log: str = "y",
+    bottom: float | None = None,
+) -> Figure:
+    """Panels side by side on one y axis, in each its curves with bands; ``log`` names the axes that are logarithmic.
+
+    A curve has the same hue in all panels. Points below ``bottom`` are left out: exact zeros have no logarithm.
+    """
+    import matplotlib.pyplot as plt
+
+    names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
+    hues = dict(zip(names, CYCLE, strict=False))
+    with plt.rc_context(rc_parameters()):
+        figure, row = plt.subplots(1, len(panels), sharey=True, squeeze=False, figsize=(WIDTH, 3.1))
+        for axes, (title, lines) in zip(row[0], panels.items(), strict=True):
+            for name, points in lines.items():
+                _curve(axes, [p for p in points if bottom is None or p[1] > bottom], hues[name], name)
+            axes.set(
+                xlabel=xlabel,
+                xscale="log" if "x" in log else "linear",
+                yscale="log" if "y" in log else "linear",
+            )
+            axes.set_title(title if len(panels) > 1 else "", fontsize=9.5)
+        row[0][0].set_ylabel(ylabel)
+        if bottom is not None:
+            row[0][0].set_ylim(bottom=bottom)
+        handles = {line.get_label(): line for axes in row[0] for line in axes.lines}
+        figure.legend(handles=[handles[name] for name in names], loc="outside lower center", ncols=3)
+    return figure
+
+
+def _curve(axes: Any, points: Sequence[Point], hue: str, name: str) -> None:
+    x, y, half = zip(*points, strict=True)
+    axes.plot(x, y, color=hue, label=name)
+    if any(half):
+        low, high = ([b + sign * h for b, h in zip(y, half, strict=True)] for sign in (-1, 1))
+        axes.fill_between(x, low, high, color=hue, alpha=0.2, linewidth=0)
+
+
+def shares(splits: Mapping[str, Sequence[Sequence[float]]]) -> Figure:
+    """Panels side by side: of each node (column) the share of each label (row), as a square of that area."""
+    import matplotlib.pyplot as plt
+    from matplotlib.collections import PatchCollection
+    from matplotlib.patches import Rectangle
+
+    with plt.rc_context(rc_parameters()):
+        figure, row = plt.subplots(1, len(splits), sharey=True, squeeze=False, figsize=(WIDTH, 1.75))
+        for axes, (title, nodes) in zip(row[0], splits.items(), strict=True):
+            squares = []
+            for node, labels in enumerate(nodes):
+                for label, share in enumerate(labels):
+                    side = math.sqrt(share)
+                    squares.append(Rectangle((node - side / 2, label - side / 2), side, side))
+            axes.add_collection(
+                PatchCollection(squares, facecolor=PALETTE["data"], edgecolor=PAPER, linewidth=0)
+            )
+            axes.set(
+                xlim=(-0.7, len(nodes) - 0.3), ylim=(-0.7, len(nodes[0]) - 0.3), aspect="equal", xlabel="node"
+            )
+            axes.set_title(title, fontsize=9.5)
+            axes.grid(False)
+        row[0][0].set_ylabel("label")
+    return figure
