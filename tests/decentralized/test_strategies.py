@@ -21,6 +21,8 @@ from playbook.layout.options import DATA_PARALLEL, ParallelOptions
 from playbook.model.transformer import IGNORE
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
+from playbook.planning.memory import predict
+from playbook.planning.traffic import traffic
 from playbook.shapes import load
 from playbook.training.config import TrainConfig
 from playbook.training.saving import Saving
@@ -313,6 +315,13 @@ def test_names_that_are_none(text, words):
 def test_what_does_not_go_with_it(given, words):
     with pytest.raises((ConfigError, LayoutError), match=words):
         check(run(**{"how": "local:H=4", **given}))
+
+
+def test_what_they_send_and_keep_is_not_foretold():
+    options = ParallelOptions(data_parallel="local:H=4")
+    for formula in (traffic, predict):
+        with pytest.raises(ConfigError, match="data_parallel is 'local:H=4', whose"):
+            formula(load(SMALL), Layout(dp=2), seq=16, options=options)
 
 
 def test_averages_do_not_reach_masters(ranks):

@@ -167,6 +167,10 @@ def predict_stages(
     """Stage by stage what `predict` gives: who asks only whether all stay below a limit may stop at one that does not."""
     _check(seq, attention, device)
     layout.check(shape, seq=seq, options=options)
+    if options.method:
+        raise ConfigError(
+            f"data_parallel is {options.data_parallel!r}, whose memory is seen in runs, not foretold"
+        )
     seq = layout.padded(seq)
     make = maker(symbols(shape, layout, seq, recipe, device, fused))
     # Attention over several ranks goes block by block: it has no matrix of scores to write.

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
+from playbook.errors import ConfigError
 from playbook.layout import AXES, Layout, ParallelOptions
 from playbook.planning.expert_traffic import Routing, experts
 from playbook.planning.fp8_traffic import gathered_bytes, scales
@@ -45,6 +46,10 @@ def traffic(
     """
     options = options or ParallelOptions()
     layout.check(shape, seq=seq, options=options)
+    if options.method:
+        raise ConfigError(
+            f"data_parallel is {options.data_parallel!r}, whose bytes are counted in runs, not foretold"
+        )
     here = Sender(shape, layout, seq, options, rank, load_recipe(recipe))
     terms: list[Iterable[Message]] = [
         tensor(here), vocabulary(here), context(here), experts(here, routing), pipeline(here), replicas(here),
