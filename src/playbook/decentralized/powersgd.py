@@ -43,9 +43,9 @@ class PowerSGD:
         if sum(sizes) != x.shape[1]:
             raise ConfigError(f"shapes have {sum(sizes)} elements together, but x has {x.shape[1]} columns")
         self.network, self.rank, self.lr, self.momentum = network, rank, lr, momentum
-        self.x, self.steps = x.clone(), 0
+        self.x, self.steps = x, 0
         self.left, self.found = torch.zeros_like(x), torch.zeros_like(x[0])
-        self.m = torch.zeros_like(x[0])
+        self.m: Tensor | float = 0.0
         chance = torch.Generator().manual_seed(derive_seed(seed, "the first Q"))
         #: Of each tensor its matrix (a, b), and Qᵀ (r, b) of the last step, None for one that is sent whole.
         self.sizes = [(shape[0], math.prod(shape[1:])) if len(shape) else (1, 1) for shape in shapes]
@@ -58,10 +58,9 @@ class PowerSGD:
     def step(self, gradient: Gradient) -> None:
         """One step of all nodes here."""
         found = self.update(gradient(self.x, self.network.nodes, self.steps))
-        self.x.sub_(found, alpha=self.lr)
         if self.momentum:
-            self.m.mul_(self.momentum).add_(found)
-            self.x.sub_(self.m, alpha=self.lr)
+            self.m = self.momentum * self.m + found
+        self.x = self.x - self.lr * (found + self.m)
         self.steps += 1
 
     def update(self, g: Tensor) -> Tensor:

@@ -104,7 +104,7 @@ class CompressedGradients(ReplicasOnNetwork):
         """After the last backward pass of a step: every ``.grad`` is the sum over the ranks of what has arrived."""
         here = [p.grad is not None for _, p in self.parameters]
         anywhere = self.used.agree(here, self.parameters[0][1].device)
-        total = self.network.n * self.method.update(self._row([p.grad for _, p in self.parameters]))
+        total = self.method.update(self._row([p.grad for _, p in self.parameters])).mul_(self.network.n)
         for (_, p), part, used in zip(self.parameters, self._parts(total), anywhere, strict=True):
             p.grad = part if used else None
 
