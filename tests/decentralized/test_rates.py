@@ -98,7 +98,7 @@ def slowest(mixing: Mixing) -> Tensor:
 
 
 def transient(made: Topology, apart: float, c: float, steps: int, seed: int = 0) -> int:
-    """Steps after which the mean square error of nodes stays below twice that of all-reduce SGD, of so many ``steps``.
+    """Of so many ``steps``, those in which nodes' mean square error is more than twice that of all-reduce SGD.
 
     Node i pulls towards b_i, of mean square ``apart``² and 0 on average, with noise of variance 1 in each of many
     coordinates; the learning rate of step t is c·√(n/t), as for convex losses. All begin at the optimum.
@@ -123,10 +123,9 @@ def transient(made: Topology, apart: float, c: float, steps: int, seed: int = 0)
             method.step(gradient)
             errors.append(method.x.square().mean())
         found.append(torch.stack(errors))
-    worse = (found[0] > 2 * found[1]).nonzero()
-    assert len(worse), "no transient"
-    assert worse[-1] < 0.8 * steps, "it has not ended"
-    return int(worse[-1]) + 1
+    worse = found[0] > 2 * found[1]  # where both are close, chance makes as many too early as too late
+    assert not worse[-steps // 10 :].any(), "it has not ended"
+    return int(worse.sum())
 
 
 @pytest.mark.parametrize(("name", "n"), [("ring", 8), ("grid", 9), ("exponential", 8)])
@@ -136,7 +135,7 @@ def transient(made: Topology, apart: float, c: float, steps: int, seed: int = 0)
     ids=["alike", "apart"],
 )
 def test_transients_grow_as_one_over_the_gap_to_the_second_or_the_fourth(name, n, apart, c, gaps, power):
-    """Disagreement is γ²/gap of noise or (γ·apart/gap)² of data, what averaging leaves of noise γ/n, each times a constant.
+    """Disagreement is γ²/gap of noise or (γ·apart/gap)² of data, what averaging leaves of noise γ/n, up to constants.
 
     With γ of order √(n/t) the last is the larger one after n³/gap² steps, n³/gap⁴ with unequal data (Ying et al. 2021).
     """
