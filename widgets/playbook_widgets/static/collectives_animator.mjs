@@ -2,9 +2,8 @@
 // playbook_widgets.compute.animation.compute makes of it (every message, what it changes, when it is on its way), `constants`
 // says what the controls are. Nothing is computed here that Python can: this module draws, plays, and listens.
 
-import { decodePairs, encodePairs } from "./shared/address.mjs";
 import { make } from "./shared/dom.mjs";
-import { PythonStatus } from "./shared/parts.mjs";
+import { entry, linked } from "./shared/form.mjs";
 import { Settings } from "./collectives_animator/controls.mjs";
 import { Details } from "./collectives_animator/details.mjs";
 import { Player, STEP } from "./shared/player.mjs";
@@ -17,41 +16,28 @@ import { Verdict } from "./collectives_animator/verdict.mjs";
 import { states } from "./collectives_animator/words.mjs";
 
 // The state in a link: collective=all_gather&ranks=8&step=3
-const KEYS = ["collective", "algorithm", "ranks", "bytes", "cluster", "ranks_per_node", "root", "step"];
-
-export function encode(inputs) {
-  return encodePairs(inputs, KEYS);
-}
-
-export function decode(text) {
-  return { collective: "all_reduce", ...decodePairs(text, KEYS) };
-}
+const { encode, decode } = linked({ collective: "all_reduce" }, ["algorithm", "ranks", "bytes", "cluster", "ranks_per_node", "root", "step"]);
+export { encode, decode };
 
 /** Collectives of which a chunk holds the parts of several ranks. */
 const SUMS = new Set(["reduce", "reduce_scatter", "all_reduce", "barrier"]);
 
 class Animator extends Stepper {
   constructor(model, el) {
-    super(model, "pb-ca");
+    super(model, "pb-ca", "collective");
     this.still = matchMedia("(prefers-reduced-motion: reduce)");
-    this.status = make("p", { class: "pb-ca-status", role: "status" });
-    this.take();
     this.settings = new Settings(this);
     [this.verdict, this.stage, this.player, this.strip] = [new Verdict(this), new Stage(this), new Player(this), new Strip(this)];
     [this.rivals, this.traffic, this.details] = [new Rivals(this), new Traffic(this), new Details(this)];
-    this.python = new PythonStatus(model, this.status);
+    this.parts = [this.verdict, this.stage, this.strip, this.rivals, this.traffic, this.details];
     this.build(el);
-    this.refresh();
-    this.listen(() => this.details.update());
   }
 
   build(el) {
     const { verdict, stage, player } = this;
     stage.root.append(player.root, stage.legend, stage.reading);
     const pair = make("div", { class: "pb-ca-pair" }, this.rivals.root, this.traffic.root);
-    this.root = make("div", { class: "pb-w pb-form pb-ca", role: "group", "aria-label": "Collectives animator" },
-      this.settings.root, this.status, verdict.root, stage.root, verdict.numbers, this.strip.root, pair, this.details.root);
-    el.replaceChildren(this.root);
+    this.open(el, "Collectives animator", this.settings.root, this.status, verdict.root, stage.root, verdict.numbers, this.strip.root, pair, this.details.root);
   }
 
   // --- what is known
@@ -90,21 +76,16 @@ class Animator extends Stepper {
     if (!["bytes", "cluster", "ranks_per_node"].includes(field)) delete inputs.step;
     const base = { ...defaults, algorithm: defaults.algorithm[inputs.collective], ranks_per_node: defaults.ranks_per_node[inputs.cluster ?? defaults.cluster] }[field];
     if (field === "collective" || value !== base) inputs[field] = value;
-    this.send(inputs);
-    this.model.save_changes();
+    this.submit(inputs);
   }
 
   refresh() {
-    for (const part of [this.settings, this.verdict, this.stage, this.strip, this.rivals, this.traffic, this.details]) part.update();
+    for (const part of [this.settings, ...this.parts]) part.update();
     this.player.show();
     this.root.toggleAttribute("data-stale", Boolean(this.error));
   }
 
   // --- where the reader is
-
-  show() {
-    for (const part of [this.stage, this.player, this.strip, this.traffic, this.details]) part.show();
-  }
 
   back() {
     this.jump(this.moving ? this.at : this.at - 1);
@@ -151,15 +132,10 @@ class Animator extends Stepper {
 
   close() {
     super.close();
-    for (const part of [this.python, this.settings, this.verdict.announcer, this.details.carrier]) part.close();
+    for (const part of [this.verdict.announcer, this.details.carrier]) part.close();
     this.stage.sizes.disconnect();
     this.strip.sizes.disconnect();
   }
 }
 
-export default {
-  render({ model, el }) {
-    const animator = new Animator(model, el);
-    return () => animator.close();
-  },
-};
+export default entry(Animator);

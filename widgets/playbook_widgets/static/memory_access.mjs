@@ -2,10 +2,9 @@
 // playbook_widgets.compute.access.compute makes of it (a picture of each warp of a block), `constants` says what the controls
 // are. Nothing is computed here that Python can: this module draws, and listens. A step is a warp of the block.
 
-import { decodePairs, encodePairs } from "./shared/address.mjs";
 import { make, say, set } from "./shared/dom.mjs";
 import { Examples } from "./shared/examples.mjs";
-import { PythonStatus } from "./shared/parts.mjs";
+import { entry, linked } from "./shared/form.mjs";
 import { Player } from "./shared/player.mjs";
 import { Settings } from "./shared/settings.mjs";
 import { Stepper } from "./shared/stepper.mjs";
@@ -16,25 +15,17 @@ import { Threads } from "./memory_access/threads.mjs";
 import { Verdict } from "./memory_access/verdict.mjs";
 
 // The state in a link: memory=shared&along=column&remedy=padding&step=3
-const KEYS = ["memory", "access", "layout", "rows", "columns", "size", "vector", "along", "stride", "stride_y", "block_x", "block_y", "offset", "remedy", "padding", "step", "thread"];
+const { encode, decode } = linked({ memory: "global" }, ["access", "layout", "rows", "columns", "size", "vector", "along", "stride", "stride_y", "block_x", "block_y", "offset", "remedy", "padding", "step", "thread"]);
+export { encode, decode };
+
 /** What a field takes with it when it changes: another memory has another array. */
 const FOLLOW = { memory: ["rows", "columns", "offset", "remedy", "padding", "step"], remedy: ["padding"] };
 /** Settings that mean something where another one has this value. */
 const ONLY = { offset: ["memory", "global"], remedy: ["memory", "shared"], padding: ["remedy", "padding"] };
 
-export function encode(inputs) {
-  return encodePairs(inputs, KEYS);
-}
-
-export function decode(text) {
-  return { memory: "global", ...decodePairs(text, KEYS) };
-}
-
 class MemoryAccess extends Stepper {
   constructor(model, el) {
-    super(model, "pb-ma");
-    this.status = make("p", { class: "pb-ma-status", role: "status" });
-    this.take();
+    super(model, "pb-ma", "memory");
     this.at = this.asked();
     this.pointed = null;
     this.settings = new Settings(this, "pb-ma");
@@ -42,19 +33,15 @@ class MemoryAccess extends Stepper {
     this.caption = make("p", { class: "pb-ma-caption" });
     this.examples = new Examples(this, "Accesses to load", ["step", "thread"]);
     this.parts = [this.examples, ...[Verdict, Memory, Matrix, Threads, Details].map((Part) => new Part(this))];
-    this.python = new PythonStatus(model, this.status);
     this.build(el);
-    this.refresh();
-    this.listen(() => this.parts.at(-1).update());
   }
 
   build(el) {
     const [examples, verdict, memory, matrix, threads, details] = this.parts;
     this.steering = make("div", { class: "pb-ma-steering" }, this.caption, this.player.root);
     const pair = make("div", { class: "pb-ma-pair" }, matrix.root, threads.root);
-    this.root = make("div", { class: "pb-w pb-form pb-ma", role: "group", "aria-label": "Memory access of a warp" },
-      examples.root, this.settings.root, this.status, verdict.root, make("div", { class: "pb-ma-scene" }, this.steering, memory.root, pair), verdict.numbers, details.root);
-    el.replaceChildren(this.root);
+    const scene = make("div", { class: "pb-ma-scene" }, this.steering, memory.root, pair);
+    this.open(el, "Memory access of a warp", examples.root, this.settings.root, this.status, verdict.root, scene, verdict.numbers, details.root);
   }
 
   // --- what is known
@@ -78,21 +65,10 @@ class MemoryAccess extends Stepper {
     return Number.isInteger(thread) ? Math.min(31, Math.max(0, thread)) : 0;
   }
 
-  /** What the controls show. */
-  values() {
-    return this.valuesOf(this.inputs);
-  }
-
   /** What the reader has set over what holds otherwise: the size of an array depends on where it is. */
   valuesOf(inputs) {
     const { defaults, sides } = this.constants, side = sides[inputs.memory] ?? sides[defaults.memory];
     return { ...defaults, rows: side, columns: side, ...inputs };
-  }
-
-  take() {
-    const outputs = this.model.get("outputs");
-    this.error = outputs.error;
-    if (!outputs.error) this.result = outputs;
   }
 
   /** With a larger block come warps: an address may have named one that there was not before. */
@@ -117,14 +93,9 @@ class MemoryAccess extends Stepper {
     this.submit(inputs);
   }
 
-  load(inputs) {
-    this.submit({ memory: this.constants.defaults.memory, ...inputs });
-  }
-
   submit(inputs) {
     this.stop();
-    this.send(inputs);
-    this.model.save_changes();
+    super.submit(inputs);
   }
 
   /** Show another thread; Python need not hear of it. */
@@ -149,15 +120,12 @@ class MemoryAccess extends Stepper {
   }
 
   refresh() {
-    this.settings.update();
     for (const { row, spec } of this.settings.all) {
       const [field, value] = ONLY[spec.field] ?? [];
       row.hidden = field !== undefined && this.result.values[field] !== value && this.error?.field !== spec.field;
     }
     this.steering.hidden = !this.steps;
-    for (const part of this.parts) part.update?.();
-    this.root.toggleAttribute("data-stale", Boolean(this.error));
-    this.show();
+    super.refresh();
   }
 
   // --- where the reader is
@@ -165,20 +133,9 @@ class MemoryAccess extends Stepper {
   show() {
     const { block_x: x, block_y: y } = this.result.values;
     say(this.caption, `Warp ${this.at} of the ${this.steps + 1} in a block of ${x} × ${y} threads.`);
-    this.player.show();
+    super.show();
     set(this.player.slider, "aria-valuetext", `warp ${this.at}`);
-    for (const part of this.parts) part.show?.();
-  }
-
-  close() {
-    super.close();
-    for (const part of [this.python, this.settings, ...this.parts]) part.close?.();
   }
 }
 
-export default {
-  render({ model, el }) {
-    const widget = new MemoryAccess(model, el);
-    return () => widget.close();
-  },
-};
+export default entry(MemoryAccess);

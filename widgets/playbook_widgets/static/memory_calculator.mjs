@@ -4,6 +4,7 @@
 
 import { decodePairs, encodePairs } from "./shared/address.mjs";
 import { make, newId } from "./shared/dom.mjs";
+import { entry } from "./shared/form.mjs";
 import { MINUS, SYSTEMS, bytes, share } from "./shared/numbers.mjs";
 import { PythonStatus } from "./shared/parts.mjs";
 import { Actions } from "./memory_calculator/actions.mjs";
@@ -237,9 +238,4 @@ class Calculator {
   }
 }
 
-export default {
-  render({ model, el }) {
-    const calculator = new Calculator(model, el);
-    return () => calculator.close();
-  },
-};
+export default entry(Calculator);

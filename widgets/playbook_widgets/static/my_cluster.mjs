@@ -3,6 +3,7 @@
 
 import { decodePairs, encodePairs } from "./shared/address.mjs";
 import { make, newId } from "./shared/dom.mjs";
+import { entry } from "./shared/form.mjs";
 import { Groups } from "./shared/groups.mjs";
 import { SYSTEMS, bytes } from "./shared/numbers.mjs";
 import { Announcer, PythonStatus } from "./shared/parts.mjs";
@@ -155,9 +156,4 @@ class MyCluster {
   }
 }
 
-export default {
-  render({ model, el }) {
-    const cluster = new MyCluster(model, el);
-    return () => cluster.close();
-  },
-};
+export default entry(MyCluster);

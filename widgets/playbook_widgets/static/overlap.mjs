@@ -2,105 +2,24 @@
 // playbook_widgets.compute.overlap.compute makes of it (a row for each technique), `constants` says what the controls are.
 // Nothing is computed here that Python can: this module draws, and listens.
 
-import { decodePairs, encodePairs } from "./shared/address.mjs";
-import { make, newId } from "./shared/dom.mjs";
 import { Examples } from "./shared/examples.mjs";
-import { PythonStatus } from "./shared/parts.mjs";
+import { Form, entry, linked } from "./shared/form.mjs";
 import { Settings } from "./shared/settings.mjs";
 import { Verdict } from "./shared/verdict.mjs";
 import { Bars } from "./overlap/bars.mjs";
 
 // The state in a link: tokens=8192&model=llama3-70b&tp=8
-const KEYS = ["tokens", "model", "cluster", "reached", "tp", "cp", "dp", "pp", "ep", "two_step"];
+const { encode, decode } = linked({ tokens: 8192 }, ["model", "cluster", "reached", "tp", "cp", "dp", "pp", "ep", "two_step"]);
+export { encode, decode };
 
-export function encode(inputs) {
-  return encodePairs(inputs, KEYS);
-}
-
-export function decode(text) {
-  return { tokens: 8192, ...decodePairs(text, KEYS) };
-}
-
-class OverlapRatios {
+class OverlapRatios extends Form {
   constructor(model, el) {
-    Object.assign(this, { model, prefix: "pb-ov", id: newId("pb-ov"), constants: model.get("constants") });
-    this.status = make("p", { class: "pb-ov-status", role: "status" });
-    this.take();
+    super(model, "pb-ov", "tokens");
     this.settings = new Settings(this, "pb-ov");
     this.parts = [new Examples(this, "Layouts to load", []), new Bars(this), new Verdict(this)];
-    this.python = new PythonStatus(model, this.status);
-    this.build(el);
-    this.refresh();
-    this.handlers = { outputs: () => this.arrived(), inputs: () => this.settings.update(), link: () => this.parts.at(-1).update() };
-    for (const [trait, handler] of Object.entries(this.handlers)) model.on(`change:${trait}`, handler);
-  }
-
-  build(el) {
     const [examples, bars, verdict] = this.parts.map((part) => part.root);
-    this.root = make("div", { class: "pb-w pb-form pb-ov", role: "group", "aria-label": "Overlap: time to send over time to compute" },
-      examples, this.settings.root, this.status, bars, verdict);
-    el.replaceChildren(this.root);
-  }
-
-  // --- what is known
-
-  get inputs() {
-    return this.model.get("inputs");
-  }
-
-  /** What the controls show: what the reader has set over the defaults. */
-  values() {
-    return this.valuesOf(this.inputs);
-  }
-
-  valuesOf(inputs) {
-    return { ...this.constants.defaults, ...inputs };
-  }
-
-  take() {
-    const outputs = this.model.get("outputs");
-    this.error = outputs.error;
-    if (!outputs.error) this.result = outputs;
-  }
-
-  // --- what the reader sets
-
-  send(inputs) {
-    this.model.set("inputs", inputs);
-    this.model.save_changes();
-  }
-
-  /** Set a field; what equals a default is left out, so that links stay short, but for the tokens. */
-  change(field, value) {
-    const { [field]: _, ...inputs } = this.inputs;
-    if (field === "tokens" || value !== this.constants.defaults[field]) inputs[field] = value;
-    this.send(inputs);
-  }
-
-  load(inputs) {
-    this.send({ tokens: this.constants.defaults.tokens, ...inputs });
-  }
-
-  arrived() {
-    this.take();
-    this.refresh();
-  }
-
-  refresh() {
-    this.settings.update();
-    for (const part of this.parts) part.update();
-    this.root.toggleAttribute("data-stale", Boolean(this.error));
-  }
-
-  close() {
-    for (const [trait, handler] of Object.entries(this.handlers)) this.model.off(`change:${trait}`, handler);
-    for (const part of [this.python, this.settings, ...this.parts]) part.close?.();
+    this.open(el, "Overlap: time to send over time to compute", examples, this.settings.root, this.status, bars, verdict);
   }
 }
 
-export default {
-  render({ model, el }) {
-    const widget = new OverlapRatios(model, el);
-    return () => widget.close();
-  },
-};
+export default entry(OverlapRatios);

@@ -2,9 +2,8 @@
 // playbook_widgets.compute.ring_attention.compute makes of it (the blocks of the mask, what each rank does in every step, bytes and
 // times), `constants` says what the controls are. Nothing is computed here that Python can: this module draws, and listens.
 
-import { decodePairs, encodePairs } from "./shared/address.mjs";
 import { make } from "./shared/dom.mjs";
-import { PythonStatus } from "./shared/parts.mjs";
+import { entry, linked } from "./shared/form.mjs";
 import { Player } from "./shared/player.mjs";
 import { Settings } from "./shared/settings.mjs";
 import { Stepper } from "./shared/stepper.mjs";
@@ -18,43 +17,30 @@ import { sentence } from "./ring_attention/words.mjs";
 import { Work } from "./ring_attention/work.mjs";
 
 // The state in a link: context=ring&placement=contiguous&ranks=8&step=3
-const KEYS = ["context", "placement", "ranks", "seq", "causal", "backward", "model", "heads", "kv_heads", "head_dim", "itemsize", "cluster", "bandwidth", "tflops", "step"];
+const { encode, decode } = linked({ context: "ring" }, ["placement", "ranks", "seq", "causal", "backward", "model", "heads", "kv_heads", "head_dim", "itemsize", "cluster", "bandwidth", "tflops", "step"]);
+export { encode, decode };
+
 /** What a field takes with it when it changes, because it says otherwise. */
 const FOLLOW = { model: ["heads", "kv_heads", "head_dim"], cluster: ["bandwidth", "tflops"], itemsize: ["tflops"] };
 /** The fields with which other steps come. */
 const STEPS = ["context", "ranks", "backward"];
 
-export function encode(inputs) {
-  return encodePairs(inputs, KEYS);
-}
-
-export function decode(text) {
-  return { context: "ring", ...decodePairs(text, KEYS) };
-}
-
 class RingAttention extends Stepper {
   constructor(model, el) {
-    super(model, "pb-ra");
-    this.status = make("p", { class: "pb-ra-status", role: "status" });
-    this.take();
+    super(model, "pb-ra", "context");
     this.at = this.asked();
     this.settings = new Settings(this, "pb-ra");
     this.player = new Player(this);
     this.caption = make("p", { class: "pb-ra-caption", "aria-live": "polite" }, make("b"), " ", make("span"));
     this.parts = [Verdict, Mask, Ranks, Timeline, Work, Rivals, Details].map((Part) => new Part(this));
-    this.python = new PythonStatus(model, this.status);
     this.build(el);
-    this.refresh();
-    this.listen(() => this.parts.at(-1).update());
   }
 
   build(el) {
     const [verdict, mask, ranks, timeline, work, rivals, details] = this.parts;
     const pair = make("div", { class: "pb-ra-pair" }, mask.root, make("div", { class: "pb-ra-column" }, ranks.root, work.root));
     const scene = make("section", { class: "pb-ra-scene", "aria-label": "Step by step" }, this.caption, this.player.root, pair, timeline.root);
-    this.root = make("div", { class: "pb-w pb-form pb-ra", role: "group", "aria-label": "Ring attention" },
-      this.settings.root, this.status, verdict.root, scene, rivals.root, verdict.numbers, details.root);
-    el.replaceChildren(this.root);
+    this.open(el, "Ring attention", this.settings.root, this.status, verdict.root, scene, rivals.root, verdict.numbers, details.root);
   }
 
   // --- what is known
@@ -68,12 +54,6 @@ class RingAttention extends Stepper {
   /** The step that is shown; undefined when all is done. */
   get step() {
     return this.result.steps[this.at];
-  }
-
-  take() {
-    const outputs = this.model.get("outputs");
-    this.error = outputs.error;
-    if (!outputs.error) this.result = outputs;
   }
 
   // --- what the reader sets
@@ -90,15 +70,7 @@ class RingAttention extends Stepper {
     }
     if (field !== "context" && value === defaults[field]) delete inputs[field];
     else inputs[field] = value;
-    this.send(inputs);
-    this.model.save_changes();
-  }
-
-  refresh() {
-    this.settings.update();
-    for (const part of this.parts) part.update();
-    this.root.toggleAttribute("data-stale", Boolean(this.error));
-    this.show();
+    this.submit(inputs);
   }
 
   // --- where the reader is
@@ -107,19 +79,8 @@ class RingAttention extends Stepper {
     const [head, text] = sentence(this);
     this.caption.firstChild.textContent = head;
     this.caption.lastChild.textContent = text;
-    this.player.show();
-    for (const part of this.parts) part.show?.();
-  }
-
-  close() {
-    super.close();
-    for (const part of [this.python, this.settings, ...this.parts]) part.close?.();
+    super.show();
   }
 }
 
-export default {
-  render({ model, el }) {
-    const widget = new RingAttention(model, el);
-    return () => widget.close();
-  },
-};
+export default entry(RingAttention);

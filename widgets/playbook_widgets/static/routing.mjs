@@ -2,10 +2,9 @@
 // playbook_widgets.compute.routing.compute makes of it (a picture of where all rows go; with biases, one after every update),
 // `constants` says what the controls are. Nothing is computed here that Python can: this module draws, and listens.
 
-import { decodePairs, encodePairs } from "./shared/address.mjs";
 import { make, say, set } from "./shared/dom.mjs";
+import { entry, linked } from "./shared/form.mjs";
 import { plural } from "./shared/numbers.mjs";
-import { PythonStatus } from "./shared/parts.mjs";
 import { Player } from "./shared/player.mjs";
 import { Settings } from "./shared/settings.mjs";
 import { Stepper } from "./shared/stepper.mjs";
@@ -17,35 +16,24 @@ import { Traffic } from "./routing/traffic.mjs";
 import { Verdict } from "./routing/verdict.mjs";
 
 // The state in a link: remedy=bias&experts=64&skew=1.5&step=3
-const KEYS = ["remedy", "experts", "top_k", "ranks", "node", "tokens", "skew", "capacity", "top_groups", "bias_rate", "spare", "hidden", "itemsize", "seed", "step"];
+const { encode, decode } = linked({ remedy: "none" }, ["experts", "top_k", "ranks", "node", "tokens", "skew", "capacity", "top_groups", "bias_rate", "spare", "hidden", "itemsize", "seed", "step"]);
+export { encode, decode };
+
 /** What a field takes with it when it changes: other nodes, another limit on them. */
 const FOLLOW = { ranks: ["top_groups"], node: ["top_groups"], remedy: ["step"] };
 /** Settings that mean something with one remedy alone. */
 const OF_REMEDY = { bias_rate: "bias", spare: "replicas" };
 
-export function encode(inputs) {
-  return encodePairs(inputs, KEYS);
-}
-
-export function decode(text) {
-  return { remedy: "none", ...decodePairs(text, KEYS) };
-}
-
 class Routing extends Stepper {
   constructor(model, el) {
-    super(model, "pb-ro");
-    this.status = make("p", { class: "pb-ro-status", role: "status" });
-    this.take();
+    super(model, "pb-ro", "remedy");
     this.at = this.asked();
     this.marked = null;
     this.settings = new Settings(this, "pb-ro");
     this.player = new Player(this);
     this.caption = make("p", { class: "pb-ro-caption" });
     this.parts = [Verdict, Flows, Bars, Traffic, Curve, Details].map((Part) => new Part(this));
-    this.python = new PythonStatus(model, this.status);
     this.build(el);
-    this.refresh();
-    this.listen(() => this.parts.at(-1).update());
   }
 
   build(el) {
@@ -53,9 +41,7 @@ class Routing extends Stepper {
     this.steering = make("div", { class: "pb-ro-steering" }, this.caption, this.player.root);
     const scene = make("section", { class: "pb-ro-scene", "aria-label": "Where the tokens go" }, this.steering, flows.root);
     const pair = make("div", { class: "pb-ro-pair" }, bars.root, make("div", { class: "pb-ro-column" }, curve.root, traffic.root));
-    this.root = make("div", { class: "pb-w pb-form pb-ro", role: "group", "aria-label": "Routing tokens to experts" },
-      this.settings.root, this.status, verdict.root, scene, pair, verdict.numbers, details.root);
-    el.replaceChildren(this.root);
+    this.open(el, "Routing tokens to experts", this.settings.root, this.status, verdict.root, scene, pair, verdict.numbers, details.root);
   }
 
   // --- what is known
@@ -73,12 +59,6 @@ class Routing extends Stepper {
   values() {
     const fixed = Object.entries(this.constants.defaults).filter(([, value]) => value !== null);
     return { ...this.result.values, ...Object.fromEntries(fixed), ...this.inputs };
-  }
-
-  take() {
-    const outputs = this.model.get("outputs");
-    this.error = outputs.error;
-    if (!outputs.error) this.result = outputs;
   }
 
   /** With the updates come places among them: an address may have named one that there was not before. */
@@ -100,8 +80,7 @@ class Routing extends Stepper {
     }
     const chosen = field === "capacity" && value ? Number(value) : value; // a list speaks in texts
     if (field === "remedy" || (chosen !== "" && chosen !== this.constants.defaults[field])) inputs[field] = chosen;
-    this.send(inputs);
-    this.model.save_changes();
+    this.submit(inputs);
   }
 
   /** Show the rows of one rank alone; the same again shows all. */
@@ -111,14 +90,11 @@ class Routing extends Stepper {
   }
 
   refresh() {
-    this.settings.update();
     const { remedy, ranks } = this.result.values;
     for (const { row, spec } of this.settings.all) row.hidden = OF_REMEDY[spec.field] && OF_REMEDY[spec.field] !== remedy && this.error?.field !== spec.field;
     this.steering.hidden = !this.steps;
     if (this.marked >= ranks) this.marked = null;
-    for (const part of this.parts) part.update?.();
-    this.root.toggleAttribute("data-stale", Boolean(this.error));
-    this.show();
+    super.refresh();
   }
 
   // --- where the reader is
@@ -126,20 +102,9 @@ class Routing extends Stepper {
   show() {
     const after = this.at ? `after ${plural(this.at, "update")} of the biases` : "before the first update";
     say(this.caption, `The same tokens, ${after} (of ${this.steps}).`);
-    this.player.show();
+    super.show();
     set(this.player.slider, "aria-valuetext", after);
-    for (const part of this.parts) part.show?.();
-  }
-
-  close() {
-    super.close();
-    for (const part of [this.python, this.settings, ...this.parts]) part.close?.();
   }
 }
 
-export default {
-  render({ model, el }) {
-    const widget = new Routing(model, el);
-    return () => widget.close();
-  },
-};
+export default entry(Routing);

@@ -2,10 +2,9 @@
 // playbook_widgets.compute.visualizer.compute makes of it (one timeline or two, as columns), `constants` says what the controls
 // are. Nothing is computed here that Python can: this module draws, plays, and listens.
 
-import { decodePairs, encodePairs } from "./shared/address.mjs";
 import { make, say, set } from "./shared/dom.mjs";
+import { entry, linked } from "./shared/form.mjs";
 import { rounded } from "./shared/numbers.mjs";
-import { PythonStatus } from "./shared/parts.mjs";
 import { Player } from "./shared/player.mjs";
 import { Stepper } from "./shared/stepper.mjs";
 import { Builder } from "./schedule_visualizer/builder.mjs";
@@ -20,37 +19,31 @@ import { Side, lastAtOrBefore } from "./schedule_visualizer/side.mjs";
 import { Verdict } from "./schedule_visualizer/verdict.mjs";
 
 // The state in a link: schedule=zb-h1&compare=1f1b&stages=8&step=12
-const KEYS = "schedule compare stages microbatches vpp run times f b w comm transfer overlap fb limit rest path own step".split(" ");
+const link = linked({ schedule: "1f1b" }, "compare stages microbatches vpp run times f b w comm transfer overlap fb limit rest path own step".split(" "));
 /** A whole step is played in so many ms, at speed 1. */
 const PLAY = 14000;
 const HELP = "Point at an action for what it needs and who waits for it, at a gap for its reason, at the strip below for memory. Drag moves, Ctrl and wheel or two fingers zoom. " +
   "Keys: arrows go from action to action, + − 0 zoom, c critical path, space plays, Escape lets go.";
 
 export function encode(inputs) {
-  return encodePairs({ ...inputs, path: inputs.path || null }, KEYS);
+  return link.encode({ ...inputs, path: inputs.path || null });
 }
 
-export function decode(text) {
-  return { schedule: "1f1b", ...decodePairs(text, KEYS) };
-}
+export const decode = link.decode;
 
 class Visualizer extends Stepper {
   constructor(model, el) {
-    super(model, "pb-sv");
+    super(model, "pb-sv", "schedule");
     Object.assign(this, { clock: null, narrow: el.clientWidth < 640, still: matchMedia("(prefers-reduced-motion: reduce)") });
-    this.status = make("p", { class: "pb-sv-status", role: "status" });
-    this.take();
     this.at = this.asked();
     this.settings = new Settings(this, this.narrow);
     this.scene = new Scene(this);
     [this.pointing, this.reading, this.verdict, this.builder, this.runs, this.details] = [Pointing, Reading, Verdict, Builder, Runs, Details].map((Part) => new Part(this));
     this.player = new Player(this);
-    this.python = new PythonStatus(model, this.status);
+    this.parts = [this.verdict, this.builder, this.runs, this.details];
     this.lay(el);
     this.gestures = new Gestures(this);
     this.scene.begin();
-    this.refresh();
-    this.listen(() => this.details.update());
   }
 
   lay(el) {
@@ -61,9 +54,7 @@ class Visualizer extends Stepper {
     const help = make("p", { class: "pb-sv-note", id: `${this.id}-help` }, HELP);
     const bar = make("div", { class: "pb-sv-bar" }, this.player.root, make("span", { class: "pb-sv-buttons" }, path, this.builder.open, zoom));
     const scene = make("section", { class: "pb-sv-scene", "aria-label": "Timeline" }, bar, this.caption, stage, scroll, this.reading.live, this.legend, this.builder.root, help);
-    this.root = make("div", { class: "pb-w pb-form pb-sv", role: "group", "aria-label": "Pipeline schedule visualizer" },
-      this.settings.root, this.status, this.verdict.root, scene, this.verdict.numbers, this.runs.root, this.details.root);
-    el.replaceChildren(this.root);
+    this.open(el, "Pipeline schedule visualizer", this.settings.root, this.status, this.verdict.root, scene, this.verdict.numbers, this.runs.root, this.details.root);
   }
 
   // --- what is known
@@ -124,8 +115,7 @@ class Visualizer extends Stepper {
   submit(inputs) {
     this.stop();
     this.clock = null;
-    this.send(inputs);
-    this.model.save_changes();
+    super.submit(inputs);
   }
 
   /** A schedule by hand, as text; null leaves it. */
@@ -156,12 +146,10 @@ class Visualizer extends Stepper {
   }
 
   refresh() {
-    for (const part of [this.settings, this.verdict, this.builder, this.runs, this.details]) part.update();
     const label = this.sides.map((side) => side.label).join(" and ");
     set(this.scene.stage, "aria-label", `${label}: ${this.sides[0].ranks} ranks, ${this.sides[0].microbatches} micro-batches, ${this.time(this.total)}. ${this.result.answer}`);
-    this.root.toggleAttribute("data-stale", Boolean(this.error));
     this.keys();
-    this.show();
+    super.refresh();
   }
 
   legendWords() {
@@ -227,13 +215,8 @@ class Visualizer extends Stepper {
 
   close() {
     super.close();
-    for (const part of [this.scene, this.python, this.settings, this.verdict, this.details]) part.close();
+    this.scene.close();
   }
 }
 
-export default {
-  render({ model, el }) {
-    const visualizer = new Visualizer(model, el);
-    return () => visualizer.close();
-  },
-};
+export default entry(Visualizer);

@@ -4,6 +4,7 @@
 // gestures.mjs listens to pointer and keys.
 
 import { button, make, newId } from "./shared/dom.mjs";
+import { entry } from "./shared/form.mjs";
 import { Gestures } from "./trace_viewer/gestures.mjs";
 import { Timeline } from "./trace_viewer/timeline.mjs";
 import { MIN_WINDOW, busyPerLane, decode, formatTime, topNames } from "./trace_viewer/trace.mjs";
@@ -319,9 +320,4 @@ class Viewer {
 }
 
 
-export default {
-  render({ model, el }) {
-    const viewer = new Viewer(model, el);
-    return () => viewer.close();
-  },
-};
+export default entry(Viewer);

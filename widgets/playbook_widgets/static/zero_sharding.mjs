@@ -2,9 +2,8 @@
 // playbook_widgets.compute.zero_stages.compute makes of it (what each rank keeps and sends at every stage), `constants` says what
 // the controls are. Nothing is computed here that Python can: this module draws, and listens.
 
-import { decodePairs, encodePairs } from "./shared/address.mjs";
-import { make, newId } from "./shared/dom.mjs";
-import { PythonStatus } from "./shared/parts.mjs";
+import { make } from "./shared/dom.mjs";
+import { Form, entry, linked } from "./shared/form.mjs";
 import { Actions } from "./zero_sharding/actions.mjs";
 import { Formulas } from "./zero_sharding/formulas.mjs";
 import { Growth } from "./zero_sharding/growth.mjs";
@@ -14,43 +13,20 @@ import { Memory, Traffic } from "./zero_sharding/stages.mjs";
 import { Verdict } from "./zero_sharding/verdict.mjs";
 
 // The state in a link: zero=2&parameters=70B&replicas=128
-const KEYS = ["zero", "model", "parameters", "replicas", "grad_acc", "reshard", "precision", "optimizer_bytes", "accelerator", "bandwidth"];
+const { encode, decode } = linked({ zero: 1 }, ["model", "parameters", "replicas", "grad_acc", "reshard", "precision", "optimizer_bytes", "accelerator", "bandwidth"]);
+export { encode, decode };
 
-export function encode(inputs) {
-  return encodePairs(inputs, KEYS);
-}
-
-export function decode(text) {
-  return { zero: 1, ...decodePairs(text, KEYS) };
-}
-
-class ZeroSharding {
+class ZeroSharding extends Form {
   constructor(model, el) {
-    Object.assign(this, { model, id: newId("pb-zs"), constants: model.get("constants") });
-    this.status = make("p", { class: "pb-zs-status", role: "status" });
-    this.take();
+    super(model, "pb-zs", "zero");
     this.settings = new Settings(this, "pb-zs");
     this.parts = [Verdict, Memory, Traffic, Ranks, Growth, Formulas, Actions].map((Part) => new Part(this));
-    this.python = new PythonStatus(model, this.status);
-    this.build(el);
-    this.refresh();
-    this.handlers = { outputs: () => this.arrived(), inputs: () => this.settings.update(), link: () => this.parts.at(-1).update() };
-    for (const [trait, handler] of Object.entries(this.handlers)) model.on(`change:${trait}`, handler);
-  }
-
-  build(el) {
     const [verdict, memory, traffic, ranks, growth, formulas, actions] = this.parts.map((part) => part.root);
     const pair = (...sections) => make("div", { class: "pb-zs-pair" }, ...sections);
-    this.root = make("div", { class: "pb-w pb-form pb-zs", role: "group", "aria-label": "ZeRO: what each rank keeps and sends" },
-      this.settings.root, this.status, verdict, pair(memory, traffic), ranks, pair(growth, formulas), actions);
-    el.replaceChildren(this.root);
+    this.open(el, "ZeRO: what each rank keeps and sends", this.settings.root, this.status, verdict, pair(memory, traffic), ranks, pair(growth, formulas), actions);
   }
 
   // --- what is known
-
-  get inputs() {
-    return this.model.get("inputs");
-  }
 
   /** What the controls show: what the reader has set over what follows from it. */
   values() {
@@ -62,12 +38,6 @@ class ZeroSharding {
   /** The chosen stage of the last valid answer. */
   get stage() {
     return this.result.stages[this.result.values.zero];
-  }
-
-  take() {
-    const outputs = this.model.get("outputs");
-    this.error = outputs.error;
-    if (!outputs.error) this.result = outputs;
   }
 
   // --- what the reader sets
@@ -82,30 +52,8 @@ class ZeroSharding {
       if (value) inputs.model = value;
       else if (this.result.values.parameters !== defaults.parameters) inputs.parameters = this.result.values.parameters;
     } else if (field === "zero" || value !== base) inputs[field] = value;
-    this.model.set("inputs", inputs);
-    this.model.save_changes();
-  }
-
-  arrived() {
-    this.take();
-    this.refresh();
-  }
-
-  refresh() {
-    this.settings.update();
-    for (const part of this.parts) part.update();
-    this.root.toggleAttribute("data-stale", Boolean(this.error));
-  }
-
-  close() {
-    for (const [trait, handler] of Object.entries(this.handlers)) this.model.off(`change:${trait}`, handler);
-    for (const part of [this.python, this.settings, ...this.parts]) part.close?.();
+    this.submit(inputs);
   }
 }
 
-export default {
-  render({ model, el }) {
-    const widget = new ZeroSharding(model, el);
-    return () => widget.close();
-  },
-};
+export default entry(ZeroSharding);

@@ -1,17 +1,13 @@
 // A widget that a reader goes through step by step: what it hears of its model, where the reader is, and how it plays.
 
-import { newId } from "./dom.mjs";
+import { Form } from "./form.mjs";
 import { STEP } from "./player.mjs";
 
-export class Stepper {
-  /** A subclass has `result` with its `steps`, a `root`, `take()` for new outputs, `refresh()` to draw all, `show()` to draw
-      the place, `settings` with `update()`. `home` is the place that no link needs to say, and where a reader begins. */
-  constructor(model, prefix) {
-    Object.assign(this, { model, prefix, id: newId(prefix), constants: model.get("constants"), at: 0, progress: 0, speed: 1, playing: false, moving: false });
-  }
-
-  get inputs() {
-    return this.model.get("inputs");
+export class Stepper extends Form {
+  /** A subclass has `result` with its `steps`, a `player`, and parts that may have a `show()` to draw the place. `home` is the
+      place that no link needs to say, and where a reader begins. */
+  constructor(model, prefix, lead) {
+    super(model, prefix, lead, { at: 0, progress: 0, speed: 1, playing: false, moving: false });
   }
 
   /** How many steps there are. */
@@ -23,10 +19,9 @@ export class Stepper {
     return 0;
   }
 
-  /** Listen to the model, and to keys; `link()` is called when there is another link to the state. */
-  listen(link) {
-    this.handlers = { outputs: () => this.arrived(), inputs: () => this.told(), link };
-    for (const [trait, handler] of Object.entries(this.handlers)) this.model.on(`change:${trait}`, handler);
+  /** Listen to the model, and to keys. */
+  listen() {
+    super.listen();
     this.root.addEventListener("keydown", (e) => this.key(e));
   }
 
@@ -40,7 +35,7 @@ export class Stepper {
 
   send(inputs) {
     this.own = true;
-    this.model.set("inputs", inputs);
+    super.send(inputs);
     this.own = false;
     this.settings.update();
   }
@@ -59,7 +54,17 @@ export class Stepper {
     this.refresh();
   }
 
+  refresh() {
+    super.refresh();
+    this.show();
+  }
+
   // --- where the reader is
+
+  show() {
+    this.player.show();
+    for (const part of this.parts) part.show?.();
+  }
 
   jump(at) {
     this.stop();
@@ -123,6 +128,6 @@ export class Stepper {
 
   close() {
     this.stop();
-    for (const [trait, handler] of Object.entries(this.handlers)) this.model.off(`change:${trait}`, handler);
+    super.close();
   }
 }
