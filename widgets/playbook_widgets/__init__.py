@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from playbook_widgets.base import Widget
     from playbook_widgets.collectives_animator import CollectivesAnimator
     from playbook_widgets.goodput import GoodputCurve
+    from playbook_widgets.gossip import GossipMixing
     from playbook_widgets.memory_access import MemoryAccess
     from playbook_widgets.memory_calculator import MemoryCalculator
     from playbook_widgets.mesh_explorer import MeshExplorer
@@ -29,6 +30,7 @@ WIDGETS = {
     "CollectivesAnimator": "collectives_animator",
     "ExpertRouting": "routing",
     "GoodputCurve": "goodput",
+    "GossipMixing": "gossip",
     "MemoryAccess": "memory_access",
     "MemoryCalculator": "memory_calculator",
     "MeshExplorer": "mesh_explorer",
@@ -46,6 +48,7 @@ __all__ = [
     "CollectivesAnimator",
     "ExpertRouting",
     "GoodputCurve",
+    "GossipMixing",
     "MemoryAccess",
     "MemoryCalculator",
     "MeshExplorer",

@@ -61,7 +61,7 @@ export class Control {
   number() {
     const { label, stops } = this.spec;
     const next = (by) => stops[Math.min(stops.length - 1, Math.max(0, Number(this.field.slider.value) + by))];
-    const away = (stop, size) => Math.abs(Math.log((stop + 1e-3) / (size + 1e-3)));
+    const away = stops[0] < 0 ? undefined : (stop, size) => Math.abs(Math.log((stop + 1e-3) / (size + 1e-3)));
     this.field = new NumberField({ id: this.id, label, stops, attributes: this.about, tell: this.tell, written: (value) => this.written(value), next, away });
     return [this.label(), this.field.slider, make("span", { class: `${this.prefix}-field` }, this.field.text)];
   }

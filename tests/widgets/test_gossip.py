@@ -1,0 +1,342 @@
+"""The gossip widget: its nodes, links and curve are Python's, and every setting is a control, a link and a key."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+
+import pytest
+from playbook_widgets import GossipMixing
+from playbook_widgets.compute.gossip import DEFAULTS, MOST, NODES, TITLES, compute
+from playbook_widgets.gossip import EXAMPLES, constants
+from widget_homes import Form, bridged_page, draw_over_kernel, in_module, kernel, static_page
+
+from playbook.errors import PlaybookError
+
+SCRIPT = GossipMixing.script
+CONTROLS = {control["field"]: control for control in constants()["controls"]}
+ODD = [
+    {"topology": "hypercube", "nodes": 64},
+    {"topology": "complete", "nodes": 48, "values": "1,2,3"},
+    {"topology": "grid", "nodes": 61, "values": "-100,99.5"},
+    {"topology": "ring", "nodes": 2, "values": "5,5"},
+]
+SEVERAL = [dict(inputs) for _, inputs, _ in EXAMPLES] + ODD
+
+
+# --- in Python
+
+
+def test_every_setting_is_a_control_whose_values_can_be():
+    assert {*CONTROLS, "values", "node", "step"} == set(DEFAULTS)  # these three are set in the picture
+    assert [value for value, *_ in CONTROLS["topology"]["choices"]] == list(TITLES)
+    stops = CONTROLS["nodes"]["stops"]
+    assert (stops, stops[0], stops[-1]) == (sorted(set(stops)), *NODES)
+    for field in ("nodes", "parameters"):
+        assert DEFAULTS[field] in CONTROLS[field]["stops"]
+
+
+def test_settings_that_cannot_be_are_refused_where_the_cell_is():
+    with pytest.raises(PlaybookError, match="nodes is 12, but must be a power of two"):
+        GossipMixing({"topology": "hypercube", "nodes": 12})
+
+
+def test_the_summary_says_every_number():
+    widget = GossipMixing({"topology": "torus"})
+    text = widget.summary()
+    for name, number, _ in widget.outputs["facts"]:
+        assert f"<td>{name}</td><td>{number}</td>" in text
+    assert widget.outputs["answer"] in text
+
+
+# --- in the browser: the module over real Python
+
+DRAWN = """() => {
+  const of = (selector) => [...document.querySelectorAll(selector)], path = (el) => el?.getAttribute('d') ?? '';
+  const nodes = of('.pb-go-nodes > g');
+  return { width: document.querySelector('.pb-go-curve').clientWidth,
+    titles: nodes.map((el) => el.querySelector('title').textContent),
+    far: nodes.map((el) => parseInt(el.style.getPropertyValue('--far'))), sides: nodes.map((el) => el.dataset.side),
+    at: nodes.map((el) => el.getAttribute('transform').match(/[-.\\d]+/g).map(Number)),
+    chosen: nodes.findIndex((el) => el.hasAttribute('data-chosen')),
+    links: (path(document.querySelector('.pb-go-links')).match(/M/g) ?? []).length,
+    taken: of('.pb-go-taken path').length,
+    left: path(document.querySelector('[data-line=left][d]')),
+    bound: path(document.querySelector('[data-line=bound][d]')),
+    dot: ['cx', 'cy'].map((key) => Number(document.querySelector('.pb-go-dot').getAttribute(key))) } }"""
+
+
+class Page(Form):
+    """The widget as a reader meets it."""
+
+    def text(self, name: str) -> str:
+        return self.page.locator(f".pb-go-{name}").first.inner_text()
+
+    def set(self, inputs: dict) -> None:
+        self.page.evaluate("(x) => { window.model.set('inputs', x); window.model.save_changes() }", inputs)
+        self.settle()
+
+    def drawn(self) -> dict:
+        return self.page.evaluate(DRAWN)
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.page.keyboard.press(key)
+        self.settle()
+
+
+@pytest.fixture
+def graph(open_page):
+    def show(inputs: dict | None = None, **options) -> Page:
+        return Page(bridged_page(open_page, GossipMixing(inputs), **options))
+
+    return show
+
+
+def place(step: float, left: float, steps: int, width: float) -> tuple[float, float]:
+    """Where a point of the curve must be: a logarithmic axis from 1 to 0.0001."""
+    down = min(1.0, math.log(max(left, 1e-4)) / math.log(1e-4))
+    return 46 + step / steps * (width - 46 - 14), 12 + down * (300 - 12 - 38)
+
+
+def points(path: str) -> list[tuple[float, ...]]:
+    return [tuple(map(float, point.split(","))) for point in path[1:].split("L")]
+
+
+def links(rows: list) -> int:
+    """Pairs of nodes of which one takes from the other."""
+    return len({frozenset((i, j)) for i, row in enumerate(rows) for j, _ in row if i != j})
+
+
+@pytest.mark.browser
+def test_nodes_links_and_curve_are_pythons(graph):
+    view = graph()
+    for inputs in SEVERAL:
+        for step in (0, 3):
+            view.set({"topology": "ring", **inputs, "step": step})
+            answer, drawn = compute(inputs), view.drawn()
+            frames, steps = answer["frames"], len(answer["frames"]) - 1
+            at = min(step, steps)
+            shown = [float(re.split(": ", title)[1].replace("−", "-")) for title in drawn["titles"]]
+            assert shown == pytest.approx(frames[at], rel=6e-3, abs=5e-5)
+            most = max(abs(x - answer["mean"]) for x in frames[0]) or 1
+            far = [60 * math.sqrt(min(1, abs(x - answer["mean"]) / most)) for x in frames[at]]
+            assert drawn["far"] == pytest.approx(far, abs=0.51)
+            sides = ["below" if x < answer["mean"] else "above" for x in frames[at]]
+            assert drawn["sides"] == sides
+            rows = answer["mixing"][at % len(answer["mixing"])]
+            assert drawn["links"] == links(rows)
+            assert drawn["taken"] == len(rows[0]) - 1
+            for point, left in zip(points(drawn["left"]), enumerate(answer["left"]), strict=True):
+                assert point == pytest.approx(place(*left, steps, drawn["width"]), abs=0.06)
+            assert tuple(drawn["dot"]) == pytest.approx(
+                place(at, answer["left"][at], steps, drawn["width"]), abs=0.06
+            )
+            assert bool(drawn["bound"]) == bool(answer["rate"])
+            for step_of, point in zip(
+                (0, None), points(drawn["bound"]) if drawn["bound"] else (), strict=False
+            ):
+                last = min(steps, math.log(1e-4) / math.log(answer["rate"])) if step_of is None else 0
+                assert point == pytest.approx(
+                    place(last, answer["rate"] ** last, steps, drawn["width"]), abs=0.06
+                )
+            assert view.text("answer") == answer["answer"]
+        facts = view.page.locator(".pb-go-facts b").all_inner_texts()
+        assert facts == [number for _, number, _ in answer["facts"]]
+
+
+@pytest.mark.browser
+def test_the_keyboard_alone_sets_values_and_goes_through_the_steps(graph):
+    view = graph({"topology": "one-peer-exponential"})
+    view.page.locator(".pb-go-stage").focus()
+    view.press("ArrowRight", "ArrowRight", "ArrowUp")
+    assert view.inputs() == {"topology": "one-peer-exponential", "values": "10,0,1", "node": 2}
+    view.press("Shift+ArrowUp")
+    view.press("ArrowDown", "ArrowLeft")
+    view.press("ArrowLeft", "ArrowLeft")
+    assert view.inputs()["values"] == "10,0,10"
+    assert view.drawn()["chosen"] == 15
+    view.press("Tab", "Tab", "Control+a")  # over the slider of the value to its field
+    view.page.keyboard.type("-2.5")
+    view.press("Enter")
+    assert view.inputs()["values"] == "10,0,10" + ",0" * 12 + ",-2.5"
+    view.page.locator(".pb-go-forward").focus()
+    view.press("Enter", "Enter")
+    assert view.inputs()["step"] == 2
+    view.press("End")
+    assert view.text("caption").startswith("After 4 steps: 0")
+    mean = (10 + 10 - 2.5) / 16
+    assert [float(t.split(": ")[1]) for t in view.drawn()["titles"]] == pytest.approx([mean] * 16, rel=5e-3)
+    view.button("Reset").press("Enter")
+    assert "step" not in view.inputs()
+    view.press("Shift+Tab")
+    assert view.text("caption").startswith("At the start")
+
+
+@pytest.mark.browser
+def test_a_pointer_chooses_a_node_whose_value_is_slid_or_typed(graph):
+    view = graph()
+    stage = view.page.locator(".pb-go-stage svg")
+    x, y = view.drawn()["at"][5]
+    stage.click(position={"x": x + 3, "y": y - 3})
+    assert view.inputs() == {"topology": "ring", "node": 5}
+    assert "Node 5: 0. In the next step it takes 33" in view.text("words")
+    view.type("value", "7,5")
+    assert view.inputs()["values"] == "10,0,0,0,0,7.5"
+    view.row("value").locator("input[type=range]").press("ArrowRight")
+    view.settle()
+    assert view.inputs()["values"] == "10,0,0,0,0,9"  # the stop after 8, the nearest to 7.5
+    view.page.locator(".pb-go-forward").click()
+    view.button("Only this node").click()
+    view.settle()
+    assert view.inputs() == {"topology": "ring", "node": 5, "values": "0,0,0,0,0,10"}  # from the beginning
+    view.button("First half").click()
+    view.settle()
+    assert view.inputs()["values"] == ",".join(["10"] * 8)
+    view.button("Random").click()
+    view.settle()
+    drawn = [int(text) for text in view.inputs()["values"].split(",")]
+    assert len(drawn) <= 16
+    assert set(drawn) <= set(range(11))
+
+
+@pytest.mark.browser
+def test_a_click_on_the_curve_goes_to_its_step_and_other_steps_begin_anew(graph):
+    view = graph({"topology": "torus"})
+    steps, width = len(compute({"topology": "torus"})["frames"]) - 1, view.drawn()["width"]
+    view.page.locator(".pb-go-curve svg").click(position={"x": place(5, 1, steps, width)[0], "y": 80})
+    assert view.inputs() == {"topology": "torus", "step": 5}
+    view.type("parameters", "7.5B")
+    assert view.inputs() == {"topology": "torus", "step": 5, "parameters": "7.5B"}
+    view.type("nodes", "9")
+    assert view.inputs() == {"topology": "torus", "nodes": 9, "parameters": "7.5B"}
+    assert view.text("caption").startswith("At the start")
+
+
+@pytest.mark.browser
+def test_playing_ends_with_the_last_step(graph):
+    view = graph({"topology": "one-peer-exponential", "nodes": 4})
+    view.page.get_by_role("radio", name="4×").check(force=True)
+    view.button("Play").click()
+    view.page.wait_for_function("window.model.get('inputs').step === 2")
+    assert view.button("Play").is_visible()
+
+
+@pytest.mark.browser
+def test_an_example_stands_in_the_controls(graph):
+    view = graph()
+    for name, inputs, note in EXAMPLES:
+        view.button(name).click()
+        view.settle()
+        assert view.inputs() == {"topology": "ring", **inputs}
+        assert view.button(name).get_attribute("aria-pressed") == "true"
+        assert view.page.locator(".pb-go-note").first.inner_text() == note
+    view.type("nodes", "11")
+    assert view.page.locator(".pb-go-examples [aria-pressed=true]").count() == 0
+
+
+@pytest.mark.browser
+def test_a_refused_value_shows_its_sentence_beside_its_control_and_keeps_the_picture(graph):
+    view = graph()
+    before = view.drawn()
+    named = {"value": "values"}  # the control of one node's is about all of them
+    for field, text in (("nodes", "1"), ("parameters", "many"), ("value", "x"), ("value", str(MOST + 1))):
+        valid = view.row(field).locator("input[type=text]").input_value()
+        view.type(field, text)
+        refusal = compute(view.inputs())["error"]
+        assert refusal["field"] == named.get(field, field)
+        assert view.row(field).get_by_role("alert").inner_text() == refusal["message"]
+        assert view.text("stale") == "last valid"
+        assert view.drawn() == before
+        view.type(field, valid)
+        assert view.page.get_by_role("alert").count() == 0
+
+
+@pytest.mark.browser
+def test_links_hold_the_state_and_ignore_what_they_do_not_know(open_page):
+    page = open_page("")
+    inputs = {"topology": "torus", "nodes": 9, "values": "10,0,-2.5", "step": 3, "node": 2}
+    text = "topology=torus&nodes=9&values=10%2C0%2C-2.5&step=3&node=2"
+    assert in_module(page, SCRIPT, "m.encode(x)", inputs) == text
+    assert in_module(page, SCRIPT, "m.decode(x)", text) == inputs
+    rng, values = random.Random(0), [0, 1, 8.5, 4096, "64 M", "a&b=c %", "", "é", True, False]
+    for _ in range(50):
+        keys = rng.sample(sorted(set(DEFAULTS) - {"topology", "values"}), rng.randrange(1, 5))
+        inputs = {"topology": rng.choice(values), **{key: rng.choice(values) for key in keys}}
+        assert in_module(page, SCRIPT, "m.decode(m.encode(x))", inputs) == inputs
+    said = in_module(page, SCRIPT, "m.decode(x)", "values=10&nonsense=1&__proto__=2&nodes")
+    assert said == {"topology": "ring", "values": "10"}
+
+
+@pytest.mark.browser
+def test_an_answer_is_drawn_once_and_a_closed_widget_hears_nothing(graph):
+    view = graph()
+    before = view.drawn()
+    view.page.evaluate("window.close()")
+    view.page.evaluate("(r) => window.model.set('outputs', r)", compute({"nodes": 8}))
+    view.page.wait_for_timeout(100)
+    assert view.drawn() == before
+
+
+@pytest.mark.browser
+def test_colours_move_only_where_motion_is_wanted(graph):
+    view = graph()
+    lasts = "getComputedStyle(document.querySelector('.pb-go-nodes circle')).transitionDuration"
+    assert view.page.evaluate(lasts) == "0.4s"
+    view.page.emulate_media(reduced_motion="reduce")
+    assert view.page.evaluate(lasts) == "0s"
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")])
+def test_fits_every_width_and_passes_axe(graph, width, theme):
+    view = graph(width=width, theme=theme)
+    view.page.locator(".pb-go-fold summary").click()
+    for inputs in ({}, *ODD):
+        view.set({"topology": "ring", **inputs, "step": 1})
+        assert view.problems() == [], inputs
+    view.type("nodes", "a long word that is no number of nodes whatsoever")
+    assert view.problems() == []
+
+
+@pytest.mark.browser
+def test_prints_the_picture_and_the_words(graph):
+    view = graph()
+    view.page.emulate_media(media="print")
+    assert view.page.locator(".pb-go-stage").is_visible()
+    assert view.page.locator(".pb-go-answer").is_visible()
+    assert view.page.locator(".pb-go-controls").is_hidden()
+
+
+@pytest.mark.browser
+def test_over_a_real_kernel(open_page):
+    code = "from playbook_widgets import GossipMixing\nGossipMixing({'nodes': 15})"
+    with kernel(code) as running:
+        page = draw_over_kernel(open_page, running)
+        assert page.locator(".pb-go-answer").inner_text() == compute({"nodes": 15})["answer"]
+        page.locator("[data-field=nodes] input[type=range]").press("ArrowRight")
+        page.wait_for_function(
+            "(text) => document.querySelector('.pb-go-answer').innerText === text",
+            arg=compute({})["answer"],
+        )
+        assert running.state["inputs"] == {"topology": "ring"}  # 16 is the default
+        assert running.state["outputs"] == json.loads(json.dumps(compute({})))
+
+
+@pytest.mark.browser
+def test_in_the_static_page_python_answers_and_the_address_keeps_the_state(open_page):
+    page = static_page(open_page, GossipMixing(), hash="#gossip-mixing?topology=torus&values=1,0,5&step=2")
+
+    def wait(inputs: dict, caption: str) -> None:
+        page.wait_for_function(
+            """([text, caption]) => document.querySelector('.pb-go-answer')?.innerText === text
+              && document.querySelector('.pb-go-caption').innerText.startsWith(caption)""",
+            arg=[compute(inputs)["answer"], caption],
+        )
+
+    wait({"topology": "torus", "values": "1,0,5"}, "After 2 steps")
+    page.locator("[data-field=nodes] input[type=range]").press("ArrowRight")
+    wait({"topology": "torus", "values": "1,0,5", "nodes": 20}, "At the start")
+    page.wait_for_function("location.hash.includes('nodes=20')")
