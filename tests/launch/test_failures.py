@@ -19,9 +19,9 @@ import torch
 import torch.distributed as dist
 from leftovers import remaining, remaining_folders, sign_in, signed_in
 
-from playbook import launch
+from playbook import launch, parallel
 from playbook._interrupt import deferred
-from playbook.launch import warm
+from playbook.launch import diagnosis, warm
 from playbook.launch.cold import read_report
 from playbook.launch.diagnosis import Evidence, explain
 from playbook.launch.job import Job
@@ -142,6 +142,26 @@ def test_the_report_of_torchrun_is_read_with_its_cause_first_and_without_those_t
     assert list(read_report(TORCHRUN_REPORT.format(cause=-6)).items()) == [(0, -6), (1, -9)]
     assert read_report(TORCHRUN_REPORT.format(cause=-15)) == {0: -15, 1: -9}
     assert read_report("no report") == {}
+
+
+def test_the_axis_of_a_collective_is_that_of_the_file_that_calls_it():
+    """As Python writes the stack of a rank of a pipeline that waits in a tensor-parallel region."""
+    library = Path(parallel.__file__).parent
+    stack = (
+        'File "/x/torch/distributed/distributed_c10d.py", line 3252 in all_reduce\n'
+        f'File "{library}/mesh.py", line 1 in all_gather\n'
+        f'File "{library}/regions.py", line 65 in forward\n'
+        f'File "{library}/pipeline.py", line 9 in forward\n'
+    )
+    assert all((library / f"{file}.py").exists() for files in diagnosis._AXES.values() for file in files)
+    place = diagnosis.locate(stack)
+    assert place is not None
+    assert place.call == "all_reduce along tp"
+    mine = diagnosis.locate(
+        'File "/x/torch/distributed/c.py", line 2 in barrier\nFile "/home/me.py", line 1 in f\n'
+    )
+    assert mine is not None
+    assert mine.call == "barrier"
 
 
 @pytest.mark.parametrize("cold", MODES)

@@ -23,6 +23,13 @@ _OTHER_SIZE = re.compile(
 )  # gloo's, of what it received
 _LIBRARIES = {sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")}
 _LAUNCHER = f"{Path(__file__).parent}/"
+#: Which axis of a layout the library's files send messages along: gloo, unlike NCCL, says no word of it.
+_AXES = {
+    "tp": ("tensor", "regions", "sequence", "chunked"), "cp": ("context", "ring"), "ep": ("expert", "turns"),
+    "pp": ("channels", "pipeline"), "dp": ("data", "zero", "zero2", "zero3", "fp8_gathers"),
+}  # fmt: skip
+_AXIS_OF = {f"{file}.py": axis for axis, files in _AXES.items() for file in files}
+_PARALLEL = "/playbook/parallel/"
 _PLUMBING = {"wrapper", "_wrapper", "inner"}  # decorators of torch.distributed around each collective
 
 
@@ -38,11 +45,17 @@ class Evidence:
 
 @dataclass(frozen=True)
 class CallSite:
-    """Where a rank is: the line of the user's code, and the collective that it waits in, if any."""
+    """Where a rank is: the line of the user's code, the collective that it waits in, if any, and along which axis."""
 
     file: str
     line: int
     collective: str | None
+    axis: str | None = None
+
+    @property
+    def call(self) -> str:
+        """``all_reduce along tp``."""
+        return f"{self.collective} along {self.axis}" if self.axis else f"{self.collective}"
 
     @property
     def text(self) -> str:
@@ -80,7 +93,8 @@ def locate(stack: str, last: bool = False) -> CallSite | None:
     """
     collective, own = None, None
     frames = list(_FRAME.finditer(stack))
-    for frame in reversed(frames) if last else frames:
+    frames = frames[::-1] if last else frames
+    for frame in frames:
         file, line = frame["file"], int(frame["line"])
         if "/torch/distributed/" in file:
             collective = collective if frame["function"] in _PLUMBING else frame["function"]
@@ -89,7 +103,8 @@ def locate(stack: str, last: bool = False) -> CallSite | None:
         elif not any(file.startswith(root) for root in _LIBRARIES) and not file.startswith("<frozen"):
             if collective is None and ".wait(" in linecache.getline(file, line):
                 collective = "wait"
-            return CallSite(file, line, collective)
+            axes = (_AXIS_OF.get(f["file"].partition(_PARALLEL)[2]) for f in frames)  # innermost first
+            return CallSite(file, line, collective, next(filter(None, axes), None) if collective else None)
     return own
 
 
@@ -161,7 +176,7 @@ def _ended(ended: set[int], waiting: dict[int, CallSite]) -> str:
 
 
 def _all_wait(places: dict[int, CallSite]) -> str:
-    calls = (f"rank {rank} in {place.collective} at {place.text}" for rank, place in sorted(places.items()))
+    calls = (f"rank {rank} in {place.call} at {place.text}" for rank, place in sorted(places.items()))
     return f"all wait: {', '.join(calls)}" if places else ""
 
 
@@ -169,9 +184,8 @@ def _where(waiting: dict[int, CallSite]) -> str:
     """`` at all_reduce, where ranks 0 and 1 wait``."""
     if not waiting:
         return ""
-    calls = {place.collective for place in waiting.values()}
-    call = f" at {calls.pop()}" if len(calls) == 1 else ""
-    return f"{call}, where {names(waiting)} wait{'s' if len(waiting) == 1 else ''}"
+    calls = {place.call for place in waiting.values()}
+    return f" at {' and '.join(sorted(calls))}, where {names(waiting)} wait{'s' if len(waiting) == 1 else ''}"
 
 
 def _end(status: int) -> str:

@@ -39,7 +39,7 @@ class Mesh:
         key = self._key(axes)
         if key not in self._groups:
             self._groups[key] = self._create(
-                self.layout.groups(*key) if key else [(r,) for r in range(self.layout.world_size)]
+                self.layout.groups(*key) if key else [(r,) for r in range(self.layout.world_size)], key
             )
         group = self._groups[key]
         if group is None:
@@ -70,13 +70,13 @@ class Mesh:
         parts = [line[i : i + count] for line in lines for i in range(0, len(line), count)]
         return self.add(f"{axis}/{count}", parts)
 
-    def _create(self, groups: list[tuple[int, ...]]) -> dist.ProcessGroup:
-        """The one of ``groups`` that this rank is in. Every rank takes part in creating each of them."""
+    def _create(self, groups: list[tuple[int, ...]], axes: tuple[str, ...]) -> dist.ProcessGroup:
+        """The one of ``groups`` that this rank is in. Every rank takes part in creating each; NCCL names their axes."""
         if len(groups) == 1:
             whole = dist.group.WORLD
             assert whole is not None
             return whole
-        mine, _ = dist.new_subgroups_by_enumeration([list(group) for group in groups])
+        mine, _ = dist.new_subgroups_by_enumeration([list(g) for g in groups], group_desc=",".join(axes))
         return mine
 
     def size(self, *axes: str) -> int:
