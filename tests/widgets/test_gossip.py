@@ -122,7 +122,7 @@ def test_nodes_links_and_curve_are_pythons(graph):
             shown = [float(re.split(": ", title)[1].replace("−", "-")) for title in drawn["titles"]]
             assert shown == pytest.approx(frames[at], rel=6e-3, abs=5e-5)
             most = max(abs(x - answer["mean"]) for x in frames[0]) or 1
-            far = [60 * math.sqrt(min(1, abs(x - answer["mean"]) / most)) for x in frames[at]]
+            far = [60 * math.cbrt(min(1, abs(x - answer["mean"]) / most)) for x in frames[at]]
             assert drawn["far"] == pytest.approx(far, abs=0.51)
             sides = ["below" if x < answer["mean"] else "above" for x in frames[at]]
             assert drawn["sides"] == sides

@@ -264,7 +264,7 @@ def _facts(setting: GossipSetting, graph: Topology, rate: float, reached: int | 
         ["Ring all-reduce sends", in_bytes(ring), f"2(n − 1)/n: {_messages(2 * (n - 1), setting.bytes / n)}"],
         [
             "Sent until ε",
-            in_bytes(reached * each * setting.bytes) if reached is not None else "more",
+            f"{'> ' * (reached is None)}{in_bytes((COUNTED if reached is None else reached) * each * setting.bytes)}",
             "by that node; all-reduce is done after one",
         ],
     ]  # fmt: skip

@@ -1,7 +1,7 @@
 // The disagreement that is left after each step, on a logarithmic axis, beside what the spectral gap allows.
 
 import { draw, make, set, setAll } from "../shared/dom.mjs";
-import { rounded, share } from "../shared/numbers.mjs";
+import { NARROW, rounded, share } from "../shared/numbers.mjs";
 import { px } from "./pieces.mjs";
 
 const BOX = { left: 46, right: 14, top: 12, bottom: 38, height: 300 }, FLOOR = 1e-4;
@@ -53,7 +53,7 @@ export class Curve {
     const text = (x, y, anchor, words) => draw("text", { x: px(x), y: px(y), "text-anchor": anchor }, words);
     this.grid.replaceChildren(
       ...rows.map((part) => draw("line", { x1: BOX.left, x2: this.width - BOX.right, y1: px(this.y(part)), y2: px(this.y(part)) })),
-      ...rows.map((part) => text(BOX.left - 6, this.y(part) + 4, "end", `${rounded(100 * part)}%`)),
+      ...rows.map((part) => text(BOX.left - 6, this.y(part) + 4, "end", `${rounded(100 * part)}${NARROW}%`)),
       ...ticks.map((step) => text(this.x(step), below + 16, "middle", step)),
       text((BOX.left + this.width - BOX.right) / 2, below + 33, "middle", "steps"));
   }

@@ -6,6 +6,7 @@ import { Announcer } from "../shared/parts.mjs";
 import { number, px } from "./pieces.mjs";
 
 const HEIGHT = 340, EDGE = 4, BIG = 16, TEXT = 13; // px: of the picture, around it, of a node, and from when on it holds a number
+const FEW = 8; // neighbours that are named, and have arrows
 const KEYS = "Keys: left and right go from node to node, up and down change its value by 1 (with Shift by 10), space plays.";
 
 export class Graph {
@@ -52,7 +53,7 @@ export class Graph {
     const most = Math.max(...frames[0].map((value) => Math.abs(value - mean))) || 1;
     [...this.nodes.children].forEach((el, i) => {
       const far = frame[i] - mean, [, text, title] = el.children;
-      el.style.setProperty("--far", `${Math.round(60 * Math.sqrt(Math.min(1, Math.abs(far) / most)))}%`);
+      el.style.setProperty("--far", `${Math.round(60 * Math.cbrt(Math.min(1, Math.abs(far) / most)))}%`);
       set(el, "data-side", far < 0 ? "below" : "above");
       set(el, "data-chosen", i === node);
       say(text, this.radius >= TEXT ? rounded(Math.abs(frame[i]) < 5e-3 ? 0 : frame[i], 2) : "");
@@ -69,7 +70,10 @@ export class Graph {
     const { taken, node, id } = this.app, lines = rows.flatMap((row, i) => row.filter(([j]) => j < i || (j > i && !rows[j].some(([k]) => k === i))).map(([j]) => this.line(j, i)));
     setAll(this.links, { d: lines.join("") });
     const others = taken.filter(([j]) => j !== node);
-    keep(this.taken, others.length, () => draw("path", { "marker-end": `url(#${id}-arrow)` })).forEach((el, k) => setAll(el, { d: this.line(others[k][0], node, this.radius + 2) }));
+    keep(this.taken, others.length, () => draw("path")).forEach((el, k) => {
+      setAll(el, { d: this.line(others[k][0], node, this.radius + 2) });
+      set(el, "marker-end", others.length <= FEW && `url(#${id}-arrow)`);
+    });
   }
 
   /** From one node to another, `short` of its middle; around the torus in a bow, so that it does not run over others. */
@@ -82,7 +86,7 @@ export class Graph {
 
   say() {
     const { app } = this, { node, taken, frame, at, steps } = app, others = taken.filter(([j]) => j !== node), [, own] = taken.find(([j]) => j === node);
-    const many = others.length > 8, from = many ? [`${share(others[0][1], 1)} of each of ${others.length} others’`] : others.map(([j, weight]) => `${share(weight, 1)} of node ${j}’s`);
+    const many = others.length > FEW, from = many ? [`${share(others[0][1], 1)} of each of ${others.length} others’`] : others.map(([j, weight]) => `${share(weight, 1)} of node ${j}’s`);
     const next = at < steps ? ` In the next step it takes ${listed([`${share(own, 1)} of its own value`, ...from])}.` : "";
     say(this.words, `Node ${node}: ${number(frame[node])}.${next}`);
     set(this.stage, "aria-label", `Graph of ${frame.length} nodes. Node ${node} has ${number(frame[node])}`);
