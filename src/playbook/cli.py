@@ -67,9 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # `playbook … | head`: the reader left, which is no error
+    except BrokenPipeError:  # `playbook … | head`: the reader left; nothing to say, but what was to be done is not done
         sys.stderr.close()
-        return 0
+        return 128 + signal.SIGPIPE
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
