@@ -34,7 +34,7 @@ RATE = 1e-3  # of what ``CASE`` makes
 @pytest.mark.parametrize("n", [2, 3])
 def test_nothing_lost_is_all_reduce(ranks, n):
     """Also with other numbers of tokens on each rank, and gradients accumulated in uneven parts."""
-    names = ["all-reduce", "topk:1", "powersgd:r=99"]
+    names = ["all-reduce", "topk:1", "powersgd:r=99", "topk:0.01,start=5", "local:H=2,start=5"]
     cases = [(CASE, f"dp={n},grad_acc=3", {"data_parallel": name}) for name in names]
     alone = on_one_device(CASE)
     for found in ranks(on_ranks, cases, ranks=n, timeout=180).values:
@@ -52,8 +52,8 @@ def share(step: int, rank: int, n: int) -> tuple[Tensor, Tensor]:
 
 
 APART = [
-    "local:H=1", "local:2", "slowmo:H=2,momentum=0.5,lr=0.9", "diloco:H=2,lr=0.6,momentum=0.8", "gossip:ring",
-    "gossip:one-peer-exp",
+    "local:H=1", "local:2", "local:2,start=1", "slowmo:H=2,momentum=0.5,lr=0.9", "diloco:H=2,lr=0.6,momentum=0.8",
+    "gossip:ring", "gossip:one-peer-exp,start=1",
 ]  # fmt: skip
 
 
@@ -95,8 +95,9 @@ class Reference:
         """Every node's own step, then what they tell each other. Norms, and the mean loss of all tokens."""
         norms, loss, tokens = [], 0.0, int((CASE.batch(step)[1] != IGNORE).sum())
         for node, engine in enumerate(self.engines):
-            x, y = share(step, node, self.n)
-            part = int((y != IGNORE).sum()) / tokens
+            together = step < self.method.options["start"]
+            x, y = CASE.batch(step) if together else share(step, node, self.n)
+            part = 1 / self.n if together else int((y != IGNORE).sum()) / tokens
             engine.zero_grad()
             loss += part * engine.accumulate(x, y, len(x)).item()
             for p in engine.model.parameters():
@@ -112,10 +113,13 @@ class Reference:
 
     def together(self, step: int, x: Tensor) -> Tensor:
         o = self.method.options
+        if step < o["start"]:
+            self.start = x[0]
+            return x
         if self.method.name == "gossip":
             rows = topology(o["topology"], self.n).at(step)
             return torch.stack([sum(weight * x[j] for j, weight in row) for row in rows])
-        if (step + 1) % o["H"]:
+        if (step + 1 - o["start"]) % o["H"]:
             return x
         mean = x.mean(0)
         if self.method.name == "slowmo":
@@ -145,7 +149,8 @@ def test_replicas_apart_are_nodes_with_an_adamw_each(ranks, n):
                 assert losses[step] == pytest.approx(loss, rel=1e-4)
             if how.startswith("gossip"):
                 continue
-            met = (step + 1) % reference.method.options["H"] == 0
+            o = reference.method.options
+            met = step < o["start"] or (step + 1 - o["start"]) % o["H"] == 0
             same = [
                 torch.equal(found[rank].value[how][0][step], found[0].value[how][0][step])
                 for rank in range(1, n)
@@ -250,7 +255,7 @@ def test_a_whole_run_tells_bytes_of_a_step():
     ("text", "options"),
     [
         ("local:H=16", {"H": 16}),
-        ("local:3", {"H": 3}),
+        ("local:3,start=5", {"H": 3, "start": 5}),
         ("diloco:H=8,lr=0.4", {"H": 8, "lr": 0.4, "momentum": 0.9}),
         ("gossip:one-peer-exp", {"topology": "one-peer-exponential"}),
         ("gossip:exponential", {"topology": "exponential"}),
@@ -259,7 +264,7 @@ def test_a_whole_run_tells_bytes_of_a_step():
     ],
 )
 def test_names(text, options):
-    assert parse(text).options == options
+    assert parse(text).options == {"start": 0, **options}
     assert parse(text).name in OPTIONS
     assert ParallelOptions(data_parallel=text).method == parse(text)
 
@@ -278,13 +283,14 @@ def test_ways_to_add_whole_gradients_are_no_methods():
         ("local", "is 'local', but needs H: as in local:H=16"),
         ("local:H=0", "H is '0', but must be a whole number of at least 1"),
         ("local:H=1.5", "H is '1.5', but must be a whole number of at least 1"),
+        ("local:H=2,start=-1", "start is '-1', but must be a whole number of at least 0"),
         ("powersgd:r=0", "r is '0', but must be a whole number of at least 1"),
         ("topk:0", "share is '0', but must be a number above 0 and at most 1"),
         ("topk:1.1", "share is '1.1', but must be a number above 0 and at most 1"),
         ("topk:few", "share is 'few', but must be a number above 0 and at most 1"),
         ("slowmo:H=2,momentum=1", "momentum is '1', but must be a number at least 0 and below 1"),
         ("diloco:H=2,lr=inf", "lr is 'inf', but must be a number above 0"),
-        ("diloco:H=2,mu=0.9", "unknown option 'mu'; known: H, lr, momentum"),
+        ("diloco:H=2,mu=0.9", "unknown option 'mu'; known: H, lr, momentum, start"),
         ("gossip:circle", "unknown topology 'circle'"),
     ],
 )

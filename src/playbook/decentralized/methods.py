@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from playbook.training.config import TrainConfig
 
 #: Of each method its options with their defaults, those of the papers; the first must be given, and may be without its
-#: name. ``H`` is a number of steps, ``r`` a rank.
+#: name. ``H`` is a number of steps, ``r`` a rank; in the first ``start`` steps whole gradients are added up.
 OPTIONS: dict[str, dict[str, Any]] = {
-    "local": {"H": 16},
-    "slowmo": {"H": 16, "momentum": 0.7, "lr": 1.0},
-    "diloco": {"H": 16, "lr": 0.7, "momentum": 0.9},
-    "gossip": {"topology": "one-peer-exponential"},
-    "powersgd": {"r": 4},
-    "topk": {"share": 0.01},
+    "local": {"H": 16, "start": 0},
+    "slowmo": {"H": 16, "momentum": 0.7, "lr": 1.0, "start": 0},
+    "diloco": {"H": 16, "lr": 0.7, "momentum": 0.9, "start": 0},
+    "gossip": {"topology": "one-peer-exponential", "start": 0},
+    "powersgd": {"r": 4, "start": 0},
+    "topk": {"share": 0.01, "start": 0},
 }
 #: Methods whose replicas differ between messages.
 APART = ("local", "slowmo", "diloco", "gossip")
@@ -104,9 +104,11 @@ def _value(text: str, key: str, value: str, default: Any) -> Any:
     if isinstance(default, str):
         return _topology(value)
     if isinstance(default, int):
-        ok, valid = re.fullmatch(r"[0-9]{1,9}", value) and int(value) >= 1, "a whole number of at least 1"
-        if not ok:
-            raise ConfigError(f"data_parallel is {text!r}: {key} is {value!r}, but must be {valid}")
+        least = min(default, 1)
+        if not (re.fullmatch(r"[0-9]{1,9}", value) and int(value) >= least):
+            raise ConfigError(
+                f"data_parallel is {text!r}: {key} is {value!r}, but must be a whole number of at least {least}"
+            )
         return int(value)
     number = _float(value)
     valid = {"share": "above 0 and at most 1", "momentum": "at least 0 and below 1"}.get(key, "above 0")

@@ -3,6 +3,9 @@
 The methods are those of this folder, on the network of a group of ranks; here is what joins them to a trainer that has
 AdamW, clipping, a learning rate that changes, weight decay and gradient accumulation. There are two kinds.
 
+All add up whole gradients in the first ``start`` steps, if told to: what is far from good changes too fast for messages
+that leave things out or come late (post-local SGD, Lin et al. 2020; 1,000 steps in PyTorch's hook of PowerSGD).
+
 *Compressed gradients* (powersgd, topk) take the place of the all-reduce: every rank gets the same sum, of what arrived,
 and goes on as ever: that sum is clipped, its norm is logged, AdamW takes it. Replicas stay equal. So it is in PyTorch's
 communication hooks. What was not sent is kept, on each rank, in units of a gradient, not of a step, for a step of AdamW
@@ -16,7 +19,8 @@ over all tokens, each rank's at its own parameters, before the step; the norm is
 is *not* all-reduce: AdamW of the mean gradient is not the mean of each one's AdamW.
 
 All in fp32, on a group of replicas with nothing cut. ``wait``, and so a state dict and the end of a run, makes one
-model of replicas that are apart: their average.
+model of replicas that are apart: their average, with the first rank's moments. ``network.sent`` counts what a method
+sends; that ranks add up tokens and loss in every step, 12 bytes, and agree on the first weights, is not its own.
 """
 
 from __future__ import annotations
@@ -43,27 +47,57 @@ def replicas(options: ParallelOptions, parameters: Named, group: dist.ProcessGro
     """The replica set that trains ``parameters`` by the method of ``options``."""
     assert options.method is not None
     name, o = options.method.name, options.method.options
+    more = {"start": o["start"], "find_unused": options.find_unused}
     if name == "powersgd":
-        return LowRankGradients(parameters, group, o["r"], find_unused=options.find_unused)
+        return LowRankGradients(parameters, group, o["r"], **more)
     if name == "topk":
-        return SparseGradients(parameters, group, o["share"], find_unused=options.find_unused)
+        return SparseGradients(parameters, group, o["share"], **more)
     if name == "gossip":
-        return GossipReplicas(parameters, group, topology(o["topology"], group.size()))
+        return GossipReplicas(parameters, group, topology(o["topology"], group.size()), **more)
     outer: Outer = Average()
     if name == "slowmo":
         outer = SlowMo(1.0, o["momentum"], o["lr"])
     elif name == "diloco":
         outer = Nesterov(o["lr"], o["momentum"])
-    return LocalReplicas(parameters, group, o["H"], outer)
+    return LocalReplicas(parameters, group, o["H"], outer, **more)
 
 
 class ReplicasOnNetwork(ReplicaSet):
-    """Replicas that talk over a network of this folder: ``network.sent`` are the bytes that this rank has sent."""
+    """Replicas that talk over a network of this folder: ``network.sent`` are the bytes that this rank has sent.
 
-    def __init__(self, parameters: nn.Module | Named, group: dist.ProcessGroup):
+    Until ``start`` steps are done they add up whole gradients, when backward is over.
+    """
+
+    def __init__(
+        self,
+        parameters: nn.Module | Named,
+        group: dist.ProcessGroup,
+        *,
+        start: int = 0,
+        find_unused: bool = False,
+    ):
         super().__init__(parameters, group)
-        self.network = Ranks(group)
+        self.network, self.start, self.steps = Ranks(group), start, 0
+        self.used = UsedParameters([name for name, _ in self.parameters], group, find_unused)
         broadcast([p for _, p in self.parameters], group)
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """After the last backward pass of a step: every ``.grad`` is the sum over the ranks, or what arrives of it."""
+        gradients = [p.grad for _, p in self.parameters]
+        anywhere = self.used.agree([g is not None for g in gradients], self.parameters[0][1].device)
+        total = self.network.n * self._mean(self._row(gradients))
+        for (_, p), part, used in zip(self.parameters, self._parts(total), anywhere, strict=True):
+            p.grad = part if used else None
+
+    def step(self) -> None:
+        """Update this rank's parameters."""
+        super().step()
+        self.steps += 1
+
+    def _mean(self, row: Tensor) -> Tensor:
+        """The mean over all ranks of their gradients, (1, d) each."""
+        return self.network.mean(row)
 
     def _row(self, tensors: list[Tensor | None]) -> Tensor:
         """Tensors of all parameters end to end, (1, d): a node's row. None is zeros."""
@@ -77,36 +111,20 @@ class ReplicasOnNetwork(ReplicaSet):
 
 
 class CompressedGradients(ReplicasOnNetwork):
-    """Gradients that are sent in few bits, when backward is over; their sum is that of what arrives.
+    """Gradients that are sent in few bits, when backward is over.
 
     ``update`` of a method takes this rank's gradients, (1, d), and gives the mean over all ranks of what arrives, (d,).
     """
 
     method: PowerSGD | CompressedSGD
 
-    def __init__(
-        self,
-        parameters: nn.Module | Named,
-        group: dist.ProcessGroup,
-        *,
-        find_unused: bool = False,
-    ):
-        super().__init__(parameters, group)
-        self.used = UsedParameters([name for name, _ in self.parameters], group, find_unused)
+    def _mean(self, row: Tensor) -> Tensor:
+        return super()._mean(row) if self.steps < self.start else self.method.update(row)
 
     def _place(self) -> Tensor:
         """In the place of parameters, which methods keep beside what they know of gradients: (1, d), of no memory."""
         p = self.parameters[0][1]
         return p.new_zeros(1, 1).expand(1, sum(p.numel() for _, p in self.parameters))
-
-    @torch.no_grad()
-    def finish(self) -> None:
-        """After the last backward pass of a step: every ``.grad`` is the sum over the ranks of what has arrived."""
-        here = [p.grad is not None for _, p in self.parameters]
-        anywhere = self.used.agree(here, self.parameters[0][1].device)
-        total = self.method.update(self._row([p.grad for _, p in self.parameters])).mul_(self.network.n)
-        for (_, p), part, used in zip(self.parameters, self._parts(total), anywhere, strict=True):
-            p.grad = part if used else None
 
     def states(self) -> list[Tensor]:
         """Those of the optimizer, and what was not sent."""
@@ -117,7 +135,7 @@ class CompressedGradients(ReplicasOnNetwork):
 class LowRankGradients(CompressedGradients):
     """PowerSGD: of each matrix two factors of ``rank`` columns, by two all-reduces; vectors whole."""
 
-    def __init__(self, parameters: Any, group: Any, rank: int = 4, **options: bool):
+    def __init__(self, parameters: Any, group: Any, rank: int = 4, **options: Any):
         super().__init__(parameters, group, **options)
         shapes = [p.shape for _, p in self.parameters]
         self.method = PowerSGD(self.network, shapes, self._place(), lr=1.0, rank=rank)
@@ -126,7 +144,7 @@ class LowRankGradients(CompressedGradients):
 class SparseGradients(CompressedGradients):
     """The ``share`` of values that are largest, of all parameters together; from each rank to all others."""
 
-    def __init__(self, parameters: Any, group: Any, share: float = 0.01, **options: bool):
+    def __init__(self, parameters: Any, group: Any, share: float = 0.01, **options: Any):
         super().__init__(parameters, group, **options)
         self.method = MemSGD(self.network, TopK(share), self._place(), lr=1.0)
 
@@ -134,9 +152,8 @@ class SparseGradients(CompressedGradients):
 class ReplicasApart(ReplicasOnNetwork):
     """Replicas that take steps by themselves, and tell each other parameters after some: see ``_meet``."""
 
-    def __init__(self, parameters: nn.Module | Named, group: dist.ProcessGroup):
-        super().__init__(parameters, group)
-        self.apart = False
+    #: Whether they may differ.
+    apart = False
 
     def optimize(self, make: MakeOptimizer) -> None:
         """Make this rank's optimizer. Raises ConfigError for one with masters, which would undo every average."""
@@ -148,14 +165,23 @@ class ReplicasApart(ReplicasOnNetwork):
 
     def finish(self) -> None:
         """After the last backward pass of a step: gradients of n times this rank's part of the loss."""
-        torch._foreach_mul_([p.grad for _, p in self.parameters if p.grad is not None], self.network.n)
+        if self.steps < self.start:
+            super().finish()
+        else:
+            torch._foreach_mul_([p.grad for _, p in self.parameters if p.grad is not None], self.network.n)
 
     @torch.no_grad()
     def step(self) -> None:
         """This rank's own step, and what it hears of others."""
-        self.optimizer.step()
-        self.apart = True
-        self._meet()
+        super().step()
+        if self.steps <= self.start:
+            self._begin()
+        else:
+            self.apart = True
+            self._meet()
+
+    def _begin(self) -> None:
+        """All have the same weights, from which they are going to part."""
 
     def _meet(self) -> None:
         """After a step: talk, if it is time."""
@@ -168,6 +194,12 @@ class ReplicasApart(ReplicasOnNetwork):
             self._go_on_from(self.network.mean(self._weights()))
             self.apart = False
 
+    def load(self, value: Any) -> None:
+        """Take up new weights, the same on all ranks: from these they begin."""
+        super().load(value)
+        self.apart = False
+        self._begin()
+
     def _weights(self) -> Tensor:
         return self._row([p.detach() for _, p in self.parameters])
 
@@ -178,12 +210,15 @@ class ReplicasApart(ReplicasOnNetwork):
 class LocalReplicas(ReplicasApart):
     """``period`` = H steps alone, then one step of an ``outer`` optimizer, on parameters: local SGD, SlowMo, DiLoCo.
 
-    SlowMo divides by the learning rate γ of the round's last step. Weights that ``load`` brings are a new beginning.
+    SlowMo divides by the learning rate γ of the round's last step.
     """
 
-    def __init__(self, parameters: Any, group: Any, period: int, outer: Outer | None = None):
-        super().__init__(parameters, group)
+    def __init__(self, parameters: Any, group: Any, period: int, outer: Outer | None = None, **options: Any):
+        super().__init__(parameters, group, **options)
         self.rounds = Rounds(self.network, self._weights(), period, outer)
+
+    def _begin(self) -> None:
+        self.rounds.start = self._weights()
 
     def _meet(self) -> None:
         if self.rounds.due():
@@ -191,10 +226,6 @@ class LocalReplicas(ReplicasApart):
                 self.rounds.outer.lr = self.optimizer.param_groups[0]["lr"]
             self._go_on_from(self.rounds.meet(self._weights()))
             self.apart = False
-
-    def load(self, value: Any) -> None:
-        super().load(value)
-        self.rounds.start = self._weights()
 
     def states(self) -> list[Tensor]:
         """Those of the optimizer, where the round began, and the outer momentum."""
@@ -205,10 +236,9 @@ class LocalReplicas(ReplicasApart):
 class GossipReplicas(ReplicasApart):
     """After each step a weighted mean of parameters with neighbours: adapt then combine, with AdamW as what adapts."""
 
-    def __init__(self, parameters: Any, group: Any, graph: Topology):
-        super().__init__(parameters, group)
-        self.topology, self.steps = graph, 0
+    def __init__(self, parameters: Any, group: Any, graph: Topology, **options: Any):
+        super().__init__(parameters, group, **options)
+        self.topology = graph
 
     def _meet(self) -> None:
-        self._go_on_from(self.network.mix(self._weights(), self.topology.at(self.steps)))
-        self.steps += 1
+        self._go_on_from(self.network.mix(self._weights(), self.topology.at(self.steps - 1)))
