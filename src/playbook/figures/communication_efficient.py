@@ -22,12 +22,12 @@ def rounding(value: float, levels: Sequence[float], shares: Mapping[float, float
         axes.hlines(0, levels[0], levels[-1], color=INK, linewidth=1)
         axes.plot(levels, [0] * len(levels), "|", color=INK, markersize=14, markeredgewidth=1.5)
         axes.plot([value], [0], "o", color=PALETTE["gradients"], markersize=8, zorder=3)
-        axes.text(value, -0.2, f"{value:g}", ha="center", va="top", color=INK)
+        axes.text(value, -0.1, f"{value:g}", ha="center", va="top", color=INK)
         for level, share in shares.items():
             axes.bar(level, share, 0.05, color=PALETTE["compute"], alpha=0.75)
             axes.text(level, share + 0.04, f"{share:.1%}", ha="center", va="bottom", fontsize=9.5)
         axes.set_xticks(levels, [f"{level:g}" for level in levels])
-        axes.set(ylim=(-0.42, 0.9), xlim=(levels[0] - 0.06, levels[-1] + 0.06))
+        axes.set(ylim=(-0.26, 0.9), xlim=(levels[0] - 0.06, levels[-1] + 0.06))
         axes.set_yticks([])
         axes.spines[["left", "bottom"]].set_visible(False)
         axes.tick_params(length=0)
@@ -40,7 +40,7 @@ def errors_by_bits(points: Mapping[str, Sequence[tuple[str, float, float]]]) -> 
     import matplotlib.pyplot as plt
     from matplotlib.ticker import FixedLocator, NullLocator
 
-    ticks = [0.1, 1, 10]
+    ticks = [0.25, 0.5, 1, 2, 4, 8, 16]
     with plt.rc_context(rc_parameters()):
         figure, axes = plt.subplots(figsize=(WIDTH, 3.7))
         for (kind, dots), hue, mark in zip(points.items(), CYCLE, "os^D", strict=False):
@@ -48,8 +48,14 @@ def errors_by_bits(points: Mapping[str, Sequence[tuple[str, float, float]]]) -> 
                 [x for _, x, _ in dots], [y for *_, y in dots], mark, color=hue, markersize=7, label=kind
             )
             for name, x, y in dots:
+                beside = any(0.6 < other / x < 1.7 and y < height < 5 * y for _, other, height in dots)
                 axes.annotate(
-                    name, (x, y), xytext=(0, 7), textcoords="offset points", ha="center", fontsize=9
+                    name,
+                    (x, y),
+                    xytext=(0, -16 if beside else 7),  # below, where the place above is taken
+                    textcoords="offset points",
+                    ha="center",
+                    fontsize=9,
                 )
         axes.axhline(1, color=INK, linewidth=0.8, linestyle=":")
         axes.set_xscale("log")
@@ -58,6 +64,7 @@ def errors_by_bits(points: Mapping[str, Sequence[tuple[str, float, float]]]) -> 
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.margins(x=0.12, y=0.12)
+        axes.set_xlim(0.2, 16)
         axes.set_xlabel("bits sent for each value of 32")
         axes.set_ylabel("squared error / squared length")
         figure.legend(loc="outside lower center", ncols=len(points))
