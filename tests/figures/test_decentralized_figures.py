@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 from playbook.decentralized.topology import topology
 from playbook.figures import display
 from playbook.figures.decentralized import curves, mixing, shares, speed_up
-from playbook.figures.style import CYCLE
+from playbook.figures.style import BLUE, CYCLE, ORANGE
 
 
 @pytest.fixture(autouse=True)
@@ -18,29 +18,35 @@ def _no_figure_left():
     plt.close("all")
 
 
+def places(line) -> list[tuple[float, float]]:
+    """Where the strokes of a path begin."""
+    return [
+        (round(float(x), 6), round(float(y), 6)) for x, y in list(zip(*line.get_data(), strict=True))[::3]
+    ]
+
+
 def test_each_panel_has_the_values_of_its_step_and_the_messages_that_made_them():
     ring, one_peer = topology("ring", 6), topology("one-peer-exponential", 4)
     graphs = {
-        "ring": (ring, [[step / 10] * 6 for step in range(4)]),
-        "one-peer-exponential": (one_peer, [[-step / 10] * 4 for step in range(4)]),
+        "ring": (ring, [[1.0] * 3 + [-1.0] * 3, [1.0] * 2 + [-1.0] * 4, [0.0] * 6, [0.5] * 6]),
+        "one-peer-exponential": (one_peer, [[-1.0] * 4] * 4),
     }
     figure = mixing(graphs, steps=(0, 1, 3))
     assert len(figure.axes) == 6
-    values = [list(axes.collections[1].get_array()) for axes in figure.axes]
-    assert values[:3] == [[0.0] * 6, [0.1] * 6, [0.3] * 6]
-    assert values[3:] == [[0.0] * 4, [-0.1] * 4, [-0.3] * 4]
-    lines = [len(axes.collections[0].get_segments()) for axes in figure.axes]
-    assert lines[:3] == [6 + 6] * 3  # there and back
-    assert lines[3:] == [4] * 3
+    first, second, third, *others = figure.axes
+    assert [len(places(line)) for line in first.lines] == [6, 6, 3, 3]  # messages, outlines, low, high
+    assert [to_hex(line.get_color()) for line in first.lines[2:]] == [BLUE, ORANGE]
+    assert [len(places(line)) for line in second.lines] == [6, 6, 4, 2]
+    assert places(second.lines[1])[:2] == places(second.lines[3])  # the nodes whose values are high
+    assert [len(places(line)) for line in third.lines] == [6, 6, 6]
+    assert [len(places(axes.lines[0])) for axes in others] == [4, 4, 4]
     assert "3 steps" in display(figure, alt="x").svg
 
 
 @pytest.mark.parametrize("name", ["torus", "grid", "star", "exponential"])
 def test_nodes_stand_apart(name):
-    made = topology(name, 9)
-    figure = mixing({name: (made, [[0.0] * 9])}, steps=(0,))
-    places = {tuple(place.round(6)) for place in figure.axes[0].collections[1].get_offsets().data}
-    assert len(places) == 9
+    figure = mixing({name: (topology(name, 9), [[0.0] * 9])}, steps=(0,))
+    assert len(set(places(figure.axes[0].lines[1]))) == 9
 
 
 def test_speed_up_has_a_dot_a_run_their_mean_and_the_ideal():
@@ -62,5 +68,6 @@ def test_curves_keep_their_hue_and_end_where_they_leave_the_picture():
 
 def test_squares_have_the_area_of_their_share():
     (axes,) = shares({"one": [[0.25, 0.75], [1.0, 0.0]]}).axes
-    areas = [path.get_extents().width * path.get_extents().height for path in axes.collections[0].get_paths()]
-    assert areas == pytest.approx([0.25, 0.75, 1.0, 0.0])
+    (patch,) = axes.patches
+    boxes = [square.max(0) - square.min(0) for square in patch.get_path().to_polygons()]
+    assert [float(wide * high) for wide, high in boxes] == pytest.approx([0.25, 0.75, 1.0])

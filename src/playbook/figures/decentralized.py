@@ -7,13 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from playbook.decentralized.topology import Topology
-from playbook.figures.style import BLUE, CYCLE, INK, ORANGE, PALETTE, PAPER, WIDTH, rc_parameters
+from playbook.figures.style import BLUE, CYCLE, INK, ORANGE, PALETTE, WIDTH, rc_parameters
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: (x, y, half the width of a band around it or 0).
 Point = tuple[float, float, float]
+Place = tuple[float, float]
+#: Hues from the middle to either end of the scale of values.
+HUES = 8
 
 
 def mixing(graphs: Mapping[str, tuple[Topology, Sequence[Sequence[float]]]], steps: Sequence[int]) -> Figure:
@@ -22,10 +25,7 @@ def mixing(graphs: Mapping[str, tuple[Topology, Sequence[Sequence[float]]]], ste
     ``graphs`` gives the topology and the values of all nodes by step. Lines are the messages that made the values.
     """
     import matplotlib.pyplot as plt
-    from matplotlib.collections import LineCollection
-    from matplotlib.colors import LinearSegmentedColormap
 
-    hues = LinearSegmentedColormap.from_list("values", [BLUE, "#e9eaec", ORANGE])
     with plt.rc_context(rc_parameters()):
         figure, panels = plt.subplots(
             len(graphs), len(steps), squeeze=False, figsize=(WIDTH, 0.92 * len(graphs) + 0.3)
@@ -33,28 +33,42 @@ def mixing(graphs: Mapping[str, tuple[Topology, Sequence[Sequence[float]]]], ste
         for row, (name, (made, values)) in zip(panels, graphs.items(), strict=True):
             where = _places(made)
             for axes, step in zip(row, steps, strict=True):
-                mixing_before = made.at(max(0, step - 1))
-                lines = [(where[i], where[j]) for i, own in enumerate(mixing_before) for j, _ in own if i < j]
-                lines += [
-                    (where[i], where[j]) for i, own in enumerate(mixing_before) for j, _ in own if i > j
-                ]
-                axes.add_collection(
-                    LineCollection(sorted(set(lines)), colors=PALETTE["idle"], linewidths=0.6, alpha=0.6)
+                sent = made.at(max(0, step - 1))
+                pairs = sorted(
+                    {(min(i, j), max(i, j)) for i, own in enumerate(sent) for j, _ in own if i != j}
                 )
-                axes.scatter(
-                    *zip(*where, strict=True), s=34, c=values[step], cmap=hues, vmin=-1, vmax=1, zorder=2,
-                    edgecolors=INK, linewidths=0.5,
-                )  # fmt: skip
+                _strokes(axes, [(where[i], where[j]) for i, j in pairs], PALETTE["idle"], 0.6)
+                _nodes(axes, where, values[step])
                 axes.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2), aspect="equal")
                 axes.set_axis_off()
-            row[0].text(
-                -1.45, 0, name.replace("-exp", "-\nexp"), ha="right", va="center", fontsize=9, clip_on=False
-            )
+            said = name.replace("-exp", "-\nexp")
+            row[0].text(-1.45, 0, said, ha="right", va="center", fontsize=9, clip_on=False)
         for axes, step in zip(panels[0], steps, strict=True):
             axes.set_title(
                 "start" if not step else f"{step} step{'s' * (step > 1)}", fontsize=9, loc="center"
             )
     return figure
+
+
+def _nodes(axes: Any, where: Sequence[Place], values: Sequence[float]) -> None:
+    """Dots, those of one hue as one path: hundreds of nodes would be most of a page's bytes otherwise."""
+    from matplotlib.colors import LinearSegmentedColormap, to_hex
+
+    hues = LinearSegmentedColormap.from_list("values", [BLUE, "#e9eaec", ORANGE])
+    _strokes(axes, [(place, place) for place in where], INK, 6.6)
+    levels = [round(HUES * value) for value in values]
+    for level in sorted(set(levels)):
+        here = [place for place, own in zip(where, levels, strict=True) if own == level]
+        _strokes(axes, [(place, place) for place in here], to_hex(hues((level / HUES + 1) / 2)), 5.6)
+
+
+def _strokes(axes: Any, lines: Sequence[tuple[Place, Place]], hue: str, wide: float) -> None:
+    """Lines from place to place as one path, with round ends: of no length they are dots."""
+    x, y = (
+        [value for start, end in lines for value in (start[axis], end[axis] + 1e-3, math.nan)]
+        for axis in (0, 1)
+    )
+    axes.plot(x, y, color=hue, linewidth=wide, solid_capstyle="round", clip_on=False)
 
 
 def _places(made: Topology) -> list[tuple[float, float]]:
@@ -145,20 +159,20 @@ def _curve(axes: Any, points: Sequence[Point], hue: str, name: str) -> None:
 def shares(splits: Mapping[str, Sequence[Sequence[float]]]) -> Figure:
     """Panels side by side: of each node (column) the share of each label (row), as a square of that area."""
     import matplotlib.pyplot as plt
-    from matplotlib.collections import PatchCollection
-    from matplotlib.patches import Rectangle
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
 
     with plt.rc_context(rc_parameters()):
         figure, row = plt.subplots(1, len(splits), sharey=True, squeeze=False, figsize=(WIDTH, 1.75))
         for axes, (title, nodes) in zip(row[0], splits.items(), strict=True):
             squares = []
             for node, labels in enumerate(nodes):
-                for label, share in enumerate(labels):
-                    side = math.sqrt(share)
-                    squares.append(Rectangle((node - side / 2, label - side / 2), side, side))
-            axes.add_collection(
-                PatchCollection(squares, facecolor=PALETTE["data"], edgecolor=PAPER, linewidth=0)
-            )
+                for label, half in enumerate(math.sqrt(share) / 2 for share in labels):
+                    low, high = (node - half, label - half), (node + half, label + half)
+                    corners = [low, (high[0], low[1]), high, (low[0], high[1]), low]
+                    if half > 0.02:  # what is smaller cannot be seen
+                        squares.append(Path(corners, closed=True))
+            axes.add_patch(PathPatch(Path.make_compound_path(*squares), facecolor=PALETTE["data"]))
             axes.set(
                 xlim=(-0.7, len(nodes) - 0.3), ylim=(-0.7, len(nodes[0]) - 0.3), aspect="equal", xlabel="node"
             )
