@@ -104,8 +104,8 @@ def add(commands: Any) -> None:
         metavar="HOW",
         help="naive, overlapped or bucketed (all-reduce says this, too): how replicas add gradients; or what sends less: "
         "local:H=16, slowmo:H=16 and diloco:H=16 (H steps alone, then one average), gossip:TOPOLOGY (an average with "
-        "neighbours), powersgd:r=4 and topk:0.01 (gradients compressed, with error feedback), each after K steps of whole "
-        "gradients with ,start=K",
+        "neighbours), powersgd:r=4 and topk:0.01 (gradients compressed, with error feedback); with ,start=K each adds up "
+        "whole gradients for K steps first",
     )
     add("--bucket-mb", type=int, default=25, metavar="N", help="size of a gradient bucket, in MiB")
     add(
