@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # `playbook … | head`: the reader left; nothing to say, but what was to be done is not done
+    except BrokenPipeError:  # `playbook … | head`: the reader left, and what was to be done is not done
         sys.stderr.close()
         return 128 + signal.SIGPIPE
     except OSError as error:
