@@ -29,9 +29,7 @@ ANY_COMMAND = re.compile(r"-m +playbook *$")
 # Modules that load others by name, and what code says that can come to that: schedules are made for pipelines alone, and
 # all exercises are listed by one command. A chapter checks its own. Methods that send less have names of their own.
 PIPELINES = re.compile(r"\bpp\b|pipeline|playbook\.schedules|playbook +schedule")
-SENDS_LESS = re.compile(
-    r"\b(?:local:|(?:slowmo|diloco|gossip|powersgd|topk)\b)|playbook\.decentralized\.[ms]"
-)
+SENDS_LESS = re.compile(r"\b(local:|(slowmo|diloco|gossip|powersgd|topk)\b)|playbook\.decentralized\.[ms]")
 ON_DEMAND = {
     "playbook.schedules.catalogue": PIPELINES,
     "playbook.schedules.actions": PIPELINES,
