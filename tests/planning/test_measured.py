@@ -67,7 +67,23 @@ def test_python_takes_its_time_for_each_block():
     with_it, bare = run("").step(limit=False), run("", without(DEVICE["blocks"])).step(limit=False)
     assert with_it.seconds - bare.seconds == pytest.approx(load("tiny").layers * 1e-3)
     halves, bare = (run("pp=2,grad_acc=1", m).busy[0].seconds for m in (MACHINE, without(DEVICE["blocks"])))
-    assert halves - bare == pytest.approx(load("tiny").layers / 2 * 2e-3)
+    assert halves - bare == pytest.approx(
+        load("tiny").layers / 2 * 1e-3
+    )  # one of both ranks waits at all times
+
+
+def test_ranks_of_a_pipeline_that_wait_leave_cores_to_others():
+    for layout, busy in (
+        ("pp=4,grad_acc=1", 1.0),
+        ("pp=4,grad_acc=9", 3.0),
+        ("dp=2,pp=2,vpp=2,grad_acc=2", 3.2),
+    ):
+        device = run(layout).device
+        assert isinstance(device, MeasuredDevice)
+        assert device.ranks == pytest.approx(busy)
+    gpu = run("pp=4,grad_acc=1", Machine({**DEVICE, "kind": "cuda"}, {}, "planted")).device
+    assert isinstance(gpu, MeasuredDevice)
+    assert gpu.ranks == 4
 
 
 def test_and_more_for_a_block_with_experts():

@@ -68,7 +68,7 @@ class Machine:
             "measured", given["name"], given["memory_bytes"], peaks, bandwidth, bandwidth, self.source
         )
 
-    def training(self, ranks: int) -> tuple[float, float, float]:
+    def training(self, ranks: float) -> tuple[float, float, float]:
         """How many times longer operations take in training with so many ranks at once, what Python takes for each block,
         and for one with experts beyond that. Between two measured numbers of ranks they lie between; beyond the last,
         ranks of a CPU share cores."""
@@ -118,10 +118,10 @@ def load_machine(path: str | Path) -> Machine | None:
 
 @dataclass(frozen=True)
 class MeasuredDevice(Device):
-    """One of ``ranks`` ranks on a measured machine."""
+    """One of ``ranks`` ranks on a measured machine, on average, that are busy at the same time."""
 
     machine: Machine = dataclasses.field(kw_only=True)
-    ranks: int = dataclasses.field(kw_only=True)
+    ranks: float = dataclasses.field(kw_only=True)
 
     def seconds(self, operation: Operation) -> float:
         """As `Device.seconds`, from the fits."""
@@ -208,10 +208,16 @@ class MeasuredRun(Run):
 
     @cached_property
     def device(self) -> Device:
-        width = self.recipe.compute
-        ranks = self.layout.world_size
+        """Ranks of a pipeline that wait, as long as in 1F1B, leave the cores of a CPU to others."""
+        layout, ranks = self.layout, float(self.layout.world_size)
+        if self.machine.device["kind"] == "cpu":
+            ranks *= layout.grad_acc / (layout.grad_acc + (layout.pp - 1) / layout.vpp)
         return MeasuredDevice(
-            self.cluster.accelerator, self.calibration, width, machine=self.machine, ranks=ranks
+            self.cluster.accelerator,
+            self.calibration,
+            self.recipe.compute,
+            machine=self.machine,
+            ranks=ranks,
         )
 
     @cached_property
