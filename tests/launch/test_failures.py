@@ -164,6 +164,20 @@ def test_the_axis_of_a_collective_is_that_of_the_file_that_calls_it():
     assert mine.call == "barrier"
 
 
+def test_what_the_watchdog_of_nccl_says_is_said_in_words():
+    """As of torch 2.7, but for the name of the group, which `Mesh` gives."""
+    said = (
+        "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+        "  what():  [PG ID 2 PG GUID 7(dp,cp) Rank 3] Process group watchdog thread terminated with exception: [Rank 3] "
+        "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, "
+        "Timeout(ms)=60000) ran for 60090 milliseconds before timing out.\n"
+        "Exception raised from checkTimeout at ProcessGroupNCCL.cpp:632 (most recent call first):\n"
+    )
+    words = ": it was in ALLREDUCE along dp,cp for 60.09 s, for which another rank did not arrive"
+    assert diagnosis._reason(said) == words
+    assert diagnosis._reason(said.replace("dp,cp", "default_pg")) == words.replace(" along dp,cp", "")
+
+
 @pytest.mark.parametrize("cold", MODES)
 def test_a_rank_that_never_arrives_is_named_with_its_line(failing, cold):
     error = failing(absent, timeout=3, cold=cold)

@@ -21,6 +21,8 @@ _WHAT = re.compile(r"^\s*what\(\):\s*(.+)", re.MULTILINE)  # of a C++ exception 
 _OTHER_SIZE = re.compile(
     r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)"
 )  # gloo's, of what it received
+#: NCCL's watchdog: the group with what `Mesh` says of it, the collective, and how long it went on.
+_WATCHDOG = re.compile(r"PG GUID [^(]*\(([^)]*)\) Rank \d+\].*OpType=(\w+).* ran for (\d+) milliseconds")
 _LIBRARIES = {sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")}
 _LAUNCHER = f"{Path(__file__).parent}/"
 #: Which axis of a layout the library's files send messages along: gloo, unlike NCCL, says no word of it.
@@ -209,7 +211,7 @@ def _crash(job: Job, rank: int, status: int) -> str:
 
 
 def _reason(crash: str) -> str:
-    """The message of C++'s exception, and what gloo's says of sizes in words."""
+    """The message of C++'s exception, and in words what gloo's says of sizes and NCCL's of time."""
     if not (found := _WHAT.search(crash)):
         return ""
     what = _TORCH_SOURCE.sub("", found[1])
@@ -219,6 +221,10 @@ def _reason(crash: str) -> str:
             f": a message of {came:,} bytes came where it waited for {expected:,}: ranks sent tensors of different "
             "shapes or dtypes, or called different collectives"
         )
+    if late := _WATCHDOG.search(what):
+        along = "" if late[1] in ("", "default_pg", "undefined") else f" along {late[1]}"
+        seconds = int(late[3]) / 1000
+        return f": it was in {late[2]}{along} for {seconds:g} s, for which another rank did not arrive"
     return f": {what}"
 
 
