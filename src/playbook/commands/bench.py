@@ -320,16 +320,7 @@ def _add_experts(kinds: Any) -> None:
         help="preset, TOML, config.json or inline JSON; layout: what is trained",
     )
     p.add_argument("--seq", type=int, default=512, metavar="N", help="tokens of each rank: one sample")
-    p.add_argument(
-        "--launches", type=int, default=3, metavar="N", help="times that the ranks are started anew"
-    )
-    p.add_argument(
-        "--steps",
-        type=int,
-        default=12,
-        metavar="N",
-        help="timed steps of each in a launch; the median counts",
-    )
+    _add_launches(p, "steps")
     p.set_defaults(run=_experts)
 
 
@@ -351,6 +342,20 @@ def _experts(args: argparse.Namespace) -> int:
     return finish(args, result, report_experts(result))
 
 
+def _add_launches(p: Any, timed: str) -> None:
+    """How often ranks are started, and what is timed in each of these launches."""
+    p.add_argument(
+        "--launches", type=int, default=3, metavar="N", help="times that the ranks are started anew"
+    )
+    p.add_argument(
+        "--steps",
+        type=int,
+        default=12,
+        metavar="N",
+        help=f"timed {timed} of each in a launch; the median counts",
+    )
+
+
 def _add_communication(kinds: Any) -> None:
     p = add_kind(
         kinds, "communication", "PowerSGD and local steps against torch's hook of DDP and post-local SGD"
@@ -364,16 +369,7 @@ def _add_communication(kinds: Any) -> None:
     p.add_argument("--seq", type=int, default=32, metavar="N", help="tokens per sample")
     p.add_argument("--rank", type=int, default=4, metavar="R", help="columns of PowerSGD's factors")
     p.add_argument("--period", type=int, default=4, metavar="H", help="local steps of a round")
-    p.add_argument(
-        "--launches", type=int, default=3, metavar="N", help="times that the ranks are started anew"
-    )
-    p.add_argument(
-        "--steps",
-        type=int,
-        default=12,
-        metavar="N",
-        help="timed turns of each in a launch; the median counts",
-    )
+    _add_launches(p, "turns")
     p.set_defaults(run=_communication)
 
 
