@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from playbook.errors import ConfigError
-from playbook.layout import Layout
+from playbook.layout import Layout, ParallelOptions
 from playbook.planning.measured import Machine, MeasuredDevice, load_machine, measured_run
 from playbook.planning.operations import Operation
 from playbook.planning.recipes import load_recipe
+from playbook.planning.traffic import traffic
 from playbook.shapes import load
 
 SAMPLE = Path(__file__).parents[2] / "benchmarks" / "results" / "cpu-2-cores-calibration.toml"
@@ -156,3 +158,37 @@ def test_what_is_no_measurement(tmp_path):
         load_machine(other)
     with pytest.raises(ConfigError, match="cannot read calibration file"):
         load_machine(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    "layout", ["dp=2", "dp=2,zero=1", "dp=4,zero=2", "dp=4,zero=2,grad_acc=3", "dp=2,zero=3"]
+)
+def test_replicas_send_as_many_messages_as_a_run(layout):
+    step = run(layout).step(limit=False)
+    messages = traffic(load("tiny"), Layout.parse(layout), 64, recipe="fp32")
+    links, seconds = run(layout).links, step.breakdown["dp_exposed"]
+    assert len(messages) > 2
+    assert seconds == pytest.approx(links.of(messages))
+
+
+def test_routers_tell_each_other_loads():
+    def exposed(**moe: Any) -> float:
+        shape = load("tiny-moe")
+        shape = shape.replace(moe=dataclasses.replace(shape.moe, **moe))
+        layout, recipe = Layout.parse("dp=2"), load_recipe("fp32")
+        return (
+            measured_run(MACHINE, shape, layout, seq=64, recipe=recipe)
+            .step(limit=False)
+            .breakdown["dp_exposed"]
+        )
+
+    none = exposed(balance_loss=0.0, z_loss=0.0, bias_rate=0.0)
+    some = exposed(balance_loss=0.01, balance_over="global_batch", z_loss=0.0, bias_rate=0.0)
+    # Four blocks, each with an all-reduce of two messages of 0.2 ms.
+    assert some - none == pytest.approx(4 * 2 * 2e-4, rel=0.1)
+
+
+def test_what_sends_less_is_not_foretold():
+    options, recipe = ParallelOptions(data_parallel="local:H=4"), load_recipe("fp32")
+    with pytest.raises(ConfigError, match="data_parallel is 'local:H=4', whose messages are counted"):
+        measured_run(MACHINE, load("tiny"), Layout.parse("dp=2"), seq=64, recipe=recipe, options=options)

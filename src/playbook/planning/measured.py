@@ -8,7 +8,7 @@ Standard library only.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -21,14 +21,17 @@ from playbook.hardware import Accelerator, Cluster
 from playbook.layout import Layout, ParallelOptions
 from playbook.planning.calibration import Calibration
 from playbook.planning.communication import Cost, closed_form
+from playbook.planning.expert_traffic import balance
 from playbook.planning.links import AlphaBeta, Network
 from playbook.planning.memory import StageMemory
 from playbook.planning.message_times import Links
+from playbook.planning.messages import Message, Sender
 from playbook.planning.operations import Operation
 from playbook.planning.recipes import Recipe
 from playbook.planning.roofline import Device
 from playbook.planning.simulator import Run
 from playbook.planning.stage_times import Pass, StageTimes, Work
+from playbook.planning.traffic import loss, norm, replicas
 from playbook.shapes import BlockKind, ModelShape
 
 #: Passes of ``operations`` by name: which measured pass it is, and its bytes of fp32 for each element there and back.
@@ -229,6 +232,30 @@ class MeasuredRun(Run):
         plain = super().times
         return MeasuredTimes(plain.sizes, plain.device, plain.links, plain.options, plain.overlap)
 
+    @cached_property
+    def _parts(self) -> dict[str, float]:
+        """As `Run._parts`, with what ranks tell each other in a few bytes, which on a CPU takes long."""
+        found = dict(super()._parts)
+        here = self._sender(0)
+        few = (*norm(here), *loss(here), *(balance(here) if here.expert_layers else ()))
+        for message in _sent_of(few):
+            part = {"tp": "tp", "cp": "cp", "pp": "pp_comm"}.get(message.axis, "dp_exposed")
+            found[part] += self.links.of([message])
+        return found
+
+    def _sent(self, held: StageMemory, collective: str, size: int) -> float:
+        """In as many messages as this library's ranks send: on a CPU it is their number that takes time."""
+        gathers = collective == "all_gather"
+        phases = ("parameters", "forward", "backward") if gathers else ("gradients",)
+        messages = [m for m in _sent_of(replicas(self._sender(held.stage))) if m.phase in phases]
+        # ZeRO-3 gathers forward and backward, but not again what forward has gathered last.
+        often = self.passes * (2 if gathers else 1) if self.at_once else 1
+        return self.links.of(messages) / (1 if gathers and self.layout.zero < 3 else often)
+
+    def _sender(self, stage: int) -> Sender:
+        rank = self.layout.rank(pp=stage)
+        return Sender(self.shape, self.layout, self.seq, self.options, rank, self.recipe)
+
     def _optimizer(self, held: StageMemory) -> float:
         """Adam's pass over what this rank updates, as it was measured."""
         fit = self.machine.device["optimizer"]
@@ -236,6 +263,10 @@ class MeasuredRun(Run):
         tensors = len(held.counts.units) if self.layout.zero else TENSORS * held.layers
         alone = fit["overhead_s"] + fit["per_tensor_s"] * tensors + updated / fit["parameters_per_s"]
         return alone * self.machine.training(self.layout.world_size)[0]
+
+
+def _sent_of(messages: Iterable[Message]) -> list[Message]:
+    return [message for message in messages if message.count and message.ranks > 1]
 
 
 def measured_run(
@@ -252,8 +283,13 @@ def measured_run(
 ) -> MeasuredRun:
     """What `simulator.simulate` is asked about, on a machine; ``.step(limit=False).seconds`` is its answer.
 
-    ``cluster`` has the network where none was measured; None is one node with as many ranks as there are.
+    ``cluster`` has the network where none was measured; None is one node with as many ranks as there are. Raises
+    ConfigError for replicas that send less than their gradients.
     """
+    if options and options.method:
+        raise ConfigError(
+            f"data_parallel is {options.data_parallel!r}, whose messages are counted in runs, not foretold"
+        )
     accelerator = machine.accelerator
     link = machine.links("send", 2, 2) or AlphaBeta(1e-5, 1 / accelerator.link_bandwidth)
     one = Cluster(
