@@ -13,6 +13,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterable, Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 
 import nbformat
@@ -41,16 +42,18 @@ def files_of(code: str, modules: Modules) -> list[Path]:
 
 
 def _recorded(code: str) -> list[Path]:
-    """The recorded measurements that ``code`` reads: with ``records`` those of the kinds that its strings name, or all
-    where none does; with ``recorded`` those that its functions are called after."""
+    """The recorded measurements that ``code`` reads: with ``RESULTS`` the files that its strings name, with ``records``
+    those of the kinds that they name, or all where none does; with ``recorded`` those that its functions are called
+    after."""
     nodes = list(ast.walk(ast.parse(code)))
     texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     names = {node.name for node in nodes if isinstance(node, ast.alias)}
     names |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     scripts = any(re.search(r"\brecords\(|\bRESULTS\b|benchmarks/results", text) for text in texts)
-    files = sorted(RECORDED.glob("*.json"))
     if scripts or "RESULTS" in names:
-        return files
+        files = sorted(RECORDED.iterdir())
+        return [file for file in files if any(fnmatch(file.name, text) for text in texts)] or files
+    files = sorted(RECORDED.glob("*.json"))
     if not {"records", "recorded"} & names:
         return []
     kinds = tuple(f"-{text}" for text in (names if "recorded" in names else texts) if text)

@@ -80,7 +80,10 @@ def test_recorded_measurements_count_for_the_chapters_that_read_them() -> None:
         f for f in every if f.endswith("-collectives.json")
     }
     assert recorded(reading + "records(kind)") == every
-    assert recorded("from playbook.bench import RESULTS", 'kind = "collectives"') == every
+    all_files = {file.name for file in outputs.RECORDED.iterdir()}
+    assert recorded("from playbook.bench import RESULTS", 'kind = "collectives"') == all_files > every
+    named = recorded("from playbook.bench import RESULTS", 'files = RESULTS.glob("*-sweep-*.csv")')
+    assert named == {name for name in all_files if name.endswith(".csv")} > set()
 
 
 def test_what_is_recorded_of_kernels_counts_for_the_chapters_that_read_it(tmp_path, monkeypatch) -> None:

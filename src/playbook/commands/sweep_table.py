@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -15,9 +16,35 @@ def ordered(rows: Sequence[Row]) -> list[Row]:
 
 
 def summary(rows: Sequence[Row], missing: int) -> dict[str, Any]:
-    """The object of ``--json``: how many rows of each status, how many are missing yet, and the rows."""
+    """The object of ``--json``: how many rows of each status, how many are missing yet, how well steps were foretold,
+    and the rows."""
     cells = [{column: _number(text) for column, text in row.items()} for row in rows]
-    return {"counts": dict(Counter(row["status"] for row in rows)), "missing": missing, "rows": cells}
+    counts = dict(Counter(row["status"] for row in rows))
+    return {"counts": counts, "missing": missing, "foretold": foretold(rows), "rows": cells}
+
+
+def foretold(rows: Sequence[Row]) -> dict[str, Any] | None:
+    """Of the layouts whose steps were both measured and predicted: how many these are, the median of |predicted /
+    measured - 1|, and Spearman's rank correlation. None below three, or of equal ones, which have no order."""
+    both = [(float(row["step_s"]), float(row["predicted_step_s"])) for row in rows if _has_both(row)]
+    if len(both) < 3 or any(len(set(each)) == 1 for each in zip(*both, strict=True)):
+        return None
+    measured, predicted = zip(*both, strict=True)
+    return {
+        "layouts": len(both),
+        "median_error": statistics.median(abs(p / m - 1) for m, p in both),
+        "rank_correlation": statistics.correlation(_ranks(measured), _ranks(predicted)),
+    }
+
+
+def _has_both(row: Row) -> bool:
+    return row["status"] == "ok" and bool(row["step_s"] and row["predicted_step_s"])
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Places in ascending order; equal values share the middle one of theirs."""
+    order = sorted(values)
+    return [order.index(value) + order.count(value) / 2 for value in values]
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -27,6 +54,11 @@ def table(rows: Sequence[Row]) -> str:
     lines = [f"{'layout':{width}} {header}"]
     for row in rows:
         lines.append(f"{name(row):{width}} {_cells(row)}")
+    if found := foretold(rows):
+        lines.append(
+            f"\npredicted steps of {found['layouts']} layouts: median error {found['median_error']:.1%}, rank "
+            f"correlation {found['rank_correlation']:.2f}"
+        )
     return "\n".join(lines)
 
 
