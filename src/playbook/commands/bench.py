@@ -28,6 +28,7 @@ def add(commands: Any) -> None:
     _add_pipeline(kinds)
     _add_experts(kinds)
     _add_communication(kinds)
+    _add_final_losses(kinds)
     _add_kernels(kinds)
     _add_fp8(kinds)
     _add_faults(kinds)
@@ -162,7 +163,7 @@ def _add_faults(kinds: Any) -> None:
     p.add_argument("--count", type=int, default=1000, metavar="N", help="trials")
     p.add_argument("--seed", type=int, default=0, help="of layouts, faults and moments")
     p.add_argument("--start", type=int, default=0, metavar="N", help="number of the first trial")
-    p.add_argument("--only", type=int, metavar="N", help="the trial of this number alone")
+    p.add_argument("--only", metavar="N,…", help="the trials of these numbers alone")
     p.add_argument("--jobs", type=int, default=2, metavar="N", help="trials at a time")
     p.add_argument(
         "--limit", type=float, default=120.0, metavar="S", help="seconds after which a run is said to hang"
@@ -179,7 +180,9 @@ def _faults(args: argparse.Namespace) -> int:
 
     from playbook.bench.faults import bench_faults, report_faults
 
-    indices = [args.only] if args.only is not None else list(range(args.start, args.start + args.count))
+    indices = list(range(args.start, args.start + args.count))
+    if args.only is not None:
+        indices = [_number("only", text) for text in args.only.split(",")]
     result: dict[str, Any] = {}
     for result in bench_faults(args.seed, indices, args.jobs, limit):
         record(args, result)  # what ends this run loses nothing that it has found
@@ -389,6 +392,52 @@ def _communication(args: argparse.Namespace) -> int:
     settings = (args.rank, args.period, args.steps, device, only, args.launches)
     result = bench_communication(work, ranks, *settings)
     return finish(args, result, report_communication(result))
+
+
+def _add_final_losses(kinds: Any) -> None:
+    p = add_kind(
+        kinds, "final-losses", "where training ends that sends less, beside all-reduce, in loss and bytes"
+    )
+    p.add_argument(
+        "--method", action="append", metavar="M", help="as in --data-parallel; repeatable (default: six)"
+    )
+    p.add_argument("--ranks", default="4,8", metavar="N,…", help="numbers of replicas")
+    p.add_argument("--model", default="tiny", metavar="M", help="preset, TOML, config.json or inline JSON")
+    p.add_argument("--seq", type=int, default=64, metavar="N", help="tokens per sample")
+    p.add_argument(
+        "--global-batch", type=int, default=8, metavar="N", help="samples of a step, of all replicas"
+    )
+    p.add_argument("--steps", type=int, default=400, metavar="N", help="steps of a run")
+    p.add_argument(
+        "--start", type=int, default=300, metavar="N", help="first steps, all with whole gradients"
+    )
+    p.add_argument("--lr", type=float, default=1e-3, help="highest learning rate")
+    p.set_defaults(run=_final_losses)
+
+
+def _final_losses(args: argparse.Namespace) -> int:
+    from playbook.bench.final_losses import METHODS, bench_final_losses, report_final_losses
+    from playbook.shapes import load
+    from playbook.training.checks import check_device
+    from playbook.training.config import TrainConfig
+
+    shape, device = load(args.model), args.device or "cpu"
+    if device != "cpu":
+        raise ConfigError(
+            f"device is {device!r}, but final losses are compared on cpu, where every rank has its turn"
+        )
+    _check_sizes(args, shape, "seq", "global_batch", "steps", "start")
+    if args.start >= args.steps:
+        raise ConfigError(
+            f"start is {args.start}, but must be below steps={args.steps}: nothing would be compared"
+        )
+    check_device(shape, device, 1)
+    ranks = [_number("ranks", text) for text in args.ranks.split(",")]
+    config = TrainConfig(
+        steps=args.steps, global_batch=args.global_batch, seq=args.seq, lr=args.lr, device=device
+    )
+    result = bench_final_losses(shape, config, ranks, args.method or METHODS, args.start)
+    return finish(args, result, report_final_losses(result))
 
 
 def _add_kernels(kinds: Any) -> None:
