@@ -7,7 +7,7 @@ BIN := .venv/bin
 # chapters minutes on one that does.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-# Tests run side by side, one process for each core, but no more than four: they launch ranks and browsers themselves.
+# Tests run side by side, but in no more than four processes: they launch ranks and browsers themselves.
 SIDE_BY_SIDE := -n logical --maxprocesses 4
 
 .DEFAULT_GOAL := help

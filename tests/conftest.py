@@ -64,6 +64,12 @@ def ranks() -> Callable[..., launch.Ranks]:
     return functools.partial(launch.run, backend="gloo")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than cores: a test in three waits for a browser, or for ranks that start."""
+    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What tests measured (``record_property("measured", "…")``), and what nobody looked at."""
     for report in terminalreporter.stats.get("passed", []):

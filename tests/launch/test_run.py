@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import signal
 import sys
 import tempfile
 
@@ -355,6 +356,13 @@ def test_a_folder_that_cannot_be_written_is_named(ranks, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     with pytest.raises(launch.LaunchError, match=r"a folder for temporary files: .*No such file .*gone"):
         ranks(int)
+
+
+def test_a_warm_process_of_which_nothing_was_asked_is_not_waited_for():
+    """It may be importing torch, for a command that was refused meanwhile."""
+    process = warm._Server()
+    process.close()
+    assert process.process.returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(("name", "text"), [("WORLD_SIZE", "x"), ("LOCAL_RANK", "")])

@@ -306,6 +306,9 @@ def _take_from_layout(args: argparse.Namespace, layout: Layout) -> None:
 
 def _run(args: argparse.Namespace, shape: ModelShape, config: TrainConfig) -> int:
     from playbook import launch
+
+    if config.layout.world_size > 1 and "RANK" not in os.environ:
+        launch.prepare()  # it imports torch while this process does
     from playbook.commands.training import Run, check, launched, train_here, train_on_ranks, train_rank
     from playbook.launch.logs import check_new
 

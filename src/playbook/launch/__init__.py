@@ -16,7 +16,7 @@ from typing import Any
 from playbook.errors import LaunchError
 from playbook.launch.group import World, backend, init, process_group, settle
 from playbook.launch.ranks import Rank, RankError, Ranks
-from playbook.launch.run import run
+from playbook.launch.run import prepare, run
 
 __all__ = [
     "LaunchError",
@@ -26,6 +26,7 @@ __all__ = [
     "World",
     "backend",
     "init",
+    "prepare",
     "process_group",
     "run",
     "settle",

@@ -7,8 +7,7 @@ import shlex
 from typing import Any, NoReturn
 
 from playbook.errors import LaunchError
-from playbook.launch import group, warm
-from playbook.launch.run import run
+from playbook.launch.run import prepare, run
 
 
 def load(shell: Any) -> None:
@@ -19,8 +18,7 @@ def load(shell: Any) -> None:
 
     magic.__doc__ = f"{torchrun.__doc__}\n\n{_parser().format_help()}"  # for `%%torchrun?`
     shell.register_magic_function(magic, "cell", "torchrun")
-    if warm.AVAILABLE and group.gpus() == 0:
-        warm.start()
+    prepare()
 
 
 def torchrun(shell: Any, line: str, cell: str) -> None:

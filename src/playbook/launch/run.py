@@ -68,6 +68,13 @@ def run(
         return _watch(ColdRanks(job) if cold else warm.WarmRanks(job), echo, interrupted)
 
 
+def prepare() -> None:
+    """Begin to import torch, in the warm process, for ranks that this process will launch. It returns at once, and does
+    nothing where torchrun would start them."""
+    if warm.AVAILABLE and group.gpus() == 0:
+        warm.start()
+
+
 @contextmanager
 def _temporary_folder() -> Iterator[Path]:
     try:

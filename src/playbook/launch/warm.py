@@ -30,7 +30,7 @@ class _Server:
     """The parent's end of a warm process."""
 
     def __init__(self) -> None:
-        self.owner = os.getpid()
+        self.owner, self.asked = os.getpid(), False
         self.sources = fingerprint()
         self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed in close())
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -55,6 +55,8 @@ class _Server:
         """End it, and with it every rank."""
         self.control.close()
         if self.owner == os.getpid():
+            if not self.asked:  # it has nobody to end, and may still import torch
+                self.process.kill()
             try:
                 self.process.wait(5)
             except subprocess.TimeoutExpired:
@@ -110,6 +112,7 @@ class WarmRanks:
 
     def start(self) -> None:
         """Have the ranks forked."""
+        self._server.asked = True
         self._send("run")
 
     @property

@@ -29,7 +29,7 @@ from playbook.launch.job import Job
 from playbook.launch.processes import adopt_orphans, die_with_parent, end_children, kill_group
 
 # Not needed by ranks, and slow to import.
-_COLD_ROOMS = {"figures", "commands", "cli", "bench", "doctor", "__main__"}
+_COLD = {"figures", "commands", "cli", "bench", "doctor", "__main__", "kernels.generated"}
 
 
 class WarmProcess:
@@ -167,7 +167,8 @@ def _warm_up() -> None:
         importlib.import_module("torch.distributed")
         importlib.import_module("torch._dynamo")  # any optimizer imports it, for seconds in each rank
     for module in pkgutil.walk_packages(playbook.__path__, "playbook.", onerror=lambda _: None):
-        if module.name.split(".")[1] not in _COLD_ROOMS:
+        name = module.name.removeprefix("playbook.")
+        if _COLD.isdisjoint({name, name.partition(".")[0]}):
             with contextlib.suppress(Exception):
                 importlib.import_module(module.name)
     gc.collect()
