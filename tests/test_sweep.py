@@ -19,7 +19,7 @@ import pytest
 from leftovers import alive, remaining
 
 from playbook.cli import main
-from playbook.commands.sweep_table import foretold, table
+from playbook.commands.sweep_table import accuracy, table
 from playbook.launch import warm
 from playbook.launch.sweep.results import COLUMNS
 
@@ -269,22 +269,22 @@ def rows_of(folder: Path) -> list[str]:
     return (folder / "results.csv").read_text().splitlines()[1:]
 
 
-def test_how_well_steps_were_foretold_is_said():
+def test_how_well_steps_were_predicted_is_said():
     def row(measured: float, predicted: float | str, status: str = "ok") -> dict[str, str]:
         return dict.fromkeys(COLUMNS, "1") | {
             "status": status, "reason": "no memory", "step_s": str(measured), "predicted_step_s": str(predicted)
         }  # fmt: skip
 
     rows = [row(0.1, 0.11), row(0.2, 0.16), row(0.4, 0.6), row(0.8, 0.56), row(5, ""), row(9, 1, "oom")]
-    found = foretold(rows)
+    found = accuracy(rows)
     assert found is not None
     assert found["layouts"] == 4
     assert found["median_error"] == pytest.approx((0.2 + 0.3) / 2)
     # Squared differences of ranks: 0, 0, 1, 1; and 1 - 6 · 2 / (4 · 15).
     assert found["rank_correlation"] == pytest.approx(0.8)
     assert table(rows).endswith("predicted steps of 4 layouts: median error 25.0%, rank correlation 0.80")
-    equal = foretold([row(0.1, 0.3), row(0.2, 0.3), row(0.4, 0.5)])
+    equal = accuracy([row(0.1, 0.3), row(0.2, 0.3), row(0.4, 0.5)])
     assert equal is not None
     assert equal["rank_correlation"] == pytest.approx(3**0.5 / 2)  # ranks 1, 2, 3 and 1.5, 1.5, 3
-    assert foretold(rows[:2]) is None
-    assert foretold([row(0.1, 0.2)] * 3) is None
+    assert accuracy(rows[:2]) is None
+    assert accuracy([row(0.1, 0.2)] * 3) is None

@@ -12,6 +12,7 @@ from playbook.planning.flops import (
     hfu,
     matmul_flops,
     mfu,
+    stages_of_equal_cost,
     step_flops,
 )
 from playbook.shapes import PRESETS, ModelShape, load
@@ -173,3 +174,30 @@ def test_sizes_are_checked():
         step_flops(GPT3, 1, 8.0)
     with pytest.raises(ConfigError, match="unknown recompute 'ful'; did you mean full"):
         step_flops(GPT3, 1, 8, "ful")
+
+
+@given(st.integers(2, 40), st.integers(2, 8), st.integers(1, 3), st.integers(100, 300_000))
+def test_no_other_number_of_blocks_beside_the_head_has_a_cheaper_costliest_stage(layers, depth, width, vocab):
+    depth = min(depth, layers)
+    shape = ModelShape(layers=layers, hidden=64 * width, heads=width, vocab=vocab)
+    block = sum(forward_flops(shape.replace(layers=1), 1, 1).values()) - forward_flops(shape, 1, 1)["head"]
+    block -= 2 * 2 * 64 * width  # attention to one token
+    head = forward_flops(shape, 1, 1)["head"]
+
+    def costliest(sizes):
+        return max(block * max(sizes[:-1]), block * sizes[-1] + head)
+
+    found = stages_of_equal_cost(shape, depth)
+    assert len(found) == depth
+    assert sum(found) == layers
+    assert min(found[:-1]) >= 1
+    for last in range(layers - depth + 2):
+        others = -(-(layers - last) // (depth - 1))
+        assert costliest(found) <= costliest([others, last]) * (1 + 1e-12)
+
+
+def test_a_large_head_has_a_stage_for_itself():
+    """The 8B model of the Ultra-Scale Playbook's sweep: its head costs as much as 2.2 blocks."""
+    shape = ModelShape(layers=32, hidden=4096, heads=32, ffn=14336, gated=True, vocab=131072, tied=False)
+    assert stages_of_equal_cost(shape, 4) == (9, 9, 8, 6)
+    assert stages_of_equal_cost(shape, 16) == (3, 3, *[2] * 13, 0)

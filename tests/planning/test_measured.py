@@ -192,3 +192,23 @@ def test_what_sends_less_is_not_foretold():
     options, recipe = ParallelOptions(data_parallel="local:H=4"), load_recipe("fp32")
     with pytest.raises(ConfigError, match="data_parallel is 'local:H=4', whose messages are counted"):
         measured_run(MACHINE, load("tiny"), Layout.parse("dp=2"), seq=64, recipe=recipe, options=options)
+
+
+@pytest.mark.parametrize(
+    ("layout", "imbalance", "waited_for"), [("dp=2,ep=2", 1.5, 1.5), ("dp=4,ep=4", 3.0, 1.2)]
+)
+def test_who_has_fewer_tokens_waits_unless_others_need_its_core(layout, imbalance, waited_for):
+    """On the machine below two ranks are as fast as one, four are 2.5 times slower."""
+    blocks = [
+        {"ranks": n, "slower": slower, "between_s": 0.0} for n, slower in ((1, 2.0), (2, 2.0), (4, 5.0))
+    ]
+    machine = Machine({**DEVICE, "blocks": blocks}, {}, "planted")
+    one = measured_run(
+        machine,
+        load("tiny-moe"),
+        Layout.parse(layout),
+        seq=64,
+        recipe=load_recipe("fp32"),
+        imbalance=imbalance,
+    )
+    assert one.times.sizes.imbalance == pytest.approx(waited_for)

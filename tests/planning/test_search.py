@@ -35,8 +35,9 @@ def random_problem(seed):
     cluster = replace(cluster, accelerator=replace(cluster.accelerator, memory_bytes=memory))
     recipe = rng.choice(["bf16-mixed", "bf16-mixed-fp32-grads", "fp32"])
     calibration = Calibration(
-        "some", matmul={"bf16": 0.7}, processors=132, hidden_dp=rng.choice([0.0, 0.8]), reserved=1.1
-    )
+        "some", matmul={"bf16": 0.7}, processors=132, hidden_dp=rng.choice([0.0, 0.8]), reserved=1.1,
+        balanced=rng.random() < 0.5, hidden_zero=rng.random() < 0.5,
+    )  # fmt: skip
     return Problem(
         shape, cluster, 2 ** rng.randint(2, 4), rng.choice([512, 2048]), load_recipe(recipe), calibration,
         attention=rng.choice(["sdpa", "reference"]),

@@ -187,13 +187,63 @@ def test_a_schedule_of_ones_own_is_what_is_timed():
     assert own[1] > 2 * own[0]
 
 
-def test_floors_and_stalls_are_waited_for():
-    plain = Calibration("plain", matmul={"bf16": 0.7}, jitter=0.0)
-    floored = step("tp=8,pp=2,dp=1,sp,grad_acc=4", calibration=replace(plain, floor_pipeline=1e-2))
+PLAIN = Calibration("plain", matmul={"bf16": 0.7}, jitter=0.0)
+
+
+def test_floors_are_waited_for():
+    floored = step("tp=8,pp=2,dp=1,sp,grad_acc=4", calibration=replace(PLAIN, floor_pipeline=1e-2))
     assert floored.breakdown["tp"] >= 4 * 16 * 8 * 1e-2 * 0.5
-    stalled = step("tp=8,pp=4,sp,grad_acc=8", calibration=replace(plain, stall=1.0, stall_nodes=4))
-    assert stalled.breakdown["pp_comm"] > 6
+
+
+def test_a_stage_in_the_middle_stalls_twice_as_long_as_one_at_an_end():
+    """A micro-batch of any size takes what it stalls: 1 s, and 0.5 s where there are two stages."""
+    stalls = replace(PLAIN, stall=1.0, stall_nodes=4, stall_nodes_plain=2)
+    middle = step("tp=8,pp=4,sp,grad_acc=8", calibration=stalls)
+    assert middle.seconds == pytest.approx(8 + 3, rel=0.02)
+    assert middle.breakdown["pp_comm"] > 6
+    ends = step("tp=8,dp=2,zero=1,pp=2,sp,grad_acc=16", calibration=stalls)
+    assert ends.seconds == pytest.approx(0.5 * (16 + 1), rel=0.05)
+    assert step("dp=32,grad_acc=8", calibration=stalls).breakdown["pp_comm"] == 0
+    assert step("tp=8,pp=2,sp,grad_acc=16", calibration=stalls).seconds < 5  # two nodes
     assert (
-        step("dp=32,grad_acc=8", calibration=replace(plain, stall=1.0, stall_nodes=4)).breakdown["pp_comm"]
-        == 0
+        step("tp=4,dp=2,pp=2,sp,grad_acc=16", calibration=stalls).seconds > 8
+    )  # and replicas that are whole
+
+
+def test_stages_are_cut_as_the_framework_does_it():
+    balanced = replace(PLAIN, balanced=True)
+    text = "pp=16,grad_acc=32"
+    wide = load("llama3-8b").replace(vocab=131072)
+    told = step(text, wide, calibration=balanced)
+    by_hand = ParallelOptions(stage_layers=(3, 3, *[2] * 13, 0))
+    assert told.seconds == step(text, wide, calibration=PLAIN, options=by_hand).seconds
+    assert told.memory == step(text, wide, calibration=PLAIN, options=by_hand).memory
+    even = ParallelOptions(stage_layers=(2,) * 16)
+    assert told.seconds < step(text, wide, calibration=PLAIN).seconds
+    assert step(text, wide, calibration=balanced, options=even) == step(text, wide, calibration=PLAIN)
+
+
+def test_messages_of_a_sharded_optimizer_hide_only_where_the_framework_sends_them_early():
+    early, late = replace(PLAIN, hidden_dp=1.0), replace(PLAIN, hidden_dp=1.0, hidden_zero=False)
+    for zero in (0, 1):
+        seconds = [
+            step(f"dp=8,zero={zero},grad_acc=4", calibration=c).breakdown["dp_exposed"] for c in (early, late)
+        ]
+        assert (seconds[1] > 3 * seconds[0]) if zero else (seconds[1] == seconds[0])
+
+
+def test_all_wait_for_the_rank_whose_experts_get_most():
+    mixtral = load("mixtral-8x7b")
+    even, uneven = (
+        step("dp=8,ep=8,zero=1", mixtral, calibration=PLAIN, imbalance=x).breakdown for x in (1.0, 1.5)
     )
+    experts = (
+        3 * 3 * 2 * mixtral.hidden * mixtral.ffn_dim * 2 * 4096 * mixtral.layers
+    )  # FLOPs, two of them a token
+    assert uneven["compute"] - even["compute"] == pytest.approx(0.5 * experts / (0.7 * 989e12), rel=0.15)
+    assert uneven["ep"] == pytest.approx(1.5 * even["ep"], rel=0.1)
+    for wrong in (0.9, 8.5, "2"):
+        with pytest.raises(ConfigError, match=f"imbalance must be from 1 to ep = 8, got {wrong!r}"):
+            step("dp=8,ep=8", mixtral, imbalance=wrong)
+    with pytest.raises(ConfigError, match="imbalance must be from 1 to ep = 1, got 2"):
+        step("dp=8", mixtral, imbalance=2)

@@ -40,6 +40,12 @@ def add(commands: Any) -> None:
         help="dp is what is left of the GPUs unless it is given",
     )
     flag("--micro-batch", type=int, metavar="N", help="samples per forward pass (default: the layout's, 1)")
+    flag(
+        "--imbalance",
+        type=float,
+        metavar="X",
+        help="tokens that experts of the busiest rank get, as a multiple of a rank's share (default: 1)",
+    )
     flag("--jobs", type=Path, metavar="FILE", help="answer every line of a file of jobs (- is stdin)")
     flag("--explain", action="store_true", help="print every operation and message with its size and seconds")
     flag("--no-limit", action="store_true", help="time what does not fit into memory as well")
@@ -104,6 +110,7 @@ def job_of(args: argparse.Namespace) -> dict[str, Any]:
         "calibration",
         "layout",
         "micro_batch",
+        "imbalance",
     )
     job = {name: getattr(args, name) for name in names if getattr(args, name, None) is not None}
     cluster = args.cluster.strip()

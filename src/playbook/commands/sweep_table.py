@@ -16,14 +16,14 @@ def ordered(rows: Sequence[Row]) -> list[Row]:
 
 
 def summary(rows: Sequence[Row], missing: int) -> dict[str, Any]:
-    """The object of ``--json``: how many rows of each status, how many are missing yet, how well steps were foretold,
+    """The object of ``--json``: how many rows of each status, how many are missing yet, how well steps were predicted,
     and the rows."""
     cells = [{column: _number(text) for column, text in row.items()} for row in rows]
     counts = dict(Counter(row["status"] for row in rows))
-    return {"counts": counts, "missing": missing, "foretold": foretold(rows), "rows": cells}
+    return {"counts": counts, "missing": missing, "predictions": accuracy(rows), "rows": cells}
 
 
-def foretold(rows: Sequence[Row]) -> dict[str, Any] | None:
+def accuracy(rows: Sequence[Row]) -> dict[str, Any] | None:
     """Of the layouts whose steps were both measured and predicted: how many these are, the median of |predicted /
     measured - 1|, and Spearman's rank correlation. None below three, or of equal ones, which have no order."""
     both = [(float(row["step_s"]), float(row["predicted_step_s"])) for row in rows if _has_both(row)]
@@ -54,7 +54,7 @@ def table(rows: Sequence[Row]) -> str:
     lines = [f"{'layout':{width}} {header}"]
     for row in rows:
         lines.append(f"{name(row):{width}} {_cells(row)}")
-    if found := foretold(rows):
+    if found := accuracy(rows):
         lines.append(
             f"\npredicted steps of {found['layouts']} layouts: median error {found['median_error']:.1%}, rank "
             f"correlation {found['rank_correlation']:.2f}"

@@ -92,6 +92,22 @@ def _mlp_flops(shape: ModelShape, kind: BlockKind, tokens: int) -> int:
     return (3 if shape.gated else 2) * matmul_flops(tokens, width, shape.hidden)
 
 
+def stages_of_equal_cost(shape: ModelShape, depth: int) -> tuple[int, ...]:
+    """Blocks of each of ``depth`` stages where the last one has fewer, for the head: so that the costliest stage costs
+    least. Blocks are taken as if all cost the same."""
+    blocks = sum(
+        count * sum(block_flops(shape, kind, 1, 0).values()) for kind, count in shape.blocks().items()
+    )
+    head = matmul_flops(1, shape.vocab, shape.hidden) * shape.layers / blocks
+
+    def costliest(last: int) -> float:
+        return max(-(-(shape.layers - last) // (depth - 1)), last + head)
+
+    last = min(range(shape.layers // depth, -1, -1), key=costliest)
+    size, extra = divmod(shape.layers - last, depth - 1)
+    return (*(size + (stage < extra) for stage in range(depth - 1)), last)
+
+
 @dataclass(frozen=True)
 class StepFlops:
     """FLOPs of one training step: what the model needs and what the hardware computes."""

@@ -22,7 +22,7 @@ from playbook.shapes import load
 #: Keys of a job; those of `NEEDED` must be there.
 KEYS = (
     "model", "cluster", "gpus", "layout", "micro_batch", "global_batch", "seq", "precision", "attention", "fused",
-    "overlap", "calibration", "stage_layers", "reserve", "limit",
+    "overlap", "calibration", "stage_layers", "imbalance", "reserve", "limit",
 )  # fmt: skip
 NEEDED = ("model", "cluster", "layout")
 #: Precisions by the names that people use.
@@ -59,6 +59,7 @@ def run_of(job: Mapping[str, Any]) -> Run:
         cluster=cluster.with_gpus(layout.world_size) if layout.world_size > 1 else cluster,
         # Frameworks that shard weights in a pipeline keep them gathered between micro-batches.
         options=ParallelOptions(stage_layers=tuple(layers) if layers else None, reshard=layout.pp == 1),
+        imbalance=job.get("imbalance", 1.0),
         **settings,
     )
 

@@ -223,6 +223,12 @@ class MeasuredRun(Run):
             ranks=ranks,
         )
 
+    @property
+    def waited_for(self) -> float:
+        """As `Run.waited_for`; where ranks share cores, those that have less leave theirs to the busiest."""
+        slower = self.machine.training(self.layout.world_size)[0] / self.machine.training(1)[0]
+        return max(1.0, self.imbalance / slower)
+
     @cached_property
     def links(self) -> Links:
         return MeasuredLinks(self.cluster, self.layout, self.calibration, machine=self.machine)
@@ -280,6 +286,7 @@ def measured_run(
     fused: bool = False,
     options: ParallelOptions | None = None,
     cluster: Cluster | None = None,
+    imbalance: float = 1.0,
 ) -> MeasuredRun:
     """What `simulator.simulate` is asked about, on a machine; ``.step(limit=False).seconds`` is its answer.
 
@@ -303,5 +310,5 @@ def measured_run(
     )
     return MeasuredRun(
         shape, layout, cluster or one, seq, _CALIBRATION, recipe, attention, fused, None, {},
-        options or ParallelOptions(), machine=machine,
+        options or ParallelOptions(), imbalance, machine=machine,
     )  # fmt: skip

@@ -8,6 +8,7 @@ Passes are bytes read and written. Standard library only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -86,7 +87,8 @@ class _Made:
 @dataclass(frozen=True)
 class Sizes:
     """A model on one rank: ``seq`` tokens a sample after padding; ``attention`` is sdpa (flash) or reference,
-    ``ring`` whether keys come in hops where context is parallel."""
+    ``ring`` whether keys come in hops where context is parallel. Experts of the rank get ``imbalance`` times a rank's
+    share of the tokens."""
 
     shape: ModelShape
     layout: Layout
@@ -94,6 +96,7 @@ class Sizes:
     recipe: Recipe
     attention: str = "sdpa"
     ring: bool = True
+    imbalance: float = 1.0
 
     @property
     def tokens(self) -> int:
@@ -193,7 +196,7 @@ def _mlp(made: _Made, sizes: Sizes, name: str, rows: int, width: int, batch: int
 
 
 def _experts(made: _Made, sizes: Sizes) -> None:
-    """Router, the rows of this rank's experts, evenly loaded, and the experts that see every token."""
+    """Router, the rows of this rank's experts, on which they fall evenly, and the experts that see every token."""
     moe, shape = sizes.shape.moe, sizes.shape
     assert moe is not None
     made.linear("router", sizes.tokens, moe.experts, shape.hidden, narrow=False)
@@ -202,7 +205,7 @@ def _experts(made: _Made, sizes: Sizes) -> None:
     if moe.capacity:
         chosen = min(chosen, int(moe.capacity * chosen))
     here = moe.experts // sizes.layout.ep
-    rows = max(1, -(-chosen * sizes.layout.ep // moe.experts))
+    rows = max(1, math.ceil(chosen * sizes.layout.ep / moe.experts * sizes.imbalance))
     moved = float(chosen * shape.hidden * sizes.recipe.compute)
     made.over("permute and combine", 4 * moved, 5 * moved, kernels=4, scope="")
     _mlp(made, sizes, "experts", rows, moe.ffn, here)

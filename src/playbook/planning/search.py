@@ -24,7 +24,7 @@ from playbook.planning.fusion import load_fused
 from playbook.planning.memory import MemoryReport, StageMemory
 from playbook.planning.recipes import Recipe, load_recipe
 from playbook.planning.saved import block_terms
-from playbook.planning.simulator import Run, Step
+from playbook.planning.simulator import Run, Step, stage_layers
 from playbook.planning.stage_times import Pass
 from playbook.planning.terms import maker, symbols, total
 from playbook.shapes import BlockKind, ModelShape
@@ -313,7 +313,8 @@ class Planner:
         """Blocks of each of so many stages, by kind."""
         if depth not in self._cuts:
             shape = self.problem.shape
-            self._cuts[depth] = [shape.blocks([layers]) for layers in split(shape.layers, depth)]
+            sizes = stage_layers(shape, depth, self.problem.calibrated) if depth > 1 else None
+            self._cuts[depth] = [shape.blocks([layers]) for layers in split(shape.layers, depth, sizes)]
         return self._cuts[depth]
 
     def least(self, layout: Layout) -> float:

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from playbook.errors import ConfigError, LayoutError
 from playbook.hardware import Cluster
 from playbook.layout import Layout, ParallelOptions
-from playbook.layout.stages import placement
+from playbook.layout.stages import depth, placement
 from playbook.planning import memory as planned
 from playbook.planning.calibration import Calibration, load_calibration
-from playbook.planning.flops import StepFlops, step_flops
+from playbook.planning.flops import StepFlops, stages_of_equal_cost, step_flops
 from playbook.planning.fusion import load_fused
 from playbook.planning.memory import MemoryReport, StageMemory
 from playbook.planning.message_times import Links
@@ -98,6 +98,7 @@ def simulate(
     compiled: bool | None = None,
     overlap: Mapping[str, bool] | None = None,
     options: ParallelOptions | None = None,
+    imbalance: float = 1.0,
     reserve: int = 0,
     limit: bool = True,
 ) -> Step:
@@ -105,15 +106,21 @@ def simulate(
 
     ``calibration`` says what device and framework reach; None is that of the cluster's accelerator. ``attention`` and
     ``fused`` are as in ``memory.predict``; ``compiled`` says whether elementwise operations run as one kernel (None: as
-    the calibration has it), ``overlap`` by axis (dp, tp, cp, ep, pp) which messages hide behind computation. Raises
+    the calibration has it), ``overlap`` by axis (dp, tp, cp, ep, pp) which messages hide behind computation. Where
+    experts are on several ranks, those of the busiest one get ``imbalance`` times a rank's share of the tokens. Raises
     LayoutError, ShapeError or ConfigError for what cannot run and, unless ``limit`` is False, for what does not fit into
     the memory of a GPU less ``reserve`` bytes: in one sentence.
     """
     run = Run(
         shape, layout, cluster, seq, load_calibration(calibration, cluster.accelerator), load_recipe(recipe), attention,
-        fused, compiled, overlap or {}, options or ParallelOptions(),
+        fused, compiled, overlap or {}, options or ParallelOptions(), imbalance,
     )  # fmt: skip
     return run.step(reserve, limit)
+
+
+def stage_layers(shape: ModelShape, depth: int, calibration: Calibration) -> tuple[int, ...] | None:
+    """Blocks of each of ``depth`` stages as the framework cuts them; None are as many each."""
+    return stages_of_equal_cost(shape, depth) if calibration.balanced and depth <= shape.layers else None
 
 
 @dataclass(frozen=True)
@@ -131,12 +138,21 @@ class Run:
     compiled: bool | None
     overlap: Mapping[str, bool]
     options: ParallelOptions
+    imbalance: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Stages are cut as the framework does it, where nobody said how."""
+        if self.layout.pp > 1 and self.options.stage_layers is None and self.options.schedule is None:
+            sizes = stage_layers(self.shape, depth(self.layout), self.calibration)
+            object.__setattr__(self, "options", replace(self.options, stage_layers=sizes))
 
     def check(self) -> None:
         """Raise LayoutError, ShapeError or ConfigError for what cannot run, whether it fits or not."""
         for axis in self.overlap:
             if axis not in ("dp", "tp", "cp", "ep", "pp"):
                 raise ConfigError(f"overlap has {axis!r}, but may have dp, tp, cp, ep and pp")
+        if not isinstance(self.imbalance, int | float) or not 1 <= self.imbalance <= self.layout.ep:
+            raise ConfigError(f"imbalance must be from 1 to ep = {self.layout.ep}, got {self.imbalance!r}")
         self.layout.check(self.shape, self.cluster, self.seq, self.options)
 
     def step(self, reserve: int = 0, limit: bool = True) -> Step:
@@ -203,8 +219,14 @@ class Run:
             self.recipe,
             self.attention,
             self.options.context == "ring",
+            self.waited_for,
         )
         return StageTimes(sizes, self.device, self.links, self.options, self.overlap)
+
+    @property
+    def waited_for(self) -> float:
+        """How many times its share the rank that others wait for gets of the tokens: GPUs wait for the busiest."""
+        return self.imbalance
 
     @cached_property
     def stages(self) -> list[Pass]:

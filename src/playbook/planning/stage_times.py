@@ -137,22 +137,22 @@ class StageTimes:
         calibration, layout = self.device.calibration, self.layout
         each = calibration.floor_pipeline if layout.pp > 1 else calibration.floor
         floor = each * layout.tp * blocks * (layout.tp > 1)
-        stall = calibration.stall * min(1.0, self._crossings() / calibration.stall_nodes) ** 2
-        for axis, least in (("tp", floor), ("pp", stall)):
+        for axis, least in (("tp", floor), ("pp", self._stall())):
             if (missing := least - stage.seconds) > 0:
                 stage += Pass(Work(0.0, {axis: missing / 3}), Work(0.0, {axis: missing * 2 / 3}))
         return stage
 
+    def _stall(self) -> float:
+        """Seconds that a micro-batch takes at least where its results go to other nodes: those of two neighbours in the
+        middle of a pipeline, and half of that at its ends."""
+        calibration, layout, node = self.device.calibration, self.layout, self.links.cluster.gpus_per_node
+        plain = layout.dp > 1 and not layout.zero
+        least = calibration.stall_nodes_plain if plain else calibration.stall_nodes
+        return calibration.stall * min(1.0, (layout.pp - 1) / 2) * (-(-layout.world_size // node) >= least)
+
     @cached_property
     def depth(self) -> int:
         return len(placement(self.layout, self.options.schedule)[0]) if self.layout.pp > 1 else 1
-
-    def _crossings(self) -> float:
-        """Nodes of a run, counted in full where a micro-batch crosses them twice or more, and else by half."""
-        layout, node = self.layout, self.links.cluster.gpus_per_node
-        hops = layout.pp - 1 if layout.world_size > node else 0
-        hops += layout.tp * layout.cp > node
-        return -(-layout.world_size // node) * min(1.0, hops / 2)
 
     def operations(self, kind: BlockKind) -> Passes:
         """What a block of a kind computes."""
@@ -219,9 +219,10 @@ class StageTimes:
         by_axis: dict[str, float] = {}
         for message in messages:
             if message.phase == phase:
-                by_axis[message.axis] = by_axis.get(message.axis, 0.0) + message.count * self.links.seconds(
-                    message
-                )
+                if message.axis == "ep":  # the rank with most rows has them to wait for
+                    message = replace(message, payload=round(message.payload * self.sizes.imbalance))
+                seconds = message.count * self.links.seconds(message)
+                by_axis[message.axis] = by_axis.get(message.axis, 0.0) + seconds
         for axis, seconds in by_axis.items():
             hidden = self.hidden(axis)
             if axis == "cp" and self.options.context != "ring":
@@ -243,7 +244,7 @@ class StageTimes:
         }[axis]  # fmt: skip
         if axis in self.overlap:
             return (share or OVERLAPPED) if self.overlap[axis] else 0.0
-        return share
+        return 0.0 if axis == "dp" and self.layout.zero and not calibration.hidden_zero else share
 
     @property
     def paired(self) -> bool:

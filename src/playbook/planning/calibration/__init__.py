@@ -34,15 +34,17 @@ class Calibration:
     ``attention_backward`` likewise of memory bandwidth and peak; ``processors``, its multiprocessors; ``launch``, seconds
     between two kernels. Of a network: ``intra`` and ``inter``, what collectives reach of the cluster's bandwidths;
     ``congestion`` c makes links of a group on n nodes (n/2)^c times slower; ``collective``, seconds before one moves;
-    ``stall``, seconds that a micro-batch that crosses nodes takes at least in runs of ``stall_nodes`` nodes and more, and
-    less of it by the square of their number below.
+    ``stall``, seconds that a micro-batch takes at least on a stage that receives from two others, in runs of
+    ``stall_nodes`` nodes and more, of ``stall_nodes_plain`` where replicas are not sharded.
 
     Of a framework: ``host``, seconds in which it launches a kernel, ``floor``, seconds that a block and micro-batch takes
     at least for each tensor-parallel rank, and ``floor_pipeline``, where there are stages; ``reserved``, memory that its
     allocator takes over what tensors need; whether elementwise operations are ``fused``, and if
     not, ``unfused`` times the bytes in ``unfused_kernels`` times the kernels; ``quantise``, bytes moved for each element
     that is cast to FP8; ``products_again``, the part of a block's products that selective recomputation repeats;
-    what of dp, tp, cp, ep messages hides behind computation, if the framework overlaps them (``hidden_…``);
+    what of dp, tp, cp, ep messages hides behind computation, if the framework overlaps them (``hidden_…``), and whether
+    those of a sharded optimizer (ZeRO) do, too (``hidden_zero``); whether stages are cut so that they cost the same, the
+    head counted (``balanced``), or are of as many blocks each;
     ``optimizer``, passes over its states as a multiple of one; ``accumulate``, bytes moved for each parameter's gradient
     and micro-batch; ``step``, seconds a step for the rest; ``jitter``, the standard deviation of a rank's time: a step of
     N ranks waits for the slowest, √(2 ln N) deviations above the mean.
@@ -62,6 +64,7 @@ class Calibration:
     congestion: float = _least(0.0)
     stall: float = _least(0.0)
     stall_nodes: int = 1
+    stall_nodes_plain: int = 1
     collective: float = _least(15e-6)
     host: float = _least(8e-6)
     floor: float = _least(0.0)
@@ -77,6 +80,8 @@ class Calibration:
     hidden_cp: float = _share(0.9)
     hidden_ep: float = _share(0.0)
     hidden_pp: float = _share(1.0)
+    hidden_zero: bool = True
+    balanced: bool = False
     optimizer: float = _least(1.0)
     accumulate: float = _least(0.0)
     step: float = _least(0.0)
