@@ -120,13 +120,39 @@ FITS = {
         # Products reach what they do on nanotron's H100, with FP8 as much slower than on paper as ml-engineering's table
         # has it; FlashAttention-2 reaches 340 TFLOP/s forward and 290 backward (Shah et al. 2024, arXiv 2407.08608,
         # figures 5 and 6). All that at 700 W: clocks at 500 W are taken as the square root of the power, between the
-        # cube root of ideal voltage scaling and none of it. Eager norms read and write 7 times what a fused one does,
-        # rotary positions 5 times, gated activations 1.7 times: 3.3 of a block's bytes.
+        # cube root of ideal voltage scaling and none of it.
         {
             **H100, "matmul": {"bf16": 0.58, "fp8": 0.51}, "attention": 0.29, "attention_backward": 0.245,
-            "unfused": 3.3, "products_again": 0.5, "hidden_tp": 0.3, "quantise": 3.0, "jitter": 0.01,
+            "products_again": 0.5, "hidden_tp": 0.3, "quantise": 3.0, "jitter": 0.01,
         },
         "torchtitan on H100 of 500 W, fitted to Liang et al. 2024, tables 1 to 6",
+    ),
+    # Kernels of FlashAttention in Triton, of before FlashAttention-2 (Dao 2023, arXiv 2307.08691, figures 4 to 6).
+    "fsdp-a100": Fit(
+        ("fsdp a100",),
+        ("matmul.bf16", "bandwidth", "attention", "attention_backward", "unfused", "accumulate", "jitter"),
+        {**A100, "attention": 0.35, "attention_backward": 0.3, "jitter": 0.01, "accumulate": 4.0},
+        "PyTorch's FSDP on A100, fitted to MosaicML's LLM Foundry, scripts/train/benchmarking (2023)",
+        ("korthikanti block", "qi", "korthikanti"),
+    ),
+    "fsdp-h100": Fit(
+        ("fsdp h100",),
+        (
+            "matmul.bf16", "matmul.fp8", "bandwidth", "attention", "attention_backward", "quantise", "accumulate",
+            "jitter",
+        ),
+        {**H100, "attention": 0.22, "attention_backward": 0.18, "jitter": 0.01, "quantise": 3.0},
+        "PyTorch's FSDP on H100, fitted to MosaicML's LLM Foundry, scripts/train/benchmarking (2023)",
+    ),
+    # cuDNN's attention (Shah et al. 2024, figures 5 and 6), casts to FP8 in the kernels that come before.
+    "megatron-h100": Fit(
+        ("nemo",),
+        ("matmul.fp8", "bandwidth", "attention", "attention_backward", "quantise", "hidden_tp", "jitter"),
+        {
+            **H100, "attention": 0.55, "attention_backward": 0.45, "hidden_tp": 0.5, "hidden_dp": 0.9, "quantise": 1.0,
+            "jitter": 0.01,
+        },
+        "Megatron-Core on H100 in FP8, fitted to NVIDIA's summary of NeMo 24.07",
     ),
     # A sharded optimizer's messages come after backward in nanotron, and stages are cut by their cost.
     "nanotron-h100": Fit(
@@ -137,7 +163,7 @@ FITS = {
         ),
         {
             **H100, "matmul": {"bf16": 0.71}, "launch": 5e-6, "intra": 0.7, "inter": 0.7, "congestion": 0.2,
-            "host": 1e-5, "floor": 5e-4, "floor_pipeline": 4e-3, "fused": False, "unfused": 2.5, "hidden_pp": 0.0,
+            "host": 1e-5, "floor": 5e-4, "floor_pipeline": 4e-3, "fused": False, "unfused": 0.5, "hidden_pp": 0.0,
             "hidden_zero": False, "balanced": True, "accumulate": 10.0, "step": 0.05, "reserved": 1.3,
             "stall": 1.05, "stall_nodes": 32, "stall_nodes_plain": 4,
         },

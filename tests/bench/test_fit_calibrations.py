@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from playbook.planning.calibration import Calibration, from_table
-from playbook.planning.published import TABLES
+from playbook.planning.jobs import run_of
+from playbook.planning.published import TABLES, Measured
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -53,12 +54,6 @@ def test_the_best_constant_is_exact_where_all_rows_reach_the_same():
     assert fit_calibrations.constant(rows).worst < 1e-3
 
 
-def test_ranks_of_runs():
-    assert fit_calibrations.spearman([1, 2, 3, 4], [10, 20, 30, 40]) == 1
-    assert fit_calibrations.spearman([1, 2, 3, 4], [4, 3, 2, 1]) == -1
-    assert fit_calibrations.spearman([1, 2, 3, 4], [2, 1, 4, 3]) == pytest.approx(0.6)
-
-
 def test_a_sweep_is_read_and_judged(tmp_path):
     path = tmp_path / "sweep.csv"
     head = "model,nodes,gpus,dp,tp,pp,zero,mbs,grad_acc,gbs,seq,status,mfu_pct,tok_s_gpu,mem_gb,note\n"
@@ -68,14 +63,66 @@ def test_a_sweep_is_read_and_judged(tmp_path):
     ]  # fmt: skip
     path.write_text(head + "\n".join(rows) + "\n")
     found = list(fit_calibrations.sweep(path))
-    assert found[0][1].seconds == pytest.approx(256 * 4096 / 7000 / 8)
-    assert found[2][1].seconds == 0
+    assert found[0].seconds == pytest.approx(256 * 4096 / 7000 / 8)
+    assert found[2].seconds == 0
     report = fit_calibrations.sweep_report(
         found, fit_calibrations.fitted(fit_calibrations.FITS["torchtitan-h100"], [])
     )
     assert report["rows"] == 4
     assert report["right about memory"] >= 0.5
     assert report["timed"] <= 2
+
+
+def sweep_of(calibration, stalled=()):
+    """Runs that took as long as predicted with a calibration; those ``stalled`` 0.5 s longer for each micro-batch."""
+    llama = {
+        "layers": 16,
+        "hidden": 2048,
+        "heads": 32,
+        "ffn": 8192,
+        "vocab": 32000,
+        "gated": True,
+        "max_seq": 4096,
+    }
+    for layout in (
+        "dp=8,zero=1",
+        "dp=4,tp=2,sp",
+        "dp=2,tp=2,pp=2,sp",
+        "dp=2,pp=4,zero=1",
+        "tp=8,sp",
+        "dp=1,pp=8",
+    ):
+        job = {
+            "model": llama, "cluster": "h100-8", "gpus": 8, "layout": layout, "micro_batch": 1, "global_batch": 64,
+            "seq": 4096,
+        }  # fmt: skip
+        run = run_of({**job, "calibration": calibration})
+        more = 0.5 * (run.layout.grad_acc + run.layout.pp - 1) * (layout in stalled)
+        yield Measured("sweep", layout, job, run.seconds + more)
+
+
+def test_runs_that_stalled_are_told_from_others():
+    calibration = fit_calibrations.fitted(fit_calibrations.FITS["nanotron-h100"], [])
+    calm = fit_calibrations.sweep_report(list(sweep_of(calibration)), calibration)
+    assert calm["order of GPU seconds"] == calm["order of steps"] == pytest.approx(1)
+    assert calm["median error"] == calm["regret, worst"] == calm["stalled"] == 0
+    rows = list(sweep_of(calibration, stalled=("dp=8,zero=1", "dp=2,pp=4,zero=1")))
+    mixed = fit_calibrations.sweep_report(rows, calibration)
+    assert mixed["stalled"] == pytest.approx(2 / 6)
+    assert mixed["order of GPU seconds of others"] == pytest.approx(1)
+    assert mixed["order of GPU seconds"] < 0.9
+
+
+def test_a_few_runs_that_stalled_do_not_bend_a_fit_with_heavy_tails(monkeypatch):
+    monkeypatch.setattr(fit_calibrations, "KNOWN", {"matmul.bf16": 100.0})
+    fit = replace(fit_calibrations.FITS["nanotron-h100"], keys=("matmul.bf16",))
+    slow = fit_calibrations.fitted(replace(fit, given={**fit.given, "matmul": {"bf16": 0.6}}, keys=()), [])
+    rows = list(sweep_of(slow, stalled=("dp=8,zero=1",)))
+    found = [
+        fit_calibrations.fitted(replace(fit, heavy=heavy), rows).reached("bf16") for heavy in (True, False)
+    ]
+    assert found[0] == pytest.approx(0.6, rel=0.01)
+    assert found[1] < 0.58
 
 
 def test_a_written_file_is_read_back(fit, planted):

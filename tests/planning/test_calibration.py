@@ -10,7 +10,8 @@ H100 = load_accelerator("h100")
 
 
 def test_every_file_can_be_read_and_says_where_it_comes_from():
-    fitted = {"megatron-a100", "megatron-2021-a100", "torchtitan-h100", "nanotron-h100"}
+    fitted = {"megatron-a100", "megatron-2021-a100", "megatron-h100", "torchtitan-h100", "nanotron-h100"}
+    fitted |= {"fsdp-a100", "fsdp-h100"}
     assert {"a100", "h100", "b200", "mi300x", *fitted} == set(names())
     for name in names():
         found = load_calibration(name, H100)

@@ -59,12 +59,14 @@ def test_a_pass_is_its_bytes_and_its_launch():
 
 
 def test_what_is_not_fused_moves_more_in_more_kernels():
-    o = Operation("norm", "pass", bytes=1e9, scope="elementwise")
-    plain = Device(
-        load_accelerator("h100"), device(unfused=3.0, unfused_kernels=5.0).calibration, fused=False
-    )
-    assert plain.seconds(o) == pytest.approx(3 * device().seconds(o))
-    assert (plain.kernels([o]), device().kernels([o])) == (5, 1)
+    """All of what eager operators move beyond, or half of it; LayerNorm is one kernel in any case."""
+    rms, layer = Operation("norm", "pass", bytes=1e9, eager=7.0), Operation("norm", "pass", bytes=1e9)
+    for share, times in ((1.0, 7.0), (0.5, 4.0)):
+        calibration = device(unfused=share, unfused_kernels=5.0).calibration
+        plain = Device(load_accelerator("h100"), calibration, fused=False)
+        assert plain.seconds(rms) == pytest.approx(times * device().seconds(rms))
+        assert plain.seconds(layer) == device().seconds(layer)
+        assert (plain.kernels([rms]), plain.kernels([layer]), device().kernels([rms])) == (5, 1, 1)
 
 
 def test_fp8_multiplies_narrow_products_alone():

@@ -39,6 +39,9 @@ def off(table, calibration):
         ("qi", "megatron-a100", 0.05),
         ("narayanan", "megatron-2021-a100", 0.035),
         ("torchtitan", "torchtitan-h100", 0.06),
+        ("fsdp a100", "fsdp-a100", 0.06),
+        ("fsdp h100", "fsdp-h100", 0.04),
+        ("nemo", "megatron-h100", 0.05),
     ],
 )
 def test_published_step_times(table, calibration, limit):
@@ -136,7 +139,7 @@ def test_more_ranks_wait_longer_for_the_slowest():
         found.breakdown["stragglers"] / found.seconds
         for found in (step("dp=8"), step("dp=64"), step("dp=512"))
     ]
-    assert 0 < share[0] < share[1] < share[2] < 0.05
+    assert 0 < share[0] < share[1] < share[2] < 0.08
     assert step("dp=1").breakdown["stragglers"] == 0
 
 

@@ -18,13 +18,16 @@ from playbook.planning.recipes import Recipe
 from playbook.shapes import BlockKind, ModelShape
 
 FP32 = 4
-#: What is computed in one kernel by fused and compiled models, and in several by others.
-ELEMENTWISE = "elementwise"
+#: How many times the bytes these move where they are not one kernel, forward and backward, counted operator by operator
+#: in PyTorch: RMSNorm is written on fp32 copies, rotary positions too; a gate is two kernels, the loss a cast, a
+#: log-softmax and a gather. LayerNorm and GELU are one kernel in any case.
+EAGER = {"rmsnorm": 7.0, "rotary": 5.0, "gated": 1.7, "dropout": 1.6, "loss": 1.6}
 
 
 class Operation(NamedTuple):
     """One operation: a ``product`` of (m, k) by (k, n), ``batch`` times; ``attention`` of ``flops``; or a ``pass`` over
-    ``bytes``. ``narrow`` is a product of a linear layer, which FP8 recipes multiply in FP8."""
+    ``bytes``. ``narrow`` is a product of a linear layer, which FP8 recipes multiply in FP8. Of a pass, frameworks that
+    compute it in several kernels move ``eager`` times the bytes."""
 
     name: str
     kind: str
@@ -36,7 +39,7 @@ class Operation(NamedTuple):
     bytes: float = 0.0
     kernels: int = 1
     narrow: bool = False
-    scope: str = ""
+    eager: float = 1.0
 
     @property
     def work(self) -> float:
@@ -74,11 +77,17 @@ class _Made:
         self.weights.append(make(k, n, m))
 
     def over(
-        self, name: str, forward: float, backward: float, kernels: int = 1, scope: str = ELEMENTWISE
+        self,
+        name: str,
+        forward: float,
+        backward: float,
+        kernels: int = 1,
+        eager: float = 1.0,
     ) -> None:
         """A pass over so many bytes forward and backward."""
-        self.forward.append(Operation(name, "pass", bytes=forward, kernels=kernels, scope=scope))
-        self.inputs.append(Operation(name, "pass", bytes=backward, kernels=kernels, scope=scope))
+        one = Operation(name, "pass", kernels=kernels, eager=eager)
+        self.forward.append(one._replace(bytes=forward))
+        self.inputs.append(one._replace(bytes=backward))
 
     def done(self) -> Passes:
         return Passes(tuple(self.forward), tuple(self.inputs), tuple(self.weights), tuple(self.core))
@@ -114,8 +123,7 @@ def block(sizes: Sizes, kind: BlockKind) -> Passes:
     made = _Made()
     residual, dropped = sizes.recipe.residual, 0.5 if sizes.shape.dropout else 0.0
     for _ in range(2):
-        # backward reads dy and x and writes dx, and adds what came past the branch
-        made.over("norm", 2 * residual * sizes.stream, 4 * residual * sizes.stream)
+        _norm(made, sizes)
     _attention(made, sizes)
     _experts(made, sizes) if kind == "moe" else _mlp(made, sizes, "mlp", sizes.tokens, sizes.shape.ffn_dim)
     for _ in range(2):  # branch and stream in, stream out; a mask of a byte beside
@@ -123,8 +131,15 @@ def block(sizes: Sizes, kind: BlockKind) -> Passes:
             "residual",
             (3 + dropped) * residual * sizes.stream,
             (2 + dropped) * residual * sizes.stream * bool(dropped),
+            eager=EAGER["dropout"] if dropped else 1.0,
         )
     return made.done()
+
+
+def _norm(made: _Made, sizes: Sizes) -> None:
+    """Backward reads dy and x and writes dx, and adds what came past the branch."""
+    size, eager = sizes.recipe.residual * sizes.stream, EAGER.get(sizes.shape.norm, 1.0)
+    made.over("norm", 2 * size, 4 * size, eager=eager)
 
 
 def _attention(made: _Made, sizes: Sizes) -> None:
@@ -142,7 +157,8 @@ def _attention(made: _Made, sizes: Sizes) -> None:
         made.linear("query, key, value", tokens, heads * d + kv * (d + e), h)
     if shape.positions == "rotary":
         turned = (heads * (shape.mla.rope_dim if shape.mla else d) + (0 if shape.mla else kv * d)) * tokens
-        made.over("rotary", 2 * turned * sizes.recipe.compute, 2 * turned * sizes.recipe.compute)
+        moved = 2.0 * turned * sizes.recipe.compute
+        made.over("rotary", moved, moved, eager=EAGER["rotary"])
     _core(made, sizes, heads, d, e)
     made.linear("output", tokens, h, heads * e)
 
@@ -159,7 +175,7 @@ def _core(made: _Made, sizes: Sizes, heads: int, d: int, e: int) -> None:
         made.inputs.append(forward._replace(name="attention, backward", flops=2.5 * flops))
         if cp > 1:  # results of each hop are merged in fp32: two are read, one is written
             merged = 3.0 * FP32 * (cp - 1) * tokens * heads
-            made.over("merge", merged * e, merged * (d + e), kernels=3 * (cp - 1), scope="")
+            made.over("merge", merged * e, merged * (d + e), kernels=3 * (cp - 1))
         return
     scores, size = float(heads * tokens * keys), sizes.recipe.compute
     samples = heads * sizes.layout.micro_batch
@@ -191,7 +207,8 @@ def _mlp(made: _Made, sizes: Sizes, name: str, rows: int, width: int, batch: int
     wide = 2 if shape.gated else 1
     made.linear(f"{name}, up", rows, wide * each, shape.hidden, batch)
     inner = float(rows * batch * each * sizes.recipe.compute)
-    made.over(f"{name}, activation", (wide + 1) * inner, (2 * wide + 1) * inner)
+    eager = EAGER["gated"] if shape.gated else 1.0
+    made.over(f"{name}, activation", (wide + 1) * inner, (2 * wide + 1) * inner, eager=eager)
     made.linear(f"{name}, down", rows, shape.hidden, each, batch)
 
 
@@ -207,7 +224,7 @@ def _experts(made: _Made, sizes: Sizes) -> None:
     here = moe.experts // sizes.layout.ep
     rows = max(1, math.ceil(chosen * sizes.layout.ep / moe.experts * sizes.imbalance))
     moved = float(chosen * shape.hidden * sizes.recipe.compute)
-    made.over("permute and combine", 4 * moved, 5 * moved, kernels=4, scope="")
+    made.over("permute and combine", 4 * moved, 5 * moved, kernels=4)
     _mlp(made, sizes, "experts", rows, moe.ffn, here)
     if moe.shared_experts:
         _mlp(made, sizes, "shared experts", sizes.tokens, moe.ffn * moe.shared_experts)
@@ -216,19 +233,22 @@ def _experts(made: _Made, sizes: Sizes) -> None:
 def embedding(sizes: Sizes) -> Passes:
     """The look-up: a row read and written for each token, and in backward added to the table's gradient."""
     made, row = _Made(), sizes.tokens * sizes.shape.hidden * sizes.recipe.residual
-    made.over("embedding", 2.0 * row, 3.0 * row, kernels=2, scope="")
+    made.over("embedding", 2.0 * row, 3.0 * row, kernels=2)
     return made.done()
 
 
 def head(sizes: Sizes) -> Passes:
     """The final norm, the head and the loss, whose softmax is in fp32."""
     made, shape, words = _Made(), sizes.shape, -(-sizes.shape.vocab // sizes.layout.tp)
-    residual = sizes.recipe.residual
-    made.over("norm", 2 * residual * sizes.stream, 4 * residual * sizes.stream)
+    _norm(made, sizes)
     made.linear("head", sizes.tokens, words, shape.hidden, narrow=False)
     logits = float(sizes.tokens * words)
     made.over(
-        "loss", (sizes.recipe.compute + 4 + 4 + 4) * logits, (4 + sizes.recipe.compute) * logits, kernels=4
+        "loss",
+        (sizes.recipe.compute + 4 + 4 + 4) * logits,
+        (4 + sizes.recipe.compute) * logits,
+        kernels=4,
+        eager=EAGER["loss"],
     )
     return made.done()
 

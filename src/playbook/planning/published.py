@@ -5,10 +5,11 @@ Each row is a job as ``playbook simulate --jobs`` reads it, with what was measur
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from playbook.planning import published_rates as rates
 from playbook.planning.simulator import Run
 
 
@@ -183,10 +184,50 @@ def torchtitan() -> Iterator[Measured]:
         yield Measured("torchtitan", f"{name} {schedule}".strip(), job, fsdp * batch * seq / gpus / rate)
 
 
+def fsdp(table: str, rows: Sequence[Sequence[Any]], cluster: Any, precision: str) -> Iterator[Measured]:
+    """Rows of MosaicML's LLM Foundry: GPTs without biases and dropout, weights sharded over all GPUs."""
+    for size, seq, gpus, again, micro, count, rate in rows:
+        layers, hidden, heads = rates.MPT[size]
+        model = gpt(layers, hidden, heads, 50_368, seq) | {"dropout": 0.0, "bias": False}
+        job = {
+            "model": model, "cluster": cluster, "gpus": gpus, "seq": seq, "micro_batch": micro, "fused": False,
+            "global_batch": gpus * micro * count, "precision": precision,
+            "layout": f"dp={gpus},zero=3" + ",recompute=full" * again,
+        }  # fmt: skip
+        yield Measured(table, f"{size} {gpus} GPUs, {seq}, {precision}", job, micro * count * seq / rate)
+
+
+def fsdp_h100() -> Iterator[Measured]:
+    """LLM Foundry on H100, in bf16 and in FP8."""
+    yield from fsdp("fsdp h100", rates.FSDP_H100, "h100-8", "bf16")
+    yield from fsdp("fsdp h100", rates.FSDP_H100_FP8, "h100-8", "fp8")
+
+
+def fsdp_a100() -> Iterator[Measured]:
+    """LLM Foundry on A100."""
+    yield from fsdp("fsdp a100", rates.FSDP_A100, {"base": "a100-8", "inter_bandwidth": 25e9}, "bf16")
+
+
+def nemo() -> Iterator[Measured]:
+    """NeMo's summary of pre-training in FP8, on H100."""
+    sizes = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "gated")
+    llama = {"activation": "silu", "norm": "rmsnorm", "bias": False}
+    for name, *given, gpus, batch, micro, seq, tp, pp, cp, vpp, rate in rates.NEMO:
+        model = dict(zip(sizes, given, strict=True)) | {"positions": "rotary", "tied": False, "max_seq": seq}
+        model |= llama if model["gated"] else {}
+        layout = f"tp={tp},cp={cp},pp={pp},zero=1" + ",sp" * (tp > 1)
+        layout += f",vpp={vpp},schedule=interleaved" * (vpp > 1)
+        job = {
+            "model": model, "cluster": "h100-8", "gpus": gpus, "layout": layout, "micro_batch": micro,
+            "global_batch": batch, "seq": seq, "precision": "fp8", "fused": True,
+        }  # fmt: skip
+        yield Measured("nemo", f"{name}, {gpus} GPUs", job, batch * seq / gpus / rate)
+
+
 #: Every table by its name.
 TABLES = {
     "narayanan": narayanan, "korthikanti": korthikanti, "korthikanti block": korthikanti_block, "qi": qi,
-    "torchtitan": torchtitan,
+    "torchtitan": torchtitan, "fsdp a100": fsdp_a100, "fsdp h100": fsdp_h100, "nemo": nemo,
 }  # fmt: skip
 
 

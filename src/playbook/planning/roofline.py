@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 
 from playbook.hardware import Accelerator
 from playbook.planning.calibration import Calibration
-from playbook.planning.operations import ELEMENTWISE, Operation
+from playbook.planning.operations import Operation
 
 #: Tiles of an output that kernels compute, and what each reaches beside the largest: smaller ones load more for a FLOP.
 TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.92), (64, 256, 0.85), (256, 64, 0.85), (64, 64, 0.6))
@@ -69,7 +69,7 @@ class Device:
             return self._product(operation) + launch
         if operation.kind == "attention":
             return self._attention(operation) + launch
-        factor = 1.0 if self.fused or operation.scope != ELEMENTWISE else self.calibration.unfused
+        factor = 1.0 if self.fused else 1.0 + self.calibration.unfused * (operation.eager - 1.0)
         return operation.bytes * factor / self.bandwidth + launch
 
     def of(self, operations: Iterable[Operation]) -> float:
@@ -79,7 +79,7 @@ class Device:
     def kernels(self, operations: Iterable[Operation]) -> float:
         """Kernels that the host launches for them."""
         return sum(
-            o.kernels * (1 if self.fused or o.scope != ELEMENTWISE else self.calibration.unfused_kernels)
+            o.kernels * (1 if self.fused or o.eager == 1.0 else self.calibration.unfused_kernels)
             for o in operations
         )
 

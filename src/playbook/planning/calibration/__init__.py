@@ -39,12 +39,12 @@ class Calibration:
 
     Of a framework: ``host``, seconds in which it launches a kernel, ``floor``, seconds that a block and micro-batch takes
     at least for each tensor-parallel rank, and ``floor_pipeline``, where there are stages; ``reserved``, memory that its
-    allocator takes over what tensors need; whether elementwise operations are ``fused``, and if
-    not, ``unfused`` times the bytes in ``unfused_kernels`` times the kernels; ``quantise``, bytes moved for each element
-    that is cast to FP8; ``products_again``, the part of a block's products that selective recomputation repeats;
-    what of dp, tp, cp, ep messages hides behind computation, if the framework overlaps them (``hidden_…``), and whether
-    those of a sharded optimizer (ZeRO) do, too (``hidden_zero``); whether stages are cut so that they cost the same, the
-    head counted (``balanced``), or are of as many blocks each;
+    allocator takes over what tensors need; whether elementwise operations are ``fused``, and if not, what share
+    (``unfused``) of the bytes beyond that PyTorch's operators move, in ``unfused_kernels`` times the kernels;
+    ``quantise``, bytes moved for each element that is cast to FP8; ``products_again``, the part of a block's products
+    that selective recomputation repeats; what of dp, tp, cp, ep messages hides behind computation, if the framework
+    overlaps them (``hidden_…``), and whether those of a sharded optimizer (ZeRO) do, too (``hidden_zero``); whether
+    stages are cut so that they cost the same, the head counted (``balanced``), or are of as many blocks each;
     ``optimizer``, passes over its states as a multiple of one; ``accumulate``, bytes moved for each parameter's gradient
     and micro-batch; ``step``, seconds a step for the rest; ``jitter``, the standard deviation of a rank's time: a step of
     N ranks waits for the slowest, √(2 ln N) deviations above the mean.
@@ -71,7 +71,7 @@ class Calibration:
     floor_pipeline: float = _least(0.0)
     reserved: float = _least(1.0)
     fused: bool = True
-    unfused: float = _least(2.5)
+    unfused: float = _least(1.0)
     unfused_kernels: float = _least(4.0)
     quantise: float = _least(4.0)
     products_again: float = _share(0.0)
