@@ -69,6 +69,14 @@ COLOURS = {
 HATCHED = ("dp_exposed", "optimizer", "stragglers")
 
 
+#: Calibrations that were fitted to a framework's steps.
+FITTED = (
+    ("", "not named"), ("megatron-h100", "Megatron-Core, H100"), ("torchtitan-h100", "torchtitan, H100 of 500 W"),
+    ("fsdp-h100", "FSDP, H100"), ("nanotron-h100", "nanotron, H100"), ("megatron-a100", "Megatron-LM, A100"),
+    ("fsdp-a100", "FSDP, A100"),
+)  # fmt: skip
+
+
 @cache
 def constants() -> dict[str, Any]:
     """All that the page shows and that no input changes."""
@@ -100,6 +108,8 @@ def groups() -> tuple[Group, ...]:
                 stops=doublings(1, 8192), unit="samples"),
         Control("seq", "Sequence length", "Tokens of one sample.", stops=doublings(128, 2**20), unit="tokens"),
         *precisions(),
+        Control("calibration", "Framework", "Whose measured steps the seconds follow, and on which GPU; others reach the "
+                "same shares of what they can do.", "select", choices=FITTED, brief="as {}", quiet=""),
     )  # fmt: skip
     return (
         start(name for name in ACCELERATORS if name in OF_GPU),

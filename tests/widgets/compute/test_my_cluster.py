@@ -7,10 +7,12 @@ import shlex
 
 import pytest
 from playbook_widgets.compute.my_cluster import DEFAULTS, OF_GPU, TOP, compute
+from playbook_widgets.my_cluster import FITTED
 from published_configs import PUBLISHED
 
 from playbook.cli import main
 from playbook.hardware import ACCELERATORS
+from playbook.planning.calibration import names
 from playbook.planning.search import WORDS
 from playbook.planning.training_time import Duration
 
@@ -36,6 +38,7 @@ def searched(line):
         {"memory": "40GB", "reserve": "2GB", "intra": 100, "inter": 12.5},
         {"gpus": 16, "gpus_per_node": 4, "fp8": "blockwise"},
         {"precision": "fp32"},
+        {"calibration": "megatron-h100"},
     ],
 )
 def test_the_ranking_is_that_of_the_command(more):
@@ -129,6 +132,7 @@ def test_every_framework_says_the_layout_or_why_it_cannot():
         ({"global_batch": 0}, "global_batch", "at least 1"),
         ({"seq": "1k"}, "seq", "must be an integer"),
         ({"precision": "fp7"}, "precision", "unknown precision"),
+        ({"calibration": "h1000"}, "calibration", "unknown calibration"),
         ({"fp8": "narrow"}, "fp8", "unknown FP8 recipe"),
         ({"price": 0}, "price", "above 0"),
         ({"unit": "MB"}, "unit", "unknown unit"),
@@ -145,3 +149,9 @@ def test_a_refusal_names_the_control_to_change(setting, field, words):
 def test_every_gpu_that_is_sold_in_nodes_is_there():
     assert set(OF_GPU) < set(ACCELERATORS)
     assert DEFAULTS["accelerator"] in OF_GPU
+
+
+def test_frameworks_differ_and_all_that_can_be_chosen_are_there():
+    assert {name for name, _ in FITTED if name} < set(names())
+    best = {name: compute({**SMALL, "calibration": name})["rows"][0]["seconds"] for name, _ in FITTED}
+    assert best["megatron-h100"] < best[""] < best["fsdp-h100"]

@@ -18,6 +18,7 @@ from playbook._checks import check_positive, divisors, typed_int, unknown
 from playbook.errors import ConfigError, LayoutError, PlaybookError
 from playbook.hardware import CLUSTERS, UNITS, Cluster
 from playbook.layout import Layout
+from playbook.planning.calibration import load_calibration, names
 from playbook.planning.flags import FRAMEWORKS, emit
 from playbook.planning.recipes import load_recipe
 from playbook.planning.search import WORDS, Found, Problem, Result, Space, explain, search
@@ -30,7 +31,7 @@ from playbook_widgets.compute.sizes import PRESET, SEQ, model_of, own_model
 #: What a control shows when nothing is set; None follows from the GPU or the model.
 DEFAULTS: dict[str, Any] = {
     "model": PRESET, **GPU_DEFAULTS, "unit": "GB", "gpus": 32, "gpus_per_node": None, "intra": None, "inter": None,
-    "global_batch": 128, "seq": None, "precision": "bf16-mixed", "fp8": "", "price": 2.5, "layout": "",
+    "global_batch": 128, "seq": None, "precision": "bf16-mixed", "fp8": "", "calibration": "", "price": 2.5, "layout": "",
 }  # fmt: skip
 #: The cluster of each accelerator that is sold in nodes.
 OF_GPU = {cluster.accelerator.name: cluster.name for cluster in CLUSTERS.values()}
@@ -88,7 +89,11 @@ def problem_of(values: Mapping[str, Any]) -> tuple[Problem, Gpu]:
     seq = min(SEQ, shape.max_seq) if values["seq"] is None else typed_int("seq", values["seq"], LayoutError)
     recipe = load_recipe(values["precision"]).with_fp8(values["fp8"])
     batch = typed_int("global_batch", values["global_batch"], LayoutError)
-    return Problem(shape, cluster.with_gpus(gpus), batch, seq, recipe, reserve=gpu.reserve), gpu
+    name = str(values["calibration"])
+    if name and name not in names():
+        raise ConfigError(unknown("calibration", name, names()))
+    calibration = load_calibration(name, gpu.accelerator) if name else None
+    return Problem(shape, cluster.with_gpus(gpus), batch, seq, recipe, calibration, reserve=gpu.reserve), gpu
 
 
 def _nodes(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,6 +206,8 @@ def command(values: Mapping[str, Any], problem: Problem) -> str:
         words += ["--precision", f"fp8:{problem.recipe.fp8.name}"]
     elif problem.recipe.name != DEFAULTS["precision"]:
         words += ["--precision", problem.recipe.name]
+    if values["calibration"]:
+        words += ["--calibration", values["calibration"]]
     if problem.reserve:
         words += ["--reserve", str(values["reserve"])]
     return shlex.join([*words, "--top", str(TOP)])

@@ -13,7 +13,7 @@ import { Plan } from "./my_cluster/plan.mjs";
 import { Ranking } from "./my_cluster/ranking.mjs";
 import { Timeline } from "./my_cluster/timeline.mjs";
 
-const KEYS = "model accelerator memory reserve unit gpus gpus_per_node intra inter price global_batch seq precision fp8 layout".split(" ");
+const KEYS = "model accelerator memory reserve unit gpus gpus_per_node intra inter price global_batch seq precision fp8 calibration layout".split(" ");
 
 /** Of a model that was pasted, a link carries the fields that Python has read, not the whole text. */
 export function encode(inputs, outputs) {
