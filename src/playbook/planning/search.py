@@ -24,7 +24,7 @@ from playbook.planning.fusion import load_fused
 from playbook.planning.memory import MemoryReport, StageMemory
 from playbook.planning.recipes import Recipe, load_recipe
 from playbook.planning.saved import block_terms
-from playbook.planning.simulator import Run, Step, stage_layers
+from playbook.planning.simulator import Run, Step, stage_layers, stragglers
 from playbook.planning.stage_times import Pass
 from playbook.planning.terms import maker, symbols, total
 from playbook.shapes import BlockKind, ModelShape
@@ -252,6 +252,7 @@ class Planner:
 
     def __init__(self, problem: Problem):
         self.problem = problem
+        self.slowest = 1.0 + stragglers(problem.calibrated, problem.gpus)
         self._parts: dict[Alike, tuple[dict[BlockKind, Pass], tuple[Pass, Pass]]] = {}
         self._stages: dict[Alike, list[float]] = {}
         self._saved: dict[Alike, int] = {}
@@ -286,16 +287,16 @@ class Planner:
 
         A rank of a pipeline begins when a micro-batch has come through the stages before its first one, works for all
         micro-batches, and then the last one's gradient has to go back through these. Where W is apart from B, or
-        micro-batches enter at both ends, all that is sure is the work of a mean rank.
+        micro-batches enter at both ends, all that is sure is the work of a mean rank. All wait for the slowest of them.
         """
         stages, m = self.stages(layout, recompute), layout.grad_acc
         if layout.pp > 1 and layout.schedule not in WHOLE:
-            return sum(stages) / layout.pp * m
+            return sum(stages) / layout.pp * m * self.slowest
         found, before = 0.0, 0.0
         for rank in range(layout.pp):
             found = max(found, before + m * sum(stages[rank :: layout.pp]))
             before += stages[rank]
-        return found
+        return found * self.slowest
 
     def stages(self, layout: Layout, recompute: str) -> list[float]:
         """Seconds of a micro-batch on each stage, forward and backward."""

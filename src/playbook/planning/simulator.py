@@ -118,6 +118,11 @@ def simulate(
     return run.step(reserve, limit)
 
 
+def stragglers(calibration: Calibration, ranks: int) -> float:
+    """How much later the slowest of so many ranks is done than the mean, whose times scatter as a normal distribution."""
+    return calibration.jitter * math.sqrt(2 * math.log(ranks))
+
+
 def stage_layers(shape: ModelShape, depth: int, calibration: Calibration) -> tuple[int, ...] | None:
     """Blocks of each of ``depth`` stages as the framework cuts them; None are as many each."""
     return stages_of_equal_cost(shape, depth) if calibration.balanced and depth <= shape.layers else None
@@ -335,8 +340,7 @@ class Run:
         return {part: found[part] for part in PARTS}
 
     def _stragglers(self, seconds: float) -> float:
-        """The slowest of N ranks whose times scatter as a normal distribution, beyond the mean."""
-        return seconds * self.calibration.jitter * math.sqrt(2 * math.log(self.layout.world_size))
+        return seconds * stragglers(self.calibration, self.layout.world_size)
 
     def _replicas(self, held: StageMemory) -> Iterable[tuple[float, int, str]]:
         """Parameters of a rank, how many ranks have the same, and the axis that these are on: experts apart."""
