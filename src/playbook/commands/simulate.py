@@ -13,6 +13,7 @@ from playbook._json import to_json
 from playbook.errors import ConfigError
 from playbook.figures.units import format_seconds
 from playbook.hardware import read_bytes
+from playbook.planning.calibration import names
 from playbook.planning.simulator import PARTS, Run, Step
 
 EPILOG = """a job is an object with the flags' names as keys (micro_batch, global_batch, …), one a line; cluster may be
@@ -92,14 +93,14 @@ def add_problem(p: argparse.ArgumentParser) -> None:
     flag(
         "--calibration",
         metavar="NAME",
-        help="what device and framework reach, by name or .toml (default: the GPU's)",
+        help=f"what device and framework reach: {', '.join(names())}, or a .toml file (default: the GPU's)",
     )
     flag("--reserve", metavar="4GiB", help="part of a GPU's memory that the plan leaves free")
 
 
 def job_of(args: argparse.Namespace) -> dict[str, Any]:
     """The flags as a job."""
-    names = (
+    keys = (
         "model",
         "gpus",
         "global_batch",
@@ -112,7 +113,7 @@ def job_of(args: argparse.Namespace) -> dict[str, Any]:
         "micro_batch",
         "imbalance",
     )
-    job = {name: getattr(args, name) for name in names if getattr(args, name, None) is not None}
+    job = {name: getattr(args, name) for name in keys if getattr(args, name, None) is not None}
     cluster = args.cluster.strip()
     try:
         job["cluster"] = json.loads(cluster) if cluster.startswith("{") else cluster
