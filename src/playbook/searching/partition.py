@@ -60,7 +60,7 @@ def even(blocks: Blocks, stages: int) -> Cut:
 
 
 def brute_force(blocks: Blocks, stages: int) -> Cut:
-    """All cuts: (L + p − 1) over (p − 1) of them for L blocks on p stages, those with empty stages inside left out."""
+    """All cuts, L + 1 over p − 1 of them for L blocks on p stages, of which only the first and the last may be empty."""
     _check(blocks, stages)
     count, best, weighed = len(blocks.seconds), None, 0
     for places in combinations_with_replacement(range(count + 1), stages - 1):
