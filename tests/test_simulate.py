@@ -2,11 +2,13 @@
 
 import json
 
+import megatron_reader
 import pytest
 
 from playbook.cli import main
 from playbook.layout import Layout
 from playbook.planning.simulator import PARTS
+from playbook.shapes import load
 
 SIMULATE = [
     "simulate",
@@ -137,8 +139,9 @@ def test_the_best_is_emitted_as_flags(capsys):
     found = json.loads(said(capsys, *SEARCH, "--json"))
     layout = Layout.parse(found["layouts"][0]["layout"])
     out = said(capsys, *SEARCH, "--emit", "megatron")
-    assert f"--tensor-model-parallel-size {layout.tp}" in out
-    assert "--global-batch-size 32" in out
+    args = megatron_reader.read(out)
+    assert (args.tensor_model_parallel_size, args.global_batch_size) == (layout.tp, 32)
+    assert megatron_reader.parameters(args) == load("llama3-8b").num_parameters
 
 
 def test_memory_advises_what_search_finds(capsys):

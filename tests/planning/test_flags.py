@@ -1,97 +1,185 @@
-"""Layouts in the words of frameworks."""
+"""Planned runs in the words of frameworks."""
 
 import json
 import shlex
 import tomllib
 
+import megatron_reader
 import pytest
 
+from playbook.cli import _parser
+from playbook.commands.train import prepared
 from playbook.errors import ConfigError
-from playbook.layout import Layout
+from playbook.hardware import CLUSTERS
+from playbook.layout import Layout, ParallelOptions
+from playbook.planning.calibration import load_calibration
 from playbook.planning.flags import FRAMEWORKS, emit
-from playbook.shapes import load
+from playbook.planning.jobs import precision_of
+from playbook.planning.recipes import recipe_of_run
+from playbook.planning.simulator import Run
+from playbook.shapes import PRESETS, load
 
-LAYOUT = Layout.parse(
-    "dp=4,tp=4,pp=4,sp,zero=1,schedule=interleaved,vpp=5,grad_acc=8,micro_batch=2,recompute=selective"
-)
-
-
-def flags(text):
-    words = shlex.split(text.replace("\\\n", " "))
-    found, name = {}, None
-    for word in words:
-        if word.startswith("--"):
-            name = word
-            found[name] = True
-        elif name:
-            found[name] = word
-    return found
+LAYOUT = "dp=4,tp=4,pp=4,sp,zero=1,schedule=interleaved,vpp=5,grad_acc=8,micro_batch=2,recompute=selective"
 
 
-def test_megatron():
-    found = flags(emit("megatron", load("llama3-70b"), LAYOUT, 8192))
-    sizes = {
-        "tensor-model-parallel-size": "4",
-        "pipeline-model-parallel-size": "4",
-        "num-layers-per-virtual-pipeline-stage": "4",
-    }
-    assert {name: found[f"--{name}"] for name in sizes} == sizes
-    assert found["--micro-batch-size"] == "2"
-    assert found["--global-batch-size"] == str(LAYOUT.global_batch) == "64"
-    assert found["--recompute-granularity"] == "selective"
-    assert found["--sequence-parallel"] is True
-    assert found["--use-distributed-optimizer"] is True
-    assert "--context-parallel-size" not in found
-    sharded = flags(
-        emit("megatron", load("llama3-8b"), Layout.parse("dp=8,zero=3,cp=2,recompute=full"), 8192)
+def run(model, layout, seq=4096, precision="bf16", **options):
+    """What a command plans."""
+    cluster = CLUSTERS["h100-8"]
+    return Run(
+        load(model), Layout.parse(layout), cluster, seq, load_calibration(None, cluster.accelerator),
+        precision_of(precision), "sdpa", False, None, {}, ParallelOptions(**options),
+    )  # fmt: skip
+
+
+def layout_for(shape):
+    """One over as many axes as the shape allows, its stages uneven where its layers say so."""
+    tp = next(n for n in (4, 3, 2, 1) if shape.heads % n == shape.n_kv_heads % n == shape.vocab % n == 0)
+    experts = "ep=2," if shape.moe else ""
+    stages = "pp=4,grad_acc=4," if shape.layers >= 4 else ""
+    return f"dp=2,cp=2,tp={tp},{'sp,' if tp > 1 else ''}{experts}{stages}zero=1"
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("spread", [False, True])
+def test_megatron_builds_the_model_that_was_planned(name, spread):
+    planned = run(name, layout_for(load(name)) if spread else "dp=1", precision="fp8:blockwise")
+    text = emit("megatron", planned)
+    args, layout, shape = megatron_reader.read(text), planned.layout, planned.shape
+    assert megatron_reader.parameters(args) == shape.num_parameters
+    assert megatron_reader.layers(args) == [shape.is_moe(layer) for layer in range(shape.layers)]
+    assert args.world_size == layout.world_size
+    sizes = ("tensor", "pipeline", "context", "expert")
+    axes = [getattr(args, f"{axis}{'' if axis == 'context' else '_model'}_parallel_size") for axis in sizes]
+    assert axes == [layout.tp, layout.pp, layout.cp, layout.ep]
+    assert len(megatron_reader.stages(args)) == layout.stages
+    assert (args.bf16, args.fp8_format, args.fp8_recipe) == (True, "e4m3", "blockwise")
+    assert args.seq_length == planned.seq <= args.max_position_embeddings or shape.max_seq < planned.seq
+    if shape.moe:
+        assert args.moe_router_topk == shape.moe.top_k
+        assert args.moe_router_score_function == shape.moe.scores
+        assert args.moe_router_enable_expert_bias == bool(shape.moe.bias_rate)
+    assert args.hidden_dropout == shape.dropout
+    assert args.position_embedding_type != "rope" or args.rotary_base == shape.rope_theta
+
+
+def test_megatron_pads_a_vocabulary_that_tensor_parallel_ranks_cannot_share():
+    text = emit("megatron", run("gpt2", "tp=2,sp"))
+    assert "# NOT EXPRESSED: vocab=50257: tp=2 pads it to 50258" in text
+    assert megatron_reader.parameters(megatron_reader.read(text)) == load("gpt2").num_parameters + 768
+
+
+def test_megatron_layout():
+    args = megatron_reader.read(emit("megatron", run("llama3-70b", LAYOUT, 8192)))
+    assert megatron_reader.stages(args) == [4] * 20
+    assert (args.micro_batch_size, args.global_batch_size) == (2, 64)
+    assert args.recompute_granularity == "selective"
+    assert args.sequence_parallel
+    assert args.use_distributed_optimizer
+    sharded = megatron_reader.read(
+        emit("megatron", run("llama3-8b", "dp=8,zero=3,cp=2,recompute=full", context="gather"))
     )
-    assert sharded["--data-parallel-sharding-strategy"] == "optim_grads_params"
-    assert sharded["--context-parallel-size"] == "2"
-    experts = flags(emit("megatron", load("mixtral-8x7b"), Layout.parse("dp=8,ep=8,zero=1"), 4096))
-    assert experts["--expert-model-parallel-size"] == "8"
+    assert sharded.data_parallel_sharding_strategy == "optim_grads_params"
+    assert (sharded.context_parallel_size, sharded.cp_comm_type) == (2, "allgather")
 
 
-def test_torchtitan_is_a_file_that_reads():
-    found = tomllib.loads(emit("torchtitan", load("llama3-70b"), LAYOUT.replace(zero=3), 8192))
-    assert found["parallelism"]["data_parallel_shard_degree"] == 4
-    assert found["parallelism"]["pipeline_parallel_schedule"] == "Interleaved1F1B"
-    assert found["activation_checkpoint"]["mode"] == "selective"
-    assert found["training"] == {"seq_len": 8192, "local_batch_size": 16, "global_batch_size": 64}
-    plain = tomllib.loads(emit("torchtitan", load("llama3-8b"), Layout(dp=8), 8192))
-    assert plain["parallelism"]["data_parallel_replicate_degree"] == 8
-
-
-def test_deepspeed_is_json_behind_what_it_cannot_say():
-    text = emit("deepspeed", load("llama3-70b"), LAYOUT, 8192)
-    comment, _, config = text.partition("\n")
-    assert comment.startswith("//")
-    assert "tensor parallel=4" in comment
-    found = json.loads(config)
-    assert found["train_batch_size"] == 64
-    assert found["zero_optimization"]["stage"] == 1
-    assert found["train_micro_batch_size_per_gpu"] * found["gradient_accumulation_steps"] * LAYOUT.dp == 64
-
-
-def test_playbook_reads_its_own():
-    text = emit("playbook", load("llama3-70b"), LAYOUT, 8192)
-    words = shlex.split(text)
-    assert Layout.parse(words[words.index("--layout") + 1]) == LAYOUT
+def test_stages_that_are_not_alike_are_spelled_out():
+    sizes = (14, 16, 16, 15)
+    planned = run("deepseek-v3", "dp=8,pp=4,ep=8,grad_acc=8,zero=1", stage_layers=sizes)
+    args = megatron_reader.read(emit("megatron", planned))
+    assert args.pipeline_model_parallel_layout == "Et*14|t*16|t*16|t*15L"
+    assert megatron_reader.stages(args) == list(sizes)
+    titan = tomllib.loads(emit("torchtitan", planned))["parallelism"]["module_fqns_per_model_part"]
+    assert [sum(name.startswith("layers.") for name in part) for part in titan] == list(sizes)
+    assert (titan[0][:2], titan[-1][-2:]) == (["tok_embeddings", "layers.0"], ["norm", "output"])
+    assert "--stage-layers 14,16,16,15" in emit("playbook", planned)
 
 
 @pytest.mark.parametrize(
-    ("framework", "text", "sentence"),
+    ("precision", "flags"),
     [
-        ("megatron", "pp=4,schedule=zb-v,grad_acc=8,vpp=2", "Megatron-LM has no schedule=zb-v"),
-        ("torchtitan", "pp=4,schedule=zb-h2,grad_acc=8", "torchtitan has no schedule=zb-h2"),
-        ("deepspeed", "pp=4,dp=2,zero=2,grad_acc=8", "DeepSpeed's pipelines go with zero=0 or 1"),
-        ("jax", "dp=2", "framework must be one of megatron, torchtitan, deepspeed, playbook, got 'jax'"),
+        ("bf16", "--bf16 --grad-reduce-in-bf16"),
+        ("bf16-mixed-main-grads", "--bf16"),
+        ("fp8:delayed", "--fp8-format hybrid --fp8-recipe delayed"),
+        ("fp8:tensorwise", "--fp8-format hybrid --fp8-recipe tensorwise"),
+        ("fp8:mxfp8", "--fp8-format e4m3 --fp8-recipe mxfp8"),
+        ("fp8:rowwise", "# NOT EXPRESSED: FP8 with a scale per row"),
+        ("fp8-lm-o3", "# NOT EXPRESSED: states of the recipe fp8-lm-o3"),
     ],
 )
-def test_what_a_framework_cannot_do(framework, text, sentence):
+def test_megatron_precision(precision, flags):
+    text = emit("megatron", run("llama3-8b", "dp=8", precision=precision))
+    assert flags in text
+    megatron_reader.read(text)
+
+
+def test_torchtitan_is_a_file_that_reads():
+    found = tomllib.loads(emit("torchtitan", run("llama3-70b", LAYOUT.replace("zero=1", "zero=3"), 8192)))
+    assert found["model"] == {"name": "llama3", "flavor": "70B"}
+    assert found["parallelism"]["data_parallel_shard_degree"] == 4
+    assert found["parallelism"]["pipeline_parallel_schedule"] == "Interleaved1F1B"
+    assert found["parallelism"]["pipeline_parallel_layers_per_stage"] * 20 == 80
+    assert found["activation_checkpoint"]["mode"] == "selective"
+    assert found["training"] == {"seq_len": 8192, "local_batch_size": 16, "global_batch_size": 64}
+    plain = tomllib.loads(emit("torchtitan", run("llama3-8b", "dp=8", precision="fp8:rowwise")))
+    assert plain["parallelism"]["data_parallel_replicate_degree"] == 8
+    assert plain["model"]["converters"] == ["quantize.linear.float8"]
+    assert plain["quantize"]["linear"]["float8"]["recipe_name"] == "rowwise"
+    unknown = emit("torchtitan", run("llama2-7b", "dp=8,zero=3"))
+    assert "# NOT EXPRESSED: the model" in unknown
+    assert "hidden=4096" in unknown
+
+
+def test_deepspeed_is_json_behind_what_it_cannot_say():
+    planned = run("llama3-70b", LAYOUT, 8192)
+    text = emit("deepspeed", planned)
+    comments = [line for line in text.splitlines() if line.startswith("//")]
+    assert any("PipelineModule(num_stages=4)" in line for line in comments)
+    found = json.loads(text.partition("{")[1] + text.partition("{")[2])
+    assert found["train_batch_size"] == 64
+    assert found["zero_optimization"]["stage"] == 1
+    assert found["tensor_parallel"] == {"autotp_size": 4}
+    layout = planned.layout
+    assert (
+        found["train_micro_batch_size_per_gpu"] * found["gradient_accumulation_steps"] * layout.dp
+        == layout.global_batch
+    )
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32", "autocast", "fp8:blockwise"])
+def test_playbook_reads_its_own(precision):
+    own = load({"layers": 8, "hidden": 64, "heads": 4, "vocab": 300})
+    for shape in (own, load("llama3-70b")):
+        planned = run(shape, "dp=2,pp=4,grad_acc=4,zero=1", 128, precision)
+        words = shlex.split(emit("playbook", planned))
+        assert words[:2] == ["playbook", "train"]
+        found, config = prepared(_parser().parse_args(words[1:]))
+        assert found == shape
+        assert config.layout == planned.layout
+        runs = recipe_of_run(weights=config.weights, dtype=config.dtype, fp8=config.fp8)
+        assert (runs.states, runs.fp8) == (planned.recipe.states, planned.recipe.fp8)
+
+
+@pytest.mark.parametrize(
+    ("framework", "model", "layout", "sentence"),
+    [
+        ("megatron", "llama3-70b", "pp=4,schedule=zb-v,grad_acc=8,vpp=2", "Megatron-LM has no schedule=zb-v"),
+        ("megatron", "llama3-70b", "pp=4,schedule=zb-h1,grad_acc=8", "Megatron-LM has no schedule=zb-h1"),
+        ("megatron", "llama3-70b", "pp=4,schedule=interleaved,vpp=2,grad_acc=6", "a multiple of pp = 4 in Megatron"),
+        ("megatron", "mixtral-8x7b", "dp=2,tp=2,ep=2", "tp=2 only if the layout has sp"),
+        ("torchtitan", "llama3-70b", "pp=4,schedule=zb-h2,grad_acc=8", "torchtitan has no schedule=zb-h2"),
+        ("deepspeed", "llama3-70b", "pp=4,dp=2,zero=2,grad_acc=8", "DeepSpeed's pipelines go with zero=0 or 1"),
+        ("deepspeed", "llama3-70b", "tp=4,dp=2,zero=3", "tensor parallelism goes with zero=0, 1 or 2"),
+        ("jax", "llama3-70b", "dp=2", "framework must be one of megatron, torchtitan, deepspeed, playbook, got 'jax'"),
+    ],
+)  # fmt: skip
+def test_what_a_framework_refuses(framework, model, layout, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        emit(framework, load("llama3-70b"), Layout.parse(text), 4096)
+        emit(framework, run(model, layout))
 
 
-def test_every_framework_says_something():
-    for framework in FRAMEWORKS:
-        assert emit(framework, load("llama3-8b"), Layout(dp=8, zero=1), 4096)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("name", PRESETS)
+def test_what_is_not_expressed_is_a_comment(framework, name):
+    lines = emit(framework, run(name, "dp=8,zero=1")).splitlines()
+    assert any(not line.startswith(("#", "//")) for line in lines)
+    assert all(line.startswith(("#", "//")) for line in lines if "NOT EXPRESSED" in line)

@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(to_json(to_object(result)))
     elif args.emit:
-        print(emit(args.emit, problem.shape, result.best.layout, problem.seq))
+        print(emit(args.emit, problem.run(result.best.layout)))
     else:
         print(_table(problem, result))
     return 0

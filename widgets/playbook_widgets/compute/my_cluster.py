@@ -170,7 +170,7 @@ def _flags(problem: Problem, one: Found) -> dict[str, str]:
     found = {}
     for framework in FRAMEWORKS:
         try:
-            found[framework] = emit(framework, problem.shape, one.layout, problem.seq)
+            found[framework] = emit(framework, problem.run(one.layout))
         except ConfigError as error:
             found[framework] = str(error)
     return found

@@ -1,0 +1,56 @@
+"""A configuration of DeepSpeed 0.17, which reads Hjson: JSON with comments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from playbook.errors import ConfigError
+
+if TYPE_CHECKING:
+    from playbook.planning.simulator import Run
+
+
+def lines(run: Run) -> Iterator[str]:
+    """What the file does not say, and the file."""
+    layout = run.layout
+    if layout.pp > 1 and layout.zero > 1:
+        raise ConfigError(f"DeepSpeed's pipelines go with zero=0 or 1, and the layout has zero={layout.zero}")
+    if layout.tp > 1 and layout.zero > 2:
+        raise ConfigError(
+            f"DeepSpeed's tensor parallelism goes with zero=0, 1 or 2, and the layout has zero={layout.zero}"
+        )
+    config: dict[str, Any] = {
+        "train_batch_size": layout.global_batch,
+        "train_micro_batch_size_per_gpu": layout.micro_batch,
+        "gradient_accumulation_steps": layout.grad_acc,
+        "zero_optimization": {"stage": layout.zero, "overlap_comm": True},
+    }
+    if run.recipe.compute == 2:
+        config["bf16"] = {"enabled": True}
+        config["data_types"] = {"grad_accum_dtype": "fp32" if run.recipe.states.gradients > 2 else "bf16"}
+    if layout.tp > 1:
+        config["tensor_parallel"] = {"autotp_size": layout.tp}
+    yield "// DeepSpeed 0.17"
+    yield from (f"// NOT EXPRESSED: {what}" for what in _unsaid(run))
+    yield json.dumps(config, indent=2)
+
+
+def _unsaid(run: Run) -> Iterator[str]:
+    layout = run.layout
+    yield f"the model ({run.shape.name or 'your own'}) and seq={run.seq}: they are set in your script"
+    if layout.pp > 1:
+        yield f"pp={layout.pp}: PipelineModule(num_stages={layout.pp}) in your script"
+        if (layout.schedule, layout.vpp) != ("1f1b", 1):
+            yield f"schedule={layout.schedule}: its pipelines run 1f1b"
+    if layout.cp > 1:
+        yield f"cp={layout.cp}: its sequence parallelism is Ulysses, set in your script"
+    if layout.ep > 1:
+        yield f"ep={layout.ep}: ep_size={layout.ep} of each deepspeed.moe.layer.MoE in your script"
+    if layout.sp:
+        yield "sp: its tensor parallelism does not split the sequence"
+    if layout.recompute != "none":
+        yield f"recompute={layout.recompute}: it is turned on in your model"
+    if run.recipe.fp8:
+        yield f"FP8 ({run.recipe.fp8.name}): linear layers of Transformer Engine in your model"

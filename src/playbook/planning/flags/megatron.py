@@ -1,0 +1,205 @@
+"""Flags of Megatron-LM, core 0.16: arguments of ``pretrain_gpt.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from playbook.errors import ConfigError
+from playbook.layout.stages import split
+
+if TYPE_CHECKING:
+    from playbook.planning.simulator import Run
+    from playbook.shapes import MLA, ModelShape, MoE
+
+#: How context parallelism reaches other ranks' keys.
+CONTEXT = {"ring": "p2p", "gather": "allgather", "ulysses": "a2a"}
+#: What the load-balancing loss counts over.
+BALANCE = {"sample": "seq_aux_loss", "micro_batch": "aux_loss", "global_batch": "global_aux_loss"}
+SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
+
+
+def lines(run: Run) -> Iterator[str]:
+    """Three groups of flags, what they do not say, and the command that takes them."""
+    layout, gpus = run.layout, run.cluster.gpus_per_node
+    yield "# Megatron-LM, core 0.16"
+    for name, flags in (
+        ("MODEL", _model(run.shape, run.seq)),
+        ("LAYOUT", _layout(run)),
+        ("DATA", _data(run)),
+    ):
+        yield from (f"{name}=(", *(f"  {flag}" for flag in flags), ")")
+    yield from (f"# NOT EXPRESSED: {what}" for what in _unsaid(run))
+    nodes, each = -(-layout.world_size // gpus), min(layout.world_size, gpus)
+    # Kernels of a stream are launched in order on such GPUs as Hopper, so that messages start before products.
+    order = "CUDA_DEVICE_MAX_CONNECTIONS=1 " if layout.tp * layout.cp > 1 and layout.zero < 2 else ""
+    meet = ' --rdzv-backend c10d --rdzv-endpoint "$MASTER_ADDR:29500"' if nodes > 1 else ""
+    yield f"{order}torchrun --nnodes {nodes} --nproc-per-node {each}{meet} pretrain_gpt.py \\"
+    yield '  "${MODEL[@]}" "${LAYOUT[@]}" "${DATA[@]}"'
+
+
+def _model(shape: ModelShape, seq: int) -> Iterator[str]:
+    yield f"--num-layers {shape.layers} --hidden-size {shape.hidden} --ffn-hidden-size {shape.ffn_dim}"
+    yield f"--num-attention-heads {shape.heads} --kv-channels {shape.v_dim}"
+    if shape.n_kv_heads != shape.heads:
+        yield f"--group-query-attention --num-query-groups {shape.n_kv_heads}"
+    norm = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}[shape.norm]
+    yield f"--normalization {norm} --norm-epsilon {shape.norm_eps:g}"
+    if shape.gated:
+        yield "--swiglu"
+    if not shape.bias:
+        yield "--disable-bias-linear"
+    if shape.qkv_bias and not shape.bias:
+        yield "--add-qkv-bias"
+    if shape.qk_norm or shape.mla:
+        yield "--qk-layernorm"  # with latent attention: the norms of the latents
+    kind = {"learned": "learned_absolute", "rotary": "rope", "none": "none"}[shape.positions]
+    longest = shape.max_seq if shape.positions == "learned" else max(seq, shape.max_seq)
+    yield f"--position-embedding-type {kind} --max-position-embeddings {longest}"
+    if shape.positions == "rotary":
+        yield f"--rotary-base {shape.rope_theta:.0f}"
+    if not shape.tied:
+        yield "--untie-embeddings-and-output-weights"
+    yield f"--attention-dropout {shape.dropout:g} --hidden-dropout {shape.dropout:g}"
+    if shape.mla:
+        yield _latent(shape.mla)
+    if shape.moe:
+        yield from _experts(shape.moe, [shape.is_moe(layer) for layer in range(shape.layers)])
+
+
+def _latent(mla: MLA) -> str:
+    queries = f"--q-lora-rank {mla.q_rank} " if mla.q_rank else ""
+    return (
+        f"--multi-latent-attention --rope-type rope {queries}--kv-lora-rank {mla.kv_rank} "
+        f"--qk-head-dim {mla.nope_dim} --qk-pos-emb-head-dim {mla.rope_dim} --v-head-dim {mla.value_dim}"
+    )
+
+
+def _experts(moe: MoE, where: list[bool]) -> Iterator[str]:
+    yield f"--num-experts {moe.experts} --moe-ffn-hidden-size {moe.ffn} --moe-router-topk {moe.top_k}"
+    yield "--moe-grouped-gemm --moe-token-dispatcher-type alltoall --moe-router-dtype fp32"
+    if not all(where):
+        yield f"--moe-layer-freq '{_pattern(where)}'"
+    if moe.shared_experts:
+        yield f"--moe-shared-expert-intermediate-size {moe.shared_experts * moe.ffn}"
+    yield f"--moe-router-score-function {moe.scores}"
+    if moe.scores == "softmax" and not moe.normalized:
+        yield "--moe-router-pre-softmax"  # the weights of the chosen are those of a softmax over all
+    if moe.scale != 1:
+        yield f"--moe-router-topk-scaling-factor {moe.scale:g}"
+    if moe.groups > 1:
+        yield f"--moe-router-num-groups {moe.groups} --moe-router-group-topk {moe.top_groups}"
+    if moe.bias_rate:
+        yield f"--moe-router-enable-expert-bias --moe-router-bias-update-rate {moe.bias_rate:g}"
+    kind = BALANCE[moe.balance_over] if moe.balance_loss else "none"
+    yield f"--moe-router-load-balancing-type {kind} --moe-aux-loss-coeff {moe.balance_loss:g}"
+    if moe.z_loss:
+        yield f"--moe-z-loss-coeff {moe.z_loss:g}"
+    if moe.capacity:
+        yield f"--moe-expert-capacity-factor {moe.capacity:g} --moe-token-drop-policy probs"
+
+
+def _pattern(where: list[bool]) -> str:
+    """Which layers have experts, as a list in Python: its shortest period, run by run."""
+    layers = len(where)
+    periods = (n for n in range(1, layers + 1) if layers % n == 0 and where[:n] * (layers // n) == where)
+    period = next(periods)
+    runs = "+".join(f"[{int(experts)}]*{len(list(run))}" for experts, run in groupby(where[:period]))
+    return f"({runs})*{layers // period}"
+
+
+def _layout(run: Run) -> Iterator[str]:
+    layout = run.layout
+    yield f"--tensor-model-parallel-size {layout.tp} --pipeline-model-parallel-size {layout.pp}"
+    if layout.pp > 1:
+        yield from _stages(run)
+    if layout.cp > 1:
+        yield f"--context-parallel-size {layout.cp} --cp-comm-type {CONTEXT[run.options.context]}"
+    if layout.ep > 1:
+        yield f"--expert-model-parallel-size {layout.ep} --expert-tensor-parallel-size {layout.tp}"
+    if layout.sp:
+        yield "--sequence-parallel"
+    elif run.shape.moe and layout.tp > 1:
+        raise ConfigError(f"Megatron-LM trains experts with tp={layout.tp} only if the layout has sp")
+    if layout.zero > 1:
+        yield "--use-megatron-fsdp --use-distributed-optimizer --ckpt-format fsdp_dtensor"
+        yield f"--data-parallel-sharding-strategy {SHARDED[layout.zero]}"
+    elif layout.zero == 1:
+        yield "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
+    elif layout.dp > 1:
+        yield "--overlap-grad-reduce"
+    if layout.recompute == "full":
+        yield "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+    elif layout.recompute == "selective":
+        yield "--recompute-granularity selective --recompute-modules core_attn"
+    yield f"--micro-batch-size {layout.micro_batch} --global-batch-size {layout.global_batch}"
+    yield f"--attention-backend {'unfused' if run.attention == 'reference' else 'flash'}"
+    yield from _precision(run)
+
+
+def _stages(run: Run) -> Iterator[str]:
+    """Stages that are not alike are spelled out: E the embedding, t a block, L norm, head and loss."""
+    layout, groups = run.layout, run.layout.grad_acc % run.layout.pp
+    if layout.schedule not in ("1f1b", "interleaved"):
+        raise ConfigError(f"Megatron-LM has no schedule={layout.schedule}: take 1f1b or interleaved")
+    if layout.vpp > 1 and groups:
+        raise ConfigError(
+            f"grad_acc must be a multiple of pp = {layout.pp} in Megatron-LM's interleaved schedule, got "
+            f"{layout.grad_acc}"
+        )
+    sizes = [len(cut) for cut in split(run.shape.layers, layout.stages, run.options.stage_layers)]
+    if len(set(sizes)) > 1:
+        text = "|".join(f"t*{size}" if size else "" for size in sizes)
+        yield f"--pipeline-model-parallel-layout 'E{text}L'"
+    elif layout.vpp > 1:
+        yield f"--num-layers-per-virtual-pipeline-stage {sizes[0]}"
+
+
+def _precision(run: Run) -> Iterator[str]:
+    recipe = run.recipe
+    if recipe.compute == 2:
+        yield "--bf16" if recipe.states.gradients > 2 else "--bf16 --grad-reduce-in-bf16"
+    if recipe.fp8 and recipe.fp8.name != "rowwise":
+        form = "hybrid" if recipe.fp8.gradients == "e5m2" else "e4m3"
+        yield f"--fp8-format {form} --fp8-recipe {recipe.fp8.name}"
+        if recipe.fp8.history:
+            yield f"--fp8-amax-history-len {recipe.fp8.history} --fp8-amax-compute-algo max"
+
+
+def _data(run: Run) -> Iterator[str]:
+    """What starts without any data. The vocabulary is padded to a multiple of its own size, so that it is as planned with
+    any tokenizer that fits in."""
+    each = -(-run.shape.vocab // run.layout.tp)
+    yield f"--seq-length {run.seq} --make-vocab-size-divisible-by {each}"
+    yield f"--mock-data --tokenizer-type NullTokenizer --vocab-size {run.shape.vocab - 1}"
+    yield "--train-iters 20 --lr 1e-4  # yours: data, tokenizer, schedule"
+
+
+def _unsaid(run: Run) -> Iterator[str]:
+    shape, moe, states = run.shape, run.shape.moe, run.recipe.states
+    known = ("silu",) if shape.gated else ("gelu",)
+    if shape.activation not in known:
+        yield f"activation={shape.activation} in {'a gated' if shape.gated else 'an'} MLP: it takes {known[0]}"
+    if shape.bias and not shape.qkv_bias:
+        yield "qkv_bias=false beside other biases: it adds one"
+    if shape.norm == "layernorm" and not shape.bias:
+        yield f"LayerNorm without bias: it has {shape.hidden} parameters more for each norm"
+    if shape.positions == "rotary" and shape.rope_theta != round(shape.rope_theta):
+        yield f"rope_theta={shape.rope_theta}: it takes whole numbers"
+    if shape.vocab % run.layout.tp:
+        yield f"vocab={shape.vocab}: tp={run.layout.tp} pads it to {-(-shape.vocab // run.layout.tp) * run.layout.tp}"
+    if moe and moe.normalized != (moe.top_k > 1) and moe.scores == "sigmoid":
+        yield f"moe.normalized={str(moe.normalized).lower()} with sigmoid scores: it divides by their sum where top_k > 1"
+    if moe and moe.normalized and moe.scores == "softmax" and moe.top_k == 1:
+        yield "moe.normalized=true with top_k=1, where every weight is 1: it wants --moe-router-pre-softmax"
+    if moe and moe.capacity:
+        yield "moe.capacity over each sample: it counts over a micro-batch"
+    if run.recipe.fp8 and run.recipe.fp8.name == "rowwise":
+        yield "FP8 with a scale per row: it has tensorwise, delayed, blockwise and mxfp8"
+    usual = (states.parameters, states.master, states.optimizer) == (2, 4, 8) and states.gradients in (2, 4)
+    if not usual and run.recipe.name != "fp32":
+        yield (
+            f"states of the recipe {run.recipe.name}: {states.parameters} + {states.gradients} + {states.master} + "
+            f"{states.optimizer} bytes per parameter"
+        )

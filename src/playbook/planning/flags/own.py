@@ -1,0 +1,41 @@
+"""The command of this library."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from playbook.planning.recipes import recipe_of_run
+from playbook.shapes import PRESETS
+
+if TYPE_CHECKING:
+    from playbook.planning.simulator import Run
+
+
+def lines(run: Run) -> Iterator[str]:
+    """`playbook train` with the same model, layout and precision."""
+    shape, layout, options = run.shape, run.layout, run.options
+    known = PRESETS.get(shape.name) == shape
+    words = [
+        "playbook",
+        "train",
+        "--model",
+        shape.name if known else json.dumps(shape.sizes(), separators=(",", ":")),
+    ]
+    words += ["--layout", str(layout) or "dp=1", "--seq", str(run.seq)]
+    words += ["--global-batch", str(layout.global_batch), "--micro-batch", str(layout.micro_batch)]
+    if options.stage_layers:
+        words += ["--stage-layers", ",".join(map(str, options.stage_layers))]
+    fp8 = run.recipe.fp8.name if run.recipe.fp8 else ""
+    said = {"weights": "bfloat16", "dtype": "bfloat16"} if run.recipe.compute == 2 else {}
+    if run.recipe.states.parameters == 4:
+        said.pop("weights", None)
+    words += [word for key, value in said.items() for word in (f"--{key}", value)]
+    words += ["--fp8", fp8] if fp8 else []
+    runs = recipe_of_run(**said, fp8=fp8)
+    if runs.states != run.recipe.states:
+        yield f"# NOT EXPRESSED: states of the recipe {run.recipe.name}: {run.recipe.states.total} bytes per parameter, "
+        yield f"# of which this run keeps {runs.states.total}"
+    yield shlex.join(words)
