@@ -7,16 +7,22 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+import torch
 from helpers import BLOCKS, DEEPSEEK
 from hypothesis import given
 from hypothesis import strategies as st
 
 from playbook.errors import ConfigError
 from playbook.hardware import CLUSTERS
+from playbook.instruments.measure import count_flops
 from playbook.layout import Layout, ParallelOptions
+from playbook.layout.tokens import MaskBlock
+from playbook.model import attend
+from playbook.planning import operations
 from playbook.planning.context_cost import context_traffic, hiding_tokens
 from playbook.planning.flops import ATTENTION_CORE, forward_flops, step_flops
 from playbook.planning.messages import Message
+from playbook.planning.operations import Sizes
 from playbook.planning.overlap import data_parallel_ratio, side_by_side
 from playbook.planning.overlap_ratios import (
     Overlap,
@@ -28,6 +34,7 @@ from playbook.planning.overlap_ratios import (
     tensor,
     zero3,
 )
+from playbook.planning.recipes import load_recipe
 from playbook.planning.traffic import traffic
 from playbook.shapes import ModelShape, load
 
@@ -39,6 +46,9 @@ MIXTRAL = LLAMA.replace(moe={"experts": 8, "top_k": 2, "ffn": 16})
 SHARED = LATENT.replace(moe={"experts": 8, "top_k": 3, "ffn": 16, "shared_experts": 1, "dense_layers": 1})
 SHAPES = (GPT, LLAMA, LATENT, MIXTRAL, SHARED)
 SEQ = 32
+#: Of weights in bf16: what the default of gradients is, and in how many bytes each recipe sends them.
+FP32_GRADIENTS = "bf16-mixed-fp32-grads"
+GRADIENTS = {FP32_GRADIENTS: {}, "bf16-mixed": {"gradient_bytes": 2}}
 MACHINE = {"peak_flops": 400e12, "bandwidth": 40e9}
 EIGHT = CLUSTERS["h100-8"]
 
@@ -47,13 +57,18 @@ sizes = st.sampled_from((1, 2, 4))
 
 
 def added(
-    shape: ModelShape, layout: Layout, axis: str, *phases: str, wanted: Callable[[Message], bool] = bool
+    shape: ModelShape,
+    layout: Layout,
+    axis: str,
+    *phases: str,
+    wanted: Callable[[Message], bool] = bool,
+    recipe: str = "bf16-mixed",
 ) -> Fraction:
     """Bytes that one more block adds to a step of one micro-batch: the mean over all ranks."""
     found = 0
     for layers, sign in ((shape.layers + 1, 1), (shape.layers, -1)):
         for rank in range(layout.world_size):
-            messages = traffic(shape.replace(layers=layers), layout, SEQ, rank=rank)
+            messages = traffic(shape.replace(layers=layers), layout, SEQ, rank=rank, recipe=recipe)
             found += sign * sum(
                 m.total for m in messages if m.axis == axis and m.phase in phases and wanted(m)
             )
@@ -99,21 +114,50 @@ def test_hops_together_compute_the_attention_core(shape, tp, cp):
     assert context(shape, layout, SEQ).flops * 2 == whole.flops
 
 
+@pytest.mark.parametrize("block", [attend.attend_backward, attend.flash_backward], ids=["formulas", "flash"])
+def test_a_hop_is_five_products_backward_for_two_forward(block):
+    """As PyTorch counts the products of a block of attention that really runs: 64 queries and 64 keys, no mask."""
+    layout, tokens = Layout(cp=4, micro_batch=3), 64
+    hops = in_both(context, LLAMA, layout, 4 * tokens, causal=False)
+    q, k, v = (torch.randn(3, LLAMA.heads, tokens, LLAMA.qk_dim) for _ in range(3))
+    here = MaskBlock(0, tokens, 0, tokens, causal=False)
+    forward = attend.attend if block is attend.attend_backward else attend.flash
+    out, lse = forward(here, q, k, v)
+    counted = [
+        count_flops(lambda: forward(here, q, k, v)),
+        count_flops(lambda: block(here, torch.ones_like(q), q, k, v, out, lse)),
+    ]
+    assert [hop.flops for hop in hops] == counted
+    assert counted[1] == 5 * counted[0] / 2
+
+
+@given(st.sampled_from((GPT, LLAMA)), st.sampled_from((1, 2)), sizes)
+def test_hops_are_the_attention_of_the_simulator(shape, tp, cp):
+    """Of a micro-batch: cp blocks of a causal mask, forward and backward."""
+    layout = Layout(tp=tp, cp=cp, micro_batch=3)
+    passes = operations.block(Sizes(shape, layout, SEQ, load_recipe("bf16-mixed")), "dense")
+    for hop, some in zip(in_both(context, shape, layout, SEQ), (passes.forward, passes.inputs), strict=True):
+        assert cp * hop.flops == sum(o.work for o in some if o.name.startswith("attention"))
+
+
 # --- bytes
 
 
+@pytest.mark.parametrize("recipe", GRADIENTS)
 @given(shapes, sizes, st.sampled_from((1, 2)), st.sampled_from((1, 2)), st.sampled_from((1, 2)))
-def test_gradients_of_replicas(shape, dp, cp, tp, ep):
+def test_gradients_of_replicas(recipe, shape, dp, cp, tp, ep):
     layout = Layout(dp=dp, cp=cp, tp=tp, ep=ep if shape.moe and dp * cp % ep == 0 else 1)
-    assert data_parallel(shape, layout, SEQ).sent == added(shape, layout, "dp", "gradients")
+    sent = data_parallel(shape, layout, SEQ, **GRADIENTS[recipe]).sent
+    assert sent == added(shape, layout, "dp", "gradients", recipe=recipe)
 
 
+@pytest.mark.parametrize("recipe", GRADIENTS)
 @given(shapes, st.sampled_from((2, 3, 4)), st.sampled_from((1, 2)), st.sampled_from((1, 2)))
-def test_weights_that_zero3_gathers(shape, dp, tp, ep):
+def test_weights_that_zero3_gathers(recipe, shape, dp, tp, ep):
     layout = Layout(dp=dp, tp=tp, zero=3, ep=ep if shape.moe and dp % ep == 0 else 1)
-    forward, backward = in_both(zero3, shape, layout, SEQ)
-    assert forward.sent == added(shape, layout, "dp", "forward")
-    assert backward.sent == added(shape, layout, "dp", "backward", "gradients")
+    forward, backward = in_both(zero3, shape, layout, SEQ, **GRADIENTS[recipe])
+    assert forward.sent == added(shape, layout, "dp", "forward", recipe=recipe)
+    assert backward.sent == added(shape, layout, "dp", "backward", "gradients", recipe=recipe)
 
 
 @given(shapes, st.sampled_from((2, 4)), st.booleans(), st.integers(1, 3))
@@ -176,7 +220,8 @@ def test_gradients_of_experts_are_apart(technique):
     parts = [technique(MIXTRAL, layout, SEQ, experts=which) for which in (True, False)]
     assert sum(one.sent for one in parts) == technique(MIXTRAL, layout, SEQ).sent
     assert {one.flops for one in parts} == {technique(MIXTRAL, layout, SEQ).flops}
-    assert parts[0].sent == 4 * 3 * 32 * 16 * 2 * (1 if technique is data_parallel else Fraction(1, 2))
+    # Of two ranks: an all-reduce of gradients in fp32 sends all of them, a gather of weights in bf16 half of them.
+    assert parts[0].sent == 4 * 3 * 32 * 16 * (4 if technique is data_parallel else 2 // 2)
     assert technique(MIXTRAL, Layout(dp=4), SEQ, experts=True).sent == 0
 
 
@@ -203,13 +248,16 @@ def test_a_technique_that_is_not_used_sends_nothing():
 
 @given(st.integers(1, 64), st.integers(2, 512))
 def test_parameters_cancel_in_data_parallelism(samples, replicas):
-    """Norms, which multiply nothing, are the difference."""
-    layout = Layout(dp=replicas, micro_batch=samples)
-    short = data_parallel_ratio(samples * 1024, replicas, **MACHINE)
-    assert data_parallel(load("llama3-8b"), layout, 1024).ratio(**MACHINE) == pytest.approx(short, rel=1e-4)
-    assert zero3(load("llama3-8b"), layout, 1024).ratio(**MACHINE) == pytest.approx(short, rel=1e-4)
-    both = zero3(load("llama3-8b"), layout, 1024, backward=True)
-    assert both.ratio(**MACHINE) == pytest.approx(short, rel=1e-4)
+    """Norms, which multiply nothing, are the difference. Gradients are in fp32, weights in bf16."""
+    layout, shape = Layout(dp=replicas, micro_batch=samples), load("llama3-8b")
+    short = data_parallel_ratio(samples * 1024, replicas, gradient_bytes=4, **MACHINE)
+    assert data_parallel(shape, layout, 1024).ratio(**MACHINE) == pytest.approx(short, rel=1e-4)
+    forward, backward = in_both(zero3, shape, layout, 1024)
+    assert forward.ratio(**MACHINE) == pytest.approx(short / 2, rel=1e-4)
+    assert backward.ratio(**MACHINE) == pytest.approx(short * 3 / 4, rel=1e-4)
+    in_bf16 = [data_parallel(shape, layout, 1024, gradient_bytes=2)]
+    in_bf16 += in_both(zero3, shape, layout, 1024, gradient_bytes=2)
+    assert [one.ratio(**MACHINE) for one in in_bf16] == pytest.approx([short / 2] * 3, rel=1e-4)
 
 
 @given(st.sampled_from((1024, 8192, 65536)), st.integers(1, 8), st.sampled_from((2, 4, 8)))
@@ -245,14 +293,14 @@ def test_closed_forms():
     assert hop.ratio(**MACHINE) == pytest.approx(1, rel=1e-3)
 
 
-def test_backward_hides_what_forward_hides_but_for_tensor_and_context_parallelism():
+def test_backward_beside_forward():
     shape = load("llama3-70b")
     for technique, layout, factor in (
-        (zero3, Layout(dp=64, zero=3), 1),
+        (zero3, Layout(dp=64, zero=3), (2 + 4) / 2 / 2),
         (pipeline, Layout(pp=4), 1 / 2),
         (tensor, Layout(tp=8, sp=True), 6 / 4 / 2),
         (tensor, Layout(tp=8), 1 / 2),
-        (context, Layout(cp=8), (2 + 4) / 2 / 2),
+        (context, Layout(cp=8), (2 + 4) / 2 / (5 / 2)),
     ):
         forward, backward = in_both(technique, shape, layout, 8192)
         assert backward.ratio(**MACHINE) == pytest.approx(factor * forward.ratio(**MACHINE))

@@ -3,7 +3,9 @@
 Both are exact numbers (`Overlap`); with FLOP/s and bytes/s they give the ratio that says whether messages can be
 hidden. FLOPs are those of products with weights. The attention core, which grows with the length of samples and only
 helps, is left out but in context parallelism, which hides behind it. Tests hold bytes to ``planning/traffic.py``, FLOPs
-to ``planning/flops.py``. Standard library only.
+to ``planning/flops.py``. Elements have two bytes, gradients that replicas add up four: what Megatron-LM and torchtitan
+do by default (``--accumulate-allreduce-grads-in-fp32``, on with bf16; ``mixed_precision_reduce = "float32"``). Standard
+library only.
 """
 
 from __future__ import annotations
@@ -47,7 +49,12 @@ class Overlap:
 
 
 def data_parallel(
-    shape: ModelShape, layout: Layout, seq: int, *, experts: bool | None = None, gradient_bytes: int = 2
+    shape: ModelShape,
+    layout: Layout,
+    seq: int,
+    *,
+    experts: bool | None = None,
+    gradient_bytes: int = FP32,
 ) -> Overlap:
     """The all-reduce of a block's gradients, 2(N − 1)/N of their bytes, behind the backward pass of the block.
 
@@ -67,7 +74,7 @@ def zero3(
     backward: bool = False,
     experts: bool | None = None,
     weight_bytes: int = 2,
-    gradient_bytes: int = 2,
+    gradient_bytes: int = FP32,
 ) -> Overlap:
     """The all-gather of a block's weights behind its forward pass (in fact, that of the block before).
 
@@ -105,16 +112,18 @@ def context(
 ) -> Overlap:
     """A hop of ring attention, and the block of queries and keys that is computed meanwhile.
 
-    In backward a hop takes gradients along, in fp32. A causal mask leaves half of the pairs in zigzag. The forward
-    ratio is 1 with the tokens that ``hiding_tokens`` gives.
+    In backward a hop takes gradients along, in fp32, and a block is five products instead of two: the scores once more,
+    and the gradients of queries, keys, values and weights (Dao et al. 2022, arXiv 2205.14135, appendix B). A causal mask
+    leaves half of the pairs in zigzag. The forward ratio is 1 with the tokens that ``hiding_tokens`` gives.
     """
     tokens = layout.padded(seq) // layout.cp
     kv_heads = max(1, shape.n_kv_heads // layout.tp)
     hop = layout.micro_batch * tokens * kv_heads * 2 * shape.qk_dim  # values are padded to the width of keys
     pairs = Fraction(layout.micro_batch * tokens**2, 2 if causal else 1)
-    flops = 2 * (shape.qk_dim + shape.v_dim) * pairs * (shape.heads // layout.tp)
+    d, e = shape.qk_dim, shape.v_dim
+    flops = 2 * (3 * d + 2 * e if backward else d + e) * pairs * (shape.heads // layout.tp)
     sent = Fraction(hop * (itemsize + (FP32 if backward else 0))) if layout.cp > 1 else Fraction(0)
-    return Overlap(sent, flops * (1 + backward))
+    return Overlap(sent, flops)
 
 
 def pipeline(

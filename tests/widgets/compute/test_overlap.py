@@ -126,7 +126,7 @@ def test_words_say_what_would_bring_it_to_one():
     ("inputs", "words"),
     [
         ({}, "Exposed: DP and ZeRO-3, which more tokens on each GPU would hide."),
-        ({"tokens": 16384}, "Each of them can be hidden"),
+        ({"tokens": 32768}, "Each of them can be hidden"),
         ({"tp": 1, "dp": 1, "pp": 1}, "there is nothing to send"),
         ({"model": "llama3-8b", "tp": 16}, "TP, which no number of tokens hides."),
     ],

@@ -160,7 +160,8 @@ def describe(setting: OverlapSetting) -> dict[str, Any]:
         "rows": rows,
         "machine": (
             f"{layout.world_size:,} GPUs, {cluster.gpus_per_node} in a node. While a GPU sends one byte it computes "
-            f"{balance['NVLink']:,.0f} FLOPs (NVLink) or {balance['network']:,.0f} (network)."
+            f"{balance['NVLink']:,.0f} FLOPs (NVLink) or {balance['network']:,.0f} (network). Gradients travel in "
+            "FP32, as Megatron-LM and torchtitan add them up by default, weights and activations in BF16."
         ),
         "answer": _answer(rows),
     }
