@@ -134,9 +134,9 @@ class Router(nn.Module):
     def losses(self, logits: Tensor, scores: Tensor, chosen: Tensor) -> Tensor:
         """Load-balancing and z-loss of these tokens, as sums over tokens, as the model's loss is.
 
-        The first is α · Σ_i f_i · P_i for each token, with f_i = E/k times the fraction of choices that fell on expert i,
-        and P_i the mean probability of expert i (Fedus et al. 2021, section 2.2): α where the load is even. The second
-        is β · logsumexp(logits)² (Zoph et al. 2022, arXiv 2202.08906, section 3.2).
+        The first is α · Σ_i f_i · P_i for each token, with f_i = E times the fraction of choices that fell on expert i
+        (E/k times that of tokens), and P_i its mean probability (Fedus et al. 2021, section 2.2): α where the load is
+        even. The second is β · logsumexp(logits)² (Zoph et al. 2022, arXiv 2202.08906, section 3.2).
         """
         sizes, total = self.sizes, logits.new_zeros(())
         if sizes.balance_loss:
