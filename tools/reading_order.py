@@ -26,6 +26,7 @@ CORE = (
             "_interrupt",
             "_machine",
             "seeding",
+            "text",
             "source",
             "presets",
             "shapes",

@@ -1,5 +1,7 @@
 """Batches come from (seed, step) alone, and bad text is refused in one sentence."""
 
+import hashlib
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,12 +11,10 @@ from playbook.errors import ConfigError, DataError
 from playbook.training.data import Corpus, TokenBatches, load_corpus
 
 
-def test_the_default_corpus_is_pythons_own_documentation():
-    corpus = load_corpus()
-    assert len(corpus) > 300_000
-    text = bytes(corpus.tokens.numpy()).decode()
-    assert "assert" in text
-    assert corpus.vocab == 256
+def test_the_default_text_is_the_same_on_every_python():
+    """It was pydoc_data.topics of Python 3.11.7, which has other texts in every release."""
+    digest = hashlib.sha256(bytes(load_corpus().tokens.numpy())).hexdigest()
+    assert digest == "71f2ff5d99bdc1f9c48c5c2353ad138201c5ca1c377e0226857ef8fa89b8bcee"
 
 
 def test_any_file_is_its_bytes(tmp_path):

@@ -8,7 +8,6 @@ gradients, so that a step needs a single all-reduce. No torch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pydoc_data import topics
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from playbook.collectives.functions import all_reduce
 from playbook.collectives.plans import CollectiveError
 from playbook.collectives.sockets import SocketGroup
 from playbook.seeding import derive_seed
+from playbook.text import python_topics
 
 VOCAB = 256
 
@@ -121,9 +121,7 @@ def train(
         raise CollectiveError(
             f"global_batch must be a multiple of the {group.size} ranks, got {global_batch}"
         )
-    text = np.frombuffer(
-        "\n\n".join(topics.topics[name] for name in sorted(topics.topics)).encode(), np.uint8
-    )
+    text = np.frombuffer(python_topics(), np.uint8)
     model = Model(sizes or Sizes(), seed, dtype)
     mine = slice(*(global_batch * rank // group.size for rank in (group.rank, group.rank + 1)))
     losses = []

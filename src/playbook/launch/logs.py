@@ -67,7 +67,7 @@ class TensorBoardLog:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ConfigError(
-                f"log {str(path)!r} asks for TensorBoard, which is not installed: pip install 'playbook[tensorboard]'"
+                f"log {str(path)!r} asks for TensorBoard, which is not installed: pip install tensorboard"
             ) from error
         self.writer = SummaryWriter(str(path))
 

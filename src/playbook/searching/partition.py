@@ -115,7 +115,7 @@ def integer(blocks: Blocks, stages: int) -> Cut:
         import numpy as np
         from scipy.optimize import Bounds, LinearConstraint, milp
     except ImportError:
-        raise LayoutError("integer programs need scipy: pip install 'playbook[solver]'") from None
+        raise LayoutError("integer programs need scipy: pip install scipy") from None
     count, unit = len(blocks.seconds), max(*blocks.seconds, blocks.before, blocks.after) or 1.0
     x = np.eye(count * stages).reshape(count, stages, -1)  # x[i, s] picks one variable
     x = np.pad(x, ((0, 0), (0, 0), (0, 1)))  # the last one is T

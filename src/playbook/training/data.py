@@ -14,6 +14,7 @@ from playbook.model.transformer import IGNORE
 from playbook.parallel.context import RankTokens
 from playbook.parallel.mesh import Mesh
 from playbook.seeding import derive_seed
+from playbook.text import python_topics
 
 BYTES = 256  # vocabulary of byte-level text
 
@@ -31,21 +32,14 @@ class Corpus:
 
 
 def load_corpus(path: str | Path | None = None) -> Corpus:
-    """The text at ``path``, or the English documentation that ships with Python itself (about 466 kB).
+    """The text at ``path``, or the English documentation of Python's language (466 kB).
 
     Raises DataError when the file cannot be read, or has less than two bytes.
     """
-    name, raw = ("pydoc_data.topics", _python_topics()) if path is None else (str(path), _read(Path(path)))
+    name, raw = ("pydoc_data.topics", python_topics()) if path is None else (str(path), _read(Path(path)))
     if len(raw) < 2:
         raise DataError(f"data file {name!r} holds {len(raw)} bytes of text: training needs at least 2")
     return Corpus(name, torch.frombuffer(bytearray(raw), dtype=torch.uint8))
-
-
-def _python_topics() -> bytes:
-    """Chapters of the Python language reference: on every machine that has Python."""
-    from pydoc_data import topics
-
-    return "\n\n".join(topics.topics[name] for name in sorted(topics.topics)).encode()
 
 
 def _read(path: Path) -> bytes:

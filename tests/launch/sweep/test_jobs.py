@@ -87,7 +87,7 @@ def test_where_there_is_no_slurm_or_no_submitit(tmp_path, monkeypatch):
         executor(tmp_path, task(tmp_path, SlurmJob()))
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(
-        LaunchError, match=re.escape("submitit is not installed: pip install 'playbook[slurm]'")
+        LaunchError, match=re.escape("submitit is not installed: pip install submitit")
     ):
         executor(tmp_path, task(tmp_path, None))
 

@@ -107,7 +107,7 @@ def _submitit() -> Any:
     try:
         import submitit
     except ImportError:
-        raise LaunchError("submitit is not installed: pip install 'playbook[slurm]'") from None
+        raise LaunchError("submitit is not installed: pip install submitit") from None
     return submitit
 
 
