@@ -1,8 +1,8 @@
 """Pipeline schedules drawn: who does what when, what a rank keeps meanwhile, and why it waits where it does.
 
 A box is an action: F in blue; B, the gradient of activations, in orange; W, that of weights, in teal; both at once in
-orange with a teal foot. It carries its micro-batch where that fits. Where a rank has several stages, those nearer the
-loss are paler. Gaps are grey, with a pattern that tells the cause.
+orange with a teal foot. It carries its micro-batch where that fits. Where a rank has several stages, each further
+one is fainter, as in the schedule visualizer. Gaps are grey, with a pattern that tells the cause.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class Visualizer extends Stepper {
   keys() {
     const swatch = (name) => make("i", { class: `pb-sv-swatch pb-sv-is-${name}` });
     const chunks = Math.max(...this.sides.map((side) => side.chunks)), words = this.legendWords().map(([name, text]) => make("span", {}, swatch(name), text));
-    this.legend.replaceChildren(...words, ...(chunks > 1 ? [make("span", {}, "other shade: a further stage of the rank")] : []));
+    this.legend.replaceChildren(...words, ...(chunks > 1 ? [make("span", {}, "fainter: a further stage of the rank")] : []));
   }
 
   // --- where the reader is

@@ -1,8 +1,8 @@
-// The colours of a page: each pass has a hue, each further stage of a rank a deeper shade of it.
+// The colours of a page: each pass has a hue, each further stage of a rank is fainter, as in the figures of the book.
 
 const NAMES = { F: "--pb-F", B: "--pb-B", W: "--pb-W", memory: "--pb-activations" };
 const FALLBACK = { F: "#2f72d8", B: "#d77c3a", W: "#2ea17a", memory: "#a13e90" };
-const SHADES = [0, 0.3, 0.48, 0.6, 0.68, 0.74, 0.79, 0.83];
+const FAINTEST = 0.62; // what the last stage of a rank has lost of its hue: playbook/figures/pipeline_rows.py
 export const OVER = { light: "#c81e1e", dark: "#ff7b72" };
 
 /** Colours as the element has them now; `dark` says which page it is. */
@@ -10,12 +10,17 @@ export function coloursOf(el) {
   const style = getComputedStyle(el), ink = rgb(style.color) ?? [31, 35, 40], dark = luminance(ink) > 0.4;
   const pure = Object.fromEntries(Object.entries(NAMES).map(([name, variable]) => [name, rgb(style.getPropertyValue(variable).trim()) ?? rgb(FALLBACK[name])]));
   const surface = rgb(getComputedStyle(el).getPropertyValue("--pb-solid").trim()) ?? (dark ? [20, 24, 30] : [255, 255, 255]);
-  const towards = dark ? [255, 255, 255] : [0, 0, 0];
-  const shades = (name) => SHADES.map((part) => {
-    const fill = mix(pure[name], towards, part * (dark ? 0.9 : 0.75));
-    return { fill: hex(fill), text: luminance(fill) > 0.179 ? "#000" : "#fff" };
-  });
-  return { ink: hex(ink), surface: hex(surface), dark, over: OVER[dark ? "dark" : "light"], memory: hex(pure.memory), F: shades("F"), B: shades("B"), W: shades("W") };
+  const made = new Map();
+  /** The look of a pass on the `chunk`-th of a rank's `chunks` stages. */
+  const shade = (name, chunk = 0, chunks = 1) => {
+    const key = `${name} ${chunk} ${chunks}`;
+    if (!made.has(key)) {
+      const fill = mix(pure[name], surface, (FAINTEST * chunk) / Math.max(1, chunks - 1));
+      made.set(key, { fill: hex(fill), text: luminance(fill) > 0.179 ? "#000" : "#fff" });
+    }
+    return made.get(key);
+  };
+  return { ink: hex(ink), surface: hex(surface), dark, over: OVER[dark ? "dark" : "light"], memory: hex(pure.memory), shade };
 }
 
 function rgb(text) {

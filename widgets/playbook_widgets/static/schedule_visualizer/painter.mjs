@@ -113,12 +113,12 @@ export class Painter {
   /** One action: a bar, its lower part W's where B and W are one, and its letter and number where they fit. */
   slot(side, s, i) {
     const { c, geometry: g } = this, [left, top, full, high] = g.box(s, i), wide = full > 3 ? full - 1 : full > 1.4 ? full - 0.35 : full;
-    const op = side.op[i], { fill, text } = this.colours[op === "X" ? "B" : op][Math.min(side.chunk[i], 7)];
+    const op = side.op[i], look = (name) => this.colours.shade(name, side.chunk[i], side.chunks), { fill, text } = look(op === "X" ? "B" : op);
     c.fillStyle = fill;
     c.fillRect(left, top, wide, high);
     if (op === "X") {
       const w = Math.max(2, Math.round(high * 0.26));
-      c.fillStyle = this.colours.W[Math.min(side.chunk[i], 7)].fill;
+      c.fillStyle = look("W").fill;
       c.fillRect(left, top + high - w, wide, w);
     }
     if (wide > 9 && high > 8) this.label(side.short(i), side.microbatch[i], left, top, wide, op === "X" ? high * 0.76 : high, text);
@@ -166,7 +166,7 @@ export class Painter {
   heap(dense, top) {
     if (!this.c.drawImage) return this.heapAsShapes(dense, top);
     const { geometry: g } = this, wide = dense.F.length, image = new ImageData(wide, g.bar), pixels = new Uint32Array(image.data.buffer);
-    const words = ["F", "B", "W"].map((name) => littleEndian(this.colours[name][0].fill));
+    const words = ["F", "B", "W"].map((name) => littleEndian(this.colours.shade(name).fill));
     for (let pixel = 0; pixel < wide; pixel++) {
       let at = 0, reached = 0;
       ["F", "B", "W"].forEach((name, k) => {
@@ -188,7 +188,7 @@ export class Painter {
       for (const name of ["F", "B", "W"]) {
         const high = Math.min(1, dense[name][pixel]) * g.bar;
         if (high <= 0.05) continue;
-        c.fillStyle = this.colours[name][0].fill;
+        c.fillStyle = this.colours.shade(name).fill;
         c.fillRect(pixel, at, 1, Math.min(high, top + g.bar - at));
         at += high;
       }

@@ -88,7 +88,7 @@ export function pictureOf(app) {
   c.flush();
   let at = 0;
   for (const [name, words] of app.legendWords()) {
-    c.fillStyle = name === "memory" ? colours.memory : colours[name][0].fill;
+    c.fillStyle = name === "memory" ? colours.memory : colours.shade(name).fill;
     c.fillRect(at, foot, 11, 11);
     c.fillStyle = colours.ink;
     c.font = "400 12px sans-serif";
