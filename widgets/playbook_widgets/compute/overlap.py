@@ -273,7 +273,7 @@ def _pipeline(setting: OverlapSetting, ratio: float, inside: bool) -> str:
 def _expert(setting: OverlapSetting, ratio: float, inside: bool) -> str:
     width = setting.shape.moe.ffn if setting.shape.moe else 0
     if ratio <= 1:
-        return f"hidden, down to experts {width * ratio:,.0f} wide"
+        return f"hidden, if other rows are computed meanwhile, down to experts {width * ratio:,.0f} wide"
     first = "" if setting.two_step or inside else ", or one row for each node (two steps)"
     return f"needs experts {width * ratio:,.0f} wide, not {width:,}{first}; more tokens do not help"
 
