@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import matplotlib.pyplot as plt
+import playbook_widgets
 import pytest
 from matplotlib.colors import to_hex, to_rgba
 from matplotlib.patches import PathPatch
@@ -57,6 +61,14 @@ def test_phases_are_those_of_1f1b():
     texts = [text.get_text() for text in timeline(PLAIN, phases=True).axes[0].texts]
     assert [texts.count(name) for name in ("warm-up", "steady state", "cool-down")] == [2, 4, 2]
     assert not {"4", "activations kept; their peak"} & set(texts)
+
+
+def test_the_visualizer_fades_chunks_by_as_much():
+    """One code for a rank's further stages on a page that has both."""
+    colours = Path(playbook_widgets.__file__).parent / "static/schedule_visualizer/colours.mjs"
+    lost = float(re.search(r"FAINTEST = ([\d.]+)", colours.read_text())[1])
+    axes = timeline(simulate(make("zb-v", 4, 8))).axes[0]
+    assert wide(axes, PALETTE["F"], 1 - lost) == wide(axes, PALETTE["F"]) > 0
 
 
 def test_chunks_of_a_rank_are_told_by_strength_and_kept_by_their_share():
