@@ -40,9 +40,14 @@ def examine() -> dict[str, Any]:
         "memory_bytes": system_memory_bytes(),
         "gpus": gpus,
         "packages": {name: version(name) for name in PACKAGES},
-        "tools": {name: shutil.which(name) for name in ("node", "chromium", "nvcc", "ncu", "make")},
+        "tools": {name: _found(name) for name in ("node", "chromium", "nvcc", "ncu", "make")},
         "tiers": {name: len(gpus) >= need for name, need, _ in TIERS},
     }
+
+
+def _found(tool: str) -> str | None:
+    """Where a tool is. Chromium does as its headless shell, too."""
+    return shutil.which(tool) or (shutil.which("chromium-headless-shell") if tool == "chromium" else None)
 
 
 def report(found: dict[str, Any]) -> str:
