@@ -7,12 +7,15 @@ from playbook.hardware import (
     ACCELERATORS,
     CLUSTERS,
     NVLINK_REACHED,
+    RESERVE,
     Accelerator,
     cluster_of,
+    default_reserve,
     load,
     load_accelerator,
     read_bytes,
     usable_memory,
+    verdict_of,
 )
 
 
@@ -89,10 +92,23 @@ def test_what_is_no_memory_is_refused():
             read_bytes("memory", text)
     with pytest.raises(ConfigError, match="memory must be at least 1, got 0"):
         read_bytes("memory", "0GB")
-    assert read_bytes("reserve", "0GB", least=0) == 0
+    assert read_bytes("reserve", "0GB", least=0) == read_bytes("reserve", " 0 ", least=0) == 0
+    with pytest.raises(ConfigError, match="memory must be a number with its unit"):
+        read_bytes("memory", "0")
     assert usable_memory(96 * 10**9, 4 * 10**9) == 92 * 10**9
     with pytest.raises(ConfigError, match="reserve must be below memory = 24 GB, got 24 GB"):
         usable_memory(24 * 10**9, 24 * 10**9)
+
+
+def test_a_plan_that_leaves_too_little_is_tight():
+    h100 = load_accelerator("h100").memory_bytes
+    free = default_reserve(h100)
+    assert free / h100 == pytest.approx(RESERVE)
+    assert 3.4e9 < free < 3.5e9
+    for reserve, first in ((None, free), (10**9, 10**9), (0, 0)):
+        limits = [h100 - first, h100 - first + 1, h100, h100 + 1]
+        wanted = ["fits", "tight" if first else "does not fit", "tight" if first else "fits", "does not fit"]
+        assert [verdict_of(needs, h100, reserve) for needs in limits] == wanted
 
 
 def test_clusters_are_slower_between_nodes_than_within():

@@ -55,8 +55,9 @@ def test_simulate_says_where_the_time_goes(capsys):
     out = said(capsys, *SIMULATE)
     assert "dp=4,tp=2,sp,zero=1,grad_acc=16" in out
     assert "MFU" in out
-    assert "GB to spare" in out
+    assert "GB on the fullest rank of 85.5 GB: fits, with " in out
     found = json.loads(said(capsys, *SIMULATE, "--json"))
+    assert (found["memory"]["fits"], found["memory"]["verdict"]) == (True, "fits")
     assert tuple(found["breakdown_s"]) == PARTS
     assert sum(found["breakdown_s"].values()) == pytest.approx(found["step_s"])
 
@@ -133,6 +134,32 @@ def test_search_lists_layouts_that_can_be_simulated(capsys):
     out = said(capsys, *SEARCH)
     assert first["layout"] in out
     assert "takes 1.0" in out
+
+
+def test_a_step_with_almost_no_memory_left_is_tight_and_search_leaves_it_out(capsys):
+    """As a GPU has a little more than the fastest layout needs: it runs, and is not recommended."""
+    first = json.loads(said(capsys, *SEARCH, "--json"))["layouts"][0]
+    cluster = [
+        "--cluster",
+        json.dumps({"base": "h100-8", "memory_bytes": round(first["memory"]["peak"] / 0.98)}),
+    ]
+    where = ["--model", "llama3-8b", "--gpus", "8", "--global-batch", "32", "--seq", "4096", *cluster]
+    simulate = ["simulate", *where, "--layout", first["layout"]]
+    memory = json.loads(said(capsys, *simulate, "--json"))["memory"]
+    assert memory == {**first["memory"], "capacity": memory["capacity"], "verdict": "tight", "fits": True}
+    assert "tight, with 1.5 GB to spare, which is less than the 3.1 GB that should stay free" in said(
+        capsys, *simulate
+    )
+    assert "GB stay free" in refused(capsys, *simulate, "--reserve", "4GB")
+    found = [
+        json.loads(said(capsys, *SEARCH, *cluster, *more, "--json"))["layouts"]
+        for more in ([], ["--reserve", "0"], ["--reserve", "1GB"])
+    ]
+    assert [layouts[0]["layout"] == first["layout"] for layouts in found] == [False, True, True]
+    for one in found[0]:
+        assert one["memory"]["verdict"] == "fits"
+        assert one["memory"]["peak"] <= 0.96 * first["memory"]["peak"] / 0.98 + 1
+    assert "3.1 GB of each GPU's 76.6 GB stay free" in said(capsys, *SEARCH, *cluster)
 
 
 def test_the_best_is_emitted_as_flags(capsys):

@@ -1,8 +1,8 @@
 """Accelerators and clusters, from their datasheets.
 
 Memory is what the driver reports (nvidia-smi, rocm-smi), which is not the number that a GPU is sold by: 81,559 MiB for
-"80 GB". What a plan leaves of it (:func:`usable_memory`) is for the CUDA context, NCCL's buffers and fragmentation. Peaks
-are dense (no structured sparsity), bandwidths bytes per second in one direction. Standard library only.
+"80 GB", which is 79.6 GiB or 85.5 GB. Part of it stays free (:data:`RESERVE`). Peaks are dense (no structured sparsity),
+bandwidths bytes per second in one direction. Standard library only.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ MIB = 2**20
 #: Bytes of each unit in which memory is printed. The book and its pages count in GB.
 UNITS = {"GB": GB, "GiB": 2**30}
 TERA = 1e12
+#: Share of a GPU's memory that pages and commands leave free unless they are told otherwise, for what no plan counts: the
+#: CUDA context with its kernels, NCCL's buffers, and what PyTorch's allocator cannot use because it is in pieces. On an
+#: H100 that is 3.4 GB.
+RESERVE = 0.04
 
 
 @dataclass(frozen=True)
@@ -244,6 +248,8 @@ def load_accelerator(name: str | Accelerator) -> Accelerator:
 def read_bytes(label: str, text: str, *, least: int = 1) -> int:
     """Bytes of a number with its unit, "96GB" or "89 GiB". Raises :class:`ConfigError` with ``label`` for other texts."""
     found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*([KMGT]i?B)", text.strip(), re.IGNORECASE)
+    if text.strip() == "0" and not least:  # nothing is nothing in any unit
+        return 0
     if not found:
         raise ConfigError(f"{label} must be a number with its unit, such as 96GB or 89GiB, got {text!r}")
     base = 1024 if "i" in found[2].lower() else 1000
@@ -251,9 +257,24 @@ def read_bytes(label: str, text: str, *, least: int = 1) -> int:
     return check_int(label, size, ConfigError, least=least)
 
 
+def default_reserve(memory: int) -> int:
+    """Bytes of a GPU's ``memory`` that stay free where nobody says how many (:data:`RESERVE`)."""
+    return round(RESERVE * memory)
+
+
 def usable_memory(memory: int, reserve: int) -> int:
-    """Bytes of a GPU's ``memory`` that a plan may fill if it leaves ``reserve`` bytes for what it does not count: the
-    CUDA context, NCCL's buffers, fragmentation. Raises :class:`ConfigError` if that is nothing."""
+    """Bytes of a GPU's ``memory`` that a plan may fill if it leaves ``reserve`` bytes for what it does not count. Raises
+    :class:`ConfigError` if that is nothing."""
     if reserve >= memory:
         raise ConfigError(f"reserve must be below memory = {memory / GB:.4g} GB, got {reserve / GB:.4g} GB")
     return memory - reserve
+
+
+#: Whether a plan fits: beside what stays free, into all of the memory only, or not even that.
+FITS, TIGHT, TOO_LARGE = "fits", "tight", "does not fit"
+
+
+def verdict_of(needs: int, memory: int, reserve: int | None = None) -> str:
+    """One of ``FITS``, ``TIGHT`` and ``TOO_LARGE`` for a plan of ``needs`` bytes; ``reserve`` None is the default one."""
+    free = default_reserve(memory) if reserve is None else reserve
+    return FITS if needs <= memory - free else TIGHT if needs <= memory else TOO_LARGE

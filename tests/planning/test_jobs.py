@@ -31,7 +31,8 @@ def test_what_is_left_of_gpus_and_batch_is_filled_in():
 def test_an_answer_has_the_keys_of_simulate():
     found = answer(json.dumps(JOB))
     assert set(found) == {"step_s", "tokens_per_s_per_gpu", "mfu", "hfu", "memory", "breakdown_s"}
-    assert found["memory"]["fits"] is True
+    assert set(found["memory"]) == {"peak", "capacity", "fits", "verdict"}
+    assert (found["memory"]["fits"], found["memory"]["verdict"]) == (True, "fits")
     assert sum(found["breakdown_s"].values()) == pytest.approx(found["step_s"])
     assert found["tokens_per_s_per_gpu"] == pytest.approx(64 * 4096 / 16 / found["step_s"])
 

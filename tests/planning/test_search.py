@@ -63,6 +63,29 @@ def test_pruning_loses_nothing(seeds):
     assert found >= 5
 
 
+@pytest.mark.parametrize("seeds", [range(i, i + 15) for i in range(0, 60, 15)])
+def test_the_nearest_needs_least_of_all_layouts(seeds):
+    """By brute force, where nothing fits. The bound alone, by which layouts are sorted, often has another one first."""
+    mistaken = 0
+    for seed in seeds:
+        one = random_problem(seed)
+        tiny = replace(one.cluster, accelerator=replace(one.cluster.accelerator, memory_bytes=10**6))
+        one = replace(one, cluster=tiny)
+        planner, layouts = Planner(one), list(candidates(one, WIDE))
+        least = min(layouts, key=lambda layout: one.run(layout).needs)
+        assert planner.needs_least(layouts).needs == one.run(least).needs
+        mistaken += one.run(min(layouts, key=planner.least)).needs > one.run(least).needs
+        said = f"the nearest is that layout .* needs {one.run(least).needs / 1e9:.1f} GB on a rank"
+        with pytest.raises(LayoutError, match=said):
+            search(one, WIDE)
+    assert mistaken > 0
+
+
+def test_one_gpu_is_one_and_its_smallest_micro_batch_is_the_nearest():
+    with pytest.raises(LayoutError, match=r"fits on 1 GPU: the nearest is that layout .* needs 132\.2 GB"):
+        search(problem("llama3-8b", 1, 16, 2048))
+
+
 def test_bounds_are_below_what_they_bound():
     one = problem(gpus=16)
     planner = Planner(one)

@@ -161,8 +161,22 @@ def test_what_does_not_fit_is_refused():
         step("", limit=True)
     assert not step("").fits
     tight = simulate(load("llama3-8b"), Layout.parse("dp=8,zero=3"), load_cluster("h100-8"), seq=4096)
-    with pytest.raises(LayoutError, match=r"has 20\.0 GB"):
+    with pytest.raises(LayoutError, match=r"h100 has 85\.5 GB, of which 65\.5 GB stay free"):
         step("dp=8,zero=3", limit=True, reserve=tight.capacity - 20 * 10**9)
+
+
+def test_what_leaves_less_than_it_should_is_tight():
+    """And runs: published steps with full GPUs were measured."""
+    found = step("dp=8,zero=3")
+    gpu = load_cluster("h100-8").accelerator
+    almost = replace(load_cluster("h100-8"), accelerator=replace(gpu, memory_bytes=round(found.needs / 0.98)))
+    run = run_of({"model": "llama3-8b", "cluster": almost, "layout": "dp=8,zero=3", "seq": 4096})
+    told = {reserve: run.step(reserve, limit=False) for reserve in (None, 0, 10**8, 5 * 10**9)}
+    assert [(s.verdict, s.fits) for s in told.values()] == [
+        ("tight", True), ("fits", True), ("fits", True), ("tight", False),
+    ]  # fmt: skip
+    assert told[None].to_json()["memory"]["verdict"] == "tight"
+    assert step("").verdict == "does not fit"
 
 
 def test_what_cannot_run_is_refused():

@@ -10,9 +10,19 @@ from typing import Any
 
 from playbook._checks import check_int, unknown
 from playbook._json import to_json
+from playbook.commands.simulate import fit_in_words
 from playbook.errors import ConfigError
 from playbook.figures.units import format_count
-from playbook.hardware import ACCELERATORS, UNITS, cluster_of, load_accelerator, read_bytes, usable_memory
+from playbook.hardware import (
+    ACCELERATORS,
+    UNITS,
+    cluster_of,
+    default_reserve,
+    load_accelerator,
+    read_bytes,
+    usable_memory,
+    verdict_of,
+)
 from playbook.layout import Layout, ParallelOptions
 from playbook.layout.options import BUCKET
 from playbook.layout.stages import parse_stage_layers
@@ -79,7 +89,12 @@ def add(commands: Any) -> None:
     )
     flag("--accelerator", metavar="A", help=f"say whether it fits: {', '.join(ACCELERATORS)}")
     flag("--memory", metavar="96GB", help="memory of a GPU that is none of these, or less of one")
-    flag("--reserve", metavar="4GiB", help="part of that memory that the plan leaves free")
+    flag(
+        "--reserve",
+        metavar="4GiB",
+        help="part of that memory that stays free for what no plan counts: the CUDA context, NCCL's buffers, "
+        "fragmentation; a plan that leaves less is tight (4 %% if not given)",
+    )
     flag(
         "--unit",
         default="GB",
@@ -135,10 +150,10 @@ def run(args: argparse.Namespace) -> int:
         fused=args.fused,
         options=options,
     )
-    capacity = capacity_of(args)
-    faster = advice(args, shape, layout, options, capacity) if args.advice else []
+    memory, reserve = memory_of(args)
+    faster = advice(args, shape, layout, options, memory, reserve) if args.advice else []
     if args.json:
-        fits = {} if capacity is None else {"capacity": capacity, "fits": report.peak <= capacity}
+        fits = {} if memory is None else fit(report.peak, memory, reserve)
         told = (
             {"advice": [{"layout": str(one.layout), **one.step.to_json()} for one in faster]}
             if args.advice
@@ -146,7 +161,10 @@ def run(args: argparse.Namespace) -> int:
         )
         print(to_json({**_counts(shape), **report.to_json(), **fits, **told}))
     else:
-        print(_table(shape, layout, report, capacity, args.unit))
+        print(
+            _table(shape, layout, report, args.unit)
+            + ("" if memory is None else fit_in_words(report.peak, memory, reserve, args.unit, digits=2))
+        )
         if args.explain:
             print(_explanation(report, args.unit))
         for one in faster:
@@ -161,33 +179,45 @@ def advice(
     shape: ModelShape,
     layout: Layout,
     options: ParallelOptions,
-    capacity: int | None,
+    memory: int | None,
+    reserve: int | None,
 ) -> tuple[Found, ...]:
     """The fastest layouts that fit on as many GPUs, for the same global batch; ConfigError where no GPU is named."""
-    if capacity is None:
+    if memory is None:
         raise ConfigError("advice is about a GPU: give --accelerator with it, or --memory")
     gpu = load_accelerator(args.accelerator or "h100")
     cluster = dataclasses.replace(
-        cluster_of(dataclasses.replace(gpu, memory_bytes=capacity)), gpus=layout.world_size
+        cluster_of(dataclasses.replace(gpu, memory_bytes=memory)), gpus=layout.world_size
     )
     problem = Problem(
         shape, cluster, layout.global_batch, shape.max_seq if args.seq is None else args.seq,
         load_recipe(args.precision).with_optimizer(args.optimizer_bytes).with_fp8(args.fp8),
         attention=args.attention, fused=args.fused, options=dataclasses.replace(options, stage_layers=None),
+        reserve=default_reserve(memory) if reserve is None else reserve,
     )  # fmt: skip
     return search(problem, top=5).found
 
 
-def capacity_of(args: argparse.Namespace) -> int | None:
-    """Bytes that a GPU has for the plan; None where no GPU is named."""
+def fit(peak: int, memory: int, reserve: int | None) -> dict[str, Any]:
+    """What --json says of a GPU: its ``capacity`` is its memory less the reserve that was asked for, if any; the verdict
+    is by that one or by the default."""
+    capacity = memory - (reserve or 0)
+    verdict = verdict_of(peak, memory, reserve)
+    return {"capacity": capacity, "fits": peak <= capacity, "verdict": verdict}
+
+
+def memory_of(args: argparse.Namespace) -> tuple[int | None, int | None]:
+    """Bytes that a GPU has, and those that are asked to stay free; None where nobody says."""
     memory = load_accelerator(args.accelerator).memory_bytes if args.accelerator else None
     if args.memory is not None:
         memory = read_bytes("memory", args.memory)
     if args.reserve is None:
-        return memory
+        return memory, None
     if memory is None:
         raise ConfigError(f"reserve is {args.reserve} of no GPU: give --accelerator or --memory with it")
-    return usable_memory(memory, read_bytes("reserve", args.reserve, least=0))
+    reserve = read_bytes("reserve", args.reserve, least=0)
+    usable_memory(memory, reserve)  # refuses a reserve of all of it
+    return memory, reserve
 
 
 def layout_of(args: argparse.Namespace) -> Layout:
@@ -210,7 +240,7 @@ def _counts(shape: ModelShape) -> dict[str, int]:
     return {"parameters": shape.num_parameters, "active_parameters": shape.active_parameters}
 
 
-def _table(shape: ModelShape, layout: Layout, report: MemoryReport, capacity: int | None, unit: str) -> str:
+def _table(shape: ModelShape, layout: Layout, report: MemoryReport, unit: str) -> str:
     columns = ("params", "gradients", "optimizer", "activations", "buffers", "working", "total")
     ranks = "1 rank" if layout.world_size == 1 else f"{layout.world_size:,} ranks"
     where = f"{ranks} ({layout})" if str(layout) else "one device"
@@ -223,18 +253,8 @@ def _table(shape: ModelShape, layout: Layout, report: MemoryReport, capacity: in
         numbers = stage.to_json()
         cells = "".join(f" {numbers[c] / UNITS[unit]:12.2f}" for c in columns)
         lines.append(f"{f'stage {stage.stage}':16}{stage.layers:7}{stage.in_flight:11.2f}{cells}")
-    lines.append(f"peak {report.peak / UNITS[unit]:.2f} {unit}" + _fit(report.peak, capacity, unit))
+    lines.append(f"peak {report.peak / UNITS[unit]:.2f} {unit}")
     return "\n".join(lines)
-
-
-def _fit(peak: int, capacity: int | None, unit: str) -> str:
-    if capacity is None:
-        return ""
-    rest = (capacity - peak) / UNITS[unit]
-    verdict = (
-        f"fits, with {rest:.2f} {unit} to spare" if rest >= 0 else f"does not fit, by {-rest:.2f} {unit}"
-    )
-    return f" of {capacity / UNITS[unit]:.2f} {unit}: {verdict}"
 
 
 def _explanation(report: MemoryReport, unit: str) -> str:

@@ -112,6 +112,10 @@ def _table(problem: Problem, result: Result) -> str:
         f"{problem.shape.name or 'model'} on {problem.gpus} × {problem.cluster.accelerator.title}, "
         f"{problem.global_batch} samples of {problem.seq} tokens: {result.candidates:,} layouts can run, "
         f"{result.evaluated:,} had to be simulated",
+        f"{problem.reserve / 1e9:.1f} GB of each GPU's {problem.cluster.accelerator.memory_bytes / 1e9:.1f} GB stay free "
+        "(--reserve 0 fills them)"
+        if problem.reserve
+        else "all memory may be filled",
         f"{'step':>9}{'tokens/s/GPU':>14}{'MFU':>7}{'memory':>10}  layout",
     ]
     lines += [_row(one) for one in result.found]

@@ -12,7 +12,7 @@ from typing import Any
 from playbook._json import to_json
 from playbook.errors import ConfigError
 from playbook.figures.units import format_seconds
-from playbook.hardware import read_bytes
+from playbook.hardware import FITS, TIGHT, TOO_LARGE, UNITS, default_reserve, read_bytes, verdict_of
 from playbook.planning.calibration import names
 from playbook.planning.simulator import PARTS, Run, Step
 
@@ -95,7 +95,12 @@ def add_problem(p: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"what device and framework reach: {', '.join(names())}, or a .toml file (default: the GPU's)",
     )
-    flag("--reserve", metavar="4GiB", help="part of a GPU's memory that the plan leaves free")
+    flag(
+        "--reserve",
+        metavar="4GiB",
+        help="part of a GPU's memory that stays free for what no plan counts: the CUDA context, NCCL's buffers, "
+        "fragmentation (default: 4 %%; simulate calls what leaves less tight, search leaves it out; 0 fills all of it)",
+    )
 
 
 def job_of(args: argparse.Namespace) -> dict[str, Any]:
@@ -147,11 +152,11 @@ def run(args: argparse.Namespace) -> int:
         return 0
     job = job_of(args)
     found = jobs.run_of({key: value for key, value in job.items() if key != "reserve"})
-    step = found.step(job.get("reserve", 0), limit=not args.no_limit)
+    step = found.step(job.get("reserve"), limit=not args.no_limit)
     if args.json:
         print(to_json(step.to_json()))
         return 0
-    print(_table(found, step))
+    print(_table(found, step, job.get("reserve")))
     if args.explain:
         print("\n".join(explanation(found)))
     return 0
@@ -168,7 +173,7 @@ def _lines(path: Path) -> Iterator[str]:
         raise ConfigError(f"jobs: {error.strerror}: {str(path)!r}") from None
 
 
-def _table(found: Run, step: Step) -> str:
+def _table(found: Run, step: Step, reserve: int | None) -> str:
     layout, shape = found.layout, found.shape
     lines = [
         f"{shape.name or 'model'} on {layout.world_size} × {found.cluster.accelerator.title} "
@@ -181,13 +186,29 @@ def _table(found: Run, step: Step) -> str:
         seconds = step.breakdown[part]
         if seconds > 0:
             lines.append(f"  {part:12}{format_seconds(seconds):>10}{seconds / step.seconds:8.1%}")
-    room = (step.capacity - step.needs) / 1e9
-    lines += [
-        "",
-        f"memory: {step.needs / 1e9:.1f} GB on the fullest rank, "
-        + (f"{room:.1f} GB to spare" if room >= 0 else f"{-room:.1f} GB too many"),
-    ]
-    return "\n".join(lines)
+    memory = found.cluster.accelerator.memory_bytes
+    fit = fit_in_words(step.needs, memory, reserve, "GB", digits=1)
+    return "\n".join([*lines, "", f"memory: {step.needs / 1e9:.1f} GB on the fullest rank{fit}"])
+
+
+def fit_in_words(needs: int, memory: int, reserve: int | None, unit: str, digits: int) -> str:
+    """Of how much memory, and whether that fits: the end of a sentence about ``needs`` bytes."""
+    free = default_reserve(memory) if reserve is None else reserve
+    said = {
+        key: f"{size / UNITS[unit]:.{digits}f} {unit}"
+        for key, size in {
+            "memory": memory,
+            "left": memory - needs,
+            "over": needs - memory,
+            "free": free,
+        }.items()
+    }
+    words = {
+        FITS: "fits, with {left} to spare",
+        TIGHT: "tight, with {left} to spare, which is less than the {free} that should stay free",
+        TOO_LARGE: "does not fit, by {over}",
+    }
+    return " of {memory}: ".format(**said) + words[verdict_of(needs, memory, reserve)].format(**said)
 
 
 def explanation(found: Run) -> Iterator[str]:

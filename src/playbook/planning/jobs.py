@@ -10,7 +10,7 @@ from typing import Any
 from playbook._checks import check_int, unknown
 from playbook._tables import read_json
 from playbook.errors import ConfigError, LayoutError, PlaybookError
-from playbook.hardware import Cluster
+from playbook.hardware import Cluster, default_reserve
 from playbook.hardware import load as load_cluster
 from playbook.layout import Layout, ParallelOptions
 from playbook.planning.calibration import load_calibration
@@ -65,13 +65,12 @@ def run_of(job: Mapping[str, Any]) -> Run:
 
 
 def problem_of(job: Mapping[str, Any]) -> Problem:
-    """What a job without a layout asks `search`."""
+    """What a job without a layout asks `search`; some of the memory stays free unless its reserve is 0."""
     settings = settings_of(job)
     gpus = check_int("gpus", job.get("gpus"), ConfigError)
     cluster = settings.pop("cluster").with_gpus(gpus)
-    return Problem(
-        cluster=cluster, global_batch=job.get("global_batch", 0), reserve=job.get("reserve", 0), **settings
-    )
+    reserve = job.get("reserve", default_reserve(cluster.accelerator.memory_bytes))
+    return Problem(cluster=cluster, global_batch=job.get("global_batch", 0), reserve=reserve, **settings)
 
 
 def settings_of(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,15 +168,14 @@ def answer(line: str | Mapping[str, Any], number: int = 1) -> dict[str, Any]:
         job = read_json(line, f"job {number}", ConfigError) if isinstance(line, str) else line
         if not isinstance(job, Mapping):
             raise ConfigError(f"job {number} must be an object, got {type(job).__name__}")
-        reserve, limit = (
-            check_int("reserve", job.get("reserve", 0), ConfigError, least=0),
-            job.get("limit", True),
-        )
+        reserve, limit = job.get("reserve"), job.get("limit", True)
+        if reserve is not None:
+            check_int("reserve", reserve, ConfigError, least=0)
         run = run_of(job)
         run.check()
-        capacity = run.cluster.accelerator.memory_bytes - reserve
+        capacity = run.cluster.accelerator.memory_bytes - (reserve or 0)
         if limit and run.needs > capacity:
-            memory = {"peak": run.needs, "capacity": capacity, "fits": False}
+            memory = {"peak": run.needs, "capacity": capacity, "fits": False, "verdict": run.verdict(reserve)}
             return {"error": run.does_not_fit(capacity), "memory": memory}
         return run.step(reserve, limit=False).to_json()
     except PlaybookError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -62,7 +63,9 @@ class Space:
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be trained on what: ``global_batch`` samples of ``seq`` tokens a step on all ``cluster.gpus``."""
+    """What is to be trained on what: ``global_batch`` samples of ``seq`` tokens a step on all ``cluster.gpus``.
+
+    Of the memory of each, ``reserve`` bytes stay free."""
 
     shape: ModelShape
     cluster: Cluster
@@ -272,7 +275,11 @@ class Planner:
         return run
 
     def _fits(self, stage: StageMemory) -> bool:
-        return round(stage.total * self.problem.calibrated.reserved) <= self.problem.capacity
+        return self._needs(stage) <= self.problem.capacity
+
+    def _needs(self, stage: StageMemory) -> int:
+        """Bytes of a stage's ranks, with what the framework's allocator takes beside."""
+        return round(stage.total * self.problem.calibrated.reserved)
 
     def parts(self, layout: Layout) -> tuple[dict[BlockKind, Pass], tuple[Pass, Pass]]:
         """Times of blocks, and of embedding and head: those of all layouts with the same tp, cp, ep, micro-batch."""
@@ -369,11 +376,33 @@ class Planner:
 
     def nearest(self, layouts: Iterable[Layout]) -> str:
         """The sentence where nothing fits: the layout that needs least."""
-        least = min(layouts, key=self.least)
-        run = self.problem.run(least)
-        return f"nothing fits on {self.problem.gpus} GPUs: the nearest is that " + run.does_not_fit(
-            self.problem.capacity
-        )
+        gpus = f"{self.problem.gpus} GPU{'s' if self.problem.gpus > 1 else ''}"
+        found = self.needs_least(layouts)
+        if found is None:
+            return f"nothing runs on {gpus}"
+        return f"nothing fits on {gpus}: the nearest is that " + found.does_not_fit(self.problem.capacity)
+
+    def needs_least(self, layouts: Iterable[Layout]) -> Run | None:
+        """The run whose fullest rank needs least, the first of those in the order of `_effort`; None where none can run.
+
+        Of few layouts the memory is looked at: in the order of their bounds, and only as far as it is below the least.
+        """
+        bounds = sorted((self.least(layout), _effort(layout), i, layout) for i, layout in enumerate(layouts))
+        best: tuple[float, tuple[int, ...], Run | None] = (math.inf, (), None)
+        for bound, effort, _, layout in bounds:
+            if bound > best[0]:
+                break
+            run, needs = self.problem.run(layout), 0
+            try:
+                for stage in run.memory_of_stages():
+                    needs = max(needs, self._needs(stage))
+                    if (needs, effort) >= best[:2]:
+                        break
+                else:
+                    best = needs, effort, run
+            except PlaybookError:
+                continue
+        return best[2]
 
 
 def explain(best: Found, other: Found) -> str:

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from playbook.errors import ConfigError, LayoutError
-from playbook.hardware import Cluster
+from playbook.hardware import Cluster, verdict_of
 from playbook.layout import Layout, ParallelOptions
 from playbook.layout.stages import depth, placement
 from playbook.planning import memory as planned
@@ -42,7 +42,8 @@ class Step:
     """A predicted step: ``breakdown`` are seconds by part, which add up to ``seconds``.
 
     ``peak_flops`` is what MFU is a share of, ``memory`` the planner's report, ``needs`` the bytes of its fullest rank
-    with what an allocator takes beside, ``capacity`` what a GPU has.
+    with what an allocator takes beside, ``capacity`` what a GPU has less what was asked to stay free. ``verdict`` is that
+    of ``hardware.verdict_of``, by what was asked to stay free or the default.
     """
 
     seconds: float
@@ -54,6 +55,7 @@ class Step:
     memory: MemoryReport
     needs: int
     capacity: int
+    verdict: str
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
@@ -80,7 +82,12 @@ class Step:
             "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
             "mfu": self.mfu,
             "hfu": self.hfu,
-            "memory": {"peak": self.needs, "capacity": self.capacity, "fits": self.fits},
+            "memory": {
+                "peak": self.needs,
+                "capacity": self.capacity,
+                "fits": self.fits,
+                "verdict": self.verdict,
+            },
             "breakdown_s": self.breakdown,
         }
 
@@ -99,7 +106,7 @@ def simulate(
     overlap: Mapping[str, bool] | None = None,
     options: ParallelOptions | None = None,
     imbalance: float = 1.0,
-    reserve: int = 0,
+    reserve: int | None = None,
     limit: bool = True,
 ) -> Step:
     """A step of ``layout`` (which has micro_batch and grad_acc) in training ``shape`` on samples of ``seq`` tokens.
@@ -109,7 +116,7 @@ def simulate(
     the calibration has it), ``overlap`` by axis (dp, tp, cp, ep, pp) which messages hide behind computation. Where
     experts are on several ranks, those of the busiest one get ``imbalance`` times a rank's share of the tokens. Raises
     LayoutError, ShapeError or ConfigError for what cannot run and, unless ``limit`` is False, for what does not fit into
-    the memory of a GPU less ``reserve`` bytes: in one sentence.
+    the memory of a GPU less ``reserve`` bytes (None: all of it): in one sentence.
     """
     run = Run(
         shape, layout, cluster, seq, load_calibration(calibration, cluster.accelerator), load_recipe(recipe), attention,
@@ -160,17 +167,17 @@ class Run:
             raise ConfigError(f"imbalance must be from 1 to ep = {self.layout.ep}, got {self.imbalance!r}")
         self.layout.check(self.shape, self.cluster, self.seq, self.options)
 
-    def step(self, reserve: int = 0, limit: bool = True) -> Step:
+    def step(self, reserve: int | None = None, limit: bool = True) -> Step:
         """The step. Raises as `simulate` does."""
         self.check()
-        capacity = self.cluster.accelerator.memory_bytes - reserve
+        capacity = self.cluster.accelerator.memory_bytes - (reserve or 0)
         if limit and self.needs > capacity:
             raise LayoutError(self.does_not_fit(capacity))
         breakdown = self.breakdown
         return Step(
             sum(breakdown.values()), breakdown, self.layout.global_batch * self.seq, self.layout.world_size,
             self.flops, self.cluster.accelerator.peak("bf16" if self.device.width < 4 else "fp32"), self.memory,
-            self.needs, capacity,
+            self.needs, capacity, self.verdict(reserve),
         )  # fmt: skip
 
     @cached_property
@@ -189,11 +196,18 @@ class Run:
         """Bytes of the fullest rank, with what the framework's allocator takes beside."""
         return round(self.memory.peak * self.calibration.reserved)
 
+    def verdict(self, reserve: int | None = None) -> str:
+        """Whether it fits, beside ``reserve`` bytes that stay free; None are as many as by default."""
+        return verdict_of(self.needs, self.cluster.accelerator.memory_bytes, reserve)
+
     def does_not_fit(self, capacity: int) -> str:
-        """The sentence for a layout that needs more memory than there is."""
+        """The sentence for a layout that needs more memory than ``capacity``, a GPU's less what is to stay free."""
+        gpu = self.cluster.accelerator
+        free = gpu.memory_bytes - capacity
         return (
             f"layout {str(self.layout) or 'of one device'} needs {self.needs / 1e9:.1f} GB on a rank of stage "
-            f"{self.memory.fullest.stage}, but {self.cluster.accelerator.name} has {capacity / 1e9:.1f} GB"
+            f"{self.memory.fullest.stage}, but {gpu.name} has {gpu.memory_bytes / 1e9:.1f} GB"
+            + (f", of which {free / 1e9:.1f} GB stay free" if free else "")
         )
 
     @cached_property
