@@ -1,13 +1,13 @@
 """The module runs as the script does."""
 
 import os
-import signal
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+import terminal
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 # Python imports this before the command. As soon as MODULE begins to be imported it sends Ctrl-C's signal, from a place
@@ -52,7 +52,7 @@ def test_ctrl_c_is_one_word_however_early_it_comes(module, front_door, tmp_path)
          "train", "--steps", "1", "--device", "cpu"],
         capture_output=True, text=True, timeout=120, cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": path, "MODULE": module},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job inherits it ignored
+        preexec_fn=terminal.listen,
     )  # fmt: skip
     assert done.returncode == 130, done.stderr
     assert done.stderr == "interrupted\n"

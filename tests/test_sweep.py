@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import terminal
 from leftovers import alive, remaining
 
 from playbook.cli import main
@@ -31,15 +32,10 @@ MEASURED = Path(__file__).parents[1] / "benchmarks" / "results" / "cpu-2-cores-c
 
 def start(folder: Path, *flags: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "playbook", "sweep", *SIZES, "--out", "out", *flags]
-    ignored = signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # children of a job in the background ignore it
-    try:
-        return subprocess.Popen(
-            command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-    finally:
-        signal.signal(signal.SIGINT, ignored)
+    return subprocess.Popen(
+        command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=terminal.listen,
+    )  # fmt: skip
 
 
 def finish(process: subprocess.Popen[str]) -> dict:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import terminal
 import torch
 from leftovers import remaining, sign_in, signed_in
 
@@ -192,7 +193,7 @@ def test_ctrl_c_keeps_what_was_done(tmp_path):
     """As in a terminal, where every process of the group gets the signal."""
     process = command(
         "--layout", "pp=2", "--steps", "100000", "--json", "--log", "a.jsonl", cwd=tmp_path, start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job inherits it ignored
+        preexec_fn=terminal.listen,
     )  # fmt: skip
     log, limit = tmp_path / "a.jsonl", time.monotonic() + 600
     while not log.exists() or log.read_text().count('"step"') < 8:
