@@ -235,6 +235,7 @@ def test_a_group_that_is_made_later_gives_up_as_soon_as_the_first(ranks):
 def test_a_rank_that_returned_without_a_word_is_named_not_those_whose_connections_it_closed(ranks):
     def work() -> None:
         dist.init_process_group("gloo")
+        dist.barrier()  # all are connected: the first whose connections are closed waits in all_reduce
         if dist.get_rank() != 2:
             all_reduce()
 

@@ -320,7 +320,8 @@ def test_ranks_that_are_asked_save_and_leave_and_the_next_job_goes_on(submit, tm
             f"{left} {{'{sign}'}} True",
             f"{max(100, int(left))} set() False",
         ]
-        assert "Traceback" not in text
+        # Of the ranks' program: torchrun prints one of its own when the other node is late at its exit barrier.
+        assert 'work.py", line' not in text
     assert len(texts) == (4 if job.array > 1 else 2)
     assert (tmp_path / "bin" / "cancelled").exists() == (job.array > 1)
     assert len(signed_in(tmp_path)) == 4
