@@ -23,7 +23,8 @@ try:
 except ImportError:  # tests of GPUs need nothing but PyTorch and pytest
     pass
 else:  # no test is about time, and a machine that does other things as well may be slow for a moment
-    hypothesis.settings.register_profile("playbook", deadline=None)
+    # In CI the same examples each time: what fails there comes of the change, and fails again.
+    hypothesis.settings.register_profile("playbook", deadline=None, derandomize="CI" in os.environ)
     hypothesis.settings.load_profile("playbook")
 
 ROOT = Path(__file__).resolve().parents[1]
