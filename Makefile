@@ -27,8 +27,11 @@ book: setup  ## build the site into _build/html, executing chapters that have ch
 
 test: book  ## run all tests: library, tools, every page in a browser, every notebook
 	@$(BIN)/python tools/chromium.py --install || true
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --dist worksteal tests
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --dist loadfile --nbval-lax --built book
+	@status=0; \
+	for part in '--dist worksteal tests' '--dist loadfile --nbval-lax --built book'; do \
+		echo "$(BIN)/python -m pytest $(SIDE_BY_SIDE) $$part"; \
+		$(BIN)/python -m pytest $(SIDE_BY_SIDE) $$part || status=$$?; \
+	done; exit $$status
 
 lab:  ## open the chapters as notebooks in JupyterLab
 	@$(PYTHON) tools/bootstrap.py lab
