@@ -10,8 +10,10 @@ from torch import Tensor
 
 from playbook import launch
 from playbook.decentralized.network import Network, Ranks, Simulated
-from playbook.decentralized.powersgd import PowerSGD
+from playbook.decentralized.powersgd import PowerSGD, factors
 from playbook.errors import ConfigError
+from playbook.model.transformer import Transformer
+from playbook.shapes import load
 
 SHAPES = [(12, 10), (10,), (9, 2, 7), (2, 3), ()]
 D, STEPS = 120 + 10 + 126 + 6 + 1, 6
@@ -61,6 +63,29 @@ def test_bytes_are_those_of_factors_and_vectors():
     first = 2 * 12 + 2 * 9 + 10 + 6 + 1  # P of both matrices, and what is sent whole
     second = 2 * 10 + 2 * 14
     assert trained(Simulated(n))[1] == [STEPS * (round(1.5 * 8 * first) + round(1.5 * 8 * second))] * n
+
+
+@pytest.mark.parametrize("rank", [1, 2, 4, 9])
+def test_factors_are_the_numbers_that_a_step_sends(rank):
+    """Counted by the network, as a ring all-reduce between two: of n = 2 each sends as many numbers as there are."""
+    assert trained(Simulated(2), rank=rank)[1][0] == STEPS * 8 * sum(factors(SHAPES, rank))
+
+
+def test_factors_of_a_large_model_do_not_grow_with_its_parameters():
+    """Matrix by matrix of Llama 3.2 1B (16 layers; h 2048, keys of 8 heads of 64, MLP 8192): a 363rd of the numbers.
+
+    In proportion, the factors of a small model would be 46 times as many: 4.06 bits a parameter at h = 48.
+    """
+    h, kv, ffn, vocab, r = 2048, 512, 8192, 128_256, 4
+    layer = 2 * r * (h + h) + 2 * r * (kv + h) + 3 * r * (ffn + h)  # q and out; k and v; gate, up and down
+    wanted = 16 * (layer + 2 * h) + h + r * (vocab + h)  # norms are sent whole; the head is the embedding
+    shape = load("llama3.2-1b")
+    model = Transformer(shape, device="meta")
+    assert sum(factors([p.shape for p in model.parameters()], r)) == wanted
+    assert 32 * wanted / shape.num_parameters == pytest.approx(0.0882, abs=5e-5)
+    small = load("tiny").replace(layers=2, hidden=48, ffn=128, heads=4, kv_heads=2)
+    sent = sum(factors([p.shape for p in Transformer(small, device="meta").parameters()], r))
+    assert 32 * sent / small.num_parameters == pytest.approx(4.06, abs=0.005)
 
 
 def test_with_momentum_of_none_and_full_rank_it_is_sgd():

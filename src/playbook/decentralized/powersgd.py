@@ -8,7 +8,7 @@ a step, from the Q of the step before, follows the largest singular vectors. Sum
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -17,6 +17,28 @@ from playbook.decentralized.gossip import Gradient
 from playbook.decentralized.network import Network
 from playbook.errors import ConfigError
 from playbook.seeding import derive_seed
+
+
+def factors(shapes: Iterable[Sequence[int]], rank: int) -> tuple[int, int]:
+    """Numbers in the two all-reduces of a step, for these ``shapes``: all P with what is sent whole, and all Q.
+
+    r·a and r·b for a matrix (a, b): the longer its sides, the smaller a share of a·b this is. See :class:`PowerSGD`.
+    """
+    first = second = 0
+    for a, b in map(_matrix, shapes):
+        first += rank * a if _smaller(a, b, rank) else a * b
+        second += rank * b if _smaller(a, b, rank) else 0
+    return first, second
+
+
+def _matrix(shape: Sequence[int]) -> tuple[int, int]:
+    """Rows and columns of a tensor: of its first dim, and of all others."""
+    return (shape[0], math.prod(shape[1:])) if len(shape) else (1, 1)
+
+
+def _smaller(a: int, b: int, rank: int) -> bool:
+    """Whether factors of a matrix (a, b) are smaller than it is."""
+    return rank * (a + b) < a * b
 
 
 class PowerSGD:
@@ -48,12 +70,13 @@ class PowerSGD:
         self.m: Tensor | float = 0.0
         chance = torch.Generator().manual_seed(derive_seed(seed, "the first Q"))
         #: Of each tensor its matrix (a, b), and Qᵀ (r, b) of the last step, None for one that is sent whole.
-        self.sizes = [(shape[0], math.prod(shape[1:])) if len(shape) else (1, 1) for shape in shapes]
+        self.sizes = [_matrix(shape) for shape in shapes]
         self.q = [self._first_q(*size, x, chance) for size in self.sizes]
 
     def _first_q(self, a: int, b: int, x: Tensor, chance: torch.Generator) -> Tensor | None:
-        smaller = self.rank * (a + b) < a * b
-        return torch.randn(self.rank, b, generator=chance, dtype=x.dtype).to(x.device) if smaller else None
+        if not _smaller(a, b, self.rank):
+            return None
+        return torch.randn(self.rank, b, generator=chance, dtype=x.dtype).to(x.device)
 
     def step(self, gradient: Gradient) -> None:
         """One step of all nodes here."""
