@@ -19,38 +19,51 @@ MIB = 2**20
 # ---- in a node
 
 #: Bus bandwidth in GB/s of an all-reduce on the 8 GPUs of a node: (cluster, MiB, GB/s). Stas Bekman, "Machine Learning
-#: Engineering", network benchmarks; the first three are of long vectors. On H200 and on the last H100 the switch adds up
-#: (NVLS), for which a rank sends less than a ring does.
+#: Engineering", network/README.md: three experiments, of which the last is a sweep whose log says what NCCL chose: a ring
+#: with protocol LL up to 1 MiB, and from 2 MiB on NVLS with Simple, in which the switch adds up and a rank sends less
+#: than a ring does. No row of the sweep is a ring with protocol Simple, which is what the model predicts.
 IN_A_NODE = {
     "A100": ("a100-8", 16_384, 234.9),
     "H200, ring": ("h200-8", 16_384, 367.6),
     "H200, NVLS": ("h200-8", 16_384, 482.0),
-    "H100, 1 MiB": ("h100-8", 1, 39.9),
-    "H100, 16 MiB": ("h100-8", 16, 219.9),
-    "H100, 64 MiB": ("h100-8", 64, 346.5),
-    "H100, 1 GiB": ("h100-8", 1024, 463.6),
+    "H200, ring LL, 1 MiB": ("h200-8", 1, 39.9),
+    "H200, NVLS, 16 MiB": ("h200-8", 16, 219.9),
+    "H200, NVLS, 64 MiB": ("h200-8", 64, 346.5),
+    "H200, NVLS, 1 GiB": ("h200-8", 1024, 463.6),
 }
+#: What was one sweep: on one machine, NVLS allowed.
+SWEEP = [row for which, row in IN_A_NODE.items() if "LL" in which or "NVLS, " in which]
+
+
+def predicted(cluster: str, mib: int) -> float:
+    """Bus bandwidth in GB/s of a ring with protocol Simple on the 8 GPUs of a node, by the model."""
+    time = seconds("all_reduce", mib * MIB, 8, Network.of(load(cluster)), "ring")
+    return bus_bandwidth("all_reduce", 8, mib * MIB, time) / 1e9
 
 
 @pytest.mark.parametrize("which", IN_A_NODE)
-def test_one_latency_and_one_bandwidth_give_published_bandwidths_of_a_node_within_20_percent(which):
+def test_a_ring_of_the_model_is_within_20_percent_of_whatever_nccl_ran(which):
     cluster, mib, measured = IN_A_NODE[which]
-    time = seconds("all_reduce", mib * MIB, 8, Network.of(load(cluster)), "ring")
-    assert bus_bandwidth("all_reduce", 8, mib * MIB, time) == pytest.approx(measured * 1e9, rel=0.2)
+    assert predicted(cluster, mib) == pytest.approx(measured, rel=0.2)
 
 
-def test_a_line_fitted_to_the_curve_of_a_node_finds_that_latency_and_that_bandwidth():
-    network = Network.of(load("h100-8"))
-    cost = closed_form("all_reduce", "ring", 8, network)
-    assert cost is not None
-    samples = [
-        Sample(float(cost.volume) * k, bus_factor("all_reduce", 8) * k / (gb * 1e9), cost.messages)
-        for k, gb in ((mib * MIB, gb) for cluster, mib, gb in IN_A_NODE.values() if cluster == "h100-8")
-    ]
+def test_the_one_bandwidth_of_the_model_lies_between_rings_and_nvls():
+    """It is no measured number: rings of long vectors are slower than it, and the switch's sums are faster."""
+    long = {which: row for which, row in IN_A_NODE.items() if row[1] >= 1024}
+    too_fast = {which for which, (cluster, mib, gb) in long.items() if predicted(cluster, mib) > 1.05 * gb}
+    too_slow = {which for which, (cluster, mib, gb) in long.items() if predicted(cluster, mib) < 0.95 * gb}
+    assert too_fast == {"A100", "H200, ring"}
+    assert too_slow == {"H200, NVLS", "H200, NVLS, 1 GiB"}
+
+
+def test_two_constants_describe_a_sweep_in_which_nccl_changes_its_algorithm():
+    """So a good fit does not tell which algorithm ran, nor is its constant the latency of a hop."""
+    assert len(SWEEP) == 4
+    factor = bus_factor("all_reduce", 8)
+    samples = [Sample(factor * mib * MIB, factor * mib * MIB / (gb * 1e9), 1) for _, mib, gb in SWEEP]
     link = fit(samples)
     assert max(map(abs, errors(link, samples))) < 0.15
-    assert link.bandwidth == pytest.approx(network.intra.bandwidth, rel=0.1)
-    assert link.alpha == pytest.approx(network.intra.alpha, rel=0.2)
+    assert 2 * 3.4e-6 < link.alpha < 100e-6  # of a whole call
 
 
 # ---- across nodes
