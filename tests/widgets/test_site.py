@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,6 +90,16 @@ def test_the_map_links_what_exists_and_names_the_rest(built_book: Path) -> None:
             link = f'<a href="{part["folder"]}/{chapter["file"]}.html">{chapter["title"]}</a>'
             assert (link in index) == exists, chapter["title"]
             assert (f"{chapter['title']} <em>to come</em>" in index) != exists, chapter["title"]
+
+
+def test_the_map_calls_chapters_what_they_call_themselves() -> None:
+    """The side bar takes a chapter's first heading: one name for it on both."""
+    for part in yaml.safe_load((ROOT / "book" / "map.yml").read_text(encoding="utf-8")):
+        for chapter in part["chapters"]:
+            notebook = ROOT / "book" / part["folder"] / f"{chapter['file']}.ipynb"
+            if notebook.is_file():
+                heading = json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"][0]
+                assert heading.strip() == f"# {chapter['title']}", notebook.name
 
 
 def test_the_site_has_the_palette(built_book: Path) -> None:
