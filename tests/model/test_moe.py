@@ -148,6 +148,8 @@ def test_an_even_load_costs_alpha_a_token():
     logits = torch.full((1, 4, 4), -30.0) + 60 * torch.eye(4)  # token i to expert i
     chosen = torch.arange(4).view(1, 4, 1)
     assert float(router.losses(logits, logits.softmax(-1), chosen)) == pytest.approx(4.0)  # four tokens
+    pairs = torch.cat([chosen, (chosen + 1) % 4], -1)  # of two choices each, too
+    assert float(router.losses(logits, logits.softmax(-1), pairs)) == pytest.approx(4.0)
     crowd = torch.zeros(1, 4, 1, dtype=torch.int64)
     logits[..., 0] = 90.0
     assert float(router.losses(logits, logits.softmax(-1), crowd)) == pytest.approx(16.0)  # E times as much
