@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import linecache
 import os
 import re
 import resource
@@ -162,6 +163,16 @@ def test_the_axis_of_a_collective_is_that_of_the_file_that_calls_it():
     )
     assert mine is not None
     assert mine.call == "barrier"
+
+
+def test_code_of_a_notebook_is_a_cell_and_not_the_file_of_its_kernel(monkeypatch):
+    source = "import time\ntime.sleep(9)\n"
+    for file, said in (("/tmp/ipykernel_12/2018642642.py", "a cell"), ("/home/me/train.py", "train.py")):
+        lines = source.splitlines(keepends=True)
+        monkeypatch.setitem(linecache.cache, file, (len(source), None, lines, file))
+        place = diagnosis.locate(f'File "{file}", line 2 in f\n')
+        assert place is not None
+        assert place.text == f"line 2 of {said}, `time.sleep(9)`"
 
 
 def test_what_the_watchdog_of_nccl_says_is_said_in_words():

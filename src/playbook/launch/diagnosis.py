@@ -61,8 +61,10 @@ class CallSite:
 
     @property
     def text(self) -> str:
-        source = linecache.getline(self.file, self.line).strip()
-        return f"line {self.line} of {Path(self.file).name}" + (f", `{source}`" if source else "")
+        source, file = linecache.getline(self.file, self.line).strip(), Path(self.file)
+        # A kernel gives a cell's code a file that is called by a number.
+        name = "a cell" if file.parent.name.startswith("ipykernel_") else file.name
+        return f"line {self.line} of {name}" + (f", `{source}`" if source else "")
 
 
 def explain(job: Job, seen: Evidence) -> RankError:
