@@ -14,6 +14,9 @@ from playbook.bench.fp8_cases import LLAMA, RECIPES, fp8_cases
 from playbook.bench.fp8_steps import Work, step_rows
 from playbook.bench.kernels import INTERPRETED
 from playbook.cli import main
+from playbook.kernels.jit import launches
+from playbook.precision.products import product_torch
+from playbook.precision.scaling import quantize, quantize_torch
 
 KERNELS = [name for name in FP8 if name not in ("emulated", "steps")]
 
@@ -46,6 +49,33 @@ def test_all_who_ran_agree_and_ours_touch_what_the_formula_says(measured):
             assert one["error"] <= (3e-3 if case["kernel"] in RECIPES else 1e-6)
         if case["kernel"] in ("tensorwise", "rowwise"):
             assert {"tiles", "tma", "bf16 torch", "torch"} <= set(ran)
+
+
+class OnGpu(torch.Tensor):
+    """It says so: who dispatches by where a tensor is shows what it would launch."""
+
+    is_cuda = True  # type: ignore[assignment]
+
+
+def test_on_a_gpu_the_twins_of_what_quantises_are_not_the_kernels():
+    for case in (one for one in fp8_cases(False, False) if one.kernel.startswith("quantize")):
+        given = [x.as_subclass(OnGpu) for x in case.make(torch.Generator().manual_seed(0))]
+        with launches() as found:
+            for twin in (case.twin, *(one.run for one in case.contenders if not one.ours)):
+                twin(*given)
+        assert not found, case.kernel
+    with launches() as found:  # what a model calls does launch one
+        quantize(torch.randn(128, 256).as_subclass(OnGpu), "e4m3", "tile")
+    assert len(found) == 1
+
+
+def test_emulated_products_are_emulated_on_a_gpu_too():
+    x = torch.randn(16, 256).as_subclass(OnGpu)
+    with launches() as found:
+        a, b = (quantize_torch(t, "e4m3", "tile") for t in (x, x))
+        y = product_torch(a, b)  # which would ask for the capability of a GPU
+    assert not found
+    assert y.shape == (16, 16)
 
 
 def test_who_is_missing_says_why(measured):

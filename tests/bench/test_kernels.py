@@ -1,18 +1,21 @@
 """``playbook bench kernels`` without a GPU: all who compete agree, bytes are those of formulas, no time is a result."""
 
+import argparse
 import json
+import math
 import sys
 
 import pytest
 import torch
 
 from playbook.bench import kernels, recorded
-from playbook.bench.contenders import Case, Contender, liger
+from playbook.bench.contenders import Case, Contender, installed, liger
 from playbook.bench.kernels import INTERPRETED, KERNELS, bench_kernels, report_kernels
 from playbook.bench.product_cases import product_cases
 from playbook.bench.replays import Times, times_in_turns
 from playbook.bench.row_cases import row_cases
 from playbook.cli import main
+from playbook.commands import bench as command
 from playbook.hardware import ACCELERATORS
 
 
@@ -46,6 +49,7 @@ def test_all_who_ran_agree_with_the_twin_in_fp32(measured):
     ran = [one for one in contenders(measured) if "seconds" in one]
     assert len(ran) > 50
     assert all(one["agrees"] for one in ran), [one for one in ran if not one["agrees"]]
+    assert not kernels.wrong_results(measured)
     assert {case["reference"] for case in measured["cases"]} == {"fp32"}
     for case in measured["cases"]:
         names = [one["name"] for one in case["contenders"] if one["ours"] and "seconds" in one]
@@ -98,6 +102,21 @@ def test_liger_is_found_and_asked_as_it_is_called(monkeypatch, tmp_path):
         del sys.modules[name]
 
 
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        ("RuntimeError('no nvcc')", "RuntimeError: no nvcc"),
+        ("OSError('libbroken.so: cannot open')", "OSError: libbroken.so: cannot open"),
+        ("ModuleNotFoundError('No module named x', name='x')", "ModuleNotFoundError: No module named x"),
+    ],
+)
+def test_what_cannot_be_imported_costs_its_own_rows_alone(raised, said, monkeypatch, tmp_path):
+    (tmp_path / "broken_peer.py").write_text(f"raise {raised}\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    theirs = installed("Broken", "broken-peer", "broken_peer", "gemm", lambda f: f)
+    assert theirs.missing == said
+
+
 def wrong(scale: float, error: Exception | None = None) -> Case:
     def ours(x: torch.Tensor) -> torch.Tensor:
         if error:
@@ -118,6 +137,51 @@ def test_a_wrong_result_is_called_wrong(direction):
     assert (ours["agrees"], eager["agrees"]) == (False, True)
     nothing = kernels._row(wrong(float("nan")), direction, "cpu", 1)["contenders"][0]
     assert not nothing["agrees"]
+
+
+def test_one_wrong_number_is_found_which_the_norm_hides():
+    """A fragment of 64 × 8 that was never written, in a matrix of 2,048²: 1 in 8,192 numbers."""
+    y = torch.randn(2048, 2048, generator=torch.Generator().manual_seed(0))
+    x = y.clone()
+    x[640:704, 128:136] = 0
+    norm, largest = kernels._errors([x], [y])
+    for dtype in (torch.float16, torch.bfloat16, torch.float8_e4m3fn):
+        of_norm, of_one = kernels.AGREES[dtype]
+        rounded = kernels._errors([y.to(dtype)], [y])
+        assert rounded[0] < of_norm
+        assert rounded[1] < of_one < largest
+    assert norm == pytest.approx(math.sqrt(512 / 2048**2), rel=0.1)
+    assert norm < 1.6e-2  # which was the bound of bf16 once
+
+
+def test_nan_in_any_tensor_and_other_shapes_are_wrong():
+    y = torch.ones(3)
+    for error in kernels._errors([y, torch.tensor([1.0, math.nan, 1.0])], [y, y]):
+        assert math.isnan(error)
+    assert kernels._errors([y[:, None]], [y]) == (math.inf, math.inf)  # whose difference would be (3, 3)
+    assert kernels._errors([y, y[:0]], [y, y[:0]]) == (0, 0)
+
+
+@pytest.mark.parametrize(("scale", "code"), [(2.1, 1), (math.nan, 1), (2.0, 0)])
+def test_the_command_fails_where_a_result_is_wrong(scale, code, tmp_path, capsys):
+    file = tmp_path / "record.json"
+    args = argparse.Namespace(device="cpu", sizes=None, only="", repeats=1, json=False, record=file)
+
+    def bench(device, only, large, repeats):
+        return kernels.measure_cases(kernels.new_record(device), [wrong(scale)], device, repeats)
+
+    assert command._cases(args, bench, KERNELS, report_kernels) == code
+    said = capsys.readouterr()
+    assert ("TOO LARGE" in said.out) == ("elu 8, both: ours" in said.err) == bool(code)
+    assert "eager" not in said.err
+    assert len(json.loads(file.read_text(encoding="utf-8"))["cases"]) == 2  # it is recorded all the same
+
+
+def test_the_time_of_a_wrong_result_is_compared_with_nobody():
+    ours = {"name": "ours", "ours": True, "seconds": 2e-3, "timing": "graph", "agrees": False}
+    peer = {"name": "eager", "ours": False, "seconds": 8e-3, "timing": "graph", "agrees": True}
+    row = {"flops": 0, "bytes": 10**9, "contenders": [ours, peer]}
+    assert kernels._with_shares(row, torch.bfloat16, None, None)["ratios"] == {}
 
 
 def test_what_raises_loses_no_other():

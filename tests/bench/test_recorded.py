@@ -17,11 +17,12 @@ def write(
     triton="3.6.0",
     kind="kernels",
     steps=(),
+    agrees=True,
 ):
     made = {"date": date, "gpu": gpu, "torch": "2.11.0", "triton": triton}
     timed = {
         "name": "ours", "ours": True, "seconds": seconds, "timing": "graph", "roofline": 0.5, "of_copy": None,
-        "error": 1e-3,
+        "error": 1e-3, "agrees": agrees,
     }  # fmt: skip
     case = {
         "kernel": kernel, "size": "16 × 32", "dtype": "bfloat16", "direction": "both", "flops": 4 * 10**9,
@@ -58,6 +59,15 @@ def test_rows_of_the_newest_run_from_all_its_pieces(tmp_path):
     (row,) = run.of("rms_norm", direction="both", size="16 × 32")
     assert (row.tflops, row.gbps, row.roofline, row.of_copy, row.ours) == (2.0, 500.0, 0.5, None, True)
     assert run.of("rms_norm", "forward") == run.of("swiglu") == []
+
+
+def test_a_wrong_result_is_not_shown(tmp_path):
+    write(tmp_path, "h200", OLD, 0.004)
+    write(tmp_path, "h200-again", NEW, 0.001, agrees=False)
+    write(tmp_path, "h200-matmul", NEW, 0.5, kernel="matmul", agrees=False)
+    run = recorded.kernels(tmp_path)
+    assert run is not None
+    assert [(row.kernel, row.seconds) for row in run.rows] == [("rms_norm", 0.004)]
 
 
 def test_fp8_is_read_likewise_with_its_whole_steps(tmp_path):

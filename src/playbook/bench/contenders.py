@@ -18,12 +18,14 @@ from torch import Tensor
 from playbook.errors import ConfigError
 
 Outputs = Tensor | tuple[Tensor, ...]
+#: How many times further off those may be who round to 16 bits after each operator.
+EAGER = 4.0
 
 
 @dataclass(frozen=True)
 class Contender:
     """``run`` takes the tensors of the case. ``missing`` says why it cannot be compared here; ``waits`` that it waits for
-    numbers of the GPU, ``forward`` that it has no backward."""
+    numbers of the GPU, ``forward`` that it has no backward; ``slack`` times the bounds are allowed to its errors."""
 
     name: str
     run: Callable[..., Outputs]
@@ -31,6 +33,7 @@ class Contender:
     missing: str = ""
     waits: bool = False
     forward: bool = False
+    slack: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ def contenders(
     """Ours, its twin as it is and compiled, and further ``peers``."""
     return (
         Contender("ours", ours, ours=True),
-        Contender("eager", twin),
+        Contender("eager", twin, slack=EAGER),
         Contender(
             "compiled",
             torch.compile(twin, dynamic=False) if cuda else twin,
@@ -95,12 +98,19 @@ def installed(
     if needs_gpu:
         return Contender(label, _unused, missing="its kernels need a GPU")
     try:
-        function = getattr(importlib.import_module(module), name)
-    except ModuleNotFoundError:
-        return Contender(label, _unused, missing=f"{distribution} is not installed")
-    except (ImportError, AttributeError) as error:  # of another version
-        return Contender(label, _unused, missing=str(error))
-    return Contender(label, run(function))
+        return Contender(label, run(getattr(importlib.import_module(module), name)))
+    except (
+        Exception
+    ) as error:  # another version, no nvcc, a library that cannot be loaded: it loses its own rows alone
+        absent = isinstance(error, ModuleNotFoundError) and error.name in _packages(module)
+        said = f"{distribution} is not installed" if absent else f"{type(error).__name__}: {str(error)[:300]}"
+        return Contender(label, _unused, missing=said)
+
+
+def _packages(module: str) -> list[str]:
+    """``a.b.c`` and the packages that it is in."""
+    parts = module.split(".")
+    return [".".join(parts[: i + 1]) for i in range(len(parts))]
 
 
 def in_cuda(kind: str, steps: tuple[str, ...], cuda: bool, prefix: str = "") -> tuple[Contender, ...]:

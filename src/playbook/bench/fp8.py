@@ -18,9 +18,9 @@ from playbook.bench.fp8_steps import step_rows
 from playbook.bench.kernels import measure_cases, new_record, report_kernels
 from playbook.errors import ConfigError
 from playbook.instruments.measure import compare_times
-from playbook.precision.products import product
+from playbook.precision.products import product_torch
 from playbook.precision.recipes import load_fp8
-from playbook.precision.scaling import quantize
+from playbook.precision.scaling import quantize_torch
 
 #: What is measured, in this order: products by recipe, kernels that quantise, emulated products, whole steps.
 FP8 = (
@@ -60,15 +60,18 @@ def _bench(device: str, only: Sequence[str], large: bool | None, repeats: int) -
 
 
 def emulated(device: str, repeats: int) -> list[dict[str, Any]]:
-    """y = x·Wᵀ in fp32 of numbers that were quantised and dequantised, both times, and in fp32 alone, in turns."""
+    """y = x·Wᵀ in fp32 of numbers that were quantised and dequantised, both by PyTorch's operators, and in fp32 alone, in
+    turns. So it is on a GPU, too, which would take its FP8 tensor cores otherwise."""
     tokens, inputs, outputs = EMULATED
     generator = torch.Generator(device).manual_seed(0)
     x, w = (torch.randn(rows, inputs, generator=generator, device=device) for rows in (tokens, outputs))
 
     def quantised(recipe: str) -> torch.Tensor:
         asked = load_fp8(recipe)
-        return product(
-            quantize(x, asked.forward, asked.groups), quantize(w, asked.forward, asked.weights), x.dtype
+        return product_torch(
+            quantize_torch(x, asked.forward, asked.groups),
+            quantize_torch(w, asked.forward, asked.weights),
+            x.dtype,
         )
 
     runs = {name: lambda name=name: quantised(name) for name in RECIPES}

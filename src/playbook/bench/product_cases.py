@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from playbook.bench.contenders import Case, Contender, Outputs, in_cuda, normal
+from playbook.bench.contenders import EAGER, Case, Contender, Outputs, in_cuda, normal
 from playbook.kernels.flash_attention import attention_torch, flash_attention
 from playbook.kernels.grouped_matmul import (
     grouped_gradient,
@@ -136,7 +136,8 @@ def attention_case(
     compiled = Contender(
         "FlexAttention", partial(_flex, grouped), missing="" if cuda else "it is compared on a GPU"
     )
-    written_out = Contender("eager", formula, missing="" if eager else "its scores take too much memory")
+    missing = "" if eager else "its scores take too much memory"
+    written_out = Contender("eager", formula, missing=missing, slack=EAGER)
     return Case(
         "attention", f"{b} × {s:,}, {_heads(heads, kv_heads)} of {d}", torch.bfloat16, make, 3, formula,
         (Contender("ours", partial(flash_attention, causal=True), True), flash, cudnn, *[compiled] * flex, written_out),

@@ -156,7 +156,7 @@ def _rows(record: Mapping[str, Any]) -> list[Timed]:
         )
         for case in record["cases"]
         for one in case["contenders"]
-        if "seconds" in one
+        if "seconds" in one and one.get("agrees", True)  # how fast a wrong result is does not matter
     ]  # fmt: skip
 
 

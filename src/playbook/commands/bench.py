@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -487,6 +488,7 @@ def _cases(
     names: Sequence[str],
     report: Callable[[dict[str, Any]], str],
 ) -> int:
+    from playbook.bench.kernels import wrong_results
     from playbook.training.trainer import default_device
 
     large = None if args.sizes is None else args.sizes == "large"
@@ -494,7 +496,11 @@ def _cases(
     result: dict[str, Any] = {}
     for result in bench(args.device or default_device(), only, large, args.repeats):
         record(args, result)  # what ends this run loses nothing that it has measured
-    return finish(args, result, report(result))
+    finish(args, result, report(result))
+    wrong = wrong_results(result)
+    if wrong:
+        print(f"these results are wrong: {'; '.join(wrong)}", file=sys.stderr)
+    return int(bool(wrong))
 
 
 def _check_sizes(args: argparse.Namespace, shape: Any, *fields: str) -> None:

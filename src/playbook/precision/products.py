@@ -21,8 +21,11 @@ CAPABILITY = (8, 9)
 def product(a: Quantized, b: Quantized, dtype: torch.dtype = torch.float32) -> Tensor:
     """a·bᵀ of a (m, k) and b (n, k): (m, n) in ``dtype``."""
     found = _on_tensor_cores(a, b, dtype) if a.codes.is_cuda and a.codes.numel() and b.codes.numel() else None
-    if found is not None:
-        return found
+    return product_torch(a, b, dtype) if found is None else found
+
+
+def product_torch(a: Quantized, b: Quantized, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The same without FP8 tensor cores, wherever a and b are: a product in fp32 of numbers that are dequantised."""
     with torch.autocast(a.codes.device.type, enabled=False):
         wide = torch.promote_types(dtype, torch.float32)
         return (a.dequantized(wide) @ b.dequantized(wide).t()).to(dtype)
@@ -39,8 +42,14 @@ def _on_tensor_cores(a: Quantized, b: Quantized, dtype: torch.dtype) -> Tensor |
     if (of_tensors or of_rows) and not (m % 16 or n % 16 or k % 16):
         flat = a.scales.reshape(-1), b.scales.reshape(-1)
         scales = (flat[0][:, None], flat[1][None]) if not of_tensors else (flat[0].view(()), flat[1].view(()))
-        kind = dtype if of_tensors else torch.bfloat16  # for rows there is no other
-        return torch._scaled_mm(a.codes, b.codes.t(), *scales, out_dtype=kind, use_fast_accum=False).to(dtype)
+        if of_tensors or dtype == torch.bfloat16:
+            return torch._scaled_mm(a.codes, b.codes.t(), *scales, out_dtype=dtype, use_fast_accum=False)
+        # With scales of rows PyTorch gives bf16 and nothing else: what is wanted in fp32 is scaled afterwards.
+        one = flat[0].new_ones(())
+        codes = torch._scaled_mm(
+            a.codes, b.codes.t(), one, one, out_dtype=torch.float32, use_fast_accum=False
+        )
+        return (codes * scales[0] * scales[1]).to(dtype)
     if all(q.scales.dtype == torch.float32 and q.size[1] in (128, k) for q in (a, b)):
         return import_module("playbook.kernels.fp8_matmul").fp8_matmul(a, b, dtype=dtype)
     return None

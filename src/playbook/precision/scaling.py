@@ -22,7 +22,7 @@ from playbook.precision.casts import DTYPES, round_to
 from playbook.precision.formats import Format, load_format
 from playbook.precision.recipes import GROUPS, Groups, load_groups
 
-__all__ = ["GROUPS", "Quantized", "amax", "load_groups", "quantize", "scales_of", "spread"]
+__all__ = ["GROUPS", "Quantized", "amax", "load_groups", "quantize", "quantize_torch", "scales_of", "spread"]
 
 #: What scales are kept in, by format.
 _KEPT = {"fp32": torch.float32, "e8m0": torch.float8_e8m0fnu}
@@ -121,6 +121,14 @@ def quantize(
     form, groups = load_format(form), load_groups(groups)
     if scales is None and x.is_cuda and x.numel() and has_kernel(form, groups):
         return by_kernel(x, form, groups)
+    return quantize_torch(x, form, groups, scales=scales)
+
+
+def quantize_torch(
+    x: Tensor, form: str | Format, groups: str | Groups = "tensor", *, scales: Tensor | None = None
+) -> Quantized:
+    """`quantize` by PyTorch's operators, wherever x is: the twin of the book's kernel."""
+    form, groups = load_format(form), load_groups(groups)
     size = groups.size(x.shape)
     if scales is None:
         scales = scales_of(amax(x, size), form, powers=groups.powers)
