@@ -71,6 +71,22 @@ def test_a_library_is_compiled_once(tmp_path, monkeypatch):
         build("elu", 90)
 
 
+def test_sizes_that_an_int_does_not_hold_are_refused():
+    """ctypes would cut them: 2³¹ + 256 would be −2³¹ + 256."""
+    largest = cuda_build._converted("add", 2**31 - 1)
+    assert (type(largest), largest.value) == (cuda_build.ctypes.c_int, 2**31 - 1)
+    with pytest.raises(
+        ConfigError, match="add counts in 32 bits, up to 2,147,483,647 numbers, but got 2,147,483,904"
+    ):
+        cuda_build._converted("add", 2**31 + 256)
+    x = torch.empty(2**31, device="meta")
+    for call in (lambda: add("add", x, x), lambda: elu("elu", x)):
+        with pytest.raises(ConfigError, match=r"counts in 32 bits.* but got 2,147,483,648"):
+            call()
+    with pytest.raises(ConfigError, match=r"naive counts in 32 bits.* but got 4,294,967,296"):
+        multiply("naive", torch.empty(2**16, 2, device="meta"), torch.empty(2, 2**16, device="meta"))
+
+
 def test_what_is_refused(monkeypatch):
     assert set(sources()) == set(KERNELS)
     monkeypatch.setattr(shutil, "which", lambda name, path=None: None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import triton.language as tl
+from torch._subclasses.fake_tensor import FakeTensorMode
 from triton.runtime.errors import InterpreterError
 
 from playbook.errors import ConfigError
@@ -74,6 +75,36 @@ def test_nothing_runs_on_meta_and_the_launch_says_what_would():
     assert 0 < made.registers <= 64
     assert made.uses("ld.global") == made.uses("st.global") > 0
     assert made.occupancy == 1.0  # 32 blocks of 64 threads
+
+
+@kernel
+def where_kernel(x, y, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at))
+
+
+def test_tensors_of_two_gpus_are_refused_and_none_runs_without_memory():
+    """Fake tensors have a GPU's device and no memory."""
+    with FakeTensorMode():
+        x, y = torch.empty(8, device="cuda:0"), torch.empty(8, device="cuda:1")
+    with pytest.raises(
+        ConfigError, match="where_kernel is given tensors on cuda:0, cuda:1, but must be on one device"
+    ):
+        where_kernel[(1,)](x, y, BLOCK=8)
+    with launches() as found:
+        where_kernel[(1,)](x, x, BLOCK=8)
+    assert len(found) == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_a_launch_is_on_the_gpu_of_its_tensors_whichever_is_current():
+    x = torch.randn(8, device="cuda:1")
+    y = torch.empty_like(x)
+    with torch.cuda.device(0):
+        where_kernel[(1,)](x, y, BLOCK=8)
+        assert torch.cuda.current_device() == 0
+    assert torch.equal(x, y)
 
 
 def test_what_is_refused():

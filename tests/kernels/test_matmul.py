@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextvars
+
 import pytest
 import torch
+import triton
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 from kernel_checks import ROUNDING, off
+from triton.runtime import _allocation
 
 from playbook.errors import ConfigError, ShapeError
 from playbook.kernels.compiled import SHARED, Compiled, compiled
 from playbook.kernels.jit import launches
-from playbook.kernels.matmul import TUNED, Tiles, matmul, matmul_torch, takes_tma, tuned
+from playbook.kernels.matmul import TUNED, Tiles, lend_scratch, matmul, matmul_torch, takes_tma, tuned
 from playbook.kernels.sectors import Sectors
 
 LENGTHS = (1, 63, 65, 257)
@@ -184,3 +188,24 @@ def test_programs_side_by_side_share_rows_and_columns():
     assert order(2) == [[0, 2, 4, 6], [1, 3, 5, 7], [8, 10, 12, 14], [9, 11, 13, 15]]
     assert order(1, rows=2) == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert order(2, rows=3, columns=2) == [[0, 2], [1, 3], [4, 5]]  # the last group has one row
+
+
+def test_memory_for_descriptors_is_lent_where_nobody_else_lends_it():
+    def allocator(size: int, alignment: int, stream: int | None) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.int8)
+
+    def of_a_user() -> None:
+        triton.set_allocator(allocator)
+        lend_scratch()
+        assert _allocation._allocator.get() is allocator
+
+    def of_nobody() -> None:
+        lend_scratch()
+        lent = _allocation._allocator.get()
+        assert not isinstance(lent, _allocation.NullAllocator)
+        assert lent.__closure__ is None  # nothing that a call was given stays alive
+        lend_scratch()
+        assert _allocation._allocator.get() is lent
+
+    for case in (of_a_user, of_nobody):
+        contextvars.Context().run(case)

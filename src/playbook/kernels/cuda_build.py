@@ -118,6 +118,7 @@ def multiply(step: str, a: Tensor, b: Tensor) -> Tensor:
     Raises ConfigError for tensors that are not on a GPU, not contiguous, or of another dtype, and where there is no nvcc.
     """
     steps = ("naive", "coalesced", "tiled", "coarsened", "tensor_cores")
+    _int(step, len(a) * b.shape[-1])
     _check(step, steps, a, b, dtype=torch.float16 if step == "tensor_cores" else torch.float32)
     (m, k), n = a.shape, b.shape[1]
     if step == "tensor_cores" and (m % 128 or n % 128 or k % 32):
@@ -130,6 +131,8 @@ def multiply(step: str, a: Tensor, b: Tensor) -> Tensor:
 def _check(step: str, steps: tuple[str, ...], *tensors: Tensor, dtype: torch.dtype = torch.float32) -> None:
     if step not in steps:
         raise ConfigError(f"step is {step!r}, but must be one of {', '.join(steps)}")
+    for x in tensors:
+        _int(step, x.numel())
     nvcc()
     for x in tensors:
         if not x.is_cuda or not x.is_contiguous() or x.dtype != dtype:
@@ -138,16 +141,31 @@ def _check(step: str, steps: tuple[str, ...], *tensors: Tensor, dtype: torch.dty
             )
 
 
+def _int(step: str, number: int) -> ctypes.c_int:
+    """A size as C++ has it. ctypes would cut a larger one without a word."""
+    if number >= 2**31:
+        raise ConfigError(f"{step} counts in 32 bits, up to 2,147,483,647 numbers, but got {number:,}")
+    return ctypes.c_int(number)
+
+
 def _call(name: str, step: str, *arguments: Tensor | int | ctypes.c_float) -> None:
     tensor = arguments[0]
     assert isinstance(tensor, Tensor)
     major, minor = torch.cuda.get_device_capability(tensor.device)
     launch = getattr(_library(name, 10 * major + minor), f"launch_{step}")
-    given = [ctypes.c_void_p(x.data_ptr()) if isinstance(x, Tensor) else x for x in arguments]
+    given = [_converted(step, x) for x in arguments]
     with torch.cuda.device(tensor.device):
         error = launch(*given, ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
     if error:
         raise RuntimeError(f"{step} could not be launched: CUDA error {error}")
+
+
+def _converted(
+    step: str, x: Tensor | int | ctypes.c_float
+) -> ctypes.c_void_p | ctypes.c_int | ctypes.c_float:
+    if isinstance(x, Tensor):
+        return ctypes.c_void_p(x.data_ptr())
+    return _int(step, x) if isinstance(x, int) else x
 
 
 @cache

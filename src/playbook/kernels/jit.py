@@ -13,8 +13,8 @@ else, nothing runs: what would be launched can be looked at (`launches`), and co
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,21 +75,26 @@ class Kernel(JITFunction):
     """
 
     def run(self, *args: Any, grid: Any, warmup: bool = False, **options: Any) -> Any:
-        devices = {_device(x) for x in (*args, *options.values()) if isinstance(x, Tensor)}
-        if devices == {"cuda"} and not _watchers:
+        tensors = [x for x in (*args, *options.values()) if isinstance(x, Tensor)]
+        device = self._device_of(tensors)
+        if device.type == "cpu" or _watchers:
+            launch = self.launch(grid, *args, **options)
+            for found in _watchers:
+                found.append(launch)
+        if device.type == "meta" or any(isinstance(x, FakeTensor) for x in tensors):
+            return None  # sizes, and no memory
+        if device.type == "cpu":
+            return interpret(launch)
+        with _current(device):
             return super().run(*args, grid=grid, warmup=warmup, **options)
-        launch = self.launch(grid, *args, **options)
-        for found in _watchers:
-            found.append(launch)
-        if devices == {"cuda"}:
-            return super().run(*args, grid=grid, warmup=warmup, **options)
-        if devices == {"cpu"}:
-            interpret(launch)
-        elif devices != {"meta"}:
-            raise ConfigError(
-                f"{self.fn.__name__} is given tensors on {', '.join(sorted(devices))}, but must be on one device"
-            )
-        return None
+
+    def _device_of(self, tensors: Sequence[Tensor]) -> torch.device:
+        """The one device, GPUs being told apart by their number; raises ConfigError where there are several."""
+        found = {x.device for x in tensors}
+        if len(found) != 1:
+            said = ", ".join(sorted(map(str, found)))
+            raise ConfigError(f"{self.fn.__name__} is given tensors on {said}, but must be on one device")
+        return found.pop()
 
     def launch(self, grid: Any, *args: Any, **options: Any) -> Launch:
         """What `run` would start."""
@@ -99,9 +104,11 @@ class Kernel(JITFunction):
         return Launch(self, tuple(grid(given) if callable(grid) else grid), dict(given), others)
 
 
-def _device(x: Tensor) -> str:
-    """Fake tensors say that they are on a device, but have no memory either."""
-    return "meta" if isinstance(x, FakeTensor) else x.device.type
+def _current(device: torch.device) -> AbstractContextManager[Any]:
+    """Triton compiles for the current GPU and launches on its stream, wherever the tensors are."""
+    if device.type != "cuda" or device.index == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(device)
 
 
 def kernel(function: Callable[..., None]) -> Kernel:

@@ -22,6 +22,7 @@ from typing import Literal
 import torch
 import triton
 from torch import Tensor
+from triton.runtime import _allocation
 
 from playbook.errors import ConfigError, ShapeError
 from playbook.kernels.jit import cdiv, kernel, next_power, tl
@@ -258,8 +259,19 @@ def allocate_descriptors(x: Tensor, w: Tensor, y: Tensor) -> None:
             'variant is "tma", but that needs matrices whose rows or columns are contiguous and begin at '
             'multiples of 16 bytes; "tiles" and "persistent" take any'
         )
-    if x.is_cuda:  # descriptors are written by the kernel, into memory that Triton asks for
-        triton.set_allocator(lambda size, align, stream: torch.empty(size, dtype=torch.int8, device=x.device))
+    if x.is_cuda:
+        lend_scratch()
+
+
+def lend_scratch() -> None:
+    """Descriptors are written by the kernel, into memory that Triton asks an allocator for: ours, unless somebody has set
+    another one. It holds no tensor, and a launch makes the GPU of its tensors the current one (`jit`)."""
+    if isinstance(_allocation._allocator.get(), _allocation.NullAllocator):
+        triton.set_allocator(_scratch)
+
+
+def _scratch(size: int, alignment: int, stream: int | None) -> Tensor:
+    return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
 def precision() -> str:
