@@ -6,8 +6,8 @@ dW = Σ dzᵀ·x is added up over the chunks. All of it happens in forward: what
 backward need not have the logits again.
 
 Bytes of n tokens and v entries of c bytes, beside the three products: the kernel reads logits and writes dz over them,
-n·(2vc + 16), a cache being where a row is read again; each chunk's part of dW is written and read, and added to the sum
-in fp32, v·h·(2c + 8). Backward reads and writes dx and dW, 2·(n + v)·h·c. In memory at a time: the logits of one chunk.
+n·(2vc + 16), a cache being where a row is read again; each chunk's product reads and writes the sum dW in fp32, 8·v·h.
+Backward reads and writes dx and dW, 2·(n + v)·h·c. In memory at a time: the logits of one chunk.
 Kept for backward: dx and dW, (n + v)·h·c, where the book's head keeps x and log-probabilities in fp32, n·(hc + 4v).
 """
 
@@ -51,7 +51,7 @@ class LinearCrossEntropy(torch.autograd.Function):
             if dx is not None:
                 dx[start : start + size] = z @ weight
             if dw is not None:
-                dw += z.T @ part
+                _add_product(dw, z.T, part)
         ctx.save_for_backward(dx, None if dw is None else dw.to(kept))
         return total
 
@@ -60,6 +60,14 @@ class LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx, upstream: Tensor):
         dx, dw = ctx.saved_tensors
         return dx * upstream, None if dw is None else dw * upstream, None, None, None
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a·b, in the dtype of total: rounded to that of a and b, what chunks add would be lost where it cancels."""
+    if a.is_cuda and a.dtype != total.dtype:
+        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
+    else:
+        total.addmm_(a.to(total.dtype), b.to(total.dtype))
 
 
 def linear_cross_entropy(
@@ -80,7 +88,7 @@ def linear_cross_entropy(
 def bytes_forward(n: int, h: int, v: int, c: int) -> int:
     """Bytes that n tokens read and write beside the products, of logits and of the weight's gradient."""
     chunks = cdiv(n, chunk_tokens(n, v, h))
-    return n * (2 * v * c + 16) + chunks * v * h * (2 * c + 8)
+    return n * (2 * v * c + 16) + chunks * v * h * 8
 
 
 def bytes_backward(n: int, h: int, v: int, c: int) -> int:
