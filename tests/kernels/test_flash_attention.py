@@ -256,6 +256,17 @@ def test_asks_for_what_its_formula_says():
     assert [round(ratio, 1) for ratio in ratios] == [3.7, 6.1]  # with blocks of 128 queries
 
 
+@pytest.mark.parametrize("offset", [None, 0, 20])
+def test_asks_for_what_its_formula_says_where_the_mask_is_moved(offset):
+    """Few queries and more keys: which of these any query sees, the offset says."""
+    q, k, v = qkv(1, 32, 96, 2, 1, 64, 64, torch.float16)
+    tuning = Tuning(*[Blocks(16, 16, 4, 1)] * 3)
+    with Sectors() as counted:
+        flash_attention_lse(q, k, v, causal=True, offset=offset, tuning=tuning)
+    asked = requested_bytes(q, k, v, causal=True, offset=offset, blocks=tuning.forward)
+    assert counted.requested.total == asked
+
+
 def test_backward_reads_each_tensor_once_from_memory():
     q, k, v = (x.requires_grad_() for x in qkv(1, 256, 256, 2, 1, 64, 64, torch.float32))
     o = flash_attention(q, k, v, causal=True)

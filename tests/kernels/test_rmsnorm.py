@@ -55,6 +55,21 @@ def test_rows_beyond_the_programs_of_backward():
 
 
 @pytest.mark.usefixtures("device")
+def test_a_gradient_of_the_sum_whose_rows_lie_apart():
+    torch.manual_seed(0)
+    given = [torch.randn(7, 65), torch.randn(7, 65), torch.randn(65)]
+    ds, dy = torch.randn(7, 200)[:, 3:68], torch.randn(7, 65)
+    found = []
+    for function, dtype in ((add_rms_norm, torch.float32), (add_rms_norm_torch, torch.float64)):
+        leaves = [x.to(dtype).requires_grad_() for x in given]
+        total, y = function(*leaves)
+        found.append(torch.autograd.grad((total, y), leaves, (ds.to(dtype), dy.to(dtype))))
+        assert dtype == torch.float64 or ds.stride(0) == 200
+    for ours, twin in zip(*found, strict=True):
+        torch.testing.assert_close(ours, twin.float(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("device")
 def test_gradients():
     x, residual = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(5, dtype=torch.float64, requires_grad=True)

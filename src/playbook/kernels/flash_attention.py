@@ -12,8 +12,8 @@ only those that some queries see in part are masked: on the diagonal, and where 
 FLOPs of s queries, S keys and heads of d and e dims, without a mask: 2sS(d + e) a head forward, 2sS(4d + 3e) backward,
 half of it under a causal mask with s = S. Bytes: `requested_bytes`. Each block of queries reads the keys and values of
 its head once, so that larger M means fewer bytes; attention with the scores in memory (`standard_bytes`) writes and reads
-s·S numbers twice (Dao et al. 2022, arXiv 2205.14135, theorem 2). A head's dims are padded to a power of two in registers,
-not in memory: 192 are computed as 256.
+s·S numbers twice (Dao et al. 2022, arXiv 2205.14135, theorem 2). A head's dims are padded to a power of two from 64 on in
+registers, not in memory: 192 are computed as 256.
 """
 
 from __future__ import annotations

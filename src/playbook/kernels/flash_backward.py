@@ -222,5 +222,6 @@ def flash_backward(
 
 
 def width(d: int) -> int:
-    """A head's dims as tensor cores take them: a power of two, 16 at least."""
-    return max(next_power(d), 16)
+    """A head's dims as tensor cores take them: a power of two, 64 at least. With 32 and blocks as large as these, a
+    backward like this one has read beyond its memory on an H100 (triton-lang/triton#10573)."""
+    return max(next_power(d), 64)
