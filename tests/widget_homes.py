@@ -178,6 +178,12 @@ MADE = """(values) => {
 }"""
 
 
+HOLD = """() => {
+  const answer = window.compute;
+  window.compute = (text) => new Promise((go) => (window.go = () => go(answer(text))));
+}"""
+
+
 class Form:
     """A widget on a ``bridged_page`` as a reader meets it."""
 
@@ -192,6 +198,13 @@ class Form:
     def settle(self) -> None:
         """Until the outputs are those of the inputs."""
         self.page.wait_for_timeout(self.pause)
+
+    def hold(self) -> None:
+        """From now on Python takes its time: it answers when ``release`` says so."""
+        self.page.evaluate(HOLD)
+
+    def release(self) -> None:
+        self.page.evaluate("window.go()")
 
     def row(self, field: str):
         """The control of a field, with its label and its refusal."""

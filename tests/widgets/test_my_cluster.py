@@ -32,7 +32,7 @@ def test_summary_holds_the_ranking_and_the_command():
     assert text.count("<tr>") == 1 + len(rows)
     assert f"<td>{rows[0]['layout']}</td><td>{rows[0]['seconds']:.3g}</td>" in text
     assert "playbook search --model gpt2-xl" in text
-    assert "nothing fits on 1 GPUs" in MyCluster({"model": "llama3-70b", "gpus": 1}).summary()
+    assert "nothing fits on 1 GPU: " in MyCluster({"model": "llama3-70b", "gpus": 1}).summary()
 
 
 class Page(Form):
@@ -118,6 +118,63 @@ def test_settings_of_the_cluster_reach_python(cluster):
     assert "151936" in link
     view.button("torchtitan").click()
     assert "tensor_parallel_degree" in view.page.locator(".pb-cl-flags").inner_text()
+
+
+@pytest.mark.browser
+def test_what_a_step_costs_and_leaves_free_has_its_unit(cluster):
+    view, result = cluster(SMALL), compute(SMALL)
+    cost = f"${result['chosen']['cost']:.2f}"
+    assert view.page.locator(".pb-cl-table tbody td").nth(4).inner_text() == cost
+    assert f"10⁹ tokens cost {cost}" in view.page.locator(".pb-cl-facts").inner_text()
+    assert view.row("accelerator").locator(".pb-set-note").inner_text() == "79.6 GiB = 85.5 GB"
+    assert "leave 3.42 GB of each GPU free" in view.page.locator("section[aria-label=Layouts]").inner_text()
+    tight = f"{result['chosen']['needs'] / 0.98 / 1e9:.3f}GB"
+    view = cluster({**SMALL, "memory": tight, "layout": result["chosen"]["layout"]})
+    assert "GB on the fullest GPU: tight, " in view.page.locator(".pb-cl-facts").inner_text()
+    assert view.page.locator(".pb-cl-layout[aria-pressed=true]").count() == 0
+
+
+@pytest.mark.browser
+def test_what_is_not_of_the_settings_is_dimmed_and_cannot_be_taken_along(cluster):
+    view = cluster(SMALL)
+    results, said = view.page.locator(".pb-mc-results"), view.page.locator(".pb-computing")
+    taking = [view.button(name) for name in ("Copy flags", "Copy command", "Copy link", "Save JSON")]
+    assert all(el.is_enabled() for el in taking)
+    view.hold()
+    before = view.verdict()
+    view.row("model").locator("select").select_option("gpt2")
+    assert results.get_attribute("aria-busy") == "true"
+    assert not any(el.is_enabled() for el in taking)
+    view.page.wait_for_selector(".pb-computing:not([hidden])")
+    assert "Computing … " in said.inner_text()
+    view.page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    assert 0 <= said.bounding_box()["y"] < 900  # wherever the reader looks
+    assert view.verdict() == before
+    view.release()
+    view.page.wait_for_selector(".pb-mc-results:not([aria-busy])")
+    assert said.is_hidden()
+    assert view.verdict() != before
+    assert all(el.is_enabled() for el in taking)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("query", ["gpus=12", "accelerator=rtx4090"])
+def test_a_link_that_cannot_be_shows_no_other_numbers(open_page, query):
+    page = static_page(
+        open_page, MyCluster(SMALL), hash=f"#cluster?model=gpt2&seq=512&global_batch=32&{query}"
+    )
+    assert page.locator(".pb-mc-peak").is_hidden()
+    page.wait_for_function("document.querySelector('.pb-computing')?.innerText.startsWith('No result: ')")
+    for part in (".pb-mc-verdict", ".pb-mc-detail"):
+        assert page.locator(part).is_hidden()
+    page.locator('[data-field="accelerator"] select').select_option("a100-80")
+    page.locator('[data-field="gpus"] input[type=text]').fill("8")
+    wanted = compute({"model": "gpt2", "seq": 512, "global_batch": 32, "gpus": 8, "accelerator": "a100-80"})
+    page.wait_for_function(
+        "(layout) => document.querySelector('.pb-mc-of')?.innerText.endsWith(layout)",
+        arg=wanted["chosen"]["layout"],
+    )
+    assert page.locator(".pb-mc-detail").is_visible()
 
 
 @pytest.mark.browser

@@ -12,7 +12,7 @@ from typing import Any
 from playbook.errors import ConfigError
 from playbook.figures.style import colour
 from playbook.figures.units import format_count
-from playbook.hardware import ACCELERATORS, GB
+from playbook.hardware import ACCELERATORS, FITS, GB, TIGHT, TOO_LARGE
 from playbook.planning.recipes import RECIPES
 from playbook.planning.terms import SYMBOLS
 from playbook.shapes import PRESETS, ModelShape
@@ -118,8 +118,12 @@ def _result_table(name: str, result: Mapping[str, Any]) -> str:
     if "error" in result:
         return f"<p>{html.escape(name + result['error']['message'])}</p>"
     spare = result["spare"]
-    verdict = f"fits, {_gb(spare)} to spare" if result["fits"] else f"does not fit, by {_gb(-spare)}"
-    facts = f"{_gb(result['peak'])} of {_gb(result['capacity'])} on each GPU: {verdict}. "
+    verdict = {
+        FITS: f"fits, {_gb(spare)} to spare",
+        TIGHT: f"tight, {_gb(spare)} to spare, less than the {_gb(result['reserve'])} kept free",
+        TOO_LARGE: f"does not fit, by {_gb(-spare)}",
+    }[result["verdict"]]
+    facts = f"{_gb(result['peak'])} of {_gb(result['memory'])} on each GPU: {verdict}. "
     facts += f"{format_count(result['parameters'])} parameters"
     if result["active"] != result["parameters"]:
         facts += f", {format_count(result['active'])} active per token"

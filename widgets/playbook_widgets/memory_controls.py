@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from playbook.hardware import ACCELERATORS, UNITS
+from playbook.hardware import ACCELERATORS, RESERVE, UNITS, Accelerator
 from playbook.layout import RECOMPUTE, SCHEDULES
 from playbook.planning.recipes import RECIPES
 from playbook.precision.recipes import FP8_RECIPES
@@ -20,7 +20,7 @@ class Control:
     ``kind`` is number (slider over ``stops``, and a field), size (the same, of bytes with a unit), choice (a row of
     buttons), select, switch or model (a list of presets, and a text to paste). ``brief`` says
     the value in the heading of a folded group, unless the value is ``quiet``. A control that ``follows`` is derived from
-    other sizes of the model until it is set.
+    other sizes of the model until it is set. ``notes`` are what is said of a choice while it is made.
     """
 
     field: str
@@ -29,6 +29,7 @@ class Control:
     kind: str = "number"
     stops: tuple[float, ...] = ()
     choices: tuple[tuple[Any, str], ...] = ()
+    notes: tuple[tuple[Any, str], ...] = ()
     unit: str = ""
     brief: str = ""
     quiet: Any = None
@@ -67,15 +68,23 @@ def start(names: Iterable[str]) -> Group:
             Control("model", "Model", "A published model, or one by its config.json. It sets every size of the model.",
                     "model"),
             Control("accelerator", "GPU", "Its memory as the driver reports it: the line to stay below.",
-                    "select", choices=tuple((gpu.name, gpu.title) for gpu in gpus)),
+                    "select", choices=tuple((gpu.name, gpu.title) for gpu in gpus),
+                    notes=tuple((gpu.name, memory_in_words(gpu)) for gpu in gpus)),
             Control("memory", "GPU memory", "That of another GPU, or less of this one, with its unit: 96GB, 89GiB.",
                     "size", stops=(8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 144, 192, 256, 288)),
-            Control("reserve", "Kept free", "For what no plan counts: the CUDA context, NCCL's buffers, fragmentation.",
-                    "size", stops=(0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16)),
+            Control("reserve", "Kept free", "For what no plan counts: the CUDA context, NCCL's buffers, fragmentation. "
+                    f"{100 * RESERVE:g} % of the memory unless you set it.", "size",
+                    stops=(0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16)),
             Control("unit", "Unit", "GB are 10⁹ bytes; GiB are 2³⁰, in which nvidia-smi and PyTorch count.", "choice",
                     choices=_same(UNITS)),
         ),
     )  # fmt: skip
+
+
+def memory_in_words(gpu: Accelerator) -> str:
+    """A GPU's memory in both units, which is not the number in its name."""
+    gib, gb = (f"{gpu.memory_bytes / UNITS[unit]:.1f} {unit}" for unit in ("GiB", "GB"))
+    return f"{gib} = {gb}"
 
 
 def _sizes() -> Group:

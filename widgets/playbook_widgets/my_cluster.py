@@ -43,7 +43,7 @@ class MyCluster(Widget):
     def summary(self) -> str:
         if "error" in self.outputs:
             return f"<p>{html.escape(self.outputs['error']['message'])}</p>"
-        head = _row("th", ["layout", "s a step", "MFU", "tokens/s/GPU", "GB", "cost of 10⁹ tokens"])
+        head = _row("th", ["layout", "s a step", "MFU", "tokens/s/GPU", "GB", "$ for 10⁹ tokens"])
         rows = "".join(
             _row("td", [r["layout"] or "one device", f"{r['seconds']:.3g}", f"{r['mfu']:.1%}", f"{r['rate']:,.0f}",
                         f"{r['needs'] / 1e9:.1f}", f"{r['cost']:,.2f}"])
@@ -100,7 +100,7 @@ def groups() -> tuple[Group, ...]:
                 stops=(10, 25, 50, 100, 150, 200, 300, 400, 500, 800), unit="GB/s"),
         Control("inter", "GB/s between nodes", "What a GPU sends over the network: 50 is one adapter of 400 Gb/s.",
                 stops=(1, 2, 3, 6, 12, 25, 50, 100), unit="GB/s"),
-        Control("price", "Price per GPU-hour", "In any currency; it sets what 10⁹ tokens cost.",
+        Control("price", "$ per GPU-hour", "In dollars, or in a currency of your own: costs are in the same.",
                 stops=(0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 8, 12)),
     )  # fmt: skip
     batch = (

@@ -15,6 +15,7 @@ from playbook.planning.fusion import EVERYTHING
 from playbook.planning.memory import predict
 from playbook.planning.recipes import RECIPES
 from playbook.planning.search import Problem, search
+from playbook.planning.simulator import simulate
 from playbook.shapes import load
 
 
@@ -34,7 +35,8 @@ def test_every_advice_fits_is_needed_and_is_ranked(model, layout, capacity, atte
     if start.peak() <= capacity:
         assert advice == []
     gpus = start.layout.world_size
-    ranks = [(a.setup.layout.world_size > gpus, round(a.cost, 2)) for a in advice]
+    fastest = min((a.seconds for a in advice), default=1)
+    ranks = [(a.setup.layout.world_size > gpus, round(a.seconds / fastest, 2)) for a in advice]
     assert ranks == sorted(ranks)
     for a in advice:
         s = a.setup
@@ -64,6 +66,17 @@ def test_the_search_finds_what_no_small_change_leads_to():
         Problem(start.shape, load_cluster("h100-8", 32), 512, 4096, start.recipe, compiled=False), top=1
     ).best
     assert layout == best.layout
+
+
+def test_seconds_of_advice_are_those_of_the_simulator():
+    start = setup("llama3-8b", "dp=8,grad_acc=2", seq=4096)
+    cluster = load_cluster("h100-8", 8)
+    advice = [a for a in what_would_fit(start, int(80e9)) if not a.setup.offload]
+    assert advice
+    for a in advice:
+        s = a.setup
+        step = simulate(s.shape, s.layout, cluster, seq=4096, recipe=s.recipe, fused=s.fused, limit=False)
+        assert a.seconds == pytest.approx(step.seconds)
 
 
 def test_fused_kernels_cost_nothing():

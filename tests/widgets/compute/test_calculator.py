@@ -14,7 +14,7 @@ from playbook_widgets.compute.sizes import MOE_CONTROLS, SHAPE_CONTROLS
 from published_configs import PUBLISHED
 
 from playbook.cli import main
-from playbook.hardware import ACCELERATORS
+from playbook.hardware import ACCELERATORS, default_reserve
 from playbook.layout import RECOMPUTE, SCHEDULES, Layout
 from playbook.planning.memory import predict
 from playbook.planning.recipes import RECIPES
@@ -84,7 +84,10 @@ def test_every_result_is_what_the_command_line_says(config):
         return
     printed = run_command(result["command"])
     assert printed["peak"] == result["peak"]
-    assert (printed["capacity"], printed["fits"]) == (result["capacity"], result["fits"])
+    assert printed["verdict"] == result["verdict"]
+    assert printed["fits"] is (result["peak"] <= printed["capacity"])
+    if "reserve" in config:
+        assert printed["capacity"] == result["usable"]
     for stage, said in zip(result["stages"], printed["stages"], strict=True):
         assert {key: stage[key] for key in said} == said
 
@@ -193,14 +196,37 @@ def test_a_preset_is_called_by_its_name_in_any_case():
 
 def test_a_gpu_of_ones_own():
     result = one(memory="96GB", reserve="4GiB")
-    assert (result["memory"], result["capacity"]) == (96 * 10**9, 96 * 10**9 - 4 * 2**30)
+    assert (result["memory"], result["usable"]) == (96 * 10**9, 96 * 10**9 - 4 * 2**30)
     assert "--memory 96GB --reserve 4GiB" in result["command"]
     assert "--accelerator" not in result["command"]
     assert one(accelerator="H200", reserve="4GB")["memory"] == ACCELERATORS["h200"].memory_bytes
     assert one(unit="GiB")["values"]["memory"] == "79.65GiB"
     tight = one(advice=True, memory="60GB", gpus=8, tp=2)
     assert tight["advice"]
-    assert all(advice["peak"] <= 60e9 for advice in tight["advice"])
+    assert all(advice["peak"] <= 0.96 * 60e9 for advice in tight["advice"])
+    assert "--reserve" not in tight["command"]
+
+
+def test_some_of_a_gpu_stays_free_unless_all_of_it_may_be_filled():
+    plain = one(gpus=8, tp=2, sp=True, zero=1, seq=4096)
+    assert plain["reserve"] == default_reserve(plain["memory"]) == plain["memory"] - plain["usable"]
+    assert (plain["verdict"], plain["values"]["reserve"]) == ("fits", "3.421GB")
+    almost = f"{plain['peak'] / 0.98 / 1e9:.3f}GB"
+    tight, filled = (
+        one(gpus=8, tp=2, sp=True, zero=1, seq=4096, memory=almost, advice=True, **more)
+        for more in ({}, {"reserve": 0})
+    )
+    assert (tight["verdict"], filled["verdict"]) == ("tight", "fits")
+    assert tight["spare"] == filled["spare"] == tight["memory"] - plain["peak"] > 0
+    assert filled["command"].endswith(f"--memory {almost} --reserve 0")
+    assert tight["advice"]
+    assert all(advice["spare"] >= tight["reserve"] for advice in tight["advice"])
+    assert filled["advice"] == []
+
+
+def test_results_repeat_what_they_are_of():
+    for configs in ([{"model": "gpt2"}], [{"tp": 2}, {"tp": 3}]):
+        assert compute({"configs": configs})["asked"] == configs
 
 
 def test_latent_attention_says_its_sizes():
@@ -282,9 +308,9 @@ def test_advice_applied_to_the_controls_gives_what_it_promises():
         {"model": "mixtral-8x7b", "gpus": 8, "recompute": "full", "zero": 1},
     ):
         result = one(advice=True, **config)
-        assert not result["fits"]
+        assert result["verdict"] == "does not fit"
         assert result["advice"]
         for advice in result["advice"]:
             changed = one(**{**config, **advice["set"]})
-            assert changed["fits"]
+            assert changed["verdict"] == "fits"
             assert changed["peak"] == advice["peak"]

@@ -11,7 +11,7 @@ from playbook_widgets.my_cluster import FITTED
 from published_configs import PUBLISHED
 
 from playbook.cli import main
-from playbook.hardware import ACCELERATORS
+from playbook.hardware import ACCELERATORS, default_reserve
 from playbook.planning.calibration import names
 from playbook.planning.search import WORDS
 from playbook.planning.training_time import Duration
@@ -61,13 +61,32 @@ def test_the_parts_of_a_step_add_up_and_memory_is_within_the_reserve():
     assert [part for part, *_ in result["breakdown"]] == list(WORDS)
     assert sum(seconds for *_, seconds in result["breakdown"]) == pytest.approx(result["chosen"]["seconds"])
     report, memory = result["report"], ACCELERATORS["h100"].memory_bytes
-    assert (result["memory"], result["reserve"], report["capacity"]) == (
+    assert (result["memory"], result["reserve"], report["usable"]) == (
         memory,
         8 * 10**9,
         memory - 8 * 10**9,
     )
     for stage in report["stages"]:
-        assert sum(stage["at_peak"].values()) == stage["total"] <= report["peak"] <= report["capacity"]
+        assert sum(stage["at_peak"].values()) == stage["total"] <= report["peak"] <= report["usable"]
+
+
+def test_the_ranking_leaves_some_memory_free_and_a_layout_that_does_not_is_tight():
+    best = compute(SMALL)["chosen"]
+    almost = {**SMALL, "memory": f"{best['needs'] / 0.98 / 1e9:.3f}GB"}
+    plain, filled = compute(almost), compute({**almost, "reserve": "0GB"})
+    assert filled["chosen"] == best
+    assert plain["reserve"] == default_reserve(plain["memory"])
+    assert {row["verdict"] for row in plain["rows"]} == {"fits"}
+    assert max(row["needs"] for row in plain["rows"]) <= plain["memory"] - plain["reserve"] < best["needs"]
+    looked = compute({**almost, "layout": best["layout"]})
+    assert (looked["at"], looked["chosen"]) == (None, {**best, "verdict": "tight"})
+    less = {**almost, "memory": f"{best['needs'] / 1.01 / 1e9:.3f}GB", "layout": best["layout"]}
+    assert "GB on a rank of stage 0, but h100 has" in compute(less)["error"]["message"]
+
+
+def test_an_answer_repeats_what_it_is_of():
+    for setting in (SMALL, {**SMALL, "gpus": 12}):
+        assert compute({**setting, "map": False})["asked"] == setting
 
 
 def test_any_layout_can_be_looked_at():
@@ -125,7 +144,7 @@ def test_every_framework_says_the_layout_or_why_it_cannot():
         ({"memory": "96"}, "memory", "a number with its unit"),
         ({"gpus": 12}, "gpus", "multiple of the 8 of a node"),
         ({"gpus": 0}, "gpus", "at least 1"),
-        ({"model": "llama3-70b", "gpus": 1}, "gpus", "nothing fits on 1 GPUs"),
+        ({"model": "llama3-70b", "gpus": 1}, "gpus", "nothing fits on 1 GPU: "),
         ({"gpus_per_node": "two"}, "gpus_per_node", "must be an integer"),
         ({"intra": 0}, "intra", "above 0"),
         ({"inter": "fast"}, "inter", "above 0"),

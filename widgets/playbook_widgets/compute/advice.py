@@ -1,8 +1,7 @@
 """What would make it fit: small changes to a layout, alone or together, and the fastest layouts of all.
 
-Changes are tried in the order of a rough cost; what fits is simulated (``planning.simulator``) and ranked by how much
-longer a step takes than it would as it stands, if it fitted. ``planning.search`` adds layouts that no small change
-leads to.
+Changes are tried in the order of a rough cost; what fits is simulated (``planning.simulator``) and ranked by the seconds
+of a step. ``planning.search`` adds layouts that no small change leads to.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from playbook_widgets.compute.changes import CHANGES, Change, Setup
 
 @dataclass(frozen=True)
 class Advice:
-    """Changes that together make a setup fit. ``cost`` is how much longer a step takes, as a share; negative: less."""
+    """Changes that together make a setup fit, and the seconds of a step with them."""
 
     changes: tuple[Change, ...]
     setup: Setup
     peak: int
-    cost: float = 0.0
+    seconds: float = 0.0
 
     @property
     def rough(self) -> float:
@@ -51,11 +50,15 @@ def what_would_fit(
     found = _changed(setup, capacity, most, together)
     known = {advice.setup.layout for advice in found}
     found += [one for one in _searched(setup, capacity, cluster, most) if one.setup.layout not in known]
-    now, gpus = _seconds(setup, cluster), setup.layout.world_size
-    timed = [replace(one, cost=_seconds(one.setup, cluster) / now - 1) for one in found]
-    return sorted(timed, key=lambda one: (one.setup.layout.world_size > gpus, round(one.cost, 2), one.rough))[
-        :most
-    ]
+    timed = [replace(one, seconds=_seconds(one.setup, cluster)) for one in found]
+    return sorted(
+        timed, key=partial(_rank, setup.layout.world_size, min((t.seconds for t in timed), default=1))
+    )[:most]
+
+
+def _rank(gpus: int, fastest: float, one: Advice) -> tuple[bool, float, float]:
+    """Where advice stands: what needs more GPUs last, then by time; where it is a matter of a per cent, the smaller."""
+    return one.setup.layout.world_size > gpus, round(one.seconds / fastest, 2), one.rough
 
 
 def _changed(setup: Setup, capacity: int, most: int, together: int) -> list[Advice]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from playbook._checks import check_int, unknown
 from playbook.errors import ConfigError, LayoutError
-from playbook.hardware import UNITS, cluster_of
+from playbook.hardware import FITS, UNITS, cluster_of, verdict_of
 from playbook.layout import Layout
 from playbook.planning.fusion import EVERYTHING, NOTHING, load_fused
 from playbook.planning.memory import MemoryReport, StageMemory
@@ -77,10 +77,11 @@ def compute(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``{"configs": [configuration, …], "advice": bool}`` to ``{"results": [result, …]}``, one for each.
 
     A result that cannot be is ``{"error": {"field", "message"}}``: the field is the control that has to change.
-    ``advice`` asks for what would make it fit as well, which takes longer.
+    ``advice`` asks for what would make it fit as well, which takes longer. ``asked`` are the configurations again: a page
+    may have other ones by the time that it has their results.
     """
-    wanted = bool(inputs.get("advice"))
-    return {"results": [_result(json.dumps(c, sort_keys=True), wanted) for c in inputs["configs"]]}
+    configs, wanted = inputs["configs"], bool(inputs.get("advice"))
+    return {"asked": configs, "results": [_result(json.dumps(c, sort_keys=True), wanted) for c in configs]}
 
 
 @lru_cache(maxsize=16)
@@ -137,7 +138,8 @@ def describe(configuration: Configuration, *, advice: bool = False) -> dict[str,
     """All that the page draws of one configuration: bytes, terms, curve, verdict, command."""
     setup, gpu = configuration.setup, configuration.gpu
     report, layout, shape = setup.report(), setup.layout, setup.shape
-    spare = gpu.capacity - report.peak
+    memory, cluster = gpu.accelerator.memory_bytes, cluster_of(gpu.accelerator)
+    verdict = verdict_of(report.peak, memory, gpu.reserve)
     states = setup.recipe_used.states
     return {
         "values": _values(configuration),
@@ -157,20 +159,18 @@ def describe(configuration: Configuration, *, advice: bool = False) -> dict[str,
         "symbols": symbols(shape, layout, setup.seq, setup.recipe_used, fused=setup.fused),
         "peak": report.peak,
         "fullest": report.fullest.stage,
-        "memory": gpu.accelerator.memory_bytes,
+        "memory": memory,
         "reserve": gpu.reserve,
-        "capacity": gpu.capacity,
-        "fits": spare >= 0,
-        "spare": spare,
+        "usable": gpu.usable,
+        "verdict": verdict,
+        "spare": memory - report.peak,
         "curve": _curve(setup),
         "command": command(configuration),
-        "advice": [
-            _advice(a, configuration)
-            for a in what_would_fit(setup, gpu.capacity, cluster_of(gpu.accelerator))
-        ]
+        "advice": [_advice(a, configuration) for a in what_would_fit(setup, gpu.usable, cluster)]
         if advice
         else None,
-        "limit": "" if spare >= 0 else limit_of_experts(setup, report.fullest.counts),
+        "per_node": cluster.gpus_per_node,
+        "limit": "" if verdict == FITS else limit_of_experts(setup, report.fullest.counts),
     }
 
 
@@ -272,10 +272,10 @@ def _advice(advice: Advice, configuration: Configuration) -> dict[str, Any]:
     before, after = _settable(configuration.setup), _settable(advice.setup)
     return {
         "changes": [{"label": c.label, "why": c.why} for c in advice.changes],
-        "cost": advice.cost,
+        "seconds": advice.seconds,
         "gpus": advice.setup.layout.world_size,
         "peak": advice.peak,
-        "spare": configuration.gpu.capacity - advice.peak,
+        "spare": configuration.gpu.accelerator.memory_bytes - advice.peak,
         "set": _changed(before, after),
     }
 

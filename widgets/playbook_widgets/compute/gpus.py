@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from playbook.hardware import UNITS, Accelerator, load_accelerator, read_bytes, usable_memory
+from playbook.hardware import UNITS, Accelerator, default_reserve, load_accelerator, read_bytes, usable_memory
 
-#: What the controls of a GPU show when nothing is set; no memory is that of the accelerator.
-GPU_DEFAULTS: dict[str, Any] = {"accelerator": "h100", "memory": None, "reserve": "0GB"}
+#: What the controls of a GPU show when nothing is set; no memory is that of the accelerator, no reserve the default one.
+GPU_DEFAULTS: dict[str, Any] = {"accelerator": "h100", "memory": None, "reserve": None}
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """An accelerator, its memory as it was set; of its bytes a plan leaves ``reserve``, and may fill ``capacity``."""
+    """An accelerator, its memory as it was set; of its bytes a plan leaves ``reserve``, and may fill ``usable``."""
 
     accelerator: Accelerator
     reserve: int
-    capacity: int
+    usable: int
 
 
 def gpu_of(config: Mapping[str, Any]) -> Gpu:
@@ -27,7 +27,9 @@ def gpu_of(config: Mapping[str, Any]) -> Gpu:
     accelerator = load_accelerator(str(values["accelerator"]))
     if values["memory"] is not None:
         accelerator = replace(accelerator, memory_bytes=read_bytes("memory", str(values["memory"])))
-    reserve = read_bytes("reserve", str(values["reserve"]), least=0)
+    reserve = default_reserve(accelerator.memory_bytes)
+    if values["reserve"] is not None:
+        reserve = read_bytes("reserve", str(values["reserve"]), least=0)
     return Gpu(accelerator, reserve, usable_memory(accelerator.memory_bytes, reserve))
 
 
@@ -35,7 +37,7 @@ def gpu_flags(config: Mapping[str, Any]) -> list[str]:
     """The same as flags of a command."""
     values = {**GPU_DEFAULTS, **config}
     given = ["accelerator"] if values["memory"] is None else ["memory"]
-    given += ["reserve"] if values["reserve"] != GPU_DEFAULTS["reserve"] else []
+    given += ["reserve"] if values["reserve"] is not None else []
     return [word for key in given for word in (f"--{key}", str(values[key]))]
 
 

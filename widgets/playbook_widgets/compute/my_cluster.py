@@ -40,8 +40,12 @@ GB = 10**9
 
 
 def compute(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The ranking, and all that is drawn of one layout of it; ``{"error": {"field", "message"}}`` for what cannot be."""
-    return answered(lambda: _describe(inputs))
+    """The ranking, and all that is drawn of one layout of it; ``{"error": {"field", "message"}}`` for what cannot be.
+
+    ``asked`` is the setting again: a page may have another one by the time that it has the answer.
+    """
+    asked = {key: value for key, value in inputs.items() if key != "map"}
+    return {**answered(lambda: _describe(inputs)), "asked": asked}
 
 
 def _describe(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,7 +128,11 @@ def _chosen(problem: Problem, result: Result, text: str) -> Found:
     layout = Layout.parse(text)
     if (layout.world_size, layout.global_batch) != (problem.gpus, problem.global_batch):
         return result.best  # of GPUs and batches that have changed since
-    return Found(layout, problem.run(layout).step(problem.reserve))
+    run, memory = problem.run(layout), problem.cluster.accelerator.memory_bytes
+    run.check()
+    if run.needs > memory:
+        raise LayoutError(run.does_not_fit(memory))
+    return Found(layout, run.step(problem.reserve, limit=False))  # which may be tight
 
 
 @lru_cache(maxsize=4)
@@ -150,7 +158,7 @@ def row(one: Found, price: float) -> dict[str, Any]:
     axes = ("dp", "tp", "pp", "cp", "ep", "zero", "recompute", "micro_batch", "grad_acc", "schedule", "vpp")
     return {
         "layout": str(layout), **{axis: getattr(layout, axis) for axis in axes}, "seconds": step.seconds, "mfu": step.mfu,
-        "rate": step.tokens_per_s_per_gpu, "needs": step.needs,
+        "rate": step.tokens_per_s_per_gpu, "needs": step.needs, "verdict": step.verdict,
         "cost": Duration(step.seconds, step.gpus).cost(price) * GB / step.tokens,
     }  # fmt: skip
 
@@ -162,7 +170,13 @@ def _report(one: Found, gpu: Gpu) -> dict[str, Any]:
         {"stage": s.stage, "total": s.total, "at_peak": s.at_peak, "in_flight": s.in_flight}
         for s in report.stages
     ]
-    return {"stages": stages, "peak": report.peak, "fullest": report.fullest.stage, "capacity": gpu.capacity}  # fmt: skip
+    return {
+        "stages": stages,
+        "peak": report.peak,
+        "fullest": report.fullest.stage,
+        "memory": gpu.accelerator.memory_bytes,
+        "usable": gpu.usable,
+    }
 
 
 def _flags(problem: Problem, one: Found) -> dict[str, str]:
@@ -208,7 +222,7 @@ def command(values: Mapping[str, Any], problem: Problem) -> str:
         words += ["--precision", problem.recipe.name]
     if values["calibration"]:
         words += ["--calibration", values["calibration"]]
-    if problem.reserve:
+    if values["reserve"] is not None:
         words += ["--reserve", str(values["reserve"])]
     return shlex.join([*words, "--top", str(TOP)])
 

@@ -5,6 +5,7 @@
 import { decodePairs, encodePairs } from "./shared/address.mjs";
 import { make, newId } from "./shared/dom.mjs";
 import { entry } from "./shared/form.mjs";
+import { Freshness } from "./shared/freshness.mjs";
 import { MINUS, SYSTEMS, bytes, share } from "./shared/numbers.mjs";
 import { PythonStatus } from "./shared/parts.mjs";
 import { Actions } from "./memory_calculator/actions.mjs";
@@ -35,6 +36,7 @@ export function decode(text) {
 class Calculator {
   constructor(model, el) {
     Object.assign(this, { model, id: newId("pb-mc"), constants: model.get("constants"), side: 0, stage: [null, null], opened: new Set(), last: [], errors: [] });
+    this.fresh = new Freshness(model, (inputs) => inputs.configs);
     this.take();
     const narrow = el.clientWidth < 640;
     this.status = make("span", { class: "pb-mc-status", role: "status" });
@@ -48,13 +50,13 @@ class Calculator {
     this.python = new PythonStatus(model, this.status);
     this.build(el);
     this.refresh();
-    this.handlers = [["change:outputs", () => this.arrived()], ["change:inputs", () => this.controls.update()], ["change:link", () => this.actions.update()]];
+    this.handlers = [["change:outputs", () => this.arrived()], ["change:inputs", () => this.told()], ["change:status", () => this.freshen()], ["change:link", () => this.actions.update()]];
     for (const [event, handler] of this.handlers) model.on(event, handler);
     this.rest();
   }
 
   build(el) {
-    const answer = make("div", { class: "pb-mc-answer" }, this.verdict.root, this.verdict.facts, this.bars.root);
+    const answer = make("div", { class: "pb-mc-answer" }, this.fresh.root, this.verdict.root, this.verdict.facts, this.bars.root);
     const detail = make("div", { class: "pb-mc-detail" }, this.advice.root, this.table.root, this.curve.root, this.actions.root);
     this.results = make("div", { class: "pb-mc-results" }, answer, detail);
     this.root = make("div", { class: "pb-w pb-form pb-mc", role: "group", "aria-label": "Memory calculator" }, make("div", { class: "pb-mc-grid" }, this.controls.root, this.results));
@@ -110,7 +112,10 @@ class Calculator {
     return field !== "model" && field in config && config[field] !== this.base(field);
   }
 
+  /** Results of settings that are no longer those of the controls stand until newer ones come, unless these came by a link. */
   take() {
+    if (this.strange && !this.fresh.fresh) return;
+    this.strange = false;
     const { results } = this.model.get("outputs");
     this.errors = results.map((result) => result.error);
     results.forEach((result, side) => !result.error && (this.last[side] = result));
@@ -201,8 +206,22 @@ class Calculator {
   // --- there and back
 
   send(configs) {
-    this.model.set("inputs", { configs, advice: false });
+    this.put({ configs, advice: false });
+    this.refresh();
+  }
+
+  put(inputs) {
+    this.own = true;
+    this.model.set("inputs", inputs);
+    this.own = false;
     this.model.save_changes();
+  }
+
+  /** Inputs have changed. Where the reader has not set them here, they came by a link: what is shown has nothing to do with them. */
+  told() {
+    if (this.own) return this.controls.update();
+    Object.assign(this, { last: [], errors: [], strange: true });
+    this.take();
     this.refresh();
   }
 
@@ -216,11 +235,8 @@ class Calculator {
   rest() {
     clearTimeout(this.resting);
     const { result, error } = this.current();
-    if (!result || result.fits || error || this.inputs.advice) return;
-    this.resting = setTimeout(() => {
-      this.model.set("inputs", { ...this.inputs, advice: true });
-      this.model.save_changes();
-    }, 250);
+    if (!result || result.verdict === "fits" || error || this.inputs.advice) return;
+    this.resting = setTimeout(() => this.put({ ...this.inputs, advice: true }), 250);
   }
 
   refresh() {
@@ -228,12 +244,19 @@ class Calculator {
     this.controls.update();
     for (const part of [this.verdict, this.bars, this.advice, this.table, this.curve, this.actions]) part.update();
     this.root.dataset.sides = this.inputs.configs.length;
+    this.freshen();
+  }
+
+  /** Say, and show, whether the results are those of the settings. */
+  freshen() {
+    const { result, error } = this.current();
+    this.fresh.update({ root: this.results, buttons: this.actions.taking, shown: Boolean(result), error });
   }
 
   close() {
     for (const [event, handler] of this.handlers) this.model.off(event, handler);
     clearTimeout(this.resting);
-    for (const part of [this.python, this.controls, this.verdict.announcer, this.actions.carrier]) part.close();
+    for (const part of [this.fresh, this.python, this.controls, this.verdict.announcer, this.actions.carrier]) part.close();
     this.curve.sizes.disconnect();
   }
 }

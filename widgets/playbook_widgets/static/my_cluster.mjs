@@ -4,6 +4,7 @@
 import { decodePairs, encodePairs } from "./shared/address.mjs";
 import { make, newId } from "./shared/dom.mjs";
 import { entry } from "./shared/form.mjs";
+import { Freshness } from "./shared/freshness.mjs";
 import { Groups } from "./shared/groups.mjs";
 import { SYSTEMS, bytes } from "./shared/numbers.mjs";
 import { Announcer, PythonStatus } from "./shared/parts.mjs";
@@ -28,6 +29,7 @@ export function decode(text) {
 class MyCluster {
   constructor(model, el) {
     Object.assign(this, { model, id: newId("pb-cl"), constants: model.get("constants") });
+    this.fresh = new Freshness(model, ({ map, ...setting }) => setting);
     this.take();
     this.status = make("span", { class: "pb-mc-status", role: "status" });
     this.controls = new Groups(this, el.clientWidth < 640);
@@ -40,18 +42,18 @@ class MyCluster {
     this.python = new PythonStatus(model, this.status);
     this.build(el);
     this.refresh();
-    this.handlers = [["change:outputs", () => this.arrived()], ["change:inputs", () => this.controls.update()], ["change:link", () => this.plan.update()]];
+    this.handlers = [["change:outputs", () => this.arrived()], ["change:inputs", () => this.told()], ["change:status", () => this.freshen()], ["change:link", () => this.plan.update()]];
     for (const [event, handler] of this.handlers) model.on(event, handler);
     this.rest();
   }
 
   build(el) {
-    const answer = make("div", { class: "pb-mc-answer" }, this.ranking.verdict, this.announcer.root);
+    const answer = make("div", { class: "pb-mc-answer" }, this.fresh.root, this.ranking.verdict, this.announcer.root);
     const legend = this.constants.categories.map(([, words, , colour]) => make("span", {}, make("i", { class: "pb-cl-swatch", style: `--hue:${colour}` }), words));
     const held = make("section", { "aria-label": "Memory" }, make("h3", { class: "pb-mc-heading" }, "Its memory, on each GPU"), this.bars.root, make("p", { class: "pb-cl-legend" }, ...legend));
-    const detail = make("div", { class: "pb-mc-detail" }, this.ranking.root, this.timeline.root, held, this.heat.root, this.plan.root);
-    const results = make("div", { class: "pb-mc-results" }, answer, detail);
-    this.root = make("div", { class: "pb-w pb-form pb-mc pb-cl", role: "group", "aria-label": "My cluster" }, make("div", { class: "pb-mc-grid" }, this.controls.root, results));
+    this.detail = make("div", { class: "pb-mc-detail" }, this.ranking.root, this.timeline.root, held, this.heat.root, this.plan.root);
+    this.results = make("div", { class: "pb-mc-results" }, answer, this.detail);
+    this.root = make("div", { class: "pb-w pb-form pb-mc pb-cl", role: "group", "aria-label": "My cluster" }, make("div", { class: "pb-mc-grid" }, this.controls.root, this.results));
     el.replaceChildren(this.root);
   }
 
@@ -93,7 +95,10 @@ class MyCluster {
     return field !== "model" && field in this.inputs && this.inputs[field] !== this.base(field);
   }
 
+  /** A result of a setting that is no longer that of the controls stands until a newer one comes, unless this came by a link. */
   take() {
+    if (this.strange && !this.fresh.fresh) return;
+    this.strange = false;
     const outputs = this.model.get("outputs");
     this.error = outputs.error;
     if (!outputs.error) this.result = outputs;
@@ -120,8 +125,22 @@ class MyCluster {
   // --- there and back
 
   send(inputs) {
-    this.model.set("inputs", { ...inputs, map: false });
+    this.put({ ...inputs, map: false });
+    this.refresh();
+  }
+
+  put(inputs) {
+    this.own = true;
+    this.model.set("inputs", inputs);
+    this.own = false;
     this.model.save_changes();
+  }
+
+  /** Inputs have changed. Where the reader has not set them here, they came by a link: what is shown has nothing to do with them. */
+  told() {
+    if (this.own) return this.controls.update();
+    Object.assign(this, { result: undefined, error: undefined, strange: true });
+    this.take();
     this.refresh();
   }
 
@@ -135,24 +154,27 @@ class MyCluster {
   rest() {
     clearTimeout(this.resting);
     if (!this.result || this.error || this.inputs.map) return;
-    this.resting = setTimeout(() => {
-      this.model.set("inputs", { ...this.inputs, map: true });
-      this.model.save_changes();
-    }, 600);
+    this.resting = setTimeout(() => this.put({ ...this.inputs, map: true }), 600);
   }
 
   refresh() {
     this.controls.update();
-    this.root.toggleAttribute("data-stale", Boolean(this.error));
+    this.freshen();
+    this.ranking.verdict.hidden = this.detail.hidden = !this.result;
     if (!this.result) return;
     for (const part of [this.ranking, this.timeline, this.bars, this.heat, this.plan]) part.update();
     this.announcer.tell(() => this.ranking.verdict.innerText);
   }
 
+  /** Say, and show, whether the results are those of the settings. */
+  freshen() {
+    this.fresh.update({ root: this.results, buttons: this.plan.taking, shown: Boolean(this.result), error: this.error });
+  }
+
   close() {
     for (const [event, handler] of this.handlers) this.model.off(event, handler);
     clearTimeout(this.resting);
-    for (const part of [this.python, this.controls, this.announcer, this.plan.carrier]) part.close();
+    for (const part of [this.fresh, this.python, this.controls, this.announcer, this.plan.carrier]) part.close();
   }
 }
 

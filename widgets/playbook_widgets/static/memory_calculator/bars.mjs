@@ -13,14 +13,15 @@ export class Bars {
 
   /** The bytes that the full width stands for: the same for both sides; the line is left out where it is far away. */
   scale() {
-    const shown = this.app.shown(), peak = Math.max(...shown.map((r) => r.peak)), capacity = Math.max(...shown.map((r) => r.capacity));
-    return peak < capacity / 25 ? peak * 1.1 : Math.max(peak, capacity) * 1.03;
+    const shown = this.app.shown(), peak = Math.max(...shown.map((r) => r.peak)), memory = Math.max(...shown.map((r) => r.memory));
+    return peak < memory / 25 ? peak * 1.1 : Math.max(peak, memory) * 1.03;
   }
 
   chart(side) {
     const title = make("b", { class: "pb-mc-name" }, "AB"[side]), line = make("span", { class: "pb-mc-capacity" }, make("span"));
+    const free = make("span", { class: "pb-mc-free", "aria-hidden": "true" }); // what should stay free, in front of the line
     const rows = make("div", { class: "pb-mc-bars" });
-    const el = make("div", { class: "pb-mc-chart", role: "group", "aria-label": "Bars; arrow keys move, Enter opens the breakdown" }, title, line, rows);
+    const el = make("div", { class: "pb-mc-chart", role: "group", "aria-label": "Bars; arrow keys move, Enter opens the breakdown" }, title, free, line, rows);
     return Object.assign(el, { parts: { title, line, rows, side } });
   }
 
@@ -34,7 +35,10 @@ export class Bars {
 
   update() {
     const { app } = this, charts = keep(this.root, app.inputs.configs.length, (i) => this.chart(i)), scale = app.shown().length ? this.scale() : 1;
-    charts.forEach((chart, side) => app.last[side] && this.updateChart(chart, app.last[side], scale));
+    charts.forEach((chart, side) => {
+      chart.hidden = !app.last[side];
+      if (app.last[side]) this.updateChart(chart, app.last[side], scale);
+    });
     this.root.dataset.sides = charts.length;
     const focusable = this.root.querySelector('[tabindex="0"]:not([hidden])');
     if (!focusable) this.root.querySelector(".pb-mc-stage")?.setAttribute("tabindex", "0");
@@ -45,10 +49,10 @@ export class Bars {
     title.hidden = app.inputs.configs.length === 1;
     chart.toggleAttribute("data-stale", Boolean(app.errors[side]));
     chart.dataset.density = count > 32 ? "hair" : count > 16 ? "thin" : count > 4 ? "close" : "roomy";
-    chart.style.setProperty("--capacity", result.capacity / scale);
-    const far = result.capacity > scale;
+    for (const [name, size] of [["capacity", result.memory], ["usable", result.usable]]) chart.style.setProperty(`--${name}`, size / scale);
+    const far = result.memory > scale;
     chart.toggleAttribute("data-far", far);
-    say(line.firstChild, `${app.bytes(result.capacity)}${far ? " →" : ""}`);
+    say(line.firstChild, `${app.bytes(result.memory)}${far ? " →" : ""}`);
     const every = count > 32 ? 8 : count > 16 ? 4 : 1;
     keep(rows, count, (i) => this.row(side, i)).forEach((row, i) => this.updateRow(row, result, i, { scale, side, named: i % every === 0 || i === count - 1 }));
   }
@@ -61,7 +65,8 @@ export class Bars {
     name.toggleAttribute("data-quiet", !named);
     row.toggleAttribute("data-selected", selected);
     say(total, named || selected ? app.bytes(stage.total) : "");
-    row.toggleAttribute("data-over", stage.total > result.capacity);
+    row.toggleAttribute("data-tight", stage.total > result.usable);
+    row.toggleAttribute("data-over", stage.total > result.memory);
     app.constants.categories.forEach(([category, words], i) => {
       const size = held(stage, category), segment = segments[i], text = `${title}, ${words}: ${app.bytes(size)}, ${share(size, stage.total)}`;
       segment.hidden = !size;

@@ -30,13 +30,14 @@ export class Curve {
     this.veil = draw("rect", { class: "pb-mc-veil" }); // dims what is above the limit
     this.line = draw("line", { class: "pb-mc-limit" });
     this.limit = draw("text", { "text-anchor": "end" });
+    this.usable = draw("line", { class: "pb-mc-limit pb-mc-usable" }); // above it is what should stay free
     this.marker = draw("line", { class: "pb-mc-now" });
     this.dot = draw("circle", { r: 4, class: "pb-mc-dot" });
     this.cursor = draw("line", { class: "pb-mc-cursor" });
     this.axis = draw("g");
     this.clip = draw("rect");
     const clip = `${app.id}-clip`;
-    this.svg = draw("svg", { "aria-hidden": "true", focusable: "false" }, draw("clipPath", { id: clip }, this.clip), this.axis, draw("g", { "clip-path": `url(#${clip})` }, ...this.areas, this.veil, this.areasOfB), this.line, this.limit, this.marker, this.dot, this.cursor);
+    this.svg = draw("svg", { "aria-hidden": "true", focusable: "false" }, draw("clipPath", { id: clip }, this.clip), this.axis, draw("g", { "clip-path": `url(#${clip})` }, ...this.areas, this.veil, this.areasOfB), this.line, this.usable, this.limit, this.marker, this.dot, this.cursor);
     this.stage = make("div", { class: "pb-mc-plot", tabindex: "0", role: "slider", "aria-label": "Memory at a sequence length; arrow keys read other lengths", "aria-readonly": "true" }, this.svg);
     this.reading = make("p", { class: "pb-mc-note" });
     this.root = make("section", { class: "pb-mc-curve", "aria-label": "Memory against sequence length" }, make("h3", { class: "pb-mc-heading" }, "Against sequence length"), this.reading, this.stage);
@@ -65,7 +66,7 @@ export class Curve {
     this.low = Math.log2(seq[0]);
     this.span = Math.log2(seq.at(-1)) - this.low;
     const now = this.curve.peak[seq.indexOf(result.values.seq)] ?? result.peak;
-    this.top = Math.min(Math.max(result.capacity * 1.4, now * 1.3), Math.max(...this.curve.peak) * 1.1);
+    this.top = Math.min(Math.max(result.memory * 1.4, now * 1.3), Math.max(...this.curve.peak) * 1.1);
     setAll(this.svg, { viewBox: `0 0 ${width} ${height}`, height });
     this.areasAndLines(now);
     this.axes();
@@ -90,12 +91,13 @@ export class Curve {
     });
     const other = app.inputs.configs.length === 2 ? app.last[1 - app.side]?.curve : null;
     this.areasOfB.setAttribute("d", other ? `M${other.seq.map((s, i) => `${this.x(s).toFixed(1)},${this.y(other.peak[i]).toFixed(1)}`).join("L")}` : "");
-    const limit = this.y(result.capacity), x = this.x(result.values.seq), visible = result.capacity <= this.top;
+    const limit = this.y(result.memory), usable = this.y(result.usable), x = this.x(result.values.seq), visible = result.memory <= this.top;
     setAll(this.clip, { x: CURVE.left, y: CURVE.top - 6, width: this.width - CURVE.left - CURVE.right, height: CURVE.height - CURVE.top - CURVE.bottom + 6 });
     setAll(this.veil, { x: CURVE.left, y: 0, width: this.width, height: visible ? Math.max(0, limit) : 0 });
     setAll(this.line, { x1: CURVE.left, x2: this.width - CURVE.right, y1: limit, y2: limit, visibility: visible ? "visible" : "hidden" });
+    setAll(this.usable, { x1: CURVE.left, x2: this.width - CURVE.right, y1: usable, y2: usable, visibility: visible && result.reserve ? "visible" : "hidden" });
     setAll(this.limit, { x: CURVE.left - 5, y: limit + 4, visibility: visible ? "visible" : "hidden" });
-    say(this.limit, app.bytes(result.capacity));
+    say(this.limit, app.bytes(result.memory));
     setAll(this.marker, { x1: x, x2: x, y1: this.y(now), y2: CURVE.height - CURVE.bottom });
     setAll(this.dot, { cx: x, cy: this.y(now) });
   }
@@ -105,8 +107,8 @@ export class Curve {
     const powers = [];
     for (let k = Math.ceil(this.low - 1e-9); k <= this.low + this.span + 1e-9; k += every) powers.push(2 ** k);
     const label = (s) => draw("text", { x: this.x(s), y: y + 15, "text-anchor": s === seq.at(-1) ? "end" : "middle" }, tokens(s));
-    const tick = this.result.capacity > this.top ? [round(this.top * 0.9)] : []; // the limit is a label of its own
-    const zero = y - this.y(this.result.capacity) < 14 ? [] : [draw("text", { x: CURVE.left - 5, y: y + 4, "text-anchor": "end" }, "0")]; // the limit stands there
+    const tick = this.result.memory > this.top ? [round(this.top * 0.9)] : []; // the limit is a label of its own
+    const zero = y - this.y(this.result.memory) < 14 ? [] : [draw("text", { x: CURVE.left - 5, y: y + 4, "text-anchor": "end" }, "0")]; // the limit stands there
     this.axis.replaceChildren(...tick.map((size) => draw("text", { x: CURVE.left - 5, y: this.y(size) + 4, "text-anchor": "end" }, this.app.bytes(size))), draw("line", { x1: CURVE.left, x2: this.width - CURVE.right, y1: y, y2: y, class: "pb-mc-axis" }), ...zero, ...powers.map(label));
   }
 
@@ -117,16 +119,17 @@ export class Curve {
     if (!curve) return;
     const shown = index ?? Math.max(0, curve.seq.indexOf(result.values.seq)), x = this.x(curve.seq[shown]);
     setAll(this.cursor, { x1: x, x2: x, y1: CURVE.top - 6, y2: CURVE.height - CURVE.bottom, visibility: index === null ? "hidden" : "visible" });
-    const spare = result.capacity - curve.peak[shown], verdict = spare < 0 ? `${app.bytes(-spare)} too much` : `${app.bytes(spare)} to spare`;
+    const spare = result.memory - curve.peak[shown], verdict = spare < 0 ? `${app.bytes(-spare)} too much` : `${app.bytes(spare)} to spare`;
     const text = `${tokens(curve.seq[shown])} tokens: ${app.bytes(curve.peak[shown])}, ${verdict}`;
     say(this.reading, index === null ? this.longest() : `${text}; activations ${app.bytes(curve.activations[shown])}.`);
     setAll(this.stage, { "aria-valuemin": 0, "aria-valuemax": curve.seq.length - 1, "aria-valuenow": shown, "aria-valuetext": text });
   }
 
   longest() {
-    const length = crossing(this.curve, this.result.capacity), limit = this.app.bytes(this.result.capacity);
-    if (length === 0) return `More than ${limit} at every length shown.`;
-    return length === Infinity ? `Within ${limit} at every length shown.` : `Within ${limit} up to about ${grouped(+length.toPrecision(2))} tokens.`;
+    const { memory, usable, reserve } = this.result, length = crossing(this.curve, usable);
+    const limit = reserve ? `${this.app.bytes(usable)}, which leaves ${this.app.bytes(reserve)} free` : this.app.bytes(memory);
+    if (length === 0) return `More than ${limit}, at every length shown.`;
+    return length === Infinity ? `Within ${limit}, at every length shown.` : `Within ${limit}, up to about ${grouped(+length.toPrecision(2))} tokens.`;
   }
 
   point(event) {

@@ -2,18 +2,19 @@
 
 import { SVG } from "../shared/dom.mjs";
 import { held } from "./breakdown.mjs";
+import { fit } from "./fit.mjs";
 
 /** The bars, their line and their legend as an SVG file that needs nothing else. */
 export function pictureOf(app) {
-  const shown = app.shown(), scale = Math.max(...shown.map((r) => Math.max(r.peak, r.capacity))) * 1.03, width = 760, left = 80, track = 560;
+  const shown = app.shown(), scale = Math.max(...shown.map((r) => Math.max(r.peak, r.memory))) * 1.03, width = 760, left = 80, track = 560;
   const escape = (text) => text.replace(/[&<>]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[c]);
   const text = (x, y, words, more = "") => `<text x="${x}" y="${y}" ${more}>${escape(words)}</text>`, out = [];
   let y = 30;
   for (const result of shown) {
-    const verdict = result.fits ? `fits, ${app.bytes(result.spare)} to spare` : `does not fit, by ${app.bytes(-result.spare)}`, x = left + (result.capacity / scale) * track;
-    out.push(text(16, y, `${app.bytes(result.peak)} of ${app.bytes(result.capacity)}: ${verdict}`, 'font-size="18" font-weight="600"'), text(16, y + 20, result.command, 'font-size="11"'));
+    const x = left + (result.memory / scale) * track;
+    out.push(text(16, y, `${app.bytes(result.peak)} of ${app.bytes(result.memory)}: ${fit(app, result)}`, 'font-size="18" font-weight="600"'), text(16, y + 20, result.command, 'font-size="11"'));
     y += 50;
-    out.push(text(x, y - 6, app.bytes(result.capacity), 'font-size="11" text-anchor="middle"'));
+    out.push(text(x, y - 6, app.bytes(result.memory), 'font-size="11" text-anchor="middle"'));
     const first = y;
     result.stages.forEach((stage, index) => {
       let at = left;

@@ -3,6 +3,7 @@
 import { keep, make, say } from "../shared/dom.mjs";
 import { count, grouped, plural } from "../shared/numbers.mjs";
 import { Announcer } from "../shared/parts.mjs";
+import { fit } from "./fit.mjs";
 
 export class Verdict {
   constructor(app) {
@@ -24,7 +25,7 @@ export class Verdict {
   update() {
     const { app } = this, sides = keep(this.sides, app.inputs.configs.length, (i) => this.side(i));
     sides.forEach((el, index) => this.updateSide(el, index));
-    keep(this.facts, sides.length, () => make("p")).forEach((el, index) => app.last[index] && say(el, this.about(app.last[index])));
+    keep(this.facts, sides.length, () => make("p")).forEach((el, index) => say(el, app.last[index] ? this.about(app.last[index]) : ""));
     const [a, b] = app.inputs.configs.map((_, i) => app.last[i]);
     this.difference.hidden = !(a && b);
     if (a && b) say(this.difference, app.versus(a.peak, b.peak));
@@ -36,16 +37,17 @@ export class Verdict {
     name.hidden = app.inputs.configs.length === 1;
     el.toggleAttribute("data-stale", Boolean(app.errors[index]));
     stale.hidden = !app.errors[index] || !result;
+    el.hidden = !result;
     if (!result) return;
     say(peak, app.bytes(result.peak));
-    say(of, `of ${app.bytes(result.capacity)}`);
-    say(fits, result.fits ? `fits, ${app.bytes(result.spare)} to spare` : `does not fit, by ${app.bytes(-result.spare)}`);
-    el.dataset.fits = result.fits;
+    say(of, `of ${app.bytes(result.memory)}`);
+    say(fits, fit(app, result));
+    el.dataset.verdict = result.verdict;
   }
 
   about({ ranks, parameters, active, global_batch: batch, tokens: all, memory, reserve }) {
     const { app } = this, sparse = active === parameters ? "" : `, ${count(active)} active per token`;
-    const free = reserve ? [`${app.bytes(reserve)} of ${app.bytes(memory)} kept free`] : [];
+    const free = reserve ? [`${app.bytes(reserve)} of ${app.bytes(memory)} should stay free`] : [];
     return [`per GPU, ${plural(ranks, "GPU")}`, ...free, `${count(parameters)} parameters${sparse}`, `global batch ${plural(batch, "sample")}, ${grouped(all)} tokens`].join(" · ");
   }
 }

@@ -2,11 +2,12 @@
 
 import { button, keep, make, say, set } from "../shared/dom.mjs";
 import { grouped, percent, plural, rounded, seconds } from "../shared/numbers.mjs";
+import { fit } from "../memory_calculator/fit.mjs";
 
-const COLUMNS = ["layout", "step", "MFU", "tokens/s/GPU", "memory", "10⁹ tokens"];
+const COLUMNS = ["layout", "step", "MFU", "tokens/s/GPU", "memory", "$ for 10⁹ tokens"];
 
-/** An amount of money, of no currency. */
-export const money = (value) => grouped(value < 100 ? value.toFixed(2) : Math.round(value));
+/** An amount of money, in the currency of the price. */
+export const money = (value) => `$${grouped(value < 100 ? value.toFixed(2) : Math.round(value))}`;
 
 export class Ranking {
   constructor(app) {
@@ -22,13 +23,13 @@ export class Ranking {
   }
 
   update() {
-    const { app } = this, { rows, chosen, candidates, evaluated, values, parameters } = app.result, [peak, of, stale] = this.line.children;
+    const { app } = this, { rows, chosen, candidates, evaluated, values, parameters, memory, reserve } = app.result, [peak, of, stale] = this.line.children;
     say(peak, seconds(chosen.seconds));
     say(of, `a step with ${chosen.layout || "one device"}`);
     stale.hidden = !app.error;
     const share = `MFU ${percent(chosen.mfu)}, ${grouped(Math.round(chosen.rate))} tokens/s on each GPU`;
-    say(this.facts, [`${plural(values.gpus, "GPU")}`, `${rounded(parameters / 1e9)}B parameters`, share, `${app.bytes(chosen.needs)} on the fullest GPU`, `10⁹ tokens cost ${money(chosen.cost)}`].join(" · "));
-    say(this.note, `${grouped(candidates)} can run; ${grouped(evaluated)} had to be simulated to know the ${rows.length} fastest that fit. Press one to look at it.`);
+    say(this.facts, [`${plural(values.gpus, "GPU")}`, `${rounded(parameters / 1e9)}B parameters`, share, `${app.bytes(chosen.needs)} of ${app.bytes(memory)} on the fullest GPU: ${fit(app, { ...chosen, reserve, spare: memory - chosen.needs })}`, `10⁹ tokens cost ${money(chosen.cost)}`].join(" · "));
+    say(this.note, `${grouped(candidates)} can run; ${grouped(evaluated)} had to be simulated to know the ${rows.length} fastest that fit${reserve ? ` and leave ${app.bytes(reserve)} of each GPU free` : ""}. Press one to look at it.`);
     keep(this.body, rows.length, (i) => this.row(i)).forEach((el, i) => this.show(el, rows[i], i === app.result.at));
   }
 

@@ -44,7 +44,7 @@ export class Groups {
     for (const [field, control] of this.all) {
       const refused = error?.field === field ? error.message : undefined;
       // What is not set stands at its default, even while the numbers shown are those of an earlier, valid setting.
-      const stale = error && !(field in config) && control.spec.kind !== "number";
+      const stale = !(field in config) && (!result || (error && control.spec.kind !== "number"));
       const value = (stale ? app.base(field, config) : undefined) ?? values[field];
       const sized = control.spec.kind === "size" && result && { size: Number(rounded(result[field] / SYSTEMS[app.unit][0] ** 3)), unit: app.unit };
       control.show(value, { own: app.isOwn(field), error: refused, idle: this.isIdle(field, values), ...sized });

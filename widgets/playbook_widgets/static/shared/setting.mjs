@@ -2,7 +2,7 @@
 
 import { parse } from "./address.mjs";
 import { Control } from "./control.mjs";
-import { button, make, set } from "./dom.mjs";
+import { button, make, say, set } from "./dom.mjs";
 import { ModelField } from "./model_field.mjs";
 import { NumberField } from "./number_field.mjs";
 
@@ -13,7 +13,7 @@ export class Setting extends Control {
   }
 
   get about() {
-    return { "aria-describedby": `${this.id}-help ${this.id}-error` };
+    return { "aria-describedby": `${this.id}-help ${this.id}-error${this.spec.notes ? ` ${this.id}-note` : ""}` };
   }
 
   parts() {
@@ -23,7 +23,8 @@ export class Setting extends Control {
   extras() {
     const { spec, prefix } = this, help = make("span", { class: `${prefix}-help`, id: `${this.id}-help` }, spec.help);
     this.back = button("↺", () => this.drop(), { class: `${prefix}-reset`, "aria-label": `Reset ${spec.label}`, hidden: "" });
-    return [this.back, help];
+    this.note = make("p", { class: `${prefix}-note`, id: `${this.id}-note`, hidden: "" });
+    return spec.notes ? [this.back, this.note, help] : [this.back, help];
   }
 
   drop() {
@@ -67,9 +68,17 @@ export class Setting extends Control {
     return [this.label(), this.field.slider, make("span", { class: `${this.prefix}-field` }, this.field.text)];
   }
 
+  /** What is to be said of a choice. */
+  remark(value) {
+    const note = this.spec.notes?.find(([choice]) => choice === value)?.[1];
+    say(this.note, note ?? "");
+    this.note.hidden = !note;
+  }
+
   /** Show a value, `size` being the number that it means in `unit`, whether it is the reader's own, and why it was refused. */
   show(value, { own, idle, error, size = value, unit = this.spec.unit }) {
     Object.assign(this, { unit, amount: size });
+    this.remark(String(value).toLowerCase());
     if (this.box) this.box.checked = value === true;
     else super.show(value, { size, error });
     this.back.hidden = !own;
