@@ -3,14 +3,20 @@
 import dataclasses
 import random
 import statistics
+from functools import partial
 
 import pytest
+import torch
 from all_pairs import all_pairs
 
 from playbook.bench.memory import Case, measure
+from playbook.instruments.memory_timeline import MemoryTimeline
 from playbook.kernels import jit
 from playbook.layout import Layout
+from playbook.model.transformer import Transformer
+from playbook.planning import memory
 from playbook.planning.memory import predict
+from playbook.planning.moments import moments
 from playbook.shapes import ModelShape, load
 
 
@@ -78,6 +84,25 @@ def test_an_update_brings_narrow_moments_to_fp32(moments, precision):
     plain = dataclasses.replace(case, moments="fp32").predicted("cpu")
     assert stage.total - stage.moment.working < plain.total - plain.moment.working
     assert stage.moment.working - plain.moment.working == 8 * load("tiny").num_parameters
+
+
+@pytest.mark.parametrize("precision", ["fp32", "autocast", "bf16-mixed"])
+@pytest.mark.parametrize("grad_acc", [1, 2])
+def test_a_tied_table_has_two_gradients_and_their_sum_for_a_moment(grad_acc, precision, monkeypatch):
+    """The head's is there when the embedding makes its own: the fullest moment of a large vocabulary."""
+    shape = ModelShape(layers=1, hidden=64, heads=2, vocab=8000, max_seq=16, tied=True, dropout=0.0)
+    model = Transformer(shape, dtype=torch.bfloat16 if precision == "bf16-mixed" else torch.float32)
+    x, y = torch.randint(8000, (2, 1, 16))
+    with MemoryTimeline(model, torch.optim.AdamW(model.parameters())) as timeline:
+        for _ in range(grad_acc):
+            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast"):
+                loss, _ = model.loss(x, y)
+            loss.backward()
+    before_update = partial(filter, lambda moment: moment.name != "optimizer")
+    monkeypatch.setattr(memory, "moments", lambda run, stage: before_update(moments(run, stage)))
+    stage = predict(shape, Layout(grad_acc=grad_acc), seq=16, recipe=precision, device="cpu").stages[0]
+    assert stage.moment.name == "backward of the embedding"
+    assert stage.total - stage.optimizer == pytest.approx(timeline.curves().peak, rel=0.01)
 
 
 def test_a_sum_of_full_sizes_is_not_the_peak():

@@ -130,11 +130,21 @@ class RunSizes:
         return tuple(terms)
 
     @cached_property
+    def waiting(self) -> tuple[Term, ...]:
+        """Of a tied table the gradient from the head, until backward comes to the embedding: autograd adds up the two
+        before it adds them to a gradient that is there. Not where the head adds its own to it."""
+        if not self.shape.tied or self.layout.pp > 1 or "weight-gradients" in self.fused:
+            return ()
+        return (self.make("embedding", "the head's gradient of the table", "v*h*w//t"),)
+
+    @cached_property
     def embedding(self) -> tuple[Term, ...]:
-        """The embedding's gradient is made whole, then added to what is there."""
-        terms = [self.make("embedding", "gradient of the residual stream", "b*s*h*x//r")]
+        """The embedding's gradient is made whole, then added to what is there; of a tied table to a new sum."""
+        terms = [self.make("embedding", "gradient of the residual stream", "b*s*h*x//r"), *self.waiting]
         if self.gradients_stay or self.shape.tied:
-            terms.append(self.make("embedding", "new gradient of the table", "v*h*c//t"))
+            terms.append(self.make("embedding", "new gradient of the table", "v*h*w//t"))
+        if self.gradients_stay and self.waiting:
+            terms.append(self.make("embedding", "sum of both", "v*h*w//t"))
         return tuple(terms)
 
 
@@ -234,6 +244,8 @@ def moments(run: RunSizes, stage: StageSizes) -> Iterator[Moment]:
         if run.fused_loss != "linear-cross-entropy":  # whose backward is the loss's
             gone = 0 if run.fused_loss else run.make("loss", "log-probabilities", "b*s*v*4//t").value
             yield Moment("backward of the output head", heads_gradient, kept - gone, (*run.head, *copies))
+    if stay and stage.last:  # it is not among the gradients yet
+        copies = (*copies, *run.waiting)
     for kind in stage.blocks:
         block = run.blocks[kind]
         places = [("last", kept - of_head - block.stored, heads_gradient)]
