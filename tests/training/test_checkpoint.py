@@ -91,8 +91,10 @@ def folder(root: Path, model: str, layout: str) -> str:
     return str(root / f"{model} {layout}".replace("=", "-").replace(",", " ").strip())
 
 
-def numbers(of: Trainer, steps: int) -> list[tuple[float, float]]:
-    return [(result.loss, result.grad_norm) for result in (of.step() for _ in range(steps))]
+def numbers(of: Trainer, steps: int) -> list[tuple[float, ...]]:
+    """Of each step. Scales are powers of two: a wrong one changes no loss."""
+    made = (of.step() for _ in range(steps))
+    return [(one.loss, one.grad_norm, one.lr, one.loss_scale, one.skipped) for one in made]
 
 
 def save(cases: list[tuple[str, str]], root: Path) -> list[Any]:
@@ -159,7 +161,8 @@ def test_any_other_layout_goes_on_as_well(saved, ranks, world):
     for (model, by, *_), (_, found) in zip(LOADS[world], values[0], strict=True):
         on, _ = reference[model, by]
         limit = 1e-6 if model in ("dense", "tied", "experts") else 5e-2
-        for (loss, norm), (loss_on, norm_on) in zip(found, on, strict=True):
+        for (loss, norm, *rest), (loss_on, norm_on, *rest_on) in zip(found, on, strict=True):
+            assert rest == rest_on, (model, by)
             assert loss == pytest.approx(loss_on, rel=limit), (model, by)
             assert norm == pytest.approx(norm_on, rel=20 * limit), (model, by)
 

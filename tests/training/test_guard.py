@@ -26,10 +26,10 @@ SHAPE = {"layers": 2, "hidden": 16, "heads": 2, "vocab": 256, "max_seq": 64}
 STEPS, BAD = 12, 6
 
 
-def trainer(layout: str = "", bad: tuple[int, ...] = ()) -> Trainer:
+def trainer(layout: str = "", bad: tuple[int, ...] = (), **more: Any) -> Trainer:
     """Of which the batches ``bad`` give a loss that is no number."""
     config = TrainConfig(
-        steps=STEPS, global_batch=4, seq=16, device="cpu", layout=Layout.parse(layout), lr=1e-2
+        steps=STEPS, global_batch=4, seq=16, device="cpu", layout=Layout.parse(layout), lr=1e-2, **more
     )
     made = make_trainer(SHAPE, load_corpus(), config, Mesh(config.layout) if layout else None)
 
@@ -64,6 +64,7 @@ def test_what_a_spike_is():
     calm = SpikeGuard("skip", trainer())
     for i in range(LEAST):
         assert calm.accepts(3.0 + 0.1 * (-1) ** i, 1.0 + 0.01 * (-1) ** i)
+    assert not calm.accepts(4.5, 1.0)  # so many are enough
     assert calm.accepts(3.59, 1.0)  # less than six standard deviations of 0.1 above 3
     assert not calm.accepts(4.5, 1.0)
     assert "loss is 4.5, more than 6 standard deviations" in calm.found
@@ -127,6 +128,34 @@ def test_a_run_goes_back_and_passes_over_the_batches_since(tmp_path, capsys):
     again = trainer(bad=(BAD,))
     assert guarded(again, "rewind", tmp_path / "a") == steps[-4:]
     assert again.skipped == other.skipped
+
+
+def test_a_run_that_goes_back_twice_to_one_checkpoint_meets_no_batch_again(tmp_path):
+    """The checkpoint does not know of the batches that were passed over since."""
+    one, asked = trainer(bad=(BAD, BAD + 2)), []
+    around = one.around
+
+    def noted(step: int) -> Any:
+        asked.append((step, step + one.skipped))
+        return around(step)
+
+    one.around = noted
+    guarded(one, "rewind", tmp_path)
+    assert asked == [(s, b) for b, s in enumerate([*range(BAD + 1), 4, 5, *range(4, STEPS)])]
+    assert one.skipped == 3 + 2
+
+
+def test_what_a_skipped_step_has_seen_is_in_no_scale():
+    """FP8 scales what comes next by the largest values of the steps before."""
+    spiked, calm = trainer(bad=(1,), fp8="delayed"), trainer(fp8="delayed")
+    spiked.guard = SpikeGuard("skip", spiked)
+    assert [spiked.step().skipped for _ in range(3)] == [False, True, False]
+    calm.step()
+    calm.skipped = 1  # the batch of the spike
+    calm.step()
+    (found,), (expected,) = spiked.engine.histories, calm.engine.histories
+    assert expected.steps.any()
+    assert torch.equal(found.steps, expected.steps)
 
 
 def test_there_must_be_a_checkpoint_to_go_back_to(tmp_path):

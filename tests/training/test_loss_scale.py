@@ -90,6 +90,20 @@ def test_dynamic_scaling_is_that_of_torch():
     assert 3 <= sum(skipped) <= 10
 
 
+def test_moments_of_16_bit_gradients_are_those_of_fp32():
+    """Adam divides one moment by the root of the other: no loss shows whether gradients were divided by the scale."""
+    wide = make_trainer(SMALL, load_corpus(), config(dtype="float32"))
+    wide.engine.accumulate(*wide._batch(0)[:2], 1)
+    g = torch.cat([p.grad.flatten() for p in wide.model.parameters()])
+    given = config(weights="float16", grad_clip=0.0, initial_loss_scale=2.0**12)
+    narrow = make_trainer(SMALL, load_corpus(), given)
+    assert not narrow.step().skipped
+    # After the first step they are (1 - beta1)·g and (1 - beta2)·g².
+    for kind, expected in (("exp_avg", 0.1 * g), ("exp_avg_sq", 0.05 * g**2)):
+        found = torch.cat([narrow.optimizer.state[p][kind].flatten() for p in narrow.model.parameters()])
+        assert (found - expected).norm() < 0.02 * expected.norm(), kind
+
+
 LAYOUTS = (
     "dp=2",
     "dp=2,zero=1",

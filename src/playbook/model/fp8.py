@@ -44,6 +44,7 @@ class AmaxHistory:
         self.now = torch.zeros(columns, device=device)
         self.steps = torch.zeros(length, columns, device=device)
         self.count = 0
+        self.ended = 0  # steps that were not made too: what is kept for one says no magnitude to the next
 
     def largest(self, column: int, here: Tensor) -> Tensor:
         """The largest magnitude of a tensor in the steps before this one; in the first, of the one that is ``here``."""
@@ -56,6 +57,7 @@ class AmaxHistory:
     def forget_step(self) -> None:
         """In the place of `end_step` for a step that is not made: what overflowed in it says nothing of the next one."""
         self.now.zero_()
+        self.ended += 1
 
     def end_step(self, group: dist.ProcessGroup | None = None) -> None:
         """What was seen in the step on any rank of ``group`` counts for those that follow."""
@@ -65,6 +67,7 @@ class AmaxHistory:
             self.steps[self.count % len(self.steps)] = self.now
             self.now.zero_()
         self.count += 1
+        self.ended += 1
 
 
 class FP8(Products):
@@ -151,7 +154,7 @@ class FP8(Products):
     def weight_scales(self, largest: Tensor) -> Tensor:
         """The scales of a weight's groups with these largest magnitudes."""
         if self.recipe.weights.rows is None:
-            self._sent = self.history.count, self._scale_of_all("weight", largest.view(()))
+            self._sent = self.history.ended, self._scale_of_all("weight", largest.view(()))
             return self._sent[1]
         return scales_of(largest, FORMATS[self.recipe.forward], powers=self.recipe.weights.powers)
 
@@ -221,14 +224,14 @@ class FP8(Products):
 
     def _weights(self, weight: Tensor) -> list[Copies]:
         """The copies of a weight, or of each of a stack of them, as it is in this step."""
-        now = weight.data_ptr(), weight._version, self.history.count
+        now = weight.data_ptr(), weight._version, self.history.ended
         if self._copies is not None and self._copies[0] == now:
             return self._copies[1]
         groups, stack = self.recipe.weights, weight.detach().view(-1, *weight.shape[-2:])
         scales = None
         if groups.rows is None:  # what was sent is rounded: its largest magnitude may be another
             step, scales = self._sent or (None, None)
-            if step != self.history.count:
+            if step != self.history.ended:
                 scales = self._scale("weight", stack.flatten(0, 1))
         found = []
         for w in stack:

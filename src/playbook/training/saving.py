@@ -299,10 +299,10 @@ class Checkpoints:
         Raises CheckpointError where there is none.
         """
         self.wait()
-        here = self.trainer.step_count
+        batch = self.trainer.step_count + self.trainer.skipped
         if self.resume() is None:
             raise CheckpointError(f"checkpoint folder {self.saving.folder!r} has none yet to go back to")
-        self.trainer.skipped += here - self.trainer.step_count
+        self.trainer.skipped = batch - self.trainer.step_count
         return self.trainer.step_count
 
     def _fault(self, path: Path) -> str | None:
