@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import torch
 from decentralized_problem import STEPS, D, gradient, start
@@ -84,6 +85,24 @@ def test_the_largest_coordinate_alone_diverges_and_feedback_repairs_it(kind):
         assert distance > 1e6
     else:
         assert distance < 1e-3
+
+
+def test_double_squeeze_is_its_algorithm():
+    """Tang et al. 2019, algorithm 1, in NumPy: the largest coordinate alone, up and down, and a memory at each end."""
+
+    def largest(v: np.ndarray) -> np.ndarray:
+        return np.where(np.arange(3) == np.abs(v).argmax(-1, keepdims=True), v, 0)
+
+    x, left, left_at_server = np.tile([1.0, 0.5, -0.7], (3, 1)), np.zeros((3, 3)), np.zeros(3)
+    method = DoubleSqueeze(Simulated(3), TopK(1 / 3), torch.tensor(x), lr=0.05)
+    for step in range(6):
+        wanted = uphill(torch.tensor(x).float(), range(3), step).numpy() + left
+        left = wanted - largest(wanted)
+        mean = largest(wanted).mean(0) + left_at_server
+        left_at_server = mean - largest(mean)
+        x = x - 0.05 * largest(mean)
+        method.step(uphill)
+        assert method.x.numpy() == pytest.approx(x, abs=1e-6)
 
 
 def test_many_messages_repair_it_too():

@@ -19,6 +19,7 @@ from playbook.instruments.counting import CountBytes
 from playbook.layout import Layout
 from playbook.layout.options import DATA_PARALLEL, ParallelOptions
 from playbook.model.transformer import IGNORE
+from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.planning.memory import predict
@@ -28,7 +29,14 @@ from playbook.training.config import TrainConfig
 from playbook.training.saving import Saving
 
 CASE = Case(steps=5, samples=12)
-RATE = 1e-3  # of what ``CASE`` makes
+
+
+def rate(engine: Engine, step: int) -> float:
+    """The learning rate of a step, which falls, set in the engine's optimizers."""
+    for optimizer in engine.optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-3 * 0.7**step
+    return 1e-3 * 0.7**step
 
 
 @pytest.mark.parametrize("n", [2, 3])
@@ -70,6 +78,7 @@ def steps_on_ranks() -> dict[str, tuple[list[Tensor], list[float], list[float], 
                 engine.zero_grad()
                 losses.append(engine.accumulate(*share(step, world.rank, world.size), 4).item())
                 norms.append(engine.clip(1.0).item())
+                rate(engine, step)
                 engine.step()
                 after.append(weights(engine.model))
             engine.sets[0].wait()
@@ -103,6 +112,7 @@ class Reference:
             for p in engine.model.parameters():
                 p.grad *= self.n * part
             norms.append(engine.clip(1.0).item())
+            self.rate = rate(engine, step)
             engine.step()
         x = torch.stack([weights(engine.model) for engine in self.engines])
         for engine, row in zip(self.engines, self.together(step, x), strict=True):
@@ -123,8 +133,8 @@ class Reference:
             return x
         mean = x.mean(0)
         if self.method.name == "slowmo":
-            self.u = o["momentum"] * self.u + (self.start - mean) / RATE
-            mean = self.start - o["lr"] * RATE * self.u
+            self.u = o["momentum"] * self.u + (self.start - mean) / self.rate
+            mean = self.start - o["lr"] * self.rate * self.u
         if self.sgd:
             self.outer.grad = self.start - mean
             self.sgd.step()

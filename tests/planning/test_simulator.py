@@ -67,7 +67,6 @@ LAYOUTS = [
 def test_parts_add_up(text):
     found = step(text)
     assert tuple(found.breakdown) == PARTS
-    assert sum(found.breakdown.values()) == pytest.approx(found.seconds, rel=1e-12)
     assert all(seconds >= -1e-12 for seconds in found.breakdown.values())
     run = run_of({"model": "llama3-8b", "cluster": "h100-8", "layout": text, "seq": 4096})
     assert run.seconds == pytest.approx(sum(run.breakdown.values()), rel=1e-12)
@@ -143,9 +142,30 @@ def test_more_ranks_wait_longer_for_the_slowest():
     assert step("dp=1").breakdown["stragglers"] == 0
 
 
-def test_an_optimizer_in_shards_has_less_to_do():
-    whole, shared = step("dp=8"), step("dp=8,zero=1")
-    assert whole.breakdown["optimizer"] > 5 * shared.breakdown["optimizer"]
+@pytest.mark.parametrize(("zero", "shards"), [(0, 1), (1, 8), (2, 8), (3, 8)])
+def test_an_optimizer_moves_bytes(zero, shards):
+    """Of each parameter of its share: a gradient of 2 for the norm, and 2 again, a master and two moments of 4 read and
+    written, a weight of 2 written; at 85 % of 3.35 TB/s."""
+    found = step(f"dp=8,zero={zero}", calibration=PLAIN).breakdown["optimizer"]
+    moved = load("llama3-8b").num_parameters / shards * (2 + 2 + 2 * 12 + 2)
+    assert found == pytest.approx(moved / (0.85 * 3.35e12), rel=1e-3)
+
+
+@pytest.mark.parametrize("text", ["vpp=1", "vpp=4,schedule=interleaved"])
+def test_gathers_of_a_pipeline_are_those_of_its_weights(text):
+    """Hidden behind nothing, with messages that take no time to begin: what a rank sends over the bandwidth."""
+    quick = replace(load_cluster("h100-8"), intra_latency=1e-12)
+    layout = Layout.parse(f"dp=4,pp=2,zero=3,grad_acc=8,{text}")
+    given = {
+        "seq": 4096,
+        "calibration": replace(PLAIN, collective=0.0),
+        "overlap": {"dp": False},
+        "limit": False,
+    }
+    found = simulate(load("llama3-8b"), layout, quick, **given).breakdown["dp_exposed"]
+    # Gathered for forward and for backward, and gradients reduced, of 2 bytes each, for each of 8 micro-batches.
+    sent = 8 * 3 * 2 * (load("llama3-8b").num_parameters / 2) * 3 / 4
+    assert found == pytest.approx(sent / quick.intra_bandwidth, rel=0.02)
 
 
 def test_a_slow_host_is_what_small_layers_wait_for():

@@ -66,11 +66,17 @@ def bidirectional(first: str, second: str) -> Schedule:
 
 UNEVEN = bidirectional("F.0.0 F.1.2 BW.1.2 F.0.1 BW.0.0 BW.0.1", "F.0.2 F.1.0 BW.1.0 F.1.1 BW.1.1 BW.0.2")
 CROSSED = bidirectional("F.0.0 F.0.1 BW.0.0 BW.0.1 F.1.2 BW.1.2", "F.0.2 F.1.0 BW.1.0 F.1.1 BW.1.1 BW.0.2")
+#: Both do W of stage 0 first of all.
+CROSSED_LAST = bidirectional(
+    "F.0.0 F.0.1 F.1.2 B.1.2 B.0.0 B.0.1 W.0.0 W.1.2 W.0.1",
+    "F.0.2 F.1.0 F.1.1 B.1.0 B.1.1 B.0.2 W.0.2 W.1.0 W.1.1",
+)
 
 
 @pytest.mark.parametrize(
     ("schedule", "zero", "sentence"),
     [
+        (CROSSED_LAST, 0, "ranks 0 and 1 have the same stages, but finish stages [1, 0] and [0, 1]"),
         (CROSSED, 0, "ranks 0 and 1 have the same stages, but finish stages [0, 1] and [1, 0]"),
         (UNEVEN, 2, "ranks 0 and 1 have the same stages, but do W of stages [1, 0, 0] and [1, 1, 0]"),
         (replace(GOOD, placement=((0, 1), (0, 1))), 0, "placement is [[0, 1], [0, 1]], but in training"),

@@ -1,6 +1,7 @@
 """Methods of search: what they ask, how it is counted, and what they find."""
 
 import contextlib
+import itertools
 import math
 from random import Random
 
@@ -128,6 +129,22 @@ def test_methods_that_learn_ask_for_better_layouts_as_they_go_on(name, landscape
         early += places_asked[:12]
         late += places_asked[-12:]
     assert np.mean(late) < np.mean(early)
+
+
+def test_the_oldest_is_removed(easy):
+    """Real et al. 2019: not the worst, nor the youngest. Parents are drawn from those that are alive."""
+    alive = []
+
+    class Notes(Random):
+        def sample(self, population, k):
+            if isinstance(population, list) and isinstance(population[0][1], tuple):
+                alive.append([point for _, point in population])
+            return super().sample(population, k)
+
+    METHODS["evolution"](Evaluator(easy), Notes(0))
+    assert len(alive) > 12
+    for before, now in itertools.pairwise(alive):
+        assert now[:-1] == before[1:]
 
 
 def test_mutated_points_can_run_and_differ(easy):

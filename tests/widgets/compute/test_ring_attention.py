@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from playbook_widgets.compute.ring_attention import MODELS, compute, read, read_tokens
@@ -14,6 +15,7 @@ from playbook.commands import train
 from playbook.layout import Layout
 from playbook.layout.tokens import CONTEXT, PLACEMENT, TokenRanges
 from playbook.planning.context_cost import context_traffic
+from playbook.planning.links import AlphaBeta
 from playbook.shapes import PRESETS
 
 WAYS = [
@@ -72,6 +74,9 @@ def test_the_busiest_rank_and_the_time():
     busy = TokenRanges("contiguous", 8192, 4).work(3) * 32 * 4 * 128 / (0.5 * 989e12)
     assert contiguous["seconds"] == pytest.approx(busy)
     assert contiguous["exposed"] == 0
+    # Backward: five products for the two of forward.
+    backward = compute({"placement": "contiguous", "backward": True})
+    assert backward["compute"] == pytest.approx(2.5 * busy)
     assert [step["idle"] for step in contiguous["steps"]] == [[], [0], [0, 1], [0, 1, 2]]
     assert contiguous["rivals"][1] | {"context": "", "placement": ""} == {
         "context": "", "placement": "", "balance": 1, "held": zigzag["held"],
@@ -91,6 +96,14 @@ def test_messages_that_do_not_hide_show():
         alone = compute({"context": context})
         assert alone["exposed"] == pytest.approx(alone["message"])
         assert "in which nobody computes" in alone["answer"]
+
+
+@pytest.mark.parametrize(("backward", "messages"), [(False, (3, 1)), (True, (1, 3))])
+def test_ulysses_exchanges_three_tensors_for_one(backward, messages):
+    """To each other rank q, k and v, and back the output; backward its gradient first. A message takes a second."""
+    setting = read({"context": "ulysses", "placement": "contiguous", "ranks": 4, "backward": backward})
+    steps = steps_of(replace(setting, link=AlphaBeta(1.0, 0.0)))
+    assert [step.message for step in steps] == [3 * messages[0], 0, 3 * messages[1]]
 
 
 def test_padding_is_the_trainers():
