@@ -77,9 +77,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for name, text in report.user_properties:
             if name == "measured":
                 terminalreporter.write_line(f"measured: {text}")
-    skipped = [
-        report for report in terminalreporter.stats.get("skipped", []) if NO_CHROMIUM in str(report.longrepr)
-    ]
+    everything = terminalreporter.stats.get("skipped", [])
+    if gpus := sum("CUDA device" in str(report.longrepr) for report in everything):
+        terminalreporter.write_line(f"{gpus} tests did NOT run: they need GPUs", yellow=True)
+    skipped = [report for report in everything if NO_CHROMIUM in str(report.longrepr)]
     if skipped:
         terminalreporter.write_line(chromium_tool.NONE, red=True)
         names = sorted({report.nodeid.partition("[")[0] for report in skipped})

@@ -1,4 +1,4 @@
-"""One GPU gives what the CPU gives. Every test runs on the CPU too, so that it is known to work without a GPU."""
+"""One GPU gives what the CPU gives. On the CPU too runs what compares it with something else than itself."""
 
 import pytest
 import torch
@@ -13,16 +13,12 @@ from playbook.training.config import TrainConfig
 from playbook.training.data import load_corpus
 from playbook.training.trainer import make_trainer
 
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda",
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-        ],
-    ),
+NEEDS_GPU = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
+GPU = pytest.param("cuda", marks=NEEDS_GPU)
+DEVICES = ["cpu", GPU]
 SMALL = load("tiny").replace(layers=2, hidden=32, heads=4, kv_heads=2, head_dim=8, ffn=64)
 
 
@@ -32,13 +28,15 @@ def exact_matrix_products():
     torch.backends.cuda.matmul.allow_tf32 = False
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("attention", ["reference", "sdpa"])
+@pytest.mark.parametrize(
+    ("attention", "device"),
+    [("reference", "cpu"), *[pytest.param(a, "cuda", marks=NEEDS_GPU) for a in ("reference", "sdpa")]],
+)
 @pytest.mark.parametrize("block", BLOCKS)
 def test_loss_and_gradients_are_those_of_the_cpu(block, attention, device):
     x, y = tokens(BLOCKS[block], 3, 16)
     expected, model = (
-        Transformer(BLOCKS[block]),
+        Transformer(BLOCKS[block], attention="sdpa"),
         Transformer(BLOCKS[block], attention=attention, device=device),
     )
     a, _ = expected.loss(x, y)
@@ -66,7 +64,7 @@ def test_recomputation_replays_the_devices_own_random_numbers(recompute, dropout
     assert relative_error(*results) < 1e-6
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", [GPU])
 @pytest.mark.parametrize("mode", MODES)
 def test_reference_attention_saves_the_same_bytes_everywhere(mode, device):
     saved = []
@@ -79,7 +77,7 @@ def test_reference_attention_saves_the_same_bytes_everywhere(mode, device):
     assert saved[0] == saved[1]
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", [GPU])
 def test_the_timeline_sees_what_the_allocator_sees(device):
     model = Transformer(LLAMA.replace(hidden=96, ffn=256), attention="reference", device=device)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -91,23 +89,21 @@ def test_the_timeline_sees_what_the_allocator_sees(device):
         optimizer.zero_grad()
 
     step()
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        outside = torch.cuda.memory_allocated() - sum(
-            t.untyped_storage().nbytes()
-            for t in [
-                *model.parameters(),
-                *model.buffers(),
-                *(v for s in optimizer.state.values() for v in s.values()),
-            ]
-            if t.is_cuda
-        )
+    torch.cuda.reset_peak_memory_stats()
+    outside = torch.cuda.memory_allocated() - sum(
+        t.untyped_storage().nbytes()
+        for t in [
+            *model.parameters(),
+            *model.buffers(),
+            *(v for s in optimizer.state.values() for v in s.values()),
+        ]
+        if t.is_cuda
+    )
     with MemoryTimeline(model, optimizer) as timeline:
         step()
     peak = timeline.curves().peak
-    assert peak > 16 * LLAMA.num_parameters
-    if device == "cuda":  # the allocator rounds every block up to 512 bytes, and counts workspaces
-        assert peak == pytest.approx(torch.cuda.max_memory_allocated() - outside, rel=0.1)
+    # The allocator rounds every block up to 512 bytes, and counts workspaces.
+    assert peak == pytest.approx(torch.cuda.max_memory_allocated() - outside, rel=0.1)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -118,7 +114,7 @@ def test_training_learns_in_every_precision(dtype, device):
     assert results[-1].loss < results[0].loss - 0.5
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", [GPU])
 def test_flops_are_a_property_of_the_model(device):
     counts = []
     for where in ("cpu", device):
