@@ -6,7 +6,7 @@
 Needs nothing but PyTorch, its Triton and this checkout; our kernels also NumPy, and tests pytest. Each step is a process
 of its own with a time limit, and writes its record, ``<gpu>-<step>.json``, as it goes: out of memory, a crash or the
 limit loses what that step had not yet measured, and no other. ``<gpu>-on-gpu.json`` says how each of them ended. Exits
-with 1 when one failed.
+with 1 when one failed, as ``playbook bench`` does where a kernel's result is wrong.
 """
 
 from __future__ import annotations
