@@ -15,7 +15,7 @@ from playbook.schedules.actions import Action, Schedule, straight
 from playbook.schedules.catalogue import BY_HAND, make
 from playbook.schedules.explain import CAUSES, bubble_by_cause, critical_path, idles
 from playbook.schedules.picture import picture
-from playbook.schedules.timeline import Timeline, Times, simulate
+from playbook.schedules.timeline import Slot, Timeline, Times, simulate
 
 TIME = st.floats(0.1, 10)
 
@@ -83,6 +83,14 @@ def test_every_action_begins_as_soon_as_it_can_and_no_sooner(line):
                 away = op != "W" and 0 <= to < schedule.depth and schedule.rank_of(to, microbatch) != rank
                 hops += away and not times.overlap
             free, i = block[0].end + hops * sending, i + len(block)
+
+
+def test_what_was_measured_side_by_side_counts_once():
+    """Recorded passes overlap in part; simulated ones wholly, or not at all."""
+    times = [(0, 2), (1, 5), (6, 7)]
+    slots = tuple(Slot(Action("F", 0, m), *when, None, 0.0) for m, when in enumerate(times))
+    line = Timeline(Schedule("own", 3, straight(1), (tuple(s.action for s in slots),)), (slots,), Times())
+    assert (line.busy(0), line.ideal, line.makespan) == (6, 6, 7)
 
 
 @settings(max_examples=60)
