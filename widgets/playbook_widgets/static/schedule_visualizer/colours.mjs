@@ -15,7 +15,7 @@ export function coloursOf(el) {
   const shade = (name, chunk = 0, chunks = 1) => {
     const key = `${name} ${chunk} ${chunks}`;
     if (!made.has(key)) {
-      const fill = mix(pure[name], surface, (FAINTEST * chunk) / Math.max(1, chunks - 1));
+      const fill = mix(pure[name], surface, FAINTEST * Math.min(1, chunk / Math.max(1, chunks - 1)));
       made.set(key, { fill: hex(fill), text: luminance(fill) > 0.179 ? "#000" : "#fff" });
     }
     return made.get(key);
