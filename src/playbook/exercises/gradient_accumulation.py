@@ -14,21 +14,41 @@ _SAMPLES = 2**20 // 4096
 
 @exercise("gradient-accumulation.plan", "number", "micro-batches of a step of exactly 2²⁰ tokens on one H100")
 def plan(answer: Any) -> str:
-    hints = {
-        _SAMPLES: "that fits, one sample at a time, but larger micro-batches would fit, too",
-        _SAMPLES / 2: "that fits, but larger micro-batches would fit, too",
-        _SAMPLES
-        / 8: "eight samples fit beside 16 bytes per parameter; how many are there with the fp32 buffer?",
-        _SAMPLES / 16: "sixteen samples do not fit: count the bytes of one",
-        _SAMPLES // 7: "seven samples fit, but 256 is not a multiple of seven: a step has exactly 2²⁰ tokens",
-        _SAMPLES // 7
-        + 1: "seven samples fit, but 256 is not a multiple of seven: a step has exactly 2²⁰ tokens",
-        _SAMPLES / 7: "seven samples fit, but 256 is not a multiple of seven: a step has exactly 2²⁰ tokens",
-        4: "that is the micro-batch; how many of them make a step?",
-        2**20 / 4: "count samples: each has 4 096 tokens",
-    }
-    number(answer, _SAMPLES / 4, hints, otherwise="mbs × grad_acc is the number of samples in a step")
-    return "mbs 4 × grad_acc 64: exact, and the largest that fits"
+    fitting = [m for m in range(1, 17) if _peak(m) <= _card()]
+    right = max(m for m in fitting if _SAMPLES % m == 0)
+    hints: dict[float, str] = {}
+    for m in range(1, 17):
+        if m < right:
+            hint = "that fits, but larger micro-batches would fit, too"
+        elif m in fitting:
+            hint = f"micro-batches of {m} fit, but {_SAMPLES} is not a multiple of {m}: a step has exactly 2²⁰ tokens"
+        else:
+            hint = (
+                f"micro-batches of {m} do not fit: states and saved activations are not all, backward of the loss works "
+                "with two more fp32 copies of the logits"
+            )
+        if m != right:
+            hints |= dict.fromkeys((_SAMPLES // m, _SAMPLES / m, -(-_SAMPLES // m)), hint)
+    hints |= {2**20 / right: "count samples: each has 4 096 tokens"}
+    hints |= {right: "that is the micro-batch; how many of them make a step?"}
+    number(answer, _SAMPLES / right, hints, otherwise="mbs × grad_acc is the number of samples in a step")
+    return f"mbs {right} × grad_acc {_SAMPLES // right}: exact, and the largest whose peak fits"
+
+
+def _peak(micro_batch: int) -> int:
+    """Bytes of Llama 3.2 1B at the fullest moment of a step that has several micro-batches."""
+    from playbook.layout import Layout
+    from playbook.planning.memory import predict
+    from playbook.shapes import load
+
+    layout = Layout(micro_batch=micro_batch, grad_acc=2)
+    return predict(load("llama3.2-1b"), layout, seq=4096, recipe="bf16-mixed-fp32-grads").peak
+
+
+def _card() -> int:
+    from playbook.hardware import load_accelerator
+
+    return load_accelerator("h100").memory_bytes
 
 
 @exercise("gradient-accumulation.stream", "function", "the mean over tokens that are counted as they come")

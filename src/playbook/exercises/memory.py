@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from playbook.model.transformer import Transformer
+    from playbook.shapes import ModelShape
 
     Batches = Sequence[tuple[Tensor, Tensor]]
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 def longest(answer: Any) -> str:
     from playbook.hardware import load_accelerator
     from playbook.instruments.fake import saved_without_memory
+    from playbook.layout import Layout
+    from playbook.planning.memory import predict
     from playbook.shapes import load
 
     shape, tokens = load("llama3.2-1b"), 1024
@@ -28,29 +31,58 @@ def longest(answer: Any) -> str:
     all_of_it = (one.bytes + (shape.layers - 1) * layer) // tokens
     card = load_accelerator("rtx4090").memory_bytes
 
-    def fits(memory: float, states: int = 16, per_token: int = all_of_it) -> int:
-        return int((memory - states * shape.num_parameters) // per_token)
+    def fits(memory: float, **layout: int) -> int:
+        """Tokens of the longest sample whose peak is not above ``memory`` bytes."""
+        short, long = 0, 2**15
+        while long - short > 1:
+            middle = (short + long) // 2
+            fit = predict(shape, Layout(**layout), seq=middle).peak <= memory
+            short, long = (middle, long) if fit else (short, middle)
+        return short
+
+    def estimate(states: int = 16, per_token: int = all_of_it) -> int:
+        """The same for the sum of states and saved activations, which knows no temporary tensors."""
+        return int((card - states * shape.num_parameters) // per_token)
 
     right = fits(card)
     hints: dict[float, str] = {
+        estimate(): (
+            "that is 16N + A: it leaves out what backward of the loss works with, two more fp32 copies of the logits"
+        ),
+        estimate(states=14): (
+            "14N + A is right about the gradients, which are not there yet at the peak; but two more fp32 copies of the "
+            "logits are"
+        ),
+        estimate(per_token=shape.layers * layer // tokens): (
+            "those are the activations of the blocks alone: what do the last norm, the head and the loss save, and what "
+            "does backward of the loss work with?"
+        ),
+        estimate(states=0): "that is without the training states",
+        fits(card, grad_acc=2): (
+            "that is with gradients there from an earlier micro-batch; this step has one, and at its peak none yet"
+        ),
         fits(24e9): "that is for 24·10⁹ bytes: nvidia-smi reports 24,564 MiB, and MiB are binary",
         fits(24 * 2**30): "that is for 24 GiB: nvidia-smi reports 24,564 MiB, a little less",
         fits(24_564e6): "MiB are binary: 2²⁰ bytes each",
-        fits(card, per_token=shape.layers * layer // tokens): (
-            "those are the activations of the blocks alone: what do the last norm, the head and the loss save?"
-        ),
-        fits(
-            card, states=18
-        ): "that is with gradients summed in fp32, 18 bytes a parameter; the question says 16",
-        fits(card, states=12): "12 bytes a parameter leave out weights and gradients in bf16",
-        card // all_of_it: "that is without the training states, 16 bytes a parameter",
         right + 1: "one token too many",
         right - 1: "one token more fits",
     }
     number(
-        answer, right, hints, tolerance=1e-4, otherwise="Bytes left after the states, over bytes per token."
+        answer,
+        right,
+        hints,
+        tolerance=1e-4,
+        otherwise="Ask `predict` for the peak, and bisect the number of tokens.",
     )
-    return f"{right:,} tokens fit, at {all_of_it:,} bytes each, and one more does not"
+    return (
+        f"{right:,} tokens fit, and one more does not: the peak, in {_moment(shape, right)}, fills the card"
+    )
+
+
+def _moment(shape: ModelShape, seq: int) -> str:
+    from playbook.planning.memory import predict
+
+    return predict(shape, seq=seq).fullest.moment.name
 
 
 @exercise("memory.block", "function", "the bytes that one block of a Llama saves")
