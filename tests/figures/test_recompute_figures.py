@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import matplotlib.pyplot as plt
 import pytest
+import torch
 from matplotlib.colors import to_hex
 
 from playbook.figures import PALETTE, display
@@ -18,6 +19,11 @@ from playbook.figures.recompute import (
     utilisation,
 )
 from playbook.instruments.block_tape import HeldActivations, Pass
+from playbook.instruments.measure import SavedActivations
+from playbook.instruments.memory_timeline import MemoryTimeline
+from playbook.model.recompute import in_segments
+from playbook.model.transformer import Transformer
+from playbook.shapes import load
 
 MIB = 2**20
 KEEPS = HeldActivations([[0, MIB, MIB, MIB, 0], [0, 0, 2 * MIB, 0, 0]], [0] * 5, [0] * 5, turn=2)
@@ -61,15 +67,32 @@ def test_each_pass_is_a_bar_in_the_row_of_its_block():
 def test_best_segment_is_where_the_formula_is_least():
     case = Segments({1: 0, 2: 0, 4: 0}, layers=48, entrance=2, inside=24)
     assert case.best == 2
-    assert case.formula(2) == 48 + 48
+    assert case.formula(2) == 48 + 48 - 2
     assert case.formula(2) < min(case.formula(1.9), case.formula(2.1))
+
+
+def test_formula_is_the_peak_that_is_measured_for_every_segment_size():
+    shape = load("tiny").replace(layers=4, hidden=32, heads=2, kv_heads=2, head_dim=16, ffn=48)
+    tokens = torch.zeros(1, 16, dtype=torch.long)
+    plain = Transformer(shape)
+    with SavedActivations(plain, (tokens,)) as kept:
+        plain.loss(tokens, tokens)
+    entrance, inside, peaks = 4 * 16 * 32, kept.by_module(2)["blocks.1"], {}
+    for size in (1, 2, 4):
+        model = Transformer(shape)
+        model.blocks = in_segments(model.blocks, size)
+        with MemoryTimeline(model) as timeline:
+            model.loss(tokens, tokens)[0].backward()
+        peaks[size] = max(timeline.curves().bytes["activations"])
+    case = Segments(peaks, 4, entrance, inside)
+    assert peaks == {size: case.formula(size) for size in peaks}
 
 
 def test_measured_peaks_are_drawn_in_units_of_all_inputs():
     figure = peaks_over_segments({"chain": Segments({1: 300, 2: 150, 4: 200}, 4, entrance=50, inside=50)})
     formula, dots, best = figure.axes[0].lines
     assert list(dots.get_ydata()) == [1.5, 0.75, 1.0]
-    assert formula.get_ydata()[0] == pytest.approx(1.25)
+    assert formula.get_ydata()[0] == pytest.approx(1.0)
     assert list(best.get_xdata()) == [2, 2]
     assert "blocks per segment" in display(figure, alt="x").svg
 

@@ -100,7 +100,10 @@ def _legend(figure: Any, entries: dict[str, str]) -> None:
 
 @dataclass(frozen=True)
 class Segments:
-    """Peaks over blocks per segment, and what the formula needs: L blocks, c bytes entering and I inside each."""
+    """Peaks over blocks per segment, and what the formula needs: L blocks, c bytes entering each, and I that it keeps.
+
+    What enters a block is among what it keeps, so a segment's first input, its checkpoint, is counted once.
+    """
 
     peaks: Mapping[int, float]
     layers: int
@@ -109,11 +112,12 @@ class Segments:
 
     @property
     def best(self) -> float:
-        """Blocks per segment at which L/k·c + k·I is least: sqrt(L·c/I)."""
+        """Blocks per segment at which L/k·c + k·I − c is least: sqrt(L·c/I)."""
         return (self.layers * self.entrance / self.inside) ** 0.5
 
     def formula(self, size: float) -> float:
-        return self.layers / size * self.entrance + size * self.inside
+        """Bytes alive at the peak with ``size`` blocks per segment."""
+        return self.layers / size * self.entrance + size * self.inside - self.entrance
 
 
 def peaks_over_segments(cases: Mapping[str, Segments]) -> Figure:
