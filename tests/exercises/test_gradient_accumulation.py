@@ -102,11 +102,12 @@ def sums(model, pieces):
 @pytest.mark.parametrize(
     ("name", "answer", "hint"),
     [
-        ("plan", 256, "one sample at a time, but larger micro-batches would fit"),
-        ("plan", 128, "but larger micro-batches would fit, too"),
-        ("plan", 32, "with the fp32 buffer"),
-        ("plan", 16, "sixteen samples do not fit"),
-        ("plan", 37, "not a multiple of seven"),
+        ("plan", 256, "that fits, but larger micro-batches would fit, too"),
+        ("plan", 128, "that fits, but larger micro-batches would fit, too"),
+        ("plan", 32, "micro-batches of 8 do not fit: states and saved activations are not all"),
+        ("plan", 37, "micro-batches of 7 do not fit"),
+        ("plan", 51.2, "micro-batches of 5 do not fit"),
+        ("plan", 16, "micro-batches of 16 do not fit"),
         ("plan", 4, "that is the micro-batch"),
         ("plan", 262_144, "count samples"),
         ("plan", 65, "65 is too large"),
