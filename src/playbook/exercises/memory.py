@@ -31,7 +31,7 @@ def longest(answer: Any) -> str:
     all_of_it = (one.bytes + (shape.layers - 1) * layer) // tokens
     card = load_accelerator("rtx4090").memory_bytes
 
-    def fits(memory: float, **layout: int) -> int:
+    def fits(memory: float, **layout: Any) -> int:
         """Tokens of the longest sample whose peak is not above ``memory`` bytes."""
         short, long = 0, 2**15
         while long - short > 1:

@@ -86,9 +86,7 @@ def test_where_there_is_no_slurm_or_no_submitit(tmp_path, monkeypatch):
     with pytest.raises(LaunchError, match="srun is not on the path"):
         executor(tmp_path, task(tmp_path, SlurmJob()))
     monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(
-        LaunchError, match=re.escape("submitit is not installed: pip install submitit")
-    ):
+    with pytest.raises(LaunchError, match=re.escape("submitit is not installed: pip install submitit")):
         executor(tmp_path, task(tmp_path, None))
 
 
