@@ -509,7 +509,7 @@ def test_advice_that_needs_more_gpus_says_so_and_comes_last(calculator):
     names = [card.locator("b").first.inner_text() for card in view.page.locator(".pb-mc-advice li").all()]
     assert [", on 2 GPUs" in name for name in names] == [n == 2 for n in gpus]
     assert (
-        f"A step of about {advice[0]['seconds']:.3g} s"
+        f"A step of about {1e3 * advice[0]['seconds']:.3g} ms"
         in view.page.locator(".pb-mc-advice li").first.inner_text()
     )
     view.button(f"Apply {names[-1]}").click()

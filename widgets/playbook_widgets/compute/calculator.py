@@ -81,7 +81,7 @@ def compute(inputs: Mapping[str, Any]) -> dict[str, Any]:
     may have other ones by the time that it has their results.
     """
     configs, wanted = inputs["configs"], bool(inputs.get("advice"))
-    return {"asked": configs, "results": [_result(json.dumps(c, sort_keys=True), wanted) for c in configs]}
+    return {"results": [_result(json.dumps(c, sort_keys=True), wanted) for c in configs], "asked": configs}
 
 
 @lru_cache(maxsize=16)
