@@ -17,6 +17,7 @@ def parser() -> argparse.ArgumentParser:
     for name in (
         "num-layers", "hidden-size", "ffn-hidden-size", "num-attention-heads", "kv-channels",
         "max-position-embeddings", "seq-length", "micro-batch-size", "global-batch-size", "vocab-size", "train-iters",
+        "eval-iters",
         "num-layers-per-virtual-pipeline-stage", "num-experts", "moe-ffn-hidden-size",
         "moe-shared-expert-intermediate-size", "moe-router-num-groups", "moe-router-group-topk", "q-lora-rank",
         "expert-tensor-parallel-size", "recompute-num-layers",
@@ -56,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
         "swiglu", "group-query-attention", "add-qkv-bias", "qk-layernorm", "untie-embeddings-and-output-weights",
         "multi-latent-attention", "moe-grouped-gemm", "moe-router-pre-softmax", "moe-router-enable-expert-bias",
         "sequence-parallel", "use-distributed-optimizer", "overlap-grad-reduce", "overlap-param-gather",
-        "use-megatron-fsdp", "bf16", "grad-reduce-in-bf16", "mock-data",
+        "use-megatron-fsdp", "bf16", "fp16", "accumulate-allreduce-grads-in-fp32", "grad-reduce-in-bf16", "mock-data",
     ):  # fmt: skip
         p.add_argument(f"--{name}", action="store_true")
     p.add_argument("--disable-bias-linear", action="store_false", dest="add_bias_linear")

@@ -129,6 +129,27 @@ def test_torchtitan_is_a_file_that_reads():
     assert "hidden=4096" in unknown
 
 
+def test_numbers_that_are_computed_with_are_those_that_were_planned():
+    """torchtitan's defaults are bf16 and a compiler that is off; fp16 is a flag of its own elsewhere."""
+    assert "--fp16" in emit("megatron", run("llama3-8b", "dp=8,zero=1", precision="fp16"))
+    assert '"fp16": {' in emit("deepspeed", run("llama3-8b", "dp=8,zero=1", precision="fp16"))
+    assert "--weights float16 --dtype float16" in emit("playbook", run("llama3-8b", "dp=8", precision="fp16"))
+    with pytest.raises(ConfigError, match="torchtitan computes in bfloat16 or float32"):
+        emit("torchtitan", run("llama3-8b", "dp=8,zero=3", precision="fp16"))
+    wide = tomllib.loads(emit("torchtitan", run("llama3-8b", "dp=8,zero=3", precision="fp32")))
+    assert wide["training"]["mixed_precision_param"] == "float32"
+    assert wide["parallelism"]["fsdp_reshard_after_forward"] == "always"
+    experts = "dp=4,pp=2,ep=4,zero=3,grad_acc=8"
+    text = emit("torchtitan", run("mixtral-8x7b", experts, precision="fp8:tensorwise"))
+    assert "# NOT EXPRESSED: FP8 of experts: with pp or cp" in text
+    assert tomllib.loads(text)["model"]["converters"] == ["quantize.linear.float8"]
+    assert tomllib.loads(text)["compile"]["enable"]
+    assert "unfused" in emit("megatron", run("llama3-8b", "dp=8", precision="fp32"))
+    assert "--attention-backend fused" in emit("megatron", run("deepseek-v3", "dp=8,ep=8"))
+    for layout, kept in (("dp=8", "fp32"), ("dp=8,zero=1", "bf16")):  # without ZeRO it refuses bf16
+        assert f'"grad_accum_dtype": "{kept}"' in emit("deepspeed", run("llama3-8b", layout))
+
+
 def test_deepspeed_is_json_behind_what_it_cannot_say():
     planned = run("llama3-70b", LAYOUT, 8192)
     text = emit("deepspeed", planned)
@@ -167,6 +188,10 @@ def test_playbook_reads_its_own(precision):
         ("megatron", "llama3-70b", "pp=4,schedule=interleaved,vpp=2,grad_acc=6", "a multiple of pp = 4 in Megatron"),
         ("megatron", "mixtral-8x7b", "dp=2,tp=2,ep=2", "tp=2 only if the layout has sp"),
         ("torchtitan", "llama3-70b", "pp=4,schedule=zb-h2,grad_acc=8", "torchtitan has no schedule=zb-h2"),
+        ("torchtitan", "llama3-8b", "dp=2,tp=8,sp", "replicates with zero=0 only where tp and pp are 1"),
+        ("torchtitan", "qwen3-8b", "dp=2,pp=4,zero=3,grad_acc=8", "Qwen3 has no pipeline"),
+        ("torchtitan", "deepseek-v3", "dp=2,cp=2,zero=3", "FlexAttention, which goes without cp"),
+        ("torchtitan", "llama3-70b", "pp=8,schedule=interleaved,vpp=2,grad_acc=21", "a multiple of grad_acc // pp = 2"),
         ("deepspeed", "llama3-70b", "pp=4,dp=2,zero=2,grad_acc=8", "DeepSpeed's pipelines go with zero=0 or 1"),
         ("deepspeed", "llama3-70b", "tp=4,dp=2,zero=3", "tensor parallelism goes with zero=0, 1 or 2"),
         ("jax", "llama3-70b", "dp=2", "framework must be one of megatron, torchtitan, deepspeed, playbook, got 'jax'"),

@@ -103,7 +103,10 @@ def precision_of(name: str) -> Recipe:
         return load_recipe("bf16-mixed").with_fp8(name.partition(":")[2] or "tensorwise")
     if name not in PRECISIONS and name not in RECIPES:
         raise ConfigError(unknown("precision", name, (*PRECISIONS, "fp8", *RECIPES)))
-    return load_recipe(PRECISIONS.get(name, name))
+    recipe = load_recipe(PRECISIONS.get(name, name))
+    return (
+        dataclasses.replace(recipe, name="fp16-mixed") if name in ("fp16", "float16") else recipe
+    )  # the same bytes
 
 
 def layout_of(job: Mapping[str, Any]) -> Layout:

@@ -28,8 +28,9 @@ def lines(run: Run) -> Iterator[str]:
         "zero_optimization": {"stage": layout.zero, "overlap_comm": True},
     }
     if run.recipe.compute == 2:
-        config["bf16"] = {"enabled": True}
-        config["data_types"] = {"grad_accum_dtype": "fp32" if run.recipe.states.gradients > 2 else "bf16"}
+        kind = "fp16" if run.recipe.name.startswith("fp16") else "bf16"
+        config[kind] = {"enabled": True}
+        config["data_types"] = {"grad_accum_dtype": "fp32" if _wide(run) else kind}
     if layout.tp > 1:
         config["tensor_parallel"] = {"autotp_size": layout.tp}
     yield "// DeepSpeed 0.17"
@@ -37,8 +38,15 @@ def lines(run: Run) -> Iterator[str]:
     yield json.dumps(config, indent=2)
 
 
+def _wide(run: Run) -> bool:
+    """Whether gradients are accumulated in fp32; without ZeRO it takes nothing else with bf16 weights."""
+    return run.recipe.states.gradients > 2 or (run.layout.zero == 0 and run.layout.pp == 1)
+
+
 def _unsaid(run: Run) -> Iterator[str]:
     layout = run.layout
+    if run.recipe.compute == 2 and _wide(run) and run.recipe.states.gradients == 2:
+        yield "gradients in 16 bits: without ZeRO it accumulates them in fp32"
     yield f"the model ({run.shape.name or 'your own'}) and seq={run.seq}: they are set in your script"
     if layout.pp > 1:
         yield f"pp={layout.pp}: PipelineModule(num_stages={layout.pp}) in your script"

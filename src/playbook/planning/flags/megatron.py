@@ -32,11 +32,17 @@ def lines(run: Run) -> Iterator[str]:
         yield from (f"{name}=(", *(f"  {flag}" for flag in flags), ")")
     yield from (f"# NOT EXPRESSED: {what}" for what in _unsaid(run))
     nodes, each = -(-layout.world_size // gpus), min(layout.world_size, gpus)
-    # Kernels of a stream are launched in order on such GPUs as Hopper, so that messages start before products.
-    order = "CUDA_DEVICE_MAX_CONNECTIONS=1 " if layout.tp * layout.cp > 1 and layout.zero < 2 else ""
+    # With one connection, kernels of all streams reach the GPU in the order of their launches: messages start before
+    # products. It is asked for with tp or cp on GPUs before Blackwell, and refused by FSDP.
+    order = "CUDA_DEVICE_MAX_CONNECTIONS=1 " if _one_connection(run) else ""
     meet = ' --rdzv-backend c10d --rdzv-endpoint "$MASTER_ADDR:29500"' if nodes > 1 else ""
     yield f"{order}torchrun --nnodes {nodes} --nproc-per-node {each}{meet} pretrain_gpt.py \\"
     yield '  "${MODEL[@]}" "${LAYOUT[@]}" "${DATA[@]}"'
+
+
+def _one_connection(run: Run) -> bool:
+    newer = run.cluster.accelerator.name.lower().startswith(("b", "gb"))
+    return run.layout.tp * run.layout.cp > 1 and run.layout.zero < 2 and not newer
 
 
 def _model(shape: ModelShape, seq: int) -> Iterator[str]:
@@ -134,8 +140,15 @@ def _layout(run: Run) -> Iterator[str]:
     elif layout.recompute == "selective":
         yield "--recompute-granularity selective --recompute-modules core_attn"
     yield f"--micro-batch-size {layout.micro_batch} --global-batch-size {layout.global_batch}"
-    yield f"--attention-backend {'unfused' if run.attention == 'reference' else 'flash'}"
+    yield f"--attention-backend {_attention(run)}"
     yield from _precision(run)
+
+
+def _attention(run: Run) -> str:
+    """FlashAttention takes numbers of 16 bits, and Transformer Engine not that one for latent attention."""
+    if run.attention == "reference" or run.recipe.compute == 4:
+        return "unfused"
+    return "fused" if run.shape.mla else "flash"
 
 
 def _stages(run: Run) -> Iterator[str]:
@@ -158,7 +171,9 @@ def _stages(run: Run) -> Iterator[str]:
 
 def _precision(run: Run) -> Iterator[str]:
     recipe = run.recipe
-    if recipe.compute == 2:
+    if recipe.compute == 2 and recipe.name.startswith("fp16"):
+        yield "--fp16" if recipe.states.gradients == 2 else "--fp16 --accumulate-allreduce-grads-in-fp32"
+    elif recipe.compute == 2:
         yield "--bf16" if recipe.states.gradients > 2 else "--bf16 --grad-reduce-in-bf16"
     if recipe.fp8 and recipe.fp8.name != "rowwise":
         form = "hybrid" if recipe.fp8.gradients == "e5m2" else "e4m3"
@@ -173,11 +188,13 @@ def _data(run: Run) -> Iterator[str]:
     each = -(-run.shape.vocab // run.layout.tp)
     yield f"--seq-length {run.seq} --make-vocab-size-divisible-by {each}"
     yield f"--mock-data --tokenizer-type NullTokenizer --vocab-size {run.shape.vocab - 1}"
-    yield "--train-iters 20 --lr 1e-4  # yours: data, tokenizer, schedule"
+    yield "--train-iters 20 --eval-iters 0 --lr 1e-4  # yours: data, tokenizer, schedule"
 
 
 def _unsaid(run: Run) -> Iterator[str]:
     shape, moe, states = run.shape, run.shape.moe, run.recipe.states
+    if run.recipe.compute == 4 and run.attention != "reference":
+        yield "flash attention in fp32: it keeps the scores"
     known = ("silu",) if shape.gated else ("gelu",)
     if shape.activation not in known:
         yield f"activation={shape.activation} in {'a gated' if shape.gated else 'an'} MLP: it takes {known[0]}"

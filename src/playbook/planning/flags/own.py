@@ -29,7 +29,8 @@ def lines(run: Run) -> Iterator[str]:
     if options.stage_layers:
         words += ["--stage-layers", ",".join(map(str, options.stage_layers))]
     fp8 = run.recipe.fp8.name if run.recipe.fp8 else ""
-    said = {"weights": "bfloat16", "dtype": "bfloat16"} if run.recipe.compute == 2 else {}
+    kind = "float16" if run.recipe.name.startswith("fp16") else "bfloat16"
+    said = {"weights": kind, "dtype": kind} if run.recipe.compute == 2 else {}
     if run.recipe.states.parameters == 4:
         said.pop("weights", None)
     words += [word for key, value in said.items() for word in (f"--{key}", value)]

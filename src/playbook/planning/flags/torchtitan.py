@@ -1,4 +1,4 @@
-"""A configuration of torchtitan 0.2.2, in TOML. From 0.3 on the same fields are arguments of a function in Python."""
+"""A configuration of torchtitan 0.2.2, in TOML. Later versions are configured in Python, by other fields in part."""
 
 from __future__ import annotations
 
@@ -30,13 +30,16 @@ ROTATE = {"ring": "alltoall", "gather": "allgather"}
 def lines(run: Run) -> Iterator[str]:
     """A table for each of its sections, behind what they do not say."""
     layout = run.layout
-    yield "# torchtitan 0.2.2 (from 0.3 on: fields of the same names in a config function)"
+    _refuse(run)
+    yield "# torchtitan 0.2.2 (later versions are configured in Python, and some of these fields are gone)"
     yield from (f"# NOT EXPRESSED: {what}" for what in _unsaid(run))
     yield from _model(run)
     yield "[parallelism]"
     sharded = layout.zero > 0
     yield f"data_parallel_replicate_degree = {1 if sharded else layout.dp}"
     yield f"data_parallel_shard_degree = {layout.dp if sharded else 1}"
+    if sharded:  # by default weights stay whole between the passes of a pipeline
+        yield f'fsdp_reshard_after_forward = "{"always" if layout.zero == 3 else "never"}"'
     yield f"tensor_parallel_degree = {layout.tp}"
     yield f"context_parallel_degree = {layout.cp}"
     if layout.cp > 1 and run.options.context in ROTATE:
@@ -53,6 +56,31 @@ def lines(run: Run) -> Iterator[str]:
     yield from ("", "[training]", f"seq_len = {run.seq}")
     yield f"local_batch_size = {layout.micro_batch * (layout.grad_acc if layout.pp > 1 else 1)}"
     yield f"global_batch_size = {layout.global_batch}"
+    if run.recipe.compute == 4:
+        yield 'mixed_precision_param = "float32"'
+    if run.recipe.fp8:
+        yield from ("", "[compile]", "enable = true")
+
+
+def _refuse(run: Run) -> None:
+    """Raise ConfigError for what it would not start."""
+    layout, model = run.layout, MODELS.get(run.shape.name, ("", ""))[0]
+    if run.recipe.compute == 2 and run.recipe.name.startswith("fp16"):
+        raise ConfigError("torchtitan computes in bfloat16 or float32, and the plan in float16")
+    if layout.zero == 0 and layout.dp > 1 and layout.cp == 1 and layout.tp * layout.pp > 1:
+        raise ConfigError("torchtitan replicates with zero=0 only where tp and pp are 1: take zero=3")
+    if layout.pp > 1 and layout.schedule not in SCHEDULES:
+        raise ConfigError(f"torchtitan has no schedule={layout.schedule}: it has {', '.join(SCHEDULES)}")
+    if layout.pp > 1 and model == "qwen3":
+        raise ConfigError("torchtitan's Qwen3 has no pipeline: take pp=1")
+    if layout.cp > 1 and model == "deepseek_v3":
+        raise ConfigError("torchtitan's DeepSeek-V3 computes FlexAttention, which goes without cp: take cp=1")
+    rounds = max(1, layout.grad_acc // layout.pp)
+    if layout.schedule == "interleaved" and layout.pp > 1 and layout.grad_acc % rounds:
+        raise ConfigError(
+            f"grad_acc must be a multiple of grad_acc // pp = {rounds} in PyTorch's Interleaved1F1B, got "
+            f"{layout.grad_acc}"
+        )
 
 
 def _model(run: Run) -> Iterator[str]:
@@ -65,22 +93,24 @@ def _model(run: Run) -> Iterator[str]:
         yield from (f'name = "{name}"', f'flavor = "{flavor}"')
     if kind:
         converters = [
-            f'"quantize.{which}.{kind}"' for which in ("linear", "grouped_mm")[: 1 + bool(run.shape.moe)]
+            f'"quantize.{which}.{kind}"' for which in ("linear", "grouped_mm")[: 1 + _fp8_experts(run)]
         ]
         yield f"converters = [{', '.join(converters)}]"
     if kind == "float8":
         yield from ("", "[quantize.linear.float8]", f'recipe_name = "{fp8}"')
-    if kind and run.shape.moe:
+    if kind and _fp8_experts(run):
         yield from ("", f"[quantize.grouped_mm.{kind}]", 'fqns = ["experts"]')
     if name or kind:
         yield ""
 
 
+def _fp8_experts(run: Run) -> bool:
+    return bool(run.shape.moe) and run.layout.pp == run.layout.cp == 1
+
+
 def _stages(run: Run) -> Iterator[str]:
     """Stages that are not alike are spelled out, module by module."""
     layout = run.layout
-    if layout.schedule not in SCHEDULES:
-        raise ConfigError(f"torchtitan has no schedule={layout.schedule}: it has {', '.join(SCHEDULES)}")
     yield f'pipeline_parallel_schedule = "{SCHEDULES[layout.schedule]}"'
     yield f"pipeline_parallel_microbatch_size = {layout.micro_batch}"
     cuts = split(run.shape.layers, layout.stages, run.options.stage_layers)
@@ -105,7 +135,11 @@ def _unsaid(run: Run) -> Iterator[str]:
     if run.shape.name not in MODELS:
         yield f"the model, which is set in Python, in its model args: {_sizes(run.shape)}"
     if layout.zero in (1, 2):
-        yield f"zero={layout.zero}: FSDP2 shards weights, too, which is zero=3"
+        yield f"zero={layout.zero}: FSDP2 shards weights, too, and keeps them whole from forward to backward"
+    if layout.zero == 0 and layout.cp > 1:
+        yield f"zero=0: FSDP2 shards weights over cp={layout.cp}"
+    if layout.zero == 0 and layout.cp == 1 and layout.tp * layout.pp > 1 and run.recipe.compute == 2:
+        yield "16 bits: without FSDP mixed precision is off beside tp and pp, and all is computed in fp32"
     if layout.tp > 1 and not layout.sp:
         yield f"tp={layout.tp} without sp: it splits the sequence, too"
     if layout.cp > 1 and run.options.context not in ROTATE:
@@ -114,8 +148,14 @@ def _unsaid(run: Run) -> Iterator[str]:
         yield "recompute=selective for attention alone: it chooses operations, and some matrix products are among them"
     if run.recipe.fp8 and run.recipe.fp8.name not in ("tensorwise", "rowwise", "mxfp8"):
         yield f"FP8 with {run.recipe.fp8.name} scales: it has tensorwise, rowwise and mxfp8"
-    if states.parameters != 4 and layout.zero > 0:
-        yield "weights and gradients in 16 bits beside masters: FSDP2 keeps its shards in fp32, and gathers 16 bits"
+    if run.recipe.fp8 and run.shape.moe:
+        yield (
+            "FP8 of experts: their scales are of rows"
+            if _fp8_experts(run)
+            else "FP8 of experts: with pp or cp, they multiply in 16 bits"
+        )
+    if states.parameters != 4:
+        yield "weights and gradients in 16 bits beside masters: it keeps weights in fp32, and gathers 16 bits"
 
 
 def _sizes(shape: ModelShape) -> str:
