@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 import re
+from functools import partial
 
 import pytest
 from playbook_widgets import CollectivesAnimator
@@ -289,27 +290,43 @@ def test_stepping_by_buttons_and_keys(animator):
     assert view.place() == 6  # arrows in a field stay there
 
 
+# The test's own clock: a frame is asked for with `tick`, which is gone when nobody asks for another.
+CLOCK = """() => {
+  performance.now = () => 0;
+  window.requestAnimationFrame = (f) => (window.tick = f);
+  window.cancelAnimationFrame = () => (window.tick = null);
+}"""
+
+
 @pytest.mark.browser
 def test_playing_moves_messages_pauses_and_ends(animator):
     view = animator({"ranks": 3})
+    tick = partial(view.page.evaluate, "(at) => window.tick(at)")
     view.page.locator(".pb-ca-speed").get_by_text("2×").click()
+    view.page.evaluate(CLOCK)
     at_rest = view.pills()
     view.button("Play").click()
-    view.page.wait_for_timeout(250)
+    tick(300)  # half of a step at this speed
     moved = view.pills()
     assert len(moved) == 3
     assert all(a != b for a, b in zip(at_rest, moved, strict=True))
+    tick(600)
     view.button("Pause").click()
-    stopped = view.place()
-    view.page.wait_for_timeout(700)
-    assert view.place() == stopped < 4
+    assert view.page.evaluate("window.tick") is None
+    assert view.place() == 1
     view.page.locator(".pb-ca-speed").get_by_text("4×").click()
     view.page.locator(".pb-ca-stage").focus()
     view.page.keyboard.press("Space")
-    view.page.wait_for_function("document.querySelector('.pb-ca-caption')?.innerText.startsWith('Done')")
+    for at in (300, 600, 900):  # a step each
+        assert not view.caption().startswith("Done")
+        tick(at)
+    assert view.caption().startswith("Done")
+    assert view.page.evaluate("window.tick") is None
     assert view.inputs()["step"] == 4
     view.button("Play").click()  # from the start again
-    view.page.wait_for_function("document.querySelector('.pb-ca-caption')?.innerText.startsWith('Step 2')")
+    assert view.caption().startswith("Step 1")
+    tick(300)
+    assert view.caption().startswith("Step 2")
 
 
 @pytest.mark.browser
