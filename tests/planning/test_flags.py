@@ -68,6 +68,12 @@ def test_megatron_pads_a_vocabulary_that_tensor_parallel_ranks_cannot_share():
     assert megatron_reader.parameters(megatron_reader.read(text)) == load("gpt2").num_parameters + 768
 
 
+@pytest.mark.parametrize("ranks", [1, 3, 8, 10, 12, 15, 24])
+def test_megatron_starts_as_many_ranks_as_were_planned(ranks):
+    """Also where they fill no whole number of nodes: one rank more would be another dp."""
+    assert megatron_reader.read(emit("megatron", run("llama3-8b", f"dp={ranks}"))).world_size == ranks
+
+
 def test_megatron_layout():
     args = megatron_reader.read(emit("megatron", run("llama3-70b", LAYOUT, 8192)))
     assert megatron_reader.stages(args) == [4] * 20

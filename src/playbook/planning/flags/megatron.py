@@ -31,7 +31,8 @@ def lines(run: Run) -> Iterator[str]:
     ):
         yield from (f"{name}=(", *(f"  {flag}" for flag in flags), ")")
     yield from (f"# NOT EXPRESSED: {what}" for what in _unsaid(run))
-    nodes, each = -(-layout.world_size // gpus), min(layout.world_size, gpus)
+    each = max(n for n in range(1, gpus + 1) if layout.world_size % n == 0)  # as many on every node
+    nodes = layout.world_size // each
     # With one connection, kernels of all streams reach the GPU in the order of their launches: messages start before
     # products. It is asked for with tp or cp on GPUs before Blackwell, and refused by FSDP.
     order = "CUDA_DEVICE_MAX_CONNECTIONS=1 " if _one_connection(run) else ""
