@@ -40,7 +40,7 @@ def run_command(line: str) -> dict:
 
 
 @given(MESHES, st.integers(0, 255))
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_it_is_the_librarys_view_and_that_of_the_command(inputs, rank):
     inputs["sp"] = inputs.get("sp", False) and inputs["tp"] > 1
     values = {**DEFAULTS, **inputs}
