@@ -1,11 +1,14 @@
 """What the site carries of Python: the files that widgets need and no more, and a snapshot that is made once."""
 
+import json
 import os
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
+from playbook_widgets.site import browser_python
 from playbook_widgets.site.browser_python import first_calls, write_library, write_snapshot
 from sphinx.errors import ExtensionError
 
@@ -43,14 +46,21 @@ def test_every_widget_that_computes_is_called_with_what_it_starts_with():
     assert calls[COMPUTE]["configs"]
 
 
-def test_a_snapshot_is_made_once_for_the_same_library(tmp_path, browser_python):
-    cache, library = tmp_path / "cache", browser_python / "library.zip"
-    cache.mkdir()
-    write_snapshot(tmp_path / "one", library, [], cache)
-    [kept] = cache.iterdir()
-    made = kept.stat().st_mtime_ns
-    write_snapshot(tmp_path / "two", library, [], cache)
-    assert [file.stat().st_mtime_ns for file in cache.iterdir()] == [made]
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
-    write_snapshot(tmp_path / "three", library, [(COMPUTE, {"configs": [{}]})], cache)
-    assert [file.name for file in cache.iterdir()] != [kept.name]
+def test_a_snapshot_is_made_once_for_the_same_library_and_calls(tmp_path, monkeypatch):
+    """How one is made, and that pages start from it, is seen in ``test_runtime``."""
+    cache, library, made = tmp_path / "cache", tmp_path / "library.zip", []
+
+    def node(command, **options):
+        kept, calls = command[4:]
+        made.append(calls)
+        Path(kept).write_text(f"{library.read_text()} after {calls}")
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(browser_python.subprocess, "run", node)
+    wanted = [("one", []), ("one", []), ("one", [(COMPUTE, {"configs": [{}]})]), ("two", [])]
+    for text, calls in wanted:
+        library.write_text(text)
+        write_snapshot(tmp_path / "snapshot", library, calls, cache)
+        assert (tmp_path / "snapshot").read_text() == f"{text} after {json.dumps(calls)}"
+        assert len(list(cache.iterdir())) == 1  # what is of no use any more is not kept
+    assert made == ["[]", json.dumps(wanted[2][1]), "[]"]
