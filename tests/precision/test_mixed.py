@@ -32,30 +32,27 @@ ONE_LAYER = load("tiny").replace(layers=1)
 
 @functools.cache
 def trained(tricks: Tricks | None) -> Trace:
-    """200 steps of the preset tiny at a small rate, as a micro-batch of a batch of 2^26 tokens."""
-    return train_half(tricks, samples=2, lr=3.5e-6)
+    """60 steps of one layer at a small rate, as a micro-batch of a batch of 2^26 tokens."""
+    return train_half(tricks, shape=ONE_LAYER, steps=60, samples=2, seq=32, lr=1e-5)
 
 
-@pytest.mark.slow
 def test_with_all_three_tricks_fp16_trains_as_fp32_does(
     record_property: Callable[[str, object], None],
 ) -> None:
     wide, all_three = trained(None), trained(Tricks())
     record_property("measured", f"final loss: fp32 {wide.final():.4f}, FP16 {all_three.final():.4f}")
-    assert wide.losses[0] - wide.final() > 0.9
-    assert all_three.final() == pytest.approx(wide.final(), abs=0.02)
+    assert wide.losses[0] - wide.final() > 0.3
+    assert all_three.final() == pytest.approx(wide.final(), abs=0.002)
     assert max(all_three.zeros) < 0.01
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("tricks", "fall"),  # at most this part of fp32's fall
+    ("tricks", "fall"),  # at most this part of fp32's fall: without a scale, the head alone learns
     [
-        (Tricks(master=False), 0.7),
-        (Tricks(scaling=False), 0.1),
-        (Tricks(sums=False), 0.1),
-        (Tricks(master=True, scaling=False, sums=False), 0.1),
-        (Tricks(master=False, scaling=False, sums=False), 0.1),
+        (Tricks(master=False), 0.8),
+        (Tricks(scaling=False), 0.15),
+        (Tricks(sums=False), 0.15),
+        (Tricks(master=False, scaling=False, sums=False), 0.15),
     ],
     ids=str,
 )
@@ -66,7 +63,7 @@ def test_without_one_of_them_it_stalls(
     record_property("measured", f"{tricks}: {found.final():.4f}, fp32 {wide.final():.4f}")
     assert found.losses[0] - found.final() < fall * (wide.losses[0] - wide.final())
     if not tricks.master and tricks.scaling:  # nearly no update reaches a weight
-        assert sum(found.lost[-20:]) / 20 > 0.9
+        assert sum(found.lost[-20:]) / 20 > 0.85
         assert sum(wide.lost[-20:]) / 20 < 0.02
     if not tricks.scaling:  # no gradient reaches the blocks
         assert min(found.zeros) > 0.99
@@ -133,16 +130,16 @@ def test_an_unknown_rounding() -> None:
         Bf16AdamW([torch.zeros(2)], lr=1e-3, rounding="up")
 
 
-@pytest.mark.slow
 def test_kahan_and_stochastic_rounding_train_as_masters_do(
     record_property: Callable[[str, object], None],
 ) -> None:
-    runs = {one: train_bf16(one, shape=ONE_LAYER, steps=80, lr=3e-4) for one in ROUNDINGS}
+    setting = {"shape": ONE_LAYER, "steps": 40, "samples": 2, "seq": 32, "lr": 3e-5}
+    runs = {one: train_bf16(one, **setting) for one in ROUNDINGS}
     final = {one: run.final() for one, run in runs.items()}
     record_property("measured", ", ".join(f"{one} {loss:.4f}" for one, loss in final.items()))
     for cure in ("kahan", "stochastic"):
-        assert final[cure] == pytest.approx(final["master"], abs=0.01)
-    assert final["nearest"] > final["master"] + 0.02
+        assert final[cure] == pytest.approx(final["master"], abs=0.005)
+    assert final["nearest"] > final["master"] + 0.2
 
 
 def sums_over_ranks(n: int) -> tuple[float, float]:
