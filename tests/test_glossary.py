@@ -56,7 +56,6 @@ def test_a_term_leads_from_where_it_is_introduced_to_its_entry(built_book):
 def test_a_term_has_one_entry_of_few_words_and_a_link_to_where_it_runs():
     text = ROOT.joinpath("book", "glossary.md").read_text(encoding="utf-8").partition("```{glossary}")[2]
     blocks = [block for block in text.split("\n\n") if "\n  " in block]
-    assert len(blocks) > 100
     for block in blocks:
         definition = " ".join(line.strip() for line in block.splitlines() if line.startswith("  "))
         assert re.search(r"\]\([a-z-]+/[a-z0-9-]+\.ipynb\)", definition), block

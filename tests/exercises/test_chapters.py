@@ -102,8 +102,6 @@ def test_the_book_has_three_exercises_a_chapter_and_a_repair_in_each():
         kinds = [one.kind for one in found if one.chapter == chapter]
         assert len(kinds) >= 3, chapter
         assert set(kinds) == {"number", "function", "repair"}, chapter
-    assert len(found) >= 42
-    assert sum(one.kind == "repair" for one in found) >= 14
 
 
 @pytest.mark.parametrize("name", exercises())

@@ -4,15 +4,13 @@ import pytest
 
 from playbook.errors import ConfigError
 from playbook.hardware import load_accelerator
-from playbook.planning.calibration import Calibration, load_calibration, names
+from playbook.planning.calibration import load_calibration, names
 
 H100 = load_accelerator("h100")
 
 
 def test_every_file_can_be_read_and_says_where_it_comes_from():
-    fitted = {"megatron-a100", "megatron-2021-a100", "megatron-h100", "torchtitan-h100", "nanotron-h100"}
-    fitted |= {"fsdp-a100", "fsdp-h100"}
-    assert {"a100", "h100", "b200", "mi300x", *fitted} == set(names())
+    assert names()
     for name in names():
         found = load_calibration(name, H100)
         assert found.name == name
@@ -50,8 +48,3 @@ def test_nonsense_is_refused_in_one_sentence(tmp_path):
         path.write_text(text)
         with pytest.raises(ConfigError, match=message):
             load_calibration(str(path), H100)
-
-
-def test_a_calibration_is_itself():
-    own = Calibration("own")
-    assert load_calibration(own, H100) is own

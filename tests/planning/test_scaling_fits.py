@@ -110,13 +110,16 @@ def test_an_outlier_moves_hubers_fit_less_than_least_squares():
     assert abs(robust.loss(1e11, 2e12) - truth) < 0.01 < abs(squares.loss(1e11, 2e12) - truth)
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_points_that_leave_constants_open_give_wide_intervals_and_no_failure(seed):
-    rng = random.Random(seed)
-    runs = [(10 ** rng.uniform(6, 10), 10 ** rng.uniform(8, 12)) for _ in range(6)]
-    points = [(n, d, BESIROGLU.loss(n, d) * math.exp(rng.gauss(0, 0.1))) for n, d in runs]
-    for low, high in bootstrap(points, samples=3, seed=seed).values():
-        assert 0 <= low <= high < math.inf
+def test_points_that_leave_constants_open_give_wide_intervals_and_no_failure():
+    wide = 0
+    for seed in range(8):
+        rng = random.Random(seed)
+        runs = [(10 ** rng.uniform(6, 10), 10 ** rng.uniform(8, 12)) for _ in range(6)]
+        points = [(n, d, BESIROGLU.loss(n, d) * math.exp(rng.gauss(0, 0.1))) for n, d in runs]
+        found = bootstrap(points, samples=3, seed=seed)
+        assert all(low <= high < math.inf for low, high in found.values())
+        wide += any(high > 1.5 * low for low, high in found.values())
+    assert wide >= 7
 
 
 def test_a_parabola_gives_its_vertex():

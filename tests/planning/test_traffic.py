@@ -144,19 +144,34 @@ def test_scales_that_four_ranks_share(ranks):
         check(ranks, cases, 4, fp8=fp8)
 
 
-def test_options_are_all_looked_at():
-    """Whoever adds an option says here what it does to traffic."""
-    moves_bytes = {
-        "context",
-        "tensor_overlap",
-        "data_parallel",
-        "bucket",
-        "first_bucket",
-        "reshard",
-        "find_unused",
-    }
-    only_when = {"placement", "gather", "prefetch", "dispatch", "node"}
-    assert {f.name for f in fields(ParallelOptions)} == moves_bytes | only_when | {"schedule", "stage_layers"}
+#: By option: a layout, options, and whether another value changes what is sent, or only when.
+OPTIONS = {
+    "context": (LLAMA, "cp=2", {"context": "gather"}, {}, True),
+    "placement": (LLAMA, "cp=2", {"placement": "contiguous"}, {}, False),
+    "tensor_overlap": (LLAMA, "tp=2,sp", {"tensor_overlap": "chunked"}, {}, True),
+    "data_parallel": (LLAMA, "dp=2", {"data_parallel": "naive"}, {}, True),
+    "bucket": (LLAMA, "dp=2", {"bucket": 4096}, {"first_bucket": 512}, True),
+    "first_bucket": (LLAMA, "dp=2", {"first_bucket": 512}, {}, True),
+    "gather": (LLAMA, "dp=2,zero=1", {"gather": "lazily"}, {}, False),
+    "reshard": (LLAMA, "dp=2,zero=3", {"reshard": False}, {}, True),
+    "prefetch": (LLAMA, "dp=2,zero=3", {"prefetch": False}, {}, False),
+    "dispatch": (DEEPSEEK, "dp=4,ep=4", {"dispatch": "two-step"}, {"node": 2}, True),
+    "node": (DEEPSEEK, "dp=4,ep=4", {"node": 1}, {"dispatch": "two-step", "node": 2}, True),
+    "find_unused": (LLAMA, "dp=2", {"find_unused": True}, {}, True),
+    "stage_layers": (LLAMA, "pp=2,tp=2", {"stage_layers": (1, 3)}, {}, True),
+    "schedule": (GPT, "pp=2,grad_acc=2", {"schedule": OWN}, {}, True),
+}
+
+
+@pytest.mark.parametrize("option", [field.name for field in fields(ParallelOptions)])
+def test_an_option_changes_messages_or_only_when_they_are_sent(option):
+    """Whoever adds an option says here which."""
+    shape, layout, changed, given, other = OPTIONS[option]
+    plain, now = (
+        traffic(shape, Layout.parse(layout), SEQ, ParallelOptions(**{**given, **more}))
+        for more in ({}, changed)
+    )
+    assert (plain != now) is other
 
 
 def test_of_one_device_nothing_is_sent():
