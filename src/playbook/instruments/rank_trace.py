@@ -41,7 +41,7 @@ def record_step(step: Callable[[], object], model: nn.Module) -> Trace:
     with (
         _spans(model),
         _waits(),
-        profile(activities=activities, record_shapes=True, acc_events=True) as found,
+        profile(activities=activities, record_shapes=True) as found,
     ):
         step()
         synchronize(device)
