@@ -11,6 +11,7 @@ largest code, and the loss stalls. These are the numbers that say it.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -42,15 +43,16 @@ class Seen:
 
     def note(self, x: Tensor, found: Quantized, largest: float) -> None:
         """x (n, m) became ``found``, in a format whose largest number is ``largest``."""
-        wide, codes = x.detach().float(), found.codes.float()
-        self.amax = max(self.amax, float(wide.abs().max())) if wide.numel() else self.amax
+        wide, codes, scales = x.detach().float(), found.codes.float(), found.spread()
+        size, nonzero = wide.abs(), int(wide.count_nonzero())
+        self.amax = max(self.amax, float(size.max())) if wide.numel() else self.amax
         self.numbers += wide.numel()
-        self.nonzero += int((wide != 0).sum())
-        self.zeroed += int(((wide != 0) & (codes == 0)).sum())
+        self.nonzero += nonzero
+        self.zeroed += nonzero - int(codes.count_nonzero())  # a 0 stays one
         # A little more than the largest is rounded to it, not cut.
-        self.cut += int((wide.abs() > largest * found.spread() * (1 + 1e-6)).sum())
-        self._wrong += float((found.dequantized() - wide).double().square().sum())
-        self._whole += float(wide.double().square().sum())
+        self.cut += int((size > scales * (largest * (1 + 1e-6))).count_nonzero())
+        self._wrong += _square((codes * scales).sub_(wide))
+        self._whole += _square(wide)
 
     @property
     def underflow(self) -> float:
@@ -68,8 +70,13 @@ class Seen:
         return (self._wrong / self._whole) ** 0.5 if self._whole else 0.0
 
 
+def _square(x: Tensor) -> float:
+    """The sum of squares; in double precision, as a fault can be large."""
+    return float(torch.linalg.vector_norm(x, dtype=torch.float64)) ** 2
+
+
 class FP8Watch:
-    """While it is entered, watches all that the layers of ``model`` quantise.
+    """While it is entered, watches all that the layers of ``model`` quantise, or those named in ``layers``.
 
     ``steps`` has an entry for each time that it was entered: what was lost by (layer, tensor). Layers that read one input
     quantise it once: it is the first one's, q's or gate's. ``gradient_norms`` are, at the end of each, those of the
@@ -77,7 +84,7 @@ class FP8Watch:
     Raises ConfigError for a model none of whose layers multiplies in FP8.
     """
 
-    def __init__(self, model: Transformer):
+    def __init__(self, model: Transformer, layers: Collection[str] | None = None):
         known = {id(layer): layer for layer in linear_layers(model)}
         self._layers = {
             name: known[id(module)] for name, module in model.named_modules() if id(module) in known
@@ -85,7 +92,7 @@ class FP8Watch:
         self._watched = {
             name: products
             for name, layer in self._layers.items()
-            if isinstance(products := layer.products, FP8)
+            if isinstance(products := layer.products, FP8) and (layers is None or name in layers)
         }
         if not self._watched:
             raise ConfigError("no layer of the model multiplies in FP8: call use_fp8(model, recipe) first")
