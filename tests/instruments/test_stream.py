@@ -61,21 +61,20 @@ def test_wait_event_holds_one_stream_and_not_the_host():
     assert order == ["a", "b"]
 
 
-def test_an_idle_stream_starts_while_the_host_goes_on_in_python():
-    """Python itself would not take the lock from the busy host for an hour; the launch offers it."""
-    started_beside = False
+def test_a_launch_offers_pythons_lock_once_its_work_is_queued(monkeypatch):
+    """The offer is ``time.sleep(0)``: a host that goes on in Python would keep the lock, and the work begin late."""
+    begun = threading.Event()
+    offers: list[tuple[float, bool]] = []
     with HostStream() as stream:
-        sys.setswitchinterval(3600.0)  # closing the stream restores it
-        for _ in range(1000):  # on a busy machine the other thread may miss the offer, though not each time
-            begun: list[int] = []
-            stream.submit(begun.append, 1)
-            for _ in range(1000):
-                pass
-            started_beside = bool(begun)
-            stream.synchronize()
-            if started_beside:
-                break
-    assert started_beside
+        monkeypatch.setattr(
+            "playbook.instruments.stream.time",
+            SimpleNamespace(
+                sleep=lambda seconds: offers.append((seconds, begun.wait(60))),
+                perf_counter_ns=time.perf_counter_ns,
+            ),
+        )
+        stream.submit(begun.set)
+    assert offers == [(0, True)]
 
 
 def test_events_time_the_work_and_not_the_launch():

@@ -13,12 +13,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from leftovers import remaining, remaining_folders, sign_in, signed_in
+from leftovers import Clock, arrive, remaining, remaining_folders, sign_in, signed_in
 
 from playbook import launch, parallel
 from playbook._interrupt import deferred
@@ -32,6 +33,14 @@ LONG = 600
 
 
 @pytest.fixture
+def time_is_up(monkeypatch, tmp_path) -> Callable[..., None]:
+    """``time_is_up(3)``: for the next launch, once three ranks have arrived in ``tmp_path`` and do no more."""
+    return lambda count, **more: monkeypatch.setattr(
+        "playbook.launch.watch.time", Clock(tmp_path, count, **more)
+    )
+
+
+@pytest.fixture
 def failing(ranks, tmp_path) -> Callable[..., launch.RankError]:
     """Runs a function that calls ``arrive()`` first, and returns how it failed; checks that no process is left."""
 
@@ -39,10 +48,10 @@ def failing(ranks, tmp_path) -> Callable[..., launch.RankError]:
         def rank_work() -> object:
             sign_in(tmp_path, with_child=True)
             with launch.process_group() as world:
+                dist.barrier()
+                arrive(tmp_path)
                 return work(world.rank)
 
-        if not cold:
-            ranks(int, ranks=1)  # importing torch, in a new warm process, does not count in a time-out
         began = time.monotonic()
         with pytest.raises(launch.RankError) as caught:
             ranks(rank_work, ranks=4, cold=cold, **{"timeout": LONG, **settings})
@@ -109,14 +118,21 @@ def test_a_killed_rank_is_named_when_its_node_is_not_the_first(failing):
 
 
 @pytest.mark.slow
-def test_a_rank_that_leaves_torchrun_without_a_word_is_named_and_torchrun_leaves_nothing(ranks, tmp_path):
+def test_a_rank_that_leaves_torchrun_without_a_word_is_named_and_torchrun_leaves_nothing(
+    ranks, time_is_up, tmp_path
+):
     def work() -> None:
         if os.environ["RANK"] == "1":
+            sign_in(tmp_path)
             os._exit(0)
+        while not (ended := signed_in(tmp_path)) or Path(f"/proc/{ended[0]}").exists():
+            time.sleep(0.01)
+        arrive(tmp_path)
         time.sleep(1000)
 
+    time_is_up(1)
     with pytest.raises(launch.RankError, match="and rank 1 has ended without a result: something in it left"):
-        ranks(work, ranks=2, cold=True, timeout=1, env={"TMPDIR": str(tmp_path)})
+        ranks(work, ranks=2, cold=True, timeout=LONG, env={"TMPDIR": str(tmp_path)})
     assert list(tmp_path.glob("torchelastic*")) == []
 
 
@@ -190,30 +206,36 @@ def test_what_the_watchdog_of_nccl_says_is_said_in_words():
 
 
 @pytest.mark.parametrize("cold", MODES)
-def test_a_rank_that_never_arrives_is_named_with_its_line(failing, cold):
-    error = failing(absent, timeout=3, cold=cold)
+def test_a_rank_that_never_arrives_is_named_with_its_line(failing, time_is_up, cold):
+    time_is_up(4)
+    error = failing(absent, cold=cold)
     assert error.sentence.startswith(
-        "not finished after 3 s: rank 3 did not arrive at all_reduce, where ranks 0, 1 and 2 wait: rank 3 is at line "
+        "not finished after 600 s: rank 3 did not arrive at all_reduce, where ranks 0, 1 and 2 wait: rank 3 is at line "
     )
     assert error.sentence.endswith("of test_failures.py, `time.sleep(1000)`")
     assert "rank 3 was here" in error.traceback
 
 
-def test_a_rank_that_ended_before_the_collective_is_named(ranks):
+def test_a_rank_that_ended_before_the_collective_is_named(ranks, time_is_up, tmp_path):
     def work() -> None:
         dist.init_process_group("gloo")
+        dist.barrier()
         if dist.get_rank() == 0:
             return
+        arrive(tmp_path)
         dist.recv(torch.ones(1), src=(dist.get_rank() + 1) % 3 or 1)
 
+    time_is_up(2)
     with pytest.raises(launch.RankError) as caught:
-        ranks(work, ranks=3, timeout=3)
+        ranks(work, ranks=3, timeout=LONG)
     assert "rank 0 did not arrive at recv, where ranks 1 and 2 wait: it has ended" in str(caught.value)
 
 
 def test_a_collective_that_times_out_by_itself_says_who_was_missing(ranks):
     def work() -> None:
-        with launch.process_group(timeout=0.7) as world:
+        with launch.process_group() as world:
+            dist.barrier()
+            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.5))
             if world.rank == 1:
                 time.sleep(1000)
             dist.barrier()
@@ -230,17 +252,12 @@ def test_a_collective_that_times_out_by_itself_says_who_was_missing(ranks):
 def test_a_group_that_is_made_later_gives_up_as_soon_as_the_first(ranks):
     """PyTorch's default is half an hour, whatever the first one was made with."""
 
-    def work() -> None:
-        with launch.process_group(timeout=0.7) as world:
-            group = dist.new_group([0, 1])
-            if world.rank == 1:
-                time.sleep(1000)
-            dist.all_reduce(torch.ones(1), group=group)
+    def work() -> list[timedelta]:
+        with launch.process_group(timeout=77):
+            groups = dist.group.WORLD, dist.new_group([0, 1])
+            return [group._get_backend(torch.device("cpu")).options._timeout for group in groups]
 
-    with pytest.raises(
-        launch.RankError, match=r"rank 1 did not arrive at all_reduce, where rank 0 waits: rank 1"
-    ):
-        ranks(work, ranks=2, timeout=LONG)
+    assert ranks(work, ranks=2).values == [[timedelta(seconds=77)] * 2] * 2
 
 
 def test_a_rank_that_returned_without_a_word_is_named_not_those_whose_connections_it_closed(ranks):
@@ -269,51 +286,59 @@ def test_a_time_out_of_the_users_own_is_no_collective_that_hangs(ranks):
     assert caught.value.sentence == "rank 1 failed: TimeoutError: GET playbook timed out"
 
 
-def test_a_stopped_rank_is_named(ranks):
+def test_a_stopped_rank_is_named(ranks, time_is_up, tmp_path):
     def work() -> None:
         with launch.process_group() as world:
+            dist.barrier()
+            arrive(tmp_path)
             if world.rank == 1:
                 os.kill(os.getpid(), signal.SIGSTOP)
             all_reduce()
 
+    time_is_up(3)
     with pytest.raises(launch.RankError) as caught:
-        ranks(work, ranks=3, timeout=1)
+        ranks(work, ranks=3, timeout=LONG)
     assert caught.value.sentence == (
-        "not finished after 1 s: rank 1 did not arrive at all_reduce, where ranks 0 and 2 wait: rank 1 did not say where "
-        "it is: it is stopped, or blocks signals"
+        "not finished after 600 s: rank 1 did not arrive at all_reduce, where ranks 0 and 2 wait: rank 1 did not say "
+        "where it is: it is stopped, or blocks signals"
     )
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads of a process cannot be told apart")
-def test_a_rank_is_asked_in_the_thread_that_runs_python(ranks):
+def test_a_rank_is_asked_in_the_thread_that_runs_python(ranks, time_is_up, tmp_path):
     """Any other may get a signal for the process: threads of C++ do while they are made, and have nothing to say."""
 
     def work() -> None:
         with launch.process_group():
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+            arrive(tmp_path)
             while signal.SIGUSR1 not in signal.sigpending():
                 time.sleep(0.01)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
             time.sleep(1000)
 
+    time_is_up(2, sleep=False)
     with pytest.raises(launch.RankError, match=r"rank 0 is at line .+ and rank 1 is at line"):
-        ranks(work, ranks=2, timeout=1)
+        ranks(work, ranks=2, timeout=LONG)
 
 
-def in_an_exit_handler() -> None:
+def in_an_exit_handler(folder: Path) -> None:
     atexit.register(time.sleep, 1000)
+    atexit.register(arrive, folder)  # the last one is called first
 
 
-def in_a_thread() -> None:
+def in_a_thread(folder: Path) -> None:
     threading.Thread(target=time.sleep, args=(1000,)).start()
+    arrive(folder)
 
 
 @pytest.mark.parametrize("work", [in_an_exit_handler, in_a_thread])
-def test_a_rank_that_has_returned_but_does_not_end(ranks, work):
+def test_a_rank_that_has_returned_but_does_not_end(ranks, time_is_up, tmp_path, work):
+    time_is_up(1)
     with pytest.raises(launch.RankError) as caught:
-        ranks(work, ranks=1, timeout=1)
+        ranks(work, tmp_path, ranks=1, timeout=LONG)
     assert caught.value.sentence == (
-        "not finished after 1 s: rank 0 has returned but does not end: an exit handler or a thread goes on"
+        "not finished after 600 s: rank 0 has returned but does not end: an exit handler or a thread goes on"
     )
 
 
@@ -368,41 +393,48 @@ def test_sizes_that_ranks_do_not_agree_on(ranks):
     assert "in broadcast" in caught.value.traceback
 
 
-def test_ranks_that_wait_for_each_other_in_different_calls(ranks):
+def test_ranks_that_wait_for_each_other_in_different_calls(ranks, time_is_up, tmp_path):
     def work() -> None:
         with launch.process_group() as world:
+            dist.barrier()
+            arrive(tmp_path)
             if world.rank == 0:
                 dist.recv(torch.ones(1), src=1)
             else:
                 dist.recv(torch.ones(1), src=0)
 
+    time_is_up(2)
     with pytest.raises(
         launch.RankError, match=r"all wait: rank 0 in recv at line .+, rank 1 in recv at line"
     ):
-        ranks(work, ranks=2, timeout=1)
+        ranks(work, ranks=2, timeout=LONG)
 
 
-def test_a_rank_that_does_not_join_the_process_group(ranks):
+def test_a_rank_that_does_not_join_the_process_group(ranks, time_is_up, tmp_path):
     def work() -> None:
+        arrive(tmp_path)
         if os.environ["RANK"] == "0":
             time.sleep(1000)
         dist.init_process_group("gloo")
 
+    time_is_up(3)
     with pytest.raises(
         launch.RankError, match="rank 0 did not arrive at init_process_group, where ranks 1 and 2 wait"
     ):
-        ranks(work, ranks=3, timeout=3)
+        ranks(work, ranks=3, timeout=LONG)
 
 
-def test_one_rank_that_is_busy_for_ever(ranks):
+def test_one_rank_that_is_busy_for_ever(ranks, time_is_up, tmp_path):
     def work() -> None:
+        arrive(tmp_path)
         while True:
             pass
 
+    time_is_up(1, sleep=False)
     with pytest.raises(
-        launch.RankError, match=r"not finished after 1 s: rank 0 is at line .+ of test_failures.py"
+        launch.RankError, match=r"not finished after 600 s: rank 0 is at line .+ of test_failures.py"
     ):
-        ranks(work, ranks=1, timeout=1)
+        ranks(work, ranks=1, timeout=LONG)
 
 
 @pytest.mark.parametrize(
@@ -553,8 +585,7 @@ def test_a_parent_that_dies_takes_everything_along(tmp_path):
     )
     assert parent.stdout is not None
     server = int(parent.stdout.readline())
-    limit = time.monotonic() + 60
-    while len(signed_in(tmp_path)) < 4 and time.monotonic() < limit:
+    while len(signed_in(tmp_path)) < 4 and parent.poll() is None:
         time.sleep(0.02)
     pids = [*signed_in(tmp_path), server]
     assert len(pids) == 5

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
+from leftovers import Clock
 from traitlets.config import Config
 
 from playbook.launch import RankError, Ranks
@@ -109,9 +110,12 @@ def test_a_failure_shows_the_lines_of_the_cell_and_none_of_the_launcher(failing,
     assert shell.user_ns["ranks"] == "before"
 
 
-def test_a_cell_that_does_not_end_is_stopped(failing):
-    error, _ = failing("%%torchrun -n 2 --backend gloo --timeout 0.5\nimport time\ntime.sleep(1000)")
-    assert str(error).startswith("not finished after 0.5 s: rank 0 is at line 3 of script.py, `time.sleep(")
+def test_a_cell_that_does_not_end_is_stopped(failing, shell, tmp_path, monkeypatch):
+    monkeypatch.setattr("playbook.launch.watch.time", Clock(tmp_path, 2))
+    shell.user_ns["folder"] = str(tmp_path)
+    cell = "import time\nfrom leftovers import arrive\narrive(folder)\ntime.sleep(1000)"
+    error, _ = failing(f"%%torchrun -n 2 --backend gloo --timeout 99.5 --pass folder\n{cell}")
+    assert str(error).startswith("not finished after 99.5 s: rank 0 is at line 5 of script.py, `time.sleep(")
 
 
 def test_output_streams_while_the_cell_runs(shell, tmp_path, monkeypatch):

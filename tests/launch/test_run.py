@@ -216,7 +216,7 @@ def test_output_streams_while_ranks_run_in_whole_lines(ranks, tmp_path, capfd):
 
     seen: list[str] = []
     with contextlib.redirect_stdout(Watcher()):  # type: ignore[type-var]
-        ranks(work, ranks=2, echo="stream", timeout=20)
+        ranks(work, ranks=2, echo="stream")
     lines = "".join(seen).splitlines()
     assert sorted(lines) == ["rank 0 | end", "rank 0 | half a line", "rank 1 | end"]
     assert lines.index("rank 0 | half a line") < lines.index("rank 0 | end")

@@ -107,7 +107,7 @@ def test_a_parameter_that_comes_unannounced_is_named(ranks, kind):
     with pytest.raises(
         launch.RankError, match=r"parameter 'second\.(weight|bias)' got (a|no) gradient in the first"
     ):
-        ranks(switching, kind, False, ranks=2, timeout=20)
+        ranks(switching, kind, False, ranks=2)
 
 
 def counted(kind: str, micro_batches: int, sync_each: bool) -> dict[str, int]:
@@ -158,7 +158,7 @@ def twice(kind: str) -> None:
 def test_backward_twice_without_saying_so_is_refused(ranks, kind):
     """Its gradients would be reduced twice."""
     with pytest.raises(launch.RankError, match="got its gradient in two parts"):
-        ranks(twice, kind, ranks=2, timeout=20)
+        ranks(twice, kind, ranks=2)
 
 
 def start_apart(kind: str) -> list[float]:

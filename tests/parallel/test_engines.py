@@ -204,4 +204,4 @@ def test_a_second_engine_for_one_model_is_refused(ranks, first, second):
                 parallelize(model, Mesh(Layout(dp=2, zero=zero)), case.make())
 
     with pytest.raises(launch.RankError, match="is in the hands of another engine: make a new model"):
-        ranks(work, ranks=2, timeout=20)
+        ranks(work, ranks=2)

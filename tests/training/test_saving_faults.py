@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -46,21 +47,29 @@ def test_in_the_background_the_first_moments_are_saved_too(tmp_path):
 
 
 def test_an_update_waits_for_copies_of_what_it_changes(tmp_path, monkeypatch):
-    """The copies begin late: without waiting they would have the weights of the step after."""
-    copied = checkpoint.copied
+    """The copies begin when the update is about to: without waiting they would have the weights of the step after."""
+    copied, update = checkpoint.copied, threading.Event()
 
     def late(saved: checkpoint.Snapshot, before: checkpoint.Snapshot | None) -> checkpoint.Snapshot:
-        time.sleep(0.3)
+        assert update.wait(LONG)
         return copied(saved, before)
+
+    class Announced(threading.Event):
+        """Whoever asks whether the copies are there, or waits for them, is about to update."""
+
+        def is_set(self) -> bool:
+            update.set()
+            return super().is_set()
 
     monkeypatch.setattr(checkpoint, "copied", late)
     made = trainer()
     made.step()
     before = {name: p.detach().clone() for name, p in made.model.named_parameters()}
     saves = Checkpoints(Saving(str(tmp_path), 1, background=True), made)
+    saves.copied = Announced()
     saves.save()
     made.step()
-    assert saves.exposed[0] > 0
+    update.set()
     saves.wait()
     assert any(not torch.equal(before[name], p) for name, p in made.model.named_parameters())
     (path,) = checkpoints(tmp_path)
@@ -83,13 +92,15 @@ def test_what_fails_in_the_background_is_said_in_the_next_step(tmp_path, monkeyp
 
 def one_that_may_not_write(folder: str) -> tuple[str, list[str]]:
     """The second rank has failed by the time that the first begins to write."""
-    write = checkpoint.write
+    write, failed = checkpoint.write, Path(folder).with_name("failed")
 
     def slow(saved: checkpoint.Snapshot, path: Path, rank: int) -> None:
         if rank == 0:
-            time.sleep(0.5)
+            while not failed.exists():
+                time.sleep(0.01)
             write(saved, path, rank)
         else:
+            failed.touch()
             raise CheckpointError("rank 1 has no room")
 
     checkpoint.write = slow
@@ -101,8 +112,9 @@ def one_that_may_not_write(folder: str) -> tuple[str, list[str]]:
 
 
 def test_the_cause_is_what_failed_first_and_nothing_is_left(ranks, tmp_path):
-    assert ranks(one_that_may_not_write, str(tmp_path), ranks=2)[1].value[0] == "rank 1 has no room"
-    assert list(tmp_path.iterdir()) == []
+    folder = tmp_path / "checkpoints"
+    assert ranks(one_that_may_not_write, str(folder), ranks=2)[1].value[0] == "rank 1 has no room"
+    assert list(folder.iterdir()) == []
 
 
 def stops_while_it_writes(folder: str) -> None:
