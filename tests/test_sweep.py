@@ -156,7 +156,9 @@ def test_slurm_runs_it_on_the_ranks_of_a_node(tmp_path):
         for name in names:
             (programs / name).write_text(f"#!{sys.executable}\n{source.read_text()}")
             (programs / name).chmod(0o755)
-    job_id = next(i for i in iter(lambda: random.randrange(70_000, 80_000), None) if is_free(i - 50_000))
+    job_id = next(
+        i for i in iter(lambda: random.SystemRandom().randrange(70_000, 80_000), None) if is_free(i - 50_000)
+    )
     path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
     env = {**os.environ, "PATH": path, "PYTHONPATH": warm.python_path(), "FAKE_JOB_ID": str(job_id)}
     env["CUDA_VISIBLE_DEVICES"] = ""

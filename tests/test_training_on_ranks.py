@@ -172,6 +172,7 @@ def test_as_ranks_of_torchrun(tmp_path):
         "-m",
         "torch.distributed.run",
         "--standalone",
+        f"--log-dir={tmp_path}",
         "--nproc-per-node=2",
         "-m",
         "--",

@@ -138,7 +138,13 @@ def test_a_pod_that_must_leave_has_its_ranks_save_before_it_does(tmp_path):
     text, port = manifest(["work.py"], job), free_port()
     variables = {v["name"]: v["value"] for v in pod(text)["containers"][0]["env"] if "value" in v}
     python_path = os.pathsep.join([warm.python_path(), str(Path(__file__).parents[1])])
-    env = {**os.environ, **variables, "PYTHONPATH": python_path, "CUDA_VISIBLE_DEVICES": ""}
+    env = {
+        **os.environ,
+        **variables,
+        "PYTHONPATH": python_path,
+        "CUDA_VISIBLE_DEVICES": "",
+        "TMPDIR": str(tmp_path),
+    }
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     pods = []
     for node in (0, 1):

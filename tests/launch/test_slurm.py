@@ -132,10 +132,11 @@ def test_what_torchrun_is_told(arguments_of_torchrun):
         "--rdzv-endpoint=node-a:22345",
         "--rdzv-conf=is_host=1",
         "--local-addr=node-a",
+        "--log-dir=logs/12345",
         *["-m", "--", "playbook", "train", "--steps", "3"],
     ]
     told = arguments_of_torchrun(sbatch_script(["src/work.py", "--steps", "3"], SlurmJob()))
-    assert told[8:] == ["--", "src/work.py", "--steps", "3"]
+    assert told[9:] == ["--", "src/work.py", "--steps", "3"]
 
 
 ARGUMENTS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0")), max_size=5)
@@ -146,7 +147,7 @@ ARGUMENTS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0
 def test_every_argument_arrives_as_it_was_given(arguments_of_torchrun, arguments):
     for given_arguments in (arguments, ODD):
         told = arguments_of_torchrun(sbatch_script(["train", *given_arguments], EVERYTHING))
-        assert told[8:] == ["-m", "--", "playbook", "train", *given_arguments]
+        assert told[9:] == ["-m", "--", "playbook", "train", *given_arguments]
 
 
 @pytest.fixture
@@ -157,7 +158,7 @@ def submit(tmp_path, monkeypatch) -> Callable[..., subprocess.CompletedProcess[s
     for name in ("sbatch", "scancel", "scontrol", "srun"):
         (programs / name).write_text(f"#!{sys.executable}\n{FAKE.read_text()}")
         (programs / name).chmod(0o755)
-    ids = iter(lambda: random.randrange(70_000, 79_990), None)
+    ids = iter(lambda: random.SystemRandom().randrange(70_000, 79_990), None)  # not as in another process
     job_id = next(i for i in ids if all(is_free(i + task - 50_000) for task in range(3)))
     path = [str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]
     env = {
@@ -166,12 +167,15 @@ def submit(tmp_path, monkeypatch) -> Callable[..., subprocess.CompletedProcess[s
         "PYTHONPATH": os.pathsep.join([warm.python_path(), str(FAKE.parents[1])]),
         "FAKE_JOB_ID": str(job_id),
         "CUDA_VISIBLE_DEVICES": "",
+        "TMPDIR": str(programs),
     }
 
     def run(script: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        done = subprocess.run(
             ["sbatch"], input=script, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600
         )
+        assert list(programs.glob("torchelastic*")) == []
+        return done
 
     return run
 

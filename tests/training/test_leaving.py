@@ -121,6 +121,7 @@ def torchrun(ranks: int, *what: str, cwd: Path) -> str:
         "-m",
         "torch.distributed.run",
         "--standalone",
+        f"--log-dir={cwd}",
         f"--nproc-per-node={ranks}",
         *what,
     ]

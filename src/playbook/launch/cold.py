@@ -89,11 +89,13 @@ class ColdRanks:
 
     def _arguments(self) -> list[str]:
         job = self.job
-        meeting = f"--rdzv-endpoint=127.0.0.1:{job.port}", f"--rdzv-id={job.folder.name}"
+        # Agents meet through a file, too: a port that is free now may be taken by the time that they listen.
+        meeting = f"--rdzv-endpoint={job.folder / 'agents'}", f"--rdzv-id={job.folder.name}"
         ranks = f"--nnodes={job.nnodes}", f"--nproc-per-node={job.ranks // job.nnodes}"
         return [
             *ranks,
             "--rdzv-backend=c10d",
+            "--rdzv-conf=store_type=file",
             *meeting,
             f"--log-dir={job.folder}",  # else it leaves an empty folder among temporary files
             "--module",

@@ -231,7 +231,7 @@ mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 export head_node="${{hosts[0]:?scontrol names no host}}"
 export port=$((20000 + SLURM_JOB_ID % 10000))
 
-logs={logs}/"$SLURM_JOB_ID"
+export logs={logs}/"$SLURM_JOB_ID"
 mkdir -p -- "$logs"
 {leaving}
 # What each node does. Its own name, and whether the meeting is at its place, are said and not guessed: guesses go by
@@ -243,6 +243,7 @@ node() {{
     --nnodes="$SLURM_NNODES" --nproc-per-node={gpus} --max-restarts={max_restarts} \\
     --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$head_node:$port" \\
     --rdzv-conf="is_host=$((SLURM_NODEID == 0))" --local-addr="$SLURMD_NODENAME" \\
+    --log-dir="$logs" \\
     "$@"
 }}
 
