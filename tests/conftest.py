@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
+import random
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
@@ -29,13 +31,24 @@ else:  # no test is about time, and a machine that does other things as well may
 
 ROOT = Path(__file__).resolve().parents[1]
 NO_CHROMIUM = "no Chromium"
+NO_BOOK = "the book is not built"
+
+
+@pytest.fixture(autouse=True)
+def seeds() -> None:
+    """Whatever ran before it, and in which process, a test draws the same numbers."""
+    random.seed(0)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture(scope="session")
 def built_book() -> Path:
-    """Folder of the built site; ``make test`` builds it first."""
+    """Folder of the built site. Without one the test is skipped, and the summary says so; in CI it fails."""
     if not (serve.SITE / "index.html").is_file():
-        pytest.fail("the book is not built: run `make book`")
+        (pytest.fail if "CI" in os.environ else pytest.skip)(NO_BOOK)
     return serve.SITE
 
 
@@ -61,8 +74,11 @@ def chromium() -> str:
 
 @pytest.fixture(scope="session")
 def ranks() -> Callable[..., launch.Ranks]:
-    """``ranks(function, 3, ranks=4)`` runs ``function(3)`` as 4 ranks: ``launch.run``, on CPU, from a warm process."""
-    return functools.partial(launch.run, backend="gloo")
+    """``ranks(function, 3, ranks=4)`` runs ``function(3)`` as 4 ranks: ``launch.run``, on CPU, from a warm process.
+
+    They have more time than a busy machine needs: only what hangs takes so long.
+    """
+    return functools.partial(launch.run, backend="gloo", timeout=600)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -80,11 +96,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     everything = terminalreporter.stats.get("skipped", [])
     if gpus := sum("CUDA device" in str(report.longrepr) for report in everything):
         terminalreporter.write_line(f"{gpus} tests did NOT run: they need GPUs", yellow=True)
-    skipped = [report for report in everything if NO_CHROMIUM in str(report.longrepr)]
-    if skipped:
-        terminalreporter.write_line(chromium_tool.NONE, red=True)
-        names = sorted({report.nodeid.partition("[")[0] for report in skipped})
-        terminalreporter.write_line(f"{len(skipped)} tests did NOT run: {', '.join(names)}", red=True)
+    for reason, remedy in ((NO_CHROMIUM, chromium_tool.NONE), (NO_BOOK, f"{NO_BOOK}: run `make book`")):
+        skipped = [report for report in everything if reason in str(report.longrepr)]
+        if skipped:
+            terminalreporter.write_line(remedy, red=True)
+            names = sorted({report.nodeid.partition("[")[0] for report in skipped})
+            terminalreporter.write_line(f"{len(skipped)} tests did NOT run: {', '.join(names)}", red=True)
 
 
 @pytest.fixture
