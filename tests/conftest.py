@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
+from typing import TYPE_CHECKING
 
 # Two cores are shared with other processes: tests compute on one thread, unless they measure speed.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -19,6 +20,9 @@ import pytest
 import serve
 
 from playbook import launch
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 try:
     import hypothesis
@@ -70,6 +74,17 @@ def chromium() -> str:
     if path is None:
         pytest.skip(NO_CHROMIUM)
     return path
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: str) -> Iterator[Browser]:
+    """The one browser of all tests of a process, since Playwright can be started once: each test has a context of it."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=list(chromium_tool.FLAGS))
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,18 +1,16 @@
-"""A real Chromium and a page served on 127.0.0.1, made of a widget's own static HTML and the page runtime."""
+"""Pages for tests of widgets, served on 127.0.0.1: a widget's own static HTML and the page runtime."""
 
 from __future__ import annotations
 
-import functools
+import fcntl
 import http.server
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from chromium import FLAGS
 from playbook_widgets.site.browser_python import PYODIDE, write_all
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
 from playbook.figures import css_variables
 
@@ -26,52 +24,60 @@ html[data-theme=dark] body {{ background: #14181e; color: #ced6dd }}</style></he
 <body><main><h1>Widget</h1>{body}</main><script type="module" src="pb/host.mjs"></script></body></html>"""
 
 
-class QuietHandler(http.server.SimpleHTTPRequestHandler):
+class Handler(http.server.SimpleHTTPRequestHandler):
+    """A test's own files, and beside them what the built book has in these places."""
+
+    protocol_version = "HTTP/1.1"  # a page asks for thirty files
+    places = (("vendor/pyodide/", PYODIDE), ("pb/", STATIC))
+
+    def translate_path(self, path: str) -> str:
+        name = path.partition("?")[0].lstrip("/") or "index.html"
+        file: Path = self.server.folder / name  # type: ignore[attr-defined]
+        for place, folder in () if file.exists() else self.places:
+            if name.startswith(place):
+                file = folder / name.removeprefix(place)
+        return str(file)
+
     def log_message(self, *args: object) -> None:
         pass
 
 
-class QuietServer(http.server.ThreadingHTTPServer):
+class Server(http.server.ThreadingHTTPServer):
+    folder: Path
+
     def handle_error(self, *args: object) -> None:
         """A page that is closed in the middle of a download is no error."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Widgets first: Playwright runs once per thread, and the browser of ``tests/browser`` lives to the end."""
-    items.sort(key=lambda item: Path(__file__).parent not in item.path.parents)
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=list(FLAGS))
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="session")
 def browser_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the library and the snapshot that pages start Python from, as the site build makes them."""
     folder = tmp_path_factory.mktemp("python")
-    write_all(folder, ROOT / "_build" / "python")
+    cache = ROOT / "_build" / "python"
+    cache.parent.mkdir(exist_ok=True)
+    # Where the book is not built, the first of the test's processes makes the snapshot.
+    with (cache.parent / "python.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        write_all(folder, cache)
     return folder
 
 
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    with Server(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
 @pytest.fixture
-def widget_site(tmp_path: Path, browser_python: Path) -> Iterator[str]:
+def widget_site(tmp_path: Path, browser_python: Path, server: Server) -> str:
     """The address of a server on ``tmp_path``, with the widgets' static files under ``pb/`` and Python where the built
     book has it."""
-    shutil.copytree(STATIC, tmp_path / "pb")
+    (tmp_path / "pb").mkdir()
     (tmp_path / "pb" / "python").symlink_to(browser_python)
-    (tmp_path / "vendor").mkdir()
-    (tmp_path / "vendor" / "pyodide").symlink_to(PYODIDE)
-    server = QuietServer(("127.0.0.1", 0), functools.partial(QuietHandler, directory=str(tmp_path)))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    server.folder = tmp_path
+    return f"http://127.0.0.1:{server.server_port}"
 
 
 @pytest.fixture
