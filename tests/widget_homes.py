@@ -130,20 +130,27 @@ def static_page(open_page: Callable, widget: Widget, **options: Any):
     return page
 
 
-# The page runtime's model, with the test's own Python in place of the one in the page; ``model`` and ``close`` are the
-# test's.
+# The page runtime's model, with the test's own Python in place of the one in the page; ``model``, ``close``
+# and ``settled``, which waits for the answers that Python owes, are the test's.
 BRIDGE = """<style>
 html[data-theme=dark] {{ color-scheme: dark; --pst-color-background: #14181e; --pst-color-link: #84b4fa }}
 html {{ --pst-color-background: #fff; --pst-color-link: #1b5fc4 }}</style>
 {sheets}
 <div id="stage"></div><script type="application/json" id="state">{state}</script><script type="module">
-const {{ Model }} = await import("./pb/host.mjs"), module = (await import("./pb/{esm}")).default;
+const {{ Model }} = await import("./pb/host.mjs"), module = (await import("./pb/{esm}")).default, owed = new Set();
 class Bridged extends Model {{
   async save_changes() {{
+    const answer = this.ask();
+    owed.add(answer);
+    await answer;
+    owed.delete(answer);
+  }}
+  async ask() {{
     const asked = this.get("inputs"), text = await window.compute(JSON.stringify(asked));
     if (this.get("inputs") === asked) this.set("outputs", JSON.parse(text));
   }}
 }}
+window.settled = async () => {{ while (owed.size) await Promise.all(owed) }};
 const state = JSON.parse(document.querySelector("#state").textContent);
 window.model = new Bridged({{ ...state, status: "idle", link: "http://127.0.0.1/#{name}?" }});
 window.close = module.render({{ model: window.model, el: document.querySelector("#stage") }});
@@ -163,31 +170,56 @@ def bridged_page(open_page: Callable, widget: Widget, **options: Any):
     return page
 
 
+LOOKS = ((1280, "light"), (390, "dark"))
 WIDTHS = (1280, 760, 390)
-#: By how many px, once what follows the window's width has done so.
-TOO_WIDE = """() => new Promise((say) => requestAnimationFrame(() => requestAnimationFrame(
-  () => say(document.documentElement.scrollWidth - innerWidth))))"""
-MADE = """(values) => {
-  const made = new MutationObserver(() => {}), size = (node) => 1 + (node.querySelectorAll?.("*").length ?? 0);
+FRAMES = "new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))"
+#: By how many px the page is wider than the window, and what is cut off by its own place.
+TOO_WIDE = """() => {
+  const cut = (el) => el.scrollWidth > el.clientWidth + 1 && el.clientWidth && getComputedStyle(el).display !== "inline";
+  const whole = "#stage :is(label, button, input[type=text]:not([aria-invalid=true]), b, i, span, p, th, td, li, h3)";
+  const found = [...document.querySelectorAll(whole)].filter((el) => !el.childElementCount && cut(el)
+    && !el.closest(".pb-unseen, .pb-scroll, .pb-scroll *"));
+  const wide = document.documentElement.scrollWidth - innerWidth;
+  return [...(wide > 0 ? [`${wide} px too wide`] : []), ...found.map((el) => `cut off: ${el.outerHTML.slice(0, 200)}`)];
+}"""
+SERIOUS = """async (only) => {
+  const options = { resultTypes: ["violations"], ...(only && { runOnly: only }) };
+  const { violations } = await axe.run(document.querySelector("main"), options);
+  return violations.filter(({ impact }) => ["serious", "critical"].includes(impact))
+    .map(({ id, nodes }) => `${id}: ${nodes[0].html.slice(0, 200)}`);
+}"""
+# What a change makes and throws away again.
+WASTED = """([change, values]) => {
+  const made = new MutationObserver(() => {}), apply = eval(change);
   made.observe(document.querySelector("#stage"), { childList: true, subtree: true });
-  return values.map((value) => {
-    (CHANGE)(value);
-    const added = made.takeRecords().flatMap((record) => [...record.addedNodes]);
-    return added.filter((node) => node.nodeType === 1).reduce((sum, node) => sum + size(node), 0);
+  return values.flatMap((value) => {
+    apply(value);
+    const added = new Set(made.takeRecords().flatMap((record) => [...record.addedNodes]));
+    return [...added].filter((node) => !node.isConnected).map((node) => node.outerHTML ?? node.textContent);
   });
 }"""
-
-
 HOLD = """() => {
   const answer = window.compute;
   window.compute = (text) => new Promise((go) => (window.go = () => go(answer(text))));
+  window.settled = () => null;
 }"""
+TIMERS = """() => {
+  const waiting = new Map();
+  let last = 0;
+  window.setTimeout = (call) => (waiting.set(++last, call), last);
+  window.clearTimeout = (id) => waiting.delete(id);
+  window.elapse = () => [...waiting].forEach(([id, call]) => (waiting.delete(id), call()));
+}"""
+
+
+def stop_time(page) -> Callable[[], None]:
+    """From now on what the page does later happens when the function that this returns is called."""
+    page.evaluate(TIMERS)
+    return lambda: page.evaluate("window.elapse()")
 
 
 class Form:
     """A widget on a ``bridged_page`` as a reader meets it."""
-
-    pause = 150  # ms in which Python has answered
 
     def __init__(self, page):
         self.page = page
@@ -195,9 +227,18 @@ class Form:
     def inputs(self) -> dict:
         return self.page.evaluate("window.model.get('inputs')")
 
+    def set(self, inputs: dict) -> None:
+        """As a link does."""
+        self.page.evaluate("(x) => { window.model.set('inputs', x); window.model.save_changes() }", inputs)
+        self.settle()
+
     def settle(self) -> None:
         """Until the outputs are those of the inputs."""
-        self.page.wait_for_timeout(self.pause)
+        self.page.evaluate("window.settled()")
+
+    def frames(self) -> None:
+        """Until all that was asked for is painted."""
+        self.page.evaluate(FRAMES)
 
     def hold(self) -> None:
         """From now on Python takes its time: it answers when ``release`` says so."""
@@ -219,28 +260,24 @@ class Form:
         return self.page.get_by_role("button", name=name, exact=True)
 
     def problems(self) -> list:
-        """At which widths the page is too narrow for what is in it, and what axe-core finds serious as it stands."""
-        if not self.page.evaluate("'axe' in window"):
-            self.page.add_script_tag(path=str(AXE))
-        found = self.page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
-        serious = [
-            (v["id"], v["nodes"][0]["html"][:200]) for v in found if v["impact"] in ("serious", "critical")
-        ]
-        before = self.page.viewport_size
+        """What axe-core finds serious, in either look; at which widths something sticks out or is cut off."""
+        page, found = self.page, []
+        if not page.evaluate("'axe' in window"):
+            page.add_script_tag(path=str(AXE))
+        for width, theme in LOOKS:
+            page.set_viewport_size({"width": width, "height": 900})
+            page.evaluate("(theme) => (document.documentElement.dataset.theme = theme)", theme)
+            page.evaluate(FRAMES)
+            found += [(width, theme, one) for one in page.evaluate(SERIOUS)]
         for width in WIDTHS:
-            self.page.set_viewport_size({**before, "width": width})
-            wide = self.page.evaluate(TOO_WIDE)
-            serious += [(f"{wide} px too wide", width)] * (wide > 0)
-        self.page.set_viewport_size(before)
-        self.page.evaluate(TOO_WIDE)
-        return serious
+            page.set_viewport_size({"width": width, "height": 900})
+            page.evaluate(FRAMES)
+            found += [(width, one) for one in page.evaluate(TOO_WIDE)]
+        return found
 
-    def made(self, change: str, values: list) -> int:
-        """The most elements that a change makes: ``change`` of each of ``values``, a function of the page.
-
-        What a reader waits for is mostly that: an answer may replace what is there, but not twice.
-        """
-        return max(self.page.evaluate(MADE.replace("CHANGE", change), values))
+    def wasted(self, change: str, values: list) -> list:
+        """Elements that ``change`` of each of ``values``, a function of the page, made in vain: drawn twice."""
+        return self.page.evaluate(WASTED, [change, values])
 
     def elements(self) -> int:
         """Of how many elements the widget consists."""

@@ -92,13 +92,14 @@ def test_a_failing_widget_says_so_and_leaves_the_others_alone(open_page, tmp_pat
 
 @pytest.mark.browser
 def test_widgets_far_below_wait_until_they_come_near(open_page):
-    page = open_page('<div style="height: 5000px"></div>' + TraceViewer(TRACE).static_html())
-    page.wait_for_timeout(300)
-    widget = page.locator(".pb-widget")
+    html = TraceViewer(TRACE).static_html()
+    page = open_page(f'{html}<div style="height: 5000px"></div>{html}')
+    page.wait_for_selector(".pb-widget[data-state=ready]")  # the near one; one observer looks after both
+    widget = page.locator(".pb-widget").last
     assert widget.get_attribute("data-state") is None
     assert "1 events on 1 lanes" in widget.inner_text()
     widget.scroll_into_view_if_needed()
-    page.wait_for_selector(".pb-widget[data-state=ready]")
+    page.wait_for_function("document.querySelectorAll('.pb-widget[data-state=ready]').length === 2")
 
 
 @pytest.mark.browser

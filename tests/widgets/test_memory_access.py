@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 
 import pytest
@@ -11,12 +10,9 @@ from colour_vision import VISIONS, difference, lab
 from playbook_widgets import MemoryAccess
 from playbook_widgets.compute.access import compute
 from playbook_widgets.compute.access_setting import CHOICES, DEFAULTS, LIMITS, SIDES, SIZES
-from playbook_widgets.memory_access import EXAMPLES, constants
-from widget_homes import Form, bridged_page, draw_over_kernel, in_module, kernel, static_page
+from playbook_widgets.memory_access import constants
+from widget_homes import Form, bridged_page
 
-from playbook.errors import ConfigError
-
-SCRIPT = MemoryAccess.script
 CONTROLS = {control["field"]: control for control in constants()["controls"]}
 COLUMN = {"memory": "shared", "along": "column"}
 #: Settings that show what the first state does not: idle threads, vectors, small elements, blocks of other shapes.
@@ -60,11 +56,6 @@ def test_every_choice_and_every_stop_is_one_that_python_takes():
             assert LIMITS[field][0] <= values[0] < values[-1] <= LIMITS[field][1]
     assert set(SIDES.values()) <= set(CONTROLS["rows"]["stops"])
     assert tuple(value for value, _ in CONTROLS["size"]["choices"]) == SIZES
-
-
-def test_settings_that_cannot_be_are_refused_where_the_cell_is():
-    with pytest.raises(ConfigError, match="vector must be at most 4"):
-        MemoryAccess({"vector": 8})
 
 
 def test_the_summary_says_every_warp():
@@ -212,41 +203,6 @@ def test_numbers_and_words_are_pythons(access, inputs):
 
 
 @pytest.mark.browser
-def test_every_slider_moves_by_mouse_keyboard_and_typing(access):
-    numbers = {field: control["stops"] for field, control in CONTROLS.items() if control["kind"] == "number"}
-    for field, stops in numbers.items():
-        view = access(BESIDE.get(field))
-        row = view.row(field)
-        slider, text = row.locator("input[type=range]"), row.locator("input[type=text]")
-        box = slider.bounding_box()
-        view.page.mouse.click(box["x"] + 9, box["y"] + box["height"] / 2)
-        view.settle()
-        assert view.values()[field] == stops[0], field
-        slider.press("ArrowRight")
-        view.settle()
-        assert view.values()[field] == stops[1], field
-        text.press("ArrowUp")
-        view.settle()
-        assert view.values()[field] == stops[2], field
-        view.type(field, str(stops[0]))
-        assert view.values()[field] == stops[0], field
-        assert row.get_by_role("alert").count() == 0, field
-
-
-@pytest.mark.browser
-def test_every_choice_moves_by_mouse_and_keyboard(access):
-    view = access()
-    for field, other in (("access", "write"), ("layout", "column-major"), ("along", "column"), ("size", "8")):
-        view.row(field).get_by_text(other, exact=True).click()
-        view.settle()
-        assert str(view.values()[field]) == other
-        assert view.inputs() == {"memory": "global", field: view.values()[field]}
-        view.row(field).locator("input:checked").press("ArrowLeft")
-        view.settle()
-        assert view.inputs() == {"memory": "global"}, field
-
-
-@pytest.mark.browser
 def test_another_memory_has_another_array_and_controls_of_its_own(access):
     view = access({"rows": 64, "offset": 2, "step": 3})
     assert view.row("offset").is_visible()
@@ -367,22 +323,6 @@ def test_what_is_said_of_a_thread(access):
 
 
 @pytest.mark.browser
-def test_examples_fill_the_controls_and_are_marked(access):
-    view = access({"stride": 7})
-    assert view.page.locator('.pb-ma-examples [aria-pressed="true"]').count() == 0
-    for name, inputs, note in EXAMPLES:
-        view.button(name).click()
-        view.settle()
-        assert view.inputs() == {"memory": "global", **inputs}
-        pressed = view.page.locator('.pb-ma-examples [aria-pressed="true"]')
-        assert pressed.all_inner_texts() == [name]
-        assert view.page.locator(".pb-ma-examples .pb-ma-note").inner_text() == note
-        assert view.text("answer") == compute(inputs)["pictures"][0]["answer"]
-        view.button("Step forward").click()
-        assert pressed.all_inner_texts() == [name]  # whichever warp is shown
-
-
-@pytest.mark.browser
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_needed_and_in_conflict_look_different_to_every_eye(access, theme):
     """On the page's background; what is moved and not needed is hatched, and carries no number."""
@@ -420,43 +360,6 @@ def test_the_table_says_every_address(access):
 
 
 @pytest.mark.browser
-def test_a_refused_value_shows_its_sentence_beside_its_control_and_keeps_the_picture(access):
-    view = access()
-    before = view.picture()
-    for field, text in (
-        ("rows", "0"),
-        ("block_x", "2000"),
-        ("block_y", "many"),
-        ("stride", "-1"),
-        ("offset", "9999"),
-    ):
-        said, box = view.row(field).get_by_role("alert"), view.row(field).locator("input[type=text]")
-        valid = box.input_value()
-        view.type(field, text)
-        refusal = compute(view.inputs())["error"]
-        assert refusal["field"] == field
-        assert said.inner_text() == refusal["message"]
-        assert box.get_attribute("aria-invalid") == "true"
-        assert view.text("stale") == "last valid"
-        assert view.picture() == before
-        view.type(field, valid)
-        assert view.page.get_by_role("alert").count() == 0
-        assert view.page.locator(".pb-ma-stale").is_hidden()
-
-
-@pytest.mark.browser
-def test_links_hold_the_state_and_ignore_what_they_do_not_know(open_page):
-    page = open_page("")
-    rng, values = random.Random(0), [0, 1, 8, 1_000_000, "abc", "a&b=c %", "", True]
-    for _ in range(50):
-        keys = rng.sample(sorted(DEFAULTS), rng.randrange(1, 9))
-        inputs = {"memory": "shared", **{key: rng.choice(values) for key in keys}}
-        assert in_module(page, SCRIPT, "m.decode(m.encode(x))", inputs) == inputs
-    said = in_module(page, SCRIPT, "m.decode(x)", "along=column&nonsense=1&__proto__=2&stride=2&size")
-    assert said == {"memory": "global", "along": "column", "stride": 2}
-
-
-@pytest.mark.browser
 def test_saved_and_copied(access):
     view = access({"along": "column", "step": 2}, permissions=["clipboard-read", "clipboard-write"])
     with view.page.expect_download() as download:
@@ -471,96 +374,3 @@ def test_saved_and_copied(access):
         assert view.page.evaluate("navigator.clipboard.readText()") == text
     view.button("Copy link").click()
     assert "#warp?" in view.page.evaluate("navigator.clipboard.readText()")
-
-
-@pytest.mark.browser
-def test_an_answer_is_drawn_once_and_a_closed_widget_hears_nothing(access):
-    view = access({"along": "column"})
-    made = view.made(
-        "(answer) => window.model.set('outputs', answer)", [compute(inputs) for inputs in SEVERAL]
-    )
-    assert 0 < made <= view.elements()
-    before = view.picture()
-    view.page.evaluate("window.close()")
-    view.page.evaluate("(r) => window.model.set('outputs', r)", compute({"stride": 5}))
-    view.page.wait_for_timeout(100)
-    assert view.picture() == before
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (390, "dark"), (390, "light"), (1280, "dark")])
-def test_fits_every_width_and_passes_axe(access, width, theme):
-    """As it opens, with all that it can show, and with a refusal."""
-    view = access(width=width, theme=theme)
-    assert view.problems() == []
-    view.page.get_by_text("All threads as a table").click()
-    for inputs in (
-        *SEVERAL,
-        {"rows": 1, "step": 5},
-        {"along": "column", "columns": 16384, "size": 16, "stride": 30},
-    ):
-        view.page.evaluate(
-            "(x) => { window.model.set('inputs', x); window.model.save_changes() }",
-            {"memory": "global", **inputs},
-        )
-        view.settle()
-        assert view.problems() == [], inputs
-    view.type("rows", "a long word that is no number of rows whatsoever")
-    assert view.row("rows").get_by_role("alert").is_visible()
-    assert view.problems() == []
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize("width", [1280, 776, 390])
-def test_nothing_is_cut_off(access, width):
-    """No label, name or number is wider than its place, with addresses of ten digits too."""
-    far = {"along": "column", "columns": 16384, "rows": 16384, "size": 16, "stride": 500}
-    for inputs in (*SEVERAL, far):
-        view = access(inputs, width=width)
-        places = ["row > label", "label", "thread", "address", "field input", "facts span", "bytes > i"]
-        cut = view.page.locator(", ".join(f".pb-ma-{place}" for place in places)).evaluate_all(
-            """(all) => all.filter((el) => el.scrollWidth > el.clientWidth + 1)
-              .filter((el) => getComputedStyle(el).display !== "inline" && getComputedStyle(el).fontSize !== "0px")
-              .map((el) => el.textContent || el.value)"""
-        )
-        assert cut == []
-
-
-@pytest.mark.browser
-def test_prints_the_picture_and_the_numbers(access):
-    view = access(COLUMN)
-    view.page.emulate_media(media="print")
-    for shown in ("cost", "answer", "memory", "matrix", "threads", "facts"):
-        assert view.page.locator(f".pb-ma-{shown}").first.is_visible(), shown
-    for hidden in ("controls", "examples", "player"):
-        assert view.page.locator(f".pb-ma-{hidden}").is_hidden(), hidden
-
-
-@pytest.mark.browser
-def test_over_a_real_kernel_and_in_the_static_page(open_page):
-    code = "from playbook_widgets import MemoryAccess\nMemoryAccess({'along': 'column'})"
-    with kernel(code) as running:
-        page = draw_over_kernel(open_page, running)
-        page.locator("[data-field=stride] input[type=range]").press("ArrowRight")
-        wanted = compute({"along": "column", "stride": 2})
-        page.wait_for_function(
-            "(text) => document.querySelector('.pb-ma-answer').innerText === text",
-            arg=wanted["pictures"][0]["answer"],
-        )
-        assert running.state["outputs"] == json.loads(json.dumps(wanted))
-    page = static_page(open_page, MemoryAccess(), hash="#warp?memory=shared&along=column&step=2")
-    wanted = compute(COLUMN)["pictures"]
-    page.wait_for_function(
-        "(text) => document.querySelector('.pb-ma-answer')?.innerText === text", arg=wanted[2]["answer"]
-    )
-    page.get_by_role("button", name="Step forward").click()
-    page.wait_for_function("location.hash.endsWith('step=3')")
-    page.locator(".pb-ma-thread").nth(5).click()
-    page.wait_for_function("location.hash === '#warp?memory=shared&along=column&step=3&thread=5'")
-    assert page.locator(".pb-ma-answer").inner_text() == wanted[3]["answer"]
-    page.evaluate("location.hash = '#warp?memory=shared&along=column&remedy=swizzle&thread=2'")
-    page.wait_for_function(
-        "(text) => document.querySelector('.pb-ma-answer')?.innerText === text",
-        arg=compute({**COLUMN, "remedy": "swizzle"})["pictures"][0]["answer"],
-    )
-    assert "bank 2" in page.locator(".pb-ma-said-thread").inner_text()

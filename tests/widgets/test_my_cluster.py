@@ -38,8 +38,6 @@ def test_summary_holds_the_ranking_and_the_command():
 class Page(Form):
     """The widget as a reader meets it."""
 
-    pause = 1500  # the reader rests, and Python answers twice: the ranking, and the map
-
     def setting(self) -> dict:
         return {key: value for key, value in self.inputs().items() if key != "map"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 
@@ -10,8 +9,8 @@ import pytest
 from colour_vision import VISIONS, difference, lab
 from playbook_widgets import NumberFormats
 from playbook_widgets.compute.number_formats import DEFAULTS, LIMITS, ROUNDINGS, compute
-from playbook_widgets.number_formats import EXAMPLES, constants
-from widget_homes import Form, bridged_page, draw_over_kernel, in_module, kernel, static_page
+from playbook_widgets.number_formats import constants
+from widget_homes import Form, bridged_page, in_module
 
 from playbook.errors import ConfigError
 from playbook.precision.formats import FORMATS
@@ -88,10 +87,6 @@ class Page(Form):
 
     def bits(self, name: str):
         return self.line(name).locator("button.pb-nf-bit")
-
-    def set(self, inputs: dict) -> None:
-        self.page.evaluate("(x) => { window.model.set('inputs', x); window.model.save_changes() }", inputs)
-        self.settle()
 
     def picture(self) -> dict:
         """Of each row its bits, value, word and errors."""
@@ -230,27 +225,6 @@ def test_the_keyboard_alone_sets_bits(formats):
 
 
 @pytest.mark.browser
-def test_every_control_moves_by_mouse_and_keyboard(formats):
-    view = formats({"number": "449"})
-    view.type("number", "1/3")
-    assert view.inputs() == {"number": "1/3"}
-    for field, text, value in (("rounding", "towards zero", "towards_zero"), ("saturate", "saturate", True)):
-        view.row(field).get_by_text(text, exact=True).click()
-        view.settle()
-        assert view.inputs() == {"number": "1/3", field: value}
-        view.row(field).locator("input:checked").press("ArrowLeft")
-        view.settle()
-        assert view.inputs() == {"number": "1/3"}
-    view.row("scale").locator("select").select_option("16")
-    view.settle()
-    assert view.inputs() == {"number": "1/3", "scale": 16}
-    assert view.picture() == expected({"number": "1/3", "scale": 16})
-    view.row("scale").locator("select").select_option("0")
-    view.settle()
-    assert view.inputs() == {"number": "1/3"}
-
-
-@pytest.mark.browser
 def test_drawing_again_is_for_stochastic_rounding(formats):
     view = formats({"number": "1+2^-8"})
     again = view.button("Draw again")
@@ -267,41 +241,6 @@ def test_drawing_again_is_for_stochastic_rounding(formats):
         again.click()
         view.settle()
     assert set(values) == {"1", "1.0078125"}
-
-
-@pytest.mark.browser
-def test_examples_fill_the_controls_and_are_marked(formats):
-    view = formats({"number": "5", "scale": 3})
-    assert view.page.locator('.pb-nf-examples [aria-pressed="true"]').count() == 0
-    for name, inputs, note in EXAMPLES:
-        view.button(name).first.click()
-        view.settle()
-        assert view.inputs() == inputs
-        pressed = view.page.locator('.pb-nf-examples [aria-pressed="true"]')
-        assert pressed.all_inner_texts() == [name]
-        assert view.text("examples .pb-nf-note") == note
-        view.line("fp32").locator(".pb-nf-name").click()
-        view.settle()
-        assert pressed.all_inner_texts() == [name]  # whichever format is explained
-    view.bits("fp32").first.click()
-    view.settle()
-    assert pressed.count() == 0
-
-
-@pytest.mark.browser
-def test_a_refused_number_shows_its_sentence_and_keeps_the_rows(formats):
-    view = formats({"number": "449"})
-    before = view.picture()
-    for text in ("much", "2^5000", "e4m3:0x100", ""):
-        view.type("number", text)
-        said = view.row("number").get_by_role("alert")
-        assert said.inner_text() == compute({"number": text})["error"]["message"]
-        assert view.row("number").locator("input").get_attribute("aria-invalid") == "true"
-        assert view.text("stale") == "last valid"
-        assert view.picture() == before
-    view.type("number", "449")
-    assert view.page.get_by_role("alert").count() == 0
-    assert view.page.locator(".pb-nf-stale").is_hidden()
 
 
 @pytest.mark.browser
@@ -351,49 +290,6 @@ def test_copied(formats):
 
 
 @pytest.mark.browser
-def test_an_answer_is_drawn_in_place_and_a_closed_widget_hears_nothing(formats):
-    view = formats({"number": "0.1"})
-    made = view.made(
-        "(answer) => window.model.set('outputs', answer)", [compute(inputs) for inputs in SEVERAL]
-    )
-    assert made == 0  # so that the focus stays on a bit
-    before = view.picture()
-    view.page.evaluate("window.close()")
-    view.page.evaluate("(r) => window.model.set('outputs', r)", compute({"number": "5"}))
-    view.page.wait_for_timeout(100)
-    assert view.picture() == before
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (390, "dark"), (390, "light"), (1280, "dark")])
-def test_fits_every_width_and_passes_axe(formats, width, theme):
-    """As it opens, with all that it can show, and with a refusal."""
-    view = formats(width=width, theme=theme)
-    assert view.problems() == []
-    for inputs in SEVERAL:
-        view.set(inputs)
-        assert view.problems() == [], inputs
-    view.type("number", "a long word that is no number whatsoever")
-    assert view.row("number").get_by_role("alert").is_visible()
-    assert view.problems() == []
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize("width", [1280, 776, 390])
-def test_nothing_is_cut_off(formats, width):
-    """No label, name, bit or number is wider than its place."""
-    view = formats(width=width)
-    for inputs in ({"number": "0.1"}, *SEVERAL):
-        view.set(inputs)
-        places = ["label", "row > label", "name", "bit", "result > p", "facts span", "facts b", "formula"]
-        cut = view.page.locator(", ".join(f".pb-nf-{place}" for place in places)).evaluate_all(
-            """(all) => all.filter((el) => el.scrollWidth > el.clientWidth + 1)
-              .filter((el) => getComputedStyle(el).display !== "inline").map((el) => el.textContent)"""
-        )
-        assert cut == []
-
-
-@pytest.mark.browser
 def test_sixteen_bits_are_a_line_so_that_bf16_stands_under_the_beginning_of_fp32(formats):
     for width in (1280, 390):
         view = formats({"number": "0.1"}, width=width)
@@ -406,31 +302,3 @@ def test_sixteen_bits_are_a_line_so_that_bf16_stands_under_the_beginning_of_fp32
             assert wide["x"] == pytest.approx(short["x"], abs=0.5)
         for wide, short in zip(boxes["fp32"][1:], boxes["e8m0"], strict=False):
             assert wide["x"] == pytest.approx(short["x"], abs=4.5)
-
-
-@pytest.mark.browser
-def test_prints_the_rows_and_the_reasons(formats):
-    view = formats({"number": "0.1"})
-    view.page.emulate_media(media="print")
-    for shown in ("rows", "answer", "facts", "code code"):
-        assert view.page.locator(f".pb-nf-{shown}").first.is_visible(), shown
-    for hidden in ("controls", "examples", "tools"):
-        assert view.page.locator(f".pb-nf-{hidden}").first.is_hidden(), hidden
-
-
-@pytest.mark.browser
-def test_over_a_real_kernel_and_in_the_static_page(open_page):
-    with kernel("from playbook_widgets import NumberFormats\nNumberFormats({'number': '1'})") as running:
-        page = draw_over_kernel(open_page, running)
-        page.locator('[data-format="bf16"] button.pb-nf-bit').last.click()
-        wanted = compute({"number": "1.0078125", "format": "bf16"})
-        page.wait_for_function("document.querySelector('[data-format=fp32] b').innerText === '1.0078125'")
-        assert running.state["outputs"] == json.loads(json.dumps(wanted))
-    page = static_page(open_page, NumberFormats(), hash="#bits?number=-0&rounding=half_up&format=fp16")
-    page.wait_for_function("document.querySelector('.pb-nf-heading')?.innerText === '−0 in FP16'")
-    page.locator('[data-format="fp16"] button.pb-nf-bit').last.click()
-    page.wait_for_function("document.querySelector('.pb-nf-heading')?.innerText === '−2⁻²⁴ in FP16'")
-    page.wait_for_function("location.hash === '#bits?number=-2%5E-24&rounding=half_up&format=fp16'")
-    page.evaluate("location.hash = '#bits?number=e4m3:0x7f&format=e4m3'")
-    page.wait_for_function("document.querySelector('.pb-nf-heading')?.innerText === 'NaN in FP8 E4M3'")
-    assert page.locator('[data-format="e2m1"] .pb-nf-word').inner_text() == "no NaN"

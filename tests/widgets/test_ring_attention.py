@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from playbook_widgets import RingAttention
 from playbook_widgets.compute.ring_attention import DEFAULTS, MODELS, compute
 from playbook_widgets.compute.ring_words import in_pairs
 from playbook_widgets.compute.zero_words import in_bytes, in_seconds
 from playbook_widgets.ring_attention import constants
-from widget_homes import Form, bridged_page, draw_over_kernel, in_module, kernel, static_page
+from widget_homes import Form, bridged_page, in_module
 
-from playbook.errors import ConfigError
 from playbook.layout.tokens import TokenRanges
 
 SCRIPT = RingAttention.script
@@ -37,11 +34,6 @@ def test_every_choice_and_every_stop_is_one_that_the_library_takes():
         stops = control.get("stops", [0, 1])
         assert stops == sorted(set(stops))
     assert [value for value, *_ in CONTROLS["model"]["choices"]] == list(MODELS)
-
-
-def test_settings_that_cannot_be_are_refused_where_the_cell_is():
-    with pytest.raises(ConfigError, match="ranks must be at most 16, got 32"):
-        RingAttention({"ranks": 32})
 
 
 def test_the_summary_says_every_step():
@@ -209,46 +201,3 @@ def test_a_model_brings_its_heads_what_is_refused_says_so_and_links_keep_it(atte
     view.page.evaluate("window.close()")
     view.page.evaluate("(r) => window.model.set('outputs', r)", compute({"ranks": 7}))
     assert view.picture() == before  # a closed widget hears nothing
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize(("width", "theme"), [(1280, "dark"), (390, "light")])
-def test_fits_every_width_and_passes_axe(attention, width, theme):
-    """As it opens, at its largest, with heads sharded, and with a refusal."""
-    view = attention(width=width, theme=theme)
-    assert view.problems() == []
-    for inputs in (LARGE, {"context": "ulysses", "step": 1}):
-        view.page.evaluate("(x) => { window.model.set('inputs', x); window.model.save_changes() }", inputs)
-        view.settle()
-        assert view.problems() == [], inputs
-    view.type("ranks", "a long word that is no number of ranks whatsoever")
-    assert view.row("ranks").get_by_role("alert").is_visible()
-    assert view.problems() == []
-    cut = view.page.locator(
-        ".pb-ra-row > label, .pb-ra-label, .pb-ra-does, .pb-ra-rivals button"
-    ).evaluate_all(
-        "(all) => all.filter((el) => el.scrollWidth > el.clientWidth + 1).map((el) => el.textContent)"
-    )
-    assert cut == []
-
-
-@pytest.mark.browser
-def test_over_a_real_kernel_and_in_the_static_page(open_page):
-    code = "from playbook_widgets import RingAttention\nRingAttention({'ranks': 7})"
-    with kernel(code) as running:
-        page = draw_over_kernel(open_page, running)
-        page.locator("[data-field=ranks] input[type=range]").press("ArrowRight")
-        wanted = compute({"ranks": 8})
-        page.wait_for_function(
-            "(text) => document.querySelector('.pb-ra-answer').innerText === text", arg=wanted["answer"]
-        )
-        assert running.state["outputs"] == json.loads(json.dumps(wanted))
-    link = "#ring-attention?context=ring&placement=contiguous&ranks=6&step=2"
-    page = static_page(open_page, RingAttention(), hash=link)
-    wanted = compute({"placement": "contiguous", "ranks": 6})["answer"]
-    page.wait_for_function(
-        "(text) => document.querySelector('.pb-ra-answer')?.innerText === text", arg=wanted
-    )
-    assert page.locator(".pb-ra-caption").inner_text().startswith("Step 3 of 6.")
-    page.get_by_role("button", name="Step forward").click()
-    page.wait_for_function("location.hash.endsWith('step=3')")

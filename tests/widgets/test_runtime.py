@@ -4,14 +4,13 @@ A small widget over the real ``compute`` of the memory calculator; the calculato
 """
 
 import json
-import time
 from pathlib import Path
 
 import pytest
 from playbook_widgets.base import STATIC, Widget
 from playbook_widgets.compute.calculator import compute
 from playbook_widgets.modules import bundle
-from widget_homes import draw_over_kernel, kernel
+from widget_homes import FRAMES, draw_over_kernel, kernel
 
 FUNCTION = "playbook_widgets.compute.calculator:compute"
 
@@ -88,17 +87,16 @@ def set_inputs(page, config, nth=0):
 
 
 def python_starts(page):
-    return page.evaluate(
-        "performance.getEntriesByName('pb-python').map((e) => [e.detail.snapshot, e.duration])"
-    )
+    """Of each start, whether it was from the snapshot."""
+    return page.evaluate("performance.getEntriesByName('pb-python').map((e) => e.detail.snapshot)")
 
 
 def test_the_first_state_needs_no_python(shown):
     page = shown()
     wait_for_peak(page, peak())
     assert page.evaluate(f"{FIRST}.get('status')") == "idle"
-    page.wait_for_timeout(300)
-    assert python_starts(page) == []
+    page.evaluate(FRAMES)
+    assert page.evaluate("performance.getEntriesByName('pb-python-start').length") == 0
     assert (
         page.evaluate(
             "performance.getEntriesByType('resource').filter((e) => e.name.includes('pyodide')).length"
@@ -115,10 +113,7 @@ def test_python_starts_when_the_reader_reaches_for_the_widget(shown, wake):
     else:
         page.focus("button")
     page.wait_for_function("performance.getEntriesByName('pb-python').length == 1")
-    [(snapshot, milliseconds)] = python_starts(page)
-    print(f"Python was up after {milliseconds / 1000:.2f} s")
-    assert snapshot
-    assert milliseconds < 10_000  # 1.6 s on two quiet cores
+    assert python_starts(page) == [True]
 
 
 def test_a_widget_may_ask_for_python_at_once(shown):
@@ -133,7 +128,7 @@ def test_without_a_snapshot_python_starts_the_ordinary_way(shown, widget_site, t
     page = shown(errors=True)
     set_inputs(page, {"seq": 4096})
     wait_for_peak(page, peak(seq=4096))
-    assert [snapshot for snapshot, _ in python_starts(page)] == [False]
+    assert python_starts(page) == [False]
 
 
 def test_a_broken_snapshot_is_no_harm(shown, tmp_path, browser_python):
@@ -231,9 +226,7 @@ def test_a_kernel_computes_what_the_page_does():
         assert json.dumps(state["outputs"]) == json.dumps(
             json.loads(json.dumps(compute({"configs": wanted, "advice": True})))
         )
-        start = time.perf_counter()
         running.update(inputs={"configs": [{"tp": 2}], "advice": False})
-        print(f"a kernel answers in {1000 * (time.perf_counter() - start):.1f} ms")
         assert running.state["outputs"]["results"][0]["peak"] == peak(tp=2)
 
 

@@ -16,7 +16,7 @@ export class Graph {
     this.links = draw("path", { class: "pb-go-links" });
     [this.taken, this.nodes] = ["taken", "nodes"].map((name) => draw("g", { class: `pb-go-${name}` }));
     this.svg = draw("svg", { "aria-hidden": "true" }, draw("defs", {}, this.arrow), this.links, this.taken, this.nodes);
-    this.help = make("p", { class: "pb-go-note", id: `${app.id}-help` }, `Choose a node, and set its value below. ${KEYS}`);
+    this.help = make("p", { class: "pb-go-note pb-go-help", id: `${app.id}-help` }, `Choose a node, and set its value below. ${KEYS}`);
     this.stage = make("div", { class: "pb-go-stage", tabindex: "0", role: "application", "aria-roledescription": "graph", "aria-describedby": `${app.id}-help` }, this.svg);
     this.words = make("p", { class: "pb-go-words" });
     this.announcer = new Announcer();
