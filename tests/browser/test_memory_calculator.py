@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import serve
 from playwright.sync_api import Browser, Page, Route
 
 pytestmark = pytest.mark.browser
@@ -22,7 +21,6 @@ TOOL = "book/tools/memory-calculator.html"
 CHAPTER = "book/one-gpu/memory.html"
 PYTHON = re.compile(r"/vendor/pyodide/|/pb/python/|python_worker")
 CALCULATOR = ".pb-widget#calculator"
-AXE = serve.ROOT / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
 
 # Presses the right arrow on a slider as often as asked, and tells the milliseconds from the press to the picture of its
 # answer, each of which the module draws with the outputs.
@@ -37,7 +35,7 @@ UPDATES = """async ([field, presses]) => {
     while (performance.getEntriesByName("pb-compute").length === computed) await new Promise((go) => setTimeout(go));
     verdict.getBoundingClientRect(); // layout included
     times.push(performance.now() - start);
-    await new Promise((go) => setTimeout(go, 30));
+    await new Promise((go) => setTimeout(go));
   }
   return times;
 }"""
@@ -150,7 +148,6 @@ def test_python_starts_from_a_snapshot_and_answers_each_change_once(
     ready(page)
     start = python_is_up(page)
     assert page.evaluate("performance.getEntriesByName('pb-python')[0].detail.snapshot") is True
-    page.wait_for_timeout(500)
     before = page.evaluate("performance.getEntriesByName('pb-compute').length")
     median = statistics.median(page.evaluate(UPDATES, ["seq", 31]))
     assert page.evaluate("performance.getEntriesByName('pb-compute').length") - before == 31
@@ -164,8 +161,7 @@ def test_an_address_brings_its_state_back(visit: Callable[..., tuple[Page, Seen]
     ready(page)
     type_into(page, "seq", "3000")
     type_into(page, "micro_batch", "3")
-    page.wait_for_function("location.hash.includes('3000')")
-    page.wait_for_timeout(400)  # the command and the address follow when the reader rests
+    page.wait_for_function("location.hash.includes('seq=3000') && location.hash.includes('micro_batch=3')")
     said, address = verdict(page), page.evaluate("location.pathname + location.hash").lstrip("/")
     again, _ = visit(address)
     ready(again)
@@ -183,7 +179,7 @@ def test_the_page_says_what_the_command_line_says(
     ready(page)
     python_is_up(page)
     type_into(page, "seq", "5000")
-    page.wait_for_timeout(600)
+    page.wait_for_function("document.querySelector('.pb-mc-command')?.innerText.includes('--seq 5000')")
     words = command_of(page)
     assert words[:2] == ["playbook", "memory"]
     done = subprocess.run(
@@ -197,23 +193,3 @@ def test_the_page_says_what_the_command_line_says(
     assert result["peak"] == report["peak"]
     for mine, theirs in zip(result["stages"], report["stages"], strict=True):
         assert mine["total"] == theirs["total"]
-
-
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
-def test_axe_finds_nothing_serious_when_everything_is_open(
-    visit: Callable[..., tuple[Page, Seen]], width: int, scheme: str
-) -> None:
-    page, _ = visit(TOOL + "#calculator?model=llama3-70b", color_scheme=scheme)
-    page.set_viewport_size({"width": width, "height": 900})
-    ready(page)
-    python_is_up(page)
-    page.evaluate("document.querySelectorAll('.pb-mc details').forEach((el) => (el.open = true))")
-    type_into(page, "tp", "3")
-    page.locator(".pb-mc-segment").first.click()
-    page.evaluate(AXE.read_text())
-    found = page.evaluate(
-        """async () => (await axe.run(document)).violations
-        .filter(({ impact }) => impact === "serious" || impact === "critical")
-        .map(({ id, nodes }) => `${id}: ${nodes[0].html.slice(0, 200)}`)"""
-    )
-    assert found == []

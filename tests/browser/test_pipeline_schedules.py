@@ -44,7 +44,7 @@ def test_32_stages_and_256_micro_batches_stay_fluid(
     page.locator(".pb-sv-stage").focus()
     for key in ("ArrowDown", "+", "+", "+", "ArrowRight", "-", "-", "-"):
         page.keyboard.press(key)
-        page.wait_for_timeout(40)
+        page.evaluate("new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))")
     draws = page.evaluate(
         "performance.getEntriesByName('pb-draw').map((e) => e.duration).sort((a, b) => a - b)"
     )
