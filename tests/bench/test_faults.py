@@ -67,35 +67,25 @@ def bench(module_bench):
     return module_bench
 
 
+#: Faults that no trial below has, nor tests of the launcher.
+CAMPAIGN = ("flipped bit", "dead launcher", "SIGTERM of the launcher", "torn file")
+
+
 def some() -> list[Trial]:
-    """The first trials that have every fault, every moment of a kill, every damage, half of the layouts, all ways of
-    saving, with restarts and without."""
-    taken: list[Trial] = []
-    seen: set[tuple] = set()
-    for one in (draw(7, index) for index in range(1000)):
-        new = {
-            ("fault", one.kind), ("kill", one.moment if one.kind == "SIGKILL" else ""), ("damage", one.damage),
-            ("case", one.case), ("background", one.background), ("keep", one.keep is None), ("again", one.restarts > 0),
-        }  # fmt: skip
-        if one.case % 2 and not new <= seen:
-            seen |= new
-            taken.append(one)
-    return taken
+    """The first trial of each, of one case and in a step: a fault in a save may come too late."""
+    drawn = [draw(7, index) for index in range(10_000)]
+    return [next(t for t in drawn if (t.kind, t.case, t.moment) == (kind, 3, "step")) for kind in CAMPAIGN]
 
 
 def test_some_of_the_campaign(tmp_path, capsys):
     record, trials = tmp_path / "faults.json", some()
-    assert {one.kind for one in trials} == set(ALL)
     numbers = ",".join(str(one.index) for one in trials)
     flags = ["--only", numbers, "--seed", "7", "--jobs", "2", "--limit", str(LONG)]
     assert main(["bench", "faults", *flags, "--json", "--record", str(record)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert json.loads(record.read_text()) == found
-    unnamed = found["problems"].pop("unnamed")
-    assert found["trials"] == len(trials)
+    assert found["trials"] == found["happened"] == len(trials)
     assert not any(found["problems"].values()), report_faults(found)
-    assert unnamed <= 1, report_faults(found)
-    assert found["happened"] >= 0.9 * len(trials)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from playbook.planning.communication import ring_bytes_sent
 from playbook.shapes import load
 
 SHAPE = '{"name":"one layer","layers":1,"hidden":32,"heads":4,"vocab":256,"max_seq":64,"dropout":0.0}'
-START, STEPS, RANKS = 128, 200, 4
+START, STEPS, RANKS = 48, 84, 4
 METHODS = [
     "local:H=9", "slowmo:H=9,momentum=0.3", "diloco:H=9,lr=0.9,momentum=0.3", "gossip:one-peer-exp", "powersgd:r=2",
     "topk:0.1",
@@ -24,13 +24,13 @@ METHODS = [
 
 
 def bench(*more: str) -> int:
-    return main(["bench", "final-losses", "--model", SHAPE, "--seq", "16", "--global-batch", "128", *more])
+    return main(["bench", "final-losses", "--model", SHAPE, "--seq", "16", "--global-batch", "32", *more])
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     file = tmp_path_factory.mktemp("new") / "losses.json"
-    run = ["--lr", "0.01", "--ranks", str(RANKS), "--steps", str(STEPS), "--start", str(START)]
+    run = ["--lr", "0.02", "--ranks", str(RANKS), "--steps", str(STEPS), "--start", str(START)]
     methods = [flag for how in METHODS for flag in ("--method", how)]
     assert bench(*run, *methods, "--record", str(file)) == 0
     return json.loads(file.read_text(encoding="utf-8"))
@@ -64,7 +64,7 @@ def test_the_report_has_a_line_for_each(recorded):
     ("flags", "said"),
     [
         (["--start", "5", "--steps", "5"], "start is 5, but must be below steps=5"),
-        (["--ranks", "3"], "global_batch is 128, but must be"),
+        (["--ranks", "3"], "global_batch is 32, but must be"),
         (["--ranks", "1"], "the layout has one replica"),
         (["--method", "telepathy"], "data_parallel must be one of"),
         (["--ranks", "3", "--global-batch", "6", "--method", "gossip:hypercube"], "hypercube"),
