@@ -46,6 +46,20 @@ def train(*flags, cwd, **options):
     )  # fmt: skip
 
 
+@pytest.fixture
+def train_here(tmp_path, monkeypatch, capsys):
+    """The same in this process, in a folder of its own: what it prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*flags, model=SMALL, sizes=("--seq", "16", "--global-batch", "4")):
+        status = main(["train", "--model", model, *sizes, "--device", "cpu", *flags])
+        printed = capsys.readouterr()
+        assert status == 0, printed.err
+        return printed
+
+    return run
+
+
 def test_json_is_one_object_on_stdout_and_the_rest_on_stderr(tmp_path):
     done = train("--steps", "3", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -61,42 +75,30 @@ def test_json_is_one_object_on_stdout_and_the_rest_on_stderr(tmp_path):
     assert [r["loss"] for r in read_json_log(logs[0])] == result["losses"]
 
 
-def test_fused_kernels_give_the_same_losses(tmp_path):
-    small = ("--steps", "2", "--seq", "8", "--global-batch", "2", "--json")
-    done = [train(*small, "--kernels", kernels, cwd=tmp_path) for kernels in ("torch", "fused")]
-    plain, fused = (json.loads(one.stdout) for one in done)
-    assert fused["losses"] == pytest.approx(plain["losses"], rel=1e-5)
-    assert fused["grad_norms"] == pytest.approx(plain["grad_norms"], rel=1e-5)
-    assert "interpreted" in done[1].stderr
-    assert "interpreted" not in done[0].stderr
+def test_kernels_that_are_interpreted_say_so(train_here):
+    """What they compute is PyTorch's: ``tests/parallel/test_fused.py``."""
+    small = ("--steps", "1", "--json", "--quiet")
+    fused = train_here(*small, "--kernels", "fused", sizes=("--seq", "4", "--global-batch", "1"))
+    assert isinstance(json.loads(fused.out)["losses"][0], float)
+    assert "interpreted" in fused.err
+    assert "interpreted" not in train_here(*small).err
 
 
-def test_a_loss_that_is_no_number_is_null_in_valid_json(tmp_path):
-    done = train(
-        "--steps", "5", "--lr", "1e30", "--grad-clip", "0", "--json", "--log", "run.jsonl", cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stderr
+def test_a_loss_that_is_no_number_is_null_in_valid_json(tmp_path, train_here):
+    done = train_here("--steps", "5", "--lr", "1e30", "--grad-clip", "0", "--json", "--log", "run.jsonl")
 
     def loads(text):
         return json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
 
-    losses = loads(done.stdout)["losses"]
+    losses = loads(done.out)["losses"]
     assert isinstance(losses[0], float)
     assert losses[-1] is None
     assert [r.get("loss") for r in map(loads, (tmp_path / "run.jsonl").read_text().splitlines())][
         1:-1
     ] == losses
-    said = [line for line in done.stderr.splitlines() if "no finite number" in line]
+    said = [line for line in done.err.splitlines() if "no finite number" in line]
     assert len(said) == 1
     assert f"at step {losses.index(None)}: try a smaller --lr" in said[0]
-
-
-def test_two_runs_with_one_seed_are_identical(tmp_path):
-    a, b, other = (
-        json.loads(train("--steps", "4", "--json", "--quiet", "--seed", seed, cwd=tmp_path).stdout)["losses"]
-        for seed in ("5", "5", "6")
-    )
-    assert a == b != other
 
 
 @pytest.mark.parametrize(
@@ -146,41 +148,38 @@ def test_logs_of_runs_that_start_in_one_second_have_names_of_their_own():
     assert re.fullmatch(rf"runs/a-b-\d{{8}}-\d{{6}}-{os.getpid()}\.jsonl", _default_log("a/b"))
 
 
-def test_several_logs_at_once(tmp_path):
-    done = train("--steps", "2", "--log", "a.csv", "--log", "b.jsonl", "--quiet", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+def test_several_logs_at_once(tmp_path, train_here):
+    train_here("--steps", "2", "--log", "a.csv", "--log", "b.jsonl", "--quiet")
     rows = (tmp_path / "a.csv").read_text().splitlines()
     assert rows[0].startswith("step,loss,grad_norm")
     assert len(rows) == 3
     assert len(read_json_log(tmp_path / "b.jsonl")) == 2
 
 
-def test_tensorboard_log_or_the_way_to_get_it(tmp_path):
-    done = train("--steps", "2", "--log", "board", "--quiet", cwd=tmp_path)
-    try:
-        import tensorboard  # noqa: F401
-    except ImportError:
-        assert done.returncode == 2
-        assert "pip install tensorboard" in done.stderr
-    else:
-        assert done.returncode == 0, done.stderr
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+def test_tensorboard_log(tmp_path, train_here):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-        events = EventAccumulator(str(tmp_path / "board"))
-        events.Reload()
-        assert [e.step for e in events.Scalars("loss")] == [0, 1]
+    train_here("--steps", "2", "--log", "board", "--quiet")
+    events = EventAccumulator(str(tmp_path / "board"))
+    events.Reload()
+    assert [e.step for e in events.Scalars("loss")] == [0, 1]
 
 
-def test_a_toml_file_and_a_text_of_ones_own(tmp_path):
+def test_without_tensorboard_the_way_to_get_it_is_said(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    flags = ["--steps", "1", "--seq", "16", "--global-batch", "4", "--device", "cpu", "--log", "board"]
+    assert main(["train", "--model", SMALL, *flags]) == 2
+    assert "pip install tensorboard" in capsys.readouterr().err
+
+
+def test_a_toml_file_and_a_text_of_ones_own(tmp_path, train_here):
     (tmp_path / "mine.toml").write_text("layers = 1\nhidden = 8\nheads = 2\nvocab = 256\n")
     (tmp_path / "mine.txt").write_text("to be or not to be, that is the question. " * 20)
-    done = subprocess.run(
-        [*COMMAND, "train", "--model", "mine.toml", "--data", "mine.txt", "--steps", "2", "--seq", "8",
-         "--quiet", "--device", "cpu"],
-        capture_output=True, text=True, cwd=tmp_path, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "840 tokens of mine.txt" in done.stderr
+    done = train_here(
+        "--data", "mine.txt", "--steps", "2", "--quiet", model="mine.toml", sizes=("--seq", "8")
+    )
+    assert "840 tokens of mine.txt" in done.err
 
 
 BAD = {
