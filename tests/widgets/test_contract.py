@@ -387,13 +387,13 @@ def test_paper_has_all_the_words_and_no_controls(open_page, contract):
 @pytest.mark.browser
 @every
 def test_fits_every_width_and_passes_axe(open_page, contract):
-    """As it opens, with all that it can show, all of it open, and with a refusal."""
+    """As it opens, with all that it can show, and with a refusal and all of it open."""
     view = contract.open(open_page, reduced_motion="reduce")
     assert view.problems() == []
-    view.page.evaluate("document.querySelectorAll('details').forEach((el) => (el.open = true))")
     for inputs in contract.states:
         view.set({**contract.home, **inputs})
         assert view.problems() == [], inputs
+    view.page.evaluate("document.querySelectorAll('details').forEach((el) => (el.open = true))")
     name, _ = contract.refused[0]
     view.type(name, LONG)
     assert view.row(name).get_by_role("alert").is_visible()
