@@ -68,6 +68,12 @@ def test_zeros_stay_zeros():
         assert torch.equal(found.scales, torch.ones_like(found.scales))
 
 
+@pytest.mark.parametrize("groups", sorted(GROUPS))
+def test_numbers_whose_scale_would_be_zero_are_lost_and_do_not_become_nan(groups):
+    """The smallest number of fp32 over the largest of a format is none any more."""
+    assert torch.equal(quantize(torch.full((2, 3), 1e-45), "e4m3", groups).dequantized(), torch.zeros(2, 3))
+
+
 def test_given_scales_are_taken_and_what_is_too_large_for_them_is_cut():
     found = quantize(torch.tensor([[1.0, 2.0, 1000.0]]), "e4m3", scales=torch.tensor([[1.0]]))
     assert found.dequantized().tolist() == [[1.0, 2.0, 448.0]]
