@@ -14,7 +14,7 @@ from playbook_widgets.compute.sizes import MOE_CONTROLS, SHAPE_CONTROLS
 from playbook_widgets.memory_calculator import constants
 from playbook_widgets.memory_controls import doublings
 from published_configs import PUBLISHED
-from widget_homes import Form, bridged_page, in_module, static_page
+from widget_homes import Form, bridged_page, in_module, static_page, stop_time
 
 from playbook.errors import ConfigError
 from playbook.hardware import ACCELERATORS
@@ -137,6 +137,7 @@ STEPS = {"dropout": 0.01, "moe.balance_loss": 0.0001, "moe.z_loss": 0.0001}
 @pytest.mark.browser
 def test_every_number_moves_by_mouse_keyboard_and_typing(calculator):
     view = calculator({"model": "mixtral-8x7b"})
+    stop_time(view.page)  # the reader never rests, and gets no advice on what fits nowhere
     view.open_groups()
     defaults = bases(view)
     for field, control in CONTROLS.items():
@@ -164,6 +165,7 @@ def test_every_number_moves_by_mouse_keyboard_and_typing(calculator):
 @pytest.mark.browser
 def test_every_choice_and_switch_moves_by_mouse_and_keyboard(calculator):
     view = calculator({"model": "qwen3-30b-a3b", "tp": 2, "pp": 2})
+    stop_time(view.page)
     view.open_groups()
     for field, control in CONTROLS.items():
         row, now = view.row(field), {**bases(view), **view.config()}.get(field)
@@ -608,19 +610,20 @@ def test_a_link_that_cannot_be_shows_no_other_numbers(open_page):
 @pytest.mark.browser
 def test_advice_is_asked_for_only_at_rest_and_only_when_needed(calculator):
     view = calculator(SMALL)
-    asked = "window.model.get('inputs').advice"
-    view.settle()
-    assert view.page.evaluate(asked) is True  # as the widget was made
-    # Written down as it happens: on a busy machine a hand may rest between two presses.
-    view.page.evaluate(
-        f"() => {{ window.said = []; window.model.on('change:inputs', () => said.push({asked})); }}"
-    )
+    assert view.inputs()["advice"] is True  # as the widget was made
+    elapse = stop_time(view.page)
     slider = view.row("micro_batch").locator("input[type=range]")
-    for pressed in range(1, 7):
+    for _ in range(6):
         slider.press("ArrowRight")
-        assert view.page.evaluate("said.filter((advice) => !advice).length") == pressed
-    view.page.wait_for_function(asked)
-    assert view.page.evaluate("said[0]") is False
+        view.settle()
+        assert view.inputs()["advice"] is False
+    assert result_of(view.config())["verdict"] != "fits"
+    elapse()
+    assert view.inputs()["advice"] is True
+    view.type("micro_batch", "1")
+    elapse()
+    assert result_of(view.config())["verdict"] == "fits"
+    assert view.inputs()["advice"] is False
 
 
 @pytest.mark.browser
