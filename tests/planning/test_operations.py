@@ -73,6 +73,15 @@ def test_ranks_share_the_work(model, text):
         assert flops(mine.forward) == pytest.approx(flops(whole.forward) / parts + again, rel=1e-3)
 
 
+def test_flash_attention_has_two_products_forward_and_five_backward():
+    """q·kᵀ and p·v; then q·kᵀ again, and gradients of p, v, q and k; the mask leaves half of each."""
+    shape, seq = load("llama3-8b"), 512
+    found = operations.block(sizes(shape, Layout(), seq), "dense")
+    product = 2 * shape.heads * seq * seq * shape.qk_dim / 2
+    for some, count in ((found.forward, 2), (found.inputs, 5)):
+        assert flops(o for o in some if o.kind == "attention") == count * product
+
+
 def test_recomputation_repeats_what_it_says():
     here = sizes(load("llama3-8b"), Layout(recompute="selective"), 4096)
     core = operations.block(here, "dense").core

@@ -93,6 +93,13 @@ def test_what_was_measured_side_by_side_counts_once():
     assert (line.busy(0), line.ideal, line.makespan) == (6, 6, 7)
 
 
+def test_what_is_kept_comes_as_f_begins_and_goes_as_b_and_w_end():
+    schedule = Schedule("own", 1, straight(1), (tuple(Action(op, 0, 0) for op in ("F", "B", "W")),))
+    assert simulate(schedule, Times(2, 1, 0.5)).in_flight(0, 3, 1) == [(0, 3), (3, 1), (3.5, 0)]
+    whole = replace(schedule, ranks=((Action("F", 0, 0), Action("BW", 0, 0)),))
+    assert simulate(whole, Times(2, 1, 0.5)).in_flight(0) == [(0, 1), (3.5, 0)]
+
+
 @settings(max_examples=60)
 @given(lines())
 def test_every_moment_of_a_rank_is_work_or_has_a_reason(line):
