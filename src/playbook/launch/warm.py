@@ -14,7 +14,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -26,25 +27,76 @@ AVAILABLE = sys.platform == "linux"  # pidfds, and a torch that survives fork
 _one_job_at_a_time = threading.Lock()
 
 
-class _Server:
-    """The parent's end of a warm process."""
+class Fork:
+    """A fork of this process that runs ``main`` and ends; it is waited for as a ``subprocess.Popen`` is."""
 
-    def __init__(self) -> None:
+    def __init__(self, main: Callable[[], None]):
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            status = 1
+            try:
+                main()
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+
+    def poll(self) -> int | None:
+        """Its exit status, once it has ended."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self, timeout: float = 3600) -> int:
+        """Its exit status; raises ``subprocess.TimeoutExpired`` after so many seconds."""
+        limit = time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            if time.monotonic() > limit:
+                raise subprocess.TimeoutExpired("fork", timeout)
+            time.sleep(0.01)
+        return status
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+class _Server:
+    """The parent's end of a warm process, which is started, or forked from the parent."""
+
+    def __init__(self, forked: bool = False) -> None:
         self.owner, self.asked = os.getpid(), False
         self.sources = fingerprint()
         self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed in close())
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            # A session of its own: Ctrl-C is for the parent, which then stops the ranks.
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "playbook.launch.warm_process", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=self.log,
-                stderr=self.log,
-                env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": python_path()},
-                start_new_session=True,
-            )
+            self.process = Fork(lambda: self._become(theirs)) if forked else self._start(theirs)
+
+    def _start(self, theirs: socket.socket) -> subprocess.Popen[bytes] | Fork:
+        # A session of its own: Ctrl-C is for the parent, which then stops the ranks.
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "playbook.launch.warm_process", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=self.log,
+            stderr=self.log,
+            env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": python_path()},
+            start_new_session=True,
+        )
+
+    def _become(self, theirs: socket.socket) -> None:
+        """In the fork: turn into the warm process."""
+        from playbook.launch import warm_process
+
+        os.setsid()
+        self.control.close()
+        os.dup2(self.log.fileno(), 1)
+        os.dup2(self.log.fileno(), 2)
+        warm_process.serve(theirs)
 
     def usable(self) -> bool:
         """Whether it runs, belongs to this process and has the library as it is now."""
@@ -81,6 +133,12 @@ def start() -> _Server:
     if _server is None:
         _server = _Server()
     return _server
+
+
+def fork() -> None:
+    """Fork the warm process from this one, which has one thread and has imported what ranks need."""
+    global _server
+    _server = _Server(forked=True)
 
 
 def close() -> None:

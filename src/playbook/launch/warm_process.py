@@ -158,7 +158,7 @@ def _meet_through_a_file(job: Job) -> None:
     rendezvous._rendezvous_handlers["env"] = by_file  # register_rendezvous_handler refuses to replace one
 
 
-def _warm_up() -> None:
+def warm_up() -> None:
     """Import what ranks are likely to need. A module that cannot be imported fails in the rank that asks for it."""
     import playbook
 
@@ -175,13 +175,17 @@ def _warm_up() -> None:
     gc.freeze()  # pages that the collector does not touch stay shared with the ranks
 
 
-def main() -> None:
-    """``python -m playbook.launch.warm_process SOCKET``."""
-    control = socket.socket(fileno=int(sys.argv[1]))
+def serve(control: socket.socket) -> None:
+    """Be the warm process, until the other end of ``control`` is closed."""
     control.set_inheritable(False)
     adopt_orphans()
-    _warm_up()
     WarmProcess(control).serve()
+
+
+def main() -> None:
+    """``python -m playbook.launch.warm_process SOCKET``."""
+    warm_up()
+    serve(socket.socket(fileno=int(sys.argv[1])))
 
 
 if __name__ == "__main__":
