@@ -11,7 +11,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 SIDE_BY_SIDE := -n logical --maxprocesses 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test book lab check normalise clean
+.PHONY: help setup serve test quick book lab check normalise clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -19,10 +19,10 @@ help:  ## this list
 setup:  ## only set up: .venv, Python and front-end packages
 	@$(PYTHON) tools/bootstrap.py
 
-serve: book  ## build the book and serve it on this machine
-	@exec $(BIN)/python tools/serve.py
+serve: setup  ## serve the book on this machine at once, while chapters that have changed are run
+	@exec $(BIN)/python tools/build_book.py --serve $(if $(PORT),--port $(PORT))
 
-book: setup  ## build the site into _build/html, executing chapters that have changed
+book: setup  ## build the site into _build/html: render it, and run chapters that have changed
 	@$(BIN)/python tools/build_book.py
 
 test: book  ## run all tests: library, tools, every page in a browser, every notebook
@@ -32,6 +32,9 @@ test: book  ## run all tests: library, tools, every page in a browser, every not
 		echo "$(BIN)/python -m pytest $(SIDE_BY_SIDE) $$part"; \
 		$(BIN)/python -m pytest $(SIDE_BY_SIDE) $$part || status=$$?; \
 	done; exit $$status
+
+quick: setup  ## after a change: tests that it may break, the nearest first, for less than a minute
+	@$(BIN)/python tools/quick.py
 
 lab:  ## open the chapters as notebooks in JupyterLab
 	@$(PYTHON) tools/bootstrap.py lab

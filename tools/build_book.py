@@ -1,40 +1,49 @@
-"""Build the book: execute the chapters that need it, render every page, and call every warning an error.
+"""Build the book: render every page, run the chapters that have to be run, and call every warning an error.
 
-Usage: python tools/build_book.py [--fresh]     --fresh forgets all earlier results
+Usage: python tools/build_book.py [--fresh] [--serve] [--record]
 
-A chapter is executed again when its own code, a module that it imports in the end, or a pin has changed: outputs in the
-site are never older than the code they come from. With nothing changed a build takes seconds.
+All pages are rendered first, and with ``--serve`` served from then on; chapters run in reading order, and each page is
+rendered again when its chapter has been run. A chapter is run when its own code, a module that it imports in the end, or
+a pin has changed: outputs in the site are never older than the code they come from. With nothing changed a build takes a
+second. ``--fresh`` forgets all earlier results; ``--record`` writes down how long each chapter ran, from which the time
+left is told.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
+import multiprocessing
 import os
-import re
 import shutil
-import subprocess
+import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import outputs
+import render as rendering
+import serve
 import vendor
+import yaml
+
+import runs
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "_build"
 SITE = BUILD / "html"
-STATE = BUILD / "state.json"
-CACHE = BUILD / ".jupyter_cache"
+STATE = outputs.STATE
+CACHE = outputs.CACHE
 DOCTREES = BUILD / ".doctrees"
+FAILED = BUILD / "failed"
 LOG = BUILD / "build.log"
-REPORTS = SITE / "reports"
-TIMES = BUILD / "execution.json"  # written by the Sphinx extension: seconds per chapter
 
-# What every page depends on beside its chapter; and what the source pages are made from.
+# What every page depends on beside its chapter; what the source pages are made from; what is written by hand.
 PAGES = (
     "widgets/playbook_widgets/sphinx_ext.py",
     "widgets/playbook_widgets/site",
@@ -48,11 +57,8 @@ PAGES = (
     "tools/icons.py",
 )
 SOURCES = ("src/playbook", "widgets/playbook_widgets/**/*.py")
+TEXT = ("book",)
 FRONT = "book/index"
-
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-TELLING = re.compile(r"WARNING|ERROR|CRITICAL|Exception|Error:")
-NOT_TELLING = re.compile(r"^\[IPKernelApp\]")  # each kernel says that it listens on TCP
 
 
 def fingerprint(patterns: Iterable[str]) -> str:
@@ -63,13 +69,23 @@ def fingerprint(patterns: Iterable[str]) -> str:
             files.update(path.rglob("*") if path.is_dir() else [path])
     digest = hashlib.sha256()
     for path in sorted(files):
-        if path.is_file() and "__pycache__" not in path.parts:
+        if path.is_file() and not {"__pycache__", ".ipynb_checkpoints"} & {*path.parts}:
             digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
-def drop_what_is_stale(state: dict[str, Any]) -> None:
-    """Forget executed chapters whose key has changed, and rendered pages whose chapter, or what renders them, has."""
+def present_state() -> dict[str, Any]:
+    """What the site's parts come from, as hashes."""
+    chapters = outputs.keys(sorted((ROOT / "book").rglob("*.ipynb")))
+    parts = {"pages": PAGES, "sources": SOURCES, "text": TEXT}
+    return {"chapters": chapters, **{name: fingerprint(patterns) for name, patterns in parts.items()}}
+
+
+def drop_what_is_stale(state: dict[str, Any]) -> dict[str, Any]:
+    """Forget runs whose chapter's key has changed, and rendered pages whose chapter, or what renders them, has.
+
+    Returns what the site that is left was rendered from.
+    """
     old = json.loads(STATE.read_text(encoding="utf-8")) if STATE.exists() else {}
     outputs.forget(outputs.stale(old.get("executed", {}), state["chapters"]), state["chapters"], CACHE)
     rendered = old.get("rendered", {})
@@ -78,113 +94,198 @@ def drop_what_is_stale(state: dict[str, Any]) -> None:
         shutil.rmtree(DOCTREES, ignore_errors=True)
         shutil.rmtree(SITE, ignore_errors=True)
     if rendered.get("sources") != state["sources"]:
-        shutil.rmtree(SITE / "source", ignore_errors=True)
         stale.add(FRONT)  # Sphinx writes source pages only in a build that has read some page
-    for page in stale:  # Sphinx reads a page again when its doctree is missing
-        (DOCTREES / page).with_suffix(".doctree").unlink(missing_ok=True)
+    read_again(stale)
     remember(state["chapters"], rendered)
+    return rendered
+
+
+def read_again(pages: Iterable[str]) -> None:
+    """Have Sphinx read these pages in its next build: it does when their doctree is missing."""
+    for page in pages:
+        (DOCTREES / page).with_suffix(".doctree").unlink(missing_ok=True)
 
 
 def remember(executed: dict[str, str], rendered: dict[str, Any]) -> None:
-    """Write down for which keys an execution that jupyter-cache keeps is right, and what the site was rendered from."""
+    """Write down for which keys a run that jupyter-cache keeps is right, and what the site was rendered from."""
     BUILD.mkdir(exist_ok=True)
     STATE.write_text(json.dumps({"executed": executed, "rendered": rendered}), encoding="utf-8")
 
 
-def present_state() -> dict[str, Any]:
-    """What the site's parts come from, as hashes."""
-    chapters = outputs.keys(sorted((ROOT / "book").rglob("*.ipynb")))
-    return {"chapters": chapters, "pages": fingerprint(PAGES), "sources": fingerprint(SOURCES)}
+def reading_order() -> list[str]:
+    """The pages in the order of the table of contents."""
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    return [toc["root"], *(chapter["file"] for part in toc["parts"] for chapter in part["chapters"])]
 
 
-def sphinx() -> int:
-    """Run Jupyter Book; the log goes to a file, what tells something to the terminal."""
-    programs = Path(sys.executable).parent
-    command = [programs / "jupyter-book", "build", ".", "-W", "--keep-going", "-n"]
-    path = f"{programs}{os.pathsep}{os.environ.get('PATH', '')}"
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env={**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        encoding="utf-8",
-    )
-    assert process.stdout is not None
-    with process, LOG.open("w", buffering=1, encoding="utf-8") as log:
-        for line in process.stdout:
-            line = COLOURS.sub("", line)
-            log.write(line)
-            show(line.rstrip())
-    return process.returncode
+def to_run(state: dict[str, Any]) -> dict[str, Path]:
+    """The chapters of which no run is kept, in reading order."""
+    from jupyter_cache import get_cache
 
-
-def show(line: str) -> None:
-    """Print one line of the log if it tells something: a chapter that runs, a warning."""
-    if match := re.match(r".*?/(book/\S+\.ipynb): Executing notebook", line):
-        print(f"   {match[1]} … ", end="", flush=True)
-    elif match := re.search(r"Executed notebook in ([\d.]+) seconds", line):
-        print(f"{float(match[1]):.1f} s", flush=True)
-    elif TELLING.search(line) and not NOT_TELLING.search(line):
-        print(line.replace(f"{ROOT}/", ""), flush=True)
-
-
-def print_failures() -> None:
-    """The tracebacks of cells that failed; without one, the end of the log."""
-    reports = sorted(REPORTS.rglob("*.log"))
-    for report in reports:
-        trace = COLOURS.sub("", report.read_text(encoding="utf-8"))
-        cell = trace[max(0, trace.find("An error occurred while executing")) :]
-        print(f"\n═══ {report.relative_to(REPORTS)}\n{cell.rstrip()}")
-    if not reports:
-        print("".join(LOG.read_text(encoding="utf-8").splitlines(keepends=True)[-15:]))
+    kept = {record.uri for record in get_cache(CACHE).list_cache_records()}
+    chapters = {page: ROOT / f"{page}.ipynb" for page in reading_order() if page in state["chapters"]}
+    return {page: path for page, path in chapters.items() if str(path) not in kept}
 
 
 def complete_front_door() -> None:
-    """Jupyter Book's index.html is a bare redirect: without an icon, browsers ask for one that is not there."""
-    page = SITE / "index.html"
-    redirect = page.read_text(encoding="utf-8")
-    if "<title>" not in redirect:
-        head = '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>playbook</title>\n'
-        icon = '<link rel="icon" href="_static/favicon.svg">\n'
-        page.write_text(f"{head}{icon}{redirect.strip()}\n</head><body></body></html>\n", encoding="utf-8")
+    """The address of the site alone leads to the front page."""
+    SITE.joinpath("index.html").write_text(
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>playbook</title>\n'
+        '<link rel="icon" href="_static/favicon.svg">\n'
+        f'<meta http-equiv="Refresh" content="0; url={FRONT}.html">\n'
+        "</head><body></body></html>\n",
+        encoding="utf-8",
+    )
 
 
-def print_times() -> None:
-    times = json.loads(TIMES.read_text(encoding="utf-8")) if TIMES.exists() else {}
-    for chapter, seconds in sorted(times.items()):
-        print(f"   {chapter:40s} {seconds:6.1f} s")
-    print(f"   {'all chapters':40s} {sum(times.values()):6.1f} s")
+def build(state: dict[str, Any], serving: Serving) -> bool:
+    """Render, run, render again; whether the site is whole, without a failure or a warning."""
+    rendered = drop_what_is_stale(state)
+    chapters = to_run(state)
+    if rendered == state and not chapters and (SITE / "index.html").exists():
+        serving.begin()
+        return True
+    shutil.rmtree(FAILED, ignore_errors=True)
+    vendor.vendor_all()
+    LOG.unlink(missing_ok=True)
+    running = runs.Runs(chapters, BUILD)
+    try:
+        return _build(state, running, serving)
+    finally:
+        running.stop()
+
+
+def _build(state: dict[str, Any], running: runs.Runs, serving: Serving) -> bool:
+    print("Rendering all pages", flush=True)
+    whole = render()
+    complete_front_door()
+    shown = {page: key for page, key in state["chapters"].items() if page not in running.pages}
+    remember(state["chapters"], {**state, "chapters": shown})
+    serving.begin()
+    running.at_a_time = runs.room()
+    for ended in running.ended():
+        read_again(run.page for run in ended)
+        whole &= render(running)
+        shown |= {run.page: state["chapters"][run.page] for run in ended if not run.traceback}
+        remember(state["chapters"], {**state, "chapters": shown})
+        running.shown(ended)
+    for run in running.failed_runs():
+        print(f"\n═══ {run.page}\n{run.traceback}")
+        whole = False
+    if not whole:  # or the next build would think that the pages with warnings were fine
+        shutil.rmtree(DOCTREES, ignore_errors=True)
+    return whole
+
+
+def render(running: runs.Runs | None = None) -> bool:
+    """Have Sphinx render what has changed, in a process of its own; whether that went without a warning.
+
+    With ``running``, in a fork of the process that has imported everything.
+    """
+    context = running.context if running else multiprocessing.get_context("spawn")
+    process = context.Process(target=rendering.render, args=(ROOT, BUILD, running is not None))
+    process.start()
+    try:
+        process.join()
+    except KeyboardInterrupt:
+        process.kill()
+        raise
+    return process.exitcode == 0
+
+
+class Serving:
+    """A server of the site, begun as soon as there is something to see; or none."""
+
+    def __init__(self, wanted: bool, port: int | None):
+        self.wanted, self.port = wanted, port
+        self.server: serve.Server | None = None
+
+    def begin(self) -> None:
+        """Serve from now on, and say where."""
+        if self.wanted and self.server is None:
+            self.server = serve.start(SITE, self.port)
+            Thread(target=self.server.serve_forever, daemon=True).start()
+            print(f"The book is at {serve.address(self.server)}   (Ctrl-C stops the server)", flush=True)
+
+    def stay(self) -> None:
+        """Serve until Ctrl-C."""
+        while self.server is not None:
+            signal.pause()
+
+    def end(self) -> None:
+        """Stop, if there is a server."""
+        if self.server is not None:
+            self.server.server_close()
+            print("\nServer stopped.", flush=True)
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Wait for other builds in this folder, and say so."""
+    BUILD.mkdir(exist_ok=True)
+    with (BUILD / "lock").open("a+") as lock:
+        try:
+            import fcntl
+        except ImportError:  # Windows: nobody waits
+            yield
+            return
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            print(f"Another build runs in this folder (process {lock.read()}): waiting for it", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
+
+
+def record() -> None:
+    """Write down how long each chapter ran."""
+    from jupyter_cache import get_cache
+
+    records = get_cache(CACHE).list_cache_records()
+    seconds = {outputs.page(Path(r.uri)): round(r.data["execution_seconds"], 1) for r in records}
+    ordered = {page: seconds[page] for page in reading_order() if page in seconds}
+    runs.SECONDS.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--fresh", action="store_true", help="forget all earlier results")
-    if parser.parse_args().fresh:
-        shutil.rmtree(BUILD, ignore_errors=True)
+    parser.add_argument(
+        "--serve", action="store_true", help="serve the book from the first moment on, and stay"
+    )
+    parser.add_argument("--port", type=int, help="where to serve it; else the first free port from 8000 on")
+    parser.add_argument("--record", action="store_true", help="write down how long each chapter ran")
+    options = parser.parse_args()
+    # Stopped by a script, it leaves as from Ctrl-C; and a shell starts background jobs with SIGINT ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     start = time.monotonic()
-    state = present_state()
-    drop_what_is_stale(state)
-    shutil.rmtree(REPORTS, ignore_errors=True)
-    vendor.vendor_all()
-    print("Building the book; chapters that have to run:", flush=True)
-    status = sphinx()
-    if status:
-        print_failures()
-        shutil.rmtree(
-            DOCTREES, ignore_errors=True
-        )  # or the next build would think the failed pages were fine
-        print("\nThe book was NOT built: see the warnings and tracebacks above.", file=sys.stderr)
-        return 1
-    complete_front_door()
-    remember(
-        state["chapters"], state
-    )  # only now: after a build that was stopped, stale pages are still stale
-    print("Seconds that each chapter ran (at its last execution):")
-    print_times()
-    print(f"Built in {time.monotonic() - start:.0f} s: {SITE.relative_to(ROOT) / 'index.html'}")
-    return 0
+    serving = Serving(options.serve, options.port)
+    whole = False
+    try:
+        with alone():
+            if options.fresh:
+                for old in set(BUILD.iterdir()) - {BUILD / "lock"}:
+                    shutil.rmtree(old) if old.is_dir() else old.unlink()
+            whole = build(present_state(), serving)
+            if whole and options.record:
+                record()
+        if whole:
+            print(f"Built in {time.monotonic() - start:.0f} s: {SITE.relative_to(ROOT) / 'index.html'}")
+        else:
+            print("\nThe book is NOT whole: see the warnings and tracebacks above.", file=sys.stderr)
+        sys.stdout.flush()
+        serving.stay()
+    except KeyboardInterrupt:
+        if serving.server is None:
+            print("\nStopped; what has been run is kept.", file=sys.stderr)
+            return 130
+    serving.end()
+    return 0 if whole else 1
 
 
 if __name__ == "__main__":

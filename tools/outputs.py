@@ -21,6 +21,8 @@ from closure import ROOT, Modules
 from IPython.core.inputtransformer2 import TransformerManager
 
 PINS = ROOT / "constraints.txt"
+STATE = ROOT / "_build" / "state.json"  # for which keys the runs that jupyter-cache keeps are right
+CACHE = ROOT / "_build" / ".jupyter_cache"
 RECORDED = ROOT / "benchmarks" / "results"
 
 

@@ -12,7 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import build_book
 import outputs
 from jupyter_cache import get_cache
 from nbformat import NotebookNode
@@ -70,12 +69,12 @@ def present() -> dict[str, str]:
 
 def kept(chapter: Path) -> list[NotebookNode] | None:
     """The code cells of the build's run of ``chapter``, if that was with its present code, library and pins."""
-    page, state = outputs.page(chapter), build_book.STATE
+    page, state = outputs.page(chapter), outputs.STATE
     built = json.loads(state.read_text(encoding="utf-8"))["executed"] if state.exists() else {}
     if page not in built or built[page] != present()[page]:
         return None
-    records = [r for r in get_cache(build_book.CACHE).list_cache_records() if r.uri == str(chapter)]
+    records = [r for r in get_cache(outputs.CACHE).list_cache_records() if r.uri == str(chapter)]
     if not records:
         return None
-    notebook = get_cache(build_book.CACHE).get_cache_bundle(max(record.pk for record in records)).nb
+    notebook = get_cache(outputs.CACHE).get_cache_bundle(max(record.pk for record in records)).nb
     return [cell for cell in notebook.cells if cell.cell_type == "code"]

@@ -1,7 +1,9 @@
-"""The build's memory: what it forgets when, and what of Sphinx's log it shows."""
+"""The build's memory: what it forgets when, in which order it goes, and that there is one at a time."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "BUILD": build,
         "SITE": build / "html",
         "STATE": build / "state.json",
-        "LOG": build / "build.log",
     }
     names |= {"CACHE": build / ".jupyter_cache", "DOCTREES": build / ".doctrees", "ROOT": tmp_path}
     for name, path in names.items():
@@ -46,7 +47,7 @@ def left(folder: Path) -> set[str]:
         ({}, READ, {"book", "source"}),
         ({"chapters": {"book/one": "2", "book/two": "1"}}, READ - {"book/one.doctree"}, {"book", "source"}),
         ({"chapters": {"book/two": "1"}}, READ - {"book/one.doctree"}, {"book", "source"}),
-        ({"sources": "2"}, READ - {"book/index.doctree"}, {"book"}),
+        ({"sources": "2"}, READ - {"book/index.doctree"}, {"book", "source"}),
         ({"pages": "2"}, set(), set()),
     ],
 )
@@ -112,30 +113,29 @@ def test_what_outputs_depend_on_exists() -> None:
         assert list(build_book.ROOT.glob(pattern)), pattern
 
 
-def test_the_log_is_shortened_to_what_tells_something(capsys: pytest.CaptureFixture[str]) -> None:
-    root = build_book.ROOT
-    for line in (
-        "reading sources... [ 50%] book/one-gpu/memory",
-        f"{root}/book/one-gpu/memory.ipynb: Executing notebook using local CWD [mystnb]",
-        "[IPKernelApp] WARNING | Kernel is running over TCP without encryption.",
-        f"{root}/book/one-gpu/memory.ipynb: Executed notebook in 31.62 seconds [mystnb]",
-        f"{root}/book/errata.md:3: WARNING: undefined label",
-    ):
-        build_book.show(line)
-    assert capsys.readouterr().out == (
-        "   book/one-gpu/memory.ipynb … 31.6 s\nbook/errata.md:3: WARNING: undefined label\n"
+def test_pages_are_in_the_order_of_the_table_of_contents() -> None:
+    order = build_book.reading_order()
+    assert order[:3] == ["book/index", "book/one-gpu/first-steps", "book/one-gpu/memory"]
+    assert {page for page in order if (build_book.ROOT / f"{page}.ipynb").exists()} == {
+        *build_book.runs.recorded()
+    }
+
+
+def test_two_builds_in_one_folder_wait_for_each_other(project: Path) -> None:
+    program = (
+        "import sys, build_book; from pathlib import Path; build_book.BUILD = Path(sys.argv[1])\n"
+        "with build_book.alone(): print('mine', flush=True); sys.stdin.read()"
     )
-
-
-def test_failed_cells_are_shown_without_the_runners_own_frames(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    reports = project / "reports"
-    reports.mkdir()
-    trace = "Traceback: nbclient\n  frames\nAn error occurred while executing the following cell:\n1/0\nZeroDivisionError"
-    (reports / "memory.err.log").write_text(trace, encoding="utf-8")
-    monkeypatch.setattr(build_book, "REPORTS", reports)
-    build_book.print_failures()
-    shown = capsys.readouterr().out
-    assert "ZeroDivisionError" in shown
-    assert "frames" not in shown
+    command = [sys.executable, "-c", program, str(project / "_build")]
+    settings: dict[str, Any] = {"cwd": Path(build_book.__file__).parent, "text": True}
+    settings |= {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **settings) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "mine\n"
+        with subprocess.Popen(command, **settings) as second:
+            line = f"Another build runs in this folder (process {first.pid}): waiting for it\n"
+            assert second.stdout is not None
+            assert second.stdout.readline() == line
+            first.communicate()
+            assert second.stdout.readline() == "mine\n"
+            second.communicate()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from playbook_widgets.site import katex, pages, sources
+from playbook_widgets.site import katex, pages, runs, sources
 
 from playbook.figures import style
 
@@ -70,7 +70,7 @@ def test_every_source_file_has_a_page(built_book: Path) -> None:
     ("seconds", "text"), [(0.2, "1 s"), (34.4, "34 s"), (60, "1 min 0 s"), (125, "2 min 5 s")]
 )
 def test_measured_times_read_well(seconds: float, text: str) -> None:
-    assert pages.format_seconds(seconds) == text
+    assert runs.format_seconds(seconds) == text
 
 
 def test_every_chapter_says_how_long_it_ran(built_book: Path) -> None:

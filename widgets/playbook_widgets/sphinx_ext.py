@@ -15,7 +15,7 @@ from sphinx.util.fileutil import copy_asset
 
 from playbook.figures import style
 
-from .site import browser_python, code, katex, landing, pages, sources, terms
+from .site import browser_python, code, katex, landing, pages, runs, sources, terms
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
@@ -23,6 +23,8 @@ STATIC = HERE / "static"
 
 def copy_static(app: Sphinx) -> None:
     """Put the style sheets and widget modules where every page finds them: ``_static/pb/``."""
+    if app.config.playbook_again:
+        return
     target = Path(app.outdir, "_static", "pb")
     shutil.rmtree(target, ignore_errors=True)
     copy_asset(STATIC, target)
@@ -30,11 +32,12 @@ def copy_static(app: Sphinx) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_config_value("playbook_again", False, "", bool)  # the last build was with these scripts, this library
     app.config.templates_path.append(str(HERE / "site" / "templates"))
     app.connect("builder-inited", copy_static)
     app.add_css_file("../vendor/fonts/fonts.css", priority=300)
     app.add_css_file("pb/palette.css", priority=800)
     app.add_css_file("pb/book.css", priority=810)
-    for part in (browser_python, code, katex, landing, pages, sources, terms):
+    for part in (browser_python, code, katex, landing, pages, runs, sources, terms):
         part.setup(app)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -112,6 +112,9 @@ def write_all(folder: Path, cache: Path) -> None:
 def setup(app: Sphinx) -> None:
     target = Path(app.outdir, "_static", "pb", "python")
     cache = Path(app.outdir).parent / "python"
-    app.connect(
-        "builder-inited", lambda app: write_all(target, cache), priority=600
-    )  # after the static files
+
+    def write(app: Sphinx) -> None:
+        if not app.config.playbook_again:
+            write_all(target, cache)
+
+    app.connect("builder-inited", write, priority=600)  # after the static files

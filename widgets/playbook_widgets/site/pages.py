@@ -1,19 +1,14 @@
-"""The last hand on every page: the scripts it needs and no others, and how long its chapter ran."""
+"""The last hand on every page: the scripts that it needs and no others, names that say what is there."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
-from pathlib import Path
 from typing import Any
 
-from docutils import nodes
-from myst_nb.sphinx_ import NbMetadataCollector
 from sphinx.application import Sphinx
 
 WIDGET = 'class="pb-widget'
-HEADER = "pb-runs-on"
+PENDING = 'class="pb-pending"'
 
 # Names, punctuation and blanks are drawn in the colour of plain text.
 PLAIN = re.compile(r'<span class="(?:n|nn|p|w)">([^<]*)</span>')
@@ -28,6 +23,8 @@ def choose_scripts(app: Sphinx, page: str, template: str, context: dict[str, Any
         app.add_js_file("pb/search.mjs", type="module")
     if page == app.config.root_doc:
         app.add_css_file("pb/landing.css", priority=820)
+    if PENDING in (context.get("body") or ""):
+        app.add_js_file("pb/pending.mjs", type="module")
     if WIDGET in (context.get("body") or ""):
         app.add_css_file("pb/widgets.css", priority=820)
         app.add_js_file("pb/host.mjs", type="module")
@@ -70,35 +67,7 @@ def mend_names(app: Sphinx, page: str, template: str, context: dict[str, Any], d
         context["body"] = (context.get("body") or "").replace(wrong, right)
 
 
-def fill_header(app: Sphinx, doctree: nodes.document, page: str) -> None:
-    """Add to a chapter's header box how long its cells took when this site was built."""
-    data = NbMetadataCollector.get_exec_data(app.env, page)
-    if not data or data["runtime"] is None:
-        return
-    measured = f" {format_seconds(data['runtime'])} on {os.cpu_count()} CPU cores"
-    for box in doctree.findall(nodes.container):
-        lists = list(box.findall(nodes.bullet_list)) if HEADER in box["classes"] else []
-        if lists:
-            term = nodes.strong("", "Measured")
-            lists[0] += nodes.list_item("", nodes.paragraph("", "", term, nodes.Text(measured)))
-
-
-def format_seconds(seconds: float) -> str:
-    """``8 s``, ``1 min 5 s``: whole seconds, never less than one."""
-    minutes, rest = divmod(max(1, round(seconds)), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
-def write_times(app: Sphinx, error: Exception | None) -> None:
-    """Leave the seconds that each chapter ran where the build can report them."""
-    runs = {page: NbMetadataCollector.get_exec_data(app.env, page) for page in sorted(app.env.found_docs)}
-    times = {page: data["runtime"] for page, data in runs.items() if data and data["runtime"] is not None}
-    Path(app.outdir).parent.joinpath("execution.json").write_text(json.dumps(times), encoding="utf-8")
-
-
 def setup(app: Sphinx) -> None:
-    app.connect("doctree-resolved", fill_header)
-    app.connect("build-finished", write_times)
     app.connect("html-page-context", mend_names)
     app.connect("html-page-context", thin_out)
     app.connect("html-page-context", choose_scripts, priority=900)

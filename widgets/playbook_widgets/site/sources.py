@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import html
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ LINK = re.compile(r'<a class="pb-source" href="[^"]*" data-file="([^"]*)" data-l
 CODE = re.compile(r"(`+)([^`]+)\1")
 TOPS = ("src", "widgets/playbook_widgets")
 
+_navigation: dict[tuple[int, int], dict[Any, str]] = {}
 logger = logging.getLogger(__name__)
 
 
@@ -54,18 +57,42 @@ def source_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
     """Sphinx pages ``(name, context, template)``: one per file, and the list of them all."""
     root = Path(app.confdir)
     shown = _chapters_by_file(app)
+    titles = [(page, app.env.titles[page].astext()) for page in sorted(app.env.found_docs)]
+    kept = Path(app.doctreedir, "sources.json")
+    old = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    new = {}
     folders: dict[str, list[dict[str, str]]] = {}
     for file in source_files(root):
         text = (root / file).read_text(encoding="utf-8")
-        row = {"name": file.name, "page": page_name(file), "summary": _summary(file, text)}
-        folders.setdefault(file.parent.as_posix(), []).append(row)
-        context = {
-            "title": file.as_posix(),
-            "code": _lines(file, text),
-            "shown": shown.get(file.as_posix(), []),
-        }
-        yield page_name(file), context, "pb-source.html"
+        page, chapters = page_name(file), shown.get(file.as_posix(), [])
+        digest = hashlib.sha256(json.dumps([text, chapters, titles]).encode()).hexdigest()
+        known, summary = old.get(page, ("", ""))
+        stale = digest != known or not Path(app.outdir, page + ".html").exists()
+        new[page] = digest, _summary(file, text) if stale else summary
+        folders.setdefault(file.parent.as_posix(), []).append(
+            {"name": file.name, "page": page, "summary": new[page][1]}
+        )
+        if stale:
+            context = {"title": file.as_posix(), "code": _lines(file, text), "shown": chapters}
+            yield page, context, "pb-source.html"
     yield "source/index", {"title": "Source files", "folders": sorted(folders.items())}, "pb-sources.html"
+    kept.write_text(json.dumps(new), encoding="utf-8")
+
+
+def share_navigation(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Pages of source at one depth have the same list of chapters, which takes longer than all else on them."""
+    make = context.get("toctree")
+    if not page.startswith("source/") or make is None:
+        return
+    made = _navigation.setdefault((id(app), page.count("/")), {})
+
+    def once(**options: Any) -> str:
+        key = tuple(sorted(options.items()))
+        if key not in made:
+            made[key] = make(**options)
+        return made[key]
+
+    context["toctree"] = once
 
 
 def _lines(file: Path, text: str) -> str:
@@ -96,4 +123,5 @@ def _chapters_by_file(app: Sphinx) -> dict[str, list[tuple[str, str]]]:
 
 def setup(app: Sphinx) -> None:
     app.connect("html-page-context", link_sources)
+    app.connect("html-page-context", share_navigation, priority=400)  # before the theme asks for it
     app.connect("html-collect-pages", source_pages)

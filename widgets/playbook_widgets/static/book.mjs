@@ -14,3 +14,11 @@ document.fonts?.ready.then(update);
 
 // The theme names its search button "Search" while the button reads "Search Ctrl+K": let it say what it reads.
 for (const button of document.querySelectorAll(".search-button-field")) button.removeAttribute("aria-label");
+
+// Where the reader was when pending.mjs loaded the page again.
+const place = JSON.parse(sessionStorage.getItem("pb-place") ?? "null");
+sessionStorage.removeItem("pb-place");
+if (place?.page === location.pathname) {
+  const block = document.getElementById(place.section)?.children[place.block];
+  if (block) scrollBy({ top: block.getBoundingClientRect().top - place.top, behavior: "instant" });
+}

@@ -1,0 +1,107 @@
+"""Runs of chapters by real kernels: in order, told of as they go, kept where they end well."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+from jupyter_cache import get_cache
+
+import runs
+
+WELL = [
+    "import os, sys; print(os.getpid(), 'torch' in sys.modules, os.path.basename(os.getcwd()))",
+    "from playbook import launch\nprint([rank.value for rank in launch.run(lambda: 1 + 1, ranks=2)])",
+    "from playbook.launch import warm\nprint(warm._server.process.pid)",
+]
+ILL = ["print('before')", "1 / 0", "print('never')"]
+DEAD = ["import os\nos._exit(3)"]
+
+
+def chapters(folder: Path, **cells: list[str]) -> dict[str, Path]:
+    """Notebooks with these code cells."""
+    made = {}
+    for name, sources in cells.items():
+        path = made[f"book/{name}"] = folder / f"{name}.ipynb"
+        nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(s) for s in sources]), path)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("count", "gib", "expected"),
+    [(1, 64, 1), (2, 64, 2), (4, 64, 2), (6, 64, 3), (16, 64, 8), (64, 64, 8), (16, 5, 2), (2, 1, 1)],
+)
+def test_as_many_at_a_time_as_there_is_room_for(
+    count: int, gib: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "cores", lambda: count)
+    monkeypatch.setattr(runs, "free_memory", lambda: gib * runs.GIB)
+    assert runs.room() == expected
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "about 5 seconds"), (31, "about 30 seconds"), (50, "about a minute"), (170, "about 3 minutes")],
+)
+def test_times_in_words(seconds: float, words: str) -> None:
+    assert runs.in_words(seconds) == words
+
+
+def test_chapters_run_in_order_and_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build = tmp_path / "_build"
+    (build / "html").mkdir(parents=True)
+    running = runs.Runs(chapters(tmp_path, well=WELL, ill=ILL, dead=DEAD), build)
+    ended = [run for some in running.ended() for run in some]
+    running.stop()
+    assert [run.page for run in ended] == ["book/well", "book/ill", "book/dead"]  # one at a time
+
+    cache = get_cache(build / ".jupyter_cache")
+    (record,) = cache.list_cache_records()
+    assert record.uri == str(tmp_path / "well.ipynb")
+    assert record.data["execution_seconds"] == ended[0].seconds > 0
+    printed = [cell.outputs[0].text for cell in cache.get_cache_bundle(record.pk).nb.cells]
+    kernel, warm, folder = printed[0].split()
+    assert (warm, folder, printed[1]) == ("True", tmp_path.name, "[2, 2]\n")
+    for process in (kernel, printed[2]):  # neither the kernel nor its ranks' warm process is left
+        assert not Path(f"/proc/{process.strip()}").exists()
+
+    assert [run.page for run in running.failed_runs()] == ["book/ill", "book/dead"]
+    assert "ZeroDivisionError: division by zero" in (ended[1].traceback or "")
+    assert "died" in (ended[2].traceback or "")
+    failed = nbformat.read(build / "failed" / "book" / "ill.ipynb", as_version=4)
+    assert [[output.output_type for output in cell.outputs] for cell in failed.cells] == [
+        ["stream"],
+        ["error"],
+        [],
+    ]
+
+    running.shown(ended[:1])
+    told = json.loads((build / "html" / "progress.json").read_text(encoding="utf-8"))
+    assert [told[run.page]["state"] for run in ended] == ["shown", "failed", "failed"]
+    assert (told["book/well"]["cell"], told["book/well"]["cells"]) == (3, 3)
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split()[:4] for line in said] == [
+        [str(n), "of", "3", run.page] for n, run in enumerate(ended, 1)
+    ]
+    assert ["FAILED" in line for line in said] == [False, True, True]
+
+
+def test_what_is_stopped_leaves_nothing(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    sleep = [f"import os, time\nopen({str(note)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"]
+    running = runs.Runs(chapters(tmp_path, one=["1"], two=sleep), tmp_path / "_build")
+    try:
+        assert next(running.ended())[0].page == "book/one"
+        while not (note.exists() and note.read_text()):
+            assert not running.failed_runs()
+            time.sleep(0.05)
+    finally:
+        running.stop()
+    assert len(get_cache(tmp_path / "_build" / ".jupyter_cache").list_cache_records()) == 1
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(note.read_text()), signal.SIG_DFL)

@@ -1,0 +1,160 @@
+"""Run a chapter in a kernel that has imported torch already: forked, as ranks are, from a process that did it once.
+
+Python's own fork server imports this module, and forks ``run``; that forks a kernel, and this first the warm process of
+its ranks. Each has one thread when it is forked. On systems other than Linux kernels start in the usual way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import multiprocessing
+import os
+import random
+import re
+import signal
+import sys
+import tempfile
+import time
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+CELL_TIMEOUT = 240  # seconds
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+TOOLS = str(Path(__file__).parent)
+
+
+def context() -> Any:
+    """Where ``Process(target=run, …)`` starts quickly: a fork server, which begins to import now."""
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["kernels_warm", "kernels", "render"])
+    before = dict(os.environ)
+    # Until Python 3.13 the server does not take sys.path over.
+    os.environ["PYTHONPATH"] = f"{TOOLS}{os.pathsep}{before.get('PYTHONPATH', '')}"
+    # Kernels that are killed leave tqdm's semaphores to Python's tracker, which would say so in the end.
+    os.environ["PYTHONWARNINGS"] = "ignore::UserWarning:multiprocessing.resource_tracker"
+    try:
+        forkserver.ensure_running()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    return server
+
+
+def run(path: Path, log: Path, threads: int, parent: Connection) -> None:
+    """Execute the notebook at ``path`` in its folder; torch computes on so many ``threads``.
+
+    ``parent`` is sent ``("cell", n)`` before the n-th code cell of all runs, and in the end ``("done", notebook as JSON,
+    seconds, traceback of a cell that failed or None)``. What kernels print goes to ``log``.
+    """
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellControlSignal, DeadKernelError
+
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.setsid()  # Ctrl-C is for the build, which then terminates this
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    notebook = nbformat.read(path, as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    number = {id(cell): n for n, cell in enumerate(code, 1)}
+    os.chdir(path.parent)
+    start, trace = time.monotonic(), None
+    manager = forked_kernel(threads) if sys.platform == "linux" else None
+    client = NotebookClient(
+        notebook,
+        km=manager,
+        timeout=CELL_TIMEOUT,
+        kernel_name="python3",
+        record_timing=False,  # jupyter-cache knows a notebook by its cells and all that they carry
+        resources={"metadata": {"path": str(path.parent)}},
+        on_cell_execute=lambda cell, cell_index: parent.send(("cell", number[id(cell)])),
+    )
+    try:
+        client.execute()
+    except (
+        CellControlSignal,
+        DeadKernelError,
+    ) as error:  # a cell failed, took too long, or killed its kernel
+        trace = COLOURS.sub("", str(error))
+    parent.send(("done", nbformat.writes(notebook), time.monotonic() - start, trace))
+
+
+def forked_kernel(threads: int) -> Any:
+    """A kernel manager whose kernel is a fork of this process."""
+    from jupyter_client.manager import AsyncKernelManager
+    from jupyter_client.provisioning import KernelProvisionerBase
+
+    from playbook.launch import warm
+
+    class Provisioner(KernelProvisionerBase):  # type: ignore[misc]
+        """What a manager asks of the process behind it."""
+
+        process: warm.Fork | None = None
+
+        @property
+        def has_process(self) -> bool:
+            return self.process is not None
+
+        async def poll(self) -> int | None:
+            return self.process.poll()
+
+        async def wait(self) -> int | None:
+            while (status := self.process.poll()) is None:
+                await asyncio.sleep(0.05)
+            return status
+
+        async def send_signal(self, signum: int) -> None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signum)
+
+        async def kill(self, restart: bool = False) -> None:
+            await self.send_signal(signal.SIGKILL)
+
+        async def terminate(self, restart: bool = False) -> None:
+            await self.send_signal(signal.SIGTERM)
+
+        async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:
+            raise NotImplementedError("the kernel runs")
+
+        async def cleanup(self, restart: bool = False) -> None:
+            """Nothing is left."""
+
+    folder = tempfile.mkdtemp(prefix="playbook-kernel-")
+    manager = AsyncKernelManager(kernel_name="python3", connection_file=f"{folder}/kernel.json")
+    manager.transport, manager.ip = "ipc", f"{folder}/socket"  # two kernels may find the same port free
+    manager.write_connection_file()
+    builder = os.getpid()
+    process = warm.Fork(lambda: be_kernel(manager.connection_file, builder, threads))
+    manager.provisioner = Provisioner(kernel_id="forked", kernel_spec=manager.kernel_spec, parent=manager)
+    manager.provisioner.process = process
+    return manager
+
+
+def be_kernel(connection_file: str, builder: int, threads: int) -> None:
+    """In the fork: be a kernel such as ``python -m ipykernel_launcher`` would be."""
+    from ipykernel.kernelapp import IPKernelApp
+
+    from playbook.launch import warm
+    from playbook.launch.processes import die_with_parent
+
+    os.setsid()
+    die_with_parent(builder)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.path[:] = [path for path in sys.path if path != TOOLS]
+    random.seed()
+    sys.modules["numpy"].random.seed()
+    sys.modules["torch"].set_num_threads(threads)
+    warm.fork()
+    sys.argv[:] = ["ipykernel_launcher.py", "-f", connection_file, "--HistoryManager.hist_file=:memory:"]
+    try:
+        IPKernelApp.launch_instance(sys.argv[1:])
+    finally:
+        atexit._run_exitfuncs()  # a fork ends without them
