@@ -37,6 +37,14 @@ def test_axes_are_inside_a_node_as_long_as_they_fit():
     assert rate(links("tp=16"), "tp", 16) == pytest.approx(min(intra, 8 * inter), rel=1e-3)
 
 
+def test_ranks_of_a_group_may_lie_apart():
+    """The same place of two nodes, as the first of two steps to experts has it, is reached through adapters."""
+    here, payload = links("dp=16"), 1e9
+    inside, across = (here.collective("all_to_all", payload, 2, "ep", apart) for apart in (4, 8))
+    assert inside == pytest.approx(payload / 2 / CLUSTER.intra_bandwidth, rel=0.01)
+    assert across == pytest.approx(payload / 2 / CLUSTER.inter_bandwidth, rel=0.01)
+
+
 def test_stages_are_as_far_apart_as_what_is_inside_them():
     payload = 1e9
     near, far = links("tp=2,pp=4").hop(payload), links("tp=8,pp=4").hop(payload)

@@ -82,6 +82,14 @@ def test_flash_attention_has_two_products_forward_and_five_backward():
         assert flops(o for o in some if o.kind == "attention") == count * product
 
 
+def test_a_norm_moves_twice_as_much_backward():
+    """Forward its input and output; backward dy, x, dx and what came past the branch, of 2 bytes each."""
+    shape, seq = load("llama3-8b"), 512
+    found = operations.block(sizes(shape, Layout(), seq), "dense")
+    for some, count in ((found.forward, 2), (found.inputs, 4)):
+        assert sum(o.bytes for o in some if o.name == "norm") == 2 * count * 2 * seq * shape.hidden
+
+
 def test_recomputation_repeats_what_it_says():
     here = sizes(load("llama3-8b"), Layout(recompute="selective"), 4096)
     core = operations.block(here, "dense").core

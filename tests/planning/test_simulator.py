@@ -260,6 +260,15 @@ def test_stages_are_cut_as_the_framework_does_it():
     assert step(text, wide, calibration=balanced, options=even) == step(text, wide, calibration=PLAIN)
 
 
+def test_keys_that_are_gathered_before_attention_begins_hide_behind_none_of_it():
+    hiding = replace(PLAIN, hidden_cp=1.0)
+    for context, hides in (("ring", True), ("gather", False), ("ulysses", False)):
+        given = {"options": ParallelOptions(context=context)}
+        waits = [step("cp=8", calibration=c, **given).breakdown["cp"] for c in (PLAIN, hiding)]
+        assert waits[0] > 0
+        assert (waits[1] < waits[0]) is hides, context
+
+
 def test_messages_of_a_sharded_optimizer_hide_only_where_the_framework_sends_them_early():
     early, late = replace(PLAIN, hidden_dp=1.0), replace(PLAIN, hidden_dp=1.0, hidden_zero=False)
     for zero in (0, 1):
