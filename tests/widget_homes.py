@@ -175,10 +175,19 @@ WIDTHS = (1280, 760, 390)
 FRAMES = "new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))"
 #: By how many px the page is wider than the window, and what is cut off by its own place.
 TOO_WIDE = """() => {
-  const cut = (el) => el.scrollWidth > el.clientWidth + 1 && el.clientWidth && getComputedStyle(el).display !== "inline";
+  const cut = (el) => {
+    const { display, fontSize, textOverflow } = getComputedStyle(el);
+    return el.clientWidth && el.scrollWidth > el.clientWidth + 1 && display !== "inline" && fontSize !== "0px"
+      && textOverflow !== "ellipsis";
+  };
+  const out = (el) => {
+    const at = el.getBoundingClientRect(), box = el.ownerSVGElement.getBoundingClientRect();
+    return box.width && at.width && (at.left < box.left - 3 || at.right > box.right + 3 || at.bottom > box.bottom + 4);
+  };
   const whole = "#stage :is(label, button, input[type=text]:not([aria-invalid=true]), b, i, span, p, th, td, li, h3)";
   const found = [...document.querySelectorAll(whole)].filter((el) => !el.childElementCount && cut(el)
     && !el.closest(".pb-unseen, .pb-scroll, .pb-scroll *"));
+  found.push(...[...document.querySelectorAll("#stage svg text")].filter(out));
   const wide = document.documentElement.scrollWidth - innerWidth;
   return [...(wide > 0 ? [`${wide} px too wide`] : []), ...found.map((el) => `cut off: ${el.outerHTML.slice(0, 200)}`)];
 }"""
@@ -259,12 +268,12 @@ class Form:
     def button(self, name: str):
         return self.page.get_by_role("button", name=name, exact=True)
 
-    def problems(self) -> list:
-        """What axe-core finds serious, in either look; at which widths something sticks out or is cut off."""
+    def problems(self, *looks: tuple[int, str]) -> list:
+        """What axe-core finds serious, in these looks; at which widths something sticks out or is cut off."""
         page, found = self.page, []
         if not page.evaluate("'axe' in window"):
             page.add_script_tag(path=str(AXE))
-        for width, theme in LOOKS:
+        for width, theme in looks or LOOKS:
             page.set_viewport_size({"width": width, "height": 900})
             page.evaluate("(theme) => (document.documentElement.dataset.theme = theme)", theme)
             page.evaluate(FRAMES)

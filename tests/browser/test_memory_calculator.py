@@ -63,6 +63,7 @@ def visit(browser: Browser, site: str) -> Iterator[Callable[..., tuple[Page, See
 
     def open_page(path: str, hold: bool = False, **options: Any) -> tuple[Page, Seen]:
         context = browser.new_context(viewport={"width": 1280, "height": 900}, **options)
+        context.set_default_timeout(180_000)  # the machine may be busy with other things
         contexts.append(context)
         seen = Seen()
 

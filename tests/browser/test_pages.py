@@ -17,6 +17,7 @@ pytestmark = pytest.mark.browser
 
 AXE = serve.ROOT / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
 MOST_BYTES = 1_500_000
+PATIENCE = 180_000  # ms: the machine may be busy with other things
 PYTHON = "/vendor/pyodide/|/pb/python/"
 Look = tuple[int, Literal["light", "dark"]]
 LOOKS: tuple[Look, ...] = ((1280, "light"), (1280, "dark"), (390, "light"), (390, "dark"))
@@ -89,6 +90,7 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
     # Colours that fade would not be what they will be when axe looks.
     context = browser.new_context(reduced_motion="reduce")
     context.add_init_script(path=AXE)
+    context.set_default_timeout(PATIENCE)
     yield context
     context.close()
 

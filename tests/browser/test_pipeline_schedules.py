@@ -30,6 +30,7 @@ def test_32_stages_and_256_micro_batches_stay_fluid(
 ) -> None:
     """How often what is drawn. Times are reported, that of the first answer with Python's start."""
     page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.set_default_timeout(180_000)  # the machine may be busy with other things
     outside: list[str] = []
 
     def look(request: Request) -> None:

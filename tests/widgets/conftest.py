@@ -16,6 +16,7 @@ from playbook.figures import css_variables
 
 ROOT = Path(__file__).parents[2]
 STATIC = ROOT / "widgets" / "playbook_widgets" / "static"
+PATIENCE = 180_000  # ms: the machine may be busy with other things
 
 PAGE = """<!doctype html><html lang="en" data-theme="{theme}"><head><meta charset="utf-8"><title>Widget</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">
@@ -93,6 +94,7 @@ def open_page(browser: Browser, widget_site: str, tmp_path: Path) -> Iterator[Ca
             PAGE.format(body=body, theme=theme, palette=css_variables()), encoding="utf-8"
         )
         context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+        context.set_default_timeout(PATIENCE)
         page = context.new_page()
         problems: list[str] = []
         page.on("console", lambda m: problems.append(m.text) if m.type == "error" else None)

@@ -57,9 +57,7 @@ def peak(**config):
 
 
 def wait_for_peak(page, wanted, nth=0):
-    page.wait_for_function(
-        f"document.querySelectorAll('button')[{nth}]?.textContent == '{wanted}'", timeout=30_000
-    )
+    page.wait_for_function(f"document.querySelectorAll('button')[{nth}]?.textContent == '{wanted}'")
 
 
 @pytest.fixture
