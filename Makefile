@@ -6,6 +6,8 @@ BIN := .venv/bin
 # Threads that wait for their turn sleep. Spinning gains a few percent on a machine that does nothing else, and costs
 # chapters minutes on one that does.
 export OMP_WAIT_POLICY ?= PASSIVE
+# Without compiled files every process compiles the library again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Tests run side by side, but in no more than four processes: they launch ranks and browsers themselves.
 SIDE_BY_SIDE := -n logical --maxprocesses 4
