@@ -32,7 +32,9 @@ def copy_static(app: Sphinx) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    app.add_config_value("playbook_again", False, "", bool)  # the last build was with these scripts, this library
+    app.add_config_value(
+        "playbook_again", False, "", bool
+    )  # the last build was with these scripts, this library
     app.config.templates_path.append(str(HERE / "site" / "templates"))
     app.connect("builder-inited", copy_static)
     app.add_css_file("../vendor/fonts/fonts.css", priority=300)
