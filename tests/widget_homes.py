@@ -184,7 +184,8 @@ TOO_WIDE = """() => {
     const at = el.getBoundingClientRect(), box = el.ownerSVGElement.getBoundingClientRect();
     return box.width && at.width && (at.left < box.left - 3 || at.right > box.right + 3 || at.bottom > box.bottom + 4);
   };
-  const whole = "#stage :is(label, button, input[type=text]:not([aria-invalid=true]), b, i, span, p, th, td, li, h3)";
+  const field = "input[type=text]:not([aria-invalid=true])";
+  const whole = `#stage :is(label, button, ${field}, b, i:not([data-kind=tick]), span, p, th, td, li, h3)`;
   const found = [...document.querySelectorAll(whole)].filter((el) => !el.childElementCount && cut(el)
     && !el.closest(".pb-unseen, .pb-scroll, .pb-scroll *"));
   found.push(...[...document.querySelectorAll("#stage svg text")].filter(out));
