@@ -132,7 +132,7 @@ def test_a_chapter_loads_python_only_for_a_reader_who_reaches_for_it(
 ) -> None:
     page, seen = visit(CHAPTER)
     ready(page)
-    page.wait_for_load_state("networkidle")
+    page.evaluate("new Promise(requestIdleCallback)")
     assert page.locator(".pb-mc-advice li").count() > 1  # the model of the chapter does not fit
     assert seen.python == []
     page.locator(f"{CALCULATOR} [data-field=seq] input[type=text]").focus()

@@ -56,9 +56,11 @@ SHOWN = """() => {
   const { mode, theme } = document.documentElement.dataset;
   return [mode, theme, getComputedStyle(document.body).backgroundColor];
 }"""
-# The theme looks a while after a page has changed its width for what scrolls now, and lets keys reach it.
+FRAMES = "new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))"
+# Keys reach what scrolls now, once the page has seen that it has another width.
 REACHABLE = """() => [...document.querySelectorAll("pre, .cell_output > .output")].every((element) =>
-  element.tabIndex === 0 || (element.scrollWidth <= element.clientWidth && element.scrollHeight <= element.clientHeight))
+  element.tabIndex === 0 || !element.checkVisibility()
+  || (element.scrollWidth <= element.clientWidth && element.scrollHeight <= element.clientHeight))
 """
 VIOLATIONS = """async (exclude) => {
   const { violations } = await axe.run({ include: ["html"], exclude }, { resultTypes: ["violations"] });
@@ -123,8 +125,8 @@ def visit(context: BrowserContext, address: str, look: Look) -> tuple[Page, Visi
     page.emulate_media(color_scheme=look[1])
     page.goto(address, wait_until="load")
     page.evaluate("document.fonts.ready.then(() => {})")
-    if page.locator(".pb-widget").count():
-        page.wait_for_load_state("networkidle")
+    page.evaluate(FRAMES)
+    page.wait_for_function("!document.querySelector('.pb-widget[data-state=starting]')")
     return page, seen
 
 
@@ -133,7 +135,7 @@ def switch(page: Page, look: Look) -> None:
     page.emulate_media(color_scheme=look[1])
     page.set_viewport_size({"width": look[0], "height": 900})
     page.wait_for_function("(theme) => document.documentElement.dataset.theme === theme", arg=look[1])
-    page.evaluate("new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))")
+    page.evaluate(FRAMES)
     page.wait_for_function(REACHABLE)
 
 

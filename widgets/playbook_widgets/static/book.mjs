@@ -1,16 +1,19 @@
-// A box whose content is wider than itself can be scrolled by keyboard only if it can take the focus.
-const BOXES = ".katex-display, .pst-scrollable-table-container, .pb-figure, .pb-scroll, .cell_output > .output";
+// A box whose content is wider or higher than itself can be scrolled by keyboard only if it can take the focus. The
+// theme looks when the window changes, which can be before the page has its new form.
+const BOXES = "pre, .katex-display, .pst-scrollable-table-container, .pb-figure, .pb-scroll, .cell_output > .output";
 
-function update() {
-  for (const box of document.querySelectorAll(BOXES)) {
-    if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
-    else box.removeAttribute("tabindex");
-  }
+const HIGHER = "pre, .cell_output > .output"; // of formulas, ink alone sticks out
+
+function update(boxes) {
+  const scrolls = boxes.map((box) =>
+    box.scrollWidth > box.clientWidth || (box.scrollHeight > box.clientHeight && box.matches(HIGHER)));
+  boxes.forEach((box, i) => scrolls[i] ? (box.tabIndex = 0) : box.removeAttribute("tabindex"));
 }
 
-update();
-addEventListener("resize", update);
-document.fonts?.ready.then(update);
+const boxes = [...document.querySelectorAll(BOXES)];
+const watch = new ResizeObserver((seen) => update(seen.map(({ target }) => target)));
+for (const box of boxes) watch.observe(box);
+document.fonts?.addEventListener("loadingdone", () => update(boxes)); // letters of another width in the same box
 
 // The theme names its search button "Search" while the button reads "Search Ctrl+K": let it say what it reads.
 for (const button of document.querySelectorAll(".search-button-field")) button.removeAttribute("aria-label");
