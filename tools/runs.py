@@ -24,6 +24,8 @@ from jupyter_cache.base import CacheBundleIn
 GIB = 2**30
 MEMORY = 2 * GIB  # a chapter with its ranks: 1.5 GiB measured
 SECONDS = Path(__file__).with_name("seconds.json")
+AT_ONCE = 3  # so many are rendered again as soon as they have been run,
+TOGETHER = 15.0  # the others with those that end so many seconds later
 UNKNOWN = 15.0  # seconds of a chapter that nobody has timed
 
 
@@ -106,12 +108,19 @@ class Runs:
         return [run for run in self.runs if run.traceback]
 
     def ended(self) -> Iterator[list[Run]]:
-        """The runs that have ended since they were last asked for, until none is left."""
+        """The runs that have ended since they were last asked for, until none is left.
+
+        The first ones come at once; later ones some together, since each rendering takes a core's time from chapters.
+        """
         left = len(self.runs)
         while left:
             found = [self._ended.get()]
-            while not self._ended.empty():
-                found.append(self._ended.get())
+            patience = time.monotonic() + (TOGETHER if len(self.runs) - left >= AT_ONCE else 0)
+            while len(found) < left:
+                try:
+                    found.append(self._ended.get(timeout=max(0, patience - time.monotonic())))
+                except queue.Empty:
+                    break
             if None in found:
                 raise RuntimeError("chapters can no longer be run: the reason stands above")
             left -= len(found)

@@ -18,9 +18,9 @@ from playbook.training.config import TrainConfig
 from playbook.training.data import TokenBatches, load_corpus
 from playbook.training.trainer import Trainer
 
-SMALL = load("tiny").replace(layers=2, hidden=128, heads=4, kv_heads=2, head_dim=32, ffn=256)
+SMALL = load("tiny").replace(layers=1, hidden=128, heads=4, kv_heads=2, head_dim=32, ffn=256)
 LONG = dataclasses.replace(FP8_RECIPES["delayed"], history=1024)
-STEPS, FAULT = 150, 10
+STEPS, FAULT = 80, 10
 #: The input of a block's last product: what comes back to it comes straight from the residual stream.
 DOWN = "blocks.0.mlp.down", "dy"
 
@@ -30,8 +30,8 @@ def trainer_of(recipe: FP8Recipe | None, steps: int, fault: int | None) -> Train
     model = Transformer(SMALL, seed=0)
     if recipe is not None:
         use_fp8(model, recipe)
-    config = TrainConfig(steps=steps, global_batch=4, seq=64, device="cpu")
-    trainer = Trainer(model, TokenBatches(load_corpus(), 4, 64, seed=0), config)
+    config = TrainConfig(steps=steps, global_batch=4, seq=32, device="cpu")
+    trainer = Trainer(model, TokenBatches(load_corpus(), 4, 32, seed=0), config)
 
     def listen(_module: object, _given: object, y: Tensor) -> None:
         y.register_hook(lambda dy: dy * 2.0**32 if trainer.step_count == fault else dy)
@@ -47,17 +47,15 @@ def loss(recipe: FP8Recipe | None, fault: int | None) -> float:
     return sum(step.loss for step in results[-20:]) / 20
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", [None, FAULT])
 def test_with_tiles_a_run_ends_where_fp32_does(fault):
-    assert loss(FP8_RECIPES["blockwise"], fault) == pytest.approx(loss(None, fault), abs=0.02)
+    assert loss(FP8_RECIPES["blockwise"], fault) == pytest.approx(loss(None, fault), abs=0.01)
 
 
-@pytest.mark.slow
 def test_after_one_fault_a_long_history_stalls_the_run():
-    assert loss(LONG, FAULT) > loss(None, FAULT) + 0.4
-    assert loss(FP8_RECIPES["tensorwise"], FAULT) == pytest.approx(loss(None, FAULT), abs=0.02)
-    assert loss(FP8_RECIPES["delayed"], FAULT) < loss(None, FAULT) + 0.2  # 16 steps later it learns again
+    assert loss(LONG, FAULT) > loss(None, FAULT) + 0.2
+    assert loss(FP8_RECIPES["tensorwise"], FAULT) == pytest.approx(loss(None, FAULT), abs=0.01)
+    assert loss(FP8_RECIPES["delayed"], FAULT) < loss(None, FAULT) + 0.12  # 16 steps later it learns again
 
 
 def test_the_watch_says_why():

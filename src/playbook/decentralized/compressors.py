@@ -284,19 +284,23 @@ class MultiStep:
 
 def pack(codes: Tensor, bits: int) -> Tensor:
     """Numbers (n,) below 2^bits end to end in ⌈n·bits/8⌉ bytes, each with its lowest bit first."""
-    each = (codes[:, None] >> _counting(bits, codes)) & 1
+    if bits == 8:
+        return codes.to(torch.uint8)
+    each = ((codes[:, None] >> _counting(bits, codes)) & 1).to(torch.uint8)
     flat = torch.nn.functional.pad(each.view(-1), (0, -each.numel() % 8)).view(-1, 8)
-    return (flat << _counting(8, codes)).sum(1).to(torch.uint8)
+    return (flat << _counting(8, flat)).sum(1, dtype=torch.uint8)
 
 
 def unpack(packed: Tensor, bits: int, n: int) -> Tensor:
     """The first ``n`` numbers of what ``pack`` made."""
-    each = (packed.long()[:, None] >> _counting(8, packed)) & 1
-    return (each.view(-1)[: n * bits].view(n, bits) << _counting(bits, packed)).sum(1)
+    if bits == 8:
+        return packed[:n].long()
+    each = ((packed[:, None] >> _counting(8, packed)) & 1).view(-1)[: n * bits].long()
+    return each if bits == 1 else (each.view(n, bits) << _counting(bits, each)).sum(1)
 
 
 def _counting(n: int, like: Tensor) -> Tensor:
-    return torch.arange(n, device=like.device)
+    return torch.arange(n, device=like.device, dtype=like.dtype)
 
 
 def _packed_bytes(n: int, bits: int) -> int:

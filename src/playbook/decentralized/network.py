@@ -59,6 +59,12 @@ class Simulated:
         for node, messages in enumerate(sends(mixing)):
             self.sent[node] += messages * _bytes(x)
         mixed = torch.zeros_like(x)
+        places = list(zip(*mixing, strict=False))  # the first entry of each row, the second, …
+        alike = all(len({weight for _, weight in place}) == 1 for place in places)
+        if alike and len({len(row) for row in mixing}) == 1:  # all nodes at once: the same sums
+            for place in places:
+                mixed.add_(x[[j for j, _ in place]], alpha=place[0][1])
+            return mixed
         for i, row in enumerate(mixing):
             for j, weight in row:  # in the order in which a rank adds up
                 mixed[i].add_(x[j], alpha=weight)

@@ -121,7 +121,7 @@ class MemoryTimeline(TorchDispatchMode):
         kwargs = kwargs or {}
         if func._schema.name == RESIZE:
             return self._resize(func, args[0], args[1])
-        given = {_address(t) for t in _tensors((args, kwargs))}
+        given = {_address(t) for t in _tensors((*args, *kwargs.values()))}
         out = func(*args, **kwargs)
         for t in _tensors(out):
             # A view of a storage that was there before the recording began is nobody's allocation.
@@ -197,7 +197,10 @@ def _tensors(found: Any) -> Iterator[Tensor]:
         yield found
     elif isinstance(found, (list, tuple)):
         for one in found:
-            yield from _tensors(one)
+            if isinstance(one, Tensor):
+                yield one
+            elif isinstance(one, (list, tuple, dict)):
+                yield from _tensors(one)
     elif isinstance(found, dict):
         yield from _tensors(tuple(found.values()))
 

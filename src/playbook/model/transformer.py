@@ -117,7 +117,10 @@ class Transformer(nn.Module):
         """The angles of every position, computed once; they are no part of a checkpoint."""
         shape, cos, sin = self.shape, None, None
         if shape.positions == "rotary":
-            cos, sin = (t.to(device) for t in rotary_table(shape.max_seq, shape.rope_dim, shape.rope_theta))
+            on_meta = device is not None and torch.device(device).type == "meta"
+            with torch.device("meta" if on_meta else "cpu"):  # the same numbers on every device, or none
+                table = rotary_table(shape.max_seq, shape.rope_dim, shape.rope_theta)
+            cos, sin = (t.to(device) for t in table)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 

@@ -189,7 +189,11 @@ class Trainer:
             index = self.mesh.index(axis) if self.mesh else 0
             if index and (axis != "tp" or self.config.layout.sp):
                 of += f" {'replica' if axis == 'dp' else axis} {index}"
-        torch.manual_seed(derive_seed(self.config.seed, of))
+        seed = derive_seed(self.config.seed, of)
+        if self.device.type == "cpu":  # torch.manual_seed notes a stack trace for each kind of GPU that is not there
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
 
     def _set_learning_rate(self, step: int) -> float:
         c = self.config
