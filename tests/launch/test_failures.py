@@ -347,7 +347,7 @@ def test_a_warm_process_that_tells_of_no_end(tmp_path):
     for rank in range(2):
         job.save_pid(rank)
         job.save_value(rank, 1)
-    assert explain(job, Evidence({}, {}, {}, set())).sentence == (
+    assert explain(job, Evidence({}, {}, {}, set(), 3)).sentence == (
         "not finished after 3 s: all ranks have returned, but the process that started them does not say that they ended"
     )
 
@@ -372,7 +372,7 @@ def test_a_connection_that_is_closed_by_who_waited_too_long_is_not_the_cause(tmp
     hung_up = {"summary": "RuntimeError: Connection closed by peer [127.0.0.1]:32401", "traceback": FRAMES}
     waited = {"summary": "RuntimeError: Timed out waiting 6000ms for recv operation", "traceback": FRAMES}
     errors = {2: hung_up} if late else {2: hung_up, 0: waited}
-    said = explain(job, Evidence(errors, {}, {0: STACK} if late else {}, set())).sentence
+    said = explain(job, Evidence(errors, {}, {0: STACK} if late else {}, set(), 0)).sentence
     assert said.startswith(
         "rank 1 did not arrive at all_reduce, where ranks 0 and 2 wait: rank 1 did not say where it is: it is stopped"
     )

@@ -43,6 +43,7 @@ class Evidence:
     exits: dict[int, int]  # how ranks ended, in that order
     stacks: dict[int, str]  # where the others were
     gone: set[int]  # ranks that were no more when the others were asked
+    late: float  # the seconds that were up; 0 where ranks failed
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def explain(job: Job, seen: Evidence) -> RankError:
     if not seen.errors:
         nothing = "all ranks have returned, but the process that started them does not say that they ended"
         reason = _absent(job, seen, places) or _all_wait(places) or nothing
-        return RankError(f"not finished after {job.timeout:g} s: {reason}", _stacks(seen.stacks), None)
+        return RankError(f"not finished after {seen.late:g} s: {reason}", _stacks(seen.stacks), None)
     rank, error = _first(seen.errors)
     summary = _TORCH_SOURCE.sub("", error["summary"])
     if absent := _missed(job, seen, rank, places):

@@ -73,10 +73,10 @@ def _results(job: Job) -> tuple[Ranks, RankError | None]:
 
 def _until_failure(
     processes: Processes, printed: _Stream | None, interrupted: Callable[[], bool]
-) -> tuple[bool, bool]:
-    """Wait until all have ended, one has failed, or the time is up; whether one has failed, whether the time is up."""
+) -> tuple[bool, float]:
+    """Wait until all have ended, one has failed, or the time is up; whether one has failed, the seconds that are up."""
     job = processes.job
-    started, limit = False, time.monotonic() + processes.start_limit
+    started, seconds, start = False, max(processes.start_limit, job.timeout), time.monotonic()
     while True:
         processes.wait(_LOOK)
         if interrupted():
@@ -84,14 +84,14 @@ def _until_failure(
         if printed:
             printed.show()
         if _failed(processes):
-            return True, False
+            return True, 0.0
         if processes.done:
-            return False, False
+            return False, 0.0
         # The time-out is for the ranks' own work, not for starting them.
         if not started and job.all_started():
-            started, limit = True, time.monotonic() + job.timeout
-        if time.monotonic() > limit:
-            return False, True
+            started, seconds, start = True, job.timeout, time.monotonic()
+        if time.monotonic() > start + seconds:
+            return False, seconds
 
 
 def _failed(processes: Processes) -> bool:
@@ -103,13 +103,13 @@ def _failed(processes: Processes) -> bool:
     )
 
 
-def _gather(processes: Processes, late: bool, interrupted: Callable[[], bool]) -> Evidence:
+def _gather(processes: Processes, late: float, interrupted: Callable[[], bool]) -> Evidence:
     """Ask the ranks that still run where they are; those that do not answer are dying, and how they end is the cause.
 
     Peers often notice the end of a rank, and fail of it, before the system has told how it ended.
     """
     job = processes.job
-    asked = _ask(processes, late)
+    asked = _ask(processes, late > 0)
     gone = {rank for rank, alive in asked.items() if not alive}
     limit = time.monotonic() + (_ANSWER if late else _SETTLE)
     stacks: dict[int, str] = {}
@@ -125,7 +125,7 @@ def _gather(processes: Processes, late: bool, interrupted: Callable[[], bool]) -
         time.sleep(_LOOK)
         processes.wait(0)
     answers = {rank: text for rank, text in stacks.items() if text}
-    return Evidence(job.errors(), dict(processes.exits), answers, gone)
+    return Evidence(job.errors(), dict(processes.exits), answers, gone, late)
 
 
 def _ask(processes: Processes, late: bool) -> dict[int, bool]:
