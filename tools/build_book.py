@@ -17,6 +17,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import sys
@@ -59,6 +60,7 @@ PAGES = (
 SOURCES = ("src/playbook", "widgets/playbook_widgets/**/*.py")
 TEXT = ("book",)
 FRONT = "book/index"
+TAKES = re.compile(r"(?<=\*\*Takes\*\* )[^\"\\]*")
 
 
 def fingerprint(patterns: Iterable[str]) -> str:
@@ -242,13 +244,17 @@ def alone() -> Iterator[None]:
 
 
 def record() -> None:
-    """Write down how long each chapter ran."""
+    """Write down how long each chapter ran, also in its head."""
     from jupyter_cache import get_cache
 
     records = get_cache(CACHE).list_cache_records()
     seconds = {outputs.page(Path(r.uri)): round(r.data["execution_seconds"], 1) for r in records}
     ordered = {page: seconds[page] for page in reading_order() if page in seconds}
     runs.SECONDS.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
+    for page, took in ordered.items():
+        path = ROOT / f"{page}.ipynb"
+        text = TAKES.sub(runs.takes(took), path.read_text(encoding="utf-8"), count=1)
+        path.write_text(text, encoding="utf-8")
 
 
 def main() -> int:

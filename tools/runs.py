@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import queue
 import threading
@@ -59,6 +60,11 @@ def in_words(seconds: float) -> str:
     if seconds < 50:
         return f"about {max(5, 5 * round(seconds / 5))} seconds"
     return "about a minute" if minutes == 1 else f"about {minutes} minutes"
+
+
+def takes(seconds: float) -> str:
+    """What the head of a chapter says of its run."""
+    return in_words(10 * math.ceil(seconds / 10))
 
 
 class Run:
