@@ -14,12 +14,15 @@ import torch
 from playbook.kernels.jit import cdiv, kernel, tl
 from playbook.kernels.matmul import PROGRAMS, Tiles, tile_of
 
+#: Programs whose tiles one program of `order_kernel` works out: to interpret one for each would take seconds.
+AT_ONCE = 1024
+
 
 @kernel
 def order_kernel(
-    rows, columns, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr
+    rows, columns, count, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, MANY: tl.constexpr
 ):  # fmt: skip
-    program = tl.program_id(0)
+    program = tl.minimum(tl.program_id(0) * MANY + tl.arange(0, MANY), count - 1)  # the last more than once
     row, column = tile_of(program, m, n, BLOCK_M, BLOCK_N, GROUP)
     tl.store(rows + program, row // BLOCK_M)
     tl.store(columns + program, column // BLOCK_N)
@@ -30,7 +33,8 @@ def order(m: int, n: int, tiles: Tiles) -> tuple[tuple[int, int], ...]:
     """Row and column of each program's tile in y (m, n), counted in tiles, as `matmul.tile_of` says."""
     count = cdiv(m, tiles.m) * cdiv(n, tiles.n)
     rows, columns = torch.empty(2, count, dtype=torch.int32)
-    order_kernel[(count,)](rows, columns, m, n, BLOCK_M=tiles.m, BLOCK_N=tiles.n, GROUP=tiles.group)
+    sizes = {"BLOCK_M": tiles.m, "BLOCK_N": tiles.n, "GROUP": tiles.group, "MANY": AT_ONCE}
+    order_kernel[(cdiv(count, AT_ONCE),)](rows, columns, count, m, n, **sizes)
     return tuple(zip(rows.tolist(), columns.tolist(), strict=True))
 
 
