@@ -62,7 +62,7 @@ def run_of(one: dict[str, Any]) -> tuple[Case, str, dict]:
     buckets = {"bucket": 3000} if zero in (1, 2) else {}
     options = {name: value for name, value in given.items() if value is not None} | buckets
     return (
-        Case(SHAPES[one["shape"]], one["recompute"], steps=2),
+        Case(SHAPES[one["shape"]], one["recompute"], steps=one["steps"]),
         f"{text},grad_acc={one['grad_acc']}",
         options,
     )
@@ -73,7 +73,7 @@ def test_any_two_options(ranks, world):
     cases = combined(
         axes=AXES[world], sp=(None, False, True), overlap=(None, "none", "async", "chunked"),
         context=(None, "ring", "gather", "ulysses"), placement=(None, "zigzag", "contiguous"), zero=(None, 1, 2, 3),
-        grad_acc=(1, 3), shape=tuple(SHAPES), recompute=("none", "selective", "full"),
+        grad_acc=(1, 3), shape=tuple(SHAPES), recompute=("none", "selective", "full"), steps=(1, 2),
     )  # fmt: skip
     check(ranks, [run_of(one) for one in all_pairs(filter(fits, cases))], world)
 

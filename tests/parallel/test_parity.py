@@ -37,15 +37,21 @@ def check(ranks, runs: Runs, dp: int, most: float = TOLERANCE) -> None:
 
 
 STAGES = combined(
-    zero=range(4), grad_acc=(1, 4), block=list(BLOCKS), tied=(False, True), recompute=("none", "full")
+    zero=range(4),
+    grad_acc=(1, 4),
+    block=list(BLOCKS),
+    tied=(False, True),
+    recompute=("none", "full"),
+    steps=(1, 3),
 )
 
 
 @pytest.mark.parametrize("dp", [1, 2, 3, 4, 8])
 def test_every_stage_is_one_device(ranks, dp):
-    """Any two of stage, accumulation, tied embeddings and recomputation; on two ranks for ten steps."""
-    runs, steps = [], 10 if dp == 2 else 3
+    """Any two of stage, accumulation, tied embeddings and recomputation; on two ranks half of them for ten steps."""
+    runs = []
     for one in all_pairs(STAGES):
+        steps = 10 if (dp, one["steps"]) == (2, 3) else one["steps"]
         case = Case(BLOCKS[one["block"]].replace(tied=one["tied"]), one["recompute"], steps=steps)
         options = {} if one["zero"] == 3 else BUCKETS
         runs.append((case, f"dp={dp},zero={one['zero']},grad_acc={one['grad_acc']}", options))
@@ -68,12 +74,16 @@ OPTIONS = {
 def test_every_option_is_one_device(ranks):
     """Any two of option, accumulation, block and recomputation."""
     cases = combined(
-        option=list(OPTIONS), grad_acc=(1, 2), block=list(BLOCKS), recompute=("none", "selective", "full")
+        option=list(OPTIONS),
+        grad_acc=(1, 2),
+        block=list(BLOCKS),
+        recompute=("none", "selective", "full"),
+        steps=(1, 2),
     )
     runs = []
     for one in all_pairs(cases):
         text, options = OPTIONS[one["option"]]
-        case = Case(BLOCKS[one["block"]], one["recompute"], steps=2)
+        case = Case(BLOCKS[one["block"]], one["recompute"], steps=one["steps"])
         runs.append((case, f"{text},grad_acc={one['grad_acc']}", options))
     check(ranks, runs, 3)
 
