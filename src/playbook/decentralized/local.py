@@ -134,11 +134,12 @@ class LocalSteps:
     def step(self, gradient: Gradient) -> None:
         """One local step of the nodes here that take part; after each ``period``-th they meet."""
         active = self.active(self.steps)
-        mine = torch.tensor([active[node] for node in self.network.nodes])
+        rest = [row for row, node in enumerate(self.network.nodes) if not active[node]]
         self.x.grad = gradient(self.x, self.network.nodes, self.steps)
-        before = self.x.clone()
+        before = self.x[rest]
         self.optimizer.step()
-        self.x[~mine] = before[~mine]
+        if rest:
+            self.x[rest] = before
         if self.rounds.due():
             self.x.copy_(self.rounds.meet(self.x * self._shares(active)[:, None]))
 
