@@ -42,6 +42,7 @@ STATE = outputs.STATE
 CACHE = outputs.CACHE
 DOCTREES = BUILD / ".doctrees"
 FAILED = BUILD / "failed"
+KEYS = BUILD / "keys.json"  # of chapters, by what they were worked out from
 LOG = BUILD / "build.log"
 
 # What every page depends on beside its chapter; what the source pages are made from; what is written by hand.
@@ -78,7 +79,9 @@ def fingerprint(patterns: Iterable[str]) -> str:
 
 def present_state() -> dict[str, Any]:
     """What the site's parts come from, as hashes."""
-    chapters = outputs.keys(sorted((ROOT / "book").rglob("*.ipynb")))
+    known = json.loads(KEYS.read_text(encoding="utf-8")) if KEYS.exists() else {}
+    chapters = outputs.keys(sorted((ROOT / "book").rglob("*.ipynb")), known)
+    KEYS.write_text(json.dumps(dict([*known.items()][-10 * len(chapters) :])), encoding="utf-8")
     parts = {"pages": PAGES, "sources": SOURCES, "text": TEXT}
     return {"chapters": chapters, **{name: fingerprint(patterns) for name, patterns in parts.items()}}
 

@@ -62,16 +62,28 @@ def _recorded(code: str) -> list[Path]:
     return [file for file in files if file.stem.endswith(kinds)] or files
 
 
-def key(path: Path, modules: Modules) -> str:
-    """The hash that changes when the outputs of the chapter at ``path`` may."""
+def key(path: Path, modules: Modules, before: str = "", known: dict[str, str] | None = None) -> str:
+    """The hash that changes when the outputs of the chapter at ``path`` may.
+
+    ``known`` keys, by the chapter's cells and the hash ``before`` of all that a key may depend on, are not worked out
+    again: to read who imports whom takes seconds.
+    """
     notebook = nbformat.read(path, as_version=4)
     cells = [
         [cell.source, cell.metadata.get("tags", [])] for cell in notebook.cells if cell.cell_type == "code"
     ]
-    digest = hashlib.sha256(json.dumps(cells).encode())
-    for file in files_of(code_of(notebook), modules):
+    text = json.dumps(cells).encode()
+    known, basis = {} if known is None else known, hashlib.sha256(before.encode() + text).hexdigest()
+    if basis not in known:
+        digest = hashlib.sha256(text)
+        _add(digest, files_of(code_of(notebook), modules))
+        known[basis] = digest.hexdigest()
+    return known[basis]
+
+
+def _add(digest: hashlib._Hash, files: Iterable[Path]) -> None:
+    for file in files:
         digest.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes() + b"\0")
-    return digest.hexdigest()
 
 
 def page(chapter: Path) -> str:
@@ -79,10 +91,12 @@ def page(chapter: Path) -> str:
     return chapter.relative_to(ROOT).with_suffix("").as_posix()
 
 
-def keys(chapters: Iterable[Path]) -> dict[str, str]:
-    """The key of each chapter."""
-    modules = Modules()
-    return {page(chapter): key(chapter, modules) for chapter in chapters}
+def keys(chapters: Iterable[Path], known: dict[str, str] | None = None) -> dict[str, str]:
+    """The key of each chapter; new ones are added to those ``known``."""
+    modules, digest = Modules(), hashlib.sha256()
+    rules = sorted((ROOT / "tools").glob("*.py"))  # this file, and what it reads sources with
+    _add(digest, [*rules, PINS, *modules.files.values(), *sorted(RECORDED.glob("*.*"))])
+    return {page(chapter): key(chapter, modules, digest.hexdigest(), known) for chapter in chapters}
 
 
 def stale(old: Mapping[str, str], new: Mapping[str, str]) -> set[str]:
