@@ -27,15 +27,12 @@ def check_fields(instance: Any, error: type[PlaybookError], prefix: str = "") ->
     never an int; an int becomes a float where a float is declared. Raises ``error`` naming the first wrong
     field, its value and what would be valid.
     """
-    for name, kind, optional, metadata, least, most in _declared(instance.__class__):
-        value = getattr(instance, name)
-        if kind == "int" and type(value) is int and least <= value <= most:
-            continue  # a search makes layouts by the ten thousand
-        label = prefix + name
+    for name, kind, optional, metadata in _declared(instance.__class__):
+        value, label = getattr(instance, name), prefix + name
         if value is None and optional:
             continue
         if kind == "int":
-            check_int(label, value, error, least=least, most=most)
+            check_int(label, value, error, least=metadata.get("least", 1), most=metadata.get("most", MOST))
         elif kind == "float":
             object.__setattr__(instance, name, _float(label, value, metadata.get("least"), error))
         elif kind == "bool" and not isinstance(value, bool):
@@ -45,20 +42,10 @@ def check_fields(instance: Any, error: type[PlaybookError], prefix: str = "") ->
 
 
 @cache
-def _declared(kind: type) -> list[tuple[str, str, bool, Mapping[str, Any], int, int]]:
-    """Of each field its name, what it is, whether it may be None, its limits, and those of an integer."""
+def _declared(kind: type) -> list[tuple[str, str, bool, Mapping[str, Any]]]:
+    """Of each field its name, what it is, whether it may be None, and its limits."""
     told = [(field.name, str(field.type), field.metadata) for field in dataclasses.fields(kind)]
-    return [
-        (
-            name,
-            text.split(" ")[0],
-            text.endswith("| None"),
-            given,
-            given.get("least", 1),
-            given.get("most", MOST),
-        )
-        for name, text, given in told
-    ]
+    return [(name, text.split(" ")[0], text.endswith("| None"), limits) for name, text, limits in told]
 
 
 def check_int(

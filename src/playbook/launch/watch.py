@@ -83,10 +83,8 @@ def _until_failure(
             raise KeyboardInterrupt
         if printed:
             printed.show()
-        if _failed(processes):
-            return True, 0.0
-        if processes.done:
-            return False, 0.0
+        if (failed := _failed(processes)) or processes.done:
+            return failed, 0.0
         # The time-out is for the ranks' own work, not for starting them.
         if not started and job.all_started():
             started, seconds, start = True, job.timeout, time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -117,8 +118,7 @@ class Transformer(nn.Module):
         """The angles of every position, computed once; they are no part of a checkpoint."""
         shape, cos, sin = self.shape, None, None
         if shape.positions == "rotary":
-            on_meta = device is not None and torch.device(device).type == "meta"
-            with torch.device("meta" if on_meta else "cpu"):  # the same numbers on every device, or none
+            with torch.device("meta") if str(device) == "meta" else nullcontext():
                 table = rotary_table(shape.max_seq, shape.rope_dim, shape.rope_theta)
             cos, sin = (t.to(device) for t in table)
         self.register_buffer("cos", cos, persistent=False)

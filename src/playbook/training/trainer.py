@@ -189,11 +189,8 @@ class Trainer:
             index = self.mesh.index(axis) if self.mesh else 0
             if index and (axis != "tp" or self.config.layout.sp):
                 of += f" {'replica' if axis == 'dp' else axis} {index}"
-        seed = derive_seed(self.config.seed, of)
-        if self.device.type == "cpu":  # torch.manual_seed notes a stack trace for each kind of GPU that is not there
-            torch.default_generator.manual_seed(seed)
-        else:
-            torch.manual_seed(seed)
+        seeded = torch.default_generator if self.device.type == "cpu" else torch  # which notes stack traces
+        seeded.manual_seed(derive_seed(self.config.seed, of))
 
     def _set_learning_rate(self, step: int) -> float:
         c = self.config
