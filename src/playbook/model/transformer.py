@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -118,7 +117,7 @@ class Transformer(nn.Module):
         """The angles of every position, computed once; they are no part of a checkpoint."""
         shape, cos, sin = self.shape, None, None
         if shape.positions == "rotary":
-            with torch.device("meta") if str(device) == "meta" else nullcontext():
+            with torch.device("meta" if str(device) == "meta" else torch.get_default_device()):
                 table = rotary_table(shape.max_seq, shape.rope_dim, shape.rope_theta)
             cos, sin = (t.to(device) for t in table)
         self.register_buffer("cos", cos, persistent=False)
