@@ -79,7 +79,9 @@ def fingerprint(patterns: Iterable[str]) -> str:
 
 def present_state() -> dict[str, Any]:
     """What the site's parts come from, as hashes."""
-    known = json.loads(KEYS.read_text(encoding="utf-8")) if KEYS.exists() else {}
+    known: dict[str, str] = {}
+    with contextlib.suppress(OSError, ValueError):  # none yet, or cut off while it was written
+        known = json.loads(KEYS.read_text(encoding="utf-8"))
     chapters = outputs.keys(sorted((ROOT / "book").rglob("*.ipynb")), known)
     KEYS.write_text(json.dumps(dict([*known.items()][-10 * len(chapters) :])), encoding="utf-8")
     parts = {"pages": PAGES, "sources": SOURCES, "text": TEXT}
