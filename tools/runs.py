@@ -98,6 +98,7 @@ class Runs:
         self._ended: queue.SimpleQueue[Run | None] = queue.SimpleQueue()  # None: the thread has failed
         self._processes: dict[Connection, tuple[Run, Any]] = {}
         self._stopping = threading.Event()
+        self._writing = threading.Lock()  # both threads leave word in one file
         self._thread = threading.Thread(target=self._work, daemon=True)
         if self.runs:
             build.mkdir(parents=True, exist_ok=True)
@@ -228,6 +229,7 @@ class Runs:
             }
             for number, run in enumerate(self.runs)
         }
-        new = self.progress.with_suffix(".new")
-        new.write_text(json.dumps(pages), encoding="utf-8")
-        new.replace(self.progress)
+        with self._writing:
+            new = self.progress.with_suffix(".new")
+            new.write_text(json.dumps(pages), encoding="utf-8")
+            new.replace(self.progress)
