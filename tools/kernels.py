@@ -2,6 +2,9 @@
 
 Python's own fork server imports this module, and forks ``run``; that forks a kernel, and this first the warm process of
 its ranks. Each has one thread when it is forked. On systems other than Linux kernels start in the usual way.
+
+A cell with the tag ``timed`` runs while no other does: its figure is of times, which a neighbour on the same cores
+would change.
 """
 
 from __future__ import annotations
@@ -24,7 +27,13 @@ from typing import Any
 
 import nbformat
 
+try:
+    import fcntl
+except ImportError:  # Windows: nobody waits
+    fcntl = None  # type: ignore[assignment]
+
 CELL_TIMEOUT = 240  # seconds
+TIMED = "timed"
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 TOOLS = str(Path(__file__).parent)
 
@@ -48,11 +57,31 @@ def context() -> Any:
     return server
 
 
+class Turn:
+    """Leave of all that compute to do so: beside each other, or alone."""
+
+    def __init__(self, folder: Path):
+        self.door, self.room = [(folder / name).open("a") for name in ("door.lock", "room.lock")]
+        self.waited = 0.0  # seconds
+
+    def take(self, alone: bool = False) -> None:
+        """Wait for one's turn, and give the last one back; who wants to be alone waits for all who came before."""
+        if fcntl is None:
+            return
+        start = time.monotonic()
+        fcntl.flock(self.room, fcntl.LOCK_UN)
+        fcntl.flock(self.door, fcntl.LOCK_EX)  # nobody passes one who waits at the door
+        fcntl.flock(self.room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(self.door, fcntl.LOCK_UN)
+        self.waited += time.monotonic() - start
+
+
 def run(path: Path, log: Path, threads: int, parent: Connection) -> None:
     """Execute the notebook at ``path`` in its folder; torch computes on so many ``threads``.
 
     ``parent`` is sent ``("cell", n)`` before the n-th code cell of all runs, and in the end ``("done", notebook as JSON,
-    seconds, traceback of a cell that failed or None)``. What kernels print goes to ``log``.
+    seconds, traceback of a cell that failed or None)``. What kernels print goes to ``log``, beside which are the locks
+    of turns.
     """
     from nbclient import NotebookClient
     from nbclient.exceptions import CellControlSignal, DeadKernelError
@@ -68,6 +97,12 @@ def run(path: Path, log: Path, threads: int, parent: Connection) -> None:
     os.chdir(path.parent)
     start, trace = time.monotonic(), None
     manager = forked_kernel(threads) if sys.platform == "linux" else None
+    turn = Turn(log.parent)  # after the kernel: locks belong to files, and forks share them
+
+    def begin(cell: nbformat.NotebookNode, cell_index: int) -> None:
+        parent.send(("cell", number[id(cell)]))
+        turn.take(alone=TIMED in cell.metadata.get("tags", ()))
+
     client = NotebookClient(
         notebook,
         km=manager,
@@ -75,7 +110,7 @@ def run(path: Path, log: Path, threads: int, parent: Connection) -> None:
         kernel_name="python3",
         record_timing=False,  # jupyter-cache knows a notebook by its cells and all that they carry
         resources={"metadata": {"path": str(path.parent)}},
-        on_cell_execute=lambda cell, cell_index: parent.send(("cell", number[id(cell)])),
+        on_cell_execute=begin,
     )
     try:
         client.execute()
@@ -84,7 +119,7 @@ def run(path: Path, log: Path, threads: int, parent: Connection) -> None:
         DeadKernelError,
     ) as error:  # a cell failed, took too long, or killed its kernel
         trace = COLOURS.sub("", str(error))
-    parent.send(("done", nbformat.writes(notebook), time.monotonic() - start, trace))
+    parent.send(("done", nbformat.writes(notebook), time.monotonic() - start - turn.waited, trace))
 
 
 def forked_kernel(threads: int) -> Any:

@@ -8,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 
+import kernels
 import nbformat
 import pytest
 from jupyter_cache import get_cache
@@ -89,6 +90,36 @@ def test_chapters_run_in_order_and_are_kept(tmp_path: Path, capsys: pytest.Captu
         [str(n), "of", "3", run.page] for n, run in enumerate(ended, 1)
     ]
     assert ["FAILED" in line for line in said] == [False, True, True]
+
+
+def test_a_timed_cell_runs_while_no_other_does(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    span = "import time; start = time.monotonic(); time.sleep({}); print(start, time.monotonic())"
+    wait = f"import os, time\nwhile not os.path.exists({str(begun)!r}): time.sleep(0.01)"
+    found = chapters(
+        tmp_path,
+        timed=[wait, span.format(0.5)],
+        other=[f"open({str(begun)!r}, 'w')"] + 9 * [span.format(0.2)],
+    )
+    timed = nbformat.read(found["book/timed"], as_version=4)
+    timed.cells[1].metadata.tags = [kernels.TIMED]
+    nbformat.write(timed, found["book/timed"])
+    running = runs.Runs(found, tmp_path / "_build")
+    running.at_a_time = 2
+    ended = [run for some in running.ended() for run in some]
+    running.stop()
+    assert len(ended) == 2
+    assert not running.failed_runs()
+    cache = get_cache(tmp_path / "_build" / ".jupyter_cache")
+    spans = {
+        Path(record.uri).stem: [
+            [float(t) for t in cell.outputs[0].text.split()]
+            for cell in cache.get_cache_bundle(record.pk).nb.cells[1:]
+        ]
+        for record in cache.list_cache_records()
+    }
+    ((start, end),) = spans["timed"]
+    assert all(b <= start or a >= end for a, b in spans["other"])
 
 
 def test_what_is_stopped_leaves_nothing(tmp_path: Path) -> None:
