@@ -10,7 +10,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 unexport PYTHONDONTWRITEBYTECODE
 
 # Tests run side by side, but in no more than four processes: they launch ranks and browsers themselves.
-SIDE_BY_SIDE := -n logical --maxprocesses 4
+SIDE_BY_SIDE := -n logical --maxprocesses 4 --durations 40 --durations-min 5
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test quick book lab check normalise clean

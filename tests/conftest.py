@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
@@ -108,6 +109,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for name, text in report.user_properties:
             if name == "measured":
                 terminalreporter.write_line(f"measured: {text}")
+    seconds: Counter[str] = Counter()
+    for outcome in ("passed", "failed", ""):  # "": of setting up and of taking down
+        for report in terminalreporter.stats.get(outcome, []):
+            seconds[report.nodeid.partition("::")[0]] += report.duration
+    if sum(seconds.values()) > 60:
+        terminalreporter.section("files that took longest")
+        for file, spent in seconds.most_common(25):
+            terminalreporter.write_line(f"{spent:7.1f} s  {file}")
     everything = terminalreporter.stats.get("skipped", [])
     if gpus := sum("CUDA device" in str(report.longrepr) for report in everything):
         terminalreporter.write_line(f"{gpus} tests did NOT run: they need GPUs", yellow=True)

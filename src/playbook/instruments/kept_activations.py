@@ -58,7 +58,8 @@ class KeptActivations:
         given = [*step.inputs, *step.targets, step.scale, step.seed, step.loss]
         given += [] if step.positions is None else [step.positions]
         model = self.pipeline.model
-        self._skip = {_key(t): t.untyped_storage() for t in [*given, *model.parameters(), *model.buffers()]}
+        self._parameters = [*model.parameters()]
+        self._skip = {_key(t): t.untyped_storage() for t in [*given, *self._parameters, *model.buffers()]}
         self._before[0](step)
 
     def _look(self, action: Action) -> None:
@@ -79,7 +80,7 @@ class KeptActivations:
         storage = t.untyped_storage()
         if (key := _key(t)) in self._skip or key in self._live:
             return
-        if any(_key(p) == key for p in self.pipeline.model.parameters()):  # ZeRO-3 has just gathered it
+        if any(_key(p) == key for p in self._parameters):  # ZeRO-3 has just gathered it
             self._skip[key] = storage
             return
         # While there is a weak reference, no other storage can come to the same address.
