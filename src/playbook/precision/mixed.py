@@ -66,8 +66,10 @@ class HalfProducts(Products):
         if self.wide:
             return half(a @ b)
         total = torch.zeros(len(a), b.shape[1])
+        rounded = total.half()
         for k in range(0, len(b), CHUNK):
-            total = half(total + a[:, k : k + CHUNK] @ b[k : k + CHUNK])
+            total.addmm_(a[:, k : k + CHUNK], b[k : k + CHUNK])
+            total.copy_(rounded.copy_(total))
         return total
 
 
