@@ -158,7 +158,7 @@ class Pipeline:
 
     def _hand_over(self, stage: Stage, last: bool, stays: bool) -> None:
         """A stage's gradients have one more micro-batch in them: hand over what is complete, or cannot stay."""
-        due = [one for one in self.sets if last or not (one.keeps_gradients or (stays and one.gathers_weights))]
+        due = [o for o in self.sets if last or not (o.keeps_gradients or (stays and o.gathers_weights))]
         parameters = [p for p in stage.parameters().values() if p not in self.tied] if due else []
         for one in due:
             one.mark_ready(parameters)
