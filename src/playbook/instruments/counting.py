@@ -122,19 +122,9 @@ class CountBytes(TorchDispatchMode):
         return self._groups.get(label, GroupCount(label))
 
     @property
-    def groups(self) -> tuple[str, ...]:
-        """Labels of all groups that were given or counted."""
-        return tuple(self._groups)
-
-    @property
     def sent(self) -> dict[str, int]:
         """Bytes that this rank sends, by label."""
         return {label: group.total.sent for label, group in self._groups.items()}
-
-    @property
-    def payload(self) -> dict[str, int]:
-        """Bytes of payload, by label."""
-        return {label: group.total.payload for label, group in self._groups.items()}
 
     def __repr__(self) -> str:
         lines = [f"{'group':12} {'collective':14} {'calls':>7} {'payload':>15} {'sent':>15}"]
@@ -150,7 +140,7 @@ class CountBytes(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if any(t.__module__.startswith("torch.distributed") for t in types):
+        if types and any(t.__module__.startswith("torch.distributed") for t in types):
             # A DTensor first becomes the collectives and plain tensors that it stands for.
             return NotImplemented
         name = func._schema.name

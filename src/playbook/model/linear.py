@@ -123,13 +123,9 @@ def _takes_groups(x: Tensor, y: Tensor) -> bool:
     return aligned and (x.dtype == torch.bfloat16 or not x.is_cuda)
 
 
-def _counts(ends: Tensor) -> Tensor:
-    return ends.diff(prepend=ends.new_zeros(1))
-
-
 def counts_of(ends: Tensor) -> list[int]:
     """How many rows each group has."""
-    return _counts(ends).tolist()
+    return ends.diff(prepend=ends.new_zeros(1)).tolist()
 
 
 #: PyTorch's own products, through which autograd sees as well.
@@ -141,6 +137,10 @@ class Linear(nn.Linear):
 
     products: Products = TORCH
     deferred: DeferredGradients | None = None
+
+    def reset_parameters(self) -> None:
+        if not self.weight.is_meta:  # numbers of a model without memory are thrown away
+            super().reset_parameters()
 
     def forward(self, x: Tensor) -> Tensor:  # (…, in) -> (…, out)
         if self.deferred is None and self.products is TORCH:
@@ -226,8 +226,7 @@ class GroupedFunction(torch.autograd.Function):
 
 def _groups(ends: Tensor, rows: int) -> Tensor:
     """The group of each row, (n,)."""
-    which = torch.arange(len(ends), device=ends.device)
-    return which.repeat_interleave(_counts(ends), output_size=rows)
+    return torch.searchsorted(ends, torch.arange(rows, device=ends.device, dtype=ends.dtype), right=True)
 
 
 class Group(NamedTuple):
