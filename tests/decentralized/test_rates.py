@@ -60,7 +60,7 @@ def test_what_nodes_of_a_ring_disagree_by_is_that_of_theory(n):
 def test_it_grows_as_one_over_the_gap():
     """Fitted over rings and tori of different sizes, with a learning rate well below all gaps."""
     gaps, left = [], []
-    for name, n in (("ring", 8), ("ring", 16), ("ring", 24), ("torus", 16), ("torus", 36), ("torus", 64)):
+    for name, n in (("ring", 8), ("ring", 16), ("torus", 16), ("torus", 36)):
         side = n if name == "ring" else math.isqrt(n)
         where = torch.arange(n, dtype=torch.float64) % side
         there = torch.cos(2 * math.pi * where / side)[:, None]
@@ -128,11 +128,14 @@ def transient(made: Topology, apart: float, c: float, steps: int, seed: int = 0)
     return int(worse.sum())
 
 
-@pytest.mark.parametrize(("name", "n"), [("ring", 8), ("grid", 9), ("exponential", 8)])
 @pytest.mark.parametrize(
-    ("apart", "c", "gaps", "power"),
-    [(0.0, 0.1, (0.1, 0.05, 0.025), 2), (0.5, 0.05, (0.2, 0.14, 0.1), 4)],
-    ids=["alike", "apart"],
+    ("name", "n", "apart", "c", "gaps", "power"),
+    [
+        ("exponential", 8, 0.0, 0.1, (0.1, 0.05, 0.025), 2),
+        ("grid", 9, 0.0, 0.1, (0.1, 0.05, 0.025), 2),
+        ("ring", 8, 0.5, 0.05, (0.2, 0.14, 0.1), 4),
+    ],
+    ids=["alike, exponential", "alike, grid", "apart, ring"],
 )
 def test_transients_grow_as_one_over_the_gap_to_the_second_or_the_fourth(name, n, apart, c, gaps, power):
     """Disagreement is γ²/gap of noise or (γ·apart/gap)² of data, what averaging leaves of noise γ/n, up to constants.

@@ -74,10 +74,15 @@ FEWER: dict[int, dict[str, tuple]] = {
     4: {
         "more": (None, "small buckets", "keep"),
         "model": MODELS[1:5],
-        "pipeline": (None, "1f1b", "interleaved", "dualpipe"),
+        "pipeline": (None, "interleaved", "dualpipe"),
         "recompute": ("none", "full"),
     },
-    8: {"more": (None,), "pipeline": (None, "interleaved", "dualpipe"), "model": MODELS[1::2]},
+    8: {
+        "more": (None,),
+        "pipeline": (None, "dualpipe"),
+        "model": MODELS[3::2],
+        "recompute": ("none", "full"),
+    },
 }
 MORE: dict[str | None, dict[str, Any]] = {
     None: {},

@@ -48,10 +48,8 @@ EIGHT: Cases = [
     (LLAMA, "tp=4,sp,dp=2,grad_acc=2", {"tensor_overlap": "chunked"}),  # two copies of each key
     (TIED, "tp=2,sp,cp=2,pp=2,zero=1,grad_acc=2", {"context": "gather"}),
     (TIED, "cp=4,pp=2,grad_acc=2", {"context": "ulysses"}),
-    (LLAMA, "tp=2,dp=2,pp=2,schedule=zb-v,grad_acc=3", {}),
     (LLAMA, "cp=2,dp=2,pp=2,vpp=2,schedule=interleaved,grad_acc=2,zero=3", {}),
     (TIED, "tp=2,pp=4,schedule=dualpipe,grad_acc=8", {}),
-    (LLAMA, "dp=2,pp=4,grad_acc=4,zero=2", {}),
 ]
 EXPERTS: Cases = [
     (MOE, "dp=4,tp=2,ep=4", {}),
@@ -65,7 +63,6 @@ EXPERTS: Cases = [
 SIXTEEN: Cases = [
     (TIED, "tp=2,sp,cp=2,dp=2,pp=2,zero=1,grad_acc=2", {}),
     (MOE, "tp=2,sp,cp=2,dp=2,pp=2,ep=4,zero=1,grad_acc=2", {}),
-    (MOE, "cp=2,dp=4,pp=2,ep=4,grad_acc=2", {}),
 ]
 
 
