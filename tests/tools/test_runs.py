@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import kernels
@@ -120,6 +121,19 @@ def test_a_timed_cell_runs_while_no_other_does(tmp_path: Path) -> None:
     }
     ((start, end),) = spans["timed"]
     assert all(b <= start or a >= end for a, b in spans["other"])
+
+
+def test_both_threads_may_say_how_far_it_is(tmp_path: Path) -> None:
+    (tmp_path / "_build" / "html").mkdir(parents=True)
+    running = runs.Runs({}, tmp_path / "_build")
+
+    def say(_: int) -> None:
+        for _ in range(100):
+            running.write_progress()
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(say, range(4)))  # raises what a thread has raised
+    assert json.loads(running.progress.read_text(encoding="utf-8")) == {}
 
 
 def test_what_is_stopped_leaves_nothing(tmp_path: Path) -> None:
