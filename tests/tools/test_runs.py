@@ -12,9 +12,8 @@ from pathlib import Path
 import kernels
 import nbformat
 import pytest
-from jupyter_cache import get_cache
-
 import runs
+from jupyter_cache import get_cache
 
 WELL = [
     "import os, sys; print(os.getpid(), 'torch' in sys.modules, os.path.basename(os.getcwd()))",
