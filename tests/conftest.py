@@ -94,7 +94,7 @@ def ranks() -> Callable[..., launch.Ranks]:
 
     They have more time than a busy machine needs: only what hangs takes so long.
     """
-    return functools.partial(launch.run, backend="gloo", timeout=600)
+    return functools.partial(launch.run, backend="gloo", timeout=1200)
 
 
 @pytest.hookimpl(optionalhook=True)

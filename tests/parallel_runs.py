@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -12,6 +14,8 @@ from helpers import LLAMA
 from torch import Tensor, nn
 
 from playbook import launch
+from playbook.instruments.counting import CountBytes
+from playbook.instruments.expert_load import ExpertRoutes
 from playbook.layout import Layout
 from playbook.layout.options import ParallelOptions
 from playbook.model.ops import Ops
@@ -19,6 +23,7 @@ from playbook.model.transformer import IGNORE, Transformer
 from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
+from playbook.planning.expert_traffic import Routed
 from playbook.shapes import ModelShape
 from playbook.training.data import own_tokens
 from playbook.training.optimizer import adamw, state_formats
@@ -29,6 +34,15 @@ OPTIMIZER = {"lr": 1e-3, "betas": (0.9, 0.95), "weight_decay": 0.1}
 
 def nothing(launch: Any) -> None:
     """In the place of the kernels' interpreter, where sizes are all that is looked at: launches write nothing."""
+
+
+def calm(weights: Any, **options: Any) -> torch.optim.Optimizer:
+    """AdamW with a large epsilon: with the usual one the first step moves a weight by the sign of its gradient, which for
+    the smallest is rounding."""
+    optimizer = adamw(weights, **options)
+    for group in optimizer.param_groups:
+        group["eps"] = 1e-5
+    return optimizer
 
 
 @dataclass(frozen=True)
@@ -61,7 +75,7 @@ class Case:
         return model
 
     def make(self) -> Callable[..., torch.optim.Optimizer]:
-        return partial(adamw, **OPTIMIZER, offload=self.offload, formats=state_formats(self.moments))
+        return partial(calm, **OPTIMIZER, offload=self.offload, formats=state_formats(self.moments))
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """A global batch in which samples have unequal numbers of targets."""
@@ -72,13 +86,38 @@ class Case:
 
 
 @dataclass
+class Sent:
+    """What a step of a rank sent: its messages as (axis, collective, payload, bytes sent), and bytes by axis; and what
+    was routed in it."""
+
+    messages: Counter
+    axes: dict[str, int]
+    routing: dict[int, list[Routed]] | None
+
+
+@contextmanager
+def counted(engine: Engine, node: int | None, into: list[Sent]) -> Iterator[None]:
+    """A part of a step; its messages go ``into`` the list."""
+    axes = engine.traffic_groups()
+    routes = ExpertRoutes(engine.model, engine.mesh.group("ep"), node) if engine.mesh.layout.ep > 1 else None
+    with CountBytes(axes) as count, routes or nullcontext():
+        yield
+    messages = Counter(
+        (e.group if e.group in axes else "world", e.kind, e.payload, e.sent) for e in count.events if e.sent
+    )
+    into.append(Sent(messages, {axis: count[axis].total.sent for axis in axes}, routes and routes.counted()))
+
+
+@dataclass
 class Run:
-    """Losses and norms of all steps, and the whole gradients of the first and the last, as one vector each."""
+    """Losses and norms of all steps, and the whole gradients of the first and the last, as one vector each; and, where
+    they were counted, messages of the first two, each in two parts: until gradients are clipped, and the update."""
 
     losses: Tensor
     norms: Tensor
     first: Tensor
     last: Tensor
+    sent: list[Sent] = field(default_factory=list)
 
     def error(self, other: Run) -> float:
         """The largest relative difference to the reference ``other``."""
@@ -95,24 +134,30 @@ def train(
     grad_acc: int = 1,
     start: int = 0,
     mesh: Mesh | None = None,
-    placement: str = "zigzag",
+    options: ParallelOptions | None = None,
+    count: bool = False,
 ) -> Run:
     """Steps from ``start`` to ``case.steps`` of this rank, which has its samples; on a ``mesh``, its tokens of those."""
+    options = options or ParallelOptions()
     if mesh:
         rank, ranks = mesh.index("dp"), mesh.size("dp")
     share = case.samples // ranks
     losses, norms, vectors = [], [], []
+    sent: list[Sent] = []
     for step in range(start, case.steps):
         x, y = (t[rank * share : (rank + 1) * share] for t in case.batch(step))
-        x, y, where = own_tokens(x, y, mesh, placement, case.causal) if mesh else (x, y, None)
-        engine.zero_grad()
-        loss = engine.accumulate(x, y, -(-share // grad_acc), where)
-        norms.append(engine.clip(1.0))
+        x, y, where = own_tokens(x, y, mesh, options.placed, case.causal) if mesh else (x, y, None)
+        counting = count and step < start + 2
+        with counted(engine, options.node, sent) if counting else nullcontext():
+            engine.zero_grad()
+            loss = engine.accumulate(x, y, -(-share // grad_acc), where)
+            norms.append(engine.clip(1.0))
         if step in (start, case.steps - 1):
             vectors.append(flat(engine.gradients_whole()))
-        engine.step()
+        with counted(engine, options.node, sent) if counting else nullcontext():
+            engine.step()
         losses.append(loss)
-    return Run(torch.stack(losses), torch.stack(norms), vectors[0], vectors[-1])
+    return Run(torch.stack(losses), torch.stack(norms), vectors[0], vectors[-1], sent)
 
 
 def flat(gradients: dict[str, Tensor | None]) -> Tensor:
@@ -129,11 +174,14 @@ def one_device(case: Case) -> Engine:
 
 
 def on_ranks(
-    runs: list[tuple[Case, str, dict[str, Any]]], keep: Callable[[Engine], Any] | None = None
+    runs: list[tuple[Case, str, dict[str, Any]]],
+    keep: Callable[[Engine], Any] | None = None,
+    count: bool = False,
 ) -> list:
     """In a rank: each (case, layout, options of ``parallelize``) in turn, in one process group.
 
-    The layout's ``grad_acc`` counts. Gives a ``Run`` each or, with ``keep``, that and what it says of the engine then.
+    The layout's ``grad_acc`` counts. Gives a ``Run`` each, messages counted with ``count``; with ``keep``, that
+    and what it says of the engine then.
     """
     torch.set_num_threads(1)
     found = []
@@ -143,6 +191,6 @@ def on_ranks(
             mesh = Mesh(layout)
             parallel = ParallelOptions(**options)
             engine = parallelize(case.model(), mesh, case.make(), parallel)
-            run = train(case, engine, grad_acc=layout.grad_acc, mesh=mesh, placement=parallel.placed)
+            run = train(case, engine, grad_acc=layout.grad_acc, mesh=mesh, options=parallel, count=count)
             found.append((run, keep(engine)) if keep else run)
     return found

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 
 import torch
-from parallel_runs import Case
+from parallel_runs import Case, Run, Sent, counted
 
 from playbook import launch
-from playbook.instruments.counting import CountBytes
-from playbook.instruments.expert_load import ExpertRoutes
 from playbook.layout import Layout, ParallelOptions
 from playbook.model.fp8 import use_fp8
 from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
-from playbook.planning.expert_traffic import Routed
-from playbook.planning.recipes import load_recipe
+from playbook.planning.recipes import Recipe, load_recipe
 from playbook.planning.traffic import by_axis, traffic
 from playbook.shapes import ModelShape
 from playbook.training.data import own_tokens
@@ -27,16 +22,6 @@ from playbook.training.data import own_tokens
 SEQ, MICRO = 8, 2
 #: A model, a layout, and options of ``parallelize``.
 Cases = list[tuple[ModelShape, str, dict]]
-
-
-@dataclass
-class Sent:
-    """What a step of a rank sent: its messages as (axis, collective, payload, bytes sent), and bytes by axis; and what
-    was routed in it."""
-
-    messages: Counter
-    axes: dict[str, int]
-    routing: dict[int, list[Routed]] | None
 
 
 def steps(cases: Cases, dtype: torch.dtype, autocast: bool, fp8: str) -> list[list[Sent]]:
@@ -51,50 +36,67 @@ def steps(cases: Cases, dtype: torch.dtype, autocast: bool, fp8: str) -> list[li
             engine = parallelize(case.model(), mesh, case.make(), options)
             generator = torch.Generator().manual_seed(mesh.index("dp"))
             batch = torch.randint(shape.vocab, (MICRO * layout.grad_acc, SEQ), generator=generator)
-            x, y, where = own_tokens(batch, batch.clone(), mesh, options.placed)
-            kind = torch.bfloat16 if autocast else torch.float32
-            found.append([step(engine, (x, y, where), kind, options.node) for _ in range(2)])
+            batch = own_tokens(batch, batch.clone(), mesh, options.placed)
+            sent: list[Sent] = []
+            for _ in range(2):
+                step(engine, batch, torch.bfloat16 if autocast else torch.float32, options.node, sent)
+            found.append(sent)
     return found
 
 
-def step(engine: Engine, batch: tuple, dtype: torch.dtype, node: int | None) -> Sent:
+def step(engine: Engine, batch: tuple, dtype: torch.dtype, node: int | None, into: list[Sent]) -> None:
     x, y, where = batch
-    routes = ExpertRoutes(engine.model, engine.mesh.group("ep"), node) if engine.mesh.layout.ep > 1 else None
-    with CountBytes(engine.traffic_groups()) as count, routes or nullcontext():
+    with counted(engine, node, into):
         engine.zero_grad()
         engine.accumulate(x, y, MICRO, where, dtype=dtype)
         engine.clip(1.0)
         engine.step()
-    axes = engine.traffic_groups()
-    messages = Counter(
-        (e.group if e.group in axes else "world", e.kind, e.payload, e.sent) for e in count.events if e.sent
-    )
-    return Sent(messages, {axis: count[axis].total.sent for axis in axes}, routes and routes.counted())
 
 
 def check(ranks, cases: Cases, world: int, dtype=torch.float32, recipe="fp32", fp8="") -> None:
-    found = ranks(steps, cases, dtype, recipe == "autocast", fp8, ranks=world, timeout=240).values
+    precision = load_recipe(recipe).with_fp8(fp8)
+    found = ranks(steps, cases, dtype, recipe == "autocast", fp8, ranks=world).values
     for rank, mine in enumerate(found):
-        for (shape, text, given), counted in zip(cases, mine, strict=True):
-            layout, options = Layout.parse(f"{text},micro_batch={MICRO}"), ParallelOptions(**given)
-            for first, sent in zip((True, False), counted, strict=True):
-                precision = load_recipe(recipe).with_fp8(fp8)
-                told = traffic(
-                    shape,
-                    layout,
-                    SEQ,
-                    options,
-                    rank=rank,
-                    recipe=precision,
-                    first=first,
-                    routing=sent.routing,
-                )
-                expected: Counter = Counter()
-                for message in told:
-                    if message.bytes:
-                        key = message.axis, message.collective, message.payload, message.bytes
-                        expected[key] += message.count
-                assert expected == sent.messages, (text, given, rank, first)
-                axes = by_axis(told)
-                axes.pop("world", None)
-                assert axes == {axis: n for axis, n in sent.axes.items() if n}, (text, given, rank)
+        for (shape, text, given), sent in zip(cases, mine, strict=True):
+            layout = Layout.parse(f"{text},micro_batch={MICRO}")
+            compare(shape, layout, SEQ, ParallelOptions(**given), precision, rank, sent)
+
+
+def check_run(case: Case, text: str, given: dict, rank: int, run: Run) -> None:
+    """Messages that were counted while a case was compared with one device; not of frozen weights, nor where the last
+    micro-batch is smaller, which no prediction knows of."""
+    layout = Layout.parse(f"{text},recompute={case.recompute}")
+    micro, rest = divmod(case.samples, layout.dp * layout.grad_acc)
+    if case.prepare or rest:
+        return
+    assert run.sent
+    until_clipped, updates = run.sent[::2], run.sent[1::2]
+    steps = [
+        Sent(a.messages + b.messages, {axis: n + b.axes[axis] for axis, n in a.axes.items()}, a.routing)
+        for a, b in zip(until_clipped, updates, strict=True)
+    ]
+    layout, seq = layout.replace(micro_batch=micro), layout.padded(case.seq)
+    compare(case.shape, layout, seq, ParallelOptions(**given), load_recipe("fp32"), rank, steps)
+
+
+def compare(
+    shape: ModelShape,
+    layout: Layout,
+    seq: int,
+    options: ParallelOptions,
+    precision: Recipe,
+    rank: int,
+    steps: list[Sent],
+) -> None:
+    for first, sent in zip((True, False), steps, strict=False):
+        told = traffic(
+            shape, layout, seq, options, rank=rank, recipe=precision, first=first, routing=sent.routing
+        )
+        expected: Counter = Counter()
+        for message in told:
+            if message.bytes:
+                expected[message.axis, message.collective, message.payload, message.bytes] += message.count
+        assert expected == sent.messages, (layout, options, rank, first)
+        axes = by_axis(told)
+        axes.pop("world", None)
+        assert axes == {axis: n for axis, n in sent.axes.items() if n}, (layout, options, rank)

@@ -34,7 +34,7 @@ def on_ranks() -> list[tuple[Tensor, Tensor, list[int], list[int]]]:
 
 @pytest.mark.parametrize("n", [2, 4, 8])
 def test_ranks_have_the_iterates_and_the_bytes_of_a_simulation(ranks, n):
-    found = ranks(on_ranks, ranks=n, timeout=120)
+    found = ranks(on_ranks, ranks=n)
     for i, discount in enumerate((False, True)):
         one = trained(Simulated(n), discount)
         assert torch.allclose(found[0].value[i][0], one.x, rtol=0, atol=1e-12)

@@ -49,7 +49,7 @@ def on_ranks() -> dict[str, tuple[Tensor, list[int]]]:
 
 @pytest.mark.parametrize("n", [2, 4, 8])
 def test_ranks_have_the_iterates_and_the_bytes_of_a_simulation(ranks, n):
-    found = ranks(on_ranks, ranks=n, timeout=180)
+    found = ranks(on_ranks, ranks=n)
     for name in CASES:
         x, sent = trained(Simulated(n), name)
         for rank in range(n):

@@ -50,7 +50,7 @@ def on_ranks() -> tuple[Tensor, list[int]]:
 
 @pytest.mark.parametrize("n", [2, 4, 8])
 def test_ranks_have_the_iterates_and_the_bytes_of_a_simulation(ranks, n):
-    found = ranks(on_ranks, ranks=n, timeout=120)
+    found = ranks(on_ranks, ranks=n)
     method, sent = trained(Simulated(n))
     for rank in range(n):
         x, count = found[rank].value

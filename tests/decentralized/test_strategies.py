@@ -45,7 +45,7 @@ def test_nothing_lost_is_all_reduce(ranks, n):
     names = ["all-reduce", "topk:1", "powersgd:r=99", "topk:0.01,start=5", "local:H=2,start=5"]
     cases = [(CASE, f"dp={n},grad_acc=3", {"data_parallel": name}) for name in names]
     alone = on_one_device(CASE)
-    for found in ranks(on_ranks, cases, ranks=n, timeout=180).values:
+    for found in ranks(on_ranks, cases, ranks=n).values:
         for name, run in zip(names, found, strict=True):
             assert run.error(alone) < 1e-4, name
 
@@ -146,7 +146,7 @@ class Reference:
 @pytest.mark.parametrize("n", [2, 4])
 def test_replicas_apart_are_nodes_with_an_adamw_each(ranks, n):
     """To the rounding of fp32, with other numbers of tokens on each: norms, losses, weights after each step."""
-    found = ranks(steps_on_ranks, ranks=n, timeout=180)
+    found = ranks(steps_on_ranks, ranks=n)
     for how in APART:
         reference = Reference(how, n)
         for step in range(CASE.steps):
@@ -198,7 +198,7 @@ def steps_of(engine: Any) -> list[tuple[float, float]]:
 
 def test_with_the_same_data_on_all_ranks_a_run_is_that_of_one(ranks):
     alone = steps_of(one_device(CASE))
-    for value in ranks(on_the_same_data, ranks=3, timeout=120).values:
+    for value in ranks(on_the_same_data, ranks=3).values:
         for how in SAME:
             for mine, other in zip(value[how], alone, strict=True):
                 assert mine == pytest.approx(other, rel=1e-4), how
@@ -232,7 +232,7 @@ def counted() -> dict[str, tuple[int, int, int]]:
 def test_bytes_are_those_that_an_instrument_counts(ranks):
     n = 3
     numel = weights(CASE.model()).numel()
-    for value in ranks(counted, ranks=n, timeout=120).values:
+    for value in ranks(counted, ranks=n).values:
         for how in COUNTED:
             sent, seen, messages = value[how]
             assert sent == pytest.approx(seen, abs=8 * messages), how

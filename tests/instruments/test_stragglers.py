@@ -37,7 +37,7 @@ def busy(*_: object) -> None:
 
 @pytest.mark.parametrize(("layout", "slow"), [("dp=4", 2), ("tp=2,dp=2", 1)])
 def test_who_has_more_to_do_is_named(ranks, layout, slow):
-    found = ranks(work, layout, slow, ranks=4, timeout=180)
+    found = ranks(work, layout, slow, ranks=4)
     for rank in found:
         said, losses = rank.value
         assert [line for line in said if f"rank {slow} is a straggler" in line], said

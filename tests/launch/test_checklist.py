@@ -50,7 +50,7 @@ def amiss(folder: str) -> dict:
 def test_what_is_amiss_is_named_with_its_rank(ranks, tmp_path, monkeypatch):
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path)
-    found = ranks(amiss, str(tmp_path), ranks=4, timeout=200).values
+    found = ranks(amiss, str(tmp_path), ranks=4).values
     assert all(other == found[0] for other in found)
     checks = by_name(found[0])
     assert not found[0]["ok"]

@@ -87,7 +87,7 @@ def test_traffic_of_a_step(ranks, dp):
         zero, reshard = one["stage"]
         text = f"dp={dp},zero={zero},grad_acc={one['grad_acc']}"
         runs.append((Case(shape, steps=1), text, {} if reshard else {"reshard": False}))
-    found = ranks(second_step, runs, ranks=dp, timeout=600).values
+    found = ranks(second_step, runs, ranks=dp).values
     for i, (case, text, options) in enumerate(runs):
         layout = Layout.parse(text)
         expected = traffic(
@@ -131,7 +131,7 @@ def test_memory_of_a_rank(ranks, dp):
         shape = BLOCKS[one["block"]].replace(tied=one["tied"])
         case = Case(shape, dtype=dtype, moments=one["moments"], steps=1)
         runs.append((case, f"dp={dp},zero={one['zero']}", {}))
-    found = ranks(second_step, runs, ranks=dp, timeout=600).values
+    found = ranks(second_step, runs, ranks=dp).values
     for i, (case, text, _) in enumerate(runs):
         recipe, zero = load_recipe(chosen[i]["recipe"]).with_moments(case.moments), chosen[i]["zero"]
         one = predict(case.shape, Layout(), seq=9, recipe=recipe, device="cpu").stages[0]
@@ -170,7 +170,7 @@ def test_the_fullest_moment_is_about_as_predicted(ranks):
     """Within a tenth for a model whose weights weigh more than its activations."""
     shape = BLOCKS["llama"].replace(layers=6, hidden=96, heads=6, ffn=256, vocab=300)
     texts = [f"dp=4,zero={zero},grad_acc=2,micro_batch=3" for zero in range(4)]
-    for found in ranks(peaks, Case(shape, steps=1), texts, ranks=4, timeout=600).values:
+    for found in ranks(peaks, Case(shape, steps=1), texts, ranks=4).values:
         for text, (bytes_, _) in zip(texts, found, strict=True):
             predicted = predict(shape, Layout.parse(text), seq=9, recipe="fp32", device="cpu").peak
             assert predicted == pytest.approx(bytes_, rel=0.1), text
@@ -181,7 +181,7 @@ def test_the_fullest_moment_of_ranks_with_experts(ranks):
     experts = {"experts": 8, "top_k": 2, "ffn": 64}
     shape = MIXTRAL.replace(layers=6, hidden=96, heads=6, kv_heads=6, vocab=300, moe=experts)
     texts = [f"dp=4,ep={ep},zero={zero},grad_acc=2,micro_batch=3" for ep in (1, 2, 4) for zero in range(4)]
-    for found in ranks(peaks, Case(shape, steps=1), texts, ranks=4, timeout=600).values:
+    for found in ranks(peaks, Case(shape, steps=1), texts, ranks=4).values:
         for text, (bytes_, _) in zip(texts, found, strict=True):
             predicted = predict(shape, Layout.parse(text), seq=9, recipe="fp32", device="cpu").peak
             assert predicted == pytest.approx(bytes_, rel=0.05), text
@@ -191,5 +191,5 @@ def test_weights_of_a_block_come_and_go(ranks):
     """Under ZeRO-3 the peak of parameters lies far below the whole model, and above a rank's share of it."""
     shape = BLOCKS["llama"].replace(layers=12, hidden=48, ffn=100)
     whole = 4 * shape.num_parameters
-    for [(_, categories)] in ranks(peaks, Case(shape, steps=1), ["dp=4,zero=3"], ranks=4, timeout=600).values:
+    for [(_, categories)] in ranks(peaks, Case(shape, steps=1), ["dp=4,zero=3"], ranks=4).values:
         assert whole / 4 < categories["parameters"] < whole / 2

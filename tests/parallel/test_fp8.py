@@ -74,7 +74,7 @@ RUNS = {
 @pytest.mark.parametrize("world", RUNS)
 def test_ranks_learn_what_one_device_learns(ranks, world):
     runs = [(case(shape, RECIPES[name]), layout, {}) for shape, name, layout, _ in RUNS[world]]
-    for rank, each in enumerate(ranks(on_ranks, runs, ranks=world, timeout=600).values):
+    for rank, each in enumerate(ranks(on_ranks, runs, ranks=world).values):
         for (shape, name, layout, grad_acc), run in zip(RUNS[world], each, strict=True):
             alone = reference(shape, name, grad_acc)
             assert (run.losses / alone.losses - 1).abs().max() <= 1e-6, (rank, name, layout)
@@ -87,7 +87,7 @@ def test_histories_are_those_of_one_device_for_many_steps(ranks):
     short = dataclasses.replace(RECIPES["delayed"], history=2)
     given, layouts = case(DENSE, short, steps=6), {"pp=2,grad_acc=4,schedule=dualpipe": 4, "dp=2,zero=3": 2}
     runs = [(given, layout, {}) for layout in layouts]
-    for each in ranks(on_ranks, runs, ranks=2, timeout=600).values:
+    for each in ranks(on_ranks, runs, ranks=2).values:
         for (layout, grad_acc), run in zip(layouts.items(), each, strict=True):
             assert run.error(on_one_device(given, grad_acc)) <= CODE, layout
 

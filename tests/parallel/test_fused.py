@@ -49,7 +49,7 @@ def reference(case: Case) -> Run:
 @pytest.mark.parametrize("world", LAYOUTS)
 def test_fused_kernels_learn_the_same(ranks, world):
     runs = [(CASES[name], layout, options) for name, layout, options in LAYOUTS[world]]
-    for rank, each in enumerate(ranks(on_ranks, runs, ranks=world, timeout=600).values):
+    for rank, each in enumerate(ranks(on_ranks, runs, ranks=world).values):
         for (case, text, options), run in zip(runs, each, strict=True):
             assert run.error(reference(case)) <= TOLERANCE, (rank, case, text, options)
 

@@ -38,7 +38,7 @@ def run(case: Case, text: str, options: dict) -> tuple:
         mesh = Mesh(layout)
         parallel = ParallelOptions(**options)
         engine = parallelize(case.model(), mesh, case.make(), parallel)
-        found = train(case, engine, grad_acc=layout.grad_acc, mesh=mesh, placement=parallel.placed)
+        found = train(case, engine, grad_acc=layout.grad_acc, mesh=mesh, options=parallel)
         devices = {kind: {t.device.type for t in ts} for kind, ts in engine.tensors().items()}
         return found.losses.cpu(), found.norms.cpu(), found.last.cpu(), devices
 

@@ -1,4 +1,5 @@
-"""Tensor, sequence and context parallelism, alone and with data parallelism and ZeRO: what one device gives."""
+"""Tensor, sequence and context parallelism, alone and with data parallelism and ZeRO: what one device gives, in
+the messages that are predicted."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import pytest
 from all_pairs import all_pairs, combined
 from helpers import BLOCKS
 from parallel_runs import Case, Run, on_one_device, on_ranks
+from traffic_runs import check_run
 
 from playbook.layout import Layout
 from playbook.layout.tokens import CONTEXT
@@ -32,9 +34,10 @@ Runs = list[tuple[Case, str, dict]]
 
 
 def check(ranks, runs: Runs, world: int) -> None:
-    for rank, found in enumerate(ranks(on_ranks, runs, ranks=world, timeout=600).values):
+    for rank, found in enumerate(ranks(on_ranks, runs, None, True, ranks=world).values):
         for (case, text, options), run in zip(runs, found, strict=True):
             assert run.error(reference(case)) <= TOLERANCE, (rank, case, text, options)
+            check_run(case, text, options, rank, run)
 
 
 #: How ranks share the work, by their number.

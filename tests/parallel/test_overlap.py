@@ -61,7 +61,7 @@ def traced(ranks):
         key = repr((text, steps, recompute, data_parallel, options))
         if key not in known:
             work = partial(record, text, steps, recompute, data_parallel)
-            known[key] = list(zip(*ranks(work, options, ranks=2, timeout=120).values, strict=True))
+            known[key] = list(zip(*ranks(work, options, ranks=2).values, strict=True))
         return known[key]
 
     return run
@@ -184,7 +184,7 @@ def gathers_left(gather: str) -> list[bool]:
 @pytest.mark.parametrize("gather", ["lazily", "after"])
 def test_lazy_gathers_go_on_while_the_next_step_computes(ranks, gather):
     """What the step asks for first, its number of tokens, does not wait for them: else rank 0 would never answer."""
-    going_on = ranks(gathers_left, gather, ranks=2, timeout=120).values[0]
+    going_on = ranks(gathers_left, gather, ranks=2).values[0]
     assert all(going_on)
     assert (len(going_on) > LAYERS) is (gather == "lazily")
 

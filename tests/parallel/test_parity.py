@@ -10,6 +10,7 @@ from all_pairs import all_pairs, combined
 from helpers import BLOCKS
 from parallel_runs import Case, Run, on_one_device, on_ranks
 from torch import nn
+from traffic_runs import check_run
 
 #: Bytes: small enough that even these models have several buckets, which end in the middle of parameters.
 BUCKETS = {"bucket": 20_000, "first_bucket": 3_000}
@@ -26,7 +27,7 @@ Runs = list[tuple[Case, str, dict]]
 
 def check(ranks, runs: Runs, dp: int, most: float = TOLERANCE) -> None:
     """Every run on ``dp`` ranks of one launch against one device."""
-    found = ranks(on_ranks, runs, ranks=dp, timeout=600).values
+    found = ranks(on_ranks, runs, None, True, ranks=dp).values
     errors = {
         (case, text, str(options), rank): run.error(reference(case))
         for rank, results in enumerate(found)
@@ -34,6 +35,9 @@ def check(ranks, runs: Runs, dp: int, most: float = TOLERANCE) -> None:
     }
     worst = max(errors, key=errors.__getitem__)
     assert errors[worst] <= most, (worst, errors[worst])
+    for rank, results in enumerate(found):
+        for (case, text, options), run in zip(runs, results, strict=True):
+            check_run(case, text, options, rank, run)
 
 
 STAGES = combined(

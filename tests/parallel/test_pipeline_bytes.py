@@ -82,7 +82,7 @@ def step(engine: Any, x: torch.Tensor, y: torch.Tensor, where: torch.Tensor | No
 
 
 def check(ranks, runs: Runs, world: int, kernels: str = "torch") -> None:
-    for rank, mine in enumerate(ranks(steps, runs, False, kernels, ranks=world, timeout=120).values):
+    for rank, mine in enumerate(ranks(steps, runs, False, kernels, ranks=world).values):
         for (shape, text, options), one in zip(runs, mine, strict=True):
             layout, place = Layout.parse(f"{text},micro_batch={MICRO}"), one["place"]
             given = ParallelOptions(**options)

@@ -1,4 +1,5 @@
-"""Pipelines of every schedule, alone and with other axes: the losses, norms and gradients of one device."""
+"""Pipelines of every schedule, alone and with other axes: the losses, norms and gradients of one device, in the
+messages that are predicted."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from helpers import BLOCKS
 from parallel_runs import Case, Run, flat, on_one_device, on_ranks, one_device
+from traffic_runs import check_run
 
 from playbook import launch
 from playbook.errors import ScheduleError
@@ -48,9 +50,10 @@ def reference(case: Case) -> Run:
 
 
 def check(ranks, runs: list[tuple[Case, str, dict[str, Any]]], world: int) -> None:
-    for rank, found in enumerate(ranks(on_ranks, runs, ranks=world, timeout=600).values):
+    for rank, found in enumerate(ranks(on_ranks, runs, None, True, ranks=world).values):
         for (case, text, options), run in zip(runs, found, strict=True):
             assert run.error(reference(case)) <= TOLERANCE, (rank, text, options)
+            check_run(case, text, options, rank, run)
 
 
 def allowed(p: int) -> list[tuple[str, int, int]]:
@@ -196,7 +199,7 @@ def restless(name: str, repetitions: int) -> tuple[list[float], int]:
 
 @pytest.mark.parametrize("name", ["interleaved", "dualpipe"])
 def test_no_deadlock_whatever_the_moment(ranks, name):
-    for losses, held in ranks(restless, name, REPETITIONS, ranks=4, timeout=600).values:
+    for losses, held in ranks(restless, name, REPETITIONS, ranks=4).values:
         assert held < 16  # the peer's messages say what has arrived
         assert len(losses) == REPETITIONS
         assert max(losses) == pytest.approx(min(losses), rel=1e-6)

@@ -174,8 +174,8 @@ def watched(schedule: str, beside: bool, dispatch: str) -> tuple[list[float], li
 def test_rows_of_one_travel_while_the_other_computes(ranks, schedule, layers, dispatch, trips):
     """Every layer of a stage sends rows there and back, in two steps also what they chose, its weights, and the legs
     inside the node; backward sends gradients of all but the choices, so that it may end before forward's last trip."""
-    alone = ranks(watched, schedule, False, dispatch, ranks=4, timeout=120).values
-    beside = ranks(watched, schedule, True, dispatch, ranks=4, timeout=120).values
+    alone = ranks(watched, schedule, False, dispatch, ranks=4).values
+    beside = ranks(watched, schedule, True, dispatch, ranks=4).values
     for (expected, _, _), (found, hidden, pairs) in zip(alone, beside, strict=True):
         assert found == expected  # to the last bit
         backward = (trips - (dispatch == "two-step")) * layers

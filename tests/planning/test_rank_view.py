@@ -163,7 +163,7 @@ def noted(start: Callable[[torch.Tensor], None], to: list[int], peer: int, tenso
     ("cases", "world"), [(EIGHT, 8), (EXPERTS, 8), (SIXTEEN, 16)], ids=["eight", "experts", "sixteen"]
 )
 def test_a_rank_of_a_run(ranks, cases, world):
-    for rank, mine in enumerate(ranks(live, cases, ranks=world, timeout=300).values):
+    for rank, mine in enumerate(ranks(live, cases, ranks=world).values):
         for (shape, text, given), run in zip(cases, mine, strict=True):
             layout, options, case = Layout.parse(text), ParallelOptions(**given), (rank, text, given)
             known = {"recipe": "fp32", "ranks_per_node": NODE, "routing": run.routing}

@@ -46,7 +46,7 @@ def random_problem(seed):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("seeds", [range(10), range(10, 20)])
+@pytest.mark.parametrize("seeds", [range(8), range(8, 16)])
 def test_pruning_loses_nothing(seeds):
     found = 0
     for seed in seeds:
@@ -65,7 +65,7 @@ def test_pruning_loses_nothing(seeds):
     assert found >= 5
 
 
-@pytest.mark.parametrize("seeds", [range(12), range(12, 24)])
+@pytest.mark.parametrize("seeds", [range(8), range(8, 16)])
 def test_the_nearest_needs_least_of_all_layouts(seeds):
     """By brute force, where nothing fits. The bound alone, by which layouts are sorted, often has another one first."""
     mistaken = 0

@@ -1,4 +1,6 @@
-"""What a rank sends is what a run counts: every message of a step, on every rank, by axis, collective and bytes."""
+"""What a rank sends is what a run counts: every message of a step, on every rank, by axis, collective and bytes.
+
+Most of it is counted where runs are compared with one device, in ``tests/parallel``."""
 
 from __future__ import annotations
 
@@ -48,25 +50,9 @@ OWN = Schedule.from_json(
 )
 
 TWO: Cases = [
-    (GPT, "dp=2,grad_acc=2", {}),
     (LLAMA, "dp=2", {"data_parallel": "naive"}),
     (GPT, "dp=2", {"data_parallel": "overlapped", "find_unused": True}),
     (LLAMA, "dp=2,zero=1,grad_acc=2", {**FEW, "gather": "lazily"}),
-    (GPT, "dp=2,zero=2,grad_acc=3", FEW),
-    (GPT, "dp=2,zero=3,grad_acc=2", {}),
-    (LLAMA, "dp=2,zero=3,recompute=full", {"reshard": False}),
-    (GPT, "tp=2,grad_acc=2", {}),
-    (LLAMA, "tp=2,recompute=full", {"tensor_overlap": "none"}),
-    (LLAMA, "tp=2,sp,recompute=selective", {}),
-    (GPT, "tp=2,sp,recompute=full", {"tensor_overlap": "chunked"}),
-    (LLAMA, "cp=2", {}),
-    (GPT, "cp=2,recompute=selective", {"context": "gather"}),
-    (LLAMA, "cp=2,recompute=full,zero=1", {"context": "ulysses"}),
-    (GPT, "pp=2,grad_acc=2", {}),
-    (LLAMA, "pp=2,vpp=2,schedule=interleaved,grad_acc=3", {}),
-    (LLAMA, "pp=2,schedule=zb-v,grad_acc=3,recompute=selective", {}),
-    (GPT.replace(layers=4), "pp=2,schedule=dualpipe,grad_acc=4", {}),
-    (GPT.replace(layers=4), "pp=2,schedule=dualpipev,grad_acc=4", {}),
     (GPT, "pp=2,grad_acc=2", {"schedule": OWN, "stage_layers": (0, 2, 1)}),
     (LATENT, "tp=2,sp,recompute=full", {}),
     (DIRECT, "tp=2,recompute=full", {}),
@@ -76,39 +62,17 @@ TWO: Cases = [
     (LATENT, "pp=2,zero=1,schedule=zb-v,grad_acc=4", {}),
 ]
 FOUR: Cases = [
-    (LLAMA, "tp=4", {}),  # two copies of each key
-    (LLAMA, "tp=4,sp,recompute=full", {"tensor_overlap": "chunked"}),
-    (LLAMA, "tp=2,dp=2,sp,zero=1", FEW),
-    (GPT, "tp=2,dp=2,sp,zero=3,grad_acc=2", {}),
-    (GPT, "tp=2,cp=2,sp,zero=2,grad_acc=2", {}),
-    (LLAMA, "tp=2,cp=2,recompute=selective", {"context": "gather"}),
-    (GPT, "tp=2,pp=2,schedule=zb-h1,grad_acc=2", {}),
-    (LLAMA, "tp=2,sp,pp=2,schedule=zb-v,grad_acc=3,recompute=full", {}),
-    (LLAMA, "dp=2,cp=2,zero=1", {"context": "ulysses"}),
-    (GPT, "dp=2,pp=2,zero=2,grad_acc=2", FEW),
-    (LLAMA, "dp=2,pp=2,zero=1,schedule=dualpipe,grad_acc=4", {}),
-    (GPT, "cp=2,pp=2,schedule=zb-h2,grad_acc=3", {}),
     (GPT.replace(layers=8), "pp=4,schedule=dualpipe,grad_acc=8", {}),
-    (GPT, "dp=2,pp=2,zero=3,grad_acc=3", {}),
-    (LLAMA, "dp=2,pp=2,zero=3,grad_acc=4,vpp=2,schedule=breadth-first", {}),
-    (GPT.replace(layers=4), "dp=2,pp=2,zero=3,grad_acc=3,schedule=zb-v", {}),
-    (LLAMA, "dp=2,pp=2,zero=3,grad_acc=4,schedule=dualpipe", {"prefetch": False}),
     (LLAMA, "dp=2,pp=2,zero=3,grad_acc=3,schedule=afab", {"reshard": False}),
     (LATENT, "tp=2,sp,cp=2,zero=2,recompute=selective", {"context": "gather", **FEW}),
     (DIRECT, "tp=2,cp=2,grad_acc=2", {"context": "ulysses"}),
     (LATENT, "tp=2,sp,pp=2,zero=3,schedule=dualpipe,grad_acc=4", {}),
 ]
-EIGHT: Cases = [
-    (GPT, "tp=2,cp=2,dp=2,grad_acc=2", FEW),
-    (LLAMA, "tp=4,sp,dp=2,zero=2,grad_acc=2", FEW),
-    (GPT, "tp=2,sp,cp=2,pp=2,zero=1,grad_acc=2", {"tensor_overlap": "chunked"}),
-    (LLAMA, "tp=2,dp=2,pp=2,zero=2,schedule=dualpipe,grad_acc=4", FEW),
-    (GPT, "dp=2,cp=2,pp=2,vpp=1,schedule=zb-h1,grad_acc=2,zero=1", {}),
-]
 
 
-@pytest.mark.parametrize(("cases", "world"), [(TWO, 2), (FOUR, 4), (EIGHT, 8)], ids=["two", "four", "eight"])
+@pytest.mark.parametrize(("cases", "world"), [(TWO, 2), (FOUR, 4)], ids=["two", "four"])
 def test_every_message_of_a_step(ranks, cases, world):
+    """Of what ``tests/parallel``, which counts as well, has not: latent attention, one's own schedule, rare options."""
     check(ranks, cases, world)
 
 
@@ -125,7 +89,7 @@ def test_elements_of_sixteen_bits(ranks):
 def test_layers_in_fp8(ranks, fp8):
     cases = [
         (LLAMA, "tp=2,sp,recompute=full", {}), (LATENT, "tp=2,sp", {}), (GPT, "tp=2,grad_acc=2", {}),
-        (LLAMA, "dp=2,zero=3,grad_acc=2", {}), (DEEPSEEK, "dp=2,ep=2,recompute=full", {}),
+        (LLAMA, "dp=2,zero=3,grad_acc=2", {}),
         (DEEPSEEK, "dp=2,ep=2,zero=3,recompute=full", {"dispatch": "two-step", "node": 1}),
         (GPT, "pp=2,grad_acc=4,schedule=dualpipe", {}),
     ]  # fmt: skip

@@ -140,7 +140,7 @@ def saved(tmp_path_factory, ranks) -> tuple[Path, dict[tuple[str, str], Any]]:
     root = tmp_path_factory.mktemp("checkpoints")
     found = dict(zip(SAVES[1], save(SAVES[1], root), strict=True))
     for world in (2, 4):
-        values = ranks(save_on_ranks, SAVES[world], root, ranks=world, timeout=600).values
+        values = ranks(save_on_ranks, SAVES[world], root, ranks=world).values
         assert all(value == values[0] for value in values)
         found |= dict(zip(SAVES[world], values[0], strict=True))
     return root, found
@@ -157,7 +157,7 @@ def test_any_other_layout_goes_on_as_well(saved, ranks, world):
     if world == 1:
         values = [go_on(LOADS[1], root)]
     else:
-        values = ranks(go_on_on_ranks, LOADS[world], root, ranks=world, timeout=600).values
+        values = ranks(go_on_on_ranks, LOADS[world], root, ranks=world).values
     for (model, by, *_), (_, found) in zip(LOADS[world], values[0], strict=True):
         on, _ = reference[model, by]
         limit = 1e-6 if model in ("dense", "tied", "experts") else 5e-2
@@ -170,7 +170,7 @@ def test_any_other_layout_goes_on_as_well(saved, ranks, world):
 def test_with_zero_3_ranks_read_each_element_once_between_them(saved, ranks):
     root, _ = saved
     case = [("dense", "dp=2,tp=2,zero=1", "dp=4,zero=3")]
-    values = ranks(go_on_on_ranks, case, root, ranks=4, timeout=600).values
+    values = ranks(go_on_on_ranks, case, root, ranks=4).values
     whole = 12 * ModelShape(**BASE).num_parameters  # a weight and two moments in fp32
     read = [value[0][0] for value in values]
     assert sum(read) == whole

@@ -178,7 +178,7 @@ def test_ranks_go_back_together(ranks, tmp_path):
             return guarded(trainer(layout, (BAD,)), "rewind", folder)
 
     for layout in ("dp=2", "tp=2"):
-        found = ranks(work, layout, tmp_path / layout, ranks=2, timeout=120)
+        found = ranks(work, layout, tmp_path / layout, ranks=2)
         for result in found:
             assert [step for step, _ in result.value] == [step for step, _ in alone]
             losses = [loss for _, loss in result.value]

@@ -162,7 +162,7 @@ def train_and_save(root: Path) -> list[Any]:
 
 
 def test_what_ranks_have_trained_has_the_same_logits_there(ranks, tmp_path):
-    ranks(train_and_save, tmp_path, ranks=4, timeout=600)
+    ranks(train_and_save, tmp_path, ranks=4)
     for number, (name, _) in enumerate(EXPORTED):
         (path,) = checkpoints(tmp_path / str(number))
         to_hugging_face(path, tmp_path / f"out {number}")
@@ -197,7 +197,7 @@ def test_a_run_begins_with_weights_from_there_in_any_layout(ranks, tmp_path):
         to_hugging_face(saved(mine, tmp_path / f"c {name}"), tmp_path / f"out {name}")
         from_hugging_face(tmp_path / f"out {name}", tmp_path / name)
     alone = go_on([(name, "", more) for name, _, more in IMPORTED], tmp_path)
-    values = ranks(go_on_on_ranks, IMPORTED, tmp_path, ranks=4, timeout=600).values
+    values = ranks(go_on_on_ranks, IMPORTED, tmp_path, ranks=4).values
     for (name, _, more), found, wanted in zip(IMPORTED, values[0], alone, strict=True):
         assert found[:2] == wanted[:2] == (0, set()), name  # a new optimizer
         assert found[2] == pytest.approx(wanted[2], rel=2e-2 if more else 1e-5), name

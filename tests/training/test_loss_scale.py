@@ -126,7 +126,7 @@ def on_ranks(cases: list[tuple[Any, TrainConfig]]) -> list[list[StepResult]]:
 
 
 def check(ranks, cases: list[tuple[Any, TrainConfig]], size: int) -> None:
-    found = ranks(on_ranks, cases, ranks=size, timeout=600).values
+    found = ranks(on_ranks, cases, ranks=size).values
     for results in found:
         for (shape, given), mine in zip(cases, results, strict=True):
             alone = trained(config(weights=given.weights, **CLEAR), shape)

@@ -61,7 +61,7 @@ def work(cases: dict[str, tuple[int, str]]) -> dict[str, list[str]]:
 def test_one_bit_is_found_and_its_rank_named(ranks):
     import re
 
-    for result in ranks(work, CASES, ranks=4, timeout=240):
+    for result in ranks(work, CASES, ranks=4):
         for layout, (_, expected) in CASES.items():
             before, after = result.value[layout]
             assert before == "", layout
