@@ -29,11 +29,10 @@ from typing import Any
 
 import outputs
 import render as rendering
+import runs
 import serve
 import vendor
 import yaml
-
-import runs
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "_build"
@@ -88,12 +87,18 @@ def present_state() -> dict[str, Any]:
     return {"chapters": chapters, **{name: fingerprint(patterns) for name, patterns in parts.items()}}
 
 
+def drop_all() -> None:
+    """Forget runs and pages."""
+    for folder in (CACHE, DOCTREES, SITE):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def drop_what_is_stale(state: dict[str, Any]) -> dict[str, Any]:
     """Forget runs whose chapter's key has changed, and rendered pages whose chapter, or what renders them, has.
 
     Returns what the site that is left was rendered from.
     """
-    old = json.loads(STATE.read_text(encoding="utf-8")) if STATE.exists() else {}
+    old = json.loads(STATE.read_text(encoding="utf-8"))
     outputs.forget(outputs.stale(old.get("executed", {}), state["chapters"]), state["chapters"], CACHE)
     rendered = old.get("rendered", {})
     stale = outputs.stale(rendered.get("chapters", {}), state["chapters"])
@@ -125,17 +130,18 @@ def reading_order() -> list[str]:
     return [toc["root"], *(chapter["file"] for part in toc["parts"] for chapter in part["chapters"])]
 
 
-def to_run(state: dict[str, Any]) -> dict[str, Path]:
+def to_run() -> dict[str, Path]:
     """The chapters of which no run is kept, in reading order."""
     from jupyter_cache import get_cache
 
     kept = {record.uri for record in get_cache(CACHE).list_cache_records()}
-    chapters = {page: ROOT / f"{page}.ipynb" for page in reading_order() if page in state["chapters"]}
-    return {page: path for page, path in chapters.items() if str(path) not in kept}
+    chapters = {page: ROOT / f"{page}.ipynb" for page in reading_order()}
+    return {page: path for page, path in chapters.items() if path.exists() and str(path) not in kept}
 
 
 def complete_front_door() -> None:
     """The address of the site alone leads to the front page."""
+    SITE.mkdir(parents=True, exist_ok=True)
     SITE.joinpath("index.html").write_text(
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>playbook</title>\n'
         '<link rel="icon" href="_static/favicon.svg">\n'
@@ -145,17 +151,21 @@ def complete_front_door() -> None:
     )
 
 
-def build(state: dict[str, Any], serving: Serving) -> bool:
+def build(serving: Serving) -> bool:
     """Render, run, render again; whether the site is whole, without a failure or a warning."""
-    rendered = drop_what_is_stale(state)
-    chapters = to_run(state)
-    if rendered == state and not chapters and (SITE / "index.html").exists():
-        serving.begin()
-        return True
+    state: dict[str, Any] = {}
+    if STATE.exists():
+        state = present_state()
+        rendered = drop_what_is_stale(state)
+        if rendered == state and not to_run() and (SITE / "index.html").exists():
+            serving.begin()
+            return True
+    else:
+        drop_all()
     shutil.rmtree(FAILED, ignore_errors=True)
     vendor.vendor_all()
     LOG.unlink(missing_ok=True)
-    running = runs.Runs(chapters, BUILD)
+    running = runs.Runs(to_run(), BUILD)
     try:
         return _build(state, running, serving)
     finally:
@@ -164,15 +174,24 @@ def build(state: dict[str, Any], serving: Serving) -> bool:
 
 def _build(state: dict[str, Any], running: runs.Runs, serving: Serving) -> bool:
     print("Rendering all pages", flush=True)
-    whole = render()
     complete_front_door()
+    with sphinx() as process:
+        if not state:  # it takes seconds where nothing is known, and is not needed before
+            state = present_state()
+            remember(state["chapters"], {})
+        while process.is_alive() and not process.written.wait(0.1):
+            pass
+        serving.begin(complete=False)
+    serving.complete()
+    whole = process.exitcode == 0
     shown = {page: key for page, key in state["chapters"].items() if page not in running.pages}
     remember(state["chapters"], {**state, "chapters": shown})
-    serving.begin()
     running.at_a_time = runs.room()
     for ended in running.ended():
         read_again(run.page for run in ended)
-        whole &= render(running)
+        with sphinx(running) as process:
+            pass
+        whole &= process.exitcode == 0
         shown |= {run.page: state["chapters"][run.page] for run in ended if not run.traceback}
         remember(state["chapters"], {**state, "chapters": shown})
         running.shown(ended)
@@ -184,20 +203,24 @@ def _build(state: dict[str, Any], running: runs.Runs, serving: Serving) -> bool:
     return whole
 
 
-def render(running: runs.Runs | None = None) -> bool:
-    """Have Sphinx render what has changed, in a process of its own; whether that went without a warning.
+@contextlib.contextmanager
+def sphinx(running: runs.Runs | None = None) -> Iterator[Any]:
+    """Have Sphinx render what has changed, in a process of its own, which has ended after the ``with``.
 
-    With ``running``, in a fork of the process that has imported everything.
+    Its exit code is 0 where that went without a warning; its event ``written`` is set when pages can be read. With
+    ``running``, it is a fork of the process that has imported everything.
     """
     context = running.context if running else multiprocessing.get_context("spawn")
-    process = context.Process(target=rendering.render, args=(ROOT, BUILD, running is not None))
+    written = context.Event()
+    process = context.Process(target=rendering.render, args=(ROOT, BUILD, running is not None, written))
+    process.written = written
     process.start()
     try:
+        yield process
         process.join()
-    except KeyboardInterrupt:
+    except BaseException:
         process.kill()
         raise
-    return process.exitcode == 0
 
 
 class Serving:
@@ -207,12 +230,19 @@ class Serving:
         self.wanted, self.port = wanted, port
         self.server: serve.Server | None = None
 
-    def begin(self) -> None:
-        """Serve from now on, and say where."""
+    def begin(self, complete: bool = True) -> None:
+        """Serve from now on, and say where; who asks for what is not there waits until it is ``complete``."""
         if self.wanted and self.server is None:
             self.server = serve.start(SITE, self.port)
+            if not complete:
+                self.server.complete.clear()
             Thread(target=self.server.serve_forever, daemon=True).start()
             print(f"The book is at {serve.address(self.server)}   (Ctrl-C stops the server)", flush=True)
+
+    def complete(self) -> None:
+        """All pages are there."""
+        if self.server is not None:
+            self.server.complete.set()
 
     def stay(self) -> None:
         """Serve until Ctrl-C."""
@@ -282,7 +312,7 @@ def main() -> int:
             if options.fresh:
                 for old in set(BUILD.iterdir()) - {BUILD / "lock"}:
                     shutil.rmtree(old) if old.is_dir() else old.unlink()
-            whole = build(present_state(), serving)
+            whole = build(serving)
             if whole and options.record:
                 record()
         if whole:

@@ -83,20 +83,33 @@ def run(path: Path, log: Path, threads: int, parent: Connection) -> None:
     seconds, traceback of a cell that failed or None)``. What kernels print goes to ``log``, beside which are the locks
     of turns.
     """
-    from nbclient import NotebookClient
-    from nbclient.exceptions import CellControlSignal, DeadKernelError
-
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     os.setsid()  # Ctrl-C is for the build, which then terminates this
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with tempfile.TemporaryDirectory(prefix="playbook-kernel-", ignore_cleanup_errors=True) as folder:
+        execute(path, log, threads, parent, folder)
+
+
+def execute(path: Path, log: Path, threads: int, parent: Connection, folder: str) -> None:
+    """``run``, in a kernel whose sockets are in ``folder``."""
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellControlSignal, DeadKernelError
+
     notebook = nbformat.read(path, as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     number = {id(cell): n for n, cell in enumerate(code, 1)}
     os.chdir(path.parent)
     start, trace = time.monotonic(), None
-    manager = forked_kernel(threads) if sys.platform == "linux" else None
+    manager = forked_kernel(threads, folder) if sys.platform == "linux" else None
+
+    def leave(*what: Any) -> None:
+        """Without waiting for a kernel in the middle of a cell to shut itself down."""
+        if manager:
+            os.killpg(manager.provisioner.process.pid, signal.SIGKILL)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, leave)
     turn = Turn(log.parent)  # after the kernel: locks belong to files, and forks share them
 
     def begin(cell: nbformat.NotebookNode, cell_index: int) -> None:
@@ -122,8 +135,8 @@ def run(path: Path, log: Path, threads: int, parent: Connection) -> None:
     parent.send(("done", nbformat.writes(notebook), time.monotonic() - start - turn.waited, trace))
 
 
-def forked_kernel(threads: int) -> Any:
-    """A kernel manager whose kernel is a fork of this process."""
+def forked_kernel(threads: int, folder: str) -> Any:
+    """A kernel manager whose kernel is a fork of this process; its sockets are in ``folder``."""
     from jupyter_client.manager import AsyncKernelManager
     from jupyter_client.provisioning import KernelProvisionerBase
 
@@ -162,7 +175,6 @@ def forked_kernel(threads: int) -> Any:
         async def cleanup(self, restart: bool = False) -> None:
             """Nothing is left."""
 
-    folder = tempfile.mkdtemp(prefix="playbook-kernel-")
     manager = AsyncKernelManager(kernel_name="python3", connection_file=f"{folder}/kernel.json")
     manager.transport, manager.ip = "ipc", f"{folder}/socket"  # two kernels may find the same port free
     manager.write_connection_file()

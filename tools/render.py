@@ -9,7 +9,7 @@ import functools
 import re
 import sys
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import kernels
 
@@ -35,10 +35,11 @@ class Warnings:
         sys.stdout.flush()
 
 
-def render(root: Path, build: Path, again: bool = False) -> None:
+def render(root: Path, build: Path, again: bool = False, written: Any = None) -> None:
     """Build the site of the project at ``root``; ends the process with status 1 where there was a warning.
 
-    With ``again``, pages alone may have changed since the last build, and neither scripts nor the library.
+    The event ``written`` is set when all pages are there but those of source files, which take as long again. With
+    ``again``, pages alone may have changed since the last build, and neither scripts nor the library.
     """
     import pybtex.plugin
     from jupyter_book.config import get_final_config
@@ -70,5 +71,7 @@ def render(root: Path, build: Path, again: bool = False) -> None:
             keep_going=True,
         )
         app.setup_extension("sphinx_multitoc_numbering")
+        if written:
+            app.connect("html-collect-pages", lambda app: written.set() or [], priority=0)
         app.build()
     sys.exit(app.statuscode)

@@ -162,8 +162,9 @@ class Runs:
         finally:
             for _, process in self._processes.values():
                 process.terminate()
+            patience = time.monotonic() + 3
             for _, process in self._processes.values():
-                process.join(5)
+                process.join(max(0, patience - time.monotonic()))
                 process.kill()
 
     def _start(self, run: Run) -> None:

@@ -13,10 +13,13 @@ from functools import partial
 from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "_build" / "html"
 HOST = "127.0.0.1"
+PATIENCE = 120  # seconds
 SCHEME = ROOT / "widgets" / "playbook_widgets" / "site" / "templates" / "pb-color-scheme.html"
 
 #: What a browser gets for an address that leads nowhere, in the look of the book's own pages.
@@ -77,6 +80,12 @@ class Handler(SimpleHTTPRequestHandler):
             inside = False
         return file if inside else ""
 
+    def send_head(self) -> Any:
+        """A page that is being rendered for the first time is worth waiting for."""
+        if not Path(self.translate_path(self.path)).exists():
+            self.server.complete.wait(PATIENCE)  # type: ignore[attr-defined]
+        return super().send_head()
+
     def list_directory(self, path: object) -> None:
         """A folder without a page of its own is no page."""
         self.send_error(HTTPStatus.NOT_FOUND, "File not found")
@@ -86,6 +95,11 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     # Without this a port still busy in another process may be taken over silently on some systems.
     allow_reuse_address = sys.platform != "win32"
+
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
+        self.complete = Event()
+        self.complete.set()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A browser that closes a connection early is no error of ours."""

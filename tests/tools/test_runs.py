@@ -136,8 +136,11 @@ def test_both_threads_may_say_how_far_it_is(tmp_path: Path) -> None:
 
 
 def test_what_is_stopped_leaves_nothing(tmp_path: Path) -> None:
-    note = tmp_path / "pid"
-    sleep = [f"import os, time\nopen({str(note)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"]
+    note = tmp_path / "note"
+    where = "from ipykernel import get_connection_file\nfile = get_connection_file()"
+    sleep = [
+        f"import os, time\n{where}\nopen({str(note)!r}, 'w').write(f'{{os.getpid()}} {{file}}')\ntime.sleep(600)"
+    ]
     running = runs.Runs(chapters(tmp_path, one=["1"], two=sleep), tmp_path / "_build")
     try:
         assert next(running.ended())[0].page == "book/one"
@@ -147,5 +150,8 @@ def test_what_is_stopped_leaves_nothing(tmp_path: Path) -> None:
     finally:
         running.stop()
     assert len(get_cache(tmp_path / "_build" / ".jupyter_cache").list_cache_records()) == 1
+    kernel, file = note.read_text().split()
     with pytest.raises(ProcessLookupError):
-        os.kill(int(note.read_text()), signal.SIG_DFL)
+        os.kill(int(kernel), signal.SIG_DFL)
+    assert "playbook-kernel-" in file
+    assert not Path(file).parent.exists()

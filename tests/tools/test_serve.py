@@ -96,6 +96,21 @@ def test_what_is_no_page_gets_an_answer(folder: Path, request_: bytes, status: b
     assert "Traceback" not in capfd.readouterr().err
 
 
+def test_who_asks_for_a_page_that_is_still_rendered_waits(folder: Path) -> None:
+    server = serve.start(folder)
+    server.complete.clear()
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    with socket.create_connection(server.server_address[:2]) as connection:
+        connection.sendall(b"GET /late.html" + END)
+        (folder / "late.html").write_text("late", encoding="utf-8")
+        server.complete.set()
+        assert connection.makefile("rb").read().endswith(b"late")
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_stops_cleanly(process: subprocess.Popen[str], number: signal.Signals) -> None:
     printed_address(process)
