@@ -12,16 +12,8 @@ from playbook.errors import ShapeError
 from playbook.layout import Layout
 from playbook.planning.flops import forward_flops
 from playbook.planning.memory import predict
-from playbook.shapes import (
-    MLA,
-    PRESETS,
-    PUBLISHED,
-    ModelShape,
-    MoE,
-    classical_parameters,
-    llama_parameters,
-    load,
-)
+from playbook.planning.parameter_counts import PUBLISHED, classical_parameters, llama_parameters
+from playbook.shapes import MLA, PRESETS, ModelShape, MoE, load
 
 OURS = {"tiny", "tiny-gpt2", "tiny-moe", "tiny-deepseek", "llama3-tiny"}  # nobody publishes a count of these
 SIZES = {"layers": 2, "hidden": 64, "heads": 4, "vocab": 100}

@@ -29,6 +29,7 @@ CORE = (
             "text",
             "source",
             "presets",
+            "block",
             "shapes",
             "huggingface",
             "hardware",

@@ -16,8 +16,9 @@ from typing import Any, Literal
 
 from playbook._checks import check_divides, check_fields, check_positive, unknown
 from playbook._tables import check_keys, check_table, read_file, read_json
+from playbook.block import block_layers, norm, size, symbols
 from playbook.errors import ShapeError
-from playbook.presets import PUBLISHED, SIZES, Published  # noqa: F401  (re-exported)
+from playbook.presets import SIZES
 
 #: Ten times the depth of the deepest transformer published (DeepNet, Wang et al. 2022, arXiv 2203.00555: 1,000 layers).
 #: A pipeline has at most as many stages, so that whatever goes over stages ends soon for any sizes that are let in.
@@ -260,13 +261,12 @@ class ModelShape:
         return self._block_parameters("moe" if self.is_moe(layer) else "dense")
 
     def _block_parameters(self, kind: BlockKind) -> dict[str, int]:
-        parts = {"attention": self._attention_parameters(), "mlp": self._mlp_parameters(self.ffn_dim)}
-        if self.moe and kind == "moe":
-            shared = self._mlp_parameters(self.moe.shared_experts * self.moe.ffn)  # together one wide MLP
-            parts["mlp"] = self.moe.experts * self._mlp_parameters(self.moe.ffn)
-            parts["mlp"] += shared if self.moe.shared_experts else 0
-            parts["router"] = self.hidden * self.moe.experts
-        parts["norms"] = 2 * self._norm_parameters(self.hidden) + self._inner_norm_parameters()
+        values, parts = symbols(self), {"attention": 0, "mlp": 0}
+        if kind == "moe":
+            parts["router"] = 0
+        parts["norms"] = 0
+        for layer in block_layers(self, kind):
+            parts["mlp" if layer.part.endswith("experts") else layer.part] += size(layer, values)
         return parts
 
     def parameters(self) -> dict[str, int]:
@@ -277,7 +277,7 @@ class ModelShape:
         for kind, blocks in self.blocks().items():
             for part, count in self._block_parameters(kind).items():
                 parts[part] = parts.get(part, 0) + blocks * count
-        parts["final norm"] = self._norm_parameters(self.hidden)
+        parts["final norm"] = size(norm(self, "final norm"), symbols(self))
         if not self.tied:
             parts["head"] = self.vocab * self.hidden
         return parts
@@ -292,60 +292,10 @@ class ModelShape:
         """What one token meets: all but the experts it is not sent to. The embedding counts in full."""
         if not self.moe:
             return self.num_parameters
-        idle = (self.moe.experts - self.moe.top_k) * self._mlp_parameters(self.moe.ffn)
+        values = symbols(self)
+        experts = sum(size(layer, values) for layer in block_layers(self, "moe") if layer.part == "experts")
+        idle = experts // self.moe.experts * (self.moe.experts - self.moe.top_k)
         return self.num_parameters - idle * self.blocks().get("moe", 0)
-
-    def _attention_parameters(self) -> int:
-        h, out = self.hidden, self.heads * self.v_dim
-        output = out * h + (h if self.bias else 0)
-        if self.mla:
-            return self._latent_parameters(self.mla) + output
-        qkv = self.heads * self.qk_dim + 2 * self.n_kv_heads * self.qk_dim
-        return h * qkv + (qkv if self.qkv_bias else 0) + output
-
-    def _latent_parameters(self, mla: MLA) -> int:
-        """Down- and up-projections of the queries and of the shared key-value latent."""
-        queries = self.heads * self.qk_dim
-        query = mla.q_rank * (self.hidden + queries) if mla.q_rank else self.hidden * queries
-        down = self.hidden * (mla.kv_rank + mla.rope_dim)
-        return query + down + mla.kv_rank * self.heads * (mla.nope_dim + mla.value_dim)
-
-    def _mlp_parameters(self, ffn: int) -> int:
-        weights = (3 if self.gated else 2) * self.hidden * ffn
-        biases = (2 if self.gated else 1) * ffn + self.hidden
-        return weights + (biases if self.bias else 0)
-
-    def _norm_parameters(self, width: int) -> int:
-        return width * (2 if self.norm == "layernorm" and self.bias else 1)
-
-    def _inner_norm_parameters(self) -> int:
-        """Norms inside attention: on each head's query and key (Qwen 3), or on the latents (DeepSeek)."""
-        if self.mla:
-            return (self.mla.q_rank or 0) + self.mla.kv_rank
-        return 2 * self.qk_dim if self.qk_norm else 0
-
-
-def classical_parameters(shape: ModelShape) -> int:
-    """The textbook count of a GPT: N = h·v + L·(12h² + 13h) + 2h, with h hidden, v vocabulary, L layers.
-
-    It equals the breakdown for full multi-head attention, an MLP of width 4h, biases everywhere, LayerNorm,
-    a tied head and no learned positions. Per block: 4h² + 4h attention, 8h² + 5h MLP, 4h for two
-    LayerNorms.
-    """
-    h = shape.hidden
-    return h * shape.vocab + shape.layers * (12 * h**2 + 13 * h) + 2 * h
-
-
-def llama_parameters(shape: ModelShape) -> int:
-    """The Llama counterpart: N = 2·h·v + L·(2·h·(h + h_kv) + 3·h·f + 2h) + h.
-
-    A tied head counts h·v once. h_kv = kv_heads · head_dim is the width of grouped keys and values, f the
-    MLP's: gated, so three matrices. RMSNorm has h weights and nothing has a bias. With h_kv = h and f =
-    8h/3 a block is 12h² + 2h again.
-    """
-    h, grouped = shape.hidden, shape.n_kv_heads * shape.qk_dim
-    block = 2 * h * (h + grouped) + 3 * h * shape.ffn_dim + 2 * h
-    return (1 if shape.tied else 2) * h * shape.vocab + shape.layers * block + h
 
 
 PRESETS: dict[str, ModelShape] = {name: ModelShape(name=name, **sizes) for name, sizes in SIZES.items()}

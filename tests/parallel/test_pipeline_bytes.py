@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 import torch
-from helpers import BLOCKS
+from helpers import BLOCKS, DEEPSEEK
 from parallel_runs import Case, nothing
 
 from playbook import launch
@@ -28,6 +28,7 @@ SEQ, MICRO = 8, 2
 #: Odd sizes; nine layers do not divide into stages.
 GPT = BLOCKS["gpt"].replace(layers=9, hidden=24, heads=4, vocab=37)
 LLAMA = BLOCKS["llama"].replace(layers=9, hidden=24, heads=6, kv_heads=2, ffn=50, vocab=37)
+LATENT = DEEPSEEK.replace(layers=4, moe=None, heads=4, bias=True, qkv_bias=False, ffn=52)
 #: One micro-batch after another, B and W apart: a schedule of one's own, for two ranks with three stages.
 OWN = Schedule.from_json(
     {
@@ -114,6 +115,15 @@ def of(name: str, microbatches: int) -> str:
 def test_every_schedule(ranks):
     """With stages that are not alike."""
     check(ranks, [(LLAMA.replace(layers=5), f"pp=2,{of(name, 4)}", {}) for name in SCHEDULES], 2)
+
+
+def test_latent_attention(ranks):
+    """Of which W needs the latents, compressed queries or not."""
+    direct = LATENT.replace(mla={**vars(LATENT.mla), "q_rank": None})
+    runs: Runs = [
+        (shape, f"pp=2,{of(name, 4)}", {}) for shape in (LATENT, direct) for name in ("zb-h1", "zb-v")
+    ]
+    check(ranks, runs, 2)
 
 
 def test_ranks_in_the_middle(ranks):

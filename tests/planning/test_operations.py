@@ -67,7 +67,7 @@ def test_ranks_share_the_work(model, text):
         routers = sum(
             o.work for o in whole.forward if o.name == "router"
         )  # and latents: every rank has them whole
-        latent = sum(o.work for o in whole.forward if o.name in ("latent", "query, down"))
+        latent = sum(o.work for o in whole.forward if o.name in ("keys and values, down", "queries, down"))
         parts = layout.tp * layout.cp
         again = (routers + latent) * (layout.tp - 1) / layout.tp / layout.cp
         assert flops(mine.forward) == pytest.approx(flops(whole.forward) / parts + again, rel=1e-3)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from playbook._checks import check_fields, check_int, unknown
 from playbook.errors import LayoutError
-from playbook.layout import experts, stages, tensor, tokens
+from playbook.layout import models, stages, tokens
 from playbook.layout.options import ParallelOptions
 
 if TYPE_CHECKING:
@@ -188,9 +188,9 @@ class Layout:
         ScheduleError.
         """
         options = options or ParallelOptions()
-        tensor.check(shape, self, options)
+        models.check_tensor(shape, self, options)
         stages.check(shape, self, options)
-        experts.check(shape, self, options, seq)
+        models.check_experts(shape, self, options, seq)
         tokens.check(shape, self, options, seq)
         if options.method:
             options.method.check(self)

@@ -10,15 +10,23 @@ papers only if it is counted the same way.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from playbook._checks import check_int, check_positive, unknown
+from playbook.block import Linear, block_layers, evaluate, symbols
 from playbook.errors import ConfigError
 from playbook.layout import RECOMPUTE
-from playbook.shapes import MLA, BlockKind, ModelShape
+from playbook.shapes import BlockKind, ModelShape
 
 #: The part of attention whose cost grows with seq², recomputed by selective recomputation.
 ATTENTION_CORE = ("attention scores", "attention over values")
+#: Terms of linear layers that belong to attention.
+PROJECTIONS = {
+    "queries, down": "query projection", "queries": "query projection", "keys": "key projection",
+    "values": "value projection", "keys and values, down": "latent projection",
+    "keys and values, up": "key and value projection", "output": "output projection",
+}  # fmt: skip
 
 
 def matmul_flops(m: int, n: int, k: int) -> int:
@@ -29,9 +37,9 @@ def matmul_flops(m: int, n: int, k: int) -> int:
 def forward_flops(shape: ModelShape, batch: int, seq: int) -> dict[str, int]:
     """FLOPs of one forward pass over ``batch`` samples of ``seq`` tokens, by term, summed over the layers.
 
-    Terms: query, key and value projection (and latent projection with MLA), attention scores, attention
-    over values, output projection, mlp (of the experts that tokens are sent to), router (with experts),
-    head. Raises :class:`ConfigError` unless ``batch`` and ``seq`` are positive integers.
+    Terms: query, key and value projection (with MLA latent projection, and key and value projection),
+    attention scores, attention over values, output projection, router (with experts), mlp (of the experts
+    that tokens are sent to), head. Raises :class:`ConfigError` unless ``batch`` and ``seq`` are positive integers.
     """
     tokens = check_int("batch", batch, ConfigError) * check_int("seq", seq, ConfigError)
     terms: dict[str, int] = {}
@@ -44,52 +52,16 @@ def forward_flops(shape: ModelShape, batch: int, seq: int) -> dict[str, int]:
 
 def block_flops(shape: ModelShape, kind: BlockKind, tokens: int, seq: int) -> dict[str, int]:
     """FLOPs of the forward pass of one block of a kind, by term; each of ``tokens`` attends to ``seq`` of its sample."""
-    terms = {**_attention_flops(shape, tokens, seq), "mlp": _mlp_flops(shape, kind, tokens)}
-    if shape.moe and kind == "moe":
-        terms["router"] = matmul_flops(tokens, shape.moe.experts, shape.hidden)
-    return terms
-
-
-def _attention_flops(shape: ModelShape, tokens: int, seq: int) -> dict[str, int]:
-    """One block's attention. Each of the ``tokens`` attends to the ``seq`` of its sample."""
-    heads, h = shape.heads, shape.hidden
-    core = {
-        "attention scores": matmul_flops(tokens, seq, heads * shape.qk_dim),
-        "attention over values": matmul_flops(tokens, seq, heads * shape.v_dim),
-    }
-    output = {"output projection": matmul_flops(tokens, h, heads * shape.v_dim)}
-    if shape.mla:
-        return {**_latent_flops(shape, shape.mla, tokens), **core, **output}
-    grouped = matmul_flops(tokens, shape.n_kv_heads * shape.qk_dim, h)
-    return {
-        "query projection": matmul_flops(tokens, heads * shape.qk_dim, h),
-        "key projection": grouped,
-        "value projection": grouped,
-        **core,
-        **output,
-    }
-
-
-def _latent_flops(shape: ModelShape, mla: MLA, tokens: int) -> dict[str, int]:
-    """Projections of latent attention as training computes them, keys and values expanded."""
-    queries, h = shape.heads * shape.qk_dim, shape.hidden
-    query = matmul_flops(tokens, queries, mla.q_rank or h)
-    if mla.q_rank:
-        query += matmul_flops(tokens, mla.q_rank, h)
-    return {
-        "query projection": query,
-        "latent projection": matmul_flops(tokens, mla.kv_rank + mla.rope_dim, h),
-        "key projection": matmul_flops(tokens, shape.heads * mla.nope_dim, mla.kv_rank),
-        "value projection": matmul_flops(tokens, shape.heads * mla.value_dim, mla.kv_rank),
-    }
-
-
-def _mlp_flops(shape: ModelShape, kind: BlockKind, tokens: int) -> int:
-    """Two matrices (up, down) or three (gate, up, down), for as many experts as a token meets."""
-    width = shape.ffn_dim
-    if shape.moe and kind == "moe":
-        width = shape.moe.ffn * (shape.moe.top_k + shape.moe.shared_experts)
-    return (3 if shape.gated else 2) * matmul_flops(tokens, width, shape.hidden)
+    values, terms = symbols(shape), Counter[str]()
+    for row in block_layers(shape, kind):
+        if row.part == "attention" and row.name == "output":
+            terms["attention scores"] = matmul_flops(tokens, seq, shape.heads * shape.qk_dim)
+            terms["attention over values"] = matmul_flops(tokens, seq, shape.heads * shape.v_dim)
+        if isinstance(row, Linear):
+            rows, columns, times = (evaluate(size, values) for size in (row.rows, row.columns, row.times))
+            term = PROJECTIONS.get(row.name, "router" if row.part == "router" else "mlp")
+            terms[term] += matmul_flops(tokens * times, rows, columns)
+    return dict(terms)
 
 
 def stages_of_equal_cost(shape: ModelShape, depth: int) -> tuple[int, ...]:

@@ -4,46 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from playbook.block import linears
 from playbook.planning.terms import Make, Part, Term
 from playbook.precision.recipes import FP8Recipe, Groups
 from playbook.shapes import BlockKind, ModelShape
-
-#: A matrix of a rank: how many of its kind there are, and its two sizes, as formulas.
-Matrix = tuple[str, str, str, str]
-
-
-def matrices(shape: ModelShape, kind: BlockKind) -> Iterator[Matrix]:
-    """The matrices (out, in) of the linear layers of a block."""
-    if shape.mla:
-        if shape.mla.q_rank:
-            yield "queries, down", "1", "q", "h"
-        yield "queries", "1", "a*d//t", "q" if shape.mla.q_rank else "h"
-        yield "keys and values, down", "1", "u+p", "h"
-        yield "keys and values, up", "1", "a*(d-p+e)//t", "u"
-    else:
-        yield "queries", "1", "a*d//t", "h"
-        yield "keys", "1", "g*d//t", "h"
-        yield "values", "1", "g*d//t", "h"
-    yield "output", "1", "h", "a*e//t"
-    if kind == "dense":
-        yield from _mlp(shape, "1", "f")
-        return
-    yield from _mlp(shape, "m", "F", "experts, ")
-    if shape.moe and shape.moe.shared_experts:
-        yield from _mlp(shape, "1", "G", "shared experts, ")
-
-
-def _mlp(shape: ModelShape, count: str, width: str, of: str = "") -> Iterator[Matrix]:
-    yield f"{of}up", count, f"{width}//t", "h"
-    if shape.gated:
-        yield f"{of}gate", count, f"{width}//t", "h"
-    yield f"{of}down", count, "h", f"{width}//t"
 
 
 def copies(shape: ModelShape, kind: BlockKind, recipe: FP8Recipe, make: Make) -> list[Term]:
     """The copies of a block: codes of a byte, and scales; two of each matrix where a transpose has other groups."""
     terms = []
-    for name, count, rows, columns in matrices(shape, kind):
+    for row in linears(shape, kind):
+        part = f"{row.part}, " * row.part.endswith("experts")
+        name, count, rows, columns = part + row.name, row.number, row.rows, row.columns
         sides = ((rows, columns),) if recipe.turns else ((rows, columns), (columns, rows))
         terms.append(make("weights in FP8", name, f"{len(sides)}*{count}*({rows})*({columns})"))
         scales = " + ".join(_scales(recipe.weights, count, *side) for side in sides)

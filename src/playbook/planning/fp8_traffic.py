@@ -14,11 +14,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from playbook.block import linears
 from playbook.layout import AXES
 from playbook.planning.messages import FP32, Message, Sender, message_in
 from playbook.planning.weights import BucketRange, Weight, in_share
 from playbook.precision.recipes import FP8Recipe
-from playbook.shapes import ModelShape
+from playbook.shapes import BlockKind, ModelShape
 
 
 @dataclass(frozen=True)
@@ -29,42 +30,22 @@ class Shared:
     gradients: int = 0
     weights: int = 0
 
-    def __add__(self, other: Shared) -> Shared:
-        return Shared(
-            self.inputs + other.inputs, self.gradients + other.gradients, self.weights + other.weights
-        )
 
-
-def _attention(shape: ModelShape, sp: bool) -> Shared:
-    """Over tensor-parallel ranks: with sp what enters is a rank's own tokens; of latents both sides are."""
-    if shape.mla is None:
-        return Shared(1 + sp, 3, 4)
-    down = 1 + bool(shape.mla.q_rank)  # layers that are not cut
-    return Shared(1 + sp * (1 + down), 2 + sp * down, 3)
-
-
-def _mlp(shape: ModelShape, sp: bool) -> Shared:
-    columns = 1 + bool(shape.gated)
-    return Shared(1 + sp, columns, columns + 1)
-
-
-def _of_tokens(shape: ModelShape) -> Shared:
-    """Attention over ranks that have other tokens: all inputs, all gradients."""
-    latents = 1 + bool(shape.mla.q_rank) if shape.mla else 0
-    return Shared(2 + latents, 1 + (3 if shape.mla is None else 2 + latents))
-
-
-def by_axis(shape: ModelShape, kind: str, sp: bool) -> dict[str, Shared]:
-    """What a block has of each, by the axis whose ranks have parts of it."""
-    columns = 1 + bool(shape.gated)
-    whole = Shared(2, columns + 1)  # of an MLP, over ranks that have other tokens
-    if kind == "dense":
-        return {"tp": _attention(shape, sp) + _mlp(shape, sp), "cp": _of_tokens(shape) + whole}
-    shared = bool(shape.moe and shape.moe.shared_experts)
-    tp, cp = _attention(shape, sp) + Shared(1, columns, columns + 1), _of_tokens(shape) + whole
-    if shared:
-        tp, cp = tp + _mlp(shape, sp), cp + whole
-    return {"tp": tp, "cp": cp, "ep": Shared(2, columns + 1, columns + 1)}
+def by_axis(shape: ModelShape, kind: BlockKind, sp: bool) -> dict[str, Shared]:
+    """What a block has of each, by the axis whose ranks have parts of it: of what tensor parallelism cuts (with sp also
+    what is a rank's own tokens), of tokens that context-parallel ranks have, of experts on other ranks."""
+    rows = linears(shape, kind)
+    routed = [row for row in rows if row.part == "experts"]
+    others = [row for row in rows if row.part != "experts"]
+    parts = {row.input for row in rows if row.cut == "row"} | {row.input for row in others if sp}
+    gradients = [row for row in rows if row.cut == "column" or (sp and not row.cut)]
+    found = {
+        "tp": Shared(len(parts), len(gradients), sum(bool(row.cut) for row in rows)),
+        "cp": Shared(len({row.input for row in rows}), len(rows)),
+    }
+    return found | (
+        {"ep": Shared(len({row.input for row in routed}), len(routed), len(routed))} if routed else {}
+    )
 
 
 def scales(here: Sender, first: bool) -> Iterator[Message]:
@@ -90,11 +71,8 @@ def scales(here: Sender, first: bool) -> Iterator[Message]:
 def _told(here: Sender) -> Counter[tuple[str, str]]:
     """Magnitudes of single tensors, by axis and phase."""
     layout, found = here.layout, Counter[tuple[str, str]]()
-    experts = here.expert_passes, len(here.expert_layers)
-    blocks = sum(map(len, here.blocks.values()))
-    each = {"moe": experts, "dense": (here.block_passes - experts[0], blocks - experts[1])}
     again = layout.recompute == "full"
-    for kind, (passes, count) in each.items():
+    for kind, (count, passes) in here.kinds.items():
         for axis, shared in by_axis(here.shape, kind, layout.sp).items():
             found[axis, "forward"] += shared.inputs * passes
             found[axis, "backward"] += (shared.inputs * again + shared.gradients) * passes
@@ -130,9 +108,4 @@ def gathered_bytes(bucket: BucketRange, ranks: int, size: int, recipe: FP8Recipe
 
 def layers(shape: ModelShape) -> int:
     """Linear layers in the blocks of a model, those of all experts of a block being one."""
-    columns = 1 + bool(shape.gated)
-    attention = 4 + bool(shape.mla and shape.mla.q_rank) if shape.mla else 4
-    mlp = {"dense": columns + 1, "moe": columns + 1}
-    if shape.moe and shape.moe.shared_experts:
-        mlp["moe"] *= 2
-    return sum(count * (attention + mlp[kind]) for kind, count in shape.blocks().items())
+    return sum(count * len(linears(shape, kind)) for kind, count in shape.blocks().items())

@@ -17,7 +17,7 @@ from playbook.planning.recipes import Recipe
 from playbook.planning.weights import BucketRange, WeightUnit, buckets, only, weight_units
 from playbook.schedules.actions import Action
 from playbook.schedules.catalogue import of_layout
-from playbook.shapes import ModelShape
+from playbook.shapes import BlockKind, ModelShape
 
 #: Bytes of an element.
 FP32, INT64 = 4, 8
@@ -139,10 +139,12 @@ class Sender:
             if self.shape.is_moe(layer)
         }
 
-    @property
-    def expert_passes(self) -> int:
-        """How often a micro-batch goes through a block with experts here."""
-        return sum(self.expert_layers.values())
+    @cached_property
+    def kinds(self) -> dict[BlockKind, tuple[int, int]]:
+        """Of each kind of block, how many are here, and how often a micro-batch goes through one of them."""
+        experts = len(self.expert_layers), sum(self.expert_layers.values())
+        blocks = sum(map(len, self.blocks.values()))
+        return {"dense": (blocks - experts[0], self.block_passes - experts[1]), "moe": experts}
 
     @cached_property
     def tokens(self) -> int:

@@ -9,10 +9,12 @@ Passes are bytes read and written. Standard library only.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import NamedTuple
 
+from playbook.block import Linear, evaluate, linears, symbols
 from playbook.layout import Layout
 from playbook.planning.recipes import Recipe
 from playbook.shapes import BlockKind, ModelShape
@@ -76,6 +78,15 @@ class _Made:
         self.inputs.append(make(m, k, n))
         self.weights.append(make(k, n, m))
 
+    def linears(self, rows: Sequence[Linear], sizes: Sizes, tokens: int) -> None:
+        """Linear layers over so many ``tokens``; those side by side that read the same are one product."""
+        for _, group in groupby(rows, lambda row: (row.input, row.cut)):
+            same, values = list(group), sizes.values
+            part = f"{same[0].part}, " * (same[0].part != "attention")
+            width = sum(evaluate(row.rows, values) for row in same)
+            columns, count = evaluate(same[0].columns, values), evaluate(same[0].number, values)
+            self.linear(part + ", ".join(row.name for row in same), tokens, width, columns, count)
+
     def over(
         self,
         name: str,
@@ -113,6 +124,11 @@ class Sizes:
         return self.layout.micro_batch * self.seq // self.layout.cp
 
     @property
+    def values(self) -> Mapping[str, int]:
+        """Of the symbols of a block's rows."""
+        return symbols(self.shape, self.layout.tp, self.layout.ep)
+
+    @property
     def stream(self) -> float:
         """Elements of the residual stream outside of these regions."""
         return self.tokens * self.shape.hidden / (self.layout.tp if self.layout.sp else 1)
@@ -124,8 +140,12 @@ def block(sizes: Sizes, kind: BlockKind) -> Passes:
     residual, dropped = sizes.recipe.residual, 0.5 if sizes.shape.dropout else 0.0
     for _ in range(2):
         _norm(made, sizes)
-    _attention(made, sizes)
-    _experts(made, sizes) if kind == "moe" else _mlp(made, sizes, "mlp", sizes.tokens, sizes.shape.ffn_dim)
+    rows = linears(sizes.shape, kind)
+    _attention(made, sizes, rows)
+    if kind == "moe":
+        _experts(made, sizes, rows)
+    else:
+        _mlp(made, sizes, [row for row in rows if row.part == "mlp"], sizes.tokens)
     for _ in range(2):  # branch and stream in, stream out; a mask of a byte beside
         made.over(
             "residual",
@@ -142,25 +162,17 @@ def _norm(made: _Made, sizes: Sizes) -> None:
     made.over("norm", 2 * size, 4 * size, eager=eager)
 
 
-def _attention(made: _Made, sizes: Sizes) -> None:
+def _attention(made: _Made, sizes: Sizes, rows: Sequence[Linear]) -> None:
     shape, t, tokens = sizes.shape, sizes.layout.tp, sizes.tokens
-    heads, kv, h = shape.heads // t, max(1, shape.n_kv_heads // t), shape.hidden
-    d, e = shape.qk_dim, shape.v_dim
-    if shape.mla:
-        mla = shape.mla
-        if mla.q_rank:
-            made.linear("query, down", tokens, mla.q_rank, h)
-        made.linear("query", tokens, heads * d, mla.q_rank or h)
-        made.linear("latent", tokens, mla.kv_rank + mla.rope_dim, h)
-        made.linear("key and value", tokens, heads * (mla.nope_dim + e), mla.kv_rank)
-    else:
-        made.linear("query, key, value", tokens, heads * d + kv * (d + e), h)
+    heads, kv, d = shape.heads // t, max(1, shape.n_kv_heads // t), shape.qk_dim
+    *projections, output = [row for row in rows if row.part == "attention"]
+    made.linears(projections, sizes, tokens)
     if shape.positions == "rotary":
         turned = (heads * (shape.mla.rope_dim if shape.mla else d) + (0 if shape.mla else kv * d)) * tokens
         moved = 2.0 * turned * sizes.recipe.compute
         made.over("rotary", moved, moved, eager=EAGER["rotary"])
-    _core(made, sizes, heads, d, e)
-    made.linear("output", tokens, h, heads * e)
+    _core(made, sizes, heads, d, shape.v_dim)
+    made.linears([output], sizes, tokens)
 
 
 def _core(made: _Made, sizes: Sizes, heads: int, d: int, e: int) -> None:
@@ -201,18 +213,20 @@ def _core(made: _Made, sizes: Sizes, heads: int, d: int, e: int) -> None:
     ]
 
 
-def _mlp(made: _Made, sizes: Sizes, name: str, rows: int, width: int, batch: int = 1) -> None:
-    """An MLP, ``batch`` of them side by side with so many ``rows`` each."""
-    shape, each = sizes.shape, width // sizes.layout.tp
-    wide = 2 if shape.gated else 1
-    made.linear(f"{name}, up", rows, wide * each, shape.hidden, batch)
-    inner = float(rows * batch * each * sizes.recipe.compute)
-    eager = EAGER["gated"] if shape.gated else 1.0
-    made.over(f"{name}, activation", (wide + 1) * inner, (2 * wide + 1) * inner, eager=eager)
-    made.linear(f"{name}, down", rows, shape.hidden, each, batch)
+def _mlp(made: _Made, sizes: Sizes, rows: Sequence[Linear], tokens: int) -> None:
+    """An MLP over so many ``tokens``, or the experts of a rank side by side with so many each."""
+    *up, down = rows
+    wide, values = len(up), sizes.values
+    made.linears(up, sizes, tokens)
+    inner = float(
+        tokens * evaluate(down.number, values) * evaluate(down.columns, values) * sizes.recipe.compute
+    )
+    eager = EAGER["gated"] if sizes.shape.gated else 1.0
+    made.over(f"{down.part}, activation", (wide + 1) * inner, (2 * wide + 1) * inner, eager=eager)
+    made.linears([down], sizes, tokens)
 
 
-def _experts(made: _Made, sizes: Sizes) -> None:
+def _experts(made: _Made, sizes: Sizes, linear: Sequence[Linear]) -> None:
     """Router, the rows of this rank's experts, on which they fall evenly, and the experts that see every token."""
     moe, shape = sizes.shape.moe, sizes.shape
     assert moe is not None
@@ -221,13 +235,12 @@ def _experts(made: _Made, sizes: Sizes) -> None:
     chosen = sizes.tokens * moe.top_k
     if moe.capacity:
         chosen = min(chosen, int(moe.capacity * chosen))
-    here = moe.experts // sizes.layout.ep
     rows = max(1, math.ceil(chosen * sizes.layout.ep / moe.experts * sizes.imbalance))
     moved = float(chosen * shape.hidden * sizes.recipe.compute)
     made.over("permute and combine", 4 * moved, 5 * moved, kernels=4)
-    _mlp(made, sizes, "experts", rows, moe.ffn, here)
+    _mlp(made, sizes, [row for row in linear if row.part == "experts"], rows)
     if moe.shared_experts:
-        _mlp(made, sizes, "shared experts", sizes.tokens, moe.ffn * moe.shared_experts)
+        _mlp(made, sizes, [row for row in linear if row.part == "shared experts"], sizes.tokens)
 
 
 def embedding(sizes: Sizes) -> Passes:

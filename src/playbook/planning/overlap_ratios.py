@@ -22,7 +22,7 @@ from playbook.planning.flops import ATTENTION_CORE, block_flops
 from playbook.planning.links import Network
 from playbook.planning.messages import FP32
 from playbook.planning.rank_view import groups_of
-from playbook.planning.weights import block_weights
+from playbook.planning.weights import block_weights, crossings
 from playbook.shapes import BlockKind, ModelShape, MoE
 
 
@@ -213,12 +213,10 @@ def _copied(shape: ModelShape, layout: Layout, experts: bool | None) -> list[tup
 
 def _crossings(shape: ModelShape) -> tuple[int, int, int]:
     """Features of a token that enter a block's regions, that leave them, and that backward gathers again."""
-    h, mla, moe = shape.hidden, shape.mla, shape.moe if _kind(shape) == "moe" else None
-    entering = (mla.q_rank or h) + mla.kv_rank if mla else h
-    mlps = h if moe is None or moe.shared_experts else 0
-    routed = h if moe else 0
-    beside = mla.rope_dim if mla else 0  # the key that heads share
-    return entering + mlps + routed + beside, h + mlps + routed, entering + mlps
+    into, out = (sum(widths) for widths in crossings(shape, _kind(shape)))
+    routed = shape.hidden if _kind(shape) == "moe" else 0
+    beside = shape.mla.rope_dim if shape.mla else 0  # the key that heads share
+    return into + routed + beside, out + routed, into
 
 
 def _experts_of(shape: ModelShape) -> MoE:

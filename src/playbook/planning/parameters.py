@@ -1,15 +1,11 @@
-"""How many parameters one rank holds, part by part: cut by tensor, expert and pipeline parallelism.
-
-Column-parallel matrices (query, key, value, up, gate) are cut with their biases; row-parallel ones (output, down) keep a
-whole bias on every rank (Shoeybi et al. 2019, arXiv 1909.08053, section 3). Key/value heads are copied where there are
-more ranks than heads.
-"""
+"""How many parameters one rank holds, part by part: cut by tensor, expert and pipeline parallelism."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from playbook.block import block_layers, norm, size_formula
 from playbook.layout import Layout
 from playbook.planning.sharding import UnitSize, share_of
 from playbook.planning.terms import Make, Part, Term, total
@@ -49,7 +45,11 @@ def stage_parameters(
     another rank than the embedding needs a copy of the table there. Experts are replicated dp·cp/ep times, all else dp·cp
     times: twice as often in a pipeline that runs in both ``directions``.
     """
-    blocks = {kind: _block(shape, make, kind) for stage in stages for kind in stage}
+    blocks = {
+        kind: [make(row.part, row.name, size_formula(row)) for row in block_layers(shape, kind)]
+        for stage in stages
+        for kind in stage
+    }
     parts = [
         Part(f"{count} blocks" + (" with experts" if kind == "moe" else ""), tuple(blocks[kind]), count)
         for kind, count in _together(stages).items()
@@ -59,9 +59,9 @@ def stage_parameters(
         positions = [make("embedding", "positions", "y*h")] if shape.positions == "learned" else []
         parts.insert(0, Part("embedding", (table, *positions), 1))
     if last:
-        norm = make("norms", "final norm", _norm(shape, "h"))
+        final = make("norms", "final norm", size_formula(norm(shape, "final norm")))
         head = () if shape.tied and first else (make("head", "matrix", "v*h//t"),)
-        parts.append(Part("head", (norm, *head), 1))
+        parts.append(Part("head", (final, *head), 1))
     units = tuple(_units(shape, layout, stages, blocks, parts, table.value))
     local, replicas, apart = (
         sum(part.value for part in parts),
@@ -71,13 +71,6 @@ def stage_parameters(
     shard = share_of(units, replicas, layout.zero, ep=layout.ep, apart=apart) if layout.zero else local
     largest = max((total(block) for block in blocks.values()), default=0)
     return StateCounts(local, shard, largest, table.value, units, tuple(parts), replicas)
-
-
-def _block(shape: ModelShape, make: Make, kind: BlockKind) -> list[Term]:
-    block = [*attention_parameters(shape, make), *norm_parameters(shape, make)]
-    return block + (
-        expert_parameters(shape, make) if kind == "moe" else mlp_parameters(shape, make, "mlp", "f")
-    )
 
 
 def _together(stages: Sequence[Mapping[BlockKind, int]]) -> dict[BlockKind, int]:
@@ -121,61 +114,3 @@ def _units(
         yield UnitSize(size, experts=sum(experts[kind] * count for kind, count in stage.items()))
     if ends and shared:
         yield UnitSize(shared)
-
-
-def attention_parameters(shape: ModelShape, make: Make) -> list[Term]:
-    """The projections of queries, keys and values, and of the output."""
-    out = [make("attention", "output", "a*e*h//t")]
-    if shape.bias:
-        out.append(make("attention", "output bias", "h"))
-    if (
-        shape.mla
-    ):  # the down-projections to the latents are on every rank, the up-projections are cut by heads
-        query = [make("attention", "queries, down and up", "h*q + q*a*d//t")]
-        if not shape.mla.q_rank:
-            query = [make("attention", "queries", "h*a*d//t")]
-        latent = [
-            make("attention", "keys and values, down", "h*(u+p)"),
-            make("attention", "keys and values, up", "u*a*(d-p+e)//t"),
-        ]
-        return [*query, *latent, *out]
-    qkv = [make("attention", "queries, keys, values", "h*(a+2*g)*d//t")]
-    if shape.qkv_bias:
-        qkv.append(make("attention", "their biases", "(a+2*g)*d//t"))
-    return [*qkv, *out]
-
-
-def mlp_parameters(shape: ModelShape, make: Make, part: str, width: str) -> list[Term]:
-    """The matrices of one MLP of the given width, and their biases."""
-    columns = 2 if shape.gated else 1
-    terms = [make(part, "matrices", f"{columns + 1}*h*{width}//t")]
-    if shape.bias:
-        terms.append(make(part, "biases", f"{'2*' if shape.gated else ''}{width}//t + h"))
-    return terms
-
-
-def expert_parameters(shape: ModelShape, make: Make) -> list[Term]:
-    """The router, the experts that a rank holds, and the shared ones."""
-    columns = 2 if shape.gated else 1
-    terms = [make("router", "router", "h*E"), make("experts", "matrices", f"m*{columns + 1}*h*F//t")]
-    if shape.bias:
-        terms.append(make("experts", "biases", f"m*({columns}*F//t + h)"))
-    if shape.moe and shape.moe.shared_experts:
-        terms.append(make("shared experts", "matrices", f"{columns + 1}*h*G//t"))
-        if shape.bias:
-            terms.append(make("shared experts", "biases", f"{columns}*G//t + h"))
-    return terms
-
-
-def norm_parameters(shape: ModelShape, make: Make) -> list[Term]:
-    """The two norms of a block, and those inside attention: of each head (Qwen 3), or of the latents (DeepSeek)."""
-    terms = [make("norms", "two norms", f"2*{_norm(shape, 'h')}")]
-    if shape.mla:
-        terms.append(make("norms", "norms of the latents", "q+u"))
-    elif shape.qk_norm:
-        terms.append(make("norms", "norms of queries and keys", "2*d"))
-    return terms
-
-
-def _norm(shape: ModelShape, width: str) -> str:
-    return f"2*{width}" if shape.norm == "layernorm" and shape.bias else width

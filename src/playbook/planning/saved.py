@@ -8,6 +8,7 @@ the tokens (Korthikanti et al. 2022, arXiv 2205.05198, sections 4.1 to 4.3).
 
 from __future__ import annotations
 
+from playbook.block import linears
 from playbook.planning.fusion import NOTHING
 from playbook.planning.terms import Make, Term
 from playbook.shapes import BlockKind, ModelShape, MoE
@@ -80,34 +81,24 @@ def deferred_terms(shape: ModelShape, make: Make, *, kind: BlockKind = "dense") 
     """What the weight gradients of a block need between B and W: x and dy of every linear layer, as W works on both.
 
     Layers that read the same x keep it once; with sequence parallelism it is a rank's own tokens. dy of a row-parallel
-    layer is whole on every rank. Latent attention and experts, which no pipeline here runs, are counted alike.
+    layer is whole on every rank.
     """
-    terms = [
-        *_read(make, "attention", "projections input", "b*s", "h", "r"),
-        make("attention", "gradients of queries, keys, values", "b*s*(a*d+g*d+g*e)*c//t"),
-        *_read(make, "attention", "output projection input", "b*s", "a*e", "t"),
-        make("attention", "gradient of the attention's output", "b*s*h*c"),
-    ]
-    if kind == "dense":
-        return terms + _deferred_mlp(shape, make, "f")
-    width, columns = "K*F", 2 if shape.gated else 1
-    terms += _read(make, "experts", "rows sent to experts", "b*s*K", "h", "r")
-    terms += [make("experts", "gradients of up and gate", f"{columns}*b*s*{width}*c//t")]
-    terms += _read(make, "experts", "down projection input", "b*s*K", "F", "t")
-    terms += [make("experts", "gradients of rows coming back", "b*s*K*h*c")]
-    if shape.moe and shape.moe.shared_experts:
-        terms += _deferred_mlp(shape, make, "G", "shared experts")
+    terms, kept = [], set[tuple[str, str]]()
+    for row in linears(shape, kind):
+        tokens = "b*s" if row.times == "1" else f"b*s*{row.times}"
+        if row.input not in kept:
+            kept.add(row.input)
+            width, over = _whole(row.columns), "t" if row.cut == "row" else "r"
+            terms += _read(make, row.part, row.reads, tokens, width, over)
+        width, share = _whole(row.rows), "//t" * (row.cut == "column")
+        terms.append(make(row.part, f"gradient of {row.name}", f"{tokens}*{width}*c{share}"))
     return terms
 
 
-def _deferred_mlp(shape: ModelShape, make: Make, width: str, part: str = "mlp") -> list[Term]:
-    names = "gradients of up and gate" if shape.gated else "gradient of up"
-    return [
-        *_read(make, part, "MLP input", "b*s", "h", "r"),
-        make(part, names, f"{'2*' if shape.gated else ''}b*s*{width}*c//t"),
-        *_read(make, part, "down projection input", "b*s", width, "t"),
-        make(part, "gradient of the MLP's output", "b*s*h*c"),
-    ]
+def _whole(width: str) -> str:
+    """A width, before tensor-parallel ranks share it, as a factor."""
+    width = width.removesuffix("//t")
+    return f"({width})" if "+" in width and "(" not in width else width
 
 
 def deferred_head_terms(make: Make, loss: str = "") -> list[Term]:

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from types import CodeType
 
+from playbook import block
 from playbook.layout import Layout
 from playbook.planning.fusion import NOTHING
 from playbook.planning.recipes import Recipe
@@ -33,14 +33,6 @@ SYMBOLS = {
     "v": "vocabulary, rounded up to a multiple of t",
     "y": "positions that the model has",
     "t": "tensor-parallel ranks",
-    "r": "ranks that share the sequence outside tensor-parallel regions: t with sequence parallelism, else 1",
-    "c": "bytes of an element in matrix products",
-    "l": "bytes of an element of a linear layer's saved input",
-    "j": "features of a token that share a scale; 0 where a whole tensor does",
-    "z": "bytes of a scale of a linear layer's saved input; 0 where there is none",
-    "x": "bytes of an element of the residual stream",
-    "w": "bytes of a parameter",
-    "n": "bytes that a norm keeps per token: its statistics",
     "K": "experts per token",
     "E": "experts",
     "m": "experts that one rank holds: E / ep",
@@ -49,6 +41,14 @@ SYMBOLS = {
     "q": "rank of the compressed queries",
     "u": "rank of the compressed keys and values",
     "p": "rotary dims beside the compressed keys",
+    "r": "ranks that share the sequence outside tensor-parallel regions: t with sequence parallelism, else 1",
+    "c": "bytes of an element in matrix products",
+    "l": "bytes of an element of a linear layer's saved input",
+    "j": "features of a token that share a scale; 0 where a whole tensor does",
+    "z": "bytes of a scale of a linear layer's saved input; 0 where there is none",
+    "x": "bytes of an element of the residual stream",
+    "w": "bytes of a parameter",
+    "n": "bytes that a norm keeps per token: its statistics",
 }
 
 
@@ -93,21 +93,15 @@ def symbols(
     fused: frozenset[str] = NOTHING,
 ) -> dict[str, int]:
     """The values of ``SYMBOLS`` for one rank."""
-    moe, mla, t = shape.moe, shape.mla, layout.tp
     # torch's CPU kernel keeps LayerNorm's statistics in the dtype of its input, the CUDA one always in fp32.
     own = device == "cpu" and shape.norm == "layernorm" and "norms" not in fused
     statistic = recipe.residual if own else 4
     return {
-        "b": layout.micro_batch, "s": seq // layout.cp, "S": seq, "h": shape.hidden, "a": shape.heads,
-        "g": max(shape.n_kv_heads, t), "d": shape.qk_dim, "e": shape.v_dim, "f": shape.ffn_dim,
-        "v": -(-shape.vocab // t) * t, "y": shape.max_seq, "t": t, "r": t if layout.sp else 1, "c": recipe.compute,
-        "l": recipe.linear_inputs, "j": _sharing(recipe), "z": recipe.fp8.groups.scale_bytes if recipe.fp8 else 0,
-        "x": recipe.residual, "w": recipe.states.parameters,
+        **block.symbols(shape, layout.tp, layout.ep),
+        "b": layout.micro_batch, "s": seq // layout.cp, "S": seq, "r": layout.tp if layout.sp else 1,
+        "c": recipe.compute, "l": recipe.linear_inputs, "j": _sharing(recipe),
+        "z": recipe.fp8.groups.scale_bytes if recipe.fp8 else 0, "x": recipe.residual, "w": recipe.states.parameters,
         "n": statistic * (2 if shape.norm == "layernorm" else 1),
-        "K": moe.top_k if moe else 0, "E": moe.experts if moe else 0, "m": moe.experts // layout.ep if moe else 0,
-        "F": moe.ffn if moe else 0,
-        "G": moe.ffn * moe.shared_experts if moe else 0,
-        "q": (mla.q_rank or 0) if mla else 0, "u": mla.kv_rank if mla else 0, "p": mla.rope_dim if mla else 0,
     }  # fmt: skip
 
 
@@ -125,7 +119,7 @@ def maker(values: Mapping[str, int]) -> Make:
 
     @cache
     def make(part: str, name: str, formula: str) -> Term:
-        return Term(part, name, formula, int(eval(_compiled(formula), {"__builtins__": {}}, values)))
+        return Term(part, name, formula, block.evaluate(formula, values))
 
     return make
 
@@ -133,8 +127,3 @@ def maker(values: Mapping[str, int]) -> Make:
 def total(terms: Iterable[Term]) -> int:
     """The sum of all terms."""
     return sum(t.value for t in terms)
-
-
-@cache
-def _compiled(formula: str) -> CodeType:
-    return compile(formula, formula, "eval")

@@ -18,7 +18,7 @@ from playbook.planning.fp8_traffic import gathered_bytes, scales
 from playbook.planning.gathers import gathers, reductions
 from playbook.planning.messages import FP32, INT64, Message, Sender, WeightSet, message_in
 from playbook.planning.recipes import Recipe, load_recipe
-from playbook.planning.weights import BucketRange, partial_sums
+from playbook.planning.weights import BucketRange, crossings, partial_sums
 from playbook.shapes import ModelShape
 
 #: Numbers (int64) of the header with which a pipeline announces the shape of its messages.
@@ -78,14 +78,13 @@ def tensor(here: Sender) -> Iterator[Message]:
     """
     if here.layout.tp == 1:
         return
-    mla, moe, stream, count = here.shape.mla, here.shape.moe, here.shape.hidden, here.block_passes
-    mlps = count - (here.expert_passes if moe and not moe.shared_experts else 0)  # routed experts are none
-    into, out, beside = Counter({stream: count + mlps}), {stream: count + mlps}, {}
-    if mla:  # what enters are the latents, and by itself the key that heads share
-        into[stream] -= count
-        for width in (mla.q_rank or stream, mla.kv_rank):
-            into[width] += count
-        beside = {mla.rope_dim: count}
+    into, out = Counter[int](), Counter[int]()
+    for kind, (_, count) in here.kinds.items():
+        for widths, entering in zip((into, out), crossings(here.shape, kind), strict=True):
+            for width in entering:
+                widths[width] += count
+    # The key that heads of latent attention share enters by itself.
+    beside = {here.shape.mla.rope_dim: here.block_passes} if here.shape.mla else {}
     for phase in ("forward", *["backward"] * (here.layout.recompute == "full")):
         yield from _entering(here, phase, into)
         yield from _crossings(here, phase, {}, out)

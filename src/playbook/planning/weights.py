@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from playbook.block import Layer, Norm, block_layers, evaluate, linears, norm, symbols
 from playbook.layout import Layout
-from playbook.shapes import MLA, BlockKind, ModelShape, MoE
+from playbook.shapes import BlockKind, ModelShape
 
 
 @dataclass(frozen=True)
@@ -55,65 +56,39 @@ class BucketRange:
         return self.stop - self.start
 
 
-def _matrix(rows: int, columns: int, partial: str = "", expert: bool = False, count: int = 1) -> Weight:
-    """The weight of a linear layer, or of ``count`` experts."""
-    return Weight(count * rows * columns, partial, expert, (rows, columns))
-
-
 def block_weights(shape: ModelShape, layout: Layout, kind: BlockKind = "dense") -> list[Weight]:
     """The parameters of a block of one kind on one tensor-parallel rank, as the model lists them."""
-    norm = _norm(shape, _whole(layout))
-    attention = _latent(shape, shape.mla, layout) if shape.mla else _heads(shape, layout)
-    experts = kind == "moe" and shape.moe
-    mlp = _experts(shape, experts, layout) if experts else _mlp(shape, layout, shape.ffn_dim)
-    return [*norm, *attention, *norm, *mlp]
+    return [weight for row in block_layers(shape, kind) for weight in _weights(row, shape, layout)]
 
 
-def _whole(layout: Layout) -> str:
-    """Of what is cut over no ranks: with sp, a rank sees some of the tokens alone."""
-    return "tp" if layout.sp else ""
+def partial(shared: str, shape: ModelShape, layout: Layout) -> str:
+    """Over which tensor-parallel ranks the gradient of a weight is a partial sum: none (""), all of "tp", or those with
+    "copies" of the same key/value heads.
+
+    Weights that ranks share by "tokens" see a rank's own tokens with sequence parallelism, else all of them.
+    """
+    if shared == "copies":
+        return "copies" if layout.tp > shape.n_kv_heads else ""
+    return "tp" if layout.tp > 1 and (shared == "all" or (shared == "tokens" and layout.sp)) else ""
 
 
-def _heads(shape: ModelShape, layout: Layout) -> list[Weight]:
-    """Attention: queries, keys, values, the output, norms of heads."""
-    tp, h, d = layout.tp, shape.hidden, shape.qk_dim
-    query, kv = shape.heads // tp * d, max(1, shape.n_kv_heads // tp) * d
-    found = []
-    for width, partial in [(query, ""), *[(kv, "copies" if tp > shape.n_kv_heads else "")] * 2]:
-        found += [_matrix(width, h, partial)] + [Weight(width, partial)] * bool(shape.qkv_bias)
-    found += [_matrix(h, query)] + [Weight(h, _whole(layout))] * shape.bias
-    return [*found, *[Weight(d, "tp" if tp > 1 else "")] * (2 * shape.qk_norm)]
+def _weights(row: Layer, shape: ModelShape, layout: Layout) -> Iterator[Weight]:
+    """The weight of a layer, and its bias."""
 
+    def value(formula: str) -> int:
+        return evaluate(formula, symbols(shape, layout.tp, layout.ep))
 
-def _latent(shape: ModelShape, mla: MLA, layout: Layout) -> list[Weight]:
-    """Latent attention: what makes latents is on every rank, what is made of them is cut by heads."""
-    h, heads, whole = shape.hidden, shape.heads // layout.tp, _whole(layout)
-    query = [_matrix(heads * shape.qk_dim, mla.q_rank or h)]
-    if mla.q_rank:
-        query = [_matrix(mla.q_rank, h, whole), Weight(mla.q_rank, whole), *query]
-    latent = [_matrix(mla.kv_rank + mla.rope_dim, h, whole), Weight(mla.kv_rank, whole)]
-    up = _matrix(heads * (mla.nope_dim + mla.value_dim), mla.kv_rank)
-    return [*query, *latent, up, _matrix(h, heads * mla.value_dim), *[Weight(h, whole)] * shape.bias]
-
-
-def _mlp(shape: ModelShape, layout: Layout, width: int) -> list[Weight]:
-    h, own = shape.hidden, width // layout.tp
-    up = [_matrix(own, h)] + [Weight(own)] * shape.bias
-    return [*up * (1 + shape.gated), _matrix(h, own), *[Weight(h, _whole(layout))] * shape.bias]
-
-
-def _experts(shape: ModelShape, moe: MoE, layout: Layout) -> list[Weight]:
-    """The router, which all ranks of a tensor-parallel region have, and of this rank's experts a slice; shared ones."""
-    partial, apart = "tp" if layout.tp > 1 else "", layout.ep > 1
-    count, h, own = moe.experts // layout.ep, shape.hidden, moe.ffn // layout.tp
-    up = [_matrix(own, h, "", apart, count)] + [Weight(count * own, expert=apart)] * shape.bias
-    down = [_matrix(h, own, "", apart, count)] + [Weight(count * h, partial, apart)] * shape.bias
-    shared = _mlp(shape, layout, moe.shared_experts * moe.ffn) if moe.shared_experts else []
-    return [Weight(moe.experts * h, partial), *up * (1 + shape.gated), *down, *shared]
-
-
-def _norm(shape: ModelShape, partial: str) -> list[Weight]:
-    return [Weight(shape.hidden, partial)] * (2 if shape.norm == "layernorm" and shape.bias else 1)
+    shared = partial(row.shared, shape, layout)
+    if isinstance(row, Norm):
+        yield from [Weight(value(row.width), shared)] * (1 + row.bias)
+        return
+    whole = row.cut == "row"  # its weight is cut, its bias is not
+    expert, count = row.part == "experts" and layout.ep > 1, value(row.number)
+    rows, columns = value(row.rows), value(row.columns)
+    matrix = None if row.part == "router" else (rows, columns)
+    yield Weight(count * rows * columns, "" if whole else shared, expert, matrix)
+    if row.bias:
+        yield Weight(count * rows, shared, expert)
 
 
 def weight_units(
@@ -124,25 +99,28 @@ def weight_units(
     One unit without a pipeline; its stages and what two of them share with one; under ZeRO-3 each block and each end of
     the model.
     """
-    whole, kinds = _whole(layout), shape.blocks(stages.values())
-    block = {kind: block_weights(shape, layout, kind) for kind in kinds}
+    kinds = shape.blocks(stages.values())
+    one = {kind: block_weights(shape, layout, kind) for kind in kinds}
     blocks = {
-        stage: [block["moe" if shape.is_moe(layer) else "dense"] for layer in layers]
+        stage: [one["moe" if shape.is_moe(layer) else "dense"] for layer in layers]
         for stage, layers in stages.items()
     }
     table = Weight(-(-shape.vocab // layout.tp) * shape.hidden)
-    positions = [Weight(shape.max_seq * shape.hidden, whole)] * (shape.positions == "learned")
-    norm, first, last = _norm(shape, whole), 0 in stages, depth - 1 in stages
+    positions = [Weight(shape.max_seq * shape.hidden, partial("tokens", shape, layout))] * (
+        shape.positions == "learned"
+    )
+    last_norm = list(_weights(norm(shape, "final norm"), shape, layout))
+    first, last = 0 in stages, depth - 1 in stages
     if layout.zero == 3:
-        return list(_gathered(blocks, depth, (table, positions, norm), shape.tied, layout.pp > 1))
+        return list(_gathered(blocks, depth, (table, positions, last_norm), shape.tied, layout.pp > 1))
     apart = shape.tied and layout.pp > 1  # a table that two stages write to is complete last
     units = []
     for stage in sorted(stages, reverse=True):
-        weights = [weight for one in blocks[stage] for weight in one]
+        weights = [weight for block in blocks[stage] for weight in block]
         if stage == 0:
             weights = [*[table] * (not apart), *positions, *weights]
         if stage == depth - 1:
-            weights = [*weights, *norm, *[table] * (not shape.tied)]
+            weights = [*weights, *last_norm, *[table] * (not shape.tied)]
         units.append(WeightUnit(tuple(reversed(weights)), stage))
     shared = [WeightUnit((table,), None)] if apart and (first or last) else []
     return [unit for unit in [*units, *shared] if unit.weights]
@@ -217,3 +195,12 @@ def in_share(bucket: BucketRange, ranks: int, rank: int) -> Iterator[tuple[Weigh
         stop = start + weight.elements
         yield weight, max(0, min(stop, mine.stop) - max(start, mine.start))
         start = stop
+
+
+def crossings(shape: ModelShape, kind: BlockKind) -> tuple[list[int], list[int]]:
+    """Features of a token that enter the tensor-parallel regions of a block, and that leave them; routed experts, whose
+    rows take ways of their own, are left out."""
+    values, rows = symbols(shape), [row for row in linears(shape, kind) if row.part != "experts"]
+    into = {row.input: row.columns for row in rows if row.cut == "column"}
+    out = [row.rows for row in rows if row.cut == "row"]
+    return [evaluate(width, values) for width in into.values()], [evaluate(width, values) for width in out]

@@ -1,0 +1,160 @@
+"""The block, once: every linear layer and norm of a block on one rank, in symbols. All else is a sum over it.
+
+Parameters, tensors of the flat vector, products, copies in FP8, what crosses the borders of tensor-parallel regions and
+what weight gradients wait for are read from these rows. Column-parallel matrices (queries, keys, values, up, gate) are
+cut with their biases, row-parallel ones (output, down) keep a whole bias on every rank (Shoeybi et al. 2019, arXiv
+1909.08053, section 3). Key/value heads are copied where there are more ranks than heads. A ``shape`` is a `ModelShape`,
+which counts its parameters with these rows. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from types import CodeType
+from typing import Any, NamedTuple
+
+
+class Linear(NamedTuple):
+    """y = x·Wᵀ, W of ``rows`` × ``columns`` on one rank, ``number`` of them (its experts).
+
+    It multiplies what it ``reads``: layers that read the same keep and gather it once; ``times`` rows of it for each
+    token. ``cut`` is "column" (x enters a tensor-parallel region), "row" (y leaves it) or "": whole on every rank.
+    ``shared`` says which ranks have the same weights, whose gradients are partial sums: see `partial`.
+    """
+
+    part: str
+    name: str
+    rows: str
+    columns: str
+    reads: str
+    cut: str = ""
+    bias: bool = False
+    shared: str = ""
+    number: str = "1"
+    times: str = "1"
+
+    @property
+    def input(self) -> tuple[str, str]:
+        """The tensor that it reads, of its part."""
+        return self.part, self.reads
+
+
+class Norm(NamedTuple):
+    """A norm over ``width`` features, with a ``bias`` or without."""
+
+    part: str
+    name: str
+    width: str
+    bias: bool = False
+    shared: str = "tokens"
+
+
+Layer = Linear | Norm
+
+
+@cache
+def block_layers(shape: Any, kind: str) -> tuple[Layer, ...]:
+    """One block of a kind, in the order of the model."""
+    attention = _latent(shape) if shape.mla else _heads(shape)
+    inner = (
+        _experts(shape, shape.moe) if shape.moe and kind == "moe" else _mlp(shape, "mlp", "f", "MLP input")
+    )
+    return (norm(shape, "norm 1"), *attention, norm(shape, "norm 2"), *inner)
+
+
+def norm(shape: Any, name: str) -> Norm:
+    """A norm of the residual stream."""
+    return Norm("norms", name, "h", shape.norm == "layernorm" and shape.bias)
+
+
+def _heads(shape: Any) -> Iterator[Layer]:
+    bias = bool(shape.qkv_bias)
+    yield Linear("attention", "queries", "a*d//t", "h", "projections input", "column", bias)
+    for name in ("keys", "values"):
+        yield Linear("attention", name, "g*d//t", "h", "projections input", "column", bias, "copies")
+    yield Linear("attention", "output", "h", "a*e//t", "output projection input", "row", shape.bias, "tokens")
+    for name in ("query norm", "key norm") if shape.qk_norm else ():
+        yield Norm("norms", name, "d", shared="all")
+
+
+def _latent(shape: Any) -> Iterator[Layer]:
+    """What makes latents is on every rank, what is made of them is cut by heads (DeepSeek-V2, arXiv 2405.04434, 2.1)."""
+    compressed = bool(shape.mla and shape.mla.q_rank)
+    if compressed:
+        yield Linear("attention", "queries, down", "q", "h", "projections input", shared="tokens")
+        yield Norm("norms", "query latent", "q")
+    reads, columns = ("query latent", "q") if compressed else ("projections input", "h")
+    yield Linear("attention", "queries", "a*d//t", columns, reads, "column")
+    yield Linear("attention", "keys and values, down", "u+p", "h", "projections input", shared="tokens")
+    yield Norm("norms", "key/value latent", "u")
+    yield Linear("attention", "keys and values, up", "a*(d-p+e)//t", "u", "key/value latent", "column")
+    yield Linear("attention", "output", "h", "a*e//t", "output projection input", "row", shape.bias, "tokens")
+
+
+def _mlp(
+    shape: Any, part: str, width: str, reads: str, number: str = "1", times: str = "1"
+) -> Iterator[Layer]:
+    whole = "all" if part == "experts" else "tokens"
+    for name in ("up", "gate") if shape.gated else ("up",):
+        yield Linear(part, name, f"{width}//t", "h", reads, "column", shape.bias, "", number, times)
+    yield Linear(
+        part, "down", "h", f"{width}//t", "down projection input", "row", shape.bias, whole, number, times
+    )
+
+
+def _experts(shape: Any, moe: Any) -> Iterator[Layer]:
+    """The router, which is no part of a region, the experts that a rank holds, and those that see every token."""
+    yield Linear("router", "router", "E", "h", "MLP input", shared="all")
+    yield from _mlp(shape, "experts", "F", "rows sent to experts", "m", "K")
+    if moe.shared_experts:
+        yield from _mlp(shape, "shared experts", "G", "MLP input")
+
+
+@cache
+def linears(shape: Any, kind: str) -> tuple[Linear, ...]:
+    """The linear layers of a block that FP8 recipes multiply in FP8: all but the router."""
+    return tuple(row for row in block_layers(shape, kind) if isinstance(row, Linear) and row.part != "router")
+
+
+# ---- what rows come to
+
+
+@cache
+def symbols(shape: Any, tp: int = 1, ep: int = 1) -> Mapping[str, int]:
+    """The values of the symbols (`planning.terms.SYMBOLS`) for one rank of ``tp`` and ``ep``."""
+    moe, mla = shape.moe, shape.mla
+    return {
+        "h": shape.hidden, "a": shape.heads, "g": max(shape.n_kv_heads, tp), "d": shape.qk_dim, "e": shape.v_dim,
+        "f": shape.ffn_dim, "v": -(-shape.vocab // tp) * tp, "y": shape.max_seq, "t": tp,
+        "K": moe.top_k if moe else 0, "E": moe.experts if moe else 0, "m": moe.experts // ep if moe else 0,
+        "F": moe.ffn if moe else 0, "G": moe.ffn * moe.shared_experts if moe else 0,
+        "q": (mla.q_rank or 0) if mla else 0, "u": mla.kv_rank if mla else 0, "p": mla.rope_dim if mla else 0,
+    }  # fmt: skip
+
+
+def evaluate(formula: str, values: Mapping[str, int]) -> int:
+    """A formula of integers, ``//`` where a rank holds a share."""
+    return int(eval(_compiled(formula), {"__builtins__": {}}, values))
+
+
+@cache
+def _compiled(formula: str) -> CodeType:
+    return compile(formula, formula, "eval")
+
+
+def size_formula(layer: Layer) -> str:
+    """The parameters of a layer on one rank."""
+    if isinstance(layer, Norm):
+        return f"2*{layer.width}" if layer.bias else layer.width
+    rows, columns = (f"({side})" if side == "u+p" else side for side in (layer.rows, layer.columns))
+    if layer.bias:
+        columns = f"({columns}+1)"
+    # A share is taken last, so that the formula reads 4·h·f/t.
+    factors = sorted((rows, columns), key=lambda factor: factor.endswith("//t"))
+    return "*".join([*[layer.number] * (layer.number != "1"), *factors])
+
+
+def size(layer: Layer, values: Mapping[str, int]) -> int:
+    """How many they are."""
+    return evaluate(size_formula(layer), values)
