@@ -143,6 +143,7 @@ def _compiled(formula: str) -> CodeType:
     return compile(formula, formula, "eval")
 
 
+@cache
 def size_formula(layer: Layer) -> str:
     """The parameters of a layer on one rank."""
     if isinstance(layer, Norm):

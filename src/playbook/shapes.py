@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -282,12 +283,12 @@ class ModelShape:
             parts["head"] = self.vocab * self.hidden
         return parts
 
-    @property
+    @cached_property
     def num_parameters(self) -> int:
         """All parameters, what ``sum(p.numel() for p in model.parameters())`` counts."""
         return sum(self.parameters().values())
 
-    @property
+    @cached_property
     def active_parameters(self) -> int:
         """What one token meets: all but the experts it is not sent to. The embedding counts in full."""
         if not self.moe:
