@@ -89,7 +89,7 @@ def test_elements_of_sixteen_bits(ranks):
 def test_layers_in_fp8(ranks, fp8):
     cases = [
         (LLAMA, "tp=2,sp,recompute=full", {}), (LATENT, "tp=2,sp", {}), (GPT, "tp=2,grad_acc=2", {}),
-        (LLAMA, "dp=2,zero=3,grad_acc=2", {}),
+        (LLAMA, "dp=2,zero=3,grad_acc=2", {}), (DEEPSEEK, "cp=2,ep=2,recompute=full", {}),
         (DEEPSEEK, "dp=2,ep=2,zero=3,recompute=full", {"dispatch": "two-step", "node": 1}),
         (GPT, "pp=2,grad_acc=4,schedule=dualpipe", {}),
     ]  # fmt: skip
