@@ -20,7 +20,7 @@ class Linear(NamedTuple):
 
     It multiplies what it ``reads``: layers that read the same keep and gather it once; ``times`` rows of it for each
     token. ``cut`` is "column" (x enters a tensor-parallel region), "row" (y leaves it) or "": whole on every rank.
-    ``shared`` says which ranks have the same weights, whose gradients are partial sums: see `partial`.
+    ``shared``: which ranks have the same weights, "copies" of heads, "all", or those with other "tokens" under sp.
     """
 
     part: str

@@ -140,12 +140,14 @@ def block(sizes: Sizes, kind: BlockKind) -> Passes:
     residual, dropped = sizes.recipe.residual, 0.5 if sizes.shape.dropout else 0.0
     for _ in range(2):
         _norm(made, sizes)
-    rows = linears(sizes.shape, kind)
-    _attention(made, sizes, rows)
-    if kind == "moe":
+    rows: dict[str, list[Linear]] = {}
+    for row in linears(sizes.shape, kind):
+        rows.setdefault(row.part, []).append(row)
+    _attention(made, sizes, rows["attention"])
+    if "experts" in rows:
         _experts(made, sizes, rows)
     else:
-        _mlp(made, sizes, [row for row in rows if row.part == "mlp"], sizes.tokens)
+        _mlp(made, sizes, rows["mlp"], sizes.tokens)
     for _ in range(2):  # branch and stream in, stream out; a mask of a byte beside
         made.over(
             "residual",
@@ -165,7 +167,7 @@ def _norm(made: _Made, sizes: Sizes) -> None:
 def _attention(made: _Made, sizes: Sizes, rows: Sequence[Linear]) -> None:
     shape, t, tokens = sizes.shape, sizes.layout.tp, sizes.tokens
     heads, kv, d = shape.heads // t, max(1, shape.n_kv_heads // t), shape.qk_dim
-    *projections, output = [row for row in rows if row.part == "attention"]
+    *projections, output = rows
     made.linears(projections, sizes, tokens)
     if shape.positions == "rotary":
         turned = (heads * (shape.mla.rope_dim if shape.mla else d) + (0 if shape.mla else kv * d)) * tokens
@@ -226,7 +228,7 @@ def _mlp(made: _Made, sizes: Sizes, rows: Sequence[Linear], tokens: int) -> None
     made.linears([down], sizes, tokens)
 
 
-def _experts(made: _Made, sizes: Sizes, linear: Sequence[Linear]) -> None:
+def _experts(made: _Made, sizes: Sizes, linear: Mapping[str, Sequence[Linear]]) -> None:
     """Router, the rows of this rank's experts, on which they fall evenly, and the experts that see every token."""
     moe, shape = sizes.shape.moe, sizes.shape
     assert moe is not None
@@ -238,9 +240,9 @@ def _experts(made: _Made, sizes: Sizes, linear: Sequence[Linear]) -> None:
     rows = max(1, math.ceil(chosen * sizes.layout.ep / moe.experts * sizes.imbalance))
     moved = float(chosen * shape.hidden * sizes.recipe.compute)
     made.over("permute and combine", 4 * moved, 5 * moved, kernels=4)
-    _mlp(made, sizes, [row for row in linear if row.part == "experts"], rows)
-    if moe.shared_experts:
-        _mlp(made, sizes, [row for row in linear if row.part == "shared experts"], sizes.tokens)
+    _mlp(made, sizes, linear["experts"], rows)
+    if "shared experts" in linear:
+        _mlp(made, sizes, linear["shared experts"], sizes.tokens)
 
 
 def embedding(sizes: Sizes) -> Passes:
