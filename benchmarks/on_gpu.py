@@ -222,6 +222,7 @@ def all_steps(device: str, gpus: int, record: Path) -> list[Step]:
     groups = "data,tensor,context,ring" if gpus & (gpus - 1) == 0 else "data,ring"
     return [
         ours("machine", 60),
+        ours("smoke", 120),
         tests("parity", 240, PARITY, processes=8),
         *(
             bench("kernels", seconds, f"--only {only}", piece=f"{piece}-", least=0)
@@ -231,6 +232,7 @@ def all_steps(device: str, gpus: int, record: Path) -> list[Step]:
             bench("fp8", seconds, f"--only {only}", piece=f"{piece}-", least=0)
             for piece, (seconds, only) in FP8_PIECES.items()
         ),
+        ours("sweep", 200),
         ours("counters", 120),
         calibration,
         bench("trainer", 120, "--model llama3.2-1b --micro-batch 2 --seq 4096 --grad-acc 2 --steps 6 --kernels fused",

@@ -253,7 +253,7 @@ def test_asks_for_what_its_formula_says():
         assert counted.dram.total == once
     asked = [requested_bytes(q, k, v, causal=causal, blocks=blocks) for causal in (False, True)]
     ratios = [standard_bytes(q, k, v) / each for each in asked]
-    assert [round(ratio, 1) for ratio in ratios] == [3.7, 6.1]  # with blocks of 128 queries
+    assert [round(ratio, 1) for ratio in ratios] == [2.0, 3.5]  # with blocks of 64 queries
 
 
 @pytest.mark.parametrize("offset", [None, 0, 20])

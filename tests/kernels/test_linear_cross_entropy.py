@@ -11,7 +11,7 @@ from torch import nn
 from playbook.errors import ShapeError
 from playbook.kernels import linear_cross_entropy as kernels
 from playbook.kernels.cross_entropy import IGNORE
-from playbook.kernels.jit import launches
+from playbook.kernels.jit import cdiv, launches
 from playbook.kernels.linear_cross_entropy import (
     linear_cross_entropy,
     linear_cross_entropy_torch,
@@ -74,9 +74,10 @@ def test_gradient():
     assert torch.autograd.gradcheck(lambda x: linear_cross_entropy(x, weight.detach(), targets)[0], (x,))
 
 
-def test_what_chunks_add_to_the_weights_gradient_is_not_rounded():
+def test_what_chunks_add_to_the_weights_gradient_is_not_rounded(monkeypatch):
     """The second half of the tokens takes back nearly all that the first half adds. Weights are 0, so that all words are
     as likely and dz is exact; from a sum in fp32 all that is lost is the one rounding to bf16 at the end."""
+    monkeypatch.setattr("playbook.planning.fusion.CHUNK", 1)
     n, h, v = 256, 32, 64
     generator = torch.Generator().manual_seed(0)
     first = torch.randn(n // 2, h, generator=generator).bfloat16()
@@ -98,15 +99,17 @@ def test_keeps_gradients_in_the_place_of_logits():
     assert kept_bytes(lambda *a: linear_cross_entropy_torch(*a, targets), x, weight) > 64 * 64 * 4
 
 
-def test_chunks_have_logits_as_large_as_the_hidden_states():
+@pytest.mark.parametrize(("least", "size"), [(2048, 2048), (1, 256)])
+def test_chunks_have_logits_as_large_as_the_hidden_states_or_2048_tokens(monkeypatch, least, size):
+    monkeypatch.setattr("playbook.planning.fusion.CHUNK", least)
     n, h, v = 8192, 4096, 128256
-    assert chunk_tokens(n, v, h) == 256
+    assert chunk_tokens(n, v, h) == size
     found = on_meta(
         lambda *given: linear_cross_entropy(*given)[0],
         (n, h, torch.bfloat16), (v, h, torch.bfloat16), (n, torch.int64),
     )  # fmt: skip
-    assert [launch.grid for launch in found] == [(256,)] * 32
-    assert {launch.arguments["z"].shape for launch in found} == {(256, v)}
+    assert [launch.grid for launch in found] == [(size,)] * (n // size)
+    assert {launch.arguments["z"].shape for launch in found} == {(size, v)}
     assert all(launch.arguments["GRADIENT"] for launch in found)
     check_compiles(found[:1])
 
@@ -125,7 +128,7 @@ def test_the_kernel_moves_what_its_formula_says(dtype):
     x, weight = torch.randn(n, h, dtype=dtype, requires_grad=True), torch.randn(v, h, dtype=dtype)
     with Sectors() as counted:
         linear_cross_entropy(x, weight, torch.randint(0, v, (n,)))
-    of_sums = n // chunk_tokens(n, v, h) * v * h * 8
+    of_sums = cdiv(n, chunk_tokens(n, v, h)) * v * h * 8
     assert counted.dram.total == kernels.bytes_forward(n, h, v, c) - of_sums
 
 

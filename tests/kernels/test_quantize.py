@@ -182,9 +182,9 @@ def test_moves_what_its_formula_says(dtype, groups):
     x, c = torch.randn(N, M, dtype=dtype), dtype.itemsize
     for run, copies in ((quantize_both, 2), (quantize_rows, 1)):
         assert counted(lambda x, run=run: run(x, groups=groups), x) == bytes_quantize(N, M, c, groups, copies)
-    # a sector of 32 bytes holds the scale
+    launches = 2 if dtype == torch.float32 else 1  # and a sector of 32 bytes holds the scale
     delayed = counted(lambda x: quantize_delayed(x, torch.ones(1, 1)), x)
-    assert delayed == bytes_quantize(N, M, c, "tensor") + 28
+    assert delayed == bytes_quantize(N, M, c, "tensor") + 28 * launches
 
 
 def test_fused_it_moves_less_than_one_after_the_other():

@@ -58,8 +58,11 @@ def test_gradients_that_are_added_in_the_product_need_no_matrix():
     assert head("cross-entropy") - head("cross-entropy,weight-gradients") == 2 * LLAMA.vocab * LLAMA.hidden
 
 
-def test_chunks_are_powers_of_two_and_their_logits_as_large_as_all_hidden_states():
-    for n, v, h in [(8192, 128256, 4096), (100, 37, 24), (1, 1, 1), (7, 1000, 8)]:
+def test_chunks_are_powers_of_two_and_their_logits_as_large_as_all_hidden_states(monkeypatch):
+    sizes = [(8192, 128256, 4096), (100, 37, 24), (1, 1, 1), (7, 1000, 8)]
+    assert [chunk_tokens(*size) for size in sizes] == [2048, 100, 1, 7]  # of 2,048 tokens at least, or of all
+    monkeypatch.setattr("playbook.planning.fusion.CHUNK", 1)
+    for n, v, h in sizes:
         chunk = chunk_tokens(n, v, h)
         assert chunk & (chunk - 1) == 0
         assert chunk * v >= n * h * v / (v + h)

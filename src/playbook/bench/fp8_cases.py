@@ -43,8 +43,12 @@ def product_case(recipe: str, product: str, m: int, n: int, k: int, cuda: bool) 
         b = quantize_torch(_numbers(g, n, k), asked.forward, of_b)
         return [a.codes, b.codes, *map(_scales, (a, b)), *(x.dequantized(torch.bfloat16) for x in (a, b))]
 
-    def ours(variant: Variant, a: Tensor, b: Tensor, of_a: Tensor, of_b: Tensor, *_: Tensor) -> Tensor:
-        return fp8_matmul(Quantized(a, of_a, sizes[0]), Quantized(b, of_b, sizes[1]), variant=variant)
+    def ours(
+        variant: Variant, fast: bool, a: Tensor, b: Tensor, of_a: Tensor, of_b: Tensor, *_: Tensor
+    ) -> Tensor:
+        return fp8_matmul(
+            Quantized(a, of_a, sizes[0]), Quantized(b, of_b, sizes[1]), variant=variant, fast=fast
+        )
 
     def twin(a: Tensor, b: Tensor, of_a: Tensor, of_b: Tensor, *_: Tensor) -> Tensor:
         x, y = Quantized(a, of_a, sizes[0]), Quantized(b, of_b, sizes[1])
@@ -54,8 +58,12 @@ def product_case(recipe: str, product: str, m: int, n: int, k: int, cuda: bool) 
     names: tuple[Variant, ...] = ("tma", "tiles") if hopper else ("tiles", "tma")
     without = "" if hopper or not cuda else "this GPU has no tensor memory accelerator"
     variants = [
-        Contender(name, partial(ours, name), True, without if name == "tma" else "") for name in names
+        Contender(name, partial(ours, name, False), True, without if name == "tma" else "") for name in names
     ]
+    if asked.groups.columns is None:  # one scale for all of k
+        variants.append(
+            Contender(f"{names[0]}, fast sums", partial(ours, names[0], True), True, slack=FAST_SUMS)
+        )
     library = Contender("bf16 cuBLAS" if cuda else "bf16 torch", lambda *t: t[4] @ t[5].t())
     return Case(
         recipe, f"{m:,} × {k:,} × {n:,}, {product}", E4M3, make, 0, twin,

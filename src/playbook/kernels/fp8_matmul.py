@@ -12,6 +12,9 @@ Hopper's tensor cores add products of FP8 numbers with about 14 bits. So none of
 which is also where groups of 128 along k need their scales. Scales that hold for all of k (one for a tensor, or for each
 row) are multiplied in once, at the end. Numbers are E4M3 or E5M2, in any mixture.
 
+Such sums cost time: ``fast`` leaves all of k to the tensor cores where it has one scale, which is what libraries call
+fast accumulation. What is lost grows with k.
+
 Two variants: "tiles", a program for each tile of y; "tma", persistent, with blocks copied by the tensor memory
 accelerator (compute capability 9.0 and later). Both hold two tiles of fp32 in registers, the total and what is new, so
 that their tiles are half as large as those of `kernels.matmul`. 2·m·n·k FLOPs.
@@ -54,18 +57,30 @@ TUNED = {
     90: Tiles(128, 128, GROUP_K, stages=4),
     120: Tiles(64, 128, GROUP_K, warps=4, stages=2),
 }
+#: On 9.0, "tma": two small programs on a multiprocessor, of which one multiplies while the other scales; and sums that
+#: nothing interrupts. The fastest of nine and of five on an H200.
+SCALED, FAST = Tiles(64, 128, GROUP_K, warps=4, stages=3, resident=2), Tiles(128, 256, GROUP_K)
 
 
-def tuned(capability: int, variant: Variant = "tiles", scales_by_row: bool = False) -> Tiles:
+def tuned(
+    capability: int,
+    variant: Variant = "tiles",
+    scales_by_row: bool = False,
+    once: bool = False,
+    fast: bool = False,
+) -> Tiles:
     """The entry of `TUNED` for the newest generation that is no newer than ``capability`` (90: H100).
 
     Where rows of a and rows of b have scales along k (``scales_by_row``), a thread keeps those of its columns, too: with
-    the addresses of "tiles", too much for tiles of 128 × 128. Raises ConfigError for GPUs without FP8.
+    the addresses of "tiles", too much for tiles of 128 × 128. ``once``: all of k has one scale.
+    Raises ConfigError for GPUs without FP8.
     """
     known = [entry for entry in TUNED if entry <= capability]
     if not known:
         raise ConfigError(f"capability is {capability}, but FP8 products need 89 (L40, RTX 4090) or later")
     tiles = TUNED[max(known)]
+    if variant == "tma" and max(known) == 90 and (fast or not once):
+        return FAST if fast else SCALED
     return (
         replace(tiles, m=64, warps=4, stages=3)
         if scales_by_row and variant == "tiles" and tiles.m > 64
@@ -109,14 +124,22 @@ def scales_of(scales, first, count, stride, ROWS: tl.constexpr, BLOCK: tl.conste
 @kernel
 def add_block(
     total, x, w, step, of_a, of_b, row, column, m, n, of_a_m, of_a_k, of_b_n, of_b_k, ONCE: tl.constexpr,
-    A_ROWS: tl.constexpr, B_ROWS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    FAST: tl.constexpr, A_ROWS: tl.constexpr, B_ROWS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    if ONCE:  # the sum of these products is added to the total in fp32, as below
+    if FAST:
+        return tl.dot(x, w, total)
+    elif ONCE:  # the sum of these products is added to the total in fp32, as below
         return tl.dot(x, w, total, max_num_imprecise_acc=BLOCK_K)
     else:
         a_scales = scales_of(of_a + step * of_a_k, row, m, of_a_m, A_ROWS, BLOCK_M)
-        b_scales = scales_of(of_b + step * of_b_k, column, n, of_b_n, B_ROWS, BLOCK_N)
-        return total + tl.dot(x, w) * a_scales[:, None] * b_scales[None, :]
+        of_b += step * of_b_k
+        if B_ROWS % BLOCK_N == 0:  # one for the whole tile: a factor for each row, and none for each number
+            a_scales *= tl.load(of_b if B_ROWS == 0 else of_b + column // B_ROWS * of_b_n)
+            return total + tl.dot(x, w) * a_scales[:, None]
+        else:
+            b_scales = scales_of(of_b, column, n, of_b_n, B_ROWS, BLOCK_N)
+            return total + tl.dot(x, w) * (a_scales[:, None] * b_scales[None, :])
 
 
 @kernel
@@ -135,7 +158,7 @@ def scaled(
 @kernel
 def fp8_tiles_kernel(
     a, b, y, of_a, of_b, m, n, k, a_m, b_n, y_m, y_n, of_a_m, of_a_k, of_b_n, of_b_k,
-    ONCE: tl.constexpr, ADD: tl.constexpr, A_ROWS: tl.constexpr, B_ROWS: tl.constexpr,
+    ONCE: tl.constexpr, FAST: tl.constexpr, ADD: tl.constexpr, A_ROWS: tl.constexpr, B_ROWS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     row, column = tile_of(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP)
@@ -149,7 +172,7 @@ def fp8_tiles_kernel(
         w = tl.load(ws, mask=inside[:, None] & (columns[None, :] < n - column), other=0.0)
         total = add_block(
             total, x, w, step, of_a, of_b, row, column, m, n, of_a_m, of_a_k, of_b_n, of_b_k,
-            ONCE, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, BLOCK_K,
+            ONCE, FAST, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, BLOCK_K,
         )  # fmt: skip
         xs += BLOCK_K
         ws += BLOCK_K
@@ -165,7 +188,7 @@ def fp8_tiles_kernel(
 @kernel
 def fp8_tma_kernel(
     a, b, y, of_a, of_b, m, n, k, a_m, b_n, y_m, of_a_m, of_a_k, of_b_n, of_b_k,
-    ONCE: tl.constexpr, ADD: tl.constexpr, A_ROWS: tl.constexpr, B_ROWS: tl.constexpr,
+    ONCE: tl.constexpr, FAST: tl.constexpr, ADD: tl.constexpr, A_ROWS: tl.constexpr, B_ROWS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     xs = tl.make_tensor_descriptor(a, [m, k], [a_m, 1], [BLOCK_M, BLOCK_K])
@@ -180,7 +203,7 @@ def fp8_tma_kernel(
             w = ws.load([column, step * BLOCK_K]).T
             total = add_block(
                 total, x, w, step, of_a, of_b, row, column, m, n, of_a_m, of_a_k, of_b_n, of_b_k,
-                ONCE, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, BLOCK_K,
+                ONCE, FAST, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, BLOCK_K,
             )  # fmt: skip
         total = scaled(
             total, of_a, of_b, row, column, m, n, of_a_m, of_b_n, ONCE, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N
@@ -198,11 +221,13 @@ def fp8_matmul(
     onto: Tensor | None = None,
     variant: Variant | None = None,
     tiles: Tiles | None = None,
+    fast: bool = False,
 ) -> Tensor:
     """a (m, k), b (n, k) -> a·bᵀ (m, n) in ``dtype``; added to ``onto`` (m, n), in its dtype, if that is given.
 
     Groups of a and b may have any number of rows, and 128 columns or all of k: what has one scale for a tensor, one for
-    each row, 1 × 128 and 128 × 128. ``variant`` is "tma" where it can be, else "tiles"; ``tiles`` are `tuned`. Raises
+    each row, 1 × 128 and 128 × 128. ``variant`` is "tma" where it can be, else "tiles"; ``tiles`` are `tuned`. ``fast``:
+    tensor cores add up all of k, in the few bits that they have; ConfigError unless all of k has one scale. Raises
     ShapeError for sizes that do not match, ConfigError for what is not FP8 or not K-major, and for other groups.
     """
     m, n, k = _check(a, b, onto)
@@ -213,8 +238,16 @@ def fp8_matmul(
     if variant is None:
         variant = "tma" if a.codes.is_cuda and found >= 90 and takes_tma(a.codes, b.codes, y) else "tiles"
     once, rows = _scaled_once(a, b), (_rows(a), _rows(b))
-    tiles = (tiles or tuned(found, variant, rows == (1, 1) and not once)).fitted(m, n)
-    options = {"ONCE": once, "ADD": onto is not None, "A_ROWS": rows[0], "B_ROWS": rows[1]} | tiles.named()
+    if fast and not once:
+        raise ConfigError("fast is on, but it needs scales that hold for all of k: of a tensor, or of a row")
+    tiles = (tiles or tuned(found, variant, rows == (1, 1) and not once, once, fast)).fitted(m, n)
+    options = {
+        "ONCE": once,
+        "FAST": fast,
+        "ADD": onto is not None,
+        "A_ROWS": rows[0],
+        "B_ROWS": rows[1],
+    } | tiles.named()
     del options["PRECISION"]  # which is that of fp32
     count, given = cdiv(m, tiles.m) * cdiv(n, tiles.n), (a.codes, b.codes, y, a.scales, b.scales, m, n, k)
     steps = (a.codes.stride(0), b.codes.stride(0))
@@ -222,7 +255,7 @@ def fp8_matmul(
         fp8_tiles_kernel[(count,)](*given, *steps, *y.stride(), *_strides(a), *_strides(b), **options)
         return y
     allocate_descriptors(a.codes, b.codes, y)
-    grid = (min(count, programs(y)),)
+    grid = (min(count, programs(y) * tiles.resident),)
     fp8_tma_kernel[grid](*given, *steps, y.stride(0), *_strides(a), *_strides(b), **options)
     return y
 

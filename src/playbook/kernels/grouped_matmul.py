@@ -1,9 +1,9 @@
 """Grouped products, in one launch: rows of x up to ends[0] times w[0], the next up to ends[1] times w[1], and so on.
 
 Experts are such groups (`model.moe`): their rows lie side by side, as many for each as the router sent, none for some.
-A loop over experts launches a kernel for each, and a small group leaves most multiprocessors idle. Here persistent
-programs share the tiles of all groups: program p computes tiles p, p + P, p + 2P, … of P programs, whichever group these
-are in. It reads where groups end from the GPU's memory, so that the CPU waits for nothing.
+A loop over experts launches a kernel for each, and a small group leaves most multiprocessors idle. Here one launch has a
+program for each tile of all groups: program p finds out which group the p-th tile is in. It reads where groups end from
+the GPU's memory, so that the CPU waits for nothing, and starts as many programs as there may be tiles at most.
 
 The weight gradient, dyᵀ·x of the rows of each group, has tiles of the same size for all groups; here groups differ in
 how many rows a tile adds up.
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from playbook.errors import ConfigError, ShapeError
-from playbook.kernels.jit import cdiv, kernel, tl
-from playbook.kernels.matmul import Tiles, capability_of, compute_tile, programs, tile_of, tuned
+from playbook.kernels.jit import cdiv, kernel, next_power, tl
+from playbook.kernels.matmul import Tiles, capability_of, compute_tile, tile_of, tuned
 
 
 def grouped_matmul_torch(x: Tensor, w: Tensor, ends: Tensor) -> Tensor:
@@ -35,24 +35,26 @@ def grouped_gradient_torch(dy: Tensor, x: Tensor, ends: Tensor) -> Tensor:
 @kernel
 def grouped_kernel(
     x, w, y, ends, groups, n, k, x_m, x_k, w_e, w_k, w_n, y_m, y_n, PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    tile = tl.program_id(0)
-    start, before = 0, 0  # the first row, and the tiles, of the groups that lie behind
-    for e in range(groups):
-        end = tl.load(ends + e).to(tl.int32)
-        m = end - start
-        tiles = tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N)
-        first = tl.cast(start, tl.int64)
-        while tile < before + tiles:
-            row, column = tile_of(tile - before, m, n, BLOCK_M, BLOCK_N, GROUP)
-            compute_tile(
-                x + first * x_m, w + tl.cast(e, tl.int64) * w_e, y + first * y_m, row, column, m, n, k,
-                x_m, x_k, w_k, w_n, y_m, y_n, False, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K,
-            )  # fmt: skip
-            tile += tl.num_programs(0)
-        start = end
-        before += tiles
+    tile, at = tl.program_id(0), tl.arange(0, GROUPS)
+    inside = at < groups
+    stops = tl.load(ends + at, mask=inside, other=0).to(tl.int32)
+    starts = tl.load(ends + at - 1, mask=inside & (at > 0), other=0).to(tl.int32)
+    tiles = tl.where(inside, tl.cdiv(stops - starts, BLOCK_M) * tl.cdiv(n, BLOCK_N), 0)
+    e = tl.sum(
+        (inside & (tl.cumsum(tiles, 0) <= tile)).to(tl.int32), 0
+    )  # groups whose tiles lie before this one
+    if e < groups:
+        own = at == e
+        start, m = tl.sum(tl.where(own, starts, 0), 0), tl.sum(tl.where(own, stops - starts, 0), 0)
+        tile -= tl.sum(tl.where(at < e, tiles, 0), 0)
+        row, column = tile_of(tile, m, n, BLOCK_M, BLOCK_N, GROUP)
+        first = start.to(tl.int64)
+        compute_tile(
+            x + first * x_m, w + e.to(tl.int64) * w_e, y + first * y_m, row, column, m, n, k,
+            x_m, x_k, w_k, w_n, y_m, y_n, False, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K,
+        )  # fmt: skip
 
 
 @kernel
@@ -85,10 +87,21 @@ def grouped_matmul(x: Tensor, w: Tensor, ends: Tensor, tiles: Tiles | None = Non
     y = torch.empty(rows, n, dtype=x.dtype, device=x.device)
     if not y.numel() or not groups:
         return y
-    tiles = (tiles or tuned(x.dtype, capability_of(x), "persistent")).fitted(rows, n)
+    tiles = (tiles or tuned(x.dtype, capability_of(x))).fitted(rows, n)
     most = (cdiv(rows, tiles.m) + groups) * cdiv(n, tiles.n)  # the last tile of each group may be a part
-    grouped_kernel[(min(most, programs(x)),)](
-        x, w, y, ends, groups, n, k, *x.stride(), *w.stride(), *y.stride(), **tiles.named()
+    grouped_kernel[(most,)](
+        x,
+        w,
+        y,
+        ends,
+        groups,
+        n,
+        k,
+        *x.stride(),
+        *w.stride(),
+        *y.stride(),
+        GROUPS=next_power(groups),
+        **tiles.named(),
     )
     return y
 

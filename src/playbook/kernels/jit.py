@@ -27,6 +27,7 @@ from playbook.errors import ConfigError
 try:
     import triton
     import triton.language
+    from triton.runtime import _allocation
     from triton.runtime.interpreter import InterpretedFunction, _patch_lang
     from triton.runtime.jit import JITFunction
 except ImportError as error:  # pragma: no cover - only where there is no Triton
@@ -160,6 +161,17 @@ def _calls_interpreted(function: Callable[..., None]) -> Iterator[None]:
         JITFunction.__call__ = original
         for patched in reversed(patches):
             patched.restore()
+
+
+def lend_scratch() -> None:
+    """Descriptors are written by the kernel, into memory that Triton asks an allocator for: ours, unless somebody has set
+    another one. It holds no tensor, and a launch makes the GPU of its tensors the current one (`jit`)."""
+    if isinstance(_allocation._allocator.get(), _allocation.NullAllocator):
+        triton.set_allocator(_scratch)
+
+
+def _scratch(size: int, alignment: int, stream: int | None) -> Tensor:
+    return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
 def check_gpu(device: torch.device | str | None) -> None:

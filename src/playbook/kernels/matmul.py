@@ -20,12 +20,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-import triton
 from torch import Tensor
-from triton.runtime import _allocation
 
 from playbook.errors import ConfigError, ShapeError
-from playbook.kernels.jit import cdiv, kernel, next_power, tl
+from playbook.kernels.jit import cdiv, kernel, lend_scratch, next_power, tl
 
 Variant = Literal["tiles", "persistent", "tma"]
 
@@ -36,7 +34,8 @@ TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Tiles:
-    """Sizes of a program's blocks, ``group`` rows of tiles that are computed together, and what the compiler is asked."""
+    """Sizes of a program's blocks, ``group`` rows of tiles that are computed together, what the compiler is asked, and
+    how many persistent programs a multiprocessor has at once."""
 
     m: int
     n: int
@@ -44,6 +43,7 @@ class Tiles:
     warps: int = 8
     stages: int = 3
     group: int = 8
+    resident: int = 1
 
     def fitted(self, m: int, n: int) -> Tiles:
         """The same, no larger than a product (m, n) needs. 16 is the least that tensor cores take."""
@@ -58,8 +58,9 @@ class Tiles:
 
 
 #: By compute capability and bytes of a number, each also for what comes after it: tiles whose sums stay in registers, as
-#: the compiler counts them, and whose blocks fit into shared memory. Which sizes below these are faster, a GPU must say.
-#: fp32 is multiplied without tensor cores, by threads that hold their part of both blocks in registers as well.
+#: the compiler counts them, and whose blocks fit into shared memory. Those of 9.0 were the fastest of ten on an H200
+#: (``benchmarks/gpu_sweep.py``); of the others no GPU has said which sizes below these are faster. fp32 is multiplied
+#: without tensor cores, by threads that hold their part of both blocks in registers as well.
 TUNED = {
     (80, 2): Tiles(128, 256, 32),
     (89, 2): Tiles(128, 128, 32),
@@ -70,10 +71,16 @@ TUNED = {
 }
 
 
+#: Up to how many rows of x a product on 9.0 is limited by the bytes of w: many small tiles ask for them at once.
+FEW = 64
+FEW_ROWS = Tiles(FEW, 128, 128, warps=4, stages=4)
+
+
 def tuned(dtype: torch.dtype, capability: int, variant: Variant = "tiles") -> Tiles:
     """The entry of `TUNED` for the newest generation that is no newer than ``capability`` (90: H100).
 
-    A persistent program also keeps addresses in registers from tile to tile, so its tiles are half as wide.
+    A persistent program also keeps addresses in registers from tile to tile, so its tiles are half as wide; on 9.0 those
+    of "tiles", too, whose wgmma Triton 3.6 would otherwise let wait for each other where W lies transposed.
     Raises ConfigError for dtypes that are none of `TYPES`, and for GPUs before the A100.
     """
     known = [entry for entry, size in TUNED if size == dtype.itemsize and entry <= capability]
@@ -83,6 +90,8 @@ def tuned(dtype: torch.dtype, capability: int, variant: Variant = "tiles") -> Ti
             "dtype must be float32, float16 or bfloat16, and capability at least 80"
         )
     tiles = TUNED[max(known), dtype.itemsize]
+    if variant != "tma" and (max(known), dtype.itemsize) == (90, 2):
+        return replace(tiles, n=tiles.n // 2, stages=tiles.stages + 1)
     return tiles if variant != "persistent" else replace(tiles, n=tiles.n // 2)
 
 
@@ -222,14 +231,18 @@ def matmul(
     if not m * n:
         return y
     if variant is None:
-        variant = "tma" if x.is_cuda and capability_of(x) >= 90 and takes_tma(x, w, y) else "tiles"
+        hopper = x.is_cuda and capability_of(x) >= 90
+        if hopper and m <= FEW and x.element_size() == 2:
+            variant, tiles = "tiles", tiles or FEW_ROWS
+        else:
+            variant = "tma" if hopper and takes_tma(x, w, y) else "tiles"
     tiles = (tiles or tuned(x.dtype, capability_of(x), variant)).fitted(m, n)
     count = cdiv(m, tiles.m) * cdiv(n, tiles.n)
     options = {"ADD": onto is not None} | tiles.named()
     if variant == "tiles":
         matmul_kernel[(count,)](x, w, y, m, n, k, *x.stride(), *w.stride(), *y.stride(), **options)
         return y
-    grid = (min(count, programs(x)),)
+    grid = (min(count, programs(x) * tiles.resident),)
     if variant == "persistent":
         persistent_kernel[grid](x, w, y, m, n, k, *x.stride(), *w.stride(), *y.stride(), **options)
         return y
@@ -261,17 +274,6 @@ def allocate_descriptors(x: Tensor, w: Tensor, y: Tensor) -> None:
         )
     if x.is_cuda:
         lend_scratch()
-
-
-def lend_scratch() -> None:
-    """Descriptors are written by the kernel, into memory that Triton asks an allocator for: ours, unless somebody has set
-    another one. It holds no tensor, and a launch makes the GPU of its tensors the current one (`jit`)."""
-    if isinstance(_allocation._allocator.get(), _allocation.NullAllocator):
-        triton.set_allocator(_scratch)
-
-
-def _scratch(size: int, alignment: int, stream: int | None) -> Tensor:
-    return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
 def precision() -> str:

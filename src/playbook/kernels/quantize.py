@@ -159,15 +159,25 @@ class _Copies:
 
     def launch(
         self, before: str = "", y: Tensor | None = None, w: Tensor | None = None, r: Tensor | None = None,
-        largest: Tensor | None = None, straight: bool = True,
+        largest: Tensor | None = None, straight: bool = True, turned: bool = True,
     ) -> None:  # fmt: skip
-        """Write what there is memory for; with ``straight`` off the transpose alone."""
-        if self.n * self.m:
+        """Write what there is memory for; with ``straight`` off the transpose alone, with ``turned`` off all but that."""
+        codes, transposed = self.codes if straight else None, self.turned if turned else None
+        if codes is not None and transposed is not None and self.apart:
+            self.launch(before, y, w, r, largest, turned=False)
+            self.launch(before, y, w, r, straight=False)
+        elif self.n * self.m:
             quantize_kernel[self.grid](
-                self.x, y, w, r, self.codes if straight else None, self.scales, self.turned, self.turned_scales,
-                largest, self.n, self.m, self.x.stride(0), 0 if y is None else y.stride(0), BEFORE=before,
+                self.x, y, w, r, codes, self.scales, transposed, self.turned_scales, largest, self.n, self.m,
+                self.x.stride(0), 0 if y is None else y.stride(0), BEFORE=before,
                 GROUPS=self.groups.name, **self.options, TILE=TILE, num_warps=16,
             )  # fmt: skip
+
+    @property
+    def apart(self) -> bool:
+        """Whether two launches write what one could. ptxas 12.8, which Triton 3.6 brings, puts a third of the transposed
+        codes of fp32 numbers in wrong places for an H200; ptxas 13.0 makes the right program of the same PTX."""
+        return self.x.dtype == torch.float32 and self.groups.name != "tile"
 
     @property
     def options(self) -> dict[str, Any]:
@@ -276,9 +286,14 @@ def quantize_rms_norm(
 
 
 def bytes_quantize(n: int, m: int, c: int, groups: str = "tile", copies: int = 2) -> int:
-    """Bytes of a matrix (n, m) of numbers of c bytes: read once, codes written for each of one or two ``copies``, and
-    scales: with "tensor" the one that is read, and the largest number of each tile."""
-    return n * m * (c + copies) + 4 * _scales(n, m, groups, copies)
+    """Bytes of a matrix (n, m) of numbers of c bytes: read once, or by each of two launches (`_Copies.apart`), codes
+    written for each of one or two ``copies``, and scales: with "tensor" the one that is read, and the largest number of
+    each tile."""
+    launches = 2 if c == 4 and groups != "tile" and copies == 2 else 1
+    scales = _scales(n, m, groups, copies) + (launches - 1) * (
+        _scales(n, m, groups, 1) if groups == "block" else 1
+    )
+    return n * m * (c * launches + copies) + 4 * scales
 
 
 def bytes_swiglu(n: int, m: int, c: int, groups: str = "tile") -> int:
