@@ -92,6 +92,8 @@ def main() -> int:
         )
     chosen = [step for step in steps if args.only is None or step.name in args.only]
     about = provenance(args.commit, name if device == "cuda" else None, gpus)
+    if about["commit"]:
+        os.environ["PLAYBOOK_COMMIT"] = about["commit"]
     ended = run_steps(chosen, end, args.out / f"{name}-on-gpu.json", about)
     return int(any(row["status"] in ("failed", "out of time") for row in ended))
 

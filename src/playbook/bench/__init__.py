@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -28,9 +29,15 @@ def provenance(device: str) -> dict[str, Any]:
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
-        "commit": _printed("git", "rev-parse", "HEAD") if (RESULTS.parents[1] / ".git").exists() else None,
+        "commit": _commit(),
         **_accelerator(device),
     }
+
+
+def _commit() -> str | None:
+    """Of the checkout: what ``benchmarks/on_gpu.py --commit`` was told, else what git knows."""
+    told = os.environ.get("PLAYBOOK_COMMIT")
+    return told or (_printed("git", "rev-parse", "HEAD") if (RESULTS.parents[1] / ".git").exists() else None)
 
 
 def _accelerator(device: str) -> dict[str, Any]:

@@ -33,8 +33,9 @@ class Timed:
 
     ``direction`` is "forward" or "both" (forward and backward), ``ours`` tells the book's kernels from their peers.
     ``bytes`` are those of the book's kernel, for every contender. ``roofline`` is the share of the datasheet's limit, the
-    larger of FLOPs ÷ peak and bytes ÷ bandwidth; ``of_copy`` the share of the bandwidth of a copy on this GPU; None where
-    the GPU is not in `hardware.py`, or nothing is to be compared. ``error`` is ‖found − reference‖ / ‖reference‖.
+    larger of FLOPs ÷ peak and bytes ÷ bandwidth; ``of_copy`` that of the bandwidth of the fastest copy which was recorded
+    on this GPU; None where the GPU is not in `hardware.py`, or nothing is to be compared. ``error`` is
+    ‖found − reference‖ / ‖reference‖.
     ``timing`` is "graph", or "calls" where Python called the kernels one by one.
     """
 
@@ -84,7 +85,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class KernelRun:
-    """All that is recorded of one GPU with one PyTorch and one Triton; ``copy_gbps`` is a copy's bandwidth there, and
+    """All that is recorded of one GPU with one PyTorch and one Triton; ``copy_gbps`` is the fastest copy's bandwidth, and
     ``steps`` are those of ``playbook bench fp8``."""
 
     gpu: str
@@ -129,14 +130,15 @@ def _newest(kind: str, folder: Path) -> KernelRun | None:
         return None
     newest = found[-1]["provenance"]
     same = [record for record in found if _where(record) == _where(found[-1])]
+    copied = max(
+        (record["copy_bytes_per_s"] / 1e9 for record in same if record["copy_bytes_per_s"]), default=None
+    )
     rows = {
         (row.kernel, row.size, row.dtype, row.direction, row.contender): row
         for record in same
-        for row in _rows(record)
+        for row in _rows(record, copied)
     }
     steps = {(row.trainer, row.recipe): row for record in same for row in _steps(record)}
-    copies = [record["copy_bytes_per_s"] / 1e9 for record in same if record["copy_bytes_per_s"]]
-    copied = copies[-1] if copies else None
     return KernelRun(
         newest["gpu"], newest["date"][:10], newest["torch"], newest["triton"], copied, tuple(rows.values()),
         tuple(steps.values()),
@@ -147,11 +149,12 @@ def _where(record: Mapping[str, Any]) -> list[str]:
     return [record["provenance"][name] for name in ("gpu", "torch", "triton")]
 
 
-def _rows(record: Mapping[str, Any]) -> list[Timed]:
+def _rows(record: Mapping[str, Any], copied: float | None) -> list[Timed]:
     return [
         Timed(
             case["kernel"], case["size"], case["dtype"], case["direction"], one["name"], one["ours"], one["seconds"],
-            case["flops"], case["bytes"], one["roofline"], one["of_copy"], one["error"], one["timing"],
+            case["flops"], case["bytes"], one["roofline"],
+            one["of_copy"] and copied and one["gbps"] / copied, one["error"], one["timing"],
             record["provenance"]["date"][:10],
         )
         for case in record["cases"]

@@ -235,6 +235,7 @@ def peak_bytes(
     result = PeakBytes()
     device = next(model.parameters()).device
     if device.type == "cuda":
+        del tensors  # last step's gradients shall be free to die
         torch.cuda.reset_peak_memory_stats(device)
         yield result
         result.bytes = torch.cuda.max_memory_allocated(device)

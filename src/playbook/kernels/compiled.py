@@ -41,6 +41,22 @@ _TYPES = {
     torch.int64: "i64", torch.int8: "i8", torch.uint8: "u8", torch.bool: "i1", torch.float8_e4m3fn: "fp8e4nv",
     torch.float8_e5m2: "fp8e5",
 }  # fmt: skip
+_INSTRUCTION = re.compile(r"\s*(?P<guard>@!?%p\d+\s+)?(?P<name>[a-z][\w.:]*)\s+(?P<operands>[^;/]*);")
+_REGISTER = re.compile(r"%(?:rd|rs|r|f|fd|p|b)\d+")
+#: Instructions whose first operand is read.
+_WITHOUT_RESULT = (
+    "st.",
+    "bar.",
+    "bra",
+    "red.",
+    "ret",
+    "fence",
+    "mbarrier.",
+    "cp.",
+    "wgmma.fence",
+    "wgmma.wait",
+    "stmatrix",
+)
 
 
 @dataclass(frozen=True)
@@ -58,6 +74,24 @@ class Compiled:
     def uses(self, instruction: str) -> int:
         """How often the PTX has an instruction: "wgmma.mma_async", "cp.async.bulk.tensor" (TMA), "tcgen05.mma", …"""
         return len(re.findall(rf"\b{re.escape(instruction)}", self.ptx))
+
+    @property
+    def unset(self) -> set[str]:
+        """Registers that the PTX reads and never writes: what an assembler makes of these is its own affair."""
+        read, written = set(), set()
+        for line in self.ptx.splitlines():
+            found = _INSTRUCTION.match(line)
+            if not found:
+                continue
+            operands = found["operands"]
+            goes_to = (
+                ""
+                if found["name"].startswith(_WITHOUT_RESULT)
+                else re.match(r"\{[^}]*\}|[^,;]+", operands)[0]
+            )
+            written.update(_REGISTER.findall(goes_to))
+            read.update(_REGISTER.findall((found["guard"] or "") + operands[len(goes_to) :]))
+        return read - written
 
     @property
     def limits(self) -> dict[str, int]:

@@ -59,7 +59,8 @@ TUNED = {
 }
 #: On 9.0, "tma": two small programs on a multiprocessor, of which one multiplies while the other scales; and sums that
 #: nothing interrupts. The fastest of nine and of five on an H200.
-SCALED, FAST = Tiles(64, 128, GROUP_K, warps=4, stages=3, resident=2), Tiles(128, 256, GROUP_K)
+SCALED = Tiles(64, 128, GROUP_K, warps=4, stages=3, group=16, resident=2)
+FAST = Tiles(128, 256, GROUP_K)
 
 
 def tuned(

@@ -78,7 +78,7 @@ class LayerNormFunction(torch.autograd.Function):
         block = next_power(h)
         forward_kernel[(n,)](
             xs, weight, bias, y, mean, rstd, xs.stride(0), h, eps,
-            BLOCK=block, WIDE=wide(x.dtype), num_warps=warps(block, 16),
+            BLOCK=block, WIDE=wide(x.dtype), num_warps=warps(block),
         )  # fmt: skip
         ctx.save_for_backward(x, weight, mean, rstd)
         ctx.bias_dtype = None if bias is None else bias.dtype
@@ -96,7 +96,7 @@ class LayerNormFunction(torch.autograd.Function):
         db = None if ctx.bias_dtype is None else torch.empty_like(dw)
         backward_kernel[(programs,)](
             dys, xs, weight, mean, rstd, dx, dw, db, dys.stride(0), xs.stride(0), n, h,
-            BLOCK=block, WIDE=wide(x.dtype), num_warps=warps(block), maxnreg=64,
+            BLOCK=block, WIDE=wide(x.dtype), num_warps=warps(block),
         )  # fmt: skip
         dbias = None if db is None else db.sum(0).to(ctx.bias_dtype)
         return dx.view(x.shape), dw.sum(0).to(weight.dtype), dbias, None

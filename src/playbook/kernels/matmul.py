@@ -76,11 +76,11 @@ FEW = 64
 FEW_ROWS = Tiles(FEW, 128, 128, warps=4, stages=4)
 
 
-def tuned(dtype: torch.dtype, capability: int, variant: Variant = "tiles") -> Tiles:
+def tuned(dtype: torch.dtype, capability: int, variant: Variant = "tiles", turned: bool = False) -> Tiles:
     """The entry of `TUNED` for the newest generation that is no newer than ``capability`` (90: H100).
 
     A persistent program also keeps addresses in registers from tile to tile, so its tiles are half as wide; on 9.0 those
-    of "tiles", too, whose wgmma Triton 3.6 would otherwise let wait for each other where W lies transposed.
+    of "tiles", too, where W lies transposed (``turned``): Triton 3.6 lets each wgmma of a wide tile wait for the last.
     Raises ConfigError for dtypes that are none of `TYPES`, and for GPUs before the A100.
     """
     known = [entry for entry, size in TUNED if size == dtype.itemsize and entry <= capability]
@@ -90,14 +90,15 @@ def tuned(dtype: torch.dtype, capability: int, variant: Variant = "tiles") -> Ti
             "dtype must be float32, float16 or bfloat16, and capability at least 80"
         )
     tiles = TUNED[max(known), dtype.itemsize]
-    if variant != "tma" and (max(known), dtype.itemsize) == (90, 2):
-        return replace(tiles, n=tiles.n // 2, stages=tiles.stages + 1)
-    return tiles if variant != "persistent" else replace(tiles, n=tiles.n // 2)
+    hopper = (max(known), dtype.itemsize) == (90, 2)
+    if variant == "persistent" or (variant == "tiles" and turned and hopper):
+        return replace(tiles, n=tiles.n // 2, stages=tiles.stages + hopper)
+    return tiles
 
 
 def matmul_torch(x: Tensor, w: Tensor, onto: Tensor | None = None) -> Tensor:
     """The twin in PyTorch."""
-    return x @ w if onto is None else onto.addmm_(x, w)
+    return x @ w if onto is None else onto.add_(x @ w)
 
 
 # Which tile of y a program computes. GROUP rows of tiles are gone through column by column, here 2 of them:
@@ -223,20 +224,21 @@ def matmul(
 ) -> Tensor:
     """x (m, k), w (k, n) -> (m, n) in their dtype; added to ``onto`` (m, n), which is returned, if that is given.
 
-    ``tiles`` is `tuned` for the GPU at hand; ``variant`` "tma" where it can be, else "tiles". Raises ShapeError for sizes
+    ``tiles`` is `tuned` for the GPU at hand; ``variant`` "tma" where it can be and rows are not few, else
+    "tiles". Raises ShapeError for sizes
     that do not match, ConfigError for dtypes that differ or are none of `TYPES`, and for "tma" where that cannot be.
     """
     m, k, n = _sizes(x, w, onto)
     y = torch.empty(m, n, dtype=x.dtype, device=x.device) if onto is None else onto
     if not m * n:
         return y
+    hopper = x.is_cuda and capability_of(x) >= 90
+    few = hopper and m <= FEW and x.element_size() == 2
     if variant is None:
-        hopper = x.is_cuda and capability_of(x) >= 90
-        if hopper and m <= FEW and x.element_size() == 2:
-            variant, tiles = "tiles", tiles or FEW_ROWS
-        else:
-            variant = "tma" if hopper and takes_tma(x, w, y) else "tiles"
-    tiles = (tiles or tuned(x.dtype, capability_of(x), variant)).fitted(m, n)
+        variant = "tma" if hopper and not few and takes_tma(x, w, y) else "tiles"
+    if tiles is None:
+        tiles = FEW_ROWS if few else tuned(x.dtype, capability_of(x), variant, turned=w.stride(1) != 1)
+    tiles = tiles.fitted(m, n)
     count = cdiv(m, tiles.m) * cdiv(n, tiles.n)
     options = {"ADD": onto is not None} | tiles.named()
     if variant == "tiles":

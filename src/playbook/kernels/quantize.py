@@ -83,6 +83,18 @@ def store_tile(codes, numbers, row, column, n, m, TILE: tl.constexpr):
 
 
 @kernel
+def transposed(numbers, codes):
+    """Of numbers in range the transposed codes. On the way they take two bytes each: Triton 3.6 packs single bytes with
+    registers that it never sets, of which ptxas 12.8 has made wrong codes on an H200."""
+    form: tl.constexpr = codes.dtype.element_ty
+    if form.primitive_bitwidth == 8:
+        wide = numbers.to(form).to(tl.uint8, bitcast=True).to(tl.uint16)
+        return wide.T.to(tl.uint8).to(form, bitcast=True)
+    else:  # in the interpreter
+        return numbers.T
+
+
+@kernel
 def quantize_kernel(
     x, y, w, r, codes, scales, turned, turned_scales, largest, n, m, x_row, y_row, BEFORE: tl.constexpr,
     GROUPS: tl.constexpr, MAX: tl.constexpr, POWERS: tl.constexpr, TILE: tl.constexpr,
@@ -102,7 +114,7 @@ def quantize_kernel(
             own = scale_of(tl.max(sizes, 0), MAX, POWERS)
             at = column + tl.arange(0, TILE)
             tl.store(turned_scales + down.to(tl.int64) * m + at, own, mask=at < m)
-            store_tile(turned, codes_of(xs, own[None, :], MAX).T, column, row, m, n, TILE)
+            store_tile(turned, transposed(codes_of(xs, own[None, :], MAX), turned), column, row, m, n, TILE)
     else:
         amax = tl.max(tl.max(sizes, 1), 0)
         at = across + down * tl.num_programs(0)
@@ -117,7 +129,7 @@ def quantize_kernel(
         if codes is not None:
             store_tile(codes, numbers, row, column, n, m, TILE)
         if turned is not None:
-            store_tile(turned, numbers.T, column, row, m, n, TILE)
+            store_tile(turned, transposed(numbers, turned), column, row, m, n, TILE)
 
 
 @kernel
@@ -159,25 +171,15 @@ class _Copies:
 
     def launch(
         self, before: str = "", y: Tensor | None = None, w: Tensor | None = None, r: Tensor | None = None,
-        largest: Tensor | None = None, straight: bool = True, turned: bool = True,
+        largest: Tensor | None = None, straight: bool = True,
     ) -> None:  # fmt: skip
-        """Write what there is memory for; with ``straight`` off the transpose alone, with ``turned`` off all but that."""
-        codes, transposed = self.codes if straight else None, self.turned if turned else None
-        if codes is not None and transposed is not None and self.apart:
-            self.launch(before, y, w, r, largest, turned=False)
-            self.launch(before, y, w, r, straight=False)
-        elif self.n * self.m:
+        """Write what there is memory for; with ``straight`` off the transpose alone."""
+        if self.n * self.m:
             quantize_kernel[self.grid](
-                self.x, y, w, r, codes, self.scales, transposed, self.turned_scales, largest, self.n, self.m,
-                self.x.stride(0), 0 if y is None else y.stride(0), BEFORE=before,
+                self.x, y, w, r, self.codes if straight else None, self.scales, self.turned, self.turned_scales,
+                largest, self.n, self.m, self.x.stride(0), 0 if y is None else y.stride(0), BEFORE=before,
                 GROUPS=self.groups.name, **self.options, TILE=TILE, num_warps=16,
             )  # fmt: skip
-
-    @property
-    def apart(self) -> bool:
-        """Whether two launches write what one could. ptxas 12.8, which Triton 3.6 brings, puts a third of the transposed
-        codes of fp32 numbers in wrong places for an H200; ptxas 13.0 makes the right program of the same PTX."""
-        return self.x.dtype == torch.float32 and self.groups.name != "tile"
 
     @property
     def options(self) -> dict[str, Any]:
@@ -286,14 +288,9 @@ def quantize_rms_norm(
 
 
 def bytes_quantize(n: int, m: int, c: int, groups: str = "tile", copies: int = 2) -> int:
-    """Bytes of a matrix (n, m) of numbers of c bytes: read once, or by each of two launches (`_Copies.apart`), codes
-    written for each of one or two ``copies``, and scales: with "tensor" the one that is read, and the largest number of
-    each tile."""
-    launches = 2 if c == 4 and groups != "tile" and copies == 2 else 1
-    scales = _scales(n, m, groups, copies) + (launches - 1) * (
-        _scales(n, m, groups, 1) if groups == "block" else 1
-    )
-    return n * m * (c * launches + copies) + 4 * scales
+    """Bytes of a matrix (n, m) of numbers of c bytes: read once, codes written for each of one or two ``copies``, and
+    scales: with "tensor" the one that is read, and the largest number of each tile."""
+    return n * m * (c + copies) + 4 * _scales(n, m, groups, copies)
 
 
 def bytes_swiglu(n: int, m: int, c: int, groups: str = "tile") -> int:

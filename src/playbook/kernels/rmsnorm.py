@@ -91,7 +91,7 @@ def _forward(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> 
     block = next_power(h)
     forward_kernel[(n,)](
         xs, others, weight, total, y, rstd, xs.stride(0), 0 if others is None else others.stride(0), h, eps,
-        BLOCK=block, WIDE=wide(x.dtype), num_warps=warps(block, 16),
+        BLOCK=block, WIDE=wide(x.dtype), num_warps=warps(block),
     )  # fmt: skip
     return x if total is None else total.view(x.shape), y.view(x.shape), rstd
 

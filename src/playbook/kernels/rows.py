@@ -23,14 +23,12 @@ def rows(x: Tensor) -> Tensor:
     return flat if flat.stride(1) == 1 else flat.contiguous()
 
 
-def warps(block: int, each: int = 8) -> int:
-    """Warps for a row of ``block`` numbers: ``each`` of them for a thread, up to the 32 warps that a block may have.
+def warps(block: int) -> int:
+    """Warps for a row of ``block`` numbers: eight numbers a thread, up to the 32 warps that a block may have.
 
-    A row of more than 8,192 numbers is right, too, but in backward its threads spill registers. On an H200 half as many
-    warps were faster forward. Backward, two programs of 16 warps fit on a multiprocessor, as `PROGRAMS` supposes, if a
-    thread has no more than 64 registers.
+    A row of more than 8,192 numbers is right, too, but in backward its threads spill registers.
     """
-    return min(max(block // (32 * each), 1), 32)
+    return min(max(block // 256, 1), 32)
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
