@@ -78,17 +78,15 @@ class Compiled:
     @property
     def unset(self) -> set[str]:
         """Registers that the PTX reads and never writes: what an assembler makes of these is its own affair."""
-        read, written = set(), set()
+        read: set[str] = set()
+        written: set[str] = set()
         for line in self.ptx.splitlines():
             found = _INSTRUCTION.match(line)
             if not found:
                 continue
             operands = found["operands"]
-            goes_to = (
-                ""
-                if found["name"].startswith(_WITHOUT_RESULT)
-                else re.match(r"\{[^}]*\}|[^,;]+", operands)[0]
-            )
+            first = re.match(r"\{[^}]*\}|[^,;]+", operands)
+            goes_to = first[0] if first and not found["name"].startswith(_WITHOUT_RESULT) else ""
             written.update(_REGISTER.findall(goes_to))
             read.update(_REGISTER.findall((found["guard"] or "") + operands[len(goes_to) :]))
         return read - written

@@ -52,7 +52,7 @@ def loss_of(fused: frozenset[str], tp: int) -> str:
 
 
 #: Tokens of a chunk of linear cross-entropy, at least. A chunk reads and writes dW in fp32, 8·v·h bytes, and multiplies
-#: 6·v·h FLOPs a token: whatever v and h, 2,048 tokens take an H100 about five times as long as these bytes, by its datasheet.
+#: 6·v·h FLOPs a token: whatever v and h, 2,048 tokens take an H100 five times as long as these bytes, by its datasheet.
 CHUNK = 2048
 
 
