@@ -49,7 +49,7 @@ class LinearCrossEntropy(torch.autograd.Function):
             z = part @ weight.T  # (tokens of a chunk, v)
             total += losses_of(z, targets[start : start + size], ignore, gradient)[0].sum()
             if dx is not None:
-                dx[start : start + size] = z @ weight
+                torch.mm(z, weight, out=dx[start : start + size])
             if dw is not None:
                 _add_product(dw, z.T, part)
         ctx.save_for_backward(dx, None if dw is None else dw.to(kept))
@@ -66,8 +66,11 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
     """total += a·b, in the dtype of total: rounded to that of a and b, what chunks add would be lost where it cancels."""
     if a.is_cuda and a.dtype != total.dtype:
         torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
-    else:
-        total.addmm_(a.to(total.dtype), b.to(total.dtype))
+        return
+    # Some at a time, so that no copy in fp32 takes more than total in 16 bits.
+    size = len(b) if a.dtype == total.dtype else max(1, b.shape[1] // 2)
+    for some, rows in zip(a.split(size, 1), b.split(size), strict=True):
+        total.addmm_(some.to(total.dtype), rows.to(total.dtype))
 
 
 def linear_cross_entropy(

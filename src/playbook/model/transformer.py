@@ -206,8 +206,4 @@ def init_parameters(model: nn.Module, seed: int) -> None:
             )
             deviation = 0.02 / math.sqrt(2 * layers) if residual else 0.02
             generator = torch.Generator().manual_seed(derive_seed(seed, name))
-            parameter.copy_(
-                torch.empty(parameter.shape, device=generator.device).normal_(
-                    0.0, deviation, generator=generator
-                )
-            )
+            parameter.copy_(torch.normal(0.0, deviation, parameter.shape, generator=generator, device="cpu"))

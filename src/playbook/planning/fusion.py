@@ -26,6 +26,8 @@ FUSED = {
 #: What the book's kernels do.
 EVERYTHING = frozenset({"norms", "swiglu", "attention", "linear-cross-entropy"})
 NOTHING: frozenset[str] = frozenset()
+#: Tokens whose products take an H100 five times as long, by its datasheet, as reading and writing dW in fp32 does.
+CHUNK = 2048
 
 
 def load_fused(what: bool | str | Iterable[str]) -> frozenset[str]:
@@ -51,13 +53,8 @@ def loss_of(fused: frozenset[str], tp: int) -> str:
     return "cross-entropy" if "cross-entropy" in fused else ""
 
 
-#: Tokens of a chunk of linear cross-entropy, at least. A chunk reads and writes dW in fp32, 8·v·h bytes, and multiplies
-#: 6·v·h FLOPs a token: whatever v and h, 2,048 tokens take an H100 five times as long as these bytes, by its datasheet.
-CHUNK = 2048
-
-
 def chunk_tokens(n: int, v: int, h: int) -> int:
-    """Tokens of a chunk of linear cross-entropy: its logits (…, v) are about as large as all hidden states (n, h), which
-    is Liger Kernel's rule (Hsu et al. 2024, arXiv 2410.10989, section 3.2), but at least `CHUNK`, or all ``n``."""
+    """Tokens of a chunk of linear cross-entropy: its logits (…, v) are as large as all hidden states (n, h), as in Liger
+    Kernel (Hsu et al. 2024, arXiv 2410.10989, section 3.2), but they are at least `CHUNK`, or all ``n``."""
     each = max(1, -(-n // -(-v // h)))
     return max(1 << (each - 1).bit_length(), min(CHUNK, n))

@@ -49,8 +49,11 @@ def line_of(layout: Layout, schedule: Schedule | None = None) -> Line:
 @cache
 def _line(name: str, pp: int, vpp: int, microbatches: int) -> Line:
     """Of many micro-batches those are walked through beyond which a rank keeps no more, or as many more as there are."""
-    turns = rounds(pp, min(microbatches, pp * (pp + 8) + microbatches % pp), min(pp, microbatches))
+    count = min(microbatches, pp * (pp + 8) + microbatches % pp)
+    turns = rounds(pp, count, min(pp, microbatches))
     run, longer = turns[-1], min(4, sum(turn > turns[-1] for turn in turns))
+    if name == "interleaved" and longer:  # where which runs are the longer ones decides what meets
+        return _walked(make(name, pp, count, vpp), microbatches)
     few = run * min(len(turns), longer + 3) + longer
     few += few % 2 * (name in KINDS and KINDS[name].bidirectional)  # half of them at either end
     return _walked(make(name, pp, few, vpp, run=run if name == "interleaved" else None), microbatches)

@@ -91,10 +91,9 @@ class RunSizes:
         make, compute, weights = self.make, self.recipe.compute, self.recipe.states.parameters
         n, v = make("", "", "b*s").value, self.shape.vocab
         chunk = min(n, chunk_tokens(n, v, self.shape.hidden))
-        terms = [
-            Term("loss", "logits of a chunk", f"{chunk}*v*c", chunk * v * compute),
-            make("loss", "gradient of the head's weight by a chunk", "v*h*c"),
-        ]
+        terms = [Term("loss", "logits of a chunk", f"{chunk}*v*c", chunk * v * compute)]
+        if compute != 4:  # in fp32 a product adds to the sum
+            terms.append(make("loss", "gradient of the head's weight by a chunk", "v*h*c"))
         if weights != 4:
             terms.append(make("loss", "sum of these (fp32), beyond what is kept", "v*h*(4-w)"))
         if compute != weights:
