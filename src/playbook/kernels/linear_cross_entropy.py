@@ -69,8 +69,8 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
         return
     # Some at a time, so that no copy in fp32 takes more than total in 16 bits.
     size = len(b) if a.dtype == total.dtype else max(1, b.shape[1] // 2)
-    for some, rows in zip(a.split(size, 1), b.split(size), strict=True):
-        total.addmm_(some.to(total.dtype), rows.to(total.dtype))
+    for left, right in zip(a.split(size, 1), b.split(size), strict=True):
+        total.addmm_(left.to(total.dtype), right.to(total.dtype))
 
 
 def linear_cross_entropy(
