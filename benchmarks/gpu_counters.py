@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 from gpu_attention import Result, forget
 
+from playbook.bench.contenders import Case
 from playbook.bench.fp8_cases import fp8_cases
 from playbook.bench.kernels import call_of
 from playbook.bench.product_cases import product_cases
@@ -82,15 +83,21 @@ def beside(rows: list[Result], counted: list[Result]) -> Result:
     return {"kernels": rows}
 
 
-def run_once(device: str) -> list[Result]:
-    """Every kernel of ours in the first of its sizes, and what it launches."""
-    cuda, rows, known = device == "cuda", [], set()
+def first_cases(device: str) -> Iterator[Case]:
+    """Each kernel of ours in the first of its sizes and in each dtype, but for the ladder in CUDA C++."""
+    cuda, known = device == "cuda", set()
     in_fp8 = fp8_cases(cuda, cuda) if not cuda or torch.cuda.get_device_capability() >= (8, 9) else []
     for case in [*row_cases(cuda, cuda), *product_cases(cuda, cuda), *in_fp8]:
+        if case.kernel != "ladder" and (case.kernel, case.dtype) not in known:
+            known.add((case.kernel, case.dtype))
+            yield case
+
+
+def run_once(device: str) -> list[Result]:
+    """Every kernel of ours, and what it launches."""
+    rows = []
+    for case in first_cases(device):
         one = case.contenders[0]
-        if case.kernel == "ladder" or (case.kernel, case.dtype) in known:
-            continue  # CUDA C++, of which nothing is known here
-        known.add((case.kernel, case.dtype))
         for direction, (needed, _) in case.needs.items():
             call = call_of(case, one.run, direction, device)
             with launches() as found:

@@ -167,44 +167,10 @@ def counters(device: str) -> Iterator[Result]:
 
 
 def smoke(device: str) -> Iterator[Result]:
-    """Each kernel of ours in its first size: errors against the twin in fp32, and whether 20 runs give the same bits."""
-    from playbook.bench.fp8_cases import fp8_cases
-    from playbook.bench.kernels import AGREES, _results
-    from playbook.bench.product_cases import product_cases
-    from playbook.bench.row_cases import row_cases
+    """Whether each kernel is right, and the same each time."""
+    from gpu_smoke import smoke
 
-    cuda, rows, known = device == "cuda", [], set()
-    in_fp8 = fp8_cases(cuda, cuda) if not cuda or torch.cuda.get_device_capability() >= (8, 9) else []
-    for case in [*row_cases(cuda, cuda), *product_cases(cuda, cuda), *in_fp8]:
-        if case.kernel == "ladder" or (case.kernel, case.dtype) in known:
-            continue
-        known.add((case.kernel, case.dtype))
-        for direction in case.needs:
-            exact = tried(partial(_results, case, case.twin, direction, device, wide=True))
-            for one in case.contenders:
-                if not one.ours or one.missing or (one.forward and direction == "both"):
-                    continue
-                row = {"kernel": case.kernel, "size": case.size, "direction": direction, "name": one.name}
-                row |= tried(partial(_same_bits, case, one.run, direction, device, exact))
-                rows.append(row | {"bounds": [one.slack * x for x in AGREES[case.dtype]]})
-                print(row, flush=True)
-                yield {"kernels": rows}
-
-
-def _same_bits(case: Any, run: Any, direction: str, device: str, exact: Any) -> Result:
-    from playbook.bench.kernels import _errors, _results
-
-    found = _results(case, run, direction, device)
-    errors = _errors(found, exact) if isinstance(exact, list) else (exact or {}).get("failed")
-    others = 0
-    for _ in range(20 if device == "cuda" else 1):
-        again = _results(case, run, direction, device)
-        others += not all(_bits(x, y) for x, y in zip(found, again, strict=True))
-    return {"errors": errors, "runs that differ": others}
-
-
-def _bits(x: torch.Tensor, y: torch.Tensor) -> bool:
-    return torch.equal(*(tensor.flatten().contiguous().view(torch.uint8) for tensor in (x, y)))
+    yield from smoke(device)
 
 
 def sweep(device: str) -> Iterator[Result]:

@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend
 
 from playbook.bench.contenders import normal
 from playbook.bench.fp8_cases import product_case
-from playbook.bench.product_cases import LAYOUTS, _sdpa
+from playbook.bench.product_cases import LAYOUTS, _sdpa, matmul_case
 from playbook.bench.replays import Times, times_in_turns
 from playbook.kernels.flash_attention import blocks_for, flash_forward
 from playbook.kernels.flash_backward import Blocks, flash_backward
@@ -85,24 +85,11 @@ def sweeps(large: bool) -> list[Sweep]:
 def _product(
     m: int, k: int, n: int, layout: str, variant: str, rows: tuple[tuple[int, ...], ...] = PRODUCTS
 ) -> Sweep:
-    def make(g: torch.Generator) -> list[Tensor]:
-        sides = zip(((m, k), (k, n)), LAYOUTS[layout], strict=True)
-        return [
-            normal(g, *size[::-1], dtype=torch.bfloat16).t() if turned else normal(g, *size, dtype=torch.bfloat16)
-            for size, turned in sides
-        ]  # fmt: skip
-
     def run(row: tuple[int, ...], x: Tensor, w: Tensor) -> Tensor:
         return matmul(x, w, tiles=Tiles(*row), variant=variant)  # type: ignore[arg-type]
 
-    return Sweep(
-        f"matmul {variant} {m} × {k} × {n}, {layout}",
-        2 * m * n * k,
-        make,
-        run,
-        rows,
-        {"cuBLAS": torch.matmul},
-    )
+    name, make = f"matmul {variant} {m} × {k} × {n}, {layout}", matmul_case(m, k, n, layout, cuda=False).make
+    return Sweep(name, 2 * m * n * k, make, run, rows, {"cuBLAS": torch.matmul})
 
 
 def _fp8(recipe: str, n: int) -> Sweep:

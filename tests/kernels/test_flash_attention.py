@@ -24,7 +24,7 @@ from playbook.kernels.flash_attention import (
     standard_bytes,
     tuned,
 )
-from playbook.kernels.flash_backward import Blocks, flash_backward
+from playbook.kernels.flash_backward import Blocks, flash_backward, takes_tma
 from playbook.kernels.jit import launches
 from playbook.kernels.sectors import Sectors
 from playbook.layout.tokens import TokenRanges
@@ -231,6 +231,14 @@ def test_compiles_where_arguments_are_one(s, S, kv_heads, offset, causal):
 def test_blocks_of_capabilities_between_the_rows():
     assert blocks_for(75, 64) == blocks_for(89, 33) == blocks_for(120, 64) == blocks_for(80, 64)
     assert blocks_for(103, 200) == blocks_for(100, 256) != blocks_for(100, 128)
+
+
+def test_the_tensor_memory_accelerator_takes_what_lies_in_whole_sixteen_bytes():
+    q = torch.empty(2, 64, 8, 64, dtype=torch.bfloat16, device="meta")
+    fused = torch.empty(2, 64, 12, 72, dtype=torch.float16, device="meta")
+    assert takes_tma(q, fused[:, :, 4:8], fused[..., :40], q.transpose(1, 2))
+    others = q.float(), fused[..., :9].contiguous(), q[:, :, :1].expand(q.shape), torch.empty(1, 2, 3, 8).half()
+    assert not any(map(takes_tma, others))  # the last one lies where nothing copies it
 
 
 @pytest.mark.gpu

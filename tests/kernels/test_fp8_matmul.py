@@ -197,7 +197,7 @@ def test_few_rows_get_small_tiles(rows):
     """Below 64 rows Triton multiplies in fp16, which holds every FP8 number, since Hopper's FP8 takes 64 at least."""
     made = on_gpu(90, "tma", ("tile", "block"), rows=rows)
     assert made.spills == 0
-    assert made.registers <= 168
+    assert made.registers * made.warps < 128 * 8
     assert made.uses("wgmma.mma_async" if rows > 32 else "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16")
 
 

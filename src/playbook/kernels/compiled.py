@@ -45,18 +45,8 @@ _INSTRUCTION = re.compile(r"\s*(?P<guard>@!?%p\d+\s+)?(?P<name>[a-z][\w.:]*)\s+(
 _REGISTER = re.compile(r"%(?:rd|rs|r|f|fd|p|b)\d+")
 #: Instructions whose first operand is read.
 _WITHOUT_RESULT = (
-    "st.",
-    "bar.",
-    "bra",
-    "red.",
-    "ret",
-    "fence",
-    "mbarrier.",
-    "cp.",
-    "wgmma.fence",
-    "wgmma.wait",
-    "stmatrix",
-)
+    "st.", "bar.", "bra", "red.", "ret", "fence", "mbarrier.", "cp.", "wgmma.fence", "wgmma.wait", "stmatrix",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -168,9 +168,8 @@ def keys_kernel(
     first = kv_head * GROUP
     qh = table(head_of(q, q_b, q_h, first), GROUP, q_h, s, q_s, M, D, WIDTH, TMA)
     doh = table(dense_head(do, s, heads, E, first), GROUP, E, s, heads * E, M, E, V_WIDTH, TMA)
-    for member in tl.range(
-        0, GROUP, disable_licm=True
-    ):  # what is computed once for all members takes registers
+    # Not moved out of the loop: what is computed once for all members takes registers.
+    for member in tl.range(0, GROUP, disable_licm=True):
         head = first + member
         for start in range(begin, s, M):
             rows = start + tl.arange(0, M)  # beyond s: lse is inf, p 0
@@ -264,12 +263,9 @@ def flash_backward(
         "V_WIDTH": width(e),
     }
     by_keys, by_queries = keys.tma and takes_tma(q, do), queries.tma and takes_tma(k, v)
-    keys_kernel[(cdiv(S, keys.keys), kv_heads, b)](
-        *given, dk, dv, *numbers, **kind, TMA=by_keys, **keys.options
-    )
-    queries_kernel[(cdiv(s, queries.queries), heads, b)](
-        *given, dq, *numbers, **kind, TMA=by_queries, **queries.options
-    )
+    grids = (cdiv(S, keys.keys), kv_heads, b), (cdiv(s, queries.queries), heads, b)
+    keys_kernel[grids[0]](*given, dk, dv, *numbers, **kind, TMA=by_keys, **keys.options)
+    queries_kernel[grids[1]](*given, dq, *numbers, **kind, TMA=by_queries, **queries.options)
     return dq, dk, dv
 
 
@@ -277,10 +273,12 @@ def takes_tma(*tensors: Tensor) -> bool:
     """Whether each (b, n, heads, dims) lies as the tensor memory accelerator wants: rows of 16-bit numbers that begin at
     multiples of 16 bytes. Memory for descriptors is lent where that is so."""
     for x in tensors:
-        bytes_ = [stride * x.element_size() for stride in x.stride()[:3]]
-        if x.device.type == "cpu" or x.element_size() != 2 or any(size % 16 for size in bytes_):
-            return False
-        if x.is_cuda and x.data_ptr() % 16:
+        sixteen, strides = x.element_size() == 2 and x.device.type != "cpu", x.stride()[:3]
+        if (
+            not sixteen
+            or any(stride % 8 or stride <= 0 for stride in strides)
+            or (x.is_cuda and x.data_ptr() % 16)
+        ):
             return False
     if tensors[0].is_cuda:
         lend_scratch()

@@ -242,13 +242,8 @@ def fp8_matmul(
     if fast and not once:
         raise ConfigError("fast is on, but it needs scales that hold for all of k: of a tensor, or of a row")
     tiles = (tiles or tuned(found, variant, rows == (1, 1) and not once, once, fast)).fitted(m, n)
-    options = {
-        "ONCE": once,
-        "FAST": fast,
-        "ADD": onto is not None,
-        "A_ROWS": rows[0],
-        "B_ROWS": rows[1],
-    } | tiles.named()
+    options = {"ONCE": once, "FAST": fast, "ADD": onto is not None} | tiles.named()
+    options |= {"A_ROWS": rows[0], "B_ROWS": rows[1]}
     del options["PRECISION"]  # which is that of fp32
     count, given = cdiv(m, tiles.m) * cdiv(n, tiles.n), (a.codes, b.codes, y, a.scales, b.scales, m, n, k)
     steps = (a.codes.stride(0), b.codes.stride(0))
