@@ -237,7 +237,12 @@ def test_the_tensor_memory_accelerator_takes_what_lies_in_whole_sixteen_bytes():
     q = torch.empty(2, 64, 8, 64, dtype=torch.bfloat16, device="meta")
     fused = torch.empty(2, 64, 12, 72, dtype=torch.float16, device="meta")
     assert takes_tma(q, fused[:, :, 4:8], fused[..., :40], q.transpose(1, 2))
-    others = q.float(), fused[..., :9].contiguous(), q[:, :, :1].expand(q.shape), torch.empty(1, 2, 3, 8).half()
+    others = (
+        q.float(),
+        fused[..., :9].contiguous(),
+        q[:, :, :1].expand(q.shape),
+        torch.empty(1, 2, 3, 8).half(),
+    )
     assert not any(map(takes_tma, others))  # the last one lies where nothing copies it
 
 
