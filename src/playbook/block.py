@@ -3,8 +3,7 @@
 Parameters, tensors of the flat vector, products, copies in FP8, what crosses the borders of tensor-parallel regions and
 what weight gradients wait for are read from these rows. Column-parallel matrices (queries, keys, values, up, gate) are
 cut with their biases, row-parallel ones (output, down) keep a whole bias on every rank (Shoeybi et al. 2019, arXiv
-1909.08053, section 3). Key/value heads are copied where there are more ranks than heads. A ``shape`` is a `ModelShape`,
-which counts its parameters with these rows. Standard library only.
+1909.08053, section 3). Key/value heads are copied where there are more ranks than heads. A ``shape`` is a `ModelShape`.
 """
 
 from __future__ import annotations
@@ -57,10 +56,9 @@ Layer = Linear | Norm
 def block_layers(shape: Any, kind: str) -> tuple[Layer, ...]:
     """One block of a kind, in the order of the model."""
     attention = _latent(shape) if shape.mla else _heads(shape)
-    inner = (
-        _experts(shape, shape.moe) if shape.moe and kind == "moe" else _mlp(shape, "mlp", "f", "MLP input")
-    )
-    return (norm(shape, "norm 1"), *attention, norm(shape, "norm 2"), *inner)
+    moe = shape.moe if kind == "moe" else None
+    mlp = _experts(shape, moe) if moe else _mlp(shape, "mlp", "f", "MLP input")
+    return (norm(shape, "norm 1"), *attention, norm(shape, "norm 2"), *mlp)
 
 
 def norm(shape: Any, name: str) -> Norm:

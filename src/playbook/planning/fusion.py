@@ -26,8 +26,7 @@ FUSED = {
 #: What the book's kernels do.
 EVERYTHING = frozenset({"norms", "swiglu", "attention", "linear-cross-entropy"})
 NOTHING: frozenset[str] = frozenset()
-#: Tokens whose products take an H100 five times as long, by its datasheet, as reading and writing dW in fp32 does.
-CHUNK = 2048
+CHUNK = 2048  # tokens: by its datasheet an H100 multiplies them five times as long as it moves dW in fp32
 
 
 def load_fused(what: bool | str | Iterable[str]) -> frozenset[str]:
@@ -56,5 +55,4 @@ def loss_of(fused: frozenset[str], tp: int) -> str:
 def chunk_tokens(n: int, v: int, h: int) -> int:
     """Tokens of a chunk of linear cross-entropy: its logits (…, v) are as large as all hidden states (n, h), as in Liger
     Kernel (Hsu et al. 2024, arXiv 2410.10989, section 3.2), but they are at least `CHUNK`, or all ``n``."""
-    each = max(1, -(-n // -(-v // h)))
-    return max(1 << (each - 1).bit_length(), min(CHUNK, n))
+    return max(1 << max(0, -(-n // -(-v // h)) - 1).bit_length(), min(CHUNK, n))

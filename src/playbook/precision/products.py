@@ -64,7 +64,6 @@ def by_groups(a: Quantized, b: Quantized, dtype: torch.dtype = torch.float32, st
     left, right = a.spread(), b.spread()
     for k in range(0, a.codes.shape[1], step):
         some = slice(k, k + step)
-        total += (a.codes[:, some].float() @ b.codes[:, some].float().t()) * (
-            left[:, k, None] * right[None, :, k]
-        )
+        factors = left[:, k, None] * right[None, :, k]
+        total += (a.codes[:, some].float() @ b.codes[:, some].float().t()) * factors
     return total.to(dtype)
