@@ -43,11 +43,16 @@ def probe(tmp_path: Path, monkeypatch):
         name = "probe"
 
         def spec(self):
-            return {**super().spec(), "esm": "probe.mjs", "css": []}
+            return {**super().spec(), "esm": f"{self.name}.mjs", "css": []}
 
-    def html(**options):
+    class Late(Probe):
+        name = "late"
+
+    def html(late=False, **options):
         (tmp_path / "pb" / "probe.mjs").write_text(MODULE, encoding="utf-8")
-        return Probe({"configs": [{}]}, **options).static_html()
+        slow = "await new Promise((done) => setTimeout(done, 600));" + MODULE
+        (tmp_path / "pb" / "late.mjs").write_text(slow, encoding="utf-8")
+        return (Late if late else Probe)({"configs": [{}]}, **options).static_html()
 
     return html
 
@@ -209,6 +214,22 @@ def test_a_link_in_the_text_leads_to_the_widget_drawn_or_not(open_page, probe):
         page.get_by_role("link", name=str(seq)).click()
         wait_for_peak(page, peak(seq=seq))
         page.wait_for_function("document.querySelector('#probe')?.getBoundingClientRect().top < innerHeight")
+
+
+@pytest.mark.parametrize("just_before", ["an answer", "a move"])
+def test_a_widget_that_is_drawn_late_gets_its_state_whatever_another_one_says(open_page, probe, just_before):
+    page = open_page(probe() + '<div style="height: 9000px"></div>' + probe(late=True))
+    page.wait_for_function("document.querySelector('#probe').dataset.state == 'ready'")
+    set_inputs(page, {"seq": 512})
+    wait_for_peak(page, peak(seq=512))
+    page.wait_for_function("location.hash == '#probe?seq=512'")
+    said = {
+        "an answer": "model.set('outputs', {...model.get('outputs')})",
+        "a move": "model.set('inputs', {configs: [{seq: 256}]})",
+    }[just_before]
+    page.evaluate(f"() => {{ const model = {FIRST}; {said}; location.hash = '#late?seq=1024'; }}")
+    wait_for_peak(page, peak(seq=1024), 1)
+    assert page.evaluate("location.hash") == "#late?seq=1024"
 
 
 CELL = """

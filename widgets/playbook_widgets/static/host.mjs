@@ -140,7 +140,10 @@ class Address {
       clearTimeout(this.timer);
       this.timer = setTimeout(() => this.write(), 200);
     });
-    addEventListener("hashchange", () => this.read());
+    addEventListener("hashchange", () => {
+      if (Address.written(name) === null) clearTimeout(this.timer); // the reader has gone elsewhere
+      else this.read();
+    });
   }
   /** The state as text. What Python made of it may say it in fewer words. */
   text() {
@@ -160,8 +163,11 @@ class Address {
   write() {
     const text = this.text();
     const hash = text === this.plain ? "" : `#${this.name}?${text}`;
+    const own = Address.written(this.name) !== null;
+    // A late answer that changes nothing must not take the address from a widget that is still being drawn.
     // replaceState, so that a dragged slider leaves no hundred entries behind.
-    if (hash || Address.written(this.name) !== null) history.replaceState(history.state, "", hash || location.pathname + location.search);
+    if (own || (hash && text !== this.last)) history.replaceState(history.state, "", hash || location.pathname + location.search);
+    this.last = text;
     this.show();
   }
   show() {
