@@ -258,7 +258,7 @@ def ideal_seconds(row: Measured) -> float:
         "block forward": passes.forward, "block backward": (*passes.inputs, *passes.weights, *again),
         "stage F": passes.forward, "stage B": passes.inputs, "stage W": passes.weights,
     }  # fmt: skip
-    blocks = run.options.stage_layers[1] if run.options.stage_layers else 1
+    blocks = run.layout.stage_layers[1] if run.layout.stage_layers else 1
     return blocks * sum(operation.work for operation in parts[row.of]) / peak
 
 

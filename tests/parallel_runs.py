@@ -17,7 +17,6 @@ from playbook import launch
 from playbook.instruments.counting import CountBytes
 from playbook.instruments.expert_load import ExpertRoutes
 from playbook.layout import Layout
-from playbook.layout.options import ParallelOptions
 from playbook.model.ops import Ops
 from playbook.model.transformer import IGNORE, Transformer
 from playbook.parallel.engine import Engine
@@ -134,11 +133,10 @@ def train(
     grad_acc: int = 1,
     start: int = 0,
     mesh: Mesh | None = None,
-    options: ParallelOptions | None = None,
     count: bool = False,
 ) -> Run:
     """Steps from ``start`` to ``case.steps`` of this rank, which has its samples; on a ``mesh``, its tokens of those."""
-    options = options or ParallelOptions()
+    layout = mesh.layout if mesh else Layout()
     if mesh:
         rank, ranks = mesh.index("dp"), mesh.size("dp")
     share = case.samples // ranks
@@ -146,15 +144,15 @@ def train(
     sent: list[Sent] = []
     for step in range(start, case.steps):
         x, y = (t[rank * share : (rank + 1) * share] for t in case.batch(step))
-        x, y, where = own_tokens(x, y, mesh, options.placed, case.causal) if mesh else (x, y, None)
+        x, y, where = own_tokens(x, y, mesh, layout.token_placement, case.causal) if mesh else (x, y, None)
         counting = count and step < start + 2
-        with counted(engine, options.node, sent) if counting else nullcontext():
+        with counted(engine, layout.node, sent) if counting else nullcontext():
             engine.zero_grad()
             loss = engine.accumulate(x, y, -(-share // grad_acc), where)
             norms.append(engine.clip(1.0))
         if step in (start, case.steps - 1):
             vectors.append(flat(engine.gradients_whole()))
-        with counted(engine, options.node, sent) if counting else nullcontext():
+        with counted(engine, layout.node, sent) if counting else nullcontext():
             engine.step()
         losses.append(loss)
     return Run(torch.stack(losses), torch.stack(norms), vectors[0], vectors[-1], sent)
@@ -178,7 +176,7 @@ def on_ranks(
     keep: Callable[[Engine], Any] | None = None,
     count: bool = False,
 ) -> list:
-    """In a rank: each (case, layout, options of ``parallelize``) in turn, in one process group.
+    """In a rank: each (case, layout, options of its techniques) in turn, in one process group.
 
     The layout's ``grad_acc`` counts. Gives a ``Run`` each, messages counted with ``count``; with ``keep``, that
     and what it says of the engine then.
@@ -187,10 +185,8 @@ def on_ranks(
     found = []
     with launch.process_group():
         for case, text, options in runs:
-            layout = Layout.parse(text)
-            mesh = Mesh(layout)
-            parallel = ParallelOptions(**options)
-            engine = parallelize(case.model(), mesh, case.make(), parallel)
-            run = train(case, engine, grad_acc=layout.grad_acc, mesh=mesh, options=parallel, count=count)
+            mesh = Mesh(Layout.parse(text).replace(**options))
+            engine = parallelize(case.model(), mesh, case.make())
+            run = train(case, engine, grad_acc=mesh.layout.grad_acc, mesh=mesh, count=count)
             found.append((run, keep(engine)) if keep else run)
     return found

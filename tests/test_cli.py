@@ -217,7 +217,7 @@ BAD = {
     "a device as data": (["--data", "/dev/zero"], "cannot be read (a device, which may have no end)"),
     "empty text": (["--data", "empty.txt"], "empty.txt"),
     "short text": (["--data", "short.txt"], "seq=256"),
-    "no steps": (["--steps", "0"], "steps is 0"),
+    "no steps": (["--steps", "0"], "steps must be at least 1, got 0"),
     "steps in words": (["--steps", "many"], "many"),
     "micro-batch": (
         ["--global-batch", "6", "--micro-batch", "4"],
@@ -228,8 +228,8 @@ BAD = {
     "moments": (["--moments", "fp4"], "one of fp32, bf16, fp8"),
     "masters": (["--masters", "fp16"], "weights of float32 have none"),
     "recompute": (["--recompute", "half"], "none, selective, full"),
-    "learning rate": (["--lr", "nan"], "lr is nan"),
-    "seed": (["--seed", "-1"], "seed is -1"),
+    "learning rate": (["--lr", "nan"], "lr must be finite, got nan"),
+    "seed": (["--seed", "-1"], "seed must be at least 0, got -1"),
     "device": (["--device", "tpu"], "cpu or cuda"),
     "layout text": (["--layout", "dq=2"], "dq"),
     "experts without a model that has some": (
@@ -320,8 +320,8 @@ BAD = {
         ["--loss-scale", "8"],
         "loss_scale is 8.0, but dtype is float32, which needs none",
     ),
-    "a first scale": (["--initial-loss-scale", "inf"], "initial_loss_scale is inf, but must be"),
-    "a window": (["--loss-scale-window", "0"], "loss_scale_window is 0, but must be a whole number from 1"),
+    "a first scale": (["--initial-loss-scale", "inf"], "initial_loss_scale must be finite, got inf"),
+    "a window": (["--loss-scale-window", "0"], "loss_scale_window must be at least 1, got 0"),
     "way to add gradients": (["--data-parallel", "magic"], "naive, overlapped, bucketed"),
     "no bucket": (["--bucket-mb", "0"], "bucket_mb must be at least 1, got 0"),
     "log that ranks cannot write": (

@@ -219,7 +219,7 @@ def is_free(port: int) -> bool:
         ("--layout dp=2 -- --seq 8", "--seq is said by the sweep itself: leave it out after --"),
         (
             "--layout dp=2 -- --dtype float8",
-            "dtype is 'float8', but must be one of float32, bfloat16, float16",
+            "dtype must be one of float32, bfloat16, float16, got 'float8'",
         ),
         ("--layout dp=2 -- --dtyp float8 --sed", "playbook train: unrecognized arguments: --sed"),
         ("--layout dp=2 --out taken", "out is 'taken', which cannot be a folder (file exists)"),

@@ -20,7 +20,6 @@ from playbook import launch
 from playbook.commands.training import Run, check, train_here, train_on_ranks
 from playbook.errors import ConfigError
 from playbook.layout import Layout
-from playbook.layout.options import ParallelOptions
 from playbook.parallel.mesh import Mesh
 from playbook.schedules.catalogue import make
 from playbook.shapes import load
@@ -37,13 +36,10 @@ ZB_OWN = dataclasses.replace(make("zb-h2", 2, 4), name="own")
 
 
 def run(layout: str = "", **settings) -> Run:
-    known = ParallelOptions.__dataclass_fields__
-    parallel = ParallelOptions(**{name: value for name, value in settings.items() if name in known})
-    own = {name: value for name, value in settings.items() if name not in known}
+    options = {name: settings.pop(name) for name in Layout().options if name in settings}
     config = TrainConfig(
-        **{"steps": 4, "global_batch": 12, "seq": 16, "device": "cpu", **own},
-        layout=Layout.parse(layout),
-        parallel=parallel,
+        **{"steps": 4, "global_batch": 12, "seq": 16, "device": "cpu", **settings},
+        layout=Layout.parse(layout).replace(**options),
     )
     return Run(load(SMALL), config)
 
@@ -76,7 +72,7 @@ def test_the_same_numbers_as_one_device(layout, capsys):
         ("cp=2", {"context": "ulysses", "recompute": "selective"}),
         ("tp=2,cp=2,dp=2,sp,zero=1,grad_acc=3", {"recompute": "full"}),
         ("pp=2,tp=2,schedule=zb-h1", {"stage_layers": (1, 1)}),
-        ("pp=2", {"schedule": ZB_OWN, "recompute": "selective"}),
+        ("pp=2", {"own_schedule": ZB_OWN, "recompute": "selective"}),
     ],
 )
 def test_layers_and_samples_cut_in_pieces_give_the_same_numbers(layout, settings):

@@ -9,7 +9,7 @@ import torch
 from parallel_runs import Case, Run, Sent, counted
 
 from playbook import launch
-from playbook.layout import Layout, ParallelOptions
+from playbook.layout import Layout
 from playbook.model.fp8 import use_fp8
 from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
@@ -20,7 +20,7 @@ from playbook.shapes import ModelShape
 from playbook.training.data import own_tokens
 
 SEQ, MICRO = 8, 2
-#: A model, a layout, and options of ``parallelize``.
+#: A model, a layout, and options of its techniques.
 Cases = list[tuple[ModelShape, str, dict]]
 
 
@@ -30,16 +30,16 @@ def steps(cases: Cases, dtype: torch.dtype, autocast: bool, fp8: str) -> list[li
     found = []
     with launch.process_group():
         for shape, text, given in cases:
-            layout, options = Layout.parse(text), ParallelOptions(**given)
+            layout = Layout.parse(text).replace(**given)
             prepare = partial(use_fp8, recipe=fp8) if fp8 else None
             mesh, case = Mesh(layout), Case(shape, layout.recompute, dtype=dtype, seq=SEQ, prepare=prepare)
-            engine = parallelize(case.model(), mesh, case.make(), options)
+            engine = parallelize(case.model(), mesh, case.make())
             generator = torch.Generator().manual_seed(mesh.index("dp"))
             batch = torch.randint(shape.vocab, (MICRO * layout.grad_acc, SEQ), generator=generator)
-            batch = own_tokens(batch, batch.clone(), mesh, options.placed)
+            batch = own_tokens(batch, batch.clone(), mesh, layout.token_placement)
             sent: list[Sent] = []
             for _ in range(2):
-                step(engine, batch, torch.bfloat16 if autocast else torch.float32, options.node, sent)
+                step(engine, batch, torch.bfloat16 if autocast else torch.float32, layout.node, sent)
             found.append(sent)
     return found
 
@@ -58,14 +58,14 @@ def check(ranks, cases: Cases, world: int, dtype=torch.float32, recipe="fp32", f
     found = ranks(steps, cases, dtype, recipe == "autocast", fp8, ranks=world).values
     for rank, mine in enumerate(found):
         for (shape, text, given), sent in zip(cases, mine, strict=True):
-            layout = Layout.parse(f"{text},micro_batch={MICRO}")
-            compare(shape, layout, SEQ, ParallelOptions(**given), precision, rank, sent)
+            layout = Layout.parse(f"{text},micro_batch={MICRO}").replace(**given)
+            compare(shape, layout, SEQ, precision, rank, sent)
 
 
 def check_run(case: Case, text: str, given: dict, rank: int, run: Run) -> None:
     """Messages that were counted while a case was compared with one device; not of frozen weights, nor where the last
     micro-batch is smaller, which no prediction knows of."""
-    layout = Layout.parse(f"{text},recompute={case.recompute}")
+    layout = Layout.parse(f"{text},recompute={case.recompute}").replace(**given)
     micro, rest = divmod(case.samples, layout.dp * layout.grad_acc)
     if case.prepare or rest:
         return
@@ -76,27 +76,24 @@ def check_run(case: Case, text: str, given: dict, rank: int, run: Run) -> None:
         for a, b in zip(until_clipped, updates, strict=True)
     ]
     layout, seq = layout.replace(micro_batch=micro), layout.padded(case.seq)
-    compare(case.shape, layout, seq, ParallelOptions(**given), load_recipe("fp32"), rank, steps)
+    compare(case.shape, layout, seq, load_recipe("fp32"), rank, steps)
 
 
 def compare(
     shape: ModelShape,
     layout: Layout,
     seq: int,
-    options: ParallelOptions,
     precision: Recipe,
     rank: int,
     steps: list[Sent],
 ) -> None:
     for first, sent in zip((True, False), steps, strict=False):
-        told = traffic(
-            shape, layout, seq, options, rank=rank, recipe=precision, first=first, routing=sent.routing
-        )
+        told = traffic(shape, layout, seq, rank=rank, recipe=precision, first=first, routing=sent.routing)
         expected: Counter = Counter()
         for message in told:
             if message.bytes:
                 expected[message.axis, message.collective, message.payload, message.bytes] += message.count
-        assert expected == sent.messages, (layout, options, rank, first)
+        assert expected == sent.messages, (layout, rank, first)
         axes = by_axis(told)
         axes.pop("world", None)
-        assert axes == {axis: n for axis, n in sent.axes.items() if n}, (layout, options, rank)
+        assert axes == {axis: n for axis, n in sent.axes.items() if n}, (layout, rank)

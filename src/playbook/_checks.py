@@ -1,7 +1,7 @@
 """Checks shared by the frozen dataclasses that describe a model, a layout and a machine.
 
-A field says what it accepts beside its declaration: ``field(metadata={"least": 0})``, ``{"most": 100}`` or
-``{"choices": (...)}``.
+A field says what it accepts beside its declaration: ``told(1, "what it is", least=0, most=100)``, ``choices=(...)``. What
+it says of itself is what its flag on the command line says (``commands/flags.py``).
 """
 
 from __future__ import annotations
@@ -20,12 +20,18 @@ from playbook.errors import PlaybookError
 MOST = 2**63 - 1
 
 
+def told(default: Any, help: str = "", **metadata: Any) -> Any:
+    """A field of a dataclass with a default, what it is in words, and its limits: ``least``, ``most``, ``below``,
+    ``choices``. What else a flag needs to know of it is ``metavar`` and ``unit``."""
+    return dataclasses.field(default=default, metadata={"help": help, **metadata})
+
+
 def check_fields(instance: Any, error: type[PlaybookError], prefix: str = "") -> None:
     """Check every int, float, bool and str field of a dataclass instance against its declaration.
 
     Integers must be at least ``metadata["least"]`` (1 by default) and at most ``metadata["most"]``; a bool is
-    never an int; an int becomes a float where a float is declared. Raises ``error`` naming the first wrong
-    field, its value and what would be valid.
+    never an int; an int becomes a float where a float is declared, which may have to be ``below`` a number. Raises
+    ``error`` naming the first wrong field, its value and what would be valid.
     """
     for name, kind, optional, metadata in _declared(instance.__class__):
         value, label = getattr(instance, name), prefix + name
@@ -34,7 +40,7 @@ def check_fields(instance: Any, error: type[PlaybookError], prefix: str = "") ->
         if kind == "int":
             check_int(label, value, error, least=metadata.get("least", 1), most=metadata.get("most", MOST))
         elif kind == "float":
-            object.__setattr__(instance, name, _float(label, value, metadata.get("least"), error))
+            object.__setattr__(instance, name, _float(label, value, metadata, error))
         elif kind == "bool" and not isinstance(value, bool):
             raise error(f"{label} must be true or false, got {value!r}")
         elif kind == "str":
@@ -44,8 +50,10 @@ def check_fields(instance: Any, error: type[PlaybookError], prefix: str = "") ->
 @cache
 def _declared(kind: type) -> list[tuple[str, str, bool, Mapping[str, Any]]]:
     """Of each field its name, what it is, whether it may be None, and its limits."""
-    told = [(field.name, str(field.type), field.metadata) for field in dataclasses.fields(kind)]
-    return [(name, text.split(" ")[0], text.endswith("| None"), limits) for name, text, limits in told]
+    fields = [(field.name, str(field.type), field.metadata) for field in dataclasses.fields(kind)]
+    return [
+        (name, text.removesuffix(" | None"), text.endswith("| None"), limits) for name, text, limits in fields
+    ]
 
 
 def check_int(
@@ -100,14 +108,17 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     return f"unknown {what} {name!r}; {hint}"
 
 
-def _float(label: str, value: object, least: float | None, error: type[PlaybookError]) -> float:
+def _float(label: str, value: object, limits: Mapping[str, Any], error: type[PlaybookError]) -> float:
     number = _as_float(value)
     if number is None:
         raise error(f"{label} must be a number, got {value!r}")
     if not abs(number) < float("inf"):  # true for NaN as well
         raise error(f"{label} must be finite, got {value}")
+    least, below = limits.get("least"), limits.get("below")
     if least is not None and number < least:
         raise error(f"{label} must be at least {least}, got {value}")
+    if below is not None and number >= below:
+        raise error(f"{label} must be below {below}, got {value}")
     return number
 
 

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from itertools import takewhile
 from typing import Any, NoReturn
 
+from playbook import __version__
 from playbook.commands import (
     bench,
     calibrate,
@@ -34,11 +35,15 @@ from playbook.commands import (
     sweep,
     train,
 )
+from playbook.commands.flags import Help
 from playbook.errors import PlaybookError
 
 
 class _Parser(argparse.ArgumentParser):
     """argparse that answers a bad flag with one sentence instead of the whole usage."""
+
+    def __init__(self, **options: Any):
+        super().__init__(**{"formatter_class": Help, **options})
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
@@ -106,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="playbook", description="Train, plan and measure large models: the tools of the book."
     )
+    parser.add_argument("--version", action="version", version=f"playbook {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in (
         train, checkpoint, memory, simulate, search, mesh, schedule, bench, calibrate, sweep, slurm, kubernetes,

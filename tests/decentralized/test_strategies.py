@@ -17,7 +17,7 @@ from playbook.decentralized.topology import topology
 from playbook.errors import ConfigError, LayoutError
 from playbook.instruments.counting import CountBytes
 from playbook.layout import Layout
-from playbook.layout.options import DATA_PARALLEL, ParallelOptions
+from playbook.layout.options import DATA_PARALLEL
 from playbook.model.transformer import IGNORE
 from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
@@ -70,9 +70,8 @@ def steps_on_ranks() -> dict[str, tuple[list[Tensor], list[float], list[float], 
     found = {}
     with launch.process_group() as world:
         for how in APART:
-            engine = parallelize(
-                CASE.model(), Mesh(Layout(dp=world.size)), CASE.make(), ParallelOptions(data_parallel=how)
-            )
+            mesh = Mesh(Layout(dp=world.size, data_parallel=how))
+            engine = parallelize(CASE.model(), mesh, CASE.make())
             after, norms, losses = [], [], []
             for step in range(CASE.steps):
                 engine.zero_grad()
@@ -179,9 +178,8 @@ def on_the_same_data() -> dict[str, list[tuple[float, float]]]:
     found = {}
     with launch.process_group() as world:
         for how in SAME:
-            engine = parallelize(
-                CASE.model(), Mesh(Layout(dp=world.size)), CASE.make(), ParallelOptions(data_parallel=how)
-            )
+            mesh = Mesh(Layout(dp=world.size, data_parallel=how))
+            engine = parallelize(CASE.model(), mesh, CASE.make())
             found[how] = steps_of(engine)
     return found
 
@@ -212,8 +210,8 @@ def counted() -> dict[str, tuple[int, int, int]]:
     found = {}
     with launch.process_group() as world:
         for how in COUNTED:
-            mesh = Mesh(Layout(dp=world.size))
-            engine = parallelize(CASE.model(), mesh, CASE.make(), ParallelOptions(data_parallel=how))
+            mesh = Mesh(Layout(dp=world.size, data_parallel=how))
+            engine = parallelize(CASE.model(), mesh, CASE.make())
             count, before = CountBytes({"dp": mesh.group("dp")}), 0
             for step in range(CASE.steps):
                 if step == 1:  # in the first they agree on which parameters are used
@@ -248,8 +246,7 @@ def run(how: str, layout: str = "dp=3", **settings: Any) -> Run:
     own = {name: settings.pop(name) for name in ("saving", "check_replicas", "on_spike") if name in settings}
     config = TrainConfig(
         **{"steps": 5, "global_batch": 12, "seq": 16, "device": "cpu", **settings},
-        layout=Layout.parse(layout),
-        parallel=ParallelOptions(data_parallel=how),
+        layout=Layout.parse(layout).replace(data_parallel=how),
     )
     return Run(load(SMALL), config, **own)
 
@@ -276,14 +273,12 @@ def test_a_whole_run_tells_bytes_of_a_step():
 def test_names(text, options):
     assert parse(text).options == {"start": 0, **options}
     assert parse(text).name in OPTIONS
-    assert ParallelOptions(data_parallel=text).method == parse(text)
+    assert Layout(data_parallel=text).method == parse(text)
 
 
 def test_ways_to_add_whole_gradients_are_no_methods():
-    assert [ParallelOptions(data_parallel=name).method for name in (*DATA_PARALLEL, "all-reduce")] == [
-        None
-    ] * 4
-    assert ParallelOptions(data_parallel="all-reduce") == ParallelOptions()
+    assert [Layout(data_parallel=name).method for name in (*DATA_PARALLEL, "all-reduce")] == [None] * 4
+    assert Layout(data_parallel="all-reduce") == Layout()
 
 
 @pytest.mark.parametrize(
@@ -306,7 +301,7 @@ def test_ways_to_add_whole_gradients_are_no_methods():
 )
 def test_names_that_are_none(text, words):
     with pytest.raises(ConfigError, match=words):
-        ParallelOptions(data_parallel=text)
+        Layout(data_parallel=text)
 
 
 @pytest.mark.parametrize(
@@ -334,10 +329,10 @@ def test_what_does_not_go_with_it(given, words):
 
 
 def test_what_they_send_and_keep_is_not_foretold():
-    options = ParallelOptions(data_parallel="local:H=4")
+    layout = Layout(dp=2, data_parallel="local:H=4")
     for formula in (traffic, predict):
         with pytest.raises(ConfigError, match="data_parallel is 'local:H=4', whose"):
-            formula(load(SMALL), Layout(dp=2), seq=16, options=options)
+            formula(load(SMALL), layout, seq=16)
 
 
 def test_averages_do_not_reach_masters(ranks):
@@ -345,9 +340,7 @@ def test_averages_do_not_reach_masters(ranks):
         with launch.process_group():
             case = Case(offload=True)
             try:
-                parallelize(
-                    case.model(), Mesh(Layout()), case.make(), ParallelOptions(data_parallel="local:H=2")
-                )
+                parallelize(case.model(), Mesh(Layout(data_parallel="local:H=2")), case.make())
             except ConfigError as error:
                 return str(error)
             return ""

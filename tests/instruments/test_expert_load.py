@@ -18,7 +18,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks
 from playbook import launch
 from playbook.errors import ConfigError
 from playbook.instruments.expert_load import ExpertLoad, ExpertRoutes, Loads
-from playbook.layout import Layout, ParallelOptions
+from playbook.layout import Layout
 from playbook.model.moe import routers
 from playbook.model.transformer import Transformer
 from playbook.parallel.mesh import Mesh
@@ -219,9 +219,9 @@ def routes_on_ranks(text: str, node: int | None, recompute: str) -> tuple[dict, 
     """In a rank: where rows went in two micro-batches, their load, and the choices of each layer and micro-batch."""
     torch.set_num_threads(1)
     with launch.process_group():
-        mesh, case = Mesh(Layout.parse(text)), Case(sized(EVEN, capacity=1.0), recompute, seq=8, samples=8)
-        options = ParallelOptions(dispatch="two-step" if node else "all-to-all", node=node)
-        engine = parallelize(case.model(), mesh, case.make(), options)
+        layout = Layout.parse(text).replace(dispatch="two-step" if node else "all-to-all", node=node)
+        mesh, case = Mesh(layout), Case(sized(EVEN, capacity=1.0), recompute, seq=8, samples=8)
+        engine = parallelize(case.model(), mesh, case.make())
         share, rank, chosen = 8 // mesh.size("dp"), mesh.index("dp"), []
         for router in routers(engine.model).values():
             router.register_forward_hook(lambda _, __, out: chosen.append(out[1].chosen))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from random_shapes import shapes
 
 from playbook.errors import LayoutError, PlaybookError, ScheduleError
-from playbook.layout import SCHEDULES, Layout, ParallelOptions
+from playbook.layout import SCHEDULES, Layout
 from playbook.layout.stages import KINDS, check_microbatches, depth, on_ranks, placement, split, stages_of
 from playbook.planning.memory import predict
 from playbook.schedules.actions import Schedule
@@ -20,21 +20,18 @@ small = st.sampled_from([1, 1, 2, 3, 4])
 
 @st.composite
 def cases(draw):
-    """Layouts that fit and such that do not, with options and tokens."""
+    """Layouts that fit and such that do not, with tokens."""
+    own = draw(st.sampled_from([None, None, None, ("1f1b", 2, 8), ("zb-h1", 3, 9), ("dualpipe", 4, 8)]))
+    sizes = st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple)
     layout = Layout(
         dp=draw(st.integers(1, 2)), tp=draw(small), cp=draw(small), pp=draw(small),
         vpp=draw(st.sampled_from([1, 1, 1, 2, 3])), sp=draw(st.booleans()), zero=draw(st.integers(0, 3)),
         schedule=draw(st.sampled_from(SCHEDULES)), grad_acc=draw(st.sampled_from([1, 2, 8, 9])),
-    )  # fmt: skip
-    own = draw(st.sampled_from([None, None, None, ("1f1b", 2, 8), ("zb-h1", 3, 9), ("dualpipe", 4, 8)]))
-    sizes = st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple)
-    options = ParallelOptions(
         context=draw(st.sampled_from(["ring", "gather", "ulysses"])),
         tensor_overlap=draw(st.sampled_from(["none", "async", "chunked"])),
-        schedule=own and make(*own),
-        stage_layers=draw(st.none() | st.none() | sizes),
-    )
-    return draw(shapes()), layout, options, draw(st.integers(1, 24))
+        own_schedule=own and make(*own), stage_layers=draw(st.none() | st.none() | sizes),
+    )  # fmt: skip
+    return draw(shapes()), layout, draw(st.integers(1, 24))
 
 
 def refusal(call):
@@ -49,21 +46,21 @@ def refusal(call):
 @given(cases())
 @settings(max_examples=400)
 def test_what_is_planned_is_what_the_layout_allows(case):
-    shape, layout, options, seq = case
-    said = refusal(lambda: layout.check(shape, seq=seq, options=options))
-    assert refusal(lambda: predict(shape, layout, seq=seq, options=options)) == said
+    shape, layout, seq = case
+    said = refusal(lambda: layout.check(shape, seq=seq))
+    assert refusal(lambda: predict(shape, layout, seq=seq)) == said
 
 
 @given(cases())
 @settings(max_examples=200)
 def test_what_trains_is_what_the_layout_allows(case):
     """Of what a config lets through, which is checked when it is written down."""
-    shape, layout, options, seq = case
+    shape, layout, seq = case
     try:
-        config = TrainConfig(layout=layout, seq=seq, parallel=options, global_batch=layout.global_batch)
+        config = TrainConfig(layout=layout, seq=seq, global_batch=layout.global_batch)
     except PlaybookError:
         return
-    said = refusal(lambda: layout.check(shape, seq=seq, options=options))
+    said = refusal(lambda: layout.check(shape, seq=seq))
     assert refusal(lambda: check_layout(shape, config)) == said
 
 
@@ -77,13 +74,13 @@ def test_what_trains_is_what_the_layout_allows(case):
         ("pp=2", {"stage_layers": (3, 2)}, "stage_layers is 3,2, but must be 2 numbers"),
         ("", {"stage_layers": (4,)}, "stage_layers is given, but pp is 1: there is no pipeline"),
         ("pp=3", {"stage_layers": (2, 0, 2)}, "stage_layers is 2,0,2, but rank 1 of the pipeline then has neither"),
-        ("pp=3", {"schedule": make("1f1b", 2, 2)}, "pp is 3, but schedule '1f1b' has 2 ranks: make them equal"),
-        ("pp=2", {"schedule": make("1f1b", 2, 2)}, "grad_acc is 1, but schedule '1f1b' has 2 micro-batches"),
+        ("pp=3", {"own_schedule": make("1f1b", 2, 2)}, "pp is 3, but schedule '1f1b' has 2 ranks: make them equal"),
+        ("pp=2", {"own_schedule": make("1f1b", 2, 2)}, "grad_acc is 1, but schedule '1f1b' has 2 micro-batches"),
     ],
 )  # fmt: skip
 def test_what_a_technique_refuses_is_said_in_one_sentence(text, options, sentence):
     with pytest.raises(LayoutError) as caught:
-        Layout.parse(text).check(load("tiny"), seq=64, options=ParallelOptions(**options))
+        Layout.parse(text).replace(**options).check(load("tiny"), seq=64)
     assert sentence in str(caught.value)
 
 
@@ -103,7 +100,7 @@ def test_a_schedule_that_nobody_can_carry_out():
     action = {"op": "F", "stage": 0, "microbatch": 0}
     half = Schedule.from_json({"ranks": [[action], [{**action, "stage": 1}]]})
     with pytest.raises(ScheduleError, match="is missing"):
-        Layout(pp=2).check(load("tiny"), options=ParallelOptions(schedule=half))
+        Layout(pp=2, own_schedule=half).check(load("tiny"))
 
 
 def test_without_the_tokens_of_a_sample_no_step_is_checked():

@@ -11,7 +11,7 @@ from parallel_runs import BATCH, Case
 from playbook import launch
 from playbook.instruments.counting import CountBytes
 from playbook.layout import Layout
-from playbook.layout.options import MOMENTS, ParallelOptions
+from playbook.layout.options import MOMENTS
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.planning.memory import predict
@@ -30,8 +30,8 @@ def second_step(runs: list[tuple[Case, str, dict]]) -> list:
     found = []
     with launch.process_group() as world:
         for case, text, given in runs:
-            layout = Layout.parse(text)
-            engine = parallelize(case.model(), Mesh(layout), case.make(), ParallelOptions(**given))
+            layout = Layout.parse(text).replace(**given)
+            engine = parallelize(case.model(), Mesh(layout), case.make())
             step(case, engine, world, layout.grad_acc)
             with CountBytes(engine.traffic_groups()) as count:
                 step(case, engine, world, layout.grad_acc)

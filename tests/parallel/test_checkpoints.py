@@ -11,7 +11,6 @@ from parallel_runs import Case, one_device, train
 
 from playbook import launch
 from playbook.layout import Layout
-from playbook.layout.options import ParallelOptions
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 
@@ -26,9 +25,9 @@ def save(case: Case, text: str, options: dict) -> dict:
     """In a rank: the state after half of the steps."""
     torch.set_num_threads(1)
     with launch.process_group():
-        layout = Layout.parse(text)
+        layout = Layout.parse(text).replace(**options)
         mesh = Mesh(layout)
-        engine = parallelize(case.model(), mesh, case.make(), ParallelOptions(**options))
+        engine = parallelize(case.model(), mesh, case.make())
         train(half(case), engine, grad_acc=layout.grad_acc, mesh=mesh)
         return engine.state_dict()
 
@@ -37,9 +36,9 @@ def resume(case: Case, text: str, options: dict, state: dict):
     """In a rank: the other half, from a state."""
     torch.set_num_threads(1)
     with launch.process_group():
-        layout = Layout.parse(text)
+        layout = Layout.parse(text).replace(**options)
         mesh = Mesh(layout)
-        engine = parallelize(case.model(), mesh, case.make(), ParallelOptions(**options))
+        engine = parallelize(case.model(), mesh, case.make())
         engine.load_state_dict(state)
         return train(case, engine, grad_acc=layout.grad_acc, mesh=mesh, start=HALF)
 
@@ -117,7 +116,8 @@ def taken_up(case: Case, text: str, options: dict, state: dict) -> dict:
     """In a rank: what an engine saves that has just taken up a state."""
     torch.set_num_threads(1)
     with launch.process_group():
-        engine = parallelize(case.model(), Mesh(Layout.parse(text)), case.make(), ParallelOptions(**options))
+        mesh = Mesh(Layout.parse(text).replace(**options))
+        engine = parallelize(case.model(), mesh, case.make())
         engine.load_state_dict(state)
         return engine.state_dict()
 

@@ -12,7 +12,6 @@ from parallel_runs import Case, one_device, train
 from playbook import launch
 from playbook.errors import LayoutError
 from playbook.layout import Layout
-from playbook.layout.options import ParallelOptions
 from playbook.layout.tokens import MaskBlock
 from playbook.model.attend import OnlineSoftmax, attend, flash
 from playbook.model.transformer import Transformer
@@ -67,8 +66,8 @@ def in_16_bits(case: Case, weights: bool) -> float:
 
         expected = step(one_device(case))
         for text, options in RUNS:
-            mesh = Mesh(Layout.parse(text))
-            found = step(parallelize(case.model(), mesh, case.make(), ParallelOptions(**options)), mesh)
+            mesh = Mesh(Layout.parse(text).replace(**options))
+            found = step(parallelize(case.model(), mesh, case.make()), mesh)
             worst = max(worst, float((found / expected - 1).abs().max()))
     return worst
 
@@ -96,9 +95,9 @@ def lazily(block: str, text: str) -> float:
     torch.set_num_threads(1)
     shape = BLOCKS[block].replace(hidden=24, heads=4, kv_heads=2 if block == "llama" else None, ffn=52)
     with launch.process_group(), pytest.MonkeyPatch.context() as patch:
-        case, mesh = Case(shape, steps=3), Mesh(Layout.parse(text))
-        lazily = ParallelOptions(gather="lazily", bucket=600, first_bucket=600)
-        engine = parallelize(case.model(), mesh, case.make(), lazily)
+        lazily = {"gather": "lazily", "bucket": 600, "first_bucket": 600}
+        case, mesh = Case(shape, steps=3), Mesh(Layout.parse(text).replace(**lazily))
+        engine = parallelize(case.model(), mesh, case.make())
         patch.setattr(zero, "all_gather", lambda whole, own, group, async_op: Late(whole, own, group))
         return train(case, engine, mesh=mesh).error(train(case, one_device(case)))
 
@@ -136,11 +135,9 @@ def test_samples_as_long_as_the_table_of_positions(ranks):
     assert max(ranks(odd, case, "cp=2", ranks=2).values) < 1e-5
 
 
-def built(text: str, settings: ParallelOptions) -> tuple:
+def built(layout: Layout) -> tuple:
     with launch.process_group():
-        config = TrainConfig(
-            seq=16, global_batch=4, device="cpu", layout=Layout.parse(text), parallel=settings
-        )
+        config = TrainConfig(seq=16, global_batch=4, device="cpu", layout=layout)
         shape = BLOCKS["gpt"].replace(hidden=24, heads=4, vocab=256)
         model = make_trainer(shape, load_corpus(), config, Mesh(config.layout)).model
         attention = model.blocks[0].attention
@@ -161,7 +158,7 @@ def built(text: str, settings: ParallelOptions) -> tuple:
     ],
 )
 def test_the_trainer_does_it_the_way_it_is_told(ranks, text, settings, found):
-    assert ranks(built, text, ParallelOptions(**settings), ranks=2)[0].value == found
+    assert ranks(built, Layout.parse(text).replace(**settings), ranks=2)[0].value == found
 
 
 def snapshot(text: str) -> list[bool]:
@@ -214,14 +211,10 @@ def test_layouts_that_do_not_fit_the_model_are_refused_from_python_too(ranks):
                 ("cp=4", {"context": "ulysses"}, True),
                 ("cp=4", {}, False),
             ):
-                mesh = Mesh(Layout.parse(text))
+                mesh = Mesh(Layout.parse(text).replace(**options))
                 case = Case(BLOCKS["gpt"].replace(hidden=24, heads=2, kv_heads=2), steps=1, causal=causal)
                 with pytest.raises(LayoutError) as error:
-                    train(
-                        case,
-                        parallelize(case.model(), mesh, case.make(), ParallelOptions(**options)),
-                        mesh=mesh,
-                    )
+                    train(case, parallelize(case.model(), mesh, case.make()), mesh=mesh)
                 found.append(str(error.value))
         return found
 

@@ -12,10 +12,9 @@ from parallel_runs import Case, flat
 from torch import Tensor, nn
 
 from playbook import launch
-from playbook.errors import ConfigError
+from playbook.errors import ConfigError, PlaybookError
 from playbook.instruments.counting import CountBytes
 from playbook.layout import Layout
-from playbook.layout.options import ParallelOptions
 from playbook.parallel.data import STRATEGIES, BucketedDataParallel
 from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
@@ -114,9 +113,7 @@ def counted(kind: str, micro_batches: int, sync_each: bool) -> dict[str, int]:
     """In a rank: calls of collectives in a step of several micro-batches."""
     with launch.process_group():
         case = Case()
-        engine = parallelize(
-            case.model(), Mesh(Layout(dp=2)), case.make(), ParallelOptions(data_parallel=kind)
-        )
+        engine = parallelize(case.model(), Mesh(Layout(dp=2, data_parallel=kind)), case.make())
         x, y = case.batch(0)
         engine.accumulate(x, y, 12)  # ranks ask once who gets gradients
         engine.zero_grad()
@@ -187,20 +184,22 @@ def test_bad_options(ranks):
         with launch.process_group():
             case = Case()
             try:
-                mesh = Mesh(Layout(dp=1, zero=options.pop("zero", 0)))
-                parallelize(case.model(), mesh, case.make(), ParallelOptions(**options))
-            except ConfigError as error:
-                return str(error)
+                parallelize(case.model(), Mesh(Layout(dp=1, **options)), case.make())
+            except PlaybookError as error:
+                return f"{type(error).__name__}: {error}"
             return ""
 
     cases = {
         "data_parallel": (
             {"data_parallel": "magic"},
-            "data_parallel must be one of naive, overlapped, bucketed, local:H=16",
+            "ConfigError: data_parallel must be one of naive, overlapped, bucketed, local:H=16",
         ),
-        "bucket": ({"bucket": 0}, "bucket must be at least 1, got 0"),
-        "first bucket": ({"first_bucket": -1}, "first_bucket must be at least 1, got -1"),
-        "gather": ({"zero": 1, "gather": "never"}, "gather must be one of after, lazily, got 'never'"),
+        "bucket": ({"bucket": 0}, "LayoutError: bucket must be at least 1, got 0"),
+        "first bucket": ({"first_bucket": -1}, "LayoutError: first_bucket must be at least 1, got -1"),
+        "gather": (
+            {"zero": 1, "gather": "never"},
+            "LayoutError: gather must be one of after, lazily, got 'never'",
+        ),
     }
     for options, words in cases.values():
         assert words in ranks(refused, options, ranks=1)[0].value

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from playbook import launch
 from playbook.layout import Layout
-from playbook.layout.options import ParallelOptions
 from playbook.model.generate import generate
 from playbook.parallel.data import STRATEGIES
 from playbook.parallel.engine import Engine
@@ -25,9 +24,7 @@ from playbook.parallel.zero2 import Zero2
 def evaluated(case: Case, options: dict) -> dict[str, float]:
     """In a rank: how far logits under ZeRO-3 are from those of one device after two steps, and a third step's error."""
     with launch.process_group() as world:
-        engine = parallelize(
-            case.model(), Mesh(Layout(dp=2, zero=3)), case.make(), ParallelOptions(**options)
-        )
+        engine = parallelize(case.model(), Mesh(Layout(dp=2, zero=3, **options)), case.make())
         alone = one_device(case)
         train(case, engine, world.rank, world.size)
         train(case, alone)
@@ -62,9 +59,8 @@ def test_what_was_gathered_before_an_update_is_out_of_date_after_it(ranks, resha
     def look() -> tuple[Tensor, Tensor]:
         with launch.process_group() as world:
             case = Case(steps=1)
-            engine = parallelize(
-                case.model(), Mesh(Layout(dp=2, zero=3)), case.make(), ParallelOptions(reshard=reshard)
-            )
+            mesh = Mesh(Layout(dp=2, zero=3, reshard=reshard))
+            engine = parallelize(case.model(), mesh, case.make())
             alone, x = one_device(case), case.batch(0)[0]
             train(case, engine, world.rank, world.size)
             train(case, alone)

@@ -24,7 +24,7 @@ from playbook.instruments.counting import CountBytes
 from playbook.instruments.measure import SavedActivations
 from playbook.kernels import jit
 from playbook.layout import Layout
-from playbook.layout.options import DISPATCH, ParallelOptions
+from playbook.layout.options import DISPATCH
 from playbook.model.moe import Experts, Router, Routing, here, routers
 from playbook.parallel.expert import Trip, make_path
 from playbook.parallel.mesh import Mesh
@@ -52,7 +52,7 @@ BALANCE: dict[str, dict[str, Any]] = {
     "loss of the batch": {"balance_loss": 0.1, "balance_over": "global_batch"},
     "bias": {"bias_rate": 0.01},
 }
-#: Other options of `parallelize`.
+#: Other options of techniques.
 MORE: dict[str | None, dict[str, Any]] = {
     None: {},
     "small buckets": {"bucket": 4096, "first_bucket": 512},
@@ -364,13 +364,12 @@ def test_what_cannot_be_spread_is_refused(text, words):
 
 
 def test_two_steps_need_to_know_what_a_node_is():
-    layout = Layout.parse("dp=4,ep=4")
     for options, words in (
-        (ParallelOptions(dispatch="two-step"), "dispatch is 'two-step', which needs node"),
-        (ParallelOptions(dispatch="two-step", node=3), "node must divide ep = 4 (1, 2, 4), got 3"),
+        ({}, "dispatch is 'two-step', which needs node"),
+        ({"node": 3}, "node must divide ep = 4 (1, 2, 4), got 3"),
     ):
         with pytest.raises(LayoutError) as error:
-            layout.check(SHAPES["top-2"], options=options)
+            Layout(dp=4, ep=4, dispatch="two-step", **options).check(SHAPES["top-2"])
         assert words in str(error.value)
 
 

@@ -9,7 +9,6 @@ from parallel_runs import Case, one_device, train
 
 from playbook import launch
 from playbook.layout import Layout
-from playbook.layout.options import ParallelOptions
 from playbook.layout.tokens import MaskBlock
 from playbook.model.attend import attend, attend_backward, flash, flash_backward, has_kernel
 from playbook.model.ops import sdpa_attention
@@ -34,11 +33,9 @@ class OnCuda(Case):
 def run(case: Case, text: str, options: dict) -> tuple:
     with launch.process_group() as world:
         assert world.backend == "nccl"
-        layout = Layout.parse(text)
-        mesh = Mesh(layout)
-        parallel = ParallelOptions(**options)
-        engine = parallelize(case.model(), mesh, case.make(), parallel)
-        found = train(case, engine, grad_acc=layout.grad_acc, mesh=mesh, options=parallel)
+        mesh = Mesh(Layout.parse(text).replace(**options))
+        engine = parallelize(case.model(), mesh, case.make())
+        found = train(case, engine, grad_acc=mesh.layout.grad_acc, mesh=mesh)
         devices = {kind: {t.device.type for t in ts} for kind, ts in engine.tensors().items()}
         return found.losses.cpu(), found.norms.cpu(), found.last.cpu(), devices
 

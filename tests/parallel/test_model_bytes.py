@@ -14,8 +14,6 @@ from playbook.instruments.counting import CountBytes
 from playbook.instruments.measure import SavedActivations
 from playbook.kernels import jit
 from playbook.layout import Layout
-from playbook.layout.options import ParallelOptions
-from playbook.parallel.context import placement_of
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.planning.context_cost import context_traffic
@@ -36,12 +34,10 @@ def a_step(case: Case, runs: list[tuple[str, dict]]) -> list[dict[str, dict[str,
     found = []
     with launch.process_group():
         for text, options in runs:
-            mesh = Mesh(Layout.parse(text))
-            engine = parallelize(case.model(), mesh, case.make(), ParallelOptions(**options))
+            mesh = Mesh(Layout.parse(text).replace(**options))
+            engine = parallelize(case.model(), mesh, case.make())
             with CountBytes(engine.traffic_groups()) as count:
-                x, y, where = own_tokens(
-                    *share(case, mesh), mesh, placement_of(options.get("context", "ring"), None)
-                )
+                x, y, where = own_tokens(*share(case, mesh), mesh, mesh.layout.token_placement)
                 engine.accumulate(x, y, BATCH, where)
                 engine.clip(1.0)
                 engine.step()
@@ -129,12 +125,11 @@ def saved(
     found = []
     with mock.patch.object(jit, "interpret", new=nothing), launch.process_group():
         for text, options in runs:
-            mesh = Mesh(Layout.parse(text))
+            mesh = Mesh(Layout.parse(text).replace(**options))
             case = Case(shape, recompute, seq=SEQ, kernels=kernels)
-            model = parallelize(case.model(), mesh, case.make(), ParallelOptions(**options)).model
+            model = parallelize(case.model(), mesh, case.make()).model
             x, y = (t[:2] for t in case.batch(0))
-            placement = placement_of(options.get("context", "ring"), None)
-            x, y, where = own_tokens(x, y, mesh, placement)
+            x, y, where = own_tokens(x, y, mesh, mesh.layout.token_placement)
             with SavedActivations(model, inputs=(x, y) if where is None else (x, y, where)) as kept:
                 loss = model.loss(x, y, where)[0]
             found.append(kept.bytes)

@@ -24,7 +24,7 @@ from playbook.instruments.overlap import (
 )
 from playbook.instruments.rank_trace import record_step, together
 from playbook.instruments.trace import Trace
-from playbook.layout import Layout, ParallelOptions
+from playbook.layout import Layout
 from playbook.parallel.mesh import Mesh
 from playbook.shapes import load
 from playbook.training.config import TrainConfig
@@ -39,10 +39,10 @@ BUCKETS = {"bucket": 2**20, "first_bucket": 2**17}
 def record(text: str, steps: int, recompute: str, data_parallel: str, options: dict[str, Any]) -> list[Trace]:
     """In a rank: traces of some steps, after two in which ranks agree on parameters in use and count bytes."""
     with launch.process_group():
-        layout = Layout.parse(text)
+        layout = Layout.parse(text).replace(data_parallel=data_parallel, **options)
         config = TrainConfig(
             steps=steps + 2, global_batch=8, seq=64, layout=layout, recompute=recompute,
-            micro_batch=4 // layout.grad_acc, parallel=ParallelOptions(data_parallel=data_parallel, **options),
+            micro_batch=4 // layout.grad_acc,
         )  # fmt: skip
         trainer = make_trainer(SHAPE, load_corpus(), config, Mesh(layout))
         trainer.step()
@@ -155,9 +155,8 @@ def gathers_left(gather: str) -> list[bool]:
     """In a rank: of each bucket's gather after the first step, whether it was still going on when the second step's
     first module began. If lazily, rank 1 takes part in none before rank 0 has answered."""
     with launch.process_group():
-        layout = Layout(dp=2, zero=1)
-        parallel = ParallelOptions(gather=gather, **BUCKETS)
-        config = TrainConfig(steps=2, global_batch=4, seq=32, layout=layout, parallel=parallel)
+        layout = Layout(dp=2, zero=1, gather=gather, **BUCKETS)
+        config = TrainConfig(steps=2, global_batch=4, seq=32, layout=layout)
         trainer = make_trainer(SHAPE, load_corpus(), config, Mesh(layout))
         weights, store = trainer.engine.sets[0].weights, dist.distributed_c10d._get_default_store()
         late = weights.all_gather if gather == "lazily" and dist.get_rank() == 1 else None

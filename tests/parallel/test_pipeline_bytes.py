@@ -15,7 +15,7 @@ from playbook.instruments.counting import CountBytes
 from playbook.instruments.kept_activations import KeptActivations
 from playbook.instruments.memory_timeline import peak_bytes
 from playbook.kernels import jit
-from playbook.layout import SCHEDULES, Layout, ParallelOptions
+from playbook.layout import SCHEDULES, Layout
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.planning.memory import predict
@@ -54,9 +54,9 @@ def steps(runs: Runs, peak: bool = False, kernels: str = "torch") -> list[dict[s
     found = []
     with mock.patch.object(jit, "interpret", new=nothing), launch.process_group():
         for shape, text, options in runs:
-            layout = Layout.parse(text)
+            layout = Layout.parse(text).replace(**options)
             mesh, case = Mesh(layout), Case(shape, layout.recompute, seq=SEQ, kernels=kernels)
-            engine: Any = parallelize(case.model(), mesh, case.make(), ParallelOptions(**options))
+            engine: Any = parallelize(case.model(), mesh, case.make())
             batch = torch.randint(shape.vocab, (MICRO * layout.grad_acc, SEQ))
             given = own_tokens(batch, batch.clone(), mesh, "zigzag")
             with KeptActivations(engine.pipeline) as kept:
@@ -85,9 +85,8 @@ def step(engine: Any, x: torch.Tensor, y: torch.Tensor, where: torch.Tensor | No
 def check(ranks, runs: Runs, world: int, kernels: str = "torch") -> None:
     for rank, mine in enumerate(ranks(steps, runs, False, kernels, ranks=world).values):
         for (shape, text, options), one in zip(runs, mine, strict=True):
-            layout, place = Layout.parse(f"{text},micro_batch={MICRO}"), one["place"]
-            given = ParallelOptions(**options)
-            how = {"recipe": "fp32", "device": "cpu", "fused": kernels == "fused", "options": given}
+            layout, place = Layout.parse(f"{text},micro_batch={MICRO}").replace(**options), one["place"]
+            how = {"recipe": "fp32", "device": "cpu", "fused": kernels == "fused"}
             told = predict(shape, layout, seq=SEQ, **how).stages[place]
             assert one["kept"] == told.activations, (text, place)
             states = [one[kind] for kind in ("parameters", "gradients", "optimizer")]
@@ -97,7 +96,7 @@ def check(ranks, runs: Runs, world: int, kernels: str = "torch") -> None:
                 assert one["scattered"] == scattered, (text, place)
             if not shape.tied:
                 continue
-            found = traffic(shape, layout, SEQ, given, rank=rank, recipe="fp32")
+            found = traffic(shape, layout, SEQ, rank=rank, recipe="fp32")
             sent = {m.collective: m.total for m in found if m.axis == "pp" and m.payload > 8}
             assert one["send"] == total(found, "pp", "forward") + total(found, "pp", "backward"), (
                 text,
@@ -158,7 +157,7 @@ def test_with_fused_kernels(ranks):
 
 
 def test_a_schedule_of_ones_own(ranks):
-    given = {"schedule": OWN, "stage_layers": (2, 4, 3)}
+    given = {"own_schedule": OWN, "stage_layers": (2, 4, 3)}
     check(ranks, [(LLAMA, "pp=2,grad_acc=2", given), (GPT, "pp=2,grad_acc=2,recompute=full", given)], 2)
 
 

@@ -80,7 +80,7 @@ def test_every_schedule(ranks, p):
         shape = SMALL.replace(layers=2 * p + 1, tied=bool(i % 2))
         case = Case(shape, steps=2 if m == 2 * p else 1, samples=2 * m)
         # The schedule is given: the layout has no name for some.
-        runs.append((case, f"pp={p},grad_acc={m}", {"schedule": make(name, p, m, vpp)}))
+        runs.append((case, f"pp={p},grad_acc={m}", {"own_schedule": make(name, p, m, vpp)}))
     assert {name for name, *_ in allowed(p)} >= set(NAMES) - ({"dualpipe"} if p % 2 else set())
     check(ranks, runs, p)
 
@@ -163,7 +163,7 @@ def test_measured_times_make_schedules_that_run(ranks):
     """Fitted to uneven stages, an order that no name has."""
     times = Times((1.0, 1.3, 0.9), (1.1, 1.0, 2.0), (0.5, 0.7, 0.4), comm=0.05)
     fitted = make("zb-2p", 3, 8, 1, times, limit=4.5, rest=0.4)
-    check(ranks, [(Case(SMALL, steps=2), "pp=3,grad_acc=8", {"schedule": fitted})], 3)
+    check(ranks, [(Case(SMALL, steps=2), "pp=3,grad_acc=8", {"own_schedule": fitted})], 3)
 
 
 #: Two hundred and more actions on each rank, each at a random moment.

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from playbook import launch
 from playbook.instruments.pair_trace import PairTrace
-from playbook.layout import Layout, ParallelOptions
+from playbook.layout import Layout
 from playbook.model.recompute import checkpoint
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.turns import Turns
@@ -151,9 +151,9 @@ def watched(schedule: str, beside: bool, dispatch: str) -> tuple[list[float], li
     """In a rank: losses and norms of two steps, and of a third what was hidden in each pair; its trace."""
     with launch.process_group():
         layout = Layout.parse(f"pp=2,dp=2,ep=2,schedule={schedule},grad_acc=8")
+        layout = layout.replace(dispatch=dispatch, node=1 if dispatch == "two-step" else None)
         shape = load("tiny-moe").replace(layers=4, hidden=64)
-        options = ParallelOptions(dispatch=dispatch, node=1 if dispatch == "two-step" else None)
-        config = TrainConfig(steps=3, global_batch=16, micro_batch=1, seq=32, layout=layout, parallel=options)
+        config = TrainConfig(steps=3, global_batch=16, micro_batch=1, seq=32, layout=layout)
         trainer = make_trainer(shape, load_corpus(), config, Mesh(layout))
         pipeline = trainer.engine.pipeline
         if not beside:

@@ -15,7 +15,7 @@ from helpers import BLOCKS, DEEPSEEK, MIXTRAL
 from traffic_runs import Cases, check
 
 from playbook.errors import ConfigError
-from playbook.layout import Layout, ParallelOptions
+from playbook.layout import Layout
 from playbook.layout.options import DISPATCH
 from playbook.planning.expert_traffic import Routed, even, missed
 from playbook.planning.messages import Sender
@@ -55,7 +55,7 @@ def test_elements_of_sixteen_bits(ranks):
 
 def sender(moe: dict[str, Any], text: str, node: int | None = None, seq: int = 8) -> Sender:
     shape = MIXTRAL.replace(heads=4, kv_heads=4, moe={"ffn": 8, **moe})
-    return Sender(shape, Layout.parse(text), seq, ParallelOptions(node=node), 1, load_recipe("fp32"))
+    return Sender(shape, Layout.parse(text).replace(node=node), seq, 1, load_recipe("fp32"))
 
 
 def test_an_even_load_by_hand():
@@ -108,10 +108,10 @@ def test_groups_that_fit_no_nodes_are_left_out():
 @pytest.mark.parametrize("dispatch", DISPATCH)
 def test_without_a_count_what_all_ranks_send_is_what_they_get(dispatch):
     """So many rows there and back, however few tokens there are: bytes of an even load are whole rows."""
-    layout, options = Layout.parse("dp=4,ep=4"), ParallelOptions(dispatch=dispatch, node=2)
+    layout = Layout(dp=4, ep=4, dispatch=dispatch, node=2)
     shape = SHAPES["every"]
     for seq in (1, 3, 64):
-        sent = [traffic(shape, layout, seq, options, rank=rank) for rank in range(4)]
+        sent = [traffic(shape, layout, seq, rank=rank) for rank in range(4)]
         rows = [m for found in sent for m in found if m.axis == "ep" and m.phase == "backward"]
         assert {m.collective for m in rows} <= {"all_to_all", "all_gather", "reduce_scatter"}
         assert all(m.bytes % 2 == 0 and m.count == 2 for m in rows)
@@ -142,14 +142,13 @@ def test_a_routing_of_another_step_is_refused():
 
 def test_tokens_of_deepseek_v3_meet_fewer_nodes_than_experts():
     """Eight of 256 experts, in four of eight groups, each group on a node of eight GPUs: at most four nodes a token."""
-    layout, tokens = Layout.parse("dp=64,ep=64"), 4096
-    here = Sender(load("deepseek-v3"), layout, tokens, ParallelOptions(node=8), 0, load_recipe("bf16-mixed"))
+    layout, tokens = Layout(dp=64, ep=64, node=8), 4096
+    here = Sender(load("deepseek-v3"), layout, tokens, 0, load_recipe("bf16-mixed"))
     missed = math.comb(96, 8) / math.comb(128, 8)  # by the eight experts, a group that was chosen
     assert sum(even(here).tokens[0]) == pytest.approx(4 * (1 - missed) * tokens, abs=8)
     assert sum(even(here).rows[0]) == 8 * tokens
     sent = {
-        how: traffic(here.shape, layout, tokens, ParallelOptions(dispatch=how, node=8))
-        for how in ("all-to-all", "two-step")
+        how: traffic(here.shape, layout.replace(dispatch=how), tokens) for how in ("all-to-all", "two-step")
     }
     row = 7168 * 2  # bytes
     alone = [m for m in sent["all-to-all"] if m.payload == 8 * tokens * row]

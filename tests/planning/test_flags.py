@@ -11,7 +11,7 @@ from playbook.cli import _parser
 from playbook.commands.train import prepared
 from playbook.errors import ConfigError
 from playbook.hardware import CLUSTERS
-from playbook.layout import Layout, ParallelOptions
+from playbook.layout import Layout
 from playbook.planning.calibration import load_calibration
 from playbook.planning.flags import FRAMEWORKS, emit
 from playbook.planning.jobs import precision_of
@@ -26,8 +26,8 @@ def run(model, layout, seq=4096, precision="bf16", **options):
     """What a command plans."""
     cluster = CLUSTERS["h100-8"]
     return Run(
-        load(model), Layout.parse(layout), cluster, seq, load_calibration(None, cluster.accelerator),
-        precision_of(precision), "sdpa", False, None, {}, ParallelOptions(**options),
+        load(model), Layout.parse(layout).replace(**options), cluster, seq, load_calibration(None, cluster.accelerator),
+        precision_of(precision), "sdpa", False, None, {},
     )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ def test_the_most_is_that_of_the_whole_schedule(name, pp, vpp, microbatches, siz
         return
     check_microbatches(layout(name, pp, vpp, microbatches), microbatches)
     full, rest = zip(*sizes, strict=True)
-    for line in (line_of(layout(name, pp, vpp, microbatches)), line_of(Layout(), schedule)):
+    for line in (line_of(layout(name, pp, vpp, microbatches)), line_of(Layout(own_schedule=schedule))):
         assert line.depth == schedule.depth
         assert line.directions == len(schedule.placement)
         for rank, stages in enumerate(line.stages):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from playbook.errors import ConfigError
-from playbook.layout import Layout, ParallelOptions
+from playbook.layout import Layout
 from playbook.planning.measured import Machine, MeasuredDevice, load_machine, measured_run
 from playbook.planning.operations import Operation
 from playbook.planning.recipes import load_recipe
@@ -189,9 +189,9 @@ def test_routers_tell_each_other_loads():
 
 
 def test_what_sends_less_is_not_foretold():
-    options, recipe = ParallelOptions(data_parallel="local:H=4"), load_recipe("fp32")
+    layout, recipe = Layout(dp=2, data_parallel="local:H=4"), load_recipe("fp32")
     with pytest.raises(ConfigError, match="data_parallel is 'local:H=4', whose messages are counted"):
-        measured_run(MACHINE, load("tiny"), Layout.parse("dp=2"), seq=64, recipe=recipe, options=options)
+        measured_run(MACHINE, load("tiny"), layout, seq=64, recipe=recipe)
 
 
 @pytest.mark.parametrize(

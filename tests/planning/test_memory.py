@@ -9,7 +9,7 @@ from random_shapes import RUNS, shapes
 
 from playbook.errors import ConfigError, LayoutError
 from playbook.instruments.measure import SavedActivations, gradient_bytes, optimizer_bytes, parameter_bytes
-from playbook.layout import Layout, ParallelOptions
+from playbook.layout import Layout
 from playbook.layout.stages import split_layers
 from playbook.model.transformer import Transformer
 from playbook.planning.activations import classical_activation_bytes
@@ -279,10 +279,9 @@ def test_a_rank_with_several_stages_has_all_blocks_of_one_gathered():
 
 def test_weights_that_stay_gathered_are_all_there():
     """Without reshard ZeRO-3 has every block's weights when backward begins, with it those of two."""
-    shape, layout = load("llama3-8b"), Layout.parse("dp=8,zero=3")
     gathered = []
     for reshard in (True, False):
-        stage = predict(shape, layout, seq=1024, options=ParallelOptions(reshard=reshard)).fullest
+        stage = predict(load("llama3-8b"), Layout(dp=8, zero=3, reshard=reshard), seq=1024).fullest
         part = next(part for part in stage.buffer_parts if part.name == "gathered blocks")
         gathered.append(part.value)
     assert gathered[1] == 16 * gathered[0]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from playbook.hardware import load as load_cluster
-from playbook.layout import Layout, ParallelOptions
+from playbook.layout import Layout
 from playbook.planning.calibration import Calibration
 from playbook.planning.jobs import run_of
 from playbook.planning.message_times import Links
@@ -90,15 +90,15 @@ def test_all_to_alls_across_nodes_go_through_adapters():
 )
 def test_what_blocks_are_timed_with_is_what_ranks_send(model, text, options):
     """Messages of one block, times blocks and micro-batches, are those that `traffic` counts of the whole model."""
-    shape, layout = load(model), Layout.parse(text)
+    shape, layout = load(model), Layout.parse(text).replace(**options)
     run = run_of({"model": model, "cluster": "h100-8", "layout": text, "seq": 1024})
-    run = replace(run, options=ParallelOptions(**options))
+    run = replace(run, layout=run.layout.replace(**options))
     counted: Counter[tuple] = Counter()
     for part, message, _ in run.times.messages():
         times = layout.grad_acc * (1 if part == "head" else shape.blocks()[part.split()[0]])
         counted[message.axis, message.collective, message.phase, message.payload] += message.count * times
     expected: Counter[tuple] = Counter()
-    for message in traffic(shape, layout, 1024, ParallelOptions(**options)):
+    for message in traffic(shape, layout, 1024):
         if message.phase in ("forward", "backward") and message.axis in ("tp", "cp", "ep"):
             expected[message.axis, message.collective, message.phase, message.payload] += message.count
     assert counted == expected

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from playbook.errors import ConfigError
 from playbook.hardware import CLUSTERS
 from playbook.instruments.measure import count_flops
-from playbook.layout import Layout, ParallelOptions
+from playbook.layout import Layout
 from playbook.layout.tokens import MaskBlock
 from playbook.model import attend
 from playbook.planning import operations
@@ -202,10 +202,10 @@ def test_rows_of_experts(shape, ep, tp):
 def test_rows_that_leave_a_node_in_two_steps(shape, node):
     """A token goes to each other node once; the traffic rounds a mean up to whole tokens."""
     layout, row = Layout(dp=8, ep=8), shape.hidden * 2
-    options = ParallelOptions(dispatch="two-step", node=node)
+    two_steps = layout.replace(dispatch="two-step", node=node)
     told = max(  # rows are longer than the choices and weights that go with them
         m.bytes
-        for m in traffic(shape, layout, SEQ, options)
+        for m in traffic(shape, two_steps, SEQ)
         if m.axis == "ep" and m.apart == node and m.phase == "forward"
     )
     sent = expert(shape, layout, SEQ, node=node, two_step=True).sent

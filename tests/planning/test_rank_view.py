@@ -19,7 +19,7 @@ from playbook.errors import LayoutError
 from playbook.instruments.counting import CountBytes
 from playbook.instruments.expert_load import ExpertRoutes
 from playbook.instruments.step_costs import StepCosts
-from playbook.layout import AXES, Layout, ParallelOptions
+from playbook.layout import AXES, Layout
 from playbook.parallel.channels import Channel
 from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
@@ -86,11 +86,10 @@ def live(cases: Cases) -> list[Live]:
     found = []
     with launch.process_group():
         for shape, text, given in cases:
-            layout, options = Layout.parse(text), ParallelOptions(**given)
+            layout = Layout.parse(text).replace(**given)
             config = TrainConfig(
-                steps=2, global_batch=layout.global_batch, seq=SEQ, device="cpu", layout=layout,
-                parallel=options, micro_batch=1,
-            )  # fmt: skip
+                steps=2, global_batch=layout.global_batch, seq=SEQ, device="cpu", layout=layout, micro_batch=1
+            )
             mesh = Mesh(layout)
             trainer = make_trainer(shape, load_corpus(), config, mesh)
             costs, engine = StepCosts(trainer), trainer.engine
@@ -100,7 +99,7 @@ def live(cases: Cases) -> list[Live]:
             channels = list(engine.pipeline.channels.values()) if engine.pipeline else []
             peers = {channel.peer for channel in channels}
             layers = [layer for layer, _ in own_blocks(trainer.model)]
-            routes = ExpertRoutes(trainer.model, mesh.group("ep"), options.node) if layout.ep > 1 else None
+            routes = ExpertRoutes(trainer.model, mesh.group("ep"), layout.node) if layout.ep > 1 else None
             with routes or nullcontext():
                 levels = by_level(mesh.rank, engine.traffic_groups(), channels, trainer.step)
             routing = routes and routes.counted()
@@ -165,9 +164,9 @@ def noted(start: Callable[[torch.Tensor], None], to: list[int], peer: int, tenso
 def test_a_rank_of_a_run(ranks, cases, world):
     for rank, mine in enumerate(ranks(live, cases, ranks=world).values):
         for (shape, text, given), run in zip(cases, mine, strict=True):
-            layout, options, case = Layout.parse(text), ParallelOptions(**given), (rank, text, given)
+            layout, case = Layout.parse(text).replace(**given), (rank, text, given)
             known = {"recipe": "fp32", "ranks_per_node": NODE, "routing": run.routing}
-            view = rank_view(shape, layout, SEQ, options, rank=rank, **known)
+            view = rank_view(shape, layout, SEQ, rank=rank, **known)
             for axis, group in run.groups.items():
                 assert view.groups.get(axis, (rank,)) == group, case
             same = {view.groups.get("replicas", view.groups.get("dp", (rank,)))}

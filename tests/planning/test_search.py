@@ -144,6 +144,12 @@ def test_choices_can_be_narrowed():
     assert result.candidates == 2
 
 
+def test_options_of_techniques_are_those_of_all_layouts():
+    options = {"context": "gather", "bucket": 2**20}
+    found = search(problem(gpus=8, options=options), top=3).found
+    assert [f.layout.options for f in found] == [{**Layout().options, **options}] * 3
+
+
 def found_of(layout: str, **seconds: float) -> Found:
     breakdown = dict.fromkeys(WORDS, 0.0) | seconds
     return Found(Layout.parse(layout), SimpleNamespace(seconds=sum(breakdown.values()), breakdown=breakdown))

@@ -7,7 +7,7 @@ import pytest
 
 from playbook.errors import ConfigError, LayoutError
 from playbook.hardware import load as load_cluster
-from playbook.layout import Layout, ParallelOptions
+from playbook.layout import Layout
 from playbook.planning.calibration import Calibration, load_calibration
 from playbook.planning.jobs import run_of
 from playbook.planning.published import TABLES, seconds_of
@@ -18,9 +18,10 @@ from playbook.schedules.timeline import simulate as timeline
 from playbook.shapes import load
 
 
-def step(text, model="llama3-8b", seq=4096, cluster="h100-8", **given):
+def step(text, model="llama3-8b", seq=4096, cluster="h100-8", options=None, **given):
     given = {"limit": False, **given}
-    return simulate(load(model), Layout.parse(text), load_cluster(cluster), seq=seq, **given)
+    layout = Layout.parse(text).replace(**options or {})
+    return simulate(load(model), layout, load_cluster(cluster), seq=seq, **given)
 
 
 def off(table, calibration):
@@ -210,15 +211,13 @@ def test_what_cannot_run_is_refused():
 
 def test_stage_layers_are_those_of_the_options():
     even = step("pp=4,grad_acc=8")
-    lighter = step("pp=4,grad_acc=8", options=ParallelOptions(stage_layers=(9, 8, 8, 7)))
+    lighter = step("pp=4,grad_acc=8", options={"stage_layers": (9, 8, 8, 7)})
     assert lighter.seconds < even.seconds  # the head is worth more than a block here
 
 
 def test_a_schedule_of_ones_own_is_what_is_timed():
     text = "pp=4,grad_acc=8"
-    own = [
-        step(text, options=ParallelOptions(schedule=make(name, 4, 8))).seconds for name in ("1f1b", "naive")
-    ]
+    own = [step(text, options={"own_schedule": make(name, 4, 8)}).seconds for name in ("1f1b", "naive")]
     named = [step(f"{text},schedule={name}").seconds for name in ("1f1b", "naive")]
     assert own == pytest.approx(named)
     assert own[1] > 2 * own[0]
@@ -252,10 +251,10 @@ def test_stages_are_cut_as_the_framework_does_it():
     text = "pp=16,grad_acc=32"
     wide = load("llama3-8b").replace(vocab=131072)
     told = step(text, wide, calibration=balanced)
-    by_hand = ParallelOptions(stage_layers=(3, 3, *[2] * 13, 0))
+    by_hand = {"stage_layers": (3, 3, *[2] * 13, 0)}
     assert told.seconds == step(text, wide, calibration=PLAIN, options=by_hand).seconds
     assert told.memory == step(text, wide, calibration=PLAIN, options=by_hand).memory
-    even = ParallelOptions(stage_layers=(2,) * 16)
+    even = {"stage_layers": (2,) * 16}
     assert told.seconds < step(text, wide, calibration=PLAIN).seconds
     assert step(text, wide, calibration=balanced, options=even) == step(text, wide, calibration=PLAIN)
 
@@ -263,8 +262,8 @@ def test_stages_are_cut_as_the_framework_does_it():
 def test_keys_that_are_gathered_before_attention_begins_hide_behind_none_of_it():
     hiding = replace(PLAIN, hidden_cp=1.0)
     for context, hides in (("ring", True), ("gather", False), ("ulysses", False)):
-        given = {"options": ParallelOptions(context=context)}
-        waits = [step("cp=8", calibration=c, **given).breakdown["cp"] for c in (PLAIN, hiding)]
+        options = {"context": context}
+        waits = [step("cp=8", calibration=c, options=options).breakdown["cp"] for c in (PLAIN, hiding)]
         assert waits[0] > 0
         assert (waits[1] < waits[0]) is hides, context
 

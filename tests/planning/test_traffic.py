@@ -4,8 +4,6 @@ Most of it is counted where runs are compared with one device, in ``tests/parall
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import hypothesis
 import pytest
 import torch
@@ -15,7 +13,7 @@ from random_shapes import shapes
 from traffic_runs import SEQ, Cases, check
 
 from playbook.errors import LayoutError
-from playbook.layout import Layout, ParallelOptions
+from playbook.layout import Layout
 from playbook.layout.tokens import CONTEXT
 from playbook.planning.context_cost import context_traffic
 from playbook.planning.memory import predict
@@ -53,7 +51,7 @@ TWO: Cases = [
     (LLAMA, "dp=2", {"data_parallel": "naive"}),
     (GPT, "dp=2", {"data_parallel": "overlapped", "find_unused": True}),
     (LLAMA, "dp=2,zero=1,grad_acc=2", {**FEW, "gather": "lazily"}),
-    (GPT, "pp=2,grad_acc=2", {"schedule": OWN, "stage_layers": (0, 2, 1)}),
+    (GPT, "pp=2,grad_acc=2", {"own_schedule": OWN, "stage_layers": (0, 2, 1)}),
     (LATENT, "tp=2,sp,recompute=full", {}),
     (DIRECT, "tp=2,recompute=full", {}),
     (LATENT, "tp=2,sp", {"tensor_overlap": "chunked"}),
@@ -124,17 +122,16 @@ OPTIONS = {
     "node": (DEEPSEEK, "dp=4,ep=4", {"node": 1}, {"dispatch": "two-step", "node": 2}, True),
     "find_unused": (LLAMA, "dp=2", {"find_unused": True}, {}, True),
     "stage_layers": (LLAMA, "pp=2,tp=2", {"stage_layers": (1, 3)}, {}, True),
-    "schedule": (GPT, "pp=2,grad_acc=2", {"schedule": OWN}, {}, True),
+    "own_schedule": (GPT, "pp=2,grad_acc=2", {"own_schedule": OWN}, {}, True),
 }
 
 
-@pytest.mark.parametrize("option", [field.name for field in fields(ParallelOptions)])
+@pytest.mark.parametrize("option", Layout().options)
 def test_an_option_changes_messages_or_only_when_they_are_sent(option):
     """Whoever adds an option says here which."""
     shape, layout, changed, given, other = OPTIONS[option]
     plain, now = (
-        traffic(shape, Layout.parse(layout), SEQ, ParallelOptions(**{**given, **more}))
-        for more in ({}, changed)
+        traffic(shape, Layout.parse(layout).replace(**{**given, **more}), SEQ) for more in ({}, changed)
     )
     assert (plain != now) is other
 
@@ -158,9 +155,9 @@ def test_what_cannot_run_has_no_traffic():
 
 @pytest.mark.parametrize("context", CONTEXT)
 def test_context_parallelism_is_that_of_its_formula(context):
-    layout = Layout(cp=4, tp=2, micro_batch=3, grad_acc=2)
+    layout = Layout(cp=4, tp=2, micro_batch=3, grad_acc=2, context=context)
     for shape in (LLAMA.replace(kv_heads=8), LATENT.replace(heads=8)):
-        found = traffic(shape, layout, 64, ParallelOptions(context=context))
+        found = traffic(shape, layout, 64)
         assert total(found, "cp") == context_traffic(shape, layout, 64, context).total * shape.layers * 2
 
 
@@ -168,12 +165,12 @@ def test_context_parallelism_is_that_of_its_formula(context):
 @pytest.mark.parametrize("zero", range(4))
 def test_replicas_are_those_of_their_formula(zero, reshard):
     """Of which the mean over ranks has no rounding."""
-    layout, options = Layout(dp=3, zero=zero, grad_acc=2), ParallelOptions(reshard=reshard)
+    layout = Layout(dp=3, zero=zero, grad_acc=2, reshard=reshard)
     units = predict(GPT, layout, seq=SEQ).stages[0].counts.units
     told = of_replicas(units, 3, zero, grad_acc=2, reshard=reshard).total
     sent = 0
     for rank in range(3):
-        found = traffic(GPT, layout, SEQ, options, rank=rank)
+        found = traffic(GPT, layout, SEQ, rank=rank)
         sent += sum(total(found, "dp", phase) for phase in ("gradients", "parameters", "forward", "backward"))
     assert sent == 3 * told
 
@@ -197,7 +194,7 @@ def test_weights_are_the_parameters_of_the_rank(shape, text):
     layout = Layout.parse(text)
     for stage in predict(shape, layout, seq=SEQ).stages:
         place = layout.rank(pp=stage.stage)
-        (one,) = Sender(shape, layout, SEQ, ParallelOptions(), place, load_recipe("fp32")).sets
+        (one,) = Sender(shape, layout, SEQ, place, load_recipe("fp32")).sets
         units = one.units
         assert sum(unit.elements for unit in units) == stage.counts.local
         if layout.pp > 1 or layout.zero == 3:

@@ -14,7 +14,7 @@ from parallel_runs import Case
 from random_shapes import latents, mixtures, shapes
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from playbook.layout import Layout, ParallelOptions
+from playbook.layout import Layout
 from playbook.model.transformer import Transformer
 from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
@@ -74,7 +74,7 @@ def test_units_are_those_of_the_engine(text, shape, experts, mla, data):
     with a_rank(rank, layout.world_size):
         engine = parallelize(Transformer(shape), Mesh(layout), Case().make())
         real = tensors(engine)
-    sets = Sender(shape, layout, 8, ParallelOptions(), rank, load_recipe("fp32")).sets
+    sets = Sender(shape, layout, 8, rank, load_recipe("fp32")).sets
     assert [[[(w.elements, w.partial) for w in unit.weights] for unit in one.units] for one in sets] == real
     assert [one.group for one in sets] == [groups(layout, rank, expert) for expert in range(len(sets))]
 

@@ -8,7 +8,7 @@ import pytest
 
 from playbook.errors import LayoutError
 from playbook.hardware import load as load_cluster
-from playbook.layout import Layout, ParallelOptions
+from playbook.layout import Layout
 from playbook.planning.search import Problem
 from playbook.searching.partition import (
     PARTITIONS,
@@ -81,8 +81,7 @@ def test_a_cut_can_be_simulated_and_is_faster_than_an_even_one():
     shape = load("llama3.2-1b")
     problem = Problem(shape, cluster, 32, 1024)
     cut = dynamic(blocks_of(problem, layout), 8)
-    options = ParallelOptions(stage_layers=cut.sizes)
-    cut_step = Problem(shape, cluster, 32, 1024, options=options).run(layout).step()
+    cut_step = problem.run(layout.replace(stage_layers=cut.sizes)).step()
     assert cut_step.seconds < problem.run(layout).step().seconds
 
 

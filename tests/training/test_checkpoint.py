@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from playbook import launch
 from playbook.errors import CheckpointError
-from playbook.layout import Layout, ParallelOptions
+from playbook.layout import Layout
 from playbook.parallel.mesh import Mesh
 from playbook.shapes import ModelShape, MoE
 from playbook.training import checkpoint, restore
@@ -79,7 +79,6 @@ def trainer(model: str, layout: str, steps: int = BEFORE + AFTER) -> Trainer:
         seq=12,
         lr=1e-2,
         layout=parsed,
-        parallel=ParallelOptions(),
         device="cpu",
         **more,
     )

@@ -148,8 +148,8 @@ def test_states_taken_up_by_an_optimizer_with_other_formats():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"moments": "e4m3"}, "moments is 'e4m3', but must be one of fp32, bf16, fp8"),
-        ({"masters": "e4m3", **IN_BF16}, "masters is 'e4m3', but must be one of fp32, fp16, bf16"),
+        ({"moments": "e4m3"}, "moments must be one of fp32, bf16, fp8, got 'e4m3'"),
+        ({"masters": "e4m3", **IN_BF16}, "masters must be one of fp32, fp16, bf16, got 'e4m3'"),
         ({"masters": "fp16"}, "masters are fp16, but weights of float32 have none"),
     ],
 )

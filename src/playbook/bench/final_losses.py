@@ -15,7 +15,6 @@ import torch
 from playbook import launch
 from playbook.bench import provenance
 from playbook.layout import Layout
-from playbook.layout.options import ParallelOptions
 from playbook.parallel.mesh import Mesh
 from playbook.planning.communication import ring_bytes_sent
 from playbook.shapes import ModelShape
@@ -58,8 +57,7 @@ def bench_final_losses(
 
 def config_of(config: TrainConfig, n: int, how: str) -> TrainConfig:
     """A run of ``config`` as n replicas that hear of each other by the method ``how``."""
-    parallel = ParallelOptions(data_parallel=how)
-    return replace(config, layout=Layout(dp=n), micro_batch=None, parallel=parallel)
+    return replace(config, layout=Layout(dp=n, data_parallel=how), micro_batch=None)
 
 
 def train_each(
@@ -87,7 +85,7 @@ def train_each(
             (replicas,) = trainer.engine.sets
             network = getattr(replicas, "network", None)
             after = network.sent[0] if network else (config.steps - start) * step_bytes
-            row = {"method": config.parallel.data_parallel, "loss": held_out(trainer)}
+            row = {"method": config.layout.data_parallel, "loss": held_out(trainer)}
             rows.append(row | {"sent": int(after)})
             del trainer, replicas
         return {"loss_after_start": begun, "sent_in_start": int(start * step_bytes), "rows": rows}

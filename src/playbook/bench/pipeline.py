@@ -32,7 +32,6 @@ from playbook.bench.parallel import TOLERANCE, verdict
 from playbook.bench.turns import OPTIMIZER, Batch, Run, Track, Work, compared, take_turns
 from playbook.errors import ConfigError
 from playbook.layout import Layout
-from playbook.layout.options import ParallelOptions
 from playbook.layout.stages import on_ranks
 from playbook.model.transformer import Transformer
 from playbook.parallel.mesh import Mesh
@@ -86,10 +85,9 @@ class OurPipeline:
             vpp=_chunks(name),
             schedule=name if name in SCHEDULES else "1f1b",
             grad_acc=work.grad_acc,
+            own_schedule=None if name in SCHEDULES else make(name, ranks, work.grad_acc),
         )
-        given = None if name in SCHEDULES else make(name, ranks, work.grad_acc)
-        options = ParallelOptions(schedule=given)
-        self.engine = parallelize(model, Mesh(layout), partial(adamw, **OPTIMIZER), options)
+        self.engine = parallelize(model, Mesh(layout), partial(adamw, **OPTIMIZER))
         self.model, self.micro_batch = model, work.micro_batch
         self.zero_grad = self.engine.zero_grad
 

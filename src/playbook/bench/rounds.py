@@ -15,7 +15,7 @@ from playbook.bench.context_peers import GatheredSDPA
 from playbook.bench.tensor_peers import DTensorPeer, DTensorSequence, RunDTensor, check_tensor
 from playbook.bench.turns import OPTIMIZER, Run, RunOnMesh, Work
 from playbook.layout import Layout
-from playbook.layout.options import DATA_PARALLEL, ParallelOptions
+from playbook.layout.options import DATA_PARALLEL
 from playbook.model.transformer import Transformer
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
@@ -43,12 +43,12 @@ class Ours:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def start(self, model: Transformer, work: Work) -> Run:
-        options = ParallelOptions(**self.options)
-        mesh = Mesh(Layout.parse(self.layout.replace("N", str(dist.get_world_size()))))
-        engine = parallelize(model, mesh, partial(adamw, **OPTIMIZER), options)
-        if mesh.layout.tp == mesh.layout.cp == 1:
-            return Run(engine, work.tokens * mesh.layout.dp)
-        return RunOnMesh(engine, work, mesh, options.placed)
+        layout = Layout.parse(self.layout.replace("N", str(dist.get_world_size()))).replace(**self.options)
+        mesh = Mesh(layout)
+        engine = parallelize(model, mesh, partial(adamw, **OPTIMIZER))
+        if layout.tp == layout.cp == 1:
+            return Run(engine, work.tokens * layout.dp)
+        return RunOnMesh(engine, work, mesh, layout.token_placement)
 
 
 @dataclass(frozen=True)

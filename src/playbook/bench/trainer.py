@@ -70,7 +70,7 @@ def _measure(shape: ModelShape, config: TrainConfig, device: str) -> dict[str, A
     costs = StepCosts(trainer)
     results = trainer.run()
     seconds = statistics.median(r.seconds for r in results[WARM_UP:])
-    layout = Layout(micro_batch=config.micro, grad_acc=config.grad_acc, recompute=config.recompute)
+    layout = Layout(micro_batch=config.micro, grad_acc=config.grad_acc, recompute=config.layout.recompute)
     said = ("weights", "dtype", "moments", "masters", "fp8")
     recipe = recipe_of_run(**{field: getattr(config, field) for field in said})
     kind, fused = torch.device(device).type, config.kernels == "fused"
@@ -101,7 +101,7 @@ def _utilisation(
     if accelerator is None:
         return {"mfu": None, "hfu": None}
     flops, peak = (
-        step_flops(shape, config.global_batch, config.seq, config.recompute),
+        step_flops(shape, config.global_batch, config.seq, config.layout.recompute),
         accelerator.peak("bf16"),
     )
     return {"mfu": mfu(flops, seconds, peak), "hfu": hfu(flops, seconds, peak)}

@@ -37,9 +37,7 @@ def add(commands: Any) -> None:
 
 def add_kind(kinds: Any, name: str, text: str) -> argparse.ArgumentParser:
     """A subcommand of ``bench`` with the flags that all of them take."""
-    p = kinds.add_parser(
-        name, help=text, description=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    p = kinds.add_parser(name, help=text, description=text)
     p.add_argument("--device", help="cpu or cuda (default: cuda when there is one)")
     p.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     p.add_argument("--record", type=Path, metavar="FILE", help="write the JSON to a file as well")

@@ -23,7 +23,6 @@ def add(commands: Any) -> None:
         description="Measure this machine: matrix products, attention, memory, single calls, the optimizer, collectives\n"
         "and how ranks slow each other down when they share cores. It takes four minutes; nothing else should run.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     flag = p.add_argument
     flag(

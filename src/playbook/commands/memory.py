@@ -8,8 +8,9 @@ import re
 import textwrap
 from typing import Any
 
-from playbook._checks import check_int, unknown
+from playbook._checks import unknown
 from playbook._json import to_json
+from playbook.commands.flags import add_fields, layout_of
 from playbook.commands.simulate import fit_in_words
 from playbook.errors import ConfigError
 from playbook.figures.units import format_count
@@ -23,15 +24,16 @@ from playbook.hardware import (
     usable_memory,
     verdict_of,
 )
-from playbook.layout import Layout, ParallelOptions
-from playbook.layout.options import BUCKET
-from playbook.layout.stages import parse_stage_layers
+from playbook.layout import Layout
 from playbook.planning.fusion import EVERYTHING, FUSED
 from playbook.planning.memory import MemoryReport, StageMemory, predict
 from playbook.planning.recipes import RECIPES, load_recipe
 from playbook.planning.search import Found, Problem, search
 from playbook.planning.terms import SYMBOLS, Part, total
 from playbook.shapes import ModelShape, load
+
+#: Flags of a layout.
+FIELDS = ("recompute", "micro_batch", "grad_acc", "bucket", "stage_layers")
 
 
 def add(commands: Any) -> None:
@@ -40,7 +42,6 @@ def add(commands: Any) -> None:
         help="predict the memory of every rank",
         description="Bytes of parameters, gradients, optimizer states and activations on each pipeline stage.",
         epilog=_meanings(),
-        formatter_class=_Help,
     )
     flag = p.add_argument
     flag("--model", default="llama3-8b", metavar="M", help="preset, TOML, config.json or inline JSON")
@@ -50,11 +51,14 @@ def add(commands: Any) -> None:
         metavar="dp=8,tp=2,…",
         help="dp tp pp cp ep vpp sp zero recompute schedule grad_acc",
     )
-    flag("--micro-batch", type=int, metavar="N", help="samples per forward pass (default: the layout's, 1)")
-    flag("--grad-acc", type=int, metavar="N", help="micro-batches per step (default: the layout's, 1)")
+    flag(
+        "--gpus",
+        type=int,
+        metavar="N",
+        help="ranks in all: dp is what is left of them unless the layout says it",
+    )
+    add_fields(p, Layout, FIELDS)
     flag("--seq", type=int, metavar="N", help="tokens per sample (default: the model's max_seq)")
-    flag("--stage-layers", metavar="3,5", help="layers of each pipeline stage (default: as even as can be)")
-    flag("--recompute", help="none, selective or full (default: the layout's, none)")
     flag("--precision", default="bf16-mixed", help=", ".join(RECIPES))
     flag("--attention", default="sdpa", help="sdpa (flash kernels) or reference (scores in memory)")
     flag(
@@ -80,13 +84,6 @@ def add(commands: Any) -> None:
         metavar="K",
         help="bytes per parameter of optimizer states with master weights (default: Adam's)",
     )
-    flag(
-        "--bucket-mb",
-        type=int,
-        default=BUCKET // 2**20,
-        metavar="N",
-        help="size of a gradient bucket, in MiB",
-    )
     flag("--accelerator", metavar="A", help=f"say whether it fits: {', '.join(ACCELERATORS)}")
     flag("--memory", metavar="96GB", help="memory of a GPU that is none of these, or less of one")
     flag(
@@ -110,10 +107,6 @@ def add(commands: Any) -> None:
     p.set_defaults(run=run)
 
 
-class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Defaults, and an epilog in lines of its own."""
-
-
 def _meanings() -> str:
     """What precisions and fused operations mean, for the end of --help."""
     lines = ["precisions, in bytes per parameter:"]
@@ -135,11 +128,7 @@ def run(args: argparse.Namespace) -> int:
     if args.unit not in UNITS:
         raise ConfigError(unknown("unit", args.unit, UNITS))
     shape = load(args.model)
-    layout = layout_of(args)
-    options = ParallelOptions(
-        bucket=check_int("bucket_mb", args.bucket_mb, ConfigError) * 2**20,
-        stage_layers=parse_stage_layers(args.stage_layers),
-    )
+    layout = layout_of(args, FIELDS)
     report = predict(
         shape,
         layout,
@@ -148,10 +137,9 @@ def run(args: argparse.Namespace) -> int:
         attention=args.attention,
         offload=args.offload,
         fused=args.fused,
-        options=options,
     )
     memory, reserve = memory_of(args)
-    faster = advice(args, shape, layout, options, memory, reserve) if args.advice else []
+    faster = advice(args, shape, layout, memory, reserve) if args.advice else []
     if args.json:
         fits = {} if memory is None else fit(report.peak, memory, reserve)
         told = (
@@ -178,7 +166,6 @@ def advice(
     args: argparse.Namespace,
     shape: ModelShape,
     layout: Layout,
-    options: ParallelOptions,
     memory: int | None,
     reserve: int | None,
 ) -> tuple[Found, ...]:
@@ -192,7 +179,7 @@ def advice(
     problem = Problem(
         shape, cluster, layout.global_batch, shape.max_seq if args.seq is None else args.seq,
         load_recipe(args.precision).with_optimizer(args.optimizer_bytes).with_fp8(args.fp8),
-        attention=args.attention, fused=args.fused, options=dataclasses.replace(options, stage_layers=None),
+        attention=args.attention, fused=args.fused, options={**layout.options, "stage_layers": None},
         reserve=default_reserve(memory) if reserve is None else reserve,
     )  # fmt: skip
     return search(problem, top=5).found
@@ -218,22 +205,6 @@ def memory_of(args: argparse.Namespace) -> tuple[int | None, int | None]:
     reserve = read_bytes("reserve", args.reserve, least=0)
     usable_memory(memory, reserve)  # refuses a reserve of all of it
     return memory, reserve
-
-
-def layout_of(args: argparse.Namespace) -> Layout:
-    """The layout, with the flags that repeat a field of it; both at once must agree."""
-    layout = Layout.parse(args.layout)
-    for field in ("micro_batch", "grad_acc", "recompute"):
-        value = getattr(args, field, None)
-        if value is None:
-            continue
-        named = any(part.strip().startswith(f"{field}=") for part in args.layout.split(","))
-        if named and getattr(layout, field) != value:
-            raise ConfigError(
-                f"{field} is {value} as a flag but {getattr(layout, field)} in the layout: give it once"
-            )
-        layout = layout.replace(**{field: value})
-    return layout
 
 
 def _counts(shape: ModelShape) -> dict[str, int]:

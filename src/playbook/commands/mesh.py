@@ -8,16 +8,17 @@ from typing import Any
 
 from playbook._checks import check_int
 from playbook._json import to_json
-from playbook.commands.memory import layout_of
+from playbook.commands.flags import add_fields, layout_of
 from playbook.errors import LayoutError
 from playbook.figures.units import format_count
-from playbook.layout import AXES, Layout, ParallelOptions
-from playbook.layout.stages import parse_stage_layers
+from playbook.layout import AXES, Layout
 from playbook.planning.rank_view import RankView, rank_view
 from playbook.planning.recipes import RECIPES
 from playbook.shapes import ModelShape, load
 
 GB = 10**9
+#: Flags of a layout.
+FIELDS = ("micro_batch", "grad_acc", "stage_layers")
 #: Ranks of the largest mesh: several times the largest cluster, looked at in seconds.
 MOST_RANKS = 2**18
 #: Nodes that are drawn: the first ones of a larger mesh, and the last.
@@ -31,17 +32,14 @@ def add(commands: Any) -> None:
         help="the ranks of a layout: groups, what each holds, what it sends",
         description="The mesh of a layout by node or, with --rank, one rank of it: its groups, what it holds, and the "
         "bytes that it sends in a step inside its node and to other nodes.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     flag = p.add_argument
     flag("--model", default="llama3-8b", metavar="M", help="preset, TOML, config.json or inline JSON")
     flag("--layout", default="", metavar="dp=8,tp=2,…", help="dp tp pp cp ep vpp sp zero schedule grad_acc")
     flag("--rank", type=int, metavar="N", help="one rank (default: the mesh)")
     flag("--per-node", type=int, default=8, metavar="N", help="ranks in a node; they fill nodes in order")
-    flag("--micro-batch", type=int, metavar="N", help="samples per forward pass (default: the layout's, 1)")
-    flag("--grad-acc", type=int, metavar="N", help="micro-batches per step (default: the layout's, 1)")
+    add_fields(p, Layout, FIELDS)
     flag("--seq", type=int, metavar="N", help="tokens per sample (default: the model's max_seq)")
-    flag("--stage-layers", metavar="3,5", help="layers of each pipeline stage (default: as even as can be)")
     flag("--precision", default="bf16-mixed", help=", ".join(RECIPES))
     flag("--json", action="store_true", help="print one JSON object on stdout")
     p.set_defaults(run=run)
@@ -49,15 +47,14 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Look and print."""
-    shape, layout = load(args.model), layout_of(args)
+    shape, layout = load(args.model), layout_of(args, FIELDS)
     check_int("per_node", args.per_node, LayoutError)
     check_int("dp * cp * tp * pp", layout.world_size, LayoutError, most=MOST_RANKS)
-    options = ParallelOptions(stage_layers=parse_stage_layers(args.stage_layers))
     seq = shape.max_seq if args.seq is None else args.seq
 
     def view(rank: int) -> RankView:
         known = {"rank": rank, "recipe": args.precision, "ranks_per_node": args.per_node}
-        return rank_view(shape, layout, seq, options, **known)
+        return rank_view(shape, layout, seq, **known)
 
     if args.rank is not None:
         found = view(args.rank)

@@ -27,7 +27,6 @@ def add(commands: Any) -> None:
         help="a pipeline schedule: its bubble, its activations in flight, its timeline",
         description="Make a pipeline schedule by name, or read one from a file, and simulate it.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     flag = p.add_argument
     flag("name", help="1f1b, zb-h1, zb-1.5p, exact, … or a JSON file with a schedule of your own")

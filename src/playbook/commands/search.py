@@ -22,7 +22,6 @@ def add(commands: Any) -> None:
         help="all layouts that fit on a cluster, fastest first",
         description="Every way to spread a model over all GPUs of a cluster that fits, by predicted seconds.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_problem(p)
     flag = p.add_argument

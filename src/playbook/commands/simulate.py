@@ -30,7 +30,6 @@ def add(commands: Any) -> None:
         help="predict how long a step takes, and where the time goes",
         description="Seconds of a training step, part by part, on a cluster that need not be there.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_problem(p)
     flag = p.add_argument

@@ -39,7 +39,6 @@ def add(commands: Any) -> None:
         description="Train a few steps with each of many layouts and write one CSV, predictions beside measurements.",
         usage="playbook sweep (--layout L ... | --layouts FILE | --grid AXIS=V,... ...) [options] [-- TRAIN_FLAGS]",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     flag = p.add_argument
     flag("--layout", action="append", metavar="dp=4,zero=2", help="a layout to run; repeatable")

@@ -17,6 +17,7 @@ from playbook.launch.slurm import SlurmJob
 from playbook.launch.sweep.jobs import parse_slurm, sized
 from playbook.launch.sweep.layouts import Configuration, Spec, check_names, grid, read_layouts
 from playbook.launch.sweep.results import STATUSES
+from playbook.layout import FIELDS
 from playbook.planning.memory import predict
 from playbook.planning.recipes import Recipe, recipe_of_run
 from playbook.shapes import ModelShape, load
@@ -135,10 +136,10 @@ class _Rows:
         }
         try:
             shape, config = prepared(parsed)
-            config.layout.check(shape, seq=config.seq, options=config.parallel)
+            config.layout.check(shape, seq=config.seq)
             if self.job is not None:
                 sized(self.job, config.layout.world_size)
-            fields |= dataclasses.asdict(config.layout) | {"layout": str(config.layout)}
+            fields |= {name: getattr(config.layout, name) for name in FIELDS} | {"layout": str(config.layout)}
             fields |= self._predicted(shape, config)
         except PlaybookError as error:
             fields |= _named(layout)
@@ -215,5 +216,4 @@ def _same(config: TrainConfig) -> dict[str, Any]:
         "seq": config.seq,
         "attention": config.attention,
         "fused": config.kernels == "fused",
-        "options": config.parallel,
     }

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import math
 import os
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from playbook._checks import check_int, check_positive
 from playbook._interrupt import raise_again
 from playbook._json import to_json
+from playbook.commands.flags import add_fields, layout_of, read_fields
 from playbook.commands.output import say
 from playbook.errors import ConfigError
+from playbook.layout import Layout
+from playbook.shapes import ModelShape, load
+from playbook.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from playbook.commands.training import Outcome
-    from playbook.layout import Layout
-    from playbook.schedules.actions import Schedule
-    from playbook.shapes import ModelShape
-    from playbook.training.config import TrainConfig
     from playbook.training.saving import Saving
 
+#: Flags of a layout: its schedule, and the options of its techniques.
+TECHNIQUES = ("schedule", *Layout().options)
 #: What sysexits.h says of a command that is to be tried again.
 EX_TEMPFAIL = 75
 
@@ -37,7 +37,6 @@ def add(commands: Any) -> None:
         description="Train a transformer on text, on one device or on the ranks of a layout. With --checkpoint, SIGTERM "
         "and SIGUSR1 have it save and leave after the step that it is at, with status 75 (under torchrun 0, which takes "
         "others for failures); --resume goes on from there.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = p.add_argument
     add("--model", default="tiny", metavar="M", help="preset, TOML, config.json or inline JSON")
@@ -48,113 +47,8 @@ def add(commands: Any) -> None:
         metavar="dp=4,zero=2",
         help="ranks and how they share the work; they are launched here unless torchrun has",
     )
-    add("--steps", type=int, default=200, help="optimizer steps")
-    add("--global-batch", type=int, default=16, metavar="N", help="samples per optimizer step")
-    add(
-        "--micro-batch",
-        type=int,
-        metavar="N",
-        help="samples per forward pass (default: the layout's, or all of a rank; in a pipeline 1)",
-    )
-    add("--seq", type=int, default=256, metavar="N", help="tokens per sample")
-    add("--lr", type=float, default=1e-3, help="peak learning rate")
-    add("--warmup", type=int, metavar="N", help="warm-up steps (default: a twentieth of the steps)")
-    add("--weight-decay", type=float, default=0.1, help="AdamW's decay of matrices")
-    add(
-        "--grad-clip",
-        type=float,
-        default=1.0,
-        metavar="X",
-        help="largest gradient norm; 0 turns clipping off",
-    )
-    add("--dtype", default="float32", help="float32, bfloat16 or float16: what matrix products run in")
-    add(
-        "--weights",
-        default="float32",
-        help="float32, or the 16 bits of --dtype with fp32 masters in the optimizer",
-    )
-    add(
-        "--loss-scale",
-        type=_scale,
-        default="dynamic",
-        metavar="S",
-        help="what the loss is multiplied by in float16: dynamic, or a number",
-    )
-    add("--initial-loss-scale", type=float, default=2.0**16, metavar="S", help="the first dynamic scale")
-    add(
-        "--loss-scale-window",
-        type=int,
-        default=2000,
-        metavar="N",
-        help="steps in a row without overflow after which a dynamic scale is doubled",
-    )
-    add(
-        "--moments",
-        default="fp32",
-        help="fp32, bf16 or fp8 (E4M3 and FP16): what AdamW's moments are kept in",
-    )
-    add(
-        "--masters", default="fp32", help="fp32, fp16 or bf16: what the masters of 16-bit weights are kept in"
-    )
-    add("--compile", action="store_true", help="hand each block to torch.compile")
-    add("--offload", action="store_true", help="keep masters and moments in CPU memory")
-    add(
-        "--data-parallel",
-        default="bucketed",
-        metavar="HOW",
-        help="naive, overlapped or bucketed (all-reduce says this, too): how replicas add gradients; or what sends less: "
-        "local:H=16, slowmo:H=16 and diloco:H=16 (H steps alone, then one average), gossip:TOPOLOGY (an average with "
-        "neighbours), powersgd:r=4 and topk:0.01 (gradients compressed, with error feedback); with ,start=K each adds up "
-        "whole gradients for K steps first",
-    )
-    add("--bucket-mb", type=int, default=25, metavar="N", help="size of a gradient bucket, in MiB")
-    add(
-        "--context",
-        default="ring",
-        help="ring, gather or ulysses: how attention reaches tokens of other cp ranks",
-    )
-    add(
-        "--placement",
-        help="contiguous or zigzag: the tokens of each cp rank (default: zigzag, for ulysses contiguous)",
-    )
-    add(
-        "--tensor-overlap",
-        default="async",
-        help="none, async or chunked (with sp): how tp messages hide behind matrix products",
-    )
-    add(
-        "--dispatch",
-        default="all-to-all",
-        help="gather, all-to-all or two-step: how tokens reach experts of other ep ranks",
-    )
-    add(
-        "--node",
-        type=int,
-        metavar="N",
-        help="for two steps: how many neighbours of an ep group are in a node",
-    )
-    add(
-        "--schedule",
-        metavar="1f1b",
-        help="order of passes in a pipeline (pp above 1), by name as in `playbook schedule`, or a JSON file as its "
-        "--json prints (default: the layout's)",
-    )
-    add("--stage-layers", metavar="3,5", help="layers of each pipeline stage (default: as even as can be)")
-    add("--recompute", help="none, selective or full (default: the layout's, none)")
-    add("--attention", default="sdpa", help="sdpa (fused kernels) or reference (the formula written out)")
-    add(
-        "--kernels",
-        default="torch",
-        help="torch or fused: norms, activations, attention, loss by the book's kernels",
-    )
-    add(
-        "--fp8",
-        default="",
-        metavar="RECIPE",
-        help="delayed, tensorwise, rowwise, blockwise or mxfp8: products of linear layers in FP8",
-    )
-    add("--device", help="cpu or cuda (default: cuda when there is one)")
-    add("--seed", type=int, default=0, help="of weights, data order and dropout")
+    add_fields(p, TrainConfig)
+    add_fields(p, Layout, TECHNIQUES)
     add("--log", action="append", metavar="PATH", help="*.jsonl, *.csv or a TensorBoard folder; repeatable")
     add("--checkpoint", metavar="DIR", help="save checkpoints there, which any layout can go on from")
     add(
@@ -210,14 +104,6 @@ def add(commands: Any) -> None:
     p.set_defaults(run=_train)
 
 
-def _scale(text: str) -> float | str:
-    """A number, or a word that the config knows or refuses."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
 def _train(args: argparse.Namespace) -> int:
     # Everything cheap is checked before torch is imported, so that a typing error is answered at once.
     size = os.environ.get("WORLD_SIZE")
@@ -233,8 +119,6 @@ def _train(args: argparse.Namespace) -> int:
 
 def _as_many(text: str, ranks: int) -> str:
     """The layout of this text, with the dp that makes it one of so many ranks."""
-    from playbook.layout import Layout
-
     layout = Layout.parse(text)
     one = layout.cp * layout.tp * layout.pp
     if ranks % one:
@@ -247,61 +131,9 @@ def _as_many(text: str, ranks: int) -> str:
 
 def prepared(args: argparse.Namespace) -> tuple[ModelShape, TrainConfig]:
     """The model and the configuration of these flags. Raises PlaybookError for what cannot run, without torch."""
-    from playbook.layout import Layout
-    from playbook.layout.options import ParallelOptions
-    from playbook.layout.stages import parse_stage_layers
-    from playbook.shapes import load
-    from playbook.training.config import TrainConfig
-
-    shape = load(args.model)
-    layout, schedule = _scheduled(args, Layout.parse(args.layout))
+    shape, layout = load(args.model), layout_of(args, TECHNIQUES)
     layout.check(shape)
-    _take_from_layout(args, layout)
-    techniques = ("data_parallel", "context", "placement", "tensor_overlap", "dispatch", "node")
-    parallel = ParallelOptions(
-        bucket=check_int("bucket_mb", args.bucket_mb, ConfigError) * 2**20,
-        schedule=schedule,
-        stage_layers=parse_stage_layers(args.stage_layers),
-        **{name: getattr(args, name) for name in techniques},
-    )
-    fields = set(TrainConfig.__dataclass_fields__) - {"min_lr", "beta1", "beta2", "layout", "parallel"}
-    given = {name: getattr(args, name) for name in fields}
-    return shape, TrainConfig(layout=layout, parallel=parallel, **given)
-
-
-def _scheduled(args: argparse.Namespace, layout: Layout) -> tuple[Layout, Schedule | None]:
-    """The layout with the schedule of --schedule, or the schedule of a file."""
-    from playbook.schedules.actions import Schedule
-
-    name = args.schedule
-    if name is None:
-        return layout, None
-    if layout.pp == 1:
-        raise ConfigError(f"schedule is {name!r}, but the layout has no pipeline: give it pp=2 or more")
-    if "schedule" in _named(args) and name != layout.schedule:
-        raise ConfigError(f"schedule is {name!r}, but {layout.schedule!r} in the layout: give it once")
-    if not name.endswith(".json"):
-        return layout.replace(schedule=name), None
-    try:
-        data = json.loads(Path(name).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"schedule {name} cannot be read: {error}") from error
-    return layout, Schedule.from_json(data)
-
-
-def _named(args: argparse.Namespace) -> set[str]:
-    """Fields that the layout's text names."""
-    return {part.partition("=")[0].strip() for part in args.layout.split(",")}
-
-
-def _take_from_layout(args: argparse.Namespace, layout: Layout) -> None:
-    """Fields that the layout's text names and that are flags as well: given once, or twice the same."""
-    for field in {"micro_batch", "recompute"} & _named(args):
-        flag, value = getattr(args, field), getattr(layout, field)
-        if flag not in (None, value):
-            raise ConfigError(f"{field} is {flag!r}, but {value!r} in the layout: give it once")
-        setattr(args, field, value)
-    args.recompute = args.recompute or "none"
+    return shape, TrainConfig(layout=layout, **read_fields(args, TrainConfig))
 
 
 def _run(args: argparse.Namespace, shape: ModelShape, config: TrainConfig) -> int:

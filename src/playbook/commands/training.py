@@ -100,7 +100,7 @@ def check(run: Run) -> tuple[Corpus, str]:
 
 def _check_method(run: Run) -> None:
     """Raise ConfigError for what a method of few messages (``decentralized/methods.py``) cannot have beside it."""
-    method = run.config.parallel.method
+    method = run.config.layout.method
     if method is None:
         return
     if run.saving:

@@ -1,6 +1,6 @@
 """Data parallelism that sends less, by name: ``local:H=16``, ``gossip:ring``, ``topk:0.01``. Standard library only.
 
-What ``playbook train --data-parallel`` and ``ParallelOptions(data_parallel=…)`` take beside the ways of adding up whole
+What ``playbook train --data-parallel`` and ``Layout(data_parallel=…)`` take beside the ways of adding up whole
 gradients; ``strategies.py`` carries them out.
 """
 

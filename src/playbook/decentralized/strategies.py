@@ -38,16 +38,16 @@ from playbook.decentralized.network import Ranks
 from playbook.decentralized.powersgd import PowerSGD
 from playbook.decentralized.topology import Topology, topology
 from playbook.errors import ConfigError
-from playbook.layout.options import ParallelOptions
+from playbook.layout import Layout
 from playbook.parallel.flat import Named, UsedParameters
 from playbook.parallel.replicas import MakeOptimizer, ReplicaSet, broadcast
 
 
-def replicas(options: ParallelOptions, parameters: Named, group: dist.ProcessGroup) -> ReplicasOnNetwork:
-    """The replica set that trains ``parameters`` by the method of ``options``."""
-    assert options.method is not None
-    name, o = options.method.name, options.method.options
-    more = {"start": o["start"], "find_unused": options.find_unused}
+def replicas(layout: Layout, parameters: Named, group: dist.ProcessGroup) -> ReplicasOnNetwork:
+    """The replica set that trains ``parameters`` by the method of the layout."""
+    assert layout.method is not None
+    name, o = layout.method.name, layout.method.options
+    more = {"start": o["start"], "find_unused": layout.find_unused}
     if name == "powersgd":
         return LowRankGradients(parameters, group, o["r"], **more)
     if name == "topk":

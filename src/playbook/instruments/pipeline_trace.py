@@ -22,7 +22,6 @@ from torch import Tensor
 from playbook import launch
 from playbook.instruments.pipeline_runs import measured_times, read_trace
 from playbook.layout import Layout
-from playbook.layout.options import ParallelOptions
 from playbook.model.transformer import Transformer
 from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
@@ -86,22 +85,20 @@ def record_pipeline(
     """Launch the ranks of ``layout``, let them make a step to get ready and ``steps`` that are recorded.
 
     A micro-batch has ``layout.micro_batch`` samples of ``seq`` tokens, a step ``layout.grad_acc`` of them. Ranks compute
-    with one thread each on a CPU. ``schedule`` and ``stage_layers`` are those of ``parallelize``.
+    with one thread each on a CPU. ``schedule`` and ``stage_layers`` are those of the layout.
     """
-    options = ParallelOptions(schedule=schedule, stage_layers=tuple(stage_layers) if stage_layers else None)
+    layout = layout.replace(own_schedule=schedule, stage_layers=tuple(stage_layers) if stage_layers else None)
     ranks = layout.world_size
-    return launch.run(_record, load(shape), layout, seq, steps, options, ranks=ranks, timeout=timeout).values[
-        0
-    ]
+    return launch.run(_record, load(shape), layout, seq, steps, ranks=ranks, timeout=timeout).values[0]
 
 
-def _record(shape: ModelShape, layout: Layout, seq: int, steps: int, options: ParallelOptions) -> PipelineRun:
+def _record(shape: ModelShape, layout: Layout, seq: int, steps: int) -> PipelineRun:
     torch.set_num_threads(1)
     with launch.process_group():
         mesh = Mesh(layout)
         model = Transformer(shape, recompute=layout.recompute, device=mesh.device)
         make = partial(adamw, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
-        engine = parallelize(model, mesh, make, options)
+        engine = parallelize(model, mesh, make)
         generator = torch.Generator().manual_seed(0)
         samples = layout.micro_batch * layout.grad_acc
         tokens = torch.randint(shape.vocab, (samples, seq + 1), generator=generator).to(mesh.device)

@@ -23,7 +23,6 @@ from playbook.instruments.counting import CollectiveEvent, CountBytes
 from playbook.instruments.watch import AFTER, Size, Spot, Watch
 from playbook.launch.group import process_group
 from playbook.layout import Layout
-from playbook.layout.options import ParallelOptions
 from playbook.model.transformer import Transformer
 from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
@@ -179,19 +178,18 @@ def live_shapes(
     seq: int = 32,
     **options: Any,
 ) -> ShapeTable:
-    """In a rank: the table of a new model of ``shape`` under ``layout``; ``options`` are those of ``parallelize``.
+    """In a rank: the table of a new model of ``shape`` under ``layout``; ``options`` are fields of it.
 
     Raises LayoutError for a layout that does not fit the shape or the number of ranks.
     """
-    layout = Layout.parse(layout) if isinstance(layout, str) else layout
+    layout = (Layout.parse(layout) if isinstance(layout, str) else layout).replace(**options)
     shape = load(shape)
     layout.check(shape, seq=layout.padded(seq))
     make = partial(adamw, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.0)
-    parallel = ParallelOptions(**options)
     with process_group():
         mesh = Mesh(layout)
-        engine = parallelize(Transformer(shape, device=mesh.device), mesh, make, parallel)
-        return shape_table(engine, batch=batch, seq=seq, placement=parallel.placed)
+        engine = parallelize(Transformer(shape, device=mesh.device), mesh, make)
+        return shape_table(engine, batch=batch, seq=seq, placement=layout.token_placement)
 
 
 def shape_table(engine: Engine, *, batch: int = 2, seq: int = 32, placement: str = "zigzag") -> ShapeTable:

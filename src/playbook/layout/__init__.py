@@ -1,7 +1,6 @@
 """How a training run is spread over ranks. Standard library only."""
 
-from playbook.layout.layout import AXES, RECOMPUTE, Layout
-from playbook.layout.options import ParallelOptions
+from playbook.layout.layout import AXES, FIELDS, RECOMPUTE, Layout
 from playbook.layout.stages import SCHEDULES
 
-__all__ = ["AXES", "RECOMPUTE", "SCHEDULES", "Layout", "ParallelOptions"]
+__all__ = ["AXES", "FIELDS", "RECOMPUTE", "SCHEDULES", "Layout"]

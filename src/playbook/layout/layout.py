@@ -1,4 +1,4 @@
-"""How a training run is spread over ranks: the sizes of the parallel axes and what belongs to a step.
+"""How a training run is spread over ranks: sizes of the parallel axes, options of their techniques, parts of a step.
 
 The ranks of a layout form a grid. Its fastest axis is ``tp`` (the ranks that talk most sit next to each
 other, inside one node), then ``cp``, then ``dp``; ``pp`` is the slowest. ``ep`` is no axis of its own:
@@ -10,16 +10,19 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from playbook._checks import check_fields, check_int, unknown
+from playbook._checks import check_fields, check_int, told, unknown
 from playbook.errors import LayoutError
 from playbook.layout import models, stages, tokens
-from playbook.layout.options import ParallelOptions
+from playbook.layout.options import BUCKET, DATA_PARALLEL, DISPATCH, FIRST_BUCKET, GATHER, TENSOR_OVERLAP
 
 if TYPE_CHECKING:
+    from playbook.decentralized.methods import Method
     from playbook.hardware import Cluster
+    from playbook.schedules.actions import Schedule
     from playbook.shapes import ModelShape
 
 #: Axes of the grid of ranks, the fastest first.
@@ -35,8 +38,21 @@ class Layout:
     ``dp`` data, ``tp`` tensor, ``pp`` pipeline, ``cp`` context and ``ep`` expert parallelism; ``vpp`` model
     chunks per pipeline rank; ``sp`` splits the sequence between tensor-parallel regions; ``zero`` is the
     ZeRO stage; ``micro_batch`` samples per forward pass and ``grad_acc`` of them per step on each
-    data-parallel rank. Raises :class:`LayoutError` for values that no model and no machine could make
-    right.
+    data-parallel rank.
+
+    The other fields are options of techniques; those of one that is not used mean nothing. ``context`` is how attention
+    reaches the tokens of other context-parallel ranks, ``placement`` (contiguous, zigzag; None is what fits) which
+    tokens each has. ``tensor_overlap`` is how tensor-parallel messages hide behind products, ``data_parallel`` how
+    replicas without ZeRO add gradients, in buckets of ``bucket`` bytes, the first one of ``first_bucket``
+    (``all-reduce`` says this, too), or a method that sends less (``decentralized/methods.py``). ``gather`` says when
+    ZeRO-1 and 2 fetch updated parameters; with ``reshard`` ZeRO-3 forgets a block's weights between forward and
+    backward, with ``prefetch`` it fetches the next one's while one runs. ``dispatch`` is how tokens travel to experts of
+    other ranks; for two steps ``node`` says how many neighbours of an expert-parallel group are in one node.
+    ``find_unused`` is for models in which a parameter gets a gradient in one step and none in another. ``own_schedule``
+    is carried out in place of the one that ``schedule`` names, and ``stage_layers`` are the layers of each stage, in
+    place of an even split.
+
+    Raises :class:`LayoutError` for values that no model and no machine could make right.
     """
 
     dp: int = 1
@@ -46,18 +62,64 @@ class Layout:
     ep: int = 1
     vpp: int = 1
     sp: bool = False
-    zero: int = field(default=0, metadata={"least": 0})
-    recompute: str = field(default="none", metadata={"choices": RECOMPUTE})
-    schedule: str = field(default="1f1b", metadata={"choices": stages.SCHEDULES})
-    micro_batch: int = 1
-    grad_acc: int = 1
+    zero: int = told(0, least=0)
+    recompute: str = told("none", "what of activations is computed again", choices=RECOMPUTE)
+    schedule: str = told(
+        "1f1b",
+        "the order of passes in a pipeline; as a flag also a file, as `playbook schedule --json` prints it",
+        choices=stages.SCHEDULES,
+    )
+    micro_batch: int = told(1, "samples per forward pass")
+    grad_acc: int = told(1, "micro-batches per step")
+    context: str = told("ring", "how attention reaches tokens of other cp ranks", choices=tokens.CONTEXT)
+    placement: str | None = told(
+        None, "the tokens of each cp rank: contiguous or zigzag (default: zigzag, for ulysses contiguous)"
+    )
+    tensor_overlap: str = told(
+        "async", "how tp messages hide behind matrix products; chunked needs sp", choices=TENSOR_OVERLAP
+    )
+    data_parallel: str = told(
+        "bucketed",
+        "naive, overlapped or bucketed (all-reduce says this, too): how replicas add gradients; or what sends less: "
+        "local:H=16, slowmo:H=16 and diloco:H=16 (H steps alone, then one average), gossip:TOPOLOGY (an average with "
+        "neighbours), powersgd:r=4 and topk:0.01 (gradients compressed, with error feedback); with ,start=K each adds up "
+        "whole gradients for K steps first",
+        metavar="HOW",
+    )
+    bucket: int = told(BUCKET, "size of a gradient bucket", unit="MiB")
+    first_bucket: int = told(FIRST_BUCKET, "size of the first one", unit="MiB")
+    gather: str = told("after", "when ZeRO-1 and 2 fetch updated parameters", choices=GATHER)
+    reshard: bool = told(True, "ZeRO-3 forgets a block's weights between forward and backward")
+    prefetch: bool = told(True, "ZeRO-3 fetches the next block's weights while one runs")
+    dispatch: str = told("all-to-all", "how tokens reach experts of other ep ranks", choices=DISPATCH)
+    node: int | None = told(None, "for two steps: how many neighbours of an ep group are in a node")
+    find_unused: bool = told(False, "some parameters get a gradient in one step and none in another")
+    own_schedule: Schedule | None = None
+    stage_layers: tuple[int, ...] | None = told(
+        None, "layers of each pipeline stage (default: as even as can be)", metavar="3,5"
+    )
 
     def __post_init__(self) -> None:
         check_fields(self, LayoutError)
+        if self.data_parallel == "all-reduce":
+            object.__setattr__(self, "data_parallel", "bucketed")
+        _ = self.method, self.token_placement  # they say what is wrong
         if self.zero > 3:
             raise LayoutError(f"zero must be 0, 1, 2 or 3, got {self.zero}")
         if (self.dp * self.cp) % self.ep:
             raise LayoutError(f"ep must divide dp * cp = {self.dp * self.cp}, got {self.ep}")
+
+    @property
+    def method(self) -> Method | None:
+        """What takes the place of adding up whole gradients; None for ``DATA_PARALLEL``, which does. ConfigError else."""
+        if self.data_parallel in DATA_PARALLEL:
+            return None
+        return import_module("playbook.decentralized.methods").parse(self.data_parallel)
+
+    @property
+    def token_placement(self) -> str:
+        """Which tokens of a sample each context-parallel rank has: ``placement``, filled in."""
+        return tokens.placement_of(self.context, self.placement)
 
     @property
     def stages(self) -> int:
@@ -75,26 +137,35 @@ class Layout:
         return self.micro_batch * self.grad_acc * self.dp
 
     @classmethod
-    def parse(cls, text: str) -> Layout:
-        """The layout written as ``"dp=2,tp=2,pp=2,zero=1,sp"``; an empty text is one device.
+    def parse(cls, text: str, gpus: int | None = None) -> Layout:
+        """The layout written as ``"dp=2,tp=2,pp=2,zero=1,sp"``; an empty text is one device. Options are no part of it.
 
+        With so many ``gpus``, dp is what is left of them unless it is written.
         A bool may stand alone (``sp``) or with ``=true``/``=false``. Raises :class:`LayoutError` for an
         unknown or repeated field and for a value of the wrong kind.
         """
         values: dict[str, Any] = {}
         for part in filter(None, (part.strip() for part in text.split(","))):
             key, equals, value = (piece.strip() for piece in part.partition("="))
-            if key not in _KINDS:
-                raise LayoutError(unknown("layout field", key, _KINDS))
+            if key not in FIELDS:
+                raise LayoutError(unknown("layout field", key, FIELDS))
             if key in values:
                 raise LayoutError(f"{key} is given twice in the layout {text!r}")
             values[key] = _value(key, value if equals else None)
-        return cls(**values)
+        if gpus is None:
+            return cls(**values)
+        others = math.prod(check_int(axis, values.get(axis, 1), LayoutError) for axis in ("tp", "cp", "pp"))
+        if check_int("gpus", gpus, LayoutError) % others and "dp" not in values:
+            raise LayoutError(f"gpus must be a multiple of tp * cp * pp = {others}, got {gpus}")
+        layout = cls(**{"dp": gpus // others, **values})
+        if gpus != layout.world_size:
+            raise LayoutError(f"dp * cp * tp * pp must be gpus = {gpus}, got {layout.world_size}")
+        return layout
 
     def __str__(self) -> str:
         """What :meth:`parse` reads back: the fields that differ from one device, ``""`` if none does."""
         default, parts = Layout(), []
-        for key in _KINDS:
+        for key in FIELDS:
             value = getattr(self, key)
             if value != getattr(default, key):
                 parts.append(key if value is True else f"{key}={value}")
@@ -103,9 +174,19 @@ class Layout:
     def replace(self, **changes: Any) -> Layout:
         """A copy with some fields changed; raises :class:`LayoutError` for an unknown one."""
         for key in changes:
-            if key not in _KINDS:
-                raise LayoutError(unknown("layout field", key, _KINDS))
+            if key not in self.__dataclass_fields__:
+                raise LayoutError(unknown("layout field", key, self.__dataclass_fields__))
         return dataclasses.replace(self, **changes)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of techniques, by the names of their fields."""
+        return {key: value for key, value in vars(self).items() if key not in FIELDS}
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields, as JSON holds them."""
+        own = {"own_schedule": self.own_schedule.to_json()} if self.own_schedule else {}
+        return vars(self) | own
 
     def of_step(self) -> Layout:
         """The same without what belongs to one run's steps: micro-batches and recomputation."""
@@ -178,24 +259,21 @@ class Layout:
         shape: ModelShape,
         cluster: Cluster | None = None,
         seq: int | None = None,
-        options: ParallelOptions | None = None,
     ) -> None:
         """Raise one :class:`LayoutError` if this layout cannot train ``shape``: every technique is asked in turn.
 
-        ``cluster`` limits the ranks if it has a number of GPUs; ``options`` are those of the techniques. With ``seq``,
-        the tokens per sample, a step is checked as well: its samples, and its ``grad_acc`` micro-batches. The sentence
-        names the field, its value and what would be valid. A pipeline's own schedule that cannot be carried out raises
-        ScheduleError.
+        ``cluster`` limits the ranks if it has a number of GPUs. With ``seq``, the tokens per sample, a step is checked as
+        well: its samples, and its ``grad_acc`` micro-batches. The sentence names the field, its value and what would be
+        valid. A pipeline's own schedule that cannot be carried out raises ScheduleError.
         """
-        options = options or ParallelOptions()
-        models.check_tensor(shape, self, options)
-        stages.check(shape, self, options)
-        models.check_experts(shape, self, options, seq)
-        tokens.check(shape, self, options, seq)
-        if options.method:
-            options.method.check(self)
+        models.check_tensor(shape, self)
+        stages.check(shape, self)
+        models.check_experts(shape, self, seq)
+        tokens.check(shape, self, seq)
+        if self.method:
+            self.method.check(self)
         if seq is not None:
-            stages.check_microbatches(self, self.grad_acc, options.schedule)
+            stages.check_microbatches(self, self.grad_acc)
         if cluster is not None and cluster.gpus is not None and self.world_size > cluster.gpus:
             raise LayoutError(
                 f"dp * cp * tp * pp must be at most the {cluster.gpus} GPUs of {cluster.name}, "
@@ -229,12 +307,16 @@ class Layout:
         return said
 
 
-_KINDS = {f.name: str(f.type) for f in dataclasses.fields(Layout)}
+#: Fields that the text of a layout has, and what they are: all that are no option of a technique.
+FIELDS = {
+    f.name: str(f.type)
+    for f in itertools.takewhile(lambda f: f.name != "context", dataclasses.fields(Layout))
+}
 
 
 def _value(key: str, text: str | None) -> int | bool | str:
     """The value of one ``key=text`` of a layout; ``text`` is None where the key stands alone."""
-    kind = _KINDS[key]
+    kind = FIELDS[key]
     if kind == "bool":
         truths = {None: True, "true": True, "1": True, "false": False, "0": False}
         known = text.lower() if text else text

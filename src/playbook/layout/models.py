@@ -9,11 +9,10 @@ from playbook.errors import LayoutError
 
 if TYPE_CHECKING:
     from playbook.layout.layout import Layout
-    from playbook.layout.options import ParallelOptions
     from playbook.shapes import ModelShape
 
 
-def check_tensor(shape: ModelShape, layout: Layout, options: ParallelOptions) -> None:
+def check_tensor(shape: ModelShape, layout: Layout) -> None:
     """Raise LayoutError unless each rank gets whole heads and an equal share of the MLP."""
     if layout.sp and layout.tp == 1:
         raise LayoutError(
@@ -28,15 +27,13 @@ def check_tensor(shape: ModelShape, layout: Layout, options: ParallelOptions) ->
         check_divides("tp", tp, "ffn", shape.ffn_dim, LayoutError)
     if shape.moe is not None:
         check_divides("tp", tp, "moe.ffn", shape.moe.ffn, LayoutError)
-    if options.tensor_overlap == "chunked" and tp > 1 and not layout.sp:
+    if layout.tensor_overlap == "chunked" and tp > 1 and not layout.sp:
         raise LayoutError(
             "tensor_overlap is 'chunked', which takes gathers of tokens apart: it needs sp in the layout"
         )
 
 
-def check_experts(
-    shape: ModelShape, layout: Layout, options: ParallelOptions, seq: int | None = None
-) -> None:
+def check_experts(shape: ModelShape, layout: Layout, seq: int | None = None) -> None:
     """Raise LayoutError unless each rank gets as many experts as any other, and routers count no padding."""
     moe = shape.moe
     if moe is None:
@@ -44,12 +41,12 @@ def check_experts(
             raise LayoutError(f"ep must be 1 for a model without experts, got {layout.ep}")
         return
     check_divides("ep", layout.ep, "moe.experts", moe.experts, LayoutError)
-    if layout.ep > 1 and options.dispatch == "two-step":
-        if options.node is None:
+    if layout.ep > 1 and layout.dispatch == "two-step":
+        if layout.node is None:
             raise LayoutError(
                 "dispatch is 'two-step', which needs node: the ranks of ep that are in one node"
             )
-        check_divides("node", options.node, "ep", layout.ep, LayoutError)
+        check_divides("node", layout.node, "ep", layout.ep, LayoutError)
     counting = [name for name in ("capacity", "balance_loss", "bias_rate") if getattr(moe, name)]
     if seq is not None and counting and layout.padded(seq) != seq:
         raise LayoutError(

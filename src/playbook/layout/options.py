@@ -1,18 +1,6 @@
-"""How the techniques of a layout are carried out: one set of options, from the command line to ``parallelize``."""
+"""What the options of techniques can be: the choices of `Layout`'s fields, and of what AdamW keeps."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass, field
-from importlib import import_module
-from typing import TYPE_CHECKING
-
-from playbook._checks import check_fields
-from playbook.errors import ConfigError
-from playbook.layout.tokens import CONTEXT, placement_of
-
-if TYPE_CHECKING:
-    from playbook.decentralized.methods import Method
-    from playbook.schedules.actions import Schedule
 
 #: How replicas without ZeRO add up gradients, the naive way first.
 DATA_PARALLEL = ("naive", "overlapped", "bucketed")
@@ -32,54 +20,3 @@ OPTIMIZER_CHUNK = 2**24
 MOMENTS = {"fp32": ("fp32", "fp32"), "bf16": ("bf16", "bf16"), "fp8": ("e4m3", "fp16")}
 #: What the masters of 16-bit weights can be kept in.
 MASTERS = ("fp32", "fp16", "bf16")
-
-
-@dataclass(frozen=True)
-class ParallelOptions:
-    """Options of the techniques; those of a technique that a layout does not use mean nothing.
-
-    ``context`` is how attention reaches the tokens of other context-parallel ranks, ``placement`` (contiguous, zigzag;
-    None is what fits) which tokens each has. ``tensor_overlap`` is how tensor-parallel messages hide behind products,
-    ``data_parallel`` how replicas without ZeRO add gradients, in buckets of ``bucket`` bytes, the first one of
-    ``first_bucket`` (``all-reduce`` says this, too), or a method that sends less (``decentralized/methods.py``).
-    ``gather`` says when ZeRO-1 and 2 fetch updated parameters; with ``reshard`` ZeRO-3 forgets a block's weights between
-    forward and backward, with ``prefetch`` it fetches the next one's while one runs. ``dispatch`` is how tokens travel
-    to experts of other ranks; for two steps ``node`` says how many neighbours of an expert-parallel group are in one
-    node.
-    ``find_unused`` is for models in which a parameter gets a gradient in one step and none in another. ``schedule`` is a
-    pipeline's, in place of the one that the layout names, and ``stage_layers`` are the layers of each of its stages, in
-    place of an even split. Raises ConfigError for values that are never right.
-    """
-
-    context: str = field(default="ring", metadata={"choices": CONTEXT})
-    placement: str | None = None
-    tensor_overlap: str = field(default="async", metadata={"choices": TENSOR_OVERLAP})
-    data_parallel: str = "bucketed"
-    bucket: int = BUCKET
-    first_bucket: int = FIRST_BUCKET
-    gather: str = field(default="after", metadata={"choices": GATHER})
-    reshard: bool = True
-    prefetch: bool = True
-    dispatch: str = field(default="all-to-all", metadata={"choices": DISPATCH})
-    node: int | None = None
-    find_unused: bool = False
-    schedule: Schedule | None = None
-    stage_layers: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self, ConfigError)
-        if self.data_parallel == "all-reduce":
-            object.__setattr__(self, "data_parallel", "bucketed")
-        _ = self.method, self.placed  # they say what is wrong
-
-    @property
-    def method(self) -> Method | None:
-        """What takes the place of adding up whole gradients; None for ``DATA_PARALLEL``, which does. ConfigError else."""
-        if self.data_parallel in DATA_PARALLEL:
-            return None
-        return import_module("playbook.decentralized.methods").parse(self.data_parallel)
-
-    @property
-    def placed(self) -> str:
-        """Which tokens of a sample each context-parallel rank has, filled in."""
-        return placement_of(self.context, self.placement)

@@ -15,7 +15,6 @@ from playbook.errors import LayoutError
 
 if TYPE_CHECKING:
     from playbook.layout.layout import Layout
-    from playbook.layout.options import ParallelOptions
     from playbook.schedules.actions import Schedule
     from playbook.shapes import ModelShape
 
@@ -83,9 +82,10 @@ def on_ranks(schedule: str, ranks: int, vpp: int = 1) -> StageRanks:
     return (straight * vpp if kind.chunks == 0 else straight,)
 
 
-def placement(layout: Layout, schedule: Schedule | None = None) -> StageRanks:
-    """The rank of each stage, as the layout's schedule or ``schedule`` has it."""
-    return on_ranks(layout.schedule, layout.pp, chunks(layout)) if schedule is None else schedule.placement
+def placement(layout: Layout) -> StageRanks:
+    """The rank of each stage, as the layout's schedule has it."""
+    own = layout.own_schedule
+    return on_ranks(layout.schedule, layout.pp, chunks(layout)) if own is None else own.placement
 
 
 def stages_of(where: StageRanks, ranks: int) -> tuple[tuple[int, ...], ...]:
@@ -138,16 +138,16 @@ def parse_stage_layers(text: str | None) -> tuple[int, ...] | None:
         ) from None
 
 
-def check(shape: ModelShape, layout: Layout, options: ParallelOptions) -> None:
+def check(shape: ModelShape, layout: Layout) -> None:
     """Raise LayoutError unless the model can be cut into the stages of the layout, or of a schedule of one's own.
 
     A schedule that nobody can carry out raises ScheduleError.
     """
     if layout.pp == 1:
-        _check_none(layout, options)
+        _check_none(layout)
         return
     _check_chunks(layout)
-    if options.schedule is None and options.stage_layers is None and depth(layout) > shape.layers:
+    if layout.own_schedule is None and layout.stage_layers is None and depth(layout) > shape.layers:
         folded = KINDS[layout.schedule].chunks == 2
         what = f"pp * 2 (schedule={layout.schedule} folds the pipeline)" if folded else "pp * vpp"
         raise LayoutError(f"{what} must be at most layers = {shape.layers}, got {depth(layout)}")
@@ -155,10 +155,10 @@ def check(shape: ModelShape, layout: Layout, options: ParallelOptions) -> None:
         raise LayoutError(
             f"pp must be at most {MOST_RANKS}, several times the longest pipeline published, got {layout.pp}"
         )
-    if options.schedule is not None:
-        _check_own(layout, options.schedule)
-    where = placement(layout, options.schedule)
-    blocks = split(shape.layers, len(where[0]), options.stage_layers)
+    if layout.own_schedule is not None:
+        _check_own(layout, layout.own_schedule)
+    where = placement(layout)
+    blocks = split(shape.layers, len(where[0]), layout.stage_layers)
     for rank, stages in enumerate(stages_of(where, layout.pp)):
         if not any(blocks[stage] or stage in (0, len(blocks) - 1) for stage in stages):
             raise LayoutError(
@@ -167,14 +167,14 @@ def check(shape: ModelShape, layout: Layout, options: ParallelOptions) -> None:
             )
 
 
-def _check_none(layout: Layout, options: ParallelOptions) -> None:
+def _check_none(layout: Layout) -> None:
     """There is no pipeline, so nothing may ask for one."""
     if layout.vpp > 1:
         raise LayoutError(
             f"vpp must be 1 where pp = 1 (there is no pipeline to interleave), got {layout.vpp}"
         )
-    for field in ("schedule", "stage_layers"):
-        if getattr(options, field) is not None:
+    for field, given in (("schedule", layout.own_schedule), ("stage_layers", layout.stage_layers)):
+        if given is not None:
             raise LayoutError(f"{field} is given, but pp is 1: there is no pipeline, make it at least 2")
 
 
@@ -202,11 +202,11 @@ def _check_own(layout: Layout, schedule: Schedule) -> None:
     schedule.check(each_pass=layout.zero >= 2)
 
 
-def check_microbatches(layout: Layout, microbatches: int, schedule: Schedule | None = None) -> None:
+def check_microbatches(layout: Layout, microbatches: int) -> None:
     """Raise LayoutError unless the pipeline of ``layout`` takes so many micro-batches a step."""
     if layout.pp == 1:
         return
-    if schedule is not None:
+    if (schedule := layout.own_schedule) is not None:
         if schedule.microbatches != microbatches:
             raise LayoutError(
                 f"grad_acc is {microbatches}, but schedule {schedule.name!r} has {schedule.microbatches} micro-batches a "

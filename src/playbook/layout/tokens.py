@@ -14,7 +14,6 @@ from playbook.errors import ConfigError, LayoutError
 
 if TYPE_CHECKING:
     from playbook.layout.layout import Layout
-    from playbook.layout.options import ParallelOptions
     from playbook.shapes import ModelShape
 
 #: How queries reach the keys of other ranks: around a ring, gathered, or tokens swapped for heads.
@@ -120,7 +119,7 @@ def placement_of(context: str, placement: str | None) -> str:
     return placement or fits
 
 
-def check(shape: ModelShape, layout: Layout, options: ParallelOptions, seq: int | None = None) -> None:
+def check(shape: ModelShape, layout: Layout, seq: int | None = None) -> None:
     """Raise LayoutError unless samples of ``seq`` tokens (None: of any number) and attention can be sharded."""
     if seq is not None:
         check_int("seq", seq, LayoutError)
@@ -134,7 +133,7 @@ def check(shape: ModelShape, layout: Layout, options: ParallelOptions, seq: int 
             f"cp is {layout.cp}, but {shape.name or 'the model'} has dropout={shape.dropout}, which attention over "
             "several ranks does not draw: make one of them cp=1 or dropout 0"
         )
-    if options.context == "ulysses":
+    if layout.context == "ulysses":
         check_swap(shape, layout)
 
 

@@ -11,7 +11,6 @@ import torch.distributed as dist
 
 from playbook.errors import ConfigError
 from playbook.layout import Layout
-from playbook.layout.options import ParallelOptions
 from playbook.layout.stages import placement as stages_on_ranks
 from playbook.model.transformer import Transformer
 from playbook.parallel.context import share_context
@@ -31,19 +30,14 @@ from playbook.parallel.zero2 import Zero2
 from playbook.parallel.zero3 import Zero3, units_of
 from playbook.schedules.catalogue import of_layout
 
-_DEFAULT = ParallelOptions()
 
-
-def parallelize(
-    model: Transformer, mesh: Mesh, make: MakeOptimizer, options: ParallelOptions = _DEFAULT
-) -> Engine:
+def parallelize(model: Transformer, mesh: Mesh, make: MakeOptimizer) -> Engine:
     """The engine that trains ``model`` as the layout of ``mesh`` says; ``make`` makes the optimizer of its weights.
 
-    Raises LayoutError for a layout that the model or the options do not fit, ConfigError where a rank has nothing to
-    learn.
+    Raises LayoutError for a layout that the model does not fit, ConfigError where a rank has nothing to learn.
     """
     layout = mesh.layout
-    layout.check(model.shape, options=options)
+    layout.check(model.shape)
     names = WholeNames(model)
     placements: Placements = whole(model)
     stages: dict[int, Stage] = {}
@@ -52,23 +46,23 @@ def parallelize(
     turns = Turns(mesh.device) if layout.pp > 1 and layout.ep > 1 and layout.zero < 3 else None
     # Each rank some of the layers,
     if layout.pp > 1:
-        ranks = stages_on_ranks(layout, options.schedule)
-        stages, placements = cut_stages(model, mesh, placements, ranks, options.stage_layers)
+        ranks = stages_on_ranks(layout)
+        stages, placements = cut_stages(model, mesh, placements, ranks, layout.stage_layers)
     # of its blocks some experts,
     if model.shape.moe and layout.world_size > 1:
-        placements = shard_experts(model, mesh, placements, options.dispatch, options.node, turns)
+        placements = shard_experts(model, mesh, placements, layout.dispatch, layout.node, turns)
     # of each matrix some rows or columns,
     if layout.tp > 1:
-        placements = shard_tensors(model, mesh, placements, options.tensor_overlap)
+        placements = shard_tensors(model, mesh, placements, layout.tensor_overlap)
     # of each sample some tokens;
     if layout.cp > 1:
-        share_context(model, mesh.group("cp"), options.context, options.placement)
+        share_context(model, mesh.group("cp"), layout.context, layout.placement)
     # micro-batches pass through the stages,
     if layout.pp > 1:
-        schedule = partial(of_layout, layout, schedule=options.schedule)
+        schedule = partial(of_layout, layout)
         pipeline = Pipeline(model, mesh, stages, ranks, schedule, turns)
     # and what ranks still have in common is replicated, or sharded.
-    sets = replicate(model, mesh, placements, options, list(stages.values()))
+    sets = replicate(model, mesh, placements, list(stages.values()))
     for one in sets:
         one.optimize(make)
     return Engine(model, sets, placements, names, mesh, pipeline)
@@ -78,7 +72,6 @@ def replicate(
     model: Transformer,
     mesh: Mesh,
     placements: Placements,
-    options: ParallelOptions = _DEFAULT,
     stages: Collection[Stage] = (),
 ) -> list[ReplicaSet]:
     """The parameters of ``model`` in sets, one for each group of ranks that have the same elements and other tokens.
@@ -99,7 +92,7 @@ def replicate(
     for axes, parameters in by_axes.items():
         group = _replica_group(mesh, axes)
         broadcast([*(p for p in model.parameters() if not p.requires_grad), *model.buffers()], group)
-        sets.append(_replica_set(model, mesh.layout, group, parameters, placements, options, list(stages)))
+        sets.append(_replica_set(model, mesh.layout, group, parameters, placements, list(stages)))
     return sets
 
 
@@ -116,29 +109,28 @@ def _replica_set(
     group: dist.ProcessGroup,
     parameters: Named,
     placements: Placements,
-    options: ParallelOptions,
     stages: list[Stage],
 ) -> ReplicaSet:
-    """One set, with the strategy that layout and options name."""
-    unused: dict[str, Any] = {"find_unused": options.find_unused}
-    buckets: dict[str, Any] = {"bucket": options.bucket, "first_bucket": options.first_bucket, **unused}
+    """One set, with the strategy that the layout names."""
+    unused: dict[str, Any] = {"find_unused": layout.find_unused}
+    buckets: dict[str, Any] = {"bucket": layout.bucket, "first_bucket": layout.first_bucket, **unused}
     units = stage_units(model, stages, parameters, placements) if stages else None
     if layout.zero == 3:
-        weights = {"reshard": options.reshard, "prefetch": options.prefetch}
+        weights = {"reshard": layout.reshard, "prefetch": layout.prefetch}
         return Zero3(model, group, parameters, stages=stages, **weights, **unused)
     if layout.zero:
         kind = Zero1 if layout.zero == 1 else Zero2
-        found = kind(parameters, group, gather=options.gather, units=units, **buckets)
-        if options.gather == "lazily":
+        found = kind(parameters, group, gather=layout.gather, units=units, **buckets)
+        if layout.gather == "lazily":
             found.weights.wait_before_use(units_of(model, stages, parameters))
         return found
     if stages and group.size() == 1:  # no vector to copy to, no hooks in each micro-batch
         return NaiveDataParallel(parameters, group, **unused)
-    if options.method:
-        return import_module("playbook.decentralized.strategies").replicas(options, parameters, group)
-    if options.data_parallel == "bucketed":
+    if layout.method:
+        return import_module("playbook.decentralized.strategies").replicas(layout, parameters, group)
+    if layout.data_parallel == "bucketed":
         return BucketedDataParallel(parameters, group, units=units, **buckets)
-    return STRATEGIES[options.data_parallel](parameters, group, **unused)
+    return STRATEGIES[layout.data_parallel](parameters, group, **unused)
 
 
 def stage_units(

@@ -43,7 +43,7 @@ def even(here: Sender) -> Routed:
     moe, (ranks, _) = _moe(here), here.ep
     each, more = divmod(_taken(here, moe), ranks)
     rows = tuple(each + (rank < more) for rank in range(ranks))
-    nodes = ranks // (here.options.node or ranks)
+    nodes = ranks // (here.layout.node or ranks)
     tokens = math.ceil(here.tokens * (1 - missed(moe, nodes)))
     return Routed((rows,) * ranks, ((min(tokens, sum(rows)),) * nodes,) * ranks)
 
@@ -103,11 +103,11 @@ def region(here: Sender) -> Iterator[Message]:
 
 
 def dispatch(here: Sender, routing: Routing | None) -> Iterator[Message]:
-    """Rows to the ranks of their experts and back, and gradients the same ways (`ParallelOptions.dispatch`)."""
+    """Rows to the ranks of their experts and back, and gradients the same ways (`Layout.dispatch`)."""
     if here.layout.ep == 1:
         return
     for routed, count in _counted(here, routing).items():
-        for message in PATHS[here.options.dispatch](here, routed):
+        for message in PATHS[here.layout.dispatch](here, routed):
             phases = ["forward", *["backward"] * (here.layout.recompute == "full")]
             for phase in phases if message.phase == "forward" else ["backward"]:
                 yield replace(message, phase=phase, count=count)
@@ -149,7 +149,7 @@ def _rows(to: Sequence[int], place: int, size: int, phase: str) -> Message:
 
 def _two_steps(here: Sender, routed: Routed) -> Iterator[Message]:
     """Tokens with their choices and weights to the same place of other nodes, rows of all that came there inside."""
-    moe, (ranks, index), size = _moe(here), here.ep, here.options.node or here.layout.ep
+    moe, (ranks, index), size = _moe(here), here.ep, here.layout.node or here.layout.ep
     nodes, (node, place) = ranks // size, divmod(index, size)
     sent, got = routed.tokens[index], [routed.tokens[n * size + place][node] for n in range(nodes)]
     counts = message_in("ep", "all_to_all", nodes, INT64, (nodes, node), "forward")
@@ -183,7 +183,7 @@ def _gathered(here: Sender, routed: Routed) -> Iterator[Message]:
             yield message_in("ep", collective, elements, itemsize, here.ep, phase)
 
 
-#: By `ParallelOptions.dispatch`, what a rank sends for one layer and micro-batch, without recomputation.
+#: By `Layout.dispatch`, what a rank sends for one layer and micro-batch, without recomputation.
 PATHS = {"all-to-all": _all_to_all, "two-step": _two_steps, "gather": _gathered}
 
 

@@ -37,9 +37,9 @@ class Line:
     before: tuple[Moments, ...]
 
 
-def line_of(layout: Layout, schedule: Schedule | None = None) -> Line:
-    """The pipeline of a layout, or of a schedule of one's own. Raises ScheduleError for what has no schedule."""
-    if schedule is not None:
+def line_of(layout: Layout) -> Line:
+    """The pipeline of a layout. Raises ScheduleError for what has no schedule."""
+    if (schedule := layout.own_schedule) is not None:
         return _walked(schedule, schedule.microbatches)
     if layout.pp == 1:
         return _line("1f1b", 1, 1, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ from playbook._tables import read_json
 from playbook.errors import ConfigError, LayoutError, PlaybookError
 from playbook.hardware import Cluster, default_reserve
 from playbook.hardware import load as load_cluster
-from playbook.layout import Layout, ParallelOptions
+from playbook.layout import Layout
 from playbook.planning.calibration import load_calibration
 from playbook.planning.recipes import RECIPES, Recipe, load_recipe
 from playbook.planning.search import Problem
@@ -55,10 +54,9 @@ def run_of(job: Mapping[str, Any]) -> Run:
     ):
         raise ConfigError(f"stage_layers must be a list of whole numbers, got {layers!r}")
     return Run(
-        layout=layout,
-        cluster=cluster.with_gpus(layout.world_size) if layout.world_size > 1 else cluster,
         # Frameworks that shard weights in a pipeline keep them gathered between micro-batches.
-        options=ParallelOptions(stage_layers=tuple(layers) if layers else None, reshard=layout.pp == 1),
+        layout=layout.replace(stage_layers=tuple(layers) if layers else None, reshard=layout.pp == 1),
+        cluster=cluster.with_gpus(layout.world_size) if layout.world_size > 1 else cluster,
         imbalance=job.get("imbalance", 1.0),
         **settings,
     )
@@ -111,19 +109,7 @@ def precision_of(name: str) -> Recipe:
 
 def layout_of(job: Mapping[str, Any]) -> Layout:
     """The layout of a job: dp is what is left of its GPUs, grad_acc of its global batch, unless the layout has them."""
-    text = str(job["layout"])
-    said = dict(part.strip().partition("=")[::2] for part in text.split(","))
-    gpus = check_int("gpus", job["gpus"], LayoutError) if "gpus" in job else None
-    if gpus is not None and "dp" not in said:
-        others = math.prod(
-            check_int(axis, _whole(said.get(axis, "1")), LayoutError) for axis in ("tp", "cp", "pp")
-        )
-        if gpus % others:
-            raise LayoutError(f"gpus must be a multiple of tp * cp * pp = {others}, got {gpus}")
-        text = ",".join(filter(None, (f"dp={gpus // others}", text)))
-    layout = Layout.parse(text)
-    if gpus not in (None, layout.world_size):
-        raise LayoutError(f"dp * cp * tp * pp must be gpus = {gpus}, got {layout.world_size}")
+    layout = Layout.parse(str(job["layout"]), job.get("gpus"))
     if "micro_batch" in job:
         layout = layout.replace(micro_batch=check_int("micro_batch", job["micro_batch"], LayoutError))
     if "global_batch" in job:
@@ -133,10 +119,6 @@ def layout_of(job: Mapping[str, Any]) -> Layout:
             raise LayoutError(f"global_batch must be a multiple of dp * micro_batch = {each}, got {batch}")
         layout = layout.replace(grad_acc=batch // each)
     return layout
-
-
-def _whole(text: str) -> int | str:
-    return int(text) if text.strip().isdecimal() else text
 
 
 def cluster_of(spec: str | Mapping[str, Any] | Cluster) -> Cluster:

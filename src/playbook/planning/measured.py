@@ -18,7 +18,7 @@ from typing import Any
 from playbook._tables import read_file
 from playbook.errors import ConfigError
 from playbook.hardware import Accelerator, Cluster
-from playbook.layout import Layout, ParallelOptions
+from playbook.layout import Layout
 from playbook.planning.calibration import Calibration
 from playbook.planning.communication import Cost, closed_form
 from playbook.planning.expert_traffic import balance
@@ -236,7 +236,7 @@ class MeasuredRun(Run):
     @cached_property
     def times(self) -> StageTimes:
         plain = super().times
-        return MeasuredTimes(plain.sizes, plain.device, plain.links, plain.options, plain.overlap)
+        return MeasuredTimes(plain.sizes, plain.device, plain.links, plain.overlap)
 
     @cached_property
     def _parts(self) -> dict[str, float]:
@@ -260,7 +260,7 @@ class MeasuredRun(Run):
 
     def _sender(self, stage: int) -> Sender:
         rank = self.layout.rank(pp=stage)
-        return Sender(self.shape, self.layout, self.seq, self.options, rank, self.recipe)
+        return Sender(self.shape, self.layout, self.seq, rank, self.recipe)
 
     def _optimizer(self, held: StageMemory) -> float:
         """Adam's pass over what this rank updates, as it was measured."""
@@ -284,7 +284,6 @@ def measured_run(
     recipe: Recipe,
     attention: str = "sdpa",
     fused: bool = False,
-    options: ParallelOptions | None = None,
     cluster: Cluster | None = None,
     imbalance: float = 1.0,
 ) -> MeasuredRun:
@@ -293,9 +292,9 @@ def measured_run(
     ``cluster`` has the network where none was measured; None is one node with as many ranks as there are. Raises
     ConfigError for replicas that send less than their gradients.
     """
-    if options and options.method:
+    if layout.method:
         raise ConfigError(
-            f"data_parallel is {options.data_parallel!r}, whose messages are counted in runs, not foretold"
+            f"data_parallel is {layout.data_parallel!r}, whose messages are counted in runs, not foretold"
         )
     accelerator = machine.accelerator
     link = machine.links("send", 2, 2) or AlphaBeta(1e-5, 1 / accelerator.link_bandwidth)
@@ -310,5 +309,5 @@ def measured_run(
     )
     return MeasuredRun(
         shape, layout, cluster or one, seq, _CALIBRATION, recipe, attention, fused, None, {},
-        options or ParallelOptions(), imbalance, machine=machine,
+        imbalance, machine=machine,
     )  # fmt: skip

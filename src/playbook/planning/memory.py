@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from playbook.errors import ConfigError
-from playbook.layout import Layout, ParallelOptions
+from playbook.layout import Layout
 from playbook.layout.stages import split
 from playbook.planning.fp8_copies import copies_of_blocks
 from playbook.planning.fusion import NOTHING, load_fused
@@ -128,14 +128,13 @@ def predict(
     offload: bool = False,
     device: str = "cuda",
     fused: bool | str | Iterable[str] = False,
-    options: ParallelOptions | None = None,
 ) -> MemoryReport:
     """Bytes per rank of training ``shape`` under ``layout`` with ``seq`` tokens per sample.
 
     ``layout`` also says the micro-batch, how many of them a step accumulates, and what is recomputed. ``attention`` is
     "sdpa" (flash kernels) or "reference" (scores in memory, where cp is 1); ``offload`` keeps master weights and moments
     in CPU memory; ``device`` is the kernels whose memory is counted; ``fused`` says what runs as one kernel, all that the
-    book has or some of `fusion.FUSED`; ``options`` are those of the techniques. Raises LayoutError or ConfigError, in one
+    book has or some of `fusion.FUSED`; Raises LayoutError or ConfigError, in one
     sentence, for what cannot run: LayoutError wherever ``Layout.check`` does.
     """
     stages = predict_stages(
@@ -147,7 +146,6 @@ def predict(
         offload=offload,
         device=device,
         fused=load_fused(fused),
-        options=options or ParallelOptions(),
     )
     return MemoryReport(tuple(stages))
 
@@ -162,30 +160,27 @@ def predict_stages(
     offload: bool,
     device: str = "cuda",
     fused: frozenset[str] = NOTHING,
-    options: ParallelOptions,
 ) -> Iterator[StageMemory]:
     """Stage by stage what `predict` gives: who asks only whether all stay below a limit may stop at one that does not."""
     _check(seq, attention, device)
-    layout.check(shape, seq=seq, options=options)
-    if options.method:
+    layout.check(shape, seq=seq)
+    if layout.method:
         raise ConfigError(
-            f"data_parallel is {options.data_parallel!r}, whose memory is seen in runs, not foretold"
+            f"data_parallel is {layout.data_parallel!r}, whose memory is seen in runs, not foretold"
         )
     seq = layout.padded(seq)
     make = maker(symbols(shape, layout, seq, recipe, device, fused))
     # Attention over several ranks goes block by block: it has no matrix of scores to write.
     whole = layout.cp == 1 and (attention == "reference" or (shape.dropout and device == "cpu"))
     run = RunSizes(shape, layout, recipe, "reference" if whole else "sdpa", device, make, fused)
-    line = line_of(layout, options.schedule)
-    blocks = [shape.blocks([cut]) for cut in split(shape.layers, line.depth, options.stage_layers)]
+    line = line_of(layout)
+    blocks = [shape.blocks([cut]) for cut in split(shape.layers, line.depth, layout.stage_layers)]
     terms = StageTerms.of(run, blocks)
     for rank in range(layout.pp):
-        yield _rank(run, rank, line, terms, offload, options)
+        yield _rank(run, rank, line, terms, offload)
 
 
-def _rank(
-    run: RunSizes, rank: int, line: Line, terms: StageTerms, offload: bool, options: ParallelOptions
-) -> StageMemory:
+def _rank(run: RunSizes, rank: int, line: Line, terms: StageTerms, offload: bool) -> StageMemory:
     """What one rank of the pipeline has."""
     stages, most = line.stages[rank], keeps(terms, line, rank)
     held, first, last = [terms.blocks[s] for s in stages], 0 in stages, line.depth - 1 in stages
@@ -195,7 +190,7 @@ def _rank(
     parameters, gradients, optimizer = _states(counts, run.layout, run.recipe, offload)
     kinds = {kind: sum(blocks.get(kind, 0) for blocks in held) for kind in run.blocks}
     buffers = (
-        *_buffers(run, counts, [sum(blocks.values()) for blocks in held], options),
+        *_buffers(run, counts, [sum(blocks.values()) for blocks in held]),
         *_copies(run, kinds),
     )
     place = StageSizes(
@@ -246,9 +241,7 @@ def _copies(run: RunSizes, kinds: dict[BlockKind, int]) -> Iterator[Part]:
         yield from copies_of_blocks(run.shape, kinds, run.recipe.fp8, run.make)
 
 
-def _buffers(
-    run: RunSizes, counts: StateCounts, held: Sequence[int], options: ParallelOptions
-) -> Iterator[Part]:
+def _buffers(run: RunSizes, counts: StateCounts, held: Sequence[int]) -> Iterator[Part]:
     """What stays besides the model: rotary angles and, where ZeRO shares gradients or weights out, whole ones in passing.
 
     ``held`` counts the blocks of each of the rank's stages.
@@ -267,7 +260,7 @@ def _buffers(
     blocks, visit = sum(held), max(held) if len(held) > 1 else 0
     if layout.zero == 2:
         count = BUCKETS
-        size = min(options.bucket, -(-counts.local * states.gradients // count))
+        size = min(layout.bucket, -(-counts.local * states.gradients // count))
     else:
         count, size = visit or min(BUCKETS, blocks), counts.block * states.gradients
     yield Part("gradient buckets", (Term("buffers", "gradients on their way", "bucket", size),), count)
@@ -276,5 +269,5 @@ def _buffers(
         yield Part(
             "gathered blocks",
             (Term("buffers", "parameters of a block", "block", gathered),),
-            (visit or min(2, blocks)) if options.reshard else blocks,
+            (visit or min(2, blocks)) if layout.reshard else blocks,
         )

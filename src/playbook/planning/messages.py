@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from playbook.layout import Layout, ParallelOptions
+from playbook.layout import Layout
 from playbook.layout.stages import StageRanks, placement, split
 from playbook.planning.communication import ring_bytes_sent
 from playbook.planning.recipes import Recipe
@@ -84,7 +84,6 @@ class Sender:
     shape: ModelShape
     layout: Layout
     seq: int
-    options: ParallelOptions
     rank: int
     recipe: Recipe
 
@@ -94,7 +93,7 @@ class Sender:
 
     @cached_property
     def where(self) -> StageRanks:
-        return placement(self.layout, self.options.schedule) if self.layout.pp > 1 else ((0,),)
+        return placement(self.layout) if self.layout.pp > 1 else ((0,),)
 
     @property
     def depth(self) -> int:
@@ -103,7 +102,7 @@ class Sender:
     @cached_property
     def taken(self) -> list[int]:
         """Micro-batches of each direction."""
-        schedule, directions = self.options.schedule, len(self.where)
+        schedule, directions = self.layout.own_schedule, len(self.where)
         if schedule is None:
             return [self.layout.grad_acc // directions] * directions
         count = Counter(schedule.direction(m) for m in range(schedule.microbatches))
@@ -121,7 +120,7 @@ class Sender:
     @cached_property
     def blocks(self) -> dict[int, range]:
         """Blocks of each stage of this rank."""
-        cut = split(self.shape.layers, self.depth, self.options.stage_layers)
+        cut = split(self.shape.layers, self.depth, self.layout.stage_layers)
         return {stage: cut[stage] for stage in self.passes}
 
     @cached_property
@@ -203,17 +202,17 @@ class Sender:
         return [WeightSet(some, group, self._buckets(some, group[0])) for some, group in both if some]
 
     def _buckets(self, units: list[WeightUnit], ranks: int) -> list[BucketRange]:
-        zero, options = self.layout.zero, self.options
-        ranks = ranks if zero else 1
-        if zero == 3:
+        layout = self.layout
+        ranks = ranks if layout.zero else 1
+        if layout.zero == 3:
             return buckets(units, ranks)
         size = self.recipe.states.parameters
-        return buckets(units, ranks, options.bucket // size, options.first_bucket // size)
+        return buckets(units, ranks, layout.bucket // size, layout.first_bucket // size)
 
     @cached_property
     def actions(self) -> Sequence[Action]:
         """What this rank does in a step, in order."""
-        return of_layout(self.layout, self.layout.grad_acc, self.options.schedule).ranks[self.at["pp"]]
+        return of_layout(self.layout, self.layout.grad_acc).ranks[self.at["pp"]]
 
     @property
     def gradient_bytes(self) -> int:

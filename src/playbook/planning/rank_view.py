@@ -13,7 +13,7 @@ from typing import Any
 
 from playbook._checks import check_int
 from playbook.errors import LayoutError
-from playbook.layout import AXES, Layout, ParallelOptions
+from playbook.layout import AXES, Layout
 from playbook.layout.stages import split
 from playbook.planning.expert_traffic import Routing
 from playbook.planning.memory import StageMemory, predict
@@ -89,7 +89,6 @@ def rank_view(
     shape: ModelShape,
     layout: Layout,
     seq: int,
-    options: ParallelOptions | None = None,
     *,
     rank: int,
     recipe: str | Recipe = "bf16-mixed",
@@ -105,11 +104,11 @@ def rank_view(
     ShapeError or ConfigError, in one sentence, for what cannot run.
     """
     check_int("ranks_per_node", ranks_per_node, LayoutError)
-    options, at = options or ParallelOptions(), layout.coordinates(rank)
-    report = predict(shape, layout, seq=seq, recipe=recipe, options=options)
-    here = Sender(shape, layout, seq, options, rank, load_recipe(recipe))
+    at = layout.coordinates(rank)
+    report = predict(shape, layout, seq=seq, recipe=recipe)
+    here = Sender(shape, layout, seq, rank, load_recipe(recipe))
     groups = groups_of(layout, rank, mirrored=here.mirrored)
-    cut = split(shape.layers, here.depth, options.stage_layers)
+    cut = split(shape.layers, here.depth, layout.stage_layers)
     stages = tuple(sorted(here.passes))
     blocks = tuple(cut[stage] for stage in stages)
     return RankView(
@@ -161,7 +160,7 @@ def _by_level(
     here: Sender, groups: dict[str, Ranks], ranks_per_node: int, routing: Routing | None
 ) -> dict[str, Sent]:
     """Bytes of a step, by axis."""
-    run = here.shape, here.layout, here.seq, here.options
+    run = here.shape, here.layout, here.seq
     messages = traffic(*run, rank=here.rank, recipe=here.recipe, routing=routing)
     found: dict[str, Sent] = {}
     for message, receivers in _received(here, messages, groups):

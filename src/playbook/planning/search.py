@@ -14,11 +14,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from playbook._checks import check_int, divisors, unknown
 from playbook.errors import ConfigError, LayoutError, PlaybookError
 from playbook.hardware import Cluster
-from playbook.layout import RECOMPUTE, Layout, ParallelOptions
+from playbook.layout import RECOMPUTE, Layout
 from playbook.layout.stages import KINDS, split
 from playbook.planning.calibration import Calibration, load_calibration
 from playbook.planning.fusion import load_fused
@@ -65,7 +66,8 @@ class Space:
 class Problem:
     """What is to be trained on what: ``global_batch`` samples of ``seq`` tokens a step on all ``cluster.gpus``.
 
-    Of the memory of each, ``reserve`` bytes stay free."""
+    ``options`` are those of techniques (`Layout.options`). Of the memory of each GPU ``reserve`` bytes stay free.
+    """
 
     shape: ModelShape
     cluster: Cluster
@@ -77,7 +79,7 @@ class Problem:
     fused: bool | str | Iterable[str] = False
     compiled: bool | None = None
     overlap: Mapping[str, bool] = field(default_factory=dict)
-    options: ParallelOptions = field(default_factory=ParallelOptions)
+    options: Mapping[str, Any] = field(default_factory=dict)
     reserve: int = 0
 
     def __post_init__(self) -> None:
@@ -102,7 +104,7 @@ class Problem:
         """What `simulate` is asked about a layout."""
         return Run(
             self.shape, layout, self.cluster, self.seq, self.calibrated, self.recipe, self.attention, self.fused,
-            self.compiled, self.overlap, self.options,
+            self.compiled, self.overlap,
         )  # fmt: skip
 
 
@@ -204,7 +206,8 @@ def _bases(problem: Problem, space: Space) -> Iterator[Layout]:
             dp = gpus // (tp * cp * pp)
             for ep in space.ep or _expert_sizes(shape, dp * cp):
                 if (dp * cp) % ep == 0:
-                    yield from _batches(problem, space, Layout(dp=dp, tp=tp, cp=cp, pp=pp, ep=ep, sp=tp > 1))
+                    axes = Layout(dp=dp, tp=tp, cp=cp, pp=pp, ep=ep, sp=tp > 1, **problem.options)
+                    yield from _batches(problem, space, axes)
 
 
 def _batches(problem: Problem, space: Space, layout: Layout) -> Iterator[Layout]:
@@ -216,7 +219,7 @@ def _batches(problem: Problem, space: Space, layout: Layout) -> Iterator[Layout]
             layout, micro_batch=micro_batch, grad_acc=each // micro_batch, schedule=schedule, vpp=vpp
         )
         try:
-            base.check(problem.shape, seq=problem.seq, options=problem.options)
+            base.check(problem.shape, seq=problem.seq)
         except PlaybookError:
             continue
         yield base

@@ -16,7 +16,7 @@ from typing import Any
 
 from playbook.errors import ConfigError, LayoutError
 from playbook.hardware import Cluster, verdict_of
-from playbook.layout import Layout, ParallelOptions
+from playbook.layout import Layout
 from playbook.layout.stages import depth, placement
 from playbook.planning import memory as planned
 from playbook.planning.calibration import Calibration, load_calibration
@@ -104,7 +104,6 @@ def simulate(
     fused: bool | str | Iterable[str] = False,
     compiled: bool | None = None,
     overlap: Mapping[str, bool] | None = None,
-    options: ParallelOptions | None = None,
     imbalance: float = 1.0,
     reserve: int | None = None,
     limit: bool = True,
@@ -120,7 +119,7 @@ def simulate(
     """
     run = Run(
         shape, layout, cluster, seq, load_calibration(calibration, cluster.accelerator), load_recipe(recipe), attention,
-        fused, compiled, overlap or {}, options or ParallelOptions(), imbalance,
+        fused, compiled, overlap or {}, imbalance,
     )  # fmt: skip
     return run.step(reserve, limit)
 
@@ -149,14 +148,14 @@ class Run:
     fused: bool | str | Iterable[str]
     compiled: bool | None
     overlap: Mapping[str, bool]
-    options: ParallelOptions
     imbalance: float = 1.0
 
     def __post_init__(self) -> None:
         """Stages are cut as the framework does it, where nobody said how."""
-        if self.layout.pp > 1 and self.options.stage_layers is None and self.options.schedule is None:
-            sizes = stage_layers(self.shape, depth(self.layout), self.calibration)
-            object.__setattr__(self, "options", replace(self.options, stage_layers=sizes))
+        layout = self.layout
+        if layout.pp > 1 and layout.stage_layers is None and layout.own_schedule is None:
+            sizes = stage_layers(self.shape, depth(layout), self.calibration)
+            object.__setattr__(self, "layout", replace(layout, stage_layers=sizes) if sizes else layout)
 
     def check(self) -> None:
         """Raise LayoutError, ShapeError or ConfigError for what cannot run, whether it fits or not."""
@@ -165,7 +164,7 @@ class Run:
                 raise ConfigError(f"overlap has {axis!r}, but may have dp, tp, cp, ep and pp")
         if not isinstance(self.imbalance, int | float) or not 1 <= self.imbalance <= self.layout.ep:
             raise ConfigError(f"imbalance must be from 1 to ep = {self.layout.ep}, got {self.imbalance!r}")
-        self.layout.check(self.shape, self.cluster, self.seq, self.options)
+        self.layout.check(self.shape, self.cluster, self.seq)
 
     def step(self, reserve: int | None = None, limit: bool = True) -> Step:
         """The step. Raises as `simulate` does."""
@@ -188,7 +187,7 @@ class Run:
         """The planner's report, rank by rank of the pipeline."""
         return planned.predict_stages(
             self.shape, self.layout, seq=self.seq, recipe=self.recipe, attention=self.attention, offload=False,
-            fused=load_fused(self.fused), options=self.options,
+            fused=load_fused(self.fused),
         )  # fmt: skip
 
     @property
@@ -237,10 +236,10 @@ class Run:
             self.layout.padded(self.seq),
             self.recipe,
             self.attention,
-            self.options.context == "ring",
+            self.layout.context == "ring",
             self.waited_for,
         )
-        return StageTimes(sizes, self.device, self.links, self.options, self.overlap)
+        return StageTimes(sizes, self.device, self.links, self.overlap)
 
     @property
     def waited_for(self) -> float:
@@ -261,7 +260,7 @@ class Run:
         """
         rank, stages = 0, 1
         if self.layout.pp > 1:
-            where = placement(self.layout, self.options.schedule)[0]
+            where = placement(self.layout)[0]
             rank, stages = where[stage], len(where) // self.layout.pp
         held = self.memory.stages[rank]
         gather, reduce = self._gather(held) / stages, self._reduce(held) / stages
@@ -278,12 +277,12 @@ class Run:
     def at_once(self) -> bool:
         """Whether gradients are reduced for every micro-batch: ZeRO-2 and 3 have no place to add up whole ones. Where a
         pipeline keeps its weights gathered, it has."""
-        return self.layout.zero >= 2 and (self.layout.pp == 1 or self.options.reshard)
+        return self.layout.zero >= 2 and (self.layout.pp == 1 or self.layout.reshard)
 
     @property
     def passes(self) -> float:
         """Micro-batches that go through each stage of a rank."""
-        directions = len(placement(self.layout, self.options.schedule)) if self.layout.pp > 1 else 1
+        directions = len(placement(self.layout)) if self.layout.pp > 1 else 1
         return self.layout.grad_acc / directions
 
     @cached_property
@@ -292,7 +291,7 @@ class Run:
         if self.layout.pp == 1:
             return [self.stages[0] * self.layout.grad_acc]
         found = [Pass()] * self.layout.pp
-        for direction in placement(self.layout, self.options.schedule):
+        for direction in placement(self.layout):
             for stage, rank in enumerate(direction):
                 found[rank] = found[rank] + self.stages[stage] * self.passes
         return found
@@ -302,8 +301,6 @@ class Run:
             return [self.busy[0].seconds]
         works = zip(*(stage.works for stage in self.stages), strict=True)
         forward, inputs, weights = (tuple(work.seconds for work in each) for each in works)
-        if own := self.options.schedule:
-            return makespan.Walk.of(own).ends(forward, inputs, weights, comm, blocking)
         return makespan.ends(self.layout, forward, inputs, weights, comm, blocking)
 
     @property

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from playbook.layout import Layout, ParallelOptions
+from playbook.layout import Layout
 from playbook.layout.stages import placement, split
 from playbook.planning import operations
 from playbook.planning.expert_traffic import experts
@@ -88,7 +88,6 @@ class StageTimes:
     sizes: Sizes
     device: Device
     links: Links
-    options: ParallelOptions
     overlap: Mapping[str, bool] = field(default_factory=dict)
 
     @property
@@ -117,7 +116,7 @@ class StageTimes:
     def stages(self) -> list[Pass]:
         """Every stage of the model, in order. What many have in common is added up once."""
         depth = self.depth
-        cut = split(self.shape.layers, depth, self.options.stage_layers)
+        cut = split(self.shape.layers, depth, self.layout.stage_layers)
         known: dict[tuple[tuple[BlockKind, int], ...], Pass] = {}
         found = []
         for stage, layers in enumerate(cut):
@@ -152,7 +151,7 @@ class StageTimes:
 
     @cached_property
     def depth(self) -> int:
-        return len(placement(self.layout, self.options.schedule)[0]) if self.layout.pp > 1 else 1
+        return len(placement(self.layout)[0]) if self.layout.pp > 1 else 1
 
     def operations(self, kind: BlockKind) -> Passes:
         """What a block of a kind computes."""
@@ -185,9 +184,16 @@ class StageTimes:
             moe = replace(moe, dense_layers=0, every=1) if kind == "moe" else None
         shape = replace(self.shape, layers=1, moe=moe)
         ep = self.layout.ep if moe else 1
-        layout = self.layout.replace(pp=1, vpp=1, schedule="1f1b", grad_acc=1, ep=ep)
-        options = replace(self.options, schedule=None, stage_layers=None)
-        return Sender(shape, layout, self.sizes.seq, options, 0, self.sizes.recipe)
+        one = {
+            "pp": 1,
+            "vpp": 1,
+            "schedule": "1f1b",
+            "grad_acc": 1,
+            "own_schedule": None,
+            "stage_layers": None,
+        }
+        layout = self.layout.replace(ep=ep, **one)
+        return Sender(shape, layout, self.sizes.seq, 0, self.sizes.recipe)
 
     def _pass(self, passes: Passes, messages: list[Message], again: Iterable[Operation]) -> Pass:
         calibration = self.device.calibration
@@ -225,7 +231,7 @@ class StageTimes:
                 by_axis[message.axis] = by_axis.get(message.axis, 0.0) + seconds
         for axis, seconds in by_axis.items():
             hidden = self.hidden(axis)
-            if axis == "cp" and self.options.context != "ring":
+            if axis == "cp" and self.layout.context != "ring":
                 hidden = 0.0
             kinds: tuple[str, ...] = ("attention",) if axis == "cp" else ("product",)
             if (

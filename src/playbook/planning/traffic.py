@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
 from playbook.errors import ConfigError
-from playbook.layout import AXES, Layout, ParallelOptions
+from playbook.layout import AXES, Layout
 from playbook.planning.expert_traffic import Routing, experts
 from playbook.planning.fp8_traffic import gathered_bytes, scales
 from playbook.planning.gathers import gathers, reductions
@@ -29,7 +29,6 @@ def traffic(
     shape: ModelShape,
     layout: Layout,
     seq: int,
-    options: ParallelOptions | None = None,
     *,
     rank: int = 0,
     recipe: str | Recipe = "bf16-mixed",
@@ -44,18 +43,17 @@ def traffic(
     (``expert_traffic.even``). Raises LayoutError or ShapeError for what cannot run and ConfigError for a routing of
     another rank or step, in one sentence.
     """
-    options = options or ParallelOptions()
-    layout.check(shape, seq=seq, options=options)
-    if options.method:
+    layout.check(shape, seq=seq)
+    if layout.method:
         raise ConfigError(
-            f"data_parallel is {options.data_parallel!r}, whose bytes are counted in runs, not foretold"
+            f"data_parallel is {layout.data_parallel!r}, whose bytes are counted in runs, not foretold"
         )
-    here = Sender(shape, layout, seq, options, rank, load_recipe(recipe))
+    here = Sender(shape, layout, seq, rank, load_recipe(recipe))
     terms: list[Iterable[Message]] = [
         tensor(here), vocabulary(here), context(here), experts(here, routing), pipeline(here), replicas(here),
         sums(here), norm(here), loss(here), scales(here, first),
     ]  # fmt: skip
-    if first or options.find_unused:
+    if first or layout.find_unused:
         terms.append(used_parameters(here))
     if first:
         terms.append(headers(here))
@@ -106,7 +104,7 @@ def _crossings(here: Sender, phase: str, into: Widths, out: Widths, plain: bool 
     for collective, widths in ways:
         for width, count in widths.items():
             elements = here.tokens * width
-            if here.options.tensor_overlap == "chunked" and not plain:
+            if here.layout.tensor_overlap == "chunked" and not plain:
                 yield here.tp("send", elements // tp, size, phase, count * (tp - 1))
             else:
                 yield here.tp(collective, elements, size, phase, count)
@@ -161,18 +159,18 @@ def context(here: Sender) -> Iterator[Message]:
     )
     kv = 2 * kv_heads * shape.qk_dim  # they travel as one, values as wide as keys
     phases = ["forward", *["backward"] * (layout.recompute != "none")]
-    if here.options.context == "ulysses":
+    if here.layout.context == "ulysses":
         for phase in [*phases, "backward"]:  # q, k, v and the output there, their gradients back
             for width in (shape.qk_dim, shape.v_dim):
                 yield message_in("cp", "all_to_all", heads * width, size, group, phase, count)
                 yield message_in("cp", "all_to_all", kv_heads * width, size, group, phase, count)
         return
     for phase in [*phases, "backward"]:
-        if here.options.context == "ring":
+        if here.layout.context == "ring":
             yield message_in("cp", "send", kv, size, group, phase, (cp - 1) * count)
         else:
             yield message_in("cp", "all_gather", cp * kv, size, group, phase, count)
-    if here.options.context == "ring":
+    if here.layout.context == "ring":
         yield message_in("cp", "send", kv, FP32, group, "backward", (cp - 1) * count)
     else:
         yield message_in("cp", "reduce_scatter", cp * kv, FP32, group, "backward", count)
@@ -222,7 +220,7 @@ def replicas(here: Sender) -> Iterator[Message]:
     for one in here.sets:
         sent: Counter[int] = Counter()
         if zero == 0:
-            whole = here.options.data_parallel == "bucketed"
+            whole = here.layout.data_parallel == "bucketed"
             sent.update(
                 map(len, one.buckets) if whole else (w.elements for u in one.units for w in u.weights)
             )
@@ -253,7 +251,7 @@ def _gathers(here: Sender, one: WeightSet) -> Counter[tuple[str, BucketRange]]:
     """All-gathers of parameters, by phase and bucket: after the update or, in stage 3, wherever they are needed."""
     found: Counter[tuple[str, BucketRange]] = Counter()
     if here.layout.zero == 3 and here.layout.pp > 1:
-        each = gathers(one.units, here.actions, here.depth, here.options.reshard)
+        each = gathers(one.units, here.actions, here.depth, here.layout.reshard)
         for (phase, index), count in each.items():
             found[phase, one.buckets[index]] += count
         return found
@@ -262,7 +260,7 @@ def _gathers(here: Sender, one: WeightSet) -> Counter[tuple[str, BucketRange]]:
             found["parameters", bucket] += 1
             continue
         found["forward", bucket] += _passes(here, bucket)
-        found["backward", bucket] += _passes(here, bucket) * (bucket.unit.again and here.options.reshard)
+        found["backward", bucket] += _passes(here, bucket) * (bucket.unit.again and here.layout.reshard)
     return found
 
 

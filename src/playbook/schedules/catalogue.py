@@ -78,9 +78,9 @@ def make(
     return _load("solver.heuristic", "zero_bubble")(stages, microbatches, given, times, rest=rest, name=name)
 
 
-def of_layout(layout: Layout, microbatches: int, schedule: Schedule | None = None) -> Schedule:
-    """The schedule of so many micro-batches that a layout names, or ``schedule``, a reader's own."""
-    return schedule or make(layout.schedule, layout.pp, microbatches, chunks(layout))
+def of_layout(layout: Layout, microbatches: int) -> Schedule:
+    """The schedule of so many micro-batches that a layout names, or a reader's own."""
+    return layout.own_schedule or make(layout.schedule, layout.pp, microbatches, chunks(layout))
 
 
 def _load(module: str, function: str) -> Callable[..., Any]:

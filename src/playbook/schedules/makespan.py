@@ -147,6 +147,8 @@ def ends(
     blocking: bool = False,
 ) -> list[float]:
     """When each rank of the layout's pipeline is done with its micro-batches. Times are of stages, in seconds."""
+    if layout.own_schedule:
+        return Walk.of(layout.own_schedule).ends(forward, backward, weights, comm, blocking)
     return list(
         _ends(
             layout.schedule,

@@ -28,7 +28,7 @@ def check_fit(shape: ModelShape, corpus: Corpus, config: TrainConfig) -> None:
 
 def check_layout(shape: ModelShape, config: TrainConfig) -> None:
     """Raise LayoutError unless the model and its samples can be cut as the layout says: by ``Layout.check``."""
-    config.layout.check(shape, seq=config.seq, options=config.parallel)
+    config.layout.check(shape, seq=config.seq)
 
 
 def check_device(shape: ModelShape, device: str, ranks: int = 1) -> None:

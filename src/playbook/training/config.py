@@ -6,19 +6,19 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from playbook._checks import divisors
+from playbook._checks import check_fields, divisors, told
 from playbook.errors import ConfigError, LayoutError
-from playbook.layout import Layout
-from playbook.layout.options import MASTERS, MOMENTS, ParallelOptions
+from playbook.layout import RECOMPUTE, Layout
+from playbook.layout.options import MASTERS, MOMENTS
 from playbook.layout.stages import check_microbatches
 from playbook.precision.recipes import load_fp8
 from playbook.training.loss_scale import DYNAMIC, check_scale
 
 DTYPES = ("float32", "bfloat16", "float16")
-RECOMPUTE = ("none", "selective", "full")
 ATTENTION = ("sdpa", "reference")
-WEIGHTS = DTYPES
 KERNELS = ("torch", "fused")
+#: The largest number of steps, samples or tokens.
+MOST = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -30,79 +30,58 @@ class TrainConfig:
     ``loss_scale``, a number, or dynamic: from ``initial_loss_scale`` on, doubled by ``loss_scale_window`` steps in a
     row without overflow, halved by one that overflows and is skipped. ``compile`` hands every block to torch.compile,
     ``kernels`` are what computes between matrix products: PyTorch's or the book's fused ones. ``layout`` says over how
-    many ranks, ``parallel`` how its techniques are carried out. ``fp8`` names the recipe (``precision/recipes.py``) that
-    linear layers of blocks multiply by in FP8. A ``micro_batch`` or ``warmup`` of None is
-    filled in: all that a rank has of the global batch, or one sample in a pipeline; a twentieth of the steps.
+    many ranks, and how its techniques are carried out. ``fp8`` names the recipe (``precision/recipes.py``) that linear
+    layers of blocks multiply by in FP8. A ``micro_batch`` or ``warmup`` of None is filled in: all that a rank has of
+    the global batch, or one sample in a pipeline; a twentieth of the steps.
     Micro-batches and recomputation may be said here or in the layout; afterwards both say the same. ``moments`` are what
     AdamW's are kept in: fp32, bf16, or fp8 (the first in E4M3, the second in FP16); ``masters`` those of 16-bit weights.
     Raises ConfigError for what cannot run.
     """
 
-    steps: int = 200
-    global_batch: int = 16
-    micro_batch: int | None = None
-    seq: int = 256
-    lr: float = 1e-3
-    min_lr: float | None = None  # filled in: a tenth of lr
-    warmup: int | None = None
-    weight_decay: float = 0.1
-    beta1: float = 0.9
-    beta2: float = 0.95
-    grad_clip: float = 1.0  # 0 turns clipping off
-    dtype: str = "float32"
-    recompute: str = "none"
-    attention: str = "sdpa"
-    seed: int = 0
-    device: str | None = None  # filled in: cuda when there is one
+    steps: int = told(200, "optimizer steps", most=MOST)
+    global_batch: int = told(16, "samples per optimizer step", most=MOST)
+    micro_batch: int | None = told(
+        None, "samples per forward pass (default: the layout's, or all of a rank; in a pipeline 1)", most=MOST
+    )
+    seq: int = told(256, "tokens per sample", most=MOST)
+    lr: float = told(1e-3, "peak learning rate", least=0)
+    min_lr: float | None = told(None, "learning rate at the end (default: a tenth of the peak)", least=0)
+    warmup: int | None = told(None, "warm-up steps (default: a twentieth of the steps)", least=0, most=MOST)
+    weight_decay: float = told(0.1, "AdamW's decay of matrices", least=0)
+    beta1: float = told(0.9, "how much of AdamW's first moment stays", least=0, below=1)
+    beta2: float = told(0.95, "how much of its second moment stays", least=0, below=1)
+    grad_clip: float = told(1.0, "largest gradient norm; 0 turns clipping off", least=0)
+    dtype: str = told("float32", "what matrix products run in", choices=DTYPES)
+    recompute: str | None = told(
+        None, "what of activations is computed again (default: the layout's, none)", choices=RECOMPUTE
+    )
+    attention: str = told("sdpa", "fused kernels, or the formula written out", choices=ATTENTION)
+    seed: int = told(0, "of weights, data order and dropout", least=0, most=MOST)
+    device: str | None = told(None, "cpu or cuda (default: cuda when there is one)")
     layout: Layout = dataclasses.field(default_factory=Layout)
-    parallel: ParallelOptions = dataclasses.field(default_factory=ParallelOptions)
-    weights: str = "float32"
-    offload: bool = False
-    compile: bool = False
-    kernels: str = "torch"
-    fp8: str = ""  # an FP8 recipe for the products of linear layers
-    moments: str = "fp32"
-    masters: str = "fp32"
-    loss_scale: float | str = DYNAMIC
-    initial_loss_scale: float = 2.0**16
-    loss_scale_window: int = 2000
+    weights: str = told("float32", "or the 16 bits of dtype, with masters in the optimizer", choices=DTYPES)
+    offload: bool = told(False, "keep masters and moments in CPU memory")
+    compile: bool = told(False, "hand each block to torch.compile")
+    kernels: str = told(
+        "torch", "whose norms, activations, attention and loss: PyTorch's or the book's", choices=KERNELS
+    )
+    fp8: str = told("", "products of linear layers in FP8: delayed, tensorwise, rowwise, blockwise or mxfp8")
+    moments: str = told(
+        "fp32", "what AdamW's moments are kept in; fp8: E4M3 and FP16", choices=tuple(MOMENTS)
+    )
+    masters: str = told("fp32", "what the masters of 16-bit weights are kept in", choices=MASTERS)
+    loss_scale: float | str = told(DYNAMIC, "what the loss is multiplied by in float16: dynamic, or a number")
+    initial_loss_scale: float = told(2.0**16, "the first dynamic scale")
+    loss_scale_window: int = told(
+        2000, "steps in a row without overflow after which a dynamic scale is doubled", most=MOST
+    )
 
     def __post_init__(self) -> None:
         self._take_from_layout()
         fill(self, "micro_batch", self._default_micro_batch())
         fill(self, "min_lr", self.lr / 10 if isinstance(self.lr, int | float) else 0.0)
         fill(self, "warmup", max(1, self.steps // 20) if isinstance(self.steps, int) else 1)
-        for field in ("steps", "global_batch", "micro_batch", "seq", "loss_scale_window"):
-            _require(
-                self,
-                field,
-                _is_int(getattr(self, field)) and 1 <= getattr(self, field) < 2**31,
-                "a whole number from 1 to 2147483647",
-            )
-        for field in ("warmup", "seed"):
-            ok = _is_int(getattr(self, field)) and 0 <= getattr(self, field) < 2**31
-            _require(self, field, ok, "a whole number from 0 to 2147483647")
-        for field in ("lr", "min_lr", "weight_decay", "grad_clip"):
-            _require(self, field, _is_finite(getattr(self, field)), "a finite number of at least 0")
-        for field in ("beta1", "beta2"):
-            _require(
-                self,
-                field,
-                _is_finite(getattr(self, field)) and getattr(self, field) < 1,
-                "a number from 0 up to, not including, 1",
-            )
-        for field, choices in (
-            ("dtype", DTYPES),
-            ("recompute", RECOMPUTE),
-            ("attention", ATTENTION),
-            ("weights", WEIGHTS),
-            ("kernels", KERNELS),
-            ("moments", MOMENTS),
-            ("masters", MASTERS),
-        ):
-            _require(
-                self, field, getattr(self, field) in choices, f"one of {', '.join(c for c in choices if c)}"
-            )
+        check_fields(self, ConfigError)
         self._check_batch()
         self._check_precision()
         self._check_sharding()
@@ -119,9 +98,8 @@ class TrainConfig:
             micro_batch, rest = divmod(self.global_batch, self.layout.dp * self.layout.grad_acc)
             if not rest:
                 fill(self, "micro_batch", micro_batch)
+        fill(self, "recompute", self.layout.recompute)
         if self.layout.recompute != Layout.recompute:
-            if self.recompute == TrainConfig.recompute:
-                object.__setattr__(self, "recompute", self.layout.recompute)
             self._agree("recompute")
 
     def _agree(self, field: str) -> None:
@@ -139,16 +117,12 @@ class TrainConfig:
         share = self._share()
         if self.layout.pp == 1 or not _is_int(share):
             return share
-        schedule = self.parallel.schedule
+        schedule = self.layout.own_schedule
         return 1 if schedule is None else max(1, share // max(1, schedule.microbatches))
 
     def _check_pipeline(self) -> None:
-        pp = self.layout.pp
-        for field in ("schedule", "stage_layers"):
-            if pp == 1 and getattr(self.parallel, field) is not None:
-                raise ConfigError(f"{field} is given, but pp is 1: there is no pipeline, make it at least 2")
         try:
-            check_microbatches(self.layout, self.grad_acc, self.parallel.schedule)
+            check_microbatches(self.layout, self.grad_acc)
         except LayoutError as error:
             if not str(error).startswith("grad_acc"):
                 raise
@@ -179,10 +153,6 @@ class TrainConfig:
             )
 
     def _check_sharding(self) -> None:
-        if self.parallel.tensor_overlap == "chunked" and not self.layout.sp:
-            raise ConfigError(
-                "tensor_overlap is 'chunked', which takes gathers of tokens apart: it needs sp in the layout"
-            )
         sharded = self.layout.tp * self.layout.cp * self.layout.pp > 1
         if self.compile and sharded:
             raise ConfigError(
@@ -197,8 +167,8 @@ class TrainConfig:
                 f"weights are {self.weights}, so dtype must be {self.weights}, too, not {self.dtype}"
             )
         self._check_loss_scale()
-        if self.parallel.method:
-            self.parallel.method.check_run(self)
+        if self.layout.method:
+            self.layout.method.check_run(self)
         if self.fp8:
             load_fp8(self.fp8)
             self._check_fp8()
@@ -210,7 +180,7 @@ class TrainConfig:
             raise ConfigError(
                 f"compile is on, but fp8={self.fp8} has products of its own: leave one of them out"
             )
-        if self.parallel.tensor_overlap == "chunked":
+        if self.layout.tensor_overlap == "chunked":
             raise ConfigError(
                 f"tensor_overlap is 'chunked', but with fp8={self.fp8} tokens are gathered in FP8, whole: take async"
             )
@@ -239,13 +209,7 @@ class TrainConfig:
 
     def to_json(self) -> dict[str, Any]:
         """All fields, as JSON holds them."""
-        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        parallel = {
-            field.name: getattr(self.parallel, field.name) for field in dataclasses.fields(self.parallel)
-        }
-        if self.parallel.schedule is not None:
-            parallel["schedule"] = self.parallel.schedule.to_json()
-        return {**found, "layout": dataclasses.asdict(self.layout), "parallel": parallel}
+        return vars(self) | {"layout": self.layout.to_json()}
 
     @property
     def autocast(self) -> str:
@@ -261,12 +225,3 @@ def fill(config: Any, field: str, value: Any) -> None:
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
-
-
-def _require(config: Any, field: str, ok: bool, valid: str) -> None:
-    if not ok:
-        raise ConfigError(f"{field} is {getattr(config, field)!r}, but must be {valid}")

@@ -88,7 +88,7 @@ class Trainer:
         if mesh is None:
             self.engine = Engine.on_one_device(model, make)
         else:
-            self.engine = parallelize(model, mesh, make, config.parallel)
+            self.engine = parallelize(model, mesh, make)
         self.replica = (mesh.index("dp"), mesh.size("dp")) if mesh else (0, 1)
         self.loss_scale: LossScale | None = None
         if config.dtype == "float16":
@@ -180,7 +180,7 @@ class Trainer:
         inputs, targets = (t.to(self.device, non_blocking=True) for t in batch)
         if self.mesh is None:
             return inputs, targets, None
-        return own_tokens(inputs, targets, self.mesh, self.config.parallel.placed)
+        return own_tokens(inputs, targets, self.mesh, self.config.layout.token_placement)
 
     def _seed_dropout(self, step: int) -> None:
         """Ranks that have the same tokens drop the same elements of them; others, with other tokens, drop others."""
@@ -242,7 +242,7 @@ def make_trainer(
     model = Transformer(
         shape,
         attention=config.attention,
-        recompute=config.recompute,
+        recompute=config.layout.recompute,
         ops=Ops.named(config.kernels),
         seed=config.seed,
         device=device,

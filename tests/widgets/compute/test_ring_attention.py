@@ -161,7 +161,7 @@ def test_code_and_command_say_the_same(monkeypatch):
         shape, config = runs[-1]
         values = result["values"]
         assert (shape.heads, shape.n_kv_heads) == (values["heads"], values["kv_heads"])
-        assert (config.parallel.context, config.parallel.placement, config.seq) == (
+        assert (config.layout.context, config.layout.placement, config.seq) == (
             values["context"],
             values["placement"],
             values["seq"],

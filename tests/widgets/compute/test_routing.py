@@ -354,5 +354,5 @@ def test_the_command_trains_with_this_router(monkeypatch):
         layout = config.layout.of_step()
         assert (layout.ep, layout.dp) == (setting.ranks, setting.ranks)
         assert (config.seq, config.global_batch) == (setting.tokens, setting.ranks)
-        assert config.parallel.node == (setting.node if setting.nodes > 1 else None)
+        assert config.layout.node == (setting.node if setting.nodes > 1 else None)
     assert compute({"remedy": "replicas"})["command"] == ""  # no training run has replicas

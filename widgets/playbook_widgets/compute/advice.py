@@ -13,7 +13,6 @@ from functools import cache, partial
 
 from playbook.errors import PlaybookError
 from playbook.hardware import CLUSTERS, Cluster
-from playbook.layout import ParallelOptions
 from playbook.planning.calibration import load_calibration
 from playbook.planning.search import Problem, search
 from playbook.planning.simulator import Run
@@ -87,7 +86,7 @@ def _searched(setup: Setup, capacity: int, cluster: Cluster, most: int) -> Itera
     problem = Problem(
         setup.shape, replace(cluster, gpus=gpus), setup.layout.global_batch, setup.seq, setup.recipe_used,
         attention=setup.attention, fused=",".join(sorted(setup.fused)),
-        options=ParallelOptions(bucket=setup.bucket),
+        options=setup.layout.options,
         reserve=max(0, cluster.accelerator.memory_bytes - capacity),
     )  # fmt: skip
     try:
@@ -128,7 +127,6 @@ def _seconds(setup: Setup, cluster: Cluster) -> float:
     run = Run(
         setup.shape, layout, replace(cluster, gpus=layout.world_size), setup.seq,
         load_calibration(None, cluster.accelerator), setup.recipe_used, setup.attention, setup.fused, None, {},
-        ParallelOptions(bucket=setup.bucket),
     )  # fmt: skip
     return run.seconds * (1 + OFFLOADED * setup.offload)
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from playbook._checks import check_int, unknown
 from playbook.errors import ConfigError, LayoutError
 from playbook.hardware import FITS, UNITS, cluster_of, verdict_of
-from playbook.layout import Layout
+from playbook.layout import FIELDS, Layout
 from playbook.planning.fusion import EVERYTHING, NOTHING, load_fused
 from playbook.planning.memory import MemoryReport, StageMemory
 from playbook.planning.recipes import load_recipe
@@ -54,7 +54,7 @@ DEFAULTS: dict[str, Any] = {
     "fp8": "",
     "unit": "GB",
     **GPU_DEFAULTS,
-    **{f.name: f.default for f in fields(Layout)},
+    **{name: getattr(Layout, name) for name in FIELDS},
 }
 
 #: Lengths at which the curve over the sequence is computed, as far as the model and the layout allow them.
@@ -97,22 +97,21 @@ def read(config: Mapping[str, Any]) -> Configuration:
             raise ConfigError(f"{key} is not a setting of the memory calculator")
     shape = shape_of(config)
     values = {**DEFAULTS, "seq": min(SEQ, shape.max_seq), **config}
-    kinds = {f.name: str(f.type) for f in fields(Layout)}
     layout_values: dict[str, Any] = {
-        key: whole(key, values[key]) if kind == "int" else values[key] for key, kind in kinds.items()
+        key: whole(key, values[key]) if kind == "int" else values[key] for key, kind in FIELDS.items()
     }
+    bucket = check_int("bucket_mb", whole("bucket_mb", values["bucket_mb"]), ConfigError) * MB
     if values["gpus"] is not None:
         layout_values["dp"] = _replicas(whole("gpus", values["gpus"]), layout_values)
     optimizer = values["optimizer_bytes"]
     setup = Setup(
         shape,
-        Layout(**layout_values),
+        Layout(**layout_values, bucket=bucket),
         whole("seq", values["seq"]),
         load_recipe(values["precision"]).with_fp8(values["fp8"]),
         values["attention"],
         _switch("offload", values["offload"]),
         None if optimizer in (None, "") else whole("optimizer_bytes", optimizer),
-        check_int("bucket_mb", whole("bucket_mb", values["bucket_mb"]), ConfigError) * MB,
         load_fused(values["fused"]),
     )
     if values["unit"] not in UNITS:
@@ -180,7 +179,7 @@ def _values(configuration: Configuration) -> dict[str, Any]:
     return {
         **configuration.values,
         **sizes_of(shape),
-        **{f.name: getattr(layout, f.name) for f in fields(Layout)},
+        **{name: getattr(layout, name) for name in FIELDS},
         "seq": setup.seq,
         "gpus": layout.world_size,
         "optimizer_bytes": setup.recipe_used.states.master + setup.recipe_used.states.optimizer,
@@ -259,8 +258,8 @@ def command(configuration: Configuration) -> str:
         words += ["--fused", *([] if setup.fused == EVERYTHING else [",".join(sorted(setup.fused))])]
     if setup.offload:
         words.append("--offload")
-    if setup.bucket != DEFAULTS["bucket_mb"] * MB:
-        words += ["--bucket-mb", str(setup.bucket // MB)]
+    if layout.bucket != default.bucket:
+        words += ["--bucket-mb", str(layout.bucket // MB)]
     words += gpu_flags(configuration.values)
     if configuration.values["unit"] != DEFAULTS["unit"]:
         words += ["--unit", configuration.values["unit"]]
@@ -289,6 +288,6 @@ def _changed(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
 
 
 def _settable(setup: Setup) -> dict[str, Any]:
-    layout = {f.name: getattr(setup.layout, f.name) for f in fields(Layout)}
+    layout = {name: getattr(setup.layout, name) for name in FIELDS}
     fused = {EVERYTHING: "all", NOTHING: "none"}.get(setup.fused, ",".join(sorted(setup.fused)))
     return {**layout, "attention": setup.attention, "fused": fused, "offload": setup.offload}

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from math import gcd
 
 from playbook.errors import PlaybookError
-from playbook.layout import Layout, ParallelOptions
-from playbook.layout.options import BUCKET
+from playbook.layout import Layout
 from playbook.planning.fusion import EVERYTHING, NOTHING
 from playbook.planning.memory import MemoryReport, StageMemory, predict_stages
 from playbook.planning.parameters import StateCounts
@@ -30,7 +29,6 @@ class Setup:
     attention: str = "sdpa"
     offload: bool = False
     optimizer_bytes: int | None = None
-    bucket: int = BUCKET
     fused: frozenset[str] = NOTHING
 
     @property
@@ -51,7 +49,6 @@ class Setup:
             attention=self.attention,
             offload=self.offload,
             fused=self.fused,
-            options=ParallelOptions(bucket=self.bucket),
         )
 
     def peak(self) -> int:

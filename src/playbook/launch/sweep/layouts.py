@@ -13,11 +13,10 @@ from typing import Any
 
 from playbook._checks import typed_int, unknown
 from playbook.errors import ConfigError, LayoutError
-from playbook.layout import Layout
+from playbook.layout import FIELDS
 
 #: Axes whose product is the number of ranks, dp last: what a grid leaves out of it is filled in.
 _RANKS = ("tp", "cp", "pp")
-_FIELDS = tuple(field.name for field in dataclasses.fields(Layout))
 
 
 @dataclass(frozen=True)
@@ -100,8 +99,8 @@ def check_names(layouts: Iterable[str]) -> None:
     """Raise LayoutError for a field that no layout has: a typing error, not a layout that cannot run."""
     for layout in layouts:
         for part in filter(None, (part.partition("=")[0].strip() for part in layout.split(","))):
-            if part not in _FIELDS:
-                raise LayoutError(unknown("layout field", part, _FIELDS))
+            if part not in FIELDS:
+                raise LayoutError(unknown("layout field", part, FIELDS))
 
 
 def grid(axes: Sequence[str], gpus: Sequence[int] = ()) -> list[str]:

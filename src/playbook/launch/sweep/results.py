@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import dataclasses
 import io
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,14 +12,14 @@ from typing import Any
 
 from playbook._interrupt import deferred
 from playbook.errors import ConfigError
-from playbook.layout import Layout
+from playbook.layout import FIELDS
 
 Row = dict[str, str]
 STATUSES = ("ok", "oom", "timeout", "failed", "refused")
 #: How a configuration is run; filled in before.
 GIVEN = (
     *("key", "model", "layout"),
-    *(field.name for field in dataclasses.fields(Layout)),
+    *FIELDS,
     *("gbs", "seq", "precision"),
 )
 #: What came of it: seconds of a step are the median and quartiles, bytes those of the rank with the highest peak.

@@ -122,7 +122,7 @@ def _layout(run: Run) -> Iterator[str]:
     if layout.pp > 1:
         yield from _stages(run)
     if layout.cp > 1:
-        yield f"--context-parallel-size {layout.cp} --cp-comm-type {CONTEXT[run.options.context]}"
+        yield f"--context-parallel-size {layout.cp} --cp-comm-type {CONTEXT[layout.context]}"
     if layout.ep > 1:
         yield f"--expert-model-parallel-size {layout.ep} --expert-tensor-parallel-size {layout.tp}"
     if layout.sp:
@@ -162,7 +162,7 @@ def _stages(run: Run) -> Iterator[str]:
             f"grad_acc must be a multiple of pp = {layout.pp} in Megatron-LM's interleaved schedule, got "
             f"{layout.grad_acc}"
         )
-    sizes = [len(cut) for cut in split(run.shape.layers, layout.stages, run.options.stage_layers)]
+    sizes = [len(cut) for cut in split(run.shape.layers, layout.stages, layout.stage_layers)]
     if len(set(sizes)) > 1:
         text = "|".join(f"t*{size}" if size else "" for size in sizes)
         yield f"--pipeline-model-parallel-layout 'E{text}L'"

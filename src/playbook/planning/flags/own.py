@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def lines(run: Run) -> Iterator[str]:
     """`playbook train` with the same model, layout and precision."""
-    shape, layout, options = run.shape, run.layout, run.options
+    shape, layout = run.shape, run.layout
     known = PRESETS.get(shape.name) == shape
     words = [
         "playbook",
@@ -26,8 +26,8 @@ def lines(run: Run) -> Iterator[str]:
     ]
     words += ["--layout", str(layout) or "dp=1", "--seq", str(run.seq)]
     words += ["--global-batch", str(layout.global_batch), "--micro-batch", str(layout.micro_batch)]
-    if options.stage_layers:
-        words += ["--stage-layers", ",".join(map(str, options.stage_layers))]
+    if layout.stage_layers:
+        words += ["--stage-layers", ",".join(map(str, layout.stage_layers))]
     fp8 = run.recipe.fp8.name if run.recipe.fp8 else ""
     kind = "float16" if run.recipe.name.startswith("fp16") else "bfloat16"
     said = {"weights": kind, "dtype": kind} if run.recipe.compute == 2 else {}

@@ -42,8 +42,8 @@ def lines(run: Run) -> Iterator[str]:
         yield f'fsdp_reshard_after_forward = "{"always" if layout.zero == 3 else "never"}"'
     yield f"tensor_parallel_degree = {layout.tp}"
     yield f"context_parallel_degree = {layout.cp}"
-    if layout.cp > 1 and run.options.context in ROTATE:
-        yield f'context_parallel_rotate_method = "{ROTATE[run.options.context]}"'
+    if layout.cp > 1 and layout.context in ROTATE:
+        yield f'context_parallel_rotate_method = "{ROTATE[layout.context]}"'
     yield f"pipeline_parallel_degree = {layout.pp}"
     if layout.ep > 1:
         yield f"expert_parallel_degree = {layout.ep}"
@@ -113,7 +113,7 @@ def _stages(run: Run) -> Iterator[str]:
     layout = run.layout
     yield f'pipeline_parallel_schedule = "{SCHEDULES[layout.schedule]}"'
     yield f"pipeline_parallel_microbatch_size = {layout.micro_batch}"
-    cuts = split(run.shape.layers, layout.stages, run.options.stage_layers)
+    cuts = split(run.shape.layers, layout.stages, layout.stage_layers)
     if len({len(cut) for cut in cuts}) == 1:
         yield from (f"pipeline_parallel_{end}_stage_less_layers = 0" for end in ("first", "last"))
         yield f"pipeline_parallel_layers_per_stage = {len(cuts[0])}"
@@ -142,8 +142,8 @@ def _unsaid(run: Run) -> Iterator[str]:
         yield "16 bits: without FSDP mixed precision is off beside tp and pp, and all is computed in fp32"
     if layout.tp > 1 and not layout.sp:
         yield f"tp={layout.tp} without sp: it splits the sequence, too"
-    if layout.cp > 1 and run.options.context not in ROTATE:
-        yield f"context={run.options.context}: it has a ring (alltoall) and gathered keys (allgather)"
+    if layout.cp > 1 and layout.context not in ROTATE:
+        yield f"context={layout.context}: it has a ring (alltoall) and gathered keys (allgather)"
     if layout.recompute == "selective":
         yield "recompute=selective for attention alone: it chooses operations, and some matrix products are among them"
     if run.recipe.fp8 and run.recipe.fp8.name not in ("tensorwise", "rowwise", "mxfp8"):

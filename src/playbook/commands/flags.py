@@ -1,0 +1,132 @@
+"""Flags from fields of dataclasses, which say what they are, what they can be and in which unit (`_checks.told`)."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import textwrap
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from playbook._checks import MOST, check_int
+from playbook.errors import ConfigError
+from playbook.layout import Layout
+from playbook.layout.stages import parse_stage_layers
+from playbook.schedules.actions import Schedule
+
+#: How a flag says the unit of a field in bytes, and how many these are.
+UNITS = {"MiB": ("mb", 2**20)}
+#: What argparse calls the value of a field of a type, and how it is read.
+VALUES = {"int": (int, "N"), "float": (float, "X"), "float | str": (lambda text: _number(text), "X")}
+
+
+class Help(argparse.HelpFormatter):
+    """Defaults where they say something and nobody has said them; of a text, lines that are too long are wrapped."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text, default = action.help or "", action.default
+        said = (
+            default in (None, "", argparse.SUPPRESS) or isinstance(default, bool | list) or "(default" in text
+        )
+        return text if said else f"{text} (default: %(default)s)"
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        wrapped = []
+        for line in text.splitlines():
+            further = " " * (len(line) - len(line.lstrip()) + 2) if line.startswith(" ") else ""
+            wrapped.append(
+                textwrap.fill(line, width, subsequent_indent=further) if len(line) > width else line
+            )
+        return textwrap.indent("\n".join(wrapped), indent)
+
+
+def add_fields(parser: argparse.ArgumentParser, kind: type, names: Collection[str] | None = None) -> None:
+    """A flag for each field of ``kind`` that says what it is, if need be for those of ``names`` alone.
+
+    What a layout's text has, and micro-batches among it, is None as a flag that is not given.
+    """
+    for field in _fields(kind, names):
+        said, options = field.metadata, _options(field)
+        default: Any = field.default
+        if kind is Layout and field.name not in Layout().options:
+            before, default = f" (default: the layout's, {default})", None
+        else:
+            before, default = "", default // UNITS[said["unit"]][1] if "unit" in said else default
+        choices = said.get("choices", ())
+        text = f"{', '.join(choices[:-1])} or {choices[-1]}: {said['help']}" if choices else said["help"]
+        text += (f", in {said['unit']}" if "unit" in said else "") + before
+        parser.add_argument(_flag(field), default=default, help=text, **options)
+
+
+def read_fields(args: argparse.Namespace, kind: type, names: Collection[str] | None = None) -> dict[str, Any]:
+    """The values of these flags, by field. Raises ConfigError for a size that is none."""
+    return {field.name: _value(field, args) for field in _fields(kind, names)}
+
+
+def layout_of(args: argparse.Namespace, names: Collection[str]) -> Layout:
+    """The layout that --layout writes, with flags for fields of it: what is said twice must be the same.
+
+    A ``schedule`` may be a file, as ``playbook schedule --json`` prints it.
+    """
+    layout = Layout.parse(args.layout, getattr(args, "gpus", None))
+    named = {part.partition("=")[0].strip() for part in args.layout.split(",")}
+    given = {name: value for name, value in read_fields(args, Layout, names).items() if value is not None}
+    for name in named & {*given}:
+        if given[name] != getattr(layout, name):
+            raise ConfigError(
+                f"{name} is {given[name]!r}, but {getattr(layout, name)!r} in the layout: give it once"
+            )
+    if name := given.get("schedule"):
+        if layout.pp == 1:
+            raise ConfigError(f"schedule is {name!r}, but the layout has no pipeline: give it pp=2 or more")
+        if name.endswith(".json"):
+            given["own_schedule"] = _schedule(given.pop("schedule"))
+    return layout.replace(**given)
+
+
+def _schedule(name: str) -> Schedule:
+    try:
+        data = json.loads(Path(name).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"schedule {name} cannot be read: {error}") from error
+    return Schedule.from_json(data)
+
+
+def _fields(kind: type, names: Collection[str] | None) -> list[dataclasses.Field]:
+    """Fields that say what they are."""
+    told = [field for field in dataclasses.fields(kind) if field.metadata.get("help")]
+    return [field for field in told if names is None or field.name in names]
+
+
+def _flag(field: dataclasses.Field) -> str:
+    unit = field.metadata.get("unit")
+    return "--" + (f"{field.name}_{UNITS[unit][0]}" if unit else field.name).replace("_", "-")
+
+
+def _options(field: dataclasses.Field) -> dict[str, Any]:
+    """What argparse is told of a field's type."""
+    kind = str(field.type).removesuffix(" | None")
+    if kind == "bool":
+        return {"action": argparse.BooleanOptionalAction if field.default else "store_true"}
+    read, metavar = VALUES.get(kind, (str, None))
+    metavar = field.metadata.get("metavar", metavar)
+    return {"type": read, **({"metavar": metavar} if metavar else {})}
+
+
+def _number(text: str) -> float | str:
+    """A number, or a word that the field knows or refuses."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _value(field: dataclasses.Field, args: argparse.Namespace) -> Any:
+    name = _flag(field)[2:].replace("-", "_")
+    value = getattr(args, name)
+    if unit := field.metadata.get("unit"):
+        size = UNITS[unit][1]
+        return check_int(name, value, ConfigError, most=MOST // size) * size
+    return parse_stage_layers(value) if field.name == "stage_layers" else value
