@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -104,6 +105,7 @@ def shapes(draw):
         qk_norm=draw(st.booleans()),
         tied=draw(st.booleans()),
         moe=draw(st.sampled_from([None, moe])),
+        windows=draw(st.sampled_from([(), (8, 0), (4, 4, 0)])),
     )
 
 
@@ -124,8 +126,9 @@ def test_breakdown_sums_to_the_total_and_to_its_layers(shape):
 def test_blocks_of_each_kind_are_counted_as_if_one_by_one(shape, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, shape.layers), min_size=2, max_size=6)))
     runs = [range(a, b) for a, b in pairwise(cuts)][:: data.draw(st.integers(1, 2))]
-    kinds = ["moe" if shape.is_moe(layer) else "dense" for run in runs for layer in run]
-    assert shape.blocks(runs) == {kind: kinds.count(kind) for kind in ("dense", "moe") if kind in kinds}
+    kinds = [shape.kind(layer) for run in runs for layer in run]
+    assert shape.blocks(runs) == Counter(kinds)
+    assert list(shape.blocks(runs)) == sorted({*kinds})
     assert sum(shape.blocks().values()) == shape.layers
 
 
@@ -148,7 +151,11 @@ def test_a_token_meets_the_parameters_of_the_model_that_has_only_its_experts(sha
         return
     moe = shape.moe
     few = shape.replace(moe=dataclasses.replace(moe, experts=moe.top_k))
-    routers = shape.blocks().get("moe", 0) * shape.hidden * (moe.experts - moe.top_k)
+    routers = (
+        sum(n for kind, n in shape.blocks().items() if kind.experts)
+        * shape.hidden
+        * (moe.experts - moe.top_k)
+    )
     assert shape.active_parameters == few.num_parameters + routers
 
 

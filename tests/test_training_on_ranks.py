@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ import terminal
 import torch
 from leftovers import remaining, sign_in, signed_in
 
-from playbook import launch
+from playbook import launch, shapes
+from playbook.cli import main
 from playbook.commands.training import Run, check, train_here, train_on_ranks
 from playbook.errors import ConfigError
 from playbook.layout import Layout
@@ -159,6 +161,21 @@ def test_the_command_line(tmp_path):
     assert "on 3 ranks (dp=3,zero=1), cpu" in err
     events = [json.loads(line)["event"] for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     assert events == ["start", "step", "step", "step", "finished"]
+
+
+def test_a_layout_is_checked_once_and_a_model_read_once(monkeypatch, tmp_path):
+    counts = Counter()
+    for place, name in ((Layout, "check"), (shapes, "_from_table")):
+        real = getattr(place, name)
+
+        def counted(*given, real=real, name=name, **options):
+            counts.update([name])
+            return real(*given, **options)
+
+        monkeypatch.setattr(place, name, counted)
+    log = str(tmp_path / "log.jsonl")
+    assert main(["train", *FLAGS, "--layout", "dp=2,tp=2", "--steps", "1", "--log", log]) == 0
+    assert counts == {"check": 1, "_from_table": 1}
 
 
 def test_as_ranks_of_torchrun(tmp_path):

@@ -26,14 +26,18 @@ def told(default: Any, help: str = "", **metadata: Any) -> Any:
     return dataclasses.field(default=default, metadata={"help": help, **metadata})
 
 
-def check_fields(instance: Any, error: type[PlaybookError], prefix: str = "") -> None:
-    """Check every int, float, bool and str field of a dataclass instance against its declaration.
+def check_fields(
+    instance: Any, error: type[PlaybookError], prefix: str = "", only: Iterable[str] | None = None
+) -> None:
+    """Check every int, float, bool and str field of a dataclass instance, or ``only`` some, against its declaration.
 
     Integers must be at least ``metadata["least"]`` (1 by default) and at most ``metadata["most"]``; a bool is
     never an int; an int becomes a float where a float is declared, which may have to be ``below`` a number. Raises
     ``error`` naming the first wrong field, its value and what would be valid.
     """
-    for name, kind, optional, metadata in _declared(instance.__class__):
+    declared = _declared(instance.__class__)
+    for name in declared if only is None else only:
+        kind, optional, metadata = declared[name]
         value, label = getattr(instance, name), prefix + name
         if value is None and optional:
             continue
@@ -48,12 +52,13 @@ def check_fields(instance: Any, error: type[PlaybookError], prefix: str = "") ->
 
 
 @cache
-def _declared(kind: type) -> list[tuple[str, str, bool, Mapping[str, Any]]]:
-    """Of each field its name, what it is, whether it may be None, and its limits."""
-    fields = [(field.name, str(field.type), field.metadata) for field in dataclasses.fields(kind)]
-    return [
-        (name, text.removesuffix(" | None"), text.endswith("| None"), limits) for name, text, limits in fields
-    ]
+def _declared(kind: type) -> dict[str, tuple[str, bool, Mapping[str, Any]]]:
+    """Of each field what it is, whether it may be None, and its limits."""
+    fields = {field.name: (str(field.type), field.metadata) for field in dataclasses.fields(kind)}
+    return {
+        name: (text.removesuffix(" | None"), text.endswith("| None"), limits)
+        for name, (text, limits) in fields.items()
+    }
 
 
 def check_int(

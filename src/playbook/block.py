@@ -49,16 +49,62 @@ class Norm(NamedTuple):
     shared: str = "tokens"
 
 
-Layer = Linear | Norm
+class Core(NamedTuple):
+    """Attention between its projections: ``heads`` of a rank, whose queries see their ``window`` last keys (0: all)."""
+
+    part: str = "attention"
+    name: str = "core"
+    heads: str = "a//t"
+    window: int = 0
+
+    def keys(self, seq: int) -> int:
+        """Keys that a query has scores for in a sample of ``seq`` tokens, before the mask."""
+        return min(self.window or seq, seq)
+
+    def pairs(self, seq: int) -> float:
+        """Twice the pairs of a query and a key that the mask leaves of a sample, by query: ``seq`` of all."""
+        keys = self.keys(seq)
+        return float(keys) if keys == seq else keys * (2 * seq - keys) / seq
+
+
+class Kind(NamedTuple):
+    """What tells the blocks of a model apart: ``experts`` in place of one MLP, the ``window`` of attention (0: none)."""
+
+    experts: bool = False
+    window: int = 0
+
+    @property
+    def name(self) -> str:
+        """A label."""
+        return ("moe" if self.experts else "dense") + f", window {self.window}" * bool(self.window)
+
+    @property
+    def words(self) -> str:
+        """What follows "3 blocks"."""
+        return " with experts" * self.experts + f" with windows of {self.window} tokens" * bool(self.window)
+
+
+DENSE = Kind()
+Layer = Linear | Norm | Core
 
 
 @cache
-def block_layers(shape: Any, kind: str) -> tuple[Layer, ...]:
+def block_layers(shape: Any, kind: Kind) -> tuple[Layer, ...]:
     """One block of a kind, in the order of the model."""
-    attention = _latent(shape) if shape.mla else _heads(shape)
-    moe = shape.moe if kind == "moe" else None
-    mlp = _experts(shape, moe) if moe else _mlp(shape, "mlp", "f", "MLP input")
+    attention = _latent(shape, kind) if shape.mla else _heads(shape, kind)
+    mlp = _experts(shape, shape.moe) if kind.experts else _mlp(shape, "mlp", "f", "MLP input")
     return (norm(shape, "norm 1"), *attention, norm(shape, "norm 2"), *mlp)
+
+
+@cache
+def weighty(shape: Any, kind: Kind) -> tuple[Linear | Norm, ...]:
+    """The layers of a block that have weights."""
+    return tuple(row for row in block_layers(shape, kind) if not isinstance(row, Core))
+
+
+def core(shape: Any, kind: Kind) -> Core:
+    """The attention of a block."""
+    return next(row for row in block_layers(shape, kind) if isinstance(row, Core))
 
 
 def norm(shape: Any, name: str) -> Norm:
@@ -66,17 +112,18 @@ def norm(shape: Any, name: str) -> Norm:
     return Norm("norms", name, "h", shape.norm == "layernorm" and shape.bias)
 
 
-def _heads(shape: Any) -> Iterator[Layer]:
+def _heads(shape: Any, kind: Kind) -> Iterator[Layer]:
     bias = bool(shape.qkv_bias)
     yield Linear("attention", "queries", "a*d//t", "h", "projections input", "column", bias)
     for name in ("keys", "values"):
         yield Linear("attention", name, "g*d//t", "h", "projections input", "column", bias, "copies")
+    yield Core(window=kind.window)
     yield Linear("attention", "output", "h", "a*e//t", "output projection input", "row", shape.bias, "tokens")
     for name in ("query norm", "key norm") if shape.qk_norm else ():
         yield Norm("norms", name, "d", shared="all")
 
 
-def _latent(shape: Any) -> Iterator[Layer]:
+def _latent(shape: Any, kind: Kind) -> Iterator[Layer]:
     """What makes latents is on every rank, what is made of them is cut by heads (DeepSeek-V2, arXiv 2405.04434, 2.1)."""
     compressed = bool(shape.mla and shape.mla.q_rank)
     if compressed:
@@ -87,6 +134,7 @@ def _latent(shape: Any) -> Iterator[Layer]:
     yield Linear("attention", "keys and values, down", "u+p", "h", "projections input", shared="tokens")
     yield Norm("norms", "key/value latent", "u")
     yield Linear("attention", "keys and values, up", "a*(d-p+e)//t", "u", "key/value latent", "column")
+    yield Core(window=kind.window)
     yield Linear("attention", "output", "h", "a*e//t", "output projection input", "row", shape.bias, "tokens")
 
 
@@ -110,7 +158,7 @@ def _experts(shape: Any, moe: Any) -> Iterator[Layer]:
 
 
 @cache
-def linears(shape: Any, kind: str) -> tuple[Linear, ...]:
+def linears(shape: Any, kind: Kind) -> tuple[Linear, ...]:
     """The linear layers of a block that FP8 recipes multiply in FP8: all but the router."""
     return tuple(row for row in block_layers(shape, kind) if isinstance(row, Linear) and row.part != "router")
 
@@ -142,7 +190,7 @@ def _compiled(formula: str) -> CodeType:
 
 
 @cache
-def size_formula(layer: Layer) -> str:
+def size_formula(layer: Linear | Norm) -> str:
     """The parameters of a layer on one rank."""
     if isinstance(layer, Norm):
         return f"2*{layer.width}" if layer.bias else layer.width
@@ -154,6 +202,6 @@ def size_formula(layer: Layer) -> str:
     return "*".join([*[layer.number] * (layer.number != "1"), *factors])
 
 
-def size(layer: Layer, values: Mapping[str, int]) -> int:
+def size(layer: Linear | Norm, values: Mapping[str, int]) -> int:
     """How many they are."""
     return evaluate(size_formula(layer), values)

@@ -8,16 +8,18 @@ Qwen 3, DeepSeek) and DeepSeek's latent attention. Standard library only.
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from playbook._checks import check_divides, check_fields, check_positive, unknown
+from playbook._checks import check_divides, check_fields, check_int, check_positive, unknown
 from playbook._tables import check_keys, check_table, read_file, read_json
-from playbook.block import block_layers, norm, size, symbols
+from playbook.block import DENSE, Kind, norm, size, symbols, weighty
 from playbook.errors import ShapeError
 from playbook.presets import SIZES
 
@@ -27,8 +29,6 @@ MOST_LAYERS = 10_000
 
 #: Over which tokens the load-balancing loss counts: see :class:`MoE`.
 BALANCE_OVER = ("sample", "micro_batch", "global_batch")
-#: What stands behind a block's attention: one MLP, or a mixture of experts.
-BlockKind = Literal["dense", "moe"]
 
 
 @dataclass(frozen=True)
@@ -116,12 +116,22 @@ def _nested(key: str, kind: type[MoE] | type[MLA], value: Any) -> MoE | MLA | No
     return kind(**value)
 
 
+def _windows(given: Any) -> tuple[int, ...]:
+    """The windows of a model; those of a model that has none are ()."""
+    if not isinstance(given, list | tuple):
+        raise ShapeError(f"windows must be a list of whole numbers, got {given!r}")
+    windows = tuple(check_int("windows", window, ShapeError, least=0) for window in given)
+    return windows if any(windows) else ()
+
+
 @dataclass(frozen=True)
 class ModelShape:
     """The sizes of a decoder-only transformer.
 
     Fields left at None are filled in: ``kv_heads = heads``, ``head_dim = hidden // heads``, ``ffn = 4 *
-    hidden``, ``qkv_bias = bias``. Raises :class:`ShapeError` for sizes from which no model can be built.
+    hidden``, ``qkv_bias = bias``. ``windows`` are the last keys that a query sees, block by block and again from the
+    start (0: all keys): (4096, 0) are Gemma 2's. Models with windows are planned, not trained. Raises
+    :class:`ShapeError` for sizes from which no model can be built.
     """
 
     layers: int = field(metadata={"most": MOST_LAYERS})
@@ -145,11 +155,13 @@ class ModelShape:
     rope_theta: float = field(default=10000.0, metadata={"least": 1.0})
     moe: MoE | None = None
     mla: MLA | None = None
+    windows: tuple[int, ...] = ()
     name: str = ""
 
     def __post_init__(self) -> None:
         for key, kind in (("moe", MoE), ("mla", MLA)):
             object.__setattr__(self, key, _nested(key, kind, getattr(self, key)))
+        object.__setattr__(self, "windows", _windows(self.windows))
         check_fields(self, ShapeError)
         for key, value in self._filled_in().items():
             if getattr(self, key) is None:
@@ -218,22 +230,41 @@ class ModelShape:
         moe = self.moe
         return moe is not None and layer >= moe.dense_layers and (layer + 1) % moe.every == 0
 
-    def blocks(self, runs: Iterable[range] | None = None) -> dict[BlockKind, int]:
-        """How many of the blocks in ``runs`` (by default all) are "dense" (one MLP) and how many "moe" (experts).
+    def check_trainable(self) -> None:
+        """Raise ShapeError for what is planned, but cannot be trained here."""
+        if self.windows:
+            raise ShapeError(
+                f"windows is {self.windows}, which can be planned, but not trained: leave it out"
+            )
 
-        Only kinds that are there, the dense one first. Blocks of a kind are alike, so a sum over layers is a product.
+    def kind(self, layer: int) -> Kind:
+        """The kind of block ``layer`` (from 0)."""
+        window = self.windows[layer % len(self.windows)] if self.windows else 0
+        return Kind(self.is_moe(layer), window)
+
+    def of_kind(self, kind: Kind) -> ModelShape:
+        """The model with one block, of this kind."""
+        moe = dataclasses.replace(self.moe, dense_layers=0, every=1) if self.moe and kind.experts else None
+        windows = (kind.window,) if kind.window else ()
+        return dataclasses.replace(self, layers=1, moe=moe, windows=windows)
+
+    def blocks(self, runs: Iterable[range] | None = None) -> dict[Kind, int]:
+        """How many blocks of each kind are in ``runs`` (by default all): only kinds that are there, those with experts
+        last. Blocks of a kind are alike, so a sum over layers is a product.
         """
-        counts: dict[BlockKind, int] = {"dense": 0, "moe": 0}
-        for run in [range(self.layers)] if runs is None else runs:
-            experts = 0
-            if self.moe and run:
-                first = max(
-                    run.start, min(self.moe.dense_layers, run.stop)
-                )  # the first that may have experts
-                experts = run.stop // self.moe.every - first // self.moe.every
-            counts["dense"] += len(run) - experts
-            counts["moe"] += experts
-        return {kind: count for kind, count in counts.items() if count}
+        runs = [range(self.layers)] if runs is None else runs
+        if not self.moe and not self.windows:
+            count = sum(map(len, runs))
+            return {DENSE: count} if count else {}
+        counts: Counter[Kind] = Counter()
+        first, period = (self.moe.dense_layers, self.moe.every) if self.moe else (0, 1)
+        period = math.lcm(period, len(self.windows) or 1)
+        for run in runs:
+            # Before the first block with experts, and from there on, kinds repeat themselves.
+            for part in (range(run.start, min(first, run.stop)), range(max(first, run.start), run.stop)):
+                for i, layer in enumerate(part[:period]):
+                    counts[self.kind(layer)] += len(part[i::period])
+        return {kind: counts[kind] for kind in sorted(counts)}
 
     def replace(self, **changes: Any) -> ModelShape:
         """A copy with some fields changed. Fields that had their filled-in value are filled in again.
@@ -259,14 +290,14 @@ class ModelShape:
         """Parameters of block ``layer`` (from 0) by part: attention, mlp, router if any, norms."""
         if not 0 <= layer < self.layers:
             raise ShapeError(f"layer must be from 0 to {self.layers - 1}, got {layer}")
-        return self._block_parameters("moe" if self.is_moe(layer) else "dense")
+        return self._block_parameters(self.kind(layer))
 
-    def _block_parameters(self, kind: BlockKind) -> dict[str, int]:
+    def _block_parameters(self, kind: Kind) -> dict[str, int]:
         values, parts = symbols(self), {"attention": 0, "mlp": 0}
-        if kind == "moe":
+        if kind.experts:
             parts["router"] = 0
         parts["norms"] = 0
-        for layer in block_layers(self, kind):
+        for layer in weighty(self, kind):
             parts["mlp" if layer.part.endswith("experts") else layer.part] += size(layer, values)
         return parts
 
@@ -294,9 +325,10 @@ class ModelShape:
         if not self.moe:
             return self.num_parameters
         values = symbols(self)
-        experts = sum(size(layer, values) for layer in block_layers(self, "moe") if layer.part == "experts")
+        rows = weighty(self, Kind(experts=True))
+        experts = sum(size(layer, values) for layer in rows if layer.part == "experts")
         idle = experts // self.moe.experts * (self.moe.experts - self.moe.top_k)
-        return self.num_parameters - idle * self.blocks().get("moe", 0)
+        return self.num_parameters - idle * sum(n for kind, n in self.blocks().items() if kind.experts)
 
 
 PRESETS: dict[str, ModelShape] = {name: ModelShape(name=name, **sizes) for name, sizes in SIZES.items()}

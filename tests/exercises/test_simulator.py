@@ -2,10 +2,11 @@
 
 import pytest
 
+from playbook.block import DENSE
 from playbook.exercises import grade
 from playbook.layout import Layout
+from playbook.planning.job import Job
 from playbook.planning.operations import Sizes, block
-from playbook.planning.recipes import load_recipe
 from playbook.shapes import load
 
 COMPUTE = 8 * 72 * 8192**2 * 4096 / 8 / 200e12  # of a micro-batch on a stage
@@ -175,7 +176,7 @@ def test_wrong_answers_get_their_hint(name, answer, hint):
 def test_the_products_of_the_number_are_those_that_the_library_counts():
     """A block of 12 h² weights, one eighth of it on each rank."""
     shape = load({"layers": 1, "hidden": 8192, "heads": 64, "vocab": 256, "max_seq": 4096})
-    passes = block(Sizes(shape, Layout(tp=8), 4096, load_recipe("bf16-mixed")), "dense")
+    passes = block(Sizes(Job(shape, Layout(tp=8), seq=4096)), DENSE)
     work = sum(
         o.work
         for part in (passes.forward, passes.inputs, passes.weights)

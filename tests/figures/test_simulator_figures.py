@@ -7,13 +7,13 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
+from playbook.block import DENSE
 from playbook.figures import PALETTE
 from playbook.figures.simulator import TERMS, by_size, growing, ratios, under_the_roof, waves
 from playbook.hardware import load as load_cluster
-from playbook.layout import Layout
 from playbook.planning.calibration import load_calibration
+from playbook.planning.job import Job
 from playbook.planning.operations import Sizes, block
-from playbook.planning.recipes import load_recipe
 from playbook.planning.roofline import Device
 from playbook.shapes import load
 
@@ -72,7 +72,7 @@ def test_operations_stand_under_the_roof():
     gpu = load_cluster("a100-8").accelerator
     device = Device(gpu, load_calibration("a100", gpu))
     shape = load({"layers": 1, "hidden": 2048, "heads": 16, "vocab": 512, "max_seq": 1024, "dropout": 0.1})
-    parts = block(Sizes(shape, Layout(), 1024, load_recipe("bf16-mixed"), "reference"), "dense")
+    parts = block(Sizes(Job(shape, seq=1024, attention="reference")), DENSE)
     axes = under_the_roof(device, parts.forward).axes[0]
     roof = {line.get_label(): line for line in axes.lines if line.get_label()[0] != "_"}
     assert list(roof["arithmetic"].get_ydata()) == [312e12, 312e12]

@@ -12,7 +12,6 @@ from playbook.planning.memory import predict
 from playbook.schedules.actions import Schedule
 from playbook.schedules.catalogue import make
 from playbook.shapes import load
-from playbook.training.checks import check_layout
 from playbook.training.config import TrainConfig
 
 small = st.sampled_from([1, 1, 2, 3, 4])
@@ -61,7 +60,7 @@ def test_what_trains_is_what_the_layout_allows(case):
     except PlaybookError:
         return
     said = refusal(lambda: layout.check(shape, seq=seq))
-    assert refusal(lambda: check_layout(shape, config)) == said
+    assert refusal(lambda: config.layout.check(shape, seq=config.seq)) == said
 
 
 @pytest.mark.parametrize(

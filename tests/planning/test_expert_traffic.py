@@ -18,8 +18,8 @@ from playbook.errors import ConfigError
 from playbook.layout import Layout
 from playbook.layout.options import DISPATCH
 from playbook.planning.expert_traffic import Routed, even, missed
+from playbook.planning.job import Job
 from playbook.planning.messages import Sender
-from playbook.planning.recipes import load_recipe
 from playbook.planning.traffic import total, traffic
 from playbook.shapes import MoE, load
 
@@ -55,7 +55,7 @@ def test_elements_of_sixteen_bits(ranks):
 
 def sender(moe: dict[str, Any], text: str, node: int | None = None, seq: int = 8) -> Sender:
     shape = MIXTRAL.replace(heads=4, kv_heads=4, moe={"ffn": 8, **moe})
-    return Sender(shape, Layout.parse(text).replace(node=node), seq, 1, load_recipe("fp32"))
+    return Sender(Job(shape, Layout.parse(text).replace(node=node), seq=seq, recipe="fp32"), 1)
 
 
 def test_an_even_load_by_hand():
@@ -143,7 +143,7 @@ def test_a_routing_of_another_step_is_refused():
 def test_tokens_of_deepseek_v3_meet_fewer_nodes_than_experts():
     """Eight of 256 experts, in four of eight groups, each group on a node of eight GPUs: at most four nodes a token."""
     layout, tokens = Layout(dp=64, ep=64, node=8), 4096
-    here = Sender(load("deepseek-v3"), layout, tokens, 0, load_recipe("bf16-mixed"))
+    here = Sender(Job(load("deepseek-v3"), layout, seq=tokens), 0)
     missed = math.comb(96, 8) / math.comb(128, 8)  # by the eight experts, a group that was chosen
     assert sum(even(here).tokens[0]) == pytest.approx(4 * (1 - missed) * tokens, abs=8)
     assert sum(even(here).rows[0]) == 8 * tokens

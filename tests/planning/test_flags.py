@@ -14,6 +14,7 @@ from playbook.hardware import CLUSTERS
 from playbook.layout import Layout
 from playbook.planning.calibration import load_calibration
 from playbook.planning.flags import FRAMEWORKS, emit
+from playbook.planning.job import Job
 from playbook.planning.jobs import precision_of
 from playbook.planning.recipes import recipe_of_run
 from playbook.planning.simulator import Run
@@ -25,10 +26,8 @@ LAYOUT = "dp=4,tp=4,pp=4,sp,zero=1,schedule=interleaved,vpp=5,grad_acc=8,micro_b
 def run(model, layout, seq=4096, precision="bf16", **options):
     """What a command plans."""
     cluster = CLUSTERS["h100-8"]
-    return Run(
-        load(model), Layout.parse(layout).replace(**options), cluster, seq, load_calibration(None, cluster.accelerator),
-        precision_of(precision), "sdpa", False, None, {},
-    )  # fmt: skip
+    job = Job(load(model), Layout.parse(layout).replace(**options), seq=seq, recipe=precision_of(precision))
+    return Run(job, cluster, load_calibration(None, cluster.accelerator))
 
 
 def layout_for(shape):

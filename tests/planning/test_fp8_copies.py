@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_shapes import shapes
 
-from playbook.layout import Layout
 from playbook.model.fp8 import FP8, use_fp8
 from playbook.model.linear import linear_layers
 from playbook.model.transformer import Transformer
 from playbook.planning.fp8_copies import copies_of_blocks
+from playbook.planning.job import Job
 from playbook.planning.recipes import RECIPES
 from playbook.planning.terms import maker, symbols
 from playbook.precision.recipes import FP8_RECIPES
@@ -31,6 +31,6 @@ def held(model: Transformer) -> int:
 def test_predicted_copies_are_those_that_are_made(shape, name):
     model = Transformer(shape)
     use_fp8(model, name)
-    make = maker(symbols(shape, Layout(), 8, RECIPES["fp32"].with_fp8(name), "cpu"))
+    make = maker(symbols(Job(shape, seq=8, recipe=RECIPES["fp32"].with_fp8(name), device="cpu")))
     parts = copies_of_blocks(shape, shape.blocks(), FP8_RECIPES[name], make)
     assert sum(part.value for part in parts) == held(model)

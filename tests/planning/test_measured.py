@@ -10,9 +10,9 @@ import pytest
 
 from playbook.errors import ConfigError
 from playbook.layout import Layout
+from playbook.planning.job import Job
 from playbook.planning.measured import Machine, MeasuredDevice, load_machine, measured_run
 from playbook.planning.operations import Operation
-from playbook.planning.recipes import load_recipe
 from playbook.planning.traffic import traffic
 from playbook.shapes import load
 
@@ -47,7 +47,7 @@ MACHINE = Machine(DEVICE, {"collectives": LINKS}, "planted")
 
 def run(layout: str, machine: Machine = MACHINE):
     parsed = Layout.parse(layout)
-    return measured_run(machine, load("tiny"), parsed, seq=64, recipe=load_recipe("fp32"))
+    return measured_run(machine, Job(load("tiny"), parsed, seq=64, recipe="fp32"))
 
 
 def test_a_product_takes_what_was_fitted_and_ranks_that_share_cores_take_longer():
@@ -94,7 +94,7 @@ def test_and_more_for_a_block_with_experts():
     for model, more in (("tiny", 0.0), ("tiny-moe", 4 * 5e-3)):
         layout = Layout.parse("dp=4")
         runs = (
-            measured_run(m, load(model), layout, seq=64, recipe=load_recipe("fp32")).step(limit=False)
+            measured_run(m, Job(load(model), layout, seq=64, recipe="fp32")).step(limit=False)
             for m in machines
         )
         with_it, without = (step.seconds for step in runs)
@@ -175,9 +175,9 @@ def test_routers_tell_each_other_loads():
     def exposed(**moe: Any) -> float:
         shape = load("tiny-moe")
         shape = shape.replace(moe=dataclasses.replace(shape.moe, **moe))
-        layout, recipe = Layout.parse("dp=2"), load_recipe("fp32")
+        layout = Layout.parse("dp=2")
         return (
-            measured_run(MACHINE, shape, layout, seq=64, recipe=recipe)
+            measured_run(MACHINE, Job(shape, layout, seq=64, recipe="fp32"))
             .step(limit=False)
             .breakdown["dp_exposed"]
         )
@@ -189,9 +189,9 @@ def test_routers_tell_each_other_loads():
 
 
 def test_what_sends_less_is_not_foretold():
-    layout, recipe = Layout(dp=2, data_parallel="local:H=4"), load_recipe("fp32")
+    layout = Layout(dp=2, data_parallel="local:H=4")
     with pytest.raises(ConfigError, match="data_parallel is 'local:H=4', whose messages are counted"):
-        measured_run(MACHINE, load("tiny"), layout, seq=64, recipe=recipe)
+        measured_run(MACHINE, Job(load("tiny"), layout, seq=64, recipe="fp32"))
 
 
 @pytest.mark.parametrize(
@@ -203,12 +203,6 @@ def test_who_has_fewer_tokens_waits_unless_others_need_its_core(layout, imbalanc
         {"ranks": n, "slower": slower, "between_s": 0.0} for n, slower in ((1, 2.0), (2, 2.0), (4, 5.0))
     ]
     machine = Machine({**DEVICE, "blocks": blocks}, {}, "planted")
-    one = measured_run(
-        machine,
-        load("tiny-moe"),
-        Layout.parse(layout),
-        seq=64,
-        recipe=load_recipe("fp32"),
-        imbalance=imbalance,
-    )
+    job = Job(load("tiny-moe"), Layout.parse(layout), seq=64, recipe="fp32")
+    one = measured_run(machine, job, imbalance=imbalance)
     assert one.times.sizes.imbalance == pytest.approx(waited_for)

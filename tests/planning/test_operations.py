@@ -5,18 +5,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_shapes import shapes
 
-from playbook.errors import PlaybookError
+from playbook.block import DENSE, Core, Kind
+from playbook.errors import PlaybookError, ShapeError
+from playbook.hardware import load as load_cluster
 from playbook.layout import Layout
+from playbook.model.transformer import Transformer
 from playbook.planning import operations
 from playbook.planning.flops import ATTENTION_CORE, forward_flops
+from playbook.planning.job import Job
 from playbook.planning.operations import Sizes
-from playbook.planning.recipes import load_recipe
-from playbook.shapes import load
+from playbook.planning.simulator import simulate
+from playbook.shapes import ModelShape, load
 
 
 def sizes(shape, layout, seq, attention="sdpa"):
     layout.check(shape, seq=seq)
-    return Sizes(shape, layout, layout.padded(seq), load_recipe("bf16-mixed"), attention)
+    return Sizes(Job(shape, layout, seq=seq, attention=attention))
 
 
 def flops(some):
@@ -41,7 +45,7 @@ def test_forward_is_what_the_model_needs(shape, attention, batch):
         rows = shape.moe.experts * -(-batch * seq * shape.moe.top_k // shape.moe.experts)
         wide = 3 if shape.gated else 2
         slack = (rows - batch * seq * shape.moe.top_k) * wide * 2 * shape.hidden * shape.moe.ffn
-        slack *= shape.blocks().get("moe", 0)
+        slack *= shape.blocks().get(Kind(experts=True), 0)
     assert found == pytest.approx(expected + slack, rel=1e-12)
 
 
@@ -49,7 +53,7 @@ def test_forward_is_what_the_model_needs(shape, attention, batch):
 @given(shapes(dense=True))
 def test_backward_has_two_products_for_one(shape):
     here = sizes(shape, Layout(), 16, "reference")
-    for passes in (operations.block(here, "dense"), operations.head(here)):
+    for passes in (operations.block(here, DENSE), operations.head(here)):
         assert flops(passes.inputs) + flops(passes.weights) == pytest.approx(2 * flops(passes.forward))
 
 
@@ -76,7 +80,7 @@ def test_ranks_share_the_work(model, text):
 def test_flash_attention_has_two_products_forward_and_five_backward():
     """q·kᵀ and p·v; then q·kᵀ again, and gradients of p, v, q and k; the mask leaves half of each."""
     shape, seq = load("llama3-8b"), 512
-    found = operations.block(sizes(shape, Layout(), seq), "dense")
+    found = operations.block(sizes(shape, Layout(), seq), DENSE)
     product = 2 * shape.heads * seq * seq * shape.qk_dim / 2
     for some, count in ((found.forward, 2), (found.inputs, 5)):
         assert flops(o for o in some if o.kind == "attention") == count * product
@@ -85,17 +89,17 @@ def test_flash_attention_has_two_products_forward_and_five_backward():
 def test_a_norm_moves_twice_as_much_backward():
     """Forward its input and output; backward dy, x, dx and what came past the branch, of 2 bytes each."""
     shape, seq = load("llama3-8b"), 512
-    found = operations.block(sizes(shape, Layout(), seq), "dense")
+    found = operations.block(sizes(shape, Layout(), seq), DENSE)
     for some, count in ((found.forward, 2), (found.inputs, 4)):
         assert sum(o.bytes for o in some if o.name == "norm") == 2 * count * 2 * seq * shape.hidden
 
 
 def test_recomputation_repeats_what_it_says():
     here = sizes(load("llama3-8b"), Layout(recompute="selective"), 4096)
-    core = operations.block(here, "dense").core
+    core = operations.block(here, DENSE).core
     assert [o.name for o in core] == ["attention"]
     written = sizes(load("gpt3-6.7b"), Layout(recompute="selective"), 2048, "reference")
-    assert {o.name for o in operations.block(written, "dense").core} == {
+    assert {o.name for o in operations.block(written, DENSE).core} == {
         "scores",
         "values",
         "softmax",
@@ -108,9 +112,54 @@ def test_sequence_parallelism_divides_norms_and_residuals():
     whole, cut = (
         sum(
             o.bytes
-            for o in operations.block(sizes(shape, Layout.parse(text), 4096), "dense").forward
+            for o in operations.block(sizes(shape, Layout.parse(text), 4096), DENSE).forward
             if o.name in ("norm", "residual")
         )
         for text in ("tp=4", "tp=4,sp")
     )
     assert whole == 4 * cut
+
+
+#: Gemma 2 2B, but for norms after its branches: every second block sees the last 4,096 tokens.
+GEMMA = ModelShape(
+    layers=26, hidden=2304, heads=8, kv_heads=4, head_dim=256, ffn=9216, vocab=256000, gated=True, activation="silu",
+    norm="rmsnorm", positions="rotary", bias=False, max_seq=8192, windows=(4096, 0),
+)  # fmt: skip
+
+
+@given(st.integers(0, 9), st.integers(1, 20))
+def test_a_window_leaves_the_pairs_that_it_leaves_one_by_one(window, seq):
+    """As without one, half of a square counts for a triangle: without the diagonal's halves."""
+    row = Core(window=window)
+    seen = sum(q - k < (window or seq) for q in range(seq) for k in range(q + 1))
+    assert row.pairs(seq) + row.keys(seq) / seq == pytest.approx(2 * seen / seq)
+
+
+def test_windows_are_planned():
+    """In half of the blocks three quarters of the pairs: 8,192² / 2 of the whole, less the triangle beyond 4,096."""
+    local, whole = Kind(window=4096), DENSE
+    assert GEMMA.blocks() == {whole: 13, local: 13}
+    assert GEMMA.blocks([range(3, 8)]) == {whole: 3, local: 2}
+    here = sizes(GEMMA, Layout(), 8192)
+    near, far = (
+        flops(o for o in operations.block(here, kind).forward if o.kind == "attention")
+        for kind in (local, whole)
+    )
+    assert near == 0.75 * far
+    scores = forward_flops(GEMMA, 1, 8192)["attention scores"]
+    assert scores == 0.75 * forward_flops(GEMMA.replace(windows=()), 1, 8192)["attention scores"]
+    layout, cluster = Layout(dp=4, pp=2, grad_acc=4), load_cluster("h100-8")
+    seconds, peaks = [], set()
+    for windows in ((4096,), (4096, 0), ()):
+        step = simulate(GEMMA.replace(windows=windows), layout, cluster, seq=8192, limit=False)
+        seconds.append(step.seconds)
+        peaks.add(step.memory.peak)
+    assert seconds == sorted({*seconds})
+    assert len(peaks) == 1  # a flash kernel keeps no scores
+
+
+def test_windows_cannot_be_trained():
+    with pytest.raises(ShapeError, match=r"windows is \(4096, 0\), which can be planned, but not trained"):
+        Transformer(GEMMA.replace(layers=1, hidden=64, vocab=256))
+    with pytest.raises(ShapeError, match="windows must be at least 0, got -1"):
+        GEMMA.replace(windows=(4096, -1))

@@ -12,6 +12,7 @@ from helpers import BLOCKS, DEEPSEEK
 from hypothesis import given
 from hypothesis import strategies as st
 
+from playbook.block import DENSE
 from playbook.errors import ConfigError
 from playbook.hardware import CLUSTERS
 from playbook.instruments.measure import count_flops
@@ -21,6 +22,7 @@ from playbook.model import attend
 from playbook.planning import operations
 from playbook.planning.context_cost import context_traffic, hiding_tokens
 from playbook.planning.flops import ATTENTION_CORE, forward_flops, step_flops
+from playbook.planning.job import Job
 from playbook.planning.messages import Message
 from playbook.planning.operations import Sizes
 from playbook.planning.overlap import data_parallel_ratio, side_by_side
@@ -34,7 +36,6 @@ from playbook.planning.overlap_ratios import (
     tensor,
     zero3,
 )
-from playbook.planning.recipes import load_recipe
 from playbook.planning.traffic import traffic
 from playbook.shapes import ModelShape, load
 
@@ -135,7 +136,7 @@ def test_a_hop_is_five_products_backward_for_two_forward(block):
 def test_hops_are_the_attention_of_the_simulator(shape, tp, cp):
     """Of a micro-batch: cp blocks of a causal mask, forward and backward."""
     layout = Layout(tp=tp, cp=cp, micro_batch=3)
-    passes = operations.block(Sizes(shape, layout, SEQ, load_recipe("bf16-mixed")), "dense")
+    passes = operations.block(Sizes(Job(shape, layout, seq=SEQ)), DENSE)
     for hop, some in zip(in_both(context, shape, layout, SEQ), (passes.forward, passes.inputs), strict=True):
         assert cp * hop.flops == sum(o.work for o in some if o.name.startswith("attention"))
 

@@ -18,6 +18,7 @@ from playbook.model.fp8 import use_fp8
 from playbook.model.ops import TORCH_OPS, Ops
 from playbook.model.transformer import Transformer
 from playbook.planning.fusion import EVERYTHING, NOTHING, load_fused, loss_of
+from playbook.planning.job import Job
 from playbook.planning.recipes import RECIPES
 from playbook.planning.saved import block_terms, embedding_terms, head_terms
 from playbook.planning.terms import SYMBOLS, maker, symbols, total
@@ -31,7 +32,8 @@ def nothing(launch: jit.Launch) -> None:
 
 def predicted(shape, batch, seq, recompute, attention, recipe, fused=NOTHING, fp8=""):
     layout = Layout(micro_batch=batch)
-    make = maker(symbols(shape, layout, seq, RECIPES[recipe].with_fp8(fp8), "cpu", fused))
+    numbers = RECIPES[recipe].with_fp8(fp8)
+    make = maker(symbols(Job(shape, layout, seq=seq, recipe=numbers, fused=fused, device="cpu")))
     written = "reference" if attention == "reference" or shape.dropout else "sdpa"  # see sdpa_attention
     blocks = [
         count
@@ -110,7 +112,7 @@ def test_a_fused_loss_keeps_the_logits_it_is_given(recipe):
 
 def test_every_symbol_is_explained():
     shape = ModelShape(layers=1, hidden=8, heads=2, vocab=8)
-    assert set(symbols(shape, Layout(), 4, RECIPES["fp32"], "cpu")) == set(SYMBOLS)
+    assert set(symbols(Job(shape, seq=4, recipe="fp32", device="cpu"))) == set(SYMBOLS)
 
 
 @pytest.mark.parametrize("recipe", RUNS)

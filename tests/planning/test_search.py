@@ -10,7 +10,7 @@ from playbook.errors import ConfigError, LayoutError
 from playbook.hardware import load as load_cluster
 from playbook.layout import Layout
 from playbook.planning.calibration import Calibration
-from playbook.planning.recipes import load_recipe
+from playbook.planning.job import Job
 from playbook.planning.search import WORDS, Found, Planner, Problem, Space, candidates, explain, search
 from playbook.shapes import ModelShape, load
 
@@ -18,7 +18,7 @@ WIDE = Space(schedules=("1f1b", "interleaved", "zb-h1", "dualpipe"))
 
 
 def problem(model="llama3-8b", gpus=16, global_batch=64, seq=4096, cluster="h100-8", **given):
-    return Problem(load(model), load_cluster(cluster, gpus), global_batch, seq, **given)
+    return Problem(Job(load(model), seq=seq), load_cluster(cluster, gpus), global_batch, **given)
 
 
 def random_problem(seed):
@@ -40,10 +40,9 @@ def random_problem(seed):
         "some", matmul={"bf16": 0.7}, processors=132, hidden_dp=rng.choice([0.0, 0.8]), reserved=1.1,
         balanced=rng.random() < 0.5, hidden_zero=rng.random() < 0.5,
     )  # fmt: skip
-    return Problem(
-        shape, cluster, 2 ** rng.randint(2, 4), rng.choice([512, 2048]), load_recipe(recipe), calibration,
-        attention=rng.choice(["sdpa", "reference"]),
-    )  # fmt: skip
+    batch, seq = 2 ** rng.randint(2, 4), rng.choice([512, 2048])
+    job = Job(shape, seq=seq, recipe=recipe, attention=rng.choice(["sdpa", "reference"]))
+    return Problem(job, cluster, batch, calibration)
 
 
 @pytest.mark.parametrize("seeds", [range(8), range(8, 16)])
@@ -146,7 +145,8 @@ def test_choices_can_be_narrowed():
 
 def test_options_of_techniques_are_those_of_all_layouts():
     options = {"context": "gather", "bucket": 2**20}
-    found = search(problem(gpus=8, options=options), top=3).found
+    one = problem(gpus=8)
+    found = search(replace(one, job=one.job.relayout(**options)), top=3).found
     assert [f.layout.options for f in found] == [{**Layout().options, **options}] * 3
 
 

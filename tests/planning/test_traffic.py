@@ -16,9 +16,9 @@ from playbook.errors import LayoutError
 from playbook.layout import Layout
 from playbook.layout.tokens import CONTEXT
 from playbook.planning.context_cost import context_traffic
+from playbook.planning.job import Job
 from playbook.planning.memory import predict
 from playbook.planning.messages import PHASES, Sender
-from playbook.planning.recipes import load_recipe
 from playbook.planning.sharding import traffic as of_replicas
 from playbook.planning.traffic import by_axis, total, traffic
 from playbook.precision.recipes import FP8_RECIPES
@@ -194,7 +194,7 @@ def test_weights_are_the_parameters_of_the_rank(shape, text):
     layout = Layout.parse(text)
     for stage in predict(shape, layout, seq=SEQ).stages:
         place = layout.rank(pp=stage.stage)
-        (one,) = Sender(shape, layout, SEQ, place, load_recipe("fp32")).sets
+        (one,) = Sender(Job(shape, layout, seq=SEQ, recipe="fp32"), place).sets
         units = one.units
         assert sum(unit.elements for unit in units) == stage.counts.local
         if layout.pp > 1 or layout.zero == 3:

@@ -19,8 +19,8 @@ from playbook.model.transformer import Transformer
 from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
+from playbook.planning.job import Job
 from playbook.planning.messages import Sender
-from playbook.planning.recipes import load_recipe
 from playbook.shapes import ModelShape
 
 LAYOUTS = [
@@ -74,7 +74,7 @@ def test_units_are_those_of_the_engine(text, shape, experts, mla, data):
     with a_rank(rank, layout.world_size):
         engine = parallelize(Transformer(shape), Mesh(layout), Case().make())
         real = tensors(engine)
-    sets = Sender(shape, layout, 8, rank, load_recipe("fp32")).sets
+    sets = Sender(Job(shape, layout, seq=8, recipe="fp32"), rank).sets
     assert [[[(w.elements, w.partial) for w in unit.weights] for unit in one.units] for one in sets] == real
     assert [one.group for one in sets] == [groups(layout, rank, expert) for expert in range(len(sets))]
 

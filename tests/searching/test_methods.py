@@ -10,6 +10,7 @@ import pytest
 
 from playbook.errors import ConfigError, LayoutError
 from playbook.hardware import load as load_cluster
+from playbook.planning.job import Job
 from playbook.planning.search import Problem, Space, search
 from playbook.searching.compare import Trial, problems, trial, trials
 from playbook.searching.landscape import Enough, Evaluator, Landscape, point_of
@@ -22,7 +23,9 @@ SPACE = Space(
 
 
 def landscape_of(model, gpus, batch, space=SPACE):
-    return Landscape(Problem(load(model), load_cluster("h100-8").with_gpus(gpus), batch, 2048), space)
+    return Landscape(
+        Problem(Job(load(model), seq=2048), load_cluster("h100-8").with_gpus(gpus), batch), space
+    )
 
 
 @pytest.fixture(scope="module")

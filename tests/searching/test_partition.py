@@ -9,6 +9,7 @@ import pytest
 from playbook.errors import LayoutError
 from playbook.hardware import load as load_cluster
 from playbook.layout import Layout
+from playbook.planning.job import Job
 from playbook.planning.search import Problem
 from playbook.searching.partition import (
     PARTITIONS,
@@ -67,7 +68,8 @@ def test_a_head_as_long_as_a_stage_has_one_to_itself():
 @pytest.mark.parametrize(("model", "text"), [("llama3-8b", "pp=4"), ("deepseek-v3", "dp=4,pp=4,ep=4")])
 def test_blocks_are_those_of_the_simulator(model, text):
     layout = Layout.parse(text).replace(grad_acc=8)
-    problem = Problem(load(model), load_cluster("h100-8").with_gpus(layout.world_size), 8 * layout.dp, 1024)
+    cluster = load_cluster("h100-8").with_gpus(layout.world_size)
+    problem = Problem(Job(load(model), seq=1024), cluster, 8 * layout.dp)
     blocks = blocks_of(problem, layout)
     assert len(blocks.seconds) == problem.shape.layers
     stages = [one.seconds for one in problem.run(layout).times.stages]
@@ -79,7 +81,7 @@ def test_a_cut_can_be_simulated_and_is_faster_than_an_even_one():
     layout = Layout.parse("pp=8").replace(grad_acc=32)
     cluster = load_cluster("h100-8").with_gpus(8)
     shape = load("llama3.2-1b")
-    problem = Problem(shape, cluster, 32, 1024)
+    problem = Problem(Job(shape, seq=1024), cluster, 32)
     cut = dynamic(blocks_of(problem, layout), 8)
     cut_step = problem.run(layout.replace(stage_layers=cut.sizes)).step()
     assert cut_step.seconds < problem.run(layout).step().seconds

@@ -66,6 +66,7 @@ from playbook.bench import calibrate_ranks as on_ranks
 from playbook.bench import provenance
 from playbook.errors import ConfigError
 from playbook.layout import Layout
+from playbook.planning.job import Job
 from playbook.planning.measured import Machine, measured_run
 from playbook.planning.recipes import load_recipe
 from playbook.training.checks import memory_bytes
@@ -186,7 +187,7 @@ def _blocks(device: dict[str, Any], rows: list[dict[str, Any]]) -> list[dict[str
         for row in mine:
             probe = on_ranks.Probe(**{field.name: row[field.name] for field in fields(on_ranks.Probe)})
             layout = Layout(micro_batch=probe.batch)
-            run = measured_run(machine, probe.shape, layout, seq=probe.seq, recipe=recipe)
+            run = measured_run(machine, Job(probe.shape, layout, seq=probe.seq, recipe=recipe))
             alone.append(sum(stage.seconds for stage in run.stages))
         found.append({"ranks": n, **fits.between(mine, alone)})
     return found

@@ -11,10 +11,9 @@ import torch
 from playbook.bench import provenance
 from playbook.hardware import ACCELERATORS, Accelerator
 from playbook.instruments.step_costs import StepCosts
-from playbook.layout import Layout
 from playbook.planning.flops import hfu, mfu, step_flops
-from playbook.planning.memory import predict
-from playbook.planning.recipes import recipe_of_run
+from playbook.planning.job import job_of_run
+from playbook.planning.memory import predict_job
 from playbook.shapes import ModelShape
 from playbook.training.config import TrainConfig
 from playbook.training.data import load_corpus
@@ -70,11 +69,7 @@ def _measure(shape: ModelShape, config: TrainConfig, device: str) -> dict[str, A
     costs = StepCosts(trainer)
     results = trainer.run()
     seconds = statistics.median(r.seconds for r in results[WARM_UP:])
-    layout = Layout(micro_batch=config.micro, grad_acc=config.grad_acc, recompute=config.layout.recompute)
-    said = ("weights", "dtype", "moments", "masters", "fp8")
-    recipe = recipe_of_run(**{field: getattr(config, field) for field in said})
-    kind, fused = torch.device(device).type, config.kernels == "fused"
-    predicted = predict(shape, layout, seq=config.seq, recipe=recipe, device=kind, fused=fused).peak
+    predicted = predict_job(job_of_run(shape, config, torch.device(device).type)).peak
     return {
         "recompute": config.recompute,
         "compile": config.compile,

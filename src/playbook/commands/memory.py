@@ -26,7 +26,8 @@ from playbook.hardware import (
 )
 from playbook.layout import Layout
 from playbook.planning.fusion import EVERYTHING, FUSED
-from playbook.planning.memory import MemoryReport, StageMemory, predict
+from playbook.planning.job import Job
+from playbook.planning.memory import MemoryReport, StageMemory, predict_job
 from playbook.planning.recipes import RECIPES, load_recipe
 from playbook.planning.search import Found, Problem, search
 from playbook.planning.terms import SYMBOLS, Part, total
@@ -129,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(unknown("unit", args.unit, UNITS))
     shape = load(args.model)
     layout = layout_of(args, FIELDS)
-    report = predict(
+    job = Job(
         shape,
         layout,
         seq=shape.max_seq if args.seq is None else args.seq,
@@ -138,8 +139,9 @@ def run(args: argparse.Namespace) -> int:
         offload=args.offload,
         fused=args.fused,
     )
+    report = predict_job(job)
     memory, reserve = memory_of(args)
-    faster = advice(args, shape, layout, memory, reserve) if args.advice else []
+    faster = advice(job, args.accelerator, memory, reserve) if args.advice else []
     if args.json:
         fits = {} if memory is None else fit(report.peak, memory, reserve)
         told = (
@@ -162,26 +164,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def advice(
-    args: argparse.Namespace,
-    shape: ModelShape,
-    layout: Layout,
-    memory: int | None,
-    reserve: int | None,
-) -> tuple[Found, ...]:
+def advice(job: Job, accelerator: str | None, memory: int | None, reserve: int | None) -> tuple[Found, ...]:
     """The fastest layouts that fit on as many GPUs, for the same global batch; ConfigError where no GPU is named."""
     if memory is None:
         raise ConfigError("advice is about a GPU: give --accelerator with it, or --memory")
-    gpu = load_accelerator(args.accelerator or "h100")
-    cluster = dataclasses.replace(
-        cluster_of(dataclasses.replace(gpu, memory_bytes=memory)), gpus=layout.world_size
-    )
+    gpu = dataclasses.replace(load_accelerator(accelerator or "h100"), memory_bytes=memory)
+    cluster = dataclasses.replace(cluster_of(gpu), gpus=job.layout.world_size)
+    free = default_reserve(memory) if reserve is None else reserve
     problem = Problem(
-        shape, cluster, layout.global_batch, shape.max_seq if args.seq is None else args.seq,
-        load_recipe(args.precision).with_optimizer(args.optimizer_bytes).with_fp8(args.fp8),
-        attention=args.attention, fused=args.fused, options={**layout.options, "stage_layers": None},
-        reserve=default_reserve(memory) if reserve is None else reserve,
-    )  # fmt: skip
+        job.relayout(stage_layers=None, own_schedule=None), cluster, job.layout.global_batch, reserve=free
+    )
     return search(problem, top=5).found
 
 

@@ -18,8 +18,8 @@ from playbook.launch.sweep.jobs import parse_slurm, sized
 from playbook.launch.sweep.layouts import Configuration, Spec, check_names, grid, read_layouts
 from playbook.launch.sweep.results import STATUSES
 from playbook.layout import FIELDS
-from playbook.planning.memory import predict
-from playbook.planning.recipes import Recipe, recipe_of_run
+from playbook.planning.job import Job, job_of_run
+from playbook.planning.memory import predict_job
 from playbook.shapes import ModelShape, load
 from playbook.training.config import TrainConfig
 
@@ -28,7 +28,7 @@ OWN = ("--model", "--data", "--layout", "--seq", "--global-batch", "--steps", "-
 
 
 #: Predicted seconds of a step of a model, trained as a config says in the precision of a recipe.
-Clock = Callable[[ModelShape, TrainConfig, Recipe], float]
+Clock = Callable[[Job], float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +136,6 @@ class _Rows:
         }
         try:
             shape, config = prepared(parsed)
-            config.layout.check(shape, seq=config.seq)
             if self.job is not None:
                 sized(self.job, config.layout.world_size)
             fields |= {name: getattr(config.layout, name) for name in FIELDS} | {"layout": str(config.layout)}
@@ -149,25 +148,12 @@ class _Rows:
     def _predicted(self, shape: ModelShape, config: TrainConfig) -> dict[str, Any]:
         """The columns of predictions: bytes from the planner, seconds from the simulator where it knows the machine."""
         on_gpus = self.job is not None or group.gpus() >= config.layout.world_size
-        recipe = recipe_of_run(
-            weights=config.weights,
-            dtype=config.dtype,
-            moments=config.moments,
-            masters=config.masters,
-            fp8=config.fp8,
-        )
+        job = job_of_run(shape, config, config.device or ("cuda" if on_gpus else "cpu"))
         found: dict[str, Any] = {}
         with contextlib.suppress(PlaybookError):  # a run can do what a prediction cannot
-            found["predicted_peak_bytes"] = predict(
-                shape,
-                config.layout,
-                recipe=recipe,
-                offload=config.offload,
-                device=config.device or ("cuda" if on_gpus else "cpu"),
-                **_same(config),
-            ).peak
+            found["predicted_peak_bytes"] = predict_job(job).peak
         with contextlib.suppress(PlaybookError):
-            found["predicted_step_s"] = self.clock(shape, config, recipe) if self.clock else None
+            found["predicted_step_s"] = self.clock(job) if self.clock else None
         return found
 
 
@@ -188,32 +174,17 @@ def _clock(args: argparse.Namespace) -> Clock | None:
     from playbook.planning.calibration import load_calibration
     from playbook.planning.jobs import cluster_of
     from playbook.planning.measured import load_machine, measured_run
-    from playbook.planning.simulator import simulate
+    from playbook.planning.simulator import Run
 
     cluster = None if args.cluster is None else cluster_of(args.cluster)
     machine = load_machine(args.calibration) if Path(args.calibration).suffix == ".toml" else None
     if machine is not None:
-        return lambda shape, config, recipe, here=machine: (  # type: ignore[misc]
-            measured_run(here, shape, config.layout, recipe=recipe, cluster=cluster, **_same(config))
-            .step(limit=False)
-            .seconds
+        return lambda job, here=machine: (  # type: ignore[misc]
+            measured_run(here, job, cluster=cluster).step(limit=False).seconds
         )
     if cluster is None:
         raise ConfigError(
             f"calibration {args.calibration} is of no machine: give the --cluster that it is for"
         )
     known = load_calibration(args.calibration, cluster.accelerator)
-    return lambda shape, config, recipe, on=cluster: (  # type: ignore[misc]
-        simulate(
-            shape, config.layout, on, recipe=recipe, calibration=known, limit=False, **_same(config)
-        ).seconds
-    )
-
-
-def _same(config: TrainConfig) -> dict[str, Any]:
-    """What planner, simulator and run call the same."""
-    return {
-        "seq": config.seq,
-        "attention": config.attention,
-        "fused": config.kernels == "fused",
-    }
+    return lambda job, on=cluster: Run(job, on, known).step(limit=False).seconds  # type: ignore[misc]

@@ -132,8 +132,10 @@ def _as_many(text: str, ranks: int) -> str:
 def prepared(args: argparse.Namespace) -> tuple[ModelShape, TrainConfig]:
     """The model and the configuration of these flags. Raises PlaybookError for what cannot run, without torch."""
     shape, layout = load(args.model), layout_of(args, TECHNIQUES)
-    layout.check(shape)
-    return shape, TrainConfig(layout=layout, **read_fields(args, TrainConfig))
+    shape.check_trainable()
+    config = TrainConfig(layout=layout, **read_fields(args, TrainConfig))
+    config.layout.check(shape, seq=config.seq)
+    return shape, config
 
 
 def _run(args: argparse.Namespace, shape: ModelShape, config: TrainConfig) -> int:

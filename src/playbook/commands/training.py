@@ -168,7 +168,6 @@ def train_on_ranks(run: Run, restarts: int = 0) -> Outcome:
     """
     from playbook import launch
 
-    check(run)
     before: list[StepResult] = []
     with Requests(run.saving is not None) as requests:
         for left in reversed(range(restarts + 1)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from playbook.block import Kind
 from playbook.exercises.grading import NotYet, exercise, number
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ def bytes_of_a_layer(answer: Any) -> str:
         right / 4: "that is the way to the experts alone: results travel, too, and gradients of both",
         right / 2: "half: results travel back, and backward sends the gradients of both ways",
         right * 2: "twice too much: bf16 has two bytes",
-        right * shape.blocks()["moe"]: "that is the whole model, and the question is about one layer",
+        right
+        * shape.blocks()[Kind(experts=True)]: "that is the whole model, and the question is about one layer",
         right * ranks: "that is what all ranks send together",
     }
     number(

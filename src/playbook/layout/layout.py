@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -100,7 +101,11 @@ class Layout:
     )
 
     def __post_init__(self) -> None:
-        check_fields(self, LayoutError)
+        self._check()
+
+    def _check(self, changed: Iterable[str] | None = None) -> None:
+        """Check the fields that were ``changed``, or all, and what they ask of each other."""
+        check_fields(self, LayoutError, only=changed)
         if self.data_parallel == "all-reduce":
             object.__setattr__(self, "data_parallel", "bucketed")
         _ = self.method, self.token_placement  # they say what is wrong
@@ -176,7 +181,12 @@ class Layout:
         for key in changes:
             if key not in self.__dataclass_fields__:
                 raise LayoutError(unknown("layout field", key, self.__dataclass_fields__))
-        return dataclasses.replace(self, **changes)
+        copy = object.__new__(
+            Layout
+        )  # a search makes many, and `dataclasses.replace` checks all fields again
+        vars(copy).update(vars(self) | changes)
+        copy._check(changes)
+        return copy
 
     @property
     def options(self) -> dict[str, Any]:

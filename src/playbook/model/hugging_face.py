@@ -224,7 +224,7 @@ def _differences(shape: ModelShape, kind: str) -> dict[str, tuple[Any, Any]]:
         first = first or {"head_dim": (shape.head_dim, "hidden / heads")}
         return first | dict.fromkeys(own.keys() - first.keys(), (None, None))
     ignored = {name for name in own if name.rpartition(".")[2] in (*TRAINING, "name")}
-    ignored |= {"ffn"} if "dense" not in shape.blocks() else set()
+    ignored |= {"ffn"} if all(kind.experts for kind in shape.blocks()) else set()
     ignored |= {"rope_theta"} if shape.positions != "rotary" else set()
     if kind != "deepseek_v3" and shape.moe and shape.moe.bias_rate:  # its files alone have biases
         ignored.remove("moe.bias_rate")

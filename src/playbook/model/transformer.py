@@ -90,6 +90,7 @@ class Transformer(nn.Module):
     ):
         super().__init__()
         shape = load(shape)
+        shape.check_trainable()
         _check(attention, recompute)
         ops.check(device)
         self.shape, self.recompute, self.p, self.ops = shape, recompute, shape.dropout, ops

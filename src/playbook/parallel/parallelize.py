@@ -36,8 +36,13 @@ def parallelize(model: Transformer, mesh: Mesh, make: MakeOptimizer) -> Engine:
 
     Raises LayoutError for a layout that the model does not fit, ConfigError where a rank has nothing to learn.
     """
+    mesh.layout.check(model.shape)
+    return apply_layout(model, mesh, make)
+
+
+def apply_layout(model: Transformer, mesh: Mesh, make: MakeOptimizer) -> Engine:
+    """`parallelize` with a layout that has been checked."""
     layout = mesh.layout
-    layout.check(model.shape)
     names = WholeNames(model)
     placements: Placements = whole(model)
     stages: dict[int, Stage] = {}

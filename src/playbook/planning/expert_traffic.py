@@ -91,7 +91,7 @@ def region(here: Sender) -> Iterator[Message]:
     """
     if here.layout.tp == 1:
         return
-    sp, n = here.layout.sp, here.kinds["moe"][1]
+    sp, n = here.layout.sp, here.expert_passes
     # At the entry f or g, at the exit f* or g*: each has a message forward, or backward, or both.
     entry, leave = here.recipe.residual, here.recipe.compute
     forward = [("all_gather", entry), ("reduce_scatter", leave)] if sp else [("all_reduce", leave)]
@@ -116,7 +116,7 @@ def dispatch(here: Sender, routing: Routing | None) -> Iterator[Message]:
 def _counted(here: Sender, routing: Routing | None) -> Counter[Routed]:
     """How often what was routed. Raises ConfigError for a routing that is not of this rank and step."""
     if routing is None:
-        return Counter({even(here): here.kinds["moe"][1]})
+        return Counter({even(here): here.expert_passes})
     told = {layer: len(each) for layer, each in routing.items()}
     if told != here.expert_layers:
         raise ConfigError(
@@ -192,7 +192,7 @@ def balance(here: Sender) -> Iterator[Message]:
 
     Scores and most loads are of samples, which context-parallel ranks share.
     """
-    moe, layout, n = _moe(here), here.layout, here.kinds["moe"][1]
+    moe, layout, n = _moe(here), here.layout, here.expert_passes
     again, cp = layout.recompute == "full", (layout.cp, here.at["cp"])
     if moe.capacity is not None:
         scores = layout.cp * here.tokens * moe.experts

@@ -14,10 +14,10 @@ from collections import Counter
 from dataclasses import dataclass
 
 from playbook._checks import check_int, check_positive, unknown
-from playbook.block import Linear, block_layers, evaluate, symbols
+from playbook.block import Core, Kind, Linear, block_layers, evaluate, symbols
 from playbook.errors import ConfigError
 from playbook.layout import RECOMPUTE
-from playbook.shapes import BlockKind, ModelShape
+from playbook.shapes import ModelShape
 
 #: The part of attention whose cost grows with seq², recomputed by selective recomputation.
 ATTENTION_CORE = ("attention scores", "attention over values")
@@ -50,13 +50,14 @@ def forward_flops(shape: ModelShape, batch: int, seq: int) -> dict[str, int]:
     return terms
 
 
-def block_flops(shape: ModelShape, kind: BlockKind, tokens: int, seq: int) -> dict[str, int]:
+def block_flops(shape: ModelShape, kind: Kind, tokens: int, seq: int) -> dict[str, int]:
     """FLOPs of the forward pass of one block of a kind, by term; each of ``tokens`` attends to ``seq`` of its sample."""
     values, terms = symbols(shape), Counter[str]()
     for row in block_layers(shape, kind):
-        if row.part == "attention" and row.name == "output":
-            terms["attention scores"] = matmul_flops(tokens, seq, shape.heads * shape.qk_dim)
-            terms["attention over values"] = matmul_flops(tokens, seq, shape.heads * shape.v_dim)
+        if isinstance(row, Core):
+            heads, keys = evaluate(row.heads, values), row.keys(seq)
+            terms["attention scores"] = matmul_flops(tokens, keys, heads * shape.qk_dim)
+            terms["attention over values"] = matmul_flops(tokens, keys, heads * shape.v_dim)
         if isinstance(row, Linear):
             rows, columns, times = (evaluate(size, values) for size in (row.rows, row.columns, row.times))
             term = PROJECTIONS.get(row.name, "router" if row.part == "router" else "mlp")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from playbook.block import linears
+from playbook.block import Kind, linears
 from playbook.planning.terms import Make, Part, Term
 from playbook.precision.recipes import FP8Recipe, Groups
-from playbook.shapes import BlockKind, ModelShape
+from playbook.shapes import ModelShape
 
 
-def copies(shape: ModelShape, kind: BlockKind, recipe: FP8Recipe, make: Make) -> list[Term]:
+def copies(shape: ModelShape, kind: Kind, recipe: FP8Recipe, make: Make) -> list[Term]:
     """The copies of a block: codes of a byte, and scales; two of each matrix where a transpose has other groups."""
     terms = []
     for row in linears(shape, kind):
@@ -33,8 +33,8 @@ def _scales(groups: Groups, count: str, rows: str, columns: str) -> str:
 
 
 def copies_of_blocks(
-    shape: ModelShape, blocks: dict[BlockKind, int], recipe: FP8Recipe, make: Make
+    shape: ModelShape, blocks: dict[Kind, int], recipe: FP8Recipe, make: Make
 ) -> Iterator[Part]:
     """Those of a rank with so many blocks of each kind."""
     for kind, count in blocks.items():
-        yield Part(f"{kind} blocks in FP8", tuple(copies(shape, kind, recipe, make)), count)
+        yield Part(f"{kind.name} blocks in FP8", tuple(copies(shape, kind, recipe, make)), count)

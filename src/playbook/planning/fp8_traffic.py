@@ -14,12 +14,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from playbook.block import linears
+from playbook.block import Kind, linears
 from playbook.layout import AXES
 from playbook.planning.messages import FP32, Message, Sender, message_in
 from playbook.planning.weights import BucketRange, Weight, in_share
 from playbook.precision.recipes import FP8Recipe
-from playbook.shapes import BlockKind, ModelShape
+from playbook.shapes import ModelShape
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Shared:
     weights: int = 0
 
 
-def by_axis(shape: ModelShape, kind: BlockKind, sp: bool) -> dict[str, Shared]:
+def by_axis(shape: ModelShape, kind: Kind, sp: bool) -> dict[str, Shared]:
     """What a block has of each, by the axis whose ranks have parts of it: of what tensor parallelism cuts (with sp also
     what is a rank's own tokens), of tokens that context-parallel ranks have, of experts on other ranks."""
     rows = linears(shape, kind)

@@ -13,6 +13,7 @@ from playbook.hardware import Cluster, default_reserve
 from playbook.hardware import load as load_cluster
 from playbook.layout import Layout
 from playbook.planning.calibration import load_calibration
+from playbook.planning.job import Job
 from playbook.planning.recipes import RECIPES, Recipe, load_recipe
 from playbook.planning.search import Problem
 from playbook.planning.simulator import Run
@@ -53,10 +54,11 @@ def run_of(job: Mapping[str, Any]) -> Run:
         isinstance(layers, list | tuple) and all(isinstance(n, int) for n in layers)
     ):
         raise ConfigError(f"stage_layers must be a list of whole numbers, got {layers!r}")
+    # Frameworks that shard weights in a pipeline keep them gathered between micro-batches.
+    layout = layout.replace(stage_layers=tuple(layers) if layers else None, reshard=layout.pp == 1)
     return Run(
-        # Frameworks that shard weights in a pipeline keep them gathered between micro-batches.
-        layout=layout.replace(stage_layers=tuple(layers) if layers else None, reshard=layout.pp == 1),
-        cluster=cluster.with_gpus(layout.world_size) if layout.world_size > 1 else cluster,
+        planned_job(job).on(layout),
+        cluster.with_gpus(layout.world_size) if layout.world_size > 1 else cluster,
         imbalance=job.get("imbalance", 1.0),
         **settings,
     )
@@ -68,31 +70,32 @@ def problem_of(job: Mapping[str, Any]) -> Problem:
     gpus = check_int("gpus", job.get("gpus"), ConfigError)
     cluster = settings.pop("cluster").with_gpus(gpus)
     reserve = job.get("reserve", default_reserve(cluster.accelerator.memory_bytes))
-    return Problem(cluster=cluster, global_batch=job.get("global_batch", 0), reserve=reserve, **settings)
+    return Problem(planned_job(job), cluster, job.get("global_batch", 0), reserve=reserve, **settings)
+
+
+def planned_job(job: Mapping[str, Any]) -> Job:
+    """What is trained, on one device until there is a layout."""
+    shape, fused, attention = load(job["model"]), job.get("fused"), str(job.get("attention", "flash"))
+    if attention not in ("flash", "sdpa", "reference"):
+        raise ConfigError(f"attention must be flash or reference, got {attention!r}")
+    return Job(
+        shape,
+        seq=job.get("seq", shape.max_seq),
+        recipe=precision_of(str(job.get("precision", "bf16"))),
+        attention="reference" if attention == "reference" else "sdpa",
+        fused=frozenset(FUSED if fused else ()),
+    )
 
 
 def settings_of(job: Mapping[str, Any]) -> dict[str, Any]:
-    """What `Run` and `Problem` have in common."""
-    shape, cluster = load(job["model"]), cluster_of(job["cluster"])
-    fused, attention = job.get("fused"), str(job.get("attention", "flash"))
-    if attention not in ("flash", "sdpa", "reference"):
-        raise ConfigError(f"attention must be flash or reference, got {attention!r}")
+    """What `Run` and `Problem` have in common beside it."""
+    cluster, fused, overlap = cluster_of(job["cluster"]), job.get("fused"), job.get("overlap") or {}
     if not isinstance(fused, bool | None):
         raise ConfigError(f"fused must be true or false, got {fused!r}")
-    overlap = job.get("overlap") or {}
     if not isinstance(overlap, Mapping) or not all(isinstance(on, bool) for on in overlap.values()):
         raise ConfigError(f'overlap must be an object such as {{"dp": true, "tp": false}}, got {overlap!r}')
-    return {
-        "shape": shape,
-        "cluster": cluster,
-        "seq": check_int("seq", job.get("seq", shape.max_seq), ConfigError),
-        "calibration": load_calibration(job.get("calibration"), cluster.accelerator),
-        "recipe": precision_of(str(job.get("precision", "bf16"))),
-        "attention": "reference" if attention == "reference" else "sdpa",
-        "fused": ",".join(FUSED) if fused else False,
-        "compiled": fused,
-        "overlap": overlap,
-    }
+    calibration = load_calibration(job.get("calibration"), cluster.accelerator)
+    return {"cluster": cluster, "calibration": calibration, "compiled": fused, "overlap": overlap}
 
 
 def precision_of(name: str) -> Recipe:

@@ -16,23 +16,22 @@ from pathlib import Path
 from typing import Any
 
 from playbook._tables import read_file
+from playbook.block import Kind
 from playbook.errors import ConfigError
 from playbook.hardware import Accelerator, Cluster
-from playbook.layout import Layout
 from playbook.planning.calibration import Calibration
 from playbook.planning.communication import Cost, closed_form
 from playbook.planning.expert_traffic import balance
+from playbook.planning.job import Job
 from playbook.planning.links import AlphaBeta, Network
 from playbook.planning.memory import StageMemory
 from playbook.planning.message_times import Links
 from playbook.planning.messages import Message, Sender
 from playbook.planning.operations import Operation
-from playbook.planning.recipes import Recipe
 from playbook.planning.roofline import Device
 from playbook.planning.simulator import Run
 from playbook.planning.stage_times import Pass, StageTimes, Work
 from playbook.planning.traffic import loss, norm, replicas
-from playbook.shapes import BlockKind, ModelShape
 
 #: Passes of ``operations`` by name: which measured pass it is, and its bytes of fp32 for each element there and back.
 _PASSES = {
@@ -196,10 +195,10 @@ def _cost(collective: str, ranks: int) -> Cost:
 class MeasuredTimes(StageTimes):
     """Stages on a measured machine."""
 
-    def _block(self, kind: BlockKind) -> Pass:
+    def _block(self, kind: Kind) -> Pass:
         assert isinstance(self.device, MeasuredDevice)
         _, between, experts = self.device.machine.training(self.device.ranks)
-        third = Work((between + experts * (kind == "moe")) / 3)
+        third = Work((between + experts * kind.experts) / 3)
         return super()._block(kind) + Pass(third, third, third)
 
 
@@ -260,7 +259,7 @@ class MeasuredRun(Run):
 
     def _sender(self, stage: int) -> Sender:
         rank = self.layout.rank(pp=stage)
-        return Sender(self.shape, self.layout, self.seq, rank, self.recipe)
+        return Sender(self.job, rank)
 
     def _optimizer(self, held: StageMemory) -> float:
         """Adam's pass over what this rank updates, as it was measured."""
@@ -276,22 +275,14 @@ def _sent_of(messages: Iterable[Message]) -> list[Message]:
 
 
 def measured_run(
-    machine: Machine,
-    shape: ModelShape,
-    layout: Layout,
-    *,
-    seq: int,
-    recipe: Recipe,
-    attention: str = "sdpa",
-    fused: bool = False,
-    cluster: Cluster | None = None,
-    imbalance: float = 1.0,
+    machine: Machine, job: Job, *, cluster: Cluster | None = None, imbalance: float = 1.0
 ) -> MeasuredRun:
     """What `simulator.simulate` is asked about, on a machine; ``.step(limit=False).seconds`` is its answer.
 
     ``cluster`` has the network where none was measured; None is one node with as many ranks as there are. Raises
     ConfigError for replicas that send less than their gradients.
     """
+    layout = job.layout
     if layout.method:
         raise ConfigError(
             f"data_parallel is {layout.data_parallel!r}, whose messages are counted in runs, not foretold"
@@ -307,7 +298,4 @@ def measured_run(
         link.bandwidth,
         link.alpha or 1e-9,
     )
-    return MeasuredRun(
-        shape, layout, cluster or one, seq, _CALIBRATION, recipe, attention, fused, None, {},
-        imbalance, machine=machine,
-    )  # fmt: skip
+    return MeasuredRun(job, cluster or one, _CALIBRATION, imbalance=imbalance, machine=machine)

@@ -9,23 +9,24 @@ activations (Korthikanti et al. 2022, arXiv 2205.05198), ZeRO's table (Rajbhanda
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from playbook.block import Kind
 from playbook.errors import ConfigError
 from playbook.layout import Layout
 from playbook.layout.stages import split
 from playbook.planning.fp8_copies import copies_of_blocks
-from playbook.planning.fusion import NOTHING, load_fused
 from playbook.planning.in_flight import Line, line_of
+from playbook.planning.job import Job
 from playbook.planning.moments import Moment, RunSizes, StageSizes, moments
 from playbook.planning.parameters import StateCounts, stage_parameters
 from playbook.planning.pipeline_memory import StageTerms, keeps
-from playbook.planning.recipes import Recipe, load_recipe
+from playbook.planning.recipes import Recipe
 from playbook.planning.sharding import kept
-from playbook.planning.terms import Part, Term, maker, symbols
-from playbook.shapes import BlockKind, ModelShape
+from playbook.planning.terms import Part, Term
+from playbook.shapes import ModelShape
 
 #: Buckets that exist at once where gradients are sharded: one is being filled, two are on their way.
 BUCKETS = 3
@@ -118,76 +119,41 @@ class MemoryReport:
         return {"stages": [stage.to_json() for stage in self.stages], "peak": self.peak}
 
 
-def predict(
-    shape: ModelShape,
-    layout: Layout | None = None,
-    *,
-    seq: int,
-    recipe: str | Recipe = "bf16-mixed",
-    attention: str = "sdpa",
-    offload: bool = False,
-    device: str = "cuda",
-    fused: bool | str | Iterable[str] = False,
-) -> MemoryReport:
-    """Bytes per rank of training ``shape`` under ``layout`` with ``seq`` tokens per sample.
+def predict(shape: ModelShape, layout: Layout | None = None, **job: Any) -> MemoryReport:
+    """Bytes per rank of training ``shape`` under ``layout``; further arguments are those of a `Job`, ``seq`` at least.
 
-    ``layout`` also says the micro-batch, how many of them a step accumulates, and what is recomputed. ``attention`` is
-    "sdpa" (flash kernels) or "reference" (scores in memory, where cp is 1); ``offload`` keeps master weights and moments
-    in CPU memory; ``device`` is the kernels whose memory is counted; ``fused`` says what runs as one kernel, all that the
-    book has or some of `fusion.FUSED`; Raises LayoutError or ConfigError, in one
-    sentence, for what cannot run: LayoutError wherever ``Layout.check`` does.
+    Raises LayoutError or ConfigError, in one sentence, for what cannot run: LayoutError wherever ``Layout.check`` does.
     """
-    stages = predict_stages(
-        shape,
-        layout or Layout(),
-        seq=seq,
-        recipe=load_recipe(recipe),
-        attention=attention,
-        offload=offload,
-        device=device,
-        fused=load_fused(fused),
-    )
-    return MemoryReport(tuple(stages))
+    return predict_job(Job(shape, layout or Layout(), **job))
 
 
-def predict_stages(
-    shape: ModelShape,
-    layout: Layout,
-    *,
-    seq: int,
-    recipe: Recipe,
-    attention: str,
-    offload: bool,
-    device: str = "cuda",
-    fused: frozenset[str] = NOTHING,
-) -> Iterator[StageMemory]:
+def predict_job(job: Job) -> MemoryReport:
+    """What `predict` gives."""
+    return MemoryReport(tuple(predict_stages(job)))
+
+
+def predict_stages(job: Job) -> Iterator[StageMemory]:
     """Stage by stage what `predict` gives: who asks only whether all stay below a limit may stop at one that does not."""
-    _check(seq, attention, device)
-    layout.check(shape, seq=seq)
-    if layout.method:
+    job.check()
+    if job.layout.method:
         raise ConfigError(
-            f"data_parallel is {layout.data_parallel!r}, whose memory is seen in runs, not foretold"
+            f"data_parallel is {job.layout.data_parallel!r}, whose memory is seen in runs, not foretold"
         )
-    seq = layout.padded(seq)
-    make = maker(symbols(shape, layout, seq, recipe, device, fused))
-    # Attention over several ranks goes block by block: it has no matrix of scores to write.
-    whole = layout.cp == 1 and (attention == "reference" or (shape.dropout and device == "cpu"))
-    run = RunSizes(shape, layout, recipe, "reference" if whole else "sdpa", device, make, fused)
-    line = line_of(layout)
-    blocks = [shape.blocks([cut]) for cut in split(shape.layers, line.depth, layout.stage_layers)]
-    terms = StageTerms.of(run, blocks)
-    for rank in range(layout.pp):
-        yield _rank(run, rank, line, terms, offload)
+    run, line = RunSizes(job), line_of(job.layout)
+    cuts = split(job.shape.layers, line.depth, job.layout.stage_layers)
+    terms = StageTerms.of(run, [job.shape.blocks([cut]) for cut in cuts])
+    for rank in range(job.layout.pp):
+        yield _rank(run, rank, line, terms)
 
 
-def _rank(run: RunSizes, rank: int, line: Line, terms: StageTerms, offload: bool) -> StageMemory:
+def _rank(run: RunSizes, rank: int, line: Line, terms: StageTerms) -> StageMemory:
     """What one rank of the pipeline has."""
     stages, most = line.stages[rank], keeps(terms, line, rank)
     held, first, last = [terms.blocks[s] for s in stages], 0 in stages, line.depth - 1 in stages
     counts = stage_parameters(
         run.shape, run.layout, held, run.make, first=first, last=last, directions=line.directions
     )
-    parameters, gradients, optimizer = _states(counts, run.layout, run.recipe, offload)
+    parameters, gradients, optimizer = _states(counts, run.layout, run.recipe, run.job.offload)
     kinds = {kind: sum(blocks.get(kind, 0) for blocks in held) for kind in run.blocks}
     buffers = (
         *_buffers(run, counts, [sum(blocks.values()) for blocks in held]),
@@ -220,22 +186,13 @@ def _rank(run: RunSizes, rank: int, line: Line, terms: StageTerms, offload: bool
     )
 
 
-def _check(seq: int, attention: str, device: str) -> None:
-    if isinstance(seq, bool) or not isinstance(seq, int) or seq < 1:
-        raise ConfigError(f"seq is {seq!r}, but must be a whole number of at least 1")
-    if attention not in ("sdpa", "reference"):
-        raise ConfigError(f"attention is {attention!r}, but must be one of sdpa, reference")
-    if device not in ("cpu", "cuda"):
-        raise ConfigError(f"device is {device!r}, but must be cpu or cuda")
-
-
 def _states(counts: StateCounts, layout: Layout, recipe: Recipe, offload: bool) -> tuple[int, int, int]:
     """Bytes of parameters, gradients and optimizer states on the fullest replica."""
     held = kept(counts.units, counts.replicas, layout.zero, recipe.states, ep=layout.ep, apart=layout.pp > 1)
     return held.parameters, held.gradients, 0 if offload else held.optimizer
 
 
-def _copies(run: RunSizes, kinds: dict[BlockKind, int]) -> Iterator[Part]:
+def _copies(run: RunSizes, kinds: dict[Kind, int]) -> Iterator[Part]:
     """Weights in FP8, which stay from their first use in a step to the next step; ZeRO-3 makes them again each time."""
     if run.recipe.fp8 and (run.layout.zero < 3 or run.layout.dp * run.layout.cp == 1):
         yield from copies_of_blocks(run.shape, kinds, run.recipe.fp8, run.make)

@@ -10,14 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from playbook.layout import Layout
+from playbook.block import Kind
 from playbook.layout.stages import StageRanks, placement, split
 from playbook.planning.communication import ring_bytes_sent
-from playbook.planning.recipes import Recipe
+from playbook.planning.job import OfJob
 from playbook.planning.weights import BucketRange, WeightUnit, buckets, only, weight_units
 from playbook.schedules.actions import Action
 from playbook.schedules.catalogue import of_layout
-from playbook.shapes import BlockKind, ModelShape
 
 #: Bytes of an element.
 FP32, INT64 = 4, 8
@@ -78,14 +77,10 @@ class WeightSet:
 
 
 @dataclass(frozen=True)
-class Sender:
+class Sender(OfJob):
     """One rank of a run: its place, its stages, and sizes of what it has of a micro-batch."""
 
-    shape: ModelShape
-    layout: Layout
-    seq: int
     rank: int
-    recipe: Recipe
 
     @cached_property
     def at(self) -> dict[str, int]:
@@ -139,16 +134,24 @@ class Sender:
         }
 
     @cached_property
-    def kinds(self) -> dict[BlockKind, tuple[int, int]]:
+    def kinds(self) -> dict[Kind, tuple[int, int]]:
         """Of each kind of block, how many are here, and how often a micro-batch goes through one of them."""
-        experts = len(self.expert_layers), sum(self.expert_layers.values())
-        blocks = sum(map(len, self.blocks.values()))
-        return {"dense": (blocks - experts[0], self.block_passes - experts[1]), "moe": experts}
+        found: dict[Kind, tuple[int, int]] = {}
+        for stage, count in self.passes.items():
+            for kind, blocks in self.shape.blocks([self.blocks[stage]]).items():
+                here, passes = found.get(kind, (0, 0))
+                found[kind] = here + blocks, passes + blocks * count
+        return found
+
+    @property
+    def expert_passes(self) -> int:
+        """How often a micro-batch goes through a block with experts here."""
+        return sum(self.expert_layers.values())
 
     @cached_property
     def tokens(self) -> int:
         """Tokens of a micro-batch that ranks of one tensor-parallel group have together."""
-        return self.layout.micro_batch * self.layout.padded(self.seq) // self.layout.cp
+        return self.layout.micro_batch * self.job.padded // self.layout.cp
 
     @property
     def stream(self) -> int:

@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from playbook.layout import Layout
+from playbook.block import Kind
 from playbook.layout.options import OPTIMIZER_CHUNK as CHUNK
-from playbook.planning.fusion import NOTHING, chunk_tokens, loss_of
+from playbook.planning.fusion import chunk_tokens, loss_of
+from playbook.planning.job import OfJob
 from playbook.planning.parameters import StateCounts
-from playbook.planning.recipes import Recipe
 from playbook.planning.saved import block_terms
-from playbook.planning.terms import Make, Term, total
-from playbook.shapes import BlockKind, ModelShape
+from playbook.planning.terms import Make, Term, maker, symbols, total
 
 #: What backward has used up of a block when it comes to the attention core: parts, and single terms.
 _AFTER_CORE = ("mlp", "router", "experts", "shared experts")
@@ -46,16 +45,19 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class RunSizes:
-    """What all stages of a run share. ``make`` makes terms of its sizes."""
+class RunSizes(OfJob):
+    """What all stages of a run share."""
 
-    shape: ModelShape
-    layout: Layout
-    recipe: Recipe
-    attention: str
-    device: str
-    make: Make
-    fused: frozenset[str] = NOTHING
+    @cached_property
+    def make(self) -> Make:
+        """Makes terms of its sizes."""
+        return maker(symbols(self.job))
+
+    @cached_property
+    def attention(self) -> str:
+        """Attention over several ranks goes block by block: it has no matrix of scores to write."""
+        job, drawn = self.job, self.shape.dropout and self.job.device == "cpu"
+        return "reference" if self.layout.cp == 1 and (job.attention == "reference" or drawn) else "sdpa"
 
     @cached_property
     def fused_loss(self) -> str:
@@ -69,7 +71,7 @@ class RunSizes:
         return layout.grad_acc > 1 or layout.world_size > 1
 
     @cached_property
-    def blocks(self) -> dict[BlockKind, BlockSizes]:
+    def blocks(self) -> dict[Kind, BlockSizes]:
         """The memory of a block's backward, for each kind of block that the model has."""
         return {kind: BlockSizes.of(self, kind) for kind in self.shape.blocks()}
 
@@ -159,7 +161,7 @@ class BlockSizes:
     core: tuple[Term, ...]
 
     @classmethod
-    def of(cls, run: RunSizes, kind: BlockKind) -> BlockSizes:
+    def of(cls, run: RunSizes, kind: Kind) -> BlockSizes:
         mode = run.layout.recompute
         kept = {
             each: block_terms(
@@ -178,8 +180,8 @@ class BlockSizes:
         )
 
 
-def _mlp(run: RunSizes, kind: BlockKind) -> list[Term]:
-    make, part, width = run.make, *(("experts", "K*F") if kind == "moe" else ("mlp", "f"))
+def _mlp(run: RunSizes, kind: Kind) -> list[Term]:
+    make, part, width = run.make, *(("experts", "K*F") if kind.experts else ("mlp", "f"))
     terms = [
         make("mlp", "gradient of the residual stream", "b*s*h*x//r"),
         make(part, "gradient of the down projection's input", f"b*s*{width}*c//t"),
@@ -203,7 +205,7 @@ def _core(run: RunSizes) -> list[Term]:
         terms.append(make("scores", "gradients of the weights and of the scores", "2*b*a*s*S*c//t"))
     elif "attention" in run.fused:
         terms.append(make("attention", "sums of outputs times their gradients (fp32)", "b*s*a*4//t"))
-    elif run.device == "cuda":
+    elif run.job.device == "cuda":
         terms.append(make("attention", "gradient of the queries (fp32)", "b*s*a*d*4//t"))
     return terms
 
@@ -220,7 +222,7 @@ class StageSizes:
     counts: StateCounts
     gradients: int
     activations: int
-    blocks: dict[BlockKind, int]
+    blocks: dict[Kind, int]
     before: int
     of_first: int
     of_head: int
@@ -287,14 +289,14 @@ def _update(run: RunSizes, stage: StageSizes) -> tuple[Term, ...]:
     """Gradients in fp32 for the master weights, a chunk at a time; PyTorch's loop on a CPU needs two tensors more."""
     wide = max(run.shape.ffn_dim, run.shape.heads * run.shape.qk_dim)
     terms, largest = [], max(stage.counts.table, run.shape.hidden * wide // run.layout.tp)
-    if "moe" in stage.blocks:  # the experts of a rank are one tensor
+    if any(kind.experts for kind in stage.blocks):  # the experts of a rank are one tensor
         largest = max(largest, run.make("experts", "one of their matrices", "m*h*F//t").value)
     chunk = min(stage.counts.shard, max(CHUNK, largest))
     if run.recipe.states.master:
         terms.append(Term("optimizer", "gradients of a chunk (fp32)", "4 per weight", 4 * chunk))
     if each := run.recipe.widened:
         terms.append(Term("optimizer", "states of a chunk (fp32)", f"{each} per weight", each * chunk))
-    if run.device == "cpu":
+    if run.job.device == "cpu":
         terms.append(Term("optimizer", "square root of the second moment", "8 per weight", 8 * largest))
     elif run.recipe.widened:
         terms.append(Term("optimizer", "a state over its scale (fp32)", "4 per weight", 4 * largest))

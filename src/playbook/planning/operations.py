@@ -14,10 +14,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 
-from playbook.block import Linear, evaluate, linears, symbols
-from playbook.layout import Layout
-from playbook.planning.recipes import Recipe
-from playbook.shapes import BlockKind, ModelShape
+from playbook.block import Core, Kind, Linear, core, evaluate, linears, symbols
+from playbook.planning.job import OfJob
 
 FP32 = 4
 #: How many times the bytes these move where they are not one kernel, forward and backward, counted operator by operator
@@ -105,23 +103,15 @@ class _Made:
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """A model on one rank: ``seq`` tokens a sample after padding; ``attention`` is sdpa (flash) or reference,
-    ``ring`` whether keys come in hops where context is parallel. Experts of the rank get ``imbalance`` times a rank's
-    share of the tokens."""
+class Sizes(OfJob):
+    """A model on one rank, whose experts get ``imbalance`` times a rank's share of the tokens."""
 
-    shape: ModelShape
-    layout: Layout
-    seq: int
-    recipe: Recipe
-    attention: str = "sdpa"
-    ring: bool = True
     imbalance: float = 1.0
 
     @property
     def tokens(self) -> int:
         """Tokens of a micro-batch in tensor-parallel regions of this rank."""
-        return self.layout.micro_batch * self.seq // self.layout.cp
+        return self.layout.micro_batch * self.job.padded // self.layout.cp
 
     @property
     def values(self) -> Mapping[str, int]:
@@ -134,7 +124,7 @@ class Sizes:
         return self.tokens * self.shape.hidden / (self.layout.tp if self.layout.sp else 1)
 
 
-def block(sizes: Sizes, kind: BlockKind) -> Passes:
+def block(sizes: Sizes, kind: Kind) -> Passes:
     """One block of the model."""
     made = _Made()
     residual, dropped = sizes.recipe.residual, 0.5 if sizes.shape.dropout else 0.0
@@ -143,7 +133,7 @@ def block(sizes: Sizes, kind: BlockKind) -> Passes:
     rows: dict[str, list[Linear]] = {}
     for row in linears(sizes.shape, kind):
         rows.setdefault(row.part, []).append(row)
-    _attention(made, sizes, rows["attention"])
+    _attention(made, sizes, rows["attention"], core(sizes.shape, kind))
     if "experts" in rows:
         _experts(made, sizes, rows)
     else:
@@ -164,25 +154,25 @@ def _norm(made: _Made, sizes: Sizes) -> None:
     made.over("norm", 2 * size, 4 * size, eager=eager)
 
 
-def _attention(made: _Made, sizes: Sizes, rows: Sequence[Linear]) -> None:
+def _attention(made: _Made, sizes: Sizes, rows: Sequence[Linear], between: Core) -> None:
     shape, t, tokens = sizes.shape, sizes.layout.tp, sizes.tokens
-    heads, kv, d = shape.heads // t, max(1, shape.n_kv_heads // t), shape.qk_dim
+    heads, kv, d = evaluate(between.heads, sizes.values), max(1, shape.n_kv_heads // t), shape.qk_dim
     *projections, output = rows
     made.linears(projections, sizes, tokens)
     if shape.positions == "rotary":
         turned = (heads * (shape.mla.rope_dim if shape.mla else d) + (0 if shape.mla else kv * d)) * tokens
         moved = 2.0 * turned * sizes.recipe.compute
         made.over("rotary", moved, moved, eager=EAGER["rotary"])
-    _core(made, sizes, heads, d, shape.v_dim)
+    _core(made, sizes, between, heads, d, shape.v_dim)
     made.linears([output], sizes, tokens)
 
 
-def _core(made: _Made, sizes: Sizes, heads: int, d: int, e: int) -> None:
+def _core(made: _Made, sizes: Sizes, row: Core, heads: int, d: int, e: int) -> None:
     """Attention itself. A flash kernel skips what the mask hides; backward computes scores again: 5 products for 2."""
-    tokens, keys = sizes.tokens, sizes.seq
-    if sizes.attention == "sdpa" or sizes.layout.cp > 1:
-        cp = sizes.layout.cp if sizes.ring else 1
-        flops = float(heads * tokens * keys * (d + e))  # 2 of 2·tokens·keys·d each, half of it masked
+    tokens, keys = sizes.tokens, sizes.job.padded
+    if sizes.job.attention == "sdpa" or sizes.layout.cp > 1:
+        cp = sizes.layout.cp if sizes.layout.context == "ring" else 1
+        flops = heads * tokens * row.pairs(keys) * (d + e)  # 2 of 2·tokens·keys·d each, half of it masked
         forward = Operation("attention", "attention", tokens, keys // cp, d, heads, flops, kernels=cp)
         made.forward.append(forward)
         made.core.append(forward)

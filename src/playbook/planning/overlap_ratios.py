@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from playbook._checks import check_positive, unknown
+from playbook.block import Kind
 from playbook.errors import ConfigError
 from playbook.hardware import Cluster
 from playbook.layout import Layout
@@ -23,7 +24,7 @@ from playbook.planning.links import Network
 from playbook.planning.messages import FP32
 from playbook.planning.rank_view import groups_of
 from playbook.planning.weights import block_weights, crossings
-from playbook.shapes import BlockKind, ModelShape, MoE
+from playbook.shapes import ModelShape, MoE
 
 
 @dataclass(frozen=True)
@@ -191,12 +192,12 @@ def _tokens(layout: Layout, seq: int) -> int:
     return layout.micro_batch * layout.padded(seq) // layout.cp
 
 
-def _kind(shape: ModelShape) -> BlockKind:
+def _kind(shape: ModelShape) -> Kind:
     """The kind of the block that is looked at: one with experts, where there are any."""
     return list(shape.blocks())[-1]
 
 
-def _products(shape: ModelShape, layout: Layout, seq: int, kind: BlockKind | None = None) -> Fraction:
+def _products(shape: ModelShape, layout: Layout, seq: int, kind: Kind | None = None) -> Fraction:
     """FLOPs of a block's products with weights in forward, on one rank; router and latents count as divided by tp."""
     terms = block_flops(shape, kind or _kind(shape), _tokens(layout, seq), seq)
     return Fraction(sum(flops for name, flops in terms.items() if name not in ATTENTION_CORE), layout.tp)
@@ -214,7 +215,7 @@ def _copied(shape: ModelShape, layout: Layout, experts: bool | None) -> list[tup
 def _crossings(shape: ModelShape) -> tuple[int, int, int]:
     """Features of a token that enter a block's regions, that leave them, and that backward gathers again."""
     into, out = (sum(widths) for widths in crossings(shape, _kind(shape)))
-    routed = shape.hidden if _kind(shape) == "moe" else 0
+    routed = shape.hidden if _kind(shape).experts else 0
     beside = shape.mla.rope_dim if shape.mla else 0  # the key that heads share
     return into + routed + beside, out + routed, into
 

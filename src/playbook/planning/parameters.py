@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from playbook.block import block_layers, norm, size_formula
+from playbook.block import Kind, norm, size_formula, weighty
 from playbook.layout import Layout
 from playbook.planning.sharding import UnitSize, share_of
 from playbook.planning.terms import Make, Part, Term, total
-from playbook.shapes import BlockKind, ModelShape
+from playbook.shapes import ModelShape
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class StateCounts:
 def stage_parameters(
     shape: ModelShape,
     layout: Layout,
-    stages: Sequence[Mapping[BlockKind, int]],
+    stages: Sequence[Mapping[Kind, int]],
     make: Make,
     *,
     first: bool = True,
@@ -46,12 +46,12 @@ def stage_parameters(
     times: twice as often in a pipeline that runs in both ``directions``.
     """
     blocks = {
-        kind: [make(row.part, row.name, size_formula(row)) for row in block_layers(shape, kind)]
+        kind: [make(row.part, row.name, size_formula(row)) for row in weighty(shape, kind)]
         for stage in stages
         for kind in stage
     }
     parts = [
-        Part(f"{count} blocks" + (" with experts" if kind == "moe" else ""), tuple(blocks[kind]), count)
+        Part(f"{count} blocks{kind.words}", tuple(blocks[kind]), count)
         for kind, count in _together(stages).items()
     ]
     table = make("embedding", "table", "v*h//t")
@@ -73,7 +73,7 @@ def stage_parameters(
     return StateCounts(local, shard, largest, table.value, units, tuple(parts), replicas)
 
 
-def _together(stages: Sequence[Mapping[BlockKind, int]]) -> dict[BlockKind, int]:
+def _together(stages: Sequence[Mapping[Kind, int]]) -> dict[Kind, int]:
     """Blocks of all stages, by kind."""
     return {kind: sum(stage.get(kind, 0) for stage in stages) for stage in stages for kind in stage}
 
@@ -81,8 +81,8 @@ def _together(stages: Sequence[Mapping[BlockKind, int]]) -> dict[BlockKind, int]
 def _units(
     shape: ModelShape,
     layout: Layout,
-    stages: Sequence[Mapping[BlockKind, int]],
-    blocks: Mapping[BlockKind, Sequence[Term]],
+    stages: Sequence[Mapping[Kind, int]],
+    blocks: Mapping[Kind, Sequence[Term]],
     parts: Sequence[Part],
     table: int,
 ) -> Iterator[UnitSize]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from playbook.block import Kind
 from playbook.planning.fusion import loss_of
 from playbook.planning.in_flight import Line
 from playbook.planning.moments import RunSizes
@@ -23,10 +24,9 @@ from playbook.planning.saved import (
 )
 from playbook.planning.terms import Part, Term, total
 from playbook.schedules.kept import InFlight
-from playbook.shapes import BlockKind
 
 #: Terms of each kind of block.
-ByKind = Mapping[BlockKind, tuple[Term, ...]]
+ByKind = Mapping[Kind, tuple[Term, ...]]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class StageTerms:
     ``deferred`` and ``deferred_head``. ``once`` is there in a step once.
     """
 
-    blocks: Sequence[Mapping[BlockKind, int]]
+    blocks: Sequence[Mapping[Kind, int]]
     saved: ByKind
     deferred: ByKind
     embedding: tuple[Term, ...]
@@ -58,7 +58,7 @@ class StageTerms:
     once: tuple[Term, ...]
 
     @classmethod
-    def of(cls, run: RunSizes, blocks: Sequence[Mapping[BlockKind, int]]) -> StageTerms:
+    def of(cls, run: RunSizes, blocks: Sequence[Mapping[Kind, int]]) -> StageTerms:
         shape, make, layout = run.shape, run.make, run.layout
         given: dict[str, Any] = {
             "recompute": layout.recompute,
@@ -86,7 +86,7 @@ class StageTerms:
         return total(self.head)
 
     @cached_property
-    def _each(self) -> tuple[dict[BlockKind, int], dict[BlockKind, int], int, int]:
+    def _each(self) -> tuple[dict[Kind, int], dict[Kind, int], int, int]:
         saved, deferred = ({k: total(t) for k, t in kind.items()} for kind in (self.saved, self.deferred))
         return saved, deferred, total(self.embedding), total(self.deferred_head)
 
@@ -126,7 +126,7 @@ def _parts(terms: StageTerms, stages: Sequence[int], moment: InFlight) -> Iterat
         yield Part("embedding", terms.embedding, alive.get(0, 0))
     for kind in terms.saved:
         layers = sum(terms.blocks[s].get(kind, 0) for s in stages)
-        name = f"{layers} blocks with experts" if kind == "moe" else f"{layers} blocks"
+        name = f"{layers} blocks{kind.words}"
         yield Part(name, terms.saved[kind], _blocks(terms, kind, alive))
         yield Part(f"{name}, from B to W", terms.deferred[kind], _blocks(terms, kind, later))
     yield Part("head and loss", terms.head, alive.get(last, 0))
@@ -136,6 +136,6 @@ def _parts(terms: StageTerms, stages: Sequence[int], moment: InFlight) -> Iterat
         yield Part("positions", terms.once, 1)
 
 
-def _blocks(terms: StageTerms, kind: BlockKind, counts: Mapping[int, int]) -> int:
+def _blocks(terms: StageTerms, kind: Kind, counts: Mapping[int, int]) -> int:
     """Blocks of a kind, each as often as its stage has micro-batches."""
     return sum(terms.blocks[stage].get(kind, 0) * count for stage, count in counts.items())

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from playbook.block import Kind
 from playbook.planning import published_rates as rates
 from playbook.planning.simulator import Run
 
@@ -235,7 +236,7 @@ def seconds_of(row: Measured, run: Run) -> float:
     """The seconds that a simulated run has for what a row measured."""
     if row.of == "step":
         return run.seconds
-    one = run.times.blocks["dense"] if row.of.startswith("block") else run.stages[1]
+    one = run.times.blocks[Kind()] if row.of.startswith("block") else run.stages[1]
     parts = {
         "block forward": one.forward.seconds, "block backward": one.inputs.seconds + one.weights.seconds,
         "stage F": one.forward.seconds, "stage B": one.inputs.seconds, "stage W": one.weights.seconds,

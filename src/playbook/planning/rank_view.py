@@ -16,10 +16,11 @@ from playbook.errors import LayoutError
 from playbook.layout import AXES, Layout
 from playbook.layout.stages import split
 from playbook.planning.expert_traffic import Routing
-from playbook.planning.memory import StageMemory, predict
+from playbook.planning.job import Job
+from playbook.planning.memory import StageMemory, predict_stages
 from playbook.planning.messages import Message, Sender
-from playbook.planning.recipes import Recipe, load_recipe
-from playbook.planning.traffic import hops, traffic
+from playbook.planning.recipes import Recipe
+from playbook.planning.traffic import hops, sent
 from playbook.shapes import ModelShape
 
 Ranks = tuple[int, ...]
@@ -105,8 +106,8 @@ def rank_view(
     """
     check_int("ranks_per_node", ranks_per_node, LayoutError)
     at = layout.coordinates(rank)
-    report = predict(shape, layout, seq=seq, recipe=recipe)
-    here = Sender(shape, layout, seq, rank, load_recipe(recipe))
+    job = Job(shape, layout, seq=seq, recipe=recipe)  # type: ignore[arg-type]
+    stages_of_ranks, here = list(predict_stages(job)), Sender(job, rank)
     groups = groups_of(layout, rank, mirrored=here.mirrored)
     cut = split(shape.layers, here.depth, layout.stage_layers)
     stages = tuple(sorted(here.passes))
@@ -119,8 +120,10 @@ def rank_view(
         tuple(sorted(set(_receivers(here)))),
         stages,
         blocks,
-        _experts(shape, layout, groups["ep"].index(rank)) if "moe" in shape.blocks(blocks) else range(0),
-        report.stages[at["pp"]],
+        _experts(shape, layout, groups["ep"].index(rank))
+        if any(kind.experts for kind in shape.blocks(blocks))
+        else range(0),
+        stages_of_ranks[at["pp"]],
         _by_level(here, groups, ranks_per_node, routing),
     )
 
@@ -160,8 +163,7 @@ def _by_level(
     here: Sender, groups: dict[str, Ranks], ranks_per_node: int, routing: Routing | None
 ) -> dict[str, Sent]:
     """Bytes of a step, by axis."""
-    run = here.shape, here.layout, here.seq
-    messages = traffic(*run, rank=here.rank, recipe=here.recipe, routing=routing)
+    messages = sent(here, routing=routing)
     found: dict[str, Sent] = {}
     for message, receivers in _received(here, messages, groups):
         near = sum(r // ranks_per_node == here.rank // ranks_per_node for r in receivers)

@@ -8,10 +8,10 @@ the tokens (Korthikanti et al. 2022, arXiv 2205.05198, sections 4.1 to 4.3).
 
 from __future__ import annotations
 
-from playbook.block import linears
+from playbook.block import DENSE, Kind, linears
 from playbook.planning.fusion import NOTHING
 from playbook.planning.terms import Make, Term
-from playbook.shapes import BlockKind, ModelShape, MoE
+from playbook.shapes import ModelShape, MoE
 
 
 def block_terms(
@@ -20,7 +20,7 @@ def block_terms(
     *,
     recompute: str,
     attention: str,
-    kind: BlockKind = "dense",
+    kind: Kind = DENSE,
     fused: frozenset[str] = NOTHING,
 ) -> list[Term]:
     """The tensors that one block keeps for one micro-batch.
@@ -38,7 +38,7 @@ def block_terms(
     ]
     terms += _norm(make, "norm 2")
     kept = bool(shape.gated) and not ("swiglu" in fused and shape.activation == "silu")
-    terms += _experts(shape, make, kept) if kind == "moe" else _mlp(shape, make, "f", kept)
+    terms += _experts(shape, make, kept) if kind.experts else _mlp(shape, make, "f", kept)
     return [*terms, *_mask(shape, make, "mlp")]
 
 
@@ -77,7 +77,7 @@ def head_terms(make: Make, tp: int = 1, loss: str = "") -> list[Term]:
     return head + ([make("loss", "total weight", "4")] if tp == 1 else [])
 
 
-def deferred_terms(shape: ModelShape, make: Make, *, kind: BlockKind = "dense") -> list[Term]:
+def deferred_terms(shape: ModelShape, make: Make, *, kind: Kind = DENSE) -> list[Term]:
     """What the weight gradients of a block need between B and W: x and dy of every linear layer, as W works on both.
 
     Layers that read the same x keep it once; with sequence parallelism it is a rank's own tokens. dy of a row-parallel

@@ -12,24 +12,25 @@ import heapq
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from playbook._checks import check_int, divisors, unknown
+from playbook.block import Kind
 from playbook.errors import ConfigError, LayoutError, PlaybookError
 from playbook.hardware import Cluster
 from playbook.layout import RECOMPUTE, Layout
 from playbook.layout.stages import KINDS, split
 from playbook.planning.calibration import Calibration, load_calibration
-from playbook.planning.fusion import load_fused
+from playbook.planning.job import OfJob
 from playbook.planning.memory import MemoryReport, StageMemory
-from playbook.planning.recipes import Recipe, load_recipe
+from playbook.planning.moments import RunSizes
 from playbook.planning.saved import block_terms
 from playbook.planning.simulator import Run, Step, stage_layers, stragglers
 from playbook.planning.stage_times import Pass
-from playbook.planning.terms import maker, symbols, total
-from playbook.shapes import BlockKind, ModelShape
+from playbook.planning.terms import total
+from playbook.shapes import ModelShape
 
 
 @dataclass(frozen=True)
@@ -63,29 +64,23 @@ class Space:
 
 
 @dataclass(frozen=True)
-class Problem:
-    """What is to be trained on what: ``global_batch`` samples of ``seq`` tokens a step on all ``cluster.gpus``.
+class Problem(OfJob):
+    """What is to be trained on what: ``global_batch`` samples of a ``job`` a step on all ``cluster.gpus``.
 
-    ``options`` are those of techniques (`Layout.options`). Of the memory of each GPU ``reserve`` bytes stay free.
+    Of the job's layout, the options of techniques hold for all that is found. Of the memory of each GPU ``reserve`` bytes
+    stay free.
     """
 
-    shape: ModelShape
     cluster: Cluster
     global_batch: int
-    seq: int
-    recipe: Recipe = field(default_factory=lambda: load_recipe("bf16-mixed"))
     calibration: Calibration | None = None
-    attention: str = "sdpa"
-    fused: bool | str | Iterable[str] = False
     compiled: bool | None = None
     overlap: Mapping[str, bool] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
     reserve: int = 0
 
     def __post_init__(self) -> None:
         check_int("gpus", self.cluster.gpus, ConfigError)
         check_int("global_batch", self.global_batch, ConfigError)
-        check_int("seq", self.seq, ConfigError)
         check_int("reserve", self.reserve, ConfigError, least=0)
 
     @property
@@ -102,10 +97,7 @@ class Problem:
 
     def run(self, layout: Layout) -> Run:
         """What `simulate` is asked about a layout."""
-        return Run(
-            self.shape, layout, self.cluster, self.seq, self.calibrated, self.recipe, self.attention, self.fused,
-            self.compiled, self.overlap,
-        )  # fmt: skip
+        return Run(self.job.on(layout), self.cluster, self.calibrated, self.compiled, self.overlap)
 
 
 @dataclass(frozen=True)
@@ -173,7 +165,7 @@ def candidates(problem: Problem, space: Space) -> Iterator[Layout]:
 def _variants(space: Space, base: Layout, recompute: str) -> Iterator[Layout]:
     """The ZeRO stages of a layout: they mean nothing on one replica."""
     for zero in _zeros(space, base):
-        yield replace(base, zero=zero, recompute=recompute)
+        yield base.replace(zero=zero, recompute=recompute)
 
 
 def _zeros(space: Space, base: Layout) -> list[int]:
@@ -206,7 +198,7 @@ def _bases(problem: Problem, space: Space) -> Iterator[Layout]:
             dp = gpus // (tp * cp * pp)
             for ep in space.ep or _expert_sizes(shape, dp * cp):
                 if (dp * cp) % ep == 0:
-                    axes = Layout(dp=dp, tp=tp, cp=cp, pp=pp, ep=ep, sp=tp > 1, **problem.options)
+                    axes = Layout(dp=dp, tp=tp, cp=cp, pp=pp, ep=ep, sp=tp > 1, **problem.layout.options)
                     yield from _batches(problem, space, axes)
 
 
@@ -215,8 +207,8 @@ def _batches(problem: Problem, space: Space, layout: Layout) -> Iterator[Layout]
     each = problem.global_batch // layout.dp
     micro = [m for m in space.micro_batch or divisors(each) if each % m == 0]
     for micro_batch, (schedule, vpp) in itertools.product(micro, _schedules(problem.shape, space, layout.pp)):
-        base = replace(
-            layout, micro_batch=micro_batch, grad_acc=each // micro_batch, schedule=schedule, vpp=vpp
+        base = layout.replace(
+            micro_batch=micro_batch, grad_acc=each // micro_batch, schedule=schedule, vpp=vpp
         )
         try:
             base.check(problem.shape, seq=problem.seq)
@@ -259,10 +251,10 @@ class Planner:
     def __init__(self, problem: Problem):
         self.problem = problem
         self.slowest = 1.0 + stragglers(problem.calibrated, problem.gpus)
-        self._parts: dict[Alike, tuple[dict[BlockKind, Pass], tuple[Pass, Pass]]] = {}
+        self._parts: dict[Alike, tuple[dict[Kind, Pass], tuple[Pass, Pass]]] = {}
         self._stages: dict[Alike, list[float]] = {}
         self._saved: dict[Alike, int] = {}
-        self._cuts: dict[int, list[dict[BlockKind, int]]] = {}
+        self._cuts: dict[int, list[dict[Kind, int]]] = {}
 
     def run(self, layout: Layout) -> Run | None:
         """What `simulate` is asked, with what is known already; None where it does not fit or cannot run."""
@@ -284,7 +276,7 @@ class Planner:
         """Bytes of a stage's ranks, with what the framework's allocator takes beside."""
         return round(stage.total * self.problem.calibrated.reserved)
 
-    def parts(self, layout: Layout) -> tuple[dict[BlockKind, Pass], tuple[Pass, Pass]]:
+    def parts(self, layout: Layout) -> tuple[dict[Kind, Pass], tuple[Pass, Pass]]:
         """Times of blocks, and of embedding and head: those of all layouts with the same tp, cp, ep, micro-batch."""
         key = _alike(layout, layout.recompute)
         if key not in self._parts:
@@ -312,7 +304,7 @@ class Planner:
         """Seconds of a micro-batch on each stage, forward and backward."""
         key = (*_alike(layout, recompute), layout.stages)
         if key not in self._stages:
-            blocks, ends = self.parts(replace(layout, recompute=recompute))
+            blocks, ends = self.parts(layout.replace(recompute=recompute))
             kinds = {kind: one.seconds for kind, one in blocks.items()}
             found = [sum(kinds[kind] * n for kind, n in each.items()) for each in self._kinds(layout.stages)]
             found[0] += ends[0].seconds
@@ -320,7 +312,7 @@ class Planner:
             self._stages[key] = found
         return self._stages[key]
 
-    def _kinds(self, depth: int) -> list[dict[BlockKind, int]]:
+    def _kinds(self, depth: int) -> list[dict[Kind, int]]:
         """Blocks of each of so many stages, by kind."""
         if depth not in self._cuts:
             shape = self.problem.shape
@@ -354,24 +346,15 @@ class Planner:
     def _saved_at_least(self, layout: Layout) -> int:
         key = _alike(layout, layout.recompute)
         if key not in self._saved:
-            run, shape = self.problem.run(layout), self.problem.shape
-            make = maker(
-                symbols(
-                    shape, layout, layout.padded(self.problem.seq), run.recipe, fused=load_fused(run.fused)
-                )
-            )
-            whole = "reference" if layout.cp == 1 and run.attention == "reference" else "sdpa"
-            each = (
-                block_terms(
-                    shape,
-                    make,
-                    recompute=layout.recompute,
-                    attention=whole,
-                    kind=kind,
-                    fused=load_fused(run.fused),
-                )
-                for kind in shape.blocks()
-            )
+            sizes, shape = RunSizes(self.problem.job.on(layout)), self.problem.shape
+            same: dict[str, Any] = {
+                "recompute": layout.recompute,
+                "attention": sizes.job.attention,
+                "fused": sizes.fused,
+            }
+            if layout.cp > 1:
+                same["attention"] = "sdpa"
+            each = (block_terms(shape, sizes.make, kind=kind, **same) for kind in shape.blocks())
             self._saved[key] = min(map(total, each))
         full = layout.schedule in WHOLE
         in_flight = min(layout.pp, layout.grad_acc) if full else 1

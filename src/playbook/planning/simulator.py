@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -21,11 +21,10 @@ from playbook.layout.stages import depth, placement
 from playbook.planning import memory as planned
 from playbook.planning.calibration import Calibration, load_calibration
 from playbook.planning.flops import StepFlops, stages_of_equal_cost, step_flops
-from playbook.planning.fusion import load_fused
+from playbook.planning.job import Job, OfJob
 from playbook.planning.memory import MemoryReport, StageMemory
 from playbook.planning.message_times import Links
 from playbook.planning.operations import Sizes
-from playbook.planning.recipes import Recipe, load_recipe
 from playbook.planning.roofline import Device
 from playbook.planning.stage_times import Pass, StageTimes, Work
 from playbook.schedules import makespan
@@ -97,30 +96,26 @@ def simulate(
     layout: Layout,
     cluster: Cluster,
     *,
-    seq: int,
     calibration: str | Calibration | None = None,
-    recipe: str | Recipe = "bf16-mixed",
-    attention: str = "sdpa",
-    fused: bool | str | Iterable[str] = False,
     compiled: bool | None = None,
     overlap: Mapping[str, bool] | None = None,
     imbalance: float = 1.0,
     reserve: int | None = None,
     limit: bool = True,
+    **job: Any,
 ) -> Step:
-    """A step of ``layout`` (which has micro_batch and grad_acc) in training ``shape`` on samples of ``seq`` tokens.
+    """A step of ``layout`` (which has micro_batch and grad_acc) in training ``shape``; further arguments are those of a
+    `Job`, ``seq`` at least.
 
-    ``calibration`` says what device and framework reach; None is that of the cluster's accelerator. ``attention`` and
-    ``fused`` are as in ``memory.predict``; ``compiled`` says whether elementwise operations run as one kernel (None: as
-    the calibration has it), ``overlap`` by axis (dp, tp, cp, ep, pp) which messages hide behind computation. Where
-    experts are on several ranks, those of the busiest one get ``imbalance`` times a rank's share of the tokens. Raises
-    LayoutError, ShapeError or ConfigError for what cannot run and, unless ``limit`` is False, for what does not fit into
-    the memory of a GPU less ``reserve`` bytes (None: all of it): in one sentence.
+    ``calibration`` says what device and framework reach; None is that of the cluster's accelerator. ``compiled`` says
+    whether elementwise operations run as one kernel (None: as the calibration has it), ``overlap`` by axis (dp, tp, cp,
+    ep, pp) which messages hide behind computation. Where experts are on several ranks, those of the busiest one get
+    ``imbalance`` times a rank's share of the tokens. Raises LayoutError, ShapeError or ConfigError for what cannot run
+    and, unless ``limit`` is False, for what does not fit into the memory of a GPU less ``reserve`` bytes (None: all of
+    it): in one sentence.
     """
-    run = Run(
-        shape, layout, cluster, seq, load_calibration(calibration, cluster.accelerator), load_recipe(recipe), attention,
-        fused, compiled, overlap or {}, imbalance,
-    )  # fmt: skip
+    known = load_calibration(calibration, cluster.accelerator)
+    run = Run(Job(shape, layout, **job), cluster, known, compiled, overlap or {}, imbalance)
     return run.step(reserve, limit)
 
 
@@ -135,19 +130,13 @@ def stage_layers(shape: ModelShape, depth: int, calibration: Calibration) -> tup
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(OfJob):
     """All that `simulate` is asked about, and what follows from it."""
 
-    shape: ModelShape
-    layout: Layout
     cluster: Cluster
-    seq: int
     calibration: Calibration
-    recipe: Recipe
-    attention: str
-    fused: bool | str | Iterable[str]
-    compiled: bool | None
-    overlap: Mapping[str, bool]
+    compiled: bool | None = None
+    overlap: Mapping[str, bool] = field(default_factory=dict)
     imbalance: float = 1.0
 
     def __post_init__(self) -> None:
@@ -155,7 +144,8 @@ class Run:
         layout = self.layout
         if layout.pp > 1 and layout.stage_layers is None and layout.own_schedule is None:
             sizes = stage_layers(self.shape, depth(layout), self.calibration)
-            object.__setattr__(self, "layout", replace(layout, stage_layers=sizes) if sizes else layout)
+            if sizes:
+                object.__setattr__(self, "job", self.job.relayout(stage_layers=sizes))
 
     def check(self) -> None:
         """Raise LayoutError, ShapeError or ConfigError for what cannot run, whether it fits or not."""
@@ -164,7 +154,7 @@ class Run:
                 raise ConfigError(f"overlap has {axis!r}, but may have dp, tp, cp, ep and pp")
         if not isinstance(self.imbalance, int | float) or not 1 <= self.imbalance <= self.layout.ep:
             raise ConfigError(f"imbalance must be from 1 to ep = {self.layout.ep}, got {self.imbalance!r}")
-        self.layout.check(self.shape, self.cluster, self.seq)
+        self.job.check(self.cluster)
 
     def step(self, reserve: int | None = None, limit: bool = True) -> Step:
         """The step. Raises as `simulate` does."""
@@ -185,10 +175,7 @@ class Run:
 
     def memory_of_stages(self) -> Iterator[StageMemory]:
         """The planner's report, rank by rank of the pipeline."""
-        return planned.predict_stages(
-            self.shape, self.layout, seq=self.seq, recipe=self.recipe, attention=self.attention, offload=False,
-            fused=load_fused(self.fused),
-        )  # fmt: skip
+        return planned.predict_stages(self.job)
 
     @property
     def needs(self) -> int:
@@ -230,15 +217,7 @@ class Run:
 
     @cached_property
     def times(self) -> StageTimes:
-        sizes = Sizes(
-            self.shape,
-            self.layout,
-            self.layout.padded(self.seq),
-            self.recipe,
-            self.attention,
-            self.layout.context == "ring",
-            self.waited_for,
-        )
+        sizes = Sizes(self.job, self.waited_for)
         return StageTimes(sizes, self.device, self.links, self.overlap)
 
     @property

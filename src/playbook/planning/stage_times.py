@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from playbook.block import Kind
 from playbook.layout import Layout
 from playbook.layout.stages import placement, split
 from playbook.planning import operations
@@ -20,7 +21,7 @@ from playbook.planning.messages import Message, Sender
 from playbook.planning.operations import Operation, Passes, Sizes
 from playbook.planning.roofline import Device
 from playbook.planning.traffic import context, tensor, vocabulary
-from playbook.shapes import BlockKind, ModelShape
+from playbook.shapes import ModelShape
 
 #: What messages a pass waits for, beside its computation.
 AXES = ("tp", "cp", "ep")
@@ -99,7 +100,7 @@ class StageTimes:
         return self.sizes.layout
 
     @cached_property
-    def blocks(self) -> dict[BlockKind, Pass]:
+    def blocks(self) -> dict[Kind, Pass]:
         """A block of each kind."""
         return {kind: self._block(kind) for kind in self.shape.blocks()}
 
@@ -117,7 +118,7 @@ class StageTimes:
         """Every stage of the model, in order. What many have in common is added up once."""
         depth = self.depth
         cut = split(self.shape.layers, depth, self.layout.stage_layers)
-        known: dict[tuple[tuple[BlockKind, int], ...], Pass] = {}
+        known: dict[tuple[tuple[Kind, int], ...], Pass] = {}
         found = []
         for stage, layers in enumerate(cut):
             kinds = tuple(self.shape.blocks([layers]).items())
@@ -153,7 +154,7 @@ class StageTimes:
     def depth(self) -> int:
         return len(placement(self.layout)[0]) if self.layout.pp > 1 else 1
 
-    def operations(self, kind: BlockKind) -> Passes:
+    def operations(self, kind: Kind) -> Passes:
         """What a block of a kind computes."""
         return operations.block(self.sizes, kind)
 
@@ -165,11 +166,11 @@ class StageTimes:
             return passes.forward
         return passes.core
 
-    def _block(self, kind: BlockKind) -> Pass:
+    def _block(self, kind: Kind) -> Pass:
         passes = self.operations(kind)
         return self._pass(passes, self._messages(kind), self.again(passes))
 
-    def _messages(self, kind: BlockKind) -> list[Message]:
+    def _messages(self, kind: Kind) -> list[Message]:
         here = self._sender(kind)
         return [
             m
@@ -177,13 +178,9 @@ class StageTimes:
             if m.axis in AXES and m.count and m.ranks > 1
         ]
 
-    def _sender(self, kind: BlockKind) -> Sender:
+    def _sender(self, kind: Kind) -> Sender:
         """A rank that has this one block, and one micro-batch of it."""
-        moe = self.shape.moe
-        if moe is not None:
-            moe = replace(moe, dense_layers=0, every=1) if kind == "moe" else None
-        shape = replace(self.shape, layers=1, moe=moe)
-        ep = self.layout.ep if moe else 1
+        shape, ep = self.shape.of_kind(kind), self.layout.ep if kind.experts else 1
         one = {
             "pp": 1,
             "vpp": 1,
@@ -193,7 +190,7 @@ class StageTimes:
             "stage_layers": None,
         }
         layout = self.layout.replace(ep=ep, **one)
-        return Sender(shape, layout, self.sizes.seq, 0, self.sizes.recipe)
+        return Sender(replace(self.sizes.job, shape=shape, layout=layout), 0)
 
     def _pass(self, passes: Passes, messages: list[Message], again: Iterable[Operation]) -> Pass:
         calibration = self.device.calibration
@@ -261,13 +258,13 @@ class StageTimes:
         """The messages of a block of each kind and of the head, for one micro-batch, and the seconds of one."""
         for kind in self.shape.blocks():
             for message in self._messages(kind):
-                yield f"{kind} block", message, self.links.seconds(message)
+                yield f"{kind.name} block", message, self.links.seconds(message)
         for message in vocabulary(self._sender(next(iter(self.shape.blocks())))):
             yield "head", message, self.links.seconds(message)
 
     def explained(self) -> Iterator[Timed]:
         """Every operation of a micro-batch with its seconds, part by part."""
-        parts = [(f"{kind} block", self.operations(kind)) for kind in self.shape.blocks()]
+        parts = [(f"{kind.name} block", self.operations(kind)) for kind in self.shape.blocks()]
         parts += [("embedding", operations.embedding(self.sizes)), ("head", operations.head(self.sizes))]
         for name, passes in parts:
             again = self.again(passes) if name.endswith("block") else ()

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from playbook import block
-from playbook.layout import Layout
-from playbook.planning.fusion import NOTHING
+from playbook.planning.job import Job
 from playbook.planning.recipes import Recipe
-from playbook.shapes import ModelShape
 
 #: More features than a token has.
 WHOLE_ROW = 2**31
@@ -84,21 +82,15 @@ class Part:
         return round(total(self.terms) * self.times)
 
 
-def symbols(
-    shape: ModelShape,
-    layout: Layout,
-    seq: int,
-    recipe: Recipe,
-    device: str = "cuda",
-    fused: frozenset[str] = NOTHING,
-) -> dict[str, int]:
+def symbols(job: Job) -> dict[str, int]:
     """The values of ``SYMBOLS`` for one rank."""
+    shape, layout, recipe = job.shape, job.layout, job.recipe
     # torch's CPU kernel keeps LayerNorm's statistics in the dtype of its input, the CUDA one always in fp32.
-    own = device == "cpu" and shape.norm == "layernorm" and "norms" not in fused
+    own = job.device == "cpu" and shape.norm == "layernorm" and "norms" not in job.fused
     statistic = recipe.residual if own else 4
     return {
         **block.symbols(shape, layout.tp, layout.ep),
-        "b": layout.micro_batch, "s": seq // layout.cp, "S": seq, "r": layout.tp if layout.sp else 1,
+        "b": layout.micro_batch, "s": job.padded // layout.cp, "S": job.padded, "r": layout.tp if layout.sp else 1,
         "c": recipe.compute, "l": recipe.linear_inputs, "j": _sharing(recipe),
         "z": recipe.fp8.groups.scale_bytes if recipe.fp8 else 0, "x": recipe.residual, "w": recipe.states.parameters,
         "n": statistic * (2 if shape.norm == "layernorm" else 1),

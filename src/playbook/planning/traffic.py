@@ -16,8 +16,9 @@ from playbook.layout import AXES, Layout
 from playbook.planning.expert_traffic import Routing, experts
 from playbook.planning.fp8_traffic import gathered_bytes, scales
 from playbook.planning.gathers import gathers, reductions
+from playbook.planning.job import Job
 from playbook.planning.messages import FP32, INT64, Message, Sender, WeightSet, message_in
-from playbook.planning.recipes import Recipe, load_recipe
+from playbook.planning.recipes import Recipe
 from playbook.planning.weights import BucketRange, crossings, partial_sums
 from playbook.shapes import ModelShape
 
@@ -43,17 +44,22 @@ def traffic(
     (``expert_traffic.even``). Raises LayoutError or ShapeError for what cannot run and ConfigError for a routing of
     another rank or step, in one sentence.
     """
-    layout.check(shape, seq=seq)
+    job = Job(shape, layout, seq=seq, recipe=recipe)  # type: ignore[arg-type]
+    job.check()
     if layout.method:
         raise ConfigError(
             f"data_parallel is {layout.data_parallel!r}, whose bytes are counted in runs, not foretold"
         )
-    here = Sender(shape, layout, seq, rank, load_recipe(recipe))
+    return sent(Sender(job, rank), first=first, routing=routing)
+
+
+def sent(here: Sender, *, first: bool = False, routing: Routing | None = None) -> list[Message]:
+    """What `traffic` gives, of a rank that has been checked."""
     terms: list[Iterable[Message]] = [
         tensor(here), vocabulary(here), context(here), experts(here, routing), pipeline(here), replicas(here),
         sums(here), norm(here), loss(here), scales(here, first),
     ]  # fmt: skip
-    if first or layout.find_unused:
+    if first or here.layout.find_unused:
         terms.append(used_parameters(here))
     if first:
         terms.append(headers(here))

@@ -8,9 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from playbook.block import Layer, Norm, block_layers, evaluate, linears, norm, symbols
+from playbook.block import (
+    DENSE,
+    Kind,
+    Linear,
+    Norm,
+    evaluate,
+    linears,
+    norm,
+    symbols,
+    weighty,
+)
 from playbook.layout import Layout
-from playbook.shapes import BlockKind, ModelShape
+from playbook.shapes import ModelShape
 
 
 @dataclass(frozen=True)
@@ -56,9 +66,9 @@ class BucketRange:
         return self.stop - self.start
 
 
-def block_weights(shape: ModelShape, layout: Layout, kind: BlockKind = "dense") -> list[Weight]:
+def block_weights(shape: ModelShape, layout: Layout, kind: Kind = DENSE) -> list[Weight]:
     """The parameters of a block of one kind on one tensor-parallel rank, as the model lists them."""
-    return [weight for row in block_layers(shape, kind) for weight in _weights(row, shape, layout)]
+    return [weight for row in weighty(shape, kind) for weight in _weights(row, shape, layout)]
 
 
 def partial(shared: str, shape: ModelShape, layout: Layout) -> str:
@@ -72,7 +82,7 @@ def partial(shared: str, shape: ModelShape, layout: Layout) -> str:
     return "tp" if layout.tp > 1 and (shared == "all" or (shared == "tokens" and layout.sp)) else ""
 
 
-def _weights(row: Layer, shape: ModelShape, layout: Layout) -> Iterator[Weight]:
+def _weights(row: Linear | Norm, shape: ModelShape, layout: Layout) -> Iterator[Weight]:
     """The weight of a layer, and its bias."""
 
     def value(formula: str) -> int:
@@ -101,10 +111,7 @@ def weight_units(
     """
     kinds = shape.blocks(stages.values())
     one = {kind: block_weights(shape, layout, kind) for kind in kinds}
-    blocks = {
-        stage: [one["moe" if shape.is_moe(layer) else "dense"] for layer in layers]
-        for stage, layers in stages.items()
-    }
+    blocks = {stage: [one[shape.kind(layer)] for layer in layers] for stage, layers in stages.items()}
     table = Weight(-(-shape.vocab // layout.tp) * shape.hidden)
     positions = [Weight(shape.max_seq * shape.hidden, partial("tokens", shape, layout))] * (
         shape.positions == "learned"
@@ -197,7 +204,7 @@ def in_share(bucket: BucketRange, ranks: int, rank: int) -> Iterator[tuple[Weigh
         start = stop
 
 
-def crossings(shape: ModelShape, kind: BlockKind) -> tuple[list[int], list[int]]:
+def crossings(shape: ModelShape, kind: Kind) -> tuple[list[int], list[int]]:
     """Features of a token that enter the tensor-parallel regions of a block, and that leave them; routed experts, whose
     rows take ways of their own, are left out."""
     values, rows = symbols(shape), [row for row in linears(shape, kind) if row.part != "experts"]

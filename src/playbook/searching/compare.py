@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from random import Random
 
 from playbook.hardware import load as load_cluster
+from playbook.planning.job import Job
 from playbook.planning.search import Problem, Space
 from playbook.searching.landscape import Enough, Evaluator, Landscape
 from playbook.searching.methods import METHODS, SEEDED
@@ -35,7 +36,10 @@ def problems() -> Iterator[tuple[str, Problem]]:
         for gpus in counts:
             for batch in BATCHES:
                 cluster = load_cluster("h100-8").with_gpus(gpus)
-                yield f"{model}, {gpus} GPUs, batch {batch}", Problem(load(model), cluster, batch, 4096)
+                yield (
+                    f"{model}, {gpus} GPUs, batch {batch}",
+                    Problem(Job(load(model), seq=4096), cluster, batch),
+                )
 
 
 @dataclass(frozen=True)

@@ -163,6 +163,6 @@ PARTITIONS: dict[str, Callable[[Blocks, int], Cut]] = {
 def blocks_of(problem: Problem, layout: Layout) -> Blocks:
     """The predicted seconds of each block, of the embedding, and of head and loss on a rank of ``layout``."""
     times = problem.run(layout).times
-    kinds = [next(iter(problem.shape.blocks([range(i, i + 1)]))) for i in range(problem.shape.layers)]
+    kinds = [problem.shape.kind(layer) for layer in range(problem.shape.layers)]
     before, after = times.ends
     return Blocks(tuple(times.blocks[kind].seconds for kind in kinds), before.seconds, after.seconds)

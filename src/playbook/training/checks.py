@@ -12,23 +12,17 @@ from playbook.training.data import Corpus
 
 
 def check_fit(shape: ModelShape, corpus: Corpus, config: TrainConfig) -> None:
-    """Raise ConfigError unless the text fits the model."""
+    """Raise ConfigError unless text and samples fit the model."""
     name = shape.name or "this model"
     if shape.vocab < corpus.vocab:
         raise ConfigError(
             f"vocab is {shape.vocab}, but the text has tokens from 0 to {corpus.vocab - 1}: "
             f"it must be at least {corpus.vocab}"
         )
-    check_layout(shape, config)
     if config.seq > shape.max_seq:
         raise ConfigError(
             f"seq is {config.seq}, but {name} has positions for at most max_seq={shape.max_seq} tokens"
         )
-
-
-def check_layout(shape: ModelShape, config: TrainConfig) -> None:
-    """Raise LayoutError unless the model and its samples can be cut as the layout says: by ``Layout.check``."""
-    config.layout.check(shape, seq=config.seq)
 
 
 def check_device(shape: ModelShape, device: str, ranks: int = 1) -> None:

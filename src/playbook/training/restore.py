@@ -176,7 +176,7 @@ def check(trainer: Trainer, manifest: Mapping[str, Any], path: Path) -> None:
     shape, weights = json.loads(json.dumps(dataclasses.asdict(trainer.model.shape))), is_weights(manifest)
     saved = manifest["shape"]
     for field in shape:
-        own, theirs = shape[field], saved.get(field)
+        own, theirs = shape[field], saved.get(field, [] if field == "windows" else None)
         if weights and field == "moe" and own and theirs:
             own, theirs = ({k: v for k, v in one.items() if k not in TRAINING} for one in (own, theirs))
         if field != "name" and not (weights and field in TRAINING) and own != theirs:

@@ -21,7 +21,7 @@ from playbook.model.ops import Ops
 from playbook.model.transformer import Transformer
 from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
-from playbook.parallel.parallelize import parallelize
+from playbook.parallel.parallelize import apply_layout
 from playbook.seeding import derive_seed
 from playbook.shapes import ModelShape, load
 from playbook.training.checks import check_device, check_fit
@@ -88,7 +88,7 @@ class Trainer:
         if mesh is None:
             self.engine = Engine.on_one_device(model, make)
         else:
-            self.engine = parallelize(model, mesh, make)
+            self.engine = apply_layout(model, mesh, make)
         self.replica = (mesh.index("dp"), mesh.size("dp")) if mesh else (0, 1)
         self.loss_scale: LossScale | None = None
         if config.dtype == "float16":
@@ -237,6 +237,7 @@ def make_trainer(
             f"layout is {str(own)!r} in the config, but {str(given)!r} in the mesh: give both the same"
         )
     shape, device = load(shape), config.device or (default_device() if mesh is None else mesh.device)
+    config.layout.check(shape, seq=config.seq)
     check_fit(shape, corpus, config)
     check_device(shape, device, int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
     model = Transformer(

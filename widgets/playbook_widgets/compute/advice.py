@@ -14,17 +14,18 @@ from functools import cache, partial
 from playbook.errors import PlaybookError
 from playbook.hardware import CLUSTERS, Cluster
 from playbook.planning.calibration import load_calibration
+from playbook.planning.job import Job
 from playbook.planning.search import Problem, search
 from playbook.planning.simulator import Run
-from playbook_widgets.compute.changes import CHANGES, Change, Setup
+from playbook_widgets.compute.changes import CHANGES, Change, peak_within
 
 
 @dataclass(frozen=True)
 class Advice:
-    """Changes that together make a setup fit, and the seconds of a step with them."""
+    """Changes that together make a job fit, and the seconds of a step with them."""
 
     changes: tuple[Change, ...]
-    setup: Setup
+    job: Job
     peak: int
     seconds: float = 0.0
 
@@ -35,7 +36,7 @@ class Advice:
 
 
 def what_would_fit(
-    setup: Setup, capacity: int, cluster: Cluster | None = None, *, most: int = 5, together: int = 3
+    job: Job, capacity: int, cluster: Cluster | None = None, *, most: int = 5, together: int = 3
 ) -> list[Advice]:
     """The ``most`` cheapest ways to keep every rank within ``capacity`` bytes: at most ``together`` changes, or a layout
     that a search of all on as many GPUs finds.
@@ -43,36 +44,36 @@ def what_would_fit(
     First those that need no more GPUs, by their simulated time on ``cluster`` (without one it is H100's), then those
     that do. Empty when it fits already, or when nothing helps. A set that holds a smaller one that fits is not listed.
     """
-    if setup.peak_within(capacity) is not None:
+    if peak_within(job, capacity) is not None:
         return []
     cluster = cluster or CLUSTERS["h100-8"]
-    found = _changed(setup, capacity, most, together)
-    known = {advice.setup.layout for advice in found}
-    found += [one for one in _searched(setup, capacity, cluster, most) if one.setup.layout not in known]
-    timed = [replace(one, seconds=_seconds(one.setup, cluster)) for one in found]
+    found = _changed(job, capacity, most, together)
+    known = {advice.job.layout for advice in found}
+    found += [one for one in _searched(job, capacity, cluster, most) if one.job.layout not in known]
+    timed = [replace(one, seconds=_seconds(one.job, cluster)) for one in found]
     return sorted(
-        timed, key=partial(_rank, setup.layout.world_size, min((t.seconds for t in timed), default=1))
+        timed, key=partial(_rank, job.layout.world_size, min((t.seconds for t in timed), default=1))
     )[:most]
 
 
 def _rank(gpus: int, fastest: float, one: Advice) -> tuple[bool, float, float]:
     """Where advice stands: what needs more GPUs last, then by time; where it is a matter of a per cent, the smaller."""
-    return one.setup.layout.world_size > gpus, round(one.seconds / fastest, 2), one.rough
+    return one.job.layout.world_size > gpus, round(one.seconds / fastest, 2), one.rough
 
 
-def _changed(setup: Setup, capacity: int, most: int, together: int) -> list[Advice]:
+def _changed(job: Job, capacity: int, most: int, together: int) -> list[Advice]:
     """Sets of changes that fit, the cheapest first by rough cost, those that need more GPUs last."""
     same: list[Advice] = []
     more: list[Advice] = []
-    applied: dict[tuple[Change, ...], Setup | None] = {(): setup}
+    applied: dict[tuple[Change, ...], Job | None] = {(): job}
     for changes in _by_cost(together):
         if any(set(advice.changes) <= set(changes) for advice in [*same, *more]):
             continue
         changed = _apply(applied, changes)
         if changed is None:
             continue
-        found = same if changed.layout.world_size <= setup.layout.world_size else more
-        if len(found) == most or (peak := changed.peak_within(capacity)) is None:
+        found = same if changed.layout.world_size <= job.layout.world_size else more
+        if len(found) == most or (peak := peak_within(changed, capacity)) is None:
             continue
         found.append(Advice(changes, changed, peak))
         if len(same) == most:
@@ -80,15 +81,11 @@ def _changed(setup: Setup, capacity: int, most: int, together: int) -> list[Advi
     return [*same, *more]
 
 
-def _searched(setup: Setup, capacity: int, cluster: Cluster, most: int) -> Iterator[Advice]:
+def _searched(job: Job, capacity: int, cluster: Cluster, most: int) -> Iterator[Advice]:
     """The fastest layouts of all on as many GPUs."""
-    gpus = setup.layout.world_size
-    problem = Problem(
-        setup.shape, replace(cluster, gpus=gpus), setup.layout.global_batch, setup.seq, setup.recipe_used,
-        attention=setup.attention, fused=",".join(sorted(setup.fused)),
-        options=setup.layout.options,
-        reserve=max(0, cluster.accelerator.memory_bytes - capacity),
-    )  # fmt: skip
+    gpus = job.layout.world_size
+    reserve = max(0, cluster.accelerator.memory_bytes - capacity)
+    problem = Problem(job, replace(cluster, gpus=gpus), job.layout.global_batch, reserve=reserve)
     try:
         result = search(problem, top=most)
     except PlaybookError:
@@ -107,13 +104,13 @@ def _searched(setup: Setup, capacity: int, cluster: Cluster, most: int) -> Itera
             f"with micro-batches of {layout.micro_batch}"
         )
         label = " · ".join(words) or "one device"
-        changed = replace(setup, layout=layout)
-        peak = changed.peak_within(capacity)
+        changed = job.on(layout)
+        peak = peak_within(changed, capacity)
         if peak is not None:
             yield Advice((Change(label, 0.0, why, partial(_to, changed)),), changed, peak)
 
 
-def _to(changed: Setup, _: Setup) -> Setup:
+def _to(changed: Job, _: Job) -> Job:
     return changed
 
 
@@ -121,14 +118,11 @@ def _to(changed: Setup, _: Setup) -> Setup:
 OFFLOADED = 0.4
 
 
-def _seconds(setup: Setup, cluster: Cluster) -> float:
+def _seconds(job: Job, cluster: Cluster) -> float:
     """A simulated step, whether it fits or not."""
-    layout = setup.layout
-    run = Run(
-        setup.shape, layout, replace(cluster, gpus=layout.world_size), setup.seq,
-        load_calibration(None, cluster.accelerator), setup.recipe_used, setup.attention, setup.fused, None, {},
-    )  # fmt: skip
-    return run.seconds * (1 + OFFLOADED * setup.offload)
+    calibration = load_calibration(None, cluster.accelerator)
+    run = Run(job, replace(cluster, gpus=job.layout.world_size), calibration)
+    return run.seconds * (1 + OFFLOADED * job.offload)
 
 
 @cache
@@ -138,8 +132,8 @@ def _by_cost(together: int) -> tuple[tuple[Change, ...], ...]:
     return tuple(sorted(sets, key=lambda changes: (sum(c.cost for c in changes), len(changes))))
 
 
-def _apply(applied: dict[tuple[Change, ...], Setup | None], changes: tuple[Change, ...]) -> Setup | None:
-    """A setup changed one by one; ``applied`` remembers what all but the last came to."""
+def _apply(applied: dict[tuple[Change, ...], Job | None], changes: tuple[Change, ...]) -> Job | None:
+    """A job changed one by one; ``applied`` remembers what all but the last came to."""
     if changes not in applied:
         before = _apply(applied, changes[:-1])
         try:

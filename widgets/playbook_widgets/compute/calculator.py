@@ -20,12 +20,13 @@ from playbook.errors import ConfigError, LayoutError
 from playbook.hardware import FITS, UNITS, cluster_of, verdict_of
 from playbook.layout import FIELDS, Layout
 from playbook.planning.fusion import EVERYTHING, NOTHING, load_fused
-from playbook.planning.memory import MemoryReport, StageMemory
+from playbook.planning.job import Job
+from playbook.planning.memory import MemoryReport, StageMemory, predict_job
 from playbook.planning.recipes import load_recipe
 from playbook.planning.terms import Part, Term, symbols
 from playbook.shapes import PRESETS
 from playbook_widgets.compute.advice import Advice, what_would_fit
-from playbook_widgets.compute.changes import Setup, limit_of_experts
+from playbook_widgets.compute.changes import limit_of_experts
 from playbook_widgets.compute.gpus import GPU_DEFAULTS, Gpu, gpu_flags, gpu_of, gpu_values
 from playbook_widgets.compute.refusals import answered
 from playbook_widgets.compute.sizes import (
@@ -68,7 +69,7 @@ MB = 2**20
 class Configuration:
     """What a flat mapping of controls comes to."""
 
-    setup: Setup
+    job: Job
     gpu: Gpu
     values: dict[str, Any]
 
@@ -90,7 +91,7 @@ def _result(text: str, advice: bool) -> dict[str, Any]:
 
 
 def read(config: Mapping[str, Any]) -> Configuration:
-    """The setup that a flat mapping means; raises ShapeError, LayoutError or ConfigError in one sentence."""
+    """The job that a flat mapping means; raises ShapeError, LayoutError or ConfigError in one sentence."""
     known = {*DEFAULTS, *SHAPE_CONTROLS, *MOE_CONTROLS}
     for key in config:
         if key not in known:
@@ -104,19 +105,21 @@ def read(config: Mapping[str, Any]) -> Configuration:
     if values["gpus"] is not None:
         layout_values["dp"] = _replicas(whole("gpus", values["gpus"]), layout_values)
     optimizer = values["optimizer_bytes"]
-    setup = Setup(
+    recipe = load_recipe(values["precision"]).with_fp8(values["fp8"])
+    job = Job(
         shape,
         Layout(**layout_values, bucket=bucket),
-        whole("seq", values["seq"]),
-        load_recipe(values["precision"]).with_fp8(values["fp8"]),
-        values["attention"],
-        _switch("offload", values["offload"]),
-        None if optimizer in (None, "") else whole("optimizer_bytes", optimizer),
-        load_fused(values["fused"]),
+        seq=whole("seq", values["seq"]),
+        recipe=recipe.with_optimizer(
+            None if optimizer in (None, "") else whole("optimizer_bytes", optimizer)
+        ),
+        attention=values["attention"],
+        fused=load_fused(values["fused"]),
+        offload=_switch("offload", values["offload"]),
     )
     if values["unit"] not in UNITS:
         raise ConfigError(unknown("unit", str(values["unit"]), UNITS))
-    return Configuration(setup, gpu_of(config), values)
+    return Configuration(job, gpu_of(config), values)
 
 
 def _switch(name: str, value: Any) -> bool:
@@ -135,11 +138,11 @@ def _replicas(gpus: int, layout: Mapping[str, Any]) -> int:
 
 def describe(configuration: Configuration, *, advice: bool = False) -> dict[str, Any]:
     """All that the page draws of one configuration: bytes, terms, curve, verdict, command."""
-    setup, gpu = configuration.setup, configuration.gpu
-    report, layout, shape = setup.report(), setup.layout, setup.shape
+    job, gpu = configuration.job, configuration.gpu
+    report, layout, shape = predict_job(job), job.layout, job.shape
     memory, cluster = gpu.accelerator.memory_bytes, cluster_of(gpu.accelerator)
     verdict = verdict_of(report.peak, memory, gpu.reserve)
-    states = setup.recipe_used.states
+    states = job.recipe.states
     return {
         "values": _values(configuration),
         "own": own_model(configuration.values),
@@ -147,7 +150,7 @@ def describe(configuration: Configuration, *, advice: bool = False) -> dict[str,
         "active": shape.active_parameters,
         "ranks": layout.world_size,
         "global_batch": layout.global_batch,
-        "tokens": layout.global_batch * setup.seq,
+        "tokens": layout.global_batch * job.seq,
         "bytes_per_parameter": {
             "parameters": states.parameters,
             "gradients": states.gradients,
@@ -155,7 +158,7 @@ def describe(configuration: Configuration, *, advice: bool = False) -> dict[str,
             "moments": states.optimizer,
         },
         **_stages(report),
-        "symbols": symbols(shape, layout, setup.seq, setup.recipe_used, fused=setup.fused),
+        "symbols": symbols(job),
         "peak": report.peak,
         "fullest": report.fullest.stage,
         "memory": memory,
@@ -163,26 +166,26 @@ def describe(configuration: Configuration, *, advice: bool = False) -> dict[str,
         "usable": gpu.usable,
         "verdict": verdict,
         "spare": memory - report.peak,
-        "curve": _curve(setup),
+        "curve": _curve(job),
         "command": command(configuration),
-        "advice": [_advice(a, configuration) for a in what_would_fit(setup, gpu.usable, cluster)]
+        "advice": [_advice(a, configuration) for a in what_would_fit(job, gpu.usable, cluster)]
         if advice
         else None,
         "per_node": cluster.gpus_per_node,
-        "limit": "" if verdict == FITS else limit_of_experts(setup, report.fullest.counts),
+        "limit": "" if verdict == FITS else limit_of_experts(job, report.fullest.counts),
     }
 
 
 def _values(configuration: Configuration) -> dict[str, Any]:
     """What every control shows, with what follows from others filled in."""
-    shape, layout, setup = configuration.setup.shape, configuration.setup.layout, configuration.setup
+    shape, layout, job = configuration.job.shape, configuration.job.layout, configuration.job
     return {
         **configuration.values,
         **sizes_of(shape),
         **{name: getattr(layout, name) for name in FIELDS},
-        "seq": setup.seq,
+        "seq": job.seq,
         "gpus": layout.world_size,
-        "optimizer_bytes": setup.recipe_used.states.master + setup.recipe_used.states.optimizer,
+        "optimizer_bytes": job.recipe.states.master + job.recipe.states.optimizer,
         **gpu_values(configuration.gpu, configuration.values, configuration.values["unit"]),
         "max_seq": shape.max_seq if shape.positions == "learned" else None,
         "latent": latent(shape),
@@ -219,12 +222,12 @@ def _parts(stage: StageMemory) -> dict[str, tuple[Part, ...]]:
     }
 
 
-def _curve(setup: Setup) -> dict[str, list[int]]:
+def _curve(job: Job) -> dict[str, list[int]]:
     """Bytes of each category on the fullest rank at the lengths of ``CURVE`` and at the one that is set."""
     curve: dict[str, list[int]] = {"seq": [], **{category: [] for category in CATEGORIES}, "peak": []}
-    for seq in sorted({*CURVE, setup.seq}):
+    for seq in sorted({*CURVE, job.seq}):
         try:
-            report = replace(setup, seq=seq).report()
+            report = predict_job(replace(job, seq=seq))
         except LayoutError:  # longer than the learned positions, or not divisible by cp
             continue
         curve["seq"].append(seq)
@@ -236,27 +239,27 @@ def _curve(setup: Setup) -> dict[str, list[int]]:
 
 def command(configuration: Configuration) -> str:
     """The ``playbook memory`` line that gives the same numbers."""
-    setup, layout, default = configuration.setup, configuration.setup.layout, Layout()
-    named = PRESETS.get(setup.shape.name) == setup.shape
-    model = setup.shape.name if named else json.dumps(setup.shape.sizes(), separators=(",", ":"))
+    job, layout, default = configuration.job, configuration.job.layout, Layout()
+    named = PRESETS.get(job.shape.name) == job.shape
+    model = job.shape.name if named else json.dumps(job.shape.sizes(), separators=(",", ":"))
     words = ["playbook", "memory", "--model", model]
     if axes := str(layout.replace(micro_batch=1, grad_acc=1, recompute="none")):
         words += ["--layout", axes]
     for field in ("micro_batch", "grad_acc", "recompute"):
         if getattr(layout, field) != getattr(default, field):
             words += [f"--{field.replace('_', '-')}", str(getattr(layout, field))]
-    words += ["--seq", str(setup.seq)]
-    if setup.recipe.name != DEFAULTS["precision"]:
-        words += ["--precision", setup.recipe.name]
-    if setup.recipe.fp8:
-        words += ["--fp8", setup.recipe.fp8.name]
-    if setup.optimizer_bytes is not None:
-        words += ["--optimizer-bytes", str(setup.optimizer_bytes)]
-    if setup.attention != DEFAULTS["attention"]:
-        words += ["--attention", setup.attention]
-    if setup.fused:
-        words += ["--fused", *([] if setup.fused == EVERYTHING else [",".join(sorted(setup.fused))])]
-    if setup.offload:
+    words += ["--seq", str(job.seq)]
+    if job.recipe.name != DEFAULTS["precision"]:
+        words += ["--precision", job.recipe.name]
+    if job.recipe.fp8:
+        words += ["--fp8", job.recipe.fp8.name]
+    if (optimizer := configuration.values["optimizer_bytes"]) not in (None, ""):
+        words += ["--optimizer-bytes", str(optimizer)]
+    if job.attention != DEFAULTS["attention"]:
+        words += ["--attention", job.attention]
+    if job.fused:
+        words += ["--fused", *([] if job.fused == EVERYTHING else [",".join(sorted(job.fused))])]
+    if job.offload:
         words.append("--offload")
     if layout.bucket != default.bucket:
         words += ["--bucket-mb", str(layout.bucket // MB)]
@@ -268,11 +271,11 @@ def command(configuration: Configuration) -> str:
 
 def _advice(advice: Advice, configuration: Configuration) -> dict[str, Any]:
     """Advice as changes of controls."""
-    before, after = _settable(configuration.setup), _settable(advice.setup)
+    before, after = _settable(configuration.job), _settable(advice.job)
     return {
         "changes": [{"label": c.label, "why": c.why} for c in advice.changes],
         "seconds": advice.seconds,
-        "gpus": advice.setup.layout.world_size,
+        "gpus": advice.job.layout.world_size,
         "peak": advice.peak,
         "spare": configuration.gpu.accelerator.memory_bytes - advice.peak,
         "set": _changed(before, after),
@@ -287,7 +290,7 @@ def _changed(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     return changes
 
 
-def _settable(setup: Setup) -> dict[str, Any]:
-    layout = {name: getattr(setup.layout, name) for name in FIELDS}
-    fused = {EVERYTHING: "all", NOTHING: "none"}.get(setup.fused, ",".join(sorted(setup.fused)))
-    return {**layout, "attention": setup.attention, "fused": fused, "offload": setup.offload}
+def _settable(job: Job) -> dict[str, Any]:
+    layout = {name: getattr(job.layout, name) for name in FIELDS}
+    fused = {EVERYTHING: "all", NOTHING: "none"}.get(job.fused, ",".join(sorted(job.fused)))
+    return {**layout, "attention": job.attention, "fused": fused, "offload": job.offload}

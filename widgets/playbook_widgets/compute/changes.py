@@ -1,74 +1,32 @@
-"""Small changes to a setup that need less memory: what each is called, costs by rule of thumb, and does.
+"""Small changes to a job that need less memory: what each is called, costs by rule of thumb, and does.
 
 ``advice`` tries them, alone and together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import gcd
 
 from playbook.errors import PlaybookError
-from playbook.layout import Layout
-from playbook.planning.fusion import EVERYTHING, NOTHING
-from playbook.planning.memory import MemoryReport, StageMemory, predict_stages
+from playbook.planning.fusion import EVERYTHING
+from playbook.planning.job import Job
+from playbook.planning.memory import predict_stages
 from playbook.planning.parameters import StateCounts
-from playbook.planning.recipes import Recipe
-from playbook.shapes import ModelShape
 
 
-@dataclass(frozen=True)
-class Setup:
-    """All that decides the memory of a run."""
-
-    shape: ModelShape
-    layout: Layout
-    seq: int
-    recipe: Recipe
-    attention: str = "sdpa"
-    offload: bool = False
-    optimizer_bytes: int | None = None
-    fused: frozenset[str] = NOTHING
-
-    @property
-    def recipe_used(self) -> Recipe:
-        """The recipe, with the optimizer's bytes per parameter replaced where they are given."""
-        return self.recipe.with_optimizer(self.optimizer_bytes)
-
-    def report(self) -> MemoryReport:
-        """The memory of every stage."""
-        return MemoryReport(tuple(self._stages()))
-
-    def _stages(self) -> Iterator[StageMemory]:
-        return predict_stages(
-            self.shape,
-            self.layout,
-            seq=self.seq,
-            recipe=self.recipe_used,
-            attention=self.attention,
-            offload=self.offload,
-            fused=self.fused,
-        )
-
-    def peak(self) -> int:
-        """Bytes of the fullest rank."""
-        return self.report().peak
-
-    def peak_within(self, capacity: int) -> int | None:
-        """Bytes of the fullest rank; None if that is more than ``capacity``, or if the setup is refused."""
-        peak = 0
-        try:
-            for stage in self._stages():
-                peak = max(peak, stage.total)
-                if peak > capacity:
-                    return None
-        except PlaybookError:  # such as a tp that no longer divides the heads
-            return None
-        return peak
-
-    def relayout(self, **changes) -> Setup:
-        return replace(self, layout=self.layout.replace(**changes))
+def peak_within(job: Job, capacity: int) -> int | None:
+    """Bytes of the fullest rank; None if that is more than ``capacity``, or if the job is refused."""
+    peak = 0
+    try:
+        for stage in predict_stages(job):
+            peak = max(peak, stage.total)
+            if peak > capacity:
+                return None
+    except PlaybookError:  # such as a tp that no longer divides the heads
+        return None
+    return peak
 
 
 @dataclass(frozen=True)
@@ -81,89 +39,87 @@ class Change:
     label: str
     cost: float
     why: str
-    make: Callable[[Setup], Setup | None]
+    make: Callable[[Job], Job | None]
 
 
-def _zero(stage: int) -> Callable[[Setup], Setup | None]:
-    def make(setup: Setup) -> Setup | None:
-        layout = setup.layout
-        return setup.relayout(zero=stage) if layout.zero < stage and layout.dp * layout.cp > 1 else None
+def _zero(stage: int) -> Callable[[Job], Job | None]:
+    def make(job: Job) -> Job | None:
+        layout = job.layout
+        return job.relayout(zero=stage) if layout.zero < stage and layout.dp * layout.cp > 1 else None
 
     return make
 
 
-def _smaller_micro_batch(setup: Setup) -> Setup | None:
-    layout = setup.layout
+def _smaller_micro_batch(job: Job) -> Job | None:
+    layout = job.layout
     if layout.micro_batch == 1:
         return None
-    return setup.relayout(micro_batch=1, grad_acc=layout.grad_acc * layout.micro_batch)
+    return job.relayout(micro_batch=1, grad_acc=layout.grad_acc * layout.micro_batch)
 
 
-def _recompute(mode: str) -> Callable[[Setup], Setup | None]:
-    def make(setup: Setup) -> Setup | None:
-        useful = setup.layout.recompute == "none" or (
-            mode == "full" and setup.layout.recompute == "selective"
-        )
-        return setup.relayout(recompute=mode) if useful else None
+def _recompute(mode: str) -> Callable[[Job], Job | None]:
+    def make(job: Job) -> Job | None:
+        useful = job.layout.recompute == "none" or (mode == "full" and job.layout.recompute == "selective")
+        return job.relayout(recompute=mode) if useful else None
 
     return make
 
 
-def _double(axis: str, most: int) -> Callable[[Setup], Setup | None]:
+def _double(axis: str, most: int) -> Callable[[Job], Job | None]:
     """Twice the ranks on an axis, taken from data parallelism where it can be halved (the step then accumulates twice
     as many micro-batches), from new GPUs where not."""
 
-    def make(setup: Setup) -> Setup | None:
-        layout = setup.layout
+    def make(job: Job) -> Job | None:
+        layout = job.layout
         size = 2 * getattr(layout, axis)
         if size > most:
             return None
         left = layout.dp // 2 * layout.cp * (2 if axis == "cp" else 1)  # what experts may then be spread over
         if layout.dp % 2 == 0 and left % layout.ep == 0:
-            return setup.relayout(**{axis: size, "dp": layout.dp // 2, "grad_acc": 2 * layout.grad_acc})
-        return setup.relayout(**{axis: size})
+            return job.relayout(**{axis: size, "dp": layout.dp // 2, "grad_acc": 2 * layout.grad_acc})
+        return job.relayout(**{axis: size})
 
     return make
 
 
-def widest_ep(setup: Setup) -> int:
+def widest_ep(job: Job) -> int:
     """The largest ep that these replicas allow: it divides the experts and dp · cp."""
-    moe, layout = setup.shape.moe, setup.layout
+    moe, layout = job.shape.moe, job.layout
     return gcd(moe.experts, layout.dp * layout.cp) if moe else 1
 
 
-def _double_experts(setup: Setup) -> Setup | None:
+def _double_experts(job: Job) -> Job | None:
     """Twice the ranks that experts are spread over; where dp · cp allows no more, twice the replicas as well, each of
     which accumulates half as many micro-batches."""
-    layout, moe, size = setup.layout, setup.shape.moe, 2 * setup.layout.ep
+    layout, moe, size = job.layout, job.shape.moe, 2 * job.layout.ep
     if moe is None or moe.experts % size:
         return None
-    if widest_ep(setup) % size == 0:
-        return setup.relayout(ep=size)
+    if widest_ep(job) % size == 0:
+        return job.relayout(ep=size)
     if layout.grad_acc % 2:
         return None
-    return setup.relayout(ep=size, dp=2 * layout.dp, grad_acc=layout.grad_acc // 2)
+    return job.relayout(ep=size, dp=2 * layout.dp, grad_acc=layout.grad_acc // 2)
 
 
-def _widest_experts(setup: Setup) -> Setup | None:
-    ep = widest_ep(setup)
-    return setup.relayout(ep=ep) if ep > setup.layout.ep and ep != 2 * setup.layout.ep else None
+def _widest_experts(job: Job) -> Job | None:
+    ep = widest_ep(job)
+    return job.relayout(ep=ep) if ep > job.layout.ep and ep != 2 * job.layout.ep else None
 
 
-def _flash(setup: Setup) -> Setup | None:
-    return replace(setup, attention="sdpa") if setup.attention == "reference" else None
+def _flash(job: Job) -> Job | None:
+    return replace(job, attention="sdpa") if job.attention == "reference" else None
 
 
-def _fuse(setup: Setup) -> Setup | None:
-    return None if setup.fused else replace(setup, fused=EVERYTHING)
+def _fuse(job: Job) -> Job | None:
+    return None if job.fused else replace(job, fused=EVERYTHING)
 
 
-def _sequence_parallel(setup: Setup) -> Setup | None:
-    return setup.relayout(sp=True) if setup.layout.tp > 1 and not setup.layout.sp else None
+def _sequence_parallel(job: Job) -> Job | None:
+    return job.relayout(sp=True) if job.layout.tp > 1 and not job.layout.sp else None
 
 
-def _offload(setup: Setup) -> Setup | None:
-    return None if setup.offload else replace(setup, offload=True)
+def _offload(job: Job) -> Job | None:
+    return None if job.offload else replace(job, offload=True)
 
 
 #: Changes in the order in which one would try them.
@@ -213,11 +169,11 @@ CHANGES = (
 )
 
 
-def limit_of_experts(setup: Setup, counts: StateCounts) -> str:
+def limit_of_experts(job: Job, counts: StateCounts) -> str:
     """Why experts, most of a GPU's parameters (``counts``), are spread no further; empty if they are not, or can be."""
-    moe, layout = setup.shape.moe, setup.layout
+    moe, layout = job.shape.moe, job.layout
     experts = sum(unit.experts for unit in counts.units)
-    if moe is None or layout.ep == moe.experts or layout.ep < widest_ep(setup) or 2 * experts < counts.local:
+    if moe is None or layout.ep == moe.experts or layout.ep < widest_ep(job) or 2 * experts < counts.local:
         return ""
     share = round(100 * experts / counts.local)
     return (

@@ -20,6 +20,7 @@ from playbook.hardware import CLUSTERS, UNITS, Cluster
 from playbook.layout import Layout
 from playbook.planning.calibration import load_calibration, names
 from playbook.planning.flags import FRAMEWORKS, emit
+from playbook.planning.job import Job
 from playbook.planning.recipes import load_recipe
 from playbook.planning.search import WORDS, Found, Problem, Result, Space, explain, search
 from playbook.planning.training_time import Duration
@@ -97,7 +98,8 @@ def problem_of(values: Mapping[str, Any]) -> tuple[Problem, Gpu]:
     if name and name not in names():
         raise ConfigError(unknown("calibration", name, names()))
     calibration = load_calibration(name, gpu.accelerator) if name else None
-    return Problem(shape, cluster.with_gpus(gpus), batch, seq, recipe, calibration, reserve=gpu.reserve), gpu
+    job = Job(shape, seq=seq, recipe=recipe)
+    return Problem(job, cluster.with_gpus(gpus), batch, calibration, reserve=gpu.reserve), gpu
 
 
 def _nodes(values: Mapping[str, Any]) -> dict[str, Any]:

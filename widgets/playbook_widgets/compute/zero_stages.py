@@ -17,6 +17,7 @@ from playbook._checks import check_positive, typed_int, unknown
 from playbook.errors import ConfigError
 from playbook.hardware import Accelerator, load_accelerator
 from playbook.layout import Layout
+from playbook.planning.job import Job
 from playbook.planning.parameters import stage_parameters
 from playbook.planning.recipes import load_recipe
 from playbook.planning.sharding import Kept, Traffic, UnitSize, kept, share_of, traffic
@@ -143,7 +144,7 @@ def read(inputs: Mapping[str, Any]) -> ZeroSetting:
 def units_of(shape: ModelShape) -> tuple[UnitSize, ...]:
     """The units of a model on its replicas: embedding, blocks, head."""
     layout = Layout()
-    make = maker(symbols(shape, layout, 1, load_recipe("bf16-mixed")))
+    make = maker(symbols(Job(shape, layout, seq=1)))
     return stage_parameters(shape, layout, [shape.blocks()], make).units
 
 

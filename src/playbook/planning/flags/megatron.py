@@ -147,7 +147,7 @@ def _layout(run: Run) -> Iterator[str]:
 
 def _attention(run: Run) -> str:
     """FlashAttention takes numbers of 16 bits, and Transformer Engine not that one for latent attention."""
-    if run.attention == "reference" or run.recipe.compute == 4:
+    if run.job.attention == "reference" or run.recipe.compute == 4:
         return "unfused"
     return "fused" if run.shape.mla else "flash"
 
@@ -194,7 +194,9 @@ def _data(run: Run) -> Iterator[str]:
 
 def _unsaid(run: Run) -> Iterator[str]:
     shape, moe, states = run.shape, run.shape.moe, run.recipe.states
-    if run.recipe.compute == 4 and run.attention != "reference":
+    if run.shape.windows:
+        yield f"windows of {run.shape.windows} tokens: all keys are seen"
+    if run.recipe.compute == 4 and run.job.attention != "reference":
         yield "flash attention in fp32: it keeps the scores"
     known = ("silu",) if shape.gated else ("gelu",)
     if shape.activation not in known:

@@ -132,6 +132,8 @@ def _quoted(text: str) -> str:
 
 def _unsaid(run: Run) -> Iterator[str]:
     layout, states = run.layout, run.recipe.states
+    if run.shape.windows:
+        yield f"windows of {run.shape.windows} tokens: all keys are seen"
     if run.shape.name not in MODELS:
         yield f"the model, which is set in Python, in its model args: {_sizes(run.shape)}"
     if layout.zero in (1, 2):

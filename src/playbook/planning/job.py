@@ -1,0 +1,102 @@
+"""What is trained, how it is spread, in which numbers: all that memory, messages and time of a step follow from."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from playbook._checks import check_fields
+from playbook.errors import ConfigError
+from playbook.hardware import Cluster
+from playbook.layout import Layout
+from playbook.planning.fusion import load_fused
+from playbook.planning.recipes import Recipe, load_recipe, recipe_of_run
+from playbook.shapes import ModelShape
+
+if TYPE_CHECKING:
+    from playbook.training.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class Job:
+    """``shape`` on samples of ``seq`` tokens, spread as ``layout`` says, which also has the batch and what is recomputed.
+
+    ``recipe`` says in how many bytes things are kept and computed. ``attention`` is "sdpa" (flash kernels) or "reference"
+    (scores in memory, where cp is 1), ``fused`` what runs as one kernel: all that the book has, or some of
+    `fusion.FUSED`. ``offload`` keeps master weights and moments in CPU memory; ``device`` is the kernels whose memory is
+    counted. Recipe and fused operations may be names. Raises ConfigError, in one sentence, for what is not known.
+    """
+
+    shape: ModelShape
+    layout: Layout = field(default_factory=Layout)
+    seq: int = field(kw_only=True)
+    recipe: Recipe = field(default="bf16-mixed", kw_only=True)  # type: ignore[assignment]
+    attention: str = field(default="sdpa", kw_only=True, metadata={"choices": ("sdpa", "reference")})
+    fused: frozenset[str] = field(default=frozenset(), kw_only=True)
+    offload: bool = field(default=False, kw_only=True)
+    device: str = field(default="cuda", kw_only=True, metadata={"choices": ("cuda", "cpu")})
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "recipe", load_recipe(self.recipe))
+        object.__setattr__(self, "fused", load_fused(self.fused))
+        check_fields(self, ConfigError)
+
+    @property
+    def padded(self) -> int:
+        """Tokens of a sample, once it can be sharded evenly."""
+        return self.layout.padded(self.seq)
+
+    def on(self, layout: Layout) -> Job:
+        """The same, spread otherwise."""
+        return dataclasses.replace(self, layout=layout)
+
+    def relayout(self, **changes: Any) -> Job:
+        """The same with other fields of its layout."""
+        return self.on(self.layout.replace(**changes))
+
+    def check(self, cluster: Cluster | None = None) -> None:
+        """Raise LayoutError for a layout that cannot train this (`Layout.check`)."""
+        self.layout.check(self.shape, cluster, self.seq)
+
+
+def job_of_run(shape: ModelShape, config: TrainConfig, device: str) -> Job:
+    """What the trainer runs on a kind of device, ``cpu`` or ``cuda``."""
+    formats = {name: getattr(config, name) for name in ("weights", "dtype", "moments", "masters", "fp8")}
+    return Job(
+        shape,
+        config.layout,
+        seq=config.seq,
+        recipe=recipe_of_run(**formats),
+        attention=config.attention,
+        fused=load_fused(config.kernels == "fused"),
+        offload=config.offload,
+        device=device,
+    )
+
+
+@dataclass(frozen=True)
+class OfJob:
+    """What follows from a job, and has its parts at hand."""
+
+    job: Job
+
+    @property
+    def shape(self) -> ModelShape:
+        return self.job.shape
+
+    @property
+    def layout(self) -> Layout:
+        return self.job.layout
+
+    @property
+    def seq(self) -> int:
+        return self.job.seq
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.job.recipe
+
+    @property
+    def fused(self) -> frozenset[str]:
+        return self.job.fused
