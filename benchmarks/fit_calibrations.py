@@ -30,6 +30,7 @@ from scipy.optimize import least_squares, minimize_scalar
 from scipy.stats import spearmanr
 
 from playbook.bench import provenance
+from playbook.block import DENSE
 from playbook.errors import PlaybookError
 from playbook.planning.calibration import HERE, Calibration
 from playbook.planning.jobs import run_of
@@ -252,7 +253,7 @@ def ideal_seconds(row: Measured) -> float:
     if row.of == "step":
         return run.flops.hardware / (run.layout.world_size * peak)
     times = run.times
-    passes = times.operations("dense")
+    passes = times.operations(DENSE)
     again = times.again(passes)
     parts = {
         "block forward": passes.forward, "block backward": (*passes.inputs, *passes.weights, *again),

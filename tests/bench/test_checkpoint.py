@@ -27,4 +27,4 @@ def test_ours_takes_turns_with_what_pytorch_has(tmp_path, capsys):
 
 def test_turns_must_be_taken(capsys):
     assert main(["bench", "checkpoint", "--repeats", "0"]) == 2
-    assert "repeats is 0, but must be at least 1" in capsys.readouterr().err
+    assert "repeats must be at least 1, got 0" in capsys.readouterr().err

@@ -98,9 +98,9 @@ def test_some_groups_alone_and_what_is_wrong(recorded, capsys):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--steps", "0"], "steps is 0, but must be at least 1"),
-        (["--rank", "0"], "rank is 0, but must be at least 1"),
-        (["--period", "0"], "period is 0, but must be at least 1"),
+        (["--steps", "0"], "steps must be at least 1, got 0"),
+        (["--rank", "0"], "rank must be at least 1, got 0"),
+        (["--period", "0"], "period must be at least 1, got 0"),
         (["--seq", "33"], "seq is 33, but this model has positions for at most max_seq=32 tokens"),
         (["--ranks", "1,2"], "ranks is 1, but must be at least 2"),
         (["--ranks", "some"], "ranks must be numbers"),

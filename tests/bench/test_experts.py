@@ -105,8 +105,8 @@ def test_some_groups_alone_and_what_is_wrong(recorded, capsys):
 @pytest.mark.parametrize(
     ("shape", "flags", "message"),
     [
-        ({}, ["--steps", "0"], "steps is 0, but must be at least 1"),
-        ({}, ["--launches", "0"], "launches is 0, but must be at least 1"),
+        ({}, ["--steps", "0"], "steps must be at least 1, got 0"),
+        ({}, ["--launches", "0"], "launches must be at least 1, got 0"),
         ({}, ["--seq", "33"], "seq is 33, but this model has positions for at most max_seq=32 tokens"),
         ({}, ["--tokens", "0"], "max_seq"),
         ({}, ["--tokens", "some"], "tokens must be numbers"),

@@ -150,6 +150,6 @@ def test_what_cannot_be_run_is_said_at_once(capsys):
     assert main(["bench", "fp8", "--device", "cpu", "--only", "mxfp8"]) == 2
     assert "unknown case 'mxfp8'" in capsys.readouterr().err
     assert main(["bench", "fp8", "--device", "cpu", "--repeats", "0"]) == 2
-    assert "repeats is 0, but must be at least 1" in capsys.readouterr().err
+    assert "repeats must be at least 1, got 0" in capsys.readouterr().err
     with pytest.raises(StopIteration):
         next(fp8.bench_fp8("cpu", []))

@@ -165,12 +165,15 @@ def test_nan_in_any_tensor_and_other_shapes_are_wrong():
 @pytest.mark.parametrize(("scale", "code"), [(2.1, 1), (math.nan, 1), (2.0, 0)])
 def test_the_command_fails_where_a_result_is_wrong(scale, code, tmp_path, capsys):
     file = tmp_path / "record.json"
-    args = argparse.Namespace(device="cpu", sizes=None, only="", repeats=1, json=False, record=file)
 
-    def bench(device, only, large, repeats):
+    def measure(device, only, large, repeats):
         return kernels.measure_cases(kernels.new_record(device), [wrong(scale)], device, repeats)
 
-    assert command._cases(args, bench, KERNELS, report_kernels) == code
+    def bench(asked):
+        result, wrong = command._cases(asked, measure, KERNELS, None, 1)
+        return result, report_kernels, wrong
+
+    assert command._run(bench, argparse.Namespace(device="cpu", json=False, record=file)) == code
     said = capsys.readouterr()
     assert ("TOO LARGE" in said.out) == ("elu 8, both: ours" in said.err) == bool(code)
     assert "eager" not in said.err
@@ -228,7 +231,7 @@ def test_what_cannot_be_run_is_said_at_once(capsys):
     assert main(["bench", "kernels", "--device", "cpu", "--only", "rmsnorm"]) == 2
     assert "unknown kernel 'rmsnorm'" in capsys.readouterr().err
     assert main(["bench", "kernels", "--device", "cpu", "--repeats", "0"]) == 2
-    assert "repeats is 0, but must be at least 1" in capsys.readouterr().err
+    assert "repeats must be at least 1, got 0" in capsys.readouterr().err
 
 
 def test_by_the_host_every_function_runs_once():

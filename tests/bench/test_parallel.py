@@ -150,8 +150,8 @@ def test_a_fast_wrong_step_meets_no_limit(recorded):
     ("flags", "message"),
     [
         (["--ranks", "1"], "ranks is 1, but must be at least 2"),
-        (["--steps", "0"], "steps is 0, but must be at least 1"),
-        (["--grad-acc", "0"], "grad_acc is 0, but must be at least 1"),
+        (["--steps", "0"], "steps must be at least 1, got 0"),
+        (["--grad-acc", "0"], "grad_acc must be at least 1, got 0"),
         (["--seq", "33"], "seq is 33, but this model has positions for at most max_seq=32 tokens"),
         (["--only", "data,tensors"], "unknown group 'tensors'; did you mean tensor?"),
         (

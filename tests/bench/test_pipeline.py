@@ -83,8 +83,8 @@ def test_the_record_and_the_table_say_what_was_run(recorded):
         (["--layers", "3"], "layers is 3, but must be at least 4: two stages on each rank"),
         (["--grad-acc", "3"], "grad_acc is 3, but must be a multiple of the 2 ranks, and at least 4"),
         (["--only", "1f1b,gpipe"], "unknown schedule 'gpipe'"),
-        (["--steps", "0"], "steps is 0, but must be at least 1"),
-        (["--launches", "0"], "launches is 0, but must be at least 1"),
+        (["--steps", "0"], "steps must be at least 1, got 0"),
+        (["--launches", "0"], "launches must be at least 1, got 0"),
     ],
 )
 def test_what_cannot_be_run_is_said_at_once(flags, message, capsys):

@@ -65,7 +65,7 @@ def test_a_gpu_is_known_by_its_name_and_memory(monkeypatch):
 @pytest.mark.parametrize("flag", ["--steps", "--seq", "--micro-batch", "--grad-acc"])
 def test_bad_sizes(flag, capsys):
     assert main(["bench", "trainer", flag, "0"]) == 2
-    assert f"{flag[2:].replace('-', '_')} is 0" in capsys.readouterr().err
+    assert f"{flag[2:].replace('-', '_')} must be at least 1, got 0" in capsys.readouterr().err
 
 
 @pytest.mark.gpu

@@ -40,6 +40,7 @@ def bench_final_losses(
     """
     configs = {n: [config_of(config, n, how) for how in ("all-reduce", *methods)] for n in ranks}
     for one in (one for some in configs.values() for one in some):
+        one.layout.check(shape, seq=one.seq)
         check_fit(shape, load_corpus(), one)
     groups = []
     for n, (whole, *others) in configs.items():
