@@ -73,16 +73,6 @@ class Kind(NamedTuple):
     experts: bool = False
     window: int = 0
 
-    @property
-    def name(self) -> str:
-        """A label."""
-        return ("moe" if self.experts else "dense") + f", window {self.window}" * bool(self.window)
-
-    @property
-    def words(self) -> str:
-        """What follows "3 blocks"."""
-        return " with experts" * self.experts + f" with windows of {self.window} tokens" * bool(self.window)
-
 
 DENSE = Kind()
 Layer = Linear | Norm | Core
@@ -100,11 +90,6 @@ def block_layers(shape: Any, kind: Kind) -> tuple[Layer, ...]:
 def weighty(shape: Any, kind: Kind) -> tuple[Linear | Norm, ...]:
     """The layers of a block that have weights."""
     return tuple(row for row in block_layers(shape, kind) if not isinstance(row, Core))
-
-
-def core(shape: Any, kind: Kind) -> Core:
-    """The attention of a block."""
-    return next(row for row in block_layers(shape, kind) if isinstance(row, Core))
 
 
 def norm(shape: Any, name: str) -> Norm:

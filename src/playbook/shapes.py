@@ -230,23 +230,10 @@ class ModelShape:
         moe = self.moe
         return moe is not None and layer >= moe.dense_layers and (layer + 1) % moe.every == 0
 
-    def check_trainable(self) -> None:
-        """Raise ShapeError for what is planned, but cannot be trained here."""
-        if self.windows:
-            raise ShapeError(
-                f"windows is {self.windows}, which can be planned, but not trained: leave it out"
-            )
-
     def kind(self, layer: int) -> Kind:
         """The kind of block ``layer`` (from 0)."""
         window = self.windows[layer % len(self.windows)] if self.windows else 0
         return Kind(self.is_moe(layer), window)
-
-    def of_kind(self, kind: Kind) -> ModelShape:
-        """The model with one block, of this kind."""
-        moe = dataclasses.replace(self.moe, dense_layers=0, every=1) if self.moe and kind.experts else None
-        windows = (kind.window,) if kind.window else ()
-        return dataclasses.replace(self, layers=1, moe=moe, windows=windows)
 
     def blocks(self, runs: Iterable[range] | None = None) -> dict[Kind, int]:
         """How many blocks of each kind are in ``runs`` (by default all): only kinds that are there, those with experts

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from playbook import hardware
+from playbook.commands.train import _padding
 from playbook.errors import LayoutError
 from playbook.layout import AXES, RECOMPUTE, SCHEDULES, Layout
 from playbook.shapes import load
@@ -240,6 +241,6 @@ def test_what_is_padded_is_said(text, seq, padded):
     layout, shape = Layout.parse(text), load("tiny").replace(vocab=30)
     layout.check(shape, seq=seq)
     assert layout.padded(seq) == padded
-    said = layout.padding(shape, seq)
+    said = _padding(layout, shape, seq)
     assert any(f"of {seq} tokens are padded to {padded}" in note for note in said) is (padded != seq)
     assert any("the vocabulary of 30 is padded to 32" in note for note in said) is (layout.tp == 4)

@@ -132,7 +132,6 @@ def _as_many(text: str, ranks: int) -> str:
 def prepared(args: argparse.Namespace) -> tuple[ModelShape, TrainConfig]:
     """The model and the configuration of these flags. Raises PlaybookError for what cannot run, without torch."""
     shape, layout = load(args.model), layout_of(args, TECHNIQUES)
-    shape.check_trainable()
     config = TrainConfig(layout=layout, **read_fields(args, TrainConfig))
     config.layout.check(shape, seq=config.seq)
     return shape, config
@@ -166,7 +165,7 @@ def _run(args: argparse.Namespace, shape: ModelShape, config: TrainConfig) -> in
         ranks = config.layout.world_size
         where = f"{ranks} ranks ({config.layout.of_step()}), {device}" if ranks > 1 else device
         text = f"{shape.num_parameters:,} parameters on {where}, {len(corpus):,} tokens of {corpus.name}"
-        notes = list(config.layout.padding(shape, config.seq))
+        notes = _padding(config.layout, shape, config.seq)
         if config.kernels == "fused" and str(device).startswith("cpu"):
             notes.append("on a CPU fused kernels are interpreted, program by program: take few tokens")
         text += "".join(f"\nnote: {note}" for note in notes)
@@ -185,6 +184,25 @@ def _run(args: argparse.Namespace, shape: ModelShape, config: TrainConfig) -> in
             print(f"playbook train: {error}", file=sys.stderr)
             return 1
     return _report(args, outcome) if first else 0
+
+
+def _padding(layout: Layout, shape: ModelShape, seq: int) -> list[str]:
+    """What is made larger so that it can be sharded evenly, a sentence each."""
+    said, padded = [], layout.padded(seq)
+    if padded != seq:
+        why = [
+            f"cp={layout.cp} ranks in a zigzag" if layout.cp > 1 else "",
+            f"tp={layout.tp} ranks with sp" if layout.sp else "",
+        ]
+        said.append(
+            f"samples of {seq} tokens are padded to {padded}, to divide over {' and '.join(filter(None, why))}"
+        )
+    words = -(-shape.vocab // layout.tp) * layout.tp
+    if words != shape.vocab:
+        said.append(
+            f"the vocabulary of {shape.vocab} is padded to {words}, to divide over tp={layout.tp} ranks"
+        )
+    return said
 
 
 def _saving(args: argparse.Namespace) -> Saving | None:

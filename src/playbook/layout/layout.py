@@ -41,17 +41,9 @@ class Layout:
     ZeRO stage; ``micro_batch`` samples per forward pass and ``grad_acc`` of them per step on each
     data-parallel rank.
 
-    The other fields are options of techniques; those of one that is not used mean nothing. ``context`` is how attention
-    reaches the tokens of other context-parallel ranks, ``placement`` (contiguous, zigzag; None is what fits) which
-    tokens each has. ``tensor_overlap`` is how tensor-parallel messages hide behind products, ``data_parallel`` how
-    replicas without ZeRO add gradients, in buckets of ``bucket`` bytes, the first one of ``first_bucket``
-    (``all-reduce`` says this, too), or a method that sends less (``decentralized/methods.py``). ``gather`` says when
-    ZeRO-1 and 2 fetch updated parameters; with ``reshard`` ZeRO-3 forgets a block's weights between forward and
-    backward, with ``prefetch`` it fetches the next one's while one runs. ``dispatch`` is how tokens travel to experts of
-    other ranks; for two steps ``node`` says how many neighbours of an expert-parallel group are in one node.
-    ``find_unused`` is for models in which a parameter gets a gradient in one step and none in another. ``own_schedule``
-    is carried out in place of the one that ``schedule`` names, and ``stage_layers`` are the layers of each stage, in
-    place of an even split.
+    The other fields are options of techniques; those of one that is not used mean nothing. ``own_schedule`` is carried
+    out in place of the one that ``schedule`` names; a method of ``data_parallel`` that sends less is one of
+    ``decentralized/methods.py``.
 
     Raises :class:`LayoutError` for values that no model and no machine could make right.
     """
@@ -73,18 +65,13 @@ class Layout:
     micro_batch: int = told(1, "samples per forward pass")
     grad_acc: int = told(1, "micro-batches per step")
     context: str = told("ring", "how attention reaches tokens of other cp ranks", choices=tokens.CONTEXT)
-    placement: str | None = told(
-        None, "the tokens of each cp rank: contiguous or zigzag (default: zigzag, for ulysses contiguous)"
-    )
-    tensor_overlap: str = told(
-        "async", "how tp messages hide behind matrix products; chunked needs sp", choices=TENSOR_OVERLAP
-    )
+    placement: str | None = told(None, "tokens of each cp rank: zigzag or contiguous (default: what fits)")
+    tensor_overlap: str = told("async", "how tp messages hide; chunked needs sp", choices=TENSOR_OVERLAP)
     data_parallel: str = told(
         "bucketed",
-        "naive, overlapped or bucketed (all-reduce says this, too): how replicas add gradients; or what sends less: "
-        "local:H=16, slowmo:H=16 and diloco:H=16 (H steps alone, then one average), gossip:TOPOLOGY (an average with "
-        "neighbours), powersgd:r=4 and topk:0.01 (gradients compressed, with error feedback); with ,start=K each adds up "
-        "whole gradients for K steps first",
+        "how replicas add gradients: naive, overlapped or bucketed (all-reduce says this, too); or what sends less: "
+        "local:H, slowmo:H, diloco:H (H steps alone, then an average), gossip:TOPOLOGY (an average with neighbours), "
+        "powersgd:r, topk:share (compressed, with error feedback); with ,start=K whole gradients for K steps first",
         metavar="HOW",
     )
     bucket: int = told(BUCKET, "size of a gradient bucket", unit="MiB")
@@ -96,9 +83,7 @@ class Layout:
     node: int | None = told(None, "for two steps: how many neighbours of an ep group are in a node")
     find_unused: bool = told(False, "some parameters get a gradient in one step and none in another")
     own_schedule: Schedule | None = None
-    stage_layers: tuple[int, ...] | None = told(
-        None, "layers of each pipeline stage (default: as even as can be)", metavar="3,5"
-    )
+    stage_layers: tuple[int, ...] | None = told(None, "layers of each stage (default: even)", metavar="3,5")
 
     def __post_init__(self) -> None:
         self._check()
@@ -297,24 +282,6 @@ class Layout:
         """
         parts = math.lcm(2 * self.cp if self.cp > 1 else 1, self.cp * (self.tp if self.sp else 1))
         return -(-seq // parts) * parts
-
-    def padding(self, shape: ModelShape, seq: int) -> list[str]:
-        """What is made larger so that it can be sharded evenly, a sentence each."""
-        said, padded = [], self.padded(seq)
-        if padded != seq:
-            why = [
-                f"cp={self.cp} ranks in a zigzag" if self.cp > 1 else "",
-                f"tp={self.tp} ranks with sp" if self.sp else "",
-            ]
-            said.append(
-                f"samples of {seq} tokens are padded to {padded}, to divide over {' and '.join(filter(None, why))}"
-            )
-        words = -(-shape.vocab // self.tp) * self.tp
-        if words != shape.vocab:
-            said.append(
-                f"the vocabulary of {shape.vocab} is padded to {words}, to divide over tp={self.tp} ranks"
-            )
-        return said
 
 
 #: Fields that the text of a layout has, and what they are: all that are no option of a technique.

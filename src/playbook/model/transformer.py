@@ -90,7 +90,10 @@ class Transformer(nn.Module):
     ):
         super().__init__()
         shape = load(shape)
-        shape.check_trainable()
+        if shape.windows:
+            raise ShapeError(
+                f"windows is {shape.windows}, which can be planned, but not trained: leave it out"
+            )
         _check(attention, recompute)
         ops.check(device)
         self.shape, self.recompute, self.p, self.ops = shape, recompute, shape.dropout, ops

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from playbook.block import Kind, linears
-from playbook.planning.terms import Make, Part, Term
+from playbook.planning.terms import Make, Part, Term, label
 from playbook.precision.recipes import FP8Recipe, Groups
 from playbook.shapes import ModelShape
 
@@ -37,4 +37,4 @@ def copies_of_blocks(
 ) -> Iterator[Part]:
     """Those of a rank with so many blocks of each kind."""
     for kind, count in blocks.items():
-        yield Part(f"{kind.name} blocks in FP8", tuple(copies(shape, kind, recipe, make)), count)
+        yield Part(f"{label(kind)} blocks in FP8", tuple(copies(shape, kind, recipe, make)), count)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 
-from playbook.block import Core, Kind, Linear, core, evaluate, linears, symbols
+from playbook.block import Core, Kind, Linear, block_layers, evaluate, linears, symbols
 from playbook.planning.job import OfJob
 
 FP32 = 4
@@ -133,7 +133,7 @@ def block(sizes: Sizes, kind: Kind) -> Passes:
     rows: dict[str, list[Linear]] = {}
     for row in linears(sizes.shape, kind):
         rows.setdefault(row.part, []).append(row)
-    _attention(made, sizes, rows["attention"], core(sizes.shape, kind))
+    _attention(made, sizes, rows["attention"], _core_of(sizes, kind))
     if "experts" in rows:
         _experts(made, sizes, rows)
     else:
@@ -146,6 +146,10 @@ def block(sizes: Sizes, kind: Kind) -> Passes:
             eager=EAGER["dropout"] if dropped else 1.0,
         )
     return made.done()
+
+
+def _core_of(sizes: Sizes, kind: Kind) -> Core:
+    return next(row for row in block_layers(sizes.shape, kind) if isinstance(row, Core))
 
 
 def _norm(made: _Made, sizes: Sizes) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from playbook.block import Kind, norm, size_formula, weighty
 from playbook.layout import Layout
 from playbook.planning.sharding import UnitSize, share_of
-from playbook.planning.terms import Make, Part, Term, total
+from playbook.planning.terms import Make, Part, Term, in_words, total
 from playbook.shapes import ModelShape
 
 
@@ -51,7 +51,7 @@ def stage_parameters(
         for kind in stage
     }
     parts = [
-        Part(f"{count} blocks{kind.words}", tuple(blocks[kind]), count)
+        Part(f"{count} blocks{in_words(kind)}", tuple(blocks[kind]), count)
         for kind, count in _together(stages).items()
     ]
     table = make("embedding", "table", "v*h//t")

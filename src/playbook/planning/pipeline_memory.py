@@ -22,7 +22,7 @@ from playbook.planning.saved import (
     embedding_terms,
     head_terms,
 )
-from playbook.planning.terms import Part, Term, total
+from playbook.planning.terms import Part, Term, in_words, total
 from playbook.schedules.kept import InFlight
 
 #: Terms of each kind of block.
@@ -126,7 +126,7 @@ def _parts(terms: StageTerms, stages: Sequence[int], moment: InFlight) -> Iterat
         yield Part("embedding", terms.embedding, alive.get(0, 0))
     for kind in terms.saved:
         layers = sum(terms.blocks[s].get(kind, 0) for s in stages)
-        name = f"{layers} blocks{kind.words}"
+        name = f"{layers} blocks{in_words(kind)}"
         yield Part(name, terms.saved[kind], _blocks(terms, kind, alive))
         yield Part(f"{name}, from B to W", terms.deferred[kind], _blocks(terms, kind, later))
     yield Part("head and loss", terms.head, alive.get(last, 0))

@@ -20,6 +20,7 @@ from playbook.planning.message_times import Links
 from playbook.planning.messages import Message, Sender
 from playbook.planning.operations import Operation, Passes, Sizes
 from playbook.planning.roofline import Device
+from playbook.planning.terms import label
 from playbook.planning.traffic import context, tensor, vocabulary
 from playbook.shapes import ModelShape
 
@@ -180,7 +181,10 @@ class StageTimes:
 
     def _sender(self, kind: Kind) -> Sender:
         """A rank that has this one block, and one micro-batch of it."""
-        shape, ep = self.shape.of_kind(kind), self.layout.ep if kind.experts else 1
+        moe = self.shape.moe if kind.experts else None
+        moe = replace(moe, dense_layers=0, every=1) if moe else None
+        shape = replace(self.shape, layers=1, moe=moe, windows=(kind.window,))
+        ep = self.layout.ep if moe else 1
         one = {
             "pp": 1,
             "vpp": 1,
@@ -258,13 +262,13 @@ class StageTimes:
         """The messages of a block of each kind and of the head, for one micro-batch, and the seconds of one."""
         for kind in self.shape.blocks():
             for message in self._messages(kind):
-                yield f"{kind.name} block", message, self.links.seconds(message)
+                yield f"{label(kind)} block", message, self.links.seconds(message)
         for message in vocabulary(self._sender(next(iter(self.shape.blocks())))):
             yield "head", message, self.links.seconds(message)
 
     def explained(self) -> Iterator[Timed]:
         """Every operation of a micro-batch with its seconds, part by part."""
-        parts = [(f"{kind.name} block", self.operations(kind)) for kind in self.shape.blocks()]
+        parts = [(f"{label(kind)} block", self.operations(kind)) for kind in self.shape.blocks()]
         parts += [("embedding", operations.embedding(self.sizes)), ("head", operations.head(self.sizes))]
         for name, passes in parts:
             again = self.again(passes) if name.endswith("block") else ()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from playbook import block
+from playbook.block import Kind
 from playbook.planning.job import Job
 from playbook.planning.recipes import Recipe
 
@@ -114,6 +115,16 @@ def maker(values: Mapping[str, int]) -> Make:
         return Term(part, name, formula, block.evaluate(formula, values))
 
     return make
+
+
+def in_words(kind: Kind) -> str:
+    """What follows "3 blocks": what is special about them."""
+    return " with experts" * kind.experts + f" with windows of {kind.window} tokens" * bool(kind.window)
+
+
+def label(kind: Kind) -> str:
+    """A kind of blocks, in short."""
+    return ("moe" if kind.experts else "dense") + f", window {kind.window}" * bool(kind.window)
 
 
 def total(terms: Iterable[Term]) -> int:

@@ -25,23 +25,17 @@ MOST = 2**31 - 1
 class TrainConfig:
     """Sizes are samples for the batches and tokens for ``seq``; learning rates are per step of AdamW.
 
-    ``dtype`` is what matrix products run in. ``weights`` is what parameters are kept in: in float32 another ``dtype``
-    is autocast's; in 16 bits the optimizer keeps fp32 masters, on CPU if ``offload``. In float16 the loss is scaled by
-    ``loss_scale``, a number, or dynamic: from ``initial_loss_scale`` on, doubled by ``loss_scale_window`` steps in a
-    row without overflow, halved by one that overflows and is skipped. ``compile`` hands every block to torch.compile,
-    ``kernels`` are what computes between matrix products: PyTorch's or the book's fused ones. ``layout`` says over how
-    many ranks, and how its techniques are carried out. ``fp8`` names the recipe (``precision/recipes.py``) that linear
-    layers of blocks multiply by in FP8. A ``micro_batch`` or ``warmup`` of None is filled in: all that a rank has of
-    the global batch, or one sample in a pipeline; a twentieth of the steps.
-    Micro-batches and recomputation may be said here or in the layout; afterwards both say the same. ``moments`` are what
-    AdamW's are kept in: fp32, bf16, or fp8 (the first in E4M3, the second in FP16); ``masters`` those of 16-bit weights.
-    Raises ConfigError for what cannot run.
+    In ``weights`` of float32 another ``dtype`` is autocast's; in 16 bits the optimizer keeps masters. In float16 the loss
+    is scaled by ``loss_scale``, a number, or dynamic: from ``initial_loss_scale`` on, doubled by ``loss_scale_window``
+    steps in a row without overflow, halved by one that overflows and is skipped. What is None is filled in. Micro-batches
+    and recomputation may be said here or in the layout; afterwards both say the same. Raises ConfigError for what cannot
+    run.
     """
 
     steps: int = told(200, "optimizer steps", most=MOST)
     global_batch: int = told(16, "samples per optimizer step", most=MOST)
     micro_batch: int | None = told(
-        None, "samples per forward pass (default: the layout's, or all of a rank; in a pipeline 1)", most=MOST
+        None, "samples per pass (default: all of a rank; in a pipeline 1)", most=MOST
     )
     seq: int = told(256, "tokens per sample", most=MOST)
     lr: float = told(1e-3, "peak learning rate", least=0)
@@ -53,7 +47,7 @@ class TrainConfig:
     grad_clip: float = told(1.0, "largest gradient norm; 0 turns clipping off", least=0)
     dtype: str = told("float32", "what matrix products run in", choices=DTYPES)
     recompute: str | None = told(
-        None, "what of activations is computed again (default: the layout's, none)", choices=RECOMPUTE
+        None, "what is computed again (default: the layout's, none)", choices=RECOMPUTE
     )
     attention: str = told("sdpa", "fused kernels, or the formula written out", choices=ATTENTION)
     seed: int = told(0, "of weights, data order and dropout", least=0, most=MOST)
@@ -63,7 +57,7 @@ class TrainConfig:
     offload: bool = told(False, "keep masters and moments in CPU memory")
     compile: bool = told(False, "hand each block to torch.compile")
     kernels: str = told(
-        "torch", "whose norms, activations, attention and loss: PyTorch's or the book's", choices=KERNELS
+        "torch", "whose norms, activations, attention, loss: PyTorch's or ours", choices=KERNELS
     )
     fp8: str = told("", "products of linear layers in FP8: delayed, tensorwise, rowwise, blockwise or mxfp8")
     moments: str = told(
@@ -73,7 +67,7 @@ class TrainConfig:
     loss_scale: float | str = told(DYNAMIC, "what the loss is multiplied by in float16: dynamic, or a number")
     initial_loss_scale: float = told(2.0**16, "the first dynamic scale")
     loss_scale_window: int = told(
-        2000, "steps in a row without overflow after which a dynamic scale is doubled", most=MOST
+        2000, "steps without overflow after which a dynamic scale doubles", most=MOST
     )
 
     def __post_init__(self) -> None:
@@ -84,7 +78,6 @@ class TrainConfig:
         check_fields(self, ConfigError)
         self._check_batch()
         self._check_precision()
-        self._check_sharding()
         self._check_pipeline()
         said = {"micro_batch": self.micro, "grad_acc": self.grad_acc, "recompute": self.recompute}
         object.__setattr__(self, "layout", self.layout.replace(**said))
@@ -152,13 +145,6 @@ class TrainConfig:
                 f"micro-batches of {self.micro} makes {self.grad_acc}: leave it out, or change the batch"
             )
 
-    def _check_sharding(self) -> None:
-        sharded = self.layout.tp * self.layout.cp * self.layout.pp > 1
-        if self.compile and sharded:
-            raise ConfigError(
-                f"compile is on, but blocks talk in the middle with layout {self.layout}: leave it out"
-            )
-
     def _check_precision(self) -> None:
         if self.masters != "fp32" and self.weights == "float32":
             raise ConfigError(f"masters are {self.masters}, but weights of float32 have none: leave it out")
@@ -172,6 +158,10 @@ class TrainConfig:
         if self.fp8:
             load_fp8(self.fp8)
             self._check_fp8()
+        if self.compile and self.layout.tp * self.layout.cp * self.layout.pp > 1:
+            raise ConfigError(
+                f"compile is on, but blocks talk in the middle with layout {self.layout}: leave it out"
+            )
         if self.compile and self.kernels == "fused":
             raise ConfigError("compile is on, but kernels are fused already: take compile or kernels=fused")
 
