@@ -237,7 +237,7 @@ BAD = {
         "ep must be 1 for a model without experts",
     ),
     "experts that cannot be spread": (
-        ["--layout", "dp=3,ep=3", "--model", "tiny-moe"],
+        ["--layout", "dp=3,ep=3", "--model", "tiny-moe", "--global-batch", "12"],
         "ep must divide moe.experts = 8 (1, 2, 4, 8), got 3",
     ),
     "more ranks with experts than ranks": (
@@ -608,7 +608,7 @@ def test_memory_says_how_many_parameters_a_token_meets(capsys):
     [
         (["--layout", "tp=3"], "tp"),
         (["--layout", "dp=0"], "dp"),
-        (["--seq", "0"], "seq is 0"),
+        (["--seq", "0"], "seq must be at least 1, got 0"),
         (["--layout", "micro_batch=2", "--micro-batch", "4"], "give it once"),
         (["--precision", "fp7"], "fp7"),
         (["--accelerator", "h1000"], "h1000"),

@@ -33,7 +33,7 @@ SENDS_LESS = re.compile(r"\b(local:|(slowmo|diloco|gossip|powersgd|topk)\b)|play
 ON_DEMAND = {
     "playbook.schedules.catalogue": PIPELINES,
     "playbook.schedules.actions": PIPELINES,
-    "playbook.layout.options": SENDS_LESS,
+    "playbook.layout.layout": SENDS_LESS,
     "playbook.parallel.parallelize": SENDS_LESS,
     "playbook.exercises.grading": re.compile(r"playbook +exercises\b"),
 }

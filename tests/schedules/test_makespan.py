@@ -8,7 +8,7 @@ from playbook.layout import Layout
 from playbook.layout.stages import split_layers
 from playbook.schedules.actions import Action, Schedule
 from playbook.schedules.catalogue import of_layout
-from playbook.schedules.makespan import Walk, ends
+from playbook.schedules.makespan import Order, ends
 from playbook.schedules.timeline import Times, simulate
 
 KINDS = (
@@ -73,4 +73,4 @@ def test_sixty_four_stages_are_walked_through_in_little():
 def test_actions_that_wait_for_one_another_are_refused():
     ranks = ((Action("F", 0, 0), Action("BW", 0, 0)), (Action("BW", 1, 0), Action("F", 1, 0)))
     with pytest.raises(Exception, match="rank 1 waits with BW of micro-batch 0"):
-        Walk.of(Schedule("wrong", 1, ((0, 1),), ranks))
+        Order.of(Schedule("wrong", 1, ((0, 1),), ranks))

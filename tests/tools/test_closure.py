@@ -116,7 +116,7 @@ def test_nothing_is_loaded_by_a_name_that_no_source_tells() -> None:
     known = {
         "playbook",  # its names are listed under TYPE_CHECKING
         "playbook.shapes",  # `huggingface`, which is a module's name in full
-        "playbook.layout.options",  # methods that send less, which is a module's name in full
+        "playbook.layout.layout",  # methods that send less, which is a module's name in full
         "playbook.parallel.parallelize",  # their strategies, likewise
         "playbook.model.ops",  # the fused operations, which is a module's name in full
         "playbook.training.trainer",  # products in FP8, likewise

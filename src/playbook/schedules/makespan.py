@@ -7,23 +7,23 @@ holds it to the timeline. Standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from playbook.layout import Layout
 from playbook.layout.stages import chunks
-from playbook.schedules.actions import Action, Schedule
+from playbook.schedules.actions import Schedule
 from playbook.schedules.catalogue import make
-from playbook.schedules.timeline import simulate
+from playbook.schedules.walk import walk
 
-#: An action, or two side by side, in a walk: its rank; its lengths, as places in a table of times; the events that it
-#: needs, each with whether it is on the same rank; and how many results it sends to other ranks.
+#: An action, or two side by side: their rank; their lengths, as places in a table of times; the events that they need,
+#: each with whether it is on the same rank; and how many results they send to other ranks.
 Event = tuple[int, tuple[int, ...], tuple[tuple[int, bool], ...], int]
 
 
 @dataclass(frozen=True)
-class Walk:
+class Order:
     """A schedule in an order in which everything that an action needs comes before it."""
 
     ranks: int
@@ -31,9 +31,9 @@ class Walk:
     events: tuple[Event, ...]
 
     @classmethod
-    def of(cls, schedule: Schedule) -> Walk:
-        """Raises ScheduleError where actions wait for one another: `timeline.simulate` says which."""
-        return cls(len(schedule.ranks), schedule.depth, tuple(_ordered(schedule)))
+    def of(cls, schedule: Schedule) -> Order:
+        """Raises ScheduleError where actions wait for one another."""
+        return cls(len(schedule.ranks), schedule.depth, tuple(_events(schedule)))
 
     def ends(
         self,
@@ -67,75 +67,30 @@ class Walk:
 _PLACE = {"F": 0, "B": 1, "W": 2, "BW": 3}
 
 
-def _ordered(schedule: Schedule) -> list[Event]:
-    """Events of all ranks, each when what it needs is there: ranks go on in turns until they must wait."""
-    going = _Going(schedule)
-    waiting = list(range(len(schedule.ranks)))
-    while waiting:
-        before = len(going.events)
-        waiting = [rank for rank in waiting if not going.advance(rank)]
-        if waiting and len(going.events) == before:
-            simulate(schedule)  # raises, and says who waits for whom
-    return going.events
-
-
-class _Going:
-    """A schedule on its way. A micro-batch on a stage is a number, its place: stage · microbatches + microbatch."""
-
-    def __init__(self, schedule: Schedule):
-        self.schedule, self.events = schedule, list[Event]()
-        places = schedule.depth * schedule.microbatches
-        self.next = [0] * len(schedule.ranks)
-        # By place, the event that made it and the rank on which: -1 while there is none.
-        self.forward, self.backward = [-1] * places, [-1] * places
-
-    def advance(self, rank: int) -> bool:
-        """Carry out what a rank can before it must wait, and say whether it is done."""
-        actions, overlapped = self.schedule.ranks[rank], self.schedule.overlapped
-        depth, count, i = self.schedule.depth, self.schedule.microbatches, self.next[rank]
-        while i < len(actions):
-            block = actions[i : i + 2] if overlapped and (rank, i) in overlapped else actions[i : i + 1]
-            needs: list[int] = []
-            if not all(self._ready(action, needs) for action in block):
-                break
-            lengths, sent = [], 0
-            for op, stage, microbatch in block:
-                lengths.append(_PLACE[op] * depth + stage)
-                if op == "W":
-                    continue
-                forward = op == "F"
-                (self.forward if forward else self.backward)[stage * count + microbatch] = len(self.events)
-                to = stage + 1 if forward else stage - 1
-                sent += 0 <= to < depth and self.schedule.rank_of(to, microbatch) != rank
-            there = tuple((need, self.events[need][0] == rank) for need in needs)
-            self.events.append((rank, tuple(lengths), there, sent))
-            i += len(block)
-        self.next[rank] = i
-        return i == len(actions)
-
-    def _ready(self, action: Action, needs: list[int]) -> bool:
-        """Whether what an action needs is there; what it needs of other stages goes into ``needs``."""
-        op, stage, microbatch = action
-        count = self.schedule.microbatches
-        place = stage * count + microbatch
-        if op == "F":
-            if not stage:
-                return True
-            need = self.forward[place - count]
-        else:
-            if (self.forward if op != "W" else self.backward)[place] < 0:
-                return False  # on its own rank: if it is there, it is over in time
-            if op == "W" or stage + 1 == self.schedule.depth:
-                return True
-            need = self.backward[place + count]
-        needs.append(need)
-        return need >= 0
+def _events(schedule: Schedule) -> Iterator[Event]:
+    depth, count = schedule.depth, schedule.microbatches
+    made: dict[bool, list[int]] = {forward: [-1] * (depth * count) for forward in (True, False)}
+    ranks: list[int] = []
+    for number, (rank, block, receivers) in enumerate(walk(schedule)):
+        lengths, needs = [], []
+        for op, stage, microbatch in block:
+            lengths.append(_PLACE[op] * depth + stage)
+            if op == "W":
+                continue
+            forward, place = op == "F", stage * count + microbatch
+            before = stage - 1 if forward else stage + 1
+            if 0 <= before < depth:
+                need = made[forward][before * count + microbatch]
+                needs.append((need, ranks[need] == rank))
+            made[forward][place] = number
+        ranks.append(rank)
+        yield rank, tuple(lengths), tuple(needs), sum(other != rank for other in receivers)
 
 
 @lru_cache(maxsize=512)
-def walk(name: str, ranks: int, microbatches: int, vpp: int) -> Walk:
-    """The walk of a schedule by its name."""
-    return Walk.of(make(name, ranks, microbatches, vpp))
+def order(name: str, ranks: int, microbatches: int, vpp: int) -> Order:
+    """The order of a schedule by its name."""
+    return Order.of(make(name, ranks, microbatches, vpp))
 
 
 def ends(
@@ -148,7 +103,7 @@ def ends(
 ) -> list[float]:
     """When each rank of the layout's pipeline is done with its micro-batches. Times are of stages, in seconds."""
     if layout.own_schedule:
-        return Walk.of(layout.own_schedule).ends(forward, backward, weights, comm, blocking)
+        return Order.of(layout.own_schedule).ends(forward, backward, weights, comm, blocking)
     return list(
         _ends(
             layout.schedule,
@@ -178,8 +133,8 @@ def _ends(
     period = ranks
     short = (1 + (vpp > 1)) * period + count % period
     if name not in STEADY or count <= max(short + period, EXACT):
-        return tuple(walk(name, ranks, count, vpp).ends(forward, backward, weights, comm, blocking))
-    here = walk(name, ranks, short, vpp).ends(forward, backward, weights, comm, blocking)
-    more = walk(name, ranks, short + period, vpp).ends(forward, backward, weights, comm, blocking)
+        return tuple(order(name, ranks, count, vpp).ends(forward, backward, weights, comm, blocking))
+    here = order(name, ranks, short, vpp).ends(forward, backward, weights, comm, blocking)
+    more = order(name, ranks, short + period, vpp).ends(forward, backward, weights, comm, blocking)
     rounds = (count - short) // period
     return tuple(a + rounds * (b - a) for a, b in zip(here, more, strict=True))

@@ -6,7 +6,6 @@ Messages between two ranks in one direction go one after another.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +15,7 @@ from typing import NamedTuple
 from playbook.errors import ScheduleError
 from playbook.schedules.actions import Action, Schedule
 from playbook.schedules.kept import change
+from playbook.schedules.walk import walk
 
 PerStage = float | Sequence[float]
 
@@ -167,140 +167,64 @@ class Timeline:
 def simulate(schedule: Schedule, times: Times | None = None) -> Timeline:
     """When everything happens. Raises ScheduleError where actions wait for one another, and says which for which."""
     times = times or Times()
-    return Timeline(schedule, _Simulation(schedule, times).run(), times)
+    clock = _Clock(schedule, times)
+    for rank, block, receivers in walk(schedule):
+        clock.do(rank, block, receivers)
+    return Timeline(schedule, tuple(map(tuple, clock.slots)), times)
 
 
-class _Simulation:
-    """A micro-batch on a stage is a number, its place: stage · microbatches + microbatch."""
+class _Clock:
+    """The times of a schedule that is walked through. A micro-batch on a stage is a number, its place (`walk`)."""
 
     def __init__(self, schedule: Schedule, times: Times):
         self.schedule, self.times, self.table = schedule, times, times.table(schedule.depth)
         ranks, places = len(schedule.ranks), schedule.depth * schedule.microbatches
-        self.next, self.free = [0] * ranks, [0.0] * ranks
+        self.free = [0.0] * ranks
         self.slots: list[list[Slot]] = [[] for _ in range(ranks)]
         self.links: dict[tuple[int, int], float] = {}  # until when a link is full
-        # By place: the action done, when it was over, and when its message was where the next stage waits for it.
-        self.forward: list[Action | None] = [None] * places
-        self.backward: list[Action | None] = [None] * places
-        self.forward_there, self.backward_there = [0.0] * places, [0.0] * places
+        # By place: the action done, and when its message was where the next stage waits for it.
+        self.forward: list[tuple[Action | None, float]] = [(None, 0.0)] * places
+        self.backward: list[tuple[Action | None, float]] = [(None, 0.0)] * places
 
-    def run(self) -> tuple[tuple[Slot, ...], ...]:
-        ready = deque(range(len(self.schedule.ranks)))
-        queued = set(ready)
-        while ready:
-            rank = ready.popleft()
-            queued.discard(rank)
-            woken = self._advance(rank) - queued
-            ready.extend(woken)
-            queued |= woken
-        for rank, actions in enumerate(self.schedule.ranks):
-            if self.next[rank] < len(actions):
-                raise ScheduleError(self._deadlock(rank))
-        return tuple(map(tuple, self.slots))
+    def do(self, rank: int, block: Sequence[Action], receivers: Sequence[int]) -> None:
+        """Carry out an action, or two side by side, as soon as ``rank`` is free and what they need has arrived."""
+        last, arrived = self._needed(block[0])
+        length = self.table[block[0][0]][block[0][1]]
+        if block[1:]:
+            beside = self._needed(block[1])
+            last, arrived = beside if beside[1] > arrived else (last, arrived)
+            both = length + self.table[block[1][0]][block[1][1]]
+            length = both if self.times.fb is None else self.times.fb
+        begin = self.free[rank]
+        if arrived > begin:
+            begin = arrived
+        self.free[rank] = end = begin + length
+        for done, other in zip(block, receivers, strict=True):
+            self.slots[rank].append(Slot(done, begin, end, last, arrived))
+            if done[0] != "W":
+                self._send(rank, done, end, other)
 
-    def _advance(self, rank: int) -> set[int]:
-        """Carry out what ``rank`` can before it must wait; the ranks that it has sent something to."""
-        actions, overlapped, slots = self.schedule.ranks[rank], self.schedule.overlapped, self.slots[rank]
-        sent_to: set[int] = set()
-        table, i = self.table, self.next[rank]
-        while i < len(actions):
-            action = actions[i]
-            needed = self._needed(action)
-            if needed is None:
-                break
-            last, arrived = needed
-            if overlapped and (rank, i) in overlapped and i + 1 < len(actions):
-                beside = self._needed(actions[i + 1])
-                if beside is None:
-                    break
-                if beside[1] > arrived:
-                    last, arrived = beside
-                block: tuple[Action, ...] = actions[i : i + 2]
-                lengths = [table[a.op][a.stage] for a in block]
-                length = sum(lengths) if self.times.fb is None else self.times.fb
-            else:
-                block, length = (action,), table[action[0]][action[1]]
-            begin = self.free[rank]
-            if arrived > begin:
-                begin = arrived
-            self.free[rank] = end = begin + length
-            for done in block:
-                slots.append(Slot(done, begin, end, last, arrived))
-                if done[0] != "W":
-                    self._send(rank, done, end, sent_to)
-            i += len(block)
-        self.next[rank] = i
-        return sent_to
-
-    def _needed(self, action: Action) -> tuple[Action | None, float] | None:
-        """What came last of what ``action`` needs, and when it was on its rank; None where something is missing."""
+    def _needed(self, action: Action) -> tuple[Action | None, float]:
+        """What came last of what ``action`` needs of other stages, and when it was on its rank. What it needs of its own
+        is over before its turn."""
         op, stage, microbatch = action
-        count = self.schedule.microbatches
-        place = stage * count + microbatch
+        place, count = stage * self.schedule.microbatches + microbatch, self.schedule.microbatches
         if op == "F":
-            if not stage:
-                return None, 0.0
-            before = self.forward[place - count]
-            return None if before is None else (before, self.forward_there[place - count])
-        own = self.forward[place] if op != "W" else self.backward[place]
-        if own is None:
-            return None
-        if op == "W" or stage + 1 == self.schedule.depth:
-            return None, 0.0  # on its own rank: over before this one's turn
-        after = self.backward[place + count]
-        return None if after is None else (after, self.backward_there[place + count])
+            return self.forward[place - count] if stage else (None, 0.0)
+        return (None, 0.0) if op == "W" or stage + 1 == self.schedule.depth else self.backward[place + count]
 
-    def _send(self, rank: int, action: Action, end: float, sent_to: set[int]) -> None:
+    def _send(self, rank: int, action: Action, end: float, other: int) -> None:
         """Note that ``action`` is done, and when the stage that waits for it has its message."""
         op, stage, microbatch = action
-        place = stage * self.schedule.microbatches + microbatch
-        to = stage + (1 if op == "F" else -1)
-        done = self.forward if op == "F" else self.backward
-        there = self.forward_there if op == "F" else self.backward_there
-        done[place], there[place] = action, end
-        if not 0 <= to < self.schedule.depth:
-            return
-        times, other = self.times, self.schedule.rank_of(to, microbatch)
-        if other == rank:
-            return
-        sent_to.add(other)
-        if not times.overlap:
+        there, times = end, self.times
+        if other != rank and not times.overlap:
             self.free[rank] += times.comm + times.transfer
-            there[place] = self.free[rank]
-        elif times.transfer:
+            there = self.free[rank]
+        elif other != rank and times.transfer:
             leaves = max(end, self.links.get((rank, other), 0.0))
             self.links[rank, other] = leaves + times.transfer
-            there[place] = leaves + times.transfer + times.comm
-        else:
-            there[place] = end + times.comm
-
-    def _deadlock(self, rank: int) -> str:
-        """Who waits for whom, around the circle or to an action that nobody has."""
-        said, seen = [], set()
-        while rank not in seen:
-            seen.add(rank)
-            action, need = self._missing(rank)
-            said.append(f"rank {rank} waits with {action} for {need}")
-            holder = self._holder(need)
-            if holder is None:
-                said.append("which no rank ever does")
-                break
-            if holder == rank:
-                said.append("which comes later on the same rank")
-            rank = holder
-        return "the schedule cannot go on: " + ", ".join(said)
-
-    def _missing(self, rank: int) -> tuple[Action, Action]:
-        """The action that a rank cannot begin, alone or side by side with another, and the first that it needs."""
-        i, actions = self.next[rank], self.schedule.ranks[rank]
-        for action in actions[i : i + 2] if (rank, i) in self.schedule.overlapped else actions[i : i + 1]:
-            for need in self.schedule.needs(action):
-                done = self.forward if need.op == "F" else self.backward
-                if done[need.stage * self.schedule.microbatches + need.microbatch] is None:
-                    return action, need
-        raise AssertionError("a rank that waits waits for something")
-
-    def _holder(self, need: Action) -> int | None:
-        same = {need, need._replace(op="BW")} if need.op == "B" else {need}
-        ranks = enumerate(self.schedule.ranks)
-        return next((r for r, actions in ranks if same & set(actions[self.next[r] :])), None)
+            there = leaves + times.transfer + times.comm
+        elif other != rank:
+            there = end + times.comm
+        place = stage * self.schedule.microbatches + microbatch
+        (self.forward if op == "F" else self.backward)[place] = action, there

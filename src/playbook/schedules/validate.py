@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from playbook.errors import ScheduleError
 from playbook.schedules.actions import OPS, Action, Schedule
 from playbook.schedules.kept import kept
-from playbook.schedules.timeline import PerStage, Times, simulate
+from playbook.schedules.timeline import PerStage
+from playbook.schedules.walk import walk
 
 
 def validate(schedule: Schedule, limit: PerStage | None = None, rest: PerStage = 1.0) -> None:
@@ -21,7 +24,7 @@ def validate(schedule: Schedule, limit: PerStage | None = None, rest: PerStage =
         for action in actions:
             _check_action(schedule, rank, action)
     _check_once(schedule)
-    simulate(schedule, Times(0, 0, 0))
+    deque(walk(schedule), maxlen=0)
     if limit is not None:
         ranks = len(schedule.ranks)
         limits, rests = (
