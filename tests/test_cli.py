@@ -522,7 +522,7 @@ def test_bench_prints_ratios_with_their_provenance(capsys):
     assert main(command) == 0
     assert "torch.utils.checkpoint" in capsys.readouterr().out
     assert main([*command, "--seq", "0"]) == 2
-    assert "seq is 0" in capsys.readouterr().err
+    assert "seq must be at least 1, got 0" in capsys.readouterr().err
 
 
 def test_memory_prints_the_contract(capsys):

@@ -18,7 +18,9 @@ import torch
 from leftovers import remaining, sign_in, signed_in
 
 from playbook import launch, shapes
+from playbook.cli import _parser as parser
 from playbook.cli import main
+from playbook.commands.train import prepared
 from playbook.commands.training import Run, check, train_here, train_on_ranks
 from playbook.errors import ConfigError
 from playbook.layout import Layout
@@ -161,6 +163,22 @@ def test_the_command_line(tmp_path):
     assert "on 3 ranks (dp=3,zero=1), cpu" in err
     events = [json.loads(line)["event"] for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     assert events == ["start", "step", "step", "step", "finished"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "micro_batch", "recompute"),
+    [
+        ([], 8, "none"),
+        (["--layout", "dp=2,micro_batch=1"], 1, "none"),
+        (["--layout", "dp=2,micro_batch=4,recompute=full", "--micro-batch", "4"], 4, "full"),
+        (["--layout", "dp=2", "--recompute", "selective", "--micro-batch", "2"], 2, "selective"),
+    ],
+)
+def test_what_the_text_of_a_layout_says_is_said(flags, micro_batch, recompute):
+    parsed = parser().parse_args(["train", *(flags or ["--layout", "dp=2"])])
+    _, config = prepared(parsed)
+    for said in (config, config.layout):
+        assert (said.micro_batch, said.recompute) == (micro_batch, recompute)
 
 
 def test_a_layout_is_checked_once_and_a_model_read_once(monkeypatch, tmp_path):

@@ -252,11 +252,11 @@ def test_every_term_says_its_formula():
 @pytest.mark.parametrize(
     ("options", "kind", "words"),
     [
-        ({"seq": 0}, ConfigError, "seq is 0"),
-        ({"seq": "long"}, ConfigError, "seq is 'long'"),
+        ({"seq": 0}, ConfigError, "seq must be at least 1, got 0"),
+        ({"seq": "long"}, ConfigError, "seq must be an integer, got 'long'"),
         ({"recipe": "fp7"}, ConfigError, "fp7"),
         ({"attention": "magic"}, ConfigError, "sdpa, reference"),
-        ({"device": "tpu"}, ConfigError, "cpu or cuda"),
+        ({"device": "tpu"}, ConfigError, "device must be one of cuda, cpu, got 'tpu'"),
         ({"layout": Layout(tp=3)}, LayoutError, "tp"),
         ({"layout": Layout(pp=16)}, LayoutError, "pp"),
         ({"layout": Layout(pp=4, schedule="zb-h2", grad_acc=6)}, LayoutError, "grad_acc is 6.* at least 7"),

@@ -71,9 +71,8 @@ def layout_of(args: argparse.Namespace, names: Collection[str]) -> Layout:
     A ``schedule`` may be a file, as ``playbook schedule --json`` prints it.
     """
     layout = Layout.parse(args.layout, getattr(args, "gpus", None))
-    named = {part.partition("=")[0].strip() for part in args.layout.split(",")}
     given = {name: value for name, value in read_fields(args, Layout, names).items() if value is not None}
-    for name in named & {*given}:
+    for name in named(args) & {*given}:
         if given[name] != getattr(layout, name):
             raise ConfigError(
                 f"{name} is {given[name]!r}, but {getattr(layout, name)!r} in the layout: give it once"
@@ -84,6 +83,11 @@ def layout_of(args: argparse.Namespace, names: Collection[str]) -> Layout:
         if name.endswith(".json"):
             given["own_schedule"] = _schedule(given.pop("schedule"))
     return layout.replace(**given)
+
+
+def named(args: argparse.Namespace) -> set[str]:
+    """The fields that the layout's text names."""
+    return {part.partition("=")[0].strip() for part in args.layout.split(",")}
 
 
 def _schedule(name: str) -> Schedule:

@@ -52,7 +52,9 @@ def asked(args: argparse.Namespace, trains: argparse.ArgumentParser) -> Asked:
         )
     data = str(Path(args.data).resolve()) if args.data else None
     sizes = args.seq, args.global_batch, args.steps, args.warmup, args.repeat
-    spec = Spec(dataclasses.asdict(shape), *sizes, data, _train_flags(args))
+    # A folder of a sweep from before models had windows is of the same sweep.
+    fields = {name: value for name, value in dataclasses.asdict(shape).items() if name != "windows" or value}
+    spec = Spec(fields, *sizes, data, _train_flags(args))
     job = None if args.slurm is None else parse_slurm(args.slurm)
     make = _Rows(args.model, spec, trains, job, _clock(args))
     rows = [make.row(layout) for layout in dict.fromkeys(_layouts(args))]

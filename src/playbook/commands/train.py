@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from playbook._checks import check_int, check_positive
 from playbook._interrupt import raise_again
 from playbook._json import to_json
-from playbook.commands.flags import add_fields, layout_of, read_fields
+from playbook.commands.flags import add_fields, layout_of, named, read_fields
 from playbook.commands.output import say
 from playbook.errors import ConfigError
 from playbook.layout import Layout
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Flags of a layout: its schedule, and the options of its techniques.
 TECHNIQUES = ("schedule", *Layout().options)
+#: What the layout's text may say as well as a flag of the run.
+BOTH = ("micro_batch", "recompute")
 #: What sysexits.h says of a command that is to be tried again.
 EX_TEMPFAIL = 75
 
@@ -131,8 +133,10 @@ def _as_many(text: str, ranks: int) -> str:
 
 def prepared(args: argparse.Namespace) -> tuple[ModelShape, TrainConfig]:
     """The model and the configuration of these flags. Raises PlaybookError for what cannot run, without torch."""
-    shape, layout = load(args.model), layout_of(args, TECHNIQUES)
-    config = TrainConfig(layout=layout, **read_fields(args, TrainConfig))
+    shape, layout = load(args.model), layout_of(args, (*TECHNIQUES, *BOTH))
+    given = read_fields(args, TrainConfig)
+    given |= {name: getattr(layout, name) for name in BOTH if name in named(args)}
+    config = TrainConfig(layout=layout, **given)
     config.layout.check(shape, seq=config.seq)
     return shape, config
 
