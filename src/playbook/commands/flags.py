@@ -77,10 +77,10 @@ def layout_of(args: argparse.Namespace, names: Collection[str]) -> Layout:
             raise ConfigError(
                 f"{name} is {given[name]!r}, but {getattr(layout, name)!r} in the layout: give it once"
             )
-    if name := given.get("schedule"):
+    if text := given.get("schedule"):
         if layout.pp == 1:
-            raise ConfigError(f"schedule is {name!r}, but the layout has no pipeline: give it pp=2 or more")
-        if name.endswith(".json"):
+            raise ConfigError(f"schedule is {text!r}, but the layout has no pipeline: give it pp=2 or more")
+        if text.endswith(".json"):
             given["own_schedule"] = _schedule(given.pop("schedule"))
     return layout.replace(**given)
 
