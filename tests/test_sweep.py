@@ -250,7 +250,7 @@ def test_layouts_that_no_model_has_are_rows_with_their_reasons(tmp_path, monkeyp
     assert reasons == {
         "dp=4,tp=3,zero=0": "tp must divide heads = 2 (1, 2), got 3",
         "dp=4,tp=3,zero=4": "zero must be 0, 1, 2 or 3, got 4",
-        "dp=3,tp=4,zero=0": "tp must divide heads = 2 (1, 2), got 4",
+        "dp=3,tp=4,zero=0": "global_batch is 4, but must be a multiple of dp=3, a share for each rank",
         "dp=3,tp=4,zero=4": "zero must be 0, 1, 2 or 3, got 4",
     }
     assert main(["sweep", *flags]) == 0

@@ -325,7 +325,9 @@ def test_names_that_are_none(text, words):
 )
 def test_what_does_not_go_with_it(given, words):
     with pytest.raises((ConfigError, LayoutError), match=words):
-        check(run(**{"how": "local:H=4", **given}))
+        asked = run(**{"how": "local:H=4", **given})
+        asked.config.layout.check(asked.shape, seq=asked.config.seq)
+        check(asked)
 
 
 def test_what_they_send_and_keep_is_not_foretold():

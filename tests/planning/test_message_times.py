@@ -10,6 +10,7 @@ from playbook.layout import Layout
 from playbook.planning.calibration import Calibration
 from playbook.planning.jobs import run_of
 from playbook.planning.message_times import Links
+from playbook.planning.terms import label
 from playbook.planning.traffic import traffic
 from playbook.shapes import load
 
@@ -92,10 +93,11 @@ def test_what_blocks_are_timed_with_is_what_ranks_send(model, text, options):
     """Messages of one block, times blocks and micro-batches, are those that `traffic` counts of the whole model."""
     shape, layout = load(model), Layout.parse(text).replace(**options)
     run = run_of({"model": model, "cluster": "h100-8", "layout": text, "seq": 1024})
-    run = replace(run, layout=run.layout.replace(**options))
+    run = replace(run, job=run.job.relayout(**options))
+    blocks = {f"{label(kind)} block": count for kind, count in shape.blocks().items()}
     counted: Counter[tuple] = Counter()
     for part, message, _ in run.times.messages():
-        times = layout.grad_acc * (1 if part == "head" else shape.blocks()[part.split()[0]])
+        times = layout.grad_acc * (1 if part == "head" else blocks[part])
         counted[message.axis, message.collective, message.phase, message.payload] += message.count * times
     expected: Counter[tuple] = Counter()
     for message in traffic(shape, layout, 1024):
