@@ -324,10 +324,13 @@ def test_names_that_are_none(text, words):
     ],
 )
 def test_what_does_not_go_with_it(given, words):
-    with pytest.raises((ConfigError, LayoutError), match=words):
+    def refused() -> None:
         asked = run(**{"how": "local:H=4", **given})
         asked.config.layout.check(asked.shape, seq=asked.config.seq)
         check(asked)
+
+    with pytest.raises((ConfigError, LayoutError), match=words):
+        refused()
 
 
 def test_what_they_send_and_keep_is_not_foretold():
