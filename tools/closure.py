@@ -2,8 +2,9 @@
 
 An import inside a function counts; one under ``if TYPE_CHECKING`` does not. A string that is a module's dotted name
 counts as a load by name (``"playbook_widgets.compute.calculator:compute"``), and one that is the beginning of such names
-(``f"playbook.schedules.solver.{name}"``) as a load of all of them. A package whose ``__getattr__`` loads names when they
-are asked for lists them under TYPE_CHECKING: who imports such a name needs its module, and no other of the package.
+(``f"playbook.exercises.{name}"``) as a load of all of them. Who asks the registry (``lab("schedule", name)``) loads what
+``labs.py`` offers there. A package whose ``__getattr__`` loads names when they are asked for lists them under
+TYPE_CHECKING: who imports such a name needs its module, and no other of the package.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TOPS = (ROOT / "src", ROOT / "widgets")
 CLI = "playbook.cli"
 COMMANDS = "playbook.commands."
+LABS = "playbook.labs"
 
 MODULE = re.compile(r"([a-z_]\w*(?:\.\w+)+)(\.?)(?::\w+)?")
 # `playbook train` in a shell command or a script; `-m playbook` followed by what only the run knows.
@@ -32,7 +34,7 @@ PIPELINES = re.compile(r"\bpp\b|pipeline|playbook\.schedules|playbook +schedule"
 SENDS_LESS = re.compile(r"\b(local:|(slowmo|diloco|gossip|powersgd|topk)\b)|playbook\.decentralized\.[ms]")
 ON_DEMAND = {
     "playbook.schedules.catalogue": PIPELINES,
-    "playbook.schedules.actions": PIPELINES,
+    "playbook.layout.stages": PIPELINES,
     "playbook.layout.layout": SENDS_LESS,
     "playbook.parallel.parallelize": SENDS_LESS,
     "playbook.exercises.grading": re.compile(r"playbook +exercises\b"),
@@ -65,6 +67,7 @@ class Modules:
                     self.files[name.removesuffix(".__init__")] = file
         self._trees: dict[str, ast.Module] = {}
         self._imports: dict[str, tuple[Import, ...]] = {}
+        self._offers = _offers(self.tree(LABS)) if LABS in self.files else {}
 
     def tree(self, module: str) -> ast.Module:
         if module not in self._trees:
@@ -74,9 +77,16 @@ class Modules:
     def imports(self, module: str) -> tuple[Import, ...]:
         """What the file of ``module`` imports of the project, in the order of its lines."""
         if module not in self._imports:
-            package = module if self.files[module].name == "__init__.py" else module.rpartition(".")[0]
-            self._imports[module] = tuple(self._found(self.tree(module), package))
+            self._imports[module] = tuple(self._found(self.tree(module), self._package(module)))
         return self._imports[module]
+
+    def named(self, module: str) -> set[str]:
+        """All other modules that the file of ``module`` names: in imports anywhere, for types as well, and in strings."""
+        found = self._found(self.tree(module), self._package(module), all_named=True)
+        return {item.module for item in found} - {module}
+
+    def _package(self, module: str) -> str:
+        return module if self.files[module].name == "__init__.py" else module.rpartition(".")[0]
 
     def closure(
         self,
@@ -100,7 +110,7 @@ class Modules:
             found.add(module)
             todo.append(module.rpartition(".")[0])
             for item in self.imports(module):
-                named = by_name and module not in asleep
+                named = by_name and module not in asleep and module != LABS
                 if (deferred or not item.deferred) and (named or not item.by_name):
                     todo.append(item.module)
         return found
@@ -148,8 +158,8 @@ class Modules:
             name = name.rpartition(".")[0]
         return [name] if name else []
 
-    def _found(self, tree: ast.AST, package: str) -> Iterator[Import]:
-        for node, deferred in _imports_and_strings(tree):
+    def _found(self, tree: ast.AST, package: str, all_named: bool = False) -> Iterator[Import]:
+        for node, deferred in _imports_and_strings(tree, all_named):
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     for module in (alias.name, *self.lazy(alias.name).values()):
@@ -157,6 +167,9 @@ class Modules:
                             yield Import(module, (), node.lineno, deferred)
             elif isinstance(node, ast.ImportFrom):
                 yield from self._taken(node, _absolute(node, package), deferred)
+            elif isinstance(node, ast.Call):
+                for module in () if all_named else self._asked(node):
+                    yield Import(module, (), node.lineno, deferred, by_name=True)
             elif match := MODULE.fullmatch(node.value):
                 for module in self._loaded(match[1], beginning=bool(match[2])):
                     yield Import(module, (), node.lineno, deferred, by_name=True)
@@ -173,6 +186,12 @@ class Modules:
         own = tuple(name for name in names if name not in parts and name not in lazy)
         if module in self.files and own:
             yield Import(module, own, node.lineno, deferred)
+
+    def _asked(self, call: ast.Call) -> list[str]:
+        """What a call ``lab(kind, name)`` can load: of a name that only the run knows, all of the kind."""
+        kind, name = (arg.value if isinstance(arg, ast.Constant) else None for arg in call.args)
+        offers = self._offers.get(str(kind), {})
+        return [module for key, module in offers.items() if name in (None, key)]
 
     def _loaded(self, name: str, *, beginning: bool) -> list[str]:
         if beginning:
@@ -196,18 +215,29 @@ def _is_for_types(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 
+def _offers(labs: ast.Module) -> dict[str, dict[str, str]]:
+    """By kind and name the module that ``register({kind: {name: "module:object"}})`` names."""
+    (call,) = (node for node in ast.walk(labs) if isinstance(node, ast.Call))
+    return {
+        kind: {name: place.partition(":")[0] for name, place in places.items()}
+        for kind, places in ast.literal_eval(call.args[0]).items()
+    }
+
+
 def _imports_and_strings(
-    node: ast.AST, deferred: bool = False
-) -> Iterator[tuple[ast.Import | ast.ImportFrom | ast.Constant, bool]]:
-    """The import statements and strings below ``node``, and whether they stand inside a function."""
-    if isinstance(node, ast.Import | ast.ImportFrom) or (
-        isinstance(node, ast.Constant) and isinstance(node.value, str)
+    node: ast.AST, for_types: bool = False, deferred: bool = False
+) -> Iterator[tuple[ast.Import | ast.ImportFrom | ast.Constant | ast.Call, bool]]:
+    """Import statements, strings and questions to the registry below ``node``, and whether each is inside a function."""
+    if (
+        isinstance(node, ast.Import | ast.ImportFrom)
+        or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+        or (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "lab")
     ):
         yield node, deferred
     inside = deferred or isinstance(node, FUNCTIONS)
-    children = node.orelse if isinstance(node, ast.If) and _is_for_types(node) else ast.iter_child_nodes(node)
-    for child in children:
-        yield from _imports_and_strings(child, inside)
+    skip = isinstance(node, ast.If) and _is_for_types(node) and not for_types
+    for child in node.orelse if skip else ast.iter_child_nodes(node):
+        yield from _imports_and_strings(child, for_types, inside)
 
 
 def _absolute(node: ast.ImportFrom, package: str) -> str:

@@ -25,6 +25,8 @@ CORE = (
             "_json",
             "_interrupt",
             "_machine",
+            "registry",
+            "labs",
             "seeding",
             "text",
             "source",

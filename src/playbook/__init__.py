@@ -7,6 +7,8 @@ command line can answer Ctrl-C.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from playbook import labs as _labs  # noqa: F401  what the core may ask for by name
+
 if TYPE_CHECKING:
     from playbook.source import show
 

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from playbook._tables import check_keys, check_table, read_file, read_json
 from playbook.block import DENSE, Kind, norm, size, symbols, weighty
 from playbook.errors import ShapeError
 from playbook.presets import SIZES
+from playbook.registry import lab
 
 #: Ten times the depth of the deepest transformer published (DeepNet, Wang et al. 2022, arXiv 2203.00555: 1,000 layers).
 #: A pipeline has at most as many stages, so that whatever goes over stages ends soon for any sizes that are let in.
@@ -363,7 +363,7 @@ def _from_file(path: Path) -> ModelShape:
 
 def _from_table(sizes: Any) -> ModelShape:
     if isinstance(sizes, Mapping) and THEIRS & set(sizes):
-        shape: ModelShape = import_module("playbook.huggingface").shape_of(sizes)
+        shape: ModelShape = lab("model", "config.json")(sizes)
         return shape
     check_table(sizes, ModelShape, "a model shape", ShapeError)
     return ModelShape(**sizes)

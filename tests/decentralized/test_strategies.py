@@ -17,7 +17,7 @@ from playbook.decentralized.topology import topology
 from playbook.errors import ConfigError, LayoutError
 from playbook.instruments.counting import CountBytes
 from playbook.layout import Layout
-from playbook.layout.options import DATA_PARALLEL
+from playbook.layout.fields import DATA_PARALLEL
 from playbook.model.transformer import IGNORE
 from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh

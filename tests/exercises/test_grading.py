@@ -7,7 +7,7 @@ import pytest
 from playbook.cli import main
 from playbook.errors import ConfigError
 from playbook.exercises import NotYet, check, exercises, grade, progress
-from playbook.exercises.grading import number
+from playbook.exercises.exercise import number
 
 
 @pytest.fixture(autouse=True)

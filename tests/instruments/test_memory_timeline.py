@@ -117,7 +117,7 @@ def test_memory_freed_by_recomputation_shows_in_the_peak():
 
 def test_a_storage_that_gives_its_memory_back_and_takes_it_again():
     """What ZeRO-3 does with weights: bytes are counted while they are there, and one storage is several allocations."""
-    from playbook.parallel.storage import resize_storage
+    from playbook.parallel.zero3 import resize_storage
 
     model, whole = nn.Linear(1, 1, bias=False), torch.zeros(100)
     view = whole[:50]

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from playbook import launch
 from playbook.instruments.ring_trace import Interval, WatchedRing, early
 from playbook.parallel.context import RankTokens, ring_forward
-from playbook.parallel.ring import Ring
+from playbook.parallel.mesh import Ring
 
 RANKS = 3
 

@@ -14,7 +14,8 @@ from playbook.model.transformer import Transformer
 from playbook.precision import products
 from playbook.precision.formats import load_format
 from playbook.precision.recipes import FP8_RECIPES
-from playbook.precision.scaling import by_kernel, has_kernel, load_groups, quantize
+from playbook.precision.scaling import has_kernel, load_groups, quantize
+from playbook.registry import lab
 
 SHAPE = LLAMA.replace(layers=1, hidden=144, heads=3, kv_heads=1, ffn=136)
 
@@ -30,7 +31,7 @@ def learn(recipe):
 def as_on_a_gpu(x, form, groups="tensor", *, scales=None):
     form, groups = load_format(form), load_groups(groups)
     if scales is None and x.numel() and has_kernel(form, groups):
-        return by_kernel(x, form, groups)
+        return lab("fp8", "quantize")(x, form, groups)
     return quantize(x, form, groups, scales=scales)
 
 

@@ -7,7 +7,8 @@ from random_shapes import shapes
 
 from playbook.errors import LayoutError, PlaybookError, ScheduleError
 from playbook.layout import SCHEDULES, Layout
-from playbook.layout.stages import KINDS, check_microbatches, depth, on_ranks, placement, split, stages_of
+from playbook.layout.fields import KINDS
+from playbook.layout.stages import check_microbatches, depth, on_ranks, placement, split, stages_of
 from playbook.planning.memory import predict
 from playbook.schedules.actions import Schedule
 from playbook.schedules.catalogue import make

@@ -11,7 +11,7 @@ from parallel_runs import BATCH, Case
 from playbook import launch
 from playbook.instruments.counting import CountBytes
 from playbook.layout import Layout
-from playbook.layout.options import MOMENTS
+from playbook.layout.fields import MOMENTS
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.planning.memory import predict

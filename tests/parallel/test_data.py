@@ -19,8 +19,7 @@ from playbook.parallel.data import STRATEGIES, BucketedDataParallel
 from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
-from playbook.parallel.zero import Zero1
-from playbook.parallel.zero2 import Zero2
+from playbook.parallel.zero import Zero1, Zero2
 from playbook.training.optimizer import adamw
 from playbook.training.sampler import Sampler
 

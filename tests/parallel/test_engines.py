@@ -17,8 +17,7 @@ from playbook.parallel.data import STRATEGIES
 from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
-from playbook.parallel.zero import Zero1
-from playbook.parallel.zero2 import Zero2
+from playbook.parallel.zero import Zero1, Zero2
 
 
 def evaluated(case: Case, options: dict) -> dict[str, float]:

@@ -24,7 +24,7 @@ from playbook.instruments.counting import CountBytes
 from playbook.instruments.measure import SavedActivations
 from playbook.kernels import jit
 from playbook.layout import Layout
-from playbook.layout.options import DISPATCH
+from playbook.layout.fields import DISPATCH
 from playbook.model.moe import Experts, Router, Routing, here, routers
 from playbook.parallel.expert import Trip, make_path
 from playbook.parallel.mesh import Mesh

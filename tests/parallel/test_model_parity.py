@@ -13,7 +13,7 @@ from parallel_runs import Case, Run, on_one_device, on_ranks
 from traffic_runs import check_run
 
 from playbook.layout import Layout
-from playbook.layout.tokens import CONTEXT
+from playbook.layout.fields import CONTEXT
 
 TOLERANCE = 1e-5
 #: The samples of most cases have 9 tokens, and the vocabularies 97 or 37 words: nothing divides.

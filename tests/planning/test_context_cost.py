@@ -13,7 +13,8 @@ from playbook import launch
 from playbook.errors import ConfigError
 from playbook.instruments.counting import CountBytes
 from playbook.layout import Layout
-from playbook.layout.tokens import CONTEXT, TokenRanges
+from playbook.layout.fields import CONTEXT
+from playbook.layout.tokens import TokenRanges
 from playbook.parallel.context import GatherCore, RingCore, UlyssesCore
 from playbook.planning.context_cost import context_traffic, hiding_tokens
 from playbook.planning.links import AlphaBeta

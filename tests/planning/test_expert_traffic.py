@@ -16,7 +16,7 @@ from traffic_runs import Cases, check
 
 from playbook.errors import ConfigError
 from playbook.layout import Layout
-from playbook.layout.options import DISPATCH
+from playbook.layout.fields import DISPATCH
 from playbook.planning.expert_traffic import Routed, even, missed
 from playbook.planning.job import Job
 from playbook.planning.messages import Sender

@@ -14,7 +14,7 @@ from traffic_runs import SEQ, Cases, check
 
 from playbook.errors import LayoutError
 from playbook.layout import Layout
-from playbook.layout.tokens import CONTEXT
+from playbook.layout.fields import CONTEXT
 from playbook.planning.context_cost import context_traffic
 from playbook.planning.job import Job
 from playbook.planning.memory import predict

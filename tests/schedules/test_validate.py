@@ -11,7 +11,7 @@ from playbook_widgets.compute.recognise import recognise
 from playbook.errors import ScheduleError
 from playbook.schedules.actions import Action, Schedule
 from playbook.schedules.catalogue import BY_HAND, make
-from playbook.schedules.validate import validate
+from playbook.schedules.validate import check, validate
 
 GOOD = make("zb-h1", 2, 3)
 FIRST, SECOND = GOOD.ranks
@@ -92,13 +92,13 @@ def test_what_can_be_timed_and_not_trained_with(schedule, zero, sentence):
     """Replicas of a stage would add up gradients of one with those of another."""
     validate(schedule)
     with pytest.raises(ScheduleError) as refused:
-        schedule.check(each_pass=zero >= 2)
+        check(schedule, each_pass=zero >= 2)
     assert str(refused.value).startswith(sentence)
 
 
 def test_what_both_ways_may_differ_in():
-    UNEVEN.check()
-    make("dualpipe", 4, 8).check(each_pass=True)
+    check(UNEVEN)
+    check(make("dualpipe", 4, 8), each_pass=True)
 
 
 def test_memory():

@@ -27,7 +27,6 @@ from playbook.model.hugging_face import WeightMap, config_of, model_of
 from playbook.model.moe import routers
 from playbook.model.transformer import Transformer
 from playbook.parallel.mesh import Mesh
-from playbook.parallel.state import step_counts
 from playbook.shapes import PRESETS, ModelShape, load
 from playbook.training import restore
 from playbook.training.config import TrainConfig
@@ -180,7 +179,7 @@ def go_on(cases: list[tuple[str, str, dict[str, Any]]], root: Path) -> list[Any]
         mine = trainer(SHAPES[name].replace(dropout=0.0), layout, **more, seed=1)
         saving = Checkpoints(Saving(str(root / name), 1, resume=True), mine)
         assert saving.resume() == root / name / "step-00000000"
-        counts = set(step_counts(mine.engine).values())
+        counts = set(mine.engine.step_counts().values())
         found.append((mine.step_count, counts, [mine.step().loss for _ in range(3)]))
     return found
 

@@ -62,7 +62,7 @@ class Contract:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        return importlib.import_module(self.widget.compute.partition(":")[0]).DEFAULTS
+        return importlib.import_module(self.widget.__module__).DEFAULTS
 
     def move(self) -> tuple[str, dict[str, Any]]:
         """Where to press the right arrow in the first state, and what has been set then."""

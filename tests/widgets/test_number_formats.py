@@ -8,7 +8,8 @@ import re
 import pytest
 from colour_vision import VISIONS, difference, lab
 from playbook_widgets import NumberFormats
-from playbook_widgets.compute.number_formats import DEFAULTS, LIMITS, ROUNDINGS, compute
+from playbook_widgets.compute.number_formats import compute
+from playbook_widgets.compute.number_setting import DEFAULTS, LIMITS, ROUNDINGS
 from playbook_widgets.number_formats import constants
 from widget_homes import Form, bridged_page, in_module
 

@@ -8,7 +8,8 @@ import re
 import pytest
 from colour_vision import VISIONS, difference, lab
 from playbook_widgets import ExpertRouting
-from playbook_widgets.compute.routing import DEFAULTS, REMEDIES, UPDATES, compute
+from playbook_widgets.compute.routing import UPDATES, compute
+from playbook_widgets.compute.routing_setting import DEFAULTS, REMEDIES
 from playbook_widgets.compute.routing_words import in_ratio
 from playbook_widgets.compute.zero_words import in_bytes
 from playbook_widgets.routing import constants

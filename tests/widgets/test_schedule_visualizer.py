@@ -6,7 +6,8 @@ import json
 
 import pytest
 from playbook_widgets import ScheduleVisualizer
-from playbook_widgets.compute.visualizer import DEFAULTS, compute
+from playbook_widgets.compute.visualizer import compute
+from playbook_widgets.compute.visualizer_setting import DEFAULTS
 from playbook_widgets.schedule_visualizer import constants
 from widget_homes import Form, bridged_page, in_module
 

@@ -7,17 +7,16 @@ import re
 
 import pytest
 from playbook_widgets import ZeroSharding
-from playbook_widgets.compute.zero_stages import (
+from playbook_widgets.compute.zero_setting import (
     BANDWIDTH,
-    COLLECTIVES,
     DEFAULTS,
     GRAD_ACC,
     OPTIMIZER_BYTES,
     PARAMETERS,
     PRECISIONS,
     REPLICAS,
-    compute,
 )
+from playbook_widgets.compute.zero_stages import COLLECTIVES, compute
 from playbook_widgets.compute.zero_words import NAMES, in_bytes, in_seconds
 from playbook_widgets.zero_sharding import DIVIDES, MOVES, PRECISION_WORDS, constants, counts
 from widget_homes import Form, bridged_page, in_module

@@ -10,7 +10,7 @@ from typing import Any
 from playbook.decentralized.topology import NAMES
 from playbook_widgets.base import Widget
 from playbook_widgets.compute.gossip import DEFAULTS, ITEMSIZES, MOST, NODES, TITLES, read
-from playbook_widgets.compute.zero_stages import PARAMETERS
+from playbook_widgets.compute.zero_setting import PARAMETERS
 from playbook_widgets.zero_sharding import counts
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from playbook.precision.formats import FORMATS, Format
 from playbook_widgets.base import Widget
-from playbook_widgets.compute.number_formats import DEFAULTS, LIMITS, read
+from playbook_widgets.compute.number_setting import DEFAULTS, LIMITS, read
 from playbook_widgets.compute.number_text import decimal, raised, shown
 
 
 class NumberFormats(Widget):
     """``NumberFormats({"number": "70000", "format": "fp16"})`` as the last line of a cell.
 
-    Keys are those of ``playbook_widgets.compute.number_formats.DEFAULTS``. ``number`` is a number or a text such as
+    Keys are those of ``playbook_widgets.compute.number_setting.DEFAULTS``. ``number`` is a number or a text such as
     "1/3", "2^-25", "-0", "nan", or a code of a format, "e4m3:0x7f". ``rounding`` is to_even, towards_zero, half_up or
     stochastic, which takes the random number that the seed ``draw`` gives; ``saturate`` is that of `Format.encode`;
     ``scale`` is the exponent of a power of two that the number is multiplied by before it is stored. It opens with

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from playbook_widgets.base import Widget
-from playbook_widgets.compute.routing import (
+from playbook_widgets.compute.routing_setting import (
     BIAS_RATE,
     CAPACITIES,
     DEFAULTS,
@@ -29,7 +29,7 @@ from playbook_widgets.compute.zero_words import in_bytes
 class ExpertRouting(Widget):
     """``ExpertRouting({"remedy": "bias", "skew": 1.5})`` as the last line of a cell.
 
-    Keys are those of ``playbook_widgets.compute.routing.DEFAULTS``: ``experts``, ``top_k``, ``capacity`` and
+    Keys are those of ``playbook_widgets.compute.routing_setting.DEFAULTS``: ``experts``, ``top_k``, ``capacity`` and
     ``top_groups`` (the nodes that a token may choose) are the router's; ``ranks``, ``node`` (ranks of a node), ``tokens``
     (of a rank), ``skew`` and ``seed`` say what it routes; ``remedy`` is none, bias (with ``bias_rate``) or replicas (with
     ``spare`` slots a rank); "step" is the number of updates at which it opens. In a notebook::

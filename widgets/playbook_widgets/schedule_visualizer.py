@@ -10,7 +10,8 @@ from typing import Any
 from playbook.schedules.catalogue import NAMES
 from playbook.schedules.explain import CAUSES
 from playbook_widgets.base import Widget
-from playbook_widgets.compute.visualizer import (
+from playbook_widgets.compute.visualizer import describe
+from playbook_widgets.compute.visualizer_setting import (
     CHUNKED,
     CHUNKS,
     DEFAULTS,
@@ -18,7 +19,6 @@ from playbook_widgets.compute.visualizer import (
     MICROBATCHES,
     OVERLAPPING,
     STAGES,
-    describe,
 )
 from playbook_widgets.compute.visualizer_times import PRESETS
 from playbook_widgets.compute.visualizer_words import ABOUT
@@ -27,10 +27,10 @@ from playbook_widgets.compute.visualizer_words import ABOUT
 class ScheduleVisualizer(Widget):
     """``ScheduleVisualizer({"schedule": "zb-h1", "stages": 8})`` as the last line of a cell.
 
-    Keys are those of ``playbook_widgets.compute.visualizer.DEFAULTS``. ``schedule`` and ``compare`` are names that
-    ``playbook
-    schedule`` knows; ``stages``, ``microbatches``, ``vpp`` say how large it is; ``times`` is a preset, and f, b, w, comm,
-    transfer, overlap what is set over it; ``limit`` is the micro-batches whose activations fit. In a notebook::
+    Keys are those of ``playbook_widgets.compute.visualizer_setting.DEFAULTS``. ``schedule`` and ``compare`` are names
+    that ``playbook schedule`` knows; ``stages``, ``microbatches``, ``vpp`` say how large it is; ``times`` is a preset,
+    and f, b, w, comm, transfer, overlap what is set over it; ``limit`` is the micro-batches whose activations fit. In a
+    notebook::
 
         from playbook_widgets import ScheduleVisualizer
 

@@ -13,7 +13,7 @@ from playbook.hardware import ACCELERATORS
 from playbook.planning.recipes import RECIPES
 from playbook.shapes import PRESETS
 from playbook_widgets.base import Widget
-from playbook_widgets.compute.zero_stages import (
+from playbook_widgets.compute.zero_setting import (
     BANDWIDTH,
     DEFAULTS,
     GRAD_ACC,
@@ -30,7 +30,7 @@ from playbook_widgets.compute.zero_words import NAMES, in_bytes, in_seconds
 class ZeroSharding(Widget):
     """``ZeroSharding({"parameters": "70B", "replicas": 128, "zero": 2})`` as the last line of a cell.
 
-    Keys are those of ``playbook_widgets.compute.zero_stages.DEFAULTS``; ``start`` says when a page loads Python, as
+    Keys are those of ``playbook_widgets.compute.zero_setting.DEFAULTS``; ``start`` says when a page loads Python, as
     for every widget. Raises PlaybookError for settings that cannot be.
     """
 

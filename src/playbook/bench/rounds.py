@@ -15,7 +15,7 @@ from playbook.bench.context_peers import GatheredSDPA
 from playbook.bench.tensor_peers import DTensorPeer, DTensorSequence, RunDTensor, check_tensor
 from playbook.bench.turns import OPTIMIZER, Run, RunOnMesh, Work
 from playbook.layout import Layout
-from playbook.layout.options import DATA_PARALLEL
+from playbook.layout.fields import DATA_PARALLEL
 from playbook.model.transformer import Transformer
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize

@@ -76,6 +76,20 @@ def add(commands: Any) -> None:
     flag(
         "--timeout", type=float, default=600.0, metavar="S", help="seconds that a run may take (default: 600)"
     )
+    _where(p)
+    flag("--json", action="store_true", help="print one JSON object on stdout")
+    flag(
+        "train",
+        nargs=argparse.REMAINDER,
+        metavar="TRAIN_FLAGS",
+        help="after --: further flags of `playbook train`",
+    )
+    p.set_defaults(run=lambda args: _sweep(args, commands.choices["train"]))
+
+
+def _where(p: argparse.ArgumentParser) -> None:
+    """Flags of where runs are started, and what they are compared with."""
+    flag = p.add_argument
     flag(
         "--out", type=Path, default=Path("sweep"), metavar="DIR", help="folder of the sweep (default: sweep)"
     )
@@ -108,14 +122,6 @@ def add(commands: Any) -> None:
         metavar="C",
         help="cluster of that prediction, such as h100-8 (default: the machine that was measured)",
     )
-    flag("--json", action="store_true", help="print one JSON object on stdout")
-    flag(
-        "train",
-        nargs=argparse.REMAINDER,
-        metavar="TRAIN_FLAGS",
-        help="after --: further flags of `playbook train`",
-    )
-    p.set_defaults(run=lambda args: _sweep(args, commands.choices["train"]))
 
 
 def _sweep(args: argparse.Namespace, trains: argparse.ArgumentParser) -> int:

@@ -14,7 +14,7 @@ from playbook._checks import unknown
 from playbook.decentralized.topology import NAMES as TOPOLOGIES
 from playbook.decentralized.topology import topology
 from playbook.errors import ConfigError, LayoutError
-from playbook.layout.options import DATA_PARALLEL
+from playbook.layout.fields import DATA_PARALLEL
 
 if TYPE_CHECKING:
     from playbook.layout import Layout

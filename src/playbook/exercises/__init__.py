@@ -7,6 +7,7 @@
 The questions and their solutions stand in the chapters. The module of a chapter grades the answers.
 """
 
-from playbook.exercises.grading import Exercise, NotYet, Verdict, check, exercises, grade
+from playbook.exercises.exercise import Exercise, NotYet
+from playbook.exercises.grading import Verdict, check, exercises, grade
 
 __all__ = ["Exercise", "NotYet", "Verdict", "check", "exercises", "grade"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from playbook.exercises.grading import NotYet, exercise, number
+from playbook.exercises.exercise import NotYet, exercise, number
 
 if TYPE_CHECKING:
     from torch import Tensor

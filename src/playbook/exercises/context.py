@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from playbook.exercises.grading import NotYet, exercise, number
+from playbook.exercises.exercise import NotYet, exercise, number
 
 
 @exercise("context.bytes", "number", "bytes that a rank sends around the ring in a step of Llama 3 70B")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from playbook.exercises.grading import NotYet, exercise, number
+from playbook.exercises.exercise import NotYet, exercise, number
 
 
 @exercise("data-parallel.bytes", "number", "bytes that a rank sends in a step of GPT-2 on eight ranks")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from playbook.exercises.grading import NotYet, exercise, number
+from playbook.exercises.exercise import NotYet, exercise, number
 
 
 @exercise("five-dimensions.neighbour", "number", "the rank to which a rank of Llama 3 sends its activations")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from playbook.exercises.grading import NotYet, exercise, number
+from playbook.exercises.exercise import NotYet, exercise, number
 
 
 @exercise("gpu-primer.in-flight", "number", "the occupancy that keeps the memory of an H200 busy")

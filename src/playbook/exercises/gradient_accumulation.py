@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import WeakSet
 
-from playbook.exercises.grading import NotYet, exercise, number
+from playbook.exercises.exercise import NotYet, exercise, number
 
 #: Samples of 4 096 tokens in a step of 2²⁰.
 _SAMPLES = 2**20 // 4096

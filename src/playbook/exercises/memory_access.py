@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Generator
 from typing import Any
 
-from playbook.exercises.grading import NotYet, exercise, number
+from playbook.exercises.exercise import NotYet, exercise, number
 
 
 @exercise("memory-access.sectors", "number", "sectors of 32 particles, read field by field")

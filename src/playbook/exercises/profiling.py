@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from playbook.exercises.grading import NotYet, exercise, number
+from playbook.exercises.exercise import NotYet, exercise, number
 
 #: Seconds that the device works on each call in the exercise about timing, and on what else it is given.
 _CALL, _OTHER = 0.02, 0.2

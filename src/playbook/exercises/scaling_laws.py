@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from playbook.exercises.grading import NotYet, exercise, number
+from playbook.exercises.exercise import NotYet, exercise, number
 from playbook.planning.scaling_laws import BESIROGLU, HOFFMANN_UNROUNDED, Law
 
 

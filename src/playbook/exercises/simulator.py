@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from playbook.exercises.grading import NotYet, exercise, number
+from playbook.exercises.exercise import NotYet, exercise, number
 
 
 @exercise("simulator.term", "number", "the seconds of the largest term beside computation")

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from playbook.exercises.grading import NotYet, exercise, number
+from playbook.exercises.exercise import NotYet, exercise, number
 
 
 @exercise("zero.bytes", "number", "bytes that a rank sends in a step of stage 3 with eight micro-batches")

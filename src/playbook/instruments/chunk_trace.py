@@ -19,7 +19,7 @@ from torch import Tensor
 
 from playbook.instruments.ring_trace import Interval
 from playbook.parallel import chunked
-from playbook.parallel.ring import Ring
+from playbook.parallel.mesh import Ring
 
 
 class _Diary:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-#: The operator by which ``parallel.storage`` resizes a storage in place.
+#: The operator by which ``parallel.zero3`` resizes a storage in place.
 RESIZE = "playbook::resize_storage"
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "temporary")
 

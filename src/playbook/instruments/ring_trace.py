@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from playbook.parallel.ring import Ring
+from playbook.parallel.mesh import Ring
 
 LOOK = 2e-4  # seconds between two looks at a message
 

@@ -216,6 +216,13 @@ def _quantized(x: Tensor, form: str | Format, groups: str | Groups, straight: bo
     return copies
 
 
+def quantize(x: Tensor, form: str | Format, groups: str | Groups) -> Quantized:
+    """x (n, m) as `precision.scaling.quantize`; of a transposed matrix the codes lie along its rows, too."""
+    if x.stride(1) == 1 or x.shape[1] == 1:
+        return quantize_rows(x, form, groups)
+    return quantize_columns(x.t(), form, groups)
+
+
 def quantize_rows(x: Tensor, form: str | Format = "e4m3", groups: str | Groups = "tile") -> Quantized:
     """x (…, m) as a matrix (n, m), as `precision.scaling.quantize`: in groups "tile" (1 × 128), "block" (128 × 128), or
     "tensor", whose largest number takes a pass before this one.

@@ -1,6 +1,6 @@
 """How a training run is spread over ranks. Standard library only."""
 
-from playbook.layout.layout import AXES, FIELDS, RECOMPUTE, Layout
-from playbook.layout.stages import SCHEDULES
+from playbook.layout.fields import RECOMPUTE, SCHEDULES
+from playbook.layout.layout import AXES, FIELDS, Layout
 
 __all__ = ["AXES", "FIELDS", "RECOMPUTE", "SCHEDULES", "Layout"]

@@ -12,28 +12,24 @@ import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from playbook._checks import check_fields, check_int, told, unknown
+from playbook._checks import check_fields, check_int, unknown
 from playbook.errors import LayoutError
 from playbook.layout import models, stages, tokens
-from playbook.layout.options import BUCKET, DATA_PARALLEL, DISPATCH, FIRST_BUCKET, GATHER, TENSOR_OVERLAP
+from playbook.layout.fields import DATA_PARALLEL, Fields
+from playbook.registry import lab
 
 if TYPE_CHECKING:
-    from playbook.decentralized.methods import Method
     from playbook.hardware import Cluster
-    from playbook.schedules.actions import Schedule
     from playbook.shapes import ModelShape
 
 #: Axes of the grid of ranks, the fastest first.
 AXES = ("tp", "cp", "dp", "pp")
-#: When a layer's activations are computed a second time in the backward pass.
-RECOMPUTE = ("none", "selective", "full")
 
 
 @dataclass(frozen=True)
-class Layout:
+class Layout(Fields):
     """Sizes of the parallel axes, and how a step runs on them. The default is one device.
 
     ``dp`` data, ``tp`` tensor, ``pp`` pipeline, ``cp`` context and ``ep`` expert parallelism; ``vpp`` model
@@ -47,43 +43,6 @@ class Layout:
 
     Raises :class:`LayoutError` for values that no model and no machine could make right.
     """
-
-    dp: int = 1
-    tp: int = 1
-    pp: int = 1
-    cp: int = 1
-    ep: int = 1
-    vpp: int = 1
-    sp: bool = False
-    zero: int = told(0, least=0)
-    recompute: str = told("none", "what of activations is computed again", choices=RECOMPUTE)
-    schedule: str = told(
-        "1f1b",
-        "the order of passes in a pipeline; as a flag also a file, as `playbook schedule --json` prints it",
-        choices=stages.SCHEDULES,
-    )
-    micro_batch: int = told(1, "samples per forward pass")
-    grad_acc: int = told(1, "micro-batches per step")
-    context: str = told("ring", "how attention reaches tokens of other cp ranks", choices=tokens.CONTEXT)
-    placement: str | None = told(None, "tokens of each cp rank: zigzag or contiguous (default: what fits)")
-    tensor_overlap: str = told("async", "how tp messages hide; chunked needs sp", choices=TENSOR_OVERLAP)
-    data_parallel: str = told(
-        "bucketed",
-        "how replicas add gradients: naive, overlapped or bucketed (all-reduce says this, too); or what sends less: "
-        "local:H, slowmo:H, diloco:H (H steps alone, then an average), gossip:TOPOLOGY (an average with neighbours), "
-        "powersgd:r, topk:share (compressed, with error feedback); with ,start=K whole gradients for K steps first",
-        metavar="HOW",
-    )
-    bucket: int = told(BUCKET, "size of a gradient bucket", unit="MiB")
-    first_bucket: int = told(FIRST_BUCKET, "size of the first one", unit="MiB")
-    gather: str = told("after", "when ZeRO-1 and 2 fetch updated parameters", choices=GATHER)
-    reshard: bool = told(True, "ZeRO-3 forgets a block's weights between forward and backward")
-    prefetch: bool = told(True, "ZeRO-3 fetches the next block's weights while one runs")
-    dispatch: str = told("all-to-all", "how tokens reach experts of other ep ranks", choices=DISPATCH)
-    node: int | None = told(None, "for two steps: how many neighbours of an ep group are in a node")
-    find_unused: bool = told(False, "some parameters get a gradient in one step and none in another")
-    own_schedule: Schedule | None = None
-    stage_layers: tuple[int, ...] | None = told(None, "layers of each stage (default: even)", metavar="3,5")
 
     def __post_init__(self) -> None:
         self._check()
@@ -100,11 +59,11 @@ class Layout:
             raise LayoutError(f"ep must divide dp * cp = {self.dp * self.cp}, got {self.ep}")
 
     @property
-    def method(self) -> Method | None:
+    def method(self) -> Any:
         """What takes the place of adding up whole gradients; None for ``DATA_PARALLEL``, which does. ConfigError else."""
         if self.data_parallel in DATA_PARALLEL:
             return None
-        return import_module("playbook.decentralized.methods").parse(self.data_parallel)
+        return lab("data parallel", "method")(self.data_parallel)
 
     @property
     def token_placement(self) -> str:
@@ -166,9 +125,7 @@ class Layout:
         for key in changes:
             if key not in self.__dataclass_fields__:
                 raise LayoutError(unknown("layout field", key, self.__dataclass_fields__))
-        copy = object.__new__(
-            Layout
-        )  # a search makes many, and `dataclasses.replace` checks all fields again
+        copy = object.__new__(Layout)  # a search makes many: `dataclasses.replace` checks all fields again
         vars(copy).update(vars(self) | changes)
         copy._check(changes)
         return copy
@@ -274,14 +231,6 @@ class Layout:
                 f"dp * cp * tp * pp must be at most the {cluster.gpus} GPUs of {cluster.name}, "
                 f"got {self.world_size}"
             )
-
-    def padded(self, seq: int) -> int:
-        """Tokens of a sample of ``seq`` once it can be sharded evenly; what is added counts in no loss.
-
-        Context-parallel ranks have two parts each (of a zigzag), and with sp a rank's tokens are sharded once more.
-        """
-        parts = math.lcm(2 * self.cp if self.cp > 1 else 1, self.cp * (self.tp if self.sp else 1))
-        return -(-seq // parts) * parts
 
 
 #: Fields that the text of a layout has, and what they are: all that are no option of a technique.

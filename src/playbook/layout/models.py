@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from playbook._checks import check_divides
 from playbook.errors import LayoutError
+from playbook.layout.fields import Fields
 
 if TYPE_CHECKING:
-    from playbook.layout.layout import Layout
     from playbook.shapes import ModelShape
 
 
-def check_tensor(shape: ModelShape, layout: Layout) -> None:
+def check_tensor(shape: ModelShape, layout: Fields) -> None:
     """Raise LayoutError unless each rank gets whole heads and an equal share of the MLP."""
     if layout.sp and layout.tp == 1:
         raise LayoutError(
@@ -33,7 +33,7 @@ def check_tensor(shape: ModelShape, layout: Layout) -> None:
         )
 
 
-def check_experts(shape: ModelShape, layout: Layout, seq: int | None = None) -> None:
+def check_experts(shape: ModelShape, layout: Fields, seq: int | None = None) -> None:
     """Raise LayoutError unless each rank gets as many experts as any other, and routers count no padding."""
     moe = shape.moe
     if moe is None:

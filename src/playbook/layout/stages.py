@@ -1,20 +1,16 @@
-"""Pipeline stages: which layers each has, on which rank it is, and what a schedule asks of a layout. No torch.
-
-`KINDS` is the one table of schedules that have a name. Layouts, memory, traffic and training read it, and so do the
-generators of ``schedules/``, which make the actions.
-"""
+"""Pipeline stages: which layers each has, on which rank it is, and what a schedule asks of a layout. No torch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from playbook.errors import LayoutError
+from playbook.layout.fields import KINDS, Fields, Kind
+from playbook.registry import lab
 
 if TYPE_CHECKING:
-    from playbook.layout.layout import Layout
     from playbook.schedules.actions import Schedule
     from playbook.shapes import ModelShape
 
@@ -25,43 +21,12 @@ MOST_RANKS = 512
 StageRanks = tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True)
-class Kind:
-    """What a schedule asks of a pipeline of pp ranks.
-
-    A rank has ``chunks`` of the model's stages: one, the two that face each other across a V, or (0) as many as ``vpp``
-    says, taken in turns. ``bidirectional``: half of the micro-batches enter at the other end, where the ranks have the
-    stages in reverse order, so that a rank has one of either order. ``least`` is (a, b): it takes a·pp + b
-    micro-batches a step to fill the pipeline, and the schedule cannot do without.
-    """
-
-    chunks: int = 1
-    bidirectional: bool = False
-    least: tuple[int, int] = (0, 1)
-
-
-#: Pipeline schedules by name. Sources are in ``schedules/``.
-KINDS: dict[str, Kind] = {
-    "naive": Kind(),
-    "afab": Kind(),
-    "1f1b": Kind(),
-    "interleaved": Kind(chunks=0),
-    "breadth-first": Kind(chunks=0),
-    "zb-h1": Kind(least=(1, 0)),
-    "zb-h2": Kind(least=(2, -1)),
-    "zb-v": Kind(chunks=2, least=(2, -1)),
-    "dualpipe": Kind(bidirectional=True, least=(2, 0)),
-    "dualpipev": Kind(chunks=2, least=(2, 0)),
-}
-SCHEDULES = tuple(KINDS)
-
-
-def depth(layout: Layout) -> int:
+def depth(layout: Fields) -> int:
     """Stages that the model is cut into: pp · vpp, and 2 · pp where the pipeline is folded into a V."""
     return layout.pp * ((layout.pp > 1 and KINDS[layout.schedule].chunks) or layout.vpp)
 
 
-def chunks(layout: Layout) -> int:
+def chunks(layout: Fields) -> int:
     """What ``schedules.catalogue.make`` is told of chunks: a V always has two, said or not."""
     return 1 if KINDS[layout.schedule].chunks == layout.vpp == 2 else layout.vpp
 
@@ -82,7 +47,7 @@ def on_ranks(schedule: str, ranks: int, vpp: int = 1) -> StageRanks:
     return (straight * vpp if kind.chunks == 0 else straight,)
 
 
-def placement(layout: Layout) -> StageRanks:
+def placement(layout: Fields) -> StageRanks:
     """The rank of each stage, as the layout's schedule has it."""
     own = layout.own_schedule
     return on_ranks(layout.schedule, layout.pp, chunks(layout)) if own is None else own.placement
@@ -138,7 +103,7 @@ def parse_stage_layers(text: str | None) -> tuple[int, ...] | None:
         ) from None
 
 
-def check(shape: ModelShape, layout: Layout) -> None:
+def check(shape: ModelShape, layout: Fields) -> None:
     """Raise LayoutError unless the model can be cut into the stages of the layout, or of a schedule of one's own.
 
     A schedule that nobody can carry out raises ScheduleError.
@@ -167,7 +132,7 @@ def check(shape: ModelShape, layout: Layout) -> None:
             )
 
 
-def _check_none(layout: Layout) -> None:
+def _check_none(layout: Fields) -> None:
     """There is no pipeline, so nothing may ask for one."""
     if layout.vpp > 1:
         raise LayoutError(
@@ -178,7 +143,7 @@ def _check_none(layout: Layout) -> None:
             raise LayoutError(f"{field} is given, but pp is 1: there is no pipeline, make it at least 2")
 
 
-def _check_chunks(layout: Layout) -> None:
+def _check_chunks(layout: Fields) -> None:
     name, fixed = layout.schedule, KINDS[layout.schedule].chunks
     if fixed == 2 and layout.vpp > 2:
         raise LayoutError(
@@ -193,16 +158,16 @@ def _check_chunks(layout: Layout) -> None:
         raise LayoutError(f"pp is {layout.pp}, but schedule {name} meets in the middle: it must be even")
 
 
-def _check_own(layout: Layout, schedule: Schedule) -> None:
+def _check_own(layout: Fields, schedule: Schedule) -> None:
     """A schedule of one's own, on as many ranks, which can carry it out."""
     if len(schedule.ranks) != layout.pp:
         raise LayoutError(
             f"pp is {layout.pp}, but schedule {schedule.name!r} has {len(schedule.ranks)} ranks: make them equal"
         )
-    schedule.check(each_pass=layout.zero >= 2)
+    lab("schedule check", "own")(schedule, each_pass=layout.zero >= 2)
 
 
-def check_microbatches(layout: Layout, microbatches: int) -> None:
+def check_microbatches(layout: Fields, microbatches: int) -> None:
     """Raise LayoutError unless the pipeline of ``layout`` takes so many micro-batches a step."""
     if layout.pp == 1:
         return

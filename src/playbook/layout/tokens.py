@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from playbook._checks import check_divides, check_int, divisors, unknown
 from playbook.errors import ConfigError, LayoutError
+from playbook.layout.fields import CONTEXT, Fields
 
 if TYPE_CHECKING:
-    from playbook.layout.layout import Layout
     from playbook.shapes import ModelShape
 
-#: How queries reach the keys of other ranks: around a ring, gathered, or tokens swapped for heads.
-CONTEXT = ("ring", "gather", "ulysses")
 #: Which tokens of a sample a rank has.
 PLACEMENT = ("contiguous", "zigzag")
 
@@ -119,7 +117,7 @@ def placement_of(context: str, placement: str | None) -> str:
     return placement or fits
 
 
-def check(shape: ModelShape, layout: Layout, seq: int | None = None) -> None:
+def check(shape: ModelShape, layout: Fields, seq: int | None = None) -> None:
     """Raise LayoutError unless samples of ``seq`` tokens (None: of any number) and attention can be sharded."""
     if seq is not None:
         check_int("seq", seq, LayoutError)
@@ -137,7 +135,7 @@ def check(shape: ModelShape, layout: Layout, seq: int | None = None) -> None:
         check_swap(shape, layout)
 
 
-def check_swap(shape: ModelShape, layout: Layout) -> None:
+def check_swap(shape: ModelShape, layout: Fields) -> None:
     """Raise LayoutError unless the heads of each tensor-parallel rank can be divided over cp: Ulysses swaps them."""
     for what, heads in (("heads", shape.heads), ("kv_heads", shape.n_kv_heads)):
         each = max(1, heads // layout.tp)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from playbook.model.fp8 import AmaxHistory
     from playbook.precision.scaling import Quantized
 
     #: An input as products take it.
@@ -41,7 +40,7 @@ class Products:
     What they learn of tensors from step to step is their ``history``, which those of a model share.
     """
 
-    history: AmaxHistory | None = None
+    history: Any = None
     #: Whether a weight that is sent in the form in which it is multiplied is multiplied as if it had been sent whole.
     sends_weights = False
 

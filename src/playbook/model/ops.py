@@ -1,13 +1,12 @@
 """What a model computes between its matrix products: norms, activations, rotary positions, attention, the loss.
 
 A model takes these operations as one object. `Ops` has them as PyTorch computes them, operator by operator, attention
-alone in one kernel; what `playbook.kernels.ops` has in their place does each in one pass, and keeps less.
+alone in one kernel; what the kernels' lab has in their place does each in one pass, and keeps less.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -19,10 +18,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from playbook._checks import unknown
 from playbook.errors import ConfigError
 from playbook.model.attend import BlockAttention, best
+from playbook.registry import lab, places
 
 IGNORE = -100  # a target with this value counts neither in the loss nor in the number of tokens
-#: Where other operations than PyTorch's are, by name: nothing of them is imported before somebody asks.
-OTHERS = {"fused": ("playbook.kernels.ops", "FusedOps")}
 
 
 class Ops:
@@ -46,10 +44,9 @@ class Ops:
         """torch or fused; raises ConfigError for another name, and as `fused` does."""
         if name == "torch":
             return TORCH_OPS
-        if name not in OTHERS:
-            raise ConfigError(unknown("kernels", name, ("torch", *OTHERS)))
-        module, kind = OTHERS[name]
-        return getattr(import_module(module), kind)()
+        if name not in places("kernels"):
+            raise ConfigError(unknown("kernels", name, ("torch", *places("kernels"))))
+        return lab("kernels", name)()
 
     def check(self, device: Device | str | None) -> None:
         """Raise ConfigError for a device that these operations do not run on."""

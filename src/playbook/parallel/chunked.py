@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import torch.distributed as dist
 from torch import Tensor
 
-from playbook.parallel.ring import Ring
+from playbook.parallel.mesh import Ring
 from playbook.parallel.sequence import gather_tokens, scatter_tokens
 
 #: What is multiplied: some tokens (b, s, in) -> (b, s, out).

@@ -23,8 +23,7 @@ from playbook.model.attend import OnlineSoftmax
 from playbook.model.linear import linear_layers
 from playbook.model.ops import TORCH_OPS, Ops
 from playbook.model.transformer import Transformer
-from playbook.parallel.mesh import all_gather, reduce_scatter
-from playbook.parallel.ring import Ring
+from playbook.parallel.mesh import Ring, all_gather, reduce_scatter
 from playbook.parallel.stages import own_blocks
 
 

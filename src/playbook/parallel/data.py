@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from playbook.layout.options import BUCKET, DATA_PARALLEL, FIRST_BUCKET
+from playbook.layout.fields import BUCKET, DATA_PARALLEL, FIRST_BUCKET
 from playbook.parallel.flat import Bucket, FlatOrder, GradientHooks, Named, Slot, Units, UsedParameters
 from playbook.parallel.replicas import HookedReplicaSet, ReplicaSet, broadcast
 

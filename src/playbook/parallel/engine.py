@@ -8,7 +8,7 @@ for those who ask.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import Any
@@ -23,11 +23,11 @@ from playbook.layout import AXES
 from playbook.model.linear import linear_layers
 from playbook.model.moe import routers
 from playbook.model.transformer import IGNORE, Transformer
-from playbook.parallel import state
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.pipeline import Pipeline, Step
-from playbook.parallel.placement import LocalShard, Placement, WholeNames, whole
+from playbook.parallel.placement import Placement, WholeNames, whole
 from playbook.parallel.replicas import MakeOptimizer, ReplicaSet
+from playbook.parallel.state import RankState
 
 
 def accumulate_gradients(
@@ -69,7 +69,7 @@ def accumulate_gradients(
     return engine.sum(total)
 
 
-class Engine:
+class Engine(RankState):
     """Trains ``model``. One step is: ``zero_grad``, ``accumulate``, ``clip``, ``step``.
 
     ``sets`` are the parameters that learn, ``placements`` say where every parameter is, by its name here; ``names`` are
@@ -302,12 +302,6 @@ class Engine:
     def optimizers(self) -> list[torch.optim.Optimizer]:
         return [one.optimizer for one in self.sets]
 
-    # ---- for those who look from outside
-
-    def buffers(self) -> dict[str, Tensor]:
-        """What this rank has of the model's state beside parameters, by name: biases of routers."""
-        return {name: b for name, b in self.model.named_buffers() if name in self.names.buffers}
-
     def traffic_groups(self) -> dict[str, list[dist.ProcessGroup]]:
         """The groups in which this rank talks, by axis of the mesh: what an instrument labels bytes with.
 
@@ -327,35 +321,6 @@ class Engine:
         if self.pipeline:
             found["pp"] += self.pipeline.groups()
         return {axis: list(dict.fromkeys(groups)) for axis, groups in found.items()}
-
-    def tensors(self) -> dict[str, list[Tensor]]:
-        """What this rank keeps: parameters, gradients, optimizer."""
-        found: dict[str, list[Tensor]] = {"parameters": [p.detach() for _, p in self.frozen()]}
-        for one in self.sets:
-            for kind, tensors in one.tensors().items():
-                found.setdefault(kind, []).extend(tensors)
-        return found
-
-    def frozen(self) -> list[tuple[str, nn.Parameter]]:
-        """Parameters that are in no set."""
-        learning = {p for one in self.sets for _, p in one.parameters}
-        return [(name, p) for name, p in self.model.named_parameters() if p not in learning]
-
-    def local_shards(self) -> Iterator[LocalShard]:
-        """The parameters and optimizer states of this rank, each element on one rank alone: what a checkpoint writes."""
-        yield from state.local_shards(self)
-
-    def gradients_whole(self) -> dict[str, Tensor | None]:
-        """The gradient by parameter name, whole, as ``clip`` left it; None where there is none. A collective."""
-        return state.gradients_whole(self)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Model and optimizer as one device saves them, in CPU memory, on every rank. A collective."""
-        return state.state_dict(self)
-
-    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Take up what ``state_dict`` gave, of any layout, or one device saved."""
-        state.load_state_dict(self, saved)
 
 
 def _total_norm(gradients: list[Tensor]) -> Tensor:

@@ -263,7 +263,7 @@ def shard_experts(
 ) -> Placements:
     """Leave this rank of the axis ep its experts of every block of ``model``, and say where parameters are now.
 
-    ``dispatch`` is one of ``layout.options.DISPATCH``; two steps need to know how many neighbours of an expert-parallel
+    ``dispatch`` is one of ``layout.fields.DISPATCH``; two steps need to know how many neighbours of an expert-parallel
     group are in a ``node``. Where rows are waited for, ``turns`` change.
     """
     layout = mesh.layout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import torch.distributed as dist
@@ -25,9 +24,9 @@ from playbook.parallel.replicas import MakeOptimizer, ReplicaSet, broadcast
 from playbook.parallel.stages import EMBEDDING, Stage, cut_stages
 from playbook.parallel.tensor import shard_tensors
 from playbook.parallel.turns import Turns
-from playbook.parallel.zero import Zero1
-from playbook.parallel.zero2 import Zero2
+from playbook.parallel.zero import Zero1, Zero2
 from playbook.parallel.zero3 import Zero3, units_of
+from playbook.registry import lab
 from playbook.schedules.catalogue import of_layout
 
 
@@ -127,12 +126,13 @@ def _replica_set(
         kind = Zero1 if layout.zero == 1 else Zero2
         found = kind(parameters, group, gather=layout.gather, units=units, **buckets)
         if layout.gather == "lazily":
-            found.weights.wait_before_use(units_of(model, stages, parameters))
+            for unit in units_of(model, stages, parameters):
+                found.weights.wait_before_use(unit.modules, unit.parameters)
         return found
     if stages and group.size() == 1:  # no vector to copy to, no hooks in each micro-batch
         return NaiveDataParallel(parameters, group, **unused)
     if layout.method:
-        return import_module("playbook.decentralized.strategies").replicas(layout, parameters, group)
+        return lab("data parallel", "replicas")(layout, parameters, group)
     if layout.data_parallel == "bucketed":
         return BucketedDataParallel(parameters, group, units=units, **buckets)
     return STRATEGIES[layout.data_parallel](parameters, group, **unused)

@@ -30,7 +30,7 @@ from torch.autograd.function import once_differentiable
 
 from playbook._checks import unknown
 from playbook.errors import ConfigError
-from playbook.layout.options import TENSOR_OVERLAP
+from playbook.layout.fields import TENSOR_OVERLAP
 from playbook.model.linear import Linear, cast_once
 from playbook.parallel.chunked import gather_matmul, matmul_scatter
 from playbook.parallel.sequence import Crossing, g_star, start_gather, start_scatter

@@ -185,7 +185,7 @@ def shard_tensors(
 
     The model starts as the whole one, so that the slices are those of the same weights whatever their number is. With
     ``sp`` in the layout a rank has (s / tp) tokens of the residual stream; ``overlap`` is one of
-    ``layout.options.TENSOR_OVERLAP``. Returns where parameters are now.
+    ``layout.fields.TENSOR_OVERLAP``. Returns where parameters are now.
     """
     cutter = _Cutter(model, mesh, overlap)
     for i, block in own_blocks(model):

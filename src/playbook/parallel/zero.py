@@ -1,6 +1,6 @@
 """ZeRO: data parallelism in which each rank keeps a shard of what replicas would hold in common (arXiv 1910.02054).
 
-Stage 1 shards the optimizer states, stage 2 (``zero2.py``) the gradients as well, stage 3 (``zero3.py``) the parameters
+Stage 1 shards the optimizer states, stage 2 the gradients as well, stage 3 (``zero3.py``) the parameters
 too. All rest on one idea: an all-reduce is a reduce-scatter and an all-gather, and between the two each rank has the
 whole sum of *its* shard. So it updates that alone, with the optimizer states of it alone; then all weights are gathered.
 
@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from playbook.errors import ConfigError
-from playbook.layout.options import BUCKET, FIRST_BUCKET, GATHER
+from playbook.layout.fields import BUCKET, FIRST_BUCKET, GATHER
 from playbook.parallel.data import has_gradient, wait, zero_absent
 from playbook.parallel.flat import (
     Bucket,
@@ -37,9 +37,14 @@ from playbook.parallel.flat import (
 from playbook.parallel.mesh import all_gather, clone_group, reduce_scatter
 from playbook.parallel.replicas import HookedReplicaSet, Leaf, broadcast
 
-if TYPE_CHECKING:
-    from playbook.parallel.zero2 import GradientShards
-    from playbook.parallel.zero3 import GatheredUnits, Unit
+
+class Weights(Protocol):
+    """Where a stage keeps parameters: whole, or as this rank's shards."""
+
+    vector: Tensor
+
+    def leaf(self, segment: Segment) -> Tensor: ...
+    def groups(self) -> list[dist.ProcessGroup]: ...
 
 
 class Zero(HookedReplicaSet):
@@ -57,7 +62,7 @@ class Zero(HookedReplicaSet):
         order: FlatOrder,
         buckets: list[Bucket],
         group: dist.ProcessGroup,
-        weights: WholeParameters | GatheredUnits,
+        weights: Weights,
         store: WholeGradients | GradientShards,
         find_unused: bool = False,
     ):
@@ -151,7 +156,9 @@ class Zero1(Zero):
         broadcast([slot.parameter for slot in order.slots], group)
         buckets = order.cut(bucket, first_bucket)
         weights = WholeParameters(order, buckets, group, gather)
-        super().__init__(order, buckets, group, weights, self._gradients(order, buckets, group), find_unused)
+        whole = self.stage == 1
+        store = WholeGradients(order, group) if whole else GradientShards(order, buckets, group)
+        super().__init__(order, buckets, group, weights, store, find_unused)
 
     def step(self) -> None:
         """Update this rank's segments, and get those of the others."""
@@ -161,10 +168,16 @@ class Zero1(Zero):
     def wait(self) -> None:
         self.weights.wait()
 
-    def _gradients(
-        self, order: FlatOrder, buckets: list[Bucket], group: dist.ProcessGroup
-    ) -> WholeGradients | GradientShards:
-        return WholeGradients(order, group)
+
+class Zero2(Zero1):
+    """Stage 2: of the gradients, too, a rank keeps its shard alone.
+
+    A gradient exists whole only from its layer's backward until its bucket is full and reduce-scattered. So with G
+    micro-batches per step each of them must send its gradients, where stage 1 sends their sum once: per step
+    (G + 1)(N − 1)/N bytes for each byte of parameters.
+    """
+
+    stage = 2
 
 
 class WholeGradients:
@@ -198,6 +211,80 @@ class WholeGradients:
 
     def of(self, segment: Segment) -> Tensor:
         return segment.of(self.vector)
+
+
+class GradientShards:
+    """This rank's shards of all buckets' gradients, in one vector; a whole bucket has memory only until it is sent."""
+
+    keep_whole = False
+    #: Reduce-scatters that may be under way at once; a further one waits for the oldest.
+    in_flight = 2
+
+    def __init__(self, order: FlatOrder, buckets: list[Bucket], group: dist.ProcessGroup):
+        self.group, self.buckets = group, buckets
+        self.vector = torch.zeros(order.length // group.size(), dtype=order.dtype, device=order.device)
+        self.fresh: set[int] = set()  # buckets whose shard holds nothing of this step yet
+        self.buffers: dict[int, Tensor] = {}
+        self.pending: list[tuple[Bucket, Tensor, Tensor, dist.Work]] = []
+        self.step_here: set[Slot] = set()  # arrived in any micro-batch of this step
+        self._buckets_of = {
+            slot: [bucket for bucket in buckets if slot in bucket.slots] for slot in order.slots
+        }
+
+    def begin(self) -> None:
+        self.fresh = {bucket.index for bucket in self.buckets}
+        self.step_here.clear()
+
+    def arrived(self, slot: Slot) -> None:
+        """Move the gradient into the buffers of its buckets."""
+        gradient = slot.parameter.grad
+        assert gradient is not None
+        flat = gradient.reshape(-1)
+        for bucket in self._buckets_of[slot]:
+            start, stop = max(slot.start, bucket.start), min(slot.stop, bucket.stop)
+            part = flat[start - slot.start : stop - slot.start]
+            self._buffer(bucket)[start - bucket.start : stop - bucket.start] = part
+        slot.parameter.grad = None
+        self.step_here.add(slot)
+
+    def _buffer(self, bucket: Bucket) -> Tensor:
+        if bucket.index not in self.buffers:
+            self.buffers[bucket.index] = self.vector.new_empty(len(bucket))
+        return self.buffers[bucket.index]
+
+    def reduce(self, bucket: Bucket, hooks: GradientHooks) -> None:
+        """Start a reduce-scatter of a bucket's buffer, which goes when that is over."""
+        whole = self._buffer(bucket)
+        zero_absent(whole, bucket, hooks.here.__contains__)
+        del self.buffers[bucket.index]
+        while any(bucket is other for other, *_ in self.pending):  # of the micro-batch before, in a pipeline
+            self._settle_oldest()
+        shard = self.vector[bucket.in_shards(self.group)]
+        # The first micro-batch's sum lands in its place; others come beside it, and are added.
+        target = shard if bucket.index in self.fresh else torch.empty_like(shard)
+        work = reduce_scatter(target, whole, self.group, async_op=True)
+        self.pending.append((bucket, whole, target, work))
+        if len(self.pending) > self.in_flight:
+            self._settle_oldest()
+
+    def _settle_oldest(self) -> None:
+        """Wait for the oldest reduce-scatter, and add it up."""
+        bucket, _, target, work = self.pending.pop(0)
+        work.wait()
+        if bucket.index in self.fresh:
+            self.fresh.remove(bucket.index)
+        else:
+            self.vector[bucket.in_shards(self.group)].add_(target)
+
+    def settle(self) -> None:
+        while self.pending:
+            self._settle_oldest()
+
+    def here(self, slot: Slot) -> bool:
+        return slot in self.step_here
+
+    def of(self, segment: Segment) -> Tensor:
+        return segment.of_shards(self.vector)
 
 
 class WholeParameters:
@@ -234,13 +321,12 @@ class WholeParameters:
             work.wait()
         self.works.clear()
 
-    def wait_before_use(self, units: Sequence[Unit]) -> None:
-        """With ``gather`` lazily: have the modules of each unit wait for the buckets in which its parameters lie."""
-        for unit in units:
-            own = {p for _, p in unit.parameters}
-            needed = [b.index for b in self.buckets if any(slot.parameter in own for slot in b.slots)]
-            for module in unit.modules:
-                module.register_forward_pre_hook(partial(self._wait_for, needed))
+    def wait_before_use(self, modules: Sequence[nn.Module], parameters: Named) -> None:
+        """With ``gather`` lazily: have modules wait for the buckets in which the parameters lie that they use."""
+        own = {p for _, p in parameters}
+        needed = [b.index for b in self.buckets if any(slot.parameter in own for slot in b.slots)]
+        for module in modules:
+            module.register_forward_pre_hook(partial(self._wait_for, needed))
 
     def _wait_for(self, buckets: list[int], *_: Any) -> None:
         for index in buckets:

@@ -12,7 +12,7 @@ from fractions import Fraction
 from playbook._checks import check_positive, unknown
 from playbook.errors import ConfigError
 from playbook.layout import Layout
-from playbook.layout.tokens import CONTEXT
+from playbook.layout.fields import CONTEXT
 from playbook.shapes import ModelShape
 
 FP32 = 4

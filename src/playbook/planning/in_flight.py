@@ -12,7 +12,8 @@ from functools import cache
 from itertools import pairwise
 
 from playbook.layout import Layout
-from playbook.layout.stages import KINDS, chunks, stages_of
+from playbook.layout.fields import KINDS
+from playbook.layout.stages import chunks, stages_of
 from playbook.schedules.actions import Schedule
 from playbook.schedules.catalogue import make
 from playbook.schedules.interleaved import rounds

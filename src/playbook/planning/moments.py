@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from playbook.block import Kind
-from playbook.layout.options import OPTIMIZER_CHUNK as CHUNK
+from playbook.layout.fields import OPTIMIZER_CHUNK as CHUNK
 from playbook.planning.fusion import chunk_tokens, loss_of
 from playbook.planning.job import OfJob
 from playbook.planning.parameters import StateCounts

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 
 from playbook._checks import unknown
 from playbook.errors import ConfigError
-from playbook.layout.options import MOMENTS
+from playbook.layout.fields import MOMENTS
 from playbook.planning.states import PRECISIONS, BytesPerParameter
 from playbook.precision.formats import load_format
 from playbook.precision.recipes import FP8Recipe, load_fp8

@@ -21,7 +21,8 @@ from playbook.block import Kind
 from playbook.errors import ConfigError, LayoutError, PlaybookError
 from playbook.hardware import Cluster
 from playbook.layout import RECOMPUTE, Layout
-from playbook.layout.stages import KINDS, split
+from playbook.layout.fields import KINDS
+from playbook.layout.stages import split
 from playbook.planning.calibration import Calibration, load_calibration
 from playbook.planning.job import OfJob
 from playbook.planning.memory import MemoryReport, StageMemory

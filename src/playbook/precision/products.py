@@ -7,12 +7,11 @@ are rounded, as in a kernel that adds up in fp32 (`by_groups` does so group by g
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import torch
 from torch import Tensor
 
 from playbook.precision.scaling import Quantized
+from playbook.registry import lab
 
 #: The first GPUs with FP8 tensor cores.
 CAPABILITY = (8, 9)
@@ -51,7 +50,7 @@ def _on_tensor_cores(a: Quantized, b: Quantized, dtype: torch.dtype) -> Tensor |
         )
         return (codes * scales[0] * scales[1]).to(dtype)
     if all(q.scales.dtype == torch.float32 and q.size[1] in (128, k) for q in (a, b)):
-        return import_module("playbook.kernels.fp8_matmul").fp8_matmul(a, b, dtype=dtype)
+        return lab("fp8", "product")(a, b, dtype=dtype)
     return None
 
 

@@ -13,7 +13,6 @@ specification 1.0).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 
 import torch
 from torch import Tensor
@@ -21,6 +20,7 @@ from torch import Tensor
 from playbook.precision.casts import DTYPES, round_to
 from playbook.precision.formats import Format, load_format
 from playbook.precision.recipes import GROUPS, Groups, load_groups
+from playbook.registry import lab
 
 __all__ = ["GROUPS", "Quantized", "amax", "load_groups", "quantize", "quantize_torch", "scales_of", "spread"]
 
@@ -94,21 +94,13 @@ def scales_of(largest: Tensor, form: Format, *, powers: str = "") -> Tensor:
 
 
 def has_kernel(form: Format, groups: Groups) -> bool:
-    """Whether ``kernels/quantize.py`` does it."""
+    """Whether the book's kernel does it."""
     return (
         form.name in ("e4m3", "e5m2")
         and groups.columns == 128
         and groups.rows in (1, 128)
         and groups.scale == "fp32"
     )
-
-
-def by_kernel(x: Tensor, form: Format, groups: Groups) -> Quantized:
-    """`quantize` by the book's kernel; of a transposed matrix the codes lie along its rows, too."""
-    kernels = import_module("playbook.kernels.quantize")
-    if x.stride(1) == 1 or x.shape[1] == 1:
-        return kernels.quantize_rows(x, form, groups)
-    return kernels.quantize_columns(x.t(), form, groups)
 
 
 def quantize(
@@ -120,7 +112,7 @@ def quantize(
     """
     form, groups = load_format(form), load_groups(groups)
     if scales is None and x.is_cuda and x.numel() and has_kernel(form, groups):
-        return by_kernel(x, form, groups)
+        return lab("fp8", "quantize")(x, form, groups)
     return quantize_torch(x, form, groups, scales=scales)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, NamedTuple
 
 from playbook.errors import ScheduleError
@@ -81,13 +80,6 @@ class Schedule:
             return [Action("B", stage, microbatch)]
         before = [Action("F", stage, microbatch)]
         return before if stage + 1 == self.depth else [*before, Action("B", stage + 1, microbatch)]
-
-    def check(self, each_pass: bool = False) -> None:
-        """Raise ScheduleError unless ranks can carry it out, and train with it: see ``validate.py``, which is loaded for
-        schedules of a reader's own alone."""
-        checks = import_module("playbook.schedules.validate")
-        checks.validate(self)
-        checks.check_copies(self, each_pass)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON holds it; ``Schedule.from_json`` reads it."""

@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from playbook._checks import check_int, unknown
 from playbook.errors import ScheduleError
 from playbook.layout import Layout
 from playbook.layout.stages import chunks
+from playbook.registry import lab
 from playbook.schedules.actions import Schedule
 
 if TYPE_CHECKING:
     from playbook.schedules.timeline import PerStage, Times
 
-#: Schedules that two numbers determine, ranks and micro-batches: the file that makes each, and the function. A file is
-#: loaded when its schedule is asked for: who runs 1F1B needs no other.
-BY_HAND = {
-    "naive": ("afab", "naive"),
-    "afab": ("afab", "afab"),
-    "1f1b": ("one_f_one_b", "one_f_one_b"),
-    "zb-h1": ("zero_bubble", "zb_h1"),
-    "zb-h2": ("zero_bubble", "zb_h2"),
-    "zb-v": ("zero_bubble", "zb_v"),
-    "dualpipe": ("dualpipe", "dualpipe"),
-    "dualpipev": ("dualpipe", "dualpipe_v"),
-}
+#: Schedules that two numbers determine, ranks and micro-batches.
+BY_HAND = ("naive", "afab", "1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipev")
 NAMES = (*BY_HAND, "interleaved", "breadth-first", "zb-1p", "zb-2p")
 #: Names of what the solver finds; it needs scipy.
 EXACT = ("exact", "zb-exact")
@@ -62,7 +51,7 @@ def make(
         if name == "breadth-first" and run not in (None, microbatches):
             raise ScheduleError(f"run is {run}, but breadth-first runs all {microbatches}: leave it out")
         turn = microbatches if name == "breadth-first" else run
-        return _load("interleaved", "interleaved")(stages, microbatches, vpp, turn)
+        return lab("schedule", "interleaved")(stages, microbatches, vpp, turn)
     if vpp != 1:
         raise ScheduleError(
             f"vpp is {vpp}, but {name} has a fixed number of chunks: leave it out, or take interleaved"
@@ -70,21 +59,17 @@ def make(
     if run is not None:
         raise ScheduleError(f"run is {run}, but only interleaved has one: leave it out of {name}")
     if name in BY_HAND:
-        return _load(*BY_HAND[name])(stages, microbatches)
+        return lab("schedule", name)(stages, microbatches)
     given = default_limit(name, stages) if limit is None else limit
     if name in EXACT:
-        solve = _load("solver.exact", "solve")
+        solve = lab("schedule", "exact")
         return solve(stages, microbatches, given, times, rest=rest, time_limit=time_limit).schedule
-    return _load("solver.heuristic", "zero_bubble")(stages, microbatches, given, times, rest=rest, name=name)
+    return lab("schedule", "fitted")(stages, microbatches, given, times, rest=rest, name=name)
 
 
 def of_layout(layout: Layout, microbatches: int) -> Schedule:
     """The schedule of so many micro-batches that a layout names, or a reader's own."""
     return layout.own_schedule or make(layout.schedule, layout.pp, microbatches, chunks(layout))
-
-
-def _load(module: str, function: str) -> Callable[..., Any]:
-    return getattr(import_module(f"playbook.schedules.{module}"), function)
 
 
 def check_size(stages: int, microbatches: int, vpp: int = 1) -> None:

@@ -11,6 +11,12 @@ from playbook.schedules.timeline import PerStage
 from playbook.schedules.walk import walk
 
 
+def check(schedule: Schedule, each_pass: bool = False) -> None:
+    """Raise ScheduleError unless ranks can carry it out, and train with it."""
+    validate(schedule)
+    check_copies(schedule, each_pass)
+
+
 def validate(schedule: Schedule, limit: PerStage | None = None, rest: PerStage = 1.0) -> None:
     """Raise ScheduleError unless every micro-batch goes forward and backward through every stage once, where the stage
     is, in an order in which no action waits for ever.

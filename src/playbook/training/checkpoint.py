@@ -26,7 +26,6 @@ from torch import Tensor
 from playbook import __version__
 from playbook.errors import CheckpointError
 from playbook.parallel.engine import Engine
-from playbook.parallel.state import amax_history, local_shards, step_counts
 from playbook.training.boxes import Sizes, boxes
 from playbook.training.trainer import Trainer
 
@@ -61,7 +60,7 @@ def snapshot(trainer: Trainer, before: Snapshot | None = None) -> Snapshot:
     engine = trainer.engine
     for one in engine.sets:
         one.wait()
-    scale, history = trainer.loss_scale, amax_history(engine)
+    scale, history = trainer.loss_scale, engine.amax_history()
     about: dict[str, Any] = {
         "format": FORMAT,
         "version": __version__,
@@ -75,7 +74,7 @@ def snapshot(trainer: Trainer, before: Snapshot | None = None) -> Snapshot:
         "guard": trainer.guard.state() if trainer.guard else None,
         "loss_scale": {"value": scale.value, "good_steps": scale.good_steps} if scale else None,
         "amax_count": history.count if history else None,
-        "optimizer_steps": step_counts(engine),
+        "optimizer_steps": engine.step_counts(),
     }
     return Snapshot(list(_pieces(engine)), about)
 
@@ -105,14 +104,14 @@ def _names(pieces: list[Piece]) -> list[tuple[str, Sizes]]:
 
 
 def _pieces(engine: Engine) -> Iterator[Piece]:
-    for shard in local_shards(engine):
+    for shard in engine.local_shards():
         flat = shard.tensor.detach().reshape(-1)
         for box in boxes(shard.placement, shard.shape, shard.start, shard.start + len(flat)):
             yield Piece(f"{shard.kind}/{shard.name}", box.offsets, box.of(flat))
     if engine.mesh is None or engine.mesh.index("dp", "cp", "tp") == 0:  # others have the same
         for name, buffer in engine.buffers().items():
             yield Piece(f"buffer/{name}", (0,) * buffer.dim(), buffer.clone())  # a forward pass may change it
-    history = amax_history(engine)
+    history = engine.amax_history()
     if history and history.steps.numel():
         rank = engine.mesh.rank if engine.mesh else 0
         yield Piece(f"amax/{rank}", (0,) * history.steps.dim(), history.steps.clone())

@@ -41,11 +41,8 @@ def check_device(shape: ModelShape, device: str, ranks: int = 1) -> None:
     each = 16 * shape.num_parameters + angles if ranks == 1 else 4 * shape.num_parameters + angles
     need, have = each * (ranks if device == "cpu" else 1), memory_bytes(device)
     if have is not None and need > have:
-        what = (
-            f"max_seq={shape.max_seq} positions"
-            if angles > need / 2
-            else "parameters, gradients and optimizer states"
-        )
+        positions, states = f"max_seq={shape.max_seq} positions", "parameters, gradients and optimizer states"
+        what = positions if angles > need / 2 else states
         raise ConfigError(
             f"model {shape.name or 'shape'!r} needs {need / 2**30:,.0f} GiB for {what} alone, but {device} has "
             f"{have / 2**30:,.0f} GiB: choose a smaller preset"

@@ -9,7 +9,7 @@ from typing import Any
 from playbook._checks import check_fields, divisors, told
 from playbook.errors import ConfigError, LayoutError
 from playbook.layout import RECOMPUTE, Layout
-from playbook.layout.options import MASTERS, MOMENTS
+from playbook.layout.fields import MASTERS, MOMENTS
 from playbook.layout.stages import check_microbatches
 from playbook.precision.recipes import load_fp8
 from playbook.training.loss_scale import DYNAMIC, check_scale

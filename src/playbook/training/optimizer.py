@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw as adamw_
 
-from playbook.layout.options import MOMENTS, OPTIMIZER_CHUNK
+from playbook.layout.fields import MOMENTS, OPTIMIZER_CHUNK
 from playbook.parallel.replicas import Weights, is_matrix
+from playbook.registry import lab
 
 #: What AdamW keeps of a parameter, beside a master; and those of its options that its function takes.
 STATES = ("exp_avg", "exp_avg_sq", "step")
@@ -91,7 +91,7 @@ class MasterAdamW(torch.optim.Optimizer):
     def _keep(self, parameter: Tensor, states: Mapping[str, Tensor]) -> None:
         for kind, value in states.items():
             form = self.formats.get(kind)
-            narrow = import_module("playbook.precision.states").narrow if form else None
+            narrow = lab("fp8", "state") if form else None
             self.state[parameter].update(narrow(kind, value, form) if narrow else {kind: value})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

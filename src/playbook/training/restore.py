@@ -26,7 +26,7 @@ from playbook.model.hugging_face import TRAINING
 from playbook.parallel.engine import Engine
 from playbook.parallel.placement import Placement
 from playbook.parallel.replicas import Leaf, ReplicaSet
-from playbook.parallel.state import amax_history, give_states
+from playbook.parallel.state import give_states
 from playbook.training.boxes import Sizes, boxes
 from playbook.training.checkpoint import SAME, identity, read_manifest
 from playbook.training.trainer import Trainer
@@ -105,7 +105,7 @@ def load(trainer: Trainer, path: Path) -> int:
         _want_parameter(reader, engine.placements[name], p, p.shape, 0)
     for name, buffer in engine.buffers().items():
         reader.box(f"buffer/{name}", (0,) * buffer.dim(), buffer)
-    history = amax_history(engine)
+    history = engine.amax_history()
     amax = (
         [torch.empty_like(history.steps) for name in reader.tensors if name.startswith("amax/")]
         if history

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib import import_module
 from typing import Any, Protocol
 
 import torch
@@ -22,6 +21,7 @@ from playbook.model.transformer import Transformer
 from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import apply_layout
+from playbook.registry import lab
 from playbook.seeding import derive_seed
 from playbook.shapes import ModelShape, load
 from playbook.training.checks import check_device, check_fit
@@ -252,7 +252,7 @@ def make_trainer(
     if config.compile:
         compile_blocks(model)
     if config.fp8:
-        import_module("playbook.model.fp8").use_fp8(model, config.fp8)
+        lab("fp8", "layers")(model, config.fp8)
     batches = TokenBatches(corpus, config.global_batch, config.seq, config.seed)
     return Trainer(model, batches, config, mesh)
 

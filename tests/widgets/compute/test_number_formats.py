@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from playbook_widgets.compute.number_formats import DEFAULTS, LIMITS, ROUNDINGS, compute, read
+from playbook_widgets.compute.number_formats import compute
+from playbook_widgets.compute.number_setting import DEFAULTS, LIMITS, ROUNDINGS, read
 from playbook_widgets.compute.number_text import read_number, shown, signed, typed
 from playbook_widgets.number_formats import EXAMPLES
 

@@ -13,7 +13,8 @@ from playbook_widgets.compute.ring_steps import steps_of
 from playbook.cli import main
 from playbook.commands import train
 from playbook.layout import Layout
-from playbook.layout.tokens import CONTEXT, PLACEMENT, TokenRanges
+from playbook.layout.fields import CONTEXT
+from playbook.layout.tokens import PLACEMENT, TokenRanges
 from playbook.planning.context_cost import context_traffic
 from playbook.planning.links import AlphaBeta
 from playbook.shapes import PRESETS

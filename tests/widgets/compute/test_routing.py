@@ -9,16 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from playbook_widgets.compute.routing import (
-    BANDS,
-    CAPACITIES,
-    DEFAULTS,
-    UPDATES,
-    compute,
-    read,
-)
+from playbook_widgets.compute.routing import BANDS, UPDATES, compute
 from playbook_widgets.compute.routing_rows import Level, Rows, placed, travel
 from playbook_widgets.compute.routing_rule import choose, draw_scores, keep, load_of, room, updated
+from playbook_widgets.compute.routing_setting import CAPACITIES, DEFAULTS, read
 
 from playbook import launch
 from playbook.cli import main

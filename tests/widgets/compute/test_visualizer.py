@@ -7,7 +7,8 @@ import shlex
 
 import pytest
 from playbook_widgets.compute.building import Board
-from playbook_widgets.compute.visualizer import compute, read
+from playbook_widgets.compute.visualizer import compute
+from playbook_widgets.compute.visualizer_setting import read
 
 from playbook.cli import main
 from playbook.schedules.catalogue import NAMES, make

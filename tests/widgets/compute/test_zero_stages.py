@@ -11,9 +11,8 @@ from fractions import Fraction
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from playbook_widgets.compute.zero_stages import (
+from playbook_widgets.compute.zero_setting import (
     BANDWIDTH,
-    COLLECTIVES,
     DEFAULTS,
     GRAD_ACC,
     OPTIMIZER_BYTES,
@@ -21,11 +20,11 @@ from playbook_widgets.compute.zero_stages import (
     PRECISIONS,
     REPLICAS,
     STAGES,
-    compute,
     read,
     read_count,
     units_of,
 )
+from playbook_widgets.compute.zero_stages import COLLECTIVES, compute
 from playbook_widgets.compute.zero_words import NAMES, in_bytes, in_count, in_seconds, stand_in
 
 from playbook.cli import main

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from playbook.kernels.warps import BANKS, SECTOR, WARP, Dim, Step, banks, count, passes, touched
-from playbook_widgets.compute.access_setting import DEFAULTS, AccessSetting, read
-from playbook_widgets.compute.access_words import LINE, answer, cuda, python
+from playbook_widgets.compute.access_setting import DEFAULTS, LINE, AccessSetting, read
+from playbook_widgets.compute.access_words import answer, cuda, python
 from playbook_widgets.compute.refusals import answered
 
 #: Rows and columns of the matrix that are drawn at least, where it has as many.

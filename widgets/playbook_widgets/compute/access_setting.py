@@ -13,8 +13,7 @@ from typing import Any
 
 from playbook._checks import typed_int, unknown
 from playbook.errors import ConfigError
-from playbook.kernels.warps import WARP, WORD, Dim, Kernel, Step, Thread, load, shared, store
-from playbook_widgets.compute.access_words import LINE
+from playbook.kernels.warps import BANKS, WARP, WORD, Dim, Kernel, Step, Thread, load, shared, store
 
 #: What a control shows when nothing is set: neighbouring threads read neighbouring floats.
 DEFAULTS: dict[str, Any] = {
@@ -62,6 +61,8 @@ LIMITS = {
 #: Bytes that a thread takes at once at most, and of shared memory that a block of an H100 may have.
 VECTOR, SHARED = 16, 227 * 1024
 THREADS = 1024
+#: Bytes of a line; all banks are as wide.
+LINE = BANKS * WORD
 
 
 @dataclass(frozen=True)

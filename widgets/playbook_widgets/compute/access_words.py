@@ -8,15 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import pairwise
 from math import gcd
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from playbook.kernels.warps import BANKS, SECTOR, WORD
+from playbook_widgets.compute.access_setting import LINE, AccessSetting
 
-if TYPE_CHECKING:
-    from playbook_widgets.compute.access import AccessSetting
-
-#: Bytes of a line; all banks are as wide.
-LINE = BANKS * WORD
 #: CUDA's names of elements of a size, and of what a thread takes at once.
 ELEMENTS = {1: "char", 2: "__half", 4: "float", 8: "double", 16: "float4"}
 TAKEN = {2: "ushort", 4: "uint", 8: "uint2", 16: "uint4"}

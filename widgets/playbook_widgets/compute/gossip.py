@@ -26,7 +26,7 @@ from playbook.decentralized.topology import (
 )
 from playbook.errors import ConfigError
 from playbook_widgets.compute.refusals import answered
-from playbook_widgets.compute.zero_stages import read_count
+from playbook_widgets.compute.zero_setting import read_count
 from playbook_widgets.compute.zero_words import in_bytes
 
 #: What a control shows when nothing is set: a value of 10 at node 0, and none elsewhere; a billion parameters in bf16.

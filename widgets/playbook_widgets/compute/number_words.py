@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from playbook.precision.formats import Format, towards_zero
+from playbook_widgets.compute.number_setting import NumberSetting
 from playbook_widgets.compute.number_text import raised, shown, typed
-
-if TYPE_CHECKING:
-    from playbook_widgets.compute.number_formats import NumberSetting
 
 
 def title(form: Format) -> str:

@@ -18,7 +18,8 @@ from playbook._checks import check_positive, typed_int, unknown
 from playbook.errors import ConfigError, PlaybookError
 from playbook.hardware import load
 from playbook.layout import Layout
-from playbook.layout.tokens import CONTEXT, PLACEMENT, TokenRanges, placement_of
+from playbook.layout.fields import CONTEXT
+from playbook.layout.tokens import PLACEMENT, TokenRanges, placement_of
 from playbook.planning.links import AlphaBeta, Network
 from playbook.shapes import PRESETS, ModelShape
 from playbook_widgets.compute.refusals import answered

@@ -9,13 +9,11 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from playbook.shapes import PRESETS, MoE
+from playbook_widgets.compute.routing_setting import RoutingSetting
 from playbook_widgets.compute.zero_words import in_bytes
-
-if TYPE_CHECKING:
-    from playbook_widgets.compute.routing import RoutingSetting
 
 #: The model that a command trains with the router.
 MODEL = "tiny-moe"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from playbook.schedules.actions import Action
 from playbook.schedules.catalogue import bubble_on_paper
@@ -12,9 +12,7 @@ from playbook.schedules.explain import CAUSES, critical_path, idles
 from playbook.schedules.timeline import Timeline
 from playbook_widgets.compute.building import LETTERS, Board
 from playbook_widgets.compute.recognise import recognise
-
-if TYPE_CHECKING:
-    from playbook_widgets.compute.visualizer import ScheduleSetting
+from playbook_widgets.compute.visualizer_setting import ScheduleSetting
 
 #: Gaps that are told in a sentence each; where there are more, the page composes it of the cause's words.
 SENTENCES = 2000

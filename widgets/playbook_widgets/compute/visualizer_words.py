@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from playbook_widgets.compute.visualizer_setting import ScheduleSetting
 from playbook_widgets.compute.visualizer_times import of_stages
-
-if TYPE_CHECKING:
-    from playbook_widgets.compute.visualizer import ScheduleSetting
 
 #: The name of each schedule, and in a few words how it goes about it.
 ABOUT = {

@@ -8,13 +8,11 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from playbook.layout import Layout
 from playbook.shapes import ModelShape
-
-if TYPE_CHECKING:
-    from playbook_widgets.compute.zero_stages import ZeroSetting
+from playbook_widgets.compute.zero_setting import ZeroSetting
 
 NAMES = ("no ZeRO", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 #: The first stage in which a rank keeps only a share, by what it is a share of.

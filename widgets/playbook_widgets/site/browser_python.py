@@ -34,12 +34,11 @@ import importlib, sys
 sys.path[:0] = sys.argv[1:3]
 for target in sys.argv[3:]:
     importlib.import_module(target.partition(":")[0])
-if catalogue := sys.modules.get("playbook.schedules.catalogue"):  # which loads a schedule when it is asked for
-    for file in ("interleaved", "solver.heuristic", "solver.exact", *(file for file, _ in catalogue.BY_HAND.values())):
-        importlib.import_module("playbook.schedules." + file)
-    importlib.import_module("playbook.schedules.validate")
-if "playbook.shapes" in sys.modules:  # which loads the reader of a config.json likewise
-    importlib.import_module("playbook.huggingface")
+from playbook.registry import lab, places
+for asking, kinds in (("schedules.catalogue", ("schedule", "schedule check")), ("shapes", ("model",))):
+    for kind in kinds if "playbook." + asking in sys.modules else ():
+        for name in places(kind):  # each is loaded when it is asked for
+            lab(kind, name)
 ours = ("playbook", "playbook_widgets")
 print("\\n".join(sorted(m.__file__ for name, m in sys.modules.items() if name.split(".")[0] in ours)))
 """

@@ -1,0 +1,37 @@
+"""What the book's labs, and parts of the core that few runs need, offer to the rest: the one place that names both.
+
+Nothing is imported before it is asked for: who runs 1F1B loads no other schedule.
+"""
+
+from playbook.registry import register
+
+register(
+    {
+        "schedule": {
+            "naive": "playbook.schedules.afab:naive",
+            "afab": "playbook.schedules.afab:afab",
+            "1f1b": "playbook.schedules.one_f_one_b:one_f_one_b",
+            "interleaved": "playbook.schedules.interleaved:interleaved",
+            "zb-h1": "playbook.schedules.zero_bubble:zb_h1",
+            "zb-h2": "playbook.schedules.zero_bubble:zb_h2",
+            "zb-v": "playbook.schedules.zero_bubble:zb_v",
+            "dualpipe": "playbook.schedules.dualpipe:dualpipe",
+            "dualpipev": "playbook.schedules.dualpipe:dualpipe_v",
+            "fitted": "playbook.schedules.solver.heuristic:zero_bubble",
+            "exact": "playbook.schedules.solver.exact:solve",
+        },
+        "schedule check": {"own": "playbook.schedules.validate:check"},
+        "kernels": {"fused": "playbook.kernels.ops:FusedOps"},
+        "fp8": {
+            "layers": "playbook.model.fp8:use_fp8",
+            "quantize": "playbook.kernels.quantize:quantize",
+            "product": "playbook.kernels.fp8_matmul:fp8_matmul",
+            "state": "playbook.precision.states:narrow",
+        },
+        "data parallel": {
+            "method": "playbook.decentralized.methods:parse",
+            "replicas": "playbook.decentralized.strategies:replicas",
+        },
+        "model": {"config.json": "playbook.huggingface:shape_of"},
+    }
+)
