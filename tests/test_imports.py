@@ -29,19 +29,20 @@ AFTER = (
     ("figures.",),
     ("doctor",),
     ("bench",),
-    ("exercises",),
     ("commands",),
     ("cli",),
     ("__main__",),
 )
 ORDER = {name: place for place, room in enumerate((*CORE, *AFTER)) for name in room}
 LAST = len(ORDER)
+#: What stands on the library: widgets, and what chapters alone need.
+AROUND = ("playbook_widgets", "playbook_book")
 
 
 def place(module: str) -> int:
     """The place of a module's room in the order. Raises KeyError for one in no room."""
     package, _, name = module.partition(".")
-    if package == "playbook_widgets":
+    if package in AROUND:
         return LAST
     room = name.partition(".")[0]
     if name in ORDER or not name:
@@ -92,11 +93,11 @@ def test_no_files_import_each_other_in_a_circle() -> None:
     assert not circle(MODULES.files)
 
 
-def test_the_library_does_not_know_its_widgets() -> None:
+def test_the_library_does_not_know_its_widgets_nor_its_chapters() -> None:
+    """``labs.py`` names the book's command."""
     for module in MODULES.files:
-        if module.startswith("playbook."):
-            used = {item.module for item in MODULES.imports(module)}
-            assert not {name for name in used if name.startswith("playbook_widgets")}, module
+        if module.startswith("playbook.") and module != "playbook.labs":
+            assert not {name for name in MODULES.named(module) if name.startswith(AROUND)}, module
 
 
 def trainer() -> set[str]:

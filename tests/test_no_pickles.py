@@ -22,7 +22,7 @@ PICKLES = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 
 def trees() -> Iterator[tuple[Path, ast.AST]]:
     """The library, its tools and the cells of the book, parsed."""
-    for room in ("src", "widgets", "tools", "benchmarks"):
+    for room in ("src", "widgets", "book", "tools", "benchmarks"):
         for path in sorted((ROOT / room).rglob("*.py")):
             yield path, ast.parse(path.read_text(encoding="utf-8"))
     for path in sorted((ROOT / "book").rglob("*.ipynb")):

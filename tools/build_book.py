@@ -57,8 +57,8 @@ PAGES = (
     "tools/vendor.py",
     "tools/icons.py",
 )
-SOURCES = ("src/playbook", "widgets/playbook_widgets/**/*.py")
-TEXT = ("book",)
+SOURCES = ("src/playbook", "widgets/playbook_widgets/**/*.py", "book/playbook_book/**/*.py")
+TEXT = ("book/*.*", "book/**/*.ipynb")
 FRONT = "book/index"
 TAKES = re.compile(r"(?<=\*\*Takes\*\* )[^\"\\]*")
 

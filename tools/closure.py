@@ -2,8 +2,8 @@
 
 An import inside a function counts; one under ``if TYPE_CHECKING`` does not. A string that is a module's dotted name
 counts as a load by name (``"playbook_widgets.compute.calculator:compute"``), and one that is the beginning of such names
-(``f"playbook.exercises.{name}"``) as a load of all of them. Who asks the registry (``lab("schedule", name)``) loads what
-``labs.py`` offers there. A package whose ``__getattr__`` loads names when they are asked for lists them under
+(``f"playbook_book.exercises.{name}"``) as a load of all of them. Who asks the registry (``lab("schedule", name)``) loads
+what ``labs.py`` offers there. A package whose ``__getattr__`` loads names when they are asked for lists them under
 TYPE_CHECKING: who imports such a name needs its module, and no other of the package.
 """
 
@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TOPS = (ROOT / "src", ROOT / "widgets")
+TOPS = (ROOT / "src", ROOT / "widgets", ROOT / "book")
 CLI = "playbook.cli"
 COMMANDS = "playbook.commands."
 LABS = "playbook.labs"
@@ -37,7 +37,7 @@ ON_DEMAND = {
     "playbook.layout.stages": PIPELINES,
     "playbook.layout.layout": SENDS_LESS,
     "playbook.parallel.parallelize": SENDS_LESS,
-    "playbook.exercises.grading": re.compile(r"playbook +exercises\b"),
+    "playbook_book.exercises.grading": re.compile(r"playbook +exercises\b"),
 }
 EXERCISE = re.compile(r"""check\(\s*["']([a-z-]+)\.""")
 
@@ -126,11 +126,13 @@ class Modules:
         """
         strings: list[str] = []
         roots = set(self._named_in(code, strings))
-        checked = {f"playbook.exercises.{name.replace('-', '_')}" for name in EXERCISE.findall(code)}
+        checked = {f"playbook_book.exercises.{name.replace('-', '_')}" for name in EXERCISE.findall(code)}
         roots |= checked & set(self.files)
-        commands = {COMMANDS + name for text in strings for name in COMMAND.findall(text)} & set(self.files)
+        commands = {self._command(name) for text in strings for name in COMMAND.findall(text)} & set(
+            self.files
+        )
         if CLI in roots or any(text == "playbook" or ANY_COMMAND.search(text) for text in strings):
-            called = {COMMANDS + text for text in strings} & set(self.files)
+            called = {self._command(text) for text in strings} & set(self.files)
             commands |= called or {name for name in self.files if name.startswith(COMMANDS)}
         start = self.closure(["playbook.__main__", CLI], deferred=False) if commands else set()
         # A widget computes with whatever its reader sets.
@@ -139,6 +141,10 @@ class Modules:
             module for module, asked in ON_DEMAND.items() if not (asked.search(code) or module in widgets)
         }
         return self.closure((roots - {CLI}) | commands, asleep=asleep) | start
+
+    def _command(self, name: str) -> str:
+        """The module of a subcommand: the library's own, or one that it is offered."""
+        return self._offers.get("command", {}).get(name, COMMANDS + name)
 
     def _named_in(self, code: str, strings: list[str]) -> Iterator[str]:
         """What ``code`` and the scripts in its strings import and name; ``strings`` collects its texts."""

@@ -24,7 +24,6 @@ from playbook.commands import (
     calibrate,
     checkpoint,
     doctor,
-    exercises,
     kubernetes,
     memory,
     mesh,
@@ -37,6 +36,7 @@ from playbook.commands import (
 )
 from playbook.commands.flags import Help
 from playbook.errors import PlaybookError
+from playbook.registry import lab, places
 
 
 class _Parser(argparse.ArgumentParser):
@@ -115,9 +115,11 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in (
         train, checkpoint, memory, simulate, search, mesh, schedule, bench, calibrate, sweep, slurm, kubernetes,
-        exercises, doctor,
+        doctor,
     ):  # fmt: skip
         command.add(commands)
+    for name in places("command"):
+        lab("command", name)(commands)
     return parser
 
 

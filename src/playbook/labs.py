@@ -32,6 +32,7 @@ register(
             "method": "playbook.decentralized.methods:parse",
             "replicas": "playbook.decentralized.strategies:replicas",
         },
+        "command": {"exercises": "playbook_book.command:add"},
         "model": {"config.json": "playbook.huggingface:shape_of"},
     }
 )

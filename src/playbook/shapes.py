@@ -363,7 +363,6 @@ def _from_file(path: Path) -> ModelShape:
 
 def _from_table(sizes: Any) -> ModelShape:
     if isinstance(sizes, Mapping) and THEIRS & set(sizes):
-        shape: ModelShape = lab("model", "config.json")(sizes)
-        return shape
+        return lab("model", "config.json")(sizes)
     check_table(sizes, ModelShape, "a model shape", ShapeError)
     return ModelShape(**sizes)

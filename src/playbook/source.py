@@ -41,7 +41,7 @@ class Source:
     def relative(self) -> str:
         """Path of the file inside the project, such as ``src/playbook/model/attention.py``."""
         parts = self.path.parts
-        for top in ("src", "widgets"):
+        for top in ("src", "widgets", "book"):
             if top in parts:
                 return "/".join(parts[len(parts) - parts[::-1].index(top) - 1 :])
         return self.path.name

@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from playbook.exercises import grade
+from playbook_book.exercises import grade
 
 
 def balanced(seconds, room):

@@ -12,8 +12,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from playbook.exercises import exercises
-from playbook.exercises.grading import CHAPTERS
+from playbook_book.exercises import exercises
+from playbook_book.exercises.grading import CHAPTERS
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDED = {"hide-cell", "nbval-check-output"}

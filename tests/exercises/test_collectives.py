@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 from playbook.collectives.plans import plan, rooted
 from playbook.collectives.plans.replay import end
-from playbook.exercises import grade
+from playbook_book.exercises import grade
 
 
 def one_friend(v):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from playbook.exercises import grade
+from playbook_book.exercises import grade
 
 
 def merged(a, b):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from playbook.exercises import grade
+from playbook_book.exercises import grade
 
 #: Layers, hops, tokens of a rank, key heads, width of a head; keys and values; bytes of forward and backward.
 BYTES = 80 * 15 * 8192 * 8 * 128 * 2 * (2 + 2 + 4)

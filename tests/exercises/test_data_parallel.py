@@ -2,7 +2,7 @@
 
 import pytest
 
-from playbook.exercises import grade
+from playbook_book.exercises import grade
 
 PARAMETERS = 124_439_808
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from playbook.decentralized.topology import metropolis, uniform
-from playbook.exercises import grade
+from playbook_book.exercises import grade
 
 GAP = 2 / 3 * (1 - math.cos(2 * math.pi / 100))
 RIGHT = math.log(100) / -math.log(1 - GAP)

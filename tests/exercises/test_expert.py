@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from playbook.exercises import grade
+from playbook_book.exercises import grade
 
 #: Tokens of a rank, experts of each, those elsewhere; width, bytes; there and back, forward and backward.
 BYTES = 4096 * 8 * 63 // 64 * 7168 * 2 * 4

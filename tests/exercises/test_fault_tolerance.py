@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from playbook.exercises import grade
 from playbook.planning.goodput import daly
+from playbook_book.exercises import grade
 
 MTBF = 80_000 * 3600 / 4096
 #: Counted second by second: a save of 40 s each interval, and half of one lost with each failure.

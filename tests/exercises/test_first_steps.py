@@ -3,7 +3,7 @@
 import pytest
 from torch.nn.functional import cross_entropy
 
-from playbook.exercises import grade
+from playbook_book.exercises import grade
 
 
 def planted(model, windows):

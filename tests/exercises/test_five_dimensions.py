@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from playbook.exercises import grade
+from playbook_book.exercises import grade
 
 
 def mended_experts(rank, sizes, ep):

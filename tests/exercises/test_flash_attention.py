@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from playbook.exercises import grade
 from playbook.kernels.flash_attention import requested_bytes, standard_bytes
 from playbook.kernels.flash_backward import Blocks
+from playbook_book.exercises import grade
 
 SEQ = 8192
 Q, K = (torch.empty(1, SEQ, heads, 128, dtype=torch.bfloat16, device="meta") for heads in (32, 8))

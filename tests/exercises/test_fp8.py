@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 import torch
 
-from playbook.exercises import grade
 from playbook.precision.scaling import Quantized, quantize
+from playbook_book.exercises import grade
 
 NUMBERS = 8192 * 14336
 RIGHT = NUMBERS + NUMBERS // 32

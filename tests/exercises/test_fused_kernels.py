@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 import triton.language as tl
 
-from playbook.exercises import grade
 from playbook.kernels.jit import cdiv, kernel, next_power
+from playbook_book.exercises import grade
 
 ONE_PASS = 8192 * 8192 * 2
 RIGHT = 3 * 160 * ONE_PASS

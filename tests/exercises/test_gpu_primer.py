@@ -3,8 +3,8 @@
 import pytest
 import triton.language as tl
 
-from playbook.exercises import grade
 from playbook.kernels.jit import kernel
+from playbook_book.exercises import grade
 
 NEEDED = 4.8e12 * 478.8 / 1.755e9 / 132  # bytes in flight in a multiprocessor of an H200
 

@@ -4,12 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from playbook.exercises import grade
 from playbook.hardware import load_accelerator
 from playbook.instruments.fake import saved_without_memory
 from playbook.model.transformer import IGNORE
 from playbook.planning.states import training_bytes_per_parameter
 from playbook.shapes import load
+from playbook_book.exercises import grade
 
 
 def forgotten_division(model, pieces):

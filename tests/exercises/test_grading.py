@@ -6,8 +6,8 @@ import pytest
 
 from playbook.cli import main
 from playbook.errors import ConfigError
-from playbook.exercises import NotYet, check, exercises, grade, progress
-from playbook.exercises.exercise import number
+from playbook_book.exercises import NotYet, check, exercises, grade, progress
+from playbook_book.exercises.exercise import number
 
 
 @pytest.fixture(autouse=True)

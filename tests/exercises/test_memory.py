@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from playbook.cli import main
-from playbook.exercises import grade
+from playbook_book.exercises import grade
 
 PARAMETERS, BYTES_PER_TOKEN, CARD = 1_235_814_400, 1_997_956, 24_564 * 2**20
 #: Two gradients in fp32, of the log-probabilities and of the logits, for each of 128,256 vocabulary entries.

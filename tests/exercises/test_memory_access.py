@@ -5,7 +5,7 @@ import operator
 
 import pytest
 
-from playbook.exercises import grade
+from playbook_book.exercises import grade
 
 
 def row_by_row(row, column):

@@ -2,11 +2,11 @@
 
 import pytest
 
-from playbook.exercises import grade
-from playbook.exercises.overlap import _CASES
 from playbook.layout import Layout
 from playbook.planning.overlap_ratios import tensor, zero3
 from playbook.shapes import load
+from playbook_book.exercises import grade
+from playbook_book.exercises.overlap import _CASES
 
 RIGHT = 63 / 64 * 700e12 / (2 * 40e9)
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from playbook.exercises import grade
+from playbook_book.exercises import grade
 
 
 def durations(trace, lane):

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.autograd import Function
 
-from playbook.exercises import grade
-from playbook.exercises.recomputation import _peak
 from playbook.instruments.memory_timeline import MemoryTimeline
 from playbook.model.recompute import checkpoint, in_segments
+from playbook_book.exercises import grade
+from playbook_book.exercises.recomputation import _peak
 
 
 def every_input_all_the_time(entering, inside, size):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from playbook.exercises import grade
 from playbook.hardware import load
 from playbook.planning.communication import Network, closed_form
+from playbook_book.exercises import grade
 
 GIB = 2**30
 BYTES = 2 * 63 / 64 * 100e6  # that a rank sends of 100 MB

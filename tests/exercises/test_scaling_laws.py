@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from playbook.exercises import grade
 from playbook.hardware import ACCELERATORS
 from playbook.planning.scaling_laws import BESIROGLU
+from playbook_book.exercises import grade
 
 COMPUTE = 512 * ACCELERATORS["h100"].peak() * 0.4 * 21 * 86400
 SIZE = math.sqrt(COMPUTE / 120)

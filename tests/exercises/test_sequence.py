@@ -5,8 +5,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from playbook.exercises import grade
 from playbook.parallel.sequence import g, g_star
+from playbook_book.exercises import grade
 
 STREAM = 8192 * 4096 * 2
 

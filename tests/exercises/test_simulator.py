@@ -3,11 +3,11 @@
 import pytest
 
 from playbook.block import DENSE
-from playbook.exercises import grade
 from playbook.layout import Layout
 from playbook.planning.job import Job
 from playbook.planning.operations import Sizes, block
 from playbook.shapes import load
+from playbook_book.exercises import grade
 
 COMPUTE = 8 * 72 * 8192**2 * 4096 / 8 / 200e12  # of a micro-batch on a stage
 SENT = 8 * 4 * 2 * 7 / 8 * 2 * 8192 * 4096 / 240e9

@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from playbook.exercises import grade
 from playbook.parallel.regions import f, f_star
+from playbook_book.exercises import grade
 
 STREAM = 8192 * 8192 * 2
 

@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 import triton.language as tl
 
-from playbook.exercises import grade
 from playbook.kernels.jit import cdiv, kernel
+from playbook_book.exercises import grade
 
 ONCE = 8 * 4096 * 4096 * 2 / 3.35e6  # µs
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from playbook.exercises import grade
+from playbook_book.exercises import grade
 
 WHOLE, ONCE = 8_030_261_248, 1_050_677_248  # of Llama 3 8B, and of its embedding, head and final norm
 RIGHT = 8 * 2 * 15 / 16 * (3 * WHOLE - ONCE)

@@ -8,8 +8,8 @@ from itertools import product
 import matplotlib.pyplot as plt
 import pytest
 
-from playbook.figures.best_configuration import LIMITS, Cell, heat_map, regrets, side_by_side
 from playbook.searching.compare import Trial
+from playbook_book.figures.best_configuration import LIMITS, Cell, heat_map, regrets, side_by_side
 
 
 @pytest.fixture(autouse=True)

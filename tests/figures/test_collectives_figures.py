@@ -10,7 +10,8 @@ from playbook.collectives.costs import simulate
 from playbook.collectives.plans import ALGORITHMS, plan
 from playbook.collectives.plans.replay import replay
 from playbook.figures import PALETTE, display
-from playbook.figures.collectives import (
+from playbook.planning.communication import AlphaBeta, Network
+from playbook_book.figures.collectives import (
     TITLES,
     conversations,
     rank_map,
@@ -18,7 +19,6 @@ from playbook.figures.collectives import (
     space_time,
     transcript,
 )
-from playbook.planning.communication import AlphaBeta, Network
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import pytest
 
-from playbook.figures.communication_efficient import (
+from playbook_book.figures.communication_efficient import (
     densities,
     distances,
     errors_by_bits,

@@ -7,19 +7,19 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import Polygon
 
-from playbook.figures.context import (
-    backward_journey,
-    lockstep,
-    mask_by_rank,
-    ring_timeline,
-    traffic_over_ranks,
-)
 from playbook.figures.style import CYCLE
 from playbook.instruments.ring_trace import Interval
 from playbook.layout import Layout
 from playbook.layout.tokens import TokenRanges
 from playbook.planning.context_cost import context_traffic
 from playbook.shapes import load
+from playbook_book.figures.context import (
+    backward_journey,
+    lockstep,
+    mask_by_rank,
+    ring_timeline,
+    traffic_over_ranks,
+)
 
 PLACED = {kind: TokenRanges(kind, 1024, 4) for kind in ("contiguous", "zigzag")}
 

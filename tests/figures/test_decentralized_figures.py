@@ -8,8 +8,8 @@ from matplotlib.colors import to_hex
 
 from playbook.decentralized.topology import topology
 from playbook.figures import display
-from playbook.figures.decentralized import curves, mixing, shares, speed_up
 from playbook.figures.style import BLUE, CYCLE, ORANGE
+from playbook_book.figures.decentralized import curves, mixing, shares, speed_up
 
 
 @pytest.fixture(autouse=True)

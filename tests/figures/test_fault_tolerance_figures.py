@@ -7,8 +7,8 @@ import pytest
 from matplotlib.colors import to_hex
 
 from playbook.figures import PALETTE
-from playbook.figures.fault_tolerance import Span, boxes_in, goodput_by_interval, saves, went_on
 from playbook.figures.style import CYCLE
+from playbook_book.figures.fault_tolerance import Span, boxes_in, goodput_by_interval, saves, went_on
 
 
 @pytest.fixture(autouse=True)

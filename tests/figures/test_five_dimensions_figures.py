@@ -7,8 +7,8 @@ import pytest
 from matplotlib.colors import to_hex
 
 from playbook.figures import PALETTE, display
-from playbook.figures.five_dimensions import groups_of_ranks, memory_of_strategies, times_over_batch
 from playbook.layout import Layout
+from playbook_book.figures.five_dimensions import groups_of_ranks, memory_of_strategies, times_over_batch
 
 GIB = 2**30
 

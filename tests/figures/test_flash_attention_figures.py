@@ -9,8 +9,8 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import Polygon
 
-from playbook.figures.flash_attention import block_costs, bytes_over_length, online_softmax, tiles
 from playbook.figures.style import PALETTE
+from playbook_book.figures.flash_attention import block_costs, bytes_over_length, online_softmax, tiles
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import pytest
 
-from playbook.figures.fp8 import runs, shared_scales
+from playbook_book.figures.fp8 import runs, shared_scales
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,8 @@ import matplotlib.pyplot as plt
 import pytest
 from matplotlib.colors import to_hex
 
-from playbook.figures.fused_kernels import READ, WRITTEN, operators, passes, time_bounds
 from playbook.figures.style import PALETTE
+from playbook_book.figures.fused_kernels import READ, WRITTEN, operators, passes, time_bounds
 
 
 @pytest.fixture(autouse=True)

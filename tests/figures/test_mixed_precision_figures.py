@@ -5,8 +5,8 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import pytest
 
-from playbook.figures import mixed_precision as drawn
 from playbook.precision.formats import FORMATS
+from playbook_book.figures import mixed_precision as drawn
 
 FORMS = [FORMATS[name] for name in ("fp32", "fp16", "bf16", "e4m3", "e5m2")]
 

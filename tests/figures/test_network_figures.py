@@ -5,9 +5,9 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import pytest
 
-from playbook.figures.network import BETWEEN, two_levels
 from playbook.hardware import load
 from playbook.planning.links import Network
+from playbook_book.figures.network import BETWEEN, two_levels
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 
 from playbook.figures import PALETTE
-from playbook.figures.overlap import intensities, passes, prefetched
+from playbook_book.figures.overlap import intensities, passes, prefetched
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ from matplotlib.colors import to_hex
 
 from playbook.errors import DataError
 from playbook.figures import PALETTE, display
-from playbook.figures.profile import before_after, operations, profiler_schedule, roofline, short_name
 from playbook.instruments.trace import Event, Lane, Trace
+from playbook_book.figures.profile import before_after, operations, profiler_schedule, roofline, short_name
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,15 @@ import matplotlib.pyplot as plt
 import pytest
 
 from playbook.figures import display
-from playbook.figures.scaling_laws import exponent_over_size, frontier, isoflop_profiles, overtraining_curve
 from playbook.planning.scaling_fits import isoflop_minimum
 from playbook.planning.scaling_laws import BESIROGLU, HOFFMANN, HOFFMANN_UNROUNDED
 from playbook.planning.training_time import RUNS
+from playbook_book.figures.scaling_laws import (
+    exponent_over_size,
+    frontier,
+    isoflop_profiles,
+    overtraining_curve,
+)
 
 
 @pytest.fixture(autouse=True)

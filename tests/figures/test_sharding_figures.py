@@ -7,8 +7,8 @@ import pytest
 from matplotlib.colors import to_hex, to_rgba
 
 from playbook.figures import PALETTE, display
-from playbook.figures.sharding import ownership, rank_memory, weights_over_step
 from playbook.figures.style import CYCLE
+from playbook_book.figures.sharding import ownership, rank_memory, weights_over_step
 
 MIB = 2**20
 RANK = {"optimizer": 1 * MIB, "parameters": 4 * MIB, "gradients": 2 * MIB, "activations": 0}

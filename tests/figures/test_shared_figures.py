@@ -8,7 +8,7 @@ from matplotlib.colors import to_hex
 
 from playbook.figures import PALETTE, display
 from playbook.figures.memory import memory_bars, memory_over_sequence, memory_timeline
-from playbook.figures.training import lines_over_sequence, loss_curve, running_mean
+from playbook_book.figures.training import lines_over_sequence, loss_curve, running_mean
 
 MIB = 2**20
 TIMES = [0.0, 0.01, 0.02, 0.03]

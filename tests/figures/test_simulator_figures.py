@@ -9,13 +9,13 @@ from matplotlib.patches import Rectangle
 
 from playbook.block import DENSE
 from playbook.figures import PALETTE
-from playbook.figures.simulator import TERMS, by_size, growing, ratios, under_the_roof, waves
 from playbook.hardware import load as load_cluster
 from playbook.planning.calibration import load_calibration
 from playbook.planning.job import Job
 from playbook.planning.operations import Sizes, block
 from playbook.planning.roofline import Device
 from playbook.shapes import load
+from playbook_book.figures.simulator import TERMS, by_size, growing, ratios, under_the_roof, waves
 
 
 @pytest.fixture(autouse=True)

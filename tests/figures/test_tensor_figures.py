@@ -7,7 +7,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from playbook.figures.style import CYCLE, PALETTE
-from playbook.figures.tensor import (
+from playbook_book.figures.tensor import (
     column_then_row,
     heads,
     masks,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from playbook.figures.writing_kernels import programs
+from playbook_book.figures.writing_kernels import programs
 
 
 @pytest.mark.parametrize(("n", "block", "rows"), [(10, 4, 3), (8, 4, 2), (1, 4, 1)])

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal
 
-from playbook._checks import check_int, check_positive
+from playbook._checks import check_int
 from playbook._json import to_json
 from playbook.errors import ConfigError
 
@@ -406,24 +406,3 @@ def _cases(
     for result in measure(asked.on(), names, None if sizes is None else sizes == "large", repeats):
         asked.keep(result)
     return result, wrong_results(result)
-
-
-@bench("faults", "short training runs that something happens to, and what comes of each")
-def _faults(
-    asked: Asked,
-    count: Annotated[int, Flag("trials")] = 1000,
-    seed: Annotated[int, Flag("of layouts, faults and moments", least=0)] = 0,
-    start: Annotated[int, Flag("number of the first trial", least=0)] = 0,
-    only: Annotated[tuple[int, ...] | None, Flag("the trials of these numbers alone", "N,…")] = None,
-    jobs: Annotated[int, Flag("trials at a time")] = 2,
-    limit: Annotated[float, Flag("seconds after which a run is said to hang", "S")] = 120.0,
-) -> Any:
-    check_positive("limit", limit, ConfigError)
-    if asked.device not in (None, "cpu"):
-        raise ConfigError(f"device is {asked.device!r}, but faults are put into ranks on cpu")
-    from playbook.bench.faults import bench_faults, report_faults
-
-    result: dict[str, Any] = {}
-    for result in bench_faults(seed, list(only or range(start, start + count)), jobs, limit):
-        asked.keep(result)
-    return result, report_faults

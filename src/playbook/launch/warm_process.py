@@ -160,13 +160,13 @@ def _meet_through_a_file(job: Job) -> None:
 
 def warm_up() -> None:
     """Import what ranks are likely to need. A module that cannot be imported fails in the rank that asks for it."""
-    import playbook
-
     with contextlib.suppress(ImportError):
         importlib.import_module("numpy")
         importlib.import_module("torch.distributed")
         importlib.import_module("torch._dynamo")  # any optimizer imports it, for seconds in each rank
-    for module in pkgutil.walk_packages(playbook.__path__, "playbook.", onerror=lambda _: None):
+    for module in pkgutil.walk_packages(
+        [str(Path(__file__).parents[1])], "playbook.", onerror=lambda _: None
+    ):
         name = module.name.removeprefix("playbook.")
         if _COLD.isdisjoint({name, name.partition(".")[0]}):
             with contextlib.suppress(Exception):

@@ -21,7 +21,7 @@ from .pages import PLAIN
 
 LINK = re.compile(r'<a class="pb-source" href="[^"]*" data-file="([^"]*)" data-line="(\d+)">')
 CODE = re.compile(r"(`+)([^`]+)\1")
-TOPS = ("src", "widgets/playbook_widgets")
+TOPS = ("src", "widgets/playbook_widgets", "book/playbook_book")
 
 _navigation: dict[tuple[int, int], dict[Any, str]] = {}
 logger = logging.getLogger(__name__)

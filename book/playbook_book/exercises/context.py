@@ -1,0 +1,176 @@
+"""Exercises of the chapter on context parallelism."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from playbook_book.exercises.exercise import NotYet, exercise, number
+
+
+@exercise("context.bytes", "number", "bytes that a rank sends around the ring in a step of Llama 3 70B")
+def bytes_of_a_step(answer: Any) -> str:
+    from playbook.layout import Layout
+    from playbook.planning.context_cost import context_traffic
+    from playbook.shapes import load
+
+    shape, ranks = load("llama3-70b"), 16
+    right = shape.layers * float(context_traffic(shape, Layout(cp=ranks), 2**17).total)
+    hints = {
+        right
+        * shape.heads
+        / shape.n_kv_heads: "as many heads as the queries have; keys and values have fewer",
+        right * ranks: "a message holds the keys and values of one rank's tokens, not those of the sample",
+        right * ranks / (ranks - 1): "almost: nobody needs the keys once all ranks have seen them",
+        right / 4: "that is the forward pass; backward sends, too",
+        right
+        / 2: "half: either the values are missing, which travel with the keys, or their gradients in backward",
+        right
+        * 3
+        / 4: "three quarters: either forward is missing, or gradients are counted in bf16: sums travel in fp32",
+        right / shape.layers: "that is one layer",
+    }
+    number(answer, right, hints, otherwise="Who sends whose keys, how often, and in which dtype?")
+    return "(c − 1) hops of K and V in forward; in backward the same again, and fp32 gradients behind them"
+
+
+@exercise("context.stripes", "function", "pairs of a query and a key of a rank whose tokens are in stripes")
+def stripes(write: Callable[..., Any]) -> str:
+    from playbook.layout.tokens import TokenRanges
+
+    for seq, ranks in ((8, 2), (24, 4), (60, 3)):
+        for rank in range(ranks):
+            right = sum(query + 1 for query in range(rank, seq, ranks))
+            got = write(seq, ranks, rank)
+            if got == right:
+                continue
+            case = f"rank {rank} of {ranks}, {seq} tokens: {got} is"
+            if got == right - seq // ranks:
+                raise NotYet(f"{case} one pair too few for each query: a token sees itself, too")
+            if got == seq * (seq + 1) // 2 // ranks:
+                raise NotYet(f"{case} the mean of all ranks, as in a zigzag; in stripes they differ")
+            if got == TokenRanges("contiguous", seq, ranks).work(rank):
+                raise NotYet(f"{case} its work in the contiguous placement")
+            if got == sum(query + 1 for query in range(ranks - 1 - rank, seq, ranks)):
+                raise NotYet(f"{case} the work of the rank at the other end")
+            raise NotYet(f"{case} {'not a number of' if not _is_count(got) else _side(got, right)} pairs")
+    return "each rank's share of the mask, pair by pair"
+
+
+def _is_count(got: Any) -> bool:
+    return isinstance(got, int | float) and not isinstance(got, bool)
+
+
+def _side(got: float, right: float) -> str:
+    return "too many" if got > right else "too few"
+
+
+@exercise("context.positions", "repair", "a zigzag whose second part has the positions of its neighbour")
+def positions(mended: Callable[..., Any]) -> str:
+    from playbook import launch
+
+    for ranks in (1, 2, 3):
+        parts = [_positions_of(mended, ranks, rank) for rank in range(ranks)]
+        loss, gradient = launch.run(_against_one_process, parts, ranks=ranks, backend="gloo")[0].value
+        if gradient > 1e-4:
+            where = {
+                1: "on one rank",
+                2: "right on one rank; on two",
+                3: "right on one rank and two; on three",
+            }
+            raise NotYet(
+                f"{where[ranks]}, the loss agrees with one process to {loss} digits, "
+                f"but the gradient is off by {gradient:.0%} of its norm"
+            )
+    return "the loss and the gradient of one process, on one rank, two and three"
+
+
+_SEQ = 48
+
+
+def _positions_of(mended: Callable[..., Any], ranks: int, rank: int) -> list[int]:
+    import torch
+
+    found = [int(p) for p in torch.as_tensor(mended(_SEQ, ranks, rank)).flatten()]
+    where = f"rank {rank} of {ranks}, {_SEQ} tokens:"
+    if len(found) != _SEQ // ranks:
+        raise NotYet(f"{where} {len(found)} positions for {_SEQ // ranks} tokens")
+    for position in found:
+        if not 0 <= position < _SEQ:
+            raise NotYet(f"{where} there is no position {position}")
+    return found
+
+
+def _against_one_process(parts: list[list[int]]) -> tuple[int, float]:
+    """In a rank: digits to which the loss is that of one process, and how far the gradient is off, over its norm."""
+    import torch
+    import torch.distributed as dist
+
+    from playbook.launch import process_group
+    from playbook.model.transformer import Transformer
+    from playbook.parallel.context import RankTokens, share_context
+    from playbook.shapes import load
+
+    sizes = {"layers": 2, "hidden": 32, "heads": 4, "kv_heads": 2, "head_dim": 8, "ffn": 64, "max_seq": _SEQ}
+    with process_group() as world:
+        text = torch.randint(256, (2, _SEQ + 1), generator=torch.Generator().manual_seed(0))
+        inputs, targets = text[:, :-1], text[:, 1:]
+        alone, model = (_sharp(Transformer(load("tiny").replace(**sizes))) for _ in range(2))
+        loss, count = alone.loss(inputs, targets)
+        (loss / count).backward()
+        group = dist.new_group()
+        assert isinstance(group, dist.ProcessGroup)
+        share_context(model, group, "ring")
+        own = RankTokens("zigzag", _SEQ, world.size).positions(world.rank)
+        mine, _ = model.loss(inputs[:, own], targets[:, own], torch.tensor(parts[world.rank]))
+        (mine / count).backward()
+        total, gradient, right = mine.detach(), _flat(model), _flat(alone)
+        dist.all_reduce(total)
+        dist.all_reduce(gradient)
+        off = abs(float(total / loss.detach()) - 1)
+        return math.floor(-math.log10(max(off, 1e-7))), float((gradient - right).norm() / right.norm())
+
+
+def _sharp(model: Any) -> Any:
+    """The model with attention that tells positions apart, as one of a trained model does."""
+    import torch
+
+    with torch.no_grad():
+        for block in model.blocks:
+            block.attention.q.weight.mul_(40)
+    return model
+
+
+def _flat(model: Any) -> Any:
+    import torch
+
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+@exercise("context.rescale", "repair", "blocks of attention that merge without rescaling what is there")
+def rescale(mended: Callable[..., Any]) -> str:
+    import torch
+
+    made = torch.Generator().manual_seed(3)
+    scores = torch.randn(5, 12, generator=made, dtype=torch.float64)
+    values = torch.randn(12, 3, generator=made, dtype=torch.float64)
+    falling, rising = (scores.sort(-1, descending=down).values for down in (True, False))
+    cases = (
+        ("one block", scores, 12),
+        ("the largest score in the first block", falling, 4),
+        ("larger scores in later blocks", rising, 4),
+        ("scores around 1,000", rising * 300 + 1000, 4),
+    )
+    passed: list[str] = []
+    for name, given, size in cases:
+        state = (given.new_zeros(5, 3), given.new_full((5,), -math.inf), given.new_zeros(5))
+        for start in range(0, 12, size):
+            state = mended(state, given[:, start : start + size], values[start : start + size])
+        off = float((state[0] - given.softmax(-1) @ values).abs().max())
+        if not off < 1e-9:
+            lead = f"right with {' and with '.join(passed)}; with" if passed else "with"
+            said = "it is not a number" if math.isnan(off) else f"the output is off by {off:.2g}"
+            raise NotYet(f"{lead} {name}, {said}")
+        passed.append(name)
+    return "the softmax over all keys, in any order of blocks and for scores of any size"

@@ -1,0 +1,256 @@
+"""Exercises of the chapter on expert parallelism."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from playbook.block import Kind
+from playbook_book.exercises.exercise import NotYet, exercise, number
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@exercise("expert.bytes", "number", "bytes of rows that a rank sends for one layer of DeepSeek-V3")
+def bytes_of_a_layer(answer: Any) -> str:
+    from playbook.shapes import load
+
+    shape, tokens, ranks = load("deepseek-v3"), 4096, 64
+    assert shape.moe is not None
+    k = shape.moe.top_k
+    right = tokens * k * (ranks - 1) // ranks * shape.hidden * 2 * 4
+    hints = {
+        right
+        * ranks
+        / (ranks - 1): "almost: one row in 64 stays at home, for its expert is on the same rank",
+        right / k: "each token becomes as many rows as it has experts",
+        right * (k + 1) / k: "the shared expert is on every rank: its rows travel nowhere",
+        right / 4: "that is the way to the experts alone: results travel, too, and gradients of both",
+        right / 2: "half: results travel back, and backward sends the gradients of both ways",
+        right * 2: "twice too much: bf16 has two bytes",
+        right
+        * shape.blocks()[Kind(experts=True)]: "that is the whole model, and the question is about one layer",
+        right * ranks: "that is what all ranks send together",
+    }
+    number(
+        answer, right, hints, otherwise="How many rows leave the rank, how wide are they, how often a step?"
+    )
+    return "tokens · top-k rows, 63/64 of them to other ranks, there and back, in forward and in backward"
+
+
+@exercise("expert.splits", "function", "how many rows a rank sends to each rank, and how many come from each")
+def splits(write: Callable[..., Any]) -> str:
+    cases = (
+        [[3, 1], [0, 2]],
+        [[1, 2, 3, 4], [5, 0, 0, 1]],
+        [[2, 0, 1, 1, 0, 5], [0, 0, 0, 0, 0, 0], [1, 1, 3, 0, 2, 2]],
+    )
+    for counts in cases:
+        for rank in range(len(counts)):
+            where = f"rank {rank} of {len(counts)}, {len(counts[0])} experts"
+            _splits_of(write([list(row) for row in counts], rank), counts, rank, where)
+    return "to each rank the rows of its experts; from each what it has for ours"
+
+
+def _splits_of(given: Any, counts: Sequence[Sequence[int]], rank: int, where: str) -> None:
+    right = _sums(counts[rank], counts), [_sums(row, counts)[rank] for row in counts]
+    try:
+        got = tuple([int(n) for n in one] for one in given)
+    except TypeError:
+        raise NotYet(
+            f"{where}: return two lists, rows sent to each rank and rows that come from each"
+        ) from None
+    if got == right:
+        return
+    ranks = len(counts)
+    if got == right[::-1]:
+        raise NotYet(f"{where}: what is sent and what comes are the wrong way round")
+    if len(got) != 2 or {len(one) for one in got} != {ranks}:
+        raise NotYet(f"{where}: both lists need a number for each of {ranks} ranks, not for each expert")
+    for name, mine, wanted in zip(("sent", "coming"), got, right, strict=True):
+        if mine == wanted:
+            continue
+        if mine == [0 if r == rank else n for r, n in enumerate(wanted)]:
+            raise NotYet(f"{where}: {name} {mine}: rows for its own experts are in the list, too")
+        strided = [[sum(row[r::ranks]) for r in range(ranks)] for row in counts]
+        if mine in (strided[rank], [row[rank] for row in strided]):
+            raise NotYet(
+                f"{where}: {name} {mine}: each rank has neighbouring experts, the first ones on rank 0"
+            )
+        raise NotYet(f"{where}: {name} {mine}, but these are {sum(wanted)} rows in {ranks} other parts")
+
+
+def _sums(row: Sequence[int], counts: Sequence[Sequence[int]]) -> list[int]:
+    """Rows by rank of rows by expert."""
+    each = len(row) // len(counts)
+    return [sum(row[start : start + each]) for start in range(0, len(row), each)]
+
+
+@exercise("expert.router", "repair", "a router whose output is right and which never learns")
+def router(mended: Callable[..., Any]) -> str:
+    import torch
+
+    made = torch.Generator().manual_seed(0)
+    x, outputs = (torch.randn(shape, generator=made, dtype=torch.float64) for shape in ((9, 5), (9, 6, 5)))
+    weight = torch.randn(6, 5, generator=made, dtype=torch.float64)
+
+    def run(route: Callable[..., Any]) -> tuple[Tensor, Tensor, Tensor]:
+        """Weights of all experts (n, E), and the gradients of the router and of the tokens."""
+        leaves = x.clone().requires_grad_(), weight.clone().requires_grad_()
+        chosen, weights = route(*leaves, 2)
+        spread = torch.zeros(9, 6, dtype=torch.float64).scatter(1, chosen, weights)
+        y = (spread[..., None] * outputs).sum(1) + leaves[0] * 0
+        found = torch.autograd.grad(y.square().sum(), leaves, allow_unused=True, materialize_grads=True)
+        return spread.detach(), found[1], found[0]
+
+    spread, to_router, to_tokens = run(mended)
+    right = run(_route)
+    if not torch.allclose(spread, right[0]):
+        _weights_of(spread, right[0])
+    if not to_router.any():
+        raise NotYet(
+            "the output is that of the router, but no gradient reaches its weights: they stay as they were initialized"
+        )
+    off = float((to_router - right[1]).norm() / right[1].norm())
+    if off > 1e-9:
+        raise NotYet(
+            f"the output is right, but the gradient of the router's weights is off by {off:.0%} of its norm"
+        )
+    if not torch.allclose(to_tokens, right[2]):
+        raise NotYet("the router's weights get their gradient, but the tokens get none through their scores")
+    return "output and gradients, of the router's weights and of the tokens"
+
+
+def _weights_of(spread: Tensor, right: Tensor) -> None:
+    import torch
+
+    if not torch.equal(spread > 0, right > 0):
+        raise NotYet(f"token 0 goes to experts {spread[0].nonzero().flatten().tolist()}: not the two best")
+    total = spread.sum(1)
+    if not torch.allclose(total, torch.ones_like(total)):
+        raise NotYet(f"the weights of token 0 add up to {total[0]:.2f}, and here to 1")
+    mine, wanted = (row[0][row[0] > 0].tolist() for row in (spread, right))
+    raise NotYet(f"token 0 weighs its experts {_two(mine)}: by their scores these are {_two(wanted)}")
+
+
+def _two(weights: list[float]) -> str:
+    return " and ".join(f"{w:.2f}" for w in weights)
+
+
+def _route(x: Tensor, weight: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    weights, chosen = (x @ weight.T).softmax(-1).topk(k, -1)
+    return chosen, weights / weights.sum(-1, keepdim=True)
+
+
+@exercise("expert.balance", "repair", "a load-balancing loss that grows with the number of micro-batches")
+def balance(mended: Callable[..., Any]) -> str:
+    import torch
+
+    for parts in (1, 2, 4):
+        model, batches = _Small(), _batches(parts)
+        own, even = (_gradient(model, batches, *share) for share in ((1.0, 0.0), (0.0, 1.0)))
+        model.zero_grad()
+        mended(model, batches, _ALPHA)
+        if any(p.grad is None for p in model.parameters()):
+            raise NotYet("a parameter got no gradient: each micro-batch needs a backward pass")
+        found = _flat(model)
+        # As so many times the gradient of the model's own loss, and so many times that of the balance.
+        times = torch.linalg.lstsq(torch.stack([own, even], 1), found[:, None]).solution.flatten()
+        off = float((found - times[0] * own - times[1] * even).norm() / found.norm())
+        lead = (
+            "" if parts == 1 else "right with one micro-batch; " if parts == 2 else "right with one and two; "
+        )
+        where = f"{lead}with {parts}, " if parts > 1 else "with one micro-batch, "
+        if off > 1e-6:
+            raise NotYet(f"{where}the gradient is {off:.0%} away from any sum of the two losses'")
+        if abs(float(times[0]) - 1) > 1e-6:
+            raise NotYet(f"{where}the model's own loss counts {abs(float(times[0])):.2f} times")
+        if abs(float(times[1]) - 1) > 1e-6:
+            raise NotYet(f"{where}the load-balancing loss counts {abs(float(times[1])):.2f} times")
+    return "both losses count once, in one micro-batch, two and four"
+
+
+_ALPHA = 0.1
+
+
+def _batches(parts: int) -> list[tuple[Tensor, Tensor]]:
+    import torch
+
+    text = torch.randint(16, (8, 13), generator=torch.Generator().manual_seed(2))
+    return [(part[:, :-1], part[:, 1:]) for part in text.chunk(parts)]
+
+
+def _gradient(model: Any, batches: Sequence[tuple[Tensor, Tensor]], own: float, even: float) -> Tensor:
+    """The gradient of ``own`` times the mean loss of a token, and ``even`` times that of the balance."""
+    import torch.nn.functional as F
+
+    model.zero_grad()
+    total = sum(targets.numel() for _, targets in batches)
+    for inputs, targets in batches:
+        logits, evenness = model(inputs)
+        nll = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / total
+        (own * nll + even * _ALPHA * evenness * targets.numel() / total).backward()
+    return _flat(model)
+
+
+def _flat(model: Any) -> Tensor:
+    import torch
+
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def _Small() -> Any:
+    """Embedding, a mixture of four linear experts, head; it returns logits, and E · Σ f · P of its tokens."""
+    import torch
+    from torch import nn
+
+    class Small(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            made = torch.Generator().manual_seed(1)
+            for name, size in (
+                ("table", (16, 6)),
+                ("router", (4, 6)),
+                ("experts", (4, 6, 6)),
+                ("head", (16, 6)),
+            ):
+                value = torch.randn(size, generator=made, dtype=torch.float64)
+                self.register_parameter(name, nn.Parameter(value))
+
+        def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+            x = self.get_parameter("table")[inputs]  # (b, s, h)
+            scores = (x @ self.get_parameter("router").T).softmax(-1)  # (b, s, E)
+            weight, chosen = scores.max(-1)
+            y = torch.einsum("bsh,bshi->bsi", x, self.get_parameter("experts")[chosen]) * weight[..., None]
+            often = torch.zeros_like(scores).scatter(-1, chosen[..., None], 1.0).mean((0, 1))
+            return (x + y) @ self.get_parameter("head").T, 4 * (often * scores.mean((0, 1))).sum()
+
+    return Small()
+
+
+@exercise("expert.combine", "repair", "results that go back to the wrong tokens")
+def combine(mended: Callable[..., Any]) -> str:
+    import torch
+
+    from playbook.model.moe import Combine
+
+    passed: list[str] = []
+    for tokens, k, experts in (((2, 1, [1, 0])), (5, 1, [2, 0, 2, 1, 0]), (4, 2, [3, 0, 1, 3, 2, 0, 0, 3])):
+        made = torch.Generator().manual_seed(tokens)
+        rows = torch.randn(tokens * k, 3, generator=made, dtype=torch.float64)
+        weights = torch.rand(tokens, k, generator=made, dtype=torch.float64)
+        order = torch.tensor(experts).argsort(stable=True)
+        right = Combine.apply(rows, weights, order)
+        got = mended(rows.clone(), weights.clone(), order.clone())
+        case = f"{tokens} tokens, top-{k}"
+        if not isinstance(got, torch.Tensor) or got.shape != right.shape:
+            raise NotYet(f"for {case}, the result must be a tensor of shape {tuple(right.shape)}")
+        wrong = int((~torch.isclose(got, right)).any(-1).sum())
+        if wrong:
+            lead = f"right for {' and '.join(passed)}; for " if passed else "for "
+            raise NotYet(
+                f"{lead}{case}, {wrong} of {tokens} sums are not those of the token's own rows and weights"
+            )
+        passed.append(case)
+    return "each token the weighted sum of its own rows"

@@ -1,0 +1,169 @@
+"""Exercises of the chapter on FP8."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from playbook_book.exercises.exercise import NotYet, exercise, number
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from playbook.precision.scaling import Quantized
+
+
+@exercise("fp8.kept", "number", "bytes that a layer of Llama 3 8B keeps of its input in FP8")
+def kept(answer: Any) -> str:
+    from playbook.shapes import load
+
+    numbers = 8192 * load("llama3-8b").ffn_dim
+    right = numbers + 4 * numbers // 128
+    hints: dict[float, str] = {
+        numbers: "almost: those are the codes, and nobody can read them without their scales",
+        2 * numbers: "that is what it keeps in bf16",
+        2 * right: "twice the right number: a code has eight bits",
+        numbers + numbers // 128: "almost: these scales are numbers of fp32",
+        numbers + 2 * numbers // 128: "almost: these scales are numbers of fp32",
+        numbers
+        + 4 * numbers // 128**2: "almost: that is a scale for each block of 128 × 128, as weights have",
+        numbers + 4 * numbers // 32: "that is a scale of four bytes for every 32 numbers",
+        numbers + 4 * 8192: "that is one scale for each row",
+        numbers + 4: "that is one scale for the whole tensor",
+    }
+    number(answer, right, hints, tolerance=1e-5, otherwise="Count the codes, then the scales.")
+    return "three per cent for the scales, and just over half of bf16"
+
+
+@exercise("fp8.tiles", "function", "numbers in E4M3 with a scale for each tile")
+def tiles(write: Callable[..., Any]) -> str:
+    import torch
+
+    from playbook.precision.scaling import quantize
+
+    for name, x in _tensors().items():
+        found = write(x.clone())
+        if not isinstance(found, tuple) or len(found) != 2:
+            raise NotYet("return two tensors: the codes and the scales")
+        codes, scales = found
+        right = quantize(x, "e4m3", "tile")
+        if codes.dtype != torch.float8_e4m3fn or codes.shape != x.shape:
+            raise NotYet(
+                f"codes must be float8_e4m3fn of shape {tuple(x.shape)}, not {codes.dtype} of {tuple(codes.shape)}"
+            )
+        if scales.shape != right.scales.shape:
+            raise NotYet(
+                f"{name}: scales have shape {tuple(scales.shape)}, and should have {tuple(right.scales.shape)}"
+            )
+        if not bool(torch.isfinite(codes.float()).all()):
+            raise NotYet(f"{name}: some codes are no numbers")
+        back = codes.float() * scales.float().repeat_interleave(128, 1)
+        _compare(back, right.dequantized(), x, name)
+    return "each tile has the scale of its largest number, and a tile of zeros keeps them"
+
+
+def _compare(back: Tensor, right: Tensor, x: Tensor, name: str) -> None:
+    norm = float(x.norm()) or 1.0
+    off, best = float((back - x).norm()) / norm, float((right - x).norm()) / norm
+    if not off <= 1.3 * best + 1e-6:
+        gone = float(((back == 0) & (x != 0)).float().mean())
+        why = f", and {gone:.0%} of the numbers became 0" if gone > 0.01 else ""
+        raise NotYet(
+            f"{name}: codes times scales are off by {off:.1%} of the norm of x, where {best:.1%} is possible{why}"
+        )
+
+
+def _tensors() -> dict[str, Tensor]:
+    import torch
+
+    made = torch.Generator().manual_seed(0)
+    plain = torch.randn(4, 384, generator=made)
+    outlier = plain.clone()
+    outlier[1, 200] = 1e6
+    zeros = plain.clone()
+    zeros[2, :128] = 0
+    return {
+        "random numbers": plain,
+        "tiles of different sizes": plain * torch.tensor([1e-6, 1.0, 1e4]).repeat_interleave(128),
+        "one outlier": outlier,
+        "a tile of zeros": zeros,
+    }
+
+
+@exercise("fp8.history", "repair", "an amax history that is read before it is written")
+def history(mended: Callable[..., Any]) -> str:
+    import torch
+
+    for name, sizes in (
+        ("gradients around 1e-6", [1e-6 * (1 + i % 3) for i in range(12)]),
+        ("a tensor that grows by a tenth in every step", [1.1**i for i in range(12)]),
+        ("a spike in step 3", [1000.0 if i == 3 else 1.0 for i in range(12)]),
+    ):
+        kept = torch.zeros(4)
+        for step, size in enumerate(sizes):
+            x = size * torch.linspace(-1, 1, 9)
+            scale = float(mended(kept, step, x))
+            seen = sizes[max(0, step - 4) : step]
+            right = max(seen or [size]) / 448
+            if abs(scale / right - 1) < 1e-4:
+                continue
+            raise NotYet(f"{name}: {_why(scale, right, sizes, step)}")
+    return "the largest of the steps before, and of the tensor itself where there are none"
+
+
+def _why(scale: float, right: float, sizes: list[float], step: int) -> str:
+    amax = f"in step {step} the scale is that of an amax of {448 * scale:.3g}, but should be of {448 * right:.3g}"
+    if scale == 1:
+        return f"in step {step} the scale is 1, whatever the tensor: nothing that was read has been written"
+    if scale == 0:
+        return f"in step {step} the scale is 0, and x / 0 is no number"
+    if abs(scale * 448 / sizes[step] - 1) < 1e-4 and step:
+        return f"{amax}: it waits for this step's own tensor, which delayed scaling does not"
+    if abs(scale * 448 / max(sizes[: step + 1]) - 1) < 1e-4:
+        return f"{amax}: it remembers more than four steps, or the tensor of this one"
+    if step > 1 and abs(scale * 448 / sizes[step - 1] - 1) < 1e-4:
+        return f"{amax}: that is the step before alone"
+    return amax
+
+
+@exercise("fp8.transposed", "repair", "transposed scales that are right for square blocks")
+def transposed(mended: Callable[..., Any]) -> str:
+    import torch
+
+    from playbook.precision.scaling import quantize
+
+    x = torch.randn(256, 384, generator=torch.Generator().manual_seed(0))
+    x *= torch.logspace(-3, 3, 256)[:, None]  # tokens differ
+    passed = ""
+    for groups, name in (("block", "blocks of 128 × 128"), ("tile", "tiles of 1 × 128")):
+        given = quantize(x, "e4m3", groups)
+        got: Quantized = mended(given)
+        if got.codes.shape != (384, 256):
+            raise NotYet(f"{name}: the codes have shape {tuple(got.codes.shape)}, and should have (384, 256)")
+        if got.codes.dtype != torch.float8_e4m3fn:
+            raise NotYet(f"{name}: the codes are {got.codes.dtype}, so they are no longer in FP8")
+        if got.size != given.size:
+            rows, columns = got.size
+            raise NotYet(
+                f"{passed}{name}: groups of the transpose have {rows} × {columns} numbers. Each row of xᵀ is summed over "
+                "tokens, so its scales must hold for 128 tokens"
+            )
+        shape = (-(-384 // got.size[0]), -(-256 // got.size[1]))
+        if got.scales.shape != shape:
+            raise NotYet(
+                f"{passed}{name}: scales have shape {tuple(got.scales.shape)}, and should have {shape}"
+            )
+        off = float(
+            (
+                (got.dequantized() - given.dequantized().t()).abs() / given.dequantized().t().abs().amax(0)
+            ).max()
+        )
+        norm = float((got.dequantized() - given.dequantized().t()).norm() / given.dequantized().norm())
+        if not norm < 0.05:
+            raise NotYet(f"{passed}{name}: what it stands for is off by {norm:.1%} of its norm")
+        if groups == "block" and off > 0:
+            raise NotYet(
+                f"{name}: a square block is the same in the transpose, so nothing needs to be rounded again"
+            )
+        passed = f"right for {name}; for "
+    return "square blocks turn with their matrix; tiles have to be made again, along the tokens"

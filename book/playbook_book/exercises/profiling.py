@@ -1,0 +1,123 @@
+"""Exercises of the chapter on profiling."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from playbook_book.exercises.exercise import NotYet, exercise, number
+
+#: Seconds that the device works on each call in the exercise about timing, and on what else it is given.
+_CALL, _OTHER = 0.02, 0.2
+
+
+@exercise("profiling.launches", "number", "idle fraction of a device that waits for launches")
+def launches(answer: Any) -> str:
+    from playbook.instruments.trace import Event, Lane, Trace
+    from playbook.instruments.trace_analysis import idle_fraction
+
+    count, launch, kernel = 438, 6.0, 1.5
+    trace = Trace(
+        [Lane("host"), Lane("device", "stream")],
+        [Event("launch", 0, i * launch, launch, "launch") for i in range(count)]
+        + [Event("kernel", 1, (i + 1) * launch, kernel, "compute") for i in range(count)],
+    )
+    right = idle_fraction(trace, "device")
+    hints = {
+        1 - right: "that is how busy it is",
+        launch / (launch + kernel): "the host does not wait for a kernel before it launches the next",
+        kernel / (launch + kernel): "the host does not wait for a kernel before it launches the next",
+        100 * right: "a fraction, not per cent",
+        0.0: "a kernel cannot start before it has been launched",
+    }
+    number(
+        answer, right, hints, otherwise="Draw three launches and three kernels: when does each kernel start?"
+    )
+    return "the kernels hide behind the launches, so a kernel twice as fast would change nothing"
+
+
+@exercise("profiling.idle", "function", "the idle fraction of a lane")
+def idle(write: Callable[..., Any]) -> str:
+    from playbook.instruments.trace import Event, Lane, Trace
+    from playbook.instruments.trace_analysis import idle_fraction
+
+    lanes = [Lane("host"), Lane("compute", "stream")]
+    work = [Event("a", 1, 2, 3, "compute"), Event("b", 1, 6, 4, "compute")]
+    traces = {
+        "where events lie side by side": [*work, Event("load", 0, 0, 12, "data")],
+        "where an event lies inside another": [*work, Event("inside", 1, 7, 2, "memory")],
+        "where a lane waits": [*work, Event("wait", 1, 11, 4, "idle")],
+        "where a wait lies inside an event": [*work, Event("wait", 1, 7, 2, "idle")],
+        "that starts late": [Event(e.name, e.lane, e.start + 100, e.duration, e.category) for e in work],
+    }
+    for case, events in traces.items():
+        trace = Trace(lanes, events)
+        given, right = write(trace, "compute"), idle_fraction(trace, "compute")
+        if isinstance(given, bool) or not isinstance(given, int | float):
+            raise NotYet(f"the function returns {type(given).__name__} {given!r}, not a number")
+        if abs(given - (1 - right)) < 1e-6 and abs(given - right) > 1e-6:
+            raise NotYet(f"in a trace {case}, that is the fraction in which the lane is busy")
+        if abs(given - right) > 1e-6:
+            raise NotYet(f"in a trace {case}, the lane is idle for {right:.3f} of the time, not {given:.3f}")
+    return "each moment once, for the innermost event, and a wait is not work"
+
+
+@exercise("profiling.timing", "repair", "a clock that is read too early")
+def timing(mended: Callable[..., Any]) -> str:
+    alone = _ratio(mended)
+    if alone < 0.5:
+        raise NotYet(
+            f"the device works {1e3 * _CALL:.0f} ms on each call, and this says less than half of that: the calls "
+            "were queued when the clock was read, not done"
+        )
+    if alone > 2:
+        raise NotYet(
+            f"the device works {1e3 * _CALL:.0f} ms on each call, and this says more than twice as much"
+        )
+    if _ratio(mended, slow_start=True) > 2:
+        raise NotYet(
+            f"right for a function that always takes {1e3 * _CALL:.0f} ms; where the first call takes "
+            f"{1e3 * _OTHER:.0f} ms longer, it says more than twice as much"
+        )
+    if _ratio(mended, queued=True) > 2:
+        raise NotYet(
+            f"right on an idle device; where the device has {1e3 * _OTHER:.0f} ms of other work in its queue, it "
+            "says more than twice as much"
+        )
+    return "the time of the device, whatever came before"
+
+
+def _ratio(mended: Callable[..., Any], *, slow_start: bool = False, queued: bool = False) -> float:
+    """What ``mended`` says, relative to how long its calls took: the best of six, since a busy machine adds time."""
+    ratios = []
+    for _ in range(6):
+        ratios.append(_one_ratio(mended, slow_start, queued))
+        if 0.75 < ratios[-1] < 1.5:
+            break
+    return min(ratios)
+
+
+def _one_ratio(mended: Callable[..., Any], slow_start: bool, queued: bool) -> float:
+    from playbook.instruments.stream import HostStream
+
+    took: list[float] = []
+
+    def call() -> None:
+        if slow_start and not took:
+            time.sleep(_OTHER)
+        start = time.perf_counter()
+        time.sleep(_CALL)
+        took.append(time.perf_counter() - start)
+
+    with HostStream("device") as stream:
+        if queued:
+            stream.submit(time.sleep, _OTHER)
+        said = mended(call, stream)
+        stream.synchronize()
+    if isinstance(said, bool) or not isinstance(said, int | float):
+        raise NotYet(f"the function returns {type(said).__name__} {said!r}, not seconds")
+    if not took:
+        raise NotYet("the function never runs on the stream the call that it should time")
+    return float(said) / statistics.median(took)

@@ -1,0 +1,164 @@
+"""Exercises of the chapter on the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from playbook_book.exercises.exercise import NotYet, exercise, number
+
+
+@exercise("simulator.term", "number", "the seconds of the largest term beside computation")
+def term(answer: Any) -> str:
+    h, tokens, tp, pp, micro_batches, blocks = 8192, 4096, 8, 8, 32, 64
+    speed, bandwidth = 200e12, 240e9
+    here = blocks // pp
+    compute = here * 72 * h**2 * tokens / tp / speed  # forward and twice that backward, 2 FLOPs for a weight
+    message = 2 * (tp - 1) / tp * 2 * h * tokens / bandwidth
+    sent = here * 4 * message
+    right = (pp - 1) * (compute + sent)
+    hints = {
+        (pp - 1) * compute: "almost: a pass of a stage has messages in it, and the bubble is made of passes",
+        micro_batches * sent: "that is the waiting for tensor parallelism; the bubble is longer",
+        micro_batches * sent / 2: "that is tensor parallelism in forward alone; and the bubble is longer",
+        micro_batches * compute: "that is computation; the question is what comes second",
+        (pp - 1) / micro_batches: "that is a ratio to the time without a bubble; the question is for seconds",
+        pp * (compute + sent): "with p stages, p − 1 passes are waited for, not p",
+        (pp - 1) * (compute + sent) / 3: "a bubble is as long as forward and backward of p − 1 micro-batches",
+        (pp - 1)
+        * (compute * tp + sent): "products of a rank are an eighth of those of a block: tensor parallelism",
+    }
+    number(
+        answer,
+        right,
+        hints,
+        tolerance=0.01,
+        otherwise="Find the seconds of one micro-batch on a stage first: products, then messages",
+    )
+    return "the bubble, and messages make each pass in it longer"
+
+
+#: m, n, k, multiprocessors, FLOP/s.
+_PRODUCTS = (
+    (1024, 4096, 1024, 128, 100e12),
+    (128, 256, 512, 1, 1e12),
+    (1000, 4096, 4096, 128, 100e12),
+    (1025, 4096, 2048, 132, 400e12),
+    (4096, 2304, 1000, 108, 312e12),
+    (2048, 12288, 12288, 132, 989e12),
+    (64, 8192, 8192, 108, 312e12),
+)
+
+
+@exercise("simulator.waves", "function", "the seconds of a product that is computed tile by tile, in waves")
+def waves(write: Callable[..., Any]) -> str:
+    for m, n, k, processors, peak in _PRODUCTS:
+        given = write(m, n, k, processors, peak)
+        where = f"({m}×{k})·({k}×{n}) on {processors} multiprocessors"
+        if isinstance(given, bool) or not isinstance(given, int | float):
+            raise NotYet(f"{where}: expected seconds, got {given!r}")
+        rows, columns = -(-m // 128), -(-n // 256)
+        turns, tile = -(-rows * columns // processors), 2 * 128 * 256 * k * processors / peak
+        if abs(given - turns * tile) <= 1e-6 * turns * tile:
+            continue
+        hints = {
+            "that is as if no tile and no wave were cut off": 2 * m * n * k / peak,
+            "tiles are whole, but waves are not: the last one takes as long as a full one": rows
+            * columns
+            * tile
+            / processors,
+            "waves are whole, but tiles are not: one at the edge takes as long as a full one": -(
+                -m * n // (128 * 256 * processors)
+            )
+            * tile,
+            "tiles are 128 rows high and 256 columns wide, not the other way around": -(
+                -(-(-m // 256) * -(-n // 128)) // processors
+            )
+            * tile,
+            "a multiprocessor has its part of the peak, not all of it": turns * tile / processors,
+            "a product has two FLOPs for each m · n · k": turns * tile / 2,
+        }
+        for hint, wrong in hints.items():
+            if abs(given - wrong) <= 1e-6 * wrong:
+                raise NotYet(f"{where}: {hint}")
+        raise NotYet(f"{where}: off by a factor of {given / (turns * tile):.4g}")
+    return "whole tiles in whole waves"
+
+
+_STEPS: tuple[tuple[str, dict[str, Any], float], ...] = (
+    ("one rank, nothing recomputed, nothing to send", {}, 12.0),
+    ("full recomputation", {"full": True}, 16.0),
+    ("gradients that take as long as there is time to hide them", {"reduce": 1.5, "window": 1.5}, 12.0),
+    ("gradients that take less time than there is to hide them", {"reduce": 0.5, "window": 1.5}, 12.0),
+    ("gradients that take longer than there is time to hide them", {"reduce": 2.0, "window": 1.5}, 12.5),
+    ("gradients that nothing hides", {"reduce": 2.0}, 14.0),
+    ("a slow rank among four", {"factors": [1.0, 1.0, 1.25, 1.0]}, 15.0),
+    ("a slow rank, and gradients", {"factors": [1.5, 1.0], "reduce": 2.0, "window": 1.0}, 19.0),
+    (
+        "all of it",
+        {"full": True, "factors": [1.0, 1.25], "reduce": 3.0, "window": 1.0},
+        22.0,
+    ),
+)
+
+
+@exercise("simulator.step", "repair", "a simulator with three faults")
+def step(mended: Callable[..., Any]) -> str:
+    usual: dict[str, Any] = {
+        "forward": 1.0, "backward": 2.0, "micro_batches": 4, "full": False, "reduce": 0.0, "window": 0.0,
+        "factors": [1.0],
+    }  # fmt: skip
+    for name, change, right in _STEPS:
+        given = mended(**{**usual, **change})
+        if isinstance(given, bool) or not isinstance(given, int | float):
+            raise NotYet(f"{name}: expected seconds, got {given!r}")
+        if abs(given - right) > 1e-9 * right:
+            side = "longer" if given > right else "shorter"
+            raise NotYet(f"{name}: the step is {abs(given - right):g} s {side} than it should be")
+    return "forward twice, what is hidden left out, and the slowest rank"
+
+
+class _Fits:
+    """A fit that remembers, in what it returns, the rows that it was given."""
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    def fit(self, rows: Sequence[str]) -> tuple[str, ...]:
+        self.done += 1
+        return tuple(rows)
+
+    @staticmethod
+    def error(fitted: tuple[str, ...], rows: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return fitted, tuple(rows)
+
+
+@exercise("simulator.leak", "repair", "a validation whose fit has seen what it is tested on")
+def leak(mended: Callable[..., Any]) -> str:
+    for tables in (
+        {"blocks": ["b1", "b2"], "steps": ["s1", "s2", "s3"]},
+        {"blocks": ["b1"], "passes": ["p1", "p2"], "steps": ["s1", "s2", "s3", "s4"]},
+    ):
+        fits = _Fits()
+        found = mended({name: list(rows) for name, rows in tables.items()}, fits.fit, fits.error)
+        where = f"with the tables {', '.join(tables)}"
+        if not isinstance(found, dict) or list(found) != list(tables):
+            raise NotYet(f"{where}: expected an error for each of them by its name, got {found!r}")
+        for name, error in found.items():
+            _held_out(f"{where}, the error of {name}", error, name, tables)
+    return "what a table's error is computed with has seen no row of it"
+
+
+def _held_out(where: str, error: Any, name: str, tables: dict[str, list[str]]) -> None:
+    if not (isinstance(error, tuple) and len(error) == 2 and all(isinstance(part, tuple) for part in error)):
+        raise NotYet(f"{where}: expected what error() returns for all of its rows, got {error!r}")
+    fitted, tested = error
+    others = [row for other, rows in tables.items() if other != name for row in rows]
+    if sorted(tested) != sorted(tables[name]):
+        raise NotYet(f"{where} is computed on {', '.join(tested) or 'nothing'}, not on its own rows")
+    if seen := [row for row in fitted if row in tables[name]]:
+        raise NotYet(f"{where}: the fit had seen {', '.join(seen)}")
+    if missing := [row for row in others if row not in fitted]:
+        raise NotYet(f"{where}: the fit had not seen {', '.join(missing)}, though it might have")
+    if len(fitted) > len(others):
+        raise NotYet(f"{where}: the fit had seen some rows more than once")

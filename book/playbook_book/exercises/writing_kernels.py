@@ -1,0 +1,159 @@
+"""Exercises of the chapter on writing kernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from playbook_book.exercises.exercise import NotYet, exercise, number
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@exercise("writing-kernels.saved", "number", "microseconds that a fused gate saves")
+def saved(answer: Any) -> str:
+    from playbook.hardware import ACCELERATORS
+
+    once = (
+        8 * 4096 * 4096 * 2 / ACCELERATORS["h100"].memory_bandwidth * 1e6
+    )  # µs to read or to write one tensor
+    hints = {
+        8 * once: "that is what the three operators take: how long does the one kernel take?",
+        6 * once: "the one kernel, too, reads three tensors",
+        2 * once: "a product of two tensors reads both, and so does a sum",
+        8 * once * 2: "a number in bf16 has two bytes",
+        4 * once / 1e6: "almost: count in microseconds",
+        4 * once / 1e3: "almost: count in microseconds",
+    }
+    number(
+        answer, 4 * once, hints, tolerance=5e-3, otherwise="Which tensors does each operator read and write?"
+    )
+    return "eight passes over memory become four"
+
+
+@exercise("writing-kernels.bias-gelu", "function", "a bias and GELU in one kernel")
+def bias_gelu(write: Callable[..., Any]) -> str:
+    import torch
+    import torch.nn.functional as F
+
+    torch.manual_seed(0)
+    cases = [
+        ((1, 8), torch.float32),
+        ((3, 5), torch.float32),
+        ((33, 129), torch.float32),
+        ((5, 300), torch.float16),
+    ]
+    for shape, dtype in cases:
+        x, bias = torch.randn(shape).to(dtype), torch.randn(shape[1]).to(dtype)
+        case = f"x of {shape[0]} × {shape[1]} in {'fp32' if dtype == torch.float32 else 'fp16'}"
+        before, exact = x.clone(), x.double() + bias.double()
+        y, started = _run(write, case, x, bias)
+        if not torch.equal(x, before):
+            raise NotYet(f"{case}: x itself was changed, and others may still need it")
+        if started != 1:
+            raise NotYet(f"{case}: {started or 'no'} kernels of Triton were launched, and one can do it all")
+        _like(y, x, case)
+        off = _off(y, F.gelu(exact))
+        if off <= (1e-5 if dtype == torch.float32 else 2e-3):
+            continue
+        for wrong, hint in (
+            (
+                F.gelu(exact, approximate="tanh"),
+                "that is the approximation with tanh; here GELU has the error function",
+            ),
+            (F.gelu(x.double()) + bias.double(), "the bias belongs inside: GELU is of the sum"),
+            (F.gelu(x.double()), "the bias is missing"),
+        ):
+            if _off(y, wrong) <= 1e-5:
+                raise NotYet(f"{case}: {hint}")
+        raise NotYet(f"{case}: off by {off:.1e} of the largest number")
+    return "one read of x, one write of y, in fp32 and fp16, at the edges too"
+
+
+@exercise("writing-kernels.maximum", "repair", "a softmax's denominator without the running maximum")
+def maximum(mended: Callable[..., Any]) -> str:
+    import torch
+
+    torch.manual_seed(0)
+    row = torch.randn(3, 300)
+    cases = {
+        "rows of one block": row[:, :60],
+        "rows of five blocks whose first holds the maximum": torch.cat([row[:, :1].abs() + 9, row[:, 1:]], 1),
+        "rows of five blocks": row * 4,
+        "scores around 1000": row + 1000,
+        "scores around −1000": row - 1000,
+    }
+    for name, x in cases.items():
+        x = x.contiguous()
+        found, started = _run(mended, name, x)
+        if not started:
+            raise NotYet(f"{name}: no kernel of Triton was launched")
+        _like(found, x[:, 0], name)
+        right = torch.logsumexp(x.double(), 1)
+        if not bool(found.isfinite().all()):
+            raise NotYet(
+                f"{name}: the result is {found[0].item()}: which exponential left the range of fp32?"
+            )
+        if (off := float((found.double() - right).abs().max())) > 1e-3:
+            raise NotYet(
+                f"{name}: off by {off:.3g}; sums of two blocks add up when both are relative to one maximum"
+            )
+    return "one pass over a row, whichever block holds its maximum"
+
+
+@exercise("writing-kernels.stride", "repair", "sums of rows that are right on square matrices")
+def stride(mended: Callable[..., Any]) -> str:
+    import torch
+
+    torch.manual_seed(0)
+    whole = torch.randn(8, 12)
+    cases = {
+        "8 × 8": whole[:, :8].contiguous(),
+        "5 × 7": whole[:5, :7].contiguous(),
+        "7 × 5": whole[:7, :5].contiguous(),
+        "the first 8 columns of an 8 × 12 matrix": whole[:, :8],
+        "the transpose of an 8 × 12 matrix": whole.T,
+    }
+    for name, x in cases.items():
+        found, started = _run(mended, name, x)
+        if not started:
+            raise NotYet(f"{name}: no kernel of Triton was launched")
+        _like(found, x[:, 0], name)
+        wrong = (found.double() - x.double().sum(1)).abs() > 1e-5
+        if rows := int(wrong.sum()):
+            raise NotYet(
+                f"{name}: {rows} of {len(x)} sums are wrong. How far apart are two rows, and two columns?"
+            )
+    return "rows begin where the tensor says that they do"
+
+
+def _run(function: Callable[..., Any], case: str, *given: Tensor) -> tuple[Any, int]:
+    """What ``function`` returns, and how many kernels it launched; NotYet where one leaves its tensors."""
+    from triton.runtime.errors import InterpreterError
+
+    from playbook.kernels.jit import launches
+    from playbook.kernels.sectors import Sectors
+
+    try:
+        with launches() as started, Sectors():
+            return function(*given), len(started)
+    except InterpreterError as error:
+        if "LookupError" not in str(error):
+            raise
+        raise NotYet(f"{case}: a program reads or writes beyond the end of a tensor") from error
+
+
+def _like(y: Any, x: Tensor, case: str) -> None:
+    from torch import Tensor
+
+    if not isinstance(y, Tensor) or y.shape != x.shape or y.dtype != x.dtype:
+        told = f"{tuple(y.shape)} in {y.dtype}" if isinstance(y, Tensor) else repr(y)
+        raise NotYet(f"{case}: expected a tensor of {tuple(x.shape)} in {x.dtype}, got {told}")
+
+
+def _off(y: Tensor, right: Tensor) -> float:
+    """The largest difference, as a share of the largest number."""
+    off = float((y.double() - right).abs().max() / right.abs().max())
+    return off if math.isfinite(off) else math.inf

@@ -1,0 +1,171 @@
+"""``python -m benchmarks.faults``: it finds what is wrong with a run, and some of the campaign finds nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchmarks.faults.__main__ import main
+from benchmarks.faults.campaign import PROBLEMS, Bench, report_faults
+from benchmarks.faults.trials import ALL, CASES, DAMAGES, STEPS, Trial, damage, draw
+
+#: Seconds. No test is about time: only what never ends takes so long.
+LONG = 600.0
+
+
+def trial(kind: str, **given) -> Trial:
+    """One on two ranks: the second has the fault in step 6, and a checkpoint was made after step 4."""
+    known = {
+        "index": 0, "kind": kind, "case": 0, "rank": 1, "moment": "step", "step": 6, "number": 0, "amount": 50,
+        "times": 1, "every": 5, "keep": None, "background": False, "restarts": 0,
+    }  # fmt: skip
+    return Trial(**{**known, **given})
+
+
+class Wrong(Bench):
+    """Trials after whose runs something can be made wrong."""
+
+    how = ""
+
+    def train(self, arguments, fault, name):
+        status, said = super().train(arguments, fault, name)
+        if fault is None or not self.how:
+            return status, said
+        log = Path(arguments[-1])
+        lines = log.read_text().splitlines()
+        match self.how:
+            case "orphans":
+                subprocess.Popen(["sh", "-c", "sleep 1000 & exit"]).wait()
+            case "folders":
+                (self.root / "tmp" / "playbook-left").mkdir()
+            case "wrong losses":
+                record = json.loads(lines[3])
+                lines[3] = json.dumps({**record, "loss": record["loss"] * (1 + 1e-15)})
+            case "unnamed":
+                said = said.replace("rank 1", "rank 0")
+            case "unfinished":
+                lines[-2] = lines[-2][:-3]
+            case "lost steps":
+                lines += lines
+        log.write_text("".join(f"{line}\n" for line in lines))
+        return status, said
+
+
+@pytest.fixture(scope="module")
+def module_bench(tmp_path_factory):
+    with Wrong(tmp_path_factory.mktemp("faults"), LONG) as made:
+        yield made
+
+
+@pytest.fixture
+def bench(module_bench):
+    module_bench.how, module_bench.limit, module_bench.grace = "", LONG, LONG
+    return module_bench
+
+
+#: Faults that no trial below has, nor tests of the launcher.
+CAMPAIGN = ("flipped bit", "dead launcher", "SIGTERM of the launcher", "torn file")
+
+
+def some() -> list[Trial]:
+    """The first trial of each, of one case and in a step: a fault in a save may come too late."""
+    drawn = [draw(7, index) for index in range(10_000)]
+    return [next(t for t in drawn if (t.kind, t.case, t.moment) == (kind, 3, "step")) for kind in CAMPAIGN]
+
+
+def test_some_of_the_campaign(tmp_path, capsys):
+    record, trials = tmp_path / "faults.json", some()
+    numbers = ",".join(str(one.index) for one in trials)
+    flags = ["--only", numbers, "--seed", "7", "--jobs", "2", "--limit", str(LONG)]
+    assert main([*flags, "--json", "--record", str(record)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert json.loads(record.read_text()) == found
+    assert found["trials"] == found["happened"] == len(trials)
+    assert not any(found["problems"].values()), report_faults(found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "statuses", "words"),
+    [
+        ("SIGKILL", [1, 0], "rank 1 was killed by SIGKILL"),
+        ("exception", [1, 0], "rank 1 failed: RuntimeError: a fault, on purpose"),
+        (
+            "out of memory",
+            [2, 0],
+            "out of memory at step 6 with micro_batch=2 and seq=16 on cpu of rank 1: make one",
+        ),
+        ("full disk", [2, 0], "cannot be written by rank 1 into"),
+        ("Ctrl-C", [130, 0], "interrupted after"),
+    ],
+)
+def test_what_a_run_says_and_how_it_goes_on(bench, kind, statuses, words):
+    found = bench.trial(trial(kind), 0)
+    assert found["problems"] == []
+    assert found["statuses"] == statuses
+    assert words in (bench.root / "first.err").read_text()
+    assert found["happened"] == 1
+    assert "goes on after step" in (bench.root / "again.err").read_text()
+
+
+def test_restarts_and_the_steps_they_repeat(bench):
+    found = bench.trial(trial("os._exit", restarts=2, times=2), 0)
+    assert (found["statuses"], found["happened"], found["lost"]) == ([0], 2, [1, 1])
+    assert found["problems"] == []
+    assert found["named"]
+
+
+@pytest.mark.parametrize("how", sorted(PROBLEMS.keys() - {"hang"}))
+def test_what_is_wrong_is_found(bench, how):
+    bench.how, bench.grace = how, 1.0 if how == "orphans" else LONG
+    found = bench.trial(trial("SIGKILL", restarts=1) if how == "unnamed" else trial("slow rank"), 0)
+    assert found["problems"] == [how]
+    assert found["command"] == "python -m benchmarks.faults --seed 0 --only 0"
+
+
+def test_a_run_that_does_not_end_is_found_and_the_next_one_is_not_touched(bench):
+    bench.quiet(0)
+    bench.limit = 0.01
+    assert bench.trial(trial("SIGKILL"), 0)["problems"] == ["hang"]
+    bench.limit = LONG
+    assert bench.trial(trial("SIGKILL"), 0)["problems"] == []
+
+
+def test_trials_follow_from_seed_and_number():
+    assert draw(3, 40) == draw(3, 40) != draw(4, 40)
+    drawn = [draw(0, index) for index in range(1000)]
+    assert {one.kind for one in drawn} == set(ALL)
+    assert {one.case for one in drawn} == set(range(len(CASES)))
+    assert {one.damage for one in drawn} == {None, *DAMAGES}
+    assert all(one.rank < one.layout.world_size <= 4 and 0 <= one.step < STEPS for one in drawn)
+    assert all((one.step + 1) % one.every == 0 for one in drawn if one.moment == "save")
+    assert {one.moment for one in drawn if one.kind == "SIGKILL"} == {"start", "step", "soon", "save"}
+
+
+def test_flags(capsys):
+    for flags, said in {
+        ("--count", "0"): "count must be at least 1, got 0",
+        ("--jobs", "0"): "jobs must be at least 1, got 0",
+        ("--limit", "nan"): "limit must be a number above 0, got nan",
+    }.items():
+        assert main(flags) == 2
+        assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_damage_is_done_to_the_newest(tmp_path, how):
+    """By one of a few ways, each of which a resumed run must notice."""
+    for step in (5, 10):
+        folder = tmp_path / f"step-{step:08d}"
+        folder.mkdir()
+        files = [{"name": "a.safetensors", "crc32": step}]
+        (folder / "a.safetensors").write_bytes(bytes(range(100)))
+        (folder / "manifest.json").write_text(json.dumps({"step": step, "files": files}))
+    contents = {path: path.read_bytes() for path in tmp_path.glob("*/*")}
+    assert damage(tmp_path, how, random.Random(0)) == "step-00000010"
+    changed = [path for path, data in contents.items() if not path.exists() or path.read_bytes() != data]
+    assert [path.parent.name for path in changed] == ["step-00000010"]
+    assert damage(tmp_path / "none", how, random.Random(0)) is None
