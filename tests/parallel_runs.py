@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from playbook import launch
 from playbook.instruments.counting import CountBytes
-from playbook.instruments.expert_load import ExpertRoutes
 from playbook.layout import Layout
 from playbook.model.ops import Ops
 from playbook.model.transformer import IGNORE, Transformer
@@ -26,6 +25,7 @@ from playbook.planning.expert_traffic import Routed
 from playbook.shapes import ModelShape
 from playbook.training.data import own_tokens
 from playbook.training.optimizer import adamw, state_formats
+from playbook_book.instruments.expert_load import ExpertRoutes
 
 STEPS, BATCH, SEQ = 10, 24, 9
 OPTIMIZER = {"lr": 1e-3, "betas": (0.9, 0.95), "weight_decay": 0.1}

@@ -2,7 +2,7 @@
 
 import json
 
-from playbook.bench import recorded
+from playbook_book import recorded
 
 NEW, OLD = "2026-11-23T01:00:00+00:00", "2026-11-20T01:00:00+00:00"
 

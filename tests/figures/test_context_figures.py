@@ -11,8 +11,8 @@ from playbook.figures.style import CYCLE
 from playbook.instruments.ring_trace import Interval
 from playbook.layout import Layout
 from playbook.layout.tokens import TokenRanges
-from playbook.planning.context_cost import context_traffic
 from playbook.shapes import load
+from playbook_book.context_cost import context_traffic
 from playbook_book.figures.context import (
     backward_journey,
     lockstep,

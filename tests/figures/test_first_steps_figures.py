@@ -6,12 +6,12 @@ from matplotlib.colors import to_hex
 from torch import nn
 
 from playbook.figures import PALETTE, display
-from playbook.instruments.by_hand import Box
-from playbook.instruments.noise import GradientNoise
-from playbook.planning.batches import RUNS
+from playbook_book.batches import RUNS
 from playbook_book.figures.batches import batch_schedules, noise_over_batch, tokens_against_steps
 from playbook_book.figures.step import step_flow
 from playbook_book.figures.text import shifted_tokens, surprise
+from playbook_book.instruments.by_hand import Box
+from playbook_book.instruments.noise import GradientNoise
 
 
 @pytest.fixture(autouse=True)

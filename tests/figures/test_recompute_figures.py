@@ -8,7 +8,6 @@ import torch
 from matplotlib.colors import to_hex
 
 from playbook.figures import PALETTE, display
-from playbook.instruments.block_tape import HeldActivations, Pass
 from playbook.instruments.measure import SavedActivations
 from playbook.instruments.memory_timeline import MemoryTimeline
 from playbook.model.recompute import in_segments
@@ -24,6 +23,7 @@ from playbook_book.figures.recompute import (
     peaks_over_segments,
     utilisation,
 )
+from playbook_book.instruments.block_tape import HeldActivations, Pass
 
 MIB = 2**20
 KEEPS = HeldActivations([[0, MIB, MIB, MIB, 0], [0, 0, 2 * MIB, 0, 0]], [0] * 5, [0] * 5, turn=2)

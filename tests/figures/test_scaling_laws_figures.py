@@ -8,7 +8,6 @@ import matplotlib.pyplot as plt
 import pytest
 
 from playbook.figures import display
-from playbook.planning.scaling_fits import isoflop_minimum
 from playbook.planning.scaling_laws import BESIROGLU, HOFFMANN, HOFFMANN_UNROUNDED
 from playbook.planning.training_time import RUNS
 from playbook_book.figures.scaling_laws import (
@@ -17,6 +16,7 @@ from playbook_book.figures.scaling_laws import (
     isoflop_profiles,
     overtraining_curve,
 )
+from playbook_book.scaling_fits import isoflop_minimum
 
 
 @pytest.fixture(autouse=True)

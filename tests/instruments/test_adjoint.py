@@ -5,10 +5,10 @@ import torch
 import torch.distributed as dist
 
 from playbook import launch
-from playbook.instruments.adjoint import inner_products
-from playbook.instruments.chunk_trace import beneath, record_chunks
 from playbook.parallel.regions import f, f_star
 from playbook.parallel.sequence import g, g_star
+from playbook_book.instruments.adjoint import inner_products
+from playbook_book.instruments.chunk_trace import beneath, record_chunks
 
 BORDERS = {
     "f": (f, True, False),

@@ -4,10 +4,10 @@ import pytest
 import torch
 from helpers import GPT, LLAMA, tokens
 
-from playbook.instruments.block_tape import BlockTape, held_activations
 from playbook.instruments.measure import SavedActivations
 from playbook.model.recompute import MODES, in_segments
 from playbook.model.transformer import Transformer
+from playbook_book.instruments.block_tape import BlockTape, held_activations
 
 THREE = LLAMA.replace(layers=3)
 

@@ -17,13 +17,13 @@ from torch.optim.optimizer import _global_optimizer_post_hooks
 
 from playbook import launch
 from playbook.errors import ConfigError
-from playbook.instruments.expert_load import ExpertLoad, ExpertRoutes, Loads
 from playbook.layout import Layout
 from playbook.model.moe import routers
 from playbook.model.transformer import Transformer
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.shapes import ModelShape
+from playbook_book.instruments.expert_load import ExpertLoad, ExpertRoutes, Loads
 
 EVEN = MIXTRAL.replace(heads=4, kv_heads=4, moe={"experts": 4, "top_k": 2, "ffn": 20})
 

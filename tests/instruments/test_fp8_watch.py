@@ -7,10 +7,10 @@ import torch
 from helpers import LLAMA
 
 from playbook.errors import ConfigError
-from playbook.instruments.fp8_watch import FP8Watch, Seen
 from playbook.model.fp8 import use_fp8
 from playbook.model.transformer import Transformer
 from playbook.precision.scaling import quantize
+from playbook_book.instruments.fp8_watch import FP8Watch, Seen
 
 
 def backward(model: Transformer, seed: int = 0) -> torch.Tensor:

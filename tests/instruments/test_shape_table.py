@@ -7,13 +7,13 @@ from helpers import LLAMA
 
 from playbook import launch
 from playbook.errors import ConfigError, LayoutError
-from playbook.instruments.shape_table import live_shapes, shape_table
 from playbook.layout import Layout
 from playbook.model.transformer import Transformer
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.planning.communication import ring_bytes_sent
 from playbook.training.optimizer import adamw
+from playbook_book.instruments.shape_table import live_shapes, shape_table
 
 SHAPE = LLAMA.replace(vocab=61)  # odd: padded to 62
 B, S, H, V, D = 2, 12, SHAPE.hidden, SHAPE.vocab, SHAPE.qk_dim

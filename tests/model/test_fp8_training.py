@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from playbook.instruments.fp8_watch import FP8Watch
 from playbook.model.fp8 import use_fp8
 from playbook.model.transformer import Transformer
 from playbook.precision.recipes import FP8_RECIPES, FP8Recipe
@@ -17,6 +16,7 @@ from playbook.shapes import load
 from playbook.training.config import TrainConfig
 from playbook.training.data import TokenBatches, load_corpus
 from playbook.training.trainer import Trainer
+from playbook_book.instruments.fp8_watch import FP8Watch
 
 SMALL = load("tiny").replace(layers=1, hidden=128, heads=4, kv_heads=2, head_dim=32, ffn=256)
 LONG = dataclasses.replace(FP8_RECIPES["delayed"], history=1024)

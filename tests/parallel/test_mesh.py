@@ -6,9 +6,9 @@ import torch.distributed as dist
 
 from playbook import launch
 from playbook.errors import LayoutError
-from playbook.instruments.mesh_table import describe
 from playbook.layout import Layout
 from playbook.parallel.mesh import Mesh
+from playbook_book.instruments.mesh_table import describe
 
 
 def sums(layout: Layout, subsets: list[tuple[str, ...]]) -> dict:

@@ -16,10 +16,10 @@ from playbook.kernels import jit
 from playbook.layout import Layout
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
-from playbook.planning.context_cost import context_traffic
 from playbook.planning.memory import predict
 from playbook.shapes import ModelShape
 from playbook.training.data import own_tokens
+from playbook_book.context_cost import context_traffic
 
 SHAPES = {
     "gpt": BLOCKS["gpt"].replace(hidden=24, heads=4, vocab=37),

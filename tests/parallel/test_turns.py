@@ -10,7 +10,6 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from playbook import launch
-from playbook.instruments.pair_trace import PairTrace
 from playbook.layout import Layout
 from playbook.model.recompute import checkpoint
 from playbook.parallel.mesh import Mesh
@@ -19,6 +18,7 @@ from playbook.shapes import load
 from playbook.training.config import TrainConfig
 from playbook.training.data import load_corpus
 from playbook.training.trainer import make_trainer
+from playbook_book.instruments.pair_trace import PairTrace
 
 
 def in_turn(turns: Turns, said: list[str], name: str, times: int) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from playbook.errors import ConfigError
-from playbook.planning.batches import RUNS, BatchPhase, BatchSchedule, optimizer_steps
+from playbook_book.batches import RUNS, BatchPhase, BatchSchedule, optimizer_steps
 
 
 def walk(schedule: BatchSchedule) -> int:

@@ -16,9 +16,9 @@ from playbook.layout import Layout
 from playbook.layout.fields import CONTEXT
 from playbook.layout.tokens import TokenRanges
 from playbook.parallel.context import GatherCore, RingCore, UlyssesCore
-from playbook.planning.context_cost import context_traffic, hiding_tokens
 from playbook.planning.links import AlphaBeta
 from playbook.shapes import load
+from playbook_book.context_cost import context_traffic, hiding_tokens
 
 SMALL = load("tiny").replace(heads=8, kv_heads=4, head_dim=6, hidden=48)
 SEQ, RANKS = 32, 4

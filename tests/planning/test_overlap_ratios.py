@@ -20,7 +20,6 @@ from playbook.layout import Layout
 from playbook.layout.tokens import MaskBlock
 from playbook.model import attend
 from playbook.planning import operations
-from playbook.planning.context_cost import context_traffic, hiding_tokens
 from playbook.planning.flops import ATTENTION_CORE, forward_flops, step_flops
 from playbook.planning.job import Job
 from playbook.planning.messages import Message
@@ -38,6 +37,7 @@ from playbook.planning.overlap_ratios import (
 )
 from playbook.planning.traffic import traffic
 from playbook.shapes import ModelShape, load
+from playbook_book.context_cost import context_traffic, hiding_tokens
 
 GPT = BLOCKS["gpt"].replace(layers=2, hidden=24, heads=4, vocab=40)
 LLAMA = BLOCKS["llama"].replace(layers=2, hidden=32, heads=8, kv_heads=2, ffn=48, vocab=40)

@@ -17,7 +17,6 @@ from helpers import DEEPSEEK
 from playbook import launch
 from playbook.errors import LayoutError
 from playbook.instruments.counting import CountBytes
-from playbook.instruments.expert_load import ExpertRoutes
 from playbook.instruments.step_costs import StepCosts
 from playbook.layout import AXES, Layout
 from playbook.parallel.channels import Channel
@@ -31,6 +30,7 @@ from playbook.shapes import ModelShape, load
 from playbook.training.config import TrainConfig
 from playbook.training.data import load_corpus
 from playbook.training.trainer import make_trainer
+from playbook_book.instruments.expert_load import ExpertRoutes
 
 SEQ, NODE = 16, 4
 GROUPS = ("ep", "edp")

@@ -15,7 +15,6 @@ from traffic_runs import SEQ, Cases, check
 from playbook.errors import LayoutError
 from playbook.layout import Layout
 from playbook.layout.fields import CONTEXT
-from playbook.planning.context_cost import context_traffic
 from playbook.planning.job import Job
 from playbook.planning.memory import predict
 from playbook.planning.messages import PHASES, Sender
@@ -24,6 +23,7 @@ from playbook.planning.traffic import by_axis, total, traffic
 from playbook.precision.recipes import FP8_RECIPES
 from playbook.schedules.actions import Schedule
 from playbook.shapes import load
+from playbook_book.context_cost import context_traffic
 
 #: Odd sizes, tied tables, biases; and grouped heads, norms of queries and keys, a table at either end.
 GPT = BLOCKS["gpt"].replace(layers=3, hidden=24, heads=4, vocab=37)

@@ -101,7 +101,7 @@ def test_what_is_recorded_of_kernels_counts_for_the_chapters_that_read_it(tmp_pa
     for name in ("gpu-matmul-kernels", "gpu-kernels", "gpu-memory"):
         (tmp_path / f"{name}.json").write_text("{}", encoding="utf-8")
     monkeypatch.setattr(outputs, "RECORDED", tmp_path)
-    found = outputs._recorded("from playbook.bench import recorded\nrun = recorded.kernels()")
+    found = outputs._recorded("from playbook_book import recorded\nrun = recorded.kernels()")
     assert [file.stem for file in found] == ["gpu-kernels", "gpu-matmul-kernels"]
 
 

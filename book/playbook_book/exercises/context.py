@@ -12,8 +12,8 @@ from playbook_book.exercises.exercise import NotYet, exercise, number
 @exercise("context.bytes", "number", "bytes that a rank sends around the ring in a step of Llama 3 70B")
 def bytes_of_a_step(answer: Any) -> str:
     from playbook.layout import Layout
-    from playbook.planning.context_cost import context_traffic
     from playbook.shapes import load
+    from playbook_book.context_cost import context_traffic
 
     shape, ranks = load("llama3-70b"), 16
     right = shape.layers * float(context_traffic(shape, Layout(cp=ranks), 2**17).total)

@@ -11,8 +11,8 @@ from playbook.figures.units import count_axis, tokens_axis
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from playbook.instruments.noise import GradientNoise
-    from playbook.planning.batches import BatchSchedule
+    from playbook_book.batches import BatchSchedule
+    from playbook_book.instruments.noise import GradientNoise
 
 DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 1.5, 1, 1.5)), "-", (0, (3, 1)))
 

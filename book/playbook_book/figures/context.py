@@ -10,7 +10,7 @@ from playbook.figures.style import CYCLE, PALETTE, PAPER, WIDTH, rc_parameters
 from playbook.figures.units import count_axis, log_bytes_axis, seconds_axis
 from playbook.layout import Layout
 from playbook.layout.tokens import TokenRanges, source_of
-from playbook.planning.context_cost import context_traffic
+from playbook_book.context_cost import context_traffic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,7 +13,7 @@ from playbook.figures.units import bytes_axis, count_axis, format_bytes, format_
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from playbook.instruments.block_tape import HeldActivations, Pass
+    from playbook_book.instruments.block_tape import HeldActivations, Pass
 
 # A second forward pass is the price of the memory saved: it has a colour of its own.
 KINDS = {"forward": PALETTE["F"], "again": PALETTE["W"], "backward": PALETTE["B"]}

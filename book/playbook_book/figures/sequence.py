@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from playbook.instruments.ring_trace import Interval
-    from playbook.instruments.shape_table import ShapeTable
+    from playbook_book.instruments.shape_table import ShapeTable
 
 #: Along a block: the region, and what its output is called below the drawing.
 ALONG = {

@@ -11,7 +11,7 @@ from playbook.figures.units import format_count, seconds_axis
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from playbook.instruments.by_hand import Box
+    from playbook_book.instruments.by_hand import Box
 
 WIDE, TALL = 0.84, 0.56  # of a box, in units of the grid
 

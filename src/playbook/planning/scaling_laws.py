@@ -4,7 +4,7 @@ Kaplan et al. 2020 (arXiv 2001.08361) and Hoffmann et al. 2022 (arXiv 2203.15556
 Besiroglu et al. 2024 (arXiv 2404.10102) fitted Hoffmann's again, and Pearce & Song 2024 (arXiv 2406.12907) explain most
 of the difference between Kaplan's and Hoffmann's: Kaplan does not count the embedding. A law holds for one data set,
 tokenizer and recipe; losses are in nats per token, and those of two papers do not compare.
-:mod:`playbook.planning.scaling_fits` fits laws to measurements. Standard library only.
+:mod:`playbook_book.scaling_fits` fits laws to measurements. Standard library only.
 """
 
 from __future__ import annotations

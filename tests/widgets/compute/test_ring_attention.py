@@ -15,9 +15,9 @@ from playbook.commands import train
 from playbook.layout import Layout
 from playbook.layout.fields import CONTEXT
 from playbook.layout.tokens import PLACEMENT, TokenRanges
-from playbook.planning.context_cost import context_traffic
 from playbook.planning.links import AlphaBeta
 from playbook.shapes import PRESETS
+from playbook_book.context_cost import context_traffic
 
 WAYS = [
     (context, kind) for context in CONTEXT for kind in PLACEMENT if (context, kind) != ("ulysses", "zigzag")

@@ -1,0 +1,1 @@
+"""Instruments that one chapter looks through."""
