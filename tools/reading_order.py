@@ -45,7 +45,21 @@ CORE = (
     ("training",),
 )
 #: Inside a room of the core, and no part of it.
-LABS_INSIDE = ("playbook.schedules.solver", "playbook.precision.mixed", "playbook.precision.autocast")
+LABS_INSIDE = (
+    "playbook.precision.mixed",
+    "playbook.precision.autocast",
+    "playbook.precision.states",
+    "playbook.schedules.solver",
+    "playbook.schedules.explain",
+    "playbook.schedules.picture",
+    "playbook.schedules.validate",
+    "playbook.planning.flags",
+    "playbook.planning.jobs",
+    "playbook.planning.search",
+    "playbook.planning.rank_view",
+    "playbook.model.fp8",
+    "playbook.model.generate",
+)
 
 LINE = re.compile(r"^- `([\w/]+\.py)` — ", re.M)
 

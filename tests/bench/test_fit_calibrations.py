@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from playbook.estimates.published import TABLES, Measured
 from playbook.planning.calibration import Calibration, from_table
 from playbook.planning.jobs import run_of
-from playbook.planning.published import TABLES, Measured
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 

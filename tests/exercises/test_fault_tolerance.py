@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from playbook.planning.goodput import daly
+from playbook.estimates.goodput import daly
 from playbook_book.exercises import grade
 
 MTBF = 80_000 * 3600 / 4096

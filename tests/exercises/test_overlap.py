@@ -2,8 +2,8 @@
 
 import pytest
 
+from playbook.estimates.overlap_ratios import tensor, zero3
 from playbook.layout import Layout
-from playbook.planning.overlap_ratios import tensor, zero3
 from playbook.shapes import load
 from playbook_book.exercises import grade
 from playbook_book.exercises.overlap import _CASES

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from playbook.estimates.scaling_laws import BESIROGLU
 from playbook.hardware import ACCELERATORS
-from playbook.planning.scaling_laws import BESIROGLU
 from playbook_book.exercises import grade
 
 COMPUTE = 512 * ACCELERATORS["h100"].peak() * 0.4 * 21 * 86400

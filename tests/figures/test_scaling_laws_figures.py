@@ -7,9 +7,9 @@ import math
 import matplotlib.pyplot as plt
 import pytest
 
+from playbook.estimates.scaling_laws import BESIROGLU, HOFFMANN, HOFFMANN_UNROUNDED
+from playbook.estimates.training_time import RUNS
 from playbook.figures import display
-from playbook.planning.scaling_laws import BESIROGLU, HOFFMANN, HOFFMANN_UNROUNDED
-from playbook.planning.training_time import RUNS
 from playbook_book.figures.scaling_laws import (
     exponent_over_size,
     frontier,

@@ -5,10 +5,10 @@ import torch
 from helpers import BLOCKS, GPT, LLAMA, tokens
 
 from playbook.errors import ShapeError
+from playbook.estimates.activations import classical_activation_bytes
 from playbook.instruments.fake import saved_without_memory
 from playbook.instruments.measure import SavedActivations
 from playbook.model.transformer import Transformer
-from playbook.planning.activations import classical_activation_bytes
 from playbook.shapes import load
 
 

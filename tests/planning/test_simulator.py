@@ -6,11 +6,11 @@ from statistics import mean
 import pytest
 
 from playbook.errors import ConfigError, LayoutError
+from playbook.estimates.published import TABLES, seconds_of
 from playbook.hardware import load as load_cluster
 from playbook.layout import Layout
 from playbook.planning.calibration import Calibration, load_calibration
 from playbook.planning.jobs import run_of
-from playbook.planning.published import TABLES, seconds_of
 from playbook.planning.simulator import PARTS, simulate
 from playbook.schedules.catalogue import make, of_layout
 from playbook.schedules.timeline import Times

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from playbook.planning.goodput import best_interval, cluster_mtbf, young
+from playbook.estimates.goodput import best_interval, cluster_mtbf, young
 from playbook_book.exercises.exercise import NotYet, exercise, number
 
 if TYPE_CHECKING:

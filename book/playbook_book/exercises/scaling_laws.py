@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from playbook.planning.scaling_laws import BESIROGLU, HOFFMANN_UNROUNDED, Law
+from playbook.estimates.scaling_laws import BESIROGLU, HOFFMANN_UNROUNDED, Law
 from playbook_book.exercises.exercise import NotYet, exercise, number
 
 

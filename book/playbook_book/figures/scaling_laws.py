@@ -12,8 +12,8 @@ from playbook.figures.units import format_count
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from playbook.planning.scaling_laws import Law
-    from playbook.planning.training_time import Run
+    from playbook.estimates.scaling_laws import Law
+    from playbook.estimates.training_time import Run
 
 #: ``budget in FLOPs -> (parameters, loss) of each of its runs``
 Profiles = Mapping[float, Sequence[tuple[float, float]]]

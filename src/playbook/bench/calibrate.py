@@ -65,9 +65,9 @@ from playbook.bench import calibrate_fits as fits
 from playbook.bench import calibrate_ranks as on_ranks
 from playbook.bench import provenance
 from playbook.errors import ConfigError
+from playbook.estimates.measured import Machine, measured_run
 from playbook.layout import Layout
 from playbook.planning.job import Job
-from playbook.planning.measured import Machine, measured_run
 from playbook.planning.recipes import load_recipe
 from playbook.training.checks import memory_bytes
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from playbook._json import to_json
-from playbook.commands.output import say
+from playbook.commands.flags import say
 from playbook.errors import ConfigError
 
 _EPILOG = """\

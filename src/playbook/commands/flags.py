@@ -1,10 +1,11 @@
-"""Flags from fields of dataclasses, which say what they are, what they can be and in which unit (`_checks.told`)."""
+"""What subcommands share: flags from fields of dataclasses, which say what they are (`_checks.told`); lines on stderr."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import json
+import sys
 import textwrap
 from collections.abc import Collection
 from pathlib import Path
@@ -40,6 +41,11 @@ class Help(argparse.HelpFormatter):
                 textwrap.fill(line, width, subsequent_indent=further) if len(line) > width else line
             )
         return textwrap.indent("\n".join(wrapped), indent)
+
+
+def say(text: str) -> None:
+    """A line for people, on stderr, at once: results go to stdout."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def add_fields(parser: argparse.ArgumentParser, kind: type, names: Collection[str] | None = None) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from playbook._interrupt import STATUS, raise_again
 from playbook._json import to_json
-from playbook.commands.output import say
+from playbook.commands.flags import say
 from playbook.errors import ConfigError
 
 if TYPE_CHECKING:

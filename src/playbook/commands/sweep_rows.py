@@ -173,9 +173,9 @@ def _clock(args: argparse.Namespace) -> Clock | None:
                 f"cluster is {args.cluster!r}, which is for a prediction: give --calibration with it"
             )
         return None
+    from playbook.estimates.measured import load_machine, measured_run
     from playbook.planning.calibration import load_calibration
     from playbook.planning.jobs import cluster_of
-    from playbook.planning.measured import load_machine, measured_run
     from playbook.planning.simulator import Run
 
     cluster = None if args.cluster is None else cluster_of(args.cluster)

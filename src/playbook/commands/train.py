@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from playbook._checks import check_int, check_positive
 from playbook._interrupt import raise_again
 from playbook._json import to_json
-from playbook.commands.flags import add_fields, layout_of, named, read_fields
-from playbook.commands.output import say
+from playbook.commands.flags import add_fields, layout_of, named, read_fields, say
 from playbook.errors import ConfigError
 from playbook.layout import Layout
 from playbook.shapes import ModelShape, load

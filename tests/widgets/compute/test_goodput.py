@@ -11,7 +11,7 @@ from playbook_widgets.compute.goodput import DEFAULTS, LIMITS, PARTS, compute, r
 from playbook_widgets.goodput import EXAMPLES
 
 from playbook.errors import PlaybookError
-from playbook.planning.goodput import best_interval, daly, goodput, young
+from playbook.estimates.goodput import best_interval, daly, goodput, young
 
 SETTINGS = st.fixed_dictionaries(
     {}, optional={name: st.integers(least, most) for name, (least, most) in LIMITS.items()}

@@ -11,10 +11,10 @@ from playbook_widgets.my_cluster import FITTED
 from published_configs import PUBLISHED
 
 from playbook.cli import main
+from playbook.estimates.training_time import Duration
 from playbook.hardware import ACCELERATORS, default_reserve
 from playbook.planning.calibration import names
 from playbook.planning.search import WORDS
-from playbook.planning.training_time import Duration
 
 SMALL = {"model": "gpt2-xl", "gpus": 8, "global_batch": 32, "seq": 1024}
 

@@ -12,9 +12,7 @@ from playbook_widgets.compute.overlap import DEFAULTS, LIMITS, TECHNIQUES, compu
 from playbook_widgets.overlap import EXAMPLES
 
 from playbook.errors import PlaybookError
-from playbook.hardware import CLUSTERS
-from playbook.layout import Layout
-from playbook.planning.overlap_ratios import (
+from playbook.estimates.overlap_ratios import (
     context,
     data_parallel,
     expert,
@@ -23,6 +21,8 @@ from playbook.planning.overlap_ratios import (
     tensor,
     zero3,
 )
+from playbook.hardware import CLUSTERS
+from playbook.layout import Layout
 from playbook.shapes import load
 
 SIZES = st.sampled_from([1, 2, 4, 8])

@@ -1,7 +1,7 @@
 """The goodput widget: one pure function from how often a run fails and saves to what its time goes to.
 
 ``compute`` runs in a kernel and, as the same file, in the reader's browser. Inputs are a flat mapping that holds only
-what differs from ``DEFAULTS``: ``{"gpus": 16384, "save": 60}``. The shares and intervals are ``planning.goodput``'s.
+what differs from ``DEFAULTS``: ``{"gpus": 16384, "save": 60}``. The shares and intervals are ``estimates.goodput``'s.
 Standard library only.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from playbook._checks import typed_int
 from playbook.errors import ConfigError
-from playbook.planning.goodput import Goodput, best_interval, cluster_mtbf, daly, goodput, young
+from playbook.estimates.goodput import Goodput, best_interval, cluster_mtbf, daly, goodput, young
 from playbook_widgets.compute.refusals import answered
 
 #: What a control shows when nothing is set; times in seconds, the mean time between failures of one GPU in hours.

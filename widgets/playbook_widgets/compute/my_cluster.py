@@ -16,6 +16,7 @@ from typing import Any
 
 from playbook._checks import check_positive, divisors, typed_int, unknown
 from playbook.errors import ConfigError, LayoutError, PlaybookError
+from playbook.estimates.training_time import Duration
 from playbook.hardware import CLUSTERS, UNITS, Cluster
 from playbook.layout import Layout
 from playbook.planning.calibration import load_calibration, names
@@ -23,7 +24,6 @@ from playbook.planning.flags import FRAMEWORKS, emit
 from playbook.planning.job import Job
 from playbook.planning.recipes import load_recipe
 from playbook.planning.search import WORDS, Found, Problem, Result, Space, explain, search
-from playbook.planning.training_time import Duration
 from playbook.shapes import PRESETS, ModelShape
 from playbook_widgets.compute.gpus import GPU_DEFAULTS, Gpu, gpu_of, gpu_values
 from playbook_widgets.compute.refusals import answered

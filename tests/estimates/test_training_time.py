@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from playbook.errors import ConfigError
+from playbook.estimates.scaling_laws import FLOPS_WITH_RECOMPUTATION, flops_coefficient
+from playbook.estimates.training_time import RUNS, Duration, Run, training_time, utilisation
 from playbook.hardware import ACCELERATORS
 from playbook.planning.flops import hfu, mfu, step_flops
-from playbook.planning.scaling_laws import FLOPS_WITH_RECOMPUTATION, flops_coefficient
-from playbook.planning.training_time import RUNS, Duration, Run, training_time, utilisation
 from playbook.shapes import load
 
 A100 = ACCELERATORS["a100-80"].peak()

@@ -14,6 +14,17 @@ from hypothesis import strategies as st
 
 from playbook.block import DENSE
 from playbook.errors import ConfigError
+from playbook.estimates.overlap import data_parallel_ratio, side_by_side
+from playbook.estimates.overlap_ratios import (
+    Overlap,
+    context,
+    data_parallel,
+    expert,
+    group_bandwidth,
+    pipeline,
+    tensor,
+    zero3,
+)
 from playbook.hardware import CLUSTERS
 from playbook.instruments.measure import count_flops
 from playbook.layout import Layout
@@ -24,17 +35,6 @@ from playbook.planning.flops import ATTENTION_CORE, forward_flops, step_flops
 from playbook.planning.job import Job
 from playbook.planning.messages import Message
 from playbook.planning.operations import Sizes
-from playbook.planning.overlap import data_parallel_ratio, side_by_side
-from playbook.planning.overlap_ratios import (
-    Overlap,
-    context,
-    data_parallel,
-    expert,
-    group_bandwidth,
-    pipeline,
-    tensor,
-    zero3,
-)
 from playbook.planning.traffic import traffic
 from playbook.shapes import ModelShape, load
 from playbook_book.context_cost import context_traffic, hiding_tokens

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from playbook.errors import ConfigError, ShapeError
-from playbook.planning.activations import QUADRATIC, classical_activation_bytes, classical_layer_activations
+from playbook.estimates.activations import QUADRATIC, classical_activation_bytes, classical_layer_activations
 from playbook.shapes import ModelShape, load
 
 GPT3 = load("gpt3-175b")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from playbook.block import Kind
-from playbook.planning import published_rates as rates
+from playbook.estimates import published_rates as rates
 from playbook.planning.simulator import Run
 
 

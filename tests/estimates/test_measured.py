@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from playbook.errors import ConfigError
+from playbook.estimates.measured import Machine, MeasuredDevice, load_machine, measured_run
 from playbook.layout import Layout
 from playbook.planning.job import Job
-from playbook.planning.measured import Machine, MeasuredDevice, load_machine, measured_run
 from playbook.planning.operations import Operation
 from playbook.planning.traffic import traffic
 from playbook.shapes import load

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from playbook.errors import ConfigError
-from playbook.planning.scaling_laws import BESIROGLU, HOFFMANN, HOFFMANN_UNROUNDED, Allocation, Law
+from playbook.estimates.scaling_laws import BESIROGLU, HOFFMANN, HOFFMANN_UNROUNDED, Allocation, Law
 from playbook_book.scaling_fits import bootstrap, fit_law, isoflop_minimum
 
 SIZES = (5e7, 2e8, 1e9, 4e9, 1.6e10)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from playbook._checks import check_fields, check_int, check_positive, unknown
 from playbook.errors import ConfigError
+from playbook.estimates.parameter_counts import PUBLISHED
+from playbook.estimates.scaling_laws import FLOPS_PER_PARAMETER
 from playbook.hardware import ACCELERATORS
-from playbook.planning.parameter_counts import PUBLISHED
-from playbook.planning.scaling_laws import FLOPS_PER_PARAMETER
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from playbook.errors import ConfigError
-from playbook.planning.flops import step_flops
-from playbook.planning.scaling_laws import (
+from playbook.estimates.scaling_laws import (
     BESIROGLU,
     COUNTS,
     FLOPS_WITH_RECOMPUTATION,
@@ -23,6 +22,7 @@ from playbook.planning.scaling_laws import (
     kaplan_loss,
     kaplan_optimum,
 )
+from playbook.planning.flops import step_flops
 from playbook.shapes import PRESETS, load
 
 GOPHER = 5.76e23  # FLOPs, Hoffmann et al. 2022, table 3

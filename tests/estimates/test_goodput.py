@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from playbook.errors import ConfigError
-from playbook.planning.goodput import Goodput, best_interval, cluster_mtbf, daly, goodput, young
+from playbook.estimates.goodput import Goodput, best_interval, cluster_mtbf, daly, goodput, young
 
 TIMES = st.floats(1e-2, 1e7)
 
