@@ -18,7 +18,7 @@ from playbook.parallel import channels
 from playbook.parallel.channels import Channel
 from playbook.schedules.actions import Schedule
 from playbook.schedules.catalogue import NAMES, make
-from playbook.schedules.passes import Messages, message, receiver
+from playbook.schedules.messages import Messages, message, receiver
 
 
 class Call(NamedTuple):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from playbook.errors import LayoutError, ScheduleError
 from playbook.layout import SCHEDULES, Layout
 from playbook.layout.stages import check_microbatches
-from playbook.planning.in_flight import line_of
+from playbook.planning.in_flight import pipeline_stages
 from playbook.schedules.catalogue import make
 from playbook.schedules.kept import InFlight, peak_kept
 
@@ -32,21 +32,26 @@ def test_the_most_is_that_of_the_whole_schedule(name, pp, vpp, microbatches, siz
         return
     check_microbatches(layout(name, pp, vpp, microbatches), microbatches)
     full, rest = zip(*sizes, strict=True)
-    for line in (line_of(layout(name, pp, vpp, microbatches)), line_of(Layout(own_schedule=schedule))):
-        assert line.depth == schedule.depth
-        assert line.directions == len(schedule.placement)
-        for rank, stages in enumerate(line.stages):
+    for pipeline in (
+        pipeline_stages(layout(name, pp, vpp, microbatches)),
+        pipeline_stages(Layout(own_schedule=schedule)),
+    ):
+        assert pipeline.depth == schedule.depth
+        assert pipeline.directions == len(schedule.placement)
+        for rank, stages in enumerate(pipeline.stages):
             kept = [
                 sum(n * full[s] + k * rest[s] for s, n, k in zip(stages, *moment, strict=True))
-                for moment in line.fullest[rank]
+                for moment in pipeline.fullest[rank]
             ]
             assert max(kept) == peak_kept(schedule, rank, full, rest)
 
 
 def micro_batches(name, pp, vpp, microbatches):
     """In flight on each rank, in shares of 1/pp of the model."""
-    line = line_of(layout(name, pp, vpp, microbatches))
-    return [max(sum(m.full) + sum(m.rest) for m in moments) * pp / line.depth for moments in line.fullest]
+    pipeline = pipeline_stages(layout(name, pp, vpp, microbatches))
+    return [
+        max(sum(m.full) + sum(m.rest) for m in moments) * pp / pipeline.depth for moments in pipeline.fullest
+    ]
 
 
 def test_by_the_book():
@@ -59,13 +64,15 @@ def test_by_the_book():
     assert micro_batches("dualpipev", 4, 1, 8)[0] == 4.5
     # Interleaving raises the first rank's memory by (pp − 1)/(pp·v) (Korthikanti et al. 2022, section 4.2.3).
     assert micro_batches("interleaved", 8, 3, 64)[0] == pytest.approx(8 * (1 + 7 / 24))
-    assert {InFlight((3,), (1,)), InFlight((2,), (2,))} <= set(line_of(layout("zb-h1", 4, 1, 8)).fullest[1])
+    assert {InFlight((3,), (1,)), InFlight((2,), (2,))} <= set(
+        pipeline_stages(layout("zb-h1", 4, 1, 8)).fullest[1]
+    )
 
 
 def test_of_many_micro_batches_few_are_walked_through():
     """Numbers that nobody could walk through one by one."""
     assert micro_batches("afab", 4, 1, 10**15) == [10**15] * 4
-    assert line_of(layout("breadth-first", 4, 3, 10**15)).fullest[0][-1].full[:2] == (10**15, 10**15)
+    assert pipeline_stages(layout("breadth-first", 4, 3, 10**15)).fullest[0][-1].full[:2] == (10**15, 10**15)
     for name in ("1f1b", "zb-h2", "zb-v", "dualpipe", "interleaved"):
         assert micro_batches(name, 4, 1, 10**15) == micro_batches(name, 4, 1, 40)
     # Half of DualPipe's enter at either end: it is an even number that is walked through.

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from playbook.parallel.mesh import Mesh
-from playbook.schedules.passes import Message, Messages
+from playbook.schedules.messages import Message, Messages
 
 #: Messages that a rank asks for ahead of time, from each other rank: their memory is there before they are. Two gained
 #: nothing on two cores.

@@ -32,7 +32,7 @@ from playbook.parallel.replicas import ReplicaSet
 from playbook.parallel.stages import Stage
 from playbook.parallel.turns import Turns
 from playbook.schedules.actions import Action, Schedule
-from playbook.schedules.passes import Messages, Residency, message, receiver, residency
+from playbook.schedules.messages import Messages, Residency, message, receiver, residency
 
 #: A stage and a micro-batch.
 Place = tuple[int, int]

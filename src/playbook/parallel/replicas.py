@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from playbook.errors import ConfigError
 from playbook.parallel.flat import GradientHooks, Named, backward_order
-from playbook.schedules.passes import Residency
+from playbook.schedules.messages import Residency
 
 #: Tensors to train, and whether weight decay pulls at them.
 Weights = Sequence[tuple[Tensor, bool]]

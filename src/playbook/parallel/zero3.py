@@ -25,7 +25,7 @@ from playbook.parallel.mesh import all_gather, clone_group
 from playbook.parallel.replicas import broadcast
 from playbook.parallel.stages import Stage, own_blocks
 from playbook.parallel.zero import GradientShards, Zero
-from playbook.schedules.passes import Residency
+from playbook.schedules.messages import Residency
 
 # An operator of PyTorch's dispatcher, so that instruments see it (``instruments.memory_timeline``).
 _LIBRARY = torch.library.Library("playbook", "DEF")

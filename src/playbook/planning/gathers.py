@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from playbook.planning.weights import WeightUnit
 from playbook.schedules.actions import Action
-from playbook.schedules.passes import residency
+from playbook.schedules.messages import residency
 
 
 def gathers(

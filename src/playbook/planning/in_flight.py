@@ -23,7 +23,7 @@ Moments = tuple[InFlight, ...]
 
 
 @dataclass(frozen=True)
-class Line:
+class PipelineStages:
     """Who has which stages of a pipeline, and the most that each keeps.
 
     ``stages[r]`` are those of rank r, ``fullest[r]`` the different moments of its step of which one is the fullest,
@@ -38,17 +38,17 @@ class Line:
     before: tuple[Moments, ...]
 
 
-def line_of(layout: Layout) -> Line:
+def pipeline_stages(layout: Layout) -> PipelineStages:
     """The pipeline of a layout. Raises ScheduleError for what has no schedule."""
     if (schedule := layout.own_schedule) is not None:
         return _walked(schedule, schedule.microbatches)
     if layout.pp == 1:
-        return _line("1f1b", 1, 1, 1)
-    return _line(layout.schedule, layout.pp, chunks(layout), layout.grad_acc)
+        return _stages("1f1b", 1, 1, 1)
+    return _stages(layout.schedule, layout.pp, chunks(layout), layout.grad_acc)
 
 
 @cache
-def _line(name: str, pp: int, vpp: int, microbatches: int) -> Line:
+def _stages(name: str, pp: int, vpp: int, microbatches: int) -> PipelineStages:
     """Of many micro-batches those are walked through beyond which a rank keeps no more, or as many more as there are."""
     count = min(microbatches, pp * (pp + 8) + microbatches % pp)
     turns = rounds(pp, count, min(pp, microbatches))
@@ -60,12 +60,12 @@ def _line(name: str, pp: int, vpp: int, microbatches: int) -> Line:
     return _walked(make(name, pp, few, vpp, run=run if name == "interleaved" else None), microbatches)
 
 
-def _walked(schedule: Schedule, microbatches: int) -> Line:
+def _walked(schedule: Schedule, microbatches: int) -> PipelineStages:
     ranks = len(schedule.ranks)
     stages = stages_of(schedule.placement, ranks)
     each = [_moments(schedule, rank, stages[rank], microbatches) for rank in range(ranks)]
     fullest, before = (tuple(moments) for moments in zip(*each, strict=True))
-    return Line(schedule.depth, len(schedule.placement), stages, fullest, before)
+    return PipelineStages(schedule.depth, len(schedule.placement), stages, fullest, before)
 
 
 def _moments(

@@ -18,10 +18,10 @@ from playbook.errors import ConfigError
 from playbook.layout import Layout
 from playbook.layout.stages import split
 from playbook.planning.fp8_copies import copies_of_blocks
-from playbook.planning.in_flight import Line, line_of
+from playbook.planning.in_flight import PipelineStages, pipeline_stages
 from playbook.planning.job import Job
-from playbook.planning.moments import Moment, RunSizes, StageSizes, moments
 from playbook.planning.parameters import StateCounts, stage_parameters
+from playbook.planning.peak import Moment, RunSizes, StageSizes, moments
 from playbook.planning.pipeline_memory import StageTerms, keeps
 from playbook.planning.recipes import Recipe
 from playbook.planning.sharding import kept
@@ -139,19 +139,19 @@ def predict_stages(job: Job) -> Iterator[StageMemory]:
         raise ConfigError(
             f"data_parallel is {job.layout.data_parallel!r}, whose memory is seen in runs, not foretold"
         )
-    run, line = RunSizes(job), line_of(job.layout)
-    cuts = split(job.shape.layers, line.depth, job.layout.stage_layers)
+    run, pipeline = RunSizes(job), pipeline_stages(job.layout)
+    cuts = split(job.shape.layers, pipeline.depth, job.layout.stage_layers)
     terms = StageTerms.of(run, [job.shape.blocks([cut]) for cut in cuts])
     for rank in range(job.layout.pp):
-        yield _rank(run, rank, line, terms)
+        yield _rank(run, rank, pipeline, terms)
 
 
-def _rank(run: RunSizes, rank: int, line: Line, terms: StageTerms) -> StageMemory:
+def _rank(run: RunSizes, rank: int, pipeline: PipelineStages, terms: StageTerms) -> StageMemory:
     """What one rank of the pipeline has."""
-    stages, most = line.stages[rank], keeps(terms, line, rank)
-    held, first, last = [terms.blocks[s] for s in stages], 0 in stages, line.depth - 1 in stages
+    stages, most = pipeline.stages[rank], keeps(terms, pipeline, rank)
+    held, first, last = [terms.blocks[s] for s in stages], 0 in stages, pipeline.depth - 1 in stages
     counts = stage_parameters(
-        run.shape, run.layout, held, run.make, first=first, last=last, directions=line.directions
+        run.shape, run.layout, held, run.make, first=first, last=last, directions=pipeline.directions
     )
     parameters, gradients, optimizer = _states(counts, run.layout, run.recipe, run.job.offload)
     kinds = {kind: sum(blocks.get(kind, 0) for blocks in held) for kind in run.blocks}

@@ -12,8 +12,8 @@ from typing import Any
 
 from playbook.block import Kind
 from playbook.planning.fusion import loss_of
-from playbook.planning.in_flight import Line
-from playbook.planning.moments import RunSizes
+from playbook.planning.in_flight import PipelineStages
+from playbook.planning.peak import RunSizes
 from playbook.planning.saved import (
     angle_terms,
     block_terms,
@@ -101,21 +101,21 @@ class StageTerms:
         return size + self._each[3] * (stage == self.depth - 1)
 
 
-def keeps(terms: StageTerms, line: Line, rank: int) -> Keeps:
+def keeps(terms: StageTerms, pipeline: PipelineStages, rank: int) -> Keeps:
     """The most that a rank of the pipeline ever keeps."""
-    stages = line.stages[rank]
+    stages = pipeline.stages[rank]
     full, rest = [terms.full(s) for s in stages], [terms.rest(s) for s in stages]
 
     def amount(moment: InFlight) -> int:
         return sum(map(int.__mul__, moment.full, full)) + sum(map(int.__mul__, moment.rest, rest))
 
     # Of moments with as many bytes, the one with most micro-batches.
-    most = max(line.fullest[rank], key=lambda moment: (amount(moment), sum(map(sum, moment))))
+    most = max(pipeline.fullest[rank], key=lambda moment: (amount(moment), sum(map(sum, moment))))
     alive = sum(map(sum, most))
     return Keeps(
         tuple(part for part in _parts(terms, stages, most) if part.times),
-        alive * len(line.stages) / line.depth,
-        max(map(amount, line.before[rank])) + total(terms.once),
+        alive * len(pipeline.stages) / pipeline.depth,
+        max(map(amount, pipeline.before[rank])) + total(terms.once),
     )
 
 

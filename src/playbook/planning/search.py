@@ -26,7 +26,7 @@ from playbook.layout.stages import split
 from playbook.planning.calibration import Calibration, load_calibration
 from playbook.planning.job import OfJob
 from playbook.planning.memory import MemoryReport, StageMemory
-from playbook.planning.moments import RunSizes
+from playbook.planning.peak import RunSizes
 from playbook.planning.saved import block_terms
 from playbook.planning.simulator import Run, Step, stage_layers, stragglers
 from playbook.planning.stage_times import Pass

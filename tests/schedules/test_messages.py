@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from playbook.schedules.actions import Action
-from playbook.schedules.passes import residency
+from playbook.schedules.messages import residency
 
 
 @pytest.mark.parametrize(

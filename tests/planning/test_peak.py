@@ -16,7 +16,7 @@ from playbook.layout import Layout
 from playbook.model.transformer import Transformer
 from playbook.planning import memory
 from playbook.planning.memory import predict
-from playbook.planning.moments import moments
+from playbook.planning.peak import moments
 from playbook.shapes import ModelShape, load
 
 
