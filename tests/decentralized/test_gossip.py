@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
-from decentralized_problem import STEPS, D, gradient, start
+from decentralized_problem import STEPS, D, exact, gradient, minimum, start
 from torch import Tensor
 
 from playbook import launch
@@ -93,21 +92,6 @@ def test_the_complete_graph_is_sgd_with_averaged_gradients():
         m = 0.9 * m + gradient(alone.expand(n, D), range(n), step).mean(0)
         alone = alone - 0.1 * m
     assert torch.allclose(method.x, alone.expand(n, D), rtol=0, atol=1e-12)
-
-
-def minimum(n: int) -> Tensor:
-    """Of the sum of all nodes' losses, by Newton's method without noise."""
-    x = torch.zeros(1, D, dtype=torch.float64)
-    for _ in range(20_000):
-        x = x - 0.3 * exact(x.expand(n, D), range(n), 0).mean(0, keepdim=True)
-    return x[0]
-
-
-def exact(x: Tensor, nodes: Sequence[int], step: int) -> Tensor:
-    noise = [
-        torch.randn(D, generator=torch.Generator().manual_seed(1000 * step + i), dtype=x.dtype) for i in nodes
-    ]
-    return gradient(x, nodes, step) - 0.1 * torch.stack(noise)
 
 
 def test_with_different_data_tracking_finds_the_minimum_and_plain_gossip_a_place_beside_it():

@@ -91,7 +91,8 @@ def test_layers_in_fp8(ranks, fp8):
         (DEEPSEEK, "dp=2,ep=2,zero=3,recompute=full", {"dispatch": "two-step", "node": 1}),
         (GPT, "pp=2,grad_acc=4,schedule=dualpipe", {}),
     ]  # fmt: skip
-    check(ranks, cases, 2, fp8=fp8)
+    # Of recipes whose scales are their rank's own one has all cases, as the one whose scales ranks share.
+    check(ranks, cases if fp8 in ("tensorwise", "blockwise") else cases[::3], 2, fp8=fp8)
 
 
 def test_scales_that_four_ranks_share(ranks):
