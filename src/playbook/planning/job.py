@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -47,9 +46,11 @@ class Job:
         """Tokens of a sample, once it can be sharded evenly."""
         return self.layout.padded(self.seq)
 
-    def on(self, layout: Layout) -> Job:
-        """The same, spread otherwise."""
-        return dataclasses.replace(self, layout=layout)
+    def on(self, layout: Layout, shape: ModelShape | None = None) -> Job:
+        """The same, spread otherwise, or of another shape too: nothing else changes, so that nothing is checked again."""
+        copy = object.__new__(Job)
+        vars(copy).update(vars(self) | {"layout": layout, "shape": shape or self.shape})
+        return copy
 
     def relayout(self, **changes: Any) -> Job:
         """The same with other fields of its layout."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from playbook.block import Kind
 from playbook.layout import Layout
@@ -181,10 +181,8 @@ class StageTimes:
 
     def _sender(self, kind: Kind) -> Sender:
         """A rank that has this one block, and one micro-batch of it."""
-        moe = self.shape.moe if kind.experts else None
-        moe = replace(moe, dense_layers=0, every=1) if moe else None
-        shape = replace(self.shape, layers=1, moe=moe, windows=(kind.window,))
-        ep = self.layout.ep if moe else 1
+        shape = _one_block(self.shape, kind)
+        ep = self.layout.ep if kind.experts else 1
         one = {
             "pp": 1,
             "vpp": 1,
@@ -194,7 +192,7 @@ class StageTimes:
             "stage_layers": None,
         }
         layout = self.layout.replace(ep=ep, **one)
-        return Sender(replace(self.sizes.job, shape=shape, layout=layout), 0)
+        return Sender(self.sizes.job.on(layout, shape), 0)
 
     def _pass(self, passes: Passes, messages: list[Message], again: Iterable[Operation]) -> Pass:
         calibration = self.device.calibration
@@ -226,7 +224,9 @@ class StageTimes:
         by_axis: dict[str, float] = {}
         for message in messages:
             if message.phase == phase:
-                if message.axis == "ep":  # the rank with most rows has them to wait for
+                if (
+                    message.axis == "ep" and self.sizes.imbalance != 1
+                ):  # the rank with most rows has them to wait for
                     message = replace(message, payload=round(message.payload * self.sizes.imbalance))
                 seconds = message.count * self.links.seconds(message)
                 by_axis[message.axis] = by_axis.get(message.axis, 0.0) + seconds
@@ -281,3 +281,10 @@ class StageTimes:
 
 #: What is hidden of messages behind computation where a job says that they overlap and no calibration how well.
 OVERLAPPED = 0.8
+
+
+@lru_cache(maxsize=256)
+def _one_block(shape: ModelShape, kind: Kind) -> ModelShape:
+    """A model of one block of this kind."""
+    moe = replace(shape.moe, dense_layers=0, every=1) if kind.experts and shape.moe else None
+    return replace(shape, layers=1, moe=moe, windows=(kind.window,))
