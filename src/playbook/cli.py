@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import takewhile
 from typing import Any, NoReturn
 
@@ -114,12 +114,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"playbook {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in (
-        train, checkpoint, memory, simulate, search, mesh, schedule, bench, calibrate, sweep, slurm, kubernetes,
-        doctor,
+        train, checkpoint, memory, simulate, search, mesh, schedule, bench, calibrate, sweep, slurm, kubernetes, doctor,
     ):  # fmt: skip
         command.add(commands)
     for name in places("command"):
-        lab("command", name)(commands)
+        with suppress(ModuleNotFoundError):  # the library alone, without its book
+            lab("command", name)(commands)
     return parser
 
 

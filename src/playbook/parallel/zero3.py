@@ -134,7 +134,7 @@ class Zero3(Zero):
     With ``reshard`` a block's weights go after its forward pass and are gathered again for backward: per micro-batch
     3(N − 1)/N bytes for each byte of the blocks' parameters, as against 2(N − 1)/N without, when all weights stay from
     forward to backward. ``prefetch`` gathers the next unit while one runs. In a pipeline, whose ``stages`` are this
-    rank's, weights stay as long as ``schedules.passes`` says.
+    rank's, weights stay as long as ``schedules.messages`` says.
     """
 
     stage = 3

@@ -1,6 +1,6 @@
 """What ZeRO-3 gathers and reduces in a pipeline: a walk through a rank's actions, as ``parallel/zero3.py`` makes it.
 
-Which weights stay from one pass to the next is said by ``schedules.passes.py``, for runs and for this alike. Standard
+Which weights stay from one pass to the next is said by ``schedules.messages``, for runs and for this alike. Standard
 library only.
 """
 

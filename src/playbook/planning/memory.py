@@ -206,7 +206,7 @@ def _buffers(run: RunSizes, counts: StateCounts, held: Sequence[int]) -> Iterato
     Without ZeRO and in stage 1 gradients lie in one vector, of which buckets are parts: that costs nothing. From stage 2
     on one bucket is being filled while others are reduced; a bucket of stage 3 is a block. Then the weights of the block
     that runs are there, too, and those of the one being fetched; a rank with several stages of a pipeline keeps both for
-    all blocks of the stage that it is at (`schedules.passes.residency`).
+    all blocks of the stage that it is at (`schedules.messages.residency`).
     """
     shape, layout, states = run.shape, run.layout, run.recipe.states
     if shape.positions == "rotary":
