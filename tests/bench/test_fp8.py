@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from playbook.bench import fp8, fp8_steps, recorded
+from playbook.bench import fp8, fp8_steps
 from playbook.bench.fp8 import FP8, report_fp8
 from playbook.bench.fp8_cases import LLAMA, RECIPES, fp8_cases
 from playbook.bench.fp8_steps import Work, step_rows
@@ -17,6 +17,7 @@ from playbook.cli import main
 from playbook.kernels.jit import launches
 from playbook.precision.products import product_torch
 from playbook.precision.scaling import quantize, quantize_torch
+from playbook_book import recorded
 
 KERNELS = [name for name in FP8 if name not in ("emulated", "steps")]
 

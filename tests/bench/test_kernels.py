@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from playbook.bench import kernels, recorded
+from playbook.bench import kernels
 from playbook.bench.contenders import Case, Contender, installed, liger
 from playbook.bench.kernels import INTERPRETED, KERNELS, bench_kernels, report_kernels
 from playbook.bench.product_cases import product_cases
@@ -17,6 +17,7 @@ from playbook.bench.row_cases import row_cases
 from playbook.cli import main
 from playbook.commands import bench as command
 from playbook.hardware import ACCELERATORS
+from playbook_book import recorded
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ _LIBRARIES = {sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purel
 _LAUNCHER = f"{Path(__file__).parent}/"
 #: Which axis of a layout the library's files send messages along: gloo, unlike NCCL, says no word of it.
 _AXES = {
-    "tp": ("tensor", "regions", "sequence", "chunked"), "cp": ("context", "ring"), "ep": ("expert", "turns"),
+    "tp": ("tensor", "regions", "sequence", "chunked"), "cp": ("context",), "ep": ("expert", "turns"),
     "pp": ("channels", "pipeline"), "dp": ("data", "zero", "zero3", "fp8_gathers"),
 }  # fmt: skip
 _AXIS_OF = {f"{file}.py": axis for axis, files in _AXES.items() for file in files}
