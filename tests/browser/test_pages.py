@@ -246,4 +246,6 @@ def test_source_links_lead_to_lines_of_the_sites_own_pages(built_book: Path) -> 
     chapters = [path.read_text(encoding="utf-8") for path in built_book.glob("book/*/*.html")]
     links = [link for text in chapters for link in re.findall(r'<a class="pb-source" href="([^"]*)"', text)]
     assert links
-    assert [link for link in links if not re.fullmatch(r"\.\./\.\./source/(src|book)/.*\.html#L\d+", link)] == []
+    assert [
+        link for link in links if not re.fullmatch(r"\.\./\.\./source/(src|book)/.*\.html#L\d+", link)
+    ] == []
