@@ -24,7 +24,6 @@ CORE = (
             "_tables",
             "_json",
             "_interrupt",
-            "_machine",
             "registry",
             "labs",
             "seeding",

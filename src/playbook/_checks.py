@@ -1,4 +1,4 @@
-"""Checks shared by the frozen dataclasses that describe a model, a layout and a machine.
+"""Checks shared by the frozen dataclasses that describe a model, a layout and a machine, and the memory of this one.
 
 A field says what it accepts beside its declaration: ``told(1, "what it is", least=0, most=100)``, ``choices=(...)``. What
 it says of itself is what its flag on the command line says (``commands/flags.py``).
@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -144,3 +145,11 @@ def _check_string(
         raise error(f"{label} must be text, got {value!r}")
     if choices and value not in choices:
         raise error(f"{label} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def system_memory_bytes() -> int | None:
+    """Bytes of main memory, or None where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
+        return None

@@ -9,7 +9,7 @@ import platform
 import shutil
 from typing import Any
 
-from playbook._machine import system_memory_bytes
+from playbook._checks import system_memory_bytes
 
 # What each tier needs is decided by the number of GPUs; everything in the book has a CPU form.
 TIERS = (

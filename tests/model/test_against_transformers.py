@@ -6,10 +6,10 @@ import pytest
 import torch
 from helpers import DEEPSEEK, GPT, LLAMA, MIXTRAL, tokens
 
-from playbook.model.mla import absorbed
 from playbook.model.moe import looped
 from playbook.model.transformer import Transformer
 from playbook.training.convert import write_folder
+from playbook_book.absorbed import absorbed
 
 transformers = pytest.importorskip("transformers")
 

@@ -5,7 +5,7 @@ import torch
 from helpers import BLOCKS, GPT, LLAMA, tokens
 
 from playbook.errors import ConfigError
-from playbook.model.generate import continue_text, generate
+from playbook.model.generate import generate
 from playbook.model.transformer import Transformer
 
 
@@ -71,14 +71,6 @@ def test_dropout_is_off_meanwhile_and_back_on_afterwards():
     assert torch.equal(first, generate(model, torch.tensor([[1, 2, 3]]), 8, temperature=0))
     assert model.training
     assert not first.requires_grad
-
-
-def test_text_goes_through_bytes():
-    model = Transformer(GPT.replace(vocab=256, max_seq=64))
-    text = continue_text(model, "héllo", 10)
-    assert text.startswith("héllo")
-    assert len(text) > len("héllo")
-    assert continue_text(model, "héllo", 0) == "héllo"
 
 
 @pytest.mark.parametrize(

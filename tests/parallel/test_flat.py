@@ -20,9 +20,9 @@ def parameters(sizes) -> list[tuple[str, nn.Parameter]]:
 def test_buckets_and_shares_cover_every_element_once(sizes, ranks, size, first, separate):
     named = parameters(sizes)
     order = FlatOrder([[p] for p in named] if separate else [named], ranks)
-    assert order.numel == sum(p.numel() for _, p in named)
-    assert order.numel <= order.length < order.numel + ranks * (len(named) if separate else 1)
-    buckets = order.cut(size, first)
+    numel = sum(p.numel() for _, p in named)
+    assert numel <= order.length < numel + ranks * (len(named) if separate else 1)
+    buckets = order.buckets(size, first)
     assert [b.start for b in buckets] + [order.length] == [0] + [b.stop for b in buckets]
     assert all(len(b) % ranks == 0 for b in buckets)
     assert all(len(b) * 4 <= max(size, 4 * ranks) for b in buckets[1:])
@@ -30,15 +30,16 @@ def test_buckets_and_shares_cover_every_element_once(sizes, ranks, size, first, 
     owned = torch.zeros(order.length, dtype=torch.int)
     for rank in range(ranks):
         shares = torch.zeros(order.length // ranks, dtype=torch.int)
-        for segment in order.segments(buckets, rank):
-            segment.of(owned).add_(1)
-            segment.of_shards(shares).add_(1)
+        for bucket in buckets:
+            for segment in bucket.segments(rank):
+                segment.of(owned).add_(1)
+                segment.of_shards(shares).add_(1)
         assert shares.max() <= 1
     real = torch.zeros(order.length, dtype=torch.int)
     for slot in order.slots:
         slot.view(real).add_(1)
     assert torch.equal(owned, real)  # padding belongs to nobody
-    assert real.sum() == order.numel
+    assert real.sum() == numel
 
 
 def test_parameters_of_two_dtypes_are_refused():
@@ -48,7 +49,7 @@ def test_parameters_of_two_dtypes_are_refused():
     with pytest.raises(ConfigError, match="there are none"):
         FlatOrder([[]])
     with pytest.raises(ConfigError, match="first_bucket is 0 bytes"):
-        FlatOrder([named[:1]]).cut(4, 0)
+        FlatOrder([named[:1]]).buckets(4, 0)
 
 
 class Chain(nn.Module):
@@ -67,7 +68,7 @@ def test_buckets_complete_in_order_while_backward_still_runs():
     model, log = Chain(4), []
     order = FlatOrder([backward_order(model)])
     hooks = GradientHooks(
-        order.cut(48), lambda slot: log.append(slot.name), lambda bucket: log.append(bucket.index)
+        order.buckets(48), lambda slot: log.append(slot.name), lambda bucket: log.append(bucket.index)
     )
     model(torch.ones(2, 3)).backward()
     last = len(hooks.buckets) - 1  # it waits for what is never used
@@ -88,7 +89,7 @@ def test_buckets_complete_in_order_while_backward_still_runs():
 
 def test_a_gradient_that_comes_in_two_parts_is_refused():
     model = Chain(1)
-    GradientHooks(FlatOrder([backward_order(model)]).whole_units(), lambda slot: None, lambda bucket: None)
+    GradientHooks(FlatOrder([backward_order(model)]).cut(), lambda slot: None, lambda bucket: None)
     model(torch.ones(1, 3)).backward()
     with pytest.raises(ConfigError, match=r"'layers.0.\w+' got its gradient in two parts"):
         model(torch.ones(1, 3)).backward()

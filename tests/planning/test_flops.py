@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from playbook.errors import ConfigError
 from playbook.planning.flops import (
     ATTENTION_CORE,
-    classical_step_flops,
     forward_flops,
     hfu,
     matmul_flops,
@@ -33,6 +32,18 @@ def test_terms_of_one_layer_by_hand():
         "mlp": 3 * 2 * tokens * 6 * 10,
         "head": 2 * tokens * 6 * 11,
     }
+
+
+def classical_step_flops(shape: ModelShape, batch: int, seq: int) -> int:
+    """The textbook model FLOPs of a step, 72·B·L·s·h²·(1 + s/6h + V/12hL), as an exact integer.
+
+    Narayanan et al. 2021, section 5.1, without their recomputation. It holds for multi-head attention of
+    total width h and an MLP of two matrices and width 4h. Per layer and token, forward: 8h² for the four
+    projections, 16h² for the MLP, 4sh for the attention core; 2hV for the head; three times that with the
+    backward pass.
+    """
+    h, layers, tokens = shape.hidden, shape.layers, batch * seq
+    return 72 * tokens * layers * h**2 + 12 * tokens * layers * seq * h + 6 * tokens * h * shape.vocab
 
 
 def test_narayanan_without_recomputation_is_the_count_for_gpt3():

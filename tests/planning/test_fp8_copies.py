@@ -9,8 +9,8 @@ from random_shapes import shapes
 from playbook.model.fp8 import FP8, use_fp8
 from playbook.model.linear import linear_layers
 from playbook.model.transformer import Transformer
-from playbook.planning.fp8_copies import copies_of_blocks
 from playbook.planning.job import Job
+from playbook.planning.parameters import copies_of_blocks
 from playbook.planning.recipes import RECIPES
 from playbook.planning.terms import maker, symbols
 from playbook.precision.recipes import FP8_RECIPES

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -40,17 +38,6 @@ def generate(
         tokens = torch.cat([tokens, _choose(logits, temperature, generator)], dim=1)
     model.train(was_training)
     return tokens
-
-
-def continue_text(model: Transformer, prompt: str, length: int, **options: Any) -> str:
-    """``prompt`` and ``length`` more bytes, for models over bytes; ``options`` are those of `generate`.
-
-    Bytes that are no UTF-8 become the replacement character.
-    """
-    device = next(model.parameters()).device
-    tokens = torch.tensor([list(prompt.encode())], device=device, dtype=torch.long)
-    written = generate(model, tokens, length, **options)
-    return bytes(token % 256 for token in written[0].tolist()).decode(errors="replace")
 
 
 def _choose(logits: Tensor, temperature: float, generator: torch.Generator) -> Tensor:

@@ -45,7 +45,7 @@ class OverlappedDataParallel(HookedReplicaSet):
 
     def __init__(self, parameters: nn.Module | Named, group: dist.ProcessGroup, *, find_unused: bool = False):
         super().__init__(parameters, group)
-        self.buckets = FlatOrder([[parameter] for parameter in self.parameters]).whole_units()
+        self.buckets = FlatOrder([[parameter] for parameter in self.parameters]).cut()
         self.slots = [bucket.slots[0] for bucket in self.buckets]  # a bucket for each parameter
         self.used = UsedParameters([slot.name for slot in self.slots], group, find_unused)
         self.hooks = GradientHooks(self.buckets, lambda slot: None, self._reduce)
@@ -94,9 +94,9 @@ class BucketedDataParallel(HookedReplicaSet):
     ):
         super().__init__(parameters, group)
         self.order = FlatOrder(units or [self.parameters])
-        self.vector = self.order.vector()
+        self.vector = self.order.zeros()
         self.views = {slot: slot.view(self.vector) for slot in self.order.slots}
-        self.buckets = self.order.cut(bucket, first_bucket)
+        self.buckets = self.order.buckets(bucket, first_bucket)
         self.hooks = GradientHooks(self.buckets, self._arrived, self._reduce)
         self.used = UsedParameters([slot.name for slot in self.order.slots], group, find_unused)
         self.works: list[dist.Work] = []

@@ -1,9 +1,4 @@
-"""Many tensors in one vector: what buckets and shards are cut from.
-
-Parameters lie end to end in the order in which backward reaches them, the last layer first. The vector is cut into
-buckets without regard to where a parameter ends, so that they are all of one size, a large embedding's too. Padding comes
-only where a vector must be divided by the number of ranks.
-"""
+"""Parameters in one vector (``layout/flat.py``), and hooks that tell when a bucket's gradients are complete."""
 
 from __future__ import annotations
 
@@ -11,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -18,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from playbook.errors import ConfigError
+from playbook.layout import flat
 
 #: Parameters with their names.
 Named = list[tuple[str, nn.Parameter]]
@@ -27,14 +24,12 @@ Units = Sequence[Named]
 _taken = WeakTensorKeyDictionary()
 
 
-@dataclass(frozen=True, eq=False)
-class Slot:
+@dataclass(eq=False)
+class Slot(flat.Slot):
     """The place ``start:stop`` of a parameter in the vector."""
 
     name: str
     parameter: nn.Parameter
-    start: int
-    stop: int
     shape: torch.Size
 
     def keep_gradient_in(self, view: Tensor) -> None:
@@ -49,74 +44,20 @@ class Slot:
         return vector[self.start - begin : self.stop - begin].view(self.shape)
 
 
-@dataclass(frozen=True, eq=False)
-class Bucket:
-    """The part ``start:stop`` of the vector, and the slots that have elements in it."""
-
-    index: int
-    start: int
-    stop: int
-    slots: tuple[Slot, ...]
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-    def shard(self, rank: int, ranks: int) -> tuple[int, int]:
-        """Where the part of one of ``ranks`` begins and ends: as many elements for each."""
-        each = len(self) // ranks
-        return self.start + rank * each, self.start + (rank + 1) * each
-
-    def own(self, group: dist.ProcessGroup) -> slice:
-        """Where this rank's shard lies in the flat vector."""
-        return slice(*self.shard(group.rank(), group.size()))
-
-    def in_shards(self, group: dist.ProcessGroup) -> slice:
-        """Where the shard lies in a vector of this rank's shards alone, end to end."""
-        return slice(self.start // group.size(), self.stop // group.size())
+Bucket: TypeAlias = flat.Bucket[Slot]
+Segment: TypeAlias = flat.Segment[Slot]
 
 
-@dataclass(frozen=True, eq=False)
-class Segment:
-    """The elements ``start:stop`` of the vector: one parameter's, in one bucket, on one rank.
-
-    ``offset`` is where they begin in a vector of that rank's shards alone, end to end.
-    """
-
-    slot: Slot
-    start: int
-    stop: int
-    offset: int
-
-    def of(self, vector: Tensor) -> Tensor:
-        """The segment's part of the whole vector."""
-        return vector[self.start : self.stop]
-
-    def of_shards(self, shards: Tensor) -> Tensor:
-        """The segment's part of a vector of its rank's shards."""
-        return shards[self.offset : self.offset + self.stop - self.start]
-
-
-class FlatOrder:
+class FlatOrder(flat.FlatVector[tuple[str, nn.Parameter], Slot]):
     """Where each parameter lies. ``units`` are lists of (name, parameter); each unit begins at a multiple of ``ranks``.
 
-    ``numel`` counts elements of parameters, ``length`` those of the vector, padding included. Raises ConfigError unless
-    all parameters have one dtype and one device.
+    Raises ConfigError unless all parameters have one dtype and one device.
     """
 
     def __init__(self, units: Iterable[Iterable[tuple[str, nn.Parameter]]], ranks: int = 1):
-        self.ranks = ranks
-        self.slots: list[Slot] = []
-        self.regions: list[tuple[int, int]] = []
-        end = 0
-        for unit in units:
-            start = end
-            for name, parameter in unit:
-                self.slots.append(Slot(name, parameter, end, end + parameter.numel(), parameter.shape))
-                end += parameter.numel()
-            end = -(-end // ranks) * ranks
-            self.regions.append((start, end))
-        self.length = end
-        self.numel = sum(slot.stop - slot.start for slot in self.slots)
+        super().__init__(
+            units, ranks, lambda at, named: Slot(at, at + named[1].numel(), *named, named[1].shape)
+        )
         self.dtype, self.device = self._one("dtype"), self._one("device")
 
     def _one(self, attribute: str):
@@ -126,44 +67,17 @@ class FlatOrder:
             raise ConfigError(f"parameters must be of one {attribute} to lie in one vector, but {told}")
         return next(iter(found))
 
-    def vector(self) -> Tensor:
-        """A new vector of zeros."""
+    def zeros(self) -> Tensor:
+        """A new vector."""
         return torch.zeros(self.length, dtype=self.dtype, device=self.device)
 
-    def cut(self, size: int, first: int | None = None) -> list[Bucket]:
-        """Buckets of at most ``size`` bytes, the first of at most ``first``; each a multiple of ``ranks`` elements.
-
-        A bucket does not reach over the end of a unit. A small first one leaves early in backward, while there is still
-        much to compute beside it.
-        """
+    def buckets(self, size: int, first: int | None = None) -> list[Bucket]:
+        """Buckets of at most ``size`` bytes, the first of at most ``first``. Raises ConfigError for less than 1."""
         for field, value in (("bucket", size), ("first_bucket", first)):
             if value is not None and value < 1:
                 raise ConfigError(f"{field} is {value} bytes, but must be at least 1")
-        itemsize = torch.empty(0, dtype=self.dtype).element_size()
-        steps = [max(1, limit // itemsize // self.ranks) * self.ranks for limit in (first or size, size)]
-        buckets: list[Bucket] = []
-        for start, stop in self.regions:
-            while start < stop:
-                end = min(stop, start + steps[bool(buckets)])
-                buckets.append(self._bucket(len(buckets), start, end))
-                start = end
-        return buckets
-
-    def whole_units(self) -> list[Bucket]:
-        """One bucket for each unit."""
-        return [self._bucket(i, start, stop) for i, (start, stop) in enumerate(self.regions)]
-
-    def _bucket(self, index: int, start: int, stop: int) -> Bucket:
-        return Bucket(index, start, stop, tuple(s for s in self.slots if s.start < stop and start < s.stop))
-
-    def segments(self, buckets: Iterable[Bucket], rank: int) -> Iterator[Segment]:
-        """What lies in one rank's shards of the buckets, parameter by parameter."""
-        for bucket in buckets:
-            first, last = bucket.shard(rank, self.ranks)
-            for slot in bucket.slots:
-                start, stop = max(first, slot.start), min(last, slot.stop)
-                if start < stop:
-                    yield Segment(slot, start, stop, bucket.start // self.ranks + start - first)
+        itemsize = self.dtype.itemsize
+        return self.cut(size // itemsize, (first or size) // itemsize)
 
 
 def backward_order(parameters: nn.Module | Named) -> Named:

@@ -7,7 +7,7 @@ biases, travels as it is. torchao does so for FSDP (``enable_fsdp_float8_all_gat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from playbook.model.linear import linear_layers
-from playbook.parallel.flat import Bucket, FlatOrder, Segment, Slot
+from playbook.parallel.flat import Bucket, Segment, Slot
 from playbook.parallel.mesh import all_gather
 
 if TYPE_CHECKING:
@@ -25,15 +25,14 @@ if TYPE_CHECKING:
 class FP8Gathers:
     """The all-gathers of the ``buckets`` of a model whose weights, in some of them, are multiplied in FP8."""
 
-    def __init__(
-        self, model: nn.Module, order: FlatOrder, buckets: Sequence[Bucket], group: dist.ProcessGroup
-    ):
-        self.order, self.buckets, self.group = order, buckets, group
+    def __init__(self, model: nn.Module, buckets: Sequence[Bucket], group: dist.ProcessGroup):
+        self.buckets, self.group = buckets, group
         layers: dict[Tensor, Any] = {layer.weight: layer.products for layer in linear_layers(model)}
         #: The products of the weights that travel in FP8.
         self.products: dict[Slot, FP8] = {
             slot: layers[slot.parameter]
-            for slot in order.slots
+            for bucket in buckets
+            for slot in bucket.slots
             if slot.parameter in layers and layers[slot.parameter].sends_weights
         }
         self.scales: dict[Slot, Tensor] = {}
@@ -45,7 +44,7 @@ class FP8Gathers:
     def agree(self, shards: Tensor) -> None:
         """Find the scales of all weights, of which this rank has ``shards``: one message for all of them."""
         largest = {slot: one.no_magnitudes(slot.shape, shards.device) for slot, one in self.products.items()}
-        for segment in self._segments(self.buckets, self.group.rank()):
+        for segment in (part for bucket in self.buckets for part in bucket.segments(self.group.rank())):
             if segment.slot in largest:
                 found, own = largest[segment.slot], segment.of_shards(shards).abs().float()
                 found.view(-1).scatter_reduce_(0, self._groups(segment, found), own, "amax")
@@ -59,13 +58,12 @@ class FP8Gathers:
 
     def start(self, bucket: Bucket, own: Tensor) -> tuple[dist.Work, Tensor]:
         """Begin to gather a bucket, of which this rank has ``own``: the work, and where all shards will lie, as bytes."""
-        codes = own.new_zeros(
-            -(-len(own) // 8) * 8, dtype=torch.uint8
-        )  # so that all ranks' numbers lie aligned
+        # Whole 8 bytes, so that all ranks' numbers lie aligned.
+        codes = own.new_zeros(-(-len(own) // 8) * 8, dtype=torch.uint8)
         rest = own.new_zeros(self._room(bucket))
         at = filled = 0
-        for segment in self._segments([bucket], self.group.rank()):
-            size = segment.stop - segment.start
+        for segment in bucket.segments(self.group.rank()):
+            size = len(segment)
             some = own[at : at + size]
             if segment.slot in self.products:
                 scales = self._each(segment)
@@ -84,8 +82,8 @@ class FP8Gathers:
         for rank, packed in enumerate(landing.chunk(self.group.size())):
             rest, codes = packed[:room].view(whole.dtype), packed[room:]
             at = filled = 0
-            for segment in self._segments([bucket], rank):
-                size = segment.stop - segment.start
+            for segment in bucket.segments(rank):
+                size = len(segment)
                 here = whole[segment.start - bucket.start : segment.stop - bucket.start]
                 if segment.slot in self.products:
                     scales = self._each(segment)
@@ -95,13 +93,10 @@ class FP8Gathers:
                     filled += size
                 at += size
 
-    def _segments(self, buckets: Sequence[Bucket], rank: int) -> Iterator[Segment]:
-        return self.order.segments(buckets, rank)
-
     def _room(self, bucket: Bucket) -> int:
         """The most elements that are not sent in FP8 in a rank's shard."""
         return max(
-            sum(s.stop - s.start for s in self._segments([bucket], rank) if s.slot not in self.products)
+            sum(len(s) for s in bucket.segments(rank) if s.slot not in self.products)
             for rank in range(self.group.size())
         )
 
@@ -120,7 +115,6 @@ class FP8Gathers:
         down, across = groups.shape[-2:]
         size = self.products[segment.slot].weight_groups(shape)
         matrix, row, column = index // (rows * columns), index // columns % rows, index % columns
-        matrix = matrix.clamp(
-            max=groups.numel() // (down * across) - 1
-        )  # one scale may serve all matrices of a stack
+        # One scale may serve all matrices of a stack.
+        matrix = matrix.clamp(max=groups.numel() // (down * across) - 1)
         return (matrix * down + row // size[0]) * across + column // size[1]

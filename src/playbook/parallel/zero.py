@@ -70,7 +70,7 @@ class Zero(HookedReplicaSet):
         self.group: dist.ProcessGroup = group
         self.order, self.buckets, self.weights, self.store = order, buckets, weights, store
         self.keeps_gradients = store.keep_whole
-        self.segments = list(order.segments(buckets, group.rank()))
+        self.segments = [part for bucket in buckets for part in bucket.segments(group.rank())]
         self.leaves = [
             Leaf(
                 s.slot.name,
@@ -154,7 +154,7 @@ class Zero1(Zero):
     ):
         order = FlatOrder(units or [backward_order(parameters)], group.size())
         broadcast([slot.parameter for slot in order.slots], group)
-        buckets = order.cut(bucket, first_bucket)
+        buckets = order.buckets(bucket, first_bucket)
         weights = WholeParameters(order, buckets, group, gather)
         whole = self.stage == 1
         store = WholeGradients(order, group) if whole else GradientShards(order, buckets, group)
@@ -186,7 +186,7 @@ class WholeGradients:
     keep_whole = True
 
     def __init__(self, order: FlatOrder, group: dist.ProcessGroup):
-        self.group, self.vector = group, order.vector()
+        self.group, self.vector = group, order.zeros()
         self.views = {slot: slot.view(self.vector) for slot in order.slots}
         self.works: list[dist.Work] = []
 
@@ -200,7 +200,7 @@ class WholeGradients:
         """Start a reduce-scatter; this rank's shard of the sum lands where its shard of the gradients was."""
         whole = self.vector[bucket.start : bucket.stop]
         zero_absent(whole, bucket, has_gradient)
-        own = self.vector[bucket.own(self.group)]
+        own = self.vector[bucket.shard(self.group.rank())]
         self.works.append(reduce_scatter(own, whole, self.group, async_op=True))
 
     def settle(self) -> None:
@@ -259,7 +259,7 @@ class GradientShards:
         del self.buffers[bucket.index]
         while any(bucket is other for other, *_ in self.pending):  # of the micro-batch before, in a pipeline
             self._settle_oldest()
-        shard = self.vector[bucket.in_shards(self.group)]
+        shard = self.vector[bucket.in_shards]
         # The first micro-batch's sum lands in its place; others come beside it, and are added.
         target = shard if bucket.index in self.fresh else torch.empty_like(shard)
         work = reduce_scatter(target, whole, self.group, async_op=True)
@@ -274,7 +274,7 @@ class GradientShards:
         if bucket.index in self.fresh:
             self.fresh.remove(bucket.index)
         else:
-            self.vector[bucket.in_shards(self.group)].add_(target)
+            self.vector[bucket.in_shards].add_(target)
 
     def settle(self) -> None:
         while self.pending:
@@ -299,7 +299,7 @@ class WholeParameters:
         # Gathers that go on into the next step must not hold up what it asks for first, the number of its tokens.
         self.gathering = clone_group(group) if gather == "lazily" else group
         self.works: dict[int, dist.Work] = {}  # all-gathers under way, by bucket
-        self.vector = order.vector()
+        self.vector = order.zeros()
         with torch.no_grad():
             for slot in order.slots:
                 slot.view(self.vector).copy_(slot.parameter)
@@ -311,7 +311,7 @@ class WholeParameters:
     def all_gather(self) -> None:
         """All-gather the updated segments, in the order in which the forward pass needs them."""
         for bucket in reversed(self.buckets):
-            whole, own = self.vector[bucket.start : bucket.stop], self.vector[bucket.own(self.group)]
+            whole, own = self.vector[bucket.start : bucket.stop], self.vector[bucket.shard(self.group.rank())]
             self.works[bucket.index] = all_gather(whole, own, self.gathering, async_op=True)
         if self.gather == "after":
             self.wait()

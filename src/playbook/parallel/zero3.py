@@ -156,7 +156,7 @@ class Zero3(Zero):
         units = units_of(model, stages, parameters)
         order = FlatOrder([unit.parameters for unit in reversed(units)], group.size())
         broadcast([slot.parameter for slot in order.slots], group)
-        buckets = order.whole_units()
+        buckets = order.cut()
         weights = GatheredUnits(model, units, order, buckets, group, reshard, prefetch, bool(stages))
         super().__init__(order, buckets, group, weights, GradientShards(order, buckets, group), find_unused)
 
@@ -207,7 +207,7 @@ class GatheredUnits:
         # Gathers and reductions meet in one order on each rank, but not in the same one beside each other.
         self.gathering = clone_group(group)
         self.vector = torch.zeros(order.length // group.size(), dtype=order.dtype, device=order.device)
-        self.fp8, self._agreed = FP8Gathers(model, order, buckets, self.gathering), False
+        self.fp8, self._agreed = FP8Gathers(model, buckets, self.gathering), False
         self._unit_of = dict(zip(buckets, reversed(units), strict=True))
         with torch.no_grad():
             for bucket, unit in self._unit_of.items():
@@ -223,8 +223,7 @@ class GatheredUnits:
         unit.whole = self.vector.new_zeros(len(bucket))
         for slot in bucket.slots:
             slot.view(unit.whole, bucket.start).copy_(slot.parameter)
-        start, stop = bucket.shard(self.group.rank(), self.group.size())
-        self.vector[bucket.in_shards(self.group)] = unit.whole[start - bucket.start : stop - bucket.start]
+        self.vector[bucket.in_shards] = unit.whole.chunk(self.group.size())[self.group.rank()]
         unit.gathered = True
         self._release(unit)
 
@@ -239,7 +238,7 @@ class GatheredUnits:
         if unit.gathered or unit.work is not None:
             return
         resize_storage(unit.whole, len(unit.bucket) * unit.whole.element_size())
-        own = self.vector[unit.bucket.in_shards(self.group)]
+        own = self.vector[unit.bucket.in_shards]
         if unit.bucket not in self.fp8:
             unit.work = all_gather(unit.whole, own, self.gathering, async_op=True)
             return

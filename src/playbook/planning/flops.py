@@ -123,18 +123,6 @@ def step_flops(shape: ModelShape, batch: int, seq: int, recompute: str = "none")
     return StepFlops(forward=forward, backward=2 * forward, recomputed=again[recompute])
 
 
-def classical_step_flops(shape: ModelShape, batch: int, seq: int) -> int:
-    """The textbook model FLOPs of a step, 72·B·L·s·h²·(1 + s/6h + V/12hL), as an exact integer.
-
-    Narayanan et al. 2021, section 5.1, without their recomputation. It holds for multi-head attention of
-    total width h and an MLP of two matrices and width 4h. Per layer and token, forward: 8h² for the four
-    projections, 16h² for the MLP, 4sh for the attention core; 2hV for the head; three times that with the
-    backward pass.
-    """
-    h, layers, tokens = shape.hidden, shape.layers, batch * seq
-    return 72 * tokens * layers * h**2 + 12 * tokens * layers * seq * h + 6 * tokens * h * shape.vocab
-
-
 def mfu(step: StepFlops, seconds: float, peak_flops: float, gpus: int = 1) -> float:
     """Model FLOPs utilisation: the share of the GPUs' peak that went into FLOPs which the model needs.
 

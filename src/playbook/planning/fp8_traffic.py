@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 from playbook.block import Kind, linears
 from playbook.layout import AXES
+from playbook.layout.flat import Bucket
 from playbook.planning.messages import FP32, Message, Sender, message_in
-from playbook.planning.weights import BucketRange, Weight, in_share
+from playbook.planning.weights import Weight, WeightSlot
 from playbook.precision.recipes import FP8Recipe
 from playbook.shapes import ModelShape
 
@@ -94,15 +95,16 @@ def _groups(weight: Weight, recipe: FP8Recipe) -> int:
     return weight.elements // (rows * columns) * -(-rows // down) * -(-columns // across)
 
 
-def gathered_bytes(bucket: BucketRange, ranks: int, size: int, recipe: FP8Recipe | None) -> int:
+def gathered_bytes(bucket: Bucket[WeightSlot], size: int, recipe: FP8Recipe | None) -> int:
     """Bytes of a bucket when it is gathered, its elements having ``size`` bytes, those of linear layers in FP8 one.
 
     A rank sends as many elements of the others as the one that has most of them, and codes in whole 8 bytes.
     """
-    if recipe is None or not recipe.turns or not any(weight.matrix for weight in bucket.unit.weights):
+    if recipe is None or not recipe.turns or not any(slot.weight.matrix for slot in bucket.slots):
         return len(bucket) * size
-    shares = (in_share(bucket, ranks, rank) for rank in range(ranks))
-    others = max(sum(count for weight, count in share if not weight.matrix) for share in shares)
+    ranks = bucket.vector.ranks
+    shares = (bucket.segments(rank) for rank in range(ranks))
+    others = max(sum(len(part) for part in share if not part.slot.weight.matrix) for share in shares)
     return ranks * (others * size + -(-len(bucket) // ranks // 8) * 8)
 
 

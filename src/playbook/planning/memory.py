@@ -17,10 +17,9 @@ from playbook.block import Kind
 from playbook.errors import ConfigError
 from playbook.layout import Layout
 from playbook.layout.stages import split
-from playbook.planning.fp8_copies import copies_of_blocks
 from playbook.planning.in_flight import PipelineStages, pipeline_stages
 from playbook.planning.job import Job
-from playbook.planning.parameters import StateCounts, stage_parameters
+from playbook.planning.parameters import StateCounts, copies_of_blocks, stage_parameters
 from playbook.planning.peak import Moment, RunSizes, StageSizes, moments
 from playbook.planning.pipeline_memory import StageTerms, keeps
 from playbook.planning.recipes import Recipe

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from playbook.block import Kind
+from playbook.layout.flat import Bucket
 from playbook.layout.stages import StageRanks, placement, split
 from playbook.planning.communication import ring_bytes_sent
 from playbook.planning.job import OfJob
-from playbook.planning.weights import BucketRange, WeightUnit, buckets, only, weight_units
+from playbook.planning.weights import WeightSlot, WeightUnit, flat_vector, only, weight_units
 from playbook.schedules.actions import Action
 from playbook.schedules.catalogue import of_layout
 
@@ -73,7 +74,11 @@ class WeightSet:
 
     units: list[WeightUnit]
     group: tuple[int, int]
-    buckets: list[BucketRange]
+    buckets: list[Bucket[WeightSlot]]
+
+    def unit(self, bucket: Bucket[WeightSlot]) -> WeightUnit:
+        """That of a bucket."""
+        return self.units[bucket.unit]
 
 
 @dataclass(frozen=True)
@@ -204,13 +209,14 @@ class Sender(OfJob):
         both = (only(units, expert=False), self.replicas), (only(units, expert=True), self.edp)
         return [WeightSet(some, group, self._buckets(some, group[0])) for some, group in both if some]
 
-    def _buckets(self, units: list[WeightUnit], ranks: int) -> list[BucketRange]:
-        layout = self.layout
-        ranks = ranks if layout.zero else 1
-        if layout.zero == 3:
-            return buckets(units, ranks)
-        size = self.recipe.states.parameters
-        return buckets(units, ranks, layout.bucket // size, layout.first_bucket // size)
+    def _buckets(self, units: list[WeightUnit], ranks: int) -> list[Bucket[WeightSlot]]:
+        layout, size = self.layout, self.recipe.states.parameters
+        vector = flat_vector(units, ranks if layout.zero else 1)
+        return (
+            vector.cut()
+            if layout.zero == 3
+            else vector.cut(layout.bucket // size, layout.first_bucket // size)
+        )
 
     @cached_property
     def actions(self) -> Sequence[Action]:

@@ -1,14 +1,15 @@
-"""How many parameters one rank holds, part by part: cut by tensor, expert and pipeline parallelism."""
+"""How many parameters one rank holds, part by part, and their copies in FP8: cut by tensor, expert and pipeline axes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from playbook.block import Kind, norm, size_formula, weighty
+from playbook.block import Kind, linears, norm, size_formula, weighty
 from playbook.layout import Layout
 from playbook.planning.sharding import UnitSize, share_of
-from playbook.planning.terms import Make, Part, Term, in_words, total
+from playbook.planning.terms import Make, Part, Term, in_words, label, total
+from playbook.precision.recipes import FP8Recipe, Groups
 from playbook.shapes import ModelShape
 
 
@@ -114,3 +115,36 @@ def _units(
         yield UnitSize(size, experts=sum(experts[kind] * count for kind, count in stage.items()))
     if ends and shared:
         yield UnitSize(shared)
+
+
+def copies(shape: ModelShape, kind: Kind, recipe: FP8Recipe, make: Make) -> list[Term]:
+    """Copies of a block's weights in FP8, by which its linear layers multiply, made once a step: codes, and scales.
+
+    There are two of each matrix where a transpose has other groups.
+    """
+    terms = []
+    for row in linears(shape, kind):
+        part = f"{row.part}, " * row.part.endswith("experts")
+        name, count, rows, columns = part + row.name, row.number, row.rows, row.columns
+        sides = ((rows, columns),) if recipe.turns else ((rows, columns), (columns, rows))
+        terms.append(make("weights in FP8", name, f"{len(sides)}*{count}*({rows})*({columns})"))
+        scales = " + ".join(_scales(recipe.weights, count, *side) for side in sides)
+        terms.append(make("weights in FP8", f"scales of {name}", scales))
+    return terms
+
+
+def _scales(groups: Groups, count: str, rows: str, columns: str) -> str:
+    """The bytes of the scales of a matrix; one of a whole tensor is that of all experts."""
+    if groups.rows is None:
+        return str(groups.scale_bytes)
+    along = "1" if groups.columns is None else f"-(-({columns})//{groups.columns})"
+    down = f"({rows})" if groups.rows == 1 else f"-(-({rows})//{groups.rows})"
+    return f"{count}*{down}*{along}*{groups.scale_bytes}"
+
+
+def copies_of_blocks(
+    shape: ModelShape, blocks: dict[Kind, int], recipe: FP8Recipe, make: Make
+) -> Iterator[Part]:
+    """Those of a rank with so many blocks of each kind."""
+    for kind, count in blocks.items():
+        yield Part(f"{label(kind)} blocks in FP8", tuple(copies(shape, kind, recipe, make)), count)

@@ -13,13 +13,14 @@ from itertools import pairwise
 
 from playbook.errors import ConfigError
 from playbook.layout import AXES, Layout
+from playbook.layout.flat import Bucket
 from playbook.planning.expert_traffic import Routing, experts
 from playbook.planning.fp8_traffic import gathered_bytes, scales
 from playbook.planning.gathers import gathers, reductions
 from playbook.planning.job import Job
 from playbook.planning.messages import FP32, INT64, Message, Sender, WeightSet, message_in
 from playbook.planning.recipes import Recipe
-from playbook.planning.weights import BucketRange, crossings, partial_sums
+from playbook.planning.weights import WeightSlot, WeightUnit, crossings, partial_sums
 from playbook.shapes import ModelShape
 
 #: Numbers (int64) of the header with which a pipeline announces the shape of its messages.
@@ -231,31 +232,30 @@ def replicas(here: Sender) -> Iterator[Message]:
                 map(len, one.buckets) if whole else (w.elements for u in one.units for w in u.weights)
             )
         for bucket in one.buckets if zero else ():
-            sent[len(bucket)] += _passes(here, bucket) if zero > 1 else 1
+            sent[len(bucket)] += _passes(here, one.unit(bucket)) if zero > 1 else 1
         for elements, count in sent.items():
             collective = "reduce_scatter" if zero else "all_reduce"
             yield message_in("dp", collective, elements, size, one.group, "gradients", count)
         weight = here.recipe.states.parameters
         for (phase, bucket), count in _gathers(here, one).items():
-            there = gathered_bytes(bucket, one.group[0], weight, here.recipe.fp8 if zero == 3 else None)
+            there = gathered_bytes(bucket, weight, here.recipe.fp8 if zero == 3 else None)
             yield message_in("dp", "all_gather", there, 1, one.group, phase, count)
 
 
-def _passes(here: Sender, bucket: BucketRange) -> int:
-    """How often the gradients of a bucket are sent: for each micro-batch, or as the pipeline's `reductions` say.
+def _passes(here: Sender, unit: WeightUnit) -> int:
+    """How often the gradients of a unit are sent: for each micro-batch, or as the pipeline's `reductions` say.
 
     What two stages have in common waits for the last.
     """
-    stage = bucket.unit.stage
-    if stage is None:
+    if unit.stage is None:
         return 1
     as_needed = here.layout.zero == 3 and here.layout.pp > 1
-    return reductions(here.actions)[stage] if as_needed else here.passes[stage]
+    return reductions(here.actions)[unit.stage] if as_needed else here.passes[unit.stage]
 
 
-def _gathers(here: Sender, one: WeightSet) -> Counter[tuple[str, BucketRange]]:
+def _gathers(here: Sender, one: WeightSet) -> Counter[tuple[str, Bucket[WeightSlot]]]:
     """All-gathers of parameters, by phase and bucket: after the update or, in stage 3, wherever they are needed."""
-    found: Counter[tuple[str, BucketRange]] = Counter()
+    found: Counter[tuple[str, Bucket[WeightSlot]]] = Counter()
     if here.layout.zero == 3 and here.layout.pp > 1:
         each = gathers(one.units, here.actions, here.depth, here.layout.reshard)
         for (phase, index), count in each.items():
@@ -265,8 +265,9 @@ def _gathers(here: Sender, one: WeightSet) -> Counter[tuple[str, BucketRange]]:
         if here.layout.zero < 3:
             found["parameters", bucket] += 1
             continue
-        found["forward", bucket] += _passes(here, bucket)
-        found["backward", bucket] += _passes(here, bucket) * (bucket.unit.again and here.layout.reshard)
+        unit = one.unit(bucket)
+        found["forward", bucket] += _passes(here, unit)
+        found["backward", bucket] += _passes(here, unit) * (unit.again and here.layout.reshard)
     return found
 
 
@@ -275,8 +276,9 @@ def sums(here: Sender) -> Iterator[Message]:
     tp, kv_heads, place = here.layout.tp, here.shape.n_kv_heads, here.at["tp"]
     copies = max(1, tp // kv_heads)
     for partial, group in (("tp", (tp, place)), ("copies", (copies, place % copies))):
-        shares = ((one.buckets, partial, *(one.group if here.layout.zero else (1, 0))) for one in here.sets)
-        elements = sum(partial_sums(*share) for share in shares)
+        elements = sum(
+            partial_sums(one.buckets, partial, one.group[1] if here.layout.zero else 0) for one in here.sets
+        )
         if elements:
             yield message_in("tp", "all_reduce", elements, here.gradient_bytes, group, "gradients")
 

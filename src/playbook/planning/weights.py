@@ -1,7 +1,4 @@
-"""The parameters that one rank has, tensor by tensor, and how they lie in the flat vector that buckets are cut from.
-
-``parallel/flat.py`` lays out real ones; this is its arithmetic. Standard library only.
-"""
+"""The parameters that one rank has, tensor by tensor, in the vector that buckets are cut from. Standard library only."""
 
 from __future__ import annotations
 
@@ -20,6 +17,7 @@ from playbook.block import (
     weighty,
 )
 from playbook.layout import Layout
+from playbook.layout.flat import Bucket, FlatVector, Slot
 from playbook.shapes import ModelShape
 
 
@@ -48,22 +46,18 @@ class WeightUnit:
     again: bool = True
     role: str = "block"  # or embedding, head, table
 
-    @property
-    def elements(self) -> int:
-        return sum(weight.elements for weight in self.weights)
+
+@dataclass(eq=False)
+class WeightSlot(Slot):
+    """The place ``start:stop`` of a weight in the vector."""
+
+    weight: Weight
 
 
-@dataclass(frozen=True)
-class BucketRange:
-    """The part ``start:stop`` of the flat vector, in a unit that begins at ``begin``."""
-
-    unit: WeightUnit
-    begin: int
-    start: int
-    stop: int
-
-    def __len__(self) -> int:
-        return self.stop - self.start
+def flat_vector(units: Sequence[WeightUnit], ranks: int) -> FlatVector[Weight, WeightSlot]:
+    """The vector of a rank that has these, as ``ranks`` cut it."""
+    parts = (unit.weights for unit in units)
+    return FlatVector(parts, ranks, lambda start, weight: WeightSlot(start, start + weight.elements, weight))
 
 
 def block_weights(shape: ModelShape, layout: Layout, kind: Kind = DENSE) -> list[Weight]:
@@ -166,42 +160,14 @@ def only(units: Sequence[WeightUnit], expert: bool) -> list[WeightUnit]:
     return [unit for unit in parts if unit.weights]
 
 
-def buckets(
-    units: Sequence[WeightUnit], ranks: int, size: int | None = None, first: int | None = None
-) -> list[BucketRange]:
-    """Buckets of at most ``size`` elements, the first of at most ``first``, each a multiple of ``ranks``; None: units."""
-    found: list[BucketRange] = []
-    begin = 0
-    for unit in units:
-        start, stop = begin, begin + -(-unit.elements // ranks) * ranks
-        while start < stop:
-            limit = size if found or first is None else first
-            step = stop - start if limit is None else max(1, limit // ranks) * ranks
-            found.append(BucketRange(unit, begin, start, min(stop, start + step)))
-            start = found[-1].stop
-        begin = stop
-    return found
-
-
-def partial_sums(cut: Sequence[BucketRange], partial: str, ranks: int = 1, rank: int = 0) -> int:
-    """Elements of weights of a kind (see `Weight`) in one rank's shares of the buckets."""
+def partial_sums(buckets: Sequence[Bucket[WeightSlot]], partial: str, rank: int = 0) -> int:
+    """Elements of weights of a kind (see `Weight`) in one rank's shards of the buckets."""
     return sum(
-        count
-        for bucket in cut
-        for weight, count in in_share(bucket, ranks, rank)
-        if weight.partial == partial
+        len(segment)
+        for bucket in buckets
+        for segment in bucket.segments(rank)
+        if segment.slot.weight.partial == partial
     )
-
-
-def in_share(bucket: BucketRange, ranks: int, rank: int) -> Iterator[tuple[Weight, int]]:
-    """How many elements of each weight are in one rank's share of a bucket."""
-    share = len(bucket) // ranks
-    mine = range(bucket.start + rank * share, bucket.start + (rank + 1) * share)
-    start = bucket.begin
-    for weight in bucket.unit.weights:
-        stop = start + weight.elements
-        yield weight, max(0, min(stop, mine.stop) - max(start, mine.start))
-        start = stop
 
 
 def crossings(shape: ModelShape, kind: Kind) -> tuple[list[int], list[int]]:

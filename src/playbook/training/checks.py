@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from playbook._machine import system_memory_bytes
+from playbook._checks import system_memory_bytes
 from playbook.errors import ConfigError
 from playbook.shapes import ModelShape
 from playbook.training.config import TrainConfig
