@@ -42,6 +42,7 @@ class Runs:
 
     def __exit__(self, *_: object) -> None:
         self.end_driver()
+        adopt_orphans(False)  # whoever asked for the campaign may start others, and not wait for their orphans
 
     # ---- running
 

@@ -29,11 +29,11 @@ def die_with_parent(parent: int | None = None) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def adopt_orphans() -> None:
-    """From now on a process whose parent dies, below this process, becomes its child. Linux only."""
+def adopt_orphans(yes: bool = True) -> None:
+    """Whether from now on a process whose parent dies, below this process, becomes its child. Linux only."""
     if sys.platform != "linux":
         return
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0)
 
 
 def end_children() -> None:
