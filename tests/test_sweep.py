@@ -32,8 +32,10 @@ MEASURED = Path(__file__).parents[1] / "benchmarks" / "results" / "cpu-2-cores-c
 
 def start(folder: Path, *flags: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "playbook", "sweep", *SIZES, "--out", "out", *flags]
+    # What is killed leaves its temporary files: with the test's own.
+    here = {**(os.environ if env is None else env), "TMPDIR": str(folder)}
     return subprocess.Popen(
-        command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        command, cwd=folder, env=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=terminal.listen,
     )  # fmt: skip
 
