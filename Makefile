@@ -42,17 +42,25 @@ lab:  ## open the chapters as notebooks in JupyterLab
 	@$(PYTHON) tools/bootstrap.py lab
 	cd book && exec ../$(BIN)/jupyter lab
 
-check: setup  ## lint, format, types, notebooks in normal form, limits of chapters
+# What reads the widgets' JavaScript: 100 MB that no page needs, and no set-up waits for.
+BIOME := widgets/lint/node_modules/.bin/biome
+$(BIOME): widgets/lint/package-lock.json
+	@PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --no-audit --no-fund --loglevel=error --prefix widgets/lint
+	@touch $@
+
+check: setup $(BIOME)  ## lint, format, types, notebooks in normal form, limits of chapters
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python tools/notebooks.py --check
 	$(BIN)/python tools/chapters.py --check
+	cd widgets && PATH="$(CURDIR)/$(BIN):$$PATH" lint/node_modules/.bin/biome check --error-on-warnings
 
-normalise: setup  ## format the code and bring notebooks into normal form
+normalise: setup $(BIOME)  ## format the code and bring notebooks into normal form
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 	$(BIN)/python tools/notebooks.py
+	cd widgets && PATH="$(CURDIR)/$(BIN):$$PATH" lint/node_modules/.bin/biome check --write
 
 clean:  ## remove what was built; .venv stays
 	rm -rf _build site_assets/vendor

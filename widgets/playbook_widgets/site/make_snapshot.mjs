@@ -4,8 +4,8 @@
 // imported and warm, and write the interpreter's memory, gzipped. Pages restore it instead of starting from nothing.
 
 import { readFile, writeFile } from "node:fs/promises";
-import { gzipSync } from "node:zlib";
 import { pathToFileURL } from "node:url";
+import { gzipSync } from "node:zlib";
 
 const [folder, zip, out, calls] = process.argv.slice(2);
 const { loadPyodide } = await import(pathToFileURL(`${folder}/pyodide.mjs`));

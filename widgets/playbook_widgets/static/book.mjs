@@ -5,9 +5,10 @@ const BOXES = "pre, .katex-display, .pst-scrollable-table-container, .pb-figure,
 const HIGHER = "pre, .cell_output > .output"; // of formulas, ink alone sticks out
 
 function update(boxes) {
-  const scrolls = boxes.map((box) =>
-    box.scrollWidth > box.clientWidth || (box.scrollHeight > box.clientHeight && box.matches(HIGHER)));
-  boxes.forEach((box, i) => scrolls[i] ? (box.tabIndex = 0) : box.removeAttribute("tabindex"));
+  const scrolls = boxes.map(
+    (box) => box.scrollWidth > box.clientWidth || (box.scrollHeight > box.clientHeight && box.matches(HIGHER)),
+  );
+  boxes.forEach((box, i) => (scrolls[i] ? (box.tabIndex = 0) : box.removeAttribute("tabindex")));
 }
 
 const boxes = [...document.querySelectorAll(BOXES)];

@@ -2,6 +2,11 @@
 // playbook_widgets.compute.gossip.compute makes of it (values after every step, the disagreement that is left, who takes from
 // whom), `constants` says what the controls are. Nothing is computed here that Python can: this module draws, plays, and listens.
 
+import { Curve } from "./gossip/curve.mjs";
+import { Facts } from "./gossip/facts.mjs";
+import { Graph } from "./gossip/graph.mjs";
+import { number } from "./gossip/pieces.mjs";
+import { Start } from "./gossip/start.mjs";
 import { make, say, set } from "./shared/dom.mjs";
 import { Examples } from "./shared/examples.mjs";
 import { entry, linked } from "./shared/form.mjs";
@@ -10,15 +15,15 @@ import { Player } from "./shared/player.mjs";
 import { Settings } from "./shared/settings.mjs";
 import { Stepper } from "./shared/stepper.mjs";
 import { Verdict } from "./shared/verdict.mjs";
-import { Curve } from "./gossip/curve.mjs";
-import { Facts } from "./gossip/facts.mjs";
-import { Graph } from "./gossip/graph.mjs";
-import { Start } from "./gossip/start.mjs";
-import { number } from "./gossip/pieces.mjs";
 
 // The state in a link: topology=torus&nodes=16&values=10,0,0,5&step=3
-const { encode, decode } = linked({ topology: "ring" }, ["nodes", "values", "parameters", "itemsize", "step", "node"], ["values"]);
-export { encode, decode };
+const { encode, decode } = linked(
+  { topology: "ring" },
+  ["nodes", "values", "parameters", "itemsize", "step", "node"],
+  ["values"],
+);
+
+export { decode, encode };
 
 /** Fields with which other steps come. */
 const STEPS = ["topology", "nodes", "values"];
@@ -30,12 +35,34 @@ class GossipMixing extends Stepper {
     this.settings = new Settings(this, "pb-go");
     this.player = new Player(this);
     this.caption = make("p", { class: "pb-go-caption" });
-    const parts = [new Examples(this, "Topologies to load", ["step", "node"]), new Start(this), new Graph(this), new Curve(this), new Facts(this), new Verdict(this)];
+    const parts = [
+      new Examples(this, "Topologies to load", ["step", "node"]),
+      new Start(this),
+      new Graph(this),
+      new Curve(this),
+      new Facts(this),
+      new Verdict(this),
+    ];
     const [examples, start, graph, curve, facts, verdict] = parts.map((part) => part.root);
     this.parts = parts;
     const pair = make("div", { class: "pb-go-pair" }, make("div", { class: "pb-go-column" }, graph, start), curve);
-    const scene = make("section", { class: "pb-go-scene", "aria-label": "Step by step" }, this.caption, this.player.root, pair);
-    this.open(el, "Gossip: values that mix over a topology", examples, this.settings.root, this.status, scene, facts, verdict);
+    const scene = make(
+      "section",
+      { class: "pb-go-scene", "aria-label": "Step by step" },
+      this.caption,
+      this.player.root,
+      pair,
+    );
+    this.open(
+      el,
+      "Gossip: values that mix over a topology",
+      examples,
+      this.settings.root,
+      this.status,
+      scene,
+      facts,
+      verdict,
+    );
   }
 
   // --- what is known
@@ -109,7 +136,9 @@ class GossipMixing extends Stepper {
 
   /** Show another node; Python need not hear of it. */
   choose(node) {
-    const { node: _, ...inputs } = this.inputs, { length } = this.frame, next = (node + length) % length;
+    const { node: _, ...inputs } = this.inputs,
+      { length } = this.frame,
+      next = (node + length) % length;
     this.send(next ? { ...inputs, node: next } : inputs);
     this.show();
   }
@@ -117,9 +146,15 @@ class GossipMixing extends Stepper {
   // --- where the reader is
 
   show() {
-    const { left, mean } = this.result, [low, high] = [Math.min(...this.frame), Math.max(...this.frame)];
-    const part = this.at ? `${share(left[this.at], 1)} of the disagreement is left, values from ${number(low)} to ${number(high)}` : `values from ${number(low)} to ${number(high)}`;
-    say(this.caption, `${this.at ? `After ${plural(this.at, "step")}` : "At the start"}: ${part}, mean ${number(mean)}.`);
+    const { left, mean } = this.result,
+      [low, high] = [Math.min(...this.frame), Math.max(...this.frame)];
+    const part = this.at
+      ? `${share(left[this.at], 1)} of the disagreement is left, values from ${number(low)} to ${number(high)}`
+      : `values from ${number(low)} to ${number(high)}`;
+    say(
+      this.caption,
+      `${this.at ? `After ${plural(this.at, "step")}` : "At the start"}: ${part}, mean ${number(mean)}.`,
+    );
     super.show();
     set(this.player.slider, "aria-valuetext", this.at ? `after step ${this.at}` : "at the start");
   }

@@ -141,7 +141,8 @@ class Address {
       this.timer = setTimeout(() => this.write(), 200);
     });
     addEventListener("hashchange", () => {
-      if (Address.written(name) === null) clearTimeout(this.timer); // the reader has gone elsewhere
+      if (Address.written(name) === null)
+        clearTimeout(this.timer); // the reader has gone elsewhere
       else this.read();
     });
   }
@@ -166,7 +167,8 @@ class Address {
     const own = Address.written(this.name) !== null;
     // A late answer that changes nothing must not take the address from a widget that is still being drawn.
     // replaceState, so that a dragged slider leaves no hundred entries behind.
-    if (own || (hash && text !== this.last)) history.replaceState(history.state, "", hash || location.pathname + location.search);
+    if (own || (hash && text !== this.last))
+      history.replaceState(history.state, "", hash || location.pathname + location.search);
     this.last = text;
     this.show();
   }

@@ -2,21 +2,39 @@
 // playbook_widgets.compute.access.compute makes of it (a picture of each warp of a block), `constants` says what the controls
 // are. Nothing is computed here that Python can: this module draws, and listens. A step is a warp of the block.
 
+import { Details } from "./memory_access/details.mjs";
+import { Matrix } from "./memory_access/matrix.mjs";
+import { Memory } from "./memory_access/memory.mjs";
+import { Threads } from "./memory_access/threads.mjs";
+import { Verdict } from "./memory_access/verdict.mjs";
 import { make, say, set } from "./shared/dom.mjs";
 import { Examples } from "./shared/examples.mjs";
 import { entry, linked } from "./shared/form.mjs";
 import { Player } from "./shared/player.mjs";
 import { Settings } from "./shared/settings.mjs";
 import { Stepper } from "./shared/stepper.mjs";
-import { Details } from "./memory_access/details.mjs";
-import { Matrix } from "./memory_access/matrix.mjs";
-import { Memory } from "./memory_access/memory.mjs";
-import { Threads } from "./memory_access/threads.mjs";
-import { Verdict } from "./memory_access/verdict.mjs";
 
 // The state in a link: memory=shared&along=column&remedy=padding&step=3
-const { encode, decode } = linked({ memory: "global" }, ["access", "layout", "rows", "columns", "size", "vector", "along", "stride", "stride_y", "block_x", "block_y", "offset", "remedy", "padding", "step", "thread"]);
-export { encode, decode };
+const { encode, decode } = linked({ memory: "global" }, [
+  "access",
+  "layout",
+  "rows",
+  "columns",
+  "size",
+  "vector",
+  "along",
+  "stride",
+  "stride_y",
+  "block_x",
+  "block_y",
+  "offset",
+  "remedy",
+  "padding",
+  "step",
+  "thread",
+]);
+
+export { decode, encode };
 
 /** What a field takes with it when it changes: another memory has another array. */
 const FOLLOW = { memory: ["rows", "columns", "offset", "remedy", "padding", "step"], remedy: ["padding"] };
@@ -41,7 +59,17 @@ class MemoryAccess extends Stepper {
     this.steering = make("div", { class: "pb-ma-steering" }, this.caption, this.player.root);
     const pair = make("div", { class: "pb-ma-pair" }, matrix.root, threads.root);
     const scene = make("div", { class: "pb-ma-scene" }, this.steering, memory.root, pair);
-    this.open(el, "Memory access of a warp", examples.root, this.settings.root, this.status, verdict.root, scene, verdict.numbers, details.root);
+    this.open(
+      el,
+      "Memory access of a warp",
+      examples.root,
+      this.settings.root,
+      this.status,
+      verdict.root,
+      scene,
+      verdict.numbers,
+      details.root,
+    );
   }
 
   // --- what is known
@@ -67,7 +95,8 @@ class MemoryAccess extends Stepper {
 
   /** What the reader has set over what holds otherwise: the size of an array depends on where it is. */
   valuesOf(inputs) {
-    const { defaults, sides } = this.constants, side = sides[inputs.memory] ?? sides[defaults.memory];
+    const { defaults, sides } = this.constants,
+      side = sides[inputs.memory] ?? sides[defaults.memory];
     return { ...defaults, rows: side, columns: side, ...inputs };
   }
 
@@ -113,7 +142,8 @@ class MemoryAccess extends Stepper {
 
   /** An element whose parts stand for threads, as their `data-thread` says, hears pointers and clicks. */
   pointable(el) {
-    const at = ({ target, pointerType }) => (target.dataset.thread && pointerType !== "touch" ? Number(target.dataset.thread) : null);
+    const at = ({ target, pointerType }) =>
+      target.dataset.thread && pointerType !== "touch" ? Number(target.dataset.thread) : null;
     el.addEventListener("pointerover", (e) => at(e) !== this.pointed && this.point(at(e)));
     el.addEventListener("pointerleave", () => this.point(null));
     el.addEventListener("click", ({ target }) => target.dataset.thread && this.choose(Number(target.dataset.thread)));

@@ -2,12 +2,6 @@
 // the reader has set; `outputs` is what playbook_widgets.compute.calculator.compute makes of it; `constants` says what the
 // controls are. Nothing is computed here that Python can: this module draws, and listens.
 
-import { decodePairs, encodePairs } from "./shared/address.mjs";
-import { make, newId } from "./shared/dom.mjs";
-import { entry } from "./shared/form.mjs";
-import { Freshness } from "./shared/freshness.mjs";
-import { MINUS, SYSTEMS, bytes, share } from "./shared/numbers.mjs";
-import { PythonStatus } from "./shared/parts.mjs";
 import { Actions } from "./memory_calculator/actions.mjs";
 import { Advice } from "./memory_calculator/advice.mjs";
 import { Bars } from "./memory_calculator/bars.mjs";
@@ -15,12 +9,18 @@ import { Controls } from "./memory_calculator/controls.mjs";
 import { Curve } from "./memory_calculator/curve.mjs";
 import { Table } from "./memory_calculator/table.mjs";
 import { Verdict } from "./memory_calculator/verdict.mjs";
+import { decodePairs, encodePairs } from "./shared/address.mjs";
+import { make, newId } from "./shared/dom.mjs";
+import { entry } from "./shared/form.mjs";
+import { Freshness } from "./shared/freshness.mjs";
+import { bytes, MINUS, SYSTEMS, share } from "./shared/numbers.mjs";
+import { PythonStatus } from "./shared/parts.mjs";
 
 // The state in a link: model=llama3-70b&tp=8;model=llama3-70b&tp=4
 const KEYS = (
   "model layers hidden heads kv_heads head_dim ffn vocab activation gated norm bias tied dropout moe.experts moe.top_k moe.ffn " +
-    "moe.shared_experts moe.dense_layers moe.every moe.scores moe.normalized moe.balance_loss moe.balance_over moe.z_loss accelerator memory reserve unit gpus dp tp sp cp pp schedule vpp ep zero micro_batch grad_acc seq recompute " +
-    "attention fused offload bucket_mb precision fp8 optimizer_bytes"
+  "moe.shared_experts moe.dense_layers moe.every moe.scores moe.normalized moe.balance_loss moe.balance_over moe.z_loss accelerator memory reserve unit gpus dp tp sp cp pp schedule vpp ep zero micro_batch grad_acc seq recompute " +
+  "attention fused offload bucket_mb precision fp8 optimizer_bytes"
 ).split(" ");
 
 /** Of a model that was pasted, a link carries the fields that Python has read, not the whole text. */
@@ -30,12 +30,27 @@ export function encode(inputs, outputs) {
 }
 
 export function decode(text) {
-  return { configs: text.split(";").slice(0, 2).map((part) => decodePairs(part, KEYS)), advice: false };
+  return {
+    configs: text
+      .split(";")
+      .slice(0, 2)
+      .map((part) => decodePairs(part, KEYS)),
+    advice: false,
+  };
 }
 
 class Calculator {
   constructor(model, el) {
-    Object.assign(this, { model, id: newId("pb-mc"), constants: model.get("constants"), side: 0, stage: [null, null], opened: new Set(), last: [], errors: [] });
+    Object.assign(this, {
+      model,
+      id: newId("pb-mc"),
+      constants: model.get("constants"),
+      side: 0,
+      stage: [null, null],
+      opened: new Set(),
+      last: [],
+      errors: [],
+    });
     this.fresh = new Freshness(model, (inputs) => inputs.configs);
     this.take();
     const narrow = el.clientWidth < 640;
@@ -50,16 +65,39 @@ class Calculator {
     this.python = new PythonStatus(model, this.status);
     this.build(el);
     this.refresh();
-    this.handlers = [["change:outputs", () => this.arrived()], ["change:inputs", () => this.told()], ["change:status", () => this.freshen()], ["change:link", () => this.actions.update()]];
+    this.handlers = [
+      ["change:outputs", () => this.arrived()],
+      ["change:inputs", () => this.told()],
+      ["change:status", () => this.freshen()],
+      ["change:link", () => this.actions.update()],
+    ];
     for (const [event, handler] of this.handlers) model.on(event, handler);
     this.rest();
   }
 
   build(el) {
-    const answer = make("div", { class: "pb-mc-answer" }, this.fresh.root, this.verdict.root, this.verdict.facts, this.bars.root);
-    const detail = make("div", { class: "pb-mc-detail" }, this.advice.root, this.table.root, this.curve.root, this.actions.root);
+    const answer = make(
+      "div",
+      { class: "pb-mc-answer" },
+      this.fresh.root,
+      this.verdict.root,
+      this.verdict.facts,
+      this.bars.root,
+    );
+    const detail = make(
+      "div",
+      { class: "pb-mc-detail" },
+      this.advice.root,
+      this.table.root,
+      this.curve.root,
+      this.actions.root,
+    );
     this.results = make("div", { class: "pb-mc-results" }, answer, detail);
-    this.root = make("div", { class: "pb-w pb-form pb-mc", role: "group", "aria-label": "Memory calculator" }, make("div", { class: "pb-mc-grid" }, this.controls.root, this.results));
+    this.root = make(
+      "div",
+      { class: "pb-w pb-form pb-mc", role: "group", "aria-label": "Memory calculator" },
+      make("div", { class: "pb-mc-grid" }, this.controls.root, this.results),
+    );
     el.replaceChildren(this.root);
   }
 
@@ -90,18 +128,23 @@ class Calculator {
   }
 
   versus(a, b) {
-    return a === b ? "B needs as much as A." : `B needs ${this.bytes(Math.abs(b - a))} ${b < a ? "less" : "more"} than A (${b < a ? MINUS : "+"}${share(Math.abs(b - a), a)}).`;
+    return a === b
+      ? "B needs as much as A."
+      : `B needs ${this.bytes(Math.abs(b - a))} ${b < a ? "less" : "more"} than A (${b < a ? MINUS : "+"}${share(Math.abs(b - a), a)}).`;
   }
 
   /** The stage whose breakdown is shown: the reader's choice while it is there, else the fullest. */
   selected(side) {
-    const result = this.last[side], chosen = this.stage[side];
+    const result = this.last[side],
+      chosen = this.stage[side];
     return chosen !== null && chosen < result.stages.length ? chosen : result.fullest;
   }
 
   /** What a control shows when the reader has set nothing. */
   base(field, config = this.current().config) {
-    const { presets, defaults, recipes } = this.constants, own = this.last[this.side]?.own, { model = defaults.model } = config;
+    const { presets, defaults, recipes } = this.constants,
+      own = this.last[this.side]?.own,
+      { model = defaults.model } = config;
     const sizes = (own?.pasted === model ? own : presets[String(model).toLowerCase()])?.sizes ?? {};
     if (field === "optimizer_bytes") return recipes[config.precision ?? defaults.precision];
     return field in sizes ? sizes[field] : defaults[field];
@@ -125,13 +168,20 @@ class Calculator {
 
   /** Set one field of the current configuration; what equals the preset is left out, so that links stay short. */
   change(field, value) {
-    if (field === "unit") return this.send(this.inputs.configs.map(({ unit: _, ...config }) => (value === this.base(field) ? config : { ...config, unit: value })));
-    const config = { ...this.current().config }, { sizes } = Object.values(this.constants.presets)[0];
+    if (field === "unit")
+      return this.send(
+        this.inputs.configs.map(({ unit: _, ...config }) =>
+          value === this.base(field) ? config : { ...config, unit: value },
+        ),
+      );
+    const config = { ...this.current().config },
+      { sizes } = Object.values(this.constants.presets)[0];
     if (field === "model") for (const key of Object.keys(sizes)) if (key !== "seq") delete config[key];
     if (field === "accelerator") delete config.memory;
     if (field === "gpus") delete config.dp;
     if (field === "dp") delete config.gpus;
-    if (field === "moe.experts" && value === 0) for (const key of Object.keys(config)) if (key.startsWith("moe.")) delete config[key];
+    if (field === "moe.experts" && value === 0)
+      for (const key of Object.keys(config)) if (key.startsWith("moe.")) delete config[key];
     delete config[field];
     const follows = this.controls.all.get(field).spec.follows && Object.keys(sizes).some((key) => key in config);
     if (follows || field === "model" || field === "gpus" || value !== this.base(field, config)) config[field] = value;
@@ -145,14 +195,17 @@ class Calculator {
   }
 
   clear() {
-    const old = this.current().config, kept = ["model", "accelerator", "memory", "reserve", "unit"].filter((key) => key in old);
+    const old = this.current().config,
+      kept = ["model", "accelerator", "memory", "reserve", "unit"].filter((key) => key in old);
     const config = Object.fromEntries(kept.map((key) => [key, old[key]]));
     this.send(this.inputs.configs.map((old, side) => (side === this.side ? config : old)));
   }
 
   /** Advice as the reader's own settings. Where a number of GPUs was given, it stays that which is given. */
   apply({ set }) {
-    const { config, result } = this.current(), next = { ...config, ...set }, size = (axis) => set[axis] ?? result.values[axis];
+    const { config, result } = this.current(),
+      next = { ...config, ...set },
+      size = (axis) => set[axis] ?? result.values[axis];
     if (config.gpus != null) {
       delete next.dp;
       next.gpus = size("dp") * size("tp") * size("cp") * size("pp");
@@ -188,7 +241,8 @@ class Calculator {
     if (this.inputs.configs.length > 1) this.side = side;
     this.stage[side] = stage;
     if (category) this.opened = new Set([category]);
-    else if (stage !== null && !this.opened.size) this.opened = new Set(this.constants.categories.map(([name]) => name));
+    else if (stage !== null && !this.opened.size)
+      this.opened = new Set(this.constants.categories.map(([name]) => name));
     this.refresh();
   }
 
@@ -256,7 +310,8 @@ class Calculator {
   close() {
     for (const [event, handler] of this.handlers) this.model.off(event, handler);
     clearTimeout(this.resting);
-    for (const part of [this.fresh, this.python, this.controls, this.verdict.announcer, this.actions.carrier]) part.close();
+    for (const part of [this.fresh, this.python, this.controls, this.verdict.announcer, this.actions.carrier])
+      part.close();
     this.curve.sizes.disconnect();
   }
 }

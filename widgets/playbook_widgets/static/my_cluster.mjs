@@ -1,20 +1,23 @@
 // My cluster. `inputs` is a flat object of what the reader has set, with `layout`, the one that is looked at, and `map`,
 // whether the best of each cell is wanted; `outputs` is what playbook_widgets.compute.my_cluster.compute makes of it.
 
-import { decodePairs, encodePairs } from "./shared/address.mjs";
-import { make, newId } from "./shared/dom.mjs";
-import { entry } from "./shared/form.mjs";
-import { Freshness } from "./shared/freshness.mjs";
-import { Groups } from "./shared/groups.mjs";
-import { SYSTEMS, bytes } from "./shared/numbers.mjs";
-import { Announcer, PythonStatus } from "./shared/parts.mjs";
 import { Bars } from "./memory_calculator/bars.mjs";
 import { Heat } from "./my_cluster/heat.mjs";
 import { Plan } from "./my_cluster/plan.mjs";
 import { Ranking } from "./my_cluster/ranking.mjs";
 import { Timeline } from "./my_cluster/timeline.mjs";
+import { decodePairs, encodePairs } from "./shared/address.mjs";
+import { make, newId } from "./shared/dom.mjs";
+import { entry } from "./shared/form.mjs";
+import { Freshness } from "./shared/freshness.mjs";
+import { Groups } from "./shared/groups.mjs";
+import { bytes, SYSTEMS } from "./shared/numbers.mjs";
+import { Announcer, PythonStatus } from "./shared/parts.mjs";
 
-const KEYS = "model accelerator memory reserve unit gpus gpus_per_node intra inter price global_batch seq precision fp8 calibration layout".split(" ");
+const KEYS =
+  "model accelerator memory reserve unit gpus gpus_per_node intra inter price global_batch seq precision fp8 calibration layout".split(
+    " ",
+  );
 
 /** Of a model that was pasted, a link carries the fields that Python has read, not the whole text. */
 export function encode(inputs, outputs) {
@@ -42,28 +45,65 @@ class MyCluster {
     this.python = new PythonStatus(model, this.status);
     this.build(el);
     this.refresh();
-    this.handlers = [["change:outputs", () => this.arrived()], ["change:inputs", () => this.told()], ["change:status", () => this.freshen()], ["change:link", () => this.plan.update()]];
+    this.handlers = [
+      ["change:outputs", () => this.arrived()],
+      ["change:inputs", () => this.told()],
+      ["change:status", () => this.freshen()],
+      ["change:link", () => this.plan.update()],
+    ];
     for (const [event, handler] of this.handlers) model.on(event, handler);
     this.rest();
   }
 
   build(el) {
     const answer = make("div", { class: "pb-mc-answer" }, this.fresh.root, this.ranking.verdict, this.announcer.root);
-    const legend = this.constants.categories.map(([, words, , colour]) => make("span", {}, make("i", { class: "pb-cl-swatch", style: `--hue:${colour}` }), words));
-    const held = make("section", { "aria-label": "Memory" }, make("h3", { class: "pb-mc-heading" }, "Its memory, on each GPU"), this.bars.root, make("p", { class: "pb-cl-legend" }, ...legend));
-    this.detail = make("div", { class: "pb-mc-detail" }, this.ranking.root, this.timeline.root, held, this.heat.root, this.plan.root);
+    const legend = this.constants.categories.map(([, words, , colour]) =>
+      make("span", {}, make("i", { class: "pb-cl-swatch", style: `--hue:${colour}` }), words),
+    );
+    const held = make(
+      "section",
+      { "aria-label": "Memory" },
+      make("h3", { class: "pb-mc-heading" }, "Its memory, on each GPU"),
+      this.bars.root,
+      make("p", { class: "pb-cl-legend" }, ...legend),
+    );
+    this.detail = make(
+      "div",
+      { class: "pb-mc-detail" },
+      this.ranking.root,
+      this.timeline.root,
+      held,
+      this.heat.root,
+      this.plan.root,
+    );
     this.results = make("div", { class: "pb-mc-results" }, answer, this.detail);
-    this.root = make("div", { class: "pb-w pb-form pb-mc pb-cl", role: "group", "aria-label": "My cluster" }, make("div", { class: "pb-mc-grid" }, this.controls.root, this.results));
+    this.root = make(
+      "div",
+      { class: "pb-w pb-form pb-mc pb-cl", role: "group", "aria-label": "My cluster" },
+      make("div", { class: "pb-mc-grid" }, this.controls.root, this.results),
+    );
     el.replaceChildren(this.root);
   }
 
   /** The memory of the layout that is looked at, as the calculator's bars take it. */
   memory() {
-    const app = this, stage = () => app.result.report.fullest;
+    const app = this,
+      stage = () => app.result.report.fullest;
     return {
-      constants: app.constants, inputs: { configs: [null] }, errors: [], opened: new Set(), bytes: (size) => app.bytes(size), selected: stage, pinned: () => false, open() {},
-      get last() { return [app.result?.report]; },
-      shown() { return this.last.filter(Boolean); },
+      constants: app.constants,
+      inputs: { configs: [null] },
+      errors: [],
+      opened: new Set(),
+      bytes: (size) => app.bytes(size),
+      selected: stage,
+      pinned: () => false,
+      open() {},
+      get last() {
+        return [app.result?.report];
+      },
+      shown() {
+        return this.last.filter(Boolean);
+      },
     };
   }
 
@@ -168,7 +208,12 @@ class MyCluster {
 
   /** Say, and show, whether the results are those of the settings. */
   freshen() {
-    this.fresh.update({ root: this.results, buttons: this.plan.taking, shown: Boolean(this.result), error: this.error });
+    this.fresh.update({
+      root: this.results,
+      buttons: this.plan.taking,
+      shown: Boolean(this.result),
+      error: this.error,
+    });
   }
 
   close() {

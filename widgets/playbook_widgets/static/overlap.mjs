@@ -2,15 +2,26 @@
 // playbook_widgets.compute.overlap.compute makes of it (a row for each technique), `constants` says what the controls are.
 // Nothing is computed here that Python can: this module draws, and listens.
 
+import { Bars } from "./overlap/bars.mjs";
 import { Examples } from "./shared/examples.mjs";
-import { Form, entry, linked } from "./shared/form.mjs";
+import { entry, Form, linked } from "./shared/form.mjs";
 import { Settings } from "./shared/settings.mjs";
 import { Verdict } from "./shared/verdict.mjs";
-import { Bars } from "./overlap/bars.mjs";
 
 // The state in a link: tokens=8192&model=llama3-70b&tp=8
-const { encode, decode } = linked({ tokens: 8192 }, ["model", "cluster", "reached", "tp", "cp", "dp", "pp", "ep", "two_step"]);
-export { encode, decode };
+const { encode, decode } = linked({ tokens: 8192 }, [
+  "model",
+  "cluster",
+  "reached",
+  "tp",
+  "cp",
+  "dp",
+  "pp",
+  "ep",
+  "two_step",
+]);
+
+export { decode, encode };
 
 class OverlapRatios extends Form {
   constructor(model, el) {
@@ -18,7 +29,15 @@ class OverlapRatios extends Form {
     this.settings = new Settings(this, "pb-ov");
     this.parts = [new Examples(this, "Layouts to load", []), new Bars(this), new Verdict(this)];
     const [examples, bars, verdict] = this.parts.map((part) => part.root);
-    this.open(el, "Overlap: time to send over time to compute", examples, this.settings.root, this.status, bars, verdict);
+    this.open(
+      el,
+      "Overlap: time to send over time to compute",
+      examples,
+      this.settings.root,
+      this.status,
+      bars,
+      verdict,
+    );
   }
 }
 

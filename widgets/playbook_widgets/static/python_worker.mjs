@@ -26,7 +26,8 @@ async function fetchSnapshot() {
 
 async function start() {
   const files = fetchBytes(here("library.zip"));
-  let python, snapshot = true;
+  let python,
+    snapshot = true;
   try {
     python = await loadPyodide({ _loadSnapshot: await fetchSnapshot() });
   } catch {

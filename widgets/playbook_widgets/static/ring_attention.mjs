@@ -2,11 +2,6 @@
 // playbook_widgets.compute.ring_attention.compute makes of it (the blocks of the mask, what each rank does in every step, bytes and
 // times), `constants` says what the controls are. Nothing is computed here that Python can: this module draws, and listens.
 
-import { make } from "./shared/dom.mjs";
-import { entry, linked } from "./shared/form.mjs";
-import { Player } from "./shared/player.mjs";
-import { Settings } from "./shared/settings.mjs";
-import { Stepper } from "./shared/stepper.mjs";
 import { Details } from "./ring_attention/details.mjs";
 import { Mask } from "./ring_attention/mask.mjs";
 import { Ranks } from "./ring_attention/ranks.mjs";
@@ -15,10 +10,31 @@ import { Timeline } from "./ring_attention/timeline.mjs";
 import { Verdict } from "./ring_attention/verdict.mjs";
 import { sentence } from "./ring_attention/words.mjs";
 import { Work } from "./ring_attention/work.mjs";
+import { make } from "./shared/dom.mjs";
+import { entry, linked } from "./shared/form.mjs";
+import { Player } from "./shared/player.mjs";
+import { Settings } from "./shared/settings.mjs";
+import { Stepper } from "./shared/stepper.mjs";
 
 // The state in a link: context=ring&placement=contiguous&ranks=8&step=3
-const { encode, decode } = linked({ context: "ring" }, ["placement", "ranks", "seq", "causal", "backward", "model", "heads", "kv_heads", "head_dim", "itemsize", "cluster", "bandwidth", "tflops", "step"]);
-export { encode, decode };
+const { encode, decode } = linked({ context: "ring" }, [
+  "placement",
+  "ranks",
+  "seq",
+  "causal",
+  "backward",
+  "model",
+  "heads",
+  "kv_heads",
+  "head_dim",
+  "itemsize",
+  "cluster",
+  "bandwidth",
+  "tflops",
+  "step",
+]);
+
+export { decode, encode };
 
 /** What a field takes with it when it changes, because it says otherwise. */
 const FOLLOW = { model: ["heads", "kv_heads", "head_dim"], cluster: ["bandwidth", "tflops"], itemsize: ["tflops"] };
@@ -38,9 +54,31 @@ class RingAttention extends Stepper {
 
   build(el) {
     const [verdict, mask, ranks, timeline, work, rivals, details] = this.parts;
-    const pair = make("div", { class: "pb-ra-pair" }, mask.root, make("div", { class: "pb-ra-column" }, ranks.root, work.root));
-    const scene = make("section", { class: "pb-ra-scene", "aria-label": "Step by step" }, this.caption, this.player.root, pair, timeline.root);
-    this.open(el, "Ring attention", this.settings.root, this.status, verdict.root, scene, rivals.root, verdict.numbers, details.root);
+    const pair = make(
+      "div",
+      { class: "pb-ra-pair" },
+      mask.root,
+      make("div", { class: "pb-ra-column" }, ranks.root, work.root),
+    );
+    const scene = make(
+      "section",
+      { class: "pb-ra-scene", "aria-label": "Step by step" },
+      this.caption,
+      this.player.root,
+      pair,
+      timeline.root,
+    );
+    this.open(
+      el,
+      "Ring attention",
+      this.settings.root,
+      this.status,
+      verdict.root,
+      scene,
+      rivals.root,
+      verdict.numbers,
+      details.root,
+    );
   }
 
   // --- what is known
@@ -60,7 +98,8 @@ class RingAttention extends Stepper {
 
   /** Set fields; what equals a default is left out, so that links stay short. Other steps start at their beginning. */
   change(field, value, more = {}) {
-    const inputs = { ...this.inputs, ...more }, { defaults } = this.constants;
+    const inputs = { ...this.inputs, ...more },
+      { defaults } = this.constants;
     for (const name of FOLLOW[field] ?? []) delete inputs[name];
     if (field === "context" && value === "ulysses") delete inputs.placement;
     if (STEPS.includes(field)) {

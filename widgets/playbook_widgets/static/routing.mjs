@@ -2,22 +2,38 @@
 // playbook_widgets.compute.routing.compute makes of it (a picture of where all rows go; with biases, one after every update),
 // `constants` says what the controls are. Nothing is computed here that Python can: this module draws, and listens.
 
-import { make, say, set } from "./shared/dom.mjs";
-import { entry, linked } from "./shared/form.mjs";
-import { plural } from "./shared/numbers.mjs";
-import { Player } from "./shared/player.mjs";
-import { Settings } from "./shared/settings.mjs";
-import { Stepper } from "./shared/stepper.mjs";
 import { Bars } from "./routing/bars.mjs";
 import { Curve } from "./routing/curve.mjs";
 import { Details } from "./routing/details.mjs";
 import { Flows } from "./routing/flows.mjs";
 import { Traffic } from "./routing/traffic.mjs";
 import { Verdict } from "./routing/verdict.mjs";
+import { make, say, set } from "./shared/dom.mjs";
+import { entry, linked } from "./shared/form.mjs";
+import { plural } from "./shared/numbers.mjs";
+import { Player } from "./shared/player.mjs";
+import { Settings } from "./shared/settings.mjs";
+import { Stepper } from "./shared/stepper.mjs";
 
 // The state in a link: remedy=bias&experts=64&skew=1.5&step=3
-const { encode, decode } = linked({ remedy: "none" }, ["experts", "top_k", "ranks", "node", "tokens", "skew", "capacity", "top_groups", "bias_rate", "spare", "hidden", "itemsize", "seed", "step"]);
-export { encode, decode };
+const { encode, decode } = linked({ remedy: "none" }, [
+  "experts",
+  "top_k",
+  "ranks",
+  "node",
+  "tokens",
+  "skew",
+  "capacity",
+  "top_groups",
+  "bias_rate",
+  "spare",
+  "hidden",
+  "itemsize",
+  "seed",
+  "step",
+]);
+
+export { decode, encode };
 
 /** What a field takes with it when it changes: other nodes, another limit on them. */
 const FOLLOW = { ranks: ["top_groups"], node: ["top_groups"], remedy: ["step"] };
@@ -39,9 +55,29 @@ class Routing extends Stepper {
   build(el) {
     const [verdict, flows, bars, traffic, curve, details] = this.parts;
     this.steering = make("div", { class: "pb-ro-steering" }, this.caption, this.player.root);
-    const scene = make("section", { class: "pb-ro-scene", "aria-label": "Where the tokens go" }, this.steering, flows.root);
-    const pair = make("div", { class: "pb-ro-pair" }, bars.root, make("div", { class: "pb-ro-column" }, curve.root, traffic.root));
-    this.open(el, "Routing tokens to experts", this.settings.root, this.status, verdict.root, scene, pair, verdict.numbers, details.root);
+    const scene = make(
+      "section",
+      { class: "pb-ro-scene", "aria-label": "Where the tokens go" },
+      this.steering,
+      flows.root,
+    );
+    const pair = make(
+      "div",
+      { class: "pb-ro-pair" },
+      bars.root,
+      make("div", { class: "pb-ro-column" }, curve.root, traffic.root),
+    );
+    this.open(
+      el,
+      "Routing tokens to experts",
+      this.settings.root,
+      this.status,
+      verdict.root,
+      scene,
+      pair,
+      verdict.numbers,
+      details.root,
+    );
   }
 
   // --- what is known
@@ -91,7 +127,8 @@ class Routing extends Stepper {
 
   refresh() {
     const { remedy, ranks } = this.result.values;
-    for (const { row, spec } of this.settings.all) row.hidden = OF_REMEDY[spec.field] && OF_REMEDY[spec.field] !== remedy && this.error?.field !== spec.field;
+    for (const { row, spec } of this.settings.all)
+      row.hidden = OF_REMEDY[spec.field] && OF_REMEDY[spec.field] !== remedy && this.error?.field !== spec.field;
     this.steering.hidden = !this.steps;
     if (this.marked >= ranks) this.marked = null;
     super.refresh();

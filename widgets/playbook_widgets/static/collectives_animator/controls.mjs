@@ -11,7 +11,13 @@ class Control {
     this.error = make("p", { class: "pb-ca-error", id: `${this.id}-error`, role: "alert", hidden: "" });
     const parts = spec.kind === "select" ? [this.select()] : this.number();
     const label = make("label", { for: this.id }, spec.label);
-    this.row = make("div", { class: `pb-ca-row pb-ca-${spec.kind}`, "data-field": spec.field }, label, ...parts, this.error);
+    this.row = make(
+      "div",
+      { class: `pb-ca-row pb-ca-${spec.kind}`, "data-field": spec.field },
+      label,
+      ...parts,
+      this.error,
+    );
   }
 
   select() {
@@ -23,15 +29,26 @@ class Control {
 
   offer(choices) {
     const names = choices.map(([value]) => value).join();
-    if (this.offered !== names) this.list.replaceChildren(...choices.map(([value, words]) => make("option", { value }, words)));
+    if (this.offered !== names)
+      this.list.replaceChildren(...choices.map(([value, words]) => make("option", { value }, words)));
     this.offered = names;
   }
 
   number() {
-    const { label, stops } = this.spec, attributes = { "aria-describedby": `${this.id}-error` };
+    const { label, stops } = this.spec,
+      attributes = { "aria-describedby": `${this.id}-error` };
     const next = (by) => stops[Math.min(stops.length - 1, Math.max(0, Number(this.field.slider.value) + by))];
     const away = (stop, size) => Math.abs(Math.log((stop + 1) / (size + 1)));
-    this.field = new NumberField({ id: this.id, label, stops, attributes, tell: this.tell, written: (value) => this.written(value), next, away });
+    this.field = new NumberField({
+      id: this.id,
+      label,
+      stops,
+      attributes,
+      tell: this.tell,
+      written: (value) => this.written(value),
+      next,
+      away,
+    });
     return [this.field.slider, make("span", { class: "pb-ca-field" }, this.field.text)];
   }
 
@@ -61,7 +78,9 @@ class Control {
 export class Settings {
   constructor(app) {
     this.app = app;
-    this.all = app.constants.controls.map((spec) => new Control(spec, app.id, (field, value) => app.change(field, value)));
+    this.all = app.constants.controls.map(
+      (spec) => new Control(spec, app.id, (field, value) => app.change(field, value)),
+    );
     this.general = make("p", { class: "pb-ca-error", role: "alert", hidden: "" });
     this.about = make("p", { class: "pb-ca-about" });
     const rows = make("div", { class: "pb-ca-controls" }, ...this.all.map((control) => control.row));
@@ -69,14 +88,25 @@ export class Settings {
   }
 
   update() {
-    const { app } = this, { error, inputs, constants } = app, values = app.values();
+    const { app } = this,
+      { error, inputs, constants } = app,
+      values = app.values();
     const { algorithms, result } = constants.collectives[values.collective] ?? { algorithms: [] };
-    const idle = { root: !constants.rooted.includes(values.collective), ranks_per_node: values.cluster === "loopback", bytes: values.collective === "barrier" };
+    const idle = {
+      root: !constants.rooted.includes(values.collective),
+      ranks_per_node: values.cluster === "loopback",
+      bytes: values.collective === "barrier",
+    };
     for (const control of this.all) {
-      const { field } = control.spec, size = typeof inputs[field] === "number" ? inputs[field] : app.result.values[field];
+      const { field } = control.spec,
+        size = typeof inputs[field] === "number" ? inputs[field] : app.result.values[field];
       if (field === "algorithm") control.offer(algorithms);
       control.row.hidden = field === "root" && idle.root;
-      control.show(values[field], { size, error: error?.field === field ? error.message : null, idle: Boolean(idle[field]) });
+      control.show(values[field], {
+        size,
+        error: error?.field === field ? error.message : null,
+        idle: Boolean(idle[field]),
+      });
     }
     const elsewhere = error && !this.all.some(({ spec }) => spec.field === error.field);
     say(this.general, elsewhere ? error.message : "");

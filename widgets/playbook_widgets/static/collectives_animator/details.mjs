@@ -12,11 +12,19 @@ export class Details {
     [this.messages, this.holdings] = [this.fold("Messages of this step"), this.fold("What every rank holds now")];
     this.code = make("code", { tabindex: "0" });
     this.carrier = new Carrier("pb-ca-said");
-    const copy = button("Copy", () => this.carrier.copy(this.code.textContent, "Code copied"), { "aria-label": "Copy code" });
+    const copy = button("Copy", () => this.carrier.copy(this.code.textContent, "Code copied"), {
+      "aria-label": "Copy code",
+    });
     this.link = button("Copy link", () => this.carrier.copy(app.model.get("link"), "Link copied"), { hidden: "" });
     const save = button("Save JSON", () => this.save(), { title: "Inputs and outputs, every message with its times" });
     const tools = make("div", { class: "pb-ca-tools" }, this.link, save, this.carrier.root);
-    this.root = make("div", { class: "pb-ca-details" }, this.messages.el, this.holdings.el, section("The same messages in Python", make("div", { class: "pb-ca-code" }, this.code, copy), tools));
+    this.root = make(
+      "div",
+      { class: "pb-ca-details" },
+      this.messages.el,
+      this.holdings.el,
+      section("The same messages in Python", make("div", { class: "pb-ca-code" }, this.code, copy), tools),
+    );
   }
 
   fold(title) {
@@ -33,14 +41,33 @@ export class Details {
   }
 
   show() {
-    const { app } = this, { result, at } = app, step = result.steps[at];
+    const { app } = this,
+      { result, at } = app,
+      step = result.steps[at];
     if (this.messages.el.open) {
-      const rows = (step?.messages ?? []).map((m) => [m.from, m.to, chunksOf(m), exactly(m.bytes), m.adds ? "added" : "kept", `${seconds(m.start)} to ${seconds(m.end)}`]);
-      this.messages.box.replaceChildren(rows.length ? tableOf(["from", "to", "chunks", "bytes", "there", "time"], rows) : make("p", {}, "All messages have arrived."));
+      const rows = (step?.messages ?? []).map((m) => [
+        m.from,
+        m.to,
+        chunksOf(m),
+        exactly(m.bytes),
+        m.adds ? "added" : "kept",
+        `${seconds(m.start)} to ${seconds(m.end)}`,
+      ]);
+      this.messages.box.replaceChildren(
+        rows.length
+          ? tableOf(["from", "to", "chunks", "bytes", "there", "time"], rows)
+          : make("p", {}, "All messages have arrived."),
+      );
     }
     if (this.holdings.el.open) {
-      const held = app.states[at], names = held[0].map((_, chunk) => (result.values.collective === "barrier" ? "heard of" : `chunk ${chunk}`));
-      this.holdings.box.replaceChildren(tableOf(["rank", ...names], held.map((row, rank) => [rank, ...row.map((bits) => ranksIn(bits).join("+") || "–")])));
+      const held = app.states[at],
+        names = held[0].map((_, chunk) => (result.values.collective === "barrier" ? "heard of" : `chunk ${chunk}`));
+      this.holdings.box.replaceChildren(
+        tableOf(
+          ["rank", ...names],
+          held.map((row, rank) => [rank, ...row.map((bits) => ranksIn(bits).join("+") || "–")]),
+        ),
+      );
     }
   }
 

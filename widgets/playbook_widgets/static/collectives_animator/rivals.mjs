@@ -12,10 +12,14 @@ export class Rivals {
   }
 
   update() {
-    const { app } = this, { result } = app, { algorithms, values } = result, names = app.constants.collectives[values.collective].algorithms;
+    const { app } = this,
+      { result } = app,
+      { algorithms, values } = result,
+      names = app.constants.collectives[values.collective].algorithms;
     const longest = Math.max(...algorithms.map((a) => a.seconds ?? 0));
     keep(this.list, algorithms.length, () => this.row()).forEach((row, i) => {
-      const { algorithm, seconds: time, steps, sent, error } = algorithms[i], [choose, bar, numbers] = row.children;
+      const { algorithm, seconds: time, steps, sent, error } = algorithms[i],
+        [choose, bar, numbers] = row.children;
       row.algorithm = algorithm;
       say(choose, names.find(([name]) => name === algorithm)[1]);
       set(choose, "aria-pressed", String(algorithm === values.algorithm));
@@ -26,7 +30,13 @@ export class Rivals {
 
   row() {
     const choose = button("", () => this.app.change("algorithm", row.algorithm));
-    const row = make("li", {}, choose, make("span", { class: "pb-ca-bar", "aria-hidden": "true" }, make("i")), make("span", { class: "pb-ca-numbers" }));
+    const row = make(
+      "li",
+      {},
+      choose,
+      make("span", { class: "pb-ca-bar", "aria-hidden": "true" }, make("i")),
+      make("span", { class: "pb-ca-numbers" }),
+    );
     return row;
   }
 }

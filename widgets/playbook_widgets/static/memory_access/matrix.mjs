@@ -22,7 +22,9 @@ export class Matrix {
   }
 
   show() {
-    const { picture, result } = this.app, { values } = result, [, , rows, columns] = picture.window;
+    const { picture, result } = this.app,
+      { values } = result,
+      [, , rows, columns] = picture.window;
     const shape = Math.min(SHAPES[1], Math.max(SHAPES[0], columns / rows));
     this.box.style.setProperty("--shape", shape);
     this.box.style.setProperty("--rows", rows);
@@ -43,18 +45,25 @@ export class Matrix {
   }
 
   mark() {
-    for (const el of this.box.querySelectorAll("[data-thread]")) el.toggleAttribute("data-chosen", el.dataset.thread === String(this.app.thread));
+    for (const el of this.box.querySelectorAll("[data-thread]"))
+      el.toggleAttribute("data-chosen", el.dataset.thread === String(this.app.thread));
   }
 
   /** A rectangle of elements; null outside of what is drawn. */
   place(kind, row, column, down, across) {
     const [top, left, rows, columns] = this.app.picture.window;
-    const [from, to] = [Math.max(row, top), Math.min(row + down, top + rows)], [begin, end] = [Math.max(column, left), Math.min(column + across, left + columns)];
-    return from < to && begin < end ? mark(kind, (begin - left) / columns, (end - begin) / columns, (from - top) / rows, (to - from) / rows) : null;
+    const [from, to] = [Math.max(row, top), Math.min(row + down, top + rows)],
+      [begin, end] = [Math.max(column, left), Math.min(column + across, left + columns)];
+    return from < to && begin < end
+      ? mark(kind, (begin - left) / columns, (end - begin) / columns, (from - top) / rows, (to - from) / rows)
+      : null;
   }
 
   words([row, column, rows, columns], { rows: all, columns: wide, layout }) {
-    const order = layout === "row-major" ? "rows are contiguous" : "columns are contiguous", size = `${grouped(all)} × ${grouped(wide)} elements, ${order}`;
-    return rows === all && columns === wide ? `All ${size}.` : `Rows ${grouped(row)} to ${grouped(row + rows - 1)}, columns ${grouped(column)} to ${grouped(column + columns - 1)} of ${size}.`;
+    const order = layout === "row-major" ? "rows are contiguous" : "columns are contiguous",
+      size = `${grouped(all)} × ${grouped(wide)} elements, ${order}`;
+    return rows === all && columns === wide
+      ? `All ${size}.`
+      : `Rows ${grouped(row)} to ${grouped(row + rows - 1)}, columns ${grouped(column)} to ${grouped(column + columns - 1)} of ${size}.`;
   }
 }

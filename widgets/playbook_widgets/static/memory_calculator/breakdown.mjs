@@ -7,12 +7,19 @@ export const held = (stage, category) => stage.at_peak[category];
 
 /** The rows of a category's breakdown: { name, head?, formula?, bytes }. Those without `head` add up to what is held. */
 export function breakdown(result, index, category) {
-  const stage = result.stages[index], per = result.bytes_per_parameter;
+  const stage = result.stages[index],
+    per = result.bytes_per_parameter;
   const makers = {
     parameters: () => stateRows(result, stage, per.parameters, stage.params),
-    gradients: () => [...stateRows(result, stage, per.gradients, stage.gradients), ...moved(stage, stage.at_peak.gradients - stage.gradients, ["not there yet", "made before they are reduced"])],
+    gradients: () => [
+      ...stateRows(result, stage, per.gradients, stage.gradients),
+      ...moved(stage, stage.at_peak.gradients - stage.gradients, ["not there yet", "made before they are reduced"]),
+    ],
     optimizer: () => optimizerRows(result, stage),
-    activations: () => [...partRows(result, stage.breakdown.activations), ...moved(stage, stage.at_peak.activations - stage.activations, ["used up by then", "computed again by then"])],
+    activations: () => [
+      ...partRows(result, stage.breakdown.activations),
+      ...moved(stage, stage.at_peak.activations - stage.activations, ["used up by then", "computed again by then"]),
+    ],
     buffers: () => partRows(result, stage.breakdown.buffers),
     working: () => partRows(result, stage.breakdown.working),
   };
@@ -23,7 +30,11 @@ export function breakdown(result, index, category) {
 function stateRows(result, stage, each, size) {
   const { local, shard } = stage;
   if (size !== local * each) return [shareRow(shard, local, each, size)];
-  return partRows(result, stage.breakdown.parameters).map((row) => ({ ...row, formula: row.formula && `${each} × ${row.formula}`, bytes: row.bytes * each }));
+  return partRows(result, stage.breakdown.parameters).map((row) => ({
+    ...row,
+    formula: row.formula && `${each} × ${row.formula}`,
+    bytes: row.bytes * each,
+  }));
 }
 
 function shareRow(shard, local, each, size, name = "this rank's share") {
@@ -32,17 +43,25 @@ function shareRow(shard, local, each, size, name = "this rank's share") {
 }
 
 function optimizerRows(result, stage) {
-  const { master, moments } = result.bytes_per_parameter, { local, shard } = stage;
+  const { master, moments } = result.bytes_per_parameter,
+    { local, shard } = stage;
   const sharded = result.values.zero >= 1 ? shard : local;
-  const rows = [["master copy of the weights", master], ["the optimizer's averages", moments]].filter(([, each]) => each)
+  const rows = [
+    ["master copy of the weights", master],
+    ["the optimizer's averages", moments],
+  ]
+    .filter(([, each]) => each)
     .map(([name, each]) => shareRow(sharded, local, each, each * sharded, name));
-  return stage.optimizer ? rows : rows.map((row) => ({ ...row, name: `${row.name}: ${bytes(row.bytes)} in CPU memory`, bytes: 0 }));
+  return stage.optimizer
+    ? rows
+    : rows.map((row) => ({ ...row, name: `${row.name}: ${bytes(row.bytes)} in CPU memory`, bytes: 0 }));
 }
 
 /** Terms, each as often as it is there; where there are many, under the part of the model that they belong to. */
 function partRows(result, parts) {
   return parts.flatMap(([name, key, times]) => {
-    const terms = result.terms[key], rows = terms.length > 6 ? underParts(terms, times) : terms.map((term) => termRow(term, times, terms.length > 1));
+    const terms = result.terms[key],
+      rows = terms.length > 6 ? underParts(terms, times) : terms.map((term) => termRow(term, times, terms.length > 1));
     return terms.length > 1 || times !== 1 ? [{ name, head: true, bytes: sumOf(terms) * times }, ...rows] : rows;
   });
 }
@@ -51,7 +70,10 @@ function underParts(terms, times) {
   const names = [...new Set(terms.map(([part]) => part))];
   return names.flatMap((name) => {
     const own = terms.filter(([part]) => part === name);
-    return [{ name, head: true, inner: true, bytes: sumOf(own) * times }, ...own.map((term) => termRow(term, times, false))];
+    return [
+      { name, head: true, inner: true, bytes: sumOf(own) * times },
+      ...own.map((term) => termRow(term, times, false)),
+    ];
   });
 }
 

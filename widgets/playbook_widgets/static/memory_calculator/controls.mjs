@@ -12,13 +12,30 @@ export class Controls extends Groups {
 
   head() {
     const { app } = this;
-    this.tabs = ["A", "B"].map((name, side) => button(name, () => app.choose(side), { "aria-pressed": "false", "aria-label": `Set configuration ${name}` }));
+    this.tabs = ["A", "B"].map((name, side) =>
+      button(name, () => app.choose(side), { "aria-pressed": "false", "aria-label": `Set configuration ${name}` }),
+    );
     this.compare = button("Compare", () => app.compare(), { title: "Copy this configuration into B and see both" });
     this.swap = button("Swap", () => app.swap(), { title: "Exchange A and B" });
     this.remove = button("Remove B", () => app.remove());
-    this.clear = button("Reset", () => app.clear(), { title: "Everything but the model and the GPU back to its default" });
-    this.sides = make("span", { class: "pb-mc-tabs", role: "group", "aria-label": "Configuration that the controls set" }, ...this.tabs);
-    return make("div", { class: "pb-mc-head" }, this.sides, this.compare, this.swap, this.remove, this.clear, app.status);
+    this.clear = button("Reset", () => app.clear(), {
+      title: "Everything but the model and the GPU back to its default",
+    });
+    this.sides = make(
+      "span",
+      { class: "pb-mc-tabs", role: "group", "aria-label": "Configuration that the controls set" },
+      ...this.tabs,
+    );
+    return make(
+      "div",
+      { class: "pb-mc-head" },
+      this.sides,
+      this.compare,
+      this.swap,
+      this.remove,
+      this.clear,
+      app.status,
+    );
   }
 
   update() {
@@ -36,7 +53,8 @@ export class Controls extends Groups {
   }
 
   updateHead() {
-    const { app } = this, two = app.inputs.configs.length === 2;
+    const { app } = this,
+      two = app.inputs.configs.length === 2;
     for (const el of [this.sides, this.swap, this.remove]) el.hidden = !two;
     this.compare.hidden = two;
     this.tabs.forEach((tab, side) => tab.setAttribute("aria-pressed", String(app.side === side)));

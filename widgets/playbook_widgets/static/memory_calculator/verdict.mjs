@@ -12,20 +12,35 @@ export class Verdict {
     this.difference = make("p", { class: "pb-mc-difference", hidden: "" });
     this.announcer = new Announcer();
     this.facts = make("div", { class: "pb-mc-sides pb-mc-facts" });
-    this.root = make("section", { class: "pb-mc-verdict", "aria-label": "Verdict" }, this.sides, this.difference, this.announcer.root);
+    this.root = make(
+      "section",
+      { class: "pb-mc-verdict", "aria-label": "Verdict" },
+      this.sides,
+      this.difference,
+      this.announcer.root,
+    );
   }
 
   side(index) {
     const name = make("b", { class: "pb-mc-name" }, "AB"[index]);
-    const parts = { name, peak: make("span", { class: "pb-mc-peak" }), of: make("span", { class: "pb-mc-of" }), fits: make("span", { class: "pb-mc-fits" }), stale: make("span", { class: "pb-mc-stale", hidden: "" }, "last valid") };
+    const parts = {
+      name,
+      peak: make("span", { class: "pb-mc-peak" }),
+      of: make("span", { class: "pb-mc-of" }),
+      fits: make("span", { class: "pb-mc-fits" }),
+      stale: make("span", { class: "pb-mc-stale", hidden: "" }, "last valid"),
+    };
     const el = make("p", { class: "pb-mc-line" }, parts.name, parts.peak, parts.of, parts.fits, parts.stale);
     return Object.assign(el, { parts });
   }
 
   update() {
-    const { app } = this, sides = keep(this.sides, app.inputs.configs.length, (i) => this.side(i));
+    const { app } = this,
+      sides = keep(this.sides, app.inputs.configs.length, (i) => this.side(i));
     sides.forEach((el, index) => this.updateSide(el, index));
-    keep(this.facts, sides.length, () => make("p")).forEach((el, index) => say(el, app.last[index] ? this.about(app.last[index]) : ""));
+    keep(this.facts, sides.length, () => make("p")).forEach((el, index) =>
+      say(el, app.last[index] ? this.about(app.last[index]) : ""),
+    );
     const [a, b] = app.inputs.configs.map((_, i) => app.last[i]);
     this.difference.hidden = !(a && b);
     if (a && b) say(this.difference, app.versus(a.peak, b.peak));
@@ -33,7 +48,9 @@ export class Verdict {
   }
 
   updateSide(el, index) {
-    const { app } = this, result = app.last[index], { name, peak, of, fits, stale } = el.parts;
+    const { app } = this,
+      result = app.last[index],
+      { name, peak, of, fits, stale } = el.parts;
     name.hidden = app.inputs.configs.length === 1;
     el.toggleAttribute("data-stale", Boolean(app.errors[index]));
     stale.hidden = !app.errors[index] || !result;
@@ -46,8 +63,14 @@ export class Verdict {
   }
 
   about({ ranks, parameters, active, global_batch: batch, tokens: all, memory, reserve }) {
-    const { app } = this, sparse = active === parameters ? "" : `, ${count(active)} active per token`;
+    const { app } = this,
+      sparse = active === parameters ? "" : `, ${count(active)} active per token`;
     const free = reserve ? [`${app.bytes(reserve)} of ${app.bytes(memory)} should stay free`] : [];
-    return [`per GPU, ${plural(ranks, "GPU")}`, ...free, `${count(parameters)} parameters${sparse}`, `global batch ${plural(batch, "sample")}, ${grouped(all)} tokens`].join(" · ");
+    return [
+      `per GPU, ${plural(ranks, "GPU")}`,
+      ...free,
+      `${count(parameters)} parameters${sparse}`,
+      `global batch ${plural(batch, "sample")}, ${grouped(all)} tokens`,
+    ].join(" · ");
   }
 }

@@ -9,10 +9,16 @@ export class Actions {
     this.app = app;
     this.command = make("code", { tabindex: "0" });
     const carrier = (this.carrier = new Carrier("pb-me-said"));
-    const copy = button("Copy", () => carrier.copy(app.result.command, "Command copied"), { "aria-label": "Copy command" });
+    const copy = button("Copy", () => carrier.copy(app.result.command, "Command copied"), {
+      "aria-label": "Copy command",
+    });
     this.link = button("Copy link", () => carrier.copy(app.model.get("link"), "Link copied"), { hidden: "" });
     const save = button("Save JSON", () => this.save(), { title: "Inputs and outputs" });
-    this.root = section("The same on the command line", make("div", { class: "pb-me-command" }, this.command, copy), make("div", { class: "pb-me-tools" }, this.link, save, carrier.root));
+    this.root = section(
+      "The same on the command line",
+      make("div", { class: "pb-me-command" }, this.command, copy),
+      make("div", { class: "pb-me-tools" }, this.link, save, carrier.root),
+    );
   }
 
   update() {
@@ -32,4 +38,5 @@ export class Actions {
 }
 
 /** A flag with its value: lines break between flags or, where one is too long, at a comma, and no hyphen ends a line. */
-const breakable = (flag) => make("span", {}, ...flag.split(/(?<=,)/).flatMap((piece, i) => (i ? [make("wbr"), piece] : [piece])));
+const breakable = (flag) =>
+  make("span", {}, ...flag.split(/(?<=,)/).flatMap((piece, i) => (i ? [make("wbr"), piece] : [piece])));

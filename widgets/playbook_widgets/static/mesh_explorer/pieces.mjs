@@ -7,4 +7,5 @@ export const section = (title, ...children) => {
   return make("section", { "aria-label": title }, heading, ...children);
 };
 /** The mark of a group: its letter on its colour; copies of something are hatched. */
-export const mark = ({ letter, axis, name }) => make("span", { class: "pb-me-mark", "data-axis": axis, "data-group": name, "aria-hidden": "true" }, letter);
+export const mark = ({ letter, axis, name }) =>
+  make("span", { class: "pb-me-mark", "data-axis": axis, "data-group": name, "aria-hidden": "true" }, letter);

@@ -8,16 +8,40 @@ export class Plan {
     this.app = app;
     const carrier = (this.carrier = new Carrier("pb-mc-said"));
     this.framework = app.constants.frameworks[0];
-    this.tabs = app.constants.frameworks.map((name) => button(name, () => this.choose(name), { "aria-pressed": String(name === this.framework) }));
+    this.tabs = app.constants.frameworks.map((name) =>
+      button(name, () => this.choose(name), { "aria-pressed": String(name === this.framework) }),
+    );
     this.flags = make("pre", { class: "pb-cl-flags", tabindex: "0", "aria-label": "Flags of the framework" });
     this.command = make("code", { tabindex: "0" });
     this.link = button("Copy link", () => carrier.copy(app.model.get("link"), "Link copied"), { hidden: "" });
-    const [flags, command] = [["Flags", this.flags], ["Command", this.command]].map(([name, el]) => button("Copy", () => carrier.copy(el.textContent, `${name} copied`), { "aria-label": `Copy ${name.toLowerCase()}` }));
-    const json = button("Save JSON", () => carrier.save("layouts.json", "application/json", JSON.stringify({ inputs: app.inputs, outputs: app.model.get("outputs") }, null, 1)), { title: "Inputs and outputs" });
-    this.root = make("section", { class: "pb-mc-actions", "aria-label": "Take it with you" }, make("h3", { class: "pb-mc-heading" }, "The layout in the words of"),
-      make("div", { class: "pb-mc-tabs", role: "group", "aria-label": "Framework" }, ...this.tabs), make("div", { class: "pb-mc-command" }, this.flags, flags),
-      make("h3", { class: "pb-mc-heading" }, "The same search on the command line"), make("div", { class: "pb-mc-command" }, this.command, command),
-      make("div", { class: "pb-mc-tools" }, this.link, json, carrier.root));
+    const [flags, command] = [
+      ["Flags", this.flags],
+      ["Command", this.command],
+    ].map(([name, el]) =>
+      button("Copy", () => carrier.copy(el.textContent, `${name} copied`), {
+        "aria-label": `Copy ${name.toLowerCase()}`,
+      }),
+    );
+    const json = button(
+      "Save JSON",
+      () =>
+        carrier.save(
+          "layouts.json",
+          "application/json",
+          JSON.stringify({ inputs: app.inputs, outputs: app.model.get("outputs") }, null, 1),
+        ),
+      { title: "Inputs and outputs" },
+    );
+    this.root = make(
+      "section",
+      { class: "pb-mc-actions", "aria-label": "Take it with you" },
+      make("h3", { class: "pb-mc-heading" }, "The layout in the words of"),
+      make("div", { class: "pb-mc-tabs", role: "group", "aria-label": "Framework" }, ...this.tabs),
+      make("div", { class: "pb-mc-command" }, this.flags, flags),
+      make("h3", { class: "pb-mc-heading" }, "The same search on the command line"),
+      make("div", { class: "pb-mc-command" }, this.command, command),
+      make("div", { class: "pb-mc-tools" }, this.link, json, carrier.root),
+    );
     this.taking = [flags, command, this.link, json];
   }
 

@@ -10,8 +10,18 @@ export class Rows {
     this.stale = make("span", { class: "pb-nf-stale" }, "last valid");
     this.rows = app.constants.formats.map((format) => new Row(app, format));
     const list = make("ul", { class: "pb-nf-rows" }, ...this.rows.map((row) => row.root));
-    this.root = make("section", { class: "pb-nf-formats", "aria-label": "Formats" },
-      make("p", { class: "pb-nf-legend" }, ...["sign", "exponent", "mantissa"].map(legend), make("span", {}, "Under a value: its error, absolute · relative · in units of the last place (ulp)"), this.stale), list);
+    this.root = make(
+      "section",
+      { class: "pb-nf-formats", "aria-label": "Formats" },
+      make(
+        "p",
+        { class: "pb-nf-legend" },
+        ...["sign", "exponent", "mantissa"].map(legend),
+        make("span", {}, "Under a value: its error, absolute · relative · in units of the last place (ulp)"),
+        this.stale,
+      ),
+      list,
+    );
   }
 
   update() {
@@ -24,15 +34,26 @@ class Row {
   constructor(app, { name, title, fields }) {
     Object.assign(this, { app, name, at: 0 });
     this.title = button(title, () => app.change("format", name), { class: "pb-nf-name" });
-    const places = fields.flatMap(([kind, bits]) => Array.from({ length: bits }, (_, i) => ({ kind, words: said(kind, i, bits), first: i === 0 })));
+    const places = fields.flatMap(([kind, bits]) =>
+      Array.from({ length: bits }, (_, i) => ({ kind, words: said(kind, i, bits), first: i === 0 })),
+    );
     this.bits = places.map(({ kind, words, first }, at) => {
-      const bit = button("0", () => app.flip(name, at), { class: "pb-nf-bit", "data-kind": kind, title: words, tabindex: "-1" });
+      const bit = button("0", () => app.flip(name, at), {
+        class: "pb-nf-bit",
+        "data-kind": kind,
+        title: words,
+        tabindex: "-1",
+      });
       bit.toggleAttribute("data-first", first && at > 0);
       if (at === 0 && kind !== "sign") bit.style.gridColumnStart = 2; // under the exponents of the others
       return bit;
     });
     this.names = places.map(({ words }) => `${words} of ${title}`);
-    this.list = make("div", { class: "pb-nf-bits", role: "toolbar", "aria-label": `Bits of ${title}; arrow keys go from bit to bit` }, ...this.bits);
+    this.list = make(
+      "div",
+      { class: "pb-nf-bits", role: "toolbar", "aria-label": `Bits of ${title}; arrow keys go from bit to bit` },
+      ...this.bits,
+    );
     this.list.addEventListener("keydown", (e) => this.key(e));
     this.list.addEventListener("focusin", ({ target }) => this.reach(this.bits.indexOf(target)));
     [this.value, this.word] = [make("b"), make("span", { class: "pb-nf-word" })];
@@ -51,7 +72,8 @@ class Row {
   }
 
   key(event) {
-    const last = this.bits.length - 1, to = { ArrowLeft: this.at - 1, ArrowRight: this.at + 1, Home: 0, End: last }[event.key];
+    const last = this.bits.length - 1,
+      to = { ArrowLeft: this.at - 1, ArrowRight: this.at + 1, Home: 0, End: last }[event.key];
     if (to === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     this.bits[Math.min(last, Math.max(0, to))].focus();
@@ -77,5 +99,7 @@ class Row {
 /** What a bit is and what it is worth: "exponent bit 3, worth 8". */
 function said(kind, at, bits) {
   if (kind === "sign") return "sign bit";
-  return kind === "exponent" ? `exponent bit ${at + 1}, worth ${2 ** (bits - 1 - at)}` : `mantissa bit ${at + 1}, worth 1/${2 ** (at + 1)}`;
+  return kind === "exponent"
+    ? `exponent bit ${at + 1}, worth ${2 ** (bits - 1 - at)}`
+    : `mantissa bit ${at + 1}, worth 1/${2 ** (at + 1)}`;
 }

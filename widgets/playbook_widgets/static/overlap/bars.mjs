@@ -13,7 +13,11 @@ export class Bars {
     this.app = app;
     this.rows = make("ul", { class: "pb-ov-bars" });
     const ticks = TICKS.map((tick) => make("span", { style: `left: ${percent(place(tick))}` }, String(tick)));
-    this.axis = make("div", { class: "pb-ov-axis", "aria-hidden": "true" }, make("span", { class: "pb-ov-ticks" }, ...ticks));
+    this.axis = make(
+      "div",
+      { class: "pb-ov-axis", "aria-hidden": "true" },
+      make("span", { class: "pb-ov-ticks" }, ...ticks),
+    );
     const title = make("h3", { class: "pb-ov-heading" }, "Time to send over time to compute");
     this.root = make("section", { "aria-label": "Ratios" }, title, this.rows, this.axis);
   }
@@ -24,7 +28,9 @@ export class Bars {
   }
 
   show(el, { name, axis, ratio, phase, link, text }) {
-    const [title, track, number, words] = el.children, used = ratio !== null, over = used && ratio > 1;
+    const [title, track, number, words] = el.children,
+      used = ratio !== null,
+      over = used && ratio > 1;
     set(el, "data-axis", axis);
     el.toggleAttribute("data-over", over);
     el.toggleAttribute("data-unused", !used);
@@ -38,5 +44,12 @@ export class Bars {
   }
 }
 
-const row = () => make("li", { class: "pb-ov-bar" }, make("span", { class: "pb-ov-name" }, make("b"), make("span")),
-  make("span", { class: "pb-ov-track", role: "img" }, make("i"), make("i", { class: "pb-ov-exposed" })), make("b", { class: "pb-ov-ratio" }), make("span", { class: "pb-ov-words" }));
+const row = () =>
+  make(
+    "li",
+    { class: "pb-ov-bar" },
+    make("span", { class: "pb-ov-name" }, make("b"), make("span")),
+    make("span", { class: "pb-ov-track", role: "img" }, make("i"), make("i", { class: "pb-ov-exposed" })),
+    make("b", { class: "pb-ov-ratio" }),
+    make("span", { class: "pb-ov-words" }),
+  );

@@ -16,27 +16,40 @@ export const sent = ({ moves }) => listed(moves.map(([what, size]) => `${MOVES[w
 /** Head and text for the place where the reader is. */
 export function sentence({ result, at, step }) {
   const count = result.steps.length;
-  if (!step) return ["Done.", `After ${plural(count, "step")} and ${seconds(result.seconds)} every query has met every key that it may see; each rank has sent ${bytes(result.sent)}.`];
+  if (!step)
+    return [
+      "Done.",
+      `After ${plural(count, "step")} and ${seconds(result.seconds)} every query has met every key that it may see; each rank has sent ${bytes(result.sent)}.`,
+    ];
   return [`Step ${at + 1} of ${count}.`, `${does(result, step, at)} ${waits(step)}`];
 }
 
 function does({ values }, step, at) {
-  const { context, backward } = values, sends = step.moves.length ? `, while it sends ${sent(step)} to the next` : "";
-  if (step.does === "home") return `All is computed. The last gradients go one rank on and are home: each sends ${sent(step)}.`;
-  if (step.does === "all-gather") return `Nobody computes: each rank gets K and V of all others, and sends ${sent(step)}.`;
-  if (step.does === "reduce-scatter") return `Gradients of each rank's K and V are added up where they belong: each sends ${sent(step)}.`;
-  if (step.does === "all-to-all") return `${at === 0 ? "Tokens for heads" : "Heads for tokens"}: each rank sends ${sent(step)}.`;
+  const { context, backward } = values,
+    sends = step.moves.length ? `, while it sends ${sent(step)} to the next` : "";
+  if (step.does === "home")
+    return `All is computed. The last gradients go one rank on and are home: each sends ${sent(step)}.`;
+  if (step.does === "all-gather")
+    return `Nobody computes: each rank gets K and V of all others, and sends ${sent(step)}.`;
+  if (step.does === "reduce-scatter")
+    return `Gradients of each rank's K and V are added up where they belong: each sends ${sent(step)}.`;
+  if (step.does === "all-to-all")
+    return `${at === 0 ? "Tokens for heads" : "Heads for tokens"}: each rank sends ${sent(step)}.`;
   if (context === "ulysses") return "Each rank computes the whole mask for its own heads.";
   if (context === "gather") return "Each rank computes with the keys of all ranks.";
   const whose = at === 0 ? "its own keys" : `the keys of the rank ${at === 1 ? "before it" : `${at} places before it`}`;
   return `Each rank computes${backward ? " gradients" : ""} with ${whose}${sends}.`;
 }
 
-function waits({ does, idle, ranks, compute, message, exposed }) {
+function waits({ does, idle, compute, message, exposed }) {
   if (does !== "attend") return `${seconds(message)}.`;
-  const who = idle.length ? `${idle.length === 1 ? "Rank" : "Ranks"} ${listed(idle)} ${idle.length === 1 ? "has" : "have"} nothing to compute.` : "";
+  const who = idle.length
+    ? `${idle.length === 1 ? "Rank" : "Ranks"} ${listed(idle)} ${idle.length === 1 ? "has" : "have"} nothing to compute.`
+    : "";
   if (!message) return `${who} ${seconds(compute)} for the busiest.`.trim();
-  const how = exposed ? `the message takes ${seconds(message)}, longer than the busiest rank's ${seconds(compute)}: it shows.` : `the message's ${seconds(message)} hide behind the busiest rank's ${seconds(compute)}.`;
+  const how = exposed
+    ? `the message takes ${seconds(message)}, longer than the busiest rank's ${seconds(compute)}: it shows.`
+    : `the message's ${seconds(message)} hide behind the busiest rank's ${seconds(compute)}.`;
   return `${who} ${how[0].toUpperCase()}${how.slice(1)}`.trim();
 }
 

@@ -13,7 +13,9 @@ export class Work {
   }
 
   update() {
-    const { work } = this.app.result, most = Math.max(...work.pairs), mean = work.pairs.reduce((a, b) => a + b) / work.pairs.length;
+    const { work } = this.app.result,
+      most = Math.max(...work.pairs),
+      mean = work.pairs.reduce((a, b) => a + b) / work.pairs.length;
     this.list.toggleAttribute("data-many", work.pairs.length > 8);
     keep(this.list, work.pairs.length, (rank) => this.row(rank)).forEach((row, rank) => {
       row.children[1].firstChild.style.width = `${(100 * work.pairs[rank]) / most}%`;
@@ -21,10 +23,19 @@ export class Work {
     });
     this.list.style.setProperty("--mean", mean / most);
     set(this.list, "aria-label", `Pairs of each rank; busiest over mean ${work.balance.toFixed(2)}`);
-    say(this.note, `The line is the mean: busiest / mean = ${work.balance.toFixed(2)}. Counted are pairs of a query and a key that it may see, in each of ${work.heads} heads.`);
+    say(
+      this.note,
+      `The line is the mean: busiest / mean = ${work.balance.toFixed(2)}. Counted are pairs of a query and a key that it may see, in each of ${work.heads} heads.`,
+    );
   }
 
   row(rank) {
-    return make("li", {}, chip(rank), make("span", { class: "pb-ra-bar" }, make("i", { style: colour(rank) })), make("span", { class: "pb-ra-does" }));
+    return make(
+      "li",
+      {},
+      chip(rank),
+      make("span", { class: "pb-ra-bar" }, make("i", { style: colour(rank) })),
+      make("span", { class: "pb-ra-does" }),
+    );
   }
 }

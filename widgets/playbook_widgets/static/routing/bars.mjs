@@ -8,20 +8,27 @@ export class Bars {
   constructor(app) {
     this.app = app;
     this.list = make("ul", { class: "pb-ro-bars" });
-    this.legend = legend([["even", "rows, expert by expert"], ["lost", "dropped"], ["mean", "mean"], ["limit", "capacity of its experts"]]);
+    this.legend = legend([
+      ["even", "rows, expert by expert"],
+      ["lost", "dropped"],
+      ["mean", "mean"],
+      ["limit", "capacity of its experts"],
+    ]);
     this.note = make("p", { class: "pb-ro-note" });
     this.root = section("Rows of each rank", this.list, this.legend, this.note);
   }
 
   /** What the whole width stands for: the same for all pictures, so that bars can be compared. */
   update() {
-    const { pictures } = this.app.result, most = Math.max(...pictures.flatMap(({ ranks, missed }) => ranks.map((rows, rank) => rows + missed[rank])));
+    const { pictures } = this.app.result,
+      most = Math.max(...pictures.flatMap(({ ranks, missed }) => ranks.map((rows, rank) => rows + missed[rank])));
     const limit = Math.max(0, ...pictures.flatMap(({ capacity }) => capacity ?? []));
     this.scale = (limit <= 1.6 * most ? Math.max(most, limit) : most) * 1.02;
   }
 
   show() {
-    const { picture, result } = this.app, { ranks, experts, slots, missed, capacity } = picture;
+    const { picture, result } = this.app,
+      { ranks, experts, slots, missed, capacity } = picture;
     const mean = ranks.reduce((a, b) => a + b) / ranks.length;
     this.list.toggleAttribute("data-many", ranks.length > 8);
     this.list.style.setProperty("--mean", mean / this.scale);
@@ -32,18 +39,37 @@ export class Bars {
       set(row.firstChild, "title", `experts ${experts[rank].join(", ")}`);
       say(row.lastChild, `${grouped(ranks[rank])}${missed[rank] ? ` (+${grouped(missed[rank])})` : ""}`);
     });
-    [this.legend.children[1].hidden, this.legend.children[3].hidden] = [!result.pictures.some((p) => p.missed.some(Boolean)), !capacity || Math.max(...capacity) > this.scale];
+    [this.legend.children[1].hidden, this.legend.children[3].hidden] = [
+      !result.pictures.some((p) => p.missed.some(Boolean)),
+      !capacity || Math.max(...capacity) > this.scale,
+    ];
     say(this.note, this.words(capacity, mean));
     this.mark();
   }
 
   row(rank) {
-    const name = button(`rank ${rank}`, () => this.app.mark(rank), { class: "pb-ro-name", "aria-label": `Show the rows of rank ${rank} alone` });
-    return make("li", {}, name, make("span", { class: "pb-ro-track", "aria-hidden": "true" }, make("span"), make("i", { "data-kind": "lost" }), make("b")), make("span", { class: "pb-ro-sum" }));
+    const name = button(`rank ${rank}`, () => this.app.mark(rank), {
+      class: "pb-ro-name",
+      "aria-label": `Show the rows of rank ${rank} alone`,
+    });
+    return make(
+      "li",
+      {},
+      name,
+      make(
+        "span",
+        { class: "pb-ro-track", "aria-hidden": "true" },
+        make("span"),
+        make("i", { "data-kind": "lost" }),
+        make("b"),
+      ),
+      make("span", { class: "pb-ro-sum" }),
+    );
   }
 
   rank(row, own, missed, limit) {
-    const [rows, lost, line] = row.children[1].children, wide = (count) => `${(100 * count) / this.scale}%`;
+    const [rows, lost, line] = row.children[1].children,
+      wide = (count) => `${(100 * count) / this.scale}%`;
     rows.style.width = wide(own.reduce((a, b) => a + b));
     keep(rows, own.length, () => make("i")).forEach((el, i) => {
       el.dataset.kind = i % 2 ? "odd" : "even";
@@ -55,11 +81,15 @@ export class Bars {
   }
 
   mark() {
-    [...this.list.children].forEach((row, rank) => set(row.firstChild, "aria-pressed", String(rank === this.app.marked)));
+    [...this.list.children].forEach((row, rank) =>
+      set(row.firstChild, "aria-pressed", String(rank === this.app.marked)),
+    );
   }
 
   words(capacity, mean) {
-    const limit = capacity ? ` Capacity holds for each expert and sample, so rows are dropped before a rank is full${Math.max(...capacity) > this.scale ? `, which would be at ${rounded(Math.max(...capacity))} rows` : ""}.` : "";
+    const limit = capacity
+      ? ` Capacity holds for each expert and sample, so rows are dropped before a rank is full${Math.max(...capacity) > this.scale ? `, which would be at ${rounded(Math.max(...capacity))} rows` : ""}.`
+      : "";
     return `The line is the mean, ${rounded(mean)} rows.${limit} Press a rank to see its rows alone in the picture above.`;
   }
 }

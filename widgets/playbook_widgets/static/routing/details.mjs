@@ -17,22 +17,41 @@ export class Details {
     [this.experts, this.pairs] = [fold("All experts as a table"), fold("Rows from rank to rank as a table")];
     this.carrier = new Carrier("pb-ro-said");
     [this.code, this.command] = [make("code", { tabindex: "0" }), make("code", { tabindex: "0" })];
-    this.trains = section("A training run with this router", this.line(this.command, "Command"), make("p", { class: "pb-ro-note" }, "A small byte-level model on as many ranks, each with as many tokens; its text is real, so the skew is the text's own."));
+    this.trains = section(
+      "A training run with this router",
+      this.line(this.command, "Command"),
+      make(
+        "p",
+        { class: "pb-ro-note" },
+        "A small byte-level model on as many ranks, each with as many tokens; its text is real, so the skew is the text's own.",
+      ),
+    );
     this.link = button("Copy link", () => this.carrier.copy(app.model.get("link"), "Link copied"), { hidden: "" });
     const save = button("Save JSON", () => this.save(), { title: "Inputs and outputs, every picture" });
     const tools = make("div", { class: "pb-ro-tools" }, this.link, save, this.carrier.root);
-    this.root = make("div", { class: "pb-ro-details" }, this.experts.el, this.pairs.el, section("The rows of each rank in Python", this.line(this.code, "Code")), this.trains, tools);
+    this.root = make(
+      "div",
+      { class: "pb-ro-details" },
+      this.experts.el,
+      this.pairs.el,
+      section("The rows of each rank in Python", this.line(this.code, "Code")),
+      this.trains,
+      tools,
+    );
   }
 
   line(code, name) {
-    const copy = button("Copy", () => this.carrier.copy(code.textContent, `${name} copied`), { "aria-label": `Copy ${name.toLowerCase()}` });
+    const copy = button("Copy", () => this.carrier.copy(code.textContent, `${name} copied`), {
+      "aria-label": `Copy ${name.toLowerCase()}`,
+    });
     return make("div", { class: "pb-ro-code" }, code, copy);
   }
 
   update() {
     const { result, model } = this.app;
     this.trains.hidden = !result.command;
-    if (this.command.textContent !== result.command) this.command.replaceChildren(...result.command.split(/(?= --)/).map((piece) => make("span", {}, piece)));
+    if (this.command.textContent !== result.command)
+      this.command.replaceChildren(...result.command.split(/(?= --)/).map((piece) => make("span", {}, piece)));
     this.link.hidden = !model.get("link");
   }
 
@@ -42,9 +61,27 @@ export class Details {
   }
 
   tables() {
-    const { experts, pairs } = this, { picture } = this.app;
-    if (experts.el.open) experts.table.replaceChildren(tableOf(["expert", "rows", "on ranks", "bias"], picture.loads.map((rows, e) => [e, rows, this.homes(e).join(", "), String(picture.bias[e]).replace("-", MINUS)])));
-    if (pairs.el.open) pairs.table.replaceChildren(tableOf(["tokens of", ...picture.ranks.map((_, rank) => `to rank ${rank}`), "dropped"], picture.bands.map((row, source) => [`rank ${source}`, ...this.byRank(row), picture.dropped[source]])));
+    const { experts, pairs } = this,
+      { picture } = this.app;
+    if (experts.el.open)
+      experts.table.replaceChildren(
+        tableOf(
+          ["expert", "rows", "on ranks", "bias"],
+          picture.loads.map((rows, e) => [
+            e,
+            rows,
+            this.homes(e).join(", "),
+            String(picture.bias[e]).replace("-", MINUS),
+          ]),
+        ),
+      );
+    if (pairs.el.open)
+      pairs.table.replaceChildren(
+        tableOf(
+          ["tokens of", ...picture.ranks.map((_, rank) => `to rank ${rank}`), "dropped"],
+          picture.bands.map((row, source) => [`rank ${source}`, ...this.byRank(row), picture.dropped[source]]),
+        ),
+      );
   }
 
   homes(expert) {

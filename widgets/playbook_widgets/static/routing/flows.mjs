@@ -2,16 +2,20 @@
 
 import { draw, make, say, setAll } from "../shared/dom.mjs";
 import { plural } from "../shared/numbers.mjs";
-import { WAYS, legend, px, section, way } from "./pieces.mjs";
+import { legend, px, section, WAYS, way } from "./pieces.mjs";
 
-const BLOCK = 10, HEAD = 18, LINE = 12; // px: how wide a block is, room for the name of a node, for a line of text
+const BLOCK = 10,
+  HEAD = 18,
+  LINE = 12; // px: how wide a block is, room for the name of a node, for a line of text
 const ORDER = ["lost", "across", "inside", "own"]; // what is drawn over what
 const ROOM = { left: 50, right: 92, top: 20, bottom: 6 };
 
 export class Flows {
   constructor(app) {
     this.app = app;
-    [this.bands, this.blocks, this.names] = ["bands", "blocks", "names"].map((name) => draw("g", { class: `pb-ro-${name}` }));
+    [this.bands, this.blocks, this.names] = ["bands", "blocks", "names"].map((name) =>
+      draw("g", { class: `pb-ro-${name}` }),
+    );
     this.hatch = `${app.id}-hatch`;
     const stripes = draw("path", { d: "M0,5L5,0M-1,1L1,-1M4,6L6,4", class: "pb-ro-stripes" });
     const pattern = draw("pattern", { id: this.hatch, width: 5, height: 5, patternUnits: "userSpaceOnUse" }, stripes);
@@ -25,7 +29,9 @@ export class Flows {
   }
 
   show() {
-    const { app } = this, { result, picture } = app, { ranks, node } = result.values;
+    const { app } = this,
+      { result, picture } = app,
+      { ranks, node } = result.values;
     this.width = this.box.clientWidth;
     if (!this.width) return;
     this.loses = result.pictures.some(({ dropped }) => dropped.some(Boolean));
@@ -33,10 +39,20 @@ export class Flows {
     this.height = ROOM.top + 360 + Math.max(0, ranks - 8) * 17 + ROOM.bottom;
     const gaps = this.gaps(result, picture);
     this.scale = (this.height - ROOM.top - ROOM.bottom - gaps.all) / result.choices;
-    const left = this.left(result), right = this.right(result, picture, gaps);
-    setAll(this.svg, { viewBox: `0 0 ${this.width} ${this.height}`, height: this.height, "aria-label": this.aloud(picture) });
+    const left = this.left(result),
+      right = this.right(result, picture, gaps);
+    setAll(this.svg, {
+      viewBox: `0 0 ${this.width} ${this.height}`,
+      height: this.height,
+      "aria-label": this.aloud(picture),
+    });
     this.bands.replaceChildren(...this.drawBands(result, picture, left, right));
-    this.blocks.replaceChildren(...left.map(({ y, high }) => this.block(ROOM.left - BLOCK, y, high, "tokens")), ...right.flatMap((to) => to.slots.map(({ y, high }, i) => this.block(this.end, y, high, to.lost ? "lost" : i % 2 ? "odd" : "even"))));
+    this.blocks.replaceChildren(
+      ...left.map(({ y, high }) => this.block(ROOM.left - BLOCK, y, high, "tokens")),
+      ...right.flatMap((to) =>
+        to.slots.map(({ y, high }, i) => this.block(this.end, y, high, to.lost ? "lost" : i % 2 ? "odd" : "even")),
+      ),
+    );
     this.names.replaceChildren(...this.drawNames(left, right, result.nodes > 1 ? node : 0));
     this.mark();
     say(this.note, this.words(result));
@@ -49,21 +65,29 @@ export class Flows {
 
   /** px between experts, between ranks, and all that is no row. */
   gaps({ nodes, values: { ranks } }, { experts, slots }) {
-    const slot = slots.length > 64 ? 0 : 1.5, rank = ranks > 16 ? 3 : 6, heads = (nodes > 1 ? nodes - 1 : 0) * HEAD;
+    const slot = slots.length > 64 ? 0 : 1.5,
+      rank = ranks > 16 ? 3 : 6,
+      heads = (nodes > 1 ? nodes - 1 : 0) * HEAD;
     const inside = experts.reduce((sum, own) => sum + own.length - 1, 0) * slot;
     return { slot, rank, all: inside + (ranks - 1 + this.loses) * rank + heads + (this.loses ? HEAD : 0) };
   }
 
   /** Blocks of tokens, spread over the height. */
   left({ nodes, choices, values: { ranks, node } }) {
-    const high = (choices / ranks) * this.scale, heads = (nodes > 1 ? nodes - 1 : 0) * HEAD;
+    const high = (choices / ranks) * this.scale,
+      heads = (nodes > 1 ? nodes - 1 : 0) * HEAD;
     const gap = ranks > 1 ? (this.height - ROOM.top - ROOM.bottom - heads - ranks * high) / (ranks - 1) : 0;
-    return Array.from({ length: ranks }, (_, rank) => ({ rank, high, y: ROOM.top + rank * (high + gap) + (nodes > 1 ? Math.floor(rank / node) * HEAD : 0) }));
+    return Array.from({ length: ranks }, (_, rank) => ({
+      rank,
+      high,
+      y: ROOM.top + rank * (high + gap) + (nodes > 1 ? Math.floor(rank / node) * HEAD : 0),
+    }));
   }
 
   /** Blocks of experts: for each rank its slots, and at the end what is dropped. */
   right({ nodes, values: { node } }, { experts, slots, dropped }, gaps) {
-    let y = ROOM.top, slot = 0;
+    let y = ROOM.top,
+      slot = 0;
     const place = (rows) => {
       const at = { y, high: rows * this.scale };
       y += at.high + gaps.slot;
@@ -78,17 +102,30 @@ export class Flows {
   }
 
   block(x, y, high, kind) {
-    return draw("rect", { class: "pb-ro-block", "data-kind": kind, x, y: px(y), width: BLOCK, height: Math.max(0.5, px(high)), ...(kind === "lost" ? { fill: `url(#${this.hatch})` } : {}) });
+    return draw("rect", {
+      class: "pb-ro-block",
+      "data-kind": kind,
+      x,
+      y: px(y),
+      width: BLOCK,
+      height: Math.max(0.5, px(high)),
+      ...(kind === "lost" ? { fill: `url(#${this.hatch})` } : {}),
+    });
   }
 
   /** A band for each rank with tokens and each expert, or each rank with experts where there are many. */
   drawBands({ coarse, values: { node } }, { bands, dropped }, left, right) {
-    const ends = right.flatMap((to) => (coarse || to.lost ? [{ ...to, y: to.slots[0].y }] : to.slots.map(({ y }, i) => ({ rank: to.rank, expert: to.experts[i], y }))));
+    const ends = right.flatMap((to) =>
+      coarse || to.lost
+        ? [{ ...to, y: to.slots[0].y }]
+        : to.slots.map(({ y }, i) => ({ rank: to.rank, expert: to.experts[i], y })),
+    );
     const all = [];
     for (const { rank: source, y } of left) {
       let from = y;
       ends.forEach((to, i) => {
-        const rows = to.lost ? dropped[source] : bands[source][i], high = rows * this.scale;
+        const rows = to.lost ? dropped[source] : bands[source][i],
+          high = rows * this.scale;
         if (!rows) return;
         all.push(this.band(from, to.y, high, source, to, rows, node));
         from += high;
@@ -99,32 +136,64 @@ export class Flows {
   }
 
   band(y0, y1, high, source, { rank, expert, lost }, rows, node) {
-    const [x0, x1] = [ROOM.left, this.end], middle = px((x0 + x1) / 2), [a, b, c, d] = [y0, y1, y1 + high, y0 + high].map(px);
+    const [x0, x1] = [ROOM.left, this.end],
+      middle = px((x0 + x1) / 2),
+      [a, b, c, d] = [y0, y1, y1 + high, y0 + high].map(px);
     const path = `M${x0},${a}C${middle},${a} ${middle},${b} ${x1},${b}V${c}C${middle},${c} ${middle},${d} ${x0},${d}Z`;
-    const kind = lost ? "lost" : way(source, rank, node), where = lost ? "dropped" : `${expert === undefined ? "" : `expert ${expert} on `}rank ${rank}, ${WAYS[kind]}`;
+    const kind = lost ? "lost" : way(source, rank, node),
+      where = lost ? "dropped" : `${expert === undefined ? "" : `expert ${expert} on `}rank ${rank}, ${WAYS[kind]}`;
     const to = lost ? { fill: `url(#${this.hatch})` } : { "data-to": rank };
-    return draw("path", { d: path, "data-kind": kind, ...to }, draw("title", {}, `${plural(rows, "row")} of rank ${source}: ${where}`));
+    return draw(
+      "path",
+      { d: path, "data-kind": kind, ...to },
+      draw("title", {}, `${plural(rows, "row")} of rank ${source}: ${where}`),
+    );
   }
 
   drawNames(left, right, node) {
-    const text = (x, y, words, anchor = "start", kind = "") => draw("text", { x: px(x), y: px(y), "text-anchor": anchor, class: kind }, words);
-    const heads = left.filter(({ rank }) => node && rank % node === 0).flatMap(({ rank, y }) => [text(0, y - 6, `node ${rank / node}`, "start", "pb-ro-quiet"), text(this.width, right[rank].slots[0].y - 6, `node ${rank / node}`, "end", "pb-ro-quiet")]);
-    const sources = left.map(({ rank, y, high }) => text(ROOM.left - BLOCK - 5, y + high / 2 + 4, `rank ${rank}`, "end"));
-    const experts = right.filter((to) => !to.lost).flatMap((to) => to.slots.map(({ y, high }, i) => (high < 9 ? null : text(this.end + BLOCK + 4, y + high / 2 + 4, to.experts[i], "start", "pb-ro-quiet"))).filter(Boolean));
-    const middles = apart(right.map(({ slots }) => (slots[0].y + slots.at(-1).y + slots.at(-1).high) / 2), this.height - ROOM.bottom);
-    const targets = right.map((to, i) => text(this.width, middles[i] + 4, to.lost ? "dropped" : `rank ${to.rank}`, "end"));
+    const text = (x, y, words, anchor = "start", kind = "") =>
+      draw("text", { x: px(x), y: px(y), "text-anchor": anchor, class: kind }, words);
+    const heads = left
+      .filter(({ rank }) => node && rank % node === 0)
+      .flatMap(({ rank, y }) => [
+        text(0, y - 6, `node ${rank / node}`, "start", "pb-ro-quiet"),
+        text(this.width, right[rank].slots[0].y - 6, `node ${rank / node}`, "end", "pb-ro-quiet"),
+      ]);
+    const sources = left.map(({ rank, y, high }) =>
+      text(ROOM.left - BLOCK - 5, y + high / 2 + 4, `rank ${rank}`, "end"),
+    );
+    const experts = right
+      .filter((to) => !to.lost)
+      .flatMap((to) =>
+        to.slots
+          .map(({ y, high }, i) =>
+            high < 9 ? null : text(this.end + BLOCK + 4, y + high / 2 + 4, to.experts[i], "start", "pb-ro-quiet"),
+          )
+          .filter(Boolean),
+      );
+    const middles = apart(
+      right.map(({ slots }) => (slots[0].y + slots.at(-1).y + slots.at(-1).high) / 2),
+      this.height - ROOM.bottom,
+    );
+    const targets = right.map((to, i) =>
+      text(this.width, middles[i] + 4, to.lost ? "dropped" : `rank ${to.rank}`, "end"),
+    );
     return [...heads, ...sources, ...experts, ...targets];
   }
 
   /** Fade what does not go to the rank that the reader has marked. */
   mark() {
     const { marked } = this.app;
-    for (const band of this.bands.children) band.toggleAttribute("data-faded", marked !== null && band.dataset.to !== String(marked));
+    for (const band of this.bands.children)
+      band.toggleAttribute("data-faded", marked !== null && band.dataset.to !== String(marked));
   }
 
   words({ coarse, values }) {
     const what = coarse ? "the experts of a rank are drawn together" : "small numbers are experts";
-    const replicas = values.remedy === "replicas" ? " Replicas of an expert share its rows evenly: those of the first ranks' tokens go to the first replica." : "";
+    const replicas =
+      values.remedy === "replicas"
+        ? " Replicas of an expert share its rows evenly: those of the first ranks' tokens go to the first replica."
+        : "";
     return `Left, the choices of each rank's tokens; right, the rows that each rank computes; ${what}. The width of a band is its number of rows.${replicas}`;
   }
 
@@ -142,6 +211,7 @@ export class Flows {
 export function apart(places, end) {
   const found = [...places];
   found.forEach((y, i) => i && (found[i] = Math.max(y, found[i - 1] + LINE)));
-  for (let i = found.length - 1, most = end; i >= 0; i--, most = found[i + 1] - LINE) found[i] = Math.min(found[i], most);
+  for (let i = found.length - 1, most = end; i >= 0; i--, most = found[i + 1] - LINE)
+    found[i] = Math.min(found[i], most);
   return found;
 }

@@ -4,7 +4,10 @@ import { keep, make, say, set } from "../shared/dom.mjs";
 import { bytes } from "../shared/numbers.mjs";
 import { legend, section } from "./pieces.mjs";
 
-const KINDS = [["inside", "within nodes"], ["across", "between nodes"]];
+const KINDS = [
+  ["inside", "within nodes"],
+  ["across", "between nodes"],
+];
 const NAMES = { plain: "plain all-to-all", two_steps: "two steps" };
 
 export class Traffic {
@@ -16,10 +19,13 @@ export class Traffic {
   }
 
   show() {
-    const { picture, result } = this.app, ways = Object.keys(NAMES), sum = ([a, b]) => a + b;
+    const { picture, result } = this.app,
+      ways = Object.keys(NAMES),
+      sum = ([a, b]) => a + b;
     const most = Math.max(1, ...result.pictures.flatMap((each) => ways.map((name) => sum(each[name])))) * 1.02;
     keep(this.list, ways.length, (i) => this.row(NAMES[ways[i]])).forEach((row, i) => {
-      const [, track, numbers] = row.children, sent = picture[ways[i]];
+      const [, track, numbers] = row.children,
+        sent = picture[ways[i]];
       KINDS.forEach((_, k) => (track.children[k].style.width = `${(100 * sent[k]) / most}%`));
       const words = KINDS.map(([, where], k) => `${bytes(sent[k])} ${where}`).join(", ");
       set(track, "aria-label", `${NAMES[ways[i]]}: ${words}`);
@@ -29,7 +35,11 @@ export class Traffic {
   }
 
   row(name) {
-    const bar = make("span", { class: "pb-ro-track", role: "img" }, ...KINDS.map(([kind]) => make("i", { "data-kind": kind })));
+    const bar = make(
+      "span",
+      { class: "pb-ro-track", role: "img" },
+      ...KINDS.map(([kind]) => make("i", { "data-kind": kind })),
+    );
     return make("li", {}, make("span", { class: "pb-ro-name" }, name), bar, make("span", { class: "pb-ro-sums" }));
   }
 

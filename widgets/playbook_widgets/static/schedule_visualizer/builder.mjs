@@ -8,14 +8,37 @@ export class Builder {
     this.open = button("Build your own", () => app.build(""), { title: "Place every action yourself" });
     this.said = make("p", { class: "pb-sv-said-build", role: "status" });
     this.rows = make("ul", { class: "pb-sv-moves" });
-    const tools = make("div", { class: "pb-sv-tools" }, this.kinds(), (this.back = button("Undo", () => this.undo())), (this.clear = button("Clear", () => app.build(""))), button("Leave", () => app.build(null)));
-    this.help = make("p", { class: "pb-sv-note" }, "A click on a lane, or on a button, adds the next action there; a dashed button says why it cannot. With the picture in focus: arrows up and down choose the rank; f, b, w and x (B and W as one) add, a adds what can start first, Backspace takes the last one back.");
-    this.root = make("section", { class: "pb-sv-builder", "aria-label": "Your own schedule", hidden: "" }, tools, this.said, this.rows, this.help);
+    const tools = make(
+      "div",
+      { class: "pb-sv-tools" },
+      this.kinds(),
+      (this.back = button("Undo", () => this.undo())),
+      (this.clear = button("Clear", () => app.build(""))),
+      button("Leave", () => app.build(null)),
+    );
+    this.help = make(
+      "p",
+      { class: "pb-sv-note" },
+      "A click on a lane, or on a button, adds the next action there; a dashed button says why it cannot. With the picture in focus: arrows up and down choose the rank; f, b, w and x (B and W as one) add, a adds what can start first, Backspace takes the last one back.",
+    );
+    this.root = make(
+      "section",
+      { class: "pb-sv-builder", "aria-label": "Your own schedule", hidden: "" },
+      tools,
+      this.said,
+      this.rows,
+      this.help,
+    );
   }
 
   kinds() {
     const option = (whole, words) => {
-      const radio = make("input", { type: "radio", name: `${this.app.id}-whole`, class: "pb-unseen", ...(whole === this.whole ? { checked: "" } : {}) });
+      const radio = make("input", {
+        type: "radio",
+        name: `${this.app.id}-whole`,
+        class: "pb-unseen",
+        ...(whole === this.whole ? { checked: "" } : {}),
+      });
       radio.addEventListener("change", () => ((this.whole = whole), this.update()));
       return make("label", {}, radio, make("span", {}, words));
     };
@@ -34,7 +57,9 @@ export class Builder {
 
   /** What has been placed last is in view. */
   follow() {
-    const [side] = this.app.sides, rank = parseInt(this.board?.text.split(".").at(-1)), last = side.offsets[rank + 1] - 1;
+    const [side] = this.app.sides,
+      rank = Number.parseInt(this.board?.text.split(".").at(-1), 10),
+      last = side.offsets[rank + 1] - 1;
     if (last >= 0) this.app.scene.bring((side.start[last] + side.end[last]) / 2);
   }
 
@@ -51,15 +76,18 @@ export class Builder {
   }
 
   words({ complete, known, placed, left }) {
-    if (complete) return known ? `Complete. You have rebuilt ${known}.` : "Complete: a schedule without a name, your own.";
+    if (complete)
+      return known ? `Complete. You have rebuilt ${known}.` : "Complete: a schedule without a name, your own.";
     return placed ? `${placed} placed, ${left} passes left.` : "";
   }
 
   row(li, moves, rank) {
     say(li.firstChild, this.app.scene.geometry.long === false ? rank : `rank ${rank}`);
-    const shown = moves.filter(([, op]) => op === "F" || (op === "BW") === this.whole), chunks = this.app.sides[0].chunks;
+    const shown = moves.filter(([, op]) => op === "F" || (op === "BW") === this.whole),
+      chunks = this.app.sides[0].chunks;
     const made = shown.map(([word, op, stage, microbatch, refused]) => {
-      const text = `${op}${microbatch}${chunks > 1 ? ` · s${stage}` : ""}`, el = button(text, () => this.play(word, refused, rank), { "data-op": op, class: "pb-sv-move" });
+      const text = `${op}${microbatch}${chunks > 1 ? ` · s${stage}` : ""}`,
+        el = button(text, () => this.play(word, refused, rank), { "data-op": op, class: "pb-sv-move" });
       set(el, "aria-disabled", refused ? "true" : null);
       set(el, "title", refused || null);
       set(el, "aria-label", `${text} on rank ${rank}: ${op} of micro-batch ${microbatch} on stage ${stage}`);
@@ -95,8 +123,13 @@ export class Builder {
   add(rank) {
     const word = this.best(rank);
     if (word) return this.play(word, "", rank);
-    const moves = this.board.ranks[rank], first = moves.find(([, op]) => op === (this.whole ? "BW" : "B")) ?? moves[0];
-    this.play("", moves.length ? (moves.find(([, op]) => op === "F") ?? first)[4] : `rank ${rank} has done all its work`, rank);
+    const moves = this.board.ranks[rank],
+      first = moves.find(([, op]) => op === (this.whole ? "BW" : "B")) ?? moves[0];
+    this.play(
+      "",
+      moves.length ? (moves.find(([, op]) => op === "F") ?? first)[4] : `rank ${rank} has done all its work`,
+      rank,
+    );
   }
 
   undo() {
@@ -112,7 +145,8 @@ export class Builder {
     if (key === "a") return () => this.add(rank);
     const op = { f: "F", b: "B", w: "W", x: "BW" }[key];
     if (!op) return null;
-    const all = this.board.ranks[rank].filter((move) => move[1] === op), move = all.find((m) => !m[4]) ?? all[0];
+    const all = this.board.ranks[rank].filter((move) => move[1] === op),
+      move = all.find((m) => !m[4]) ?? all[0];
     return () => (move ? this.play(move[0], move[4], rank) : this.play("", `rank ${rank} has done every ${op}`, rank));
   }
 }

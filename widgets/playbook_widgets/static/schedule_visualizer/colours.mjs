@@ -7,9 +7,17 @@ export const OVER = { light: "#c81e1e", dark: "#ff7b72" };
 
 /** Colours as the element has them now; `dark` says which page it is. */
 export function coloursOf(el) {
-  const style = getComputedStyle(el), ink = rgb(style.color) ?? [31, 35, 40], dark = luminance(ink) > 0.4;
-  const pure = Object.fromEntries(Object.entries(NAMES).map(([name, variable]) => [name, rgb(style.getPropertyValue(variable).trim()) ?? rgb(FALLBACK[name])]));
-  const surface = rgb(getComputedStyle(el).getPropertyValue("--pb-solid").trim()) ?? (dark ? [20, 24, 30] : [255, 255, 255]);
+  const style = getComputedStyle(el),
+    ink = rgb(style.color) ?? [31, 35, 40],
+    dark = luminance(ink) > 0.4;
+  const pure = Object.fromEntries(
+    Object.entries(NAMES).map(([name, variable]) => [
+      name,
+      rgb(style.getPropertyValue(variable).trim()) ?? rgb(FALLBACK[name]),
+    ]),
+  );
+  const surface =
+    rgb(getComputedStyle(el).getPropertyValue("--pb-solid").trim()) ?? (dark ? [20, 24, 30] : [255, 255, 255]);
   const made = new Map();
   /** The look of a pass on the `chunk`-th of a rank's `chunks` stages. */
   const shade = (name, chunk = 0, chunks = 1) => {
@@ -20,7 +28,14 @@ export function coloursOf(el) {
     }
     return made.get(key);
   };
-  return { ink: hex(ink), surface: hex(surface), dark, over: OVER[dark ? "dark" : "light"], memory: hex(pure.memory), shade };
+  return {
+    ink: hex(ink),
+    surface: hex(surface),
+    dark,
+    over: OVER[dark ? "dark" : "light"],
+    memory: hex(pure.memory),
+    shade,
+  };
 }
 
 function rgb(text) {

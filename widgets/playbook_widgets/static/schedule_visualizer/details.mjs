@@ -13,11 +13,24 @@ export class Details {
     this.fold.addEventListener("toggle", () => this.update());
     const carrier = (this.carrier = new Carrier("pb-sv-said"));
     this.code = make("code", { tabindex: "0" });
-    const copy = button("Copy", () => carrier.copy(this.code.textContent, "Command copied"), { "aria-label": "Copy command" });
+    const copy = button("Copy", () => carrier.copy(this.code.textContent, "Command copied"), {
+      "aria-label": "Copy command",
+    });
     this.command = make("div", { class: "pb-sv-code" }, this.code, copy);
     this.link = button("Copy link", () => carrier.copy(app.model.get("link"), "Link copied"), { hidden: "" });
-    const json = button("Save JSON", () => carrier.save(`${this.name()}.json`, "application/json", JSON.stringify(scheduleOf(app.sides[0], app.result.unit))), { title: "The first schedule, as playbook schedule reads it" });
-    const picture = button("Save picture", () => carrier.save(`${this.name()}.svg`, "image/svg+xml", pictureOf(app)), { title: "What is in view, as SVG" });
+    const json = button(
+      "Save JSON",
+      () =>
+        carrier.save(
+          `${this.name()}.json`,
+          "application/json",
+          JSON.stringify(scheduleOf(app.sides[0], app.result.unit)),
+        ),
+      { title: "The first schedule, as playbook schedule reads it" },
+    );
+    const picture = button("Save picture", () => carrier.save(`${this.name()}.svg`, "image/svg+xml", pictureOf(app)), {
+      title: "What is in view, as SVG",
+    });
     this.tools = make("div", { class: "pb-sv-tools" }, this.link, json, picture, carrier.root);
     this.root = make("div", { class: "pb-sv-details" }, this.command, this.tools, this.fold);
   }
@@ -30,7 +43,8 @@ export class Details {
   update() {
     const { result, model } = this.app;
     this.command.hidden = !result.command;
-    if (this.code.textContent !== result.command) this.code.replaceChildren(...result.command.split(/(?= --)/).map((piece) => make("span", {}, piece)));
+    if (this.code.textContent !== result.command)
+      this.code.replaceChildren(...result.command.split(/(?= --)/).map((piece) => make("span", {}, piece)));
     this.link.hidden = !model.get("link") || this.app.inputs.trace != null; // no link holds a trace
     if (this.fold.open) this.table.replaceChildren(transcript(this.app));
   }
@@ -42,7 +56,24 @@ export class Details {
 
 /** A timeline in the form of `playbook schedule --json`, which reads it, too. */
 function scheduleOf(side, unit) {
-  const action = (i) => ({ op: side.op[i] === "X" ? "BW" : side.op[i], stage: side.stage[i], microbatch: side.microbatch[i], start: side.start[i], end: side.end[i] });
-  const ranks = Array.from({ length: side.ranks }, (_, rank) => Array.from({ length: side.offsets[rank + 1] - side.offsets[rank] }, (_, k) => action(side.offsets[rank] + k)));
-  return { name: side.name || side.label, unit, microbatches: side.microbatches, placement: side.placement, ...(side.directions.length && { directions: side.directions }), ...side.numbers, peak_in_flight: side.peaks, ranks };
+  const action = (i) => ({
+    op: side.op[i] === "X" ? "BW" : side.op[i],
+    stage: side.stage[i],
+    microbatch: side.microbatch[i],
+    start: side.start[i],
+    end: side.end[i],
+  });
+  const ranks = Array.from({ length: side.ranks }, (_, rank) =>
+    Array.from({ length: side.offsets[rank + 1] - side.offsets[rank] }, (_, k) => action(side.offsets[rank] + k)),
+  );
+  return {
+    name: side.name || side.label,
+    unit,
+    microbatches: side.microbatches,
+    placement: side.placement,
+    ...(side.directions.length && { directions: side.directions }),
+    ...side.numbers,
+    peak_in_flight: side.peaks,
+    ranks,
+  };
 }

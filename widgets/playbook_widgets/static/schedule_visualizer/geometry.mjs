@@ -1,7 +1,13 @@
 // Where everything is: lanes from top to bottom, time from left to right.
 
 export const AXIS = 22; // px
-const SIZES = [[4, 30, 18, 9], [8, 24, 14, 7], [16, 18, 9, 5], [32, 12, 6, 3], [64, 7, 3, 1]]; // up to so many ranks: bar, strip of memory, gap
+const SIZES = [
+  [4, 30, 18, 9],
+  [8, 24, 14, 7],
+  [16, 18, 9, 5],
+  [32, 12, 6, 3],
+  [64, 7, 3, 1],
+]; // up to so many ranks: bar, strip of memory, gap
 
 export class Geometry {
   constructor(app, scene) {
@@ -10,7 +16,9 @@ export class Geometry {
 
   /** Anew for other sides, or another width. */
   fit(width) {
-    const { sides } = this.app, most = Math.max(...sides.map((side) => side.ranks)), lanes = sides.reduce((sum, side) => sum + side.ranks, 0);
+    const { sides } = this.app,
+      most = Math.max(...sides.map((side) => side.ranks)),
+      lanes = sides.reduce((sum, side) => sum + side.ranks, 0);
     const size = SIZES.find(([upTo]) => Math.max(most, lanes / 1.6) <= upTo) ?? SIZES.at(-1);
     [, this.bar, this.strip, this.gap] = size;
     this.width = Math.max(120, width);
@@ -48,22 +56,29 @@ export class Geometry {
 
   /** The box of a slot: left, top, width, height. */
   box(side, i) {
-    const data = this.app.sides[side], half = data.half[i], x = this.x(data.start[i]);
-    const high = half ? (this.bar - 1) / 2 : this.bar, top = this.laneTop(side, data.rankOf[i]) + (half === 2 ? high + 1 : 0);
+    const data = this.app.sides[side],
+      half = data.half[i],
+      x = this.x(data.start[i]);
+    const high = half ? (this.bar - 1) / 2 : this.bar,
+      top = this.laneTop(side, data.rankOf[i]) + (half === 2 ? high + 1 : 0);
     return [x, top, Math.max(this.x(data.end[i]) - x, 1), high];
   }
 
   gapBox(side, g) {
-    const { idle } = this.app.sides[side], x = this.x(idle.start[g]);
+    const { idle } = this.app.sides[side],
+      x = this.x(idle.start[g]);
     return [x, this.laneTop(side, idle.rank[g]), Math.max(this.x(idle.end[g]) - x, 1), this.bar];
   }
 
   /** What is at a point: { side, rank, kind: slot, idle, strip or lane, at, time }; null outside of all lanes. */
   at(x, y) {
-    const side = this.tops.findLastIndex((top) => top <= y), data = this.app.sides[side];
+    const side = this.tops.findLastIndex((top) => top <= y),
+      data = this.app.sides[side];
     const rank = side < 0 ? -1 : Math.floor((y - this.tops[side]) / this.lane);
     if (!data || rank >= data.ranks) return null;
-    const time = this.time(x), down = y - this.laneTop(side, rank), found = { side, rank, time, at: -1, kind: "lane" };
+    const time = this.time(x),
+      down = y - this.laneTop(side, rank),
+      found = { side, rank, time, at: -1, kind: "lane" };
     if (x < this.left - 2) return found;
     if (down > this.bar + 1) return { ...found, kind: "strip" };
     const slack = Math.min(3, this.bar) * Math.abs(this.time(1) - this.time(0));
@@ -81,8 +96,10 @@ export class Geometry {
 
 /** Round times between low and high, one per `gap` pixels at most. */
 export function ticks(low, high, width, gap = 70) {
-  const rough = ((high - low) * gap) / Math.max(width, 1), power = 10 ** Math.floor(Math.log10(rough || 1));
-  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough) ?? 10 * power, found = [];
+  const rough = ((high - low) * gap) / Math.max(width, 1),
+    power = 10 ** Math.floor(Math.log10(rough || 1));
+  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough) ?? 10 * power,
+    found = [];
   for (let k = Math.ceil(low / step - 1e-9); k * step <= high * (1 + 1e-9); k++) found.push(k * step);
   return { values: found, digits: Math.max(0, -Math.floor(Math.log10(step) + 1e-9)) };
 }

@@ -8,7 +8,9 @@ export class Overlay {
   }
 
   paint(c, colours) {
-    const { app } = this, { geometry: g } = this.scene, { current } = app.pointing;
+    const { app } = this,
+      { geometry: g } = this.scene,
+      { current } = app.pointing;
     Object.assign(this, { c, colours, geometry: g });
     c.clearRect(0, 0, g.width, g.height);
     c.save();
@@ -23,7 +25,8 @@ export class Overlay {
 
   /** All that has not happened yet, pale; a line for now. */
   future(time) {
-    const { c, geometry: g } = this, x = g.x(time);
+    const { c, geometry: g } = this,
+      x = g.x(time);
     c.fillStyle = this.colours.surface;
     c.globalAlpha = 0.78;
     this.app.sides.forEach((side, s) => c.fillRect(x, g.tops[s] - 2, g.right + 4 - x, side.ranks * g.lane));
@@ -34,7 +37,9 @@ export class Overlay {
 
   /** The critical path stands out of the rest, slot to slot. */
   path(side, s) {
-    const { c, geometry: g } = this, top = g.tops[s] - 2, [low, high] = g.view;
+    const { c, geometry: g } = this,
+      top = g.tops[s] - 2,
+      [low, high] = g.view;
     c.fillStyle = this.colours.surface;
     c.globalAlpha = 0.62;
     c.fillRect(g.left, top, g.right - g.left + 2, side.ranks * g.lane);
@@ -50,15 +55,26 @@ export class Overlay {
     }
     for (let k = 1; k < side.path.length; k++) {
       const [from, to] = [side.path[k - 1], side.path[k]];
-      if (from < 0 || to < 0 || side.rankOf[from] === side.rankOf[to] || side.end[from] < low || side.start[to] > high) continue;
-      const [x0, y0, w0, h0] = g.box(s, from), [x1, y1, , h1] = g.box(s, to);
-      this.line([[x0 + w0, y0 + h0 / 2], [x1, y1 + h1 / 2]], 2);
+      if (from < 0 || to < 0 || side.rankOf[from] === side.rankOf[to] || side.end[from] < low || side.start[to] > high)
+        continue;
+      const [x0, y0, w0, h0] = g.box(s, from),
+        [x1, y1, , h1] = g.box(s, to);
+      this.line(
+        [
+          [x0 + w0, y0 + h0 / 2],
+          [x1, y1 + h1 / 2],
+        ],
+        2,
+      );
     }
   }
 
   line(points, width, dash = []) {
     const { c } = this;
-    for (const [colour, wide] of [[this.colours.surface, width + HALO], [this.colours.ink, width]]) {
+    for (const [colour, wide] of [
+      [this.colours.surface, width + HALO],
+      [this.colours.ink, width],
+    ]) {
       c.strokeStyle = colour;
       c.lineWidth = wide;
       c.setLineDash(colour === this.colours.ink ? dash : []);
@@ -70,7 +86,8 @@ export class Overlay {
   }
 
   pointed({ side: s, kind, at, rank, time }) {
-    const { geometry: g } = this, side = this.app.sides[s];
+    const { geometry: g } = this,
+      side = this.app.sides[s];
     if (kind === "idle") return this.gap(s, at);
     if (kind === "strip" || kind === "lane") return this.moment(s, rank, kind === "strip" ? time : null);
     for (const need of side.needs(at)) this.link(s, need, at, []);
@@ -82,7 +99,9 @@ export class Overlay {
 
   /** A gap, and what its end waits for. */
   gap(s, at) {
-    const { geometry: g } = this, { idle } = this.app.sides[s], [next, need] = [idle.next[at], idle.waits_for[at]];
+    const { geometry: g } = this,
+      { idle } = this.app.sides[s],
+      [next, need] = [idle.next[at], idle.waits_for[at]];
     if (next >= 0 && need >= 0) {
       this.link(s, need, next, []);
       this.outline(g.box(s, need), 1.5);
@@ -92,7 +111,10 @@ export class Overlay {
 
   outline([x, y, wide, high], width, dash = []) {
     const { c } = this;
-    for (const [colour, line] of [[this.colours.surface, width + 2], [this.colours.ink, width]]) {
+    for (const [colour, line] of [
+      [this.colours.surface, width + 2],
+      [this.colours.ink, width],
+    ]) {
       c.strokeStyle = colour;
       c.lineWidth = line;
       c.setLineDash(colour === this.colours.ink ? dash : []);
@@ -103,10 +125,18 @@ export class Overlay {
 
   /** From the end of one action to the start of another that needs it: straight to another rank, in a bow on the same one. */
   link(s, from, to, dash) {
-    const { c, geometry: g } = this, side = this.app.sides[s], [x0, y0, w0, h0] = g.box(s, from), [x1, y1, , h1] = g.box(s, to);
-    const down = side.rankOf[to] - side.rankOf[from], a = [x0 + w0 - 1.5, down > 0 ? y0 + h0 : down < 0 ? y0 : y0 + h0], b = [x1 + 1.5, down > 0 ? y1 : down < 0 ? y1 + h1 : y1 + h1];
+    const { c, geometry: g } = this,
+      side = this.app.sides[s],
+      [x0, y0, w0, h0] = g.box(s, from),
+      [x1, y1, , h1] = g.box(s, to);
+    const down = side.rankOf[to] - side.rankOf[from],
+      a = [x0 + w0 - 1.5, down > 0 ? y0 + h0 : down < 0 ? y0 : y0 + h0],
+      b = [x1 + 1.5, down > 0 ? y1 : down < 0 ? y1 + h1 : y1 + h1];
     const bow = down ? null : [(a[0] + b[0]) / 2, a[1] + Math.min(2 * g.strip + 4, 6 + Math.abs(b[0] - a[0]) / 3)];
-    for (const [colour, wide] of [[this.colours.surface, 2 + HALO], [this.colours.ink, 2]]) {
+    for (const [colour, wide] of [
+      [this.colours.surface, 2 + HALO],
+      [this.colours.ink, 2],
+    ]) {
       c.strokeStyle = colour;
       c.lineWidth = wide;
       c.setLineDash(colour === this.colours.ink ? dash : []);
@@ -121,7 +151,8 @@ export class Overlay {
 
   /** An arrow's head at `b`, coming from `a`. */
   head(a, b) {
-    const { c } = this, angle = Math.atan2(b[1] - a[1], b[0] - a[0]);
+    const { c } = this,
+      angle = Math.atan2(b[1] - a[1], b[0] - a[0]);
     c.save();
     c.translate(...b);
     c.rotate(angle);
@@ -136,7 +167,8 @@ export class Overlay {
 
   /** A lane, or a moment of its strip of memory. */
   moment(s, rank, time) {
-    const { c, geometry: g } = this, top = g.laneTop(s, rank);
+    const { c, geometry: g } = this,
+      top = g.laneTop(s, rank);
     c.fillStyle = c.strokeStyle = this.colours.ink;
     if (time === null) return this.outline([g.left, top, g.right - g.left, g.bar], 1.5, [4, 3]);
     c.fillRect(g.x(time) - 0.5, top + g.bar, 1, g.strip + 2);

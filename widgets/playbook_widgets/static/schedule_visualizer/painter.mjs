@@ -32,11 +32,14 @@ export class Painter {
   }
 
   axis() {
-    const { c, geometry: g } = this, { values, digits } = ticks(...g.view, g.right - g.left);
+    const { c, geometry: g } = this,
+      { values, digits } = ticks(...g.view, g.right - g.left);
     this.font(11);
     c.fillStyle = this.colours.ink;
     for (const value of values) {
-      const x = Math.round(g.x(value)), text = value.toFixed(digits), wide = c.measureText(text).width;
+      const x = Math.round(g.x(value)),
+        text = value.toFixed(digits),
+        wide = c.measureText(text).width;
       c.globalAlpha = 0.13;
       c.fillRect(x, AXIS - 4, 1, g.height - AXIS);
       c.globalAlpha = 0.85;
@@ -46,7 +49,8 @@ export class Painter {
   }
 
   side(side, s) {
-    const { c, geometry: g } = this, top = g.tops[s];
+    const { c, geometry: g } = this,
+      top = g.tops[s];
     c.fillStyle = this.colours.ink;
     this.font(13, 650);
     c.fillText(side.label, 0, top - 12);
@@ -68,18 +72,28 @@ export class Painter {
   }
 
   names(side, s) {
-    const { c, geometry: g } = this, every = g.lane < 14 ? 4 : 1;
+    const { c, geometry: g } = this,
+      every = g.lane < 14 ? 4 : 1;
     this.font(g.lane < 24 ? 10.5 : 12);
     c.fillStyle = this.colours.ink;
-    for (let rank = 0; rank < side.ranks; rank += every) c.fillText(g.long ? `rank ${rank}` : String(rank), 0, g.laneTop(s, rank) + g.bar / 2 + 0.5);
+    for (let rank = 0; rank < side.ranks; rank += every)
+      c.fillText(g.long ? `rank ${rank}` : String(rank), 0, g.laneTop(s, rank) + g.bar / 2 + 0.5);
   }
 
   lane(side, s, rank) {
-    const { c, geometry: g } = this, top = g.laneTop(s, rank), [low, high] = g.view;
+    const { c, geometry: g } = this,
+      top = g.laneTop(s, rank),
+      [low, high] = g.view;
     c.fillStyle = this.colours.ink;
     c.globalAlpha = 0.07;
-    const from = g.x(Math.max(low, 0)), to = g.x(Math.min(high, side.makespan));
-    c.fillRect(from, top, Math.max(to - from, this.app.building && side === this.app.sides[0] ? g.right - from : 0), g.bar);
+    const from = g.x(Math.max(low, 0)),
+      to = g.x(Math.min(high, side.makespan));
+    c.fillRect(
+      from,
+      top,
+      Math.max(to - from, this.app.building && side === this.app.sides[0] ? g.right - from : 0),
+      g.bar,
+    );
     c.globalAlpha = 1;
     this.messages(side, rank, top);
     this.bars(side, s, rank);
@@ -88,19 +102,30 @@ export class Painter {
 
   /** Gaps that are due to messages have a line through them. */
   messages(side, rank, top) {
-    const { c, geometry: g } = this, { idle } = side, causes = Object.keys(side.causeNames), [low, high] = g.view;
+    const { c, geometry: g } = this,
+      { idle } = side,
+      causes = Object.keys(side.causeNames),
+      [low, high] = g.view;
     c.fillStyle = this.colours.ink;
     c.globalAlpha = 0.5;
     for (const i of side.gapsOf[rank]) {
-      if (idle.end[i] < low || idle.start[i] > high || !["communication", "link", "sending"].includes(causes[idle.cause[i]])) continue;
-      const x = g.x(idle.start[i]), wide = g.x(idle.end[i]) - x;
+      if (
+        idle.end[i] < low ||
+        idle.start[i] > high ||
+        !["communication", "link", "sending"].includes(causes[idle.cause[i]])
+      )
+        continue;
+      const x = g.x(idle.start[i]),
+        wide = g.x(idle.end[i]) - x;
       if (wide > 2) c.fillRect(x, Math.round(top + g.bar / 2) - 0.5, wide, 1);
     }
     c.globalAlpha = 1;
   }
 
   bars(side, s, rank) {
-    const { geometry: g } = this, [low, high] = g.view, last = side.offsets[rank + 1];
+    const { geometry: g } = this,
+      [low, high] = g.view,
+      last = side.offsets[rank + 1];
     const scale = (g.right - g.left) / (high - low);
     let dense = null;
     for (let i = side.firstAfter(rank, low); i < last && side.start[i] <= high; i++) {
@@ -112,8 +137,12 @@ export class Painter {
 
   /** One action: a bar, its lower part W's where B and W are one, and its letter and number where they fit. */
   slot(side, s, i) {
-    const { c, geometry: g } = this, [left, top, full, high] = g.box(s, i), wide = full > 3 ? full - 1 : full > 1.4 ? full - 0.35 : full;
-    const op = side.op[i], look = (name) => this.colours.shade(name, side.chunk[i], side.chunks), { fill, text } = look(op === "X" ? "B" : op);
+    const { c, geometry: g } = this,
+      [left, top, full, high] = g.box(s, i),
+      wide = full > 3 ? full - 1 : full > 1.4 ? full - 0.35 : full;
+    const op = side.op[i],
+      look = (name) => this.colours.shade(name, side.chunk[i], side.chunks),
+      { fill, text } = look(op === "X" ? "B" : op);
     c.fillStyle = fill;
     c.fillRect(left, top, wide, high);
     if (op === "X") {
@@ -121,12 +150,18 @@ export class Painter {
       c.fillStyle = look("W").fill;
       c.fillRect(left, top + high - w, wide, w);
     }
-    if (wide > 9 && high > 8) this.label(side.short(i), side.microbatch[i], left, top, wide, op === "X" ? high * 0.76 : high, text);
+    if (wide > 9 && high > 8)
+      this.label(side.short(i), side.microbatch[i], left, top, wide, op === "X" ? high * 0.76 : high, text);
   }
 
   label(text, number, left, top, wide, high, colour) {
-    const { c } = this, size = high >= 20 ? 12 : high >= 13 ? 11 : 9.5;
-    const fits = [[text, size], [String(number), size], [String(number), 9]].find(([words, of]) => this.wide(words, of) + 2.5 <= wide);
+    const { c } = this,
+      size = high >= 20 ? 12 : high >= 13 ? 11 : 9.5;
+    const fits = [
+      [text, size],
+      [String(number), size],
+      [String(number), 9],
+    ].find(([words, of]) => this.wide(words, of) + 2.5 <= wide);
     if (!fits) return;
     this.font(fits[1], 500);
     c.fillStyle = colour;
@@ -152,23 +187,31 @@ export class Painter {
   }
 
   pile(dense, side, i) {
-    const { geometry: g } = this, op = side.op[i], from = g.x(side.start[i]), to = g.x(side.end[i]), pixel = Math.max(0, Math.floor(from));
+    const { geometry: g } = this,
+      op = side.op[i],
+      from = g.x(side.start[i]),
+      to = g.x(side.end[i]),
+      pixel = Math.max(0, Math.floor(from));
     const half = side.half[i] ? 0.5 : 1;
     const add = (name, part) => {
       const over = Math.max(0, to - Math.max(pixel + 1, from));
       dense[name][pixel] += part * half * (to - from - over);
       if (over) dense[name][pixel + 1] += part * half * over;
     };
-    if (op === "X") (add("B", 0.74), add("W", 0.26));
+    if (op === "X") add("B", 0.74), add("W", 0.26);
     else add(op, 1);
   }
 
   heap(dense, top) {
     if (!this.c.drawImage) return this.heapAsShapes(dense, top);
-    const { geometry: g } = this, wide = dense.F.length, image = new ImageData(wide, g.bar), pixels = new Uint32Array(image.data.buffer);
+    const { geometry: g } = this,
+      wide = dense.F.length,
+      image = new ImageData(wide, g.bar),
+      pixels = new Uint32Array(image.data.buffer);
     const words = ["F", "B", "W"].map((name) => littleEndian(this.colours.shade(name).fill));
     for (let pixel = 0; pixel < wide; pixel++) {
-      let at = 0, reached = 0;
+      let at = 0,
+        reached = 0;
       ["F", "B", "W"].forEach((name, k) => {
         reached += Math.min(1, dense[name][pixel]) * g.bar;
         for (const until = Math.min(g.bar, Math.round(reached)); at < until; at++) pixels[at * wide + pixel] = words[k];
@@ -198,14 +241,19 @@ export class Painter {
   // --- what a rank keeps
 
   memory(side, rank, top) {
-    const { c, geometry: g } = this, { times, amounts } = side.keeps[rank], [low, high] = g.view, most = this.app.most;
-    const y = (amount) => top + g.strip - (amount / most) * g.strip, from = Math.max(lastAtOrBefore(times, low), 0), bottom = top + g.strip;
+    const { c, geometry: g } = this,
+      { times, amounts } = side.keeps[rank],
+      [low, high] = g.view,
+      most = this.app.most;
+    const y = (amount) => top + g.strip - (amount / most) * g.strip,
+      from = Math.max(lastAtOrBefore(times, low), 0),
+      bottom = top + g.strip;
     if (!times.length || !most) return;
     c.beginPath();
     let at = g.x(Math.max(low, times[from]));
     c.moveTo(at, bottom);
     for (let k = from, peak = 0; k < times.length && times[k] <= high; k++) {
-      const x = k === from ? at : g.x(times[k]), next = g.x(k + 1 < times.length ? times[k + 1] : amounts[k] ? side.makespan : times[k]);
+      const next = g.x(k + 1 < times.length ? times[k + 1] : amounts[k] ? side.makespan : times[k]);
       peak = Math.max(peak, amounts[k]);
       if (next - at < 0.5 && k + 1 < times.length) continue; // of what shares a pixel, the most
       c.lineTo(at, y(peak));

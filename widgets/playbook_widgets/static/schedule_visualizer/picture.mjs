@@ -3,18 +3,29 @@
 import { SVG } from "../shared/dom.mjs";
 import { Painter } from "./painter.mjs";
 
-const escape = (text) => String(text).replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]);
+const escaped = (text) =>
+  String(text).replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]);
 const n = (value) => Number(value.toFixed(2));
 
 /** As much of a 2d context as the painter uses; rectangles of one colour between two other shapes become one path. */
 class Context {
   constructor() {
     Object.assign(this, { parts: [], stack: [], runs: new Map(), path: "", clips: 0 });
-    Object.assign(this, { fillStyle: "#000", strokeStyle: "#000", globalAlpha: 1, lineWidth: 1, textAlign: "start", dash: [], clipped: "", font: "12px sans-serif" });
+    Object.assign(this, {
+      fillStyle: "#000",
+      strokeStyle: "#000",
+      globalAlpha: 1,
+      lineWidth: 1,
+      textAlign: "start",
+      dash: [],
+      clipped: "",
+      font: "12px sans-serif",
+    });
   }
 
   flush() {
-    for (const { d, fill, alpha, clip } of this.runs.values()) this.parts.push(`<path d="${d.join("")}" fill="${fill}"${alpha < 1 ? ` fill-opacity="${alpha}"` : ""}${clip}/>`);
+    for (const { d, fill, alpha, clip } of this.runs.values())
+      this.parts.push(`<path d="${d.join("")}" fill="${fill}"${alpha < 1 ? ` fill-opacity="${alpha}"` : ""}${clip}/>`);
     this.runs.clear();
   }
 
@@ -28,8 +39,10 @@ class Context {
 
   fillText(text, x, y) {
     this.flush();
-    const [, weight = "400", size] = this.font.match(/^(\d+) ([\d.]+)px/) ?? [, "400", "12"];
-    this.parts.push(`<text x="${n(x)}" y="${n(y + size * 0.35)}" font-size="${size}" font-weight="${weight}" fill="${this.fillStyle}"${this.textAlign === "center" ? ' text-anchor="middle"' : ""}${this.globalAlpha < 1 ? ` fill-opacity="${this.globalAlpha}"` : ""}>${escape(text)}</text>`);
+    const [, weight = "400", size] = this.font.match(/^(\d+) ([\d.]+)px/) ?? ["", "400", "12"];
+    this.parts.push(
+      `<text x="${n(x)}" y="${n(y + size * 0.35)}" font-size="${size}" font-weight="${weight}" fill="${this.fillStyle}"${this.textAlign === "center" ? ' text-anchor="middle"' : ""}${this.globalAlpha < 1 ? ` fill-opacity="${this.globalAlpha}"` : ""}>${escaped(text)}</text>`,
+    );
   }
 
   measureText(text) {
@@ -54,12 +67,16 @@ class Context {
 
   fill() {
     this.flush();
-    this.parts.push(`<path d="${this.path}" fill="${this.fillStyle}" fill-opacity="${this.globalAlpha}"${this.clipped}/>`);
+    this.parts.push(
+      `<path d="${this.path}" fill="${this.fillStyle}" fill-opacity="${this.globalAlpha}"${this.clipped}/>`,
+    );
   }
 
   stroke() {
     this.flush();
-    this.parts.push(`<path d="${this.path}" fill="none" stroke="${this.strokeStyle}" stroke-width="${this.lineWidth}"${this.dash.length ? ` stroke-dasharray="${this.dash.join(" ")}"` : ""}${this.clipped}/>`);
+    this.parts.push(
+      `<path d="${this.path}" fill="none" stroke="${this.strokeStyle}" stroke-width="${this.lineWidth}"${this.dash.length ? ` stroke-dasharray="${this.dash.join(" ")}"` : ""}${this.clipped}/>`,
+    );
   }
 
   clip() {
@@ -83,7 +100,11 @@ class Context {
 
 /** The picture, and below it what its colours are, as an SVG file that needs nothing else. */
 export function pictureOf(app) {
-  const { scene, result } = app, { geometry: g } = scene, colours = scene.colours(), c = new Context(), foot = g.height + 8;
+  const { scene, result } = app,
+    { geometry: g } = scene,
+    colours = scene.colours(),
+    c = new Context(),
+    foot = g.height + 8;
   new Painter(app, scene).paint(c, colours);
   c.flush();
   let at = 0;
@@ -98,6 +119,7 @@ export function pictureOf(app) {
   const lines = result.answer.match(/.{1,110}(?:\s|$)/g) ?? [];
   lines.forEach((line, k) => c.fillText(line.trim(), 0, foot + 30 + 17 * k));
   c.flush();
-  const high = foot + 36 + 17 * lines.length, wide = Math.max(g.width, at) + 24;
+  const high = foot + 36 + 17 * lines.length,
+    wide = Math.max(g.width, at) + 24;
   return `<svg xmlns="${SVG}" viewBox="-12 -8 ${wide} ${high}" width="${wide}" height="${high}" font-family="system-ui, sans-serif"><rect x="-12" y="-8" width="100%" height="100%" fill="${colours.surface}"/>${c.parts.join("")}</svg>`;
 }

@@ -8,10 +8,37 @@ import { Painter } from "./painter.mjs";
 
 export class Scene {
   constructor(app) {
-    Object.assign(this, { app, view: [0, app.total], total: app.total, building: app.building, geometry: new Geometry(app, this), painter: new Painter(app, this), overlay: new Overlay(app, this) });
+    Object.assign(this, {
+      app,
+      view: [0, app.total],
+      total: app.total,
+      building: app.building,
+      geometry: new Geometry(app, this),
+      painter: new Painter(app, this),
+      overlay: new Overlay(app, this),
+    });
     [this.base, this.top] = [0, 1].map(() => make("canvas", { "aria-hidden": "true" }));
-    this.stage = make("div", { class: "pb-sv-stage", tabindex: "0", role: "application", "aria-roledescription": "timeline", "aria-describedby": `${app.id}-help` }, this.base, this.top);
-    this.scroll = make("input", { type: "range", min: 0, max: 1000, step: 1, class: "pb-sv-across", "aria-label": "Part of the step in view", hidden: "" });
+    this.stage = make(
+      "div",
+      {
+        class: "pb-sv-stage",
+        tabindex: "0",
+        role: "application",
+        "aria-roledescription": "timeline",
+        "aria-describedby": `${app.id}-help`,
+      },
+      this.base,
+      this.top,
+    );
+    this.scroll = make("input", {
+      type: "range",
+      min: 0,
+      max: 1000,
+      step: 1,
+      class: "pb-sv-across",
+      "aria-label": "Part of the step in view",
+      hidden: "",
+    });
     this.scroll.addEventListener("input", () => this.across(Number(this.scroll.value) / 1000));
     this.sizes = new ResizeObserver(() => this.fit());
     this.themes = new MutationObserver(() => ((this.palette = null), this.draw()));
@@ -40,7 +67,8 @@ export class Scene {
   }
 
   look(low, high) {
-    const span = Math.min(Math.max(high - low, this.total / 4000), this.total), start = Math.min(Math.max(low, 0), this.total - span);
+    const span = Math.min(Math.max(high - low, this.total / 4000), this.total),
+      start = Math.min(Math.max(low, 0), this.total - span);
     this.view = [start, start + span];
     this.app.reading.hide();
     this.draw();
@@ -48,19 +76,24 @@ export class Scene {
 
   /** Closer or farther, around a time, what is held on to, or the middle. */
   zoom(factor, around) {
-    const [low, high] = this.view, held = this.app.pointing.pinned?.time, at = around ?? (held >= low && held <= high ? held : (low + high) / 2);
+    const [low, high] = this.view,
+      held = this.app.pointing.pinned?.time,
+      at = around ?? (held >= low && held <= high ? held : (low + high) / 2);
     this.look(at - (at - low) * factor, at + (high - at) * factor);
   }
 
   zoomTo(found) {
     if (found?.kind !== "slot" && found?.kind !== "idle") return;
-    const side = this.app.sides[found.side], { start, end } = found.kind === "slot" ? side : side.idle;
-    const middle = (start[found.at] + end[found.at]) / 2, half = Math.max(4 * (end[found.at] - start[found.at]), this.total / 120);
+    const side = this.app.sides[found.side],
+      { start, end } = found.kind === "slot" ? side : side.idle;
+    const middle = (start[found.at] + end[found.at]) / 2,
+      half = Math.max(4 * (end[found.at] - start[found.at]), this.total / 120);
     this.look(middle - half, middle + half);
   }
 
   pan(part) {
-    const [low, high] = this.view, by = part * (high - low);
+    const [low, high] = this.view,
+      by = part * (high - low);
     this.look(low + by, high + by);
   }
 
@@ -69,13 +102,15 @@ export class Scene {
   }
 
   across(part) {
-    const span = this.view[1] - this.view[0], low = part * (this.total - span);
+    const span = this.view[1] - this.view[0],
+      low = part * (this.total - span);
     this.look(low, low + span);
   }
 
   /** A time that is not in view becomes its middle. */
   bring(time) {
-    const [low, high] = this.view, half = (high - low) / 2;
+    const [low, high] = this.view,
+      half = (high - low) / 2;
     if (time < low || time > high) this.look(time - half, time + half);
   }
 
@@ -102,13 +137,16 @@ export class Scene {
 
   /** The layer below only where something in it is other than it was. */
   now() {
-    const { geometry, app } = this, palette = this.colours(), state = [...this.view, geometry.width, geometry.height, devicePixelRatio].join();
+    const { geometry, app } = this,
+      palette = this.colours(),
+      state = [...this.view, geometry.width, geometry.height, devicePixelRatio].join();
     if (this.drawn?.state !== state || this.drawn.result !== app.result || this.drawn.palette !== palette) {
       this.painter.paint(this.context(this.base), palette);
       this.drawn = { state, palette, result: app.result };
     }
     this.over();
-    const span = this.view[1] - this.view[0], part = this.total > span ? this.view[0] / (this.total - span) : 0;
+    const span = this.view[1] - this.view[0],
+      part = this.total > span ? this.view[0] / (this.total - span) : 0;
     this.scroll.hidden = !this.zoomed;
     this.scroll.value = Math.round(1000 * part);
     this.scroll.style.setProperty("--at", `${100 * part}%`);
@@ -122,7 +160,9 @@ export class Scene {
   }
 
   context(canvas) {
-    const scale = Math.max(devicePixelRatio || 1, 1), { width, height } = this.geometry, c = canvas.getContext("2d");
+    const scale = Math.max(devicePixelRatio || 1, 1),
+      { width, height } = this.geometry,
+      c = canvas.getContext("2d");
     const [wide, high] = [Math.round(width * scale), Math.round(height * scale)];
     if (canvas.width !== wide || canvas.height !== high) {
       Object.assign(canvas, { width: wide, height: high });

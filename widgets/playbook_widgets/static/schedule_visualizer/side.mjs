@@ -36,7 +36,9 @@ export class Side {
   /** The stages of each rank, in order. */
   held() {
     const found = Array.from({ length: this.ranks }, () => []);
-    this.placement.forEach((homes, direction) => homes.forEach((rank, stage) => found[rank].push(direction * this.depth + stage)));
+    this.placement.forEach((homes, direction) =>
+      homes.forEach((rank, stage) => found[rank].push(direction * this.depth + stage)),
+    );
     return found;
   }
 
@@ -63,15 +65,25 @@ export class Side {
 
   /** Slots that must be over before slot `i` begins. */
   needs(i) {
-    const [stage, m] = [this.stage[i], this.microbatch[i]], kind = KINDS[this.op[i]];
-    const found = [[this.at(0, stage - 1, m)], [this.at(0, stage, m), this.at(1, stage + 1, m)], [this.at(1, stage, m)]][kind];
+    const [stage, m] = [this.stage[i], this.microbatch[i]],
+      kind = KINDS[this.op[i]];
+    const found = [
+      [this.at(0, stage - 1, m)],
+      [this.at(0, stage, m), this.at(1, stage + 1, m)],
+      [this.at(1, stage, m)],
+    ][kind];
     return found.filter((slot) => slot >= 0);
   }
 
   /** Slots that wait for slot `i`. */
   givesTo(i) {
-    const [stage, m] = [this.stage[i], this.microbatch[i]], kind = KINDS[this.op[i]];
-    const found = [[this.at(0, stage + 1, m), this.at(1, stage, m)], [this.at(1, stage - 1, m), this.at(2, stage, m)], []][kind];
+    const [stage, m] = [this.stage[i], this.microbatch[i]],
+      kind = KINDS[this.op[i]];
+    const found = [
+      [this.at(0, stage + 1, m), this.at(1, stage, m)],
+      [this.at(1, stage - 1, m), this.at(2, stage, m)],
+      [],
+    ][kind];
     return found.filter((slot) => slot >= 0 && slot !== i);
   }
 
@@ -109,8 +121,15 @@ export class Side {
   /** Why a rank waits, in a sentence. */
   why(g) {
     if (this.idle.text) return this.idle.text[g];
-    const next = this.idle.next[g], need = this.idle.waits_for[g], cause = this.causeNames[Object.keys(this.causeNames)[this.idle.cause[g]]];
-    const waits = next < 0 ? "has nothing more to do" : need < 0 ? `waits with ${this.nameOf(next)}` : `waits with ${this.nameOf(next)} for ${this.nameOf(need)} on rank ${this.rankOf[need]}`;
+    const next = this.idle.next[g],
+      need = this.idle.waits_for[g],
+      cause = this.causeNames[Object.keys(this.causeNames)[this.idle.cause[g]]];
+    const waits =
+      next < 0
+        ? "has nothing more to do"
+        : need < 0
+          ? `waits with ${this.nameOf(next)}`
+          : `waits with ${this.nameOf(next)} for ${this.nameOf(need)} on rank ${this.rankOf[need]}`;
     return `rank ${this.idle.rank[g]} ${waits}: ${cause}`;
   }
 
@@ -122,7 +141,8 @@ export class Side {
       if (change) events.push([change > 0 ? this.start[i] : this.end[i], change]);
     }
     events.sort((a, b) => a[0] - b[0]);
-    const times = new Float64Array(events.length), amounts = new Float64Array(events.length);
+    const times = new Float64Array(events.length),
+      amounts = new Float64Array(events.length);
     let amount = 0;
     events.forEach(([time, change], k) => {
       amount += change;
@@ -133,7 +153,8 @@ export class Side {
   }
 
   keptAt(rank, time) {
-    const { times, amounts } = this.keeps[rank], k = lastAtOrBefore(times, time);
+    const { times, amounts } = this.keeps[rank],
+      k = lastAtOrBefore(times, time);
     return k < 0 ? 0 : amounts[k];
   }
 

@@ -12,7 +12,13 @@ export class Verdict {
     this.stale = make("span", { class: "pb-sv-stale" }, "before the last change");
     this.answer = make("p", { class: "pb-sv-answer" });
     this.announcer = new Announcer();
-    this.root = make("section", { class: "pb-sv-verdict", "aria-label": "Result" }, this.answer, this.stale, this.announcer.root);
+    this.root = make(
+      "section",
+      { class: "pb-sv-verdict", "aria-label": "Result" },
+      this.answer,
+      this.stale,
+      this.announcer.root,
+    );
     this.numbers = make("section", { class: "pb-sv-numbers", "aria-label": "Numbers" });
   }
 
@@ -25,14 +31,30 @@ export class Verdict {
   }
 
   tiles(side) {
-    const { numbers, paper, peaks } = side, { cap, sides } = this.app, time = (value) => this.app.time(value);
-    const waits = numbers.makespan - numbers.ideal, over = cap !== null && side.peak > cap + 1e-9;
+    const { numbers, paper, peaks } = side,
+      { cap, sides } = this.app,
+      time = (value) => this.app.time(value);
+    const waits = numbers.makespan - numbers.ideal,
+      over = cap !== null && side.peak > cap + 1e-9;
     const found = [
       this.tile("makespan", time(numbers.makespan), `busiest rank works ${time(numbers.ideal)}`),
-      this.tile("bubble of the step", percent(numbers.bubble_fraction), `waits ${time(waits)}, ${rounded(numbers.bubble_ratio, 3)} of its work`),
+      this.tile(
+        "bubble of the step",
+        percent(numbers.bubble_fraction),
+        `waits ${time(waits)}, ${rounded(numbers.bubble_ratio, 3)} of its work`,
+      ),
       this.tile("if steps overlap", percent(numbers.bubble_fraction_span), `span ${time(numbers.span)}`),
       ...(paper ? [this.paper(paper, time)] : []),
-      this.tile("activations, highest peak", rounded(side.peak, 4), cap === null ? `micro-batches; least ${rounded(Math.min(...peaks), 4)}` : over ? `⚠ too much: ${rounded(cap, 4)} micro-batches fit` : `of ${rounded(cap, 4)} micro-batches that fit`, over),
+      this.tile(
+        "activations, highest peak",
+        rounded(side.peak, 4),
+        cap === null
+          ? `micro-batches; least ${rounded(Math.min(...peaks), 4)}`
+          : over
+            ? `⚠ too much: ${rounded(cap, 4)} micro-batches fit`
+            : `of ${rounded(cap, 4)} micro-batches that fit`,
+        over,
+      ),
       this.causes(side),
     ];
     const title = sides.length > 1 ? [make("h3", { class: "pb-sv-heading" }, side.label)] : [];
@@ -40,20 +62,39 @@ export class Verdict {
   }
 
   tile(name, value, note, over = false) {
-    return make("li", over ? { "data-over": "" } : {}, make("span", {}, name), make("b", {}, value), make("span", {}, note));
+    return make(
+      "li",
+      over ? { "data-over": "" } : {},
+      make("span", {}, name),
+      make("b", {}, value),
+      make("span", {}, note),
+    );
   }
 
   paper({ text, time: told, simulated, of }, time) {
     const equal = Math.abs(told - simulated) <= 1e-6 * Math.max(1, Math.abs(simulated));
-    return this.tile(`bubble on paper${of === "span" ? ", between steps" : ""}`, time(told), `${text}; simulated ${equal ? "the same ✓" : time(simulated)}`);
+    return this.tile(
+      `bubble on paper${of === "span" ? ", between steps" : ""}`,
+      time(told),
+      `${text}; simulated ${equal ? "the same ✓" : time(simulated)}`,
+    );
   }
 
   /** Waiting of all ranks, by cause. */
   causes(side) {
-    const total = Object.values(side.causes).reduce((a, b) => a + b, 0), kinds = Object.entries(side.causes).filter(([, time]) => time > 1e-9 * side.makespan);
+    const total = Object.values(side.causes).reduce((a, b) => a + b, 0),
+      kinds = Object.entries(side.causes).filter(([, time]) => time > 1e-9 * side.makespan);
     const whole = side.makespan * side.ranks || 1;
-    const parts = kinds.map(([cause, time]) => make("span", { title: side.causeNames[cause] }, `${cause}\u00a0${percent(time / whole)}`));
-    return make("li", { class: "pb-sv-causes" }, make("span", {}, "all ranks wait"), make("b", {}, total ? percent(total / whole) : "never"), make("span", { class: "pb-sv-kinds" }, ...parts));
+    const parts = kinds.map(([cause, time]) =>
+      make("span", { title: side.causeNames[cause] }, `${cause}\u00a0${percent(time / whole)}`),
+    );
+    return make(
+      "li",
+      { class: "pb-sv-causes" },
+      make("span", {}, "all ranks wait"),
+      make("b", {}, total ? percent(total / whole) : "never"),
+      make("span", { class: "pb-sv-kinds" }, ...parts),
+    );
   }
 
   close() {

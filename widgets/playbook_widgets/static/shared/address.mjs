@@ -8,13 +8,21 @@ export function parse(text) {
 
 /** Those of `keys` that are set, in this order. */
 export function encodePairs(settings, keys = Object.keys(settings)) {
-  return keys.filter((key) => settings[key] != null).map((key) => `${key}=${encodeURIComponent(settings[key])}`).join("&");
+  return keys
+    .filter((key) => settings[key] != null)
+    .map((key) => `${key}=${encodeURIComponent(settings[key])}`)
+    .join("&");
 }
 
 /** The settings of a link; `keys` are the ones there are, others are passed over. Those of `texts` stay as they were typed. */
 export function decodePairs(text, keys, texts = []) {
-  const known = new Set(keys), pairs = text.split("&").map((pair) => pair.split(/=(.*)/s, 2)); // at the first = of each
-  return Object.fromEntries(pairs.filter(([key, value]) => known.has(key) && value !== undefined).map(([key, value]) => [key, texts.includes(key) ? plain(value) : literal(value)]));
+  const known = new Set(keys),
+    pairs = text.split("&").map((pair) => pair.split(/=(.*)/s, 2)); // at the first = of each
+  return Object.fromEntries(
+    pairs
+      .filter(([key, value]) => known.has(key) && value !== undefined)
+      .map(([key, value]) => [key, texts.includes(key) ? plain(value) : literal(value)]),
+  );
 }
 
 function literal(value) {

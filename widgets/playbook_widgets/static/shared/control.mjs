@@ -8,9 +8,21 @@ import { TextField } from "./text_field.mjs";
 export class Control {
   /** `change(field, value)` tells what the reader did; `prefix` is that of the widget's classes; `more` is a subclass's own. */
   constructor(spec, id, change, prefix, more = {}) {
-    Object.assign(this, { ...more, spec, prefix, id: `${id}-${spec.field.replace(".", "-")}`, tell: (value) => change(spec.field, value) });
+    Object.assign(this, {
+      ...more,
+      spec,
+      prefix,
+      id: `${id}-${spec.field.replace(".", "-")}`,
+      tell: (value) => change(spec.field, value),
+    });
     this.error = make("p", { class: `${prefix}-error`, id: `${this.id}-error`, role: "alert", hidden: "" });
-    this.row = make("div", { class: `${prefix}-row ${prefix}-${spec.kind}`, "data-field": spec.field }, ...this.parts(), ...this.extras(), this.error);
+    this.row = make(
+      "div",
+      { class: `${prefix}-row ${prefix}-${spec.kind}`, "data-field": spec.field },
+      ...this.parts(),
+      ...this.extras(),
+      this.error,
+    );
   }
 
   get about() {
@@ -19,7 +31,10 @@ export class Control {
 
   /** Label and inputs, by the kind of the setting. */
   parts() {
-    return { select: () => this.select(), choice: () => this.choice(), text: () => this.text() }[this.spec.kind]?.() ?? this.number();
+    return (
+      { select: () => this.select(), choice: () => this.choice(), text: () => this.text() }[this.spec.kind]?.() ??
+      this.number()
+    );
   }
 
   /** What stands in the row behind them. */
@@ -49,8 +64,10 @@ export class Control {
       return make("label", {}, radio, make("span", {}, words));
     });
     this.radios = options.map((option) => option.firstChild);
-    return [make("span", { class: `${this.prefix}-label`, id: `${this.id}-label` }, this.spec.label),
-      make("span", { class: "pb-options", role: "radiogroup", "aria-labelledby": `${this.id}-label` }, ...options)];
+    return [
+      make("span", { class: `${this.prefix}-label`, id: `${this.id}-label` }, this.spec.label),
+      make("span", { class: "pb-options", role: "radiogroup", "aria-labelledby": `${this.id}-label` }, ...options),
+    ];
   }
 
   text() {
@@ -62,7 +79,16 @@ export class Control {
     const { label, stops } = this.spec;
     const next = (by) => stops[Math.min(stops.length - 1, Math.max(0, Number(this.field.slider.value) + by))];
     const away = stops[0] < 0 ? undefined : (stop, size) => Math.abs(Math.log((stop + 1e-3) / (size + 1e-3)));
-    this.field = new NumberField({ id: this.id, label, stops, attributes: this.about, tell: this.tell, written: (value) => this.written(value), next, away });
+    this.field = new NumberField({
+      id: this.id,
+      label,
+      stops,
+      attributes: this.about,
+      tell: this.tell,
+      written: (value) => this.written(value),
+      next,
+      away,
+    });
     return [this.label(), this.field.slider, make("span", { class: `${this.prefix}-field` }, this.field.text)];
   }
 
@@ -76,7 +102,8 @@ export class Control {
     else if (this.radios) this.radios.forEach((radio, i) => (radio.checked = this.spec.choices[i][0] === value));
     else this.field.show(value, size);
     if (this.field?.slider && typeof size === "number") set(this.field.slider, "aria-valuetext", this.written(size));
-    for (const el of this.row.querySelectorAll("input, select, textarea")) set(el, "aria-invalid", error ? "true" : null);
+    for (const el of this.row.querySelectorAll("input, select, textarea"))
+      set(el, "aria-invalid", error ? "true" : null);
     say(this.error, error ?? "");
     this.error.hidden = !error;
   }

@@ -28,7 +28,12 @@ export function button(text, action, attributes = {}) {
 /** A table of texts with a row of column heads. */
 export function tableOf(head, rows) {
   const row = (tag, texts, attributes) => make("tr", {}, ...texts.map((text) => make(tag, attributes, String(text))));
-  return make("table", {}, make("thead", {}, row("th", head, { scope: "col" })), make("tbody", {}, ...rows.map((texts) => row("td", texts))));
+  return make(
+    "table",
+    {},
+    make("thead", {}, row("th", head, { scope: "col" })),
+    make("tbody", {}, ...rows.map((texts) => row("td", texts))),
+  );
 }
 
 /** Set the text of an element only when it changes, so that nothing is laid out, or read out, again for nothing. */

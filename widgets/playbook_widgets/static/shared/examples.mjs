@@ -9,13 +9,21 @@ export class Examples {
     Object.assign(this, { app, apart: new Set(apart) });
     this.buttons = app.constants.examples.map(({ name, inputs }) => button(name, () => app.load(inputs)));
     this.note = make("p", { class: `${app.prefix}-note` });
-    this.root = make("section", { class: `${app.prefix}-examples`, "aria-label": title }, make("div", { class: `${app.prefix}-tools` }, ...this.buttons), this.note);
+    this.root = make(
+      "section",
+      { class: `${app.prefix}-examples`, "aria-label": title },
+      make("div", { class: `${app.prefix}-tools` }, ...this.buttons),
+      this.note,
+    );
   }
 
   /** The example that stands in the controls, wherever the reader looks. */
   chosen() {
-    const { app, apart } = this, own = app.values();
-    return app.constants.examples.find(({ inputs }) => Object.entries(app.valuesOf(inputs)).every(([key, value]) => apart.has(key) || own[key] === value));
+    const { app, apart } = this,
+      own = app.values();
+    return app.constants.examples.find(({ inputs }) =>
+      Object.entries(app.valuesOf(inputs)).every(([key, value]) => apart.has(key) || own[key] === value),
+    );
   }
 
   update() {

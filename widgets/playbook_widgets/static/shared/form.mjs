@@ -8,7 +8,10 @@ import { PythonStatus } from "./parts.mjs";
     `texts` stay as they were typed. */
 export function linked(home, others, texts) {
   const keys = [...Object.keys(home), ...others];
-  return { encode: (inputs) => encodePairs(inputs, keys), decode: (text) => ({ ...home, ...decodePairs(text, keys, texts) }) };
+  return {
+    encode: (inputs) => encodePairs(inputs, keys),
+    decode: (text) => ({ ...home, ...decodePairs(text, keys, texts) }),
+  };
 }
 
 /** What a module of a widget has as its default. */
@@ -25,7 +28,15 @@ export class Form {
   /** `lead` is the field that every link says. A subclass sets `settings` and `parts`, of which the last one shows the link,
       and then calls `open`. */
   constructor(model, prefix, lead, more = {}) {
-    Object.assign(this, { model, prefix, lead, id: newId(prefix), constants: model.get("constants"), parts: [], ...more });
+    Object.assign(this, {
+      model,
+      prefix,
+      lead,
+      id: newId(prefix),
+      constants: model.get("constants"),
+      parts: [],
+      ...more,
+    });
     this.status = make("p", { class: `${prefix}-status`, role: "status" });
     this.take();
   }
@@ -40,7 +51,11 @@ export class Form {
   }
 
   listen() {
-    this.handlers = { outputs: () => this.arrived(), inputs: () => this.told(), link: () => this.parts.at(-1).update() };
+    this.handlers = {
+      outputs: () => this.arrived(),
+      inputs: () => this.told(),
+      link: () => this.parts.at(-1).update(),
+    };
     for (const [trait, handler] of Object.entries(this.handlers)) this.model.on(`change:${trait}`, handler);
   }
 

@@ -4,7 +4,10 @@ import { make, say, set } from "./dom.mjs";
 
 /** Whether two settings are the same, in whatever order their fields stand. */
 export function same(a, b) {
-  const sorted = (_, value) => (value && typeof value === "object" && !Array.isArray(value) ? Object.fromEntries(Object.entries(value).sort(([x], [y]) => (x < y ? -1 : 1))) : value);
+  const sorted = (_, value) =>
+    value && typeof value === "object" && !Array.isArray(value)
+      ? Object.fromEntries(Object.entries(value).sort(([x], [y]) => (x < y ? -1 : 1)))
+      : value;
   return JSON.stringify(a, sorted) === JSON.stringify(b, sorted);
 }
 
@@ -26,7 +29,8 @@ export class Freshness {
   /** Mark `root` as busy or stale, let nothing stale be taken along by `buttons`, and say so: `shown` tells whether there are
       results at all, `error` why there are none of these settings. */
   update({ root, buttons, shown, error }) {
-    const busy = !this.fresh, stale = busy || Boolean(error);
+    const busy = !this.fresh,
+      stale = busy || Boolean(error);
     root.toggleAttribute("data-stale", stale && shown);
     set(root, "aria-busy", busy ? "true" : null);
     for (const el of buttons) el.disabled = stale || !shown;
@@ -36,7 +40,8 @@ export class Freshness {
   }
 
   words(shown) {
-    if ((this.model.get("status") ?? "").startsWith("failed")) return "Python could not be started: there is no result of these settings.";
+    if ((this.model.get("status") ?? "").startsWith("failed"))
+      return "Python could not be started: there is no result of these settings.";
     return shown ? "Computing … Until then the results are those of the settings before." : "Computing …";
   }
 

@@ -8,7 +8,13 @@ const OWN = "own";
 export class ModelField extends TextField {
   /** `presets` are their `parameters` and their `family` by name; `tell(value)` hears a name, or the text. */
   constructor({ id, presets, attributes, tell }) {
-    const about = { rows: 4, "aria-label": "config.json", placeholder: "Paste the config.json of a model on Hugging Face", hidden: "", ...attributes };
+    const about = {
+      rows: 4,
+      "aria-label": "config.json",
+      placeholder: "Paste the config.json of a model on Hugging Face",
+      hidden: "",
+      ...attributes,
+    };
     super({ id: `${id}-text`, tag: "textarea", attributes: about, tell });
     Object.assign(this, { presets, list: make("select", { id, ...attributes }) });
     this.list.append(make("option", { value: OWN }, "from a config.json"));
@@ -35,7 +41,8 @@ export class ModelField extends TextField {
   key() {} // Enter is a new line here
 
   show(value) {
-    const name = String(value).toLowerCase(), preset = name in this.presets;
+    const name = String(value).toLowerCase(),
+      preset = name in this.presets;
     if (preset && this.waiting) return;
     this.waiting = false;
     this.list.value = preset ? name : OWN;

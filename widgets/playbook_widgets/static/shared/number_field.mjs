@@ -13,13 +13,21 @@ export class NumberField extends TextField {
   constructor({ id, label, stops, attributes = {}, tell, written, next, away = (a, b) => Math.abs(a - b) }) {
     super({ id, attributes, tell, written, read: parse });
     Object.assign(this, { stops, next, away });
-    this.slider = make("input", { type: "range", min: 0, max: stops.length - 1, step: 1, "aria-label": `${label}, slider`, ...attributes });
+    this.slider = make("input", {
+      type: "range",
+      min: 0,
+      max: stops.length - 1,
+      step: 1,
+      "aria-label": `${label}, slider`,
+      ...attributes,
+    });
     this.slider.addEventListener("input", () => tell(stops[this.slider.value]));
   }
 
   key(event) {
     super.key(event);
-    const by = { ArrowUp: 1, ArrowDown: -1 }[event.key], value = by && this.next(by);
+    const by = { ArrowUp: 1, ArrowDown: -1 }[event.key],
+      value = by && this.next(by);
     if (value === undefined) return;
     event.preventDefault();
     this.stop();
@@ -30,7 +38,8 @@ export class NumberField extends TextField {
   show(value, size = value) {
     super.show(value);
     if (typeof size !== "number") return;
-    const away = this.stops.map((stop) => this.away(stop, size)), nearest = away.lastIndexOf(Math.min(...away));
+    const away = this.stops.map((stop) => this.away(stop, size)),
+      nearest = away.lastIndexOf(Math.min(...away));
     if (this.slider.value !== String(nearest)) this.slider.value = nearest;
     this.slider.style.setProperty("--at", `${(100 * nearest) / (this.stops.length - 1)}%`);
   }

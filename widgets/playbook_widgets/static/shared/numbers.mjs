@@ -4,8 +4,16 @@ export const NARROW = "\u202f";
 export const MINUS = "−";
 
 /** The two systems of units of bytes: their base, and their units. */
-export const SYSTEMS = { GB: [1000, ["B", "kB", "MB", "GB", "TB", "PB"]], GiB: [1024, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]] };
-const TIMES = [[1e-9, "ns"], [1e-6, "µs"], [1e-3, "ms"], [1, "s"]];
+export const SYSTEMS = {
+  GB: [1000, ["B", "kB", "MB", "GB", "TB", "PB"]],
+  GiB: [1024, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]],
+};
+const TIMES = [
+  [1e-9, "ns"],
+  [1e-6, "µs"],
+  [1e-3, "ms"],
+  [1, "s"],
+];
 
 /** `value` with about `digits` significant digits, whole numbers in full, no trailing zeros. */
 export function rounded(value, digits = 3) {
@@ -28,7 +36,13 @@ export function bytes(size, system = "GB", digits = 3) {
 
 /** A size to the byte, as short as that goes: 10 MB, 1 MiB, 1 234 567 B. */
 export function exactly(size) {
-  const units = [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
+  const units = [
+    [1e9, "GB"],
+    [1e6, "MB"],
+    [1e3, "kB"],
+    [2 ** 20, "MiB"],
+    [2 ** 10, "KiB"],
+  ];
   const [one, unit] = units.find(([n]) => size >= n && Number.isInteger((size / n) * 100)) ?? [1, "B"];
   return `${grouped(size / one)} ${unit}`;
 }
@@ -61,4 +75,5 @@ export function share(part, whole) {
 export const plural = (number, word) => `${grouped(number)} ${word}${number === 1 ? "" : "s"}`;
 
 /** "0, 1 and 2". */
-export const listed = (items) => (items.length < 2 ? items.join() : `${items.slice(0, -1).join(", ")} and ${items.at(-1)}`);
+export const listed = (items) =>
+  items.length < 2 ? items.join() : `${items.slice(0, -1).join(", ")} and ${items.at(-1)}`;

@@ -14,7 +14,9 @@ export class PythonStatus {
   update() {
     const status = this.model.get("status") ?? "";
     clearTimeout(this.later);
-    const text = status.startsWith("failed") ? `Python could not be started${status.slice(6)}` : { starting: "starting Python …", busy: "computing …" }[status] ?? "";
+    const text = status.startsWith("failed")
+      ? `Python could not be started${status.slice(6)}`
+      : ({ starting: "starting Python …", busy: "computing …" }[status] ?? "");
     // An answer takes milliseconds: only a wait that a reader would notice is worth a word.
     status === "busy" ? (this.later = setTimeout(() => say(this.root, text), 300)) : say(this.root, text);
   }

@@ -17,12 +17,20 @@ export class Setting extends Control {
   }
 
   parts() {
-    return { switch: () => this.switch(), model: () => this.model(), size: () => this.size() }[this.spec.kind]?.() ?? super.parts();
+    return (
+      { switch: () => this.switch(), model: () => this.model(), size: () => this.size() }[this.spec.kind]?.() ??
+      super.parts()
+    );
   }
 
   extras() {
-    const { spec, prefix } = this, help = make("span", { class: `${prefix}-help`, id: `${this.id}-help` }, spec.help);
-    this.back = button("↺", () => this.drop(), { class: `${prefix}-reset`, "aria-label": `Reset ${spec.label}`, hidden: "" });
+    const { spec, prefix } = this,
+      help = make("span", { class: `${prefix}-help`, id: `${this.id}-help` }, spec.help);
+    this.back = button("↺", () => this.drop(), {
+      class: `${prefix}-reset`,
+      "aria-label": `Reset ${spec.label}`,
+      hidden: "",
+    });
     this.note = make("p", { class: `${prefix}-note`, id: `${this.id}-note`, hidden: "" });
     return spec.notes ? [this.back, this.note, help] : [this.back, help];
   }
@@ -46,14 +54,31 @@ export class Setting extends Control {
 
   number() {
     const { label, stops, unit } = this.spec;
-    this.field = new NumberField({ id: this.id, label, stops, attributes: this.about, tell: this.tell, next: (by) => this.next(by) });
+    this.field = new NumberField({
+      id: this.id,
+      label,
+      stops,
+      attributes: this.about,
+      tell: this.tell,
+      next: (by) => this.next(by),
+    });
     this.field.text.setAttribute("inputmode", "decimal");
-    return [this.label(), this.field.slider, make("span", { class: `${this.prefix}-field` }, this.field.text, ...(unit ? [make("span", { class: "pb-unseen" }, unit)] : []))];
+    return [
+      this.label(),
+      this.field.slider,
+      make(
+        "span",
+        { class: `${this.prefix}-field` },
+        this.field.text,
+        ...(unit ? [make("span", { class: "pb-unseen" }, unit)] : []),
+      ),
+    ];
   }
 
   /** One up or down from what stands in the field; where the stops are fractions, a unit of the first digit of the least. */
   next(by) {
-    const { stops } = this.spec, now = parse(this.field.text.value);
+    const { stops } = this.spec,
+      now = parse(this.field.text.value);
     if (typeof now !== "number") return undefined;
     const places = stops.every(Number.isInteger) ? 0 : -Math.floor(Math.log10(Math.min(...stops.filter(Boolean))));
     const next = Number((now + by * 10 ** -places).toFixed(places));
@@ -62,7 +87,8 @@ export class Setting extends Control {
 
   /** Bytes with their unit, as in 96GB. A number alone is in the unit in which sizes are shown. */
   size() {
-    const { label, stops } = this.spec, tell = (value) => this.tell(typeof value === "number" ? `${value}${this.unit}` : value);
+    const { label, stops } = this.spec,
+      tell = (value) => this.tell(typeof value === "number" ? `${value}${this.unit}` : value);
     const next = (by) => Math.max(0, Math.round(this.amount) + by);
     this.field = new NumberField({ id: this.id, label, stops, attributes: this.about, tell, next });
     return [this.label(), this.field.slider, make("span", { class: `${this.prefix}-field` }, this.field.text)];
@@ -84,8 +110,10 @@ export class Setting extends Control {
     this.back.hidden = !own;
     this.row.toggleAttribute("data-own", own);
     this.row.toggleAttribute("data-idle", idle);
-    for (const group of this.row.querySelectorAll("[role=radiogroup]")) set(group, "aria-disabled", idle ? "true" : null);
+    for (const group of this.row.querySelectorAll("[role=radiogroup]"))
+      set(group, "aria-disabled", idle ? "true" : null);
     for (const el of this.row.querySelectorAll("input, select")) el.disabled = idle;
-    if (this.field?.slider && typeof size === "number") set(this.field.slider, "aria-valuetext", `${size}${unit ? ` ${unit}` : ""}`);
+    if (this.field?.slider && typeof size === "number")
+      set(this.field.slider, "aria-valuetext", `${size}${unit ? ` ${unit}` : ""}`);
   }
 }

@@ -116,11 +116,20 @@ export class Stepper extends Form {
 
   /** Arrows, Home, End and the space bar, but where they have a meaning of their own. */
   key(event) {
-    const { target, key } = event, scrub = target.matches(`.${this.prefix}-scrub`);
-    const typing = target.matches("select, input, textarea") && !(scrub && key === " "), pressing = target.matches("button, summary");
+    const { target, key } = event,
+      scrub = target.matches(`.${this.prefix}-scrub`);
+    const typing = target.matches("select, input, textarea") && !(scrub && key === " "),
+      pressing = target.matches("button, summary");
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || typing) return;
-    const end = () => this.jump(this.steps), start = () => this.jump(0);
-    const action = { ArrowRight: () => this.forward(), ArrowLeft: () => this.back(), Home: start, End: end, " ": () => this.toggle() }[key];
+    const end = () => this.jump(this.steps),
+      start = () => this.jump(0);
+    const action = {
+      ArrowRight: () => this.forward(),
+      ArrowLeft: () => this.back(),
+      Home: start,
+      End: end,
+      " ": () => this.toggle(),
+    }[key];
     if (!action || (key === " " && pressing) || target.closest(".pb-scroll")) return;
     event.preventDefault();
     action();

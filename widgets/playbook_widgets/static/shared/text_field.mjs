@@ -7,9 +7,22 @@ const PAUSE = 300; // ms without a key until what is typed counts
 export class TextField {
   /** `tell(value)` hears what the reader typed, as `read` has it; `written(value)` is how a value stands in the field. A
       `tag` of "textarea" is one of several lines. */
-  constructor({ id, tag = "input", attributes = {}, tell, written = (value) => String(value ?? ""), read = (text) => text }) {
+  constructor({
+    id,
+    tag = "input",
+    attributes = {},
+    tell,
+    written = (value) => String(value ?? ""),
+    read = (text) => text,
+  }) {
     Object.assign(this, { tell, written, read, value: undefined });
-    this.text = make(tag, { ...(tag === "input" ? { type: "text" } : {}), id, autocomplete: "off", spellcheck: "false", ...attributes });
+    this.text = make(tag, {
+      ...(tag === "input" ? { type: "text" } : {}),
+      id,
+      autocomplete: "off",
+      spellcheck: "false",
+      ...attributes,
+    });
     this.text.addEventListener("input", () => this.typed(PAUSE));
     this.text.addEventListener("change", () => this.typed(0));
     this.text.addEventListener("keydown", (e) => this.key(e));

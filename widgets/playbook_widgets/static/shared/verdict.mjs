@@ -11,7 +11,14 @@ export class Verdict {
     this.announcer = new Announcer();
     const carrier = (this.carrier = new Carrier(`${app.prefix}-said`));
     this.link = button("Copy link", () => carrier.copy(app.model.get("link"), "Link copied"), { hidden: "" });
-    this.root = make("section", { "aria-label": "Result" }, this.answer, this.machine, make("div", { class: `${app.prefix}-tools` }, this.stale, this.link, carrier.root), this.announcer.root);
+    this.root = make(
+      "section",
+      { "aria-label": "Result" },
+      this.answer,
+      this.machine,
+      make("div", { class: `${app.prefix}-tools` }, this.stale, this.link, carrier.root),
+      this.announcer.root,
+    );
   }
 
   update() {

@@ -29,8 +29,19 @@ export class Gestures {
     const [x] = this.point(e);
     viewer.stage.setPointerCapture(e.pointerId);
     this.pointers.set(e.pointerId, x);
-    this.start = { x, time: viewer.timeline.time(x), view: [...viewer.view], moved: false, measure: viewer.measuring || e.shiftKey };
-    if (this.pointers.size === 2) this.pinch = { span: this.spread(), view: [...viewer.view], times: [...this.pointers.values()].map((p) => viewer.timeline.time(p)) };
+    this.start = {
+      x,
+      time: viewer.timeline.time(x),
+      view: [...viewer.view],
+      moved: false,
+      measure: viewer.measuring || e.shiftKey,
+    };
+    if (this.pointers.size === 2)
+      this.pinch = {
+        span: this.spread(),
+        view: [...viewer.view],
+        times: [...this.pointers.values()].map((p) => viewer.timeline.time(p)),
+      };
   }
 
   spread() {
@@ -58,8 +69,11 @@ export class Gestures {
   pinchTo() {
     const { viewer } = this;
     this.start.moved = true;
-    const [low, high] = this.pinch.view, span = ((high - low) * this.pinch.span) / this.spread();
-    const [a, b] = [...this.pointers.values()], middle = (a + b) / 2, time = (this.pinch.times[0] + this.pinch.times[1]) / 2;
+    const [low, high] = this.pinch.view,
+      span = ((high - low) * this.pinch.span) / this.spread();
+    const [a, b] = [...this.pointers.values()],
+      middle = (a + b) / 2,
+      time = (this.pinch.times[0] + this.pinch.times[1]) / 2;
     const start = time - (middle / viewer.timeline.width) * span;
     viewer.show(start, start + span);
   }
@@ -76,7 +90,8 @@ export class Gestures {
     const sideways = Math.abs(e.deltaX) > Math.abs(e.deltaY) || e.shiftKey;
     if (!(e.ctrlKey || e.metaKey || sideways)) return; // a plain wheel scrolls the page
     e.preventDefault();
-    if (e.ctrlKey || e.metaKey) viewer.zoom(Math.exp(Math.max(-1, Math.min(1, e.deltaY / 120))), viewer.timeline.time(this.point(e)[0]));
+    if (e.ctrlKey || e.metaKey)
+      viewer.zoom(Math.exp(Math.max(-1, Math.min(1, e.deltaY / 120))), viewer.timeline.time(this.point(e)[0]));
     else viewer.pan((e.deltaX || e.deltaY) / viewer.timeline.width);
   }
 
@@ -84,9 +99,19 @@ export class Gestures {
     const { viewer } = this;
     if (e.ctrlKey || e.metaKey || e.altKey) return;
     const actions = {
-      ArrowLeft: () => viewer.pan(-0.15), ArrowRight: () => viewer.pan(0.15), ArrowUp: () => viewer.climb(-1), ArrowDown: () => viewer.climb(1),
-      "+": () => viewer.zoom(0.5, this.anchor()), "=": () => viewer.zoom(0.5, this.anchor()), "-": () => viewer.zoom(2, this.anchor()), 0: () => viewer.reset(),
-      ".": () => viewer.step(1), ",": () => viewer.step(-1), Enter: () => viewer.zoomTo(viewer.focus), m: () => viewer.measureFocus(), M: () => viewer.measureFocus(),
+      ArrowLeft: () => viewer.pan(-0.15),
+      ArrowRight: () => viewer.pan(0.15),
+      ArrowUp: () => viewer.climb(-1),
+      ArrowDown: () => viewer.climb(1),
+      "+": () => viewer.zoom(0.5, this.anchor()),
+      "=": () => viewer.zoom(0.5, this.anchor()),
+      "-": () => viewer.zoom(2, this.anchor()),
+      0: () => viewer.reset(),
+      ".": () => viewer.step(1),
+      ",": () => viewer.step(-1),
+      Enter: () => viewer.zoomTo(viewer.focus),
+      m: () => viewer.measureFocus(),
+      M: () => viewer.measureFocus(),
       Escape: () => (viewer.setMeasuring(false), viewer.setRange(null), viewer.setFocus(-1)),
     };
     if (!actions[e.key]) return;
@@ -96,7 +121,8 @@ export class Gestures {
 
   anchor() {
     const { viewer } = this;
-    const i = viewer.focus, [low, high] = viewer.view;
+    const i = viewer.focus,
+      [low, high] = viewer.view;
     const middle = i < 0 ? NaN : (Math.max(viewer.trace.begin[i], low) + Math.min(viewer.trace.end[i], high)) / 2;
     return middle >= low && middle <= high ? middle : (low + high) / 2;
   }

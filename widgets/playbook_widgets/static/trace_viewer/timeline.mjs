@@ -3,7 +3,9 @@
 import { make } from "../shared/dom.mjs";
 import { busyPerLane, firstEndingAfter, ticks } from "./trace.mjs";
 
-const AXIS = 26, LANE_HEAD = 22, PAD = 6; // px
+const AXIS = 26,
+  LANE_HEAD = 22,
+  PAD = 6; // px
 
 /** Black or white, whichever reads better on `#rrggbb` (WCAG relative luminance). */
 function textOn(hex) {
@@ -57,12 +59,16 @@ export class Timeline {
 
   /** The event at a point of the stage, or one within 3 px for the thin ones; -1 if there is none. */
   at(x, y) {
-    const t = this.trace, lane = this.laneTop.findLastIndex((top) => top <= y);
-    const row = lane < 0 ? undefined : t.rowsOf[lane][Math.floor((y - this.laneTop[lane] - LANE_HEAD) / this.rowHeight)];
+    const t = this.trace,
+      lane = this.laneTop.findLastIndex((top) => top <= y);
+    const row =
+      lane < 0 ? undefined : t.rowsOf[lane][Math.floor((y - this.laneTop[lane] - LANE_HEAD) / this.rowHeight)];
     if (!row || y < this.laneTop[lane] + LANE_HEAD) return -1;
-    const slack = this.time(3) - this.time(0), time = this.time(x);
+    const slack = this.time(3) - this.time(0),
+      time = this.time(x);
     for (let k = firstEndingAfter(t.end, row, time - slack); k < row.length && t.begin[row[k]] <= time + slack; k++) {
-      const sure = t.begin[row[k]] <= time && time <= t.end[row[k]], next = row[k + 1];
+      const sure = t.begin[row[k]] <= time && time <= t.end[row[k]],
+        next = row[k + 1];
       if (this.viewer.match[row[k]] && (sure || next === undefined || t.begin[next] > time)) return row[k];
     }
     return -1;
@@ -71,7 +77,8 @@ export class Timeline {
   // --- drawing
 
   draw(ink = getComputedStyle(this.viewer.root).color) {
-    const scale = Math.max(devicePixelRatio || 1, this.viewer.printing ? 3 : 1), c = this.canvas.getContext("2d");
+    const scale = Math.max(devicePixelRatio || 1, this.viewer.printing ? 3 : 1),
+      c = this.canvas.getContext("2d");
     this.canvas.width = Math.round(this.width * scale);
     this.canvas.height = Math.round(this.height * scale);
     this.canvas.style.height = `${this.height}px`;
@@ -87,12 +94,19 @@ export class Timeline {
   }
 
   drawAxis(c) {
-    const { values, label } = ticks(this.view[0] - this.trace.low, this.view[1] - this.trace.low, this.width, this.width < 500 ? 80 : 110);
+    const { values, label } = ticks(
+      this.view[0] - this.trace.low,
+      this.view[1] - this.trace.low,
+      this.width,
+      this.width < 500 ? 80 : 110,
+    );
     c.font = `12px ${this.font}`;
     c.fillStyle = c.strokeStyle = this.ink;
     c.textBaseline = "middle";
     for (const value of values) {
-      const x = Math.round(this.x(value + this.trace.low)) + 0.5, text = label(value), half = c.measureText(text).width / 2;
+      const x = Math.round(this.x(value + this.trace.low)) + 0.5,
+        text = label(value),
+        half = c.measureText(text).width / 2;
       c.globalAlpha = 0.15;
       c.fillRect(x - 0.5, AXIS - 6, 1, this.height - AXIS + 6);
       c.globalAlpha = 0.85;
@@ -102,7 +116,8 @@ export class Timeline {
   }
 
   drawLane(c, lane, busy) {
-    const top = this.laneTop[lane], [name, kind] = this.trace.lanes[lane];
+    const top = this.laneTop[lane],
+      [name, kind] = this.trace.lanes[lane];
     c.fillStyle = this.ink;
     c.globalAlpha = 0.2;
     c.fillRect(0, top, this.width, 1);
@@ -112,29 +127,42 @@ export class Timeline {
     const after = c.measureText(`${name}  `).width;
     c.font = `12px ${this.font}`;
     c.globalAlpha = 0.85;
-    c.fillText(`${kind === "host" ? "host thread" : "device stream"} · ${Math.round(100 * busy)} % busy`, after, top + LANE_HEAD / 2 + 1);
+    c.fillText(
+      `${kind === "host" ? "host thread" : "device stream"} · ${Math.round(100 * busy)} % busy`,
+      after,
+      top + LANE_HEAD / 2 + 1,
+    );
     this.trace.rowsOf[lane].forEach((row) => this.drawRow(c, row));
     c.globalAlpha = 1;
   }
 
   /** The events of one row that can be seen; those that would share a pixel are drawn once. */
   drawRow(c, row) {
-    const { begin, end, category } = this.trace, [low, high] = this.view;
-    const top = this.rowTop(row[0]), height = this.rowHeight - 2;
-    let last = -1, lastKey = -1;
+    const { begin, end, category } = this.trace,
+      [low, high] = this.view;
+    const top = this.rowTop(row[0]),
+      height = this.rowHeight - 2;
+    let last = -1,
+      lastKey = -1;
     for (let k = firstEndingAfter(end, row, low); k < row.length && begin[row[k]] <= high; k++) {
-      const i = row[k], left = Math.max(this.x(begin[i]), -2), right = Math.min(this.x(end[i]), this.width + 2);
-      const width = Math.max(right - left, 1), pixel = Math.floor(left), key = category[i] * 2 + this.viewer.match[i];
+      const i = row[k],
+        left = Math.max(this.x(begin[i]), -2),
+        right = Math.min(this.x(end[i]), this.width + 2);
+      const width = Math.max(right - left, 1),
+        pixel = Math.floor(left),
+        key = category[i] * 2 + this.viewer.match[i];
       if (width <= 1 && pixel === last && key === lastKey) continue;
       [last, lastKey] = [pixel, key];
       this.drawBox(c, i, left, top, width > 3 ? width - 0.75 : width, height);
-      if (width > 34 && height > 11 && this.viewer.match[i]) this.drawName(c, i, Math.max(left, 0), Math.min(right, this.width), top + height / 2);
+      if (width > 34 && height > 11 && this.viewer.match[i])
+        this.drawName(c, i, Math.max(left, 0), Math.min(right, this.width), top + height / 2);
     }
   }
 
   /** Work is solid; a phase, which only brackets the work below it, is a tint under a bar. */
   drawBox(c, i, left, top, width, height) {
-    const { fill, text } = this.colours[this.trace.category[i]], faded = this.viewer.match[i] ? 1 : 0.14;
+    const { fill, text } = this.colours[this.trace.category[i]],
+      faded = this.viewer.match[i] ? 1 : 0.14;
     c.fillStyle = fill;
     c.globalAlpha = text ? faded : faded * 0.25;
     c.fillRect(left, top, width, height);
@@ -163,10 +191,16 @@ export class Timeline {
 
   /** From a launch to what it launched, for the event under the pointer or in focus. */
   drawLinks(c) {
-    const i = this.viewer.current, t = this.trace;
+    const i = this.viewer.current,
+      t = this.trace;
     for (const other of t.linked.get(i) ?? []) {
       const [from, to] = t.launches.has(i) ? [i, other] : [other, i];
-      const [x0, y0, x1, y1] = [this.x(t.begin[from]), this.rowTop(from) + this.rowHeight - 2, this.x(t.begin[to]), this.rowTop(to)];
+      const [x0, y0, x1, y1] = [
+        this.x(t.begin[from]),
+        this.rowTop(from) + this.rowHeight - 2,
+        this.x(t.begin[to]),
+        this.rowTop(to),
+      ];
       c.strokeStyle = c.fillStyle = this.ink;
       c.lineWidth = 1.5;
       c.beginPath();
@@ -187,7 +221,12 @@ export class Timeline {
       if (i < 0) continue;
       c.strokeStyle = this.ink;
       c.lineWidth = 2;
-      c.strokeRect(this.x(this.trace.begin[i]) - 1, this.rowTop(i) - 1, Math.max(this.x(this.trace.end[i]) - this.x(this.trace.begin[i]), 2) + 1, this.rowHeight);
+      c.strokeRect(
+        this.x(this.trace.begin[i]) - 1,
+        this.rowTop(i) - 1,
+        Math.max(this.x(this.trace.end[i]) - this.x(this.trace.begin[i]), 2) + 1,
+        this.rowHeight,
+      );
     }
   }
 }
