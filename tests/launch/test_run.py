@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import os
 import shutil
 import signal
 import sys
 import tempfile
+import threading
 
 import numpy as np
 import pytest
@@ -348,8 +350,16 @@ def test_what_cannot_be_started_is_refused(ranks):
         ranks("/nowhere.py")
     with pytest.raises(launch.LaunchError, match="no keyword arguments"):
         ranks("print(1)", colour="blue")
-    with open(__file__) as file, pytest.raises(launch.LaunchError, match="cannot be sent to the ranks"):
-        ranks(lambda file: None, file)
+    with pytest.raises(launch.LaunchError, match="cannot be sent to the ranks"):
+        ranks(lambda lock: None, threading.Lock())
+
+
+def test_a_choice_of_ones_own_comes_back_as_itself(ranks):
+    class Way(enum.Enum):
+        RING, TREE = "ring", "tree"
+
+    found = ranks(lambda ways: [*reversed(ways)], [Way.RING, Way.TREE], ranks=2).values
+    assert found == [[Way.TREE, Way.RING]] * 2
 
 
 def test_a_folder_that_cannot_be_written_is_named(ranks, tmp_path, monkeypatch):
