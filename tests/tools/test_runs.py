@@ -69,7 +69,9 @@ def test_chapters_run_in_order_and_are_kept(tmp_path: Path, capsys: pytest.Captu
     kernel, warm, folder = printed[0].split()
     assert (warm, folder, printed[1]) == ("True", tmp_path.name, "[2, 2]\n")
     for process in (kernel, printed[2]):  # neither the kernel nor its ranks' warm process is left
-        patience = time.monotonic() + 60  # it ends when it sees that its kernel has, on a machine that may be busy
+        patience = (
+            time.monotonic() + 60
+        )  # it ends when it sees that its kernel has, on a machine that may be busy
         while Path(f"/proc/{process.strip()}").exists():
             assert time.monotonic() < patience
             time.sleep(0.05)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import yaml
-from playbook_widgets.site import katex, pages, runs, sources
+from playbook_widgets.site import katex, pages, reference, runs, sources
 
 from playbook.figures import style
+from playbook.layout import Layout
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,6 +56,23 @@ def test_every_line_of_a_source_page_can_be_named() -> None:
 )
 def test_the_summary_of_a_file_is_html(line: str, shown: str) -> None:
     assert sources._summary(Path("a.py"), f'"""{line}\n\nMore.\n"""\n') == shown
+
+
+def test_fields_say_their_default_and_limits_and_bytes_that_they_are_bytes() -> None:
+    said = "\n".join(reference.fields_of(Layout))
+    assert "* ``context = 'ring'``: how attention reaches tokens of other cp ranks (one of ``ring``, " in said
+    assert "* ``bucket = 26214400``: size of a gradient bucket (bytes; its flag says MiB)" in said
+
+
+def test_every_name_of_the_reference_is_there_and_says_what_it_is() -> None:
+    text = (ROOT / "book" / "reference.md").read_text(encoding="utf-8")
+    names = re.findall(r"auto(?:class|function):: (\S+)\.(\w+)", text)
+    assert len(names) > 40
+    for module, name in names:
+        obj = getattr(import_module(module), name)
+        assert obj.__doc__, name
+        link = reference.source_of("py", {"module": module, "fullname": name})
+        assert (link or "").startswith(f"../source/src/{module.replace('.', '/')}"), link
 
 
 def test_every_source_file_has_a_page(built_book: Path) -> None:
