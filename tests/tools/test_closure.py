@@ -122,12 +122,12 @@ def test_nothing_is_loaded_by_a_name_that_no_source_tells() -> None:
         "playbook.registry",  # who asks it is read, and what `labs.py` offers
         "playbook.bench.contenders",  # another package
         "playbook.bench.fp8_steps",  # another package
-        "playbook.launch.by_value",  # modules that the sender has imported
         "playbook.launch.warm_process",  # only so that they are there when a rank imports them
         "playbook_widgets",  # its names are listed under TYPE_CHECKING
         "playbook_widgets.base",  # `compute`, which is a module's name in full
         "playbook_widgets.site.python_call",  # in the reader's browser
         "playbook_widgets.site.browser_python",  # while the site is built
+        "playbook_widgets.site.reference",  # as well
     }
     loaders = {name for name in PLAYBOOK.files if "import_module(" in PLAYBOOK.files[name].read_text("utf-8")}
     # By beginnings of names that stand in their texts.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +18,7 @@ from .sources import page_name
 
 #: Limits that a field may have (see ``playbook._checks.told``), in words.
 LIMITS = {"least": "at least", "most": "at most", "below": "below"}
+ARGUMENTS = re.compile(r"<dl>\n((?:<dd>.*?</dd>\n?)+)</dl>", re.DOTALL)
 
 
 def describe_fields(app: Sphinx, kind: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
@@ -50,8 +52,19 @@ def source_of(domain: str, info: dict[str, str]) -> str | None:
     return f"../{page_name(Path(source.relative))}.html#L{source.line}"
 
 
+def name_arguments(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Arguments on lines of their own are no list of definitions, as which Sphinx writes them: there is no term."""
+    if context.get("body"):
+        context["body"] = ARGUMENTS.sub(_lines, context["body"])
+
+
+def _lines(found: re.Match[str]) -> str:
+    return found[1].replace("<dd>", '<span class="pb-argument">').replace("</dd>", "</span>")
+
+
 def setup(app: Sphinx) -> None:
     app.setup_extension("sphinx.ext.autodoc")
     app.setup_extension("sphinx.ext.linkcode")
     app.config.linkcode_resolve = source_of
     app.connect("autodoc-process-docstring", describe_fields)
+    app.connect("html-page-context", name_arguments)
