@@ -4,6 +4,8 @@ import dataclasses
 import json
 
 import pytest
+import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from playbook_widgets.compute.calculator import compute
@@ -13,6 +15,7 @@ from playbook.block import Kind
 from playbook.cli import main
 from playbook.errors import ShapeError
 from playbook.huggingface import ARCHITECTURES
+from playbook.model.transformer import Transformer
 from playbook.shapes import PRESETS, ModelShape, MoE, load
 
 #: What presets say and a config.json does not: losses and rates of a report, and the length that one trained with.
@@ -24,6 +27,9 @@ BEYOND = {
 MAX_SEQ = {"deepseek-v3": 131072}
 #: Presets of architectures that are not read, or that have no config.json of their authors.
 NO_CONFIG = ("tiny", "llama3-tiny", "gpt3-", "llama1-", "llama4-", "smollm3-")
+#: Families whose models can be trained, and those that are planned alone.
+TRAINED = [kind for kind, known in ARCHITECTURES.items() if not known.differs]
+PLANNED = [kind for kind, known in ARCHITECTURES.items() if known.differs]
 
 
 def preset_of(name):
@@ -35,7 +41,7 @@ def preset_of(name):
 def test_every_model_published_is_a_preset_or_has_a_published_count():
     presets = {preset_of(name) for name in PUBLISHED if name not in COUNTS}
     assert presets == {name for name in PRESETS if not name.startswith(NO_CONFIG)}
-    assert {PUBLISHED[name]["model_type"] for name in PUBLISHED} == set(ARCHITECTURES)
+    assert {PUBLISHED[name]["model_type"] for name in PUBLISHED} == set(TRAINED)
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLISHED if name not in COUNTS])
@@ -100,7 +106,7 @@ def test_transformers_makes_a_model_of_as_many_parameters(name):
 
 
 def test_every_architecture_is_made():
-    assert {given_config["model_type"] for given_config in MADE.values()} == set(ARCHITECTURES)
+    assert {given_config["model_type"] for given_config in MADE.values()} == set(TRAINED)
 
 
 # ---- what else is read
@@ -197,6 +203,51 @@ def test_a_shapes_own_json_is_read_as_before(name):
     assert load(json.dumps(shape.sizes())) == dataclasses.replace(shape, name="")
 
 
+# ---- families that are planned alone
+
+
+def theirs(kind: str) -> tuple[dict, int]:
+    """A small config of a family, as transformers writes it, and the parameters of the model that it makes of it."""
+    sizes = {
+        "num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "intermediate_size": 96, "vocab_size": 300, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    }  # fmt: skip
+    made = transformers.AutoConfig.for_model(kind, **sizes)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(made)
+    return {**made.to_dict(), "architectures": [type(model).__name__]}, sum(
+        p.numel() for p in model.parameters()
+    )
+
+
+@pytest.mark.parametrize("kind", PLANNED)
+def test_a_family_that_is_planned_has_the_parameters_of_transformers(kind):
+    config, parameters = theirs(kind)
+    shape = load(json.dumps(config))
+    assert shape.num_parameters == parameters
+    slides = [each == "sliding_attention" for each in config.get("layer_types") or []]
+    window = bool(config.get("sliding_window")) and any(slides)
+    assert [bool(shape.kind(i).window) for i in range(4)] == (slides if window else [False] * 4)
+    with pytest.raises(ShapeError, match="can be planned, but not trained"):
+        Transformer(shape)
+
+
+@pytest.mark.parametrize("kind", ["olmo2", "cohere", "hyperclovax", "gemma3_text"])
+def test_a_family_that_nobody_knows_is_read_as_a_llama_and_says_so(kind, tmp_path, capsys):
+    config, parameters = theirs(kind)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"text_config": config, "model_type": "sees"}))
+    assert main(["memory", "--model", str(file), "--seq", "128"]) == 0
+    said = capsys.readouterr().out
+    assert (
+        f"planned as the book's model of these sizes: model_type '{kind}' is not known here, and read as a Llama"
+        in said
+    )
+    assert load(file).num_parameters == pytest.approx(parameters, rel=0.01)
+    assert main(["train", "--model", str(file), "--steps", "1"]) == 2
+    assert "can be planned, but not trained" in capsys.readouterr().err
+
+
 # ---- what is refused
 
 
@@ -215,9 +266,10 @@ def test_a_key_that_is_needed_is_named_when_it_is_missing(name):
     ("name", "changes", "sentence"),
     [
         ("llama", {"model_type": None}, "model_type is missing: a config.json must have it, one of llama, mistral,"),
-        ("llama", {"model_type": "mamba"}, "gpt2, gpt_neox, got 'mamba'"),
+        ("llama", {"model_type": "mamba"}, "got 'mamba': mamba may change its sizes"),
+        ("llama", {"model_type": "new", "n_routed_experts": 8}, "got 'new': n_routed_experts may change its sizes"),
+        ("llama", {"model_type": "new", "intermediate_size": None}, "or have the sizes of a Llama, got 'new'"),
         ("llama", {"model_type": ["llama"]}, "model_type must be one of llama, mistral"),
-        ("llama", {"model_type": "gemma2"}, "got 'gemma2': Gemma multiplies embeddings by the square root of"),
         ("llama", {"architectures": ["LlamaModel"]},
          "architectures must name LlamaForCausalLM where model_type is 'llama', got ['LlamaModel']"),
         ("llama", {"num_hidden_layers": 0}, "num_hidden_layers must be at least 1, got 0"),

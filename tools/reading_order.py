@@ -32,7 +32,6 @@ CORE = (
             "presets",
             "block",
             "shapes",
-            "huggingface",
             "hardware",
         ),
     ),
@@ -58,6 +57,8 @@ LABS_INSIDE = (
     "playbook.planning.rank_view",
     "playbook.model.fp8",
     "playbook.model.generate",
+    "playbook.model.hugging_face",
+    "playbook.training.convert",
 )
 
 LINE = re.compile(r"^- `([\w/]+\.py)` — ", re.M)

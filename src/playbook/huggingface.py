@@ -6,6 +6,9 @@ that balances experts is taken where transformers adds it, which is where ``outp
 which DeepSeek-V3 moves its biases is in no config. DeepSeek-V2 ranks groups by their best expert, the book's router by
 their best few.
 
+Some families differ from the book's model in what costs no parameter: they are read to be planned, and the shape says in
+what it ``differs``. So is a ``model_type`` that is not known here, if its config has the common names.
+
 Two counts differ, by what :class:`ModelShape` has no place for: the gate of Qwen2-MoE's shared experts (hidden_size
 parameters in each block with experts), and DeepSeek-V3's biases, which no gradient trains.
 """
@@ -15,7 +18,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from playbook._checks import check_int
@@ -30,6 +33,8 @@ Sizes = dict[str, Any]
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "relu": "relu"} | dict.fromkeys(
     ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu"
 )
+#: Keys of what no Llama has: experts, latent attention, layers without attention.
+STRANGE = re.compile("expert|lora_rank|mamba|ssm|linear|conv|state_size|cross_attention|encoder")
 #: Keys that a config must have, but may set to null: queries without a latent, no shared experts.
 NULLABLE = ("q_lora_rank", "n_shared_experts")
 
@@ -40,7 +45,7 @@ class Architecture:
 
     ``sizes`` are fields as they are unless a config says otherwise; ``needed`` and ``optional`` name its keys. ``musts``
     are the only values with which a key leads to a model of the book. ``more`` makes fields out of several keys, and
-    refuses what does not go together.
+    refuses what does not go together. ``differs`` is what the book's model does otherwise: such a shape is planned alone.
     """
 
     causal_lm: str
@@ -49,10 +54,14 @@ class Architecture:
     optional: dict[str, str]
     musts: dict[str, Any]
     more: Callable[[Config], Sizes]
+    differs: str = ""
 
 
 def shape_of(config: Config) -> ModelShape:
     """The shape that a config describes. Raises :class:`ShapeError` in one sentence, with the config's own keys."""
+    inner = config.get("text_config")
+    if isinstance(inner, Mapping) and "hidden_size" not in config:  # of a model that sees or hears as well
+        config = inner
     architecture = _architecture(config)
     if config.get("num_experts") is None:  # transformers 5 writes Qwen3-MoE's by its name for Mixtral's
         config = {**config, "num_experts": config.get("num_local_experts")}
@@ -65,11 +74,13 @@ def shape_of(config: Config) -> ModelShape:
     keys = architecture.needed | architecture.optional
     given = {name: config[key] for name, key in keys.items() if config.get(key) is not None}
     if "activation" in given:
-        given["activation"] = _choice(keys["activation"], ACTIVATIONS, config)
+        more = {"relu2": "relu"} if architecture.differs else {}  # the square of a ReLU costs as much
+        given["activation"] = _choice(keys["activation"], ACTIVATIONS | more, config)
     if "rope_theta" in keys:
-        given |= _rope_theta(keys["rope_theta"], config)
+        given |= _rope_theta(keys["rope_theta"], config, bool(architecture.differs))
+    fields = {**architecture.sizes, **given, **architecture.more(config), "differs": architecture.differs}
     try:
-        return ModelShape(**_nested({**architecture.sizes, **given, **architecture.more(config)}))
+        return ModelShape(**_nested(fields))
     except ShapeError as error:
         raise ShapeError(_in_their_words(str(error), keys)) from None
 
@@ -78,10 +89,21 @@ def _architecture(config: Config) -> Architecture:
     kind, known = config.get("model_type"), ", ".join(ARCHITECTURES)
     if kind is None:
         raise ShapeError(f"model_type is missing: a config.json must have it, one of {known}")
-    if not isinstance(kind, str) or kind not in ARCHITECTURES:
-        gemma = isinstance(kind, str) and kind.startswith("gemma")
-        why = ": Gemma multiplies embeddings by the square root of hidden_size" if gemma else ""
-        raise ShapeError(f"model_type must be one of {known}, got {kind!r}{why}")
+    if not isinstance(kind, str):
+        raise ShapeError(f"model_type must be one of {known}, got {kind!r}")
+    if kind not in ARCHITECTURES:
+        strange = [key for key, value in {kind: True, **config}.items() if value and STRANGE.search(key)]
+        if strange or not all(config.get(key) for key in _BLOCK.values()):
+            why = f": {', '.join(strange[:3])} may change its sizes" if strange else ""
+            raise ShapeError(
+                f"model_type must be one of {known}, or have the sizes of a Llama, got {kind!r}{why}"
+            )
+        differs = (
+            f"model_type {kind!r} is not known here, and read as a Llama, whose sizes may differ from its own"
+        )
+        eps = next((key for key in ("layer_norm_eps", "norm_epsilon") if key in config), None)
+        norm = {"norm": "layernorm"} if eps else {}
+        return _planned("", differs, {"qkv_bias": "attention_bias", "norm_eps": eps or "rms_norm_eps"}, norm)
     found, classes = ARCHITECTURES[kind], config.get("architectures")
     if classes and (not isinstance(classes, list) or found.causal_lm not in classes):
         raise ShapeError(
@@ -101,14 +123,14 @@ def _choice(key: str, choices: Mapping[str, str], config: Config) -> str:
     return choices[value]
 
 
-def _rope_theta(key: str, config: Config) -> Sizes:
+def _rope_theta(key: str, config: Config, partial: bool) -> Sizes:
     """The base of the rotary frequencies, where it stands (since transformers 5) in a table with their scaling."""
     table = config.get("rope_parameters")
     if table is None:
         return {}
     if not isinstance(table, Mapping):
         raise _must("rope_parameters", "a table", config)
-    if table.get("partial_rotary_factor") not in (None, 1):
+    if table.get("partial_rotary_factor") not in (None, 1) and not partial:
         raise _must("rope_parameters", "without a partial_rotary_factor other than 1", config)
     inner = table.get("rope_theta")
     if inner is not None and config.get(key) not in (None, inner):
@@ -156,6 +178,22 @@ def _neox(config: Config) -> Sizes:
         if config.get(key, default) != valid:
             raise _must(key, json.dumps(valid), {key: default, **config})
     return {}
+
+
+def _windows(config: Config) -> Sizes:
+    """Windows of the blocks that slide, of all of them where no list says which."""
+    size, kinds, layers = (
+        config.get("sliding_window"),
+        config.get("layer_types"),
+        config.get("num_hidden_layers"),
+    )
+    if not size or not isinstance(layers, int) or config.get("use_sliding_window") is False:
+        return {}
+    each = [
+        size * (kind == "sliding_attention") for kind in (kinds or ["sliding_attention"] * layers)[:layers]
+    ]
+    period = next(n for n in range(1, len(each) + 1) if all(w == each[i % n] for i, w in enumerate(each)))
+    return {"windows": each[:period]}
 
 
 def _balance(config: Config) -> Sizes:
@@ -219,6 +257,20 @@ def _llama(
     )
 
 
+def _planned(
+    causal_lm: str,
+    differs: str,
+    optional: Mapping[str, str] = _NONE,
+    sizes: Sizes = _NONE,
+    musts: Mapping[str, Any] = _NONE,
+) -> Architecture:
+    """One that is read to be planned: a Llama but for ``sizes``, ``musts``, and in what it ``differs``."""
+    llama = _llama(causal_lm, _NONE, {**_KV, **_HEAD, **optional}, _windows, sizes)
+    free = {"partial_rotary_factor", "attention_dropout", *optional.values(), *musts}
+    kept = {key: valid for key, valid in llama.musts.items() if key not in free}
+    return replace(llama, musts={**kept, **musts}, differs=differs)
+
+
 _CHOICE = {"moe.top_k": "num_experts_per_tok", "moe.ffn": "moe_intermediate_size"}
 _LOSS = {"moe.balance_loss": "router_aux_loss_coef"}
 _QWEN = {**_KV, **_CHOICE, "moe.experts": "num_experts"}
@@ -246,7 +298,10 @@ _GPT2 = {
 _GPT2_OPTIONAL = {"ffn": "n_inner", "tied": "tie_word_embeddings", "norm_eps": "layer_norm_epsilon"}
 _NEOX_OPTIONAL = {**_ANY, "norm_eps": "layer_norm_eps", "rope_theta": "rotary_emb_base"}
 
-#: Every ``model_type`` that leads to a model of the book.
+_PAIRS = "rotary positions turn pairs of neighbours, not of halves"
+_GEMMA = "embeddings are multiplied by the square root of hidden_size"
+
+#: Every ``model_type`` that is read.
 ARCHITECTURES: dict[str, Architecture] = {
     "llama": _llama("LlamaForCausalLM", _NONE, _KV | _HEAD),
     "mistral": _llama("MistralForCausalLM", _KV, _HEAD),
@@ -294,5 +349,59 @@ ARCHITECTURES: dict[str, Architecture] = {
         _NEOX_OPTIONAL,
         {"attention_bias": True, "attention_dropout": 0, "hidden_dropout": 0},
         _neox,
+    ),
+    # Read to be planned.
+    "arcee": _planned("ArceeForCausalLM", "its activation is the square of a ReLU", sizes={"gated": False}),
+    "cwm": _planned("CwmForCausalLM", "most of its blocks see a window of tokens"),
+    "ernie4_5": _planned(
+        "Ernie4_5ForCausalLM", _PAIRS, sizes={"tied": True, "norm_eps": 1e-5}, musts={"use_bias": False}
+    ),
+    "exaone4": _planned(
+        "Exaone4ForCausalLM", "its norms come after attention and MLP", sizes={"qk_norm": True}
+    ),
+    "gemma": _planned("GemmaForCausalLM", _GEMMA, sizes={"tied": True, "activation": "gelu"}),
+    "glm": _planned(
+        "GlmForCausalLM", "a part of each head turns with the position", {"qkv_bias": "attention_bias"}
+    ),
+    "granite": _planned(
+        "GraniteForCausalLM",
+        "embeddings, attention, residuals and logits are multiplied by factors of its own",
+    ),
+    "jais2": _planned(
+        "Jais2ForCausalLM",
+        "its activation is the square of a ReLU",
+        {"norm_eps": "layer_norm_eps"},
+        {"gated": False, "norm": "layernorm", "bias": True, "qkv_bias": True},
+        {"attention_bias": True, "mlp_bias": True},
+    ),
+    "ministral3": _planned("Ministral3ForCausalLM", "queries grow with their position"),
+    "phi3": _planned("Phi3ForCausalLM", "queries, keys and values are one matrix, gate and up another"),
+    "seed_oss": _planned(
+        "SeedOssForCausalLM",
+        "dropout has rates of its own",
+        {"qkv_bias": "attention_bias"},
+        {"qkv_bias": True},
+        {"attention_out_bias": False},
+    ),
+    "smollm3": _planned("SmolLM3ForCausalLM", "every fourth block knows no positions", sizes={"tied": True}),
+    "starcoder2": _planned(
+        "Starcoder2ForCausalLM",
+        "dropout has rates of its own",
+        {"norm_eps": "norm_epsilon"},
+        {
+            "gated": False,
+            "norm": "layernorm",
+            "bias": True,
+            "qkv_bias": True,
+            "tied": True,
+            "activation": "gelu",
+        },
+        {"use_bias": True},
+    ),
+    "vaultgemma": _planned(
+        "VaultGemmaForCausalLM",
+        _GEMMA,
+        {"activation": "hidden_activation"},
+        {"tied": True, "activation": "gelu"},
     ),
 }

@@ -130,8 +130,8 @@ class ModelShape:
 
     Fields left at None are filled in: ``kv_heads = heads``, ``head_dim = hidden // heads``, ``ffn = 4 *
     hidden``, ``qkv_bias = bias``. ``windows`` are the last keys that a query sees, block by block and again from the
-    start (0: all keys): (4096, 0) are Gemma 2's. Models with windows are planned, not trained. Raises
-    :class:`ShapeError` for sizes from which no model can be built.
+    start (0: all keys): (4096, 0) are Gemma 2's. Models with windows are planned, not trained, as is one that ``differs``
+    from the book's. Raises :class:`ShapeError` for sizes from which no model can be built.
     """
 
     layers: int = field(metadata={"most": MOST_LAYERS})
@@ -156,6 +156,7 @@ class ModelShape:
     moe: MoE | None = None
     mla: MLA | None = None
     windows: tuple[int, ...] = ()
+    differs: str = ""
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -187,8 +188,9 @@ class ModelShape:
             raise ShapeError(f"kv_heads must divide heads = {self.heads}, got {self.kv_heads}")
         if self.positions == "rotary" and not self.mla and self.qk_dim % 2:
             raise ShapeError(f"head_dim must be even for rotary positions, got {self.head_dim}")
-        if not self.name.isprintable():  # it goes into tables and into the names of files
-            raise ShapeError(f"name must be one line of printable text, got {self.name!r}")
+        for key in ("name", "differs"):  # they go into tables and into the names of files
+            if not getattr(self, key).isprintable():
+                raise ShapeError(f"{key} must be one line of printable text, got {getattr(self, key)!r}")
         if self.dropout >= 1:
             raise ShapeError(f"dropout must be at least 0 and below 1, got {self.dropout}")
         if self.moe and self.moe.dense_layers > self.layers:

@@ -10,9 +10,9 @@ from decentralized_problem import D, gradient, start
 from torch import Tensor
 
 from playbook import launch
-from playbook.decentralized.asynchronous import Asynchronous, arrivals
 from playbook.decentralized.network import Network, Ranks, Simulated
 from playbook.errors import ConfigError
+from playbook_book.asynchronous import Asynchronous, arrivals
 
 EVENTS = 20
 

@@ -10,8 +10,8 @@ from playbook.figures import display
 from playbook.figures.style import CYCLE, PALETTE
 from playbook.hardware import load
 from playbook.kernels.matmul import Tiles
-from playbook.kernels.waves import by_wave
 from playbook_book.figures.memory_access import bank_map, product_rooflines, tiles_of_waves, warp_over_matrix
+from playbook_book.waves import by_wave
 
 
 @pytest.fixture(autouse=True)

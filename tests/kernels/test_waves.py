@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from playbook.kernels.matmul import Tiles
-from playbook.kernels.waves import by_wave, order, read_by_waves
+from playbook_book.waves import by_wave, order, read_by_waves
 
 
 def test_the_order_is_that_of_the_drawing():

@@ -199,8 +199,9 @@ def memory_of(args: argparse.Namespace) -> tuple[int | None, int | None]:
     return memory, reserve
 
 
-def _counts(shape: ModelShape) -> dict[str, int]:
-    return {"parameters": shape.num_parameters, "active_parameters": shape.active_parameters}
+def _counts(shape: ModelShape) -> dict[str, Any]:
+    differs = {"differs": shape.differs} if shape.differs else {}
+    return {"parameters": shape.num_parameters, "active_parameters": shape.active_parameters, **differs}
 
 
 def _table(shape: ModelShape, layout: Layout, report: MemoryReport, unit: str) -> str:
@@ -209,6 +210,7 @@ def _table(shape: ModelShape, layout: Layout, report: MemoryReport, unit: str) -
     where = f"{ranks} ({layout})" if str(layout) else "one device"
     active = f", {format_count(shape.active_parameters)} active for each token" if shape.moe else ""
     lines = [f"{shape.name or 'model'}, {shape.num_parameters:,} parameters{active}, on {where}"]
+    lines += [f"planned as the book's model of these sizes: {shape.differs}"] * bool(shape.differs)
     lines.append(
         f"{f'{unit} per rank':16}{'layers':>7}{'in flight':>11}" + "".join(f"{c:>13}" for c in columns)
     )

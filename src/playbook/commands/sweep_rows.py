@@ -52,8 +52,12 @@ def asked(args: argparse.Namespace, trains: argparse.ArgumentParser) -> Asked:
         )
     data = str(Path(args.data).resolve()) if args.data else None
     sizes = args.seq, args.global_batch, args.steps, args.warmup, args.repeat
-    # A folder of a sweep from before models had windows is of the same sweep.
-    fields = {name: value for name, value in dataclasses.asdict(shape).items() if name != "windows" or value}
+    # A folder of a sweep from before models had these is of the same sweep.
+    fields = {
+        name: value
+        for name, value in dataclasses.asdict(shape).items()
+        if name not in ("windows", "differs") or value
+    }
     spec = Spec(fields, *sizes, data, _train_flags(args))
     job = None if args.slurm is None else parse_slurm(args.slurm)
     make = _Rows(args.model, spec, trains, job, _clock(args))

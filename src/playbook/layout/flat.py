@@ -2,8 +2,8 @@
 
 Tensors lie end to end in the order in which backward reaches them, the last layer first. The vector is cut into buckets
 without regard to where a tensor ends, so that they are all of one size, a large embedding's too. Padding comes only where
-a vector must be divided by the number of ranks. The engines lay out parameters so (``parallel/flat.py``), the planner the
-sizes of a model that nobody has made (``planning/weights.py``). Standard library only.
+a vector must be divided by the ranks. Engines lay out parameters so (``parallel/flat.py``), the planner sizes of a model
+that nobody has made (``planning/weights.py``). Standard library only.
 """
 
 from __future__ import annotations
@@ -69,10 +69,7 @@ class Bucket(Generic[S]):
 
 @dataclass(frozen=True, eq=False)
 class Segment(Generic[S]):
-    """The elements ``start:stop`` of the vector: one tensor's, in one bucket, on one rank.
-
-    ``offset`` is where they begin in a vector of that rank's shards alone, end to end.
-    """
+    """Elements ``start:stop`` of the vector, one tensor's in one bucket on one rank: from ``offset`` on in its shards."""
 
     slot: S
     start: int

@@ -19,9 +19,7 @@ from playbook.errors import ShapeError
 from playbook.huggingface import ARCHITECTURES, shape_of
 from playbook.model.transformer import Transformer
 from playbook.shapes import MLA, ModelShape, MoE
-
-#: Fields of a shape and of its experts that change how a model trains, and nothing of what it computes after that.
-TRAINING = ("dropout", "balance_loss", "balance_over", "z_loss", "bias_rate")
+from playbook.training.checkpoint import TRAINING
 
 _STEM = {"embedding": "model.embed_tokens", "final_norm": "model.norm", "head": "lm_head"}
 _LLAMA: dict[str, str | None] = {
@@ -248,7 +246,7 @@ def model_of(config: Mapping[str, Any]) -> ModelShape:
     Stricter than `huggingface.shape_of`, for which a scaling of rotary positions makes no difference. Raises ShapeError.
     """
     kind = config.get("model_type")
-    if isinstance(kind, str) and kind in ARCHITECTURES.keys() - NAMES.keys():
+    if isinstance(kind, str) and kind not in NAMES:
         raise ShapeError(
             f"model_type must be one of {', '.join(NAMES)} for its weights to be read, got {kind!r}"
         )

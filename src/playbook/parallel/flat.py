@@ -49,10 +49,7 @@ Segment: TypeAlias = flat.Segment[Slot]
 
 
 class FlatOrder(flat.FlatVector[tuple[str, nn.Parameter], Slot]):
-    """Where each parameter lies. ``units`` are lists of (name, parameter); each unit begins at a multiple of ``ranks``.
-
-    Raises ConfigError unless all parameters have one dtype and one device.
-    """
+    """That of units of (name, parameter). Raises ConfigError unless all parameters have one dtype and one device."""
 
     def __init__(self, units: Iterable[Iterable[tuple[str, nn.Parameter]]], ranks: int = 1):
         super().__init__(

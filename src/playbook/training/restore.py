@@ -22,13 +22,12 @@ from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from playbook.errors import CheckpointError
-from playbook.model.hugging_face import TRAINING
 from playbook.parallel.engine import Engine
 from playbook.parallel.placement import Placement
 from playbook.parallel.replicas import Leaf, ReplicaSet
 from playbook.parallel.state import give_states
 from playbook.training.boxes import Sizes, boxes
-from playbook.training.checkpoint import SAME, identity, read_manifest
+from playbook.training.checkpoint import SAME, TRAINING, identity, read_manifest
 from playbook.training.trainer import Trainer
 
 #: Optimizer states with an element for each of the parameter's.
@@ -176,7 +175,7 @@ def check(trainer: Trainer, manifest: Mapping[str, Any], path: Path) -> None:
     shape, weights = json.loads(json.dumps(dataclasses.asdict(trainer.model.shape))), is_weights(manifest)
     saved = manifest["shape"]
     for field in shape:
-        own, theirs = shape[field], saved.get(field, [] if field == "windows" else None)
+        own, theirs = shape[field], saved.get(field, {"windows": [], "differs": ""}.get(field))
         if weights and field == "moe" and own and theirs:
             own, theirs = ({k: v for k, v in one.items() if k not in TRAINING} for one in (own, theirs))
         if field != "name" and not (weights and field in TRAINING) and own != theirs:

@@ -194,6 +194,8 @@ def _data(run: Run) -> Iterator[str]:
 
 def _unsaid(run: Run) -> Iterator[str]:
     shape, moe, states = run.shape, run.shape.moe, run.recipe.states
+    if run.shape.differs:
+        yield run.shape.differs
     if run.shape.windows:
         yield f"windows of {run.shape.windows} tokens: all keys are seen"
     if run.recipe.compute == 4 and run.job.attention != "reference":
