@@ -42,7 +42,8 @@ class Runs:
 
     def __exit__(self, *_: object) -> None:
         self.end_driver()
-        adopt_orphans(False)  # whoever asked for the campaign may start others, and not wait for their orphans
+        # Whoever asked for the campaign may start others, and not wait for their orphans.
+        adopt_orphans(False)
 
     # ---- running
 

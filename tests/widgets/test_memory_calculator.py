@@ -253,7 +253,9 @@ def test_a_config_json_is_pasted(calculator):
     assert result_of(back)["peak"] == result_of(view.config())["peak"]
     assert "planned as" not in row.locator("xpath=..").inner_text().lower()
     box.fill(CONFIG_JSON.replace("llama", "own"))
-    view.page.wait_for_selector("text=Planned as the book's model of these sizes: model_type 'own' is not known here")
+    view.page.wait_for_selector(
+        "text=Planned as the book's model of these sizes: model_type 'own' is not known here"
+    )
     box.fill('{"model_type": "gemma2"}')
     view.page.wait_for_selector(".pb-set-model [role=alert]:not([hidden])")
     assert "model_type must be one of" in row.get_by_role("alert").inner_text()
