@@ -8,7 +8,7 @@ export class Controls extends Groups {
     super(app, folded);
     this.latent = make("p", { class: "pb-mc-latent", hidden: "" }); // what no control sets, where the heads are
     this.all.get("head_dim").row.after(this.latent);
-    this.differs = make("p", { class: "pb-mc-latent", hidden: "" }); // in what a pasted model does
+    this.differs = make("p", { class: "pb-mc-differs", hidden: "" }); // in what a pasted model does
     this.all.get("model").row.after(this.differs);
   }
 
