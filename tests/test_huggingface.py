@@ -248,6 +248,28 @@ def test_a_family_that_nobody_knows_is_read_as_a_llama_and_says_so(kind, tmp_pat
     assert "can be planned, but not trained" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"layer_types": ["mamba", "full_attention"]},
+            "layer_types must be a list of full_attention and sliding_attention",
+        ),
+        ({"layer_types": "LLLG"}, "layer_types must be a list of"),
+        ({"layer_types": [[1]]}, "layer_types must be a list of"),
+        ({"sliding_window": "big"}, "sliding_window must be an integer, got 'big'"),
+        ({"sliding_window": -4}, "sliding_window must be at least 1, got -4"),
+        ({"sliding_window": 64, "num_hidden_layers": 0}, "num_hidden_layers must be at least 1"),
+        ({"sliding_window": 64, "num_hidden_layers": 10**12}, "num_hidden_layers must be at most"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["phi3", "nobody-knows"])
+def test_layers_that_a_family_cannot_have_are_refused_in_one_sentence(kind, changes, sentence):
+    sizes = {key: MADE["llama"][key] for key in ARCHITECTURES["llama"].needed.values()}
+    with pytest.raises(ShapeError, match=sentence):
+        load({"model_type": kind, **sizes, **changes})
+
+
 # ---- what is refused
 
 

@@ -93,7 +93,7 @@ def _architecture(config: Config) -> Architecture:
         raise ShapeError(f"model_type must be one of {known}, got {kind!r}")
     if kind not in ARCHITECTURES:
         strange = [key for key, value in {kind: True, **config}.items() if value and STRANGE.search(key)]
-        if strange or not all(config.get(key) for key in _BLOCK.values()):
+        if strange or any(config.get(key) is None for key in _BLOCK.values()):
             why = f": {', '.join(strange[:3])} may change its sizes" if strange else ""
             raise ShapeError(
                 f"model_type must be one of {known}, or have the sizes of a Llama, got {kind!r}{why}"
@@ -181,17 +181,14 @@ def _neox(config: Config) -> Sizes:
 
 
 def _windows(config: Config) -> Sizes:
-    """Windows of the blocks that slide, of all of them where no list says which."""
-    size, kinds, layers = (
-        config.get("sliding_window"),
-        config.get("layer_types"),
-        config.get("num_hidden_layers"),
-    )
-    if not size or not isinstance(layers, int) or config.get("use_sliding_window") is False:
+    """Windows of the blocks that slide, of all of them where no list says which; layers of another kind are refused."""
+    size, kinds = config.get("sliding_window"), config.get("layer_types") or ["sliding_attention"]
+    if not isinstance(kinds, list) or any(k not in ("full_attention", "sliding_attention") for k in kinds):
+        raise _must("layer_types", "a list of full_attention and sliding_attention", config)
+    if not size or config.get("use_sliding_window") is False:
         return {}
-    each = [
-        size * (kind == "sliding_attention") for kind in (kinds or ["sliding_attention"] * layers)[:layers]
-    ]
+    size = check_int("sliding_window", size, ShapeError)
+    each = [size * (kind == "sliding_attention") for kind in kinds]
     period = next(n for n in range(1, len(each) + 1) if all(w == each[i % n] for i, w in enumerate(each)))
     return {"windows": each[:period]}
 

@@ -324,7 +324,7 @@ PRESETS: dict[str, ModelShape] = {name: ModelShape(name=name, **sizes) for name,
 
 
 #: Keys of which a config.json of Hugging Face has one at least, and which no shape has.
-THEIRS = {"model_type", "architectures", "hidden_size", "n_embd"}
+THEIRS = {"model_type", "architectures", "hidden_size", "n_embd", "text_config"}
 
 
 def load(spec: ModelShape | Mapping[str, Any] | str | Path) -> ModelShape:
