@@ -63,7 +63,9 @@ def test_compiles_without_spills(h, bias):
     launched = on_meta(layer_norm, (8192, h, torch.bfloat16), *(1 + bias) * [(h, torch.float32)])
     assert len(launched) == 2
     for made in check_compiles(launched).values():
-        assert made.occupancy >= 0.5
+        assert (
+            made.occupancy >= 0.25
+        )  # measured: 16 numbers a thread are faster than 8, though half as many fit
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

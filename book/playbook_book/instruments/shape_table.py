@@ -20,7 +20,6 @@ from playbook.errors import ConfigError
 from playbook.figures.tables import Table, table
 from playbook.figures.units import format_bytes
 from playbook.instruments.counting import CollectiveEvent, CountBytes
-from playbook.instruments.watch import AFTER, Size, Spot, Watch
 from playbook.launch.group import process_group
 from playbook.layout import Layout
 from playbook.model.transformer import Transformer
@@ -30,6 +29,7 @@ from playbook.parallel.parallelize import parallelize
 from playbook.shapes import ModelShape, load
 from playbook.training.data import own_tokens
 from playbook.training.optimizer import adamw
+from playbook_book.instruments.watch import AFTER, Size, Spot, Watch
 
 #: Each region, in the order of the forward pass, and what its dims mean: going in, coming out. Sizes are measured.
 REGIONS = {

@@ -56,6 +56,8 @@ def product_case(recipe: str, product: str, m: int, n: int, k: int, cuda: bool) 
 
     hopper = cuda and torch.cuda.get_device_capability() >= (9, 0)
     names: tuple[Variant, ...] = ("tma", "tiles") if hopper else ("tiles", "tma")
+    if cuda and torch.cuda.get_device_capability() == (9, 0) and of_a.rows == 1 and of_b.rows == kernels.TILE:
+        names = ("groups", *names)
     without = "" if hopper or not cuda else "this GPU has no tensor memory accelerator"
     variants = [
         Contender(name, partial(ours, name, False), True, without if name == "tma" else "") for name in names

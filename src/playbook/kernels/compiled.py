@@ -26,7 +26,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from playbook.errors import ConfigError
-from playbook.kernels.jit import Launch
+from playbook.kernels.jit import GluonASTSource, Launch
 
 #: What ``ptxas`` calls the architectures, by compute capability. The a: with what only this generation has (wgmma, TMA).
 ARCHITECTURES = {80: "sm_80", 89: "sm_89", 90: "sm_90a", 100: "sm_100a"}
@@ -115,7 +115,8 @@ def compiled(launch: Launch, capability: int) -> Compiled:
         raise ConfigError(
             f"capability is {capability}, but must be one of {', '.join(map(str, ARCHITECTURES))}"
         )
-    source = ASTSource(fn=launch.kernel, **_specialized(launch))
+    kind = GluonASTSource if launch.kernel.is_gluon() else ASTSource
+    source = kind(fn=launch.kernel, **_specialized(launch))
     try:
         made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=launch.options)
     except triton.CompilationError as error:

@@ -21,7 +21,9 @@ from playbook.kernels.rows import accumulator, check_shape, rows, wide
 from playbook.model.ops import check_words
 
 #: Logits of a row that are looked at together, and the warps that do it.
-COLUMNS, WARPS = 4096, 8
+COLUMNS, WARPS = 8192, 16
+#: Of these, what one thread reads at once: 16 bytes of 16-bit numbers.
+EACH = 8
 #: A target with this value counts neither in the loss nor in the number of tokens, as in `model.transformer`.
 IGNORE = -100
 
@@ -44,22 +46,26 @@ def loss_kernel(
     ignore,
     GRADIENT: tl.constexpr,
     BLOCK: tl.constexpr,
+    EACH: tl.constexpr,
     WIDE: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     z += row * stride
     target = tl.load(targets + row)
-    peak = tl.full((), float("-inf"), WIDE)
-    total = tl.zeros((), WIDE)
-    picked = tl.zeros((), WIDE)
+    picked = tl.load(z + target, mask=(target >= 0) & (target < v), other=0.0).to(WIDE)
+    # Each thread has a peak and a total of its own until the end, so that the loop waits for no other thread.
+    within = tl.arange(0, BLOCK // EACH)[:, None] * EACH + tl.arange(0, EACH)[None, :]
+    peak = tl.full((BLOCK // EACH,), float("-inf"), WIDE)
+    total = tl.zeros((BLOCK // EACH,), WIDE)
     for start in range(0, v, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        zs = tl.load(z + at, mask=at < v, other=float("-inf")).to(WIDE)
-        higher = tl.maximum(peak, tl.max(zs, 0))
-        total = total * tl.exp(peak - higher) + tl.sum(tl.exp(zs - higher), 0)
-        picked += tl.sum(tl.where(at == target, zs, 0.0), 0)
+        at = start + within
+        zs = tl.load(z + at, mask=at < v, other=float("-inf")).to(WIDE)  # (BLOCK / EACH, EACH)
+        higher = tl.maximum(peak, tl.max(zs, 1))
+        base = tl.where(higher == float("-inf"), 0.0, higher)  # none seen yet: −inf − (−inf) is not a number
+        total = total * tl.exp(peak - base) + tl.sum(tl.exp(zs - base[:, None]), 1)
         peak = higher
-    log_total = peak + tl.log(total)
+    top = tl.max(peak, 0)
+    log_total = top + tl.log(tl.sum(total * tl.exp(peak - top), 0))
     tl.store(lse + row, log_total)
     tl.store(losses + row, tl.where(target == ignore, 0.0, log_total - picked))
     if GRADIENT:
@@ -93,7 +99,7 @@ def losses_of(z: Tensor, targets: Tensor, ignore: int, gradient: bool) -> tuple[
     )  # lse is kept, losses are not
     loss_kernel[(n,)](
         z, targets, losses, lse, z.stride(0), v, ignore,
-        GRADIENT=gradient, BLOCK=min(next_power(v), COLUMNS), WIDE=wide(z.dtype), num_warps=WARPS,
+        GRADIENT=gradient, BLOCK=max(min(next_power(v), COLUMNS), EACH), EACH=EACH, WIDE=wide(z.dtype), num_warps=WARPS,
     )  # fmt: skip
     return losses, lse
 

@@ -43,6 +43,7 @@ from playbook.kernels.flash_backward import (
     tile,
     width,
 )
+from playbook.kernels.flash_hopper import forward_in_groups, takes_groups
 from playbook.kernels.jit import cdiv, kernel, tl
 
 
@@ -178,13 +179,16 @@ class FlashAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, offset: int, tuning: Tuning
+        ctx, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, offset: int, tuning: Tuning | None
     ) -> tuple[Tensor, Tensor]:
         q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-        o, lse = flash_forward(q, k, v, causal=causal, scale=scale, offset=offset, blocks=tuning.forward)
+        given = {"causal": causal, "scale": scale, "offset": offset}
+        if tuning is None and takes_groups(q, k, v):
+            o, lse = forward_in_groups(q, k, v, **given)
+        else:
+            o, lse = flash_forward(q, k, v, **given, blocks=(tuning or tuned(q)).forward)
         ctx.save_for_backward(q, k, v, o, lse)
-        ctx.given = {"causal": causal, "scale": scale, "offset": offset}
-        ctx.tuning = tuning
+        ctx.given, ctx.tuning = given, tuning or tuned(q)
         ctx.set_materialize_grads(False)
         return o, lse
 
@@ -205,7 +209,8 @@ def flash_attention_lse(
 
     Query head h has the keys of head h // (heads // kv_heads). ``causal``: query i sees key j where j ≤ i + ``offset``,
     by default S − s, so that the last query sees all keys; for a rank of a ring it is the position of its first query
-    less that of the first key. ``scale`` is 1/√d by default, ``tuning`` what `tuned` says. A query that sees no key has
+    less that of the first key. ``scale`` is 1/√d by default, ``tuning`` what `tuned` says, and for heads of 128 dims on
+    Hopper the forward of `flash_hopper`. A query that sees no key has
     o = 0 and lse = −inf. Strides are any; a last dim that is not contiguous is copied.
 
     Raises ConfigError for shapes and dtypes that do not fit each other.
@@ -213,7 +218,7 @@ def flash_attention_lse(
     _check(q, k, v, scale)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     offset = k.shape[1] - q.shape[1] if offset is None else offset
-    return FlashAttention.apply(q, k, v, causal, scale, offset, tuning or tuned(q))
+    return FlashAttention.apply(q, k, v, causal, scale, offset, tuning)
 
 
 def flash_attention(

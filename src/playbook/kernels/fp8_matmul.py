@@ -15,8 +15,8 @@ row) are multiplied in once, at the end. Numbers are E4M3 or E5M2, in any mixtur
 Such sums cost time: ``fast`` leaves all of k to the tensor cores where it has one scale, which is what libraries call
 fast accumulation. What is lost grows with k.
 
-Two variants: "tiles", a program for each tile of y; "tma", persistent, with blocks copied by the tensor memory
-accelerator (compute capability 9.0 and later). Both hold two tiles of fp32 in registers, the total and what is new, so
+Variants: "tiles", a program for each tile of y; "tma", persistent, with blocks copied by the tensor memory accelerator
+(compute capability 9.0 and later); "groups", for 9.0 alone, in `fp8_hopper.py`. The first two hold two tiles of fp32 in registers, the total and what is new, so
 that their tiles are half as large as those of `kernels.matmul`. 2·m·n·k FLOPs.
 """
 
@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 from playbook.errors import ConfigError, ShapeError
+from playbook.kernels import fp8_hopper
 from playbook.kernels.jit import cdiv, kernel, tl
 from playbook.kernels.matmul import (
     Tiles,
@@ -45,7 +46,7 @@ from playbook.kernels.matmul import (
 from playbook.precision.products import by_groups
 from playbook.precision.scaling import Quantized, spread
 
-Variant = Literal["tiles", "tma"]
+Variant = Literal["tiles", "tma", "groups"]
 
 #: How many products are added up before fp32 takes over: the groups of k that have a scale of their own, too.
 GROUP_K = 128
@@ -227,8 +228,8 @@ def fp8_matmul(
     """a (m, k), b (n, k) -> a·bᵀ (m, n) in ``dtype``; added to ``onto`` (m, n), in its dtype, if that is given.
 
     Groups of a and b may have any number of rows, and 128 columns or all of k: what has one scale for a tensor, one for
-    each row, 1 × 128 and 128 × 128. ``variant`` is "tma" where it can be, else "tiles"; ``tiles`` are `tuned`. ``fast``:
-    tensor cores add up all of k, in the few bits that they have; ConfigError unless all of k has one scale. Raises
+    each row, 1 × 128 and 128 × 128. ``variant`` is "groups" or "tma" where it can be, else "tiles"; ``tiles`` are `tuned`.
+    ``fast``: tensor cores add up all of k, in the few bits that they have; ConfigError unless all of k has one scale. Raises
     ShapeError for sizes that do not match, ConfigError for what is not FP8 or not K-major, and for other groups.
     """
     m, n, k = _check(a, b, onto)
@@ -236,11 +237,21 @@ def fp8_matmul(
     if not m * n * k:
         return y if onto is not None else y.zero_()
     found = capability_of(a.codes) if a.codes.is_cuda else 90
+    once, rows = _scaled_once(a, b), (_rows(a), _rows(b))
+    grouped = rows == (1, GROUP_K) and not once and onto is None
     if variant is None:
         variant = "tma" if a.codes.is_cuda and found >= 90 and takes_tma(a.codes, b.codes, y) else "tiles"
-    once, rows = _scaled_once(a, b), (_rows(a), _rows(b))
+        if variant == "tma" and found == 90 and grouped and fp8_hopper.tiles(m, n) >= programs(y):
+            variant = "groups"
     if fast and not once:
         raise ConfigError("fast is on, but it needs scales that hold for all of k: of a tensor, or of a row")
+    if variant == "groups":
+        if not grouped:
+            raise ConfigError(
+                'variant is "groups", but that needs scales of 1 × 128 and 128 × 128, and no onto'
+            )
+        fp8_hopper.multiply_in_groups(y, a.codes, b.codes, a.scales, b.scales, programs(y))
+        return y
     tiles = (tiles or tuned(found, variant, rows == (1, 1) and not once, once, fast)).fitted(m, n)
     options = {"ONCE": once, "FAST": fast, "ADD": onto is not None} | tiles.named()
     options |= {"A_ROWS": rows[0], "B_ROWS": rows[1]}

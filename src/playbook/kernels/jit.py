@@ -27,6 +27,9 @@ from playbook.errors import ConfigError
 try:
     import triton
     import triton.language
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon._runtime import GluonASTSource
+    from triton.experimental.gluon.language.nvidia import hopper
     from triton.runtime import _allocation
     from triton.runtime.interpreter import InterpretedFunction, _patch_lang
     from triton.runtime.jit import JITFunction
@@ -85,9 +88,12 @@ class Kernel(JITFunction):
         if device.type == "meta" or any(isinstance(x, FakeTensor) for x in tensors):
             return None  # sizes, and no memory
         if device.type == "cpu":
-            return interpret(launch)
+            return self.on_cpu(launch)
         with _current(device):
             return super().run(*args, grid=grid, warmup=warmup, **options)
+
+    def on_cpu(self, launch: Launch) -> None:
+        interpret(launch)
 
     def _device_of(self, tensors: Sequence[Tensor]) -> torch.device:
         """The one device, GPUs being told apart by their number; raises ConfigError where there are several."""
@@ -105,6 +111,23 @@ class Kernel(JITFunction):
         return Launch(self, tuple(grid(given) if callable(grid) else grid), dict(given), others)
 
 
+class GluonKernel(Kernel):
+    """A ``gluon.jit`` function, which no interpreter knows."""
+
+    def create_binder(self) -> Any:
+        found = super().create_binder()
+        self.ASTSource = GluonASTSource
+        return found
+
+    def is_gluon(self) -> bool:
+        return True
+
+    def on_cpu(self, launch: Launch) -> None:
+        raise ConfigError(
+            f"{self.fn.__name__} is written in Gluon and needs a GPU, but its tensors are on the CPU"
+        )
+
+
 def _current(device: torch.device) -> AbstractContextManager[Any]:
     """Triton compiles for the current GPU and launches on its stream, wherever the tensors are."""
     if device.type != "cuda" or device.index == torch.cuda.current_device():
@@ -115,6 +138,11 @@ def _current(device: torch.device) -> AbstractContextManager[Any]:
 def kernel(function: Callable[..., None]) -> Kernel:
     """Decorates a function in Triton's language: ``function[grid](…)`` launches it."""
     return Kernel(function)
+
+
+def gluon_kernel(function: Callable[..., None]) -> GluonKernel:
+    """Decorates a function in Gluon, likewise."""
+    return GluonKernel(function)
 
 
 def interpret(launch: Launch) -> None:

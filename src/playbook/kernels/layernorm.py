@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from playbook.kernels.jit import kernel, next_power, tl
-from playbook.kernels.rows import PROGRAMS, accumulator, check_shape, rows, warps, wide
+from playbook.kernels.rows import accumulator, check_shape, programs, rows, warps, wide
 
 
 def layer_norm_torch(x: Tensor, weight: Tensor, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
@@ -91,10 +91,10 @@ class LayerNormFunction(torch.autograd.Function):
         xs, dys = rows(x), rows(dy)
         n, h = xs.shape
         dx = torch.empty(n, h, dtype=x.dtype, device=x.device)
-        programs, block = min(n, PROGRAMS), next_power(h)
-        dw = torch.empty(programs, h, dtype=rstd.dtype, device=x.device)
+        count, block = programs(n, h), next_power(h)
+        dw = torch.empty(count, h, dtype=rstd.dtype, device=x.device)
         db = None if ctx.bias_dtype is None else torch.empty_like(dw)
-        backward_kernel[(programs,)](
+        backward_kernel[(count,)](
             dys, xs, weight, mean, rstd, dx, dw, db, dys.stride(0), xs.stride(0), n, h,
             BLOCK=block, WIDE=wide(x.dtype), num_warps=warps(block),
         )  # fmt: skip
@@ -116,4 +116,4 @@ def bytes_forward(n: int, h: int, c: int, w: int = 4, bias: bool = True) -> int:
 
 
 def bytes_backward(n: int, h: int, c: int, w: int = 4, bias: bool = True) -> int:
-    return n * (3 * h * c + 8) + h * w + min(n, PROGRAMS) * h * 4 * (1 + bias)
+    return n * (3 * h * c + 8) + h * w + programs(n, h) * h * 4 * (1 + bias)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from playbook.kernels.jit import kernel, next_power, tl
-from playbook.kernels.rows import PROGRAMS, accumulator, check_shape, rows, warps, wide
+from playbook.kernels.rows import accumulator, check_shape, programs, rows, warps, wide
 
 
 def rms_norm_torch(x: Tensor, weight: Tensor, eps: float = 1e-5) -> Tensor:
@@ -103,12 +103,12 @@ def _backward(
     xs, dys, others = rows(x), rows(dy), None if ds is None else rows(ds)
     n, h = xs.shape
     dx = torch.empty(n, h, dtype=x.dtype, device=x.device)
-    programs, block = min(n, PROGRAMS), next_power(h)
-    parts = torch.empty(programs, h, dtype=rstd.dtype, device=x.device)
-    backward_kernel[(programs,)](
+    count, block = programs(n, h), next_power(h)
+    parts = torch.empty(count, h, dtype=rstd.dtype, device=x.device)
+    backward_kernel[(count,)](
         dys, others, xs, weight, rstd, dx, parts,
         dys.stride(0), 0 if others is None else others.stride(0), xs.stride(0), n, h,
-        BLOCK=block, WIDE=wide(x.dtype), num_warps=warps(block),
+        BLOCK=block, WIDE=wide(x.dtype), num_warps=warps(block, 8),
     )  # fmt: skip
     return dx.view(x.shape), parts.sum(0).to(weight.dtype)
 
@@ -149,4 +149,4 @@ def bytes_forward(n: int, h: int, c: int, w: int = 4, residual: bool = False) ->
 
 
 def bytes_backward(n: int, h: int, c: int, w: int = 4, residual: bool = False) -> int:
-    return n * ((4 if residual else 3) * h * c + 4) + h * w + min(n, PROGRAMS) * h * 4
+    return n * ((4 if residual else 3) * h * c + 4) + h * w + programs(n, h) * h * 4

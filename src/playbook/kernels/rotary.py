@@ -16,7 +16,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from playbook.kernels.jit import cdiv, kernel, next_power, tl
-from playbook.kernels.rows import BLOCK, check_shape, wide
+from playbook.kernels.rows import check_shape, wide
+
+#: Pairs that a program turns.
+PAIRS = 2048
 
 
 def rotary_torch(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -51,7 +54,7 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor, sign: int) -> Tensor:
     b, s, heads, d = x.shape
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     half = next_power(d // 2)
-    some = min(next_power(heads), max(1, BLOCK // half))
+    some = min(next_power(heads), max(1, PAIRS // half))
     rotary_kernel[(b * s, cdiv(heads, some))](
         x, cos, sin, y, *x.stride()[:3], cos.stride(0), s, heads, d // 2,
         SIGN=sign, HEADS=some, HALF=half, WIDE=wide(x.dtype),

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from playbook.errors import ShapeError
-from playbook.kernels.jit import tl
+from playbook.kernels.jit import next_power, tl
+from playbook.kernels.matmul import PROGRAMS
 
 #: Numbers of a program that treats each by itself: eight for each thread of its four warps, 16 bytes of 16-bit numbers.
 BLOCK = 1024
-#: Programs that add up a weight's gradient, each over its part of the rows: two for each multiprocessor of an H100.
-PROGRAMS = 264
+#: Of a weight's gradient, numbers that the programs of a multiprocessor add up.
+ADDED = 8192
 
 
 def rows(x: Tensor) -> Tensor:
@@ -23,12 +24,17 @@ def rows(x: Tensor) -> Tensor:
     return flat if flat.stride(1) == 1 else flat.contiguous()
 
 
-def warps(block: int) -> int:
-    """Warps for a row of ``block`` numbers: eight numbers a thread, up to the 32 warps that a block may have.
+def warps(block: int, each: int = 16) -> int:
+    """Warps for a row of ``block`` numbers, ``each`` to a thread, up to the 32 warps that a block may have.
 
-    A row of more than 8,192 numbers is right, too, but in backward its threads spill registers.
+    Measured on an H200, rows of 4,096: with 8 to a thread forward of RMSNorm is 8 % slower than with 16, with 4 by 43 %.
     """
-    return min(max(block // 256, 1), 32)
+    return min(max(block // (32 * each), 1), 32)
+
+
+def programs(n: int, h: int) -> int:
+    """How many programs add up a weight's gradient, each over its part of n rows of h numbers."""
+    return min(n, PROGRAMS * max(ADDED // next_power(h), 1))
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
