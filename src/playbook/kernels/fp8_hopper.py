@@ -3,8 +3,8 @@
 Tensor cores add up 128 of k, and then plain cores multiply by scales and add to a total in fp32 (`fp8_matmul.py`). In one
 program the tensor cores wait for that. Here three groups of four warps have 64 rows of a tile of 192 × 128 each, as two
 have in DeepGEMM (DeepSeek-AI 2025): while one adds to its total, the others multiply. Scales are read a step ahead. The
-copying warp gives its registers away (`flash_hopper.py`), so that a thread of the groups has 160: 64 for the total, 64 for
-what is new.
+copying warp gives its registers away (`flash_hopper.py`), so that a thread of the groups has 160: 64 for the total, and
+64 for what is new.
 
 On an H200, a layer's 8,192 × 14,336 × 4,096: 1,141 TFLOP/s, 0.96 of cuBLAS, where the kernel without groups has 911 and
 bf16 726. With two groups 128 × 128 was no faster than without (968). Weight gradients, where both matrices have scales of

@@ -16,8 +16,8 @@ Such sums cost time: ``fast`` leaves all of k to the tensor cores where it has o
 fast accumulation. What is lost grows with k.
 
 Variants: "tiles", a program for each tile of y; "tma", persistent, with blocks copied by the tensor memory accelerator
-(compute capability 9.0 and later); "groups", for 9.0 alone, in `fp8_hopper.py`. The first two hold two tiles of fp32 in registers, the total and what is new, so
-that their tiles are half as large as those of `kernels.matmul`. 2·m·n·k FLOPs.
+(compute capability 9.0 and later); "groups", for 9.0 alone, in `fp8_hopper.py`. Two tiles of fp32 are in registers, the
+total and what is new, so that tiles are half as large as those of `kernels.matmul`. 2·m·n·k FLOPs.
 """
 
 from __future__ import annotations
@@ -228,9 +228,10 @@ def fp8_matmul(
     """a (m, k), b (n, k) -> a·bᵀ (m, n) in ``dtype``; added to ``onto`` (m, n), in its dtype, if that is given.
 
     Groups of a and b may have any number of rows, and 128 columns or all of k: what has one scale for a tensor, one for
-    each row, 1 × 128 and 128 × 128. ``variant`` is "groups" or "tma" where it can be, else "tiles"; ``tiles`` are `tuned`.
-    ``fast``: tensor cores add up all of k, in the few bits that they have; ConfigError unless all of k has one scale. Raises
-    ShapeError for sizes that do not match, ConfigError for what is not FP8 or not K-major, and for other groups.
+    each row, 1 × 128 and 128 × 128. ``variant`` is "groups" or "tma" where it can be, else "tiles", with ``tiles`` as
+    `tuned`. ``fast``: tensor cores add up all of k, in the few bits that they have; ConfigError unless all of k has one
+    scale. Raises ShapeError for sizes that do not match, ConfigError for what is not FP8 or not K-major, and for other
+    groups.
     """
     m, n, k = _check(a, b, onto)
     y = torch.empty(m, n, dtype=dtype, device=a.codes.device) if onto is None else onto

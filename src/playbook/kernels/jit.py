@@ -26,10 +26,9 @@ from playbook.errors import ConfigError
 
 try:
     import triton
+    import triton.experimental.gluon.language.nvidia.hopper
     import triton.language
-    from triton.experimental.gluon import language as gl
     from triton.experimental.gluon._runtime import GluonASTSource
-    from triton.experimental.gluon.language.nvidia import hopper
     from triton.runtime import _allocation
     from triton.runtime.interpreter import InterpretedFunction, _patch_lang
     from triton.runtime.jit import JITFunction
@@ -41,6 +40,8 @@ except ImportError as error:  # pragma: no cover - only where there is no Triton
 WIDENED = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 #: Triton's language, which kernels have from here: so that without Triton they say what this file says.
 tl = triton.language
+gl = triton.experimental.gluon.language
+hopper = gl.nvidia.hopper
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def codes_of(xs, scales, codes, MAX: tl.constexpr, KNOWN: tl.constexpr):
     """xs/scales in range, rounded as a division; what they are stored to rounds them again. Scales that are of xs leave
     them in range but for a rounding, which a GPU's casts to FP8 take back; ``KNOWN`` before, they do not.
 
-    On a GPU a division takes some fifteen instructions. Here one takes the inverse of a group's scale, and for each number
+    On a GPU a division takes some fifteen instructions. Here one takes the inverse of a group's scale, and each number
     two steps of Newton's, the last of which rounds as the division would (Markstein 1990, IBM J. Res. Dev. 34-1).
     """
     if codes.dtype.element_ty.primitive_bitwidth == 8:
@@ -226,14 +226,15 @@ class _Copies:
     ) -> None:  # fmt: skip
         """Write what there is memory for; with ``straight`` off the transpose alone."""
         if self.n * self.m:
-            # Measured on an H200: two small programs on a multiprocessor, one of which loads while the other computes, are
-            # up to twice as fast as a large one. After another operation that takes a limit of registers.
+            # Measured on an H200: two small programs on a multiprocessor, of which one loads while the other computes,
+            # are up to twice as fast as a large one. After another operation that takes a limit of registers.
             alone = self.groups.name == "tile" and not before
             options = {"num_warps": 4 if alone else 8} | ({"maxnreg": 128} if before else {})
+            pairs = self.x.device.type != "cpu" and self.n % 2 == 0
             quantize_kernel[self.grid](
                 self.x, y, w, r, self.codes if straight else None, self.scales, self.turned, self.turned_scales,
-                largest, self.n, cdiv(self.n, 2), self.m, self.x.stride(0), 0 if y is None else y.stride(0), BEFORE=before,
-                GROUPS=self.groups.name, **self.options, PAIRS=self.x.device.type != "cpu" and self.n % 2 == 0, TILE=TILE, **options,
+                largest, self.n, cdiv(self.n, 2), self.m, self.x.stride(0), 0 if y is None else y.stride(0),
+                BEFORE=before, GROUPS=self.groups.name, **self.options, PAIRS=pairs, TILE=TILE, **options,
             )  # fmt: skip
 
     @property
