@@ -8,8 +8,8 @@ from itertools import product
 import matplotlib.pyplot as plt
 import pytest
 
-from playbook.searching.compare import Trial
 from playbook_book.figures.best_configuration import LIMITS, Cell, heat_map, regrets, side_by_side
+from playbook_book.searching.compare import Trial
 
 
 @pytest.fixture(autouse=True)

@@ -12,10 +12,10 @@ from playbook.errors import ConfigError, LayoutError
 from playbook.hardware import load as load_cluster
 from playbook.planning.job import Job
 from playbook.planning.search import Problem, Space, search
-from playbook.searching.compare import Trial, problems, trial, trials
-from playbook.searching.landscape import Enough, Evaluator, Landscape, point_of
-from playbook.searching.methods import METHODS, PROVES, Policy, mutated, places, softmax
 from playbook.shapes import load
+from playbook_book.searching.compare import Trial, problems, trial, trials
+from playbook_book.searching.landscape import Enough, Evaluator, Landscape, point_of
+from playbook_book.searching.methods import METHODS, PROVES, Policy, mutated, places, softmax
 
 SPACE = Space(
     cp=(1,), pp=(1, 2, 4), ep=(1,), zero=(0, 1, 3), recompute=("none", "full"), vpp=(2,), micro_batch=(1, 2)

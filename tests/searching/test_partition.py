@@ -11,7 +11,8 @@ from playbook.hardware import load as load_cluster
 from playbook.layout import Layout
 from playbook.planning.job import Job
 from playbook.planning.search import Problem
-from playbook.searching.partition import (
+from playbook.shapes import load
+from playbook_book.searching.partition import (
     PARTITIONS,
     Blocks,
     blocks_of,
@@ -20,7 +21,6 @@ from playbook.searching.partition import (
     even,
     integer,
 )
-from playbook.shapes import load
 
 
 def random_blocks(seed):

@@ -13,7 +13,7 @@ from playbook.figures.style import CYCLE, INK, PALETTE, WIDTH, rc_parameters
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from playbook.searching.compare import Trial
+    from playbook_book.searching.compare import Trial
 
 #: What may limit a step, with the hue of each.
 LIMITS = {

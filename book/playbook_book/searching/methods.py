@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from playbook.layout import Layout
-from playbook.searching.landscape import Evaluator, Point
+from playbook_book.searching.landscape import Evaluator, Point
 
 Method = Callable[[Evaluator, Random], None]
 #: Proposals in a row that bring nothing new, after which a method stops: it has gone round in circles.

@@ -11,9 +11,9 @@ from random import Random
 from playbook.hardware import load as load_cluster
 from playbook.planning.job import Job
 from playbook.planning.search import Problem, Space
-from playbook.searching.landscape import Enough, Evaluator, Landscape
-from playbook.searching.methods import METHODS, SEEDED
 from playbook.shapes import load
+from playbook_book.searching.landscape import Enough, Evaluator, Landscape
+from playbook_book.searching.methods import METHODS, SEEDED
 
 #: Models with two numbers of GPUs each, and samples a step: twenty problems.
 MODELS = (
