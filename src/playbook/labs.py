@@ -25,6 +25,9 @@ register(
         "fp8": {
             "layers": "playbook.model.fp8:use_fp8",
             "quantize": "playbook.kernels.quantize:quantize",
+            "quantize_known": "playbook.kernels.quantize:quantize_known",
+            "requantize_columns": "playbook.kernels.quantize:requantize_columns",
+            "turn": "playbook.kernels.quantize:turn",
             "product": "playbook.kernels.fp8_matmul:fp8_matmul",
             "state": "playbook.precision.states:narrow",
         },

@@ -8,14 +8,12 @@ import pytest
 import torch
 from helpers import LLAMA, gradients, tokens
 
+from playbook.kernels.jit import launches
 from playbook.model import fp8
 from playbook.model.fp8 import use_fp8
 from playbook.model.transformer import Transformer
-from playbook.precision import products
-from playbook.precision.formats import load_format
+from playbook.precision import products, scaling
 from playbook.precision.recipes import FP8_RECIPES
-from playbook.precision.scaling import has_kernel, load_groups, quantize
-from playbook.registry import lab
 
 SHAPE = LLAMA.replace(layers=1, hidden=144, heads=3, kv_heads=1, ffn=136)
 
@@ -28,18 +26,18 @@ def learn(recipe):
     return float((total / count).detach()), gradients(model)
 
 
-def as_on_a_gpu(x, form, groups="tensor", *, scales=None):
-    form, groups = load_format(form), load_groups(groups)
-    if scales is None and x.numel() and has_kernel(form, groups):
-        return lab("fp8", "quantize")(x, form, groups)
-    return quantize(x, form, groups, scales=scales)
-
-
-@pytest.mark.parametrize("powers", ["up", ""])
-def test_a_step_with_kernels_is_that_without(powers, monkeypatch):
+def blockwise(powers):
     recipe = FP8_RECIPES["blockwise"]
     groups, weights = (dataclasses.replace(g, powers=powers) for g in (recipe.groups, recipe.weights))
-    recipe = dataclasses.replace(recipe, groups=groups, weights=weights)
+    return dataclasses.replace(recipe, groups=groups, weights=weights)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [blockwise("up"), blockwise(""), *(FP8_RECIPES[name] for name in ("tensorwise", "rowwise", "delayed"))],
+    ids=lambda recipe: recipe.name + recipe.groups.powers,
+)
+def test_a_step_with_kernels_is_that_without(recipe, monkeypatch):
     loss, expected = learn(recipe)
     launched = []
 
@@ -48,10 +46,14 @@ def test_a_step_with_kernels_is_that_without(powers, monkeypatch):
         launched.append(found.shape)
         return found
 
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    for module in (scaling, products, fp8):
+        monkeypatch.setattr(module, "on_fp8_gpu", lambda x: x.numel() > 0)
     monkeypatch.setattr(fp8, "product", product)
-    monkeypatch.setattr(fp8, "quantize", as_on_a_gpu)
-    again, found = learn(recipe)
+    with launches() as found_launches:
+        again, found = learn(recipe)
+    quantised = [one.kernel.fn.__name__ for one in found_launches].count("quantize_kernel")
+    # x of four inputs along features and of seven along tokens, dy of seven twice, weights once or with their transposes.
+    assert quantised >= 4 + 14 + 7
     assert len(launched) == 3 * 7
     assert again == pytest.approx(loss, rel=1e-6)
     for name, gradient in expected.items():

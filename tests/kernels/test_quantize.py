@@ -20,9 +20,12 @@ from playbook.kernels.quantize import (
     quantize_both,
     quantize_columns,
     quantize_delayed,
+    quantize_known,
     quantize_rms_norm,
     quantize_rows,
     quantize_swiglu,
+    requantize_columns,
+    turn,
 )
 from playbook.kernels.rmsnorm import rms_norm
 from playbook.kernels.sectors import Sectors
@@ -72,6 +75,37 @@ def test_codes_and_scales_are_those_of_the_formula(size, dtype, form, groups):
     check_same(turned, expected(x.t(), form, groups))
     check_same(quantize_rows(x, form, groups), expected(x, form, groups))
     check_same(quantize_columns(x, form, groups), expected(x.t(), form, groups))
+
+
+@pytest.mark.usefixtures("fp8_device")
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("form", ["e4m3", "e5m2"])
+@pytest.mark.parametrize("groups", ["tensor", "row"])
+def test_scales_that_are_known(size, form, groups):
+    for x in (numbers(*size, torch.bfloat16), numbers(*size[::-1], torch.bfloat16).t()):
+        wanted = expected(x, form, groups)
+        found = quantize_known(x, form, groups, wanted.scales.to(x.device))
+        check_same(found, wanted)
+        assert found.codes.is_contiguous()
+
+
+@pytest.mark.usefixtures("fp8_device")
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("form", ["e4m3", "e5m2"])
+def test_codes_are_quantised_again_along_columns(size, form):
+    rows = quantize_rows(numbers(*size, torch.bfloat16), form)
+    kept = Quantized(rows.codes, rows.scales.contiguous(), rows.size, rows.dtype)  # as a layer keeps it
+    wanted = expected(rows.dequantized().t(), form, "tile")
+    for found in (requantize_columns(rows, form), requantize_columns(kept, form)):
+        check_same(found, Quantized(*_parts(wanted), torch.bfloat16))
+
+
+@pytest.mark.usefixtures("fp8_device")
+@pytest.mark.parametrize("size", [*SIZES, (64, 30)])
+def test_codes_are_turned(size):
+    codes = quantize_rows(numbers(*size, torch.bfloat16)).codes
+    assert torch.equal(turn(codes).view(torch.uint8), codes.view(torch.uint8).t())
+    assert turn(codes).is_contiguous()
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -145,12 +179,21 @@ def test_a_number_that_is_none_stays_so():
     assert codes.isnan().nonzero().tolist() == [[0, 3]]
 
 
+def on_meta(x: Tensor) -> Quantized:
+    n, m = x.shape
+    return Quantized(
+        torch.empty_like(x, dtype=torch.float8_e4m3fn), torch.empty(n, m // 128, device="meta"), (1, 128)
+    )
+
+
 CASES: dict[str, tuple[Callable[..., object], int]] = {
     "tiles": (quantize_both, 1),
     "columns": (quantize_columns, 1),
     "blocks": (lambda x: quantize_both(x, groups="block"), 1),
     "delayed": (lambda x: quantize_delayed(x, torch.empty(1, 1, device="meta")), 1),
     "swiglu": (quantize_swiglu, 2),
+    "known": (lambda x: quantize_known(x, "e4m3", "row", torch.empty(len(x), 1, device="meta")), 1),
+    "codes": (lambda x: requantize_columns(on_meta(x), "e4m3"), 1),
     "rms_norm": (lambda x: quantize_rms_norm(x, torch.empty(x.shape[1], device="meta")), 1),
 }
 
@@ -168,6 +211,14 @@ def test_compiles_to_conversions_of_two_without_spills(name):
             assert made.shared <= SHARED[capability]
             assert made.uses("cvt.rn.satfinite.e4m3x2.f32")
             assert made.uses("div.rn.f32")
+
+
+def test_turning_compiles_to_transposed_matrices_of_16_bits():
+    with launches() as found:
+        turn(torch.empty(8192, 4096, dtype=torch.float8_e4m3fn, device="meta"))
+    made = compiled(found[0], 90)
+    assert (made.spills, made.unset) == (0, set())
+    assert made.uses("stmatrix") + made.uses("ldmatrix") > 0
 
 
 def counted(run: Callable[..., object], *given: Tensor) -> int:

@@ -19,6 +19,7 @@ Scales of tiles lie column by column, so that those of one step of k are contigu
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -78,8 +79,9 @@ def codes_of(xs, scales, codes, MAX: tl.constexpr, KNOWN: tl.constexpr):
 
 
 @kernel
-def rows_before(x, y, w, r, rows, columns, n, m, x_row, y_row, BEFORE: tl.constexpr):
-    """What is quantised: rows of x, of SwiGLU of x and y, or of the norm of x with r and w. Zeros beyond the edge."""
+def rows_before(x, y, w, r, rows, columns, across, n, m, x_row, y_row, y_column, BEFORE: tl.constexpr):
+    """What is quantised: rows of x, of SwiGLU of x and y, of the norm of x with r and w, or the numbers that codes x with
+    scales y stand for. Zeros beyond the edge."""
     inside = (rows[:, None] < n) & (columns[None, :] < m)
     at = rows.to(tl.int64)[:, None]
     xs = tl.load(x + at * x_row + columns[None, :], mask=inside, other=0.0).to(tl.float32)
@@ -88,6 +90,8 @@ def rows_before(x, y, w, r, rows, columns, n, m, x_row, y_row, BEFORE: tl.conste
     elif BEFORE == "norm":
         ws = tl.load(w + columns, mask=columns < m, other=0.0).to(tl.float32)
         return xs * tl.load(r + rows, mask=rows < n, other=0.0)[:, None] * ws[None, :]
+    elif BEFORE == "codes":
+        return xs * tl.load(y + rows * y_row + across * y_column, mask=rows < n, other=0.0)[:, None]
     else:
         return xs
 
@@ -133,33 +137,40 @@ def transposed(numbers, form: tl.constexpr):
 
 @kernel
 def quantize_kernel(
-    x, y, w, r, codes, scales, turned, turned_scales, largest, n, half, m, x_row, y_row, BEFORE: tl.constexpr,
+    x, y, w, r, codes, scales, turned, turned_scales, largest, n, half, m, x_row, y_row, y_column, BEFORE: tl.constexpr,
     GROUPS: tl.constexpr, MAX: tl.constexpr, POWERS: tl.constexpr, PAIRS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     across = tl.program_id(0)  # neighbours read the same rows
     down = tl.program_id(1)
     pairs, columns = down * (TILE // 2) + tl.arange(0, TILE // 2), across * TILE + tl.arange(0, TILE)
     rows = 2 * pairs
-    even = rows_before(x, y, w, r, rows, columns, n, m, x_row, y_row, BEFORE)  # (TILE / 2, TILE)
-    odd = rows_before(x, y, w, r, rows + 1, columns, n, m, x_row, y_row, BEFORE)
-    if GROUPS == "tile":
+    even = rows_before(
+        x, y, w, r, rows, columns, across, n, m, x_row, y_row, y_column, BEFORE
+    )  # (TILE / 2, TILE)
+    odd = rows_before(x, y, w, r, rows + 1, columns, across, n, m, x_row, y_row, y_column, BEFORE)
+    if GROUPS == "tile" or GROUPS == "row":  # those of rows are known before
         if codes is not None:
             at = scales + across.to(tl.int64) * n + rows
-            own, next_own = (
-                scale_of(tl.max(tl.abs(even), 1), MAX, POWERS),
-                scale_of(tl.max(tl.abs(odd), 1), MAX, POWERS),
+            if GROUPS == "row":
+                own = tl.load(scales + rows, mask=rows < n, other=1.0)
+                next_own = tl.load(scales + rows + 1, mask=rows + 1 < n, other=1.0)
+            else:
+                own = scale_of(tl.max(tl.abs(even), 1), MAX, POWERS)
+                next_own = scale_of(tl.max(tl.abs(odd), 1), MAX, POWERS)
+                tl.store(at, own, mask=rows < n)
+                tl.store(at + 1, next_own, mask=rows + 1 < n)
+            store_rows(codes, codes_of(even, own[:, None], codes, MAX, GROUPS == "row"), rows, columns, n, m)
+            store_rows(
+                codes, codes_of(odd, next_own[:, None], codes, MAX, GROUPS == "row"), rows + 1, columns, n, m
             )
-            tl.store(at, own, mask=rows < n)
-            tl.store(at + 1, next_own, mask=rows + 1 < n)
-            store_rows(codes, codes_of(even, own[:, None], codes, MAX, False), rows, columns, n, m)
-            store_rows(codes, codes_of(odd, next_own[:, None], codes, MAX, False), rows + 1, columns, n, m)
         if turned is not None:
-            own = scale_of(tl.max(tl.maximum(tl.abs(even), tl.abs(odd)), 0), MAX, POWERS)
-            tl.store(turned_scales + down.to(tl.int64) * m + columns, own, mask=columns < m)
-            even, odd = (
-                codes_of(even, own[None, :], turned, MAX, False),
-                codes_of(odd, own[None, :], turned, MAX, False),
-            )
+            if GROUPS == "row":
+                own = tl.load(turned_scales + columns, mask=columns < m, other=1.0)
+            else:
+                own = scale_of(tl.max(tl.maximum(tl.abs(even), tl.abs(odd)), 0), MAX, POWERS)
+                tl.store(turned_scales + down.to(tl.int64) * m + columns, own, mask=columns < m)
+            even = codes_of(even, own[None, :], turned, MAX, GROUPS == "row")
+            odd = codes_of(odd, own[None, :], turned, MAX, GROUPS == "row")
             store_turned(turned, even, odd, pairs, columns, n, half, m, PAIRS)
     else:
         amax = tl.max(tl.max(tl.maximum(tl.abs(even), tl.abs(odd)), 1), 0)
@@ -233,7 +244,7 @@ class _Copies:
             pairs = self.x.device.type != "cpu" and self.n % 2 == 0
             quantize_kernel[self.grid](
                 self.x, y, w, r, self.codes if straight else None, self.scales, self.turned, self.turned_scales,
-                largest, self.n, cdiv(self.n, 2), self.m, self.x.stride(0), 0 if y is None else y.stride(0),
+                largest, self.n, cdiv(self.n, 2), self.m, self.x.stride(0), *((0, 0) if y is None else y.stride()),
                 BEFORE=before, GROUPS=self.groups.name, **self.options, PAIRS=pairs, TILE=TILE, **options,
             )  # fmt: skip
 
@@ -277,6 +288,55 @@ def quantize(x: Tensor, form: str | Format, groups: str | Groups) -> Quantized:
     if x.stride(1) == 1 or x.shape[1] == 1:
         return quantize_rows(x, form, groups)
     return quantize_columns(x.t(), form, groups)
+
+
+def quantize_known(x: Tensor, form: str | Format, groups: str | Groups, scales: Tensor) -> Quantized:
+    """x (n, m), or a transposed one, with ``scales`` that are known: (1, 1) of the tensor, or (n, 1) of its rows."""
+    groups, straight = load_groups(groups), x.stride(1) == 1 or x.shape[1] == 1
+    copies = _Copies(x if straight else x.t(), form, groups, straight, turned=not straight)
+    copies.scales = copies.turned_scales = scales.contiguous()
+    copies.launch()
+    codes = copies.codes if straight else copies.turned
+    assert codes is not None
+    return Quantized(codes, scales, groups.size(codes.shape), x.dtype)
+
+
+def requantize_columns(x: Quantized, form: str | Format, groups: str | Groups = "tile") -> Quantized:
+    """Of x (n, m) in tiles, xᵀ (m, n) in tiles: what the codes stand for is in registers alone."""
+    copies = _Copies(x.codes, form, _among(groups, "tile"), straight=False)
+    copies.launch("codes", y=x.scales)
+    return replace(copies.quantized(turned=True), dtype=x.dtype)
+
+
+@kernel
+def turn_kernel(codes, turned, n, half, m, codes_row, TILE: tl.constexpr):
+    pairs = tl.program_id(1) * (TILE // 2) + tl.arange(0, TILE // 2)
+    columns = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    at = codes + 2 * pairs.to(tl.int64)[:, None] * codes_row + columns[None, :]
+    inside = (pairs[:, None] < half) & (columns[None, :] < m)
+    low = tl.load(at, mask=inside, other=0).to(tl.uint16)
+    high = tl.load(at + codes_row, mask=inside, other=0).to(tl.uint16)
+    to = turned + columns.to(tl.int64)[:, None] * half + pairs[None, :]
+    tl.store(to, (low | (high << 8)).T, mask=(columns[:, None] < m) & (pairs[None, :] < half))
+
+
+def turn(codes: Tensor) -> Tensor:
+    """The transpose (m, n) of codes (n, m), row by row: as ``codes.t().contiguous()``, two rows at a time."""
+    (n, m), codes = codes.shape, rows(codes)
+    if n % 2 or not codes.numel():
+        return codes.t().contiguous()
+    found = torch.empty(m, n, dtype=codes.dtype, device=codes.device)
+    turn_kernel[(cdiv(m, TILE), cdiv(n, TILE))](
+        codes.view(torch.uint8),
+        found.view(torch.uint16),
+        n,
+        n // 2,
+        m,
+        codes.stride(0),
+        TILE=TILE,
+        num_warps=8,
+    )
+    return found
 
 
 def quantize_rows(x: Tensor, form: str | Format = "e4m3", groups: str | Groups = "tile") -> Quantized:

@@ -25,7 +25,8 @@ from playbook.precision.casts import DTYPES
 from playbook.precision.formats import FORMATS
 from playbook.precision.products import product
 from playbook.precision.recipes import FP8Recipe, Groups, load_fp8
-from playbook.precision.scaling import Quantized, quantize, scales_of
+from playbook.precision.scaling import Quantized, amax, has_kernel, on_fp8_gpu, quantize, scales_of
+from playbook.registry import lab
 
 if TYPE_CHECKING:
     from playbook.model.linear import Taken
@@ -215,6 +216,8 @@ class FP8(Products):
         """xᵀ (in, n), with groups along the tokens."""
         if self.recipe.groups.rows is None:
             return x.t()
+        if on_fp8_gpu(x.codes) and has_kernel(FORMATS[self.recipe.forward], self.recipe.groups):
+            return lab("fp8", "requantize_columns")(x, self.recipe.forward, self.recipe.groups)
         return quantize(x.dequantized().t(), self.recipe.forward, self.recipe.groups)
 
     def copies(self, weight: Tensor) -> list[Tensor]:
@@ -253,7 +256,7 @@ class FP8(Products):
         whole, view = (x if x._base is None else x._base), (x.storage_offset(), x.numel())
         known = self._gradients.setdefault(whole, {}) if what == "dy" else {}
         if view not in known:
-            largest = x.abs().amax().float() if x.numel() else x.new_zeros((), dtype=torch.float32)
+            largest = amax(x, x.shape).view(()) if x.numel() else x.new_zeros((), dtype=torch.float32)
             known[view] = self._scale_of_all(what, largest)
         return known[view]
 

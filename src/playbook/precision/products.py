@@ -10,16 +10,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from playbook.precision.scaling import Quantized
+from playbook.precision.scaling import Quantized, on_fp8_gpu
 from playbook.registry import lab
-
-#: The first GPUs with FP8 tensor cores.
-CAPABILITY = (8, 9)
 
 
 def product(a: Quantized, b: Quantized, dtype: torch.dtype = torch.float32) -> Tensor:
     """a·bᵀ of a (m, k) and b (n, k): (m, n) in ``dtype``."""
-    found = _on_tensor_cores(a, b, dtype) if a.codes.is_cuda and a.codes.numel() and b.codes.numel() else None
+    found = _on_tensor_cores(a, b, dtype) if on_fp8_gpu(a.codes) and b.codes.numel() else None
     return product_torch(a, b, dtype) if found is None else found
 
 
@@ -32,9 +29,7 @@ def product_torch(a: Quantized, b: Quantized, dtype: torch.dtype = torch.float32
 
 def _on_tensor_cores(a: Quantized, b: Quantized, dtype: torch.dtype) -> Tensor | None:
     """The product in FP8: PyTorch's where scales hold for all of k, else the book's kernel; None where neither can."""
-    if torch.cuda.get_device_capability(a.codes.device) < CAPABILITY:
-        return None
-    a, b = (Quantized(q.codes.contiguous(), q.scales, q.size, q.dtype) for q in (a, b))
+    a, b = (Quantized(_along_k(q.codes), q.scales, q.size, q.dtype) for q in (a, b))
     (m, k), n = a.codes.shape, len(b.codes)
     of_tensors = a.scales.numel() == b.scales.numel() == 1
     of_rows = a.scales.shape == (m, 1) and b.scales.shape == (n, 1)
@@ -52,6 +47,13 @@ def _on_tensor_cores(a: Quantized, b: Quantized, dtype: torch.dtype) -> Tensor |
     if all(q.scales.dtype == torch.float32 and q.size[1] in (128, k) for q in (a, b)):
         return lab("fp8", "product")(a, b, dtype=dtype)
     return None
+
+
+def _along_k(codes: Tensor) -> Tensor:
+    """The same, row by row."""
+    if codes.is_contiguous():
+        return codes
+    return lab("fp8", "turn")(codes.t()) if codes.t().is_contiguous() else codes.contiguous()
 
 
 def by_groups(a: Quantized, b: Quantized, dtype: torch.dtype = torch.float32, step: int = 128) -> Tensor:

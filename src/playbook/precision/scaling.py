@@ -24,6 +24,8 @@ from playbook.registry import lab
 
 __all__ = ["GROUPS", "Quantized", "amax", "load_groups", "quantize", "quantize_torch", "scales_of", "spread"]
 
+#: The first GPUs with FP8 tensor cores.
+CAPABILITY = (8, 9)
 #: What scales are kept in, by format.
 _KEPT = {"fp32": torch.float32, "e8m0": torch.float8_e8m0fnu}
 
@@ -65,6 +67,9 @@ def spread(scales: Tensor, size: tuple[int, int], shape: torch.Size) -> Tensor:
 def amax(x: Tensor, size: tuple[int, int]) -> Tensor:
     """The largest magnitude of each group of a matrix (n, m): (⌈n/rows⌉, ⌈m/columns⌉) in fp32."""
     (rows, columns), (n, m) = (max(1, size[0]), max(1, size[1])), x.shape  # no rows, where an expert has none
+    if x.numel() and columns >= m and (rows == 1 or rows >= n):  # in one pass
+        within = 1 if rows == 1 else (0, 1)
+        return torch.linalg.vector_norm(x, float("inf"), dim=within, keepdim=True, dtype=torch.float32)
     if n % rows == 0 and m % columns == 0:
         return x.abs().reshape(n // rows, rows, m // columns, columns).amax((1, 3)).float()
     padded = x.new_zeros(-(-n // rows) * rows, -(-m // columns) * columns)
@@ -93,6 +98,11 @@ def scales_of(largest: Tensor, form: Format, *, powers: str = "") -> Tensor:
     return torch.where((largest > 0) & (scale > 0), scale, torch.ones_like(scale))
 
 
+def on_fp8_gpu(x: Tensor) -> bool:
+    """Whether x has numbers, on a GPU that the book's kernels for FP8 are for."""
+    return x.is_cuda and x.numel() > 0 and torch.cuda.get_device_capability(x.device) >= CAPABILITY
+
+
 def has_kernel(form: Format, groups: Groups) -> bool:
     """Whether the book's kernel does it."""
     return (
@@ -108,11 +118,15 @@ def quantize(
 ) -> Quantized:
     """x (n, m) in ``form``, with scales of its own or those given (as delayed scaling does).
 
-    On a GPU tiles and blocks are quantised by the book's kernel, in one pass: the same codes and scales.
+    On a GPU the book's kernels do it, tiles and blocks in one pass, others in two: the same codes and scales.
     """
     form, groups = load_format(form), load_groups(groups)
-    if scales is None and x.is_cuda and x.numel() and has_kernel(form, groups):
+    if on_fp8_gpu(x) and scales is None and has_kernel(form, groups):
         return lab("fp8", "quantize")(x, form, groups)
+    if on_fp8_gpu(x) and groups.columns is None and form.name in ("e4m3", "e5m2"):
+        if scales is None:
+            scales = scales_of(amax(x, groups.size(x.shape)), form, powers=groups.powers)
+        return lab("fp8", "quantize_known")(x, form, groups, scales)
     return quantize_torch(x, form, groups, scales=scales)
 
 
