@@ -38,8 +38,8 @@ ON_CHIP = {80: 164 * 1024, 89: 100 * 1024, 90: 228 * 1024, 100: 228 * 1024}
 
 _TYPES = {
     torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64", torch.int32: "i32",
-    torch.int64: "i64", torch.int8: "i8", torch.uint8: "u8", torch.uint16: "u16", torch.bool: "i1", torch.float8_e4m3fn: "fp8e4nv",
-    torch.float8_e5m2: "fp8e5",
+    torch.int64: "i64", torch.int8: "i8", torch.uint8: "u8", torch.uint16: "u16", torch.bool: "i1",
+    torch.float8_e4m3fn: "fp8e4nv", torch.float8_e5m2: "fp8e5",
 }  # fmt: skip
 _INSTRUCTION = re.compile(r"\s*(?P<guard>@!?%p\d+\s+)?(?P<name>[a-z][\w.:]*)\s+(?P<operands>[^;/]*);")
 _REGISTER = re.compile(r"%(?:rd|rs|r|f|fd|p|b)\d+")
