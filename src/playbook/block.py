@@ -75,6 +75,13 @@ class Kind(NamedTuple):
 
 
 DENSE = Kind()
+#: Norms before and after attention, before and after the MLP: "parallel" has both parts read the same one.
+NORMS = {
+    "before": ("norm 1", "", "norm 2", ""),
+    "after": ("", "norm 1", "", "norm 2"),
+    "both": ("norm 1", "norm after attention", "norm 2", "norm after the MLP"),
+    "parallel": ("norm 1", "", "", ""),
+}
 Layer = Linear | Norm | Core
 
 
@@ -83,7 +90,8 @@ def block_layers(shape: Any, kind: Kind) -> tuple[Layer, ...]:
     """One block of a kind, in the order of the model."""
     attention = _latent(shape, kind) if shape.mla else _heads(shape, kind)
     mlp = _experts(shape, shape.moe) if kind.experts else _mlp(shape, "mlp", "f", "MLP input")
-    return (norm(shape, "norm 1"), *attention, norm(shape, "norm 2"), *mlp)
+    first, then, second, last = ((norm(shape, name),) if name else () for name in NORMS[shape.norms])
+    return (*first, *attention, *then, *second, *mlp, *last)
 
 
 @cache
@@ -94,7 +102,7 @@ def weighty(shape: Any, kind: Kind) -> tuple[Linear | Norm, ...]:
 
 def norm(shape: Any, name: str) -> Norm:
     """A norm of the residual stream."""
-    return Norm("norms", name, "h", shape.norm == "layernorm" and shape.bias)
+    return Norm("norms", name, "h", bool(shape.norm_bias))
 
 
 def _heads(shape: Any, kind: Kind) -> Iterator[Layer]:
@@ -104,8 +112,9 @@ def _heads(shape: Any, kind: Kind) -> Iterator[Layer]:
         yield Linear("attention", name, "g*d//t", "h", "projections input", "column", bias, "copies")
     yield Core(window=kind.window)
     yield Linear("attention", "output", "h", "a*e//t", "output projection input", "row", shape.bias, "tokens")
-    for name in ("query norm", "key norm") if shape.qk_norm else ():
-        yield Norm("norms", name, "d", shared="all")
+    whole = shape.qk_norm_over == "heads"
+    for name, width in (("query norm", "a*d//t"), ("key norm", "g*d//t")) if shape.qk_norm else ():
+        yield Norm("norms", name, width if whole else "d", shared="" if whole else "all")
 
 
 def _latent(shape: Any, kind: Kind) -> Iterator[Layer]:

@@ -77,8 +77,9 @@ def shape_of(config: Config) -> ModelShape:
         more = {"relu2": "relu"} if architecture.differs else {}  # the square of a ReLU costs as much
         given["activation"] = _choice(keys["activation"], ACTIVATIONS | more, config)
     if "rope_theta" in keys:
-        given |= _rope_theta(keys["rope_theta"], config, bool(architecture.differs))
-    fields = {**architecture.sizes, **given, **architecture.more(config), "differs": architecture.differs}
+        planned = bool(architecture.differs) or config["model_type"] == "gpt_neox"  # which says it itself
+        given |= _rope_theta(keys["rope_theta"], config, planned)
+    fields = {**architecture.sizes, **given, "differs": architecture.differs, **architecture.more(config)}
     try:
         return ModelShape(**_nested(fields))
     except ShapeError as error:
@@ -97,6 +98,11 @@ def _architecture(config: Config) -> Architecture:
             why = f": {', '.join(strange[:3])} may change its sizes" if strange else ""
             raise ShapeError(
                 f"model_type must be one of {known}, or have the sizes of a Llama, got {kind!r}{why}"
+            )
+        if config.get("hidden_act", "silu") not in ("silu", "swish", "gelu_pytorch_tanh"):
+            raise ShapeError(
+                f"model_type {kind!r} is not known here, and hidden_act {config['hidden_act']!r} leaves open whether its "
+                "MLP has a gate"
             )
         differs = (
             f"model_type {kind!r} is not known here, and read as a Llama, whose sizes may differ from its own"
@@ -171,13 +177,11 @@ def _gpt2(config: Config) -> Sizes:
 
 def _neox(config: Config) -> Sizes:
     """Most of GPT-NeoX has attention and MLP side by side, and turns a quarter of each head: both unless it says not."""
-    turned = (config.get("rope_parameters") or {}).get(
-        "partial_rotary_factor", 0.25
-    )  # in its table or on its own
-    for key, default, valid in (("use_parallel_residual", True, False), ("rotary_pct", turned, 1.0)):
-        if config.get(key, default) != valid:
-            raise _must(key, json.dumps(valid), {key: default, **config})
-    return {}
+    table = config.get("rope_parameters") or {}  # the share in its table or on its own
+    share = config.get("rotary_pct", table.get("partial_rotary_factor", 0.25))
+    side_by_side = "attention and MLP are side by side" if config.get("use_parallel_residual", True) else ""
+    turned = "a part of each head turns with the position" if share != 1 else ""
+    return {"differs": ", ".join(filter(None, (side_by_side, turned)))}
 
 
 def _windows(config: Config) -> Sizes:
@@ -209,6 +213,10 @@ def _qwen_moe(config: Config) -> Sizes:
     if shared % one:
         raise _must(key, f"a multiple of moe_intermediate_size = {one}", config)
     return {"moe.dense_layers": len(dense), "moe.shared_experts": shared // one, **_balance(config)}
+
+
+def _post_norms(config: Config) -> Sizes:
+    return {"norms": "both"} if config.get("use_post_norm") else {}
 
 
 def _deepseek(config: Config) -> Sizes:
@@ -260,9 +268,12 @@ def _planned(
     optional: Mapping[str, str] = _NONE,
     sizes: Sizes = _NONE,
     musts: Mapping[str, Any] = _NONE,
+    needed: Mapping[str, str] = _NONE,
+    more: Callable[[Config], Sizes] = _nothing,
 ) -> Architecture:
     """One that is read to be planned: a Llama but for ``sizes``, ``musts``, and in what it ``differs``."""
-    llama = _llama(causal_lm, _NONE, {**_KV, **_HEAD, **optional}, _windows, sizes)
+    both = lambda config: _windows(config) | more(config)  # noqa: E731
+    llama = _llama(causal_lm, needed, {**_KV, **_HEAD, **optional}, both, sizes)
     free = {"partial_rotary_factor", "attention_dropout", *optional.values(), *musts}
     kept = {key: valid for key, valid in llama.musts.items() if key not in free}
     return replace(llama, musts={**kept, **musts}, differs=differs)
@@ -295,7 +306,15 @@ _GPT2 = {
 _GPT2_OPTIONAL = {"ffn": "n_inner", "tied": "tie_word_embeddings", "norm_eps": "layer_norm_epsilon"}
 _NEOX_OPTIONAL = {**_ANY, "norm_eps": "layer_norm_eps", "rope_theta": "rotary_emb_base"}
 
+_ALL_EXPERTS = {
+    "moe.experts": "num_experts",
+    "moe.top_k": "num_experts_per_tok",
+    "moe.ffn": "intermediate_size",
+}
+_ROUTED = {key: _DEEPSEEK[key] for key in ("moe.experts", "moe.top_k", "moe.ffn", "moe.shared_experts")}
 _PAIRS = "rotary positions turn pairs of neighbours, not of halves"
+_OLMO = "norms come after attention and MLP, those of queries and keys are over all heads"
+_GRANITE = "embeddings, attention, residuals and logits are multiplied by factors of its own"
 _GEMMA = "embeddings are multiplied by the square root of hidden_size"
 
 #: Every ``model_type`` that is read.
@@ -362,7 +381,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "granite": _planned(
         "GraniteForCausalLM",
-        "embeddings, attention, residuals and logits are multiplied by factors of its own",
+        _GRANITE,
     ),
     "jais2": _planned(
         "Jais2ForCausalLM",
@@ -401,4 +420,85 @@ ARCHITECTURES: dict[str, Architecture] = {
         {"activation": "hidden_activation"},
         {"tied": True, "activation": "gelu"},
     ),
-}
+    "cohere": _planned(
+        "CohereForCausalLM",
+        "attention and MLP are side by side, logits are multiplied by a factor",
+        {"norm_eps": "layer_norm_eps"},
+        {"norm": "layernorm", "norms": "parallel", "tied": True},
+        {"use_qk_norm": False},
+    ),
+    "cohere2": _planned(
+        "Cohere2ForCausalLM",
+        "attention and MLP are side by side, full attention knows no positions",
+        {"norm_eps": "layer_norm_eps"},
+        {"norm": "layernorm", "norms": "parallel", "tied": True},
+    ),
+    "gemma2": _planned(
+        "Gemma2ForCausalLM",
+        f"{_GEMMA}, scores and logits are capped",
+        {"activation": "hidden_activation"},
+        {"tied": True, "activation": "gelu", "norms": "both"},
+    ),
+    "gemma3_text": _planned(
+        "Gemma3ForCausalLM",
+        _GEMMA,
+        {"activation": "hidden_activation"},
+        {"tied": True, "activation": "gelu", "norms": "both", "qk_norm": True},
+    ),
+    "glm4": _planned(
+        "Glm4ForCausalLM",
+        "a part of each head turns with the position",
+        {"qkv_bias": "attention_bias"},
+        {"norms": "both"},
+    ),
+    "glm4_moe": _planned(
+        "Glm4MoeForCausalLM",
+        "a part of each head turns with the position",
+        {"qk_norm": "use_qk_norm", "qkv_bias": "attention_bias", "moe.scale": "routed_scaling_factor",
+         "moe.groups": "n_group", "moe.top_groups": "topk_group", "moe.normalized": "norm_topk_prob"},
+        {"moe.scores": "sigmoid"},
+        needed={**_ROUTED, "moe.dense_layers": "first_k_dense_replace"},
+    ),
+    "gpt_bigcode": Architecture(
+        "GPTBigCodeForCausalLM",
+        {"positions": "learned", "activation": "gelu"},
+        _GPT2,
+        {**_GPT2_OPTIONAL, "activation": "activation_function"},
+        {"scale_attn_weights": True, "add_cross_attention": False},
+        lambda config: _gpt2(config) | ({"kv_heads": 1} if config.get("multi_query", True) else {}),
+        "queries, keys and values are one matrix",
+    ),
+    "granitemoe": _planned(
+        "GraniteMoeForCausalLM", _GRANITE, needed={**_ALL_EXPERTS, "moe.experts": "num_local_experts"}, more=_balance
+    ),
+    "hyperclovax": _planned("HyperCLOVAXForCausalLM", _GRANITE, more=_post_norms),
+    "olmo2": _planned(
+        "Olmo2ForCausalLM", _OLMO, sizes={"norms": "after", "qk_norm": True, "qk_norm_over": "heads"}
+    ),
+    "olmo3": _planned(
+        "Olmo3ForCausalLM", _OLMO, sizes={"norms": "after", "qk_norm": True, "qk_norm_over": "heads"}
+    ),
+    "olmoe": _planned(
+        "OlmoeForCausalLM",
+        "norms of queries and keys are over all heads",
+        {"moe.normalized": "norm_topk_prob"},
+        {"qk_norm": True, "qk_norm_over": "heads", "moe.normalized": False},
+        needed=_ALL_EXPERTS,
+        more=_balance,
+    ),
+    "solar_open": _planned(
+        "SolarOpenForCausalLM",
+        "a part of each head may turn with the position",
+        {"moe.scale": "routed_scaling_factor", "moe.groups": "n_group", "moe.top_groups": "topk_group",
+         "moe.normalized": "norm_topk_prob"},
+        {"moe.scores": "sigmoid"},
+        needed={**_ROUTED, "ffn": "moe_intermediate_size"},
+    ),
+    "stablelm": _planned(
+        "StableLmForCausalLM",
+        "a quarter of each head turns with the position",
+        {"norm_eps": "layer_norm_eps", "qkv_bias": "use_qkv_bias"},
+        {"norm": "layernorm", "norm_bias": True},
+        {"use_parallel_residual": False, "qk_layernorm": False},
+    ),
+}  # fmt: skip

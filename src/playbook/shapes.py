@@ -18,7 +18,7 @@ from typing import Any
 
 from playbook._checks import check_divides, check_fields, check_int, check_positive, unknown
 from playbook._tables import check_keys, check_table, read_file, read_json
-from playbook.block import DENSE, Kind, norm, size, symbols, weighty
+from playbook.block import DENSE, NORMS, Kind, norm, size, symbols, weighty
 from playbook.errors import ShapeError
 from playbook.presets import SIZES
 from playbook.registry import lab
@@ -129,9 +129,11 @@ class ModelShape:
     """The sizes of a decoder-only transformer.
 
     Fields left at None are filled in: ``kv_heads = heads``, ``head_dim = hidden // heads``, ``ffn = 4 *
-    hidden``, ``qkv_bias = bias``. ``windows`` are the last keys that a query sees, block by block and again from the
-    start (0: all keys): (4096, 0) are Gemma 2's. Models with windows are planned, not trained, as is one that ``differs``
-    from the book's. Raises :class:`ShapeError` for sizes from which no model can be built.
+    hidden``, ``qkv_bias = bias``, ``norm_bias = bias`` where the norm is LayerNorm. ``norms`` are before attention and
+    MLP, after them, both, or one for the two in parallel; norms of queries and keys are over one head or all ``heads``.
+    ``windows`` are the last keys that a query sees, block by block and again from the start (0: all keys): (4096, 0) are
+    Gemma 2's. What is `planned` is not trained, so is one that ``differs`` from the book's model. Raises
+    :class:`ShapeError` for sizes from which no model can be built.
     """
 
     layers: int = field(metadata={"most": MOST_LAYERS})
@@ -144,11 +146,14 @@ class ModelShape:
     gated: bool = False
     activation: str = field(default="gelu", metadata={"choices": ("gelu", "relu", "silu")})
     norm: str = field(default="layernorm", metadata={"choices": ("layernorm", "rmsnorm")})
+    norms: str = field(default="before", metadata={"choices": tuple(NORMS)})
     positions: str = field(default="learned", metadata={"choices": ("learned", "rotary", "none")})
     max_seq: int = 1024
     bias: bool = True
     qkv_bias: bool | None = None
+    norm_bias: bool | None = None
     qk_norm: bool = False
+    qk_norm_over: str = field(default="head", metadata={"choices": ("head", "heads")})
     tied: bool = True
     dropout: float = field(default=0.0, metadata={"least": 0.0})
     norm_eps: float = field(default=1e-5, metadata={"least": 0.0})
@@ -172,6 +177,7 @@ class ModelShape:
     def _filled_in(self) -> dict[str, int | bool]:
         """What the optional fields become when they are left out."""
         values = {"kv_heads": self.heads, "ffn": 4 * self.hidden, "qkv_bias": self.bias}
+        values["norm_bias"] = self.bias and self.norm == "layernorm"
         if self.mla:
             return {**values, "head_dim": self.mla.nope_dim + self.mla.rope_dim}
         if self.hidden % self.heads == 0:
@@ -201,6 +207,14 @@ class ModelShape:
             for key, valid in (("qkv_bias", False), ("qk_norm", False), ("kv_heads", self.heads)):
                 if (value := getattr(self, key)) != valid:
                     raise ShapeError(f"{key} must be left out with latent attention (mla), got {value!r}")
+
+    @property
+    def planned(self) -> str:
+        """What this model has that the book's does not, so that it is planned alone; "" if it can be trained."""
+        like_ours = {"windows": (), "norms": "before", "qk_norm_over": "head"}
+        like_ours["norm_bias"] = self.bias and self.norm == "layernorm"
+        other = next((key for key, ours in like_ours.items() if getattr(self, key) != ours), "")
+        return self.differs or (f"{other} is {getattr(self, other)!r}" if other else "")
 
     @property
     def n_kv_heads(self) -> int:

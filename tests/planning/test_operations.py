@@ -13,6 +13,7 @@ from playbook.model.transformer import Transformer
 from playbook.planning import operations
 from playbook.planning.flops import ATTENTION_CORE, forward_flops
 from playbook.planning.job import Job
+from playbook.planning.memory import predict
 from playbook.planning.operations import Sizes
 from playbook.planning.simulator import simulate
 from playbook.shapes import ModelShape, load
@@ -158,8 +159,45 @@ def test_windows_are_planned():
     assert len(peaks) == 1  # a flash kernel keeps no scores
 
 
+def test_norms_are_planned_wherever_they_stand():
+    """A norm keeps its input and a statistic for each token; a part beside another reads, and keeps, the same input."""
+    llama, tokens = load("llama3-8b"), 2048
+    plans = {
+        norms: predict(llama.replace(norms=norms), Layout(), seq=tokens).stages[0]
+        for norms in ("before", "after", "both", "parallel")
+    }
+    kept = {norms: plan.activations - plans["before"].activations for norms, plan in plans.items()}
+    one = llama.layers * tokens * (2 * llama.hidden + 4)
+    assert kept == {
+        "before": 0, "after": 0, "both": 2 * one, "parallel": -one - llama.layers * tokens * 2 * llama.hidden
+    }  # fmt: skip
+    weights = {norms: llama.replace(norms=norms).num_parameters - llama.num_parameters for norms in plans}
+    each = llama.layers * llama.hidden
+    assert weights == {"before": 0, "after": 0, "both": 2 * each, "parallel": -each}
+    for norms in plans:
+        step = simulate(
+            llama.replace(norms=norms), Layout(tp=2), load_cluster("h100-8"), seq=2048, limit=False
+        )
+        assert step.seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"norms": "both"}, "norms is 'both'"),
+        ({"qk_norm": True, "qk_norm_over": "heads"}, "qk_norm_over is 'heads'"),
+        ({"norm_bias": False}, "norm_bias is False"),
+    ],
+)
+def test_norms_of_others_cannot_be_trained(changes, says):
+    with pytest.raises(ShapeError, match=f"this model can be planned, but not trained: {says}"):
+        Transformer(load("llama3-tiny").replace(**changes))
+
+
 def test_windows_cannot_be_trained():
-    with pytest.raises(ShapeError, match=r"windows is \(4096, 0\), which can be planned, but not trained"):
+    with pytest.raises(
+        ShapeError, match=r"this model can be planned, but not trained: windows is \(4096, 0\)"
+    ):
         Transformer(GEMMA.replace(layers=1, hidden=64, vocab=256))
     with pytest.raises(ShapeError, match="windows must be at least 0, got -1"):
         GEMMA.replace(windows=(4096, -1))

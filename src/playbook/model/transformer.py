@@ -90,12 +90,8 @@ class Transformer(nn.Module):
     ):
         super().__init__()
         shape = load(shape)
-        if shape.windows:
-            raise ShapeError(
-                f"windows is {shape.windows}, which can be planned, but not trained: leave it out"
-            )
-        if shape.differs:
-            raise ShapeError(f"this model can be planned, but not trained: {shape.differs}")
+        if shape.planned:
+            raise ShapeError(f"this model can be planned, but not trained: {shape.planned}")
         _check(attention, recompute)
         ops.check(device)
         self.shape, self.recompute, self.p, self.ops = shape, recompute, shape.dropout, ops

@@ -8,7 +8,7 @@ the tokens (Korthikanti et al. 2022, arXiv 2205.05198, sections 4.1 to 4.3).
 
 from __future__ import annotations
 
-from playbook.block import DENSE, Kind, linears
+from playbook.block import DENSE, NORMS, Kind, linears
 from playbook.planning.fusion import NOTHING
 from playbook.planning.terms import Make, Term
 from playbook.shapes import ModelShape, MoE
@@ -30,15 +30,22 @@ def block_terms(
     """
     if recompute == "full":
         return [make("norms", "block input", "b*s*h*x//r")]
-    terms = [*_norm(make, "norm 1"), *_projections(shape, make)]
+    first, then, second, last = NORMS[shape.norms]
+    terms = [*_norm(make, first or then), *_projections(shape, make)]
     terms += _core(shape, make, recompute, attention, padded="attention" not in fused)
     terms += [
         *_read(make, "attention", "output projection input", "b*s", "a*e", "t"),
         *_mask(shape, make, "attention"),
     ]
-    terms += _norm(make, "norm 2")
+    for name in (then if first else "", second or last, last if second else ""):
+        terms += _norm(make, name) if name else []
     kept = bool(shape.gated) and not ("swiglu" in fused and shape.activation == "silu")
-    terms += _experts(shape, make, kept) if kind.experts else _mlp(shape, make, "f", kept)
+    if kind.experts:
+        terms += _experts(shape, make, kept)
+    elif second or last:
+        terms += _mlp(shape, make, "f", kept)
+    else:  # it reads what the projections read
+        terms += _inside(shape, make, "b*s", "f", kept, "mlp")
     return [*terms, *_mask(shape, make, "mlp")]
 
 
@@ -153,13 +160,14 @@ def _projections(shape: ModelShape, make: Make) -> list[Term]:
         terms += [*_scales(make, "attention", "key/value latent", "b*s", "u", "r")]
         terms += [make("attention", "key/value latent statistics", "b*s*4//r")]
     if shape.qk_norm:
+        rows, share = (("a", "g"), "//t") if shape.qk_norm_over == "head" else (("1", "1"), "")
         terms += [
             make("norms", "query norm input", "b*s*a*d*c//t"),
-            make("norms", "query norm statistics", "b*s*a*4//t"),
+            make("norms", "query norm statistics", f"b*s*{rows[0]}*4{share}"),
         ]
         terms += [
             make("norms", "key norm input", "b*s*g*d*c//t"),
-            make("norms", "key norm statistics", "b*s*g*4//t"),
+            make("norms", "key norm statistics", f"b*s*{rows[1]}*4{share}"),
         ]
     return terms
 

@@ -194,8 +194,8 @@ def _data(run: Run) -> Iterator[str]:
 
 def _unsaid(run: Run) -> Iterator[str]:
     shape, moe, states = run.shape, run.shape.moe, run.recipe.states
-    if run.shape.differs:
-        yield run.shape.differs
+    if run.shape.planned:
+        yield run.shape.planned
     if run.shape.windows:
         yield f"windows of {run.shape.windows} tokens: all keys are seen"
     if run.recipe.compute == 4 and run.job.attention != "reference":
@@ -205,7 +205,7 @@ def _unsaid(run: Run) -> Iterator[str]:
         yield f"activation={shape.activation} in {'a gated' if shape.gated else 'an'} MLP: it takes {known[0]}"
     if shape.bias and not shape.qkv_bias:
         yield "qkv_bias=false beside other biases: it adds one"
-    if shape.norm == "layernorm" and not shape.bias:
+    if shape.norm == "layernorm" and not shape.norm_bias:
         yield f"LayerNorm without bias: it has {shape.hidden} parameters more for each norm"
     if shape.positions == "rotary" and shape.rope_theta != round(shape.rope_theta):
         yield f"rope_theta={shape.rope_theta}: it takes whole numbers"

@@ -132,8 +132,8 @@ def _quoted(text: str) -> str:
 
 def _unsaid(run: Run) -> Iterator[str]:
     layout, states = run.layout, run.recipe.states
-    if run.shape.differs:
-        yield run.shape.differs
+    if run.shape.planned:
+        yield run.shape.planned
     if run.shape.windows:
         yield f"windows of {run.shape.windows} tokens: all keys are seen"
     if run.shape.name not in MODELS:
