@@ -47,6 +47,7 @@ LABS_INSIDE = (
     "playbook.precision.mixed",
     "playbook.precision.autocast",
     "playbook.precision.states",
+    "playbook.precision.products",
     "playbook.schedules.solver",
     "playbook.schedules.explain",
     "playbook.schedules.picture",

@@ -18,7 +18,7 @@ from typing import Any
 
 from playbook._checks import check_divides, check_fields, check_int, check_positive, unknown
 from playbook._tables import check_keys, check_table, read_file, read_json
-from playbook.block import DENSE, NORMS, Kind, norm, size, symbols, weighty
+from playbook.block import NORMS, Kind, norm, size, symbols, weighty
 from playbook.errors import ShapeError
 from playbook.presets import SIZES
 from playbook.registry import lab
@@ -177,7 +177,7 @@ class ModelShape:
     def _filled_in(self) -> dict[str, int | bool]:
         """What the optional fields become when they are left out."""
         values = {"kv_heads": self.heads, "ffn": 4 * self.hidden, "qkv_bias": self.bias}
-        values["norm_bias"] = self.bias and self.norm == "layernorm"
+        values |= {"norm_bias": self.bias and self.norm == "layernorm"}
         if self.mla:
             return {**values, "head_dim": self.mla.nope_dim + self.mla.rope_dim}
         if self.hidden % self.heads == 0:
@@ -211,10 +211,10 @@ class ModelShape:
     @property
     def planned(self) -> str:
         """What this model has that the book's does not, so that it is planned alone; "" if it can be trained."""
-        like_ours = {"windows": (), "norms": "before", "qk_norm_over": "head"}
-        like_ours["norm_bias"] = self.bias and self.norm == "layernorm"
-        other = next((key for key, ours in like_ours.items() if getattr(self, key) != ours), "")
-        return self.differs or (f"{other} is {getattr(self, other)!r}" if other else "")
+        ours = {"windows": (), "norms": "before", "qk_norm_over": "head"}
+        ours |= {"norm_bias": self._filled_in()["norm_bias"]}
+        others = [key for key, value in ours.items() if getattr(self, key) != value]
+        return self.differs or (f"{others[0]} is {getattr(self, others[0])!r}" if others else "")
 
     @property
     def n_kv_heads(self) -> int:
@@ -256,9 +256,6 @@ class ModelShape:
         last. Blocks of a kind are alike, so a sum over layers is a product.
         """
         runs = [range(self.layers)] if runs is None else runs
-        if not self.moe and not self.windows:
-            count = sum(map(len, runs))
-            return {DENSE: count} if count else {}
         counts: Counter[Kind] = Counter()
         first, period = (self.moe.dense_layers, self.moe.every) if self.moe else (0, 1)
         period = math.lcm(period, len(self.windows) or 1)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from playbook._checks import unknown
 from playbook.errors import ConfigError
-from playbook.precision.formats import load_format
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Groups:
     @property
     def scale_bytes(self) -> int:
         """Bytes of a scale."""
-        return load_format(self.scale).bits // 8
+        return {"fp32": 4, "e8m0": 1}[self.scale]
 
     def size(self, shape: tuple[int, ...]) -> tuple[int, int]:
         """Rows and columns of a group in a matrix of this ``shape``."""

@@ -27,7 +27,7 @@ from playbook.parallel.placement import Placement
 from playbook.parallel.replicas import Leaf, ReplicaSet
 from playbook.parallel.state import give_states
 from playbook.training.boxes import Sizes, boxes
-from playbook.training.checkpoint import SAME, SINCE, TRAINING, identity, read_manifest
+from playbook.training.checkpoint import SAME, TRAINING, identity, read_manifest
 from playbook.training.trainer import Trainer
 
 #: Optimizer states with an element for each of the parameter's.
@@ -175,7 +175,7 @@ def check(trainer: Trainer, manifest: Mapping[str, Any], path: Path) -> None:
     shape, weights = json.loads(json.dumps(dataclasses.asdict(trainer.model.shape))), is_weights(manifest)
     saved = manifest["shape"]
     for field in shape:
-        own, theirs = shape[field], saved.get(field, shape[field] if field in SINCE else None)
+        own, theirs = shape[field], saved.get(field, shape[field])
         if weights and field == "moe" and own and theirs:
             own, theirs = ({k: v for k, v in one.items() if k not in TRAINING} for one in (own, theirs))
         if field != "name" and not (weights and field in TRAINING) and own != theirs:
