@@ -55,6 +55,28 @@ def test_presets_are_what_their_config_says(name):
         assert getattr(shape.moe, key) != value or key == "balance_over"
 
 
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if name not in COUNTS])
+def test_names_on_the_hub_are_presets(name):
+    preset = PRESETS[preset_of(name)]
+    for written in (
+        name,
+        f"https://huggingface.co/{name}",
+        f"{name}-Instruct",
+        name.split("/")[1],
+        f"hf.co/{name}/tree/main",
+    ):
+        assert load(written) is preset
+
+
+def test_a_name_on_the_hub_without_a_preset_says_where_its_config_is():
+    with pytest.raises(ShapeError) as caught:
+        load("https://huggingface.co/google/gemma-2-9b/tree/main")
+    assert str(caught.value) == (
+        "no preset is 'https://huggingface.co/google/gemma-2-9b/tree/main': save https://huggingface.co/google/gemma-2-9b"
+        "/raw/main/config.json, and give that file"
+    )
+
+
 @pytest.mark.parametrize("name", COUNTS)
 def test_parameters_are_as_many_as_published(name):
     assert load(PUBLISHED[name]).num_parameters == COUNTS[name]

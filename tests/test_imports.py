@@ -121,21 +121,21 @@ def test_what_training_needs_can_be_read() -> None:
     found = trainer()
     print(f"trainer and parallelize need {len(found)} files, {lines(found)} lines")
     assert len(found) <= 65, sorted(found)
-    assert lines(found) <= 9412
+    assert lines(found) <= 9427
 
 
 def test_the_core_can_be_read() -> None:
     core = set(filter(is_core, MODULES.files))
     print(f"the core has {len(core)} files, {lines(core)} lines")
     assert len(core) <= 114
-    assert lines(core) <= 17199
+    assert lines(core) <= 17214
 
 
 def test_the_library_stays_small() -> None:
     library = {module for module in MODULES.files if f"{module}.".startswith("playbook.")}
     print(f"src/playbook has {len(library)} files, {lines(library)} lines")
     assert len(library) <= 322
-    assert lines(library) <= 49506
+    assert lines(library) <= 49521
 
 
 def test_what_training_needs_is_the_core() -> None:

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+#: A model on Hugging Face: its address, or its owner and name.
+HUB = re.compile(r"(?:https?://)?(?:huggingface\.co/|hf\.co/)?([\w.-]+)/([\w.-]+)(?:/.*)?")
+_VARIANT = re.compile(r"(-(instruct|chat|base|hf|it|fp8|v0\.\d|17b-\d+e))+$")
+
+
+def preset_name(text: str) -> str:
+    """What a preset is called here that is ``text``, or a variant of the same sizes, on Hugging Face."""
+    found = HUB.fullmatch(text)
+    name = (found[2] if found else text).lower().removeprefix("meta-").replace("llama-", "llama")
+    return _VARIANT.sub("", name)
 
 
 def _gpt(layers: int, hidden: int, heads: int, max_seq: int) -> dict[str, Any]:

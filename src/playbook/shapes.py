@@ -20,7 +20,7 @@ from playbook._checks import check_divides, check_fields, check_int, check_posit
 from playbook._tables import check_keys, check_table, read_file, read_json
 from playbook.block import NORMS, Kind, norm, size, symbols, weighty
 from playbook.errors import ShapeError
-from playbook.presets import SIZES
+from playbook.presets import HUB, SIZES, preset_name
 from playbook.registry import lab
 
 #: Ten times the depth of the deepest transformer published (DeepNet, Wang et al. 2022, arXiv 2203.00555: 1,000 layers).
@@ -339,7 +339,7 @@ THEIRS = {"model_type", "architectures", "hidden_size", "n_embd", "text_config"}
 
 
 def load(spec: ModelShape | Mapping[str, Any] | str | Path) -> ModelShape:
-    """A shape from a preset's name in any case, a TOML or JSON file, inline JSON text, a mapping, or a shape itself.
+    """A shape from the name of a preset, here or on Hugging Face, a TOML or JSON file, inline JSON, a mapping, or a shape.
 
     A file holds the fields at its top or in a table ``[model]``. JSON and a mapping may also be the ``config.json`` of a
     model on Hugging Face (:mod:`playbook.huggingface`). Raises :class:`ShapeError` in one sentence.
@@ -355,10 +355,13 @@ def load(spec: ModelShape | Mapping[str, Any] | str | Path) -> ModelShape:
     text = spec.strip()
     if text.startswith("{"):
         return _from_table(read_json(text, "the model's inline JSON", ShapeError))
-    if text.lower() in PRESETS:
-        return PRESETS[text.lower()]
-    if text.endswith((".toml", ".json")) or "/" in text:
+    if (name := preset_name(text)) in PRESETS:
+        return PRESETS[name]
+    if text.endswith((".toml", ".json")) or Path(text).is_file():
         return _from_file(Path(text))
+    if (found := HUB.fullmatch(text)) and not text.startswith((".", "/")):
+        where = "https://huggingface.co/" + "/".join(found.groups())
+        raise ShapeError(f"no preset is {text!r}: save {where}/raw/main/config.json, and give that file")
     raise ShapeError(unknown("model", text, PRESETS) + " (or give a .toml or .json file or inline JSON)")
 
 
