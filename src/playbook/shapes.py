@@ -339,7 +339,7 @@ THEIRS = {"model_type", "architectures", "hidden_size", "n_embd", "text_config"}
 
 
 def load(spec: ModelShape | Mapping[str, Any] | str | Path) -> ModelShape:
-    """A shape from the name of a preset, here or on Hugging Face, a TOML or JSON file, inline JSON, a mapping, or a shape.
+    """A shape from a preset's name, here or on Hugging Face, a TOML or JSON file, inline JSON, a mapping, or a shape.
 
     A file holds the fields at its top or in a table ``[model]``. JSON and a mapping may also be the ``config.json`` of a
     model on Hugging Face (:mod:`playbook.huggingface`). Raises :class:`ShapeError` in one sentence.
