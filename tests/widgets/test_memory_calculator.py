@@ -256,7 +256,7 @@ def test_a_config_json_is_pasted(calculator):
     view.page.wait_for_selector(
         "text=Planned as the book's model of these sizes: model_type 'own' is not known here"
     )
-    box.fill('{"model_type": "gemma2"}')
+    box.fill('{"model_type": "t5"}')
     view.page.wait_for_selector(".pb-set-model [role=alert]:not([hidden])")
     assert "model_type must be one of" in row.get_by_role("alert").inner_text()
     row.locator("select").select_option("gpt2")

@@ -12,6 +12,7 @@ from published_configs import PUBLISHED
 from widget_homes import Form, bridged_page, in_module, static_page
 
 from playbook.planning.search import WORDS
+from playbook.shapes import PRESETS
 
 SCRIPT = MyCluster.script
 SMALL = {"model": "gpt2-xl", "gpus": 8, "global_batch": 32, "seq": 1024}
@@ -114,6 +115,11 @@ def test_settings_of_the_cluster_reach_python(cluster):
     link = in_module(view.page, SCRIPT, "m.encode(window.model.get('inputs'), window.model.get('outputs'))")
     assert "model_type" not in link
     assert "151936" in link
+    differs = view.page.locator(".pb-mc-differs")
+    assert not differs.is_visible()
+    shape = {**PRESETS["gpt2-xl"].sizes(), "norms": "parallel"}
+    view.row("model").locator("textarea").fill(json.dumps(shape))
+    view.page.wait_for_selector("text=Planned as the book's model of these sizes: norms is 'parallel'.")
     view.button("torchtitan").click()
     assert "tensor_parallel_degree" in view.page.locator(".pb-cl-flags").inner_text()
 

@@ -210,7 +210,7 @@ def _table(shape: ModelShape, layout: Layout, report: MemoryReport, unit: str) -
     where = f"{ranks} ({layout})" if str(layout) else "one device"
     active = f", {format_count(shape.active_parameters)} active for each token" if shape.moe else ""
     lines = [f"{shape.name or 'model'}, {shape.num_parameters:,} parameters{active}, on {where}"]
-    lines += [f"planned as the book's model of these sizes: {shape.differs}"] * bool(shape.differs)
+    lines += [f"planned as the book's model of these sizes: {shape.planned}"] * bool(shape.planned)
     lines.append(
         f"{f'{unit} per rank':16}{'layers':>7}{'in flight':>11}" + "".join(f"{c:>13}" for c in columns)
     )

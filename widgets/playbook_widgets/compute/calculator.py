@@ -34,6 +34,7 @@ from playbook_widgets.compute.sizes import (
     PRESET,
     SEQ,
     SHAPE_CONTROLS,
+    differs,
     latent,
     own_model,
     shape_of,
@@ -189,7 +190,7 @@ def _values(configuration: Configuration) -> dict[str, Any]:
         **gpu_values(configuration.gpu, configuration.values, configuration.values["unit"]),
         "max_seq": shape.max_seq if shape.positions == "learned" else None,
         "latent": latent(shape),
-        "differs": shape.differs and f"Planned as the book's model of these sizes: {shape.differs}.",
+        "differs": differs(shape),
     }
 
 

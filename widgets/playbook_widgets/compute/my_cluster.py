@@ -27,7 +27,7 @@ from playbook.planning.search import WORDS, Found, Problem, Result, Space, expla
 from playbook.shapes import PRESETS, ModelShape
 from playbook_widgets.compute.gpus import GPU_DEFAULTS, Gpu, gpu_of, gpu_values
 from playbook_widgets.compute.refusals import answered
-from playbook_widgets.compute.sizes import PRESET, SEQ, model_of, own_model
+from playbook_widgets.compute.sizes import PRESET, SEQ, differs, model_of, own_model
 
 #: What a control shows when nothing is set; None follows from the GPU or the model.
 DEFAULTS: dict[str, Any] = {
@@ -196,7 +196,7 @@ def _values(values: Mapping[str, Any], problem: Problem, gpu: Gpu) -> dict[str, 
     cluster = problem.cluster
     return {
         **values, **gpu_values(gpu, values, values["unit"]), "seq": problem.seq, "gpus_per_node": cluster.gpus_per_node,
-        "intra": cluster.intra_bandwidth / GB, "inter": cluster.inter_bandwidth / GB,
+        "intra": cluster.intra_bandwidth / GB, "inter": cluster.inter_bandwidth / GB, "differs": differs(problem.shape),
     }  # fmt: skip
 
 

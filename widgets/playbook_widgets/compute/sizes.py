@@ -61,6 +61,11 @@ def own_model(config: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
+def differs(shape: ModelShape) -> str:
+    """What a model has that the book's has not, in a sentence; "" for one of the book's."""
+    return f"Planned as the book's model of these sizes: {shape.planned}." if shape.planned else ""
+
+
 def shape_of(config: Mapping[str, Any]) -> ModelShape:
     """The model with the reader's sizes over it."""
     shape = model_of(config)

@@ -8,8 +8,6 @@ export class Controls extends Groups {
     super(app, folded);
     this.latent = make("p", { class: "pb-mc-latent", hidden: "" }); // what no control sets, where the heads are
     this.all.get("head_dim").row.after(this.latent);
-    this.differs = make("p", { class: "pb-mc-differs", hidden: "" }); // in what a pasted model does
-    this.all.get("model").row.after(this.differs);
   }
 
   head() {
@@ -41,11 +39,9 @@ export class Controls extends Groups {
   }
 
   update() {
-    const { latent, differs } = super.update();
+    const { latent } = super.update();
     say(this.latent, latent ?? "");
     this.latent.hidden = !latent;
-    say(this.differs, differs ?? "");
-    this.differs.hidden = !differs;
     this.updateHead();
   }
 

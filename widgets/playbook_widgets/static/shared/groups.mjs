@@ -12,6 +12,8 @@ export class Groups {
     this.all = new Map();
     this.general = make("p", { class: "pb-set-error", role: "alert", hidden: "" });
     this.groups = app.constants.groups.map((group) => this.group(group, folded));
+    this.differs = make("p", { class: "pb-mc-differs", hidden: "" }); // in what a pasted model does
+    this.all.get("model").row.after(this.differs);
     this.root = make(
       "section",
       { class: "pb-mc-controls", "aria-label": "Settings" },
@@ -77,6 +79,8 @@ export class Groups {
     const elsewhere = error && !this.all.has(error.field);
     say(this.general, elsewhere ? error.message : "");
     this.general.hidden = !elsewhere;
+    say(this.differs, values.differs || "");
+    this.differs.hidden = !values.differs;
     for (const group of this.groups) this.updateGroup(group, values, error);
     return values;
   }
