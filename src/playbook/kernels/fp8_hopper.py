@@ -7,8 +7,8 @@ copying warp gives its registers away (`flash_hopper.py`), so that a thread of t
 64 for what is new.
 
 On an H200, a layer's 8,192 × 14,336 × 4,096: 1,191 TFLOP/s, 0.90 of cuBLAS, where the kernel without groups has 934 and
-bf16 808. Two groups of 128 × 128 reached 968 where three reached 1,141. Weight gradients, where both matrices have scales of
-their own for each row, need 32 more registers: they spill, and stay with the kernel without.
+bf16 808. Two groups of 128 × 128 reached 968 where three reached 1,141. Weight gradients, where both matrices have scales
+of their own for each row, need 32 more registers: they spill, and stay with the kernel without.
 """
 
 from __future__ import annotations
