@@ -143,7 +143,7 @@ def test_a_schedule_by_hand_is_refused_with_a_reason_taken_back_and_named(visual
     view.button("Build your own").click()
     view.settle()
     across = view.page.get_by_label("Part of the step in view")
-    assert across.is_hidden()
+    across.wait_for(state="hidden")
     assert "path" not in view.inputs()
     assert view.inputs()["own"] == ""
     view.button("F0 on rank 1: F of micro-batch 0 on stage 1").press("Enter")
