@@ -211,7 +211,7 @@ class ModelShape:
     @property
     def planned(self) -> str:
         """What this model has that the book's does not, so that it is planned alone; "" if it can be trained."""
-        ours = {"windows": (), "norms": "before", "qk_norm_over": "head"}
+        ours: dict[str, Any] = {"windows": (), "norms": "before", "qk_norm_over": "head"}
         ours |= {"norm_bias": self._filled_in()["norm_bias"]}
         others = [key for key, value in ours.items() if getattr(self, key) != value]
         return self.differs or (f"{others[0]} is {getattr(self, others[0])!r}" if others else "")

@@ -19,7 +19,7 @@ registers, not in memory: 192 are computed as 256.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -182,7 +182,7 @@ class FlashAttention(torch.autograd.Function):
         ctx, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, offset: int, tuning: Tuning | None
     ) -> tuple[Tensor, Tensor]:
         q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-        given = {"causal": causal, "scale": scale, "offset": offset}
+        given: dict[str, Any] = {"causal": causal, "scale": scale, "offset": offset}
         if tuning is None and takes_groups(q, k, v):
             o, lse = forward_in_groups(q, k, v, **given)
         else:
