@@ -256,9 +256,8 @@ class FP8(Products):
         whole, view = (x if x._base is None else x._base), (x.storage_offset(), x.numel())
         known = self._gradients.setdefault(whole, {}) if what == "dy" else {}
         if view not in known:
-            largest = (
-                amax(x, (len(x), x.shape[1])).view(()) if x.numel() else torch.zeros((), device=x.device)
-            )
+            none = torch.zeros((), device=x.device)
+            largest = amax(x, (len(x), x.shape[1])).view(()) if x.numel() else none
             known[view] = self._scale_of_all(what, largest)
         return known[view]
 
