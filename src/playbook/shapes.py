@@ -357,9 +357,9 @@ def load(spec: ModelShape | Mapping[str, Any] | str | Path) -> ModelShape:
         return _from_table(read_json(text, "the model's inline JSON", ShapeError))
     if (name := preset_name(text)) in PRESETS:
         return PRESETS[name]
-    if text.endswith((".toml", ".json")) or Path(text).is_file():
+    if text.endswith((".toml", ".json")) or text.startswith((".", "/", "~")) or Path(text).is_file():
         return _from_file(Path(text))
-    if (found := HUB.fullmatch(text)) and not text.startswith((".", "/")):
+    if found := HUB.fullmatch(text):
         where = "https://huggingface.co/" + "/".join(found.groups())
         raise ShapeError(f"no preset is {text!r}: save {where}/raw/main/config.json, and give that file")
     raise ShapeError(unknown("model", text, PRESETS) + " (or give a .toml or .json file or inline JSON)")
