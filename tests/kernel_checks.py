@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 import torch
+from all_pairs import all_pairs, combined
 from torch import Tensor, nn
 
 from playbook.instruments.measure import SavedActivations
@@ -15,6 +17,12 @@ from playbook.kernels.jit import Launch, launches
 CAPABILITIES = (80, 90, 100)
 #: How far a result may be off, as a share of the largest number of the twin's: two roundings of the type.
 ROUNDING = {torch.float64: 1e-12, torch.float32: 4e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+
+
+def paired(**options: Sequence[Any]) -> pytest.MarkDecorator:
+    """So many cases of a test that any two values of two options meet."""
+    cases = all_pairs(combined(**options))
+    return pytest.mark.parametrize(tuple(options), [tuple(case.values()) for case in cases])
 
 
 def off(ours: Tensor, twin: Tensor) -> float:

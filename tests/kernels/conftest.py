@@ -1,11 +1,20 @@
-"""Where the tensors of a test are: on the CPU, where kernels are interpreted, and on a GPU where there is one."""
+"""Where tensors of a test are: on the CPU, where kernels are interpreted, and on a GPU where there is one; a cache."""
 
 from __future__ import annotations
 
+import hashlib
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+import triton
+from triton.runtime.cache import get_cache_manager
+
+from playbook.kernels import compiled
 
 DEVICES = ["cpu", *[pytest.param("cuda", marks=pytest.mark.gpu)] * torch.cuda.is_available()]
 
@@ -26,3 +35,19 @@ def fp8_device(device: str) -> str:
     if device == "cuda" and torch.cuda.get_device_capability() < (8, 9):
         pytest.skip("this GPU has no FP8")
     return device
+
+
+@pytest.fixture(autouse=True)
+def kept_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ``ptxas`` says is kept from run to run, as Triton keeps what it compiles: nothing else takes as long."""
+
+    def run(command: list[str], **named: Any) -> subprocess.CompletedProcess[str]:
+        assembler, *flags, path, _, _ = command
+        asked = (triton.__version__, Path(assembler).name, *flags, Path(path).read_text())
+        cache = get_cache_manager(hashlib.sha256(repr(asked).encode()).hexdigest())
+        told = cache.get_file("told") or cache.put(
+            subprocess.run(command, **named).stderr, "told", binary=False
+        )
+        return subprocess.CompletedProcess(command, 0, stderr=Path(told).read_text())
+
+    monkeypatch.setattr(compiled, "subprocess", SimpleNamespace(run=run))

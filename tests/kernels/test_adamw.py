@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from kernel_checks import check_compiles, off
+from kernel_checks import check_compiles, off, paired
 from torch import Tensor, nn
 
 from playbook.errors import ConfigError, ShapeError
@@ -32,9 +32,7 @@ def step_with(function, held: list[Tensor], gradient: Tensor, step: int) -> None
 
 
 @pytest.mark.usefixtures("device")
-@pytest.mark.parametrize("n", [1, 63, 65, 257, 2049])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("stride", [1, 2])
+@paired(n=[1, 63, 65, 257, 2049], dtype=DTYPES, stride=[1, 2])
 def test_three_steps_equal_those_of_its_twin(n, dtype, stride):
     torch.manual_seed(n)
     ours = vectors(n, dtype)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -26,7 +28,7 @@ from playbook.kernels.sectors import Sectors
 from playbook.precision.scaling import GROUPS, Quantized, quantize
 
 E4M3, E5M2 = FP8
-LENGTHS = (1, 63, 130, 257)
+LENGTHS = (1, 63, 130)
 #: Groups of both factors: forward and dx, dW, a scale for each tensor, for each row; and what nobody asks for.
 PAIRS = (("tile", "block"), ("tile", "tile"), ("tensor", "tensor"), ("row", "row"), ("block", "row"))
 #: How far sums of 128 products in two orders are apart, as a share of the largest result: in fp32; and where Hopper's
@@ -50,7 +52,7 @@ def whole(rows: int, k: int, groups: str) -> Quantized:
 
 @pytest.mark.usefixtures("fp8_device")
 @given(
-    sizes=some.tuples(*[some.sampled_from(LENGTHS)] * 3),
+    sizes=some.tuples(*[some.sampled_from(LENGTHS)] * 2, some.sampled_from((*LENGTHS, 257))),
     forms=some.sampled_from([("e4m3", "e4m3"), ("e5m2", "e4m3"), ("e4m3", "e5m2")]),
     pair=some.sampled_from(PAIRS),
     dtype=some.sampled_from([torch.float32, torch.bfloat16]),
@@ -206,10 +208,11 @@ def test_few_rows_get_small_tiles(rows):
     ("pair", "onto"), [(("tile", "block"), False), (("tile", "tile"), True), (("row", "row"), True)]
 )
 def test_moves_each_matrix_once(variant, pair, onto):
-    m, n, k = 256, 128, 1024
+    m, n, k = 128, 128, 1024
+    tiles = replace(SMALL, n=64)
     a, b = factor(m, k, "e4m3", pair[0]), factor(n, k, "e4m3", pair[1])
     with Sectors() as counted:
-        fp8_matmul(a, b, onto=torch.zeros(m, n) if onto else None, variant=variant, tiles=SMALL)
+        fp8_matmul(a, b, onto=torch.zeros(m, n) if onto else None, variant=variant, tiles=tiles)
     assert counted.dram.total == bytes_moved(m, n, k, a.size, b.size, 4 if onto else 2, onto)
     assert counted.requested.read > counted.dram.read  # programs ask again for what the L2 cache has
     assert flops(m, n, k) == 2 * m * n * k

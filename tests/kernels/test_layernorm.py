@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from kernel_checks import beside_twin, check_compiles, kept_bytes, on_meta
+from kernel_checks import beside_twin, check_compiles, kept_bytes, on_meta, paired
 
 from playbook.errors import ShapeError
 from playbook.kernels import layernorm as kernels
@@ -14,10 +14,9 @@ from playbook.model.norms import LayerNorm
 
 
 @pytest.mark.usefixtures("device")
-@pytest.mark.parametrize("h", [3, 63, 65, 257])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("step", [1, 2])
-@pytest.mark.parametrize("bias", [False, True])
+@paired(
+    h=[3, 63, 65, 257], dtype=[torch.float32, torch.float16, torch.bfloat16], step=[1, 2], bias=[False, True]
+)
 def test_equals_its_twin(h, dtype, step, bias):
     torch.manual_seed(h)
     x = torch.randn(2, 3, step * h, dtype=dtype)[..., ::step]
@@ -31,9 +30,9 @@ def test_a_single_column_is_its_bias():
 
 
 @pytest.mark.usefixtures("device")
-def test_rows_beyond_the_programs_of_backward():
-    torch.manual_seed(0)
-    beside_twin(layer_norm, layer_norm_torch, torch.randn(300, 5), *torch.randn(2, 5))
+def test_rows_beyond_the_programs_of_backward(monkeypatch):
+    monkeypatch.setattr(kernels, "programs", lambda n, h: 3)
+    beside_twin(layer_norm, layer_norm_torch, torch.randn(7, 5), *torch.randn(2, 5))
 
 
 @pytest.mark.usefixtures("device")
@@ -47,8 +46,8 @@ def test_far_from_zero_nothing_cancels():
 def test_gradients():
     x = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
     weight, bias = torch.randn(2, 5, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(layer_norm, (x, weight, bias))
-    assert torch.autograd.gradcheck(layer_norm, (x, weight))
+    assert torch.autograd.gradcheck(layer_norm, (x, weight, bias), fast_mode=True)
+    assert torch.autograd.gradcheck(layer_norm, (x, weight), fast_mode=True)
 
 
 def test_keeps_as_much_as_the_books_layer():

@@ -70,8 +70,12 @@ def test_gradient():
     x = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(5, 2, dtype=torch.float64, requires_grad=True)
     targets = torch.tensor([0, IGNORE, 4])
-    assert torch.autograd.gradcheck(lambda x, w: linear_cross_entropy(x, w, targets)[0], (x, weight))
-    assert torch.autograd.gradcheck(lambda x: linear_cross_entropy(x, weight.detach(), targets)[0], (x,))
+    assert torch.autograd.gradcheck(
+        lambda x, w: linear_cross_entropy(x, w, targets)[0], (x, weight), fast_mode=True
+    )
+    assert torch.autograd.gradcheck(
+        lambda x: linear_cross_entropy(x, weight.detach(), targets)[0], (x,), fast_mode=True
+    )
 
 
 def test_what_chunks_add_to_the_weights_gradient_is_not_rounded(monkeypatch):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from kernel_checks import CAPABILITIES
+from kernel_checks import CAPABILITIES, paired
 from torch import Tensor
 
 from playbook.errors import ConfigError, ShapeError
@@ -64,10 +64,7 @@ def check_same(found: Quantized, wanted: Quantized) -> None:
 
 
 @pytest.mark.usefixtures("fp8_device")
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("form", ["e4m3", "e5m2"])
-@pytest.mark.parametrize("groups", GROUPS)
+@paired(size=SIZES, groups=GROUPS, dtype=DTYPES, form=["e4m3", "e5m2"])
 def test_codes_and_scales_are_those_of_the_formula(size, dtype, form, groups):
     x = numbers(*size, dtype)
     straight, turned = quantize_both(x, form, groups)
@@ -78,9 +75,7 @@ def test_codes_and_scales_are_those_of_the_formula(size, dtype, form, groups):
 
 
 @pytest.mark.usefixtures("fp8_device")
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("form", ["e4m3", "e5m2"])
-@pytest.mark.parametrize("groups", ["tensor", "row"])
+@paired(size=SIZES, form=["e4m3", "e5m2"], groups=["tensor", "row"])
 def test_scales_that_are_known(size, form, groups):
     for x in (numbers(*size, torch.bfloat16), numbers(*size[::-1], torch.bfloat16).t()):
         wanted = expected(x, form, groups)
@@ -227,18 +222,28 @@ def counted(run: Callable[..., object], *given: Tensor) -> int:
     return found.dram.total
 
 
-N, M = 256, 512
+N, M = 128, 256
+WIDE = 1024  # eight blocks of 128 rows, whose scales fill a sector of 32 bytes
+
+
+@pytest.mark.parametrize(
+    ("dtype", "groups", "m", "run", "copies"),
+    [
+        (torch.float32, "tile", M, quantize_both, 2),
+        (torch.bfloat16, "tile", M, quantize_rows, 1),
+        (torch.float32, "block", WIDE, quantize_rows, 1),
+        (torch.bfloat16, "block", WIDE, quantize_both, 2),
+    ],
+)
+def test_moves_what_its_formula_says(dtype, groups, m, run, copies):
+    found = counted(lambda x: run(x, groups=groups), torch.randn(N, m, dtype=dtype))
+    assert found == bytes_quantize(N, m, dtype.itemsize, groups, copies)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("groups", ["tile", "block"])
-def test_moves_what_its_formula_says(dtype, groups):
-    x, c = torch.randn(N, M, dtype=dtype), dtype.itemsize
-    for run, copies in ((quantize_both, 2), (quantize_rows, 1)):
-        assert counted(lambda x, run=run: run(x, groups=groups), x) == bytes_quantize(N, M, c, groups, copies)
-    # a sector of 32 bytes holds the scale
-    delayed = counted(lambda x: quantize_delayed(x, torch.ones(1, 1)), x)
-    assert delayed == bytes_quantize(N, M, c, "tensor") + 28
+def test_moves_what_its_formula_says_with_a_scale_that_is_known_before(dtype):
+    found = counted(lambda x: quantize_delayed(x, torch.ones(1, 1)), torch.randn(N, WIDE, dtype=dtype))
+    assert found == bytes_quantize(N, WIDE, dtype.itemsize, "tensor") + 28  # a sector holds the scale
 
 
 def test_fused_it_moves_less_than_one_after_the_other():

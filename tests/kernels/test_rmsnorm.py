@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from kernel_checks import beside_twin, check_compiles, kept_bytes, on_meta
+from kernel_checks import beside_twin, check_compiles, kept_bytes, on_meta, paired
 from torch import Tensor
 
 from playbook.errors import ShapeError
@@ -32,26 +32,22 @@ def both_torch(x: Tensor, residual: Tensor, weight: Tensor) -> Tensor:
 
 
 @pytest.mark.usefixtures("device")
-@pytest.mark.parametrize(("rows", "step"), [((1,), 1), ((7,), 2), ((2, 3), 1)])
-@pytest.mark.parametrize("h", [1, 63, 65, 257])
-@pytest.mark.parametrize("dtype", DTYPES)
+@paired(rows=[(1,), (7,), (2, 3)], h=[1, 63, 65, 257], dtype=DTYPES, step=[1, 2])
 def test_equals_its_twin(rows, h, dtype, step):
     beside_twin(rms_norm, rms_norm_torch, rows_of(h, *rows, dtype=dtype, step=step), torch.randn(h))
 
 
 @pytest.mark.usefixtures("device")
-@pytest.mark.parametrize("h", [1, 63, 65, 257])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("step", [1, 2])
+@paired(h=[1, 63, 65, 257], dtype=DTYPES, step=[1, 2])
 def test_with_a_residual_equals_its_twin(h, dtype, step):
     x, residual = rows_of(h, 2, 3, dtype=dtype, step=step)
     beside_twin(both, both_torch, x, residual, torch.randn(h))
 
 
 @pytest.mark.usefixtures("device")
-def test_rows_beyond_the_programs_of_backward():
-    torch.manual_seed(0)
-    beside_twin(rms_norm, rms_norm_torch, torch.randn(300, 4), torch.randn(4))
+def test_rows_beyond_the_programs_of_backward(monkeypatch):
+    monkeypatch.setattr(kernels, "programs", lambda n, h: 3)
+    beside_twin(rms_norm, rms_norm_torch, torch.randn(7, 4), torch.randn(4))
 
 
 @pytest.mark.usefixtures("device")
@@ -73,8 +69,8 @@ def test_a_gradient_of_the_sum_whose_rows_lie_apart():
 def test_gradients():
     x, residual = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(5, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(rms_norm, (x, weight))
-    assert torch.autograd.gradcheck(add_rms_norm, (x, residual, weight))
+    assert torch.autograd.gradcheck(rms_norm, (x, weight), fast_mode=True)
+    assert torch.autograd.gradcheck(add_rms_norm, (x, residual, weight), fast_mode=True)
 
 
 def test_keeps_as_much_as_the_books_layer():
@@ -98,10 +94,11 @@ def test_compiles_without_spills(h):
         (32, 256, torch.float32, False),
         (32, 256, torch.bfloat16, False),
         (32, 256, torch.float32, True),
-        (272, 64, torch.bfloat16, True),  # more rows than programs of backward
+        (40, 64, torch.bfloat16, True),  # more rows than programs of backward
     ],
 )
-def test_moves_what_its_formula_says(n, h, dtype, residual):
+def test_moves_what_its_formula_says(n, h, dtype, residual, monkeypatch):
+    monkeypatch.setattr(kernels, "programs", lambda n, h: min(n, 32))
     c = dtype.itemsize
     x, other = (torch.randn(n, h, dtype=dtype, requires_grad=True) for _ in range(2))
     weight = torch.randn(h, requires_grad=True)
