@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from playbook import launch
 from playbook.bench.communication import GROUPS, PAIRS, SETTINGS, report_communication
 from playbook.bench.parallel import TOLERANCE
 from playbook.cli import main
@@ -22,10 +23,17 @@ def bench(shape: dict, *more: str) -> int:
     return main(["bench", "communication", *arguments, *sizes, *more])
 
 
+#: What ranks gave back, by group and how many they were.
+GIVEN: dict[tuple[str, int], launch.Ranks] = {}
+
+
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     file = tmp_path_factory.mktemp("new") / "folder" / "communication.json"
-    assert bench(SHAPE, "--ranks", "2,3", "--record", str(file)) == 0
+    run = launch.run
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "run", lambda *a, **b: GIVEN.setdefault((a[1], b["ranks"]), run(*a, **b)))
+        assert bench(SHAPE, "--ranks", "2,3", "--record", str(file)) == 0
     return json.loads(file.read_text(encoding="utf-8"))
 
 
@@ -85,10 +93,11 @@ def test_the_report_shows_every_pair_and_the_verdicts(recorded):
     assert "ours sends at most 1.0" in report
 
 
-def test_some_groups_alone_and_what_is_wrong(recorded, capsys):
+def test_some_groups_alone_and_what_is_wrong(recorded, capsys, monkeypatch):
     wrong = json.loads(json.dumps(recorded))
     rows(wrong, "local")[0].update(alike=False, met=False)
     assert "other steps than the peer's" in report_communication(wrong)
+    monkeypatch.setattr(launch, "run", lambda *a, **b: GIVEN[a[1], b["ranks"]])
     assert bench(SHAPE, "--ranks", "2", "--only", "local", "--launches", "2", "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert [(c["ours"], len(c["launch_ratios"])) for c in rows(result)] == [("local steps", 2)]

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from playbook import launch
 from playbook.bench.experts import GROUPS, HIDDEN, LAYERS, ON_RANKS, PAIRS, SETTINGS, report_experts
 from playbook.bench.experts_peers import LAYOUTS
 from playbook.bench.parallel import TOLERANCE
@@ -28,17 +29,24 @@ def bench(shape: dict, *more: str) -> int:
         "--tokens",
         "12",
         "--steps",
-        "2",
+        "1",
         "--launches",
         "1",
     ]
     return main(["bench", "experts", *arguments, "--device", "cpu", *more])
 
 
+#: What ranks gave back, by group.
+GIVEN: dict[str, launch.Ranks] = {}
+
+
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     file = tmp_path_factory.mktemp("new") / "folder" / "experts.json"
-    assert bench(SHAPE, "--record", str(file)) == 0
+    run = launch.run
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "run", lambda *a, **b: GIVEN.setdefault(a[1], run(*a, **b)))
+        assert bench(SHAPE, "--record", str(file)) == 0
     return json.loads(file.read_text(encoding="utf-8"))
 
 
@@ -48,7 +56,7 @@ def rows(result: dict, group: str | None = None) -> list[dict]:
 
 def test_the_record_says_what_was_run_and_where(recorded):
     assert recorded["provenance"]["torch"] == torch.__version__
-    assert (recorded["backend"], recorded["threads_per_rank"], recorded["steps"]) == ("gloo", 1, 2)
+    assert (recorded["backend"], recorded["threads_per_rank"], recorded["steps"]) == ("gloo", 1, 1)
     assert recorded["peers"] == SETTINGS
     runs = [(g["name"], g["ranks"], g["micro_batch"], g["seq"]) for g in recorded["groups"]]
     assert runs == [("layer", 1, 1, 12)] * len(LAYERS) + [("dispatch", 4, 1, SEQ), ("layout", 4, 4, SEQ)]
@@ -85,17 +93,18 @@ def test_bytes_are_those_that_dispatch_needs(recorded):
 def test_the_report_shows_every_pair_and_the_verdicts(recorded):
     report = report_experts(recorded)
     assert "  top-2 of 16 experts of 256 × 172, 2,117,632 parameters, 4 gloo ranks" in report
-    assert "1 gloo ranks, 1 × 1 × 12 tokens on each; medians of 2 steps" in report
+    assert "1 gloo ranks, 1 × 1 × 12 tokens on each; medians of 1 steps" in report
     assert f"4 gloo ranks, 1 × 4 × {SEQ} tokens together" in report
     assert report.endswith("1 launches of so many steps; ratios of single ones are up to 0.00 apart")
     assert report.count(" met") + report.count(" missed") == 2 * len(LAYERS) + 1
     assert all(f"\n{name}: {text}" in report for name, text in SETTINGS.items())
 
 
-def test_some_groups_alone_and_what_is_wrong(recorded, capsys):
+def test_some_groups_alone_and_what_is_wrong(recorded, capsys, monkeypatch):
     wrong = json.loads(json.dumps(recorded))
     rows(wrong, "dispatch")[0].update(alike=False, met=False)
     assert "other steps than the peer's" in report_experts(wrong)
+    monkeypatch.setattr(launch, "run", lambda *a, **b: GIVEN[a[1]])
     assert bench(SHAPE, "--only", "layout", "--launches", "2", "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert [(c["ours"], c["peer"], len(c["launch_ratios"])) for c in rows(result)] == [(*LAYOUTS, 2)]

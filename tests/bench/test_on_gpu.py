@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -59,20 +60,27 @@ os.kill(os.getpid(), 9)
 SLOW = """
 import pathlib, subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-pathlib.Path(sys.argv[1]).write_text(str(child.pid))
 print("begun")
+pathlib.Path(sys.argv[1]).write_text(str(child.pid))
 time.sleep(600)
 """
 
 
-def test_steps_that_end_badly_lose_no_other(on_gpu, bare, tmp_path):
+def test_steps_that_end_badly_lose_no_other(on_gpu, bare, tmp_path, monkeypatch):
     """One fails, one is killed after it has written something, one takes too long, one measures."""
-    record = tmp_path / "cpu"
+    record, pid, wait = tmp_path / "cpu", tmp_path / "pid", subprocess.Popen.wait
+
+    def until_begun(process: subprocess.Popen, timeout: float | None = None) -> int:
+        while timeout == 15 and process.poll() is None and not (pid.is_file() and pid.read_text()):
+            time.sleep(0.01)
+        return wait(process, 0.1 if timeout == 15 else timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", until_begun)
     real = {step.name: step for step in on_gpu.all_steps("cpu", 0, record)}
     steps = [
         on_gpu.Step("failing", ("-c", "raise MemoryError('all gone')"), 60.0),
         on_gpu.Step("killed", ("-c", KILLED, f"{record}-killed.json"), 60.0),
-        on_gpu.Step("slow", ("-c", SLOW, str(tmp_path / "pid")), 15.0),
+        on_gpu.Step("slow", ("-c", SLOW, str(pid)), 15.0),
         on_gpu.Step("missing", ("-c", "1"), 60.0, "it needs 2 GPUs"),
         on_gpu.Step("attention", real["attention"].arguments, 600.0),
     ]
@@ -92,7 +100,7 @@ def test_steps_that_end_badly_lose_no_other(on_gpu, bare, tmp_path):
     assert ended["killed"]["returncode"] == -9
     assert json.loads((tmp_path / "cpu-killed.json").read_text()) == {"measured": [1, 2]}
     assert ended["slow"]["output"] == "begun"
-    _gone(int((tmp_path / "pid").read_text()))
+    _gone(int(pid.read_text()))
     measured = json.loads((tmp_path / "cpu-attention.json").read_text(encoding="utf-8"))
     assert {"date", "command", "torch", "commit"} <= set(measured["provenance"])
     errors = [error for row in measured["blocks"].values() for error in row["errors"].values()]

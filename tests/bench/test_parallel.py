@@ -36,7 +36,7 @@ PAIRS = [(name, p.ours.name, p.peer.name, p.limit) for name, group in GROUPS.ite
 
 
 def bench(shape: dict, *more: str) -> int:
-    arguments = ["--model", json.dumps(shape), "--seq", "16", "--steps", "2", "--device", "cpu", *more]
+    arguments = ["--model", json.dumps(shape), "--seq", "16", "--steps", "1", "--device", "cpu", *more]
     return main(["bench", "parallel", *arguments])
 
 
@@ -55,7 +55,7 @@ def rows(result: dict, group: str | None = None) -> list[dict]:
 
 def test_the_record_says_what_was_run_and_where(recorded):
     assert recorded["provenance"]["torch"] == torch.__version__
-    assert (recorded["backend"], recorded["threads_per_rank"], recorded["steps"]) == ("gloo", 1, 2)
+    assert (recorded["backend"], recorded["threads_per_rank"], recorded["steps"]) == ("gloo", 1, 1)
     assert recorded["peers"] == SETTINGS
     assert all(SETTINGS.values())
     runs = {g["name"]: (g["ranks"], g["micro_batch"], g["seq"], g["grad_acc"]) for g in recorded["groups"]}
@@ -132,7 +132,7 @@ def test_a_step_is_as_slow_as_its_slowest_rank():
 
 def test_the_report_shows_every_pair_the_verdicts_and_the_settings(recorded):
     report = report_parallel(recorded)
-    assert "2 gloo ranks, 2 × 1 × 16 tokens on each; medians of 2 steps" in report
+    assert "2 gloo ranks, 2 × 1 × 16 tokens on each; medians of 1 steps" in report
     assert "2 gloo ranks, 2 × 1 × 32 tokens together" in report
     for _, ours, peer, limit in PAIRS:
         line = next(line for line in report.splitlines() if line.split(f" {peer} ")[0].strip() == ours)

@@ -21,7 +21,7 @@ def bench(shape: dict, *more: str) -> int:
         "--seq",
         "16",
         "--steps",
-        "2",
+        "1",
         "--launches",
         "2",
         "--device",
@@ -66,10 +66,10 @@ def test_the_record_and_the_table_say_what_was_run(recorded):
     found = [
         recorded[key] for key in ("backend", "ranks", "layers", "micro_batch", "seq", "grad_acc", "steps")
     ]
-    assert found == ["gloo", 2, 4, 2, 16, 4, 2]
+    assert found == ["gloo", 2, 4, 2, 16, 4, 1]
     report = report_pipeline(recorded)
     assert (
-        "2 gloo ranks, 4 micro-batches of 2 × 16 tokens; medians of 2 steps in each of 2 launches" in report
+        "2 gloo ranks, 4 micro-batches of 2 × 16 tokens; medians of 1 steps in each of 2 launches" in report
     )
     for row in recorded["comparisons"]:
         line = next(line for line in report.splitlines() if line.split()[:2] == [row["ours"], row["peer"]])

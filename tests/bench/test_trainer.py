@@ -10,7 +10,7 @@ from playbook.bench import trainer as bench
 from playbook.cli import main
 from playbook.hardware import ACCELERATORS
 
-SMALL = '{"layers":3,"hidden":48,"heads":2,"vocab":300,"max_seq":64,"dropout":0.0}'
+SMALL = '{"layers":2,"hidden":48,"heads":2,"vocab":300,"max_seq":64,"dropout":0.0}'
 
 
 @pytest.fixture

@@ -66,8 +66,8 @@ def _row(trainer: str, recipe: str, work: Work, device: str, make: Callable[[str
     except Exception as error:  # memory, a version of torchao, a compiler: loses no other row
         return about | {"missing": f"{type(error).__name__}: {str(error)[:300]}"}
     finally:
-        gc.collect()
         if torch.device(device).type == "cuda":
+            gc.collect()
             torch.compiler.reset()
             torch.cuda.empty_cache()
     tokens = work.micro_batch * work.seq

@@ -95,15 +95,15 @@ def measure_cases(
             row = _row(case, direction, device, repeats)
             result["cases"].append(_with_shares(row, case.dtype, accelerator, copied))
             yield result
-            _forget(torch.device(device).type == "cuda")
+            if torch.device(device).type == "cuda":
+                _forget()
 
 
-def _forget(cuda: bool) -> None:
+def _forget() -> None:
     """Memory and compiled code of a case are not needed for the next one."""
     gc.collect()
-    if cuda:
-        torch.compiler.reset()
-        torch.cuda.empty_cache()
+    torch.compiler.reset()
+    torch.cuda.empty_cache()
 
 
 # ---- one case in one direction
