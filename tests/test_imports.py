@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 
 import pytest
 from closure import ROOT, TOPS, Modules
@@ -186,33 +186,41 @@ IN_BROWSERS = [
 PROBE = """
 import importlib, sys
 sys.path[:0] = {tops!r}
-before = set(sys.modules)
+before = set(sys.modules) | {{"torch", "numpy"}}
 sys.modules["torch"] = sys.modules["numpy"] = None  # makes importing them an ImportError
-for module in {modules!r}:
-    importlib.import_module(module)
-loaded = {{name.split(".")[0] for name in set(sys.modules) - before}} - {{"torch", "numpy"}}
-print(*sorted(loaded - set(sys.stdlib_module_names)))
+for modules in {rooms!r}:
+    for name in [name for name in sys.modules if name.startswith("playbook")]:
+        del sys.modules[name]
+    for module in modules:
+        importlib.import_module(module)
+    loaded = {{name.split(".")[0] for name in set(sys.modules) - before}}
+    print(*sorted(loaded - set(sys.stdlib_module_names)))
 """
 
 
-def imported_from_elsewhere(room: Path) -> set[str]:
-    """What is loaded with the files of a room, beside the standard library."""
-    modules = [name for name, file in MODULES.files.items() if file == room or room in file.parents]
-    assert modules, f"{room} holds no module"
-    code = PROBE.format(tops=[str(top) for top in TOPS], modules=modules)
+@functools.cache
+def imported_from_elsewhere() -> dict[str, set[str]]:
+    """What is loaded with the files of each room, the first to be imported, beside the standard library."""
+    rooms = {room: ROOT / "src/playbook" / room for room in IN_BROWSERS}
+    rooms["compute"] = ROOT / "widgets/playbook_widgets/compute"
+    modules = [
+        [name for name, file in MODULES.files.items() if room in (file, *file.parents)]
+        for room in rooms.values()
+    ]
+    assert all(modules), "a room holds no module"
+    code = PROBE.format(tops=[str(top) for top in TOPS], rooms=modules)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    return set(done.stdout.split())
+    return {room: set(line.split()) for room, line in zip(rooms, done.stdout.splitlines(), strict=True)}
 
 
 @pytest.mark.parametrize("room", IN_BROWSERS)
 def test_room_needs_the_standard_library_alone(room: str) -> None:
-    assert imported_from_elsewhere(ROOT / "src" / "playbook" / room) == {"playbook"}
+    assert imported_from_elsewhere()[room] == {"playbook"}
 
 
 def test_what_widgets_compute_needs_the_standard_library_and_such_rooms_alone() -> None:
-    folder = ROOT / "widgets" / "playbook_widgets" / "compute"
-    assert imported_from_elsewhere(folder) == {"playbook", "playbook_widgets"}
+    assert imported_from_elsewhere()["compute"] == {"playbook", "playbook_widgets"}
 
 
 def test_importing_playbook_does_not_import_torch() -> None:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
+import hypothesis
 import pytest
 import torch
 from helpers import BLOCKS, DEEPSEEK
-from hypothesis import given
 from hypothesis import strategies as st
 
 from playbook.block import DENSE
@@ -55,6 +55,11 @@ EIGHT = CLUSTERS["h100-8"]
 
 shapes = st.sampled_from(SHAPES)
 sizes = st.sampled_from((1, 2, 4))
+
+
+def given(*drawn: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Few cases: values are few."""
+    return lambda test: hypothesis.settings(max_examples=30)(hypothesis.given(*drawn)(test))
 
 
 def added(

@@ -50,7 +50,7 @@ def test_any_law_comes_back(law):
 
 def test_noisy_points_give_intervals_that_hold_the_truth():
     points = measured(BESIROGLU, noise=0.005)
-    intervals = bootstrap(points, samples=60, level=0.95)
+    intervals = bootstrap(points, samples=40, level=0.95)
     found = fit_law(points).law
     for name in CONSTANTS:
         low, high = intervals[name]
@@ -63,7 +63,7 @@ def test_noisy_points_give_intervals_that_hold_the_truth():
 
 def test_intervals_widen_with_noise_and_with_their_level():
     def width(noise, level):
-        low, high = bootstrap(measured(BESIROGLU, noise), samples=30, level=level)["alpha"]
+        low, high = bootstrap(measured(BESIROGLU, noise), samples=16, level=level)["alpha"]
         return high - low
 
     assert width(0.001, 0.8) < width(0.01, 0.8) < width(0.01, 0.95)
@@ -112,14 +112,14 @@ def test_an_outlier_moves_hubers_fit_less_than_least_squares():
 
 def test_points_that_leave_constants_open_give_wide_intervals_and_no_failure():
     wide = 0
-    for seed in range(8):
+    for seed in range(4):
         rng = random.Random(seed)
         runs = [(10 ** rng.uniform(6, 10), 10 ** rng.uniform(8, 12)) for _ in range(6)]
         points = [(n, d, BESIROGLU.loss(n, d) * math.exp(rng.gauss(0, 0.1))) for n, d in runs]
         found = bootstrap(points, samples=3, seed=seed)
         assert all(low <= high < math.inf for low, high in found.values())
         wide += any(high > 1.5 * low for low, high in found.values())
-    assert wide >= 7
+    assert wide >= 3
 
 
 def test_a_parabola_gives_its_vertex():

@@ -9,9 +9,10 @@ from playbook_book.batches import RUNS, BatchPhase, BatchSchedule, optimizer_ste
 def walk(schedule: BatchSchedule) -> int:
     """Take every step: read the batch size off the corners at the tokens seen so far."""
     corners = list(schedule.corners())
+    lines = list(zip(corners[::2], corners[1::2], strict=True))
     seen, steps = 0.0, 0
     while seen < schedule.tokens:
-        for (x0, y0), (x1, y1) in zip(corners[::2], corners[1::2], strict=True):
+        for (x0, y0), (x1, y1) in lines:
             if x0 <= seen < x1:
                 seen += y0 + (y1 - y0) * (seen - x0) / (x1 - x0)
                 steps += 1

@@ -30,7 +30,7 @@ def work(layout: str, slow: int) -> tuple[list[str], list[float]]:
 
 
 def busy(*_: object) -> None:
-    x = torch.randn(512, 512)
+    x = torch.randn(384, 384)
     for _ in range(100):
         x = x @ x / x.norm()
 
