@@ -35,6 +35,7 @@ def draw(seed):
         shape, pick.choice([1, 2, 4]), pick.choice([32, 64, 128, 256]), grad_acc=pick.choice([1, 1, 2]),
         recompute=pick.choice(["none", "none", "selective", "full"]),
         attention=pick.choice(["sdpa", "sdpa", "reference"]), precision=pick.choice(["fp32", "bf16-mixed", "autocast"]),
+        kernels=pick.choice(["torch", "fused"]),
     )  # fmt: skip
 
 
@@ -43,19 +44,18 @@ def settings(case):
     shape = case.model
     found = {
         name: getattr(case, name)
-        for name in ("grad_acc", "recompute", "attention", "precision", "micro_batch")
+        for name in ("grad_acc", "recompute", "attention", "precision", "micro_batch", "kernels")
     }
     return found | {name: getattr(shape, name) for name in ("gated", "tied", "kv_heads", "dropout")}
 
 
-@pytest.mark.parametrize("kernels", ["torch", "fused"])
-def test_the_fullest_moment_is_the_recorded_one(kernels, monkeypatch):
+def test_the_fullest_moment_is_the_recorded_one(monkeypatch):
     # Fused kernels are launched and compute nothing: the interpreter needs memory that a GPU does not.
     monkeypatch.setattr(jit, "interpret", lambda launch: None)
     drawn = [settings(draw(seed)) for seed in range(300)]
     errors = {}
     for chosen in all_pairs(drawn):
-        case = dataclasses.replace(draw(drawn.index(chosen)), kernels=kernels)
+        case = draw(drawn.index(chosen))
         errors[case] = abs(case.predicted("cpu").total / measure(case, "cpu") - 1)
     worst = max(errors, key=errors.__getitem__)
     assert errors[worst] < 0.06, worst
@@ -66,7 +66,6 @@ def test_the_fullest_moment_of_a_model_with_experts_is_the_recorded_one():
     """The optimizer's on few tokens, whose largest tensor is a rank's experts; backward's on many."""
     for case in (
         Case("tiny-moe", 1, 64, precision="fp32"),
-        Case("tiny-moe", 4, 256, precision="autocast"),
         Case("tiny-deepseek", 4, 256, precision="autocast"),
         Case("tiny-deepseek", 1, 64, precision="bf16-mixed"),
     ):

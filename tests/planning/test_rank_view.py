@@ -17,7 +17,6 @@ from helpers import DEEPSEEK
 from playbook import launch
 from playbook.errors import LayoutError
 from playbook.instruments.counting import CountBytes
-from playbook.instruments.step_costs import StepCosts
 from playbook.layout import AXES, Layout
 from playbook.parallel.channels import Channel
 from playbook.parallel.engine import Engine
@@ -39,30 +38,29 @@ LLAMA = ModelShape(
     positions="rotary", bias=False, tied=False, max_seq=64,
 )  # fmt: skip
 MOE = LLAMA.replace(moe={"experts": 8, "top_k": 2, "ffn": 20, "every": 2})
+FEW = MOE.replace(layers=2)
 MLA = DEEPSEEK.replace(layers=4, heads=4, vocab=256, max_seq=64)
 TIED = LLAMA.replace(kv_heads=4, tied=True, bias=True)
 
 Cases = list[tuple[ModelShape, str, dict]]
-EIGHT: Cases = [
-    (LLAMA, "tp=2,cp=2,dp=2,zero=1", {}),
-    (LLAMA, "tp=4,sp,dp=2,grad_acc=2", {"tensor_overlap": "chunked"}),  # two copies of each key
-    (TIED, "tp=2,sp,cp=2,pp=2,zero=1,grad_acc=2", {"context": "gather"}),
-    (TIED, "cp=4,pp=2,grad_acc=2", {"context": "ulysses"}),
+DENSE: Cases = [
+    (
+        LLAMA.replace(layers=1),
+        "tp=4,sp,dp=2,grad_acc=2",
+        {"tensor_overlap": "chunked"},
+    ),  # two copies of each key
+    (TIED.replace(layers=3), "tp=2,sp,cp=2,pp=2,zero=1,grad_acc=2", {"context": "gather"}),
+    (TIED.replace(layers=2), "cp=4,pp=2,grad_acc=2", {"context": "ulysses"}),
     (LLAMA, "cp=2,dp=2,pp=2,vpp=2,schedule=interleaved,grad_acc=2,zero=3", {}),
     (TIED, "tp=2,pp=4,schedule=dualpipe,grad_acc=8", {}),
 ]
 EXPERTS: Cases = [
-    (MOE, "dp=4,tp=2,ep=4", {}),
     (MOE, "dp=2,cp=2,pp=2,ep=2,zero=1,grad_acc=2", {}),
-    (MOE, "cp=4,tp=2,sp,ep=4,zero=3", {}),
-    (MOE, "dp=8,ep=8,zero=2", {"dispatch": "gather"}),
-    (MOE, "dp=8,ep=4", {"dispatch": "two-step", "node": 2}),  # two nodes of two: two kinds of groups of two
+    (FEW, "cp=4,tp=2,sp,ep=4,zero=3", {}),
+    (FEW, "dp=8,ep=8,zero=2", {"dispatch": "gather"}),
+    (FEW, "dp=8,ep=4", {"dispatch": "two-step", "node": 2}),  # two nodes of two: two kinds of groups of two
     (MLA, "dp=4,pp=2,ep=2,zero=1,grad_acc=4,schedule=dualpipe", {}),
-    (MLA, "dp=4,tp=2,ep=2,zero=2,grad_acc=2", {}),
-]
-SIXTEEN: Cases = [
-    (TIED, "tp=2,sp,cp=2,dp=2,pp=2,zero=1,grad_acc=2", {}),
-    (MOE, "tp=2,sp,cp=2,dp=2,pp=2,ep=4,zero=1,grad_acc=2", {}),
+    (MLA.replace(layers=2), "dp=4,tp=2,ep=2,zero=2,grad_acc=2", {}),
 ]
 
 
@@ -75,7 +73,6 @@ class Live:
     peers: set[int]
     layers: list[int]
     experts: list[int]
-    sent: dict[str, int]
     levels: dict[str, Counter[str]]
     routing: dict[int, list[Routed]] | None
 
@@ -92,7 +89,7 @@ def live(cases: Cases) -> list[Live]:
             )
             mesh = Mesh(layout)
             trainer = make_trainer(shape, load_corpus(), config, mesh)
-            costs, engine = StepCosts(trainer), trainer.engine
+            engine = trainer.engine
             trainer.step()
             groups = {name: mesh.ranks(name) for name in (*AXES, *(n for n in mesh.names() if n in GROUPS))}
             replicas = {members(group) for one in engine.sets for group in one.groups()}
@@ -103,9 +100,7 @@ def live(cases: Cases) -> list[Live]:
             with routes or nullcontext():
                 levels = by_level(mesh.rank, engine.traffic_groups(), channels, trainer.step)
             routing = routes and routes.counted()
-            found.append(
-                Live(groups, replicas, peers, layers, experts_of(engine), costs.bytes_sent, levels, routing)
-            )
+            found.append(Live(groups, replicas, peers, layers, experts_of(engine), levels, routing))
     return found
 
 
@@ -158,11 +153,9 @@ def noted(start: Callable[[torch.Tensor], None], to: list[int], peer: int, tenso
     start(tensor)
 
 
-@pytest.mark.parametrize(
-    ("cases", "world"), [(EIGHT, 8), (EXPERTS, 8), (SIXTEEN, 16)], ids=["eight", "experts", "sixteen"]
-)
-def test_a_rank_of_a_run(ranks, cases, world):
-    for rank, mine in enumerate(ranks(live, cases, ranks=world).values):
+@pytest.mark.parametrize("cases", [DENSE, EXPERTS], ids=["dense", "experts"])
+def test_a_rank_of_a_run(ranks, cases):
+    for rank, mine in enumerate(ranks(live, cases, ranks=8).values):
         for (shape, text, given), run in zip(cases, mine, strict=True):
             layout, case = Layout.parse(text).replace(**given), (rank, text, given)
             known = {"recipe": "fp32", "ranks_per_node": NODE, "routing": run.routing}
@@ -177,7 +170,6 @@ def test_a_rank_of_a_run(ranks, cases, world):
             assert set(view.neighbours) == run.peers, case
             assert sorted(layer for blocks in view.blocks for layer in blocks) == run.layers, case
             sent = {axis: sent for axis, sent in view.sent.items() if axis != "world"}
-            assert {axis: sent.total for axis, sent in sent.items()} == run.sent, case
             levels = {axis: (sent.within, sent.across) for axis, sent in sent.items()}
             assert levels == {axis: (n["within"], n["across"]) for axis, n in run.levels.items()}, case
 

@@ -61,7 +61,7 @@ def measured(shape, batch, seq, recompute, attention, recipe, ops=TORCH_OPS, fp8
     shapes(), st.integers(1, 3), st.integers(2, 17), st.sampled_from(["none", "selective", "full"]),
     st.sampled_from(["reference", "sdpa"]), st.sampled_from(list(RUNS)),
 )  # fmt: skip
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_predicted_activations_are_the_measured_ones(shape, batch, seq, recompute, attention, recipe):
     saved = measured(shape, batch, seq, recompute, attention, recipe)
     assert predicted(shape, batch, seq, recompute, attention, recipe) == saved.bytes
@@ -71,7 +71,7 @@ def test_predicted_activations_are_the_measured_ones(shape, batch, seq, recomput
     shapes(), st.integers(1, 3), st.integers(2, 17), st.sampled_from(["none", "selective", "full"]),
     st.sampled_from(["reference", "sdpa"]), st.sampled_from(list(RUNS)),
 )  # fmt: skip
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_so_they_are_with_fused_kernels(shape, batch, seq, recompute, attention, recipe):
     """Tensors are real, and what launches would write is not computed: sizes are all that is looked at."""
     with mock.patch.object(jit, "interpret", new=nothing):
@@ -83,7 +83,7 @@ def test_so_they_are_with_fused_kernels(shape, batch, seq, recompute, attention,
     shapes(), st.integers(1, 3), st.integers(2, 17), st.sampled_from(["none", "selective", "full"]),
     st.sampled_from(["reference", "sdpa"]), st.sampled_from(list(RUNS)), st.sampled_from(list(FP8_RECIPES)),
 )  # fmt: skip
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_so_they_are_with_products_in_fp8(shape, batch, seq, recompute, attention, recipe, fp8):
     saved = measured(shape, batch, seq, recompute, attention, recipe, fp8=fp8)
     assert predicted(shape, batch, seq, recompute, attention, recipe, fp8=fp8) == saved.bytes

@@ -14,6 +14,8 @@ from playbook.planning.job import Job
 from playbook.planning.search import WORDS, Found, Planner, Problem, Space, candidates, explain, search
 from playbook.shapes import ModelShape, load
 
+#: Of random problems: both kinds of blocks, two to eight GPUs, 78 to 480 layouts, and one that nothing fits.
+SEEDS = (*range(8), 14, 17, 20, 26)
 WIDE = Space(schedules=("1f1b", "interleaved", "zb-h1", "dualpipe"))
 
 
@@ -45,10 +47,9 @@ def random_problem(seed):
     return Problem(job, cluster, batch, calibration)
 
 
-@pytest.mark.parametrize("seeds", [range(8), range(8, 16)])
-def test_pruning_loses_nothing(seeds):
+def test_pruning_loses_nothing():
     found = 0
-    for seed in seeds:
+    for seed in SEEDS:
         one = random_problem(seed)
         try:
             plain = search(one, WIDE, top=3, prune=False)
@@ -61,14 +62,13 @@ def test_pruning_loses_nothing(seeds):
         assert pruned.best.layout == plain.best.layout
         assert pruned.candidates == plain.candidates == plain.evaluated >= pruned.evaluated
         found += 1
-    assert found >= 5
+    assert len(SEEDS) / 2 < found < len(SEEDS)
 
 
-@pytest.mark.parametrize("seeds", [range(8), range(8, 16)])
-def test_the_nearest_needs_least_of_all_layouts(seeds):
+def test_the_nearest_needs_least_of_all_layouts():
     """By brute force, where nothing fits. The bound alone, by which layouts are sorted, often has another one first."""
     mistaken = 0
-    for seed in seeds:
+    for seed in SEEDS[2:]:
         one = random_problem(seed)
         tiny = replace(one.cluster, accelerator=replace(one.cluster.accelerator, memory_bytes=10**6))
         one = replace(one, cluster=tiny)
@@ -99,7 +99,7 @@ def test_one_gpu_is_one_and_its_smallest_micro_batch_is_the_nearest():
 def test_bounds_are_below_what_they_bound():
     one = problem(gpus=16)
     planner = Planner(one)
-    layouts = random.Random(0).sample(list(candidates(one, WIDE)), 300)
+    layouts = random.Random(0).sample(list(candidates(one, WIDE)), 150)
     for layout in layouts:
         run = one.run(layout)
         assert planner.least(layout) <= run.needs

@@ -65,7 +65,7 @@ def kind(engine: Engine, name: str) -> str:
 
 
 @pytest.mark.parametrize("text", LAYOUTS)
-@hypothesis.settings(max_examples=20)
+@hypothesis.settings(max_examples=8)
 @hypothesis.given(shape=shapes(), experts=mixtures(), mla=st.none() | latents(), data=st.data())
 def test_units_are_those_of_the_engine(text, shape, experts, mla, data):
     layout = Layout.parse(text)
