@@ -21,19 +21,8 @@ SEQ = 16
 
 
 def bench(shape: dict, *more: str) -> int:
-    arguments = [
-        "--model",
-        json.dumps(shape),
-        "--seq",
-        str(SEQ),
-        "--tokens",
-        "12",
-        "--steps",
-        "1",
-        "--launches",
-        "1",
-    ]
-    return main(["bench", "experts", *arguments, "--device", "cpu", *more])
+    arguments = ["--model", json.dumps(shape), "--seq", str(SEQ), "--tokens", "12", "--steps", "1"]
+    return main(["bench", "experts", *arguments, "--launches", "1", "--device", "cpu", *more])
 
 
 #: What ranks gave back, by group.

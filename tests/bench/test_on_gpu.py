@@ -33,17 +33,8 @@ def on_gpu() -> ModuleType:
 @pytest.fixture
 def bare(tmp_path, monkeypatch) -> None:
     """A machine with PyTorch and nothing that is usually beside it."""
-    for name in (
-        "numpy",
-        "matplotlib",
-        "tqdm",
-        "IPython",
-        "pytest",
-        "hypothesis",
-        "scipy",
-        "transformers",
-        "anywidget",
-    ):
+    absent = "numpy matplotlib tqdm IPython pytest hypothesis scipy transformers anywidget"
+    for name in absent.split():
         (tmp_path / "bare" / name).mkdir(parents=True)
         text = f"raise ModuleNotFoundError('{name} is not here', name='{name}')\n"
         (tmp_path / "bare" / name / "__init__.py").write_text(text)

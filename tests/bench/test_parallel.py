@@ -25,13 +25,8 @@ SHAPE = {
     "max_seq": 32,
 }
 LLAMA = {
-    "gated": True,
-    "activation": "silu",
-    "norm": "rmsnorm",
-    "positions": "rotary",
-    "bias": False,
-    "tied": False,
-}
+    "gated": True, "activation": "silu", "norm": "rmsnorm", "positions": "rotary", "bias": False, "tied": False,
+}  # fmt: skip
 PAIRS = [(name, p.ours.name, p.peer.name, p.limit) for name, group in GROUPS.items() for p in group.pairs]
 
 

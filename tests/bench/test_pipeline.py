@@ -24,12 +24,10 @@ def bench(shape: dict, *more: str) -> int:
         "1",
         "--launches",
         "2",
-        "--device",
-        "cpu",
         "--ranks",
         "2",
     ]
-    return main(["bench", "pipeline", *arguments, *more])
+    return main(["bench", "pipeline", *arguments, "--device", "cpu", *more])
 
 
 @pytest.fixture(scope="module")
