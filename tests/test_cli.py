@@ -1,26 +1,23 @@
-"""The command line as a user meets it: real processes, real signals, one sentence for every mistake."""
+"""The command line as a user meets it: real signals, one sentence for every mistake."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
+from pathlib import Path
 
 import pytest
-import terminal
-from leftovers import remaining_folders
 
 from playbook import doctor
 from playbook.cli import main
 from playbook.commands.train import _default_log, _report
 from playbook.commands.training import Outcome
-from playbook.launch.logs import read_json_log
+from playbook.launch.logs import JsonLog, read_json_log
 from playbook.layout import Layout
 from playbook.planning.traffic import by_axis, traffic
 from playbook.shapes import load
@@ -39,13 +36,6 @@ SMALL = json.dumps(
 COMMAND = [sys.executable, "-m", "playbook"]
 
 
-def train(*flags, cwd, **options):
-    return subprocess.run(
-        [*COMMAND, "train", "--model", SMALL, "--seq", "16", "--global-batch", "4", "--device", "cpu", *flags],
-        capture_output=True, text=True, cwd=cwd, timeout=120, **options,
-    )  # fmt: skip
-
-
 @pytest.fixture
 def train_here(tmp_path, monkeypatch, capsys):
     """The same in this process, in a folder of its own: what it prints."""
@@ -60,10 +50,8 @@ def train_here(tmp_path, monkeypatch, capsys):
     return run
 
 
-def test_json_is_one_object_on_stdout_and_the_rest_on_stderr(tmp_path):
-    done = train("--steps", "3", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+def test_json_is_one_object_on_stdout_and_the_rest_on_stderr(tmp_path, train_here):
+    result = json.loads(train_here("--steps", "3", "--json").out)
     assert set(result) >= {"losses", "grad_norms", "tokens_per_s", "peak_bytes", "bytes_sent"}
     assert len(result["losses"]) == len(result["grad_norms"]) == 3
     assert result["losses"][0] == pytest.approx(5.55, abs=0.3)  # about ln 256
@@ -101,41 +89,44 @@ def test_a_loss_that_is_no_number_is_null_in_valid_json(tmp_path, train_here):
     assert f"at step {losses.index(None)}: try a smaller --lr" in said[0]
 
 
-@pytest.mark.parametrize(
-    ("number", "layout"), [(signal.SIGINT, ""), (signal.SIGTERM, "dp=2"), (signal.SIGHUP, "")]
-)
-def test_a_run_asked_to_end_leaves_a_readable_log_and_nothing_else(number, layout, tmp_path):
-    log = tmp_path / "run.jsonl"
-    process = subprocess.Popen(
-        [*COMMAND, "train", "--model", SMALL, "--seq", "16", "--steps", "100000", "--global-batch", "4",
-         "--log", str(log), "--json", "--device", "cpu", *(["--layout", layout] if layout else [])],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        preexec_fn=terminal.listen,
-    )  # fmt: skip
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_run_asked_to_end_leaves_a_readable_log(number, tmp_path, monkeypatch, capsys, handle_interrupts):
+    """By a signal of its own here; that nothing is left of a run's ranks is in ``test_training_on_ranks.py``."""
+    write = JsonLog.step
+
+    def step(log, record):
+        write(log, record)
+        if record["step"] == 5:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(JsonLog, "step", step)
+    monkeypatch.chdir(tmp_path)
+    handler = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+    before = signal.signal(number, handler)
     try:
-        limit = time.monotonic() + 120
-        while not (log.exists() and log.read_text().count("\n") > 5):
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < limit, "no five steps in two minutes"
-            time.sleep(0.05)
-        os.killpg(process.pid, number)
-        out, err = process.communicate(timeout=60)
-    except BaseException:  # whatever went wrong, 100,000 steps are not run
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        raise
-    assert process.returncode == 130
+        sizes = [
+            "--model",
+            SMALL,
+            "--seq",
+            "16",
+            "--steps",
+            "100000",
+            "--global-batch",
+            "4",
+            "--device",
+            "cpu",
+        ]
+        assert main(["train", *sizes, "--log", "run.jsonl", "--json"]) == 130
+        assert signal.getsignal(number) == handler
+    finally:
+        signal.signal(number, before)
+    out, err = capsys.readouterr()
     assert "Traceback" not in err
     assert "interrupted after" in err
-    steps = read_json_log(log)
-    assert [r["step"] for r in steps] == list(range(len(steps)))
-    assert json.loads(log.read_text().splitlines()[-1]) == {"event": "interrupted"}
+    steps = read_json_log(tmp_path / "run.jsonl")
+    assert [r["step"] for r in steps] == list(range(6))
+    assert json.loads((tmp_path / "run.jsonl").read_text().splitlines()[-1]) == {"event": "interrupted"}
     assert json.loads(out)["losses"] == [r["loss"] for r in steps]
-    assert remaining_folders(tmp_path, seconds=0) == []
-    with pytest.raises(ProcessLookupError):
-        os.killpg(process.pid, 0)
 
 
 def test_a_run_asked_to_end_before_its_first_step_says_so(capsys):
@@ -381,16 +372,21 @@ def test_a_model_larger_than_the_machine_is_refused_before_it_is_built(capsys):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits address space")
-def test_out_of_memory_says_what_to_make_smaller(tmp_path):
+def test_out_of_memory_says_what_to_make_smaller(tmp_path, monkeypatch, capsys):
     import resource
 
-    def limit():
-        resource.setrlimit(resource.RLIMIT_AS, (8 * 2**30, 8 * 2**30))
-
-    done = train("--steps", "1", "--global-batch", "2000000000", "--quiet", cwd=tmp_path, preexec_fn=limit)
-    assert done.returncode == 2, done.stderr
-    assert "out of memory at step 0 with micro_batch=2000000000" in done.stderr
-    assert "Traceback" not in done.stderr
+    monkeypatch.chdir(tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 2**32, before[1]))
+    try:
+        flags = ["--model", SMALL, "--seq", "16", "--device", "cpu", "--steps", "1", "--quiet"]
+        assert main(["train", *flags, "--global-batch", "2000000000"]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    err = capsys.readouterr().err
+    assert "out of memory at step 0 with micro_batch=2000000000" in err
+    assert "Traceback" not in err
 
 
 def test_a_model_that_does_not_fit_is_refused_while_it_is_built(capsys, monkeypatch):

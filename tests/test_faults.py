@@ -1,4 +1,4 @@
-"""``python -m benchmarks.faults``: it finds what is wrong with a run, and some of the campaign finds nothing."""
+"""``python -m benchmarks.faults``: it finds what is wrong with a run, and nothing where nothing is."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.faults import campaign
 from benchmarks.faults.__main__ import main
 from benchmarks.faults.campaign import PROBLEMS, Bench, report_faults
 from benchmarks.faults.trials import ALL, CASES, DAMAGES, STEPS, Trial, damage, draw
@@ -67,43 +68,48 @@ def bench(module_bench):
     return module_bench
 
 
-#: Faults that no trial below has, nor tests of the launcher.
-CAMPAIGN = ("flipped bit", "dead launcher", "SIGTERM of the launcher", "torn file")
+class Told(Bench):
+    """Tells of trials without a run."""
+
+    def trial(self, trial, seed):
+        problems = ["hang"] if trial.index == 3 else []
+        found = {"happened": 1, "named": not problems, "lost": [2], "problems": problems, "command": "python"}
+        return {**trial.told(), **found}
 
 
-def some() -> list[Trial]:
-    """The first trial of each, of one case and in a step: a fault in a save may come too late."""
-    drawn = [draw(7, index) for index in range(10_000)]
-    return [next(t for t in drawn if (t.kind, t.case, t.moment) == (kind, 3, "step")) for kind in CAMPAIGN]
-
-
-def test_some_of_the_campaign(tmp_path, capsys):
-    record, trials = tmp_path / "faults.json", some()
-    numbers = ",".join(str(one.index) for one in trials)
-    flags = ["--only", numbers, "--seed", "7", "--jobs", "2", "--limit", str(LONG)]
-    assert main([*flags, "--json", "--record", str(record)]) == 0
+def test_a_campaign_tells_of_all_its_trials(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(campaign, "Bench", Told)
+    record, flags = tmp_path / "faults.json", ["--only", "3,17,4", "--seed", "7", "--jobs", "2", "--json"]
+    assert main([*flags, "--record", str(record)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert json.loads(record.read_text()) == found
-    assert found["trials"] == found["happened"] == len(trials)
-    assert not any(found["problems"].values()), report_faults(found)
+    assert (found["trials"], found["happened"], found["restarts"]) == (3, 3, 3)
+    assert (found["named"], found["to name"]) == (2, 3)
+    assert found["problems"] == {**dict.fromkeys(PROBLEMS, 0), "hang": 1}
+    assert found["kinds"][ALL[3]]["trials"] == 2
+    assert [one["index"] for one in found["bad"]] == [3]
+    assert "did not end: python" in report_faults(found)
 
 
 @pytest.mark.parametrize(
-    ("kind", "statuses", "words"),
+    ("kind", "given", "statuses", "words"),
     [
-        ("SIGKILL", [1, 0], "rank 1 was killed by SIGKILL"),
-        ("exception", [1, 0], "rank 1 failed: RuntimeError: a fault, on purpose"),
+        ("exception", {}, [1, 0], "rank 1 failed: RuntimeError: a fault, on purpose"),
         (
             "out of memory",
+            {},
             [2, 0],
             "out of memory at step 6 with micro_batch=2 and seq=16 on cpu of rank 1: make one",
         ),
-        ("full disk", [2, 0], "cannot be written by rank 1 into"),
-        ("Ctrl-C", [130, 0], "interrupted after"),
+        ("full disk", {}, [2, 0], "cannot be written by rank 1 into"),
+        ("Ctrl-C", {}, [130, 0], "interrupted after"),
+        ("flipped bit", {"case": 3}, [1, 0], "weights of"),
+        ("torn file", {"step": 12, "damage": "missing"}, [1, 0], "rank 1 was killed by SIGKILL"),
+        ("dead launcher", {}, [-9, 0], ""),
     ],
 )
-def test_what_a_run_says_and_how_it_goes_on(bench, kind, statuses, words):
-    found = bench.trial(trial(kind), 0)
+def test_what_a_run_says_and_how_it_goes_on(bench, kind, given, statuses, words):
+    found = bench.trial(trial(kind, **given), 0)
     assert found["problems"] == []
     assert found["statuses"] == statuses
     assert words in (bench.root / "first.err").read_text()
@@ -131,7 +137,8 @@ def test_a_run_that_does_not_end_is_found_and_the_next_one_is_not_touched(bench)
     bench.limit = 0.01
     assert bench.trial(trial("SIGKILL"), 0)["problems"] == ["hang"]
     bench.limit = LONG
-    assert bench.trial(trial("SIGKILL"), 0)["problems"] == []
+    found = bench.trial(trial("SIGKILL"), 0)
+    assert (found["problems"], found["statuses"], found["named"]) == ([], [1, 0], True)
 
 
 def test_trials_follow_from_seed_and_number():

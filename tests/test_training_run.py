@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,15 +9,13 @@ import pytest
 from playbook.cli import main
 
 
-@pytest.mark.slow
-def test_the_tiny_model_learns_pythons_documentation(tmp_path):
-    command = [sys.executable, "-m", "playbook", "train", "--model", "tiny", "--steps", "80"]
-    sizes = ["--global-batch", "8", "--seq", "64", "--device", "cpu", "--json", "--quiet"]
-    done = subprocess.run([*command, *sizes], capture_output=True, text=True, cwd=tmp_path, timeout=1800)
-    assert done.returncode == 0, done.stderr
-    losses = json.loads(done.stdout)["losses"]
+def test_the_tiny_model_learns_pythons_documentation(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    sizes = ["--global-batch", "8", "--seq", "32", "--device", "cpu", "--json", "--quiet"]
+    assert main(["train", "--model", "tiny", "--steps", "40", *sizes]) == 0
+    losses = json.loads(capsys.readouterr().out)["losses"]
     assert losses[0] == pytest.approx(5.6, abs=0.15)
-    assert sum(losses[-20:]) / 20 < 2.75  # letters drawn by their frequency alone: 3.3
+    assert sum(losses[-10:]) / 10 < 3.1  # letters drawn by their frequency alone: 3.3
 
 
 def test_a_run_that_was_stopped_goes_on_from_its_checkpoint(tmp_path, capsys, monkeypatch):

@@ -16,6 +16,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from playbook.cli import main as playbook
 from playbook.launch.logs import read_json_log
 from playbook.launch.processes import free_port
 from playbook.launch.warm import python_path
@@ -25,6 +26,7 @@ RANK = """
 import os, sys, time
 from pathlib import Path
 from playbook.cli import main
+from playbook.cli import main as playbook
 from playbook.launch.logs import JsonLog
 from playbook.training import checkpoint
 
@@ -74,13 +76,13 @@ class Agents:
         train: list[str],
         ranks: int,
         moments: list[str],
-        nodes: int = 2,
-        needed: int | None = None,
+        nodes: int,
+        needed: int,
     ):
         self.folder, self.log, port = folder, folder / "run.jsonl", free_port()
         checkpoints = ["--checkpoint", str(folder / "c"), "--every", "2", "--keep", "3", "--resume"]
         torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
-        torchrun += [f"--nnodes={needed or nodes}:{nodes}"]
+        torchrun += [f"--nnodes={needed}:{nodes}"]
         (folder / "rank.py").write_text(RANK)
         torchrun += [f"--max-restarts={len(moments) + 2}", "--rdzv-backend=c10d", "--rdzv-id=killed"]
         torchrun += [f"--rdzv-endpoint=127.0.0.1:{port}", f"--log-dir={folder}"]
@@ -126,41 +128,40 @@ class Agents:
 
 
 def killed(
-    folder: Path, train: list[str], ranks: int, steps: int, kills: int, seed: int, nodes: int = 2
+    folder: Path,
+    train: list[str],
+    ranks: int,
+    steps: int,
+    kills: int,
+    seed: int,
+    nodes: int = 2,
+    lost: str = "",
 ) -> Killed:
-    """Train, and kill a rank of any agent ``kills`` times: every second time while a checkpoint is written."""
+    """Train, and kill a rank of any agent ``kills`` times: every second time while a checkpoint is written.
+
+    At the moment ``lost`` the second agent and its ranks are killed, and do not come back.
+    """
     chance = random.Random(seed)
     moments = []
     for number, step in enumerate(sorted(chance.sample(range(1, steps // 2), kills))):
         moments.append(
-            f"{chance.choice(['write', 'commit'])}-{2 * step}" if number % 2 else f"step-{2 * step}"
+            f"step-{2 * step}" if number % 2 else f"{chance.choice(['write', 'commit'])}-{2 * step}"
         )
-    agents = Agents(folder, [*train, "--steps", str(steps)], ranks, moments, nodes)
+    every = [*moments, *([lost] if lost else [])]
+    agents = Agents(folder, [*train, "--steps", str(steps)], ranks, every, nodes, 1 if lost else nodes)
     found = Killed([], [], by_agent=[0] * nodes)
-    for moment in moments:
+    for moment in every:
         while agents.running() and not (folder / moment).exists():
             time.sleep(0.005)
-        if agents.running():
+        if moment == lost:
+            for pid in [*agents.ranks(1), agents.agents[1].pid]:
+                os.kill(pid, signal.SIGKILL)
+        elif agents.running():
             node = chance.randrange(nodes)
             os.kill(chance.choice(agents.ranks(node)), signal.SIGKILL)
             found.by_agent[node] += 1
             found.while_saving += bool(list(folder.glob("c/.step-*")))
         (folder / f"{moment}-killed").touch()
-    return _ended(agents, found)
-
-
-def lost(folder: Path, train: list[str], ranks: int, steps: int, moment: str) -> Killed:
-    """Train on two agents; at this moment the second one and its ranks are killed, and do not come back."""
-    agents = Agents(folder, [*train, "--steps", str(steps), "--elastic"], ranks, [moment], needed=1)
-    while agents.running() and not (folder / moment).exists():
-        time.sleep(0.005)
-    for pid in [*agents.ranks(1), agents.agents[1].pid]:
-        os.kill(pid, signal.SIGKILL)
-    (folder / f"{moment}-killed").touch()
-    return _ended(agents, Killed([], []))
-
-
-def _ended(agents: Agents, found: Killed) -> Killed:
     found.said = agents.end()
     found.statuses = [agent.returncode for agent in agents.agents]
     found.steps = [(r["step"], r["loss"], r["grad_norm"]) for r in read_json_log(agents.log)]
@@ -170,9 +171,8 @@ def _ended(agents: Agents, found: Killed) -> Killed:
 def quiet(folder: Path, train: list[str], steps: int) -> list[tuple[int, float, float]]:
     """The same run without a fault, on ranks of this process."""
     log = folder / "quiet.jsonl"
-    command = [sys.executable, "-m", "playbook", "train", *train, "--steps", str(steps), "--log", str(log)]
-    env = {**os.environ, "PYTHONPATH": python_path(), "CUDA_VISIBLE_DEVICES": ""}
-    subprocess.run([*command, "--quiet", "--device", "cpu"], check=True, env=env, capture_output=True)
+    flags = ["--steps", str(steps), "--log", str(log), "--quiet", "--device", "cpu"]
+    assert playbook(["train", *train, *flags]) == 0
     return [(r["step"], r["loss"], r["grad_norm"]) for r in read_json_log(log)]
 
 

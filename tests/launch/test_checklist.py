@@ -7,14 +7,18 @@ import os
 import random
 import statistics
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
 from playbook import launch
 from playbook.cli import main
+from playbook.launch import checklist
 from playbook.launch.checklist import examine_cluster, rounds
 from playbook.launch.verdicts import judge, links, odd, report, slow
 
@@ -44,6 +48,7 @@ def amiss(folder: str) -> dict:
 
     if os.environ["RANK"] == "3":
         os.chdir(Path(folder, "other"))
+        checklist.time = Clock(lambda: 20 * time.monotonic())  # it looks for five seconds
     return examine_cluster(".", 100.0, work, lambda world: time.time() + 5 * (world.rank == 2), mib=1)
 
 
@@ -72,35 +77,60 @@ def test_what_is_amiss_is_named_with_its_rank(ranks, tmp_path, monkeypatch):
     assert report(found[0]).count("\n") == len(checks) - 1
 
 
-def hangs(computing: bool) -> None:
-    """Rank 2 never does its part of one thing or of another."""
+def hangs(part: str, waits: list[int]) -> None:
+    """Rank 2 never does its own of a part of the list, and time is up once all but those who ``waits`` have."""
+    up = Path("time-is-up")
 
-    def work(world):
-        if world.rank == 2 and computing:
-            time.sleep(1000)
-
-    def now(world):
-        if world.rank == 2 and not computing:
+    def hang(world, mine: str) -> float:
+        if world.rank == 2 and mine == part:
+            keys = [f"checklist/{part}/{r}/{'begun' if r in waits else 'done'}" for r in range(world.size)]
+            while not dist.distributed_c10d._get_default_store().check(keys):
+                time.sleep(0.01)
+            up.touch()
             time.sleep(1000)
         return time.time()
 
-    examine_cluster(".", 15.0, work, now, mib=1)
+    checklist.time = Clock(lambda: time.monotonic() + 3600 * up.exists())
+    now = partial(hang, mine="the clock of rank 2")
+    examine_cluster(".", 1800.0, lambda world: hang(world, "computing") and None, now, mib=1)
 
 
-@pytest.mark.slow
+class Clock:
+    """Another clock in the place of ``time``."""
+
+    def __init__(self, monotonic: Callable[[], float]):
+        self.monotonic = monotonic
+
+    def __getattr__(self, name: str):
+        return getattr(time, name)
+
+
 @pytest.mark.parametrize(
-    ("computing", "said_so"),
+    ("part", "waits", "said_so"),
     [
-        (True, "rank 2 has not done with 'computing'"),
-        (False, "ranks 0 and 2 have not done with 'the clock of rank 2'"),
+        ("computing", [2], "rank 2 has not done with 'computing'"),
+        ("the clock of rank 2", [0, 2], "ranks 0 and 2 have not done with 'the clock of rank 2'"),
     ],
 )
-def test_a_rank_that_keeps_others_waiting_is_named(ranks, computing, said_so, tmp_path, monkeypatch):
+def test_a_rank_that_keeps_others_waiting_is_named(ranks, part, waits, said_so, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(launch.RankError) as failure:
-        ranks(hangs, computing, ranks=4, timeout=200)
-    said = failure.value.ranks[0].output
-    assert f"{said_so} after 15 s" in said
+        ranks(hangs, part, waits, ranks=4)
+    assert f"{said_so} after 1800 s" in failure.value.ranks[0].output
+
+
+def test_the_list_for_a_cluster_on_two_nodes(ranks, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def work() -> int:
+        os.environ["GROUP_RANK"] = os.environ["RANK"]
+        return main(["doctor", "--cluster", "--json"])
+
+    first, second = ranks(work, ranks=2)
+    found = json.loads(first.output)
+    assert (found["nodes"], [pair["pair"] for pair in found["pairs"]]) == ([[0], [1]], [[0, 1]])
+    assert {name for name, check in by_name(found).items() if check["ok"]} >= {"shared folder", "clocks"}
+    assert (first.value, second.value, second.output) == (int(not found["ok"]), first.value, "")
 
 
 def test_alone_it_says_what_one_process_can_say(capsys, tmp_path):

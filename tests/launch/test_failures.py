@@ -44,7 +44,7 @@ def time_is_up(monkeypatch, tmp_path) -> Callable[..., None]:
 def failing(ranks, tmp_path) -> Callable[..., launch.RankError]:
     """Runs a function that calls ``arrive()`` first, and returns how it failed; checks that no process is left."""
 
-    def run(work: Callable[[Callable[[], int]], object], cold: bool = False, **settings) -> launch.RankError:
+    def run(work: Callable[[int], object], count: int = 4, **settings) -> launch.RankError:
         def rank_work() -> object:
             sign_in(tmp_path, with_child=True)
             with launch.process_group() as world:
@@ -54,9 +54,9 @@ def failing(ranks, tmp_path) -> Callable[..., launch.RankError]:
 
         began = time.monotonic()
         with pytest.raises(launch.RankError) as caught:
-            ranks(rank_work, ranks=4, cold=cold, **{"timeout": LONG, **settings})
+            ranks(rank_work, ranks=count, timeout=LONG, **settings)
         assert time.monotonic() - began < LONG / 2  # nobody sat it out
-        assert len(signed_in(tmp_path)) == 8
+        assert len(signed_in(tmp_path)) == 2 * count
         assert remaining(signed_in(tmp_path)) == []
         return caught.value
 
@@ -69,7 +69,7 @@ def all_reduce() -> None:
 
 def raises(rank: int) -> None:
     print(f"rank {rank} was here")
-    if rank == 2:
+    if rank == 1:
         raise ValueError("bad shape")
     all_reduce()
 
@@ -86,35 +86,25 @@ def absent(rank: int) -> None:
     all_reduce()
 
 
-MODES = [False, pytest.param(True, marks=pytest.mark.slow)]
-
-
-@pytest.mark.parametrize("cold", MODES)
+@pytest.mark.parametrize("cold", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_rank_that_failed_first_is_named_not_those_that_missed_it(failing, cold):
-    error = failing(raises, cold=cold)
+    error = failing(raises, 2 if cold else 4, cold=cold)
     sentence, _, traceback = str(error).partition("\n\n")
-    assert sentence == "rank 2 failed: ValueError: bad shape"
-    assert error.rank == 2
+    assert sentence == "rank 1 failed: ValueError: bad shape"
+    assert error.rank == 1
     assert 'raise ValueError("bad shape")' in traceback
     line = raises.__code__.co_firstlineno + 3
     assert f'test_failures.py", line {line}, in raises' in traceback
     assert "/playbook/launch/worker.py" not in traceback
-    assert error.ranks[2].output == "rank 2 was here\n"
+    assert error.ranks[1].output == "rank 1 was here\n"
 
 
-@pytest.mark.parametrize("cold", MODES)
-def test_a_killed_rank_is_named_with_its_signal(failing, cold):
-    assert str(failing(killed, cold=cold)) == "rank 1 was killed by SIGKILL"
-
-
-@pytest.mark.slow
-def test_a_killed_rank_is_named_when_its_node_is_not_the_first(failing):
-    def work(rank: int) -> None:
-        if rank == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-        all_reduce()
-
-    assert str(failing(work, cold=True, nnodes=2)) == "rank 2 was killed by SIGKILL"
+@pytest.mark.parametrize(
+    ("count", "nnodes"), [(4, 1), pytest.param(2, 2, marks=pytest.mark.slow)], ids=["warm", "a node each"]
+)
+def test_a_killed_rank_is_named_with_its_signal(failing, count, nnodes):
+    """Also when its node is not the first."""
+    assert str(failing(killed, count, nnodes=nnodes)) == "rank 1 was killed by SIGKILL"
 
 
 @pytest.mark.slow
@@ -131,7 +121,10 @@ def test_a_rank_that_leaves_torchrun_without_a_word_is_named_and_torchrun_leaves
         time.sleep(1000)
 
     time_is_up(1)
-    with pytest.raises(launch.RankError, match="and rank 1 has ended without a result: something in it left"):
+    with pytest.raises(
+        launch.RankError,
+        match=r"rank 0 is at line .+ and rank 1 has ended without a result",
+    ):
         ranks(work, ranks=2, cold=True, timeout=LONG, env={"TMPDIR": str(tmp_path)})
     assert list(tmp_path.glob("torchelastic*")) == []
 
@@ -205,10 +198,9 @@ def test_what_the_watchdog_of_nccl_says_is_said_in_words():
     assert diagnosis._reason(said.replace("dp,cp", "default_pg")) == words.replace(" along dp,cp", "")
 
 
-@pytest.mark.parametrize("cold", MODES)
-def test_a_rank_that_never_arrives_is_named_with_its_line(failing, time_is_up, cold):
+def test_a_rank_that_never_arrives_is_named_with_its_line(failing, time_is_up):
     time_is_up(4)
-    error = failing(absent, cold=cold)
+    error = failing(absent)
     assert error.sentence.startswith(
         "not finished after 600 s: rank 3 did not arrive at all_reduce, where ranks 0, 1 and 2 wait: rank 3 is at line "
     )
@@ -574,7 +566,7 @@ launch.run(hang, ranks=2, backend="gloo")
 
 
 def test_a_parent_that_dies_takes_everything_along(tmp_path):
-    """The same of a notebook's kernel, warm and cold, is in ``test_kernel.py``."""
+    """The same of a notebook's kernel and cold ranks is in ``test_kernel.py``."""
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
     parent = subprocess.Popen(
@@ -596,17 +588,16 @@ def test_a_parent_that_dies_takes_everything_along(tmp_path):
     assert remaining_folders(tmp_path, seconds=60) == []
 
 
-def test_a_warm_process_that_dies_with_a_request_unread(ranks, tmp_path):
-    ranks(int, ranks=1)
-    job = Job(tmp_path, 1, 1, LONG, "gloo", {}, str(tmp_path), [], 0)
-    waiting = warm.WarmRanks(job)
-    server = warm.start().process
-    server.send_signal(signal.SIGSTOP)
+def test_a_warm_process_that_dies_with_a_request_unread(tmp_path, monkeypatch):
+    server = warm._Server(forked=True)
+    monkeypatch.setattr(warm, "_server", server)
+    waiting = warm.WarmRanks(Job(tmp_path, 1, 1, LONG, "gloo", {}, str(tmp_path), [], 0))
+    os.kill(server.process.pid, signal.SIGSTOP)
     waiting.start()
-    server.kill()
+    server.process.kill()
     with pytest.raises(launch.LaunchError, match=r"the warm process died.*: start them again"):
         waiting.wait(60)
-    assert ranks(lambda: 1, ranks=2).values == [1, 1]
+    assert warm._server is None
 
 
 def test_ranks_die_with_the_warm_process_and_the_next_call_has_a_new_one(ranks, tmp_path):

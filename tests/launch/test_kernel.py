@@ -15,7 +15,6 @@ from leftovers import remaining, remaining_folders, signed_in
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 HANG = "from leftovers import sign_in\nimport time\nsign_in(folder, with_child=True)\nprint('on it')\ntime.sleep(1000)"
-FLAGS = ["", pytest.param("--cold", marks=pytest.mark.slow)]
 
 
 class Notebook:
@@ -65,21 +64,32 @@ def notebook(tmp_path) -> Iterator[Notebook]:
     }
     manager, client = start_new_kernel(kernel_name="python3", env=env, startup_timeout=60)
     notebook = Notebook(manager, client)
-    notebook.run(f"%load_ext playbook.launch\nfolder = {str(tmp_path)!r}")
+    notebook.run("%load_ext playbook.launch")
     yield notebook
     client.stop_channels()
     manager.shutdown_kernel(now=True)
 
 
-def wait_for_ranks(folder: Path, processes: int) -> list[int]:
-    limit = time.monotonic() + 60
-    while len(signed_in(folder)) < processes and time.monotonic() < limit:
+def hanging(notebook: Notebook, folder: Path, ranks: int, flags: str = "") -> list[int]:
+    """Starts a cell that does not end; its processes: ranks, and one that each has started."""
+    folder.mkdir()
+    flags = f"-n {ranks} --backend gloo --pass folder {flags}"
+    notebook.start(f"folder = {str(folder)!r}\nget_ipython().run_cell_magic('torchrun', {flags!r}, {HANG!r})")
+    limit = time.monotonic() + 300
+    while len(signed_in(folder)) < 2 * ranks:
+        assert time.monotonic() < limit
         time.sleep(0.02)
-    assert len(signed_in(folder)) == processes
     return signed_in(folder)
 
 
-def test_results_and_output_of_a_cell(notebook):
+def launchers(pids: list[int]) -> str:
+    """The command lines of the parents of processes."""
+    parents = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] for pid in pids]
+    return " ".join(Path(f"/proc/{parent}/cmdline").read_text() for parent in parents)
+
+
+@pytest.mark.slow
+def test_cells_of_a_kernel_give_results_are_interrupted_and_end_with_it(notebook, tmp_path):
     cell = "import os\nresult = 10 * int(os.environ['RANK'])\nprint('rank', os.environ['RANK'])"
     reply, printed = notebook.run(f"%%torchrun -n 3 --backend gloo\n{cell}")
     assert reply["status"] == "ok"
@@ -90,28 +100,23 @@ def test_results_and_output_of_a_cell(notebook):
     assert reply["evalue"].startswith("rank 0 failed: ZeroDivisionError: division by zero")
     assert not any("playbook/launch" in line for line in reply["traceback"])
 
+    for flags, ranks in (("", 2), ("--cold", 1)):
+        pids = hanging(notebook, tmp_path / f"interrupted{flags}", ranks, flags)
+        assert ("torch.distributed.run" in launchers(pids)) == bool(flags)
+        for _ in range(3):  # impatient
+            notebook.manager.interrupt_kernel()
+        reply = notebook.reply()
+        assert (reply["status"], reply["ename"]) == ("error", "KeyboardInterrupt")
+        assert remaining(pids) == []
+        assert remaining_folders(tmp_path / "temporary", seconds=0) == []
+        reply, printed = notebook.run("%%torchrun -n 2 --backend gloo\nprint('fine')")
+        assert reply["status"] == "ok", reply
+        assert printed == "rank 0 | fine\nrank 1 | fine\n"
 
-@pytest.mark.parametrize("flags", FLAGS)
-def test_an_interrupted_cell_leaves_no_process_and_the_next_cell_works(notebook, tmp_path, flags):
-    notebook.start(f"%%torchrun -n 2 --backend gloo --pass folder {flags}\n{HANG}")
-    pids = wait_for_ranks(tmp_path, 4)
-    for _ in range(3):  # impatient
-        notebook.manager.interrupt_kernel()
-    reply = notebook.reply()
-    assert (reply["status"], reply["ename"]) == ("error", "KeyboardInterrupt")
-    assert remaining(pids) == []
-    assert remaining_folders(tmp_path / "temporary", seconds=0) == []
-    reply, printed = notebook.run("%%torchrun -n 2 --backend gloo\nprint('fine')")
-    assert reply["status"] == "ok", reply
-    assert printed == "rank 0 | fine\nrank 1 | fine\n"
-
-
-@pytest.mark.parametrize("flags", FLAGS)
-def test_a_kernel_that_is_killed_takes_everything_along(notebook, tmp_path, flags):
+    # Of warm ranks, which end with the process that they are forked from, it is in ``test_failures.py``.
     notebook.run("import os\nfrom playbook.launch import warm")
     kernel, server = eval(notebook.evaluate("(os.getpid(), warm.start().process.pid)"))
-    notebook.start(f"%%torchrun -n 2 --backend gloo --pass folder {flags}\n{HANG}")
-    pids = [server, *wait_for_ranks(tmp_path, 4)]
+    pids = [server, *hanging(notebook, tmp_path / "killed", 1, "--cold")]
     assert remaining(pids) == pids
     os.kill(kernel, signal.SIGKILL)
     assert remaining(pids, seconds=60) == []

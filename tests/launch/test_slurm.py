@@ -1,4 +1,4 @@
-"""The script for Slurm: what it asks for, what it runs, and a real run of it on two nodes that are this machine."""
+"""The script for Slurm: what it asks for, what it runs, and real runs of it on nodes that are this machine."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import two_agents
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from leftovers import remaining, signed_in
+from torch.distributed import run as torchrun
 
 from playbook.cli import main
 from playbook.launch import LaunchError, warm
@@ -95,10 +95,10 @@ def arguments_of_torchrun(tmp_path_factory) -> Callable[[str], list[str]]:
     """Runs a script with programs that do nothing, and returns what torchrun was called with."""
     folder = tmp_path_factory.mktemp("nothing")
     programs = {
-        "scontrol": "echo node-a; echo node-b",
+        "scontrol": 'if [ "$1" = requeue ]; then echo "$@"; else echo node-a; echo node-b; fi',
         "scancel": "",
         "srun": 'while [ "$1" != bash ]; do shift; done\nexport SLURM_NODEID=0 SLURMD_NODENAME=node-a\nexec "$@"',
-        "torchrun": 'printf "%s\\0" "$@" > "$ARGUMENTS"',
+        "torchrun": 'printf "%s\\0" "$@" > "$ARGUMENTS"; if [ $WARN ]; then kill -USR1 $PPID; sleep 0.1; fi',
     }
     for name, text in programs.items():
         (folder / name).write_text(f"#!/bin/bash\n{text}\n")
@@ -112,9 +112,13 @@ def arguments_of_torchrun(tmp_path_factory) -> Callable[[str], list[str]]:
         "SLURM_ARRAY_JOB_ID": "12345",
     }
 
-    def run(script: str) -> list[str]:
+    def run(script: str, says: str = "", **more: str) -> list[str]:
         (folder / "job.sh").write_bytes(script.encode())
-        subprocess.run(["bash", folder / "job.sh"], check=True, env=env, cwd=folder, timeout=300)
+        command = ["bash", folder / "job.sh"]
+        done = subprocess.run(
+            command, check=True, env=env | more, cwd=folder, timeout=300, stdout=subprocess.PIPE
+        )
+        assert done.stdout.decode() == says
         return (folder / "arguments").read_bytes().decode().split("\0")[:-1]
 
     return run
@@ -135,8 +139,19 @@ def test_what_torchrun_is_told(arguments_of_torchrun):
         "--log-dir=logs/12345",
         *["-m", "--", "playbook", "train", "--steps", "3"],
     ]
-    told = arguments_of_torchrun(sbatch_script(["src/work.py", "--steps", "3"], SlurmJob()))
-    assert told[9:] == ["--", "src/work.py", "--steps", "3"]
+    for command, rest in ((["src/work.py", "--log", "a"], ["src/work.py", "--log", "a"]), (["train", "--log", "a"],
+                          ["playbook", "train", "--log", "a"])):  # fmt: skip
+        read = torchrun.parse_args(arguments_of_torchrun(sbatch_script(command, job)))
+        assert (read.module, read.log_dir) == (rest[0] == "playbook", "logs/12345")
+        assert [read.training_script, *read.training_script_args] == rest
+
+
+def test_a_shell_that_is_warned_sends_its_job_back_to_the_queue_once_its_ranks_have_left(
+    arguments_of_torchrun,
+):
+    script = sbatch_script(["train"], SlurmJob(requeue=True)).replace("sleep 5", "sleep 0.01")
+    arguments_of_torchrun(script, "requeue 12345\n", WARN="1")
+    arguments_of_torchrun(script)
 
 
 ARGUMENTS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0")), max_size=5)
@@ -144,10 +159,10 @@ ARGUMENTS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(arguments=ARGUMENTS)
+@example(arguments=ODD)
 def test_every_argument_arrives_as_it_was_given(arguments_of_torchrun, arguments):
-    for given_arguments in (arguments, ODD):
-        told = arguments_of_torchrun(sbatch_script(["train", *given_arguments], EVERYTHING))
-        assert told[9:] == ["-m", "--", "playbook", "train", *given_arguments]
+    told = arguments_of_torchrun(sbatch_script(["train", *arguments], EVERYTHING))
+    assert told[9:] == ["-m", "--", "playbook", "train", *arguments]
 
 
 @pytest.fixture
@@ -158,6 +173,9 @@ def submit(tmp_path, monkeypatch) -> Callable[..., subprocess.CompletedProcess[s
     for name in ("sbatch", "scancel", "scontrol", "srun"):
         (programs / name).write_text(f"#!{sys.executable}\n{FAKE.read_text()}")
         (programs / name).chmod(0o755)
+    # What is 5 s there is a blink here.
+    (programs / "sleep").write_text(f"#!/bin/sh\nexec {shutil.which('sleep')} 0.2\n")
+    (programs / "sleep").chmod(0o755)
     ids = iter(lambda: random.SystemRandom().randrange(70_000, 79_990), None)  # not as in another process
     job_id = next(i for i in ids if all(is_free(i + task - 50_000) for task in range(3)))
     path = [str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]
@@ -194,37 +212,6 @@ def logs(folder: Path) -> list[str]:
     return [path.read_text() for path in sorted(folder.glob("logs/*/node-*.log"))]
 
 
-WORK = """
-import json, os, sys
-import torch, torch.distributed as dist
-from playbook import launch
-
-with launch.process_group() as world:
-    x = torch.tensor([2 ** world.rank])
-    dist.all_reduce(x)
-    names = ("GROUP_RANK", "LOCAL_RANK", "SLURM_NODEID", "SLURMD_NODENAME", "MASTER_ADDR", "GREETING", "OMP_NUM_THREADS")
-    seen = [os.environ[name] for name in names]
-    found = json.dumps([world.rank, world.size, x.item(), seen, sys.argv[1:]])
-    os.write(1, f"FOUND {found}\\n".encode())  # at one go: ranks of a node share a log, and print writes line ends apart
-"""
-
-
-@pytest.mark.slow
-def test_two_nodes_meet_and_compute_one_sum(submit, tmp_path):
-    (tmp_path / "work.py").write_text(WORK)
-    job = SlurmJob(nodes=2, gpus_per_node=2, cpus_per_gpu=3, setup=('export GREETING="it\'s $((6 * 7))"',))
-    done = submit(sbatch_script(["work.py", *ODD], job))
-    assert done.returncode == 0, (done.stderr, logs(tmp_path))
-    found = [sorted(map(json.loads, re.findall("^FOUND (.*)$", log, re.MULTILINE))) for log in logs(tmp_path)]
-    assert found == [
-        [
-            [rank, 4, 15, [str(node), str(rank % 2), str(node), host, "127.0.0.1", "it's 42", "3"], ODD]
-            for rank in (2 * node, 2 * node + 1)
-        ]
-        for node, host in enumerate(["127.0.0.1", "127.0.0.2"])
-    ]
-
-
 @pytest.mark.slow
 def test_a_node_whose_rank_fails_ends_the_job_on_all_nodes(submit, tmp_path):
     (tmp_path / "work.py").write_text(
@@ -239,96 +226,57 @@ def test_a_node_whose_rank_fails_ends_the_job_on_all_nodes(submit, tmp_path):
     assert remaining(signed_in(tmp_path)) == []
 
 
-@pytest.mark.slow
-def test_training_under_slurm_gives_the_losses_of_the_command(submit, tmp_path, capsys):
-    model = json.dumps(
-        {"layers": 1, "hidden": 16, "heads": 2, "vocab": 256, "max_seq": 64, "name": "it's a test"}
-    )
-    train = [
-        "train",
-        "--model",
-        model,
-        "--steps",
-        "3",
-        "--seq",
-        "16",
-        "--global-batch",
-        "4",
-        "--device",
-        "cpu",
-    ]
-    train += ["--log", str(tmp_path / "run.jsonl"), "--quiet", "--json"]
-    assert main(["slurm", "--nodes", "1", "--gpus-per-node", "1", "--cpus-per-gpu", "1", "--", *train]) == 0
-    done = submit(capsys.readouterr().out)
-    assert done.returncode == 0, (done.stderr, logs(tmp_path))
-    (result,) = [json.loads(line) for line in logs(tmp_path)[0].splitlines() if line.startswith("{")]
-    (tmp_path / "run.jsonl").unlink()  # a log that is there is not written over
-    assert main(train) == 0
-    assert result["losses"] == json.loads(capsys.readouterr().out)["losses"]
-
-
-LEAVING = """
-import os, signal, sys, time
+WORK = """
+import json, os, signal, sys, time
 from pathlib import Path
 from leftovers import sign_in
 
 sign_in(".")
-asked = []
-first = os.environ["SLURM_RESTART_COUNT"] == "0" and os.environ.get("SLURM_ARRAY_TASK_ID", "1") == "1"
-order = Path("bin", sys.argv[1])
-orders = first and os.environ["RANK"] == "0"
-if orders and order.name == "warn":  # nobody listens yet when the first word comes
-    order.touch()
-    while order.exists():
-        time.sleep(0.01)
+rank, first, asked = os.environ["RANK"], os.environ["SLURM_RESTART_COUNT"] == "0", []
+names = "WORLD_SIZE GROUP_RANK LOCAL_RANK SLURM_NODEID SLURMD_NODENAME MASTER_ADDR GREETING OMP_NUM_THREADS"
+found = json.dumps([int(rank), [os.environ[name] for name in names.split()], sys.argv[1:]])
+os.write(1, f"FOUND {found}\\n".encode())  # at one go: ranks of a node share a log, and print writes line ends apart
 for number in (signal.SIGUSR1, signal.SIGTERM):
     signal.signal(number, lambda number, frame: asked.append(signal.Signals(number).name))
-Path("listens-" + os.environ["RANK"]).touch()
-if orders and order.name == "preempt":  # this word comes once
-    while not Path("listens-1").exists():
+Path(f"listens-{rank}").touch()
+if first and rank == "0":  # the word comes once
+    while len(list(Path(".").glob("listens-*"))) < 4:
         time.sleep(0.01)
-    order.touch()
-state = Path("state-" + os.environ["RANK"])
-done = int(state.read_text()) if state.exists() else 0
-os.write(1, f"BEGINS {done}\\n".encode())
+    Path("bin", "preempt").touch()
+state = Path(f"state-{rank}")
+begun = done = int(state.read_text()) if state.exists() else 0
 while not asked if first else done < 100:
     done += 1
     state.write_text(str(done))
     time.sleep(0.01)
 time.sleep(0.2)
-os.write(1, f"ENDS {done} {set(asked)} {first}\\n".encode())
+os.write(1, f"FROM {begun} TO {done} {set(asked)}\\n".encode())
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("job", "order"),
-    [
-        (SlurmJob(requeue=True), "warn"),
-        (SlurmJob(array=3), "warn"),
-        (SlurmJob(requeue=True, max_restarts=2), "preempt"),
-    ],
-)
-def test_ranks_that_are_asked_save_and_leave_and_the_next_job_goes_on(submit, tmp_path, job, order):
-    (tmp_path / "work.py").write_text(LEAVING)
-    job = replace(job, nodes=2, gpus_per_node=1, cpus_per_gpu=1)
-    done = submit(sbatch_script(["work.py", order], job))
-    assert done.returncode == 0, (done.stderr, logs(tmp_path))
-    sign = "SIGUSR1" if order == "warn" else "SIGTERM"
+def test_ranks_of_two_nodes_that_are_asked_save_and_leave_and_the_next_job_goes_on(submit, tmp_path):
+    """Another job needs the nodes."""
+    (tmp_path / "work.py").write_text(WORK)
+    setup = ('export GREETING="it\'s $((6 * 7))"',)
+    job = SlurmJob(nodes=2, gpus_per_node=2, cpus_per_gpu=3, setup=setup, requeue=True, max_restarts=2)
+    done = submit(sbatch_script(["work.py", *ODD], job))
     texts = logs(tmp_path)
-    for node in (0, 1):
-        text = "".join(texts[node::2])
-        (zero, left) = re.findall(r"BEGINS (\d+)", text)
-        assert zero == "0"
-        assert re.findall(r"ENDS (.*)", text) == [
-            f"{left} {{'{sign}'}} True",
-            f"{max(100, int(left))} set() False",
+    assert done.returncode == 0, (done.stderr, texts)
+    for node, host, text in zip((0, 1), ("127.0.0.1", "127.0.0.2"), texts, strict=True):
+        found = sorted(map(json.loads, re.findall("^FOUND (.*)$", text, re.MULTILINE)))
+        own = ["4", str(node), "{}", str(node), host, "127.0.0.1", "it's 42", "3"]
+        assert found == [
+            [2 * node + i, [word.format(i) for word in own], ODD] for i in (0, 1) for _ in range(2)
         ]
+        left, gone_on = (
+            re.findall(rf"FROM (\d+) TO (\d+) {who}", text) for who in ("{'SIGTERM'}", r"set\(\)")
+        )
+        assert [begun for begun, _ in left] == ["0", "0"]
+        assert sorted(gone_on) == sorted((done, str(max(100, int(done)))) for _, done in left)
         # Of the ranks' program: torchrun prints one of its own when the other node is late at its exit barrier.
         assert 'work.py", line' not in text
-    assert len(texts) == (4 if job.array > 1 else 2)
-    assert (tmp_path / "bin" / "cancelled").exists() == (job.array > 1)
-    assert len(signed_in(tmp_path)) == 4
+    assert len(signed_in(tmp_path)) == 8
     assert remaining(signed_in(tmp_path)) == []
 
 
@@ -354,39 +302,20 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.mark.slow
 def test_training_that_was_asked_to_leave_goes_on_to_the_same_losses_bit_for_bit(submit, tmp_path):
+    """In the next job of an array, of which the rest is cancelled."""
     train, steps = two_agents.train_flags("dp=2,zero=3"), 9
     (tmp_path / "work.py").write_text(TRAINS)
-    more = [
-        "--steps",
-        str(steps),
-        "--device",
-        "cpu",
-        "--quiet",
-        "--log",
-        "run.jsonl",
-        "--checkpoint",
-        "c",
-        "--resume",
-    ]
-    job = SlurmJob(nodes=2, gpus_per_node=1, cpus_per_gpu=1, requeue=True, max_restarts=1)
+    more = f"--steps {steps} --device cpu --quiet --log run.jsonl --checkpoint c --resume".split()
+    job = SlurmJob(nodes=1, gpus_per_node=2, cpus_per_gpu=1, array=3)
     done = submit(sbatch_script(["work.py", "train", *train, *more], job))
-    assert done.returncode == 0, (done.stderr, logs(tmp_path))
-    assert "saved and left, as asked, after 6 steps" in logs(tmp_path)[0]
-    assert "goes on after step 6, from c/step-00000006" in logs(tmp_path)[0]
+    texts = logs(tmp_path)
+    assert done.returncode == 0, (done.stderr, texts)
+    assert len(texts) == 2
+    assert (tmp_path / "bin" / "cancelled").exists()
+    assert "saved and left, as asked, after 6 steps" in texts[0]
+    assert "goes on after step 6, from c/step-00000006" in texts[1]
     found = [(r["step"], r["loss"], r["grad_norm"]) for r in read_json_log(tmp_path / "run.jsonl")]
     assert found == two_agents.quiet(tmp_path, train, steps)
-
-
-@pytest.mark.slow
-def test_the_list_for_a_cluster_on_two_nodes(submit, tmp_path):
-    done = submit(sbatch_script(["doctor", "--cluster", "--json"], SlurmJob(nodes=2, gpus_per_node=1)))
-    (result,) = [json.loads(line) for line in "\n".join(logs(tmp_path)).splitlines() if line.startswith("{")]
-    assert result["nodes"] == [[0], [1]], (done.stderr, logs(tmp_path))
-    assert [pair["pair"] for pair in result["pairs"]] == [[0, 1]]
-    checks = {check["name"]: check for check in result["checks"]}
-    assert checks["shared folder"]["ok"]
-    assert checks["clocks"]["ok"]  # it is one machine
-    assert done.returncode == (0 if result["ok"] else 1)
 
 
 def test_the_command_prints_the_script_and_json_holds_it(capsys):

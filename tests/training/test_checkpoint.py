@@ -27,7 +27,7 @@ BASE: dict[str, Any] = {
     "layers": 4, "hidden": 24, "heads": 4, "kv_heads": 2, "ffn": 44, "gated": True, "norm": "rmsnorm", "bias": False,
     "positions": "rotary", "vocab": 259, "max_seq": 16, "tied": False,
 }  # fmt: skip
-BEFORE, AFTER = 3, 3
+BEFORE, AFTER = 3, 2
 #: By name: the shape, and what else the configuration has.
 MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "dense": (BASE, {}),

@@ -6,8 +6,6 @@ import json
 import os
 import shlex
 import signal
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,7 @@ from typing import Any
 import pytest
 
 from playbook.cli import main
-from playbook.commands.training import Outcome, Run, train_here, train_on_ranks
-from playbook.launch import warm
+from playbook.commands.training import Outcome, Run, train_here, train_on_ranks, train_rank
 from playbook.layout import Layout
 from playbook.shapes import load
 from playbook.training import checkpoint
@@ -114,46 +111,29 @@ def test_the_command_says_so(tmp_path, capsys, monkeypatch):
     assert f"{STEPS - LAST - 1} steps remain: the same command with --resume goes on" in printed.err
 
 
-def torchrun(ranks: int, *what: str, cwd: Path) -> str:
-    """What rank 0 prints."""
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--log-dir={cwd}",
-        f"--nproc-per-node={ranks}",
-        *what,
-    ]
-    env = {**os.environ, "PYTHONPATH": warm.python_path(), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env, timeout=600)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.mark.slow
-def test_under_torchrun_one_rank_is_asked_and_more_ranks_go_on(tmp_path):
+def test_one_rank_is_asked_and_more_ranks_go_on(ranks, tmp_path, monkeypatch):
+    """Ranks as torchrun's are: nobody launched them that could be asked."""
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "quiet").mkdir()
     quiet = train_here(run(tmp_path / "quiet"))
-    (tmp_path / "work.py").write_text(
-        "import os, sys, signal\nfrom pathlib import Path\n"
-        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from test_leaving import Asks, run, numbers\n"
-        "from playbook.commands.training import train_rank\n"
-        "asks = Asks(os.getpid(), signal.SIGTERM, times=3)\n"  # on the first rank alone; torchrun may say it again
-        "outcome = train_rank(run(Path('.'), 'dp=2,zero=1', asks))\n"
-        "if os.environ['RANK'] == '0':\n"
-        "    print([outcome.left, numbers(outcome)])\n"
-    )
-    left, before = eval(
-        torchrun(2, "work.py", cwd=tmp_path), {"__builtins__": {}}, {"True": True, "False": False}
-    )
+
+    def leave() -> tuple[bool, list[tuple[int, float, float]]]:
+        asks = Asks(
+            os.getpid(), signal.SIGTERM, times=3
+        )  # on the first rank alone; torchrun may say it again
+        outcome = train_rank(run(Path("."), "dp=2,zero=1", asks))
+        return outcome.left, numbers(outcome)
+
+    left, before = ranks(leave, ranks=2)[0].value
     assert left
     assert before[-1][0] == LAST
-    more = "--layout dp=2,zero=1 --elastic --checkpoint c --resume --json --log more.jsonl"
-    flags = [*FLAGS, *more.split()]
-    after = json.loads(torchrun(4, "-m", "--", "playbook", "train", *flags, cwd=tmp_path))
+    more = "--layout dp=2,zero=1 --elastic --checkpoint c --resume --json"
+    first, *others = ranks(main, ["train", *FLAGS, *more.split()], ranks=4)
+    assert [rank.value for rank in (first, *others)] == [0] * 4
+    after = json.loads(next(line for line in first.output.splitlines() if line.startswith("{")))
     assert after["first_step"] == LAST + 1
+    assert not any("{" in rank.output for rank in others)
+    assert len(list((tmp_path / "runs").iterdir())) == 1
     found = [loss for _, loss, _ in before] + after["losses"]
     assert found == pytest.approx([loss for _, loss, _ in numbers(quiet)], abs=1e-6)
 

@@ -76,12 +76,12 @@ def run(layout: str, folder: Path, moments: tuple[tuple[int, str], ...] = (), **
 @pytest.mark.parametrize(("layout", "background"), [("dp=2,zero=3", False), ("tp=2", True)])
 def test_killed_at_any_moment_the_losses_are_those_of_a_quiet_run(layout, background, tmp_path, capsys):
     quiet = train_on_ranks(run(layout, tmp_path / "quiet"))
-    chance = random.Random(0)
+    chance = random.Random(layout)
     saves = [
         (step, where) for step in (2, 4, 6, 8) for where in ("before write", "after write", "before commit")
     ]
     steps = [(step, where) for step in range(1, STEPS) for where in ("step", "soon")]
-    moments = (*chance.sample(saves, 3), *chance.sample(steps, 3), (STEPS, "after commit"))
+    moments = (*chance.sample(saves, 2), *chance.sample(steps, 2), (STEPS, "after commit"))
     folder = tmp_path / "killed"
     outcome = train_on_ranks(run(layout, folder, moments, background=background, keep=2), len(moments))
     assert [(r.step, r.loss, r.grad_norm) for r in outcome.results] == [
@@ -90,7 +90,7 @@ def test_killed_at_any_moment_the_losses_are_those_of_a_quiet_run(layout, backgr
     killed = [moment for moment in moments if (folder / " ".join(map(str, moment))).exists()]
     assert set(killed) == set(moments)
     assert (
-        capsys.readouterr().err.count("all ranks begin again from the newest checkpoint") >= len(killed) - 3
+        capsys.readouterr().err.count("all ranks begin again from the newest checkpoint") >= len(killed) - 2
     )  # "soon"
     for path in (folder / "c").glob("step-*"):
         checkpoint.verify(path)

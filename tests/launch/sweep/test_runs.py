@@ -54,7 +54,5 @@ def test_a_run_that_takes_too_long_is_ended(tmp_path):
 
 
 def test_a_run_that_train_refuses_says_why(tmp_path):
-    (tmp_path / "short.txt").write_text("too short")
-    found = run(task(tmp_path, "--data", str(tmp_path / "short.txt")))
-    assert found["status"] == "refused"
-    assert "short.txt" in found["reason"]
+    found = run(task(tmp_path, "--steps", "0"))
+    assert (found["status"], found["reason"]) == ("refused", "steps must be at least 1, got 0")
