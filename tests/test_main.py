@@ -39,10 +39,13 @@ def test_module_is_the_command_line():
 
 
 @pytest.mark.parametrize(
-    "module", ["argparse", "playbook.cli", "playbook.planning.memory", "playbook.training.data", "torch"]
+    ("front_door", "module"),
+    [
+        *[("module", name) for name in ("argparse", "playbook.cli", "playbook.training.data")],
+        *[("script", name) for name in ("argparse", "playbook.planning.memory", "torch")],
+    ],
 )
-@pytest.mark.parametrize("front_door", ["module", "script"])
-def test_ctrl_c_is_one_word_however_early_it_comes(module, front_door, tmp_path):
+def test_ctrl_c_is_one_word_however_early_it_comes(front_door, module, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(CTRL_C)
     name, function = PROJECT["scripts"]["playbook"].split(":")
     script = f"import sys; from {name} import {function}; sys.exit({function}())"

@@ -19,6 +19,7 @@ import pytest
 import terminal
 from leftovers import alive, remaining
 
+from benchmarks.faults.runs import command_of
 from playbook.cli import main
 from playbook.commands.sweep_table import accuracy, table
 from playbook.launch import warm
@@ -74,6 +75,11 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def trains(pid: int) -> bool:
+    """Whether one of its runs has begun."""
+    return any(" train " in command_of(one) for one in descendants(pid))
+
+
 def rows(folder: Path) -> list[dict[str, str]]:
     path = folder / "out" / "results.csv"
     if not path.exists():
@@ -88,7 +94,7 @@ def test_interrupted_killed_and_resumed_it_loses_nothing_and_leaves_nothing(tmp_
     flags = [*layouts, "--calibration", str(MEASURED), "--json"]
 
     interrupted = start(tmp_path, *flags)
-    until(lambda: descendants(interrupted.pid), interrupted)
+    until(lambda: trains(interrupted.pid), interrupted)
     processes = descendants(interrupted.pid)
     interrupted.send_signal(signal.SIGINT)
     printed, said = interrupted.communicate(timeout=120)
@@ -98,7 +104,7 @@ def test_interrupted_killed_and_resumed_it_loses_nothing_and_leaves_nothing(tmp_
     assert remaining(processes, 30) == []
 
     killed = start(tmp_path, *flags)
-    until(lambda: len(rows(tmp_path)) == 2 and descendants(killed.pid), killed)
+    until(lambda: len(rows(tmp_path)) == 2 and trains(killed.pid), killed)
     processes = descendants(killed.pid)
     killed.kill()
     killed.communicate(timeout=60)

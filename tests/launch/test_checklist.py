@@ -115,7 +115,7 @@ class Clock:
 def test_a_rank_that_keeps_others_waiting_is_named(ranks, part, waits, said_so, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(launch.RankError) as failure:
-        ranks(hangs, part, waits, ranks=4)
+        ranks(hangs, part, waits, ranks=4, timeout=200)
     assert f"{said_so} after 1800 s" in failure.value.ranks[0].output
 
 

@@ -124,7 +124,7 @@ def test_one_rank_is_asked_and_more_ranks_go_on(ranks, tmp_path, monkeypatch):
         outcome = train_rank(run(Path("."), "dp=2,zero=1", asks))
         return outcome.left, numbers(outcome)
 
-    left, before = ranks(leave, ranks=2)[0].value
+    left, before = ranks(leave, ranks=2, timeout=300)[0].value
     assert left
     assert before[-1][0] == LAST
     more = "--layout dp=2,zero=1 --elastic --checkpoint c --resume --json"
