@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import importlib.util
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -102,17 +101,3 @@ def test_the_book_has_three_exercises_a_chapter_and_a_repair_in_each():
         kinds = [one.kind for one in found if one.chapter == chapter]
         assert len(kinds) >= 3, chapter
         assert set(kinds) == {"number", "function", "repair"}, chapter
-
-
-@pytest.mark.parametrize("name", exercises())
-def test_wrong_answers_of_every_exercise_are_tried(name):
-    """Three at least, in the tests of its chapter."""
-    chapter, _, what = name.partition(".")
-    path = ROOT / "tests" / "exercises" / f"test_{chapter.replace('-', '_')}.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    (mark,) = [m for m in module.test_wrong_answers_get_their_hint.pytestmark if m.name == "parametrize"]
-    assert sum(case[0] == what for case in mark.args[1]) >= 3

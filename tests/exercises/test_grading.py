@@ -7,7 +7,7 @@ import pytest
 from playbook.cli import main
 from playbook.errors import ConfigError
 from playbook_book.exercises import NotYet, check, exercises, grade, progress
-from playbook_book.exercises.exercise import number
+from playbook_book.exercises.exercise import close_to
 
 
 @pytest.fixture(autouse=True)
@@ -39,19 +39,19 @@ def test_what_a_readers_function_raises_reaches_the_reader():
 
 
 def test_a_number_is_right_to_a_thousandth_or_gets_its_hint():
-    number(1000.5, 1000)
+    close_to(1000.5, 1000)
     for given, text in (
         (2000, "twice"),
         (999_999, "999,999 is too large. Think"),
         (1, "1 is too small. Think"),
     ):
         with pytest.raises(NotYet, match=text):
-            number(given, 1000, {2000: "twice"}, otherwise="Think again.")
+            close_to(given, 1000, {2000: "twice"}, otherwise="Think again.")
     for given in ("1000", True, None):
         with pytest.raises(NotYet, match="the answer is a number, and this is"):
-            number(given, 1000)
+            close_to(given, 1000)
     with pytest.raises(NotYet, match="nan is too strange"):
-        number(float("nan"), 1000)
+        close_to(float("nan"), 1000)
 
 
 def test_a_right_answer_is_recorded_once_and_a_solution_never(state, capsys):

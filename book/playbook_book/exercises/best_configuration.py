@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from random import Random
 from typing import Any
 
-from playbook_book.exercises.exercise import NotYet, exercise, number
+from playbook_book.exercises.exercise import NotYet, answers, exercise, function, number, same
 
 
 def _chance(asked: int, layouts: int, good: int) -> float:
@@ -16,25 +16,25 @@ def _chance(asked: int, layouts: int, good: int) -> float:
     return math.comb(layouts - good, asked) / math.comb(layouts, asked)
 
 
-@exercise("best-configuration.luck", "number", "evaluations of a random search that finds a good layout")
-def luck(answer: Any) -> str:
+@number(
+    "best-configuration.luck",
+    "evaluations of a random search that finds a good layout",
+    praise="a quarter of the space: ten good layouts in a thousand are hard to hit blindly",
+    otherwise="What is the chance that all n evaluations miss, the second given that the first did?",
+    tolerance=1e-4,
+)
+def luck() -> tuple[float, dict[float, str]]:
     layouts, good, sure = 1000, 10, 0.95
     right = next(n for n in range(1, layouts) if 1 - _chance(n, layouts, good) >= sure)
     again = math.ceil(math.log(1 - sure) / math.log(1 - good / layouts))
-    hints = {
+    return right, {
         again: "that is with replacement: this search never asks for the same layout twice",
         right - 1: "almost: with one fewer than enough, the chance is just below 95 %",
-        layouts
-        / good: "on average every 100th layout is good, but that many evaluations find one in two searches of three",
+        100: "on average every 100th layout is good, but that many evaluations find one in two searches of three",
         (layouts + 1) / (good + 1): "that is the mean; half of the searches, nearly, take longer",
         sure * layouts: "95 % of the layouts are needed to be 95 % sure of ONE of them; here are ten",
         sure * layouts / good: "the chances of several evaluations do not add up: two may both hit",
     }
-    number(
-        answer, right, hints, tolerance=1e-4,
-        otherwise="What is the chance that all n evaluations miss, the second given that the first did?",
-    )  # fmt: skip
-    return "a quarter of the space: ten good layouts in a thousand are hard to hit blindly"
 
 
 Balance = Callable[[list[float], list[int]], Sequence[int]]
@@ -98,6 +98,38 @@ def _slowest(seconds: Sequence[float], sizes: Sequence[int]) -> float:
     return max(sum(seconds[end - size : end]) for size, end in zip(sizes, ends, strict=True))
 
 
+def _balanced(seconds: list[float], room: list[int]) -> list[int]:
+    @cache
+    def best(block: int, stage: int) -> tuple[float, tuple[int, ...]]:
+        """The slowest of the stages from here, and their sizes."""
+        if stage == len(room):
+            return (0.0 if block == len(seconds) else math.inf), ()
+        found = []
+        for size in range(min(room[stage], len(seconds) - block) + 1):
+            slowest, sizes = best(block + size, stage + 1)
+            found.append((max(slowest, sum(seconds[block : block + size])), (size, *sizes)))
+        return min(found)
+
+    return list(best(0, 0)[1])
+
+
+def _evenly(seconds: list[float], room: list[int]) -> list[int]:
+    each, more = divmod(len(seconds), len(room))
+    return [each + (stage < more) for stage in range(len(room))]
+
+
+answers(
+    "best-configuration.room",
+    right=[_balanced],
+    wrong={
+        "blocks, and room for": lambda seconds, room: _balanced(seconds, [len(seconds)] * len(room)),
+        "the slowest stage takes 4, but 3 is possible": _evenly,
+        "expected 2 whole numbers, one for each stage": lambda seconds, room: [len(seconds)],
+        "are not a cut of 4 blocks": lambda seconds, room: [0] * len(room),
+    },
+)
+
+
 @exercise("best-configuration.bound", "repair", "a bound that is above the time it should be below")
 def bound(mended: Callable[[list[float], int], float]) -> str:
     from playbook.layout import Layout
@@ -132,49 +164,72 @@ def bound(mended: Callable[[list[float], int], float]) -> str:
     return "below every step, and close enough to prune"
 
 
-Learn = Callable[[list[float], int, float, float], Sequence[float]]
+answers(
+    "best-configuration.bound",
+    right=[
+        lambda stages, count: max(sum(stages[:i]) + count * one for i, one in enumerate(stages)),
+        lambda stages, count: count * max(stages),
+    ],
+    wrong={
+        "the bound is 15, but the step takes 13": (
+            lambda stages, count: (count + len(stages) - 1) * max(stages)
+        ),
+        "stages of 4, 1, 1, 1 and 8 micro-batches: the bound is 35, but the step takes 32": (
+            lambda stages, count: sum(stages) + (count - 1) * max(stages)
+        ),
+        "the bound is 6, but the step takes 5": lambda stages, count: sum(stages) + count * max(stages),
+        "near it in 0 of 33 cases: so loose a bound prunes little": lambda stages, count: 0.0,
+        "so loose a bound prunes little": lambda stages, count: count * sum(stages) / len(stages),
+        "expected seconds, got None": lambda stages, count: None,
+    },
+)
 
 
-@exercise("best-configuration.policy", "function", "one step of REINFORCE")
-def policy(write: Learn) -> str:
-    cases = [([0.0, 0.0], 0, 1.0, 0.5), ([0.0, 0.0, 0.0], 2, -0.5, 0.3), ([1.0, -2.0, 0.5, 0.5], 1, 0.7, 1.0)]
-    for logits, taken, advantage, rate in cases:
-        case = f"logits {_listed(logits)}, option {taken}, advantage {advantage:g}"
-        found = [float(value) for value in write(copy.copy(logits), taken, advantage, rate)]
-        if len(found) != len(logits):
-            raise NotYet(f"{case}: expected {len(logits)} new logits, got {found!r}")
-        powers = [math.exp(value) for value in logits]
-        chances = [power / sum(powers) for power in powers]
-        slope = [(i == taken) - chance for i, chance in enumerate(chances)]
-        right = [value + rate * advantage * each for value, each in zip(logits, slope, strict=True)]
-        if _close(found, right):
-            continue
-        for wrong, hint in _wrong_steps(logits, chances, slope, taken, advantage, rate):
-            if _close(found, wrong):
-                raise NotYet(f"{case}: {hint}")
-        raise NotYet(
-            f"{case}: got {_listed(found)}, expected a step along the gradient of the log-probability of the option"
-        )
-    return "what was better than the mean becomes likelier, and the sum of the logits stays"
+def _another_step(given: Any, wanted: list[float]) -> str:
+    found = [float(value) for value in given]
+    if len(found) != len(wanted):
+        return f"expected {len(wanted)} new logits, got {found!r}"
+    if same(found, wanted):
+        return "the logits are right; return them as float in a list, please"
+    return f"got {_listed(found)}, expected a step along the gradient of the log-probability of the option"
 
 
-def _wrong_steps(
-    logits: list[float], chances: list[float], slope: list[float], taken: int, advantage: float, rate: float
-) -> list[tuple[list[float], str]]:
-    def step(direction: Sequence[float], by: float) -> list[float]:
-        return [value + by * each for value, each in zip(logits, direction, strict=True)]
-
-    only = [float(i == taken) for i in range(len(logits))]
-    of_chance = [chances[taken] * each for each in slope]
-    return [
-        (step(slope, -rate * advantage), "that goes downhill: a good option becomes less likely"),
-        (step(only, rate * advantage), "the other options lose what this one gains: each logit has a gradient"),
-        (step(of_chance, rate * advantage), "the gradient of the probability, not of its logarithm"),
-        (step(slope, advantage), "the learning rate is missing"),
-        (step(slope, rate), "the advantage is missing: a bad option must become less likely"),
-        ([advantage * rate * each for each in slope], "that is the step alone: return the new logits"),
-    ]  # fmt: skip
+def _chances(logits: list[float]) -> list[float]:
+    powers = [math.exp(value) for value in logits]
+    return [power / sum(powers) for power in powers]
 
 
-def _close(found: Sequence[float], right: Sequence[float]) -> bool:
-    return all(math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9) for a, b in zip(found, right, strict=True))
+@function(
+    "best-configuration.policy",
+    "one step of REINFORCE",
+    cases=(([0.0, 0.0], 0, 1.0, 0.5), ([0.0, 0.0, 0.0], 2, -0.5, 0.3), ([1.0, -2.0, 0.5, 0.5], 1, 0.7, 1.0)),
+    case=lambda logits, taken, advantage, _: (
+        f"logits {_listed(logits)}, option {taken}, advantage {advantage:g}"
+    ),
+    praise="what was better than the mean becomes likelier, and the sum of the logits stays",
+    otherwise=_another_step,
+)
+def policy(
+    logits: list[float], taken: int, advantage: float, rate: float, *, own=1, others=1, kept=1
+) -> list[float]:
+    slope = [own * (i == taken) - others * chance for i, chance in enumerate(_chances(logits))]
+    return [kept * value + rate * advantage * each for value, each in zip(logits, slope, strict=True)]
+
+
+answers(
+    "best-configuration.policy",
+    wrong={
+        "that goes downhill: a good option becomes less likely": partial(policy, own=-1, others=-1),
+        "the other options lose what this one gains: each logit has a gradient": partial(policy, others=0),
+        "the gradient of the probability, not of its logarithm": (
+            lambda logits, taken, advantage, rate: policy(
+                logits, taken, advantage * _chances(logits)[taken], rate
+            )
+        ),
+        "the learning rate is missing": lambda *given: policy(*given[:3], 1.0),
+        "the advantage is missing: a bad option must become less likely": (
+            lambda logits, taken, advantage, rate: policy(logits, taken, 1.0, rate)
+        ),
+        "that is the step alone: return the new logits": partial(policy, kept=0),
+    },
+)

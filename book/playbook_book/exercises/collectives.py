@@ -4,33 +4,39 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from playbook_book.exercises.exercise import NotYet, exercise, number
+from playbook_book.exercises.exercise import NotYet, answers, answers_made, exercise, number
 
 #: Seconds after which ranks that wait for each other are ended.
 _PATIENCE = 4.0
 
 
-@exercise("collectives.tree", "number", "seconds in which a tree brings weights to a hundred nodes")
-def tree(answer: Any) -> str:
+@number(
+    "collectives.tree",
+    "seconds in which a tree brings weights to a hundred nodes",
+    praise="seven steps, since 64 < 100 ≤ 128; an eighth would reach 256 nodes",
+    otherwise="How many nodes have the weights after each step?",
+)
+def tree() -> tuple[float, dict[float, str]]:
     from playbook.collectives.costs import seconds
     from playbook.planning.communication import AlphaBeta, Network
 
     size, nodes, bandwidth = 140 * 10**9, 100, 50e9
     network = Network.uniform(AlphaBeta(alpha=0, beta=1 / bandwidth))
-    right = seconds("broadcast", size, nodes, network, "binomial")
-    once = size / bandwidth
-    hints = {
+    took, once = seconds("broadcast", size, nodes, network, "binomial"), size / bandwidth
+    return took, {
         once: "that is one message, and a hundred nodes need the weights",
         (nodes - 1) * once: "that is one node after the other",
         nodes * once: "that is one node after the other, and one of them has the weights already",
         6.644 * once: "a step is a whole message: nobody has the weights after a part of it",
         6 * once: "after that long 64 nodes have the weights",
-        8 * right: "line and weights are both given in bytes: there are no bits to convert",
+        8 * took: "line and weights are both given in bytes: there are no bits to convert",
     }
-    number(answer, right, hints, otherwise="How many nodes have the weights after each step?")
-    return "seven steps, since 64 < 100 ≤ 128; an eighth would reach 256 nodes"
+
+
+answers("collectives.tree", right=[7 * 140 / 50])
 
 
 @exercise("collectives.broadcast", "function", "a broadcast that beats the tree")
@@ -63,6 +69,33 @@ def _names(ranks: list[int]) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0]} is"
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]} are"
+
+
+def _chain(v, end=0):
+    """Chunk after chunk goes from rank to rank, up to the one before ``end``."""
+    for step in range(2 * v.ranks):
+        for rank in range((end or v.ranks) - 1):
+            if 0 <= step - rank < v.ranks:
+                yield v.send(step, rank, rank + 1, step - rank, step - rank + 1)
+
+
+def _tree(v):
+    from playbook.collectives.plans.rooted import broadcast_binomial
+
+    return broadcast_binomial(v)
+
+
+answers(
+    "collectives.broadcast",
+    right=[_chain],
+    wrong={
+        "ranks 2, 3, 4, 5, 6 and 7 are without some chunk": lambda v: [v.send(0, 0, 1)],
+        "rank 3 has no chunk 0": lambda v: [v.send(0, 0, 1, 0, 1), v.send(0, 3, 2, 0, 1)],
+        "with 8 ranks, rank 7 is without some chunk": lambda v: _chain(v, end=7),
+        "all 8 ranks have it, after 15.00 s; the tree needs 15.00": _tree,
+        "are without some chunk": lambda v: [],
+    },
+)
 
 
 @exercise("collectives.order", "repair", "all-reduces that ranks start in different orders")
@@ -109,6 +142,30 @@ def _bucket_sums(mended: Callable[..., Any], ready: list[list[str]]) -> dict[str
         return {name: values[0] if len(values) == 1 else None for name, values in held.items()}
 
 
+@answers_made("collectives.order")
+def _orders() -> tuple[list[Any], dict[str, Any]]:
+    import torch
+    import torch.distributed as dist
+
+    def summed(buckets, ready, *, order=sorted, waits=True, logs=0, more=0):
+        first = dist.get_rank() == 0
+        for _ in range(logs * first):
+            dist.all_reduce(torch.zeros(3))
+        started = [dist.all_reduce(buckets[name], async_op=True) for name in order(ready)]
+        for work in started if waits else []:
+            work.wait()
+        for _ in range(more * first):
+            dist.all_reduce(torch.zeros(1000))
+        return started
+
+    return [summed], {
+        "in different orders, bucket 'embedding' of rank 0 holds": partial(summed, order=list),
+        "where all ranks complete their buckets in the same order": partial(summed, waits=False),
+        "calls of different sizes met": partial(summed, logs=1),
+        "the 3 ranks wait for each other, and were ended": partial(summed, more=2),
+    }
+
+
 @exercise("collectives.shift", "repair", "a ring in which everybody sends first")
 def shift(mended: Callable[..., Any]) -> str:
     for ranks in (3, 2):
@@ -150,3 +207,36 @@ def _ended(work: Callable[..., Any], *args: Any) -> list[Any]:
         raise NotYet(
             f"the {ranks} ranks wait for each other, and were ended after {_PATIENCE:g} seconds"
         ) from error
+
+
+@answers_made("collectives.shift")
+def _shifts() -> tuple[list[Any], dict[str, Any]]:
+    import torch
+    import torch.distributed as dist
+
+    def by_turns(x, world):
+        y = torch.empty_like(x)
+        for sender in range(world.size):
+            if world.rank == sender:
+                dist.send(x, (sender + 1) % world.size)
+            elif world.rank == (sender + 1) % world.size:
+                dist.recv(y, sender)
+        return y
+
+    def at_once(x, world, to=1, send=dist.isend):
+        y = torch.empty_like(x)
+        sending = send(x, (world.rank + to) % world.size)
+        dist.recv(y, (world.rank - to) % world.size)
+        sending.wait()
+        return y
+
+    def from_rank_0(x, world):
+        dist.broadcast(x, src=0)
+        return x
+
+    return [by_turns, at_once], {
+        "the 3 ranks wait for each other, and were ended": partial(at_once, send=dist.send),
+        "of its right neighbour": partial(at_once, to=-1),
+        "each returns its own tensor": lambda x, world: x,
+        "not their left neighbour's": from_rank_0,
+    }

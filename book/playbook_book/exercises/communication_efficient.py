@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from playbook_book.exercises.exercise import NotYet, exercise, number
+from playbook_book.exercises.exercise import NotYet, answers, exercise, number
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-@exercise("communication-efficient.nodes", "number", "nodes at which the largest one per cent are too many")
-def nodes(answer: Any) -> str:
+@number(
+    "communication-efficient.nodes",
+    "nodes at which the largest one per cent are too many",
+    praise="from there on a dense all-reduce sends less, and loses nothing",
+    otherwise="A rank sends (n − 1)·m bytes by all-gather and 2·(n − 1)/n·4d by a ring: when are they equal?",
+    tolerance=0.006,
+)
+def nodes() -> tuple[float, dict[float, str]]:
     d, share = 10**8, 0.01
     each = share * (4 + math.ceil(math.log2(d)) / 8)  # bytes of a message for each value of the gradient
     crossing = 2 * 4 / each
-    hints: dict[float, str] = {
+    return math.ceil(crossing), {
         crossing / 2: "a ring all-reduce sends each value nearly twice: 2·(n − 1)/n",
         2 / share: "that is with values alone: the receiver needs their places, too",
         8 / (8 * share): "an index has 27 bits here, not 32",
         crossing - 1: "n − 1 messages against 2·(n − 1)/n of the whole: n − 1 cancels",
     }
-    number(
-        answer,
-        math.ceil(crossing),
-        hints,
-        tolerance=0.006,
-        otherwise="A rank sends (n − 1)·m bytes by all-gather and 2·(n − 1)/n·4d by a ring: when are they equal?",
-    )
-    return "from there on a dense all-reduce sends less, and loses nothing"
+
+
+answers("communication-efficient.nodes", right=[108.47])
 
 
 Sparse = tuple[list[int], list[float]]
@@ -74,6 +76,34 @@ def _pairs() -> Iterator[tuple[Sparse, Sparse]]:
             (few, [float(chance.randint(1, 9)) for _ in few]),
             (many, [float(chance.randint(1, 9)) for _ in many]),
         )
+
+
+def _all(a: Sparse, b: Sparse) -> list[tuple[int, float]]:
+    return [*zip(*a, strict=True), *zip(*b, strict=True)]
+
+
+def _lists(total: dict[int, float]) -> Sparse:
+    return list(total), list(total.values())
+
+
+def _merged(a, b, *, ordered=sorted):
+    total: dict[int, float] = {}
+    for at, value in _all(a, b):
+        total[at] = total.get(at, 0.0) + value
+    return _lists({at: total[at] for at in ordered(total)})
+
+
+answers(
+    "communication-efficient.merge",
+    right=[_merged],
+    wrong={
+        "stands there twice": lambda a, b: [*zip(*sorted(_all(a, b)), strict=True)],
+        "ascending order": lambda a, b: _merged(b, a, ordered=list),
+        "the places are right": lambda a, b: _lists(dict(sorted(dict(_all(a, b)).items()))),
+        "the sum has values at": lambda a, b: _lists(dict.fromkeys(sorted({*a[0]} & {*b[0]}), 1.0)),
+        "3 places, and 2 values": lambda a, b: (_merged(a, b)[0], _merged(a, b)[1][:-1]),
+    },
+)
 
 
 # ---- repairs
@@ -142,6 +172,35 @@ def _compare_end(end: Tensor, steps: int, case: str, slopes: Tensor) -> None:
     )
 
 
+def _fed_back(x, gradient, compress, lr, epochs, steps, *, forgets=False, twice=False):
+    """What was not sent is kept for the next step; ``twice``: what was sent, too."""
+    left = 0 * x
+    for step in range(epochs * steps):
+        if forgets and step % steps == 0:
+            left = 0 * x
+        wanted = lr * gradient(x) + left
+        sent = compress(wanted)
+        left, x = wanted if twice else wanted - sent, x - sent
+    return x
+
+
+answers(
+    "communication-efficient.epochs",
+    right=[_fed_back],
+    wrong={
+        "has never moved": partial(_fed_back, forgets=True),
+        "nothing is compressed": lambda x, gradient, compress, *job: _fed_back(
+            x, gradient, lambda t: t, *job
+        ),
+        "kept twice": partial(_fed_back, twice=True),
+        "4 gradients were asked for, not 80": lambda x, gradient, compress, lr, epochs, steps: _fed_back(
+            x, gradient, compress, lr, 1, steps
+        ),
+        "expected the parameters at the end, got None": lambda *job: None,
+    },
+)
+
+
 @exercise("communication-efficient.indices", "repair", "sums of values from different places")
 def indices(mended: Callable[..., Any]) -> str:
     import torch
@@ -181,3 +240,25 @@ def _compare_mean(given: Tensor, right: Tensor, places: Tensor, values: Tensor, 
     raise NotYet(
         f"{case}: the values of a column belong to different places: their sum is no sum of anything"
     )
+
+
+def _put(places, values, d):
+    """Of several values at a place, the last one."""
+    return values.new_zeros(d).index_put((places.flatten(),), values.flatten())
+
+
+def _sum(places, values, d):
+    return values.new_zeros(d).index_add(0, places.flatten(), values.flatten())
+
+
+answers(
+    "communication-efficient.indices",
+    right=[lambda places, values, d: _sum(places, values, d) / len(values)],
+    wrong={
+        "is 0 there": lambda places, values, d: _put(places[0], values.mean(0), d),
+        "overwrites the other": lambda places, values, d: _put(places, values, d) / len(values),
+        "the mean is asked for": _sum,
+        "expected a tensor of shape": lambda places, values, d: values.mean(0),
+        "no sum of anything": lambda places, values, d: _sum(places, values, d) / len(values) + 0.1,
+    },
+)

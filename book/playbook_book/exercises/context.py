@@ -4,66 +4,86 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from playbook_book.exercises.exercise import NotYet, exercise, number
+from playbook_book.exercises.exercise import NotYet, answers, exercise, function, number
 
 
-@exercise("context.bytes", "number", "bytes that a rank sends around the ring in a step of Llama 3 70B")
-def bytes_of_a_step(answer: Any) -> str:
+@number(
+    "context.bytes",
+    "bytes that a rank sends around the ring in a step of Llama 3 70B",
+    praise="(c − 1) hops of K and V in forward; in backward the same again, and fp32 gradients behind them",
+    otherwise="Who sends whose keys, how often, and in which dtype?",
+)
+def bytes_of_a_step() -> tuple[float, dict[float, str]]:
     from playbook.layout import Layout
     from playbook.shapes import load
     from playbook_book.context_cost import context_traffic
 
     shape, ranks = load("llama3-70b"), 16
-    right = shape.layers * float(context_traffic(shape, Layout(cp=ranks), 2**17).total)
-    hints = {
-        right
-        * shape.heads
-        / shape.n_kv_heads: "as many heads as the queries have; keys and values have fewer",
-        right * ranks: "a message holds the keys and values of one rank's tokens, not those of the sample",
-        right * ranks / (ranks - 1): "almost: nobody needs the keys once all ranks have seen them",
-        right / 4: "that is the forward pass; backward sends, too",
-        right
-        / 2: "half: either the values are missing, which travel with the keys, or their gradients in backward",
-        right
-        * 3
-        / 4: "three quarters: either forward is missing, or gradients are counted in bf16: sums travel in fp32",
-        right / shape.layers: "that is one layer",
+    sent = shape.layers * float(context_traffic(shape, Layout(cp=ranks), 2**17).total)
+    of_queries = sent * shape.heads / shape.n_kv_heads
+    return sent, {
+        of_queries: "as many heads as the queries have; keys and values have fewer",
+        sent * ranks: "a message holds the keys and values of one rank's tokens, not those of the sample",
+        sent * ranks / (ranks - 1): "almost: nobody needs the keys once all ranks have seen them",
+        sent / 4: "that is the forward pass; backward sends, too",
+        sent / 2: (
+            "half: either the values are missing, which travel with the keys, or their gradients in backward"
+        ),
+        sent * 3 / 4: (
+            "three quarters: either forward is missing, or gradients are counted in bf16: sums travel in fp32"
+        ),
+        sent / shape.layers: "that is one layer",
     }
-    number(answer, right, hints, otherwise="Who sends whose keys, how often, and in which dtype?")
-    return "(c − 1) hops of K and V in forward; in backward the same again, and fp32 gradients behind them"
 
 
-@exercise("context.stripes", "function", "pairs of a query and a key of a rank whose tokens are in stripes")
-def stripes(write: Callable[..., Any]) -> str:
-    from playbook.layout.tokens import TokenRanges
-
-    for seq, ranks in ((8, 2), (24, 4), (60, 3)):
-        for rank in range(ranks):
-            right = sum(query + 1 for query in range(rank, seq, ranks))
-            got = write(seq, ranks, rank)
-            if got == right:
-                continue
-            case = f"rank {rank} of {ranks}, {seq} tokens: {got} is"
-            if got == right - seq // ranks:
-                raise NotYet(f"{case} one pair too few for each query: a token sees itself, too")
-            if got == seq * (seq + 1) // 2 // ranks:
-                raise NotYet(f"{case} the mean of all ranks, as in a zigzag; in stripes they differ")
-            if got == TokenRanges("contiguous", seq, ranks).work(rank):
-                raise NotYet(f"{case} its work in the contiguous placement")
-            if got == sum(query + 1 for query in range(ranks - 1 - rank, seq, ranks)):
-                raise NotYet(f"{case} the work of the rank at the other end")
-            raise NotYet(f"{case} {'not a number of' if not _is_count(got) else _side(got, right)} pairs")
-    return "each rank's share of the mask, pair by pair"
+#: Layers, hops, tokens of a rank, key heads, width of a head; keys and values; bytes of forward and backward.
+answers("context.bytes", right=[80 * 15 * 8192 * 8 * 128 * 2 * (2 + 2 + 4)])
 
 
-def _is_count(got: Any) -> bool:
-    return isinstance(got, int | float) and not isinstance(got, bool)
+def _not_right(got: Any, right: int) -> str:
+    if isinstance(got, bool) or not isinstance(got, int | float):
+        return f"{got} is not a number of pairs"
+    return f"{got} is too {'many' if got > right else 'few'} pairs"
 
 
-def _side(got: float, right: float) -> str:
-    return "too many" if got > right else "too few"
+@function(
+    "context.stripes",
+    "pairs of a query and a key of a rank whose tokens are in stripes",
+    cases=[(seq, ranks, rank) for seq, ranks in ((8, 2), (24, 4), (60, 3)) for rank in range(ranks)],
+    case="rank {2} of {1}, {0} tokens".format,
+    praise="each rank's share of the mask, pair by pair",
+    otherwise=_not_right,
+)
+def stripes(seq: int, ranks: int, rank: int) -> int:
+    return sum(query + 1 for query in range(rank, seq, ranks))
+
+
+def _counted(seq, ranks, rank):
+    own = seq // ranks
+    return own * (rank + 1) + ranks * own * (own - 1) // 2
+
+
+answers(
+    "context.stripes",
+    right=[_counted],
+    wrong={
+        "that is one pair too few for each query: a token sees itself, too": (
+            lambda seq, ranks, rank: sum(range(rank, seq, ranks))
+        ),
+        "that is the mean of all ranks, as in a zigzag; in stripes they differ": (
+            lambda seq, ranks, rank: seq * (seq + 1) // 2 // ranks
+        ),
+        "that is its work in the contiguous placement": (
+            lambda seq, ranks, rank: sum(range(rank * seq // ranks + 1, (rank + 1) * seq // ranks + 1))
+        ),
+        "that is the work of the rank at the other end": (
+            lambda seq, ranks, rank: _counted(seq, ranks, ranks - 1 - rank)
+        ),
+    },
+)
 
 
 @exercise("context.positions", "repair", "a zigzag whose second part has the positions of its neighbour")
@@ -148,6 +168,29 @@ def _flat(model: Any) -> Any:
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
+def _zigzag(seq, ranks, rank, *, second=lambda ranks, rank: 2 * ranks - 1 - rank):
+    part = seq // (2 * ranks)
+    return [i * part + at for i in (rank, second(ranks, rank)) for at in range(part)]
+
+
+def _mirrored(seq, ranks, rank):
+    first = _zigzag(seq, ranks, rank)[: seq // (2 * ranks)]
+    return first + [seq - 1 - at for at in first]
+
+
+answers(
+    "context.positions",
+    right=[_zigzag],
+    wrong={
+        "agrees with one process to 4 digits": partial(_zigzag, second=lambda ranks, rank: rank + 1),
+        "right on one rank; on two, ": lambda seq, ranks, rank: range(seq // ranks),
+        "on one rank, ": _mirrored,
+        "there is no position 48": partial(_zigzag, second=lambda ranks, rank: 2 * ranks - rank),
+        "24 positions for 48 tokens": lambda seq, ranks, rank: range(seq // (2 * ranks)),
+    },
+)
+
+
 @exercise("context.rescale", "repair", "blocks of attention that merge without rescaling what is there")
 def rescale(mended: Callable[..., Any]) -> str:
     import torch
@@ -174,3 +217,31 @@ def rescale(mended: Callable[..., Any]) -> str:
             raise NotYet(f"{lead} {name}, {said}")
         passed.append(name)
     return "the softmax over all keys, in any order of blocks and for scores of any size"
+
+
+def _merge(state, scores, values, *, old=lambda z, m, top: (z * (m - top).exp(),) * 2, subtracts=True):
+    """Merges a block; ``old`` says what output and denominator so far weigh."""
+    out, m, z = state
+    top = m.maximum(scores.amax(-1)) if subtracts else 0 * z
+    p = (scores - top[:, None]).exp()
+    of_out, of_z = old(z, m, top)
+    total = of_z + p.sum(-1)
+    return (out * of_out[:, None] + p @ values) / total[:, None], top, total
+
+
+def _mean_of_outputs(state, scores, values):
+    out, m, z = state
+    mine = scores.softmax(-1) @ values
+    return (mine if z[0] == 0 else (out + mine) / 2), m, z + 1
+
+
+answers(
+    "context.rescale",
+    right=[_merge],
+    wrong={
+        "score in the first block; with larger scores": partial(_merge, old=lambda z, m, top: (z, z)),
+        "with larger scores in later": partial(_merge, old=lambda z, m, top: (z, z * (m - top).exp())),
+        "1,000, it is not a number": partial(_merge, old=lambda z, m, top: (z, z), subtracts=False),
+        "right with one block; with the largest score in the first block, the": _mean_of_outputs,
+    },
+)

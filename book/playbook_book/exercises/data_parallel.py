@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from playbook_book.exercises.exercise import NotYet, exercise, number
+from playbook_book.exercises.exercise import NotYet, answers, exercise, number
 
 
-@exercise("data-parallel.bytes", "number", "bytes that a rank sends in a step of GPT-2 on eight ranks")
-def bytes_of_a_step(answer: Any) -> str:
+@number(
+    "data-parallel.bytes",
+    "bytes that a rank sends in a step of GPT-2 on eight ranks",
+    praise="2(N − 1)/N bytes for each byte of gradients, once a step however many micro-batches",
+    otherwise="Look at the ring again: who sends how many chunks?",
+)
+def bytes_of_a_step() -> tuple[float, dict[float, str]]:
     from playbook.planning.communication import ring_bytes_sent
     from playbook.shapes import load
 
     n = load("gpt2").num_parameters
-    right = ring_bytes_sent("all_reduce", n, 4, 8, rank=0)
-    hints = {
-        4 * right: "that is for all-reducing after every micro-batch; with no_sync only the last one sends",
-        right / 2: "half: an all-reduce goes around the ring twice",
-        right / 4: "count bytes: an fp32 gradient has four",
+    sent = ring_bytes_sent("all_reduce", n, 4, 8, rank=0)
+    return sent, {
+        4 * sent: "that is for all-reducing after every micro-batch; with no_sync only the last one sends",
+        sent / 2: "half: an all-reduce goes around the ring twice",
+        sent / 4: "count bytes: an fp32 gradient has four",
         4 * n: "that is what there is to be summed, not what is sent",
         8 * n: "almost: in each phase a rank sends all chunks but one",
     }
-    number(answer, right, hints, otherwise="Look at the ring again: who sends how many chunks?")
-    return "2(N − 1)/N bytes for each byte of gradients, once a step however many micro-batches"
+
+
+answers("data-parallel.bytes", right=[2 * 7 / 8 * 4 * 124_439_808])
 
 
 @exercise("data-parallel.scale", "function", "the loss whose summed gradients are those of the mean token")
@@ -68,6 +75,17 @@ def _scaled(write: Callable[..., Any], counts: list[int]) -> float:
         return w.grad.item()
 
 
+answers(
+    "data-parallel.scale",
+    right=[lambda loss_sum, count, add: loss_sum / add(count)],
+    wrong={
+        "for ranks with equally many tokens": lambda loss_sum, count, add: loss_sum,
+        "three times too large on three ranks": lambda loss_sum, count, add: loss_sum / count,
+        "for a rank with fewer tokens than another": lambda loss_sum, count, add: loss_sum / count / add(1),
+    },
+)
+
+
 @exercise("data-parallel.accumulate", "repair", "an all-reduce in the wrong place when gradients accumulate")
 def accumulate(mended: Callable[..., Any]) -> str:
     from playbook import launch
@@ -105,3 +123,26 @@ def _accumulated(mended: Callable[..., Any], micro_batches: int) -> tuple[float 
         dist.all_gather(all_of_them, mine)
         same = all(torch.equal(mine, other) for other in all_of_them)
         return (mine.norm().item() if same else None), right.item()
+
+
+def _accumulate(model, losses, all_reduce, *, each=False, last=True, afresh=False):
+    """Sends after ``each`` micro-batch, or after the ``last``."""
+    for loss in losses:
+        if afresh:
+            model.zero_grad()
+        loss().backward()
+        for p in model.parameters() if each else ():
+            all_reduce(p.grad)
+    for p in model.parameters() if last else ():
+        all_reduce(p.grad)
+
+
+answers(
+    "data-parallel.accumulate",
+    right=[_accumulate],
+    wrong={
+        "with two, the gradient's norm is 2.": partial(_accumulate, each=True, last=False),
+        "the ranks end with different gradients": partial(_accumulate, last=False),
+        "with two, the gradient's norm is 0.": partial(_accumulate, afresh=True),
+    },
+)

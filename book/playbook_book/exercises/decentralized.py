@@ -5,24 +5,29 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from playbook.decentralized.topology import spectral_gap, topology
-from playbook_book.exercises.exercise import NotYet, exercise, number
+from playbook.decentralized.topology import metropolis, spectral_gap, topology, uniform
+from playbook_book.exercises.exercise import NotYet, answers, exercise, number
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-@exercise("decentralized.ring", "number", "how long a ring of 100 nodes needs to agree")
-def ring(answer: Any) -> str:
+@number(
+    "decentralized.ring",
+    "how long a ring of 100 nodes needs to agree",
+    otherwise="How much of the disagreement is left after one step, at most?",
+    tolerance=5e-3,
+)
+def ring() -> tuple[float, dict[float, str], str]:
     n = 100
     gap = spectral_gap(topology("ring", n).at(0))
 
     def steps(gap: float, share: float = 100.0) -> float:
         return math.log(share) / -math.log1p(-gap)
 
-    right = steps(gap)
     hints: dict[float, str] = {
         1 / gap: "in so many steps disagreement falls to 1/e; how many of these make 1/100?",
         n / 2: "so long a value needs to reach the other side; it arrives very thin",
@@ -33,15 +38,13 @@ def ring(answer: Any) -> str:
         steps(2 / 3 * (1 - math.cos(math.pi / n))): "the slowest wave goes around the ring once: 2π/n",
         100 / gap: "each step leaves the same *share*: a hundredth is a matter of logarithms",
     }
-    number(
-        answer,
-        right,
-        hints,
-        tolerance=5e-3,
-        otherwise="How much of the disagreement is left after one step, at most?",
-    )
-    there = topology("exponential", n).at(0)
-    return f"on the exponential graph, with seven neighbours instead of two, it is {steps(spectral_gap(there)):.0f}"
+    there = steps(spectral_gap(topology("exponential", n).at(0)))
+    said = f"on the exponential graph, with seven neighbours instead of two, it is {there:.0f}"
+    return steps(gap), hints, said
+
+
+#: Whole steps, and what the gap gives alone: log(1 − gap) is nearly −gap.
+answers("decentralized.ring", right=[3499, 3 * math.log(100) / 2 / (1 - math.cos(2 * math.pi / 100))])
 
 
 @exercise(
@@ -85,6 +88,27 @@ def _exchanged(values: list[float], step: int, told: list[Any]) -> list[float]:
                 f"n={n}, step {step}: node {i} sends to {to}, which waits for {pairs[to][1]}: both wait for ever"
             )
     return [(values[i] + values[source]) / 2 for i, (_, source) in enumerate(pairs)]
+
+
+def _hop(step, n):
+    """1, 2, 4 … and again from the beginning after log₂ n of them."""
+    return 1 << step % (n.bit_length() - 1)
+
+
+answers(
+    "decentralized.partners",
+    right=[
+        lambda i, step, n: ((i - _hop(step, n)) % n, (i + _hop(step, n)) % n),
+        lambda i, step, n: (i ^ _hop(step, n), i ^ _hop(step, n)),
+    ],
+    wrong={
+        "both wait for ever": lambda i, step, n: ((i + _hop(step, n)) % n, (i + _hop(step, n)) % n),
+        "away from the average": lambda i, step, n: ((i + 1) % n, (i - 1) % n),
+        "talks to itself": lambda i, step, n: ((i - 2**step) % n, (i + 2**step) % n),
+        "names node": lambda i, step, n: (i + 1, i - 1),
+        "expected (to, source)": lambda i, step, n: (i + 1) % n,
+    },
+)
 
 
 # ---- repairs
@@ -147,6 +171,35 @@ def _check_agrees(matrix: list[list[float]], said: str) -> None:
         raise NotYet(f"{said}: after 3,000 steps nodes still differ by {max(values) - min(values):.2g}")
 
 
+def _dense(n, edges, mixing):
+    rows = [dict(row) for row in mixing(n, edges)]
+    return [[row.get(j, 0.0) for j in range(n)] for row in rows]
+
+
+def _by_edges(n, edges, step):
+    """What ``step`` of the difference of two neighbours moves."""
+    rows = [[float(i == j) for j in range(n)] for i in range(n)]
+    for i, j in edges:
+        for a, b in ((i, j), (j, i)):
+            rows[a][b] += step(n)
+            rows[a][a] -= step(n)
+    return rows
+
+
+answers(
+    "decentralized.weights",
+    right=[partial(_dense, mixing=metropolis), partial(_by_edges, step=lambda n: 1 / n)],
+    wrong={
+        "column 0 adds up to 1.75": partial(_dense, mixing=uniform),
+        "row 0 adds up to 1.75": lambda n, edges: [*zip(*_dense(n, edges, uniform), strict=True)],
+        "nodes still differ by 1": partial(_by_edges, step=lambda n: 0),
+        "which is no neighbour": lambda n, edges: [[1 / n] * n for _ in range(n)],
+        "less than 0": partial(_by_edges, step=lambda n: 0.5),
+        "rows of": lambda n, edges: [[1.0]],
+    },
+)
+
+
 @exercise("decentralized.local", "repair", "local SGD that averages its momenta twice")
 def local(mended: Callable[..., Any]) -> str:
     import torch
@@ -159,55 +212,37 @@ def local(mended: Callable[..., Any]) -> str:
     def gradient(x: Tensor) -> Tensor:
         return curved * (x - there)
 
+    def mean(values: Tensor) -> Tensor:
+        return values.mean(0, keepdim=True).expand_as(values).clone()
+
     for period in (3, 1, 8):
         asked: list[int] = []
 
-        def mean(values: Tensor, asked: list[int] = asked) -> Tensor:
+        def counted(values: Tensor, asked: list[int] = asked) -> Tensor:
             asked.append(values.numel())
-            return values.mean(0, keepdim=True).expand_as(values).clone()
+            return mean(values)
 
         x, rounds = torch.zeros(n, d, dtype=torch.float64), 5
-        found = mended(x.clone(), gradient, mean, rounds, period, lr, beta)
+        job = (rounds, period, lr, beta)
+        found = mended(x.clone(), gradient, counted, *job)
         if not isinstance(found, torch.Tensor) or found.shape != x.shape:
             raise NotYet(f"train returns the x of all nodes, ({n}, {d}), in the end")
-        _check_local(found, _local(x, gradient, rounds, period, lr, beta), n, period, rounds, len(asked))
+        known = {why: _train(x, gradient, mean, *job, meet=meet) for why, meet in _MISTAKES.items()}
+        said = f"{n} nodes, period {period}, {rounds} rounds"
+        _check_local(found, _train(x, gradient, mean, *job), known, said, rounds, len(asked))
     return "two averages a round, of x and of momenta: with a period of H, 1/H of the messages"
 
 
-def _local(
-    x: Tensor, gradient: Callable[[Tensor], Tensor], rounds: int, period: int, lr: float, beta: float
-) -> dict[str, Tensor]:
-    """What comes out: right, and with mistakes that are known."""
-    import torch
-
-    found = {}
-    for name in ("right", "momenta are not averaged", "momenta begin anew", "x is not averaged"):
-        at, m = x.clone(), torch.zeros_like(x)
-        for _ in range(rounds):
-            for _ in range(period):
-                m = beta * m + gradient(at)
-                at = at - lr * m
-            at = at if name == "x is not averaged" else at.mean(0, keepdim=True).expand_as(at)
-            if name == "momenta begin anew":
-                m = torch.zeros_like(m)
-            elif name != "momenta are not averaged":
-                m = m.mean(0, keepdim=True).expand_as(m)
-        found[name] = at
-    return found
-
-
 def _check_local(
-    found: Tensor, known: dict[str, Tensor], n: int, period: int, rounds: int, asked: int
+    found: Tensor, right: Tensor, known: dict[str, Tensor], said: str, rounds: int, asked: int
 ) -> None:
     import torch
 
-    said = f"{n} nodes, period {period}, {rounds} rounds"
     if asked > 2 * rounds:
         raise NotYet(
             f"{said}: {asked} averages over the network; two a round would be {2 * rounds}: what is averaged in each "
             "step is not local"
         )
-    right = known.pop("right")
     if torch.allclose(found, right, rtol=0, atol=1e-9):
         if asked < 2 * rounds:
             raise NotYet(f"{said}: the right x, but only {asked} averages went over the network: use `mean`")
@@ -221,3 +256,47 @@ def _check_local(
     raise NotYet(
         f"{said}: x is off by up to {far:.2g} from local SGD that averages x and momenta once a round"
     )
+
+
+def _meet(x, m, mean):
+    return mean(x), mean(m)
+
+
+def _train(x, gradient, mean, rounds, period, lr, beta, *, meet=_meet, always=False):
+    """Local SGD; nodes ``meet`` once a round, or their momenta ``always``."""
+    m = 0 * x
+    for step in range(rounds * period):
+        m = beta * m + gradient(x)
+        m = mean(m) if always else m
+        x = x - lr * m
+        if (step + 1) % period == 0:
+            x, m = meet(x, m, mean)
+    return x
+
+
+def _by_rounds(x, gradient, mean, rounds, period, lr, beta):
+    m = 0 * x
+    for _ in range(rounds):
+        for _ in range(period):
+            m = beta * m + gradient(x)
+            x = x - lr * m
+        x, m = mean(x), mean(m)
+    return x
+
+
+#: What happens when nodes meet, in place of two means.
+_MISTAKES = {
+    "momenta are not averaged": lambda x, m, mean: (mean(x), m),
+    "momenta begin anew": lambda x, m, mean: (mean(x), 0 * mean(m)),
+    "x is not averaged": lambda x, m, mean: (x, mean(m)),
+}
+answers(
+    "decentralized.local",
+    right=[_by_rounds],
+    wrong={
+        **{why: partial(_train, meet=meet) for why, meet in _MISTAKES.items()},
+        "is not local": partial(_train, always=True),
+        "x is off by up to": partial(_train, meet=lambda x, m, mean: (mean(x), mean(m) / len(m))),
+        "returns the x of all nodes": lambda *_: None,
+    },
+)

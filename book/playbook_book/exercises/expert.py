@@ -3,88 +3,94 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from playbook.block import Kind
-from playbook_book.exercises.exercise import NotYet, exercise, number
+from playbook_book.exercises.exercise import NotYet, answers, exercise, function, number
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-@exercise("expert.bytes", "number", "bytes of rows that a rank sends for one layer of DeepSeek-V3")
-def bytes_of_a_layer(answer: Any) -> str:
+@number(
+    "expert.bytes",
+    "bytes of rows that a rank sends for one layer of DeepSeek-V3",
+    praise="tokens · top-k rows, 63/64 of them to other ranks, there and back, in forward and in backward",
+    otherwise="How many rows leave the rank, how wide are they, how often a step?",
+)
+def bytes_of_a_layer() -> tuple[float, dict[float, str]]:
     from playbook.shapes import load
 
     shape, tokens, ranks = load("deepseek-v3"), 4096, 64
     assert shape.moe is not None
-    k = shape.moe.top_k
+    k, layers = shape.moe.top_k, shape.blocks()[Kind(experts=True)]
     right = tokens * k * (ranks - 1) // ranks * shape.hidden * 2 * 4
-    hints = {
-        right
-        * ranks
-        / (ranks - 1): "almost: one row in 64 stays at home, for its expert is on the same rank",
+    return right, {
+        right * 64 / 63: "almost: one row in 64 stays at home, for its expert is on the same rank",
         right / k: "each token becomes as many rows as it has experts",
         right * (k + 1) / k: "the shared expert is on every rank: its rows travel nowhere",
         right / 4: "that is the way to the experts alone: results travel, too, and gradients of both",
         right / 2: "half: results travel back, and backward sends the gradients of both ways",
         right * 2: "twice too much: bf16 has two bytes",
-        right
-        * shape.blocks()[Kind(experts=True)]: "that is the whole model, and the question is about one layer",
+        right * layers: "that is the whole model, and the question is about one layer",
         right * ranks: "that is what all ranks send together",
     }
-    number(
-        answer, right, hints, otherwise="How many rows leave the rank, how wide are they, how often a step?"
-    )
-    return "tokens · top-k rows, 63/64 of them to other ranks, there and back, in forward and in backward"
 
 
-@exercise("expert.splits", "function", "how many rows a rank sends to each rank, and how many come from each")
-def splits(write: Callable[..., Any]) -> str:
-    cases = (
-        [[3, 1], [0, 2]],
-        [[1, 2, 3, 4], [5, 0, 0, 1]],
-        [[2, 0, 1, 1, 0, 5], [0, 0, 0, 0, 0, 0], [1, 1, 3, 0, 2, 2]],
-    )
-    for counts in cases:
-        for rank in range(len(counts)):
-            where = f"rank {rank} of {len(counts)}, {len(counts[0])} experts"
-            _splits_of(write([list(row) for row in counts], rank), counts, rank, where)
-    return "to each rank the rows of its experts; from each what it has for ours"
-
-
-def _splits_of(given: Any, counts: Sequence[Sequence[int]], rank: int, where: str) -> None:
-    right = _sums(counts[rank], counts), [_sums(row, counts)[rank] for row in counts]
+def _other_rows(given: Any, wanted: Sequence[Sequence[int]]) -> str:
     try:
-        got = tuple([int(n) for n in one] for one in given)
+        got = [[int(n) for n in one] for one in given]
     except TypeError:
-        raise NotYet(
-            f"{where}: return two lists, rows sent to each rank and rows that come from each"
-        ) from None
-    if got == right:
-        return
+        return "return two lists, rows sent to each rank and rows that come from each"
+    ranks = len(wanted[0])
+    if [len(one) for one in got] != [ranks, ranks]:
+        return f"both lists need a number for each of {ranks} ranks, not for each expert"
+    if got == [list(one) for one in wanted]:
+        return "the numbers are right; return them as int in two lists, please"
+    which = int(got[0] == list(wanted[0]))
+    name, rows = ("sent", "coming")[which], sum(wanted[which])
+    return f"{name} {got[which]}, but these are {rows} rows in {ranks} other parts"
+
+
+_COUNTS = (
+    [[3, 1], [0, 2]],
+    [[1, 2, 3, 4], [5, 0, 0, 1]],
+    [[2, 0, 1, 1, 0, 5], [0, 0, 0, 0, 0, 0], [1, 1, 3, 0, 2, 2]],
+)
+
+
+@function(
+    "expert.splits",
+    "how many rows a rank sends to each rank, and how many come from each",
+    cases=[(counts, rank) for counts in _COUNTS for rank in range(len(counts))],
+    case=lambda counts, rank: f"rank {rank} of {len(counts)}, {len(counts[0])} experts",
+    praise="to each rank the rows of its experts; from each what it has for ours",
+    otherwise=_other_rows,
+)
+def splits(counts: list[list[int]], rank: int) -> tuple[list[int], list[int]]:
+    ranks, each = len(counts), len(counts[0]) // len(counts)
+    by_rank = [[sum(row[r * each :][:each]) for r in range(ranks)] for row in counts]
+    return by_rank[rank], [row[rank] for row in by_rank]
+
+
+def _not_to_itself(counts: list[list[int]], rank: int) -> list[list[int]]:
+    return [[n * (r != rank) for r, n in enumerate(one)] for one in splits(counts, rank)]
+
+
+def _every_other(counts: list[list[int]], rank: int) -> tuple[list[int], list[int]]:
     ranks = len(counts)
-    if got == right[::-1]:
-        raise NotYet(f"{where}: what is sent and what comes are the wrong way round")
-    if len(got) != 2 or {len(one) for one in got} != {ranks}:
-        raise NotYet(f"{where}: both lists need a number for each of {ranks} ranks, not for each expert")
-    for name, mine, wanted in zip(("sent", "coming"), got, right, strict=True):
-        if mine == wanted:
-            continue
-        if mine == [0 if r == rank else n for r, n in enumerate(wanted)]:
-            raise NotYet(f"{where}: {name} {mine}: rows for its own experts are in the list, too")
-        strided = [[sum(row[r::ranks]) for r in range(ranks)] for row in counts]
-        if mine in (strided[rank], [row[rank] for row in strided]):
-            raise NotYet(
-                f"{where}: {name} {mine}: each rank has neighbouring experts, the first ones on rank 0"
-            )
-        raise NotYet(f"{where}: {name} {mine}, but these are {sum(wanted)} rows in {ranks} other parts")
+    return [sum(counts[rank][r::ranks]) for r in range(ranks)], [sum(row[rank::ranks]) for row in counts]
 
 
-def _sums(row: Sequence[int], counts: Sequence[Sequence[int]]) -> list[int]:
-    """Rows by rank of rows by expert."""
-    each = len(row) // len(counts)
-    return [sum(row[start : start + each]) for start in range(0, len(row), each)]
+answers(
+    "expert.splits",
+    wrong={
+        "what is sent and what comes are the wrong way round": lambda *given: splits(*given)[::-1],
+        "rows for its own experts are in the list, too": _not_to_itself,
+        "each rank has neighbouring experts, the first ones on rank 0": _every_other,
+    },
+)
 
 
 @exercise("expert.router", "repair", "a router whose output is right and which never learns")
@@ -138,9 +144,29 @@ def _two(weights: list[float]) -> str:
     return " and ".join(f"{w:.2f}" for w in weights)
 
 
-def _route(x: Tensor, weight: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    weights, chosen = (x @ weight.T).softmax(-1).topk(k, -1)
-    return chosen, weights / weights.sum(-1, keepdim=True)
+def _route(
+    x: Tensor, weight: Tensor, k: int, *, sign=1, power=1, total=lambda w: w.sum(-1, keepdim=True)
+) -> tuple[Tensor, Tensor]:
+    scores = (x @ weight.T).softmax(-1)
+    chosen = (sign * scores).topk(k, -1).indices
+    weights = scores.gather(-1, chosen) ** power
+    return chosen, weights / total(weights)
+
+
+answers(
+    "expert.router",
+    right=[_route],
+    wrong={
+        "but no gradient reaches its weights": lambda x, weight, k: _route(x.detach(), weight.detach(), k),
+        "add up to 0.96, and here to 1": partial(_route, total=lambda weights: 1),
+        "token 0 weighs its experts 0.50 and 0.50: by their scores": partial(_route, power=0),
+        "not the two best": partial(_route, sign=-1),
+        "but the tokens get none through their scores": lambda x, *others: _route(x.detach(), *others),
+        "the gradient of the router's weights is off by": (
+            partial(_route, total=lambda weights: weights.sum(-1, keepdim=True).detach())
+        ),
+    },
+)
 
 
 @exercise("expert.balance", "repair", "a load-balancing loss that grows with the number of micro-batches")
@@ -229,6 +255,29 @@ def _Small() -> Any:
     return Small()
 
 
+def _stepped(model: Any, micro_batches: Any, alpha: float, *, own=1.0, even=1.0, parts=None) -> None:
+    import torch.nn.functional as F
+
+    tokens = sum(targets.numel() for _, targets in micro_batches)
+    for inputs, targets in micro_batches:
+        logits, evenness = model(inputs)
+        nll = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / tokens
+        (own * nll + even * alpha * evenness / (parts or len(micro_batches))).backward()
+
+
+answers(
+    "expert.balance",
+    right=[_stepped],
+    wrong={
+        "with 2, the load-balancing loss counts 2.00 times": partial(_stepped, parts=1),
+        "with one micro-batch, the load-balancing loss counts 0.00 times": partial(_stepped, even=0),
+        "with one micro-batch, the model's own loss counts 0.50 times": partial(_stepped, own=0.5),
+        "with 2, the gradient is": lambda model, batches, alpha: _stepped(model, batches[-1:], alpha),
+        "each micro-batch needs a backward pass": lambda model, batches, alpha: None,
+    },
+)
+
+
 @exercise("expert.combine", "repair", "results that go back to the wrong tokens")
 def combine(mended: Callable[..., Any]) -> str:
     import torch
@@ -254,3 +303,20 @@ def combine(mended: Callable[..., Any]) -> str:
             )
         passed.append(case)
     return "each token the weighted sum of its own rows"
+
+
+def _weighed(by_token: Tensor, weights: Tensor) -> Tensor:
+    return (by_token.view(*weights.shape, -1) * weights[..., None]).sum(1)
+
+
+answers(
+    "expert.combine",
+    right=[lambda rows, weights, order: _weighed(rows[order.argsort()], weights)],
+    wrong={
+        "right for 2 tokens, top-1; for 5 tokens, top-1, ": lambda rows, w, order: _weighed(rows[order], w),
+        "for 2 tokens, top-1, 2 of 2 sums": lambda rows, weights, order: _weighed(rows, weights),
+        "for 4 tokens, top-2, the result must be a tensor of shape (4, 3)": (
+            lambda rows, weights, order: rows[order.argsort()] * weights.view(-1, 1)
+        ),
+    },
+)

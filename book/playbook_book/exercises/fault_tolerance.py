@@ -6,37 +6,48 @@ import copy
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from playbook.estimates.goodput import best_interval, cluster_mtbf, young
-from playbook_book.exercises.exercise import NotYet, exercise, number
+from playbook.estimates.goodput import best_interval, cluster_mtbf, daly, young
+from playbook_book.exercises.exercise import NotYet, answers, answers_made, exercise, number
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+_SAVE, _DEVICE, _GPUS = 40.0, 80_000 * 3600.0, 4096
 
-@exercise("fault-tolerance.interval", "number", "how often 4,096 GPUs should save")
-def interval(answer: Any) -> str:
-    gpus, device, save = 4096, 80_000 * 3600.0, 40.0
-    mtbf = cluster_mtbf(device, gpus)
-    right = best_interval(save, mtbf) / 60
+
+@number(
+    "fault-tolerance.interval",
+    "how often 4,096 GPUs should save",
+    otherwise="Which rate of losses falls with the interval, and which rises?",
+    tolerance=0.03,
+)
+def interval() -> tuple[float, dict[float, str], str]:
+    mtbf = cluster_mtbf(_DEVICE, _GPUS)
+    best = best_interval(_SAVE, mtbf) / 60
     hints: dict[float, str] = {
-        60 * right: "that is in seconds; how many minutes?",
-        right / math.sqrt(2): "a failure loses half an interval on average, not a whole one",
-        right * math.sqrt(2): "a failure loses half an interval, and each interval has a save: compare again",
-        young(save, device) / 60: "that is how often one GPU alone should save: any of 4,096 may fail",
+        60 * best: "that is in seconds; how many minutes?",
+        best / math.sqrt(2): "a failure loses half an interval on average, not a whole one",
+        best * math.sqrt(2): "a failure loses half an interval, and each interval has a save: compare again",
+        young(_SAVE, _DEVICE) / 60: "that is how often one GPU alone should save: any of 4,096 may fail",
         mtbf / 60: "that is how long the run lasts between two failures",
-        young(save, 80_000) / 60: "hours and seconds do not mix: 80,000 hours are 288 million seconds",
+        young(_SAVE, 80_000) / 60: "hours and seconds do not mix: 80,000 hours are 288 million seconds",
     }
-    number(
-        answer,
-        right,
-        hints,
-        tolerance=0.03,
-        otherwise="Which rate of losses falls with the interval, and which rises?",
-    )
-    lost = math.sqrt(2 * save / mtbf)
-    return f"saves and lost work then take {lost:.1%} of the time together, half of it each"
+    lost = math.sqrt(2 * _SAVE / mtbf)
+    return best, hints, f"saves and lost work then take {lost:.1%} of the time together, half of it each"
+
+
+def _share_lost(seconds: float) -> float:
+    """A save in each interval, and half of one with each failure."""
+    return _SAVE / seconds + seconds / 2 * _GPUS / _DEVICE
+
+
+answers(
+    "fault-tolerance.interval",
+    right=[min(range(100, 10_000), key=_share_lost) / 60, daly(_SAVE, _DEVICE / _GPUS) / 60, 39.5],
+)
 
 
 @exercise(
@@ -88,6 +99,32 @@ def _why(found: list[Any], wanted: list[Any], lengths: Sequence[int], start: int
     return f"elements are in files {sorted(few)}, and you read {sorted(many)}"
 
 
+def _by_elements(lengths, start, stop):
+    parts: dict[int, list[int]] = {}
+    for file, at in [(file, at) for file, length in enumerate(lengths) for at in range(length)][start:stop]:
+        parts.setdefault(file, []).append(at)
+    return [(file, part[0], len(part)) for file, part in parts.items()]
+
+
+answers(
+    "fault-tolerance.reads",
+    right=[_by_elements],
+    wrong={
+        "a file is not read whole": lambda n, *part: [(file, 0, n[file]) for file, *_ in _reads(n, *part)],
+        "from the beginning of the file": lambda n, *part: [
+            (file, first + sum(n[:file]), count) for file, first, count in _reads(n, *part)
+        ],
+        "a read of nothing": lambda n, *part: [*_reads(n, *part), (len(n), 0, 0)],
+        "not the right parts": lambda n, start, stop: [*_reads(n, start, stop - 1)],
+        "in the order of the files": lambda n, *part: [*_reads(n, *part)][::-1],
+        "more elements than are needed": lambda n, *part: [
+            (file, first, first + count) for file, first, count in _reads(n, *part)
+        ],
+        "expected a list of (file, first, count)": lambda n, *part: [file for file, *_ in _reads(n, *part)],
+    },
+)
+
+
 # ---- repairs
 
 
@@ -129,6 +166,16 @@ def _steps(run: tuple[Any, Any, Any, _Batches], count: int) -> list[float]:
     return losses
 
 
+def _state(run: tuple[Any, Any, Any, _Batches]) -> dict[str, float]:
+    model, optimizer, schedule, batches = run
+    return {
+        "learning rate": schedule.get_last_lr()[0],
+        "place in the data": batches.position,
+        "weight": model[0].weight[0, 0].item(),
+        "update count": float(next(iter(optimizer.state.values()), {"step": 0.0})["step"]),
+    }
+
+
 @exercise(
     "fault-tolerance.resume", "repair", "a checkpoint that has weights and moments, and not all of the rest"
 )
@@ -144,22 +191,11 @@ def resume(mended: Any) -> str:
         random_state = torch.get_rng_state()
         saved = copy.deepcopy(save(*first))
         torch.set_rng_state(random_state)
-        wanted = {
-            "learning rate": first[2].get_last_lr()[0],
-            "place in the data": first[3].position,
-            "weight": first[0][0].weight[0, 0].item(),
-            "update count": float(next(iter(first[1].state.values()))["step"]),
-        }
+        wanted = _state(first)
         on = _steps(first, 4)
         again = _run(1)
         load(saved, *again)
-        state = next(iter(again[1].state.values()), {"step": 0.0})
-        found = {
-            "learning rate": again[2].get_last_lr()[0],
-            "place in the data": again[3].position,
-            "weight": again[0][0].weight[0, 0].item(),
-            "update count": float(state["step"]),
-        }
+        found = _state(again)
         dropout = torch.equal(torch.get_rng_state(), random_state)
         same = _steps(again, 4) == on
     for name, value in wanted.items():
@@ -175,6 +211,41 @@ def resume(mended: Any) -> str:
     if not same:
         raise NotYet("the resumed run begins in the same state, and its next losses are others all the same")
     return "four steps, and four more: the losses of a run that nothing has interrupted, bit for bit"
+
+
+def _without(*left_out):
+    """Functions that save everything and that resume without some of it."""
+    import torch
+
+    def save(model, optimizer, schedule, data):
+        states = (part.state_dict() for part in (model, optimizer, schedule))
+        return [*states, data.position, torch.get_rng_state()]
+
+    def resume(saved, model, optimizer, schedule, data):
+        loads = {
+            "model": model.load_state_dict,
+            "optimizer": optimizer.load_state_dict,
+            "schedule": schedule.load_state_dict,
+            "data": partial(setattr, data, "position"),
+            "masks": torch.set_rng_state,
+        }
+        for (name, load), state in zip(loads.items(), saved, strict=True):
+            if name not in left_out:
+                load(state)
+
+    return save, resume
+
+
+@answers_made("fault-tolerance.resume")
+def _resumed() -> tuple[list[Any], dict[str, Any]]:
+    return [_without()], {
+        "the weight is": _without("model"),
+        "the update count is 4": _without("optimizer"),
+        "the learning rate is": _without("schedule", "data", "masks"),
+        "the place in the data is 4; the resumed run begins with 0": _without("data"),
+        "dropout draws other masks": _without("masks"),
+        "hand in both functions": _without()[0],
+    }
 
 
 @exercise(
@@ -221,6 +292,29 @@ def _check_states(optimizer: Any, given: list[Any], own: list[str], saved: dict[
                 f"{name} has had {float(saved[name]['step']):.0f} updates, and Adam is told {float(state['step']):.0f}: "
                 "it will divide its moments by the wrong 1 − βᵗ"
             )
+
+
+def _moved(saved, optimizer, names, *, change=dict, by_name=True):
+    places = zip(names, saved, optimizer.param_groups[0]["params"], strict=True)
+    for name, in_turn, p in places:
+        optimizer.state[p] = change(saved[name if by_name else in_turn])
+
+
+answers(
+    "fault-tolerance.moments",
+    right=[_moved],
+    wrong={
+        "has had 5 updates, and Adam is told 0": partial(
+            _moved, by_name=False, change=lambda state: {**state, "step": 0 * state["step"]}
+        ),
+        "is blocks.": partial(_moved, by_name=False),
+        "the exp_avg of blocks.0.down is blocks.0.down's exp_avg_sq": partial(
+            _moved,
+            change=lambda state: {**state, "exp_avg": state["exp_avg_sq"], "exp_avg_sq": state["exp_avg"]},
+        ),
+        "has no exp_avg_sq": partial(_moved, change=lambda state: {"exp_avg": state["exp_avg"]}),
+    },
+)
 
 
 class _Disk:
@@ -287,3 +381,32 @@ def _check_complete(disk: _Disk, ranks: int) -> None:
             raise NotYet(
                 f"of {ranks} ranks: `complete` is there, and {path} exists, but is still being written"
             )
+
+
+def _committed(rank, ranks, disk, *, mark=".written", waits=True, told_by=lambda ranks: 0):
+    """A rank may write another file behind its own, one of them waits for those of all, and tells."""
+    yield from disk.write(f"step-100/rank-{rank}")
+    if mark:
+        yield from disk.write(f"step-100/rank-{rank}{mark}")
+    if rank == told_by(ranks):
+        while waits and not all(disk.exists(f"step-100/rank-{r}{mark}") for r in range(ranks)):
+            yield
+        yield from disk.write("step-100/complete")
+
+
+answers(
+    "fault-tolerance.commit",
+    right=[_committed],
+    wrong={
+        "of 2 ranks: `complete` is there, and step-100/rank-1": partial(_committed, mark="", waits=False),
+        "exists, but is still being written": partial(_committed, mark=""),
+        "of 3 ranks: `complete` is there, and step-100/rank-0 is not": partial(
+            _committed, mark="", waits=False, told_by=lambda ranks: ranks - 1
+        ),
+        "never becomes complete": partial(_committed, told_by=lambda ranks: None),
+        "`complete` is there, and step-100/rank-1 is not": lambda rank, ranks, disk: (
+            iter(()) if rank else _committed(0, 1, disk)
+        ),
+        "no generator any more": lambda rank, ranks, disk: None,
+    },
+)

@@ -4,32 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from playbook_book.exercises.exercise import NotYet, exercise, number
+from playbook_book.exercises.exercise import NotYet, answers, exercise, number
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-@exercise("first-steps.steps", "number", "optimizer steps of a run whose batch doubles once")
-def steps_of_a_run(answer: Any) -> str:
+@number(
+    "first-steps.steps",
+    "optimizer steps of a run whose batch doubles once",
+    praise="tokens of each part over its tokens per step, added up",
+    otherwise="Each part takes its tokens / tokens per step.",
+    tolerance=1e-4,
+)
+def steps_of_a_run() -> tuple[float, dict[float, str]]:
     early, late, small, large = 0.2e12, 2.8e12, 512 * 8192, 1024 * 8192
-    right = early / small + late / large
-    tokens = early + late
-    hints = {
+    steps, tokens = early / small + late / large, early + late
+    return steps, {
         tokens / large: "that is the whole run at the larger batch",
         tokens / small: "that is the whole run at the smaller batch",
         early / small: "that is the first part of the run alone",
         late / large: "that is the second part of the run alone",
-        right * 8192: "a batch is given in samples here: how many tokens are they?",
+        steps * 8192: "a batch is given in samples here: how many tokens are they?",
         2 * tokens / (small + large): "the plain mean of both batches: few steps use the smaller one",
         tokens**2 / (early * small + late * large): (
             "steps add up, batches do not: a mean batch, weighted by tokens, gives too few steps"
         ),
     }
-    number(answer, right, hints, tolerance=1e-4, otherwise="Each part takes its tokens / tokens per step.")
-    return "tokens of each part over its tokens per step, added up"
 
 
 @exercise("first-steps.luck", "function", "the targets on which an untrained GPT beats chance")
@@ -59,6 +63,18 @@ def luck(suspects: Callable[..., Any]) -> str:
     if missed:
         raise NotYet(f"{said}: you are on to something, but {missed} of the others are as lucky")
     return "your suspects lose over a nat less than chance does, and nobody else is as lucky"
+
+
+answers(
+    "first-steps.luck",
+    right=[lambda inputs, targets: targets == inputs],
+    wrong={
+        "nats on your suspects": lambda inputs, targets: targets == ord("e"),
+        "you are on to something": lambda inputs, targets: (targets == inputs) & (targets == ord(" ")),
+        "a boolean mask of shape (64, 64)": lambda inputs, targets: targets,
+        "a mask of all or of none singles nothing out": lambda inputs, targets: targets == targets,
+    },
+)
 
 
 @exercise("first-steps.shift", "repair", "a loss that falls while the model learns the wrong thing")
@@ -123,3 +139,25 @@ def _score(loss: Callable[..., Any], model: _Certain, windows: Tensor) -> float:
 def _reference(model: _Certain, windows: Tensor) -> float:
     logits = model(windows[:, :-1]).log_softmax(-1)
     return -logits.gather(-1, windows[:, 1:, None]).mean().item()
+
+
+def _loss(model, windows, *, read=(0, -1), predicted=(0, None), wanted=(1, None), reduction="mean"):
+    """Of the windows' tokens some are read, and some are compared with some of what is predicted."""
+    from torch.nn.functional import cross_entropy
+
+    logits = model(windows[:, slice(*read)])[:, slice(*predicted)]
+    return cross_entropy(logits.flatten(0, 1), windows[:, slice(*wanted)].flatten(), reduction=reduction)
+
+
+answers(
+    "first-steps.shift",
+    right=[_loss, partial(_loss, read=(0, None), predicted=(0, -1))],
+    wrong={
+        "the token after the next scores 0.00": partial(_loss, predicted=(0, -1), wanted=(2, None)),
+        "one that repeats its input scores 0.00": partial(_loss, read=(0, None), wanted=(0, None)),
+        "scores 20.00 nats, not 0.00": partial(_loss, read=(1, None), wanted=(0, -1)),
+        "does each prediction count": partial(_loss, predicted=(0, -1), wanted=(1, -1)),
+        "divide it by the number of predictions": partial(_loss, reduction="sum"),
+        "a scalar tensor with a gradient": lambda model, windows: _loss(model, windows).item(),
+    },
+)

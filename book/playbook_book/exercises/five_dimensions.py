@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from playbook_book.exercises.exercise import NotYet, exercise, number
+from playbook_book.exercises.exercise import NotYet, answers, exercise, number
 
 
-@exercise("five-dimensions.neighbour", "number", "the rank to which a rank of Llama 3 sends its activations")
-def neighbour(answer: Any) -> str:
+@number(
+    "five-dimensions.neighbour",
+    "the rank to which a rank of Llama 3 sends its activations",
+    praise="pp comes right after tp, so the next stage is tp ranks further: in the next node",
+    otherwise="Find its coordinates first: divide by the sizes, the fastest axis first",
+    tolerance=1e-9,
+)
+def neighbour() -> tuple[float, dict[float, str]]:
     # Of (tp, cp, pp, dp) = (8, 1, 16, 128), the fastest first, rank 5001 is at (1, 0, 1, 39).
     rank, tp, pp, dp = 5001, 8, 16, 128
-    hints: dict[float, str] = {
+    return rank + tp, {
         rank + tp * dp: "that is the order of this book, in which data parallelism comes before the pipeline",
         rank + tp * pp: "that rank has the same stage and other samples: a neighbour on dp",
         rank - tp: "that is where activations come from",
         rank + 1: "that rank has other columns of the same layers: a neighbour on tp",
         rank + pp: "16 is the number of stages; how far apart they are is the product of the faster axes",
     }
-    number(
-        answer,
-        rank + tp,
-        hints,
-        tolerance=1e-9,
-        otherwise="Find its coordinates first: divide by the sizes, the fastest axis first",
-    )
-    return "pp comes right after tp, so the next stage is tp ranks further: in the next node"
 
 
 @exercise(
@@ -74,6 +74,34 @@ def _check_group(layout: Any, axis: str, rank: int, got: list[int], where: str) 
     if wrong := sorted(apart - {"dp", "cp"}):
         raise NotYet(f"{said}: these differ along {' and '.join(wrong)}, and may along dp and cp alone")
     raise NotYet(f"{said}: as many as there are, but not the right ones of its dp × cp group")
+
+
+def _groups(rank: int, sizes: dict[str, int], ep: int) -> tuple[list[int], list[int]]:
+    tp, same = sizes["tp"], sizes["cp"] * sizes["dp"]
+    column, rest = rank % tp, rank // tp
+    place, stage = rest % same, rest // same
+    ranks = [column + tp * (i + same * stage) for i in range(same)]
+    return ranks[place // ep * ep :][:ep], ranks[place % ep :: ep]
+
+
+answers(
+    "five-dimensions.experts",
+    right=[_groups],
+    wrong={
+        "these differ along tp": lambda rank, sizes, ep: _groups(rank, sizes | {"tp": 1}, ep),
+        "for ep got [0], but ep has 4 ranks": lambda *given: _groups(*given)[::-1],
+        "as many as there are, but not the right ones of its dp × cp group": (
+            lambda rank, sizes, ep: _groups(rank, sizes, sizes["cp"] * sizes["dp"] // ep)[::-1]
+        ),
+        "for edp got [0, 2, 4, 6], but edp has 1 ranks here": (
+            lambda rank, sizes, ep: (_groups(rank, sizes, ep)[0], _groups(rank, sizes, 1)[1])
+        ),
+        "in which the rank itself is not": (
+            lambda rank, *given: [[r for r in group if r != rank] for group in _groups(rank, *given)]
+        ),
+        "expected two lists": lambda *given: _groups(*given)[0],
+    },
+)
 
 
 @exercise("five-dimensions.gradients", "repair", "gradients of experts that are averaged like all others")
@@ -142,6 +170,36 @@ def _loss(x: Any, router: Any, experts: Any) -> Any:
     return torch.einsum("te,eij,tj->ti", weights, experts, x).square().mean(-1)
 
 
+def _reduced(
+    dense: Any,
+    experts: Any,
+    replicas: Any,
+    edp: Any,
+    *,
+    over=lambda replicas, edp: (replicas, edp),
+    by=lambda replicas, edp: replicas,
+) -> None:
+    import torch.distributed as dist
+
+    for gradients, group in zip((dense, experts), over(replicas, edp), strict=True):
+        for gradient in gradients:
+            dist.all_reduce(gradient, group=group)
+            gradient /= by(replicas, edp).size()
+
+
+answers(
+    "five-dimensions.gradients",
+    right=[_reduced],
+    wrong={
+        "right without expert parallelism; with ep = 2 the gradient of the experts": (
+            partial(_reduced, over=lambda replicas, edp: (replicas, replicas))
+        ),
+        "is 2 times that of one process": partial(_reduced, by=lambda replicas, edp: edp),
+        "the gradient of the router is off": partial(_reduced, over=lambda replicas, edp: (edp, edp)),
+    },
+)
+
+
 @exercise("five-dimensions.norm", "repair", "a gradient norm that counts copies")
 def norm(mended: Callable[..., Any]) -> str:
     from playbook import launch
@@ -180,3 +238,31 @@ def _norm(mended: Callable[..., Any], text: str) -> float:
                 own = [(matrix.chunk(layout.tp)[at["tp"]], ("tp", "pp")), (scale, ("pp",))]
         sizes = {axis: getattr(layout, axis) for axis in AXES}
         return float(mended(own, sizes)) / float(whole.sqrt())
+
+
+def _summed(own: Any, sizes: dict[str, int], *, power=-1, along=("tp", "dp", "pp")) -> Any:
+    import torch
+    import torch.distributed as dist
+
+    total = torch.zeros(())
+    for gradient, cut in own:
+        total += (
+            gradient.square().sum() * math.prod(sizes[axis] for axis in along if axis not in cut) ** power
+        )
+    dist.all_reduce(total)
+    return total.sqrt()
+
+
+answers(
+    "five-dimensions.norm",
+    right=[_summed],
+    wrong={
+        "right for pp=4; with tp=4, the norm is 1.": partial(_summed, power=0),
+        "right for pp=4 and tp=4; with tp=2,dp=2, the norm is 1.414": partial(_summed, along=["tp"]),
+        "with pp=4, the norm is 0.500": lambda own, sizes: _summed([(g, ()) for g, _ in own], sizes),
+        "right for pp=4; with tp=4, the norm is 0.": partial(_summed, power=-2),
+        "with pp=4, the ranks get different norms": (
+            lambda own, sizes: sum(gradient.square().sum() for gradient, _ in own).sqrt()
+        ),
+    },
+)

@@ -4,40 +4,55 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from playbook_book.exercises.exercise import NotYet, exercise, number
+from playbook_book.exercises.exercise import NotYet, answers, answers_made, exercise, number
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-@exercise("flash-attention.bytes", "number", "bytes that forward asks for in one layer of Llama 3 8B")
-def bytes_of_a_layer(answer: Any) -> str:
+@number(
+    "flash-attention.bytes",
+    "bytes that forward asks for in one layer of Llama 3 8B",
+    praise="64 programs a head, and each of them reads all keys and values of its head",
+    otherwise="How many programs are there, and what does one of them read?",
+)
+def bytes_of_a_layer() -> tuple[float, dict[float, str]]:
     heads, kv_heads, width, seq, block = 32, 8, 128, 8192, 128
     programs = seq // block  # of a head
-    own, lse, keys = 2 * seq * 2 * width, 4 * seq, programs * seq * 2 * 2 * width
-    right = heads * (own + keys + lse)
-    hints = {
-        heads * (own + lse) + kv_heads * keys: (
+    once = 2 * seq * 2 * width  # q and o, or k and v
+    own, keys = once + 4 * seq, programs * once
+    right, least, causal = heads * (own + keys), heads * own, keys * (programs + 1) / (2 * programs)
+    return right, {
+        least + kv_heads * keys: (
             "each query head has programs of its own, and a program reads keys and values for its own head alone"
         ),
-        heads
-        * (2 * own + lse): "that reads the keys and values of a head once; how many programs need them?",
-        heads * (own + lse)
-        + kv_heads * own: "that is the least that must come from memory, if caches keep all",
-        heads * (own + lse + keys * (programs + 1) / (2 * programs)): "that is with a causal mask",
-        heads * (own + lse + keys / 2): "keys and values: a program reads both",
-        heads * (own / 2 + keys / 2): "a number in bf16 has two bytes",
+        least + heads * once: "that reads the keys and values of a head once; how many programs need them?",
+        least + kv_heads * once: "that is the least that must come from memory, if caches keep all",
+        least + heads * causal: "that is with a causal mask",
+        least + heads * keys / 2: "keys and values: a program reads both",
+        heads * (once / 2 + keys / 2): "a number in bf16 has two bytes",
         right / heads: "that is one head",
-        heads
-        * (
-            own + lse + seq * keys / programs
-        ): "that reads all keys for each query; a program has 128 of these",
-        heads * (4 * 2 * seq * seq) + 2 * heads * own: "that is attention with its scores in memory",
+        least + heads * seq * once: "that reads all keys for each query; a program has 128 of these",
+        heads * (4 * 2 * seq * seq + 2 * once): "that is attention with its scores in memory",
     }
-    number(answer, right, hints, otherwise="How many programs are there, and what does one of them read?")
-    return "64 programs a head, and each of them reads all keys and values of its head"
+
+
+@answers_made("flash-attention.bytes")
+def _counted() -> tuple[list[Any], dict[str, Any]]:
+    import torch
+
+    from playbook.kernels.flash_attention import requested_bytes, standard_bytes
+    from playbook.kernels.flash_backward import Blocks
+
+    q, k = (torch.empty(1, 8192, heads, 128, dtype=torch.bfloat16, device="meta") for heads in (32, 8))
+    asked = partial(requested_bytes, q, k, k, blocks=Blocks(128, 128, 8, 2))
+    return [asked(causal=False)], {
+        "that is with a causal mask": asked(causal=True),
+        "that is attention with its scores in memory": standard_bytes(q, q, q),
+    }
 
 
 @exercise(
@@ -94,6 +109,38 @@ def _combined(write: Callable[..., Any], outs: Tensor, lses: Tensor, case: str) 
         raise NotYet(f"{case}: the output is right, but its log-sum-exp is not that of all keys")
 
 
+def _weighed(
+    outs: Tensor, lses: Tensor, *, relative_to=lambda lses: lses.amax(0).clamp(min=-1e30)
+) -> tuple[Tensor, Tensor]:
+    top = relative_to(lses)
+    weights = (lses - top).exp()
+    total = weights.sum(0)
+    return (weights[..., None] * outs).sum(0) / total.clamp(min=1e-30)[:, None], top + total.log()
+
+
+answers(
+    "flash-attention.split",
+    right=[_weighed],
+    wrong={
+        "three parts: that is the mean of the parts": lambda outs, lses: (outs.mean(0), lses.logsumexp(0)),
+        "each was divided by its own denominator": lambda outs, lses: (outs.sum(0), lses.logsumexp(0)),
+        "scores in the thousands: the output is not a number": (
+            partial(_weighed, relative_to=lambda lses: 0 * lses[0])
+        ),
+        "a query that sees no key anywhere: the output is not a number": (
+            partial(_weighed, relative_to=lambda lses: lses.amax(0))
+        ),
+        "the output is right, but its log-sum-exp is not": (
+            lambda outs, lses: (_weighed(outs, lses)[0], lses.amax(0))
+        ),
+        "the output has the shape (5, 4) and not (4, 5)": (
+            lambda outs, lses: (_weighed(outs, lses)[0].T, lses.logsumexp(0))
+        ),
+        "expected a pair, the output and its log-sum-exp": lambda outs, lses: _weighed(outs, lses)[0],
+    },
+)
+
+
 @exercise(
     "flash-attention.lazy", "repair", "an accumulator that is rescaled only where the maximum grows by much"
 )
@@ -138,6 +185,31 @@ def _lazily(mended: Callable[..., Any], scores: list[Tensor], values: list[Tenso
             )
 
 
+def _added(
+    state: Any, x: Tensor, v: Tensor, *, above=8.0, weighed_by="reference", kept="reference", shrinks=True
+) -> tuple[Tensor, Tensor, Tensor]:
+    import torch
+
+    acc, total, m = state
+    top = torch.maximum(m, x.amax(1, keepdim=True))
+    tops = {"top": top, "reference": torch.where(top - m > above, top, m)}
+    shrink = (m - tops["reference"]).exp() if shrinks else 1.0
+    p = (x - tops[weighed_by]).exp()
+    return shrink * acc + p @ v, shrink * total + p.sum(1, keepdim=True), tops[kept]
+
+
+answers(
+    "flash-attention.lazy",
+    right=[_added],
+    wrong={
+        "grows by 3 in each block: after block 2 the output is off by": partial(_added, weighed_by="top"),
+        "grows by 20 in each block: after block 2 the output is off by": partial(_added, shrinks=False),
+        "the state's m is 3, and rescaling only where it must gives 0": partial(_added, above=0.0),
+        "the output is right; but after block 2 the state's m is 3": partial(_added, kept="top"),
+    },
+)
+
+
 @exercise("flash-attention.lse", "repair", "a log-sum-exp that backward cannot use")
 def lse_of_forward(mended: Callable[..., Any]) -> str:
     import torch
@@ -159,3 +231,33 @@ def lse_of_forward(mended: Callable[..., Any]) -> str:
                 f"{float(p[0].sum()):.3g}, and dv is off by {off:.0%} of its norm"
             )
     return "the output as before, and in backward weights that sum to 1"
+
+
+def _attended(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    *,
+    lse=lambda m, total, scale: (m + total.log2()) * math.log(2),
+) -> tuple[Tensor, Tensor]:
+    x = q @ k.T * (scale / math.log(2))
+    m = x.amax(1, keepdim=True)
+    p = (x - m).exp2()
+    total = p.sum(1, keepdim=True)
+    return p @ v / total, lse(m, total, scale)
+
+
+answers(
+    "flash-attention.lse",
+    right=[_attended],
+    wrong={
+        "scale = 1.0: the output is right;": partial(_attended, lse=lambda m, total, _: m + total.log2()),
+        "the weights of the first query sum to": partial(_attended, lse=lambda m, total, _: m + total.log()),
+        "scale = 0.25: the output is right": (
+            partial(_attended, lse=lambda m, total, scale: (m + total.log2()) * math.log(2) / scale)
+        ),
+        "the shape (6,)": partial(_attended, lse=lambda m, total, _: (m + total.log2())[:, 0]),
+        "now the output is wrong": lambda q, k, v, scale: _attended(q, k, v * scale / 2, scale),
+    },
+)

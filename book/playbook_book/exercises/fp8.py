@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from playbook_book.exercises.exercise import NotYet, exercise, number
+from playbook_book.exercises.exercise import NotYet, answers, exercise, number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -13,26 +15,28 @@ if TYPE_CHECKING:
     from playbook.precision.scaling import Quantized
 
 
-@exercise("fp8.kept", "number", "bytes that a layer of Llama 3 8B keeps of its input in FP8")
-def kept(answer: Any) -> str:
+@number(
+    "fp8.kept",
+    "bytes that a layer of Llama 3 8B keeps of its input in FP8",
+    praise="three per cent for the scales, and just over half of bf16",
+    otherwise="Count the codes, then the scales.",
+    tolerance=1e-5,
+)
+def kept() -> tuple[float, dict[float, str]]:
     from playbook.shapes import load
 
     numbers = 8192 * load("llama3-8b").ffn_dim
     right = numbers + 4 * numbers // 128
-    hints: dict[float, str] = {
+    return right, {
         numbers: "almost: those are the codes, and nobody can read them without their scales",
         2 * numbers: "that is what it keeps in bf16",
         2 * right: "twice the right number: a code has eight bits",
         numbers + numbers // 128: "almost: these scales are numbers of fp32",
         numbers + 2 * numbers // 128: "almost: these scales are numbers of fp32",
-        numbers
-        + 4 * numbers // 128**2: "almost: that is a scale for each block of 128 × 128, as weights have",
+        numbers + numbers // 4096: "almost: that is a scale for each block of 128 × 128, as weights have",
         numbers + 4 * numbers // 32: "that is a scale of four bytes for every 32 numbers",
         numbers + 4 * 8192: "that is one scale for each row",
-        numbers + 4: "that is one scale for the whole tensor",
     }
-    number(answer, right, hints, tolerance=1e-5, otherwise="Count the codes, then the scales.")
-    return "three per cent for the scales, and just over half of bf16"
 
 
 @exercise("fp8.tiles", "function", "numbers in E4M3 with a scale for each tile")
@@ -90,6 +94,39 @@ def _tensors() -> dict[str, Tensor]:
     }
 
 
+def _tiles(x: Tensor, *, width=128, of_zeros=1.0) -> tuple[Tensor, Tensor]:
+    import torch
+
+    groups = x.view(len(x), -1, width)
+    scales = groups.abs().amax(-1, keepdim=True) / 448
+    scales = scales.masked_fill(scales == 0, of_zeros)
+    return (groups / scales).view_as(x).to(torch.float8_e4m3fn), scales.squeeze(-1)
+
+
+def _one_scale(x: Tensor, *, repeated=False) -> tuple[Tensor, Tensor]:
+    codes, scale = _tiles(x.view(1, -1), width=x.numel())
+    return codes.view_as(x), scale.expand(4, 3) if repeated else scale
+
+
+def _codes_in_fp32(x: Tensor) -> tuple[Tensor, Tensor]:
+    codes, scales = _tiles(x)
+    return codes.float(), scales
+
+
+answers(
+    "fp8.tiles",
+    right=[_tiles],
+    wrong={
+        "a tile of zeros: some codes are no numbers": partial(_tiles, of_zeros=0.0),
+        "random numbers: codes times scales are off by": lambda x: (_tiles(x)[0], 1 / _tiles(x)[1]),
+        "scales have shape (1, 1), and should have (4, 3)": _one_scale,
+        "one outlier: codes times scales are off by": partial(_one_scale, repeated=True),
+        "return two tensors": lambda x: _tiles(x)[0],
+        "codes must be float8_e4m3fn": _codes_in_fp32,
+    },
+)
+
+
 @exercise("fp8.history", "repair", "an amax history that is read before it is written")
 def history(mended: Callable[..., Any]) -> str:
     import torch
@@ -124,6 +161,39 @@ def _why(scale: float, right: float, sizes: list[float], step: int) -> str:
     if step > 1 and abs(scale * 448 / sizes[step - 1] - 1) < 1e-4:
         return f"{amax}: that is the step before alone"
     return amax
+
+
+def _delayed(
+    history: Tensor,
+    step: int,
+    x: Tensor,
+    *,
+    read=lambda history, step, here: history.amax() if step else here,
+    write=lambda history, here: here,
+) -> Tensor:
+    here = x.abs().amax()
+    scale = read(history, step, here) / 448
+    history[step % len(history)] = write(history, here)
+    return scale
+
+
+answers(
+    "fp8.history",
+    right=[_delayed],
+    wrong={
+        "gradients around 1e-6: in step 0 the scale is 1": (
+            partial(_delayed, read=lambda history, step, here: history[step % 4] or 448.0)
+        ),
+        "in step 0 the scale is 0": partial(_delayed, read=lambda history, step, here: history.amax()),
+        "it waits for this step's own tensor": partial(_delayed, read=lambda history, step, here: here),
+        "that is the step before alone": (
+            partial(_delayed, read=lambda history, step, here: history[step % 4 - 1] if step else here)
+        ),
+        "it remembers more than four steps": (
+            partial(_delayed, write=lambda history, here: history.amax().maximum(here))
+        ),
+    },
+)
 
 
 @exercise("fp8.transposed", "repair", "transposed scales that are right for square blocks")
@@ -167,3 +237,29 @@ def transposed(mended: Callable[..., Any]) -> str:
             )
         passed = f"right for {name}; for "
     return "square blocks turn with their matrix; tiles have to be made again, along the tokens"
+
+
+def _transposed(q: Quantized, *, groups="", times=1.0) -> Quantized:
+    from playbook.precision.scaling import quantize
+
+    square = q.size[0] == q.size[1]
+    if square and times == 1 and not groups:
+        return q.t()
+    return quantize(q.dequantized().t() * times, "e4m3", groups or ("block" if square else "tile"))
+
+
+answers(
+    "fp8.transposed",
+    right=[_transposed],
+    wrong={
+        "right for blocks of 128 × 128; for tiles of 1 × 128: scales have shape": (
+            lambda q: replace(q, codes=q.codes.t(), scales=q.scales.t())
+        ),
+        "groups of the transpose have 128 × 1 numbers": lambda q: q.t(),
+        "blocks of 128 × 128: scales have shape (2, 3)": lambda q: replace(q, codes=q.codes.t()),
+        "the codes have shape (256, 384)": lambda q: q,
+        "no longer in FP8": lambda q: replace(q.t(), codes=q.codes.t().float()),
+        "groups of the transpose have 384 × 256 numbers": partial(_transposed, groups="tensor"),
+        "nothing needs to be rounded again": partial(_transposed, times=1.03),
+    },
+)

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from playbook_book.exercises.exercise import NotYet, exercise, number
+from playbook_book.exercises.exercise import NotYet, answers, answers_made, exercise, number
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-@exercise(
+@number(
     "fused-kernels.residual",
-    "number",
     "bytes that fusing residuals with norms saves in a step of Llama 3 70B",
+    praise="one pass fewer in forward and two in backward, for each of 160 norms",
+    otherwise="Count passes over the rows: separate and fused, forward and backward.",
 )
-def residual(answer: Any) -> str:
+def residual() -> tuple[float, dict[float, str]]:
     from playbook.shapes import load
 
     llama = load("llama3-70b")
     one_pass = 8192 * llama.hidden * 2
     norms = 2 * llama.layers
     right = 3 * norms * one_pass
-    hints = {
+    return right, {
         norms * one_pass: "that is forward alone: in backward, two gradients meet where the sum was",
         2 * norms * one_pass: "almost: one of forward's passes, or one of backward's, is missing",
         right / 2: "half: a block has two norms, and a number in bf16 has two bytes",
@@ -32,13 +34,6 @@ def residual(answer: Any) -> str:
         8 * norms * one_pass: "that is what the fused kernels still move, in both directions",
         11 * norms * one_pass: "that is what separate kernels move, in both directions",
     }
-    number(
-        answer,
-        right,
-        hints,
-        otherwise="Count passes over the rows: separate and fused, forward and backward.",
-    )
-    return "one pass fewer in forward and two in backward, for each of 160 norms"
 
 
 @exercise("fused-kernels.relu2", "function", "a bias and a squared ReLU in one kernel")
@@ -96,6 +91,29 @@ def _counted(write: Callable[..., Any], x: Tensor, bias: Tensor, case: str) -> t
     return y, counted.dram.total + sum(one.bytes for one in others)
 
 
+@answers_made("fused-kernels.relu2")
+def _relu2s() -> tuple[list[Any], dict[str, Any]]:
+    from torch.nn.functional import pad
+
+    from playbook_book.exercises.fused_kernels_kernels import relu2, unwritten
+
+    return [relu2], {
+        "PyTorch's operators did it, in 3 passes": lambda x, bias: (x + bias).relu().square(),
+        "3 rows of 100 numbers, relu2_kernel reads or writes x beyond its end: a mask": partial(
+            relu2, mask=False
+        ),
+        "right for 2 rows of 128 numbers; for 3 rows of 100 numbers": (
+            lambda x, bias: relu2(x, pad(bias, (0, 128 - len(bias))))
+        ),
+        "it moves 2.0 times the bytes that it must": lambda x, bias: relu2(x + bias, bias * 0),
+        "backward needs x as it was": lambda x, bias: relu2(x, bias, y=x),
+        "for 2 rows of 128 numbers, 1": lambda x, bias: relu2(x, bias).sqrt(),
+        "the result has shape (256,), and should have (2, 128)": lambda x, bias: relu2(x, bias).flatten(),
+        "the result must be a tensor, and this is list": lambda x, bias: [relu2(x, bias)],
+        "no answer yet": unwritten,
+    }
+
+
 @exercise("fused-kernels.edge", "repair", "a LayerNorm that is right for some lengths of rows")
 def edge(mended: Callable[..., Any]) -> str:
     import torch
@@ -125,6 +143,20 @@ def edge(mended: Callable[..., Any]) -> str:
     return "whatever the length of a row, only its own numbers count"
 
 
+@answers_made("fused-kernels.edge")
+def _norms() -> tuple[list[Any], dict[str, Any]]:
+    from playbook_book.exercises.fused_kernels_kernels import norm
+
+    return [norm], {
+        "right for rows of 64 numbers, for rows of 96 around zero; for rows of 96": partial(
+            norm, how="planted"
+        ),
+        "right for rows of 64 numbers; for rows of 96 around zero, off by": partial(norm, how="of a block"),
+        "around a thousand, off by": partial(norm, how="cancelling"),
+        "no kernel was launched": lambda x: (x - x.mean(1, True)) / x.std(1, correction=0, keepdim=True),
+    }
+
+
 @exercise("fused-kernels.sums", "repair", "a weight's gradient that shrinks as the batch grows")
 def sums(mended: Callable[..., Any]) -> str:
     import torch
@@ -143,3 +175,28 @@ def sums(mended: Callable[..., Any]) -> str:
             raise NotYet(f"{lead}{n:,} rows, the gradient has {ratio:.2f} times the correct norm")
         passed.append(f"{n:,}")
     return "sums are kept in fp32, however many rows there are"
+
+
+def _summed(dy: Tensor, normed: Tensor, *, parts_in="float32", last_in="float32") -> Tensor:
+    import torch
+
+    wide, last = getattr(torch, parts_in), getattr(torch, last_in)
+    parts = torch.zeros(264, dy.shape[1], dtype=wide)
+    for start in range(0, len(dy), 264):
+        terms = dy[start:][:264].to(wide) * normed[start:][:264].to(wide)
+        parts[: len(terms)] += terms
+    return parts.to(last).sum(0)
+
+
+answers(
+    "fused-kernels.sums",
+    right=[_summed],
+    wrong={
+        "right for 264 and 1,000 rows; for 540,672 rows, the gradient has 0.25": (
+            partial(_summed, parts_in="bfloat16", last_in="bfloat16")
+        ),
+        "for 540,672 rows, the gradient has 0.25": partial(_summed, parts_in="bfloat16"),
+        "for 264 rows, the gradient has 0.00 times": lambda dy, normed: _summed(dy, normed) / len(dy),
+        "a number for each column": lambda dy, normed: dy.float() * normed.float(),
+    },
+)

@@ -2,103 +2,127 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from playbook_book.exercises.exercise import NotYet, exercise, number
+from playbook_book.exercises.exercise import (
+    NotYet,
+    answers,
+    answers_made,
+    exercise,
+    function,
+    number,
+)
 
 
-@exercise("gpu-primer.in-flight", "number", "the occupancy that keeps the memory of an H200 busy")
-def in_flight(answer: Any) -> str:
+@number(
+    "gpu-primer.in-flight",
+    "the occupancy that keeps the memory of an H200 busy",
+    praise="less than a third of the threads is enough, if each asks for 16 bytes",
+    otherwise="Little's law gives bytes; divide them among multiprocessors, then threads.",
+)
+def in_flight() -> tuple[float, dict[float, str]]:
     from playbook.hardware import ACCELERATORS
     from playbook.kernels.chips import CHIPS, LATENCY, bytes_in_flight
 
-    chip, latency = CHIPS["h200"], LATENCY["device memory"]
-    needed = bytes_in_flight(ACCELERATORS["h200"].memory_bandwidth, latency) / chip.multiprocessors
-    right = needed / 16 / 2048
-    of_h100 = (
-        bytes_in_flight(ACCELERATORS["h100"].memory_bandwidth, latency) / chip.multiprocessors / 16 / 2048
-    )
-    hints = {
-        100 * right: "almost: as a share, between 0 and 1",
-        needed: "those are the bytes in flight in one multiprocessor; how many threads wait for them?",
-        needed
+    def needed(name: str) -> float:
+        bandwidth, latency = ACCELERATORS[name].memory_bandwidth, LATENCY["device memory"]
+        return bytes_in_flight(bandwidth, latency) / CHIPS["h200"].multiprocessors
+
+    size, share = needed("h200"), needed("h200") / 16 / 2048
+    return share, {
+        100 * share: "almost: as a share, between 0 and 1",
+        size: "those are the bytes in flight in one multiprocessor; how many threads wait for them?",
+        size
         / 16: "those are the threads; occupancy is their share of the most that a multiprocessor can hold",
-        needed * chip.multiprocessors: "those are the bytes in flight in the whole GPU",
-        right * chip.multiprocessors: "bytes of all multiprocessors, but threads of one",
-        right * 4: "a thread waits for 16 bytes, not for one number of 4",
-        right / 2: "a thread waits for one load at a time",
-        of_h100: "that is an H100; the memory of an H200 is faster",
-        needed / 16 / 1024: "1,024 is the most threads in one block; a multiprocessor has room for more",
+        size * 132: "those are the bytes in flight in the whole GPU",
+        share * 132: "bytes of all multiprocessors, but threads of one",
+        share * 4: "a thread waits for 16 bytes, not for one number of 4",
+        share / 2: "a thread waits for one load at a time",
+        needed("h100") / 16 / 2048: "that is an H100; the memory of an H200 is faster",
+        size / 16 / 1024: "1,024 is the most threads in one block; a multiprocessor has room for more",
     }
-    number(
-        answer,
-        right,
-        hints,
-        otherwise="Little's law gives bytes; divide them among multiprocessors, then threads.",
-    )
-    return "less than a third of the threads is enough, if each asks for 16 bytes"
 
 
-@exercise("gpu-primer.tail", "number", "the idle time of a last wave")
-def tail(answer: Any) -> str:
+@number(
+    "gpu-primer.tail",
+    "the idle time of a last wave",
+    praise="the third wave has 56 blocks for 132 multiprocessors",
+    otherwise="How many blocks are there, and how many waves do they take?",
+)
+def tail() -> tuple[float, dict[float, str]]:
     from playbook.kernels.chips import CHIPS, H100, busy, waves
 
-    blocks = 2048 // 128 * (5120 // 256)
-    right = 1 - busy(blocks, H100.multiprocessors)
-    last = blocks % H100.multiprocessors / H100.multiprocessors
-    hints = {
-        1 - right: "that is the share in which they have a block",
-        100 * right: "almost: as a share, between 0 and 1",
+    count = 2048 // 128 * (5120 // 256)
+    idle = 1 - busy(count, H100.multiprocessors)
+    last = count % H100.multiprocessors / H100.multiprocessors
+    return idle, {
+        1 - idle: "that is the share in which they have a block",
+        100 * idle: "almost: as a share, between 0 and 1",
         1 - last: "that is the last wave alone; of all waves?",
         last: "that is how full the last wave is",
-        1 - busy(blocks, CHIPS["a100-80"].multiprocessors): "that is an A100, with 108 multiprocessors",
-        waves(blocks, H100.multiprocessors): "that is how many waves there are",
-        1 - busy(blocks, 2 * H100.multiprocessors): "only one of these blocks fits into a multiprocessor",
+        1 - busy(count, CHIPS["a100-80"].multiprocessors): "that is an A100, with 108 multiprocessors",
+        waves(count, H100.multiprocessors): "that is how many waves there are",
+        1 - busy(count, 2 * H100.multiprocessors): "only one of these blocks fits into a multiprocessor",
     }
-    number(answer, right, hints, otherwise="How many blocks are there, and how many waves do they take?")
-    return "the third wave has 56 blocks for 132 multiprocessors"
 
 
-@exercise("gpu-primer.blocks", "function", "how many blocks of a kernel fit into a multiprocessor")
-def blocks(write: Callable[..., Any]) -> str:
-    from playbook.kernels.compiled import Compiled
+def _not_allowed(given: Any, wanted: int) -> str:
+    if isinstance(given, float) and given != int(given):
+        return f"{given:g}, but a part of a block does not run"
+    return f"{given!r} is too {'many' if given > wanted else 'few'}: which resource is the scarcest?"
 
-    cases = (
+
+@function(
+    "gpu-primer.blocks",
+    "how many blocks of a kernel fit into a multiprocessor",
+    cases=(
         (256, 32, 0), (128, 18, 0), (32, 16, 0), (1024, 64, 0), (1024, 65, 0), (256, 180, 147456), (128, 33, 0),
         (256, 40, 0), (256, 32, 40000), (64, 32, 7100), (128, 32, 18 * 1024), (96, 100, 0),
-    )  # fmt: skip
-    for threads, registers, shared in cases:
-        made = Compiled("", 90, threads // 32, registers, 0, shared, "")
-        given = write(threads, registers, shared)
-        if given == made.resident:
-            continue
-        case = f"blocks of {threads} threads with {registers} registers each and {shared:,} bytes of shared memory"
-        for wrong, why in _slips(threads, registers, shared, made.limits):
-            if given == wrong:
-                raise NotYet(f"{case}: {why}")
-        if isinstance(given, float) and given != int(given):
-            raise NotYet(f"{case}: {given:g}, but a part of a block does not run")
-        scarce = min(made.limits, key=lambda name: made.limits[name])
-        raise NotYet(f"{case}: {given!r} is not what the {scarce} allow" + "s" * (scarce == "shared memory"))
-    return f"as computed from the compiler's figures in {len(cases)} cases; each resource is the scarcest in at least one"
+    ),
+    case="blocks of {} threads with {} registers each and {:,} bytes of shared memory".format,
+    praise="as computed from the compiler's figures in 12 cases; each resource is the scarcest in at least one",
+    otherwise=_not_allowed,
+)  # fmt: skip
+def blocks(threads: int, registers: int, shared: int) -> int:
+    from playbook.kernels.compiled import Compiled
+
+    return Compiled("", 90, threads // 32, registers, 0, shared, "").resident
 
 
-def _slips(threads: int, registers: int, shared: int, limits: dict[str, int]) -> list[tuple[int, str]]:
-    """What a reader gets who forgets one thing."""
-    without = {name: min(v for other, v in limits.items() if other != name) for name in limits}
-    whole = limits | {"registers": 65536 // (registers * threads)}
-    bare = limits | {"shared memory": 228 * 1024 // shared if shared else 32}
-    less = limits | {"shared memory": 227 * 1024 // (shared + 1024)}
-    return [
-        (min(less.values()), "227 KiB is the most that one block can have; the multiprocessor has 228"),
-        (min(whole.values()), "each warp is given registers in units of 256"),
-        (min(bare.values()), "each block takes 1 KiB of shared memory besides its own"),
-        (without["blocks"], "no more than 32 blocks run at a time, however small they are"),
-        (without["threads"], "there is room for 2,048 threads"),
-        (without["registers"], "there are not enough registers for so many blocks"),
-        (without["shared memory"], "there is not enough shared memory for so many blocks"),
-    ]
+def _blocks(
+    threads: int,
+    registers: int,
+    shared: int,
+    *,
+    unit=256,
+    beside=1024,
+    most=32,
+    room=2048,
+    size=65536,
+    kib=228,
+) -> int:
+    per_warp = -(-registers * 32 // unit) * unit
+    return min(
+        most, room // threads, size // (per_warp * threads // 32), kib * 1024 // max(shared + beside, 1)
+    )
+
+
+answers(
+    "gpu-primer.blocks",
+    right=[_blocks],
+    wrong={
+        "227 KiB is the most that one block can have; the multiprocessor has 228": partial(_blocks, kib=227),
+        "each warp is given registers in units of 256": partial(_blocks, unit=1),
+        "each block takes 1 KiB of shared memory besides its own": partial(_blocks, beside=0),
+        "no more than 32 blocks run at a time, however small they are": partial(_blocks, most=10**6),
+        "1,024 is the most threads of one block; there is room for 2,048": partial(_blocks, room=1024),
+        "there is room for 2,048 threads": partial(_blocks, room=10**6),
+        "there are not enough registers for so many blocks": partial(_blocks, size=10**9),
+        "there is not enough shared memory for so many blocks": partial(_blocks, kib=10**6),
+        "2.66667, but a part of a block does not run": lambda t, r, s: min(32, 2048 / t, 65536 / (r * t)),
+    },
+)
 
 
 @exercise("gpu-primer.mask", "repair", "a sum of vectors with a mask that is made once and used four times")
@@ -142,3 +166,17 @@ def mask(mended: Any) -> str:
 
 def _numbers(count: int) -> str:
     return "1 number is" if count == 1 else f"{count:,} numbers are"
+
+
+@answers_made("gpu-primer.mask")
+def _masks() -> tuple[list[Any], dict[str, Any]]:
+    from playbook_book.exercises import gpu_primer_kernels as kernels
+
+    return [kernels.masked], {
+        "with 1,000 numbers, z is right, but 24 numbers are overwritten after its end": kernels.planted,
+        "z is right, but up to 24 numbers are read after the end of x and y": kernels.writes_alone,
+        "with 1,000 numbers, z is right, but 1 number is overwritten after its end": kernels.one_too_many,
+        "with 1,000 numbers, 40 of z are not x + y": kernels.whole_blocks_alone,
+        "with 512 numbers, 384 of z are not x + y": kernels.first_part_alone,
+        "keep the line @kernel": lambda x, y, z, n: None,
+    }

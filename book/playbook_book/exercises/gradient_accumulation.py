@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
-from playbook_book.exercises.exercise import NotYet, exercise, number
+from playbook_book.exercises.exercise import NotYet, answers, exercise, number
 
 #: Samples of 4 096 tokens in a step of 2²⁰.
 _SAMPLES = 2**20 // 4096
 
 
-@exercise("gradient-accumulation.plan", "number", "micro-batches of a step of exactly 2²⁰ tokens on one H100")
-def plan(answer: Any) -> str:
+@number(
+    "gradient-accumulation.plan",
+    "micro-batches of a step of exactly 2²⁰ tokens on one H100",
+    otherwise="mbs × grad_acc is the number of samples in a step",
+)
+def plan() -> tuple[float, dict[float, str], str]:
     fitting = [m for m in range(1, 17) if _peak(m) <= _card()]
-    right = max(m for m in fitting if _SAMPLES % m == 0)
+    most = max(m for m in fitting if _SAMPLES % m == 0)
     hints: dict[float, str] = {}
     for m in range(1, 17):
-        if m < right:
+        if m < most:
             hint = "that fits, but larger micro-batches would fit, too"
         elif m in fitting:
             hint = f"micro-batches of {m} fit, but {_SAMPLES} is not a multiple of {m}: a step has exactly 2²⁰ tokens"
@@ -27,12 +32,12 @@ def plan(answer: Any) -> str:
                 f"micro-batches of {m} do not fit: states and saved activations are not all, backward of the loss works "
                 "with two more fp32 copies of the logits"
             )
-        if m != right:
+        if m != most:
             hints |= dict.fromkeys((_SAMPLES // m, _SAMPLES / m, -(-_SAMPLES // m)), hint)
-    hints |= {2**20 / right: "count samples: each has 4 096 tokens"}
-    hints |= {right: "that is the micro-batch; how many of them make a step?"}
-    number(answer, _SAMPLES / right, hints, otherwise="mbs × grad_acc is the number of samples in a step")
-    return f"mbs {right} × grad_acc {_SAMPLES // right}: exact, and the largest whose peak fits"
+    hints |= {2**20 / most: "count samples: each has 4 096 tokens"}
+    hints |= {most: "that is the micro-batch; how many of them make a step?"}
+    said = f"mbs {most} × grad_acc {_SAMPLES // most}: exact, and the largest whose peak fits"
+    return _SAMPLES / most, hints, said
 
 
 def _peak(micro_batch: int) -> int:
@@ -49,6 +54,11 @@ def _card() -> int:
     from playbook.hardware import load_accelerator
 
     return load_accelerator("h100").memory_bytes
+
+
+#: By hand: 20 bytes a parameter are there all the time; per token, what is saved and two fp32 gradients of the logits.
+_BY_HAND = (81_559 * 2**20 - 20 * 1_235_814_400) // (4096 * (1_997_956 + 2 * 4 * 128_256))
+answers("gradient-accumulation.plan", right=[_SAMPLES / _BY_HAND])
 
 
 @exercise("gradient-accumulation.stream", "function", "the mean over tokens that are counted as they come")
@@ -171,3 +181,66 @@ def _most_alive(write: Callable[..., Any]) -> int | None:
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda kept: kept.tensor):
         write(_model(), watched())
     return found[0] if found else None
+
+
+def _streamed(model, pieces, *, own=False, afresh=False, over=lambda y, count: count):
+    """Gradients of sums, or each of its ``own`` mean, divided in the end by the sum of ``over``."""
+    whole = 0
+    for x, y in pieces:
+        if afresh:
+            model.zero_grad()
+        loss, count = model.loss(x, y)
+        (loss / count.clamp(min=1) if own else loss).backward()
+        whole += over(y, count)
+    for p in model.parameters():
+        p.grad /= whole or 1
+
+
+def _by_tokens_so_far(model, pieces):
+    tokens = 0
+    for x, y in pieces:
+        loss, count = model.loss(x, y)
+        (loss / tokens).backward()
+        tokens += int(count)
+
+
+def _all_at_once(model, pieces):
+    losses, counts = zip(*(model.loss(x, y) for x, y in pieces), strict=True)
+    (sum(losses) / sum(counts)).backward()
+
+
+_undivided = partial(_streamed, over=lambda y, count: 0)
+
+answers(
+    "gradient-accumulation.stream",
+    right=[_streamed],
+    wrong={
+        "for one micro-batch, the gradient has the right direction and 64 times": _undivided,
+        "the gradient has the right direction and 2 times": partial(_undivided, own=True),
+        "for a smaller last micro-batch": partial(_streamed, own=True, over=lambda y, count: 1),
+        "for rows with different numbers of tokens": partial(_streamed, over=lambda y, count: y.numel()),
+        "the gradient has the direction of the last": partial(_undivided, own=True, afresh=True),
+        "for one micro-batch, the gradient is not a number": _by_tokens_so_far,
+        "the gradient is right, but when micro-batch 2 is asked for": _all_at_once,
+        "there is no gradient at all": lambda model, pieces: list(pieces),
+    },
+)
+
+
+def _means(model, pieces, share=lambda targets: (targets >= 0).sum()):
+    from torch.nn.functional import cross_entropy
+
+    whole = sum(share(y) for _, y in pieces)
+    for x, y in pieces:
+        (cross_entropy(model(x).flatten(0, 1), y.flatten()) * share(y) / whole).backward()
+
+
+answers(
+    "gradient-accumulation.default",
+    right=[_means],
+    wrong={
+        "right for equal micro-batches; for a smaller last": partial(_means, share=lambda targets: 1),
+        "for rows with different numbers of tokens": partial(_means, share=len),
+        "for one micro-batch, the gradient has the right direction and 64 times": _undivided,
+    },
+)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from playbook_book.exercises.exercise import NotYet, exercise, number
+from playbook_book.exercises.exercise import NotYet, answers, exercise, number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,18 +18,33 @@ if TYPE_CHECKING:
     Batches = Sequence[tuple[Tensor, Tensor]]
 
 
-@exercise("memory.longest", "number", "the longest sample that one RTX 4090 trains Llama 3.2 1B on")
-def longest(answer: Any) -> str:
+def _saved(shape: ModelShape, batch: int, seq: int) -> int:
+    """Bytes that autograd saves in a forward pass."""
+    from playbook.layout import Layout
+    from playbook.planning.memory import predict
+
+    return predict(shape, Layout(micro_batch=batch), seq=seq).fullest.activations
+
+
+def _saved_by_a_block(shape: ModelShape, batch: int, seq: int) -> int:
+    one, two = (_saved(shape.replace(layers=n), batch, seq) for n in (1, 2))
+    return two - one
+
+
+@number(
+    "memory.longest",
+    "the longest sample that one RTX 4090 trains Llama 3.2 1B on",
+    otherwise="Ask `predict` for the peak, and bisect the number of tokens.",
+    tolerance=1e-4,
+)
+def longest() -> tuple[float, dict[float, str], str]:
     from playbook.hardware import load_accelerator
-    from playbook.instruments.fake import saved_without_memory
     from playbook.layout import Layout
     from playbook.planning.memory import predict
     from playbook.shapes import load
 
     shape, tokens = load("llama3.2-1b"), 1024
-    one, two = (saved_without_memory(shape.replace(layers=n), 1, tokens) for n in (1, 2))
-    layer = two.bytes - one.bytes
-    all_of_it = (one.bytes + (shape.layers - 1) * layer) // tokens
+    blocks = shape.layers * _saved_by_a_block(shape, 1, tokens) // tokens
     card = load_accelerator("rtx4090").memory_bytes
 
     def fits(memory: float, **layout: Any) -> int:
@@ -40,11 +56,12 @@ def longest(answer: Any) -> str:
             short, long = (middle, long) if fit else (short, middle)
         return short
 
-    def estimate(states: int = 16, per_token: int = all_of_it) -> int:
+    def estimate(states: int = 16, per_token: int = _saved(shape, 1, tokens) // tokens) -> int:
         """The same for the sum of states and saved activations, which knows no temporary tensors."""
         return int((card - states * shape.num_parameters) // per_token)
 
-    right = fits(card)
+    most = fits(card)
+    moment = predict(shape, seq=most).fullest.moment.name
     hints: dict[float, str] = {
         estimate(): (
             "that is 16N + A: it leaves out what backward of the loss works with, two more fp32 copies of the logits"
@@ -53,7 +70,7 @@ def longest(answer: Any) -> str:
             "14N + A is right about the gradients, which are not there yet at the peak; but two more fp32 copies of the "
             "logits are"
         ),
-        estimate(per_token=shape.layers * layer // tokens): (
+        estimate(per_token=blocks): (
             "those are the activations of the blocks alone: what do the last norm, the head and the loss save, and what "
             "does backward of the loss work with?"
         ),
@@ -64,30 +81,21 @@ def longest(answer: Any) -> str:
         fits(24e9): "that is for 24·10⁹ bytes: nvidia-smi reports 24,564 MiB, and MiB are binary",
         fits(24 * 2**30): "that is for 24 GiB: nvidia-smi reports 24,564 MiB, a little less",
         fits(24_564e6): "MiB are binary: 2²⁰ bytes each",
-        right + 1: "one token too many",
-        right - 1: "one token more fits",
+        most + 1: "one token too many",
+        most - 1: "one token more fits",
     }
-    number(
-        answer,
-        right,
-        hints,
-        tolerance=1e-4,
-        otherwise="Ask `predict` for the peak, and bisect the number of tokens.",
-    )
-    return (
-        f"{right:,} tokens fit, and one more does not: the peak, in {_moment(shape, right)}, fills the card"
-    )
+    said = f"{most:,} tokens fit, and one more does not: the peak, in {moment}, fills the card"
+    return most, hints, said
 
 
-def _moment(shape: ModelShape, seq: int) -> str:
-    from playbook.planning.memory import predict
-
-    return predict(shape, seq=seq).fullest.moment.name
+#: By hand: the card, less weights and states of 2 + 12 bytes, no gradient yet, and rotary angles in fp32, over what a
+#: token saves and its two gradients in fp32 in the making, of the log-probabilities and of the logits.
+_BY_HAND = (24_564 * 2**20 - 14 * 1_235_814_400 - 2 * 4 * 64 * 131_072) // (1_997_956 + 2 * 4 * 128_256)
+answers("memory.longest", right=[_BY_HAND])
 
 
 @exercise("memory.block", "function", "the bytes that one block of a Llama saves")
 def block(write: Callable[..., Any]) -> str:
-    from playbook.instruments.fake import saved_without_memory
     from playbook.shapes import load
 
     for name, title, b, s in (
@@ -96,8 +104,8 @@ def block(write: Callable[..., Any]) -> str:
         ("llama3-8b", "Llama 3 8B", 1, 8192),
         ("llama3.2-1b", "Llama 3.2 1B", 1, 4096),
     ):
-        shape = load(name).replace(layers=1)
-        right = saved_without_memory(shape, b, s).by_module(1)["blocks"]
+        shape = load(name)
+        right = _saved_by_a_block(shape, b, s)
         kv = (shape.kv_heads or shape.heads) * shape.qk_dim
         got = write(b, s, shape.hidden, kv, shape.ffn_dim, shape.heads)
         if isinstance(got, bool) or not isinstance(got, int | float):
@@ -110,6 +118,24 @@ def block(write: Callable[..., Any]) -> str:
                 f"{before}for a block of {title} and {b} × {s:,} tokens, {got / right:.3f} times what autograd saves"
             )
     return "within 1 % of what autograd saves, in three models"
+
+
+def _tensors(b, s, h, kv, f, a):
+    return 2 * b * s * (6 * h + 2 * kv + 4 * f)
+
+
+answers(
+    "memory.block",
+    right=[_tensors],
+    wrong={
+        "for a block of Llama 2 7B and 1 × 4,096 tokens": lambda b, s, h, kv, f, a: 34 * b * s * h,
+        "right for Llama 2 7B, whose keys": lambda b, s, h, kv, f, a: _tensors(b, s, h, h, f, a),
+        "2 × 1,024 tokens, 0.5": lambda b, s, h, kv, f, a: _tensors(1, s, h, kv, f, a),
+        "0.500 times what autograd saves": lambda *sizes: _tensors(*sizes) // 2,
+        "4,096 tokens, 0.8": lambda b, s, h, kv, f, a: 2 * b * s * (6 * h + 2 * kv + 3 * f),
+        "the answer is a number of bytes": lambda *sizes: "many",
+    },
+)
 
 
 @exercise("memory.validation", "repair", "a validation loop that runs out of memory")
@@ -158,3 +184,27 @@ def _activations(run: Callable[..., Any], model: Transformer, batches: Batches) 
     with MemoryTimeline(model) as timeline:
         run(model, batches)
     return max(timeline.curves().bytes["activations"])
+
+
+def _mean(model, batches, *, grad=False, item=True, of_means=False):
+    import torch
+
+    total, tokens = 0.0, 0
+    with torch.set_grad_enabled(grad):
+        for x, y in batches:
+            loss, count = model.loss(x, y)
+            loss = loss / count if of_means else loss
+            total += loss.item() if item else loss
+            tokens += 1 if of_means else count
+    return total / tokens
+
+
+answers(
+    "memory.validation",
+    right=[_mean, partial(_mean, item=False)],
+    wrong={
+        "with 8 batches autograd keeps 2.0 times the activations": partial(_mean, grad=True, item=False),
+        "those of 2 batches at the peak, for a backward pass that never comes": partial(_mean, grad=True),
+        "not the mean over all tokens": partial(_mean, of_means=True),
+    },
+)

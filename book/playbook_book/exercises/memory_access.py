@@ -4,49 +4,50 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator
+from functools import partial
+from operator import add
 from typing import Any
 
-from playbook_book.exercises.exercise import NotYet, exercise, number
+from playbook_book.exercises.exercise import NotYet, answers, exercise, number
 
 
-@exercise("memory-access.sectors", "number", "sectors of 32 particles, read field by field")
-def sectors_of_particles(answer: Any) -> str:
+@number(
+    "memory-access.sectors",
+    "sectors of 32 particles, read field by field",
+    praise="every number read costs a sector; from nine separate arrays, a sector would bring eight numbers",
+    otherwise="In one load, how far apart do neighbouring threads read, compared with a sector?",
+)
+def sectors_of_particles() -> tuple[float, dict[float, str]]:
     from playbook.kernels.warps import load, sectors
 
     fields = 9
     loads = [sectors([load("particles", fields * i + field) for i in range(32)]) for field in range(fields)]
-    right = sum(loads)
-    hints: dict[float, str] = {
+    return sum(loads), {
         loads[0]: "that is one of the nine loads",
         36: "that is what the particles fill, and what nine arrays would cost, one array for each field",
         9 * 36: "almost: the particles fill 36 sectors, but one load does not touch all of them",
-        right * 32: "that is in bytes",
+        32 * sum(loads): "that is in bytes",
     }
-    number(
-        answer,
-        right,
-        hints,
-        otherwise="In one load, how far apart do neighbouring threads read, compared with a sector?",
-    )
-    return "every number read costs a sector; from nine separate arrays, a sector would bring eight numbers"
 
 
-@exercise("memory-access.padding", "number", "wavefronts of a column of halves in padded rows")
-def wavefronts_of_halves(answer: Any) -> str:
+@number(
+    "memory-access.padding",
+    "wavefronts of a column of halves in padded rows",
+    praise="rows begin 36 words apart, so 32 rows begin in only 8 banks, four rows in each",
+    otherwise="In which bank does row i begin?",
+)
+def wavefronts_of_halves() -> tuple[float, dict[float, str]]:
     from playbook.kernels.warps import passes, shared
 
     def of_rows(halves: int) -> int:
         return passes([shared("tile", halves * i, size=2) for i in range(32)])
 
-    right = of_rows(72)
-    hints: dict[float, str] = {
+    return of_rows(72), {
         of_rows(64): "that is without padding: all rows begin in the same bank",
         of_rows(66): "that is with 2 halves, one word, of padding: rows of 33 words",
         8: "almost: 8 is the number of different banks; how many threads read from each?",
         2: "a bank is 4 bytes wide, so how many banks apart do neighbouring rows of 72 halves begin?",
     }
-    number(answer, right, hints, otherwise="In which bank does row i begin?")
-    return "rows begin 36 words apart, so 32 rows begin in only 8 banks, four rows in each"
 
 
 ROWS, COLUMNS = 64, 8
@@ -89,6 +90,23 @@ def _distinct(places: dict[tuple[int, int], int]) -> None:
         seen[place] = where
 
 
+answers(
+    "memory-access.swizzle",
+    right=[
+        lambda row, column: row * 8 + (column ^ row % 8),
+        lambda row, column: row * 8 + (column + row) % 8,
+    ],
+    wrong={
+        "reading column 0 of rows 0 to 31 takes 32": lambda row, column: row * 8 + column,
+        "chunk(57, 0) is 513, outside the tile's 512 places": lambda row, column: row * 9 + column,
+        "writing rows 0 to 3 takes 32 wavefronts": lambda row, column: column * 64 + row,
+        "chunks (0, 0) and (0, 1) lie in the same place, 0": lambda row, column: row * 8,
+        "reading column 0 of rows 0 to 31 takes 8": lambda row, column: row * 8 + (column + row // 2) % 8,
+        "chunk(0, 0) is 0.0, but a place is a whole number": lambda row, column: row * 8 + column / 1,
+    },
+)
+
+
 @exercise("memory-access.race", "repair", "a softmax whose threads overwrite what others have not read yet")
 def race(mended: Callable[..., Generator[None] | None]) -> str:
     from playbook.errors import ConfigError
@@ -127,3 +145,57 @@ class _Row:
     def __getitem__(self, i: int) -> float:
         self.reads += 1
         return self.values[i]
+
+
+def _halves(t: Any, s: Any, combine: Callable[[float, float], float]) -> Generator[None]:
+    stride = t.block_dim.x // 2
+    while stride:
+        if t.x < stride:
+            s[t.x] = combine(s[t.x], s[t.x + stride])
+        yield
+        stride //= 2
+
+
+def _softmax(
+    t: Any, x: Any, y: Any, s: Any, *, before=0, between=1, after=1, branch=False, top=None
+) -> Generator[None]:
+    """With so many barriers before the maximum is read, after that, and before the sum."""
+    s[t.x] = x[t.x]
+    yield
+    yield from _halves(t, s, max)
+    yield from [None] * before
+    largest = top(x) if top else s[0]
+    yield from [None] * between
+    if branch and t.x:
+        yield
+    s[t.x] = mine = math.exp(x[t.x] - largest)
+    yield from [None] * after
+    yield from _halves(t, s, add)
+    y[t.x] = mine / s[0]
+
+
+def _without_barriers(t: Any, x: Any, y: Any, s: Any) -> None:
+    s[t.x] = x[t.x]
+    s[t.x] = mine = math.exp(x[t.x] - s[0])
+    y[t.x] = mine / s[0]
+
+
+def _not_divided(t: Any, x: Any, y: Any, s: Any) -> None:
+    y[t.x] = math.exp(x[t.x])
+
+
+answers(
+    "memory-access.race",
+    right=[_softmax],
+    wrong={
+        "right in this order of threads, but thread 0 writes s[0], which thread 31 reads": (
+            partial(_softmax, between=0)
+        ),
+        "while thread 0 waits at one, thread 1 is at another one": partial(_softmax, between=0, branch=True),
+        "but thread 16 writes s[16], which thread 0 reads": partial(_softmax, after=0),
+        "wrong: thread 0 writes s[0]": _without_barriers,
+        "right, but the threads read x 1": partial(_softmax, top=lambda x: max(x[i] for i in range(32))),
+        "no race, but the result is not the softmax of x": _not_divided,
+        "14 barriers are more than it needs": partial(_softmax, before=1),
+    },
+)

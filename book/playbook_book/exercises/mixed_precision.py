@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from playbook_book.exercises.exercise import NotYet, exercise, number
+from playbook_book.exercises.exercise import NotYet, answers, exercise, number
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-@exercise("mixed-precision.skipped", "number", "steps that a dynamic loss scale skips in a run")
-def skipped(answer: Any) -> str:
+@number(
+    "mixed-precision.skipped",
+    "steps that a dynamic loss scale skips in a run",
+    praise="twelve until the scale fits, then one after every thousand good steps",
+    otherwise="Which scales overflow at first, and how often later?",
+    tolerance=1e-6,
+)
+def skipped() -> tuple[float, dict[float, str]]:
     from playbook.training.loss_scale import LossScale
 
     scale, right = LossScale(2.0**32, 1000), 0
     for _ in range(10_000):
         right += not scale.update(float("inf") if scale.value > 2.0**20 else 1.0)
-    hints: dict[float, str] = {
+    return right, {
         12: "that is until the scale fits; what happens after 1,000 good steps?",
         9: "that is afterwards; how many steps does it take until the scale fits?",
         22: "almost: 1,000 good steps and the one that is skipped are 1,001, and the first steps count, too",
         10: "that is every thousandth step; the scale begins far above the one that fits",
         20: "almost: with a scale of 2^21 the gradients overflow as well",
     }
-    number(
-        answer, right, hints, otherwise="Which scales overflow at first, and how often later?", tolerance=1e-6
-    )
-    return "twelve until the scale fits, then one after every thousand good steps"
 
 
 @exercise(
@@ -73,6 +77,32 @@ def _pair(given: Any, step: int) -> tuple[Tensor, Tensor]:
     return given[0], given[1]
 
 
+def _kahan(weight: Tensor, rest: Tensor, update: Tensor, *, carried=1, sign=1) -> tuple[Tensor, Tensor]:
+    wide = weight.float() + carried * rest.float() + update
+    new = wide.bfloat16()
+    return new, (sign * (wide - new.float())).bfloat16()
+
+
+def _classical(weight: Tensor, rest: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
+    """As numerical analysis writes it, with additions in BF16."""
+    y = update.bfloat16() + rest
+    new = weight + y
+    return new, y - (new - weight)
+
+
+answers(
+    "mixed-precision.kahan",
+    right=[_kahan, _classical],
+    wrong={
+        "the same, as it must be, but so is the rest": partial(_kahan, sign=0),
+        "Does the next update get the rest": partial(_kahan, carried=0),
+        "with the right sign": partial(_kahan, sign=-1),
+        "the weight is torch.float32": lambda weight, rest, update: (weight.float() + update, rest),
+        "return two tensors": lambda *given: _kahan(*given)[0],
+    },
+)
+
+
 @exercise(
     "mixed-precision.clip", "repair", "a loss scale that is taken out of the gradients after they are clipped"
 )
@@ -105,6 +135,30 @@ def clip(mended: Callable[..., Any]) -> str:
     return "the scale goes first: then the limit means what it says, whatever the scale is"
 
 
+def _clipped(
+    gradients: list[Tensor], scale: float, limit: float, *, most=1.0, of="own", unscaled=True
+) -> float:
+    norm = math.sqrt(sum(float(g.square().sum()) for g in gradients))
+    norms = {"own": norm / scale, "scaled": norm}
+    for g in gradients:
+        g *= min(most, limit / norms[of]) / (scale if unscaled else 1)
+    return norms["own"]
+
+
+answers(
+    "mixed-precision.clip",
+    right=[_clipped],
+    wrong={
+        "with a small gradient and a scale of 1,024, the optimizer gets a gradient of norm 0.00": (
+            partial(_clipped, of="scaled")
+        ),
+        "a scale of 1,024": partial(_clipped, unscaled=False),
+        "the norm is said to be": lambda gradients, scale, limit: _clipped(gradients, scale, limit) * scale,
+        "with a small gradient and no scale": partial(_clipped, most=math.inf),
+    },
+)
+
+
 @exercise("mixed-precision.decay", "repair", "weight decay that never reaches the weights")
 def decay(mended: Callable[..., Any]) -> str:
     import torch
@@ -132,3 +186,32 @@ def decay(mended: Callable[..., Any]) -> str:
             "times the direction, all of it in fp32"
         )
     return "what is smaller than an ulp of the weight is for the master to remember"
+
+
+def _decayed(
+    weight: Tensor, master: Tensor, direction: Tensor, lr: float, decay: float, *, late=0.0, wide=True
+) -> None:
+    if not wide:
+        master.copy_(weight)
+    master.mul_(1 - lr * decay)
+    master.sub_(lr * direction)
+    weight.copy_(master)
+    weight.mul_(1 - late)
+
+
+answers(
+    "mixed-precision.decay",
+    right=[_decayed],
+    wrong={
+        "without any decay": lambda weight, master, direction, lr, _: _decayed(
+            weight, master, direction, lr, 0
+        ),
+        "not its master": partial(_decayed, late=0.01),
+        "masters are off by": partial(_decayed, wide=False),
+        "each step multiplies by 1 − lr·decay": (
+            lambda weight, master, direction, lr, decay: _decayed(
+                weight, master, direction * (1 + decay), lr, 0
+            )
+        ),
+    },
+)

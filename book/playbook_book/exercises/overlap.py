@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from playbook_book.exercises.exercise import NotYet, exercise, number
+from playbook_book.exercises.exercise import NotYet, answers, answers_made, exercise, function, number
 
 
-@exercise("overlap.gathers", "number", "the tokens from which gathers in FP8 are hidden")
-def gathers(answer: Any) -> str:
+@number(
+    "overlap.gathers",
+    "the tokens from which gathers in FP8 are hidden",
+    praise="half the bytes, but 1.75 times the speed: FP8 needs an eighth fewer tokens than bf16, not half as many",
+    otherwise="Write both times for P weights and t tokens: P cancels",
+    tolerance=0.02,
+)
+def gathers() -> tuple[float, dict[float, str]]:
     # 63/64 · 1 byte · P / bandwidth = 2 FLOPs · P · t / speed
     speed, slow, bandwidth = 700e12, 400e12, 40e9
     right = 63 / 64 * speed / (2 * bandwidth)
-    hints: dict[float, str] = {
+    return right, {
         2
         * right: "twice as many as needed: a weight is one byte here, and a token takes two FLOPs for each weight",
         right * slow / speed: "products are in FP8, too: 700 TFLOP/s leave less time",
@@ -22,55 +29,68 @@ def gathers(answer: Any) -> str:
         right / 2: "gathers of forward hide behind forward, which takes two FLOPs for each weight and token",
         right / 3: "that is the whole step; gathers of forward hide behind forward",
     }
-    number(
-        answer,
-        right,
-        hints,
-        tolerance=0.02,
-        otherwise="Write both times for P weights and t tokens: P cancels",
-    )
-    return "half the bytes, but 1.75 times the speed: FP8 needs an eighth fewer tokens than bf16, not half as many"
 
 
-#: Weights of a block, width of the residual stream, FLOP/s, bytes/s.
-_CASES = (
-    (218_112_000, 4096, 500e12, 400e9),
-    (855_638_016, 8192, 500e12, 400e9),
-    (12 * 4096**2, 4096, 400e12, 50e9),
-    (60_817_408, 2048, 1125e12, 800e9),
-    (12 * 1024**2, 1024, 900e12, 40e9),
+@answers_made("overlap.gathers")
+def _counted() -> tuple[list[Any], dict[str, Any]]:
+    from playbook.estimates.overlap_ratios import zero3
+    from playbook.layout import Layout
+    from playbook.shapes import load
+
+    one = zero3(load("llama3-8b"), Layout(dp=64), 1000, weight_bytes=1)
+    return [8750, 1000 * one.ratio(peak_flops=700e12, bandwidth=40e9)], {}
+
+
+def _not_so_many(given: Any, wanted: int) -> str:
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        return f"got {given!r}, expected a number of ranks"
+    if float(given) != int(given):
+        return f"got {given!r}, which is no whole number of ranks: round down"
+    return f"got {given!r}, too {'many' if given > wanted else 'few'}"
+
+
+@function(
+    "overlap.tensor",
+    "the largest tp whose messages the products of a block hide",
+    cases=(
+        (218_112_000, 4096, 500e12, 400e9),
+        (855_638_016, 8192, 500e12, 400e9),
+        (12 * 4096**2, 4096, 400e12, 50e9),
+        (60_817_408, 2048, 1125e12, 800e9),
+        (12 * 1024**2, 1024, 900e12, 40e9),
+    ),
+    case=lambda weights, hidden, *speeds: f"weights={weights:,}, hidden={hidden}",
+    praise="tokens cancel: tp − 1 is at most weights · bytes/s over 4 · hidden · FLOP/s",
+    otherwise=_not_so_many,
 )
+def tensor(weights: int, hidden: int, flops: float, bandwidth: float, *, sent=4, least=1) -> int:
+    return least + int(weights * bandwidth / (sent * hidden * flops))
 
 
-@exercise("overlap.tensor", "function", "the largest tp whose messages the products of a block hide")
-def tensor(write: Callable[..., Any]) -> str:
-    for weights, hidden, speed, bandwidth in _CASES:
-        given = write(weights, hidden, speed, bandwidth)
-        exact = weights * bandwidth / (4 * hidden * speed)  # of tp − 1
-        right, said = 1 + int(exact), f"weights={weights:,}, hidden={hidden}: got {given!r}"
-        if isinstance(given, bool) or not isinstance(given, int | float):
-            raise NotYet(f"{said}, expected a number of ranks")
-        if given == right and isinstance(given, int):
-            continue
-        hints = {
-            1
-            + int(2 * exact): "as if half as much were sent: elements have two bytes, a block four messages",
-            1
-            + int(
-                4 * exact
-            ): "as if a quarter as much were sent: elements have two bytes, a block four messages",
-            1 + int(exact / 2): "as if twice as much were sent, or half as much computed",
-            max(
-                1, int(exact)
-            ): "one rank fewer than could be: a rank sends to tp − 1 others, and of these there may be so many",
-            0: "one rank sends nothing, and is always possible",
-        }
-        if float(given) != int(given):
-            raise NotYet(f"{said}, which is no whole number of ranks: round down")
-        if given == right:
-            raise NotYet(f"{said}: right, but as an int, please")
-        raise NotYet(f"{said}, {hints.get(int(given), 'too many' if given > right else 'too few')}")
-    return "tokens cancel: tp − 1 is at most weights · bytes/s over 4 · hidden · FLOP/s"
+def _until_exposed(weights: int, hidden: int, flops: float, bandwidth: float) -> int:
+    tp = 1
+    while 4 * tp / (tp + 1) * 2 * hidden / bandwidth <= 2 * weights / (tp + 1) / flops:
+        tp += 1
+    return tp
+
+
+answers(
+    "overlap.tensor",
+    right=[_until_exposed],
+    wrong={
+        "as if half as much were sent: elements have two bytes, a block four messages": (
+            partial(tensor, sent=2)
+        ),
+        "as if a quarter as much were sent: elements have two bytes, a block four messages": (
+            partial(tensor, sent=1)
+        ),
+        "as if twice as much were sent, or half as much computed": partial(tensor, sent=8),
+        "one rank fewer than could be: a rank sends to tp − 1 others, and of these there may be so many": (
+            lambda *given: max(1, tensor(*given, least=0))
+        ),
+        "one rank sends nothing, and is always possible": partial(tensor, least=0),
+    },
+)
 
 
 class _Pass:
@@ -132,7 +152,7 @@ def _check_pass(events: _Pass, blocks: int) -> None:
     ran = [block for what, block in events.done if what == "run"]
     if ran != list(range(blocks)):
         raise NotYet(f"{where}the blocks ran in the order {ran}")
-    at = {event: place for place, event in enumerate(events.done)}
+    at = {event: events.done.index(event) for event in events.done}  # the first where there are two
     for block in range(1, blocks):
         before = block - 1
         if at["gather", block] > at["run", before]:
@@ -147,3 +167,45 @@ def _check_pass(events: _Pass, blocks: int) -> None:
         raise NotYet(f"{where}block {min(events.held)} was never freed")
     if events.most > 2:
         raise NotYet(f"{where}{events.most} blocks were in memory at a time: that is no longer ZeRO-3")
+
+
+def _pass(blocks: int, gather: Any, run: Any, free: Any, *, past=0, at_once=False) -> None:
+    coming = gather(0)
+    for i in range(blocks):
+        coming.wait()
+        if i + 1 < blocks + past:
+            coming = gather(i + 1)
+            if at_once:
+                coming.wait()
+        run(i)
+        free(i)
+
+
+def _one_by_one(blocks: int, gather: Any, run: Any, free: Any, *, order=1, waits=True) -> None:
+    for i in range(blocks)[::order]:
+        coming = gather(i)
+        if waits:
+            coming.wait()
+        run(i)
+        free(i)
+
+
+def _all_at_once(blocks: int, gather: Any, run: Any, free: Any) -> None:
+    coming = [gather(i) for i in range(blocks)]
+    _one_by_one(blocks, lambda i: coming[i], run, free)
+
+
+answers(
+    "overlap.prefetch",
+    right=[_pass],
+    wrong={
+        "with 2 blocks, block 1 was asked for when block 0 had run": _one_by_one,
+        "block 1 was waited for before block 0 ran": partial(_pass, at_once=True),
+        "with 5 blocks, 5 blocks were in memory at a time": _all_at_once,
+        "block 1 was asked for, but there are only 0 to 0": partial(_pass, past=1),
+        "block 0 was never freed": lambda n, gather, run, free: _pass(n, gather, run, lambda i: None),
+        "before its gather had been waited for": partial(_one_by_one, waits=False),
+        "with 2 blocks, the blocks ran in the order [1, 0]": partial(_one_by_one, order=-1),
+        "was freed before it ran": lambda n, gather, run, free: _one_by_one(n, gather, free, run),
+    },
+)

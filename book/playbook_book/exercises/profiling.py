@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from playbook_book.exercises.exercise import NotYet, exercise, number
+from playbook_book.exercises.exercise import NotYet, answers, exercise, number
 
 #: Seconds that the device works on each call in the exercise about timing, and on what else it is given.
 _CALL, _OTHER = 0.02, 0.2
 
 
-@exercise("profiling.launches", "number", "idle fraction of a device that waits for launches")
-def launches(answer: Any) -> str:
+@number(
+    "profiling.launches",
+    "idle fraction of a device that waits for launches",
+    praise="the kernels hide behind the launches, so a kernel twice as fast would change nothing",
+    otherwise="Draw three launches and three kernels: when does each kernel start?",
+)
+def launches() -> tuple[float, dict[float, str]]:
     from playbook.instruments.trace import Event, Lane, Trace
     from playbook.instruments.trace_analysis import idle_fraction
 
@@ -24,18 +31,17 @@ def launches(answer: Any) -> str:
         [Event("launch", 0, i * launch, launch, "launch") for i in range(count)]
         + [Event("kernel", 1, (i + 1) * launch, kernel, "compute") for i in range(count)],
     )
-    right = idle_fraction(trace, "device")
-    hints = {
-        1 - right: "that is how busy it is",
+    idle = idle_fraction(trace, "device")
+    return idle, {
+        1 - idle: "that is how busy it is",
         launch / (launch + kernel): "the host does not wait for a kernel before it launches the next",
         kernel / (launch + kernel): "the host does not wait for a kernel before it launches the next",
-        100 * right: "a fraction, not per cent",
+        100 * idle: "a fraction, not per cent",
         0.0: "a kernel cannot start before it has been launched",
     }
-    number(
-        answer, right, hints, otherwise="Draw three launches and three kernels: when does each kernel start?"
-    )
-    return "the kernels hide behind the launches, so a kernel twice as fast would change nothing"
+
+
+answers("profiling.launches", right=[1 - 438 * 1.5 / (438 * 6 + 1.5)])
 
 
 @exercise("profiling.idle", "function", "the idle fraction of a lane")
@@ -62,6 +68,32 @@ def idle(write: Callable[..., Any]) -> str:
         if abs(given - right) > 1e-6:
             raise NotYet(f"in a trace {case}, the lane is idle for {right:.3f} of the time, not {given:.3f}")
     return "each moment once, for the innermost event, and a wait is not work"
+
+
+def _idle(trace, lane, *, useful=lambda events: min(events, key=lambda e: e.duration).category != "idle"):
+    """Between edges of events nothing changes; ``useful`` says of all that cover such a time whether it counts."""
+    number = [known.name for known in trace.lanes].index(lane)
+    events = [e for e in trace.events if e.lane == number]
+    idle = trace.duration
+    for left, right in itertools.pairwise(sorted({edge for e in events for edge in (e.start, e.end)})):
+        covering = [e for e in events if e.start <= left and right <= e.end]
+        idle -= (right - left) * (bool(covering) and useful(covering))
+    return idle / trace.duration
+
+
+answers(
+    "profiling.idle",
+    right=[_idle],
+    wrong={
+        "in a trace where an event lies inside another": partial(_idle, useful=len),
+        "the fraction in which the lane is busy": lambda trace, lane: 1 - _idle(trace, lane),
+        "in a trace where a lane waits": partial(_idle, useful=lambda events: True),
+        "in a trace where a wait lies inside an event": partial(
+            _idle, useful=lambda events: any(e.category != "idle" for e in events)
+        ),
+        "not a number": lambda trace, lane: None,
+    },
+)
 
 
 @exercise("profiling.timing", "repair", "a clock that is read too early")
@@ -121,3 +153,40 @@ def _one_ratio(mended: Callable[..., Any], slow_start: bool, queued: bool) -> fl
     if not took:
         raise NotYet("the function never runs on the stream the call that it should time")
     return float(said) / statistics.median(took)
+
+
+def _timed(function, stream, repeats=5, *, first=True, empties=True, waits=True, mean=True):
+    if first:
+        stream.submit(function)
+    if empties:
+        stream.synchronize()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        stream.submit(function)
+    if waits:
+        stream.synchronize()
+    return (time.perf_counter() - start) / (repeats if mean else 1)
+
+
+def _with_events(function, stream, repeats=5):
+    stream.submit(function)
+    marks = [stream.record_event()]
+    for _ in range(repeats):
+        stream.submit(function)
+        marks.append(stream.record_event())
+    stream.synchronize()
+    return statistics.median(a.elapsed_time(b) for a, b in itertools.pairwise(marks)) / 1e3
+
+
+answers(
+    "profiling.timing",
+    right=[_timed, _with_events],
+    wrong={
+        "queued when the clock was read": partial(_timed, waits=False),
+        "where the first call takes 200 ms longer": partial(_timed, first=False),
+        "right for a function that always takes 20 ms": partial(_timed, empties=False),
+        "more than twice as much": partial(_timed, mean=False),
+        "not seconds": lambda function, stream: None,
+        "never runs on the stream": lambda function, stream: 0.02,
+    },
+)

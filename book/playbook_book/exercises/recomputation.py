@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from playbook_book.exercises.exercise import NotYet, exercise, number
+from playbook_book.exercises.exercise import NotYet, answers, answers_made, exercise, number
 
 
-@exercise("recomputation.mfu", "number", "the MFU of a run whose count has the second forward pass in it")
-def mfu(answer: Any) -> str:
+# The published count has the head's share a little different from 6/8: half a per cent is close enough.
+@number(
+    "recomputation.mfu",
+    "the MFU of a run whose count has the second forward pass in it",
+    praise="three parts of four: what the hardware does, without what it does twice",
+    otherwise="Which of the four parts of a step are repetition?",
+    tolerance=5e-3,
+)
+def mfu() -> tuple[float, dict[float, str]]:
     hfu = 140e12 / 312e12
-    right = hfu * 6 / 8
-    hints = {
-        100 * right: "as a fraction of 1, not in per cent",
+    return hfu * 6 / 8, {
+        100 * hfu * 6 / 8: "as a fraction of 1, not in per cent",
         hfu: "that is the HFU: the repeated operations are still in it",
         hfu * 8 / 6: "the hardware computes more than the model needs: MFU is below HFU",
         hfu * 2 / 3: "forward is one part, backward two: how many parts are computed, and how many needed?",
@@ -21,11 +27,6 @@ def mfu(answer: Any) -> str:
         140 * 6 / 8: "those are the TFLOP/s that the model needs; utilisation is a share of the peak",
         140e12 * 6 / 8: "those are the FLOP/s that the model needs; utilisation is a share of the peak",
     }
-    # The published count has the head's share a little different from 6/8: half a per cent is close enough.
-    number(
-        answer, right, hints, tolerance=5e-3, otherwise="Which of the four parts of a step are repetition?"
-    )
-    return "three parts of four: what the hardware does, without what it does twice"
 
 
 @exercise("recomputation.peak", "function", "the peak of a model whose blocks differ in size")
@@ -61,6 +62,34 @@ def _peak(entering: Sequence[int], inside: Sequence[int], size: int) -> int:
         most = max(most, held + sum(inside[start : start + size]))
         held -= entering[start]
     return most
+
+
+def _parts(inside: Sequence[int], size: int) -> list[int]:
+    return [sum(inside[start : start + size]) for start in range(0, len(inside), size)]
+
+
+def _each_in_turn(entering, inside, size):
+    inputs = entering[::size]
+    return max(sum(inputs[: i + 1]) + part for i, part in enumerate(_parts(inside, size)))
+
+
+answers(
+    "recomputation.peak",
+    right=[_each_in_turn],
+    wrong={
+        "right with eight blocks alike, two to a segment; with eight blocks alike, three": (
+            lambda entering, inside, size: len(inside) / size * entering[0] + size * inside[0]
+        ),
+        "two to a segment, 1.11 times the peak": (
+            lambda entering, inside, size: sum(entering) + max(_parts(inside, size))
+        ),
+        "three to a segment, 1.02 times the peak": (
+            lambda entering, inside, size: sum(entering[::size]) + max(_parts(inside, size))
+        ),
+        "one to a segment, 0.32 times the peak": lambda entering, inside, size: sum(entering[::size]),
+        "this is NoneType": lambda *_: None,
+    },
+)
 
 
 @exercise("recomputation.dropout", "repair", "a checkpoint under which dropout differs the second time")
@@ -136,3 +165,47 @@ def _autograd_function(forward: Callable[..., Any], backward: Callable[..., Any]
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     apply: Callable[..., Any] = type("Mended", (Function,), methods).apply  # type: ignore[attr-defined]
     return apply
+
+
+@answers_made("recomputation.dropout")
+def _checkpoints() -> tuple[list[Any], dict[str, Any]]:
+    import torch
+
+    from playbook.model.recompute import checkpoint
+
+    def pair(*, noted="before", given_back=True, seeded=False):
+        """Forward and backward; the generator's state is noted before or behind the first pass, or not at all."""
+
+        def forward(ctx, function, x):
+            ctx.function = function
+            ctx.save_for_backward(x)
+            if seeded:
+                torch.manual_seed(7)
+            ctx.state = torch.get_rng_state()
+            with torch.no_grad():
+                out = function(x)
+            if noted == "behind":
+                ctx.state = torch.get_rng_state()
+            return out
+
+        def backward(ctx, gradient):
+            found = torch.get_rng_state()
+            if noted:
+                torch.set_rng_state(ctx.state)
+            x = ctx.saved_tensors[0].detach().requires_grad_()
+            with torch.enable_grad():
+                ctx.function(x).backward(gradient)
+            if given_back:
+                torch.set_rng_state(found)
+            return None, x.grad
+
+        return forward, backward
+
+    return [checkpoint, pair()], {
+        "with dropout, the loss is right, and the gradient": pair(noted="", given_back=False),
+        "the loss is right, and the gradient is off by": pair(noted="behind"),
+        "the next step would draw masks that were used before": pair(given_back=False),
+        "with dropout, the loss is not that of the plain step": pair(seeded=True),
+        "times the bytes of the inputs": lambda function, x: function(x),
+        "gets no gradient": lambda function, x: function(x.detach()),
+    }

@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from playbook_book.exercises.exercise import NotYet, exercise, number
+from playbook_book.exercises.exercise import NotYet, answers, answers_made, exercise, number
 
 
-@exercise("ring-all-reduce.wait", "number", "milliseconds behind a bus bandwidth")
-def wait(answer: Any) -> str:
+@number(
+    "ring-all-reduce.wait",
+    "milliseconds behind a bus bandwidth",
+    praise="bus bandwidth is what the link carries; the vector goes over it 2(N − 1)/N times",
+    otherwise="Solve the definition of bus bandwidth for t",
+)
+def wait() -> tuple[float, dict[float, str]]:
     gib, gb = 2**30, 463.6e9
-    right = 2 * 7 / 8 * gib / gb * 1e3
-    hints = {
+    ms = 2 * 7 / 8 * gib / gb * 1e3
+    return ms, {
         gib / gb * 1e3: "that takes the reported number for K/t, the algorithm bandwidth",
         gib / gb * 1e3 / 1.75: "the factor belongs on the other side: bus bandwidth is the larger of the two",
-        right / 1e3: "that is in seconds",
-        right * 1e9 / gib: "1 GiB is 2³⁰ bytes, and a GB/s is 10⁹ bytes per second",
-        2 * right: "2(N − 1)/N counts both trips around the ring",
-        right / 2: "that is one trip around the ring",
+        ms / 1e3: "that is in seconds",
+        ms * 1e9 / gib: "1 GiB is 2³⁰ bytes, and a GB/s is 10⁹ bytes per second",
+        2 * ms: "2(N − 1)/N counts both trips around the ring",
+        ms / 2: "that is one trip around the ring",
     }
-    number(answer, right, hints, otherwise="Solve the definition of bus bandwidth for t")
-    return "bus bandwidth is what the link carries; the vector goes over it 2(N − 1)/N times"
 
 
-@exercise("ring-all-reduce.nodes", "number", "milliseconds of a ring through sixteen nodes of four GPUs")
-def nodes(answer: Any) -> str:
+@number(
+    "ring-all-reduce.nodes",
+    "milliseconds of a ring through sixteen nodes of four GPUs",
+    praise="half the adapters and twice the crossings: the ring of 64 GPUs depends on how they are packed",
+    otherwise="Add up hops inside nodes, crossings, and bytes over the rails",
+)
+def nodes() -> tuple[float, dict[float, str]]:
     hop, crossing, sent = 3.4e-3, 14e-3, 2 * 63 / 64 * 100e6  # in ms and bytes
 
     def took(crossings: int, adapters: float) -> float:
         return (126 - crossings) * hop + crossings * crossing + sent / (adapters * 50e6)
 
-    right = took(30, 4)
-    hints = {
+    return took(30, 4), {
         took(30, 1): "a node has four adapters, and rings over all of them side by side",
         took(30, 8): "these nodes have four GPUs, so four adapters each",
         took(14, 8): "that is eight nodes of eight GPUs",
@@ -41,10 +49,19 @@ def nodes(answer: Any) -> str:
         took(0, 4): "some of the hops cross to another node",
         took(32, 4): "2(m − 1) crossings, not 2m: the last node need not send to the first again",
         sent / 200e6: "that is the bytes alone; add the latencies",
-        right / 1e3: "that is in seconds",
+        took(30, 4) / 1e3: "that is in seconds",
     }
-    number(answer, right, hints, otherwise="Add up hops inside nodes, crossings, and bytes over the rails")
-    return "half the adapters and twice the crossings: the ring of 64 GPUs depends on how they are packed"
+
+
+@answers_made("ring-all-reduce.nodes")
+def _of_four_a_node() -> tuple[list[float], dict[str, Any]]:
+    from playbook.hardware import load
+    from playbook.planning.communication import Network, closed_form
+
+    network = Network.of(load("h100-8"), ranks_per_node=4)
+    cost = closed_form("all_reduce", "ring", 64, network)
+    assert cost is not None
+    return [cost.time(100e6, network) * 1e3], {}
 
 
 @exercise("ring-all-reduce.directions", "function", "an all-gather around a ring in both directions")
@@ -83,6 +100,24 @@ def _step(sends: Callable[..., Any], step: int, held: list[set[int]]) -> None:
         if chunk in held[target]:
             raise NotYet(f"{where}: rank {target} is sent chunk {chunk}, which it already has: wasted bytes")
         held[target].add(chunk)
+
+
+def _both_ways(step, rank, ranks, *, sign=1, left=lambda ranks: (ranks - 1) // 2):
+    """``left`` is in how many steps something goes to the left."""
+    return (rank - sign * step) % ranks, (rank + sign * step) % ranks if step < left(ranks) else None
+
+
+answers(
+    "ring-all-reduce.directions",
+    right=[_both_ways],
+    wrong={
+        "after 1 step rank 0 still lacks 1 chunk": partial(_both_ways, left=lambda ranks: ranks // 2 - 1),
+        "rank 1 is sent chunk 0, which it already has": partial(_both_ways, left=lambda ranks: ranks),
+        "4 ranks, step 1: rank 1 is sent chunk 1, which it already has": partial(_both_ways, sign=-1),
+        "sends chunk 1 to the right and does not have it yet": lambda step, rank, ranks: (1, None),
+        "return two things": lambda step, rank, ranks: (rank - step) % ranks,
+    },
+)
 
 
 @exercise("ring-all-reduce.phases", "repair", "a ring that is right for two ranks and wrong for more")
@@ -127,3 +162,39 @@ def _summed(mended: Callable[..., Any]) -> tuple[list[int], int]:
         x = [(chunk + 1) * 10**world.rank for chunk in range(world.size)]
         mended(x, exchange, world.rank, world.size)
     return [int(value) for value in x], sent
+
+
+def _ring(x, exchange, rank, ranks, *, first=1, steps=None):
+    """Reduces, then passes on from the chunk ``first`` after its own; the second phase may have fewer ``steps``."""
+    for step in range(ranks - 1):
+        comes = exchange(x[(rank - step) % ranks])
+        x[(rank - step - 1) % ranks] += comes
+    for step in range(ranks - 1 if steps is None else steps):
+        comes = exchange(x[(rank - step + first) % ranks])
+        x[(rank - step) % ranks] = comes
+
+
+def _adds_twice(x, exchange, rank, ranks):
+    for step in range(2 * (ranks - 1)):
+        comes = exchange(x[(rank - step) % ranks])
+        x[(rank - step - 1) % ranks] += comes
+
+
+def _all_around(x, exchange, rank, ranks):
+    for chunk in range(ranks):
+        comes = x[chunk]
+        for _ in range(ranks - 1):
+            comes = exchange(comes)
+            x[chunk] += comes
+
+
+answers(
+    "ring-all-reduce.phases",
+    right=[_ring],
+    wrong={
+        "right with 2 ranks; with 3 ranks, rank 0 ends with": partial(_ring, first=-1),
+        "with 2 ranks, rank 0 ends with [1, 22]": partial(_ring, steps=0),
+        "with 2 ranks, rank 0 ends with": _adds_twice,
+        "rank 0 of 3 sent 6 chunks; 4 are enough": _all_around,
+    },
+)

@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
-from playbook_book.exercises.exercise import NotYet, exercise, number
+from playbook_book.exercises.exercise import NotYet, answers, answers_made, exercise, number
 
 
-@exercise("sequence.bytes", "number", "bytes that a rank sends in a step for one block of Llama 3 8B")
-def bytes_of_a_block(answer: Any) -> str:
+@number(
+    "sequence.bytes",
+    "bytes that a rank sends in a step for one block of Llama 3 8B",
+    praise="four trips around the ring forward and six backward, each of (t − 1)/t of the stream",
+    otherwise="Count the messages of a block in the table.",
+)
+def bytes_of_a_block() -> tuple[float, dict[float, str]]:
     from playbook.planning.communication import ring_bytes_sent
     from playbook.shapes import load
 
     stream = 8192 * load("llama3-8b").hidden
     trip = ring_bytes_sent("all_gather", stream, 2, 8, rank=0)
-    right = 10 * trip
-    hints = {
+    return 10 * trip, {
         4 * trip: "that is the forward pass",
         6 * trip: "that is the backward pass",
         8 * trip: "as with tp alone. In backward something is gathered once more",
-        2 * right: "an all-gather is one trip around the ring; only an all-reduce is two",
+        20 * trip: "an all-gather is one trip around the ring; only an all-reduce is two",
         10 * 2 * stream: "nobody sends its own part the last time around",
-        right / 2: "count bytes: bf16 has two",
-        right / 7: "that is one shard for each message; around a ring a rank sends tp − 1 of them",
+        5 * trip: "count bytes: bf16 has two",
+        10 * trip / 7: "that is one shard for each message; around a ring a rank sends tp − 1 of them",
     }
-    number(answer, right, hints, otherwise="Count the messages of a block in the table.")
-    return "four trips around the ring forward and six backward, each of (t − 1)/t of the stream"
+
+
+answers("sequence.bytes", right=[10 * 8192 * 4096 * 2 * 7 / 8])
 
 
 @exercise("sequence.sums", "function", "which gradients are partial sums over the tensor-parallel ranks")
@@ -85,6 +90,26 @@ def _placements() -> dict[bool, dict[str, bool]]:
             engine = parallelize(Transformer(shape, device=mesh.device), mesh, make)
             found[sp] = {name: bool(place.partial) for name, place in engine.placements.items()}
     return found
+
+
+def _needs_sum(name, sp):
+    if "q_norm" in name or "k_norm" in name:
+        return True
+    whole = "norm" in name or name.startswith("position") or name.endswith(("out.bias", "down.bias"))
+    return sp and whole
+
+
+answers(
+    "sequence.sums",
+    right=[_needs_sum],
+    wrong={
+        "3 are left a partial sum. Norms are not all that is replicated": lambda name, sp: "norm" in name,
+        "11 are summed though ranks have it right": lambda name, sp: True,
+        "with tp alone": lambda name, sp: _needs_sum(name, True),
+        "Not all that is replicated lies outside": lambda name, sp: sp and _needs_sum(name, sp),
+        "1 is summed though": lambda name, sp: _needs_sum(name, sp) or name.endswith("up.bias"),
+    },
+)
 
 
 @exercise("sequence.step", "repair", "a step whose loss is right and whose ranks drift apart")
@@ -162,3 +187,44 @@ def _steps(mended: Callable[..., Any]) -> list[dict[str, float]]:
                 }
             )
     return found
+
+
+@answers_made("sequence.step")
+def _steps_of_a_reader() -> tuple[list[Any], dict[str, Any]]:
+    import torch
+    import torch.distributed as dist
+    from torch.nn.functional import gelu, rms_norm
+
+    from playbook.parallel.sequence import g, g_star
+
+    def one(x, target, scale, up, down, group, lr, *, summed=1, averaged=False, forgets=True, sent=False):
+        """The first so many gradients are ``summed``; the scale of rank 0 may be ``sent`` in place of that."""
+        y = rms_norm(x, x.shape[-1:], scale)
+        z = x + g_star(gelu(g(y, group) @ up.T) @ down.T, group)
+        loss = (z - target).square().sum()
+        loss.backward()
+        for p in (scale, up, down)[:summed]:
+            dist.all_reduce(p.grad, group=group)
+        if averaged:
+            scale.grad /= dist.get_world_size(group)
+        with torch.no_grad():
+            for p in (scale, up, down):
+                p -= lr * p.grad
+                p.grad = None if forgets else p.grad
+        if sent:
+            dist.broadcast(scale.detach(), 0, group=group)
+        return loss.item()
+
+    def all_losses(*given):
+        loss = torch.tensor(one(*given))
+        dist.all_reduce(loss, group=given[5])
+        return loss.item()
+
+    return [one], {
+        "right; the ranks' copies of scale then differ by": partial(one, summed=0),
+        "its update of up and down is off by": partial(one, summed=3),
+        "but their update is 0.33 times as long": partial(one, averaged=True),
+        "copies of scale agree after step 1, but their update is": partial(one, summed=0, sent=True),
+        "right up to step 1. The loss of step 2 is right; its update": partial(one, forgets=False),
+        "The loss of step 1 is off by 200.0%": all_losses,
+    }

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import fmean
 from typing import Any
 
-from playbook_book.exercises.exercise import NotYet, exercise, number
+from playbook_book.exercises.exercise import NotYet, answers, answers_made, exercise, function, number
 
 
-@exercise("simulator.term", "number", "the seconds of the largest term beside computation")
-def term(answer: Any) -> str:
+@number(
+    "simulator.term",
+    "the seconds of the largest term beside computation",
+    praise="the bubble, and messages make each pass in it longer",
+    otherwise="Find the seconds of one micro-batch on a stage first: products, then messages",
+    tolerance=0.01,
+)
+def term() -> tuple[float, dict[float, str]]:
     h, tokens, tp, pp, micro_batches, blocks = 8192, 4096, 8, 8, 32, 64
     speed, bandwidth = 200e12, 240e9
     here = blocks // pp
@@ -17,72 +25,84 @@ def term(answer: Any) -> str:
     message = 2 * (tp - 1) / tp * 2 * h * tokens / bandwidth
     sent = here * 4 * message
     right = (pp - 1) * (compute + sent)
-    hints = {
+    return right, {
         (pp - 1) * compute: "almost: a pass of a stage has messages in it, and the bubble is made of passes",
         micro_batches * sent: "that is the waiting for tensor parallelism; the bubble is longer",
         micro_batches * sent / 2: "that is tensor parallelism in forward alone; and the bubble is longer",
         micro_batches * compute: "that is computation; the question is what comes second",
         (pp - 1) / micro_batches: "that is a ratio to the time without a bubble; the question is for seconds",
         pp * (compute + sent): "with p stages, p − 1 passes are waited for, not p",
-        (pp - 1) * (compute + sent) / 3: "a bubble is as long as forward and backward of p − 1 micro-batches",
-        (pp - 1)
-        * (compute * tp + sent): "products of a rank are an eighth of those of a block: tensor parallelism",
+        right / 3: "a bubble is as long as forward and backward of p − 1 micro-batches",
+        7 * (compute * tp + sent): "products of a rank are an eighth of those of a block: tensor parallelism",
     }
-    number(
-        answer,
-        right,
-        hints,
-        tolerance=0.01,
-        otherwise="Find the seconds of one micro-batch on a stage first: products, then messages",
-    )
-    return "the bubble, and messages make each pass in it longer"
 
 
-#: m, n, k, multiprocessors, FLOP/s.
-_PRODUCTS = (
-    (1024, 4096, 1024, 128, 100e12),
-    (128, 256, 512, 1, 1e12),
-    (1000, 4096, 4096, 128, 100e12),
-    (1025, 4096, 2048, 132, 400e12),
-    (4096, 2304, 1000, 108, 312e12),
-    (2048, 12288, 12288, 132, 989e12),
-    (64, 8192, 8192, 108, 312e12),
+@answers_made("simulator.term")
+def _counted() -> tuple[list[Any], dict[str, Any]]:
+    """A block of 12 h² weights, one eighth of it on each rank."""
+    from playbook.block import DENSE
+    from playbook.layout import Layout
+    from playbook.planning.job import Job
+    from playbook.planning.operations import Sizes, block
+    from playbook.shapes import load
+
+    shape = load({"layers": 1, "hidden": 8192, "heads": 64, "vocab": 256, "max_seq": 4096})
+    passes = block(Sizes(Job(shape, Layout(tp=8), seq=4096)), DENSE)
+    products = [one for one in (*passes.forward, *passes.inputs, *passes.weights) if one.kind == "product"]
+    sent = 4 * 2 * 7 / 8 * 2 * 8192 * 4096 / 240e9
+    return [7 * 8 * (sum(one.work for one in products) / 200e12 + sent)], {}
+
+
+def _not_seconds(given: Any, wanted: float) -> str:
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        return f"expected seconds, got {given!r}"
+    return f"off by a factor of {given / wanted:.4g}"
+
+
+@function(
+    "simulator.waves",
+    "the seconds of a product that is computed tile by tile, in waves",
+    cases=(
+        (1024, 4096, 1024, 128, 100e12),
+        (128, 256, 512, 1, 1e12),
+        (1000, 4096, 4096, 128, 100e12),
+        (1025, 4096, 2048, 132, 400e12),
+        (4096, 2304, 1000, 108, 312e12),
+        (2048, 12288, 12288, 132, 989e12),
+        (64, 8192, 8192, 108, 312e12),
+    ),
+    case="({0}×{2})·({2}×{1}) on {3} multiprocessors".format,
+    praise="whole tiles in whole waves",
+    otherwise=_not_seconds,
 )
+def waves(m: int, n: int, k: int, processors: int, peak: float) -> float:
+    tiles = -(-m // 128) * -(-n // 256)
+    return -(-tiles // processors) * 2 * 128 * 256 * k * processors / peak
 
 
-@exercise("simulator.waves", "function", "the seconds of a product that is computed tile by tile, in waves")
-def waves(write: Callable[..., Any]) -> str:
-    for m, n, k, processors, peak in _PRODUCTS:
-        given = write(m, n, k, processors, peak)
-        where = f"({m}×{k})·({k}×{n}) on {processors} multiprocessors"
-        if isinstance(given, bool) or not isinstance(given, int | float):
-            raise NotYet(f"{where}: expected seconds, got {given!r}")
-        rows, columns = -(-m // 128), -(-n // 256)
-        turns, tile = -(-rows * columns // processors), 2 * 128 * 256 * k * processors / peak
-        if abs(given - turns * tile) <= 1e-6 * turns * tile:
-            continue
-        hints = {
-            "that is as if no tile and no wave were cut off": 2 * m * n * k / peak,
-            "tiles are whole, but waves are not: the last one takes as long as a full one": rows
-            * columns
-            * tile
-            / processors,
-            "waves are whole, but tiles are not: one at the edge takes as long as a full one": -(
-                -m * n // (128 * 256 * processors)
-            )
-            * tile,
-            "tiles are 128 rows high and 256 columns wide, not the other way around": -(
-                -(-(-m // 256) * -(-n // 128)) // processors
-            )
-            * tile,
-            "a multiprocessor has its part of the peak, not all of it": turns * tile / processors,
-            "a product has two FLOPs for each m · n · k": turns * tile / 2,
-        }
-        for hint, wrong in hints.items():
-            if abs(given - wrong) <= 1e-6 * wrong:
-                raise NotYet(f"{where}: {hint}")
-        raise NotYet(f"{where}: off by a factor of {given / (turns * tile):.4g}")
-    return "whole tiles in whole waves"
+def _whole_tiles(m: int, n: int, k: int, processors: int, peak: float) -> float:
+    return -(-m // 128) * -(-n // 256) * 2 * 128 * 256 * k / peak
+
+
+def _whole_waves(m: int, n: int, k: int, processors: int, peak: float) -> float:
+    return -(-m * n // (128 * 256 * processors)) * processors * 2 * 128 * 256 * k / peak
+
+
+answers(
+    "simulator.waves",
+    wrong={
+        "that is as if no tile and no wave were cut off": lambda m, n, k, p, peak: 2 * m * n * k / peak,
+        "tiles are whole, but waves are not: the last one takes as long as a full one": _whole_tiles,
+        "waves are whole, but tiles are not: one at the edge takes as long as a full one": _whole_waves,
+        "tiles are 128 rows high and 256 columns wide, not the other way around": (
+            lambda m, n, *others: waves(n, m, *others)
+        ),
+        "a multiprocessor has its part of the peak, not all of it": (
+            lambda m, n, k, processors, peak: waves(m, n, k, processors, peak) / processors
+        ),
+        "a product has two FLOPs for each m · n · k": lambda *given: waves(*given) / 2,
+    },
+)
 
 
 _STEPS: tuple[tuple[str, dict[str, Any], float], ...] = (
@@ -116,6 +136,40 @@ def step(mended: Callable[..., Any]) -> str:
             side = "longer" if given > right else "shorter"
             raise NotYet(f"{name}: the step is {abs(given - right):g} s {side} than it should be")
     return "forward twice, what is hidden left out, and the slowest rank"
+
+
+def _step(
+    forward: float,
+    backward: float,
+    micro_batches: int,
+    full: bool,
+    reduce: float,
+    window: float,
+    factors: list[float],
+    *,
+    again=1,
+    exposed=lambda rest: max(0.0, rest),
+    of_all=max,
+) -> float:
+    passes = micro_batches * ((1 + again * full) * forward + backward)
+    return of_all(factors) * passes + exposed(reduce - window)
+
+
+answers(
+    "simulator.step",
+    right=[_step],
+    wrong={
+        "full recomputation: the step is 4 s shorter": partial(_step, again=0),
+        "there is time to hide them: the step is 1.5 s longer": (
+            lambda window, **others: _step(window=0, **others)
+        ),
+        "a slow rank among four: the step is 2.25 s shorter": partial(_step, of_all=fmean),
+        "less time than there is to hide them: the step is 1 s shorter": (
+            partial(_step, exposed=lambda rest: rest)
+        ),
+        "expected seconds": lambda **_: "12 s",
+    },
+)
 
 
 class _Fits:
@@ -162,3 +216,35 @@ def _held_out(where: str, error: Any, name: str, tables: dict[str, list[str]]) -
         raise NotYet(f"{where}: the fit had not seen {', '.join(missing)}, though it might have")
     if len(fitted) > len(others):
         raise NotYet(f"{where}: the fit had seen some rows more than once")
+
+
+def _left_out(tables: Any, fit: Any, error: Any, *, fitted=lambda own, others: others) -> dict[str, Any]:
+    found = {}
+    for name, rows in tables.items():
+        others = [row for other, its in tables.items() if other != name for row in its]
+        found[name] = error(fit(fitted(rows, others)), rows)
+    return found
+
+
+answers(
+    "simulator.leak",
+    right=[_left_out],
+    wrong={
+        "with the tables blocks, steps, the error of blocks: the fit had seen b1, b2": (
+            partial(_left_out, fitted=lambda own, others: own + others)
+        ),
+        "the error of blocks: the fit had seen b2": (
+            partial(_left_out, fitted=lambda own, others: own[1:] + others)
+        ),
+        "is computed on nothing, not on its own rows": (
+            lambda tables, fit, error: _left_out(tables, fit, lambda fitted, rows: error(fitted, []))
+        ),
+        "the fit had not seen s2, s3, though it might have": (
+            partial(_left_out, fitted=lambda own, others: others[:1])
+        ),
+        "the fit had seen some rows more than once": partial(
+            _left_out, fitted=lambda own, others: 2 * others
+        ),
+        "expected an error for each of them by its name": lambda *given: list(_left_out(*given).values()),
+    },
+)

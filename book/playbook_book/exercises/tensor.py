@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from playbook_book.exercises.exercise import NotYet, exercise, number
+from playbook_book.exercises.exercise import NotYet, answers, answers_made, exercise, number
 
 
-@exercise("tensor.bytes", "number", "bytes that a rank sends in a step for the blocks of Llama 3 70B")
-def bytes_of_a_step(answer: Any) -> str:
+@number(
+    "tensor.bytes",
+    "bytes that a rank sends in a step for the blocks of Llama 3 70B",
+    praise="four all-reduces in each block, each of them 2(t − 1)/t of the residual stream",
+    otherwise="Count the all-reduces of a block first.",
+)
+def bytes_of_a_step() -> tuple[float, dict[float, str]]:
     from playbook.planning.communication import ring_bytes_sent
     from playbook.shapes import load
 
     shape, tp = load("llama3-70b"), 8
     stream = 8192 * shape.hidden * 2
-    right = 4 * shape.layers * ring_bytes_sent("all_reduce", stream // 2, 2, tp, rank=0)
-    hints = {
-        right / 2: "half: count forward and backward, and bf16 has two bytes",
-        right / 7: "that is eight shards a block; around a ring each rank sends tp − 1 for every one of them",
-        right / 14: "that is eight shards a block, in elements; count bytes, and what a ring sends",
-        right * 8 / 7: "almost: nobody sends its own chunk the last time around",
+    sent = 4 * shape.layers * ring_bytes_sent("all_reduce", stream // 2, 2, tp, rank=0)
+    return sent, {
+        sent / 2: "half: count forward and backward, and bf16 has two bytes",
+        sent / 7: "that is eight shards a block; around a ring each rank sends tp − 1 for every one of them",
+        sent / 14: "that is eight shards a block, in elements; count bytes, and what a ring sends",
+        sent * 8 / 7: "almost: nobody sends its own chunk the last time around",
         4 * shape.layers * stream: "that is what there is to be summed; a ring sends nearly twice that",
-        right / shape.layers: "that is one block",
+        sent / shape.layers: "that is one block",
     }
-    number(answer, right, hints, otherwise="Count the all-reduces of a block first.")
-    return "four all-reduces in each block, each of them 2(t − 1)/t of the residual stream"
+
+
+answers("tensor.bytes", right=[4 * 80 * 2 * 7 / 8 * 8192 * 8192 * 2])
 
 
 @exercise("tensor.qkv", "function", "a rank's rows of a fused projection to queries, keys and values")
@@ -67,6 +74,40 @@ def _heads(x: Any, weight: Any, heads: int, kv_heads: int) -> Any:
     )
     k, v = (one.repeat_interleave(heads // kv_heads, 0) for one in (k, v))
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def _read(many, rank, ranks):
+    """The first of ``many`` key heads that a rank's queries read, and how many of them they read."""
+    return rank * many // ranks, max(1, many // ranks)
+
+
+def _own(weight, heads, kv_heads, rank, ranks, *, keys=_read):
+    import torch
+
+    d = len(weight) // (heads + 2 * kv_heads)
+    q, k, v = weight.split([n * d for n in (heads, kv_heads, kv_heads)])
+    first, many = keys(kv_heads, rank, ranks)
+    return torch.cat([q.chunk(ranks)[rank], *(one[first * d : (first + many) * d] for one in (k, v))])
+
+
+answers(
+    "tensor.qkv",
+    right=[_own],
+    wrong={
+        "rank 0 has the first rows of the matrix": (
+            lambda weight, heads, kv_heads, rank, ranks: weight.chunk(ranks)[rank]
+        ),
+        "8 query and 2 key/value heads on 4 ranks: rank 0 should have shape (12, 10)": partial(
+            _own, keys=lambda many, rank, ranks: (rank * many // ranks, many // ranks)
+        ),
+        "(18, 10), and has (30, 10)": partial(_own, keys=lambda many, rank, ranks: (0, many)),
+        "on 4 ranks: query heads 2, 3, 4, 5 do not give what they give on one rank": partial(
+            _own,
+            keys=lambda many, rank, ranks: (rank % many, 1) if many < ranks else _read(many, rank, ranks),
+        ),
+        "and has NoneType": lambda *_: None,
+    },
+)
 
 
 @exercise("tensor.block", "repair", "a gated MLP whose gradients are right only up to its entry")
@@ -126,3 +167,29 @@ def _block(mended: Callable[..., Any]) -> tuple[dict[str, float], int]:
         dist.all_reduce(most, dist.ReduceOp.MAX)
         in_backward = sum(event.kind == "all_reduce" for event in count.events)
         return dict(zip(("output", *whole), most.tolist(), strict=True)), in_backward
+
+
+@answers_made("tensor.block")
+def _blocks() -> tuple[list[Any], dict[str, Any]]:
+    from torch.nn.functional import rms_norm, silu
+
+    from playbook.parallel.regions import f, f_star
+
+    def entered(*paths, sums_all=False):
+        """A block in which the ``paths`` "gate" and "up" enter the region, or "both" at once."""
+
+        def block(x, scale, gate, up, down, group):
+            y = rms_norm(x, x.shape[-1:], scale)
+            y = f(y, group) if "both" in paths else y
+            of_gate, of_up = (f(y, group) if path in paths else y for path in ("gate", "up"))
+            out = (silu(of_gate @ gate.T) * (of_up @ up.T)) @ down.T
+            return f_star(x + out, group) if sums_all else x + f_star(out, group)
+
+        return block
+
+    return [entered("both")], {
+        "output, gate, up, down are right; gradients that are off: x by": entered("gate"),
+        "gradients that are off: x by": entered(),
+        "backward makes 2 all-reduces": entered("gate", "up"),
+        "the output on 3 ranks is not that of one process": entered("both", sums_all=True),
+    }

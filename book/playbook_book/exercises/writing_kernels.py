@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from playbook_book.exercises.exercise import NotYet, exercise, number
+from playbook_book.exercises.exercise import NotYet, answers_made, exercise, number
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-@exercise("writing-kernels.saved", "number", "microseconds that a fused gate saves")
-def saved(answer: Any) -> str:
+@number(
+    "writing-kernels.saved",
+    "microseconds that a fused gate saves",
+    praise="eight passes over memory become four",
+    otherwise="Which tensors does each operator read and write?",
+    tolerance=5e-3,
+)
+def saved() -> tuple[float, dict[float, str]]:
     from playbook.hardware import ACCELERATORS
 
-    once = (
-        8 * 4096 * 4096 * 2 / ACCELERATORS["h100"].memory_bandwidth * 1e6
-    )  # µs to read or to write one tensor
-    hints = {
+    # µs to read or to write one tensor
+    once = 8 * 4096 * 4096 * 2 / ACCELERATORS["h100"].memory_bandwidth * 1e6
+    return 4 * once, {
         8 * once: "that is what the three operators take: how long does the one kernel take?",
         6 * once: "the one kernel, too, reads three tensors",
         2 * once: "a product of two tensors reads both, and so does a sum",
@@ -27,10 +33,6 @@ def saved(answer: Any) -> str:
         4 * once / 1e6: "almost: count in microseconds",
         4 * once / 1e3: "almost: count in microseconds",
     }
-    number(
-        answer, 4 * once, hints, tolerance=5e-3, otherwise="Which tensors does each operator read and write?"
-    )
-    return "eight passes over memory become four"
 
 
 @exercise("writing-kernels.bias-gelu", "function", "a bias and GELU in one kernel")
@@ -72,6 +74,27 @@ def bias_gelu(write: Callable[..., Any]) -> str:
     return "one read of x, one write of y, in fp32 and fp16, at the edges too"
 
 
+@answers_made("writing-kernels.bias-gelu")
+def _gelus() -> tuple[list[Any], dict[str, Any]]:
+    import torch
+
+    from playbook_book.exercises.writing_kernels_kernels import fused, with_tanh
+
+    return [fused], {
+        "x of 1 × 8 in fp32: a program reads or writes beyond the end": partial(fused, mask=False),
+        "the bias belongs inside": partial(fused, inside=0),
+        "the bias is missing": lambda x, bias: fused(x, bias * 0),
+        "x itself was changed": lambda x, bias: fused(x, bias, y=x),
+        "x of 1 × 8 in fp32: off by": partial(fused, by_row=True),
+        "no kernels of Triton were launched": lambda x, bias: torch.nn.functional.gelu(x + bias),
+        "the approximation with tanh": with_tanh,
+        "2 kernels of Triton were launched": lambda x, bias: [fused(x, bias) for _ in range(2)],
+        "x of 5 × 300 in fp16: expected a tensor of (5, 300) in torch.float16": (
+            lambda x, bias: fused(x, bias).float()
+        ),
+    }
+
+
 @exercise("writing-kernels.maximum", "repair", "a softmax's denominator without the running maximum")
 def maximum(mended: Callable[..., Any]) -> str:
     import torch
@@ -103,6 +126,18 @@ def maximum(mended: Callable[..., Any]) -> str:
     return "one pass over a row, whichever block holds its maximum"
 
 
+@answers_made("writing-kernels.maximum")
+def _sums_of_exponentials() -> tuple[list[Any], dict[str, Any]]:
+    from playbook_book.exercises.writing_kernels_kernels import lse
+
+    return [lse], {
+        "scores around 1000: the result is inf": partial(lse, how="without"),
+        "rows of five blocks whose first holds the maximum: off by": partial(lse, how="of a block"),
+        "rows of five blocks: off by": partial(lse, how="not rescaled"),
+        "no kernel of Triton was launched": lambda x: x.logsumexp(1),
+    }
+
+
 @exercise("writing-kernels.stride", "repair", "sums of rows that are right on square matrices")
 def stride(mended: Callable[..., Any]) -> str:
     import torch
@@ -127,6 +162,19 @@ def stride(mended: Callable[..., Any]) -> str:
                 f"{name}: {rows} of {len(x)} sums are wrong. How far apart are two rows, and two columns?"
             )
     return "rows begin where the tensor says that they do"
+
+
+@answers_made("writing-kernels.stride")
+def _sums_of_rows() -> tuple[list[Any], dict[str, Any]]:
+    from playbook_book.exercises.writing_kernels_kernels import sums
+
+    return [sums, lambda x: sums(x.contiguous())], {
+        "5 × 7: 4 of 5 sums are wrong": partial(sums, strides=lambda x: (len(x), 1)),
+        "the first 8 columns of an 8 × 12 matrix: 7 of 8": partial(sums, strides=lambda x: (x.shape[1], 1)),
+        "the transpose of an 8 × 12 matrix: ": partial(sums, strides=lambda x: (x.stride(0), 1)),
+        "8 × 8: 8 of 8 sums are wrong": lambda x: sums(x.t().contiguous()),
+        "8 × 8: no kernel of Triton was launched": lambda x: None,
+    }
 
 
 def _run(function: Callable[..., Any], case: str, *given: Tensor) -> tuple[Any, int]:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
-from playbook_book.exercises.exercise import NotYet, exercise, number
+from playbook_book.exercises.exercise import NotYet, answers, exercise, number
 
 
-@exercise("zero-bubble.recomputation", "number", "the bubble of ZB-H1 where everything is computed again")
-def recomputation(answer: Any) -> str:
+@number(
+    "zero-bubble.recomputation",
+    "the bubble of ZB-H1 where everything is computed again",
+    praise="B is one F longer, and the bubble twice as large",
+    otherwise="Which of F, B and W has the forward pass that is computed again?",
+)
+def recomputation() -> tuple[float, dict[float, str]]:
     p, f, b, w = 8, 1, 1, 1
-    right = (p - 1) * (f + (b + f) - w)
-    hints: dict[float, str] = {
+    return (p - 1) * (f + (b + f) - w), {
         (p - 1) * (f + b - w): "that is ZB-H1 without recomputation: which action grows, and by how much?",
         (p - 1) * (f + b + w): "that is 1F1B without recomputation",
         (p - 1) * (f + b + f + w): "that is 1F1B with recomputation: W may be deferred",
         p * (f + b + f - w): "a rank waits for p − 1 others",
     }
-    number(answer, right, hints, otherwise="Which of F, B and W has the forward pass that is computed again?")
-    return "B is one F longer, and the bubble twice as large"
 
 
 @exercise("zero-bubble.any-times", "function", "the bubble of ZB-H1 for any times of F, B and W")
@@ -43,6 +46,20 @@ def any_times(write: Callable[..., Any]) -> str:
             )
         cases += 1
     return f"the bubble of {cases} simulated steps"
+
+
+answers(
+    "zero-bubble.any-times",
+    right=[lambda p, f, b, w: (p - 1) * (f + b - min(f, b, w))],
+    wrong={
+        "where W is the longest, the bubble is too small": lambda p, f, b, w: (p - 1) * (f + b - w),
+        "the bubble is too large (cases before it that are right: 0)": lambda p, *times: (p - 1) * sum(times),
+        "the bubble is too large (cases before it that are right: 1)": lambda p, f, b, w: (
+            (p - 1) * max(f, b, w)
+        ),
+        "str '3'": lambda *times: "3",
+    },
+)
 
 
 #: How late W may be in the repair, and micro-batches.
@@ -85,3 +102,32 @@ def _counts(mended: Callable[..., Any], deferred: int) -> list[float]:
     weight.grad = torch.zeros(_COUNT, _COUNT)
     mended(weight, [(one[i : i + 1], one[i : i + 1]) for i in range(_COUNT)], deferred)
     return [float(weight.grad[i, i]) for i in range(_COUNT)]
+
+
+def _deferred(weight: Any, micro_batches: Any, late: int, *, one_buffer=False, flushes=1, scale=1.0) -> Any:
+    x, owed, sent = micro_batches[0][0].clone(), [], []
+    for arriving, dy in micro_batches:
+        x = x.copy_(arriving) if one_buffer else arriving
+        sent.append(dy @ weight)
+        owed.append((dy, x))
+        if len(owed) > late:
+            first, kept = owed.pop(0)
+            weight.grad += first.T @ kept * scale
+    for dy, kept in owed * flushes:
+        weight.grad += dy.T @ kept * scale
+    return sent
+
+
+answers(
+    "zero-bubble.late",
+    right=[_deferred],
+    wrong={
+        "right with W at once; with W 1 late, micro-batches 0 to 4 are in the gradient 0, 0, 0, 0, 1": (
+            partial(_deferred, one_buffer=True)
+        ),
+        "in the gradient 1, 1, 1, 1, 0 times": partial(_deferred, flushes=0),
+        "in the gradient 1, 1, 1, 1, 2 times": partial(_deferred, flushes=2),
+        "with W at once, micro-batches 0 to 4 are in the gradient 0.5": partial(_deferred, scale=0.5),
+        "the gradients that B sends on": lambda *given: [0 * dx for dx in _deferred(*given)],
+    },
+)
