@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import nbformat
@@ -13,20 +15,28 @@ from jupyter_cache.base import CacheBundleIn
 
 CHAPTERS = sorted((ROOT / "book").rglob("*.ipynb"))
 MODULES = Modules()
+KNOWN: dict[str, str] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def read_once() -> Iterator[None]:
+    """No test changes who imports whom, which takes seconds to read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MODULES, "needed_by", cache(MODULES.needed_by))
+        patch.setattr(outputs, "Modules", lambda: MODULES)
+        patch.setattr(outputs, "_recorded", cache(outputs._recorded))
+        yield
 
 
 @pytest.fixture(scope="module")
-def needs() -> dict[str, set[str]]:
+def needs(read_once: None) -> dict[str, set[str]]:
     """The modules that each chapter needs."""
     codes = {outputs.page(file): outputs.code_of(nbformat.read(file, as_version=4)) for file in CHAPTERS}
     return {page: MODULES.needed_by(code) for page, code in codes.items()}
 
 
-KNOWN: dict[str, str] = {}
-
-
 @pytest.fixture(scope="module")
-def before() -> dict[str, str]:
+def before(read_once: None) -> dict[str, str]:
     return outputs.keys(CHAPTERS, KNOWN)
 
 
