@@ -96,7 +96,7 @@ def simulated_passes(places: list[int | None], size: int) -> tuple[int, int]:
 
 
 @given(accesses())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_counts_are_those_of_a_simulated_memory(inputs):
     found = compute(inputs)
     assert "error" not in found, found

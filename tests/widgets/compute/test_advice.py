@@ -28,7 +28,7 @@ def setup(model="llama3-8b", layout="dp=8", seq=8192, **options):
     st.sampled_from(["", "dp=8", "dp=8,tp=4", "grad_acc=4", "dp=4,pp=4,grad_acc=8,micro_batch=4"]),
     st.sampled_from([24e9, 80e9, 192e9]), st.sampled_from(["sdpa", "reference"]),
 )  # fmt: skip
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_every_advice_fits_is_needed_and_is_ranked(model, layout, capacity, attention):
     start = setup(model, layout, seq=1024, attention=attention)
     advice = what_would_fit(start, int(capacity))

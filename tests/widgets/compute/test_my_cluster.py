@@ -36,7 +36,7 @@ def searched(line):
         {},
         {"model": json.dumps(PUBLISHED["Qwen/Qwen3-0.6B"]), "accelerator": "A100-80"},
         {"memory": "40GB", "reserve": "2GB", "intra": 100, "inter": 12.5},
-        {"gpus": 16, "gpus_per_node": 4, "fp8": "blockwise"},
+        {"gpus_per_node": 4, "fp8": "blockwise"},
         {"precision": "fp32"},
         {"calibration": "megatron-h100"},
     ],
@@ -172,5 +172,6 @@ def test_every_gpu_that_is_sold_in_nodes_is_there():
 
 def test_frameworks_differ_and_all_that_can_be_chosen_are_there():
     assert {name for name, _ in FITTED if name} < set(names())
-    best = {name: compute({**SMALL, "calibration": name})["rows"][0]["seconds"] for name, _ in FITTED}
-    assert best["megatron-h100"] < best[""] < best["fsdp-h100"]
+    names_of = ("megatron-h100", "", "fsdp-h100")
+    best = [compute({**SMALL, "calibration": name})["rows"][0]["seconds"] for name in names_of]
+    assert best == sorted(set(best))

@@ -49,7 +49,7 @@ def inputs(draw):
 
 
 @given(inputs())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_a_row_is_what_the_format_makes_of_the_number(asked):
     found = compute(asked)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
@@ -81,7 +81,7 @@ def test_a_row_is_what_the_format_makes_of_the_number(asked):
 
 
 @given(inputs())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_setting_a_bit_and_setting_it_back_changes_nothing(asked):
     """Each bit of each row: what it would make of the number has that bit alone changed, and leads back."""
     for one in compute(asked)["rows"]:
@@ -112,7 +112,7 @@ def test_every_code_comes_back(name, saturate):
 
 
 @given(inputs(), st.sampled_from(sorted(FORMATS)))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_the_python_gives_the_same(asked, name):
     found = row(name, **asked)
     *lines, result = found["python"].split("\n")
@@ -134,7 +134,7 @@ def test_the_python_of_a_code_is_the_code():
 
 
 @given(inputs(), st.sampled_from(sorted(FORMATS)))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_the_formula_is_the_value(asked, name):
     found = row(name, **asked)
     if not found["formula"]:
@@ -244,7 +244,8 @@ def test_stochastic_rounding_goes_up_as_often_as_it_should():
     draws = [row("bf16", "1+2^-9", rounding="stochastic", draw=draw)["value"] for draw in range(400)]
     assert set(draws) == {"1", "1.0078125"}
     assert draws.count("1.0078125") / len(draws) == pytest.approx(1 / 4, abs=0.06)
-    assert draws == [row("bf16", "1+2^-9", rounding="stochastic", draw=draw)["value"] for draw in range(400)]
+    again = [row("bf16", "1+2^-9", rounding="stochastic", draw=draw)["value"] for draw in range(20)]
+    assert draws[:20] == again
 
 
 # --- Examples, and what is refused

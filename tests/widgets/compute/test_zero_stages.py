@@ -98,7 +98,7 @@ def test_traffic_in_units_of_the_model(zero, grad_acc, elements):
 # --- For any setting
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(FREE | MODEL)
 def test_shares_make_up_the_whole(inputs):
     result, setting = compute(inputs), read(inputs)
@@ -119,7 +119,7 @@ def test_shares_make_up_the_whole(inputs):
     json.dumps(result)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(FREE | MODEL)
 def test_traffic_is_that_of_rings(inputs):
     """(N − 1)/N of a vector for a reduce-scatter or an all-gather, both for an all-reduce; shares are padded."""
@@ -148,7 +148,7 @@ def test_traffic_is_that_of_rings(inputs):
     assert [line[at] for line in result["growth"]["elements"]] == [s["elements"] for s in result["stages"]]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(FREE | MODEL)
 def test_formulas_in_numbers_come_to_their_bytes(inputs):
     """As exactly as three digits of Ψ and padding let them."""
@@ -172,7 +172,7 @@ def value_of(numbers: str) -> Fraction:
     return value
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(MODEL)
 def test_the_command_of_a_model_says_the_same_bytes(inputs):
     result = compute(inputs)
@@ -182,7 +182,7 @@ def test_the_command_of_a_model_says_the_same_bytes(inputs):
     assert result["command"]["parameters"] == result["values"]["parameters"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(FREE)
 def test_the_command_of_a_number_has_a_model_of_nearly_that_size(inputs):
     result = compute(inputs)
@@ -245,7 +245,7 @@ def test_what_the_next_stage_buys_and_costs(inputs, words):
     assert words in compute(inputs)["answer"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(FREE | MODEL)
 def test_every_answer_is_one_sentence_with_the_numbers_of_its_stages(inputs):
     result = compute(inputs)
