@@ -94,27 +94,15 @@ def python_starts(page):
     return page.evaluate("performance.getEntriesByName('pb-python').map((e) => e.detail.snapshot)")
 
 
-def test_the_first_state_needs_no_python(shown):
+@pytest.mark.parametrize("wake", ["hover", "focus"])
+def test_the_first_state_needs_no_python_which_starts_when_the_reader_reaches_for_the_widget(shown, wake):
     page = shown()
     wait_for_peak(page, peak())
     assert page.evaluate(f"{FIRST}.get('status')") == "idle"
     page.evaluate(FRAMES)
     assert page.evaluate("performance.getEntriesByName('pb-python-start').length") == 0
-    assert (
-        page.evaluate(
-            "performance.getEntriesByType('resource').filter((e) => e.name.includes('pyodide')).length"
-        )
-        == 0
-    )
-
-
-@pytest.mark.parametrize("wake", ["pointer", "focus"])
-def test_python_starts_when_the_reader_reaches_for_the_widget(shown, wake):
-    page = shown()
-    if wake == "pointer":
-        page.hover("button")
-    else:
-        page.focus("button")
+    assert not page.evaluate("performance.getEntries().some((e) => e.name.includes('pyodide'))")
+    getattr(page, wake)("button")
     page.wait_for_function("performance.getEntriesByName('pb-python').length == 1")
     assert python_starts(page) == [True]
 
@@ -124,31 +112,29 @@ def test_a_widget_may_ask_for_python_at_once(shown):
     page.wait_for_function("performance.getEntriesByName('pb-python').length == 1")
 
 
-def test_without_a_snapshot_python_starts_the_ordinary_way(shown, widget_site, tmp_path, browser_python):
-    (tmp_path / "pb" / "python").unlink()
-    (tmp_path / "pb" / "python").mkdir()
-    (tmp_path / "pb" / "python" / "library.zip").write_bytes((browser_python / "library.zip").read_bytes())
+@pytest.mark.parametrize("snapshot", [None, b"\x1f\x8bnothing like it"], ids=["none", "broken"])
+def test_without_a_snapshot_python_starts_the_ordinary_way(shown, tmp_path, browser_python, snapshot):
+    python = tmp_path / "pb" / "python"
+    python.unlink()
+    python.mkdir()
+    (python / "library.zip").write_bytes((browser_python / "library.zip").read_bytes())
+    if snapshot:
+        (python / "snapshot.bin.gz").write_bytes(snapshot)
     page = shown(errors=True)
     set_inputs(page, {"seq": 4096})
     wait_for_peak(page, peak(seq=4096))
     assert python_starts(page) == [False]
 
 
-def test_a_broken_snapshot_is_no_harm(shown, tmp_path, browser_python):
+def test_without_python_the_first_state_stays_and_the_widget_says_why(shown, tmp_path):
     (tmp_path / "pb" / "python").unlink()
-    (tmp_path / "pb" / "python").mkdir()
-    (tmp_path / "pb" / "python" / "library.zip").write_bytes((browser_python / "library.zip").read_bytes())
-    (tmp_path / "pb" / "python" / "snapshot.bin.gz").write_bytes(b"\x1f\x8bnothing like it")
-    page = shown(errors=True)
-    set_inputs(page, {"tp": 2})
-    wait_for_peak(page, peak(tp=2))
-
-
-def test_without_python_the_first_state_stays_and_the_widget_says_why(shown, widget_site, tmp_path):
-    (tmp_path / "pb" / "python").unlink()
+    pyodide = tmp_path / "vendor" / "pyodide"
+    pyodide.mkdir(parents=True)
+    (pyodide / "pyodide.mjs").write_text("export const loadPyodide = async () => ({});")  # at once
     page = shown(errors=True)
     set_inputs(page, {"tp": 2})
     page.wait_for_function(f"{FIRST}.get('status').startsWith('failed')")
+    assert page.evaluate(f"{FIRST}.get('status')").endswith("library.zip answers 404")
     wait_for_peak(page, peak())
 
 
@@ -162,7 +148,7 @@ def test_one_worker_serves_all_widgets(shown):
     assert len(python_starts(page)) == 1
 
 
-def test_the_latest_inputs_win(shown):
+def test_the_latest_inputs_win_and_a_refusal_is_an_output_like_any_other(shown):
     page = shown()
     page.evaluate(
         f"""() => {{ const model = {FIRST}; for (let i = 1; i <= 40; i++) {{
@@ -172,10 +158,6 @@ def test_the_latest_inputs_win(shown):
     page.wait_for_function(f"{FIRST}.get('status') == 'idle'")
     calls = page.evaluate("performance.getEntriesByName('pb-compute').length")
     assert calls <= 3  # those in between were never computed
-
-
-def test_a_refusal_is_an_output_like_any_other(shown):
-    page = shown()
     set_inputs(page, {"tp": 3})
     wait_for_peak(page, "refused")
     message = page.evaluate(f"{FIRST}.get('outputs').results[0].error")
@@ -183,8 +165,10 @@ def test_a_refusal_is_an_output_like_any_other(shown):
     assert message["field"] == "tp"
 
 
-def test_the_state_lives_in_the_address(shown):
+def test_the_state_lives_in_the_address_and_a_changed_address_changes_the_widget(shown):
     page = shown()
+    page.evaluate("location.hash = '#probe?seq=2048'")
+    wait_for_peak(page, peak(seq=2048))
     set_inputs(page, {"model": "gpt2", "seq": 512})
     page.wait_for_function("location.hash == '#probe?model=gpt2&seq=512'")
     assert page.evaluate(f"{FIRST}.get('link')").endswith("/#probe?model=gpt2&seq=512")
@@ -196,12 +180,6 @@ def test_an_address_with_a_state_is_drawn_even_far_down_the_page(shown):
     page = shown(before='<div style="height: 9000px"></div>', hash="#probe?seq=1024")
     wait_for_peak(page, peak(seq=1024))
     page.wait_for_function("document.querySelector('#probe')?.getBoundingClientRect().top < innerHeight")
-
-
-def test_a_changed_address_changes_the_widget(shown):
-    page = shown()
-    page.evaluate("location.hash = '#probe?seq=2048'")
-    wait_for_peak(page, peak(seq=2048))
 
 
 def test_a_link_in_the_text_leads_to_the_widget_drawn_or_not(open_page, probe):
