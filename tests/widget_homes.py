@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -158,20 +159,24 @@ document.body.dataset.ready = "yes";
 </script>"""
 
 
+@lru_cache(maxsize=200)
+def answer(function: Callable[[dict], dict], asked: str) -> str:
+    """What Python says: several tests ask it the same."""
+    return json.dumps(function(json.loads(asked)))
+
+
 def bridged_page(open_page: Callable, widget: Widget, **options: Any):
     """A page with the widget drawn over the test's own Python; ``window.model`` is its model, ``close`` takes it away."""
     spec, function = widget.spec(), widget.function()
     state = json.dumps(spec["state"]).replace("<", "\\u003c")
     sheets = "".join(f'<link rel="stylesheet" href="pb/{css}">' for css in ("widgets.css", *spec["css"]))
     html = BRIDGE.format(**{**spec, "sheets": sheets, "state": state})
-    compute = {"compute": lambda asked: json.dumps(function(json.loads(asked)))}
-    page = open_page(html, expose=compute, **options)
+    page = open_page(html, expose={"compute": partial(answer, function)}, **options)
     page.wait_for_selector("body[data-ready]")
     return page
 
 
 LOOKS = ((1280, "light"), (390, "dark"))
-WIDTHS = (1280, 760, 390)
 FRAMES = "new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))"
 #: By how many px the page is wider than the window, and what is cut off by its own place.
 TOO_WIDE = """() => {
@@ -192,11 +197,41 @@ TOO_WIDE = """() => {
   const wide = document.documentElement.scrollWidth - innerWidth;
   return [...(wide > 0 ? [`${wide} px too wide`] : []), ...found.map((el) => `cut off: ${el.outerHTML.slice(0, 200)}`)];
 }"""
-SERIOUS = """async (only) => {
-  const options = { resultTypes: ["violations"], ...(only && { runOnly: only }) };
-  const { violations } = await axe.run(document.querySelector("main"), options);
+# What axe-core finds serious. After its first look at a page in a theme it looks at what is of another kind than all that
+# it has seen there: another tag, class or colour, other attributes, or in something of another kind.
+SERIOUS = """async (theme) => {
+  document.documentElement.dataset.theme = theme;
+  const seen = ((window.seen ??= {})[theme] ??= new Set()), kinds = new Map(), fresh = [];
+  for (const el of document.querySelectorAll("main, main *")) {
+    const { color, backgroundColor, fill, opacity, fontSize, fontWeight } = getComputedStyle(el);
+    const own = [...el.attributes].map(({ name, value }) => /^(class|role|type)$/.test(name) ? value : [name, !value]);
+    const kind = [kinds.get(el.parentElement), el.tagName, color, backgroundColor, fill, opacity, fontSize, fontWeight,
+      el.checkVisibility({ visibilityProperty: true }), !el.textContent.trim(), !el.childElementCount, ...own].join();
+    kinds.set(el, kind);
+    if (seen.size !== seen.add(kind).size) fresh.push(el);
+  }
+  if (!fresh.length) return [];
+  const { violations } = await axe.run({ include: fresh }, { resultTypes: ["violations"] });
   return violations.filter(({ impact }) => ["serious", "critical"].includes(impact))
     .map(({ id, nodes }) => `${id}: ${nodes[0].html.slice(0, 200)}`);
+}"""
+PROBLEMS = f"""async (theme) => {{
+  await {FRAMES};
+  return [...({TOO_WIDE})(), ...(theme ? await ({SERIOUS})(theme) : [])];
+}}"""
+SET = """(inputs) => {
+  window.model.set("inputs", inputs);
+  window.model.save_changes();
+  return window.settled();
+}"""
+TYPE = """([field, text]) => {
+  const box = document.querySelector(`[data-field="${field}"] input[type=text]`);
+  if (!box.checkVisibility() || box.disabled) throw new Error(`${field} cannot be typed`);
+  box.focus();
+  box.value = text;
+  box.dispatchEvent(new Event("input", { bubbles: true }));
+  box.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true }));
+  return window.settled();
 }"""
 # What a change makes and throws away again.
 WASTED = """([change, values]) => {
@@ -239,8 +274,7 @@ class Form:
 
     def set(self, inputs: dict) -> None:
         """As a link does."""
-        self.page.evaluate("(x) => { window.model.set('inputs', x); window.model.save_changes() }", inputs)
-        self.settle()
+        self.page.evaluate(SET, inputs)
 
     def settle(self) -> None:
         """Until the outputs are those of the inputs."""
@@ -262,27 +296,27 @@ class Form:
         return self.page.locator(f'[data-field="{field}"]')
 
     def type(self, field: str, text: str) -> None:
-        self.row(field).locator("input[type=text]").fill(text)
-        self.row(field).locator("input[type=text]").press("Enter")
-        self.settle()
+        """As the keyboard does."""
+        self.page.evaluate(TYPE, [field, text])
 
     def button(self, name: str):
         return self.page.get_by_role("button", name=name, exact=True)
 
-    def problems(self, *looks: tuple[int, str]) -> list:
-        """What axe-core finds serious, in these looks; at which widths something sticks out or is cut off."""
+    def problems(self, *states: dict) -> list:
+        """What axe-core finds serious, what sticks out and what is cut off: as it stands, or in each of these states.
+
+        At every width; by axe-core the first state is looked at in both looks, of the others each in one.
+        """
         page, found = self.page, []
         if not page.evaluate("'axe' in window"):
             page.add_script_tag(path=str(AXE))
-        for width, theme in looks or LOOKS:
+        for turn, (width, theme) in enumerate((*LOOKS, (760, ""))):
             page.set_viewport_size({"width": width, "height": 900})
-            page.evaluate("(theme) => (document.documentElement.dataset.theme = theme)", theme)
-            page.evaluate(FRAMES)
-            found += [(width, theme, one) for one in page.evaluate(SERIOUS)]
-        for width in WIDTHS:
-            page.set_viewport_size({"width": width, "height": 900})
-            page.evaluate(FRAMES)
-            found += [(width, one) for one in page.evaluate(TOO_WIDE)]
+            for i, state in enumerate(states or [None]):
+                if state:
+                    self.set(state)
+                judged = theme if i == 0 or i % 2 == turn else ""
+                found += [(width, theme, state, one) for one in page.evaluate(PROBLEMS, judged)]
         return found
 
     def wasted(self, change: str, values: list) -> list:

@@ -7,10 +7,11 @@ import http.server
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playbook_widgets.site.browser_python import PYODIDE, write_all
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
 
 from playbook.figures import css_variables
 
@@ -38,6 +39,13 @@ class Handler(http.server.SimpleHTTPRequestHandler):
             if name.startswith(place):
                 file = folder / name.removeprefix(place)
         return str(file)
+
+    def end_headers(self) -> None:
+        """Tests have the same page one after another: it keeps what all have alike, and nothing of a test's own."""
+        file = Path(self.translate_path(self.path))
+        alike = file.is_file() and not file.is_relative_to(self.server.folder)  # type: ignore[attr-defined]
+        self.send_header("Cache-Control", "max-age=3600" if alike else "no-store")
+        super().end_headers()
 
     def log_message(self, *args: object) -> None:
         pass
@@ -81,38 +89,70 @@ def widget_site(tmp_path: Path, browser_python: Path, server: Server) -> str:
     return f"http://127.0.0.1:{server.server_port}"
 
 
+@pytest.fixture(scope="session")
+def spare() -> list[Page]:
+    """The page of the last test, as good as new: another one would cost more than what most tests do with it."""
+    return []
+
+
+def new_page(browser: Browser, site: str, **options: Any) -> Any:
+    """A page that writes down ``problems``: console errors, script errors, requests to other hosts."""
+    context = browser.new_context(**options)
+    context.set_default_timeout(PATIENCE)
+    page: Any = context.new_page()
+    page.problems, page.exposed = [], {}
+    page.on("console", lambda m: page.problems.append(m.text) if m.type == "error" else None)
+    page.on("pageerror", lambda e: page.problems.append(str(e)))
+    local = (site, "data:", "blob:", "about:")
+    page.on("request", lambda r: None if r.url.startswith(local) else page.problems.append(r.url))
+    return page
+
+
 @pytest.fixture
-def open_page(browser: Browser, widget_site: str, tmp_path: Path) -> Iterator[Callable]:
+def open_page(
+    browser: Browser, widget_site: str, tmp_path: Path, spare: list, request: pytest.FixtureRequest
+) -> Iterator[Callable]:
     """``open_page(html, width=1280, theme="light")`` shows widgets; fails the test on any console error, script
     error or request to another host, unless ``errors`` says they are expected."""
-    opened = []
+    opened, failed = [], request.session.testsfailed
 
     def show(
-        body: str, *, width=1280, theme="light", errors=False, hash="", expose: dict | None = None, **options
+        body: str,
+        *,
+        width=1280,
+        theme="light",
+        errors=False,
+        hash="",
+        expose: dict | None = None,
+        reduced_motion="no-preference",
+        permissions=(),
+        **options,
     ):
         (tmp_path / "index.html").write_text(
             PAGE.format(body=body, theme=theme, palette=css_variables()), encoding="utf-8"
         )
-        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
-        context.set_default_timeout(PATIENCE)
-        page = context.new_page()
-        problems: list[str] = []
-        page.on("console", lambda m: problems.append(m.text) if m.type == "error" else None)
-        page.on("pageerror", lambda e: problems.append(str(e)))
-        page.on(
-            "request",
-            lambda r: (
-                problems.append(r.url) if not r.url.startswith((widget_site, "data:", "blob:")) else None
-            ),
-        )
-        page.problems = problems
+        page = spare.pop() if spare and not options else new_page(browser, widget_site, **options)
+        opened.append((page, errors, options))
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(reduced_motion=reduced_motion)
+        page.context.grant_permissions(permissions)
         for name, function in (expose or {}).items():
-            page.expose_function(name, function)
+            if name not in page.exposed:
+                page.expose_function(name, lambda *args, name=name: page.exposed[name](*args))
+            page.exposed[name] = function
         page.goto(f"{widget_site}/{hash}")
-        opened.append((context, problems, errors))
         return page
 
     yield show
-    for context, problems, errors in opened:
-        context.close()
+    for page, errors, options in opened:
+        problems = page.problems
+        if options or spare or request.session.testsfailed > failed:
+            page.context.close()
+        else:
+            page.goto("about:blank")
+            page.emulate_media(media="null")
+            page.mouse.move(0, 0)
+            page.context.clear_permissions()
+            page.problems = []
+            spare.append(page)
         assert errors or not problems, problems
