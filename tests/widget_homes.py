@@ -9,13 +9,17 @@ but over the test's own Python, which answers at once: there most of a widget's 
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pytest
+from colour_vision import VISIONS, difference, lab
 from jupyter_client.manager import start_new_kernel
 from playbook_widgets import Widget
 
@@ -264,10 +268,15 @@ def stop_time(page) -> Callable[[], None]:
 
 
 class Form:
-    """A widget on a ``bridged_page`` as a reader meets it."""
+    """A widget on a ``bridged_page`` as a reader meets it; ``prefix`` is that of its classes."""
+
+    prefix = ""
 
     def __init__(self, page):
         self.page = page
+
+    def text(self, name: str) -> str:
+        return self.page.locator(f".pb-{self.prefix}-{name}").first.inner_text()
 
     def inputs(self) -> dict:
         return self.page.evaluate("window.model.get('inputs')")
@@ -326,6 +335,32 @@ class Form:
     def elements(self) -> int:
         """Of how many elements the widget consists."""
         return self.page.locator("#stage *").count()
+
+
+def showing(form: type[Form], widget: Any) -> Any:
+    """A fixture: ``show(inputs)`` draws the widget for a reader."""
+
+    @pytest.fixture
+    def show(open_page: Callable) -> Callable:
+        return lambda inputs=None, **options: form(bridged_page(open_page, widget(inputs), **options))
+
+    return show
+
+
+BACKGROUNDS = {"light": (255, 255, 255), "dark": (0x14, 0x18, 0x1E)}
+
+
+def rgb(colour: str) -> list[float]:
+    """Red, green and blue (to 255) of a colour as browsers compute it."""
+    parts = [float(part) for part in re.findall(r"[\d.]+", colour.partition("(")[2].removeprefix("srgb"))[:3]]
+    return [255 * part for part in parts] if "srgb" in colour else parts
+
+
+def apart(colours: dict[str, Sequence[float]]) -> None:
+    """Fails unless every two of the colours look different to every eye."""
+    for vision, (one, a), (other, b) in product(VISIONS, colours.items(), colours.items()):
+        seen = [lab("#" + "".join(f"{round(part):02x}" for part in colour), vision) for colour in (a, b)]
+        assert one == other or difference(*seen) >= 12, (vision, one, other, colours)
 
 
 def in_module(page, file: str, expression: str, argument: Any = None) -> Any:

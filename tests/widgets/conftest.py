@@ -116,26 +116,16 @@ def open_page(
     error or request to another host, unless ``errors`` says they are expected."""
     opened, failed = [], request.session.testsfailed
 
-    def show(
-        body: str,
-        *,
-        width=1280,
-        theme="light",
-        errors=False,
-        hash="",
-        expose: dict | None = None,
-        reduced_motion="no-preference",
-        permissions=(),
-        **options,
-    ):
+    def show(body: str, *, width=1280, theme="light", errors=False, hash="", expose: Any = None, **options):
         (tmp_path / "index.html").write_text(
             PAGE.format(body=body, theme=theme, palette=css_variables()), encoding="utf-8"
         )
+        motion, allowed = options.pop("reduced_motion", "no-preference"), options.pop("permissions", ())
         page = spare.pop() if spare and not options else new_page(browser, widget_site, **options)
         opened.append((page, errors, options))
         page.set_viewport_size({"width": width, "height": 900})
-        page.emulate_media(reduced_motion=reduced_motion)
-        page.context.grant_permissions(permissions)
+        page.emulate_media(reduced_motion=motion)
+        page.context.grant_permissions(allowed)
         for name, function in (expose or {}).items():
             if name not in page.exposed:
                 page.expose_function(name, lambda *args, name=name: page.exposed[name](*args))

@@ -11,7 +11,7 @@ import pytest
 from playbook_widgets import CollectivesAnimator
 from playbook_widgets.collectives_animator import ABOUT, COLLECTIVES, NAMES, constants, sizes
 from playbook_widgets.compute.animation import BYTES, DEFAULTS, NETWORKS, RANKS, compute, read
-from widget_homes import Form, bridged_page, in_module, static_page, stop_time
+from widget_homes import Form, in_module, showing, static_page, stop_time
 
 from playbook.collectives.plans import ALGORITHMS
 from playbook.collectives.plans.replay import end, replay
@@ -65,18 +65,29 @@ def test_every_summary_can_be_written(collective):
 
 # --- in the browser: the module over real Python
 
-# What the cards of the ranks show: for each cell of a result, its state and the number of ranks in it.
-CELLS = """() => [...document.querySelectorAll(".pb-ca-card")].map((card) => {
-  const cells = [...card.querySelectorAll(".pb-ca-cell")], last = Math.max(...cells.map((c) => +c.dataset.box));
-  return cells.filter((c) => +c.dataset.box === last).map((c) => [c.dataset.state, c.querySelector("text").textContent]);
-})"""
-
-
-# Opens a folded table, and waits until the widget has heard of it and filled it.
-OPEN = """(el) => el.open || new Promise((go) => {
-  el.addEventListener("toggle", go, { once: true });
-  el.open = true;
-})"""
+# A step, as a reader sees it: rows of a folded table, for each cell of a result its state and how many ranks are in it,
+# the rows of the other table, how many arrows and pills there are, which cards are dimmed, and the caption.
+STEP = """async (step) => {
+  const all = (place, within = document) => [...within.querySelectorAll(place)], [scrub] = all(".pb-ca-scrub");
+  scrub.value = step;
+  scrub.dispatchEvent(new Event("input", { bubbles: true }));
+  const table = async (title) => {
+    const fold = all("details").find((el) => el.querySelector("summary").textContent.trim() === title);
+    await (fold.open || new Promise((go) => {
+      fold.addEventListener("toggle", go, { once: true }); // the widget fills it when it hears of it
+      fold.open = true;
+    }));
+    return all("tbody tr", fold).map((row) => [...row.children].map((el) => el.textContent));
+  };
+  const cells = all(".pb-ca-card").map((card) => {
+    const found = all(".pb-ca-cell", card), last = Math.max(...found.map((el) => +el.dataset.box));
+    const shown = found.filter((el) => +el.dataset.box === last);
+    return shown.map((el) => [el.dataset.state, el.querySelector("text").textContent]);
+  });
+  const idle = all(".pb-ca-card").flatMap((el, i) => ("idle" in el.dataset ? [i] : []));
+  return [await table("What every rank holds now"), cells, await table("Messages of this step"),
+    all(".pb-ca-arrow").length, all(".pb-ca-pill").length, idle, all(".pb-ca-caption")[0].innerText];
+}"""
 
 
 class Page(Form):
@@ -94,26 +105,13 @@ class Page(Form):
             "(el, step) => { el.value = step; el.dispatchEvent(new Event('input', { bubbles: true })) }", step
         )
 
-    def table(self, title: str) -> list[list[str]]:
-        """The rows of a folded table."""
-        fold = self.page.locator("details", has=self.page.get_by_text(title, exact=True))
-        fold.evaluate(OPEN)
-        return fold.locator("tbody tr").evaluate_all(
-            "(rows) => rows.map((r) => [...r.children].map((c) => c.textContent))"
-        )
-
     def pills(self) -> list[str]:
         return self.page.locator(".pb-ca-pill").evaluate_all(
             "(all) => all.map((el) => el.getAttribute('transform'))"
         )
 
 
-@pytest.fixture
-def animator(open_page):
-    def show(inputs: dict | None = None, **options) -> Page:
-        return Page(bridged_page(open_page, CollectivesAnimator(inputs), **options))
-
-    return show
+animator = showing(Page, CollectivesAnimator)
 
 
 @pytest.mark.browser
@@ -174,37 +172,33 @@ PLAYED = [
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("inputs", PLAYED, ids=lambda i: " ".join(map(str, i.values())) or "default")
-def test_what_is_drawn_at_each_step_is_the_plan_replayed(animator, inputs):
-    view, whole = animator(inputs), read(inputs).plan()
-    held, wanted = replay(whole), end(whole)
-    sums = whole.collective in ("reduce", "all_reduce", "barrier")
-    for place in range(whole.steps + 1):
-        view.go(place)
-        sent = [m for m in whole.messages if m.step == place]
-        table = view.table("What every rank holds now")
-        assert table == [
-            [str(rank), *("+".join(map(str, sorted(ranks))) or "–" for ranks in chunks)]
-            for rank, chunks in enumerate(held[place])
-        ]
-        for rank, chunks in enumerate(view.page.evaluate(CELLS)):
-            for chunk, (state, number) in enumerate(chunks):
-                ranks = held[place][rank][chunk]
-                done = ranks and ranks == wanted[rank][chunk]
-                assert state == ("done" if done else "part" if ranks else "none")
-                assert number in ("", str(len(ranks)) if sums else "")
-        rows = view.table("Messages of this step") if sent else []
-        assert [(int(row[0]), int(row[1])) for row in rows] == [(m.source, m.target) for m in sent]
-        assert [row[4] for row in rows] == ["added" if m.reduce else "kept" for m in sent]
-        assert (
-            view.page.locator(".pb-ca-arrow").count() == view.page.locator(".pb-ca-pill").count() == len(sent)
-        )
-        idle = set(range(whole.ranks)) - {rank for m in sent for rank in (m.source, m.target)}
-        dimmed = view.page.locator(".pb-ca-card").evaluate_all(
-            "(all) => all.flatMap((el, i) => ('idle' in el.dataset ? [i] : []))"
-        )
-        assert dimmed == (sorted(idle) if sent else [])
-        assert view.caption().startswith(f"Step {place + 1} of {whole.steps}" if sent else "Done")
+def test_what_is_drawn_at_each_step_is_the_plan_replayed(animator):
+    view = animator()
+    for inputs in PLAYED:
+        view.set({"collective": "all_reduce", **inputs})
+        whole = read(inputs).plan()
+        held, wanted = replay(whole), end(whole)
+        sums = whole.collective in ("reduce", "all_reduce", "barrier")
+        for place in range(whole.steps + 1):
+            holding, cells, rows, arrows, pills, dimmed, caption = view.page.evaluate(STEP, place)
+            sent = [m for m in whole.messages if m.step == place]
+            assert holding == [
+                [str(rank), *("+".join(map(str, sorted(ranks))) or "–" for ranks in chunks)]
+                for rank, chunks in enumerate(held[place])
+            ]
+            for rank, chunks in enumerate(cells):
+                for chunk, (state, number) in enumerate(chunks):
+                    ranks = held[place][rank][chunk]
+                    done = ranks and ranks == wanted[rank][chunk]
+                    assert state == ("done" if done else "part" if ranks else "none")
+                    assert number in ("", str(len(ranks)) if sums else "")
+            if sent:
+                assert [(int(row[0]), int(row[1])) for row in rows] == [(m.source, m.target) for m in sent]
+                assert [row[4] for row in rows] == ["added" if m.reduce else "kept" for m in sent]
+            assert arrows == pills == len(sent)
+            idle = set(range(whole.ranks)) - {rank for m in sent for rank in (m.source, m.target)}
+            assert dimmed == (sorted(idle) if sent else [])
+            assert caption.startswith(f"Step {place + 1} of {whole.steps}" if sent else "Done")
 
 
 @pytest.mark.browser
@@ -441,7 +435,7 @@ def test_a_chunk_that_is_pointed_at_says_what_is_in_it(animator):
     assert reading.inner_text() == "Rank 2, chunk 4: the sum of ranks 0, 1 and 2."
     view.go(8)
     assert reading.inner_text() == "Rank 2, chunk 4: the sum of ranks 0, 1, 2, 3 and 4, finished."
-    view = animator({"collective": "all_to_all", "ranks": 3, "step": 1})
+    view.set({"collective": "all_to_all", "ranks": 3, "step": 1})
     for box, words in (
         ("0", "Rank 0, chunk for rank 1: sent."),
         ("1", "Rank 0, chunk from rank 1: nothing yet."),

@@ -280,6 +280,16 @@ OPTIONS = """(row) => {
   const options = [...row.querySelectorAll("option, input")];
   return [options.map((el) => el.value), options.findIndex((el) => el.selected || el.checked)];
 }"""
+REFUSED = f"""async ([field, text]) => {{
+  const row = document.querySelector(`[data-field="${{field}}"]`), results = {RESULTS}, before = results();
+  const [said, box] = ["[role=alert]", "input[type=text]"].map((part) => row.querySelector(part)), valid = box.value;
+  const stale = document.querySelector("[class*=-stale]");
+  await ({TYPE})([field, text]);
+  const found = [window.model.get("outputs").error, said.innerText, box.value, box.ariaInvalid, before === results()];
+  found.push(box.getAttribute("aria-describedby").split(" ").includes(said.id), stale.innerText !== "");
+  await ({TYPE})([field, valid]);
+  return [...found, [...document.querySelectorAll("[role=alert]"), stale].some((el) => el.checkVisibility())];
+}}"""
 
 
 def after_each(view, field, *moves):
@@ -288,8 +298,10 @@ def after_each(view, field, *moves):
 
 @pytest.mark.browser
 @every
-def test_every_control_moves_by_mouse_and_keyboard_and_a_number_by_typing(open_page, contract):
-    """All are of one class: of each kind the first is moved by real hands, of which the others get the events."""
+def test_every_control_moves_and_a_refused_value_shows_its_sentence_beside_it_and_keeps_the_picture(
+    open_page, contract
+):
+    """By mouse, keyboard and typing; all are of one class: after the first of a kind the others get the events."""
     view, kinds = contract.open(open_page), set()
     for control in view.page.evaluate("window.model.get('constants').controls"):
         name, kind = control["field"], control["kind"]
@@ -313,7 +325,8 @@ def test_every_control_moves_by_mouse_and_keyboard_and_a_number_by_typing(open_p
                 )
             else:
                 found = view.page.evaluate(SLIDE, [name, str(stops[0])])
-            for (value, written, refused, said), stop in zip(found, (*stops[:3], stops[0]), strict=True):
+            stops = (stops[0], stops[2], stops[1], stops[0])
+            for (value, written, refused, said), stop in zip(reversed(found), stops, strict=False):
                 value = default if value is None else value  # None: as something else has it
                 assert stop == (float(written) if value is None else value), name
                 assert said == refused, name
@@ -335,6 +348,11 @@ def test_every_control_moves_by_mouse_and_keyboard_and_a_number_by_typing(open_p
             found = after_each(view, name, option.click, partial(row.locator("input:checked").press, key))
         chosen = [str(default if value is None else value) for value, *_ in found]
         assert chosen in ([values[other], values[at]], [values[other], "None"]), name
+    view.set(contract.home)
+    for name, text in contract.refused:
+        refusal, *found = view.page.evaluate(REFUSED, [name, text])
+        assert refusal["field"] in (name, f"{name}s")  # the control of one node's value is about all of them
+        assert found == [refusal["message"], text, "true", True, True, True, False]
 
 
 EXAMPLE = f"""async ([name, answer, refused]) => {{
@@ -371,32 +389,19 @@ def test_an_example_stands_in_the_controls(open_page, contract):
     assert view.inputs() == inputs
 
 
-REFUSED = f"""async ([field, text]) => {{
-  const row = document.querySelector(`[data-field="${{field}}"]`), results = {RESULTS}, before = results();
-  const [said, box] = ["[role=alert]", "input[type=text]"].map((part) => row.querySelector(part)), valid = box.value;
-  const stale = document.querySelector("[class*=-stale]");
-  await ({TYPE})([field, text]);
-  const found = [window.model.get("outputs").error, said.innerText, box.value, box.ariaInvalid, before === results()];
-  found.push(box.getAttribute("aria-describedby").split(" ").includes(said.id), stale.innerText !== "");
-  await ({TYPE})([field, valid]);
-  return [...found, [...document.querySelectorAll("[role=alert]"), stale].some((el) => el.checkVisibility())];
-}}"""
-
-
 @pytest.mark.browser
 @every
-def test_a_refused_value_shows_its_sentence_beside_its_control_and_keeps_the_picture(open_page, contract):
+def test_paper_has_all_the_words_an_answer_is_drawn_once_and_a_closed_widget_hears_nothing(
+    open_page, contract
+):
     view = contract.open(open_page)
-    for name, text in contract.refused:
-        refusal, *found = view.page.evaluate(REFUSED, [name, text])
-        assert refusal["field"] in (name, f"{name}s")  # the control of one node's value is about all of them
-        assert found == [refusal["message"], text, "true", True, True, True, False]
-
-
-@pytest.mark.browser
-@every
-def test_an_answer_is_drawn_once_and_a_closed_widget_hears_nothing(open_page, contract):
-    view = contract.open(open_page)
+    words, controls = view.page.evaluate(WORDS)
+    assert controls
+    view.page.emulate_media(media="print")
+    on_paper, controls = view.page.evaluate(WORDS)
+    assert controls == contract.printed
+    assert [text for text in words if text not in on_paper] == []
+    view.page.emulate_media(media="screen")
     first, answers = view.page.evaluate(RESULTS), [contract.compute(inputs) for inputs in contract.states]
     assert view.wasted("(answer) => window.model.set('outputs', answer)", answers) == []
     view.frames()
@@ -406,18 +411,6 @@ def test_an_answer_is_drawn_once_and_a_closed_widget_hears_nothing(open_page, co
     view.page.evaluate("(answer) => window.model.set('outputs', answer)", contract.compute({}))
     view.frames()
     assert view.page.evaluate(RESULTS) == before
-
-
-@pytest.mark.browser
-@every
-def test_paper_has_all_the_words_and_no_controls(open_page, contract):
-    view = contract.open(open_page)
-    words, controls = view.page.evaluate(WORDS)
-    assert controls
-    view.page.emulate_media(media="print")
-    on_paper, controls = view.page.evaluate(WORDS)
-    assert controls == contract.printed
-    assert [text for text in words if text not in on_paper] == []
 
 
 @pytest.mark.browser

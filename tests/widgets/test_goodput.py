@@ -8,7 +8,7 @@ import pytest
 from playbook_widgets import GoodputCurve
 from playbook_widgets.compute.goodput import CURVE, DEFAULTS, LIMITS, PARTS, compute
 from playbook_widgets.goodput import EXAMPLES, constants
-from widget_homes import Form, bridged_page
+from widget_homes import Form, showing
 
 CONTROLS = {control["field"]: control for control in constants()["controls"]}
 SEVERAL = [dict(inputs) for _, inputs, _ in EXAMPLES] + [
@@ -44,8 +44,7 @@ def test_the_summary_says_every_part():
 class Page(Form):
     """The widget as a reader meets it."""
 
-    def text(self, name: str) -> str:
-        return self.page.locator(f".pb-gp-{name}").first.inner_text()
+    prefix = "gp"
 
     def drawn(self) -> dict:
         return self.page.evaluate(
@@ -60,12 +59,7 @@ class Page(Form):
         )
 
 
-@pytest.fixture
-def curve(open_page):
-    def show(inputs: dict | None = None, **options) -> Page:
-        return Page(bridged_page(open_page, GoodputCurve(inputs), **options))
-
-    return show
+curve = showing(Page, GoodputCurve)
 
 
 def places(answer: dict, width: float) -> list[tuple[float, float]]:

@@ -9,7 +9,7 @@ import pytest
 from playbook_widgets import GossipMixing
 from playbook_widgets.compute.gossip import DEFAULTS, NODES, TITLES, compute
 from playbook_widgets.gossip import EXAMPLES, constants
-from widget_homes import Form, bridged_page, in_module
+from widget_homes import Form, in_module, showing
 
 SCRIPT = GossipMixing.script
 CONTROLS = {control["field"]: control for control in constants()["controls"]}
@@ -62,8 +62,7 @@ DRAWN = """() => {
 class Page(Form):
     """The widget as a reader meets it."""
 
-    def text(self, name: str) -> str:
-        return self.page.locator(f".pb-go-{name}").first.inner_text()
+    prefix = "go"
 
     def drawn(self) -> dict:
         return self.page.evaluate(DRAWN)
@@ -74,12 +73,7 @@ class Page(Form):
         self.settle()
 
 
-@pytest.fixture
-def graph(open_page):
-    def show(inputs: dict | None = None, **options) -> Page:
-        return Page(bridged_page(open_page, GossipMixing(inputs), **options))
-
-    return show
+graph = showing(Page, GossipMixing)
 
 
 def place(step: float, left: float, steps: int, width: float) -> tuple[float, float]:

@@ -6,12 +6,11 @@ import json
 import re
 
 import pytest
-from colour_vision import VISIONS, difference, lab
 from playbook_widgets import MemoryAccess
 from playbook_widgets.compute.access import compute
 from playbook_widgets.compute.access_setting import CHOICES, DEFAULTS, LIMITS, SIDES, SIZES
 from playbook_widgets.memory_access import constants
-from widget_homes import Form, bridged_page
+from widget_homes import BACKGROUNDS, Form, apart, rgb, showing
 
 CONTROLS = {control["field"]: control for control in constants()["controls"]}
 COLUMN = {"memory": "shared", "along": "column"}
@@ -81,8 +80,7 @@ def test_the_summary_says_every_warp():
 class Page(Form):
     """The widget as a reader meets it."""
 
-    def text(self, name: str) -> str:
-        return self.page.locator(f".pb-ma-{name}").first.inner_text()
+    prefix = "ma"
 
     def values(self) -> dict:
         return self.page.evaluate("window.model.get('outputs').values")
@@ -103,103 +101,102 @@ class Page(Form):
             })"""
         )
 
-    def picture(self) -> list:
-        marks = [(mark["kind"], mark["text"], mark["line"]) for mark in self.marks("bytes")]
-        return [self.text("cost"), self.text("answer"), marks, self.text("said-thread")]
+
+WAYS = "(all) => all.map((el) => [el.title, el.querySelector('i').getBoundingClientRect().height])"
 
 
 def number(text: str) -> int:
     return int(text.replace("\u202f", ""))
 
 
-@pytest.fixture
-def access(open_page):
-    def show(inputs: dict | None = None, **options) -> Page:
-        return Page(bridged_page(open_page, MemoryAccess(inputs), **options))
-
-    return show
+access = showing(Page, MemoryAccess)
 
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("inputs", SEVERAL, ids=str)
-def test_every_byte_is_drawn_where_it_lies(access, inputs, width):
-    view, result = access(inputs, width=width), compute(inputs)
-    picture, wide = result["pictures"][0], result["bytes"]
-    found = view.marks("bytes")
-    cells = [mark for mark in found if mark["thread"] is not None]
-    drawn = {}
-    for mark in cells:
-        drawn[128 * (number(mark["line"]) // 128) + round(mark["left"] * 128)] = mark["text"]
-        assert mark["width"] * 128 == pytest.approx(wide, abs=0.2)
-    assert drawn == {at: f"×{len(who)}" if len(who) > 1 else str(who[0]) for at, who in picture["cells"]}
-    if result["values"]["memory"] == "global":
-        moved = {number(m["line"]) // 32 + round(m["left"] * 4) for m in found if m["kind"] == "sector"}
-        assert moved == set(picture["sectors"])
-        assert len([m for m in found if m["kind"] == "free"]) == 4 * len(picture["lines"]) - len(moved)
-        return
-    for mark in cells:
-        ways = picture["ways"][round(mark["left"] * 32 - 0.25)]
-        assert mark["kind"] == ("conflict" if ways > 1 else "cell")
-    bars = view.page.locator(".pb-ma-ways > span").all()
-    assert [bar.get_attribute("title").split()[2] for bar in bars] == [str(ways) for ways in picture["ways"]]
-    heights = [bar.locator("i").bounding_box()["height"] for bar in bars]
-    for height, ways in zip(heights, picture["ways"], strict=True):
-        assert height == pytest.approx(max(heights) * ways / max(picture["ways"]), abs=0.6)
+def test_every_byte_is_drawn_where_it_lies(access, width):
+    view = access(width=width)
+    for inputs in SEVERAL:
+        view.set({"memory": "global", **inputs})
+        result = compute(inputs)
+        picture, wide = result["pictures"][0], result["bytes"]
+        found = view.marks("bytes")
+        cells = [mark for mark in found if mark["thread"] is not None]
+        drawn = {}
+        for mark in cells:
+            drawn[128 * (number(mark["line"]) // 128) + round(mark["left"] * 128)] = mark["text"]
+            assert mark["width"] * 128 == pytest.approx(wide, abs=0.2)
+        assert drawn == {at: f"×{len(who)}" if len(who) > 1 else str(who[0]) for at, who in picture["cells"]}
+        if result["values"]["memory"] == "global":
+            moved = {number(m["line"]) // 32 + round(m["left"] * 4) for m in found if m["kind"] == "sector"}
+            assert moved == set(picture["sectors"])
+            assert len([m for m in found if m["kind"] == "free"]) == 4 * len(picture["lines"]) - len(moved)
+            continue
+        for mark in cells:
+            ways = picture["ways"][round(mark["left"] * 32 - 0.25)]
+            assert mark["kind"] == ("conflict" if ways > 1 else "cell")
+        bars = view.page.locator(".pb-ma-ways > span").evaluate_all(WAYS)
+        assert [title.split()[2] for title, _ in bars] == [str(ways) for ways in picture["ways"]]
+        heights = [height for _, height in bars]
+        for height, ways in zip(heights, picture["ways"], strict=True):
+            assert height == pytest.approx(max(heights) * ways / max(picture["ways"]), abs=0.6)
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("inputs", SEVERAL, ids=str)
-def test_the_matrix_shows_what_threads_take_and_what_comes_with_it(access, inputs):
-    view, result = access(inputs), compute(inputs)
-    picture, values = result["pictures"][0], result["values"]
-    top, left, rows, columns = picture["window"]
-    marks = view.marks("matrix")
-    assert len([mark for mark in marks if mark["kind"] == "cell"]) == picture["active"]
-    for mark in marks:
-        if mark["thread"] is not None:
-            row, column, _ = picture["threads"][int(mark["thread"])]
-            assert mark["left"] == pytest.approx((column - left) / columns, abs=0.002)
-            assert mark["top"] == pytest.approx((row - top) / rows, abs=0.002)
-            across = values["vector"] if values["layout"] == "row-major" else 1
-            box = view.page.locator(".pb-ma-matrix").bounding_box()["width"]
-            assert mark["width"] == pytest.approx(max(across / columns, 3 / box), abs=0.003)
+def test_the_matrix_shows_what_threads_take_and_what_comes_with_it(access):
+    view = access()
+    for inputs in SEVERAL:
+        view.set({"memory": "global", **inputs})
+        result = compute(inputs)
+        picture, values = result["pictures"][0], result["values"]
+        top, left, rows, columns = picture["window"]
+        marks, box = view.marks("matrix"), view.page.locator(".pb-ma-matrix").bounding_box()["width"]
+        assert len([mark for mark in marks if mark["kind"] == "cell"]) == picture["active"]
+        for mark in marks:
+            if mark["thread"] is not None:
+                row, column, _ = picture["threads"][int(mark["thread"])]
+                assert mark["left"] == pytest.approx((column - left) / columns, abs=0.002)
+                assert mark["top"] == pytest.approx((row - top) / rows, abs=0.002)
+                across = values["vector"] if values["layout"] == "row-major" else 1
+                assert mark["width"] == pytest.approx(max(across / columns, 3 / box), abs=0.003)
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("inputs", SEVERAL, ids=str)
-def test_numbers_and_words_are_pythons(access, inputs):
-    view, result = access(inputs), compute(inputs)
-    picture, block = result["pictures"][0], result["block"]
-    assert view.text("answer") == picture["answer"]
-    facts = {
-        item.locator("span").first.inner_text(): item.locator("b").inner_text().replace("\u202f", "")
-        for item in view.page.locator(".pb-ma-facts > li").all()
-    }
-    if "sectors" in picture:
-        assert number(view.text("cost").split()[0]) == len(picture["sectors"])
-        percent = float(facts.pop("Efficiency").removesuffix("%"))
-        assert percent == pytest.approx(100 * picture["needed"] / picture["moved"], rel=0.01)
-        assert {name: int(text) for name, text in facts.items()} == {
-            "Sectors": len(picture["sectors"]),
-            "Lines": len(picture["lines"]),
-            "Bytes moved": picture["moved"],
-            "Bytes needed": picture["needed"],
-            "Sectors of the block": block["sectors"],
+def test_numbers_and_words_are_pythons(access):
+    view = access()
+    for inputs in SEVERAL:
+        view.set({"memory": "global", **inputs})
+        result = compute(inputs)
+        picture, block = result["pictures"][0], result["block"]
+        assert view.text("answer") == picture["answer"]
+        facts = {
+            item.locator("span").first.inner_text(): item.locator("b").inner_text().replace("\u202f", "")
+            for item in view.page.locator(".pb-ma-facts > li").all()
         }
-    else:
-        assert number(view.text("cost").split()[0]) == picture["passes"]
-        ways = max(picture["ways"])
-        assert view.text("of") == (f"a {ways}-way bank conflict" if ways > 1 else "no bank conflict")
-        assert {name: int(text.split()[0]) for name, text in facts.items()} == {
-            "Passes": picture["passes"],
-            "Busiest bank": ways,
-            "Words": picture["words"],
-            "Bytes needed": picture["needed"],
-            "Passes of the block": block["passes"],
-        }
-    codes = view.page.locator(".pb-ma-code code").all_text_contents()
-    assert codes == [result["cuda"], picture["python"]]
+        if "sectors" in picture:
+            assert number(view.text("cost").split()[0]) == len(picture["sectors"])
+            percent = float(facts.pop("Efficiency").removesuffix("%"))
+            assert percent == pytest.approx(100 * picture["needed"] / picture["moved"], rel=0.01)
+            assert {name: int(text) for name, text in facts.items()} == {
+                "Sectors": len(picture["sectors"]),
+                "Lines": len(picture["lines"]),
+                "Bytes moved": picture["moved"],
+                "Bytes needed": picture["needed"],
+                "Sectors of the block": block["sectors"],
+            }
+        else:
+            assert number(view.text("cost").split()[0]) == picture["passes"]
+            ways = max(picture["ways"])
+            assert view.text("of") == (f"a {ways}-way bank conflict" if ways > 1 else "no bank conflict")
+            assert {name: int(text.split()[0]) for name, text in facts.items()} == {
+                "Passes": picture["passes"],
+                "Busiest bank": ways,
+                "Words": picture["words"],
+                "Bytes needed": picture["needed"],
+                "Passes of the block": block["passes"],
+            }
+        codes = view.page.locator(".pb-ma-code code").all_text_contents()
+        assert codes == [result["cuda"], picture["python"]]
 
 
 @pytest.mark.browser
@@ -305,6 +302,7 @@ def test_pointing_shows_a_thread_for_as_long(access):
 
 @pytest.mark.browser
 def test_what_is_said_of_a_thread(access):
+    view = access()
     for inputs, said in (
         (
             {**COLUMN, "vector": 4, "thread": 3},
@@ -318,7 +316,7 @@ def test_what_is_said_of_a_thread(access):
             "Thread 1 (x 1, y 1) writes A[2][1] to A[3][1]: byte 4\u202f104, sector 128, line 32.",
         ),
     ):
-        view = access(inputs)
+        view.set({"memory": "global", **inputs})
         assert view.text("said-thread") == said
 
 
@@ -326,23 +324,15 @@ def test_what_is_said_of_a_thread(access):
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_needed_and_in_conflict_look_different_to_every_eye(access, theme):
     """On the page's background; what is moved and not needed is hatched, and carries no number."""
-    page = {"light": (255, 255, 255), "dark": (0x14, 0x18, 0x1E)}[theme]
+    page = BACKGROUNDS[theme]
     view = access({**COLUMN, "vector": 4}, theme=theme)
     found = view.page.evaluate(
         """() => Object.fromEntries(["cell", "conflict"].map((kind) =>
           [kind, getComputedStyle(document.querySelector(`.pb-ma-swatch[data-kind=${kind}]`)).backgroundColor]))"""
     )
-    looks = {"page": "#" + "".join(f"{part:02x}" for part in page)}
-    for kind, colour in found.items():
-        parts = [round(255 * float(part)) for part in re.findall(r"[\d.]+", colour.partition("srgb")[2])[:3]]
-        looks[kind] = "#" + "".join(f"{part:02x}" for part in parts)
-    for vision in VISIONS:
-        seen = {kind: lab(colour, vision) for kind, colour in looks.items()}
-        for one, other in (("cell", "conflict"), ("cell", "page"), ("conflict", "page")):
-            assert difference(seen[one], seen[other]) >= 12, (vision, one, other, looks)
-    hatched = (
-        access({"along": "column"}, theme=theme).page.locator(".pb-ma-bytes > i[data-kind=sector]").first
-    )
+    apart({"page": page, **{kind: rgb(colour) for kind, colour in found.items()}})
+    view.set({"memory": "global", "along": "column"})
+    hatched = view.page.locator(".pb-ma-bytes > i[data-kind=sector]").first
     assert "repeating-linear-gradient" in hatched.evaluate("(el) => getComputedStyle(el).backgroundImage")
 
 

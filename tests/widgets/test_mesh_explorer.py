@@ -9,7 +9,7 @@ from playbook_widgets import MeshExplorer
 from playbook_widgets.compute.mesh import DEFAULTS, GROUPS, LIMITS, MOST_RANKS, compute
 from playbook_widgets.compute.zero_words import in_bytes
 from playbook_widgets.mesh_explorer import EXAMPLES, constants
-from widget_homes import Form, bridged_page, in_module
+from widget_homes import Form, in_module, showing
 
 from playbook.shapes import PRESETS
 
@@ -61,25 +61,19 @@ def test_the_summary_says_what_a_rank_is_and_sends():
 class Page(Form):
     """The widget as a reader meets it."""
 
+    prefix = "me"
+
     def rank(self, number: int):
         return self.page.locator(f'.pb-me-rank[data-rank="{number}"]')
 
     def lit(self) -> dict[int, list[str]]:
         """The groups by which ranks are lit, by rank."""
-        found = {}
-        for cell in self.page.locator(".pb-me-rank[data-lit]").all():
-            strips = cell.locator(".pb-me-band > i").all()
-            found[int(cell.get_attribute("data-rank"))] = [s.get_attribute("data-group") for s in strips]
-        return found
+        strips = "[...el.querySelectorAll('.pb-me-band > i')].map((strip) => strip.dataset.group)"
+        lit = f"(all) => all.map((el) => [+el.dataset.rank, {strips}])"
+        return dict(self.page.locator(".pb-me-rank[data-lit]").evaluate_all(lit))
 
     def own(self) -> int:
         return int(self.page.locator(".pb-me-rank[data-own]").get_attribute("data-rank"))
-
-    def text(self, name: str) -> str:
-        return self.page.locator(f".pb-me-{name}").first.inner_text()
-
-    def picture(self) -> list:
-        return [self.lit(), self.own(), self.text("where"), self.text("answer"), self.text("bars")]
 
 
 def expected(result: dict) -> dict[int, list[str]]:
@@ -90,12 +84,7 @@ def expected(result: dict) -> dict[int, list[str]]:
     return found
 
 
-@pytest.fixture
-def explorer(open_page):
-    def show(inputs: dict | None = None, **options) -> Page:
-        return Page(bridged_page(open_page, MeshExplorer(inputs), **options))
-
-    return show
+explorer = showing(Page, MeshExplorer)
 
 
 @pytest.mark.browser
@@ -172,22 +161,31 @@ def test_the_rank_stays_in_the_mesh_and_a_dense_model_has_no_expert_parallelism(
     assert view.page.get_by_role("alert").count() == 0
 
 
+# Of each bar: its name, how wide its track and what is sent at each level are, its number, and what is said.
+BARS = """(all) => all.map((row) => {
+  const width = (place) => row.querySelector(place)?.getBoundingClientRect().width ?? 0;
+  return [row.querySelector("b").innerText, ...[".pb-me-track", "[data-level=within]", "[data-level=across]"].map(width),
+    row.querySelector(".pb-me-numbers b").innerText, row.querySelector("[role=img]").ariaLabel];
+})"""
+
+
 @pytest.mark.browser
 def test_bars_are_as_long_as_what_is_sent_by_level(explorer):
+    view = explorer()
     for inputs in ({}, LLAMA, {"tp": 4, "per_node": 2}, {"cp": 8, "tp": 1, "zero": 3, "per_node": 4}):
-        view, result = explorer(inputs), compute({"rank": 5, **inputs})
+        view.set({"rank": 5, **inputs})
+        result = compute({"rank": 5, **inputs})
         sent = [one for one in result["sent"] if one["axis"] != "world"]
         most = max(one["within"] + one["across"] for one in sent)
-        for row, one in zip(view.page.locator(".pb-me-bar").all(), sent, strict=True):
-            assert row.locator("b").first.inner_text() == one["axis"]
-            wide = row.locator(".pb-me-track").bounding_box()["width"]
-            for level in ("within", "across"):
-                box = row.locator(f'[data-level="{level}"]').bounding_box()
-                length = max(2, one[level] / most * wide) if one[level] else 0
-                assert (box["width"] if box else 0) == pytest.approx(length, abs=0.1)
-            total = in_bytes(one["within"] + one["across"])
-            assert row.locator(".pb-me-numbers b").inner_text() == total
-            assert row.get_by_role("img").get_attribute("aria-label").startswith(f"{one['axis']}: {total}, ")
+        bars = view.page.locator(".pb-me-bar").evaluate_all(BARS)
+        for (axis, wide, within, across, number, aloud), one in zip(bars, sent, strict=True):
+            assert axis == one["axis"]
+            lengths = [
+                max(2, one[level] / most * wide) if one[level] else 0 for level in ("within", "across")
+            ]
+            assert [within, across] == pytest.approx(lengths, abs=0.1)
+            assert number == in_bytes(one["within"] + one["across"])
+            assert aloud.startswith(f"{axis}: {number}, ")
         assert view.text("answer") == result["answer"]
         assert view.page.locator(".pb-me-holds li").all_inner_texts() == result["holds"]
         assert view.page.locator(".pb-me-command code").inner_text().replace("\n", "") == result["command"]

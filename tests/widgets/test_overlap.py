@@ -8,7 +8,7 @@ import pytest
 from playbook_widgets import OverlapRatios
 from playbook_widgets.compute.overlap import DEFAULTS, LIMITS, TECHNIQUES, compute
 from playbook_widgets.overlap import EXAMPLES, constants
-from widget_homes import Form, bridged_page
+from widget_homes import Form, showing
 
 from playbook.hardware import CLUSTERS
 from playbook.shapes import PRESETS
@@ -52,8 +52,7 @@ def test_the_summary_says_every_row():
 class Page(Form):
     """The widget as a reader meets it."""
 
-    def text(self, name: str) -> str:
-        return self.page.locator(f".pb-ov-{name}").first.inner_text()
+    prefix = "ov"
 
     def bars(self) -> list[dict]:
         return self.page.locator(".pb-ov-bar").evaluate_all(
@@ -67,12 +66,7 @@ class Page(Form):
         )
 
 
-@pytest.fixture
-def overlap(open_page):
-    def show(inputs: dict | None = None, **options) -> Page:
-        return Page(bridged_page(open_page, OverlapRatios(inputs), **options))
-
-    return show
+overlap = showing(Page, OverlapRatios)
 
 
 @pytest.mark.browser

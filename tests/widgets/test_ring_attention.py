@@ -8,11 +8,10 @@ from playbook_widgets.compute.ring_attention import DEFAULTS, MODELS, compute
 from playbook_widgets.compute.ring_words import in_pairs
 from playbook_widgets.compute.zero_words import in_bytes, in_seconds
 from playbook_widgets.ring_attention import constants
-from widget_homes import Form, bridged_page, in_module
+from widget_homes import Form, showing
 
 from playbook.layout.tokens import TokenRanges
 
-SCRIPT = RingAttention.script
 CONTROLS = {control["field"]: control for control in constants()["controls"]}
 LARGE = {"ranks": 16, "seq": "64k", "backward": True, "model": "llama3.1-405b", "step": 5}
 
@@ -50,8 +49,7 @@ def test_the_summary_says_every_step():
 class Page(Form):
     """The widget as a reader meets it."""
 
-    def text(self, name: str) -> str:
-        return self.page.locator(f".pb-ra-{name}").first.inner_text()
+    prefix = "ra"
 
     def at(self) -> int:
         return int(self.page.get_by_role("slider", name="Step", exact=True).input_value())
@@ -62,22 +60,11 @@ class Page(Form):
 
     def ranks(self) -> list[list[str]]:
         """Whose keys each rank has, and what it does."""
-        rows = self.page.locator(".pb-ra-ranks > li").all()
-        return [
-            [row.locator(f".pb-ra-{part}").inner_text().replace("\n", " ") for part in ("keys", "does")]
-            for row in rows
-        ]
-
-    def picture(self) -> list:
-        return [self.text("balance"), self.text("answer"), self.text("caption"), self.blocks(), self.ranks()]
+        parts = "[...el.querySelectorAll('.pb-ra-keys, .pb-ra-does')].map((part) => part.innerText.replace('\\n', ' '))"
+        return self.page.locator(".pb-ra-ranks > li").evaluate_all(f"(all) => all.map((el) => {parts})")
 
 
-@pytest.fixture
-def attention(open_page):
-    def show(inputs: dict | None = None, **options) -> Page:
-        return Page(bridged_page(open_page, RingAttention(inputs), **options))
-
-    return show
+attention = showing(Page, RingAttention)
 
 
 def when(result: dict, at: int) -> list[str]:
@@ -172,15 +159,13 @@ def test_another_way_is_chosen_at_its_bar_and_a_step_in_the_picture_of_time(atte
     box = view.page.locator(".pb-ra-timeline svg").bounding_box()
     view.page.mouse.click(box["x"] + 66 + 0.9 * (box["width"] - 110), box["y"] + 30)
     assert (view.at(), view.inputs()["step"]) == (3, 3)
-    view.page.locator("[data-field=ranks] input[type=text]").fill("16")
-    view.page.locator("[data-field=ranks] input[type=text]").press("Enter")
-    view.settle()
+    view.type("ranks", "16")
     assert view.page.get_by_role("button", name="Ulysses").is_disabled()
     assert "ranks must divide kv_heads = 8" in view.page.locator(".pb-ra-rivals").inner_text()
 
 
 @pytest.mark.browser
-def test_a_model_brings_its_heads_what_is_refused_says_so_and_links_keep_it(attention):
+def test_a_model_brings_its_heads(attention):
     view = attention()
     view.type("heads", "16")
     assert view.inputs() == {"context": "ring", "heads": 16}
@@ -188,16 +173,3 @@ def test_a_model_brings_its_heads_what_is_refused_says_so_and_links_keep_it(atte
     view.settle()
     assert view.inputs() == {"context": "ring", "model": "gpt2-xl"}
     assert view.row("kv_heads").locator("input[type=text]").input_value() == "25"
-    before = view.picture()
-    view.type("kv_heads", "4")
-    assert view.row("kv_heads").get_by_role("alert").inner_text() == "kv_heads must divide heads = 25, got 4"
-    assert view.page.locator(".pb-ra-stale").is_visible()
-    assert view.picture() == before
-    for wanted in (
-        {"context": "gather", "seq": "128k", "causal": False, "step": 2},
-        {"context": "ring", **LARGE},
-    ):
-        assert in_module(view.page, SCRIPT, "m.decode(m.encode(x))", wanted) == wanted
-    view.page.evaluate("window.close()")
-    view.page.evaluate("(r) => window.model.set('outputs', r)", compute({"ranks": 7}))
-    assert view.picture() == before  # a closed widget hears nothing

@@ -6,14 +6,13 @@ import json
 import re
 
 import pytest
-from colour_vision import VISIONS, difference, lab
 from playbook_widgets import ExpertRouting
 from playbook_widgets.compute.routing import UPDATES, compute
 from playbook_widgets.compute.routing_setting import DEFAULTS, REMEDIES
 from playbook_widgets.compute.routing_words import in_ratio
 from playbook_widgets.compute.zero_words import in_bytes
 from playbook_widgets.routing import constants
-from widget_homes import Form, bridged_page, in_module
+from widget_homes import BACKGROUNDS, Form, apart, in_module, rgb, showing
 
 CONTROLS = {control["field"]: control for control in constants()["controls"]}
 #: Many experts on many ranks, bands taken together, with drops, updates, and a limit on nodes.
@@ -70,8 +69,7 @@ def test_the_summary_says_every_rank_and_what_is_sent():
 class Page(Form):
     """The widget as a reader meets it."""
 
-    def text(self, name: str) -> str:
-        return self.page.locator(f".pb-ro-{name}").first.inner_text()
+    prefix = "ro"
 
     def values(self) -> dict:
         return self.page.evaluate("window.model.get('outputs').values")
@@ -105,30 +103,16 @@ def expected(result: dict, at: int = 0) -> list:
     return [in_ratio(picture["imbalance"]), picture["answer"], sums]
 
 
-@pytest.fixture
-def routing(open_page):
-    def show(inputs: dict | None = None, **options) -> Page:
-        return Page(bridged_page(open_page, ExpertRouting(inputs), **options))
-
-    return show
+routing = showing(Page, ExpertRouting)
 
 
 @pytest.mark.browser
-def test_every_choice_moves_by_mouse_and_keyboard(routing):
+def test_a_number_that_is_chosen_is_one_and_a_remedy_shows_what_is_its_own(routing):
     view = routing()
-    view.row("itemsize").get_by_text("1 (fp8)").click()
-    view.settle()
-    assert view.inputs() == {"remedy": "none", "itemsize": 1}
-    view.row("itemsize").locator("input:checked").press("ArrowRight")
-    view.settle()
-    assert view.inputs() == {"remedy": "none"}
     view.row("capacity").locator("select").select_option("1.25")
     view.settle()
     assert view.inputs() == {"remedy": "none", "capacity": 1.25}
-    view.row("capacity").locator("select").focus()
-    view.page.keyboard.press("Home")
-    view.settle()
-    assert view.inputs() == {"remedy": "none"}
+    view.set({"remedy": "none"})
     for remedy, visible in (("bias", "bias_rate"), ("replicas", "spare"), ("none", None)):
         view.row("remedy").get_by_text(remedy, exact=True).click()
         view.settle()
@@ -191,49 +175,55 @@ def test_a_click_on_the_curve_goes_to_an_update(routing):
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize(
-    "inputs",
-    [
-        {},
+def test_bands_and_bars_are_as_wide_as_their_rows_are_many(routing, width):
+    view = routing(width=width)
+    several = (
         {"remedy": "replicas", "capacity": 1.25},
         LARGE,
         {"ranks": 1, "experts": 4},
         {"node": 1, "top_groups": 2},
-    ],
-    ids=str,
-)
-def test_bands_and_bars_are_as_wide_as_their_rows_are_many(routing, inputs, width):
-    view, result = routing(inputs, width=width), compute(inputs)
-    picture, node = result["pictures"][0], result["values"]["node"]
-    assert view.picture()[:3] == expected(result)
-    bands, counted = view.bands(), {}
-    for band in bands:
-        rows, source = re.match(r"(\d+) rows? of rank (\d+)", band["title"].replace("\u202f", "")).groups()
-        counted[int(source), band["rank"]] = counted.get((int(source), band["rank"]), 0) + int(rows)
-        band["rows"] = int(rows)
-        if band["rank"] is not None:
-            to = int(band["rank"])
-            near = "own" if to == int(source) else "inside" if to // node == int(source) // node else "across"
-            assert band["kind"] == near
-    scale = sum(band["from"] for band in bands) / result["choices"]
-    for band in bands:
-        assert band["from"] == pytest.approx(band["to"], abs=0.21)
-        assert band["from"] == pytest.approx(band["rows"] * scale, abs=0.25)
-    for source in range(len(picture["ranks"])):
-        assert counted.get((source, None), 0) == picture["dropped"][source]
-    for rank, rows in enumerate(picture["ranks"]):
-        assert sum(count for (_, to), count in counted.items() if to == str(rank)) == rows
-    boxes = view.page.locator(".pb-ro-bars .pb-ro-track").evaluate_all(
-        """(all) => all.map((el) => [el, ...el.children].map((part) => part.getBoundingClientRect().width))"""
     )
-    wide, most = boxes[0][0], max(box[1] for box in boxes)
-    for (_, rows, lost, _), count, missed in zip(boxes, picture["ranks"], picture["missed"], strict=True):
-        assert rows == pytest.approx(most * count / max(picture["ranks"]), abs=0.5)
-        assert lost == pytest.approx(most * missed / max(picture["ranks"]), abs=0.5)
-        assert rows + lost <= wide + 0.5
-    ways = view.page.locator(".pb-ro-sums").all_inner_texts()
-    for said, sizes in zip(ways, (picture["plain"], picture["two_steps"]), strict=True):
-        assert said == f"{in_bytes(sizes[0])} within nodes, {in_bytes(sizes[1])} between nodes"
+    for inputs in ({}, *several):
+        view.set({"remedy": "none", **inputs})
+        result = compute(inputs)
+        picture, node = result["pictures"][0], result["values"]["node"]
+        assert view.picture()[:3] == expected(result)
+        bands, counted = view.bands(), {}
+        for band in bands:
+            rows, source = re.match(
+                r"(\d+) rows? of rank (\d+)", band["title"].replace("\u202f", "")
+            ).groups()
+            counted[int(source), band["rank"]] = counted.get((int(source), band["rank"]), 0) + int(rows)
+            band["rows"] = int(rows)
+            if band["rank"] is not None:
+                to = int(band["rank"])
+                near = (
+                    "own"
+                    if to == int(source)
+                    else "inside"
+                    if to // node == int(source) // node
+                    else "across"
+                )
+                assert band["kind"] == near
+        scale = sum(band["from"] for band in bands) / result["choices"]
+        for band in bands:
+            assert band["from"] == pytest.approx(band["to"], abs=0.21)
+            assert band["from"] == pytest.approx(band["rows"] * scale, abs=0.25)
+        for source in range(len(picture["ranks"])):
+            assert counted.get((source, None), 0) == picture["dropped"][source]
+        for rank, rows in enumerate(picture["ranks"]):
+            assert sum(count for (_, to), count in counted.items() if to == str(rank)) == rows
+        boxes = view.page.locator(".pb-ro-bars .pb-ro-track").evaluate_all(
+            """(all) => all.map((el) => [el, ...el.children].map((part) => part.getBoundingClientRect().width))"""
+        )
+        wide, most = boxes[0][0], max(box[1] for box in boxes)
+        for (_, rows, lost, _), count, missed in zip(boxes, picture["ranks"], picture["missed"], strict=True):
+            assert rows == pytest.approx(most * count / max(picture["ranks"]), abs=0.5)
+            assert lost == pytest.approx(most * missed / max(picture["ranks"]), abs=0.5)
+            assert rows + lost <= wide + 0.5
+        ways = view.page.locator(".pb-ro-sums").all_inner_texts()
+        for said, sizes in zip(ways, (picture["plain"], picture["two_steps"]), strict=True):
+            assert said == f"{in_bytes(sizes[0])} within nodes, {in_bytes(sizes[1])} between nodes"
 
 
 @pytest.mark.browser
@@ -258,7 +248,7 @@ def test_the_rows_of_one_rank_alone(routing):
 def test_ways_look_different_to_every_eye(routing, theme):
     """Bands on the page's background, and the patches beside their names."""
     view = routing(theme=theme)
-    page = {"light": (255, 255, 255), "dark": (0x14, 0x18, 0x1E)}[theme]
+    page = BACKGROUNDS[theme]
     found = view.page.evaluate(
         """() => Object.fromEntries(["own", "inside", "across"].map((kind) => {
           const style = getComputedStyle(document.querySelector(`.pb-ro-bands path[data-kind=${kind}]`));
@@ -267,13 +257,8 @@ def test_ways_look_different_to_every_eye(routing, theme):
     )
     looks = {}
     for kind, (fill, opacity) in found.items():
-        rgb = [int(part) for part in re.findall(r"\d+", fill)[:3]]
-        mixed = [round(c * opacity + p * (1 - opacity)) for c, p in zip(rgb, page, strict=True)]
-        looks[kind] = "#" + "".join(f"{c:02x}" for c in mixed)
-    for vision in VISIONS:
-        seen = {kind: lab(colour, vision) for kind, colour in looks.items()}
-        for one, other in (("own", "inside"), ("own", "across"), ("inside", "across")):
-            assert difference(seen[one], seen[other]) >= 12, (vision, one, other, looks)
+        looks[kind] = [c * opacity + p * (1 - opacity) for c, p in zip(rgb(fill), page, strict=True)]
+    apart(looks)
 
 
 @pytest.mark.browser
@@ -314,12 +299,12 @@ def test_a_refusal_from_a_link_stands_where_it_belongs_also_of_what_a_remedy_hid
 @pytest.mark.browser
 def test_names_are_pushed_apart_and_stay_within(open_page):
     page = open_page("")
-    for places, end, apart in (
+    for places, end, pushed in (
         ([10, 50], 100, [10, 50]),
         ([10, 12, 14], 100, [10, 22, 34]),
         ([80, 99, 99], 100, [76, 88, 100]),
     ):
-        assert in_module(page, "routing/flows.mjs", "m.apart(...x)", [places, end]) == apart
+        assert in_module(page, "routing/flows.mjs", "m.apart(...x)", [places, end]) == pushed
 
 
 @pytest.mark.browser

@@ -19,7 +19,7 @@ from playbook_widgets.compute.zero_setting import (
 from playbook_widgets.compute.zero_stages import COLLECTIVES, compute
 from playbook_widgets.compute.zero_words import NAMES, in_bytes, in_seconds
 from playbook_widgets.zero_sharding import DIVIDES, MOVES, PRECISION_WORDS, constants, counts
-from widget_homes import Form, bridged_page, in_module
+from widget_homes import Form, in_module, showing
 
 from playbook.shapes import PRESETS
 
@@ -82,8 +82,7 @@ def test_the_summary_says_what_every_stage_keeps_and_sends():
 class Page(Form):
     """The widget as a reader meets it."""
 
-    def text(self, name: str) -> str:
-        return self.page.locator(f".pb-zs-{name}").first.inner_text()
+    prefix = "zs"
 
     def stage(self, part: str, zero: int):
         return self.page.get_by_role("region", name=part).locator(f'.pb-zs-stage[data-zero="{zero}"]')
@@ -91,19 +90,11 @@ class Page(Form):
     def numbers(self, part: str) -> list[str]:
         return self.page.get_by_role("region", name=part).locator(".pb-zs-numbers").all_inner_texts()
 
-    def picture(self) -> list:
-        return [self.text("size"), self.text("answer"), self.numbers(KEEPS), self.numbers(SENDS)]
-
 
 KEEPS, SENDS = "What each rank keeps", "What each rank sends in a step"
 
 
-@pytest.fixture
-def sharding(open_page):
-    def show(inputs: dict | None = None, **options) -> Page:
-        return Page(bridged_page(open_page, ZeroSharding(inputs), **options))
-
-    return show
+sharding = showing(Page, ZeroSharding)
 
 
 @pytest.mark.browser
@@ -156,34 +147,40 @@ def test_a_stage_is_chosen_at_its_bar(sharding):
     assert view.inputs() == {"zero": 1}
 
 
+# Of each row of a region: how wide its track and its parts are, and what is said.
+ROWS = """(region) => [...region.querySelectorAll(".pb-zs-stage")].map((row) => {
+  const wide = (el) => el.getBoundingClientRect().width, parts = [...row.querySelectorAll("i[data-kind]")];
+  return [wide(row.querySelector(".pb-zs-track")), Object.fromEntries(parts.map((el) => [el.dataset.kind, wide(el)])),
+    row.querySelector("[role=img]").ariaLabel, row.querySelector("b").innerText];
+})"""
+
+
 @pytest.mark.browser
-@pytest.mark.parametrize(
-    "inputs", [{}, LARGE, {"parameters": "1M"}, {"precision": "fp32", "optimizer_bytes": 0}], ids=str
-)
 @pytest.mark.parametrize("width", [1280, 390])
-def test_bars_are_as_long_as_what_they_hold_and_send(sharding, inputs, width):
-    view, result = sharding(inputs, width=width), compute(inputs)
-    track = view.stage(KEEPS, 0).locator(".pb-zs-track").bounding_box()
-    most = max(stage["total"] + stage["gathered"] for stage in result["stages"])
-    far = most < result["capacity"] / 25
-    scales = {KEEPS: most * 1.1 if far else max(most, result["capacity"]) * 1.02}
-    scales[SENDS] = max(stage["traffic"] for stage in result["stages"]) * 1.02
-    for stage in result["stages"]:
-        for part, sizes in ((KEEPS, {kind: stage[kind] for kind in KINDS}), (SENDS, stage["sent"])):
-            row = view.stage(part, stage["zero"])
-            wide = row.locator(".pb-zs-track").bounding_box()["width"]
-            for kind, size in sizes.items():
-                box = row.locator(f"i[data-kind={kind}]").bounding_box() if size else {"width": 0}
-                assert box["width"] == pytest.approx(size / scales[part] * wide, abs=0.1)
-            aloud = row.get_by_role("img").get_attribute("aria-label")
-            total = stage["total"] + stage["gathered"] if part == KEEPS else stage["traffic"]
-            assert aloud.startswith(f"{NAMES[stage['zero']]}: {in_bytes(total)}.")
-            assert row.locator("b").inner_text() == in_bytes(total)
-    if not far:
-        line = view.page.locator(".pb-zs-limit").bounding_box()["x"] - track["x"]
-        assert line == pytest.approx(result["capacity"] / scales[KEEPS] * track["width"], abs=1)
-    limit = view.page.locator(".pb-zs-limit").inner_text()
-    assert limit == in_bytes(result["capacity"]) + " →" * far
+def test_bars_are_as_long_as_what_they_hold_and_send(sharding, width):
+    view = sharding(width=width)
+    for inputs in ({}, LARGE, {"parameters": "1M"}, {"precision": "fp32", "optimizer_bytes": 0}):
+        view.set({"zero": 1, **inputs})
+        result = compute(inputs)
+        most = max(stage["total"] + stage["gathered"] for stage in result["stages"])
+        far = most < result["capacity"] / 25
+        scales = {KEEPS: most * 1.1 if far else max(most, result["capacity"]) * 1.02}
+        scales[SENDS] = max(stage["traffic"] for stage in result["stages"]) * 1.02
+        for part, scale in scales.items():
+            rows = view.page.get_by_role("region", name=part).evaluate(ROWS)
+            for stage, (wide, widths, aloud, number) in zip(result["stages"], rows, strict=True):
+                sizes = {kind: stage[kind] for kind in KINDS} if part == KEEPS else stage["sent"]
+                for kind, size in sizes.items():
+                    assert (widths[kind] if size else 0) == pytest.approx(size / scale * wide, abs=0.1)
+                total = in_bytes(stage["total"] + stage["gathered"] if part == KEEPS else stage["traffic"])
+                assert aloud.startswith(f"{NAMES[stage['zero']]}: {total}.")
+                assert number == total
+        track, limit = view.stage(KEEPS, 0).locator(".pb-zs-track"), view.page.locator(".pb-zs-limit")
+        if not far:
+            (box, line) = track.bounding_box(), limit.bounding_box()["x"]
+            place = result["capacity"] / scales[KEEPS] * box["width"]
+            assert line - box["x"] == pytest.approx(place, abs=1)
+        assert limit.inner_text() == in_bytes(result["capacity"]) + " →" * far
 
 
 @pytest.mark.browser
@@ -199,28 +196,31 @@ def test_figure_1_of_the_zero_paper_is_on_the_page(sharding):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("inputs", [{}, LARGE, {"zero": 3, "precision": "fp32"}, {"replicas": 1}], ids=str)
-def test_words_and_formulas_are_those_of_python(sharding, inputs):
-    view, result = sharding(inputs), compute(inputs)
-    stage = result["stages"][result["values"]["zero"]]
-    assert view.text("size") == in_bytes(stage["total"] + stage["gathered"])
-    assert view.text("answer") == result["answer"]
-    verdict = "fits" if stage["fits"] else "does not fit"
-    assert view.text("fits").startswith(f"{verdict}, ")
-    assert in_bytes(abs(stage["spare"])) in view.text("fits")
-    rows = view.page.locator(".pb-zs-formulas tr[data-kind]").all_inner_texts()
-    terms = [*stage["memory_terms"], *stage["traffic_terms"]]
-    for row, (_, formula, numbers, size) in zip(rows, terms, strict=True):
-        assert re.split(r"[\t\n]+", row)[-3:] == [formula, f"= {numbers}", in_bytes(size)]
-    totals = view.page.locator(".pb-zs-total td").all_inner_texts()
-    assert totals == [in_bytes(stage["total"]), in_bytes(stage["traffic"])]
-    assert (
-        view.page.locator(".pb-zs-command code").inner_text().replace("\n", "") == result["command"]["text"]
-    )
+def test_words_and_formulas_are_those_of_python(sharding):
+    view = sharding()
+    for inputs in ({}, LARGE, {"zero": 3, "precision": "fp32"}, {"replicas": 1}):
+        view.set({"zero": 1, **inputs})
+        result = compute(inputs)
+        stage = result["stages"][result["values"]["zero"]]
+        assert view.text("size") == in_bytes(stage["total"] + stage["gathered"])
+        assert view.text("answer") == result["answer"]
+        verdict = "fits" if stage["fits"] else "does not fit"
+        assert view.text("fits").startswith(f"{verdict}, ")
+        assert in_bytes(abs(stage["spare"])) in view.text("fits")
+        rows = view.page.locator(".pb-zs-formulas tr[data-kind]").all_inner_texts()
+        terms = [*stage["memory_terms"], *stage["traffic_terms"]]
+        for row, (_, formula, numbers, size) in zip(rows, terms, strict=True):
+            assert re.split(r"[\t\n]+", row)[-3:] == [formula, f"= {numbers}", in_bytes(size)]
+        totals = view.page.locator(".pb-zs-total td").all_inner_texts()
+        assert totals == [in_bytes(stage["total"]), in_bytes(stage["traffic"])]
+        command = view.page.locator(".pb-zs-command code").inner_text().replace("\n", "")
+        assert command == result["command"]["text"]
 
 
 @pytest.mark.browser
 def test_what_is_said_of_the_stages_that_fit(sharding):
+    view = sharding({"zero": 1})
+    assert view.text("traffic").endswith("does not hide it.")
     for inputs, words in (
         ({"zero": 0}, "ZeRO-1 is the lowest stage that fits."),
         ({"zero": 3}, "ZeRO-1 is the lowest stage that fits."),
@@ -228,47 +228,51 @@ def test_what_is_said_of_the_stages_that_fit(sharding):
         ({"parameters": "1T"}, "No stage fits."),
         ({**LARGE, "accelerator": "b200"}, "No stage fits; ZeRO-3 would if it freed weights after forward."),
     ):
-        assert sharding(inputs).text("traffic").endswith(words)
-    assert sharding({"zero": 1}).text("traffic").endswith("does not hide it.")
+        view.set({"zero": 1, **inputs})
+        assert view.text("traffic").endswith(words)
+
+
+# Of each card: its name, what it says, and of each band its place and that of what is held of it.
+CARDS = """(all) => all.map((card) => {
+  const box = (el) => (({ x, width, height }) => ({ x, width, height }))(el.getBoundingClientRect());
+  const bands = [...card.querySelectorAll(".pb-zs-band")].map((band) => [box(band), box(band.querySelector("i"))]);
+  return [card.querySelector("b").innerText, card.querySelector(".pb-zs-held").innerText, card.ariaLabel, bands];
+})"""
 
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1280, 390])
 def test_ranks_hold_their_share(sharding, width):
+    view = sharding(width=width)
     for replicas, zero in ((64, 1), (64, 3), (3, 2), (2, 0), (4096, 3)):
-        view = sharding({"replicas": replicas, "zero": zero}, width=width)
-        cards = view.page.locator(".pb-zs-rank")
-        names = cards.locator("b").all_inner_texts()
-        assert names[0] == "rank 0"
-        assert names[-1] == f"rank {replicas - 1}"
+        view.set({"replicas": replicas, "zero": zero})
+        cards = view.page.locator(".pb-zs-rank").evaluate_all(CARDS)
+        names = [name for name, *_ in cards]
+        assert (names[0], names[-1]) == ("rank 0", f"rank {replicas - 1}")
         assert ("…" in names) == (replicas > len(names))
-        for card in cards.all():
-            name = card.locator("b").inner_text()
+        total = in_bytes(compute(view.inputs())["stages"][zero]["total"])
+        for name, held, aloud, bands in cards:
             if name == "…":
-                left = card.locator(".pb-zs-held").inner_text()
-                assert re.sub(r"\D", "", left) == str(replicas - len(names) + 1)
+                assert re.sub(r"\D", "", held) == str(replicas - len(names) + 1)
                 continue
             rank = int(name.split()[1])
-            for band, first in zip(card.locator(".pb-zs-band").all(), (3, 2, 1), strict=True):
-                whole, part = band.bounding_box(), band.locator("i").bounding_box()
+            for (whole, part), first in zip(bands, (3, 2, 1), strict=True):
                 share = 1 / replicas if zero >= first else 1
                 assert part["width"] == pytest.approx(max(2, share * whole["width"]), abs=0.2)
                 start = min(rank * share * whole["width"] if share < 1 else 0, whole["width"] - part["width"])
                 assert part["x"] - whole["x"] == pytest.approx(start, abs=0.2)
-            heights = [band.bounding_box()["height"] for band in card.locator(".pb-zs-band").all()]
-            assert heights == pytest.approx([10, 10, 60], abs=0.2)
-            assert card.locator(".pb-zs-held").inner_text() == in_bytes(
-                compute(view.inputs())["stages"][zero]["total"]
-            )
-            assert ("all parameters" in card.get_attribute("aria-label")) == (zero < 3)
+            assert [whole["height"] for whole, _ in bands] == pytest.approx([10, 10, 60], abs=0.2)
+            assert held == total
+            assert ("all parameters" in aloud) == (zero < 3)
 
 
 @pytest.mark.browser
 def test_padding_is_said(sharding):
-    view = sharding({"parameters": "1000001", "replicas": 4})
-    note = view.page.locator(".pb-zs-ranks + .pb-zs-note").inner_text()
-    assert "A share is 250k parameters (3 of padding in all)" in note
-    assert "padding" not in sharding().page.locator(".pb-zs-ranks + .pb-zs-note").inner_text()
+    view = sharding()
+    note = view.page.locator(".pb-zs-ranks + .pb-zs-note")
+    assert "padding" not in note.inner_text()
+    view.set({"zero": 1, "parameters": "1000001", "replicas": 4})
+    assert "A share is 250k parameters (3 of padding in all)" in note.inner_text()
 
 
 @pytest.mark.browser
