@@ -3,56 +3,73 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import pytest
 import torch
 from helpers import BLOCKS, MIXTRAL
-from parallel_runs import Case, one_device, train
+from parallel_runs import Case, Run, one_device, train
 
 from playbook import launch
 from playbook.layout import Layout
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 
-HALF, WHOLE = 3, 6
+HALF, WHOLE = 2, 4
 
 
 def half(case: Case) -> Case:
     return dataclasses.replace(case, steps=HALF)
 
 
-def save(case: Case, text: str, options: dict) -> dict:
-    """In a rank: the state after half of the steps."""
+def save(*runs: tuple[Case, str, dict]) -> list[dict]:
+    """In a rank: the state after half of the steps, of each run."""
     torch.set_num_threads(1)
+    found = []
     with launch.process_group():
-        layout = Layout.parse(text).replace(**options)
-        mesh = Mesh(layout)
-        engine = parallelize(case.model(), mesh, case.make())
-        train(half(case), engine, grad_acc=layout.grad_acc, mesh=mesh)
-        return engine.state_dict()
+        for case, text, options in runs:
+            mesh = Mesh(Layout.parse(text).replace(**options))
+            engine = parallelize(case.model(), mesh, case.make())
+            train(half(case), engine, grad_acc=mesh.layout.grad_acc, mesh=mesh)
+            found.append(engine.state_dict())
+    return found
 
 
-def resume(case: Case, text: str, options: dict, state: dict):
-    """In a rank: the other half, from a state."""
+def resume(*runs: tuple[Case, str, dict, dict]) -> list[Run]:
+    """In a rank: the other half, from a state, of each run."""
     torch.set_num_threads(1)
+    found = []
     with launch.process_group():
-        layout = Layout.parse(text).replace(**options)
-        mesh = Mesh(layout)
-        engine = parallelize(case.model(), mesh, case.make())
-        engine.load_state_dict(state)
-        return train(case, engine, grad_acc=layout.grad_acc, mesh=mesh, start=HALF)
+        for case, text, options, state in runs:
+            mesh = Mesh(Layout.parse(text).replace(**options))
+            engine = parallelize(case.model(), mesh, case.make())
+            engine.load_state_dict(state)
+            found.append(train(case, engine, grad_acc=mesh.layout.grad_acc, mesh=mesh, start=HALF))
+    return found
 
 
+@functools.cache
 def state_of_one(case: Case) -> dict:
     engine = one_device(case)
     train(half(case), engine)
     return engine.state_dict()
 
 
-def resume_on_one(case: Case, state: dict):
+@functools.cache
+def whole_run(case: Case) -> Run:
+    return train(case, one_device(case))
+
+
+def resume_on_one(case: Case, state: dict) -> Run:
     engine = one_device(case)
     engine.load_state_dict(state)
     return train(case, engine, start=HALF)
+
+
+def check_resumed(run: Run, case: Case) -> None:
+    whole = whole_run(case)
+    assert (run.losses / whole.losses[HALF:] - 1).abs().max() < 1e-5
+    assert (run.last - whole.last).norm() / whole.last.norm() < 1e-5
 
 
 def differences(a: dict, b: dict) -> float:
@@ -78,38 +95,34 @@ ENGINES = {
     "zero 2": ("dp=4,zero=2", {"bucket": 20_000}),
     "zero 3": ("dp=3,zero=3", {}),
 }
-CASES = {
-    "fp32": Case(BLOCKS["llama"], steps=WHOLE),
-    "tied": Case(BLOCKS["gpt"].replace(tied=True), steps=WHOLE),
-    "offloaded": Case(BLOCKS["llama"], offload=True, steps=WHOLE),
-}
+CASES = [
+    Case(BLOCKS["llama"], steps=WHOLE),
+    Case(BLOCKS["gpt"].replace(tied=True), steps=WHOLE),
+    Case(BLOCKS["llama"], offload=True, steps=WHOLE),
+]
 
 
 @pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize("case", CASES)
-def test_saved_by_ranks_and_taken_up_by_one_device(ranks, name, case):
-    case, (text, options) = CASES[case], ENGINES[name]
-    states = ranks(save, case, text, options, ranks=Layout.parse(text).world_size).values
-    reference = state_of_one(case)
-    # The bias of the keys has no gradient but rounding noise, of which Adam makes steps: no number to compare.
-    tolerance = 1e-4 if case.shape.bias is False else float("inf")
-    assert max(differences(state, reference) for state in states) < tolerance
-    whole = train(case, one_device(case))
-    resumed = resume_on_one(case, states[-1])
-    assert (resumed.losses / whole.losses[HALF:] - 1).abs().max() < 1e-5
-    assert (resumed.norms / whole.norms[HALF:] - 1).abs().max() < 1e-4
+def test_saved_by_ranks_and_taken_up_by_one_device(ranks, name):
+    text, options = ENGINES[name]
+    runs = [(case, text, options) for case in CASES]
+    every = zip(*ranks(save, *runs, ranks=Layout.parse(text).world_size).values, strict=True)
+    for case, states in zip(CASES, every, strict=True):
+        # The bias of the keys has no gradient but rounding noise, of which Adam makes steps: no number to compare.
+        tolerance = 1e-4 if case.shape.bias is False else float("inf")
+        assert max(differences(state, state_of_one(case)) for state in states) < tolerance
+        whole, resumed = whole_run(case), resume_on_one(case, states[-1])
+        assert (resumed.losses / whole.losses[HALF:] - 1).abs().max() < 1e-5
+        assert (resumed.norms / whole.norms[HALF:] - 1).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize("case", CASES)
-def test_saved_by_one_device_and_taken_up_by_ranks(ranks, name, case):
-    case, (text, options) = CASES[case], ENGINES[name]
-    whole = train(case, one_device(case))
-    for run in ranks(
-        resume, case, text, options, state_of_one(case), ranks=Layout.parse(text).world_size
-    ).values:
-        assert (run.losses / whole.losses[HALF:] - 1).abs().max() < 1e-5
-        assert (run.last - whole.last).norm() / whole.last.norm() < 1e-5
+def test_saved_by_one_device_and_taken_up_by_ranks(ranks, name):
+    text, options = ENGINES[name]
+    runs = [(case, text, options, state_of_one(case)) for case in CASES]
+    for found in ranks(resume, *runs, ranks=Layout.parse(text).world_size).values:
+        for case, run in zip(CASES, found, strict=True):
+            check_resumed(run, case)
 
 
 def taken_up(case: Case, text: str, options: dict, state: dict) -> dict:
@@ -127,7 +140,7 @@ def test_moments_in_few_bits_are_saved_in_fp32(ranks, moments, numbers):
     """Shards and whole tensors have other scales, powers of two all of them: what is not the same is among the smallest
     numbers that the larger scale has, below 2^-17 of the largest in E4M3."""
     case, (text, options) = Case(BLOCKS["llama"], steps=WHOLE, moments=moments), ENGINES["zero 1"]
-    saved = ranks(save, case, text, options, ranks=3)[0].value
+    [saved] = ranks(save, (case, text, options), ranks=3)[0].value
     again = ranks(taken_up, case, text, options, saved, ranks=3)[0].value
     assert differences(again, saved) == 0
     alone = one_device(case)
@@ -152,18 +165,16 @@ def test_from_one_layout_to_another(ranks, before, after):
     """Also where parameters are cut, keys are held twice, and the vocabulary is padded."""
     shape = BLOCKS["llama"].replace(heads=4, kv_heads=2, ffn=52, tied=True)
     case = Case(shape, steps=WHOLE)
-    states = ranks(save, case, before, {}, ranks=Layout.parse(before).world_size).values
-    assert max(differences(state, state_of_one(case)) for state in states) < 1e-4
-    whole = train(case, one_device(case))
-    for run in ranks(resume, case, after, {}, states[1], ranks=Layout.parse(after).world_size).values:
-        assert (run.losses / whole.losses[HALF:] - 1).abs().max() < 1e-5
-        assert (run.last - whole.last).norm() / whole.last.norm() < 1e-5
+    states = ranks(save, (case, before, {}), ranks=Layout.parse(before).world_size).values
+    assert max(differences(state, state_of_one(case)) for [state] in states) < 1e-4
+    for [run] in ranks(resume, (case, after, {}, *states[1]), ranks=Layout.parse(after).world_size).values:
+        check_resumed(run, case)
 
 
 def test_masters_keep_what_16_bits_have_lost(ranks):
     """A checkpoint of bf16 weights has their fp32 masters: without them, the next steps would be others."""
     case = Case(BLOCKS["llama"], dtype=torch.bfloat16, steps=WHOLE)
-    state = ranks(save, case, "dp=2,zero=2", {}, ranks=2)[0].value
+    [state] = ranks(save, (case, "dp=2,zero=2", {}), ranks=2)[0].value
     names = [
         name
         for decays in (True, False)
@@ -175,8 +186,8 @@ def test_masters_keep_what_16_bits_have_lost(ranks):
         assert master.dtype == torch.float32
         assert torch.equal(master.reshape(-1).bfloat16(), state["model"][name].reshape(-1))
         assert not torch.equal(master, master.bfloat16().float())
-    whole = train(case, one_device(case))
-    for run in ranks(resume, case, "dp=3,zero=3", {}, state, ranks=3).values:
+    whole = whole_run(case)
+    for [run] in ranks(resume, (case, "dp=3,zero=3", {}, state), ranks=3).values:
         assert (run.losses / whole.losses[HALF:] - 1).abs().max() < 5e-3
 
 
@@ -204,11 +215,11 @@ def test_experts_and_the_biases_of_routers(ranks, before, after):
     """Slices of experts come from other ranks than the rest; biases, which no gradient trains, are saved as well."""
     moe = dataclasses.replace(MIXTRAL.moe, experts=4, bias_rate=0.02)
     case = Case(MIXTRAL.replace(heads=4, kv_heads=4, moe=moe), steps=WHOLE, seq=8)
-    state = ranks(save, case, before, {}, ranks=Layout.parse(before).world_size)[0].value
+    [state] = ranks(save, (case, before, {}), ranks=Layout.parse(before).world_size)[0].value
     assert differences(state, state_of_one(case)) < 1e-4
     assert state["model"]["blocks.0.mlp.router.bias"].any()
-    whole = train(case, one_device(case))
-    runs = ranks(resume, case, after, {}, state, ranks=Layout.parse(after).world_size).values
-    for run in runs if after else [resume_on_one(case, state)]:
-        assert (run.losses / whole.losses[HALF:] - 1).abs().max() < 1e-5
-        assert (run.last - whole.last).norm() / whole.last.norm() < 1e-5
+    if not after:
+        check_resumed(resume_on_one(case, state), case)
+        return
+    for [run] in ranks(resume, (case, after, {}, state), ranks=Layout.parse(after).world_size).values:
+        check_resumed(run, case)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import pytest
@@ -51,24 +52,28 @@ def is_on(step: int, rank: int) -> bool:
     return {0: rank == 0, 1: True, 2: False, 3: rank == 1}[step]
 
 
-def switching(kind: str, find_unused: bool) -> tuple[list[dict], dict]:
-    """In a rank: gradients of four steps, and the weights afterwards."""
+def switching(kinds: list[str], find_unused: bool) -> list[tuple[list[dict], dict]]:
+    """In a rank: gradients of four steps, and the weights afterwards, of each kind."""
     with launch.process_group() as world:
-        model, mesh = Switch(), Mesh(Layout(dp=2))
-        small = {} if kind in STRATEGIES else {"bucket": 40, "first_bucket": 20}
-        strategy = {**STRATEGIES, "zero 1": Zero1, "zero 2": Zero2}[kind]
-        one = strategy(model, mesh.group("dp"), find_unused=find_unused, **small)
-        one.optimize(make)
-        engine = Engine(model, [one], mesh=mesh)
-        found = []
-        for step in range(4):
-            model.on = is_on(step, world.rank)
-            engine.zero_grad()
-            model(data(step, world.rank)).backward()
-            engine.finish()
-            found.append(engine.gradients_whole())
-            engine.step()
-        return found, {n: p.detach().clone() for n, p in model.named_parameters()}
+        return [switching_as(kind, find_unused, world.rank) for kind in kinds]
+
+
+def switching_as(kind: str, find_unused: bool, rank: int) -> tuple[list[dict], dict]:
+    model, mesh = Switch(), Mesh(Layout(dp=2))
+    small = {} if kind in STRATEGIES else {"bucket": 40, "first_bucket": 20}
+    strategy = {**STRATEGIES, "zero 1": Zero1, "zero 2": Zero2}[kind]
+    one = strategy(model, mesh.group("dp"), find_unused=find_unused, **small)
+    one.optimize(make)
+    engine = Engine(model, [one], mesh=mesh)
+    found = []
+    for step in range(4):
+        model.on = is_on(step, rank)
+        engine.zero_grad()
+        model(data(step, rank)).backward()
+        engine.finish()
+        found.append(engine.gradients_whole())
+        engine.step()
+    return found, {n: p.detach().clone() for n, p in model.named_parameters()}
 
 
 def switching_alone() -> tuple[list[dict], dict]:
@@ -88,11 +93,10 @@ def switching_alone() -> tuple[list[dict], dict]:
 KINDS = [*STRATEGIES, "zero 1", "zero 2"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_parameters_that_come_and_go(ranks, kind):
+def test_parameters_that_come_and_go(ranks):
     """With ``find_unused`` a parameter is updated where any rank has a gradient of it, and left alone where none has."""
     gradients, weights = switching_alone()
-    for found, after in ranks(switching, kind, True, ranks=2).values:
+    for found, after in itertools.chain(*ranks(switching, KINDS, True, ranks=2).values):
         for mine, reference in zip(found, gradients, strict=True):
             assert {n for n, g in mine.items() if g is None} == {n for n, g in reference.items() if g is None}
             torch.testing.assert_close(flat(mine), flat(reference))
@@ -105,40 +109,37 @@ def test_a_parameter_that_comes_unannounced_is_named(ranks, kind):
     with pytest.raises(
         launch.RankError, match=r"parameter 'second\.(weight|bias)' got (a|no) gradient in the first"
     ):
-        ranks(switching, kind, False, ranks=2)
+        ranks(switching, [kind], False, ranks=2)
 
 
-def counted(kind: str, micro_batches: int, sync_each: bool) -> dict[str, int]:
-    """In a rank: calls of collectives in a step of several micro-batches."""
+def counted(micro_batches: int) -> dict[str, list[int]]:
+    """In a rank, by kind: bytes of gradients in a step of several micro-batches, sent once, and with each; and the
+    model's."""
+    found = {}
     with launch.process_group():
-        case = Case()
-        engine = parallelize(case.model(), Mesh(Layout(dp=2, data_parallel=kind)), case.make())
+        case = Case(samples=8)
         x, y = case.batch(0)
-        engine.accumulate(x, y, 12)  # ranks ask once who gets gradients
-        engine.zero_grad()
-        with CountBytes(engine.traffic_groups()) as count:
-            if sync_each:
+        for kind in STRATEGIES:
+            engine = parallelize(case.model(), Mesh(Layout(dp=2, data_parallel=kind)), case.make())
+            engine.accumulate(x, y, 8)  # ranks ask once who gets gradients
+            engine.zero_grad()
+            with CountBytes(engine.traffic_groups()) as once:
+                engine.accumulate(x, y, len(x) // micro_batches)
+            engine.zero_grad()
+            with CountBytes(engine.traffic_groups()) as each:
                 for a, b in zip(x.chunk(micro_batches), y.chunk(micro_batches), strict=True):
                     engine.model.loss(a, b)[0].backward()
                     engine.finish()
-            else:
-                engine.accumulate(x, y, len(x) // micro_batches)
-        return {
-            "bytes": sum(e.payload for e in count.events if e.payload > 8),
-            "model": case.shape.num_parameters * 4,
-        }
+            found[kind] = [sum(e.payload for e in count.events if e.payload > 8) for count in (once, each)]
+            found[kind].append(case.shape.num_parameters * 4)
+    return found
 
 
-@pytest.mark.parametrize("kind", STRATEGIES)
-def test_accumulation_sends_once(ranks, kind):
-    for found in ranks(counted, kind, 4, False, ranks=2).values:
-        assert found["bytes"] == found["model"]
-
-
-@pytest.mark.parametrize("kind", STRATEGIES)
-def test_without_no_sync_every_micro_batch_is_sent(ranks, kind):
-    for found in ranks(counted, kind, 4, True, ranks=2).values:
-        assert found["bytes"] == 4 * found["model"]
+def test_accumulation_sends_once(ranks):
+    """And without ``no_sync`` every micro-batch is sent."""
+    for found in ranks(counted, 4, ranks=2).values:
+        for kind, (once, each, model) in found.items():
+            assert (once, each) == (model, 4 * model), kind
 
 
 def twice(kind: str) -> None:
@@ -157,36 +158,36 @@ def test_backward_twice_without_saying_so_is_refused(ranks, kind):
         ranks(twice, kind, ranks=2)
 
 
-def start_apart(kind: str) -> list[float]:
-    """In a rank: whether weights that differ at first are those of rank 0 afterwards."""
+def start_apart(kinds: list[str]) -> list[float]:
+    """In a rank: how far weights that differ at first are from those of rank 0 afterwards."""
+    found = []
     with launch.process_group() as world:
-        model = Case().model()
-        with torch.no_grad():
-            for p in model.parameters():
-                p.add_(world.rank)
-        group = Mesh(Layout(dp=2)).group("dp")
-        engine = {**STRATEGIES, "zero 1": Zero1}[kind](model, group)
-        reference = Case().model()
-        assert engine is not None
-        pairs = zip(model.parameters(), reference.parameters(), strict=True)
-        return [float((a - b).abs().max()) for a, b in pairs]
+        group, reference = Mesh(Layout(dp=2)).group("dp"), Case().model()
+        for kind in kinds:
+            model = Case().model()
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.add_(world.rank)
+            assert {**STRATEGIES, "zero 1": Zero1}[kind](model, group) is not None
+            pairs = zip(model.parameters(), reference.parameters(), strict=True)
+            found.append(max(float((a - b).abs().max()) for a, b in pairs))
+    return found
 
 
-@pytest.mark.parametrize("kind", [*STRATEGIES, "zero 1"])
-def test_replicas_start_alike(ranks, kind):
-    for found in ranks(start_apart, kind, ranks=2).values:
-        assert max(found) == 0
+def test_replicas_start_alike(ranks):
+    for found in ranks(start_apart, [*STRATEGIES, "zero 1"], ranks=2).values:
+        assert found == [0] * 4
 
 
 def test_bad_options(ranks):
-    def refused(options: dict) -> str:
+    def refused(every: list[dict]) -> list[str]:
+        found, case = [], Case()
         with launch.process_group():
-            case = Case()
-            try:
-                parallelize(case.model(), Mesh(Layout(dp=1, **options)), case.make())
-            except PlaybookError as error:
-                return f"{type(error).__name__}: {error}"
-            return ""
+            for options in every:
+                with pytest.raises(PlaybookError) as error:
+                    parallelize(case.model(), Mesh(Layout(dp=1, **options)), case.make())
+                found.append(f"{error.typename}: {error.value}")
+        return found
 
     cases = {
         "data_parallel": (
@@ -200,8 +201,9 @@ def test_bad_options(ranks):
             "LayoutError: gather must be one of after, lazily, got 'never'",
         ),
     }
-    for options, words in cases.values():
-        assert words in ranks(refused, options, ranks=1)[0].value
+    found = ranks(refused, [options for options, _ in cases.values()], ranks=1)[0].value
+    for (_, words), error in zip(cases.values(), found, strict=True):
+        assert words in error
 
 
 def test_gradients_are_views_of_one_vector(ranks):

@@ -6,11 +6,13 @@ import itertools
 
 import pytest
 import torch
+from all_pairs import all_pairs, combined
 from helpers import BLOCKS
-from parallel_runs import Case, one_device, train
+from parallel_runs import Case, on_ranks, one_device, train
 from torch import Tensor, nn
 
 from playbook import launch
+from playbook.errors import PlaybookError
 from playbook.layout import Layout
 from playbook.model.generate import generate
 from playbook.parallel.data import STRATEGIES
@@ -20,37 +22,47 @@ from playbook.parallel.parallelize import parallelize
 from playbook.parallel.zero import Zero1, Zero2
 
 
-def evaluated(case: Case, options: dict) -> dict[str, float]:
+def evaluated(runs: list[tuple[Case, dict]]) -> list[dict[str, float]]:
     """In a rank: how far logits under ZeRO-3 are from those of one device after two steps, and a third step's error."""
+    torch.set_num_threads(1)
     with launch.process_group() as world:
-        engine = parallelize(case.model(), Mesh(Layout(dp=2, zero=3, **options)), case.make())
-        alone = one_device(case)
-        train(case, engine, world.rank, world.size)
-        train(case, alone)
-        x, found = case.batch(0)[0][:2], {}
-        for training, grad in itertools.product((False, True), repeat=2):
-            with torch.set_grad_enabled(grad):
-                a, b = (e.model.train(training)(x).detach() for e in (engine, alone))
-            found[f"training={training}, grad={grad}"] = float((a - b).abs().max())
-            if not training and "reshard" not in options:
-                held = [unit for unit in engine.sets[0].weights.units if unit.gathered]
-                found[f"units left, grad={grad}"] = float(len(held))
-        texts = [generate(e.model, x[:, :3], 4, temperature=0) for e in (engine, alone)]
-        found["generated"] = float((texts[0] != texts[1]).sum())
-        again = Case(case.shape, steps=3)
-        found["next step"] = train(again, engine, world.rank, world.size, start=2).error(
-            train(again, alone, start=2)
-        )
-        return found
+        return [one_evaluated(world, *run) for run in runs]
 
 
-@pytest.mark.parametrize("options", [{}, {"prefetch": False}, {"reshard": False}], ids=str)
-@pytest.mark.parametrize("block", BLOCKS)
-@pytest.mark.parametrize("tied", [False, True])
-def test_weights_that_come_and_go_are_there_for_evaluation(ranks, block, tied, options):
-    case = Case(BLOCKS[block].replace(tied=tied), steps=2)
-    for found in ranks(evaluated, case, options, ranks=2).values:
-        assert all(error < 1e-5 for error in found.values()), found
+def one_evaluated(world: launch.World, case: Case, options: dict) -> dict[str, float]:
+    engine = parallelize(case.model(), Mesh(Layout(dp=2, zero=3, **options)), case.make())
+    alone = one_device(case)
+    train(case, engine, world.rank, world.size)
+    train(case, alone)
+    x, found = case.batch(0)[0][:2], {}
+    for training, grad in itertools.product((False, True), repeat=2):
+        with torch.set_grad_enabled(grad):
+            a, b = (e.model.train(training)(x).detach() for e in (engine, alone))
+        found[f"training={training}, grad={grad}"] = float((a - b).abs().max())
+        if not training and "reshard" not in options:
+            held = [unit for unit in engine.sets[0].weights.units if unit.gathered]
+            found[f"units left, grad={grad}"] = float(len(held))
+    texts = [generate(e.model, x[:, :3], 4, temperature=0) for e in (engine, alone)]
+    found["generated"] = float((texts[0] != texts[1]).sum())
+    again = Case(case.shape, steps=3)
+    here, there = (
+        train(again, e, *at, start=2) for e, at in ((engine, (world.rank, world.size)), (alone, ()))
+    )
+    found["next step"] = here.error(there)
+    return found
+
+
+def test_weights_that_come_and_go_are_there_for_evaluation(ranks):
+    """Any two of block, tied embeddings and options."""
+    options = ({}, {"prefetch": False}, {"reshard": False})
+    chosen = all_pairs(combined(block=list(BLOCKS), tied=(False, True), option=range(len(options))))
+    runs = [
+        (Case(BLOCKS[one["block"]].replace(tied=one["tied"]), steps=2), options[one["option"]])
+        for one in chosen
+    ]
+    for results in ranks(evaluated, runs, ranks=2).values:
+        for run, found in zip(runs, results, strict=True):
+            assert all(error < 1e-5 for error in found.values()), (run, found)
 
 
 @pytest.mark.parametrize("reshard", [True, False])
@@ -100,24 +112,35 @@ def gradients_of(model: nn.Module) -> dict[str, Tensor | None]:
     return {n: None if p.grad is None else p.grad.clone() for n, p in model.named_parameters()}
 
 
-def gated(kind: str, bucket: int) -> tuple[list[dict], int]:
+#: Strategies, and bytes in a bucket.
+GATES = [
+    ("naive", None),
+    ("overlapped", None),
+    *itertools.product(("bucketed", "zero 1", "zero 2"), (64, 96, 10_000)),
+]
+
+
+def gated() -> list[tuple[list[dict], int]]:
     """In a rank: the gradients of each step, and how many came when their bucket was on its way already."""
+    results = []
     with launch.process_group() as world:
-        model, mesh = Gates(), Mesh(Layout(dp=2))
-        options = {} if kind in ("naive", "overlapped") else {"bucket": bucket, "first_bucket": bucket}
-        strategy = {**STRATEGIES, "zero 1": Zero1, "zero 2": Zero2}[kind]
-        one = strategy(model, mesh.group("dp"), find_unused=True, **options)
-        engine = Engine(model, [one], mesh=mesh)
-        late: list[str] = []
-        if kind != "naive":
-            spy(one.hooks, late)
-        found = []
-        for step in range(GATED):
-            engine.zero_grad()
-            model(torch.full((2, 4), world.rank + 1.0), used(step, world.rank)).backward()
-            engine.finish()
-            found.append(engine.gradients_whole())
-        return found, len(late)
+        for kind, bucket in GATES:
+            model, mesh = Gates(), Mesh(Layout(dp=2))
+            options = {"bucket": bucket, "first_bucket": bucket} if bucket else {}
+            strategy = {**STRATEGIES, "zero 1": Zero1, "zero 2": Zero2}[kind]
+            one = strategy(model, mesh.group("dp"), find_unused=True, **options)
+            engine = Engine(model, [one], mesh=mesh)
+            late: list[str] = []
+            if kind != "naive":
+                spy(one.hooks, late)
+            found = []
+            for step in range(GATED):
+                engine.zero_grad()
+                model(torch.full((2, 4), world.rank + 1.0), used(step, world.rank)).backward()
+                engine.finish()
+                found.append(engine.gradients_whole())
+            results.append((found, len(late)))
+    return results
 
 
 def spy(hooks, late: list[str]) -> None:
@@ -137,9 +160,7 @@ def spy(hooks, late: list[str]) -> None:
     hooks.arrived, hooks.complete = note, send
 
 
-@pytest.mark.parametrize("bucket", [64, 96, 10_000])
-@pytest.mark.parametrize("kind", [*STRATEGIES, "zero 1", "zero 2"])
-def test_no_gradient_comes_too_late_for_its_bucket(ranks, kind, bucket):
+def test_no_gradient_comes_too_late_for_its_bucket(ranks):
     """Where layers come and go, a bucket must not leave without one that was idle in the step before."""
     model, reference = Gates(), []
     for step in range(GATED):
@@ -147,11 +168,15 @@ def test_no_gradient_comes_too_late_for_its_bucket(ranks, kind, bucket):
         for rank in range(2):
             model(torch.full((2, 4), rank + 1.0), used(step, rank)).backward()
         reference.append(gradients_of(model))
-    for found, late in ranks(gated, kind, bucket, ranks=2).values:
-        assert late == 0
+    assert {kind for kind, _ in GATES} == {*STRATEGIES, "zero 1", "zero 2"}
+    results = [
+        (gate, *one) for every in ranks(gated, ranks=2).values for gate, one in zip(GATES, every, strict=True)
+    ]
+    for gate, found, late in results:
+        assert late == 0, gate
         for mine, other in zip(found, reference, strict=True):
             for name, gradient in other.items():
-                assert (mine[name] is None) is (gradient is None)
+                assert (mine[name] is None) is (gradient is None), gate
                 if gradient is not None:
                     torch.testing.assert_close(mine[name], gradient)
 
@@ -166,37 +191,36 @@ def freeze_all_but_the_head(model: nn.Module) -> None:
     model.head.requires_grad_(True)
 
 
-@pytest.mark.parametrize("zero", range(4))
 @pytest.mark.parametrize("freeze", [freeze_blocks, freeze_all_but_the_head])
-def test_frozen_weights_stay_and_are_in_the_checkpoint(ranks, zero, freeze):
+def test_frozen_weights_stay_and_are_in_the_checkpoint(ranks, freeze):
     case = Case(prepare=freeze, steps=3)
-
-    def work():
-        with launch.process_group() as world:
-            engine = parallelize(case.model(), Mesh(Layout(dp=2, zero=zero)), case.make())
-            return train(case, engine, world.rank, world.size), engine.state_dict()
-
+    runs = [(case, f"dp=2,zero={zero}", {}) for zero in range(4)]
     alone = one_device(case)
     reference, state = train(case, alone), alone.state_dict()
-    for run, found in ranks(work, ranks=2).values:
-        assert run.error(reference) < 1e-5
-        assert found["model"].keys() == state["model"].keys()
-        assert found["optimizer"]["state"].keys() == state["optimizer"]["state"].keys()
-        for name, p in case.model().named_parameters():
-            assert torch.equal(found["model"][name], p) is not p.requires_grad
+    for results in ranks(on_ranks, runs, Engine.state_dict, ranks=2).values:
+        for (_, text, _), (run, found) in zip(runs, results, strict=True):
+            assert run.error(reference) < 1e-5, text
+            assert found["model"].keys() == state["model"].keys()
+            assert found["optimizer"]["state"].keys() == state["optimizer"]["state"].keys()
+            for name, p in case.model().named_parameters():
+                assert torch.equal(found["model"][name], p) is not p.requires_grad, text
 
 
-@pytest.mark.parametrize("first", range(4))
-@pytest.mark.parametrize("second", [0, 3])
-def test_a_second_engine_for_one_model_is_refused(ranks, first, second):
+def test_a_second_engine_for_one_model_is_refused(ranks):
     """Both would listen to its gradients, and the ranks be added up twice; of ZeRO-3's model there is but a share."""
 
-    def work():
+    def work() -> list[str]:
+        found = []
         with launch.process_group():
             case = Case()
-            model = case.model()
-            for zero in (first, second):
-                parallelize(model, Mesh(Layout(dp=2, zero=zero)), case.make())
+            for first, second in itertools.product(range(4), (0, 3)):
+                model = case.model()
+                parallelize(model, Mesh(Layout(dp=2, zero=first)), case.make())
+                with pytest.raises(PlaybookError) as error:
+                    parallelize(model, Mesh(Layout(dp=2, zero=second)), case.make())
+                found.append(str(error.value))
+        return found
 
-    with pytest.raises(launch.RankError, match="is in the hands of another engine: make a new model"):
-        ranks(work, ranks=2)
+    for found in ranks(work, ranks=2).values:
+        assert len(found) == 8
+        assert all("is in the hands of another engine: make a new model" in words for words in found)

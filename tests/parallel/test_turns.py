@@ -147,26 +147,26 @@ def test_a_pass_draws_what_it_would_draw_alone():
         torch.testing.assert_close(beside, alone, rtol=0, atol=0)
 
 
-def watched(schedule: str, beside: bool, dispatch: str) -> tuple[list[float], list[tuple[int, int]], list]:
-    """In a rank: losses and norms of two steps, and of a third what was hidden in each pair; its trace."""
+def watched(schedule: str, dispatch: str) -> tuple[list[float], list[float], list[tuple[int, int]], list]:
+    """In a rank: losses and norms of two steps one after the other, and side by side; of the second of those what was
+    hidden in each pair, and its trace."""
     with launch.process_group():
-        layout = Layout.parse(f"pp=2,dp=2,ep=2,schedule={schedule},grad_acc=8")
+        layout = Layout.parse(f"pp=2,dp=2,ep=2,schedule={schedule},grad_acc=6")
         layout = layout.replace(dispatch=dispatch, node=1 if dispatch == "two-step" else None)
         shape = load("tiny-moe").replace(layers=4, hidden=64)
-        config = TrainConfig(steps=3, global_batch=16, micro_batch=1, seq=32, layout=layout)
-        trainer = make_trainer(shape, load_corpus(), config, Mesh(layout))
-        pipeline = trainer.engine.pipeline
-        if not beside:
-            pipeline.turns = None
-        steps = [trainer.step() for _ in range(2)]
-        results = [value for step in steps for value in (step.loss, step.grad_norm)]
-        if not beside:
-            return results, [], []
+        config = TrainConfig(steps=2, global_batch=12, micro_batch=1, seq=16, layout=layout)
+        alone, trainer = (make_trainer(shape, load_corpus(), config, Mesh(layout)) for _ in range(2))
+        alone.engine.pipeline.turns = None
+        expected = [alone.step() for _ in range(2)]
+        pipeline, steps = trainer.engine.pipeline, [trainer.step()]
         with PairTrace(pipeline.turns) as found:
-            trainer.step()
+            steps.append(trainer.step())
         overlapped = sum(rank == pipeline.rank for rank, _ in pipeline.schedule.overlapped)
         assert len(found.pairs) == overlapped > 0
-        return results, found.hidden(), [found.of(pair) for pair in range(overlapped)]
+        both = [
+            [value for step in some for value in (step.loss, step.grad_norm)] for some in (expected, steps)
+        ]
+        return *both, found.hidden(), [found.of(pair) for pair in range(overlapped)]
 
 
 @pytest.mark.parametrize(("dispatch", "trips"), [("all-to-all", 2), ("two-step", 6)])
@@ -174,9 +174,7 @@ def watched(schedule: str, beside: bool, dispatch: str) -> tuple[list[float], li
 def test_rows_of_one_travel_while_the_other_computes(ranks, schedule, layers, dispatch, trips):
     """Every layer of a stage sends rows there and back, in two steps also what they chose, its weights, and the legs
     inside the node; backward sends gradients of all but the choices, so that it may end before forward's last trip."""
-    alone = ranks(watched, schedule, False, dispatch, ranks=4).values
-    beside = ranks(watched, schedule, True, dispatch, ranks=4).values
-    for (expected, _, _), (found, hidden, pairs) in zip(alone, beside, strict=True):
+    for expected, found, hidden, pairs in ranks(watched, schedule, dispatch, ranks=4).values:
         assert found == expected  # to the last bit
         backward = (trips - (dispatch == "two-step")) * layers
         assert set(hidden) <= {(trips * layers, backward), (max(backward + 1, trips * layers - 1), backward)}
