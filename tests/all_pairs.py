@@ -7,7 +7,7 @@ implications for software testing"), and a full product has each pair many times
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations, product
 from typing import Any
 
@@ -19,22 +19,22 @@ def combined(**options: Sequence[Any]) -> list[Case]:
     return [dict(zip(options, values, strict=True)) for values in product(*options.values())]
 
 
-def all_pairs(cases: Iterable[Case]) -> list[Case]:
+def all_pairs(cases: Iterable[Case], cost: Callable[[Case], float] = lambda case: 1.0) -> list[Case]:
     """Of ``cases`` so many that any two values which one of them has together, one of the chosen has, too.
 
-    Greedy, and the same every time: next is the case with the most pairs that are still missing, the first of several.
-    Values are hashable.
+    Greedy, and the same every time: next is the case with the most pairs that are still missing for what it costs, the
+    first of several. Values are hashable.
     """
     known = list(cases)
     missing = {pair for case in known for pair in pairs(case)}
-    most = [(-len(pairs(case)), i) for i, case in enumerate(known)]
+    most = [(-len(pairs(case)) / cost(case), i) for i, case in enumerate(known)]
     heapq.heapify(most)
     chosen = []
     while missing:
         _, i = heapq.heappop(most)
-        count = -len(pairs(known[i]) & missing)
-        if most and (count, i) > most[0]:  # it had more when it was last looked at
-            heapq.heappush(most, (count, i))
+        gain = -len(pairs(known[i]) & missing) / cost(known[i])
+        if most and (gain, i) > most[0]:  # it had more when it was last looked at
+            heapq.heappush(most, (gain, i))
             continue
         chosen.append(known[i])
         missing -= pairs(known[i])

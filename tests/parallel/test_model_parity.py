@@ -4,6 +4,7 @@ the messages that are predicted."""
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,13 +31,19 @@ def reference(case: Case) -> Run:
     return on_one_device(case)
 
 
+parse = functools.cache(Layout.parse)
 Runs = list[tuple[Case, str, dict]]
 
 
 def check(ranks, runs: Runs, world: int) -> None:
     for rank, found in enumerate(ranks(on_ranks, runs, None, True, ranks=world).values):
         for (case, text, options), run in zip(runs, found, strict=True):
-            assert run.error(reference(case)) <= TOLERANCE, (rank, case, text, options)
+            assert run.error(reference(replace(case, recompute="none"))) <= TOLERANCE, (
+                rank,
+                case,
+                text,
+                options,
+            )
             check_run(case, text, options, rank, run)
 
 
@@ -46,7 +53,7 @@ AXES = {2: ("tp=2", "cp=2"), 4: ("tp=4", "cp=4", "cp=2,tp=2", "tp=2,dp=2", "cp=2
 
 def fits(one: dict[str, Any]) -> bool:
     """Options of an axis that is not there are None; and what a technique asks for."""
-    layout, shape = Layout.parse(one["axes"]), SHAPES[one["shape"]]
+    layout, shape = parse(one["axes"]), SHAPES[one["shape"]]
     for axis, names in (("tp", ("sp", "overlap")), ("cp", ("context", "placement")), ("dp", ("zero",))):
         if any((one[name] is None) == (getattr(layout, axis) > 1) for name in names):
             return False
@@ -61,29 +68,53 @@ def run_of(one: dict[str, Any]) -> tuple[Case, str, dict]:
         one["zero"],
         {"tensor_overlap": one["overlap"], "context": one["context"], "placement": one["placement"]},
     )
-    text = one["axes"] + (",sp" if one["sp"] else "") + (f",zero={zero}" if zero else "")
+    text = together(one) + (f",zero={zero}" if zero else "")
     buckets = {"bucket": 3000} if zero in (1, 2) else {}
     options = {name: value for name, value in given.items() if value is not None} | buckets
+    steps = 2 if one["grad_acc"] == 1 else 1
     return (
-        Case(SHAPES[one["shape"]], one["recompute"], steps=one["steps"]),
+        Case(SHAPES[one["shape"]], one["recompute"], steps=steps),
         f"{text},grad_acc={one['grad_acc']}",
         options,
     )
 
 
+def apart(one: dict[str, Any]) -> dict[str, Any]:
+    """Each axis is an option of its own."""
+    layout = parse(one["axes"])
+    return {name: value for name, value in one.items() if name != "axes"} | {
+        axis: getattr(layout, axis) for axis in ("tp", "cp", "dp")
+    }
+
+
+def together(one: dict[str, Any]) -> str:
+    return ",".join(["sp"] * bool(one["sp"]) + [f"{axis}={one[axis]}" for axis in ("tp", "cp", "dp")])
+
+
+def cost(one: dict[str, Any]) -> float:
+    """About the passes of all ranks; of some in accumulation there is one step."""
+    return one["tp"] * one["cp"] * one["dp"]
+
+
+@functools.cache
+def chosen() -> list[dict[str, Any]]:
+    """Any two options on some number of ranks."""
+    cases = combined(
+        axes=sum(AXES.values(), ()), sp=(None, False, True), overlap=(None, "none", "async", "chunked"),
+        context=(None, "ring", "gather", "ulysses"), placement=(None, "zigzag", "contiguous"), zero=(None, 1, 2, 3),
+        grad_acc=(1, 3), shape=tuple(SHAPES), recompute=("none", "selective", "full"),
+    )  # fmt: skip
+    return all_pairs(map(apart, filter(fits, cases)), cost)
+
+
 @pytest.mark.parametrize("world", AXES)
 def test_any_two_options(ranks, world):
-    cases = combined(
-        axes=AXES[world], sp=(None, False, True), overlap=(None, "none", "async", "chunked"),
-        context=(None, "ring", "gather", "ulysses"), placement=(None, "zigzag", "contiguous"), zero=(None, 1, 2, 3),
-        grad_acc=(1, 3), shape=tuple(SHAPES), recompute=("none", "selective", "full"), steps=(1, 2),
-    )  # fmt: skip
-    check(ranks, [run_of(one) for one in all_pairs(filter(fits, cases))], world)
+    check(ranks, [run_of(one) for one in chosen() if cost(one) == world], world)
 
 
 def test_all_axes_at_once(ranks):
     case = Case(SHAPES["grouped"], "full", steps=2)
-    check(ranks, [(case, f"tp=2,sp,cp=2,dp=2,zero={zero}", {}) for zero in range(4)], 8)
+    check(ranks, [(case, f"tp=2,sp,cp=2,dp=2,zero={zero}", {}) for zero in (1, 3)], 8)
 
 
 def test_without_a_causal_mask(ranks):
@@ -101,5 +132,4 @@ def test_without_a_causal_mask(ranks):
 
 def test_ten_steps(ranks):
     """As many as the losses of data parallelism are compared for."""
-    case = Case(SHAPES["grouped"])
-    check(ranks, [(case, text, {}) for text in ("tp=4,sp", "cp=2,tp=2,sp", "cp=4")], 4)
+    check(ranks, [(Case(SHAPES["grouped"]), "cp=2,tp=2,sp", {})], 4)

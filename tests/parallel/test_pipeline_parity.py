@@ -7,6 +7,7 @@ import functools
 import os
 import random
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -56,29 +57,31 @@ def check(ranks, runs: list[tuple[Case, str, dict[str, Any]]], world: int) -> No
             check_run(case, text, options, rank, run)
 
 
+#: Micro-batches of p ranks: fewer than ranks, as many, twice as many, and 3p + 1; on two ranks a schedule has both
+#: numbers, on more the first that it takes.
+MICRO_BATCHES = {2: (4, 7), 3: (2, 6), 4: (4, 8)}
+
+
 def allowed(p: int) -> list[tuple[str, int, int]]:
-    """Schedule, micro-batches and chunks: m of p − 1, p, 2p and 3p + 1, where the schedule takes it."""
+    """Schedule, micro-batches and chunks."""
     found = []
     for name in NAMES:
-        for m in (p - 1, p, 2 * p, 3 * p + 1):
-            vpp = 2 if name in ("interleaved", "breadth-first") else 1
-            try:
+        vpp, taken = 2 if name in ("interleaved", "breadth-first") else 1, []
+        for m in MICRO_BATCHES[p]:
+            with suppress(ScheduleError):
                 make(name, p, m, vpp)
-            except ScheduleError:
-                continue
-            found.append((name, m, vpp))
+                taken.append((name, m, vpp))
+        found += taken[: 2 if p == 2 else 1]
     return found
 
 
-@pytest.mark.parametrize("p", [2, 3, 4])
+@pytest.mark.parametrize("p", MICRO_BATCHES)
 def test_every_schedule(ranks, p):
     runs = []
     for i, (name, m, vpp) in enumerate(allowed(p)):
-        if (p == 3 and m in (p, 2 * p)) or (p == 4 and m in (p - 1, 3 * p + 1)):
-            continue  # two ranks have all
         # A second step finds what the first may have left behind.
         shape = SMALL.replace(layers=2 * p + 1, tied=bool(i % 2))
-        case = Case(shape, steps=2 if m == 2 * p else 1, samples=2 * m)
+        case = Case(shape, steps=2 if (p, m) == (2, 4) else 1, samples=2 * m)
         # The schedule is given: the layout has no name for some.
         runs.append((case, f"pp={p},grad_acc={m}", {"own_schedule": make(name, p, m, vpp)}))
     assert {name for name, *_ in allowed(p)} >= set(NAMES) - ({"dualpipe"} if p % 2 else set())
@@ -91,7 +94,7 @@ def freeze_embedding(model: Any) -> None:
 
 def test_with_other_axes(ranks):
     shape = SMALL.replace(layers=5)
-    tied, untied = Case(shape.replace(tied=True), steps=2), Case(shape, steps=2)
+    tied, untied = (Case(shape.replace(tied=tied), steps=2) for tied in (True, False))
     frozen = Case(shape.replace(tied=True), steps=2, prepare=freeze_embedding)
     small = {"bucket": 3000, "first_bucket": 1000}
     runs = [
@@ -154,7 +157,7 @@ def test_eight_ranks(ranks):
     runs = [
         (tied, "pp=2,tp=2,sp,dp=2,zero=2,grad_acc=4,schedule=dualpipev", {}),
         (tied, "pp=2,tp=2,cp=2,zero=1,grad_acc=4,schedule=zb-h1", {}),
-        (Case(SMALL, steps=2), "pp=8,grad_acc=12", {}),
+        (Case(SMALL, steps=1), "pp=8,grad_acc=8", {}),
     ]
     check(ranks, runs, 8)
 
@@ -167,7 +170,7 @@ def test_measured_times_make_schedules_that_run(ranks):
 
 
 #: Two hundred and more actions on each rank, each at a random moment.
-REPETITIONS = 15
+REPETITIONS = 7
 
 
 def restless(name: str, repetitions: int) -> tuple[list[float], int]:
