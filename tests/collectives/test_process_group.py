@@ -27,14 +27,15 @@ ROOTED = ("broadcast", "reduce", "gather", "scatter")
 def draw_cases(ranks: int) -> list[dict]:
     """Every algorithm with sizes below, at and above the number of ranks, few of them round, and every dtype.
 
-    Five ranks and more take half of the sizes each, the next number of ranks the other half.
+    Three and four ranks take a third of the sizes each, five to eight a fourth, each number of ranks another.
     """
     rng = random.Random(ranks)
     cases = []
     for turn, (collective, name) in enumerate((c, name) for c, names in ALGORITHMS.items() for name in names):
         sizes = enumerate((0, 1, max(0, ranks - 1), ranks, 3 * ranks + 1, rng.randrange(50, 400)))
-        if ranks > 4:
-            sizes = list(sizes)[(turn + ranks) % 2 :: 2]
+        if ranks > 2:
+            parts = 3 if ranks < 5 else 4
+            sizes = list(sizes)[(turn + ranks) % parts :: parts]
         for i, elements in sizes:
             dtype = DTYPES[(i + ranks) % 4]
             ops = ("sum", "sum", "max", "min", "prod", "sum" if dtype == "int64" else "avg")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 
 import pytest
@@ -51,7 +52,7 @@ def vector(d: int, seed: int, kind: str) -> Tensor:
 
 @pytest.mark.parametrize("one", ALL, ids=str)
 @given(vectors)
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_what_is_sent_has_the_size_that_is_said_and_arrives_as_a_vector(one, drawn):
     x = vector(*drawn)
     packed = one.encode(x, torch.Generator().manual_seed(1))
@@ -70,7 +71,7 @@ def test_what_is_sent_has_the_size_that_is_said_and_arrives_as_a_vector(one, dra
 def test_unbiased_ones_are_right_on_average_and_their_variance_is_within_its_bound(one, d):
     x = vector(d, 3, "normal")
     chance = torch.Generator().manual_seed(d)
-    count = 4000
+    count = 1000
     there = torch.stack([compress(one, x, chance) for _ in range(count)]).double()
     square = (there - x).square().sum(1).mean().item()
     bound = one.constant(d) * x.square().sum().item()
@@ -81,14 +82,14 @@ def test_unbiased_ones_are_right_on_average_and_their_variance_is_within_its_bou
 
 @pytest.mark.parametrize("one", CONTRACTIVE, ids=str)
 @given(vectors)
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_contractive_ones_are_never_further_than_they_may(one, drawn):
     x = vector(*drawn).double()
     chance = torch.Generator().manual_seed(5)
-    count = 400 if isinstance(one, RandK) else 1  # on average over its draws
+    count = 200 if isinstance(one, RandK) else 1  # on average over its draws
     errors = [(compress(one, x.float(), chance).double() - x).square().sum().item() for _ in range(count)]
     square, mean = x.square().sum().item(), sum(errors) / count
-    slack = 6 * square / count**0.5 if count > 1 else 1e-5 * square
+    slack = 6 * statistics.pstdev(errors) / count**0.5 + 1e-5 * square
     assert mean <= (1 - one.constant(len(x))) * square + slack
 
 
@@ -102,9 +103,9 @@ def test_random_quantisation_with_five_levels():
     """0.6 between the levels 0.5 and 0.75: the lower one in six of ten cases."""
     x = torch.tensor([0.6, 0.8])  # of length 1
     chance = torch.Generator().manual_seed(0)
-    found = Counter(round(compress(QSGD(4), x, chance)[0].item(), 6) for _ in range(20_000))
+    found = Counter(round(compress(QSGD(4), x, chance)[0].item(), 6) for _ in range(5000))
     assert set(found) == {0.5, 0.75}
-    assert found[0.5] / 20_000 == pytest.approx(0.6, abs=0.02)
+    assert found[0.5] / 5000 == pytest.approx(0.6, abs=0.02)
 
 
 def test_normal_values_keep_two_thirds_of_their_energy_in_one_bit():

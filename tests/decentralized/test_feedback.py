@@ -75,11 +75,11 @@ def uphill(x: Tensor, nodes: Sequence[int], step: int) -> Tensor:
 
 @pytest.mark.parametrize("kind", METHODS)
 def test_the_largest_coordinate_alone_diverges_and_feedback_repairs_it(kind):
-    method = kind(Simulated(3), TopK(1 / 3), torch.ones(3, 3), lr=0.01)
-    for step in range(2000):
+    method = kind(Simulated(3), TopK(1 / 3), torch.ones(3, 3), lr=0.02)
+    for step in range(400):
         method.step(uphill)
         if kind is CompressedSGD and step < 50:  # 2·⟨a, x⟩·a + x/2 has −5.5 at the place of −3
-            assert method.x[0].tolist() == pytest.approx([(1 + 0.01 * 5.5 / 3) ** (step + 1)] * 3, rel=1e-3)
+            assert method.x[0].tolist() == pytest.approx([(1 + 0.02 * 5.5 / 3) ** (step + 1)] * 3, rel=1e-3)
     distance = method.x[0].norm().item()
     if kind is CompressedSGD:
         assert distance > 1e6
@@ -106,8 +106,8 @@ def test_double_squeeze_is_its_algorithm():
 
 
 def test_many_messages_repair_it_too():
-    method = Neolithic(Simulated(3), TopK(1 / 3), torch.ones(3, 3), lr=0.01, rounds=3)
-    for _ in range(2000):
+    method = Neolithic(Simulated(3), TopK(1 / 3), torch.ones(3, 3), lr=0.02, rounds=3)
+    for _ in range(400):
         method.step(uphill)
     assert method.x[0].norm().item() < 1e-3
     with pytest.raises(ConfigError, match="must be contractive"):

@@ -26,7 +26,7 @@ def noisy(d: int, seed: int = 0) -> Callable[[Tensor, Sequence[int], int], Tenso
     return gradient
 
 
-def steps_to(error: float, n: int, d: int = 4000) -> int:
+def steps_to(error: float, n: int, d: int = 1000) -> int:
     """Of synchronous SGD with the learning rate at which noise leaves half of the error: nε of variance 1."""
     method = LocalSteps(Simulated(n), torch.ones(n, d), 1, partial(torch.optim.SGD, lr=n * error))
     gradient = noisy(d)
@@ -36,15 +36,15 @@ def steps_to(error: float, n: int, d: int = 4000) -> int:
 
 
 def test_n_nodes_need_one_nth_of_the_steps():
-    error = 2e-3
-    counts = {n: steps_to(error, n) for n in (1, 2, 4, 8, 16)}
+    error = 4e-3
+    counts = {n: steps_to(error, n) for n in (1, 4, 16)}
     theory = math.log(2 / error) / (2 * error)  # (1 − γ)^2T + γ/2n = ε for γ = nε
     for n, count in counts.items():
         assert count * n == pytest.approx(theory, rel=0.15), counts
         assert count * n == pytest.approx(counts[1], rel=0.15), counts
 
 
-@pytest.mark.parametrize("n", [8, 16, 32, 64])
+@pytest.mark.parametrize("n", [8, 32])
 def test_what_nodes_of_a_ring_disagree_by_is_that_of_theory(n):
     """Node i pulls towards cos(2πi/n), the slowest of a ring's modes: of it γ/(gap + γ·(1 − gap)) stays."""
     there = torch.cos(2 * math.pi * torch.arange(n, dtype=torch.float64) / n)[:, None]
@@ -60,13 +60,13 @@ def test_what_nodes_of_a_ring_disagree_by_is_that_of_theory(n):
 def test_it_grows_as_one_over_the_gap():
     """Fitted over rings and tori of different sizes, with a learning rate well below all gaps."""
     gaps, left = [], []
-    for name, n in (("ring", 8), ("ring", 16), ("torus", 16), ("torus", 36)):
+    for name, n in (("ring", 8), ("ring", 16), ("torus", 36)):
         side = n if name == "ring" else math.isqrt(n)
         where = torch.arange(n, dtype=torch.float64) % side
         there = torch.cos(2 * math.pi * where / side)[:, None]
         made = topology(name, n)
         method = Gossip(Simulated(n), made, torch.zeros(n, 1, dtype=torch.float64), 1e-4)
-        for _ in range(1500):
+        for _ in range(600):
             method.step(lambda x, nodes, step, there=there: x - there)
         gaps.append(math.log(spectral_gap(made.at(0))))
         left.append(math.log(disagreement(method.x)))
@@ -103,7 +103,7 @@ def transient(made: Topology, apart: float, c: float, steps: int, seed: int = 0)
     Node i pulls towards b_i, of mean square ``apart``² and 0 on average, with noise of variance 1 in each of many
     coordinates; the learning rate of step t is c·√(n/t), as for convex losses. All begin at the optimum.
     """
-    n, d = made.n, 600
+    n, d = made.n, 300
     there = apart * slowest(made.at(0))
     chance = torch.Generator()
 
@@ -131,8 +131,8 @@ def transient(made: Topology, apart: float, c: float, steps: int, seed: int = 0)
 @pytest.mark.parametrize(
     ("name", "n", "apart", "c", "gaps", "power"),
     [
-        ("exponential", 8, 0.0, 0.1, (0.1, 0.05, 0.025), 2),
-        ("grid", 9, 0.0, 0.1, (0.1, 0.05, 0.025), 2),
+        ("exponential", 8, 0.0, 0.1, (0.1, 0.05), 2),
+        ("grid", 9, 0.0, 0.1, (0.1, 0.05), 2),
         ("ring", 8, 0.5, 0.05, (0.2, 0.14, 0.1), 4),
     ],
     ids=["alike, exponential", "alike, grid", "apart, ring"],
