@@ -20,7 +20,7 @@ from playbook_book.instruments.fp8_watch import FP8Watch
 
 SMALL = load("tiny").replace(layers=1, hidden=128, heads=4, kv_heads=2, head_dim=32, ffn=256)
 LONG = dataclasses.replace(FP8_RECIPES["delayed"], history=1024)
-STEPS, FAULT = 60, 10
+STEPS, FAULT = 80, 10
 #: The input of a block's last product: what comes back to it comes straight from the residual stream.
 DOWN = "blocks.0.mlp.down", "dy"
 
