@@ -34,3 +34,11 @@ def test_what_else_goes_wrong_in_a_kernel_is_not_hidden():
 
     with pytest.raises(InterpreterError):
         grade("writing-kernels.stride", lambda x: sums(x, strides=lambda x: (None, 1)))
+
+
+def test_a_grader_that_sets_the_state_of_random_numbers_puts_it_back():
+    import torch
+
+    before = torch.get_rng_state()
+    assert grade("fault-tolerance.resume", exercises()["fault-tolerance.resume"].right[0]).right
+    assert torch.equal(torch.get_rng_state(), before)

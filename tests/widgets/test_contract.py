@@ -416,10 +416,11 @@ def test_paper_has_all_the_words_an_answer_is_drawn_once_and_a_closed_widget_hea
 @pytest.mark.browser
 @every
 def test_fits_every_width_and_passes_axe(open_page, contract):
-    """As it opens, with all that it can show (in one look each), and with a refusal and all of it open."""
+    """As it opens, with all that it can show (in one look each), and with all of it open and a refusal."""
     view = contract.open(open_page, reduced_motion="reduce")
     states = [contract.home, *({**contract.home, **inputs} for inputs in contract.states)]
     assert view.problems(*states) == []
+    view.set(states[1])
     view.page.evaluate("document.querySelectorAll('details').forEach((el) => (el.open = true))")
     name, _ = contract.refused[0]
     view.type(name, LONG)

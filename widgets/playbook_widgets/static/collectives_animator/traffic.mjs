@@ -9,9 +9,11 @@ export class Traffic {
     this.app = app;
     this.table = make("table", { class: "pb-ca-traffic" });
     this.note = make("p", { class: "pb-ca-words" });
+    const reached = { tabindex: "0", role: "region", "aria-label": "Bytes of each link" }; // by keys, for it scrolls
+    const scrolled = make("div", { class: "pb-ca-wide", ...reached }, this.table);
     this.root = section(
       "Bytes from each rank to each other",
-      make("div", { class: "pb-ca-links" }, make("div", { class: "pb-ca-wide" }, this.table), this.note),
+      make("div", { class: "pb-ca-links" }, scrolled, this.note),
     );
   }
 
