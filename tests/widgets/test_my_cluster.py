@@ -17,6 +17,13 @@ from playbook.shapes import PRESETS
 SCRIPT = MyCluster.script
 SMALL = {"model": "gpt2-xl", "gpus": 8, "global_batch": 32, "seq": 1024}
 STAGES = "dp=2,pp=4,grad_acc=16"
+# Parts of layouts that stand on two lines.
+BROKEN = """() => [...document.querySelectorAll(".pb-cl-layout")].flatMap(({ childNodes }) => [...childNodes])
+  .filter((node) => {
+    const range = document.createRange();
+    range.selectNode(node);
+    return node.nodeType === Node.TEXT_NODE && range.getClientRects().length > 1;
+  }).map((node) => node.textContent)"""
 CONTROLS = {control["field"]: control for group in constants()["groups"] for control in group["controls"]}
 
 
@@ -198,6 +205,8 @@ def test_fits_every_width_and_passes_axe(cluster):
     view = cluster(wide, reduced_motion="reduce")
     view.page.evaluate("document.querySelectorAll('details').forEach((el) => (el.open = true))")
     assert view.problems() == []
+    view.page.set_viewport_size({"width": 390, "height": 900})
+    assert view.page.evaluate(BROKEN) == []
     view.type("gpus", "12")
     assert view.problems() == []
 

@@ -90,7 +90,9 @@ export class Ranking {
         this.app.bytes(row.needs),
         money(row.cost),
       ];
-    say(name, row.layout || "one device");
+    const layout = row.layout || "one device";
+    if (name.textContent !== layout)
+      name.replaceChildren(...layout.split(/(?<=,)/).flatMap((part) => [part, make("wbr")])); // no word is broken
     set(name, "aria-pressed", String(chosen));
     texts.forEach((text, i) => say(el.children[i + 1], text));
   }
