@@ -143,6 +143,18 @@ def switch(page: Page, look: Look) -> None:
     page.wait_for_function(REACHABLE)
 
 
+def violations(page: Page, kind: bool, again: bool) -> list[str]:
+    """What axe-core has found twice: on a busy machine a page may take its new form while axe reads the old one."""
+    found: list[str] = []
+    for _ in range(3):
+        before, found = found, page.evaluate(VIOLATIONS, [kind, again])
+        if not found or found == before:
+            return found
+        page.evaluate(FRAMES)
+        page.wait_for_function(REACHABLE)
+    return found
+
+
 def cases() -> Iterator[Any]:
     """Every page of the site, wide and narrow, in one visit; the next one's begins with another look.
 
@@ -173,7 +185,7 @@ def test_page(context: BrowserContext, site: str, name: str, looks: tuple[Look, 
             assert page.evaluate(OVERFLOW) == [], look
             assert page.evaluate(NAMELESS) == [], look
             if kind or look == looks[0]:
-                assert page.evaluate(VIOLATIONS, [kind, look != looks[0]]) == [], look
+                assert violations(page, kind, again=look != looks[0]) == [], look
         assert not seen.external
         assert not seen.errors
         assert not seen.failed
