@@ -21,26 +21,37 @@ from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
 import playbook
+import playbook_book
 import playbook_widgets
 
 HERE = Path(__file__).parent
 PYODIDE = HERE.parents[1] / "node_modules" / "pyodide"
-TOPS = (Path(playbook.__file__).parents[1], Path(playbook_widgets.__file__).parents[1])
+TOPS = tuple(Path(str(top.__file__)).parents[1] for top in (playbook, playbook_widgets, playbook_book))
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the same bytes for the same files
 
 # Run without site-packages: a module that needs more than the standard library fails here, not in the reader's browser.
 FIND = """
-import importlib, sys
-sys.path[:0] = sys.argv[1:3]
-for target in sys.argv[3:]:
+import importlib, json, sys
+sys.path[:0] = sys.argv[1:4]
+for target in sys.argv[4:]:
     importlib.import_module(target.partition(":")[0])
 from playbook.registry import lab, places
 for asking, kinds in (("schedules.catalogue", ("schedule", "schedule check")), ("shapes", ("model",))):
     for kind in kinds if "playbook." + asking in sys.modules else ():
         for name in places(kind):  # each is loaded when it is asked for
             lab(kind, name)
-ours = ("playbook", "playbook_widgets")
-print("\\n".join(sorted(m.__file__ for name, m in sys.modules.items() if name.split(".")[0] in ours)))
+sys.modules["playbook.launch"] = None  # a page has no ranks
+import playbook_book.page
+from playbook_book.exercises import exercises, grade
+graded = []
+for name, exercise in exercises().items():
+    try:  # the best answer goes through all that its grader needs
+        graded += [name] if grade(name, exercise.right[0]).right else []
+    except ImportError:
+        pass
+ours = ("playbook", "playbook_widgets", "playbook_book")
+files = sorted(m.__file__ for name, m in sys.modules.items() if m and name.split(".")[0] in ours)
+print(json.dumps({"files": files, "graded": graded}))
 """
 
 
@@ -55,24 +66,24 @@ def first_calls() -> list[tuple[str, dict[str, Any]]]:
     return [(widget.compute, dict(widget.warm or widget().inputs)) for widget in widgets()]
 
 
-def write_library(target: Path, functions: list[str]) -> None:
-    """The archive of the files that ``functions`` ("module:name") import."""
+def write_library(target: Path, functions: list[str]) -> list[str]:
+    """The archive of what ``functions`` ("module:name") and exercises import. Returns the exercises that it can grade."""
     command = [sys.executable, "-S", "-c", FIND, *map(str, TOPS), *functions]
     found = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ""})
     if found.returncode:
         raise ExtensionError(f"a widget's function needs more than the standard library:\n{found.stderr}")
-    loaded = [Path(file) for file in found.stdout.split()]
+    answer = json.loads(found.stdout)
+    loaded = [Path(file) for file in answer["files"]]
+    # A package's data stands beside its code.
     loaded += [data for file in loaded if file.name == "__init__.py" for data in file.parent.glob("*.toml")]
     files = {str(file.relative_to(top)): file for file in loaded for top in TOPS if file.is_relative_to(top)}
-    # A package's data stands beside its code.
-    data = [table for file in loaded if file.name == "__init__.py" for table in file.parent.glob("*.toml")]
-    files |= {str(file.relative_to(TOPS[0])): file for file in data}
     files["python_call.py"] = HERE / "python_call.py"
     with zipfile.ZipFile(target, "w") as archive:
         for name, file in sorted(files.items()):
             entry = zipfile.ZipInfo(name, EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, file.read_bytes())
+    return list(answer["graded"])
 
 
 def write_snapshot(target: Path, library: Path, calls: list[tuple[str, dict[str, Any]]], cache: Path) -> None:
@@ -104,7 +115,8 @@ def write_all(folder: Path, cache: Path) -> None:
     """``library.zip`` and ``snapshot.bin.gz`` into ``folder``; nothing where no widget computes."""
     if calls := first_calls():
         folder.mkdir(parents=True, exist_ok=True)
-        write_library(folder / "library.zip", [target for target, _ in calls])
+        graded = write_library(folder / "library.zip", [target for target, _ in calls])
+        (folder / "exercises.json").write_text(json.dumps(graded), encoding="utf-8")
         write_snapshot(folder / "snapshot.bin.gz", folder / "library.zip", calls, cache)
 
 

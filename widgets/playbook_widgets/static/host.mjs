@@ -72,12 +72,22 @@ class Python {
     if (error) reject(new Error(error));
     else resolve(text);
   }
-  async call(target, text) {
+  /** What a function says, as JSON. What has not ended after `limit` seconds is ended. */
+  async call(target, text, limit) {
     await this.start();
     return new Promise((resolve, reject) => {
-      this.calls.set(++this.count, { resolve, reject });
-      this.worker.postMessage({ id: this.count, target, text });
+      const id = ++this.count;
+      this.calls.set(id, { resolve, reject });
+      this.worker.postMessage({ id, target, text });
+      if (limit) setTimeout(() => this.calls.has(id) && this.stop(`no answer within ${limit} seconds`), limit * 1000);
     });
+  }
+  /** A loop without an end can only be ended with its Python; the next call starts another one. */
+  stop(why) {
+    this.worker.terminate();
+    this.ready = this.up = undefined;
+    for (const { reject } of this.calls.values()) reject(new Error(why));
+    this.calls.clear();
   }
 }
 
@@ -85,9 +95,9 @@ const python = new Python();
 
 /** The model of a widget whose outputs a Python function computes from its inputs. */
 export class ComputedModel extends Model {
-  constructor(state, target) {
+  constructor(state, target, limit) {
     super({ ...state, status: "idle" });
-    this.target = target;
+    Object.assign(this, { target, limit });
     this.running = false;
   }
   /** Start Python now, because it is about to be needed. */
@@ -112,7 +122,7 @@ export class ComputedModel extends Model {
         this.stale = false;
         this.set("status", python.up ? "busy" : "starting");
         const start = performance.now();
-        const text = await python.call(this.target, JSON.stringify(this.get("inputs")));
+        const text = await python.call(this.target, JSON.stringify(this.get("inputs")), this.limit);
         python.up = true;
         this.set("outputs", JSON.parse(text));
         performance.measure("pb-compute", { start });
@@ -204,7 +214,7 @@ export async function start(el) {
     const spec = readSpec(el);
     await Promise.all((spec.css ?? []).map(loadStyles));
     const module = await import(new URL(spec.esm, base));
-    const model = spec.compute ? new ComputedModel(spec.state, spec.compute) : new Model(spec.state);
+    const model = spec.compute ? new ComputedModel(spec.state, spec.compute, spec.limit) : new Model(spec.state);
     const address = spec.name && module.encode ? new Address(spec.name, module, model) : null;
     const stage = document.createElement("div");
     stage.className = "pb-widget-stage";
