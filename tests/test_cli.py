@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from playbook import doctor
+from playbook import cli, doctor
 from playbook.cli import main
+from playbook.commands.flags import whole
 from playbook.commands.train import _default_log, _report
 from playbook.commands.training import Outcome
 from playbook.launch.logs import JsonLog, read_json_log
@@ -324,6 +325,21 @@ BAD = {
     "log nowhere": (["--log", "empty.txt/run.jsonl"], "cannot be written"),
     "unknown flag": (["--learning", "1"], "--learning"),
 }
+
+
+def test_numbers_are_read_as_people_write_them():
+    for text, number in {
+        "8192": 8192,
+        "8k": 8192,
+        "16,384": 16384,
+        "1e5": 100_000,
+        "-1": -1,
+        " 7 ": 7,
+    }.items():
+        assert cli._parser().parse_args(["memory", "--seq", text]).seq == number
+    for text in ("8kk", "8.5", "1,92", "1e", "k", "", "9" * 31):
+        with pytest.raises(ValueError, match="is no integer"):
+            whole(text)
 
 
 @pytest.mark.parametrize("case", BAD)

@@ -34,7 +34,7 @@ from playbook.commands import (
     sweep,
     train,
 )
-from playbook.commands.flags import Help
+from playbook.commands.flags import Help, whole
 from playbook.errors import PlaybookError
 from playbook.registry import lab, places
 
@@ -44,6 +44,7 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any):
         super().__init__(**{"formatter_class": Help, **options})
+        self.register("type", int, whole)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")

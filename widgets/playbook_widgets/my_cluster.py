@@ -12,7 +12,7 @@ from playbook.hardware import ACCELERATORS
 from playbook.planning.flags import FRAMEWORKS
 from playbook.planning.search import WORDS
 from playbook_widgets.base import Widget
-from playbook_widgets.compute.my_cluster import DEFAULTS, OF_GPU
+from playbook_widgets.compute.my_cluster import DEFAULTS, OF_GPU, RUNS_IN
 from playbook_widgets.memory_calculator import categories, described, presets
 from playbook_widgets.memory_controls import Control, Group, doublings, precisions, start
 
@@ -77,6 +77,14 @@ FITTED = (
 )  # fmt: skip
 
 
+#: What the ranking may be narrowed to, in words, and what a reader may type.
+ONLY = (
+    ("tp", "Tensor-parallel ranks", "8 or 2,4,8"), ("pp", "Pipeline stages", "1 or 2,4"),
+    ("cp", "Context-parallel ranks", "1, which is without it"), ("ep", "Expert-parallel ranks", "8"),
+    ("zero", "ZeRO stages", "0,1"), ("recompute", "Recomputation", "none or none,selective"),
+)  # fmt: skip
+
+
 @cache
 def constants() -> dict[str, Any]:
     """All that the page shows and that no input changes."""
@@ -102,6 +110,8 @@ def groups() -> tuple[Group, ...]:
                 stops=(1, 2, 3, 6, 12, 25, 50, 100), unit="GB/s"),
         Control("price", "$ per GPU-hour", "In dollars, or in a currency of your own: costs are in the same.",
                 stops=(0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 8, 12)),
+        Control("tokens", "10⁹ tokens to train on", "All that the model is to see, in thousands of millions.",
+                stops=(1, 10, 100, 300, 1000, 2000, 5000, 10_000, 15_000, 30_000)),
     )  # fmt: skip
     batch = (
         Control("global_batch", "Global batch", "Samples of one optimizer step, over all GPUs.",
@@ -111,8 +121,15 @@ def groups() -> tuple[Group, ...]:
         Control("calibration", "Framework", "Whose measured steps the seconds follow, and on which GPU; others reach the "
                 "same shares of what they can do.", "select", choices=FITTED, brief="as {}", quiet=""),
     )  # fmt: skip
+    only = [
+        Control(name, words, f"Such as {example}; nothing for all.", "text", brief=f"{name} {{}}", quiet="")
+        for name, words, example in ONLY
+    ]
+    only.append(Control("runs_in", "Runs in", "A framework that can run the layout as it is planned.", "select",
+                        choices=(("", "any"), *((name, name) for name in RUNS_IN)), brief="in {}", quiet=""))  # fmt: skip
     return (
         start(name for name in ACCELERATORS if name in OF_GPU),
         Group("Cluster", cluster),
         Group("Training", batch),
+        Group("Only layouts with", tuple(only), empty="all that fit", folded=True),
     )

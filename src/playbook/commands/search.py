@@ -9,7 +9,7 @@ from playbook._json import to_json
 from playbook.commands.simulate import add_problem, job_of
 from playbook.errors import ConfigError
 from playbook.figures.units import format_seconds
-from playbook.planning.flags import FRAMEWORKS, emit
+from playbook.planning.flags import FRAMEWORKS, can_say, emit
 from playbook.planning.search import Found, Problem, Result, Space, explain, search
 
 EPILOG = """examples: playbook search --model llama3-70b --cluster h100-8 --gpus 32 --global-batch 512 --seq 4096
@@ -39,6 +39,7 @@ def add(commands: Any) -> None:
         metavar="…",
         help="pipeline schedules (default: 1f1b,interleaved)",
     )
+    flag("--runs-in", metavar="FRAMEWORK", help="only layouts that megatron, torchtitan or deepspeed can run")
     flag("--emit", metavar="FRAMEWORK", help=f"write the best one as flags of {', '.join(FRAMEWORKS)}")
     flag("--json", action="store_true", help="print one JSON object on stdout")
     p.set_defaults(run=run)
@@ -78,10 +79,12 @@ def _numbers(name: str, text: str | None) -> tuple[int, ...] | None:
 
 def run(args: argparse.Namespace) -> int:
     """Search and print."""
-    if args.emit and args.emit not in FRAMEWORKS:
-        raise ConfigError(f"emit must be one of {', '.join(FRAMEWORKS)}, got {args.emit!r}")
-    problem = problem_of(args)
-    result = search(problem, space_of(args), args.top)
+    for name in ("emit", "runs_in"):
+        if (given := getattr(args, name)) and given not in FRAMEWORKS:
+            raise ConfigError(f"{name} must be one of {', '.join(FRAMEWORKS)}, got {given!r}")
+    problem, framework = problem_of(args), args.runs_in
+    accept = (lambda run: can_say(framework, run)) if framework else (lambda run: True)
+    result = search(problem, space_of(args), args.top, accept=accept)
     if args.json:
         print(to_json(to_object(result)))
     elif args.emit:

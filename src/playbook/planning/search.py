@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -123,8 +123,16 @@ class Result:
         return self.found[0]
 
 
-def search(problem: Problem, space: Space | None = None, top: int = 10, *, prune: bool = True) -> Result:
-    """The ``top`` fastest layouts. Without ``prune`` every candidate is simulated, with the same result.
+def search(
+    problem: Problem,
+    space: Space | None = None,
+    top: int = 10,
+    *,
+    prune: bool = True,
+    accept: Callable[[Run], bool] = lambda run: True,
+) -> Result:
+    """The ``top`` fastest layouts that ``accept`` takes. Without ``prune`` every candidate is simulated, with the same
+    result.
 
     Raises LayoutError where none can run or none fits, and says which came nearest.
     """
@@ -134,7 +142,7 @@ def search(problem: Problem, space: Space | None = None, top: int = 10, *, prune
     if not bases:
         raise LayoutError(
             f"no layout takes {problem.global_batch} samples of {problem.seq} tokens to {problem.gpus} GPUs: "
-            "global_batch must be a multiple of dp * micro_batch for some way to cut the model"
+            "what cuts the batch, the sequence, heads, layers and experts must divide them"
         )
     bounds = [planner.bound(base, again) if prune else 0.0 for base, again in bases]
     best: list[tuple[float, tuple[int, ...], int, Run]] = []  # a heap, the slowest first
@@ -147,7 +155,7 @@ def search(problem: Problem, space: Space | None = None, top: int = 10, *, prune
                 continue
             run, rank = planner.run(layout), rank - 1
             evaluated += 1
-            if run is not None:
+            if run is not None and accept(run):
                 push = heapq.heappush if len(best) < top else heapq.heappushpop
                 push(best, (-run.seconds, tuple(-n for n in _effort(layout)), rank, run))
     if not best:

@@ -3,17 +3,20 @@
 import contextlib
 import io
 import json
+import re
 import shlex
 
 import pytest
-from playbook_widgets.compute.my_cluster import DEFAULTS, OF_GPU, TOP, compute
+from playbook_widgets.compute.my_cluster import DEFAULTS, OF_GPU, TOP, compute, problem_of
 from playbook_widgets.my_cluster import FITTED
 from published_configs import PUBLISHED
 
 from playbook.cli import main
 from playbook.estimates.training_time import Duration
 from playbook.hardware import ACCELERATORS, default_reserve
+from playbook.layout import Layout
 from playbook.planning.calibration import names
+from playbook.planning.flags import can_say
 from playbook.planning.search import WORDS
 
 SMALL = {"model": "gpt2-xl", "gpus": 8, "global_batch": 32, "seq": 1024}
@@ -39,6 +42,7 @@ def searched(line):
         {"gpus_per_node": 4, "fp8": "blockwise"},
         {"precision": "fp32"},
         {"calibration": "megatron-h100"},
+        {"tp": "1, 2", "zero": "0,1", "recompute": "none,full", "runs_in": "megatron"},
     ],
 )
 def test_the_ranking_is_that_of_the_command(more):
@@ -129,6 +133,40 @@ def test_a_price_says_what_tokens_cost():
     assert row["cost"] == pytest.approx(1e9 / row["rate"] / 3600 * 3)
 
 
+def test_the_ranking_can_be_narrowed():
+    small = {**SMALL, "model": "gpt2", "tp": "2,4", "pp": 1, "cp": "1", "zero": "1, 2", "recompute": "none"}
+    result = compute({**small, "map": True})
+    for row in (*result["rows"], result["chosen"]):
+        assert row["tp"] in (2, 4)
+        assert (row["pp"], row["cp"], row["recompute"]) == (1, 1, "none")
+        assert row["zero"] in (1, 2)
+    assert (result["map"]["tp"], result["map"]["pp"]) == ([2, 4], [1])
+
+
+@pytest.mark.parametrize("framework", ["torchtitan", "deepspeed"])
+def test_the_ranking_is_of_what_a_framework_can_run(framework):
+    problem, _ = problem_of({**DEFAULTS, **SMALL})
+    rows = compute(SMALL)["rows"]
+    can = [row for row in rows if can_say(framework, problem.run(Layout.parse(row["layout"])))]
+    assert 0 < len(can) < len(rows)
+    assert compute({**SMALL, "runs_in": framework})["rows"][: len(can)] == can
+
+
+def test_tokens_are_days_gpu_hours_and_money():
+    result = compute({**SMALL, "tokens": 300, "price": 2})
+    chosen, whole = result["chosen"], result["training"]
+    assert whole["days"] == pytest.approx(300e9 / (8 * chosen["rate"]) / 86400)
+    assert whole["gpu_hours"] == pytest.approx(whole["days"] * 24 * 8)
+    assert whole["cost"] == pytest.approx(2 * whole["gpu_hours"]) == pytest.approx(300 * chosen["cost"])
+
+
+def test_where_nothing_fits_more_gpus_are_tried():
+    message = compute({"model": "llama3-70b", "gpus": 8, "seq": 4096})["error"]["message"]
+    gpus, layout = re.fullmatch(r".*; on (\d+) GPUs (\S+) fits", message).groups()
+    assert compute({"model": "llama3-70b", "gpus": int(gpus), "seq": 4096})["rows"]
+    assert Layout.parse(layout).world_size == int(gpus)
+
+
 def test_every_framework_says_the_layout_or_why_it_cannot():
     flags = compute(SMALL)["flags"]
     assert set(flags) == {"megatron", "torchtitan", "deepspeed", "playbook"}
@@ -154,6 +192,11 @@ def test_every_framework_says_the_layout_or_why_it_cannot():
         ({"calibration": "h1000"}, "calibration", "unknown calibration"),
         ({"fp8": "narrow"}, "fp8", "unknown FP8 recipe"),
         ({"price": 0}, "price", "above 0"),
+        ({"tokens": "all"}, "tokens", "above 0"),
+        ({"tp": "2,x"}, "tp", "must be an integer, got 'x'"),
+        ({"zero": "4"}, "zero", "unknown zero '4'"),
+        ({"recompute": "some"}, "recompute", "unknown recompute"),
+        ({"runs_in": "jax"}, "runs_in", "unknown runs_in"),
         ({"unit": "MB"}, "unit", "unknown unit"),
         ({"colour": "red"}, "colour", "not a setting"),
     ],

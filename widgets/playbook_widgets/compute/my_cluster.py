@@ -1,8 +1,9 @@
 """My cluster: every layout of a model on so many GPUs that fits, fastest first, and one of them in detail.
 
 ``compute`` runs in a kernel and, as the same file, in the reader's browser. Inputs are a flat mapping of what differs
-from ``DEFAULTS``; ``layout`` is the one that is looked at, the fastest where none is named, and ``map`` asks for the best
-layout of each number of tensor-parallel ranks and pipeline stages as well, which takes longer.
+from ``DEFAULTS``; ``layout`` is the one that is looked at, the fastest where none is named, those of ``NARROW`` what the
+ranking may choose from, and ``map`` asks for the best layout of each number of tensor-parallel ranks and pipeline stages
+as well, which takes longer.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from playbook.estimates.training_time import Duration
 from playbook.hardware import CLUSTERS, UNITS, Cluster
 from playbook.layout import Layout
 from playbook.planning.calibration import load_calibration, names
-from playbook.planning.flags import FRAMEWORKS, emit
+from playbook.planning.flags import FRAMEWORKS, can_say, emit
 from playbook.planning.job import Job
 from playbook.planning.recipes import load_recipe
 from playbook.planning.search import WORDS, Found, Problem, Result, Space, explain, search
@@ -29,14 +30,20 @@ from playbook_widgets.compute.gpus import GPU_DEFAULTS, Gpu, gpu_of, gpu_values
 from playbook_widgets.compute.refusals import answered
 from playbook_widgets.compute.sizes import PRESET, SEQ, differs, model_of, own_model
 
+#: What the ranking may be narrowed to, such as "4,8"; blank for all.
+NARROW = ("tp", "pp", "cp", "ep", "zero", "recompute")
 #: What a control shows when nothing is set; None follows from the GPU or the model.
 DEFAULTS: dict[str, Any] = {
     "model": PRESET, **GPU_DEFAULTS, "unit": "GB", "gpus": 32, "gpus_per_node": None, "intra": None, "inter": None,
-    "global_batch": 128, "seq": None, "precision": "bf16-mixed", "fp8": "", "calibration": "", "price": 2.5, "layout": "",
+    "global_batch": 128, "seq": None, "precision": "bf16-mixed", "fp8": "", "calibration": "", "price": 2.5,
+    "tokens": 1000, "layout": "", **dict.fromkeys(NARROW, ""), "runs_in": "",
 }  # fmt: skip
 #: The cluster of each accelerator that is sold in nodes.
 OF_GPU = {cluster.accelerator.name: cluster.name for cluster in CLUSTERS.values()}
-TOP = 20
+#: So many of the fastest: most are much like others, beside which a page does not show them.
+TOP = 60
+#: Frameworks that one may run the layout in.
+RUNS_IN = tuple(name for name in FRAMEWORKS if name != "playbook")
 GB = 10**9
 
 
@@ -56,10 +63,10 @@ def _describe(inputs: Mapping[str, Any]) -> dict[str, Any]:
     values = {**DEFAULTS, **inputs}
     if values["unit"] not in UNITS:
         raise ConfigError(unknown("unit", str(values["unit"]), UNITS))
-    question = {key: values[key] for key in DEFAULTS if key not in ("layout", "unit", "price")}
+    question = {key: values[key] for key in DEFAULTS if key not in ("layout", "unit", "price", "tokens")}
     text = json.dumps(question, sort_keys=True)
     problem, gpu, result = _search(text)
-    price = check_positive("price", values["price"], ConfigError)
+    price, tokens = (check_positive(name, values[name], ConfigError) for name in ("price", "tokens"))
     chosen, best = _chosen(problem, result, str(values["layout"])), result.best
     index = result.found.index(chosen) if chosen in result.found else None
     other = result.found[1:2] if chosen == best else [chosen]
@@ -74,6 +81,7 @@ def _describe(inputs: Mapping[str, Any]) -> dict[str, Any]:
         "rows": [row(one, price) for one in result.found],
         "at": index,
         "chosen": row(chosen, price),
+        "training": _training(chosen, tokens * GB, price),
         "why": explain(best, *other) if other else "",
         "breakdown": [[part, WORDS[part], seconds] for part, seconds in chosen.step.breakdown.items()],
         "report": _report(chosen, gpu),
@@ -113,13 +121,46 @@ def _nodes(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def space_of(values: Mapping[str, Any]) -> Space:
+    """What the ranking may choose from."""
+    chosen: dict[str, Any] = {}
+    for name in NARROW:
+        parts = [part.strip() for part in str(values[name]).split(",") if part.strip()]
+        if parts:
+            least = 0 if name == "zero" else 1
+            numbers = name != "recompute"
+            chosen[name] = tuple(
+                typed_int(name, p, ConfigError, least=least) if numbers else p for p in parts
+            )
+    return Space(**chosen)
+
+
 @lru_cache(maxsize=4)
 def _search(text: str) -> tuple[Problem, Gpu, Result]:
-    problem, gpu = problem_of(json.loads(text))
+    values = json.loads(text)
+    (problem, gpu), space, framework = problem_of(values), space_of(values), values["runs_in"]
+    if framework and framework not in RUNS_IN:
+        raise ConfigError(unknown("runs_in", str(framework), RUNS_IN))
     try:
-        return problem, gpu, search(problem, top=TOP)
+        return problem, gpu, _fastest(problem, space, framework)
     except LayoutError as error:  # that nothing fits is about the number of GPUs
-        raise LayoutError(f"gpus: {error}") from None
+        raise LayoutError(f"gpus: {error}{_enough(problem, space, framework)}") from None
+
+
+def _fastest(problem: Problem, space: Space, framework: str, top: int = TOP) -> Result:
+    return search(problem, space, top, accept=lambda run: not framework or can_say(framework, run))
+
+
+def _enough(problem: Problem, space: Space, framework: str) -> str:
+    """On how many GPUs something fits, of two, four, … times as many; nothing where none does, either."""
+    for times in (2, 4, 8, 16):
+        try:
+            more = replace(problem, cluster=problem.cluster.with_gpus(times * problem.gpus))
+            best = _fastest(more, space, framework, top=1).best
+        except PlaybookError:
+            continue
+        return f"; on {more.gpus} GPUs {best.layout} fits"
+    return ""
 
 
 def _chosen(problem: Problem, result: Result, text: str) -> Found:
@@ -141,17 +182,21 @@ def _chosen(problem: Problem, result: Result, text: str) -> Found:
 def _map(text: str) -> dict[str, Any]:
     """Seconds of the fastest layout for each number of tensor-parallel ranks (rows) and stages; None where none fits."""
     problem, *_ = _search(text)
-    tps = [tp for tp in divisors(problem.gpus) if tp <= problem.cluster.gpus_per_node]
-    pps = [pp for pp in divisors(problem.gpus) if pp <= problem.shape.layers]
-    return {"tp": tps, "pp": pps, "cells": [[_best(problem, tp, pp) for pp in pps] for tp in tps]}
+    values = json.loads(text)
+    space, framework = space_of(values), values["runs_in"]
+    tps = [
+        tp for tp in divisors(problem.gpus) if tp in (space.tp or range(problem.cluster.gpus_per_node + 1))
+    ]
+    pps = [pp for pp in divisors(problem.gpus) if pp in (space.pp or range(problem.shape.layers + 1))]
 
+    def cell(tp: int, pp: int) -> dict[str, Any] | None:
+        try:
+            best = _fastest(problem, replace(space, tp=(tp,), pp=(pp,)), framework, top=1).best
+        except PlaybookError:
+            return None
+        return {"layout": str(best.layout), "seconds": best.step.seconds}
 
-def _best(problem: Problem, tp: int, pp: int) -> dict[str, Any] | None:
-    try:
-        best = search(problem, Space(tp=(tp,), pp=(pp,)), top=1).best
-    except PlaybookError:
-        return None
-    return {"layout": str(best.layout), "seconds": best.step.seconds}
+    return {"tp": tps, "pp": pps, "cells": [[cell(tp, pp) for pp in pps] for tp in tps]}
 
 
 def row(one: Found, price: float) -> dict[str, Any]:
@@ -163,6 +208,12 @@ def row(one: Found, price: float) -> dict[str, Any]:
         "rate": step.tokens_per_s_per_gpu, "needs": step.needs, "verdict": step.verdict,
         "cost": Duration(step.seconds, step.gpus).cost(price) * GB / step.tokens,
     }  # fmt: skip
+
+
+def _training(one: Found, tokens: float, price: float) -> dict[str, float]:
+    """What so many tokens take: 24 hours a day and no interruption."""
+    whole = Duration(one.step.seconds * tokens / one.step.tokens, one.step.gpus)
+    return {"tokens": tokens, "days": whole.days, "gpu_hours": whole.gpu_hours, "cost": whole.cost(price)}
 
 
 def _report(one: Found, gpu: Gpu) -> dict[str, Any]:
@@ -226,6 +277,9 @@ def command(values: Mapping[str, Any], problem: Problem) -> str:
         words += ["--calibration", values["calibration"]]
     if values["reserve"] is not None:
         words += ["--reserve", str(values["reserve"])]
+    for name in (*NARROW, "runs_in"):
+        if values[name]:
+            words += [f"--{name.replace('_', '-')}", str(values[name]).replace(" ", "")]
     return shlex.join([*words, "--top", str(TOP)])
 
 

@@ -14,10 +14,12 @@ import { Groups } from "./shared/groups.mjs";
 import { bytes, SYSTEMS } from "./shared/numbers.mjs";
 import { Announcer, PythonStatus } from "./shared/parts.mjs";
 
-const KEYS =
-  "model accelerator memory reserve unit gpus gpus_per_node intra inter price global_batch seq precision fp8 calibration layout".split(
-    " ",
-  );
+/** What the ranking is narrowed to stays as it was typed: 2,4 is a list. */
+const ONLY = ["tp", "pp", "cp", "ep", "zero", "recompute"];
+const KEYS = [
+  ..."model accelerator memory reserve unit gpus gpus_per_node intra inter price tokens global_batch seq".split(" "),
+  ...["precision", "fp8", "calibration", ...ONLY, "runs_in", "layout"],
+];
 
 /** Of a model that was pasted, a link carries the fields that Python has read, not the whole text. */
 export function encode(inputs, outputs) {
@@ -26,7 +28,7 @@ export function encode(inputs, outputs) {
 }
 
 export function decode(text) {
-  return { ...decodePairs(text, KEYS), map: false };
+  return { ...decodePairs(text, KEYS, ONLY), map: false };
 }
 
 class MyCluster {

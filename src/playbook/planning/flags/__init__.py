@@ -28,3 +28,12 @@ def emit(framework: str, run: Run) -> str:
     if framework not in FRAMEWORKS:
         raise ConfigError(f"framework must be one of {', '.join(FRAMEWORKS)}, got {framework!r}")
     return "\n".join(FRAMEWORKS[framework](run))
+
+
+def can_say(framework: str, run: Run) -> bool:
+    """Whether a framework takes ``run``, be it with lines of what it would do otherwise."""
+    try:
+        emit(framework, run)
+    except ConfigError:
+        return False
+    return True

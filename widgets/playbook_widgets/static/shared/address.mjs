@@ -1,9 +1,11 @@
 // Settings as the text of a link, ranks=8&bytes=64%20MB, and back.
 
-/** What a reader typed: a number where it is one, else the text, so that a refusal can quote it. */
+/** What a reader typed: a number where it is one (8192, 8,192, 8k or 1e5), else the text, so that a refusal can quote it. */
 export function parse(text) {
-  const trimmed = text.trim();
-  return /^-?\d+(\.\d+)?$/.test(trimmed) && Math.abs(trimmed) <= Number.MAX_SAFE_INTEGER ? Number(trimmed) : text;
+  const [, digits, power, k] =
+    text.trim().match(/^(-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)(?:e\+?(\d\d?)|(k))?$/i) ?? [];
+  const value = Number(`${digits?.replaceAll(",", "")}e${power ?? 0}`) * (k ? 1024 : 1);
+  return Math.abs(value) <= Number.MAX_SAFE_INTEGER ? value : text;
 }
 
 /** Those of `keys` that are set, in this order. */
