@@ -269,3 +269,22 @@ def test_in_the_static_page_python_searches(open_page):
         "(layout) => document.querySelector('.pb-mc-of')?.innerText.endsWith(layout)", arg=wanted
     )
     page.wait_for_function("document.querySelectorAll('.pb-cl-heat button').length > 2")
+
+
+@pytest.mark.browser
+def test_a_long_search_can_be_stopped_and_gives_way_to_the_next(open_page):
+    page = static_page(
+        open_page, MyCluster(SMALL), hash="#cluster?model=deepseek-v3&gpus=256&global_batch=1024"
+    )
+    said = page.locator(".pb-computing")
+    page.get_by_role("button", name="Stop").click()
+    said.get_by_text("Stopped: there is no result of these settings.").wait_for()
+    assert page.get_by_role("button", name="Stop").is_hidden()
+    model, peak = page.locator('[data-field="model"] select'), page.locator(".pb-mc-facts").first
+    model.select_option("qwen3-235b-a22b")
+    said.get_by_text("Computing").wait_for()
+    page.evaluate("performance.now = () => 1e9")  # a long time later
+    model.select_option("gpt2-xl")
+    page.locator(".pb-mc-facts", has_text="1.56B parameters").wait_for()
+    assert peak.is_visible()
+    assert said.is_hidden()

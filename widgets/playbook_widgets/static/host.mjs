@@ -53,11 +53,13 @@ class Python {
   /** Resolves when Python is there; the first call starts it. */
   start() {
     this.ready ??= new Promise((resolve, reject) => {
+      this.refuse = reject;
       performance.mark("pb-python-start");
       this.worker = new Worker(new URL("python_worker.mjs", base), { type: "module" });
       this.worker.onmessage = ({ data }) => {
         if (data.ready) {
           performance.measure("pb-python", { start: "pb-python-start", detail: { snapshot: data.snapshot } });
+          this.up = true;
           resolve();
         } else if (data.failed) reject(new Error(data.failed));
         else this.settle(data);
@@ -72,24 +74,38 @@ class Python {
     if (error) reject(new Error(error));
     else resolve(text);
   }
-  /** What a function says, as JSON. What has not ended after `limit` seconds is ended. */
-  async call(target, text, limit) {
+  /** What a function says to a widget's `model`, as JSON. What has not ended after `limit` seconds is ended. */
+  async call(model, text) {
     await this.start();
     return new Promise((resolve, reject) => {
-      const id = ++this.count;
+      const id = ++this.count,
+        { target, limit } = model;
       this.calls.set(id, { resolve, reject });
       this.worker.postMessage({ id, target, text });
-      if (limit) setTimeout(() => this.calls.has(id) && this.stop(`no answer within ${limit} seconds`), limit * 1000);
+      const late = () => this.calls.has(id) && this.stop(model, `no answer within ${limit} seconds`);
+      if (limit) setTimeout(late, limit * 1000);
     });
   }
-  /** A loop without an end can only be ended with its Python; the next call starts another one. */
-  stop(why) {
+  /** What runs can only be ended together with its Python; the next call starts another one. */
+  stop(model, why = "") {
+    if (!this.ready) return;
     this.worker.terminate();
+    this.refuse(new Ended(model, why)); // where it is still to come
     this.ready = this.up = undefined;
-    for (const { reject } of this.calls.values()) reject(new Error(why));
+    for (const { reject } of this.calls.values()) reject(new Ended(model, why));
     this.calls.clear();
   }
 }
+
+/** A call was ended for a `model`, not always its own; without a message, since nobody waits for it any more. */
+class Ended extends Error {
+  constructor(model, why) {
+    super(why);
+    this.model = model;
+  }
+}
+
+const LONG = 3000; // ms: Python starts again in less than what is left of a longer call
 
 const python = new Python();
 
@@ -106,33 +122,42 @@ export class ComputedModel extends Model {
     this.set("status", "starting");
     try {
       await python.start();
-      python.up = true;
       if (this.get("status") === "starting") this.set("status", "idle");
     } catch (error) {
-      this.fail(error);
+      if (!(error instanceof Ended)) this.fail(error);
     }
   }
   /** Compute the outputs of the inputs as they are now. While a call runs, later inputs wait, and the latest win. */
   async save_changes() {
-    this.stale = true;
-    if (this.running) return;
+    Object.assign(this, { stale: true, stopped: false });
+    if (this.running) return void (python.up && performance.now() - this.began > LONG && python.stop(this));
     this.running = true;
     try {
-      while (this.stale) {
-        this.stale = false;
-        this.set("status", python.up ? "busy" : "starting");
-        const start = performance.now();
-        const text = await python.call(this.target, JSON.stringify(this.get("inputs")), this.limit);
-        python.up = true;
-        this.set("outputs", JSON.parse(text));
-        performance.measure("pb-compute", { start });
-      }
-      this.set("status", "idle");
+      while (this.stale) await this.answer();
+      this.set("status", this.stopped ? "stopped" : "idle");
     } catch (error) {
       this.fail(error);
     } finally {
       this.running = false;
     }
+  }
+  async answer() {
+    this.stale = false;
+    this.set("status", python.up ? "busy" : "starting");
+    this.began = performance.now();
+    try {
+      const text = await python.call(this, JSON.stringify(this.get("inputs")));
+      this.set("outputs", JSON.parse(text));
+      performance.measure("pb-compute", { start: this.began });
+    } catch (error) {
+      if (!(error instanceof Ended) || (error.model === this && error.message)) throw error;
+      if (error.model !== this) this.stale = true; // another widget's call was ended, and this one's with it
+    }
+  }
+  /** The reader waits no longer. */
+  stop() {
+    this.stopped = true;
+    python.stop(this);
   }
   fail(error) {
     console.error("Python failed:", error);

@@ -1,6 +1,6 @@
 // Whether what is drawn is of what is set, and words over it while it is not.
 
-import { make, say, set } from "./dom.mjs";
+import { button, make, say, set } from "./dom.mjs";
 
 /** Whether two settings are the same, in whatever order their fields stand. */
 export function same(a, b) {
@@ -17,7 +17,9 @@ export class Freshness {
   /** `asked(inputs)` is what of the inputs `outputs.asked` repeats. */
   constructor(model, asked) {
     Object.assign(this, { model, asked });
-    this.root = make("p", { class: "pb-computing", role: "status", hidden: "" });
+    this.text = make("p", { role: "status" });
+    this.end = button("Stop", () => model.stop(), { hidden: "" }); // a kernel has a button of its own
+    this.root = make("div", { class: "pb-computing", hidden: "" }, this.text, this.end);
   }
 
   /** Whether the outputs are those of the inputs. */
@@ -42,12 +44,15 @@ export class Freshness {
   words(shown) {
     if ((this.model.get("status") ?? "").startsWith("failed"))
       return "Python could not be started: there is no result of these settings.";
+    if (this.model.get("status") === "stopped")
+      return "Stopped: there is no result of these settings. Change one to go on.";
     return shown ? "Computing … Until then the results are those of the settings before." : "Computing …";
   }
 
   say(text) {
-    say(this.root, text);
+    say(this.text, text);
     this.root.hidden = !text;
+    this.end.hidden = !this.model.stop || !["busy", "starting"].includes(this.model.get("status")) || this.fresh;
   }
 
   close() {
