@@ -9,7 +9,7 @@ import argparse
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -370,9 +370,9 @@ def _kernels(
     sizes: Sizes = None,
     repeats: Annotated[int, Flag("turns at most; the median counts")] = 50,
 ) -> Any:
-    from playbook.bench.kernels import KERNELS, bench_kernels, report_kernels
+    from playbook.bench.kernels import bench_kernels, report_kernels
 
-    result, wrong = _cases(asked, bench_kernels, only or KERNELS, sizes, repeats)
+    result, wrong = _cases(asked, bench_kernels, only, sizes, repeats)
     return result, report_kernels, wrong
 
 
@@ -386,16 +386,16 @@ def _fp8(
     sizes: Sizes = None,
     repeats: Annotated[int, Flag("turns at most; the median counts")] = 50,
 ) -> Any:
-    from playbook.bench.fp8 import FP8, bench_fp8, report_fp8
+    from playbook.bench.fp8 import bench_fp8, report_fp8
 
-    result, wrong = _cases(asked, bench_fp8, only or FP8, sizes, repeats)
+    result, wrong = _cases(asked, bench_fp8, only, sizes, repeats)
     return result, report_fp8, wrong
 
 
 def _cases(
     asked: Asked,
     measure: Callable[..., Iterator[dict[str, Any]]],
-    names: Sequence[str],
+    only: Names,
     sizes: str | None,
     repeats: int,
 ) -> tuple[dict[str, Any], list[str]]:
@@ -403,6 +403,6 @@ def _cases(
     from playbook.bench.kernels import wrong_results
 
     result: dict[str, Any] = {}
-    for result in measure(asked.on(), names, None if sizes is None else sizes == "large", repeats):
+    for result in measure(asked.on(), only, None if sizes is None else sizes == "large", repeats):
         asked.keep(result)
     return result, wrong_results(result)
