@@ -8,7 +8,7 @@ import torch
 from playbook.bench import collectives as bench
 from playbook.bench.collectives import bench_collectives, measure, report_collectives
 from playbook.cli import main
-from playbook.collectives import CollectiveError
+from playbook.errors import ConfigError
 
 KINDS = {"broadcast", "reduce", "gather", "scatter", "all_gather", "reduce_scatter", "all_to_all", "barrier"}
 
@@ -103,7 +103,7 @@ def test_bad_flags_end_with_one_sentence(arguments, sentence, capsys):
 
 @pytest.mark.skipif(torch.cuda.device_count() > 1, reason="this machine has GPUs for two ranks")
 def test_gpus_that_are_not_there():
-    with pytest.raises(CollectiveError, match="2 ranks on cuda need a GPU each, and this machine has"):
+    with pytest.raises(ConfigError, match="2 ranks on cuda need a GPU each, and this machine has"):
         bench_collectives([2], [1024], 1, "cuda")
 
 

@@ -87,6 +87,15 @@ def chosen(kind: str, only: Sequence[str] | None, known: Iterable[str]) -> list[
     return known if only is None else list(dict.fromkeys(only))
 
 
+def backend_of(device: str, ranks: int = 1) -> str:
+    """gloo on CPUs, NCCL with a GPU for each of the ranks. Raises ConfigError for GPUs that are not there."""
+    if torch.device(device).type != "cuda":
+        return "gloo"
+    if (found := torch.cuda.device_count()) < ranks:
+        raise ConfigError(f"{ranks} ranks on cuda need a GPU each, and this machine has {found}")
+    return "nccl"
+
+
 def records(kind: str, folder: Path = RESULTS) -> list[dict[str, Any]]:
     """Recorded results of one benchmark ("train", "memory", …), the oldest first; empty where none has been recorded."""
     files = folder.glob(f"*-{kind}.json")

@@ -18,9 +18,8 @@ import torch
 import torch.distributed as dist
 
 from playbook import launch
-from playbook.bench import provenance
+from playbook.bench import backend_of, provenance
 from playbook.bench.turns import OPTIMIZER, Run, RunOnMesh, Track, Work, compared, take_turns
-from playbook.errors import ConfigError
 from playbook.layout import Layout
 from playbook.model.transformer import Transformer
 from playbook.parallel.engine import Engine
@@ -68,15 +67,6 @@ class Group:
 def ways(turns: Iterable[Pair]) -> list[Way]:
     """Those of one round, each once."""
     return list({one.name: one for pair in turns for one in (pair.peer, pair.ours)}.values())
-
-
-def backend_of(device: str, ranks: int) -> str:
-    """gloo on CPUs, NCCL with a GPU for each rank. Raises ConfigError for GPUs that are not there."""
-    if torch.device(device).type != "cuda":
-        return "gloo"
-    if (found := torch.cuda.device_count()) < ranks:
-        raise ConfigError(f"{ranks} ranks on cuda need a GPU each, and this machine has {found}")
-    return "nccl"
 
 
 # ---- ours
