@@ -48,6 +48,8 @@ _TIMEOUT = 600.0
 
 Pair = dict[str, Callable[[], Any]]
 Times = dict[str, list[float]]
+#: A collective, or "message", and the bytes of its vector.
+Task = tuple[str, int]
 
 
 def bench_collectives(
@@ -61,23 +63,25 @@ def bench_collectives(
     """
     _check(ranks, sizes, repeats, device)
     sizes = sorted(set(sizes))
-    runs = {n: _run(n, sizes, repeats, device) for n in ranks}
-    rows = [_row(n, "all_reduce", size, runs[n]["all_reduce"][size]) for n in ranks for size in sizes]
-    others = [_row(n, kind, _OTHERS, times) for n in ranks for kind, times in runs[n]["others"].items()]
-    fits = [f for n in ranks for who in ("ours", "peer") if (f := _fitted(n, who, rows)) is not None]
+    rows, messages = [], []
+    for n in ranks:
+        for (kind, size), times in _run(n, sizes, repeats, device).items():
+            if kind == "message":
+                seconds = statistics.median(times["there and back"]) / 2
+                messages.append({"ranks": n, "bytes": size, "seconds": seconds})
+            else:
+                rows.append(_row(n, kind, size, times))
+    all_reduce = [row for row in rows if row["collective"] == "all_reduce"]
+    fits = [f for n in ranks for who in ("ours", "peer") if (f := _fitted(n, who, all_reduce)) is not None]
     return {
         "provenance": provenance(device),
         "backend": backend_of(device),
         "repeats": repeats,
-        "all_reduce": rows,
+        "all_reduce": all_reduce,
         "fits": fits,
         "worst_error": max((abs(e) for f in fits for e in f["errors"]), default=None),
-        "others": others,
-        "point_to_point": [
-            {"ranks": n, "bytes": size, "seconds": statistics.median(times["there and back"]) / 2}
-            for n in ranks
-            for size, times in runs[n]["messages"].items()
-        ],
+        "others": [row for row in rows if row["collective"] != "all_reduce"],
+        "point_to_point": messages,
     }
 
 
@@ -127,20 +131,16 @@ def _check(ranks: Sequence[int], sizes: Sequence[int], repeats: int, device: str
 # ---- in the ranks
 
 
-def _run(n: int, sizes: Sequence[int], repeats: int, device: str) -> dict[str, Any]:
+def _run(n: int, sizes: Sequence[int], repeats: int, device: str) -> dict[Task, Times]:
     """What the ranks measured, a call being as slow as its slowest rank."""
-    ranks = launch.run(measure, sizes, repeats, ranks=n, backend=backend_of(device), timeout=_TIMEOUT)
+    ranks = launch.run(measure, sizes, repeats, ranks=n, backend=backend_of(device), timeout=_TIMEOUT).values
     return {
-        part: {key: _slowest([value[part][key] for value in ranks.values]) for key in ranks[0].value[part]}
-        for part in ranks[0].value
+        task: {who: slowest(rank[task][who] for rank in ranks) for who in times}
+        for task, times in ranks[0].items()
     }
 
 
-def _slowest(times: list[Times]) -> Times:
-    return {who: slowest(t[who] for t in times) for who in times[0]}
-
-
-def measure(sizes: Sequence[int], repeats: int) -> dict[str, dict[Any, Times]]:
+def measure(sizes: Sequence[int], repeats: int) -> dict[Task, Times]:
     """In one rank: seconds of every call, by what was measured and who did it.
 
     One call of each thing follows one of another: nobody finds its own vector in the cache because it has just used it,
@@ -152,24 +152,17 @@ def measure(sizes: Sequence[int], repeats: int) -> dict[str, dict[Any, Times]]:
         assert group is not None
         x = torch.zeros(max(sizes) // 4, device=world.device)
         vectors = {size: x[: size // 4] for size in sizes}
-        tasks: dict[str, dict[Any, Pair]] = {
-            "all_reduce": {size: _all_reduce(vector, group) for size, vector in vectors.items()},
-            "others": _others(group, world),
-            "messages": {size: _message(vector, world) for size, vector in list(vectors.items())[::2]},
+        tasks: dict[Task, Pair] = {
+            **{("all_reduce", size): _all_reduce(vector, group) for size, vector in vectors.items()},
+            **{(kind, _OTHERS): pair for kind, pair in _others(group, world).items()},
+            **{("message", size): _message(vectors[size], world) for size in list(vectors)[::2]},
         }
-        often = {
-            (part, key): how_often(pair, world)
-            for part, pairs in tasks.items()
-            for key, pair in pairs.items()
-        }
-        times: dict[str, dict[Any, Times]] = {
-            part: {key: {who: [] for who in pair} for key, pair in pairs.items()}
-            for part, pairs in tasks.items()
-        }
+        often = {task: how_often(pair, world) for task, pair in tasks.items()}
+        times: dict[Task, Times] = {task: {who: [] for who in pair} for task, pair in tasks.items()}
         for _, i in itertools.product(range(repeats), range(_MOST)):
-            for part, key in (task for task, count in often.items() if i < count):
-                for who, function in tasks[part][key].items():
-                    times[part][key][who].append(seconds_of_call(function, world))
+            for task in (task for task, count in often.items() if i < count):
+                for who, function in tasks[task].items():
+                    times[task][who].append(seconds_of_call(function, world))
     return times
 
 
