@@ -14,6 +14,7 @@ from playbook.bench.fp8_cases import LLAMA, RECIPES, fp8_cases
 from playbook.bench.kernels import INTERPRETED
 from playbook.bench.replays import Times
 from playbook.cli import main
+from playbook.instruments import measure
 from playbook.kernels.jit import launches
 from playbook.precision.products import product_torch
 from playbook.precision.scaling import quantize, quantize_torch
@@ -125,7 +126,7 @@ def test_whole_steps_beside_the_same_run_without_fp8(monkeypatch):
 
 def test_turns_go_forth_and_back_and_the_first_do_not_count(monkeypatch):
     clock, order = iter(range(100)), []
-    monkeypatch.setattr(fp8.time, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: float(next(clock)))
 
     def step(name: str) -> float:
         order.append(name)

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import importlib
 import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from playbook.bench.contenders import said
 from playbook.bench.fp8_cases import RECIPES, fp8_cases
 from playbook.bench.kernels import cases_of, forget, measure_cases, new_record, report_kernels
 from playbook.bench.train import is_llama, transformers_llama
-from playbook.instruments.measure import compare_times, synchronize
+from playbook.instruments.measure import compare_times, seconds_in_turns
 from playbook.model.transformer import Transformer
 from playbook.precision.products import product_torch
 from playbook.precision.recipes import load_fp8
@@ -135,31 +135,29 @@ def _row(trainer: str, recipe: str, work: Work, device: str, make: Callable[[str
     about = {"trainer": trainer, "recipe": recipe, "model": work.model, "micro_batch": work.micro_batch,
              "seq": work.seq, "dtype": work.dtype}  # fmt: skip
     try:
-        base, fp8 = _in_turns([make(""), make(recipe)], work, device)
+        (base_s, base_loss), (fp8_s, fp8_loss) = _in_turns([make(""), make(recipe)], work, device)
     except Exception as error:  # memory, a version of torchao, a compiler: loses no other row
         return about | {"missing": said(error)}
     finally:
         forget(device)
     tokens = work.micro_batch * work.seq
     return about | {
-        "seconds": fp8[0], "base_seconds": base[0], "ratio": fp8[0] / base[0],
-        "tokens_per_s": tokens / fp8[0], "base_tokens_per_s": tokens / base[0],
-        "last_loss": fp8[1], "base_last_loss": base[1],
+        "seconds": fp8_s, "base_seconds": base_s, "ratio": fp8_s / base_s,
+        "tokens_per_s": tokens / fp8_s, "base_tokens_per_s": tokens / base_s,
+        "last_loss": fp8_loss, "base_last_loss": base_loss,
     }  # fmt: skip
 
 
 def _in_turns(runs: list[Step], work: Work, device: str) -> list[tuple[float, float]]:
     """Median seconds and the last loss of each; every turn goes in the opposite order of the one before."""
-    seconds: dict[int, list[float]] = {i: [] for i in range(len(runs))}
     losses = [0.0] * len(runs)
-    for turn in range(work.warm_up + work.steps):
-        for i in sorted(seconds, reverse=turn % 2 == 1):
-            synchronize(device)
-            start = time.perf_counter()
-            losses[i] = runs[i]()
-            synchronize(device)
-            seconds[i].append(time.perf_counter() - start)
-    return [(statistics.median(seconds[i][work.warm_up :]), losses[i]) for i in seconds]
+
+    def step(i: int) -> None:
+        losses[i] = runs[i]()
+
+    steps = {str(i): partial(step, i) for i in range(len(runs))}
+    times = seconds_in_turns(steps, work.steps, device, work.warm_up, reverse=True)
+    return [(statistics.median(seconds), loss) for seconds, loss in zip(times.values(), losses, strict=True)]
 
 
 def _config(work: Work, device: str, recipe: str = "") -> TrainConfig:
