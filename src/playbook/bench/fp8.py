@@ -24,7 +24,7 @@ from playbook.bench import chosen
 from playbook.bench.contenders import said
 from playbook.bench.fp8_cases import RECIPES, fp8_cases
 from playbook.bench.kernels import cases_of, forget, measure_cases, new_record, report_kernels
-from playbook.bench.train import is_llama, transformers_llama
+from playbook.bench.train import is_llama, llama_loss, transformers_llama
 from playbook.instruments.measure import compare_times, seconds_in_turns
 from playbook.model.transformer import Transformer
 from playbook.precision.products import product_torch
@@ -191,8 +191,7 @@ def _torchao(work: Work, recipe: str, device: str, compiled: bool) -> Step:
     def step() -> float:
         x, y = (tokens.to(device) for tokens in batches.batch(next(count)))
         optimizer.zero_grad()
-        logits = forward(x, use_cache=False).logits
-        loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), y.flatten())
+        loss = llama_loss(forward, x, y)
         loss.backward()
         optimizer.step()
         return loss.item()

@@ -99,8 +99,7 @@ def _step(model: Transformer, x: Tensor, y: Tensor) -> None:
 
 def _peer_step(model: Any, x: Tensor, y: Tensor) -> None:
     model.zero_grad(set_to_none=True)
-    logits = model(x, use_cache=False).logits
-    torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), y.flatten()).backward()
+    llama_loss(model, x, y).backward()
 
 
 def _peak(model: Transformer, x: Tensor, y: Tensor) -> int:
@@ -129,3 +128,9 @@ def transformers_llama(ours: Transformer) -> Any:
     )  # fmt: skip
     model: Any = transformers.LlamaForCausalLM(config)
     return model.to(ours.embedding.weight)
+
+
+def llama_loss(model: Any, x: Tensor, y: Tensor) -> Tensor:
+    """The mean loss of such a model; x and y are (micro_batch, seq)."""
+    logits = model(x, use_cache=False).logits
+    return torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), y.flatten())
