@@ -113,9 +113,9 @@ def test_some_groups_alone_and_what_is_wrong(recorded, capsys, monkeypatch):
 
 def test_a_ratio_of_bytes_meets_the_limit_too(recorded, monkeypatch, capsys):
     """Times of the same ranks, of whom ours sends twice as much."""
-    ((tracks,), *_) = GIVEN["local", 2].values
+    (((tracks,),), *_) = GIVEN["local", 2].values
     ours = dataclasses.replace(tracks["local steps"], seconds=[1e-9] * 3, sent=2 * tracks["local steps"].sent)
-    found = SimpleNamespace(values=[[tracks | {"local steps": ours}]] * 2)
+    found = SimpleNamespace(values=[[[tracks | {"local steps": ours}]]] * 2)
     monkeypatch.setattr(launch, "run", lambda *a, **b: found)
     assert bench(SHAPE, "--ranks", "2", "--only", "local", "--json") == 0
     (row,) = rows(json.loads(capsys.readouterr().out))

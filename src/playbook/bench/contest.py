@@ -53,14 +53,16 @@ class Pair:
 
 @dataclass(frozen=True)
 class Group:
-    """A table: rounds of pairs that share ranks and work. The ways to train of one round take turns."""
+    """A table: rounds of pairs that share ranks and work. The ways to train of one round take turns.
+
+    ``parameters`` is None where they are those of the model of ``work``.
+    """
 
     name: str
     title: str
     ranks: int
     work: Work
     rounds: tuple[tuple[Pair, ...], ...]
-    #: Where it is not the number that the model of ``work`` has.
     parameters: int | None = None
 
 
@@ -118,11 +120,10 @@ def contest(
             launch.run(measure, shared, steps, bool(i % 2), ranks=ranks, backend=backend, timeout=_TIMEOUT).values
             for i in range(launches or 1)
         ]  # fmt: skip
-        numbers = iter(range(len(found[0][0])))  # of rounds
-        for group in shared:
+        for g, group in enumerate(shared):
             rows = [
-                _row(pair, [[rank[i] for rank in one] for one in found], launches is not None)
-                for turns, i in zip(group.rounds, numbers, strict=False)
+                _row(pair, [[rank[g][r] for rank in one] for one in found], launches is not None)
+                for r, turns in enumerate(group.rounds)
                 for pair in turns
             ]
             tables.append(_about(group) | {"comparisons": rows})
@@ -144,22 +145,26 @@ def contest(
     }
 
 
-def measure(groups: Sequence[Group], steps: int, reverse: bool = False) -> list[dict[str, Track]]:
+def measure(groups: Sequence[Group], steps: int, reverse: bool = False) -> list[list[dict[str, Track]]]:
     """In one rank: for each round of each group the tracks of all its ways to train, which take each step in turns.
 
     ``reverse``: they are made in the opposite order, and so lie elsewhere in memory.
     """
-    tracks = []
     with launch.process_group() as world:
         if world.device.type == "cpu":
             torch.set_num_threads(1)
-        for work, turns in ((group.work, turns) for group in groups for turns in group.rounds):
-            order = ways(turns)[:: -1 if reverse else 1]
-            runs = {one.name: one.start(work, world.device) for one in order}
-            take_turns(list(runs.values()), work, steps, world.device)
-            tracks.append({name: run.track() for name, run in runs.items()})
-            del runs
-            gc.collect()  # models and their hooks hold each other
+        return [
+            [_tracks(ways(turns)[:: -1 if reverse else 1], group.work, steps, world.device) for turns in group.rounds]
+            for group in groups
+        ]  # fmt: skip
+
+
+def _tracks(order: Sequence[Way], work: Work, steps: int, device: torch.device) -> dict[str, Track]:
+    runs = {one.name: one.start(work, device) for one in order}
+    take_turns(list(runs.values()), work, steps, device)
+    tracks = {name: run.track() for name, run in runs.items()}
+    del runs
+    gc.collect()  # models and their hooks hold each other
     return tracks
 
 
