@@ -14,6 +14,7 @@ import torch
 from playbook.bench import calibrate_fits, calibrate_ranks
 from playbook.bench.calibrate import effort, to_toml
 from playbook.bench.calibrate_fits import Rate, Timing, between, fit_rate, nonnegative
+from playbook.bench.collectives import ring
 from playbook.cli import main
 from playbook.errors import ConfigError
 from playbook.planning.links import AlphaBeta
@@ -109,7 +110,7 @@ def test_rows_of_planted_devices_give_their_numbers_back():
 def test_links_of_planted_rings_are_recovered():
     link, rows = AlphaBeta(2e-4, 1e-9), []
     for collective, (n, group) in itertools.product(calibrate_ranks.COLLECTIVES, ((2, 2), (4, 2), (4, 4))):
-        cost = calibrate_ranks.ring(collective, group)
+        cost = ring(collective, group)
         for size in (1024, 65536, 1 << 22):
             seconds = link.time(float(cost.volume) * size, cost.messages)
             row = {"collective": collective, "ranks": n, "group": group, "bytes": size, "seconds": seconds}
@@ -177,7 +178,7 @@ def test_a_short_run_writes_a_file_that_reads_back(tmp_path, capsys):
     assert set(read) == {*said, "raw"} == {"provenance", "device", "network", "raw"}
     assert read["provenance"]["torch"] == torch.__version__
     assert read["provenance"]["threads"] == 1
-    device, network, grid = read["device"], read["network"], effort("cpu", True).grid
+    device, network, grid = read["device"], read["network"], effort("cpu", True)[0]
     assert device["kind"] == "cpu"
     assert set(device) == set(said["device"]) == FIELDS
     assert set(device["passes"]) >= {"gelu", "gelu_backward", "rms_norm_backward", "cross_entropy"}

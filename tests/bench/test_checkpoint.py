@@ -25,6 +25,14 @@ def test_ours_takes_turns_with_what_pytorch_has(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["new"]  # nothing is left of what was written
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_one_turn_is_its_own_quartiles(tmp_path, capsys):
+    flags = ["--model", SMALL, "--repeats", "1", "--device", "cpu", "--folder", str(tmp_path), "--json"]
+    assert main(["bench", "checkpoint", *flags]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["quartiles"] == {key: [seconds] * 3 for key, seconds in found["seconds"].items()}
+
+
 def test_turns_must_be_taken(capsys):
     assert main(["bench", "checkpoint", "--repeats", "0"]) == 2
     assert "repeats must be at least 1, got 0" in capsys.readouterr().err

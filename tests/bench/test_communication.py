@@ -1,13 +1,15 @@
 """``playbook bench communication``: ours and torch's take the same steps, and send the bytes of the formulas."""
 
+import dataclasses
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from playbook import launch
-from playbook.bench.communication import GROUPS, PAIRS, SETTINGS, report_communication
-from playbook.bench.parallel import TOLERANCE
+from playbook.bench.communication import GROUPS, pairs, report_communication
+from playbook.bench.contest import TOLERANCE
 from playbook.cli import main
 from playbook.model.transformer import Transformer
 from playbook.planning.communication import ring_bytes_sent
@@ -15,6 +17,8 @@ from playbook.shapes import load
 
 SHAPE = {"layers": 2, "hidden": 24, "heads": 3, "vocab": 61, "ffn": 40, "max_seq": 32}
 RANK, PERIOD = 2, 3
+PAIRS = pairs(RANK, PERIOD)
+SETTINGS = {pair.peer.name: pair.peer.settings for pair in PAIRS.values()}
 
 
 def bench(shape: dict, *more: str) -> int:
@@ -32,7 +36,9 @@ def recorded(tmp_path_factory):
     file = tmp_path_factory.mktemp("new") / "folder" / "communication.json"
     run = launch.run
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch, "run", lambda *a, **b: GIVEN.setdefault((a[1], b["ranks"]), run(*a, **b)))
+        patch.setattr(
+            launch, "run", lambda *a, **b: GIVEN.setdefault((a[1][0].name, b["ranks"]), run(*a, **b))
+        )
         assert bench(SHAPE, "--ranks", "2,3", "--record", str(file)) == 0
     return json.loads(file.read_text(encoding="utf-8"))
 
@@ -50,7 +56,8 @@ def test_the_record_says_what_was_run_and_where(recorded):
     assert runs == [(ranks, *rest) for ranks in (2, 3) for rest in names]
     for group in recorded["groups"]:
         (row,) = group["comparisons"]
-        assert (row["ours"], row["peer"], row["limit"]) == PAIRS[group["name"]]
+        pair = PAIRS[group["name"]]
+        assert (row["ours"], row["peer"], row["limit"]) == (pair.ours.name, pair.peer.name, pair.limit)
 
 
 def test_ours_and_the_peer_take_the_same_steps(recorded):
@@ -97,11 +104,24 @@ def test_some_groups_alone_and_what_is_wrong(recorded, capsys, monkeypatch):
     wrong = json.loads(json.dumps(recorded))
     rows(wrong, "local")[0].update(alike=False, met=False)
     assert "other steps than the peer's" in report_communication(wrong)
-    monkeypatch.setattr(launch, "run", lambda *a, **b: GIVEN[a[1], b["ranks"]])
+    monkeypatch.setattr(launch, "run", lambda *a, **b: GIVEN[a[1][0].name, b["ranks"]])
     assert bench(SHAPE, "--ranks", "2", "--only", "local", "--launches", "2", "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert [(c["ours"], len(c["launch_ratios"])) for c in rows(result)] == [("local steps", 2)]
     assert list(GROUPS) == ["powersgd", "local"]
+
+
+def test_a_ratio_of_bytes_meets_the_limit_too(recorded, monkeypatch, capsys):
+    """Times of the same ranks, of whom ours sends twice as much."""
+    (((tracks,),), *_) = GIVEN["local", 2].values
+    ours = dataclasses.replace(tracks["local steps"], seconds=[1e-9] * 3, sent=2 * tracks["local steps"].sent)
+    found = SimpleNamespace(values=[[[tracks | {"local steps": ours}]]] * 2)
+    monkeypatch.setattr(launch, "run", lambda *a, **b: found)
+    assert bench(SHAPE, "--ranks", "2", "--only", "local", "--json") == 0
+    (row,) = rows(json.loads(capsys.readouterr().out))
+    assert row["ratio"] < row["limit"] < row["sent_ratio"] == 2
+    assert row["alike"]
+    assert not row["met"]
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from playbook import launch
-from playbook.bench.experts import GROUPS, HIDDEN, LAYERS, ON_RANKS, PAIRS, SETTINGS, report_experts
-from playbook.bench.experts_peers import LAYOUTS
-from playbook.bench.parallel import TOLERANCE
+from playbook.bench.contest import TOLERANCE, report_groups, ways
+from playbook.bench.experts import GROUPS, HIDDEN, LAYERS, LAYOUTS, ON_RANKS, PAIRS
 from playbook.cli import main
 
 pytest.importorskip("transformers")
@@ -18,6 +17,8 @@ SHAPE = {
     "moe": {"experts": 8, "top_k": 2, "ffn": 20, "balance_loss": 0.01},
 }  # fmt: skip
 SEQ = 16
+#: What is asked of each peer, by name.
+SETTINGS = {one.name: one.settings for pairs in PAIRS.values() for one in ways(pairs) if one.settings}
 
 
 def bench(shape: dict, *more: str) -> int:
@@ -34,7 +35,7 @@ def recorded(tmp_path_factory):
     file = tmp_path_factory.mktemp("new") / "folder" / "experts.json"
     run = launch.run
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch, "run", lambda *a, **b: GIVEN.setdefault(a[1], run(*a, **b)))
+        patch.setattr(launch, "run", lambda *a, **b: GIVEN.setdefault(a[1][0].name, run(*a, **b)))
         assert bench(SHAPE, "--record", str(file)) == 0
     return json.loads(file.read_text(encoding="utf-8"))
 
@@ -51,7 +52,7 @@ def test_the_record_says_what_was_run_and_where(recorded):
     assert runs == [("layer", 1, 1, 12)] * len(LAYERS) + [("dispatch", 4, 1, SEQ), ("layout", 4, 4, SEQ)]
     for group in recorded["groups"]:
         found = [(c["ours"], c["peer"], c["limit"]) for c in group["comparisons"]]
-        assert found == list(PAIRS[group["name"]])
+        assert found == [(pair.ours.name, pair.peer.name, pair.limit) for pair in PAIRS[group["name"]]]
     sizes = LAYERS[0]
     weights = sizes.experts * HIDDEN * (1 + 3 * sizes.ffn)
     assert recorded["groups"][0]["parameters"] == weights
@@ -80,7 +81,7 @@ def test_bytes_are_those_that_dispatch_needs(recorded):
 
 
 def test_the_report_shows_every_pair_and_the_verdicts(recorded):
-    report = report_experts(recorded)
+    report = report_groups(recorded)
     assert "  top-2 of 16 experts of 256 × 172, 2,117,632 parameters, 4 gloo ranks" in report
     assert "1 gloo ranks, 1 × 1 × 12 tokens on each; medians of 1 steps" in report
     assert f"4 gloo ranks, 1 × 4 × {SEQ} tokens together" in report
@@ -92,8 +93,8 @@ def test_the_report_shows_every_pair_and_the_verdicts(recorded):
 def test_some_groups_alone_and_what_is_wrong(recorded, capsys, monkeypatch):
     wrong = json.loads(json.dumps(recorded))
     rows(wrong, "dispatch")[0].update(alike=False, met=False)
-    assert "other steps than the peer's" in report_experts(wrong)
-    monkeypatch.setattr(launch, "run", lambda *a, **b: GIVEN[a[1]])
+    assert "other steps than the peer's" in report_groups(wrong)
+    monkeypatch.setattr(launch, "run", lambda *a, **b: GIVEN[a[1][0].name])
     assert bench(SHAPE, "--only", "layout", "--launches", "2", "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert [(c["ours"], c["peer"], len(c["launch_ratios"])) for c in rows(result)] == [(*LAYOUTS, 2)]

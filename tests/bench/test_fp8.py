@@ -8,13 +8,13 @@ import sys
 import pytest
 import torch
 
-from playbook.bench import fp8, fp8_steps, kernels
-from playbook.bench.fp8 import FP8, report_fp8
+from playbook.bench import fp8, kernels
+from playbook.bench.fp8 import FP8, Work, report_fp8, step_rows
 from playbook.bench.fp8_cases import LLAMA, RECIPES, fp8_cases
-from playbook.bench.fp8_steps import Work, step_rows
 from playbook.bench.kernels import INTERPRETED
 from playbook.bench.replays import Times
 from playbook.cli import main
+from playbook.instruments import measure
 from playbook.kernels.jit import launches
 from playbook.precision.products import product_torch
 from playbook.precision.scaling import quantize, quantize_torch
@@ -103,7 +103,7 @@ def test_emulated_products_stand_beside_those_in_fp32(measured):
 
 
 def test_whole_steps_beside_the_same_run_without_fp8(monkeypatch):
-    monkeypatch.setitem(fp8_steps.WORK, "cpu", Work("tiny", 1, 16, 1, "float32", warm_up=1))
+    monkeypatch.setitem(fp8.WORK, "cpu", Work("tiny", 1, 16, 1, "float32", warm_up=1))
     monkeypatch.setitem(sys.modules, "torchao.float8", None)  # as if it were not installed
     rows = list(step_rows("cpu"))
     assert [(row["trainer"], row["recipe"]) for row in rows] == [
@@ -126,14 +126,14 @@ def test_whole_steps_beside_the_same_run_without_fp8(monkeypatch):
 
 def test_turns_go_forth_and_back_and_the_first_do_not_count(monkeypatch):
     clock, order = iter(range(100)), []
-    monkeypatch.setattr(fp8_steps.time, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: float(next(clock)))
 
     def step(name: str) -> float:
         order.append(name)
         return float(len(order))
 
     work = Work("tiny", 1, 8, 2, "float32", warm_up=1)
-    found = fp8_steps._in_turns([lambda: step("a"), lambda: step("b")], work, "cpu")
+    found = fp8._in_turns([lambda: step("a"), lambda: step("b")], work, "cpu")
     assert order == ["a", "b", "b", "a", "a", "b"]
     assert found == [(1.0, 5.0), (1.0, 6.0)]
 

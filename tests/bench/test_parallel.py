@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from playbook.bench.parallel import TOLERANCE, report_parallel
-from playbook.bench.rounds import GROUPS, SETTINGS, contenders
+from playbook.bench.contest import TOLERANCE, report_groups, ways
+from playbook.bench.parallel import GROUPS
 from playbook.bench.turns import Track, compared
 from playbook.cli import main
 from playbook.layout import Layout
@@ -27,7 +27,22 @@ SHAPE = {
 LLAMA = {
     "gated": True, "activation": "silu", "norm": "rmsnorm", "positions": "rotary", "bias": False, "tied": False,
 }  # fmt: skip
-PAIRS = [(name, p.ours.name, p.peer.name, p.limit) for name, group in GROUPS.items() for p in group.pairs]
+PAIRS = [
+    (name, pair.ours.name, pair.peer.name, pair.limit)
+    for name, (_, rounds) in GROUPS.items()
+    for turns in rounds
+    for pair in turns
+]
+
+
+#: What is asked of each peer, by name.
+SETTINGS = {
+    one.name: one.settings
+    for _, rounds in GROUPS.values()
+    for turns in rounds
+    for one in ways(turns)
+    if one.settings
+}
 
 
 def bench(shape: dict, *more: str) -> int:
@@ -52,7 +67,7 @@ def test_the_record_says_what_was_run_and_where(recorded):
     assert recorded["provenance"]["torch"] == torch.__version__
     assert (recorded["backend"], recorded["threads_per_rank"], recorded["steps"]) == ("gloo", 1, 1)
     assert recorded["peers"] == SETTINGS
-    assert all(SETTINGS.values())
+    assert len(SETTINGS) == 9  # those of torch, and not of ours that stand beside ours
     runs = {g["name"]: (g["ranks"], g["micro_batch"], g["seq"], g["grad_acc"]) for g in recorded["groups"]}
     assert runs == {
         "data": (2, 1, 16, 2),
@@ -100,9 +115,9 @@ def test_other_blocks_and_numbers_of_ranks_train_alike(capsys):
 
 
 def test_those_who_are_compared_take_turns():
-    for group in GROUPS.values():
-        for turns in group.rounds:
-            names = [one.name for one in contenders(turns)]
+    for _, rounds in GROUPS.values():
+        for turns in rounds:
+            names = [one.name for one in ways(turns)]
             assert len(names) == len(set(names))
             assert {one.name for pair in turns for one in (pair.ours, pair.peer)} == set(names)
 
@@ -126,7 +141,7 @@ def test_a_step_is_as_slow_as_its_slowest_rank():
 
 
 def test_the_report_shows_every_pair_the_verdicts_and_the_settings(recorded):
-    report = report_parallel(recorded)
+    report = report_groups(recorded)
     assert "2 gloo ranks, 2 × 1 × 16 tokens on each; medians of 1 steps" in report
     assert "2 gloo ranks, 2 × 1 × 32 tokens together" in report
     for _, ours, peer, limit in PAIRS:
@@ -138,7 +153,7 @@ def test_the_report_shows_every_pair_the_verdicts_and_the_settings(recorded):
 def test_a_fast_wrong_step_meets_no_limit(recorded):
     wrong = json.loads(json.dumps(recorded))
     rows(wrong, "tensor")[0].update(alike=False, met=False)
-    assert "other steps than the peer's" in report_parallel(wrong)
+    assert "other steps than the peer's" in report_groups(wrong)
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,10 @@ def recorded(tmp_path_factory):
 
 def test_every_schedule_computes_what_torchs_does(recorded):
     assert [(c["ours"], c["peer"], c["limit"]) for c in recorded["comparisons"]] == [
-        (pair.ours, SCHEDULES[pair.peer], pair.limit) for pair in PAIRS
+        (pair.ours.name, pair.peer.name, pair.limit) for pair in PAIRS
     ]
+    found = {row["ours"]: row["peer"] for row in recorded["comparisons"]}
+    assert found == SCHEDULES | {"naive": "ScheduleGPipe"}
     for row in recorded["comparisons"]:
         assert row["alike"], row
         assert row["ratio"] == row["ours_s"] / row["peer_s"] > 0

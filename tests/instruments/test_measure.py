@@ -1,5 +1,7 @@
 """The instruments are checked against bytes and FLOPs that can be counted by hand, and against torch's own."""
 
+from functools import partial
+
 import pytest
 import torch
 from helpers import BLOCKS, GPT, LLAMA, tokens
@@ -14,6 +16,7 @@ from playbook.instruments.measure import (
     operations,
     optimizer_bytes,
     parameter_bytes,
+    seconds_in_turns,
 )
 from playbook.model.transformer import Transformer
 from playbook.planning.flops import forward_flops, step_flops
@@ -109,6 +112,14 @@ def test_times_are_medians_of_turns():
     assert order == ["a", "b"] * 4
     assert times.keys() == {"a", "b"}
     assert all(0 < t < 1 for t in times.values())
+
+
+def test_turns_go_forth_and_back_and_the_first_do_not_count():
+    order = []
+    steps = {name: partial(order.append, name) for name in "abc"}
+    times = seconds_in_turns(steps, 3, warm_up=1, reverse=True)
+    assert "".join(order) == "abccbaabccba"
+    assert [len(seconds) for seconds in times.values()] == [3, 3, 3]
 
 
 def test_a_slower_function_is_seen_to_be_slower():

@@ -121,7 +121,7 @@ def test_nothing_is_loaded_by_a_name_that_no_source_tells() -> None:
         "playbook",  # its names are listed under TYPE_CHECKING
         "playbook.registry",  # who asks it is read, and what `labs.py` offers
         "playbook.bench.contenders",  # another package
-        "playbook.bench.fp8_steps",  # another package
+        "playbook.bench.fp8",  # another package
         "playbook.launch.warm_process",  # only so that they are there when a rank imports them
         "playbook_widgets",  # its names are listed under TYPE_CHECKING
         "playbook_widgets.base",  # `compute`, which is a module's name in full

@@ -8,12 +8,15 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from playbook import doctor
+from playbook._checks import unknown
+from playbook.errors import ConfigError
 
 #: Where recorded runs are kept: in the project's own checkout.
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
@@ -73,6 +76,24 @@ def _without_record(arguments: list[str]) -> list[str]:
             kept.append(argument)
         skip = argument == "--record"
     return kept
+
+
+def chosen(kind: str, only: Sequence[str] | None, known: Iterable[str]) -> list[str]:
+    """``only``, each once; None: all that is ``known``. Raises ConfigError for what is not."""
+    known = list(known)
+    for name in only or ():
+        if name not in known:
+            raise ConfigError(unknown(kind, name, known))
+    return known if only is None else list(dict.fromkeys(only))
+
+
+def backend_of(device: str, ranks: int = 1) -> str:
+    """gloo on CPUs, NCCL with a GPU for each of the ranks. Raises ConfigError for GPUs that are not there."""
+    if torch.device(device).type != "cuda":
+        return "gloo"
+    if (found := torch.cuda.device_count()) < ranks:
+        raise ConfigError(f"{ranks} ranks on cuda need a GPU each, and this machine has {found}")
+    return "nccl"
 
 
 def records(kind: str, folder: Path = RESULTS) -> list[dict[str, Any]]:

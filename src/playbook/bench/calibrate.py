@@ -54,16 +54,16 @@ import json
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from playbook.bench import backend_of, provenance
 from playbook.bench import calibrate_device as on_device
 from playbook.bench import calibrate_fits as fits
 from playbook.bench import calibrate_ranks as on_ranks
-from playbook.bench import provenance
 from playbook.errors import ConfigError
 from playbook.estimates.measured import Machine, measured_run
 from playbook.layout import Layout
@@ -74,21 +74,12 @@ from playbook.training.checks import memory_bytes
 Raw = dict[str, list[dict[str, Any]]]
 
 
-@dataclass(frozen=True)
-class Effort:
-    """What is measured: sizes on one device, and on ranks."""
-
-    grid: on_device.Grid
-    together: on_ranks.Together
-
-
-def effort(device: str, quick: bool) -> Effort:
-    """All sizes, for a minute or so; ``quick`` is a rehearsal with tensors too small to tell anything."""
+def effort(device: str, quick: bool) -> tuple[on_device.Grid, on_ranks.Together]:
+    """What is measured, on one device and on ranks: all sizes, for a minute or so; ``quick`` is a rehearsal with tensors
+    too small to tell anything."""
     if quick:
-        return Effort(on_device.QUICK, on_ranks.QUICK)
-    return (
-        Effort(on_device.CPU, on_ranks.Together()) if device == "cpu" else Effort(on_device.GPU, on_ranks.GPU)
-    )
+        return on_device.QUICK, on_ranks.QUICK
+    return (on_device.CPU, on_ranks.Together()) if device == "cpu" else (on_device.GPU, on_ranks.GPU)
 
 
 def calibrate(
@@ -104,25 +95,25 @@ def calibrate(
     are measured together; of GPUs no more than there are. Raises :class:`ConfigError` for what cannot be measured.
     """
     ranks = _check(device, ranks, threads)
-    start, before, what = time.perf_counter(), torch.get_num_threads(), effort(device, quick)
+    start, before = time.perf_counter(), torch.get_num_threads()
+    grid, sizes = effort(device, quick)
     torch.set_num_threads(threads)
     try:
-        raw, call = _measure_device(what.grid, device, say)
+        raw, call = _measure_device(grid, device, say)
         where = {**provenance(device), "threads": threads}
     finally:
         torch.set_num_threads(before)
     together = {}
     for n in dict.fromkeys([1, *ranks]):
         say(f"{n} ranks at once" if n > 1 else "one rank alone")
-        together[n] = on_ranks.on_ranks(n, what.together, threads, device)
+        together[n] = on_ranks.on_ranks(n, sizes, threads, device)
     raw["collectives"] = [row for n in ranks for row in on_ranks.collective_rows(n, together[n])]
     raw["probes"] = [row for n, ranks in together.items() for row in on_ranks.probe_rows(n, ranks)]
     where["seconds"] = round(time.perf_counter() - start, 1)
     tables = {"provenance": where, "device": _device(device, raw, call)}
     if ranks:
-        backend = "nccl" if device == "cuda" else "gloo"
         tables["network"] = {
-            "backend": backend,
+            "backend": backend_of(device),
             "ranks": list(ranks),
             "collectives": on_ranks.links(raw["collectives"]),
         }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from fractions import Fraction
 from typing import Any
 
 import torch
@@ -13,11 +12,12 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from playbook import launch
-from playbook.bench.collectives import seconds_of_call
+from playbook.bench import backend_of
+from playbook.bench.collectives import ring_samples, seconds_of_call, there_and_back
+from playbook.bench.turns import slowest
 from playbook.model.transformer import Transformer
 from playbook.parallel import mesh
-from playbook.planning.communication import Cost, Network, closed_form
-from playbook.planning.links import AlphaBeta, Sample, errors, fit
+from playbook.planning.links import errors, fit
 from playbook.shapes import ModelShape, MoE, load
 
 Row = dict[str, Any]
@@ -88,9 +88,7 @@ QUICK = Together(
 
 def on_ranks(n: int, what: Together, threads: int, device: str) -> list[list[Row]]:
     """What each of ``n`` ranks measured; on a GPU each has its own."""
-    backend = "nccl" if device == "cuda" else "gloo"
-    ranks = launch.run(measure, what, threads, ranks=n, backend=backend, timeout=_TIMEOUT)
-    return ranks.values
+    return launch.run(measure, what, threads, ranks=n, backend=backend_of(device, n), timeout=_TIMEOUT).values
 
 
 def measure(what: Together, threads: int) -> list[Row]:
@@ -172,23 +170,13 @@ def _call(collective: str, elements: int, group: dist.ProcessGroup, world: launc
     whole = torch.zeros(elements, device=world.device)
     own, other = torch.zeros(elements // group.size(), device=world.device), torch.zeros_like(whole)
     neighbour = world.rank ^ 1
-
-    def there_and_back() -> None:
-        if neighbour >= world.size:
-            return
-        if world.rank < neighbour:
-            dist.send(whole, neighbour)
-            dist.recv(whole, neighbour)
-        else:
-            dist.recv(whole, neighbour)
-            dist.send(whole, neighbour)
-
+    alone = neighbour >= world.size
     found: dict[str, Callable[[], Any]] = {
         "all_reduce": lambda: dist.all_reduce(whole, group=group),
         "all_gather": lambda: mesh.all_gather(whole, own, group),
         "reduce_scatter": lambda: mesh.reduce_scatter(own, whole, group),
         "all_to_all": lambda: dist.all_to_all_single(other, whole, group=group),
-        "send": there_and_back,
+        "send": lambda: None if alone else there_and_back(whole, world.rank, neighbour),
     }
     return found[collective]
 
@@ -199,8 +187,7 @@ def collective_rows(n: int, ranks: list[list[Row]]) -> list[Row]:
     rows = []
     for calls in zip(*([row for row in rank if "collective" in row] for rank in ranks), strict=True):
         turns = zip(*(row["seconds"] for row in calls), strict=True)
-        slowest = [[max(times) for times in zip(*turn, strict=True)] for turn in turns]
-        alone, work, both = (statistics.median(times) for times in zip(*slowest, strict=True))
+        alone, work, both = map(statistics.median, zip(*(slowest(turn) for turn in turns), strict=True))
         one_way = 2 if calls[0]["collective"] == "send" else 1
         rows.append(
             {
@@ -219,8 +206,8 @@ def probe_rows(n: int, ranks: list[list[Row]]) -> list[Row]:
     """What the passes of each probe take where ``n`` ranks make them at once: the median turn of the slowest rank."""
     rows = []
     for probes in zip(*([row for row in rank if "probe" in row] for rank in ranks), strict=True):
-        slowest = [max(turn) for turn in zip(*(row["seconds"] for row in probes), strict=True)]
-        rows.append({**asdict(probes[0]["probe"]), "ranks": n, "seconds": statistics.median(slowest)})
+        seconds = statistics.median(slowest(row["seconds"] for row in probes))
+        rows.append({**asdict(probes[0]["probe"]), "ranks": n, "seconds": seconds})
     return rows
 
 
@@ -229,13 +216,8 @@ def links(rows: Sequence[Row]) -> list[Row]:
     found = []
     keys = ("collective", "ranks", "group")
     for collective, n, group in dict.fromkeys(tuple(row[key] for key in keys) for row in rows):
-        cost = ring(collective, group)
-        volume = float(cost.volume)
-        samples = [
-            Sample(volume * row["bytes"], row["seconds"], cost.messages)
-            for row in rows
-            if tuple(row[key] for key in keys) == (collective, n, group)
-        ]
+        mine = [row for row in rows if tuple(row[key] for key in keys) == (collective, n, group)]
+        cost, samples = ring_samples(collective, group, mine)
         link = fit(samples)
         worst = max(map(abs, errors(link, samples)))
         found.append(
@@ -246,15 +228,6 @@ def links(rows: Sequence[Row]) -> list[Row]:
                 "alpha_s": link.alpha,
                 "beta_s_per_byte": link.beta,
             }
-            | {"messages": cost.messages, "volume": volume, "worst_error": worst}
+            | {"messages": cost.messages, "volume": float(cost.volume), "worst_error": worst}
         )
     return found
-
-
-def ring(collective: str, n: int) -> Cost:
-    """Messages one after the other, and the part of K that they carry, as `planning.communication` counts a ring."""
-    if collective == "send":
-        return Cost(1, Fraction(1))
-    cost = closed_form(collective, None, n, Network.uniform(AlphaBeta(0, 0)))
-    assert cost is not None, collective
-    return cost

@@ -11,7 +11,6 @@ import os
 import shutil
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from playbook.bench import provenance
+from playbook.instruments.measure import seconds_in_turns
 from playbook.shapes import ModelShape
 from playbook.training.config import TrainConfig
 from playbook.training.data import load_corpus
@@ -39,21 +39,21 @@ def bench_checkpoint(
     trainer = make_trainer(shape, load_corpus(), config)
     trainer.step()  # from now on there are moments
     with tempfile.TemporaryDirectory(prefix="playbook-bench-", dir=folder) as name:
-        saves, loads = _ways(trainer, Path(name))
-        times: dict[str, list[float]] = {key: [] for key in (*saves, *loads)}
-        for turn in range(repeats + 1):
-            for key, act in {**saves, **loads}.items():
-                start = time.perf_counter()
-                exposed = act()
-                seconds = exposed if exposed is not None else time.perf_counter() - start
-                if turn:  # the first one warms caches up
-                    times[key].append(seconds)
+        root = Path(name)
+        for kind in ("ours", "background", "dcp"):
+            (root / kind).mkdir()
+        background = Checkpoints(Saving(str(root / "background"), 1, keep=1, background=True), trainer)
+        times = seconds_in_turns(_ways(trainer, background, root), repeats, device)
+        times["exposed"] = background.exposed[-repeats:]
+    del times["clear"]
     medians = {key: statistics.median(each) for key, each in times.items()}
     return {
         "provenance": provenance(device),
         "state_bytes": 12 * shape.num_parameters,
         "seconds": medians,
-        "quartiles": {key: statistics.quantiles(each, n=4) for key, each in times.items()},
+        "quartiles": {
+            key: statistics.quantiles(each, n=4) if repeats > 1 else each * 3 for key, each in times.items()
+        },
         "ratios": {
             "save / torch.save": medians["save"] / medians["save torch.save"],
             "save / DCP": medians["save"] / medians["save DCP"],
@@ -64,31 +64,21 @@ def bench_checkpoint(
     }
 
 
-def _ways(trainer: Trainer, root: Path) -> tuple[dict[str, Callable[[], Any]], dict[str, Callable[[], Any]]]:
+def _ways(trainer: Trainer, background: Checkpoints, root: Path) -> dict[str, Callable[[], Any]]:
+    """What each turn does, in this order: first it clears away what the last one has saved."""
     model, optimizer = trainer.model, trainer.optimizer
-    for name in ("ours", "background", "dcp"):
-        (root / name).mkdir()
     ours = Checkpoints(Saving(str(root / "ours"), 1, keep=1), trainer)
-    background = Checkpoints(Saving(str(root / "background"), 1, keep=1, background=True), trainer)
     file = root / "torch.pt"
 
-    def again(saves: Checkpoints) -> None:
-        for path in checkpoints(saves.folder):
+    def clear() -> None:
+        background.wait()
+        for path in (*checkpoints(ours.folder), *checkpoints(background.folder), root / "dcp"):
             shutil.rmtree(path)
 
-    def save() -> float:
-        again(ours)
-        start = time.perf_counter()
-        ours.save()
-        return time.perf_counter() - start
-
-    def exposed() -> float:
-        background.wait()
-        again(background)
+    def exposed() -> None:
         background.save()
         trainer.step()
         background.wait()
-        return background.exposed[-1]
 
     def state() -> dict[str, Any]:
         return {"model": model.state_dict(), "optimizer": optimizer.state_dict()["state"]}
@@ -113,22 +103,22 @@ def _ways(trainer: Trainer, root: Path) -> tuple[dict[str, Callable[[], Any]], d
         }
         return {**model.state_dict(), **moments}
 
-    def dcp_save() -> float:
-        shutil.rmtree(root / "dcp")
-        start = time.perf_counter()
+    def dcp_save() -> None:
         dcp.save(flat(), storage_writer=dcp.FileSystemWriter(str(root / "dcp")), no_dist=True)
-        return time.perf_counter() - start
 
     def dcp_load() -> None:
         dcp.load(flat(), storage_reader=dcp.FileSystemReader(str(root / "dcp")), no_dist=True)
 
-    saves = {"save": save, "save torch.save": torch_save, "save DCP": dcp_save, "exposed": exposed}
-    loads = {
-        "load": lambda: (load(trainer, checkpoints(ours.folder)[-1]), None)[1],
+    return {
+        "clear": clear,
+        "save": ours.save,
+        "save torch.save": torch_save,
+        "save DCP": dcp_save,
+        "exposed": exposed,
+        "load": lambda: load(trainer, checkpoints(ours.folder)[-1]),
         "load torch.load": torch_load,
         "load DCP": dcp_load,
     }
-    return saves, loads
 
 
 def report_checkpoint(result: dict[str, Any]) -> str:

@@ -12,17 +12,21 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from playbook import collectives, launch
-from playbook.bench import provenance
+from playbook.bench import backend_of, provenance
+from playbook.bench.turns import slowest
 from playbook.collectives.plans import CollectiveError
 from playbook.instruments.measure import synchronize
 from playbook.parallel import mesh
 from playbook.planning.communication import (
+    AlphaBeta,
+    Cost,
     Network,
     Regimes,
     Sample,
@@ -32,7 +36,6 @@ from playbook.planning.communication import (
     fit,
     fit_regimes,
 )
-from playbook.planning.links import AlphaBeta
 
 RANKS = (2, 4, 8)
 #: Bytes of the vector: 1 KB to 64 MB.
@@ -45,6 +48,8 @@ _TIMEOUT = 600.0
 
 Pair = dict[str, Callable[[], Any]]
 Times = dict[str, list[float]]
+#: A collective, or "message", and the bytes of its vector.
+Task = tuple[str, int]
 
 
 def bench_collectives(
@@ -53,28 +58,30 @@ def bench_collectives(
     """Median seconds of ours and the backend's by number of ranks, and how well α–β models predict undisturbed calls.
 
     ``all_reduce`` by ``sizes`` (bytes of fp32 numbers), every other collective at 1 MB, and messages between two
-    ranks. ``device`` "cpu" is gloo, "cuda" NCCL with a GPU for each rank. Raises :class:`CollectiveError` for what
-    cannot be run.
+    ranks. ``device`` "cpu" is gloo, "cuda" NCCL with a GPU for each rank. Raises CollectiveError and ConfigError for
+    what cannot be run.
     """
     _check(ranks, sizes, repeats, device)
     sizes = sorted(set(sizes))
-    runs = {n: _run(n, sizes, repeats, device) for n in ranks}
-    rows = [_row(n, "all_reduce", size, runs[n]["all_reduce"][size]) for n in ranks for size in sizes]
-    others = [_row(n, kind, _OTHERS, times) for n in ranks for kind, times in runs[n]["others"].items()]
-    fits = [f for n in ranks for who in ("ours", "peer") if (f := _fitted(n, who, rows)) is not None]
+    rows, messages = [], []
+    for n in ranks:
+        for (kind, size), times in _run(n, sizes, repeats, device).items():
+            if kind == "message":
+                seconds = statistics.median(times["there and back"]) / 2
+                messages.append({"ranks": n, "bytes": size, "seconds": seconds})
+            else:
+                rows.append(_row(n, kind, size, times))
+    all_reduce = [row for row in rows if row["collective"] == "all_reduce"]
+    fits = [f for n in ranks for who in ("ours", "peer") if (f := _fitted(n, who, all_reduce)) is not None]
     return {
         "provenance": provenance(device),
-        "backend": _backend(device),
+        "backend": backend_of(device),
         "repeats": repeats,
-        "all_reduce": rows,
+        "all_reduce": all_reduce,
         "fits": fits,
         "worst_error": max((abs(e) for f in fits for e in f["errors"]), default=None),
-        "others": others,
-        "point_to_point": [
-            {"ranks": n, "bytes": size, "seconds": statistics.median(times["there and back"]) / 2}
-            for n in ranks
-            for size, times in runs[n]["messages"].items()
-        ],
+        "others": [row for row in rows if row["collective"] != "all_reduce"],
+        "point_to_point": messages,
     }
 
 
@@ -109,10 +116,6 @@ def _pair(row: dict[str, Any]) -> str:
     return f"{row['ours_s'] * 1e3:9.3f} {row['peer_s'] * 1e3:9.3f} {row['ratio']:6.2f}"
 
 
-def _backend(device: str) -> str:
-    return "nccl" if torch.device(device).type == "cuda" else "gloo"
-
-
 def _check(ranks: Sequence[int], sizes: Sequence[int], repeats: int, device: str) -> None:
     for n in ranks:
         if n < 2:
@@ -122,28 +125,22 @@ def _check(ranks: Sequence[int], sizes: Sequence[int], repeats: int, device: str
             raise CollectiveError(f"sizes must be multiples of 4 bytes, an fp32 number, got {size}")
     if repeats < 1:
         raise CollectiveError(f"repeats must be at least 1, got {repeats}")
-    if _backend(device) == "nccl" and torch.cuda.device_count() < max(ranks):
-        found = torch.cuda.device_count()
-        raise CollectiveError(f"{max(ranks)} ranks on cuda need a GPU each, and this machine has {found}")
+    backend_of(device, max(ranks))
 
 
 # ---- in the ranks
 
 
-def _run(n: int, sizes: Sequence[int], repeats: int, device: str) -> dict[str, Any]:
+def _run(n: int, sizes: Sequence[int], repeats: int, device: str) -> dict[Task, Times]:
     """What the ranks measured, a call being as slow as its slowest rank."""
-    ranks = launch.run(measure, sizes, repeats, ranks=n, backend=_backend(device), timeout=_TIMEOUT)
+    ranks = launch.run(measure, sizes, repeats, ranks=n, backend=backend_of(device), timeout=_TIMEOUT).values
     return {
-        part: {key: _slowest([value[part][key] for value in ranks.values]) for key in ranks[0].value[part]}
-        for part in ranks[0].value
+        task: {who: slowest(rank[task][who] for rank in ranks) for who in times}
+        for task, times in ranks[0].items()
     }
 
 
-def _slowest(times: list[Times]) -> Times:
-    return {who: [max(call) for call in zip(*(t[who] for t in times), strict=True)] for who in times[0]}
-
-
-def measure(sizes: Sequence[int], repeats: int) -> dict[str, dict[Any, Times]]:
+def measure(sizes: Sequence[int], repeats: int) -> dict[Task, Times]:
     """In one rank: seconds of every call, by what was measured and who did it.
 
     One call of each thing follows one of another: nobody finds its own vector in the cache because it has just used it,
@@ -155,24 +152,17 @@ def measure(sizes: Sequence[int], repeats: int) -> dict[str, dict[Any, Times]]:
         assert group is not None
         x = torch.zeros(max(sizes) // 4, device=world.device)
         vectors = {size: x[: size // 4] for size in sizes}
-        tasks: dict[str, dict[Any, Pair]] = {
-            "all_reduce": {size: _all_reduce(vector, group) for size, vector in vectors.items()},
-            "others": _others(group, world),
-            "messages": {size: _message(vector, world) for size, vector in list(vectors.items())[::2]},
+        tasks: dict[Task, Pair] = {
+            **{("all_reduce", size): _all_reduce(vector, group) for size, vector in vectors.items()},
+            **{(kind, _OTHERS): pair for kind, pair in _others(group, world).items()},
+            **{("message", size): _message(vectors[size], world) for size in list(vectors)[::2]},
         }
-        often = {
-            (part, key): how_often(pair, world)
-            for part, pairs in tasks.items()
-            for key, pair in pairs.items()
-        }
-        times: dict[str, dict[Any, Times]] = {
-            part: {key: {who: [] for who in pair} for key, pair in pairs.items()}
-            for part, pairs in tasks.items()
-        }
+        often = {task: how_often(pair, world) for task, pair in tasks.items()}
+        times: dict[Task, Times] = {task: {who: [] for who in pair} for task, pair in tasks.items()}
         for _, i in itertools.product(range(repeats), range(_MOST)):
-            for part, key in (task for task, count in often.items() if i < count):
-                for who, function in tasks[part][key].items():
-                    times[part][key][who].append(seconds_of_call(function, world))
+            for task in (task for task, count in often.items() if i < count):
+                for who, function in tasks[task].items():
+                    times[task][who].append(seconds_of_call(function, world))
     return times
 
 
@@ -231,17 +221,16 @@ def _others(group: dist.ProcessGroup, world: launch.World) -> dict[str, Pair]:
 
 
 def _message(x: torch.Tensor, world: launch.World) -> Pair:
-    """A message from rank 0 to rank 1 and one back; the other ranks do nothing."""
+    """Between ranks 0 and 1; the others do nothing."""
+    talks = world.rank < 2
+    return {"there and back": lambda: there_and_back(x, world.rank, 1 - world.rank) if talks else None}
 
-    def both() -> None:
-        if world.rank == 0:
-            dist.send(x, 1)
-            dist.recv(x, 1)
-        elif world.rank == 1:
-            dist.recv(x, 0)
-            dist.send(x, 0)
 
-    return {"there and back": both}
+def there_and_back(x: torch.Tensor, rank: int, other: int) -> None:
+    """A message from the lower of two ranks to the other one, and one back; ``rank`` is this one."""
+    steps = (dist.send, dist.recv) if rank < other else (dist.recv, dist.send)
+    for step in steps:
+        step(x, other)
 
 
 # ---- rows and models
@@ -265,13 +254,7 @@ def _fast(times: list[float]) -> float:
 
 def _fitted(n: int, who: str, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The α–β model of one curve, and its errors on the sizes that were held back; None where they are too few."""
-    cost = closed_form("all_reduce", "ring", n, Network.uniform(AlphaBeta(0, 0)))
-    assert cost is not None
-    samples = [
-        Sample(float(cost.volume) * row["bytes"], row[f"{who}_fast_s"], cost.messages)
-        for row in rows
-        if row["ranks"] == n
-    ]
+    cost, samples = ring_samples("all_reduce", n, [row for row in rows if row["ranks"] == n], f"{who}_fast_s")
     held_back = samples[1:-1:2]
     fitted = [sample for sample in samples if sample not in held_back]
     if not held_back:
@@ -289,3 +272,20 @@ def _fitted(n: int, who: str, rows: list[dict[str, Any]]) -> dict[str, Any] | No
         "errors": errors(model, held_back),
         "worst_error_of_one_line": max(map(abs, errors(line, held_back))),
     }
+
+
+def ring_samples(
+    collective: str, n: int, rows: Sequence[dict[str, Any]], seconds: str = "seconds"
+) -> tuple[Cost, list[Sample]]:
+    """What a collective of n ranks costs around a ring, and ``rows`` as what each of its messages carries and takes."""
+    cost = ring(collective, n)
+    return cost, [Sample(float(cost.volume) * row["bytes"], row[seconds], cost.messages) for row in rows]
+
+
+def ring(collective: str, n: int) -> Cost:
+    """Messages one after the other, and the part of K that they carry, as `planning.communication` counts a ring."""
+    if collective == "send":
+        return Cost(1, Fraction(1))
+    cost = closed_form(collective, None, n, Network.uniform(AlphaBeta(0, 0)))
+    assert cost is not None, collective
+    return cost

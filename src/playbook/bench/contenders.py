@@ -99,18 +99,16 @@ def installed(
         return Contender(label, _unused, missing="its kernels need a GPU")
     try:
         return Contender(label, run(getattr(importlib.import_module(module), name)))
-    except (
-        Exception
-    ) as error:  # another version, no nvcc, a library that cannot be loaded: it loses its own rows alone
-        absent = isinstance(error, ModuleNotFoundError) and error.name in _packages(module)
-        said = f"{distribution} is not installed" if absent else f"{type(error).__name__}: {str(error)[:300]}"
-        return Contender(label, _unused, missing=said)
+    except Exception as error:
+        # another version, no nvcc, a library that cannot be loaded: it loses its own rows alone
+        absent = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
+        why = f"{distribution} is not installed" if absent else said(error)
+        return Contender(label, _unused, missing=why)
 
 
-def _packages(module: str) -> list[str]:
-    """``a.b.c`` and the packages that it is in."""
-    parts = module.split(".")
-    return [".".join(parts[: i + 1]) for i in range(len(parts))]
+def said(error: Exception) -> str:
+    """What a table says of who could not run."""
+    return f"{type(error).__name__}: {str(error)[:300]}"
 
 
 def in_cuda(kind: str, steps: tuple[str, ...], cuda: bool, prefix: str = "") -> tuple[Contender, ...]:

@@ -22,14 +22,12 @@ import torch
 from torch import Tensor
 
 from playbook import doctor
-from playbook._checks import unknown
-from playbook.bench import provenance
-from playbook.bench.contenders import Case, Contender, Outputs
+from playbook.bench import chosen, provenance
+from playbook.bench.contenders import Case, Contender, Outputs, said
 from playbook.bench.product_cases import product_cases
 from playbook.bench.replays import Times, copy_bandwidth, times_in_turns
 from playbook.bench.row_cases import row_cases
 from playbook.bench.trainer import this_accelerator
-from playbook.errors import ConfigError
 from playbook.hardware import Accelerator
 from playbook.kernels.sectors import Sectors
 
@@ -51,25 +49,31 @@ INTERPRETED = "without a GPU: the kernels ran in Triton's interpreter, and their
 
 
 def bench_kernels(
-    device: str, only: Sequence[str] = KERNELS, large: bool | None = None, repeats: int = 50
+    device: str, only: Sequence[str] | None = None, large: bool | None = None, repeats: int = 50
 ) -> Iterator[dict[str, Any]]:
     """The record so far, again whenever a case has been measured: ``cases`` has a row for each case and direction.
 
     ``only`` chooses among `KERNELS`; sizes are ``large`` on a GPU unless told; ``repeats`` is how many turns there are at
     most. Raises ConfigError for an unknown kernel, at once.
     """
-    for name in only:
-        if name not in KERNELS:
-            raise ConfigError(unknown("kernel", name, KERNELS))
-    return _bench(device, only, large, repeats)
+    names = chosen("kernel", only, KERNELS)
+    cases = cases_of(
+        lambda *sizes: [*product_cases(*sizes), *row_cases(*sizes)], device, large, names, KERNELS
+    )
+    return measure_cases(new_record(device), cases, device, repeats)
 
 
-def _bench(device: str, only: Sequence[str], large: bool | None, repeats: int) -> Iterator[dict[str, Any]]:
+def cases_of(
+    make: Callable[[bool, bool], list[Case]],
+    device: str,
+    large: bool | None,
+    names: Sequence[str],
+    order: Sequence[str],
+) -> list[Case]:
+    """Those with ``names`` of what ``make`` gives, which is told whether sizes are large and whether there is a GPU."""
     cuda = torch.device(device).type == "cuda"
-    large = cuda if large is None else large
-    cases = [*product_cases(large, cuda), *row_cases(large, cuda)]
-    chosen = sorted((c for c in cases if c.kernel in only), key=lambda c: KERNELS.index(c.kernel))
-    return measure_cases(new_record(device), chosen, device, repeats)
+    cases = make(cuda if large is None else large, cuda)
+    return sorted((case for case in cases if case.kernel in names), key=lambda case: order.index(case.kernel))
 
 
 def new_record(device: str) -> dict[str, Any]:
@@ -95,15 +99,15 @@ def measure_cases(
             row = _row(case, direction, device, repeats)
             result["cases"].append(_with_shares(row, case.dtype, accelerator, copied))
             yield result
-            if torch.device(device).type == "cuda":
-                _forget()
+            forget(device)
 
 
-def _forget() -> None:
-    """Memory and compiled code of a case are not needed for the next one."""
-    gc.collect()
-    torch.compiler.reset()
-    torch.cuda.empty_cache()
+def forget(device: str) -> None:
+    """Memory and compiled code of a case on a GPU are not needed for the next one."""
+    if torch.device(device).type == "cuda":
+        gc.collect()
+        torch.compiler.reset()
+        torch.cuda.empty_cache()
 
 
 # ---- one case in one direction
@@ -121,7 +125,7 @@ def _row(case: Case, direction: str, device: str, repeats: int) -> dict[str, Any
     calls = {one.name: call_of(case, one.run, direction, device) for one in ran}
     waiting = {one.name for one in ran if one.waits}
     for name, times in times_in_turns(calls, device, repeats, waiting).items():
-        rows[name] |= asdict(times) if isinstance(times, Times) else {"missing": _said(times)}
+        rows[name] |= asdict(times) if isinstance(times, Times) else {"missing": said(times)}
     needed, flops = case.needs[direction]
     return {
         "kernel": case.kernel, "size": case.size, "dtype": str(case.dtype).removeprefix("torch."),
@@ -144,7 +148,7 @@ def _compare(
             found = _tried(partial(_results, case, one.run, direction, device))
         row = rows[one.name]
         if isinstance(found, Exception):
-            row["missing"] = _said(found)
+            row["missing"] = said(found)
         elif isinstance(expected, Exception):
             expected, reference = found, one.name
         else:
@@ -228,10 +232,6 @@ def _tried(function: Callable[[], list[Tensor]]) -> list[Tensor] | Exception:
         return function()
     except Exception as error:
         return error.with_traceback(None)  # whose frames hold tensors
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error)[:300]}"
 
 
 # ---- what a time means

@@ -3,155 +3,167 @@
 Ours and the peer train the same model from the same weights on the same tokens, in turns inside the same ranks, each
 step from a barrier on. A step takes as long as on its slowest rank; medians of all steps are compared. On a machine that
 others use, too, its speed may jump by more than what is to be seen: there the ratios *within* each turn tell more, and
-their quartiles are given, and so is the ratio of the seconds in which the busiest rank had a core. Losses and gradient
-norms of all steps are compared: a fast wrong step is worth nothing.
+their quartiles are given, and so is the ratio of the seconds in which the busiest rank had a core.
 """
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
-from playbook import launch
-from playbook._checks import unknown
-from playbook.bench import provenance
-from playbook.bench.rounds import GROUPS, LONG_SEQ, SETTINGS, Group, long_work, make_runs
-from playbook.bench.turns import Track, Work, compared, take_turns
+from playbook.bench import chosen, peers
+from playbook.bench.contest import Group, Pair, Way, contest, model_of, ours, start_ours
+from playbook.bench.turns import OPTIMIZER, Run, Work
 from playbook.errors import ConfigError
+from playbook.layout import Layout
+from playbook.layout.fields import DATA_PARALLEL
+from playbook.shapes import ModelShape, load
 
-_TIMEOUT = 1800.0
-#: Losses and gradient norms of two that are compared differ by less, relatively.
-TOLERANCE = 1e-5
+Rounds = tuple[tuple[Pair, ...], ...]
+
+
+def theirs(name: str, engine: type[peers.Peer]) -> Way:
+    """A peer: its name, and the class of its engine."""
+    return Way(name, partial(start_theirs, engine), engine.settings)
+
+
+def start_theirs(engine: type[peers.Peer], work: Work, device: torch.device) -> Run:
+    return engine(model_of(work, device), **OPTIMIZER).run(work)
+
+
+# ---- data parallelism and ZeRO
+
+_ZERO1 = ours("ZeRO-1", "dp=N,zero=1")
+_KEPT = theirs("FSDP2, kept", peers.FSDP2Kept)
+_DDP = theirs("DDP", peers.DDP)
+_LIMITS = {"bucketed": 1.05}
+_DATA: Rounds = (
+    tuple(
+        Pair(ours(name, "dp=N", data_parallel=name), _DDP, _LIMITS.get(name))
+        for name in reversed(DATA_PARALLEL)
+    ),
+    (
+        Pair(_ZERO1, theirs("ZeroRedundancyOptimizer", peers.ZeroRedundancy), 1.0),
+        Pair(_ZERO1, theirs("the same, bucket view", peers.ZeroRedundancyView)),
+    ),
+    # torch has no stage 2. What comes nearest is FSDP2 that keeps its weights from forward to backward.
+    (
+        Pair(ours("ZeRO-2", "dp=N,zero=2"), _KEPT),
+        Pair(ours("ZeRO-3, kept", "dp=N,zero=3", reshard=False), _KEPT),
+    ),
+    (Pair(ours("ZeRO-3", "dp=N,zero=3"), theirs("FSDP2", peers.FSDP2), 1.0),),
+)
+
+# ---- tensor and sequence parallelism
+
+_ASYNC, _NONE, _CHUNKED = (
+    ours(f"TP+SP, {how}", "tp=N,sp", tensor_overlap=how) for how in ("async", "none", "chunked")
+)
+_TENSOR: Rounds = (
+    (Pair(ours("TP", "tp=N"), theirs("DTensor", peers.DTensorPeer), 1.0),),
+    (
+        Pair(_ASYNC, theirs("DTensor, sequence", peers.DTensorSequence), 0.9),
+        Pair(_ASYNC, _NONE),
+        Pair(_CHUNKED, _NONE),
+    ),
+)
+
+
+def check_tensor(shape: ModelShape, ranks: int) -> None:
+    """Raises ConfigError for models that DTensor's usual plan does not train as they are, LayoutError for heads that
+    ``ranks`` do not divide."""
+    for field, value, need in (
+        ("tied", shape.tied, "False"),
+        ("qk_norm", shape.qk_norm, "False"),
+        ("positions", shape.positions == "learned" and "learned", "rotary"),
+        ("kv_heads", bool(shape.n_kv_heads % ranks) and shape.n_kv_heads, f"a multiple of {ranks} ranks"),
+    ):
+        if value:
+            raise ConfigError(f"{field} is {value}, but DTensor's plan needs {need}: choose another model")
+    Layout(tp=ranks).check(shape)
+
+
+# ---- context parallelism
+
+
+def start_gathered(sliced: bool, work: Work, device: torch.device) -> Run:
+    """Ours outside of attention, and there what one would write without us."""
+    run = start_ours("cp=N", {"context": "gather", "placement": "contiguous"}, work, device)
+    for block in run.engine.model.blocks:
+        block.attention.core = peers.GatheredSDPA(block.attention.core.group, sliced)
+    return run
+
+
+_GATHERED, _SLICED = (
+    Way(name, partial(start_gathered, sliced), text)
+    for name, sliced, text in (
+        ("gathered SDPA", False, "all_gather_tensor_autograd, scaled_dot_product_attention, mask"),
+        ("gathered SDPA, sliced", True, "the same without keys that no query of the rank sees"),
+    )
+)
+_RING, _RING_CONTIGUOUS, _GATHER, _ULYSSES = (
+    ours(name, "cp=N", context=context, placement=placement)
+    for name, context, placement in (
+        ("ring, zigzag", "ring", "zigzag"),
+        ("ring, contiguous", "ring", "contiguous"),
+        ("gather, zigzag", "gather", "zigzag"),
+        ("Ulysses", "ulysses", "contiguous"),
+    )
+)
+_CONTEXT: Rounds = (
+    (
+        *(Pair(one, _GATHERED) for one in (_RING, _RING_CONTIGUOUS, _GATHER, _ULYSSES)),
+        Pair(_RING, _SLICED),
+    ),
+)
+
+# ---- all of them
+
+#: A model in which attention is most of the work, so that a long sample does not take too long.
+LONG: dict[str, Any] = {
+    "layers": 2, "hidden": 128, "heads": 4, "kv_heads": 2, "head_dim": 32, "vocab": 256, "ffn": 344, "gated": True,
+    "activation": "silu", "norm": "rmsnorm", "positions": "rotary", "bias": False, "tied": False, "dropout": 0.0,
+}  # fmt: skip
+#: What is compared, by name: a title, and who takes turns.
+GROUPS: dict[str, tuple[str, Rounds]] = {
+    "data": ("data parallelism and ZeRO beside torch's DDP, ZeroRedundancyOptimizer and FSDP2", _DATA),
+    "tensor": ("tensor and sequence parallelism beside DTensor, and how messages hide", _TENSOR),
+    "context": ("context parallelism beside attention to gathered keys and values", _CONTEXT),
+    "ring": (
+        "a ring of two ranks, in zigzag and contiguous: with a core for each, the slower one is waited for",
+        ((Pair(_RING, _RING_CONTIGUOUS, 0.85),),),
+    ),
+}
 
 
 def bench_parallel(
-    work: Work,
-    ranks: int,
-    steps: int,
-    device: str,
-    only: Sequence[str] = tuple(GROUPS),
-    long_seq: int = LONG_SEQ,
+    work: Work, ranks: int, steps: int, device: str, only: Sequence[str] | None, long_seq: int
 ) -> dict[str, Any]:
     """Median seconds of a training step, ours and the peer's, their ratio, and the bytes that both send, by group.
 
-    ``turn_ratio_quartiles`` are those of the ratios within each turn, ``loss_difference`` and ``norm_difference`` the
-    largest relative ones of all steps; ``met`` says whether the ratio is within its limit, None where there is none.
-    ``only`` chooses among ``GROUPS``, ``long_seq`` is what two ranks around a ring train. ``device`` "cpu" is gloo with
-    one thread on each rank, "cuda" NCCL with a GPU for each. Raises ConfigError and LayoutError for what cannot be run.
+    ``only`` chooses among ``GROUPS`` (None: all of them), ``long_seq`` is what two ranks around a ring train. See
+    `contest`. Raises ConfigError and LayoutError for what cannot be run.
     """
-    backend = "nccl" if torch.device(device).type == "cuda" else "gloo"
-    for name in only:
-        if name not in GROUPS:
-            raise ConfigError(unknown("group", name, GROUPS))
+    names = chosen("group", only, GROUPS)
     if ranks < 2:
         raise ConfigError(f"ranks is {ranks}, but must be at least 2: one rank has nobody to share with")
-    if backend == "nccl" and torch.cuda.device_count() < ranks:
-        raise ConfigError(f"ranks is {ranks} on cuda, but this machine has {torch.cuda.device_count()} GPUs")
-    jobs = []
-    for group in (GROUPS[name] for name in dict.fromkeys(only)):
-        n = group.ranks or ranks
-        task = long_work(work, n, long_seq) if group.ranks else group.work(work, n)
-        group.check(task.shape, n)
-        jobs.append((group, task, n))
-    return {
-        "provenance": provenance(device),
-        "backend": backend,
-        "threads_per_rank": 1 if backend == "gloo" else None,
-        "steps": steps,
-        "peers": SETTINGS,
-        "groups": [_bench(*job, steps, backend) for job in jobs],
-    }
+    groups = [_group(name, work, 2 if name == "ring" else ranks, long_seq) for name in names]
+    return contest(groups, steps, device)
 
 
-def _bench(group: Group, work: Work, ranks: int, steps: int, backend: str) -> dict[str, Any]:
-    results = launch.run(
-        measure, group.name, work, steps, ranks=ranks, backend=backend, timeout=_TIMEOUT
-    ).values
-    rows = []
-    for pair in group.pairs:
-        ours, peer = pair.ours.name, pair.peer.name
-        row = compared([r[ours] for r in results], [r[peer] for r in results])
-        alike = max(row["loss_difference"], row["norm_difference"]) < TOLERANCE
-        met = None if pair.limit is None else alike and row["ratio"] <= pair.limit
-        rows.append({"ours": ours, "peer": peer} | row | {"limit": pair.limit, "alike": alike, "met": met})
-    return {
-        "name": group.name,
-        "title": group.title,
-        "ranks": ranks,
-        "model": work.shape.name,
-        "parameters": work.shape.num_parameters,
-        "micro_batch": work.micro_batch,
-        "seq": work.seq,
-        "grad_acc": work.grad_acc,
-        "each": not work.alike,
-        "comparisons": rows,
-    }
-
-
-def measure(name: str, work: Work, steps: int) -> dict[str, Track]:
-    """In one rank: every way to train of a group, by name; those of one round step by step in turns."""
-    tracks: dict[str, Track] = {}
-    with launch.process_group() as world:
-        if world.device.type == "cpu":
-            torch.set_num_threads(1)
-        for turns in GROUPS[name].rounds:
-            runs = make_runs(turns, work, world.device)
-            take_turns(list(runs.values()), work, steps, world.device)
-            tracks |= {one: run.track() for one, run in runs.items()}
-            del runs
-            gc.collect()  # models and their hooks hold each other
-    return tracks
-
-
-def joined_row(
-    pair: tuple[str, str, float | None], launches: Sequence[Sequence[dict[str, Track]]]
-) -> dict[str, Any]:
-    """Ours and the peer, of whom each rank of each launch has a track, as a row, with the ratio in each launch alone."""
-    ours, peer, limit = pair
-    tracks = [[[rank[name] for rank in one] for one in launches] for name in (ours, peer)]
-    each = [compared(*one)["ratio"] for one in zip(*tracks, strict=True)]
-    joined = [[Track.joined(rank) for rank in zip(*one, strict=True)] for one in tracks]
-    row = compared(joined[0], joined[1]) | {"launch_ratios": each}
-    alike = max(row["loss_difference"], row["norm_difference"]) < TOLERANCE
-    met = None if limit is None else alike and row["ratio"] <= limit
-    return {"ours": ours, "peer": peer} | row | {"limit": limit, "alike": alike, "met": met}
-
-
-def report_parallel(result: dict[str, Any]) -> str:
-    """The result of ``bench_parallel`` as tables for people."""
-    lines = [line for group in result["groups"] for line in (*_table(group, result), "")]
-    used = {row["peer"] for group in result["groups"] for row in group["comparisons"]}
-    return "\n".join(lines + [f"{name}: {text}" for name, text in result["peers"].items() if name in used])
-
-
-def _table(group: dict[str, Any], result: dict[str, Any]) -> list[str]:
-    tokens = f"{group['grad_acc']} × {group['micro_batch']} × {group['seq']} tokens"
-    tokens += " on each" if group["each"] else " together"
-    model = f"{group['model'] or 'model'}, {group['parameters']:,} parameters"
-    lines = [
-        f"{group['name']}: {group['title']}",
-        f"  {model}, {group['ranks']} {result['backend']} ranks, {tokens}; medians of {result['steps']} steps",
-        f"  {'ours':16} {'peer':23} {'ours ms':>9} {'peer ms':>9} {'ratio':>6} {'quartiles of turns':>18} "
-        f"{'on a core':>9} {'MB sent':>8} {'peer':>7} {'apart':>7} {'limit':>6}",
-    ]
-    for c in group["comparisons"]:
-        low, middle, high = c["turn_ratio_quartiles"]
-        apart = max(c["loss_difference"], c["norm_difference"])
-        lines.append(
-            f"  {c['ours']:16} {c['peer']:23} {c['ours_s'] * 1e3:9.1f} {c['peer_s'] * 1e3:9.1f} {c['ratio']:6.3f} "
-            f"{low:6.2f} {middle:5.2f} {high:5.2f} {c['cpu_ratio']:9.3f} "
-            f"{c['ours_sent'] / 1e6:8.2f} {c['peer_sent'] / 1e6:7.2f} {apart:7.0e} {verdict(c)}".rstrip()
-        )
-    return lines
-
-
-def verdict(row: dict[str, Any]) -> str:
-    """Whether a comparison met its limit, in words for the end of its line."""
-    if not row["alike"]:
-        return "other steps than the peer's"
-    if row["limit"] is None:
-        return ""
-    return f"{row['limit']:6.2f} {'met' if row['met'] else 'missed'}"
+def _group(name: str, work: Work, ranks: int, long_seq: int) -> Group:
+    """What was asked for, on the work that this group is for. Raises ConfigError and LayoutError for other models."""
+    if name == "tensor":
+        work = replace(work, alike=True)
+        check_tensor(work.shape, ranks)
+    elif name == "context":
+        work = replace(work, seq=min(work.seq * ranks, work.shape.max_seq), alike=True)
+        Layout(cp=ranks).check(work.shape)
+    elif name == "ring":
+        work = Work(load(LONG | {"max_seq": long_seq}), 1, long_seq, 1, alike=True)
+    title, rounds = GROUPS[name]
+    return Group(name, title, ranks, work, rounds)

@@ -2,9 +2,7 @@
 
 A step is forward and backward of all micro-batches, without an optimizer, from a barrier on; it takes as long as on its
 slowest rank. Ours and the peer cut the same model, from the same weights, into the same stages, and get the same tokens;
-losses and norms of the whole gradient are compared. As in ``bench parallel`` the seconds in which the busiest rank had a
-core are compared, too: on a machine that others use they tell more than the clock. The ranks are started several times:
-where memory comes to lie makes the same code up to 4 % faster or slower, from one start to the next.
+losses and norms of the whole gradient are compared.
 
 Torch's orders of actions are ours (interleaved, zb-v and dualpipev were compared action by action), and nearly all of
 a step is the same operations, so that ratios near 1 are to be expected. What can be gained: B followed by W asks less of
@@ -16,30 +14,26 @@ ranks on two cores by simulation, and costs 2 to 3 % more seconds on a core in l
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Sequence
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from playbook import launch
-from playbook._checks import unknown
-from playbook.bench import provenance
-from playbook.bench.parallel import TOLERANCE, verdict
-from playbook.bench.turns import OPTIMIZER, Batch, Run, Track, Work, compared, take_turns
+from playbook.bench import chosen
+from playbook.bench.contest import Group, Pair, Way, contest, engine_of, model_of, table
+from playbook.bench.turns import Batch, Run, Work
 from playbook.errors import ConfigError
 from playbook.layout import Layout
 from playbook.layout.stages import on_ranks
 from playbook.model.transformer import Transformer
-from playbook.parallel.mesh import Mesh
-from playbook.parallel.parallelize import parallelize
+from playbook.parallel.stages import Stage, keep_stages
 from playbook.schedules.catalogue import make
-from playbook.training.optimizer import adamw
 
-_TIMEOUT = 1800.0
 #: torch's schedules by the name of ours.
 SCHEDULES = {
     "afab": "ScheduleGPipe",
@@ -48,18 +42,6 @@ SCHEDULES = {
     "zb-v": "ScheduleZBVZeroBubble",
     "dualpipev": "ScheduleDualPipeV",
 }
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A schedule of ours and one of torch's, by our names; ``limit`` is of the ratio, if there is one."""
-
-    ours: str
-    peer: str
-    limit: float | None = None
-
-
-PAIRS = (*(Pair(name, name, 1.0) for name in SCHEDULES), Pair("naive", "afab"))
 
 
 class RunPipeline(Run):
@@ -75,10 +57,13 @@ class RunPipeline(Run):
         self.norms.append(self.engine.norm())
 
 
+# ---- ours
+
+
 class OurPipeline:
     """The engine that ``parallelize`` gives, with the two methods that differ from torch's."""
 
-    def __init__(self, model: Transformer, name: str, work: Work):
+    def __init__(self, name: str, work: Work, device: torch.device):
         ranks = dist.get_world_size()
         layout = Layout(
             pp=ranks,
@@ -87,20 +72,131 @@ class OurPipeline:
             grad_acc=work.grad_acc,
             own_schedule=None if name in SCHEDULES else make(name, ranks, work.grad_acc),
         )
-        self.engine = parallelize(model, Mesh(layout), partial(adamw, **OPTIMIZER))
-        self.model, self.micro_batch = model, work.micro_batch
-        self.zero_grad = self.engine.zero_grad
+        self.engine, _ = engine_of(layout, work, device)
+        self.micro_batch, self.zero_grad = work.micro_batch, self.engine.zero_grad
 
-    def accumulate(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def accumulate(self, inputs: Tensor, targets: Tensor) -> Tensor:
         return self.engine.accumulate(inputs, targets, self.micro_batch)
 
-    def norm(self) -> torch.Tensor:
+    def norm(self) -> Tensor:
         return self.engine.clip(float("inf"))
 
 
 def _chunks(name: str) -> int:
     """Parts of the model on each rank that a schedule is asked for: a V has two anyway."""
     return 2 if name == "interleaved" else 1
+
+
+def start_ours(name: str, work: Work, device: torch.device) -> Run:
+    return RunPipeline(OurPipeline(name, work, device), work.tokens)
+
+
+# ---- torch's
+
+
+class StageModule(nn.Module):
+    """A stage as a module whose parameters are the stage's own: tokens or activations -> activations or logits."""
+
+    def __init__(self, stage: Stage, seq: int):
+        super().__init__()
+        model = stage.model
+        self.parts = nn.ModuleList(model.blocks[i] for i in stage.blocks)
+        if stage.first:
+            self.parts.extend(m for m in (model.embedding, model.position_embedding) if m is not None)
+        if stage.last:
+            self.parts.extend([model.final_norm, model.head])
+        self.run: Callable[..., Tensor] = stage.forward
+        if stage.last:
+            norm, head = model.final_norm, model.head
+            self.logits: Any = lambda x: head(norm(x))
+        self.last, self.rotary = stage.last, model.angles(seq)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.run(x, self.rotary)
+        return self.logits(y) if self.last else y
+
+
+class TorchPipeline:
+    """An engine for ``microbatches`` of samples of ``seq`` tokens on all ranks, with torch's schedule ``name``.
+
+    ``placement`` has the rank of each stage; losses are divided by ``tokens``. There is no optimizer. What torch's
+    documentation leaves to the user is chosen as fast as it can be: a stage is plain modules, angles are computed once,
+    outputs of the last stage are not collected (``return_outputs=False``), and nothing is scaled afterwards: a loss is
+    divided by the tokens of the whole step at once (``scale_grads=False``), as ours is.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        name: str,
+        placement: Sequence[int],
+        microbatches: int,
+        seq: int,
+        tokens: int,
+    ):
+        from torch.distributed.pipelining import PipelineStage, schedules  # takes seconds: in ranks alone
+
+        device, depth = model.embedding.weight.device, len(placement)
+        held = [stage for stage, rank in enumerate(placement) if rank == dist.get_rank()]
+        self.first, self.last = 0 in held, depth - 1 in held
+        self.model, self.tokens, self.device = model, tokens, device
+        cut = keep_stages(model, held, depth)
+        stages = [
+            PipelineStage(StageModule(cut[i], seq), i, depth, device, group=dist.group.WORLD) for i in held
+        ]
+        kind = getattr(schedules, name)
+        options = {"n_microbatches": microbatches, "loss_fn": self._loss, "scale_grads": False}
+        self.schedule = kind(
+            stages if issubclass(kind, schedules.PipelineScheduleMulti) else stages[0], **options
+        )
+        knows = "return_outputs" in inspect.signature(self.schedule.step).parameters
+        self.more: dict[str, Any] = {"return_outputs": False} if knows else {}
+
+    def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+        return loss / self.tokens
+
+    def zero_grad(self) -> None:
+        for p in self.model.parameters():
+            p.grad = None
+
+    def accumulate(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """One step's forward and backward passes of (B, s) tokens; gives the mean loss, on every rank."""
+        losses: list[Tensor] = []
+        arguments: dict[str, Any] = {**self.more}
+        if self.last:
+            arguments |= {"target": targets, "losses": losses}
+        self.schedule.step(*([inputs] if self.first else []), **arguments)
+        loss = torch.stack(losses).detach().sum() if losses else torch.zeros((), device=self.device)
+        dist.all_reduce(loss)
+        return loss
+
+    def norm(self) -> Tensor:
+        """The norm of the whole gradient, of which each rank has a part."""
+        squares = nn.utils.get_total_norm(
+            [p.grad for p in self.model.parameters() if p.grad is not None]
+        ).square()
+        dist.all_reduce(squares)
+        return squares.sqrt()
+
+
+def start_peer(name: str, work: Work, device: torch.device) -> Run:
+    (stages,) = on_ranks(name, dist.get_world_size(), _chunks(name))
+    engine = TorchPipeline(
+        model_of(work, device), SCHEDULES[name], stages, work.grad_acc, work.seq, work.tokens
+    )
+    return RunPipeline(engine, work.tokens)
+
+
+# ---- both
+
+
+def _pair(ours: str, peer: str, limit: float | None = None) -> Pair:
+    """A schedule of ours and one of torch's, by our names."""
+    return Pair(Way(ours, partial(start_ours, ours)), Way(SCHEDULES[peer], partial(start_peer, peer)), limit)
+
+
+PAIRS = (*(_pair(name, name, 1.0) for name in SCHEDULES), _pair("naive", "afab"))
 
 
 def check(work: Work, ranks: int) -> None:
@@ -120,116 +216,31 @@ def check(work: Work, ranks: int) -> None:
 
 
 def bench_pipeline(
-    work: Work, ranks: int, steps: int, device: str, only: Sequence[str] | None = None, launches: int = 1
+    work: Work, ranks: int, steps: int, device: str, only: Sequence[str] | None, launches: int
 ) -> dict[str, Any]:
     """Median seconds of a step, ours and torch's, and their ratio, by schedule: ``steps`` in each of ``launches``.
 
-    ``work.grad_acc`` are the micro-batches. ``only`` chooses among the names of ``PAIRS``. ``device`` "cpu" is gloo with
-    one thread on each rank, "cuda" NCCL with a GPU for each. The rows are those of ``bench_parallel``, and the ratio in
-    each launch alone. Raises ConfigError for what cannot be run.
+    ``work.grad_acc`` are the micro-batches. ``only`` chooses among the names of ``PAIRS``. See `contest`. Raises
+    ConfigError for what cannot be run.
     """
-    names = [pair.ours for pair in PAIRS]
-    for name in only or ():
-        if name not in names:
-            raise ConfigError(unknown("schedule", name, names))
+    names = chosen("schedule", only, [pair.ours.name for pair in PAIRS])
     check(work, ranks)
-    backend = "nccl" if torch.device(device).type == "cuda" else "gloo"
-    if backend == "nccl" and torch.cuda.device_count() < ranks:
-        raise ConfigError(f"ranks is {ranks} on cuda, but this machine has {torch.cuda.device_count()} GPUs")
-    pairs = [pair for pair in PAIRS if not only or pair.ours in only]
-    results = [
-        launch.run(
-            measure, pairs, work, steps, bool(i % 2), ranks=ranks, backend=backend, timeout=_TIMEOUT
-        ).values
-        for i in range(launches)
-    ]
-    rows = [_row(pair, [[rank[p] for rank in found] for found in results]) for p, pair in enumerate(pairs)]
-    return {
-        "provenance": provenance(device),
-        "backend": backend,
-        "threads_per_rank": 1 if backend == "gloo" else None,
-        "steps": steps,
-        "launches": launches,
-        "ranks": ranks,
-        "model": work.shape.name,
-        "layers": work.shape.layers,
-        "parameters": work.shape.num_parameters,
-        "micro_batch": work.micro_batch,
-        "seq": work.seq,
-        "grad_acc": work.grad_acc,
-        "comparisons": rows,
-    }
-
-
-def _row(pair: Pair, launches: Sequence[Sequence[tuple[Track, Track]]]) -> dict[str, Any]:
-    """Ours and the peer's tracks of all ranks, launch by launch, as a row."""
-    each = [compared(*zip(*ranks, strict=True))["ratio"] for ranks in launches]
-    ours, peer = (
-        [Track.joined([rank[which] for rank in one]) for one in zip(*launches, strict=True)]
-        for which in (0, 1)
-    )
-    found = compared(ours, peer) | {"launch_ratios": each}
-    alike = max(found["loss_difference"], found["norm_difference"]) < TOLERANCE
-    met = None if pair.limit is None else alike and found["ratio"] <= pair.limit
-    found |= {"limit": pair.limit, "alike": alike, "met": met}
-    return {"ours": pair.ours, "peer": SCHEDULES[pair.peer]} | found
-
-
-def measure(
-    pairs: Sequence[Pair], work: Work, steps: int, ours_first: bool = False
-) -> list[tuple[Track, Track]]:
-    """In one rank: ours and the peer of each pair, step by step in turns. One of them is made first."""
-    tracks = []
-    with launch.process_group() as world:
-        if world.device.type == "cpu":
-            torch.set_num_threads(1)
-        for pair in pairs:
-            starts = (start_ours, start_peer) if ours_first else (start_peer, start_ours)
-            runs: list[Run] = [start(pair, work, world.device) for start in starts]
-            take_turns(runs, work, steps, world.device)
-            found = [run.track() for run in runs]
-            tracks.append((found[0], found[1]) if ours_first else (found[1], found[0]))
-            del runs
-            gc.collect()  # models and their hooks hold each other
-    return tracks
-
-
-def start_ours(pair: Pair, work: Work, device: torch.device) -> RunPipeline:
-    return RunPipeline(OurPipeline(_model(work, device), pair.ours, work), work.tokens)
-
-
-def start_peer(pair: Pair, work: Work, device: torch.device) -> RunPipeline:
-    from playbook.bench.pipeline_peers import TorchPipeline  # takes seconds: in ranks alone
-
-    (stages,) = on_ranks(pair.peer, dist.get_world_size(), _chunks(pair.peer))
-    engine = TorchPipeline(
-        _model(work, device), SCHEDULES[pair.peer], stages, work.grad_acc, work.seq, work.tokens
-    )
-    return RunPipeline(engine, work.tokens)
-
-
-def _model(work: Work, device: torch.device) -> Transformer:
-    return Transformer(work.shape.replace(dropout=0.0), device=device)
+    rounds = tuple((pair,) for pair in PAIRS if pair.ours.name in names)
+    found = contest([Group("", "", ranks, work, rounds)], steps, device, launches, layers=work.shape.layers)
+    (only_one,), _ = found.pop("groups"), found.pop("peers")
+    keys = ("ranks", "model", "parameters", "micro_batch", "seq", "grad_acc", "comparisons")
+    return found | {key: only_one[key] for key in keys}
 
 
 def report_pipeline(result: dict[str, Any]) -> str:
     """The result of ``bench_pipeline`` as a table for people."""
     tokens = f"{result['grad_acc']} micro-batches of {result['micro_batch']} × {result['seq']} tokens"
+    columns = ("ours ms", "peer ms", "ratio", "quartiles of turns", "launches", "on a core", "apart")
     lines = [
         f"schedules beside torch.distributed.pipelining {result['provenance']['torch']}",
         f"  {result['model'] or 'model'}, {result['layers']} layers, {result['parameters']:,} parameters; "
         f"{result['ranks']} {result['backend']} ranks, {tokens}; medians of {result['steps']} steps in each of "
         f"{result['launches']} launches",
-        f"  {'ours':12} {'peer':24} {'ours ms':>9} {'peer ms':>9} {'ratio':>6} {'quartiles of turns':>18} "
-        f"{'launches':>11} {'on a core':>9} {'apart':>7} {'limit':>6}",
+        *table(result["comparisons"], columns, (12, 24)),
     ]
-    for c in result["comparisons"]:
-        low, middle, high = c["turn_ratio_quartiles"]
-        apart = max(c["loss_difference"], c["norm_difference"])
-        least, most = min(c["launch_ratios"]), max(c["launch_ratios"])
-        lines.append(
-            f"  {c['ours']:12} {c['peer']:24} {c['ours_s'] * 1e3:9.1f} {c['peer_s'] * 1e3:9.1f} {c['ratio']:6.3f} "
-            f"{low:6.2f} {middle:5.2f} {high:5.2f} {least:6.2f}{most:5.2f} "
-            f"{c['cpu_ratio']:9.3f} {apart:7.0e} {verdict(c)}".rstrip()
-        )
     return "\n".join(lines)

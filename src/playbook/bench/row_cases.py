@@ -217,33 +217,22 @@ def _fused_step(options: dict[str, Any]) -> Callable[..., Outputs]:
     return run
 
 
+#: Every kernel of this file: what makes its cases, of which sizes an interpreter manages, and which models have.
+SIZES: tuple[tuple[Callable[..., Case], list[tuple[Any, ...]], list[tuple[Any, ...]]], ...] = (
+    (linear_cross_entropy_case, [(24, 32, 96)], [(8192, 2048, 128_256)]),
+    (cross_entropy_case, [(8, 512)], [(8192, 128_256)]),
+    (rms_norm_case, [(16, 256)], [(16_384, 4096), (8192, 8192)]),
+    (add_rms_norm_case, [(16, 256)], [(16_384, 4096)]),
+    (layer_norm_case, [(16, 256)], [(16_384, 4096)]),
+    (swiglu_case, [(8, 256)], [(8192, 14_336)]),
+    (rotary_case, [(1, 16, 4, 2, 32)], [(4, 4096, 32, 8, 128)]),
+    (adamw_case, [(4096, torch.bfloat16)], [(2**27, torch.bfloat16)]),
+    (adamw_case, [(4096, torch.float32)], [(2**27, torch.float32)]),
+    (elu_case, [(4096,)], [(2**26,)]),
+    (vector_add_case, [(4096,)], [(2**26,)]),
+)
+
+
 def row_cases(large: bool, cuda: bool) -> list[Case]:
     """Every kernel of this file, as large as models have them or as an interpreter manages."""
-    if large:
-        return [
-            linear_cross_entropy_case(8192, 2048, 128_256, cuda),
-            cross_entropy_case(8192, 128_256, cuda),
-            rms_norm_case(16_384, 4096, cuda),
-            rms_norm_case(8192, 8192, cuda),
-            add_rms_norm_case(16_384, 4096, cuda),
-            layer_norm_case(16_384, 4096, cuda),
-            swiglu_case(8192, 14_336, cuda),
-            rotary_case(4, 4096, 32, 8, 128, cuda),
-            adamw_case(2**27, torch.bfloat16, cuda),
-            adamw_case(2**27, torch.float32, cuda),
-            elu_case(2**26, cuda),
-            vector_add_case(2**26, cuda),
-        ]
-    return [
-        linear_cross_entropy_case(24, 32, 96, cuda),
-        cross_entropy_case(8, 512, cuda),
-        rms_norm_case(16, 256, cuda),
-        add_rms_norm_case(16, 256, cuda),
-        layer_norm_case(16, 256, cuda),
-        swiglu_case(8, 256, cuda),
-        rotary_case(1, 16, 4, 2, 32, cuda),
-        adamw_case(4096, torch.bfloat16, cuda),
-        adamw_case(4096, torch.float32, cuda),
-        elu_case(4096, cuda),
-        vector_add_case(4096, cuda),
-    ]
+    return [make(*size, cuda) for make, *sizes in SIZES for size in sizes[large]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,22 +33,27 @@ def bench_train(
     """
     tokens = torch.randint(shape.vocab, (2, micro_batch, seq), generator=torch.Generator().manual_seed(0))
     x, y = tokens.to(device)
-    ours = Transformer(shape, dtype=dtype, device=device)
-    comparisons: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {}
-    peer = transformers_llama(ours) if is_llama(shape) else None
-    if peer is not None:
-        comparisons["model / transformers"] = (lambda: _step(ours, x, y), lambda: _peer_step(peer, x, y))
-    full, theirs = (
-        Transformer(shape, recompute="full", dtype=dtype, device=device),
-        _TorchCheckpointed(shape, dtype=dtype, device=device),
-    )
-    comparisons["full recomputation / torch.utils.checkpoint"] = (
-        lambda: _step(full, x, y),
-        lambda: _step(theirs, x, y),
-    )
-    comparisons["full recomputation / none"] = (lambda: _step(full, x, y), lambda: _step(ours, x, y))
-    results = {name: _compare(pair, repeats, device) for name, pair in comparisons.items()}
-    peaks = {"none": ours, "full": full, "torch.utils.checkpoint": theirs}
+    of: dict[str, Any] = {"dtype": dtype, "device": device}
+    models = {
+        "none": Transformer(shape, **of),
+        "full": Transformer(shape, recompute="full", **of),
+        "torch.utils.checkpoint": _TorchCheckpointed(shape, **of),
+    }
+    steps: dict[str, Callable[[], None]] = {
+        name: partial(_step, model, x, y) for name, model in models.items()
+    }
+    if (peer := transformers_llama(models["none"]) if is_llama(shape) else None) is not None:
+        steps["transformers"] = partial(_peer_step, peer, x, y)
+    pairs = {
+        "model / transformers": ("none", "transformers"),
+        "full recomputation / torch.utils.checkpoint": ("full", "torch.utils.checkpoint"),
+        "full recomputation / none": ("full", "none"),
+    }
+    results = {
+        name: _compare(steps[ours], steps[other], repeats, device)
+        for name, (ours, other) in pairs.items()
+        if other in steps
+    }
     return {
         "provenance": provenance(device),
         "model": shape.name,
@@ -56,7 +62,7 @@ def bench_train(
         "dtype": str(dtype).removeprefix("torch."),
         "repeats": repeats,
         "comparisons": results,
-        "peak_bytes": {name: _peak(model, x, y) for name, model in peaks.items()},
+        "peak_bytes": {name: _peak(model, x, y) for name, model in models.items()},
     }
 
 
@@ -79,9 +85,9 @@ class _TorchCheckpointed(Transformer):
 
 
 def _compare(
-    pair: tuple[Callable[[], Any], Callable[[], Any]], repeats: int, device: str
+    ours: Callable[[], None], peer: Callable[[], None], repeats: int, device: str
 ) -> dict[str, float]:
-    times = compare_times({"ours": pair[0], "peer": pair[1]}, repeats=repeats, device=device)
+    times = compare_times({"ours": ours, "peer": peer}, repeats=repeats, device=device)
     return {"ours_s": times["ours"], "peer_s": times["peer"], "ratio": times["ours"] / times["peer"]}
 
 
@@ -93,8 +99,7 @@ def _step(model: Transformer, x: Tensor, y: Tensor) -> None:
 
 def _peer_step(model: Any, x: Tensor, y: Tensor) -> None:
     model.zero_grad(set_to_none=True)
-    logits = model(x, use_cache=False).logits
-    torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), y.flatten()).backward()
+    llama_loss(model, x, y).backward()
 
 
 def _peak(model: Transformer, x: Tensor, y: Tensor) -> int:
@@ -123,3 +128,9 @@ def transformers_llama(ours: Transformer) -> Any:
     )  # fmt: skip
     model: Any = transformers.LlamaForCausalLM(config)
     return model.to(ours.embedding.weight)
+
+
+def llama_loss(model: Any, x: Tensor, y: Tensor) -> Tensor:
+    """The mean loss of such a model; x and y are (micro_batch, seq)."""
+    logits = model(x, use_cache=False).logits
+    return torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), y.flatten())

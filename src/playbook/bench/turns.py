@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -164,9 +164,9 @@ def compared(ours: Sequence[Track], peer: Sequence[Track]) -> dict[str, Any]:
 
     ``cpu_ratio`` compares the seconds on a core of the busiest rank: what others do on the machine matters less there.
     """
-    times = [_slowest([t.seconds for t in tracks]) for tracks in (ours, peer)]
+    times = [slowest([t.seconds for t in tracks]) for tracks in (ours, peer)]
     seconds = [statistics.median(steps) for steps in times]
-    cpu = [statistics.median(_slowest([t.cpu for t in tracks])) for tracks in (ours, peer)]
+    cpu = [statistics.median(slowest([t.cpu for t in tracks])) for tracks in (ours, peer)]
     return {
         "ours_s": seconds[0],
         "peer_s": seconds[1],
@@ -182,7 +182,7 @@ def compared(ours: Sequence[Track], peer: Sequence[Track]) -> dict[str, Any]:
     }
 
 
-def _slowest(ranks: list[list[float]]) -> list[float]:
+def slowest(ranks: Iterable[Sequence[float]]) -> list[float]:
     """Of each step, the most that a rank took."""
     return [max(step) for step in zip(*ranks, strict=True)]
 

@@ -9,7 +9,7 @@ import argparse
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -258,12 +258,12 @@ def _parallel(
     steps: Annotated[int, Flag("timed steps of each; the median counts")] = 16,
 ) -> Any:
     shape = _shape(model, seq)
-    from playbook.bench.parallel import bench_parallel, report_parallel
-    from playbook.bench.rounds import GROUPS
+    from playbook.bench.contest import report_groups
+    from playbook.bench.parallel import bench_parallel
     from playbook.bench.turns import Work
 
     device, work = asked.on(shape, ranks), Work(shape, micro_batch, seq, grad_acc)
-    return bench_parallel(work, ranks, steps, device, only or tuple(GROUPS), long_seq), report_parallel
+    return bench_parallel(work, ranks, steps, device, only, long_seq), report_groups
 
 
 @bench("pipeline", "pipeline schedules on many ranks against torch.distributed.pipelining")
@@ -307,11 +307,11 @@ def _experts(
     steps: Annotated[int, Flag("timed steps of each in a launch; the median counts")] = 12,
 ) -> Any:
     shape = _shape(model, seq)
-    from playbook.bench.experts import GROUPS, bench_experts, report_experts
-    from playbook.bench.experts_peers import RANKS
+    from playbook.bench.contest import report_groups
+    from playbook.bench.experts import RANKS, bench_experts
 
     device = asked.on(shape, RANKS)
-    return bench_experts(shape, tokens, seq, steps, device, only or tuple(GROUPS), launches), report_experts
+    return bench_experts(shape, tokens, seq, steps, device, only, launches), report_groups
 
 
 @bench("communication", "PowerSGD and local steps against torch's hook of DDP and post-local SGD")
@@ -327,12 +327,12 @@ def _communication(
     launches: Launches = 3,
     steps: Annotated[int, Flag("timed turns of each in a launch; the median counts")] = 12,
 ) -> Any:
-    from playbook.bench.communication import GROUPS, MODEL, bench_communication, report_communication
+    from playbook.bench.communication import MODEL, bench_communication, report_communication
     from playbook.bench.turns import Work
 
     shape = _shape(model or MODEL, seq)
     device, work = asked.on(shape, max(ranks)), Work(shape, micro_batch, seq)
-    settings = (rank, period, steps, device, only or tuple(GROUPS), launches)
+    settings = (rank, period, steps, device, only, launches)
     return bench_communication(work, ranks, *settings), report_communication
 
 
@@ -370,9 +370,9 @@ def _kernels(
     sizes: Sizes = None,
     repeats: Annotated[int, Flag("turns at most; the median counts")] = 50,
 ) -> Any:
-    from playbook.bench.kernels import KERNELS, bench_kernels, report_kernels
+    from playbook.bench.kernels import bench_kernels, report_kernels
 
-    result, wrong = _cases(asked, bench_kernels, only or KERNELS, sizes, repeats)
+    result, wrong = _cases(asked, bench_kernels, only, sizes, repeats)
     return result, report_kernels, wrong
 
 
@@ -386,16 +386,16 @@ def _fp8(
     sizes: Sizes = None,
     repeats: Annotated[int, Flag("turns at most; the median counts")] = 50,
 ) -> Any:
-    from playbook.bench.fp8 import FP8, bench_fp8, report_fp8
+    from playbook.bench.fp8 import bench_fp8, report_fp8
 
-    result, wrong = _cases(asked, bench_fp8, only or FP8, sizes, repeats)
+    result, wrong = _cases(asked, bench_fp8, only, sizes, repeats)
     return result, report_fp8, wrong
 
 
 def _cases(
     asked: Asked,
     measure: Callable[..., Iterator[dict[str, Any]]],
-    names: Sequence[str],
+    only: Names,
     sizes: str | None,
     repeats: int,
 ) -> tuple[dict[str, Any], list[str]]:
@@ -403,6 +403,6 @@ def _cases(
     from playbook.bench.kernels import wrong_results
 
     result: dict[str, Any] = {}
-    for result in measure(asked.on(), names, None if sizes is None else sizes == "large", repeats):
+    for result in measure(asked.on(), only, None if sizes is None else sizes == "large", repeats):
         asked.keep(result)
     return result, wrong_results(result)

@@ -246,13 +246,27 @@ def compare_times(
 
     Turns keep the comparison fair on a machine whose speed drifts; the median forgives an interrupted run.
     """
+    times = seconds_in_turns(functions, repeats, device)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def seconds_in_turns(
+    functions: Mapping[str, Callable[[], Any]],
+    turns: int,
+    device: torch.device | str = "cpu",
+    warm_up: int = 1,
+    reverse: bool = False,
+) -> dict[str, list[float]]:
+    """Seconds of each function in each turn, after ``warm_up`` of them: caches and allocators are not ready in the first.
+
+    ``reverse``: every other turn goes in the opposite order.
+    """
     times: dict[str, list[float]] = {name: [] for name in functions}
-    for turn in range(repeats + 1):
-        for name, function in functions.items():
+    for turn in range(warm_up + turns):
+        for name in list(functions)[:: -1 if reverse and turn % 2 else 1]:
             synchronize(device)
             start = time.perf_counter()
-            function()
+            functions[name]()
             synchronize(device)
-            if turn:  # the first turn warms caches and allocators up
-                times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
+            times[name].append(time.perf_counter() - start)
+    return {name: values[warm_up:] for name, values in times.items()}
