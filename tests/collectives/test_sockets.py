@@ -23,7 +23,7 @@ from playbook.collectives import CollectiveError, merge
 from playbook.collectives.alarms import Alarms
 from playbook.collectives.plans import ALGORITHMS, Message, plan
 from playbook.collectives.rendezvous import connect, connect_hosts, free_port
-from playbook.collectives.socket_training import Model, Sizes, batch, train
+from playbook.collectives.socket_training import PARAMETERS, Model, batch, train
 from playbook.collectives.sockets import SocketGroup
 from playbook.collectives.wire import HEADER, PeerError
 
@@ -397,11 +397,10 @@ def test_what_cannot_be_sent_in_place_is_refused():
 
 
 def test_the_gradient_is_the_slope_of_the_loss():
-    sizes = Sizes(context=3, embedding=4, hidden=5)
-    model, rng = Model(sizes, seed=1, dtype=np.float64), np.random.default_rng(0)
-    contexts, following = batch(rng.integers(0, 256, 1000).astype(np.uint8), sizes, 16, 0, 0)
+    model, rng = Model(seed=1, dtype=np.float64), np.random.default_rng(0)
+    contexts, following = batch(rng.integers(0, 256, 1000).astype(np.uint8), 16, 0, 0)
     model.loss(contexts, following)
-    gradient, direction = model.gradient.copy(), rng.standard_normal(sizes.parameters)
+    gradient, direction = model.gradient.copy(), rng.standard_normal(PARAMETERS)
     step, values = 1e-5, []
     for sign in (1, -1):
         model.flat += sign * step * direction
