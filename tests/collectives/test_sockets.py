@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import random
@@ -13,19 +14,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import numpy as np
 import pytest
 
 from playbook import collectives
-from playbook.collectives import CollectiveError, merge
-from playbook.collectives.alarms import Alarms
+from playbook.collectives import CollectiveError, merge, rendezvous
+from playbook.collectives.alarms import Alarms, PeerError
 from playbook.collectives.plans import ALGORITHMS, Message, plan
-from playbook.collectives.rendezvous import connect, connect_hosts, free_port
-from playbook.collectives.socket_training import Model, Sizes, batch, train
-from playbook.collectives.sockets import SocketGroup
-from playbook.collectives.wire import HEADER, PeerError
+from playbook.collectives.rendezvous import connect, free_port
+from playbook.collectives.socket_training import PARAMETERS, Model, batch, train
+from playbook.collectives.sockets import HEADER, SocketGroup
 
 UFUNCS = {"sum": np.add, "avg": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 DTYPES = ("float32", "float64", "int64")
@@ -179,9 +180,9 @@ class Trickle:
         self._busy()
         return self.connection.send(b"".join(parts)[:3])
 
-    def recv_into(self, buffer: memoryview) -> int:
+    def recvmsg_into(self, parts: list[memoryview]) -> tuple[int]:
         self._busy()
-        return self.connection.recv_into(buffer[:3])
+        return (self.connection.recv_into(next(part for part in parts if part)[:3]),)
 
 
 def test_messages_that_come_a_few_bytes_at_a_time():
@@ -200,7 +201,7 @@ def dies(rank: int, size: int, port: int, how: str, errors: Any) -> None:
     with connect(rank, size, port=port, timeout=600) as group:
         x = np.ones(4 << 20)
         if rank == 1:
-            message = HEADER.pack(b"DATA", 0, np.array_split(x, size)[0].nbytes) + bytes(1000)
+            message = HEADER.pack(0, np.array_split(x, size)[0].nbytes) + bytes(1000)
             group._connections[2 % size].send(message)
             if how == "killed":
                 os.kill(os.getpid(), 9)
@@ -294,24 +295,21 @@ def test_who_was_elsewhere_learns_it_at_the_next_collective():
         assert "rank 0 is gone (it closed the connection)" in str(error)
 
 
-def test_a_reason_that_comes_in_parts_and_ranks_that_blame_each_other():
+def test_the_last_words_of_ranks_that_blame_each_other():
     ours, theirs = zip(*(socket.socketpair() for _ in range(2)), strict=True)
-    alarms = Alarms(0, {1: ours[0], 2: ours[1]})
+    alarms, peers = Alarms(0, {1: ours[0], 2: ours[1]}), [Connection(line.detach()) for line in theirs]
     own = PeerError("rank 1 is gone", 1)
-    for byte in struct.pack("!I?H", 2, False, 4) + b"alas":
-        assert not alarms.words
-        theirs[0].send(bytes([byte]))
-        alarms.hear()
+    peers[0].send_bytes(json.dumps([2, False, "alas"]).encode())
+    alarms.hear(wait(alarms.open.values(), 60))
     assert str(alarms.news()) == "rank 1 has given up: alas"
-    assert alarms.rumours() == "rank 1 has given up: alas"
     assert alarms.cause(own, patience=0.01).peer == 2  # silent, as far as we know
-    theirs[1].send(struct.pack("!I?H", 1, True, 3) + b"woe")
+    peers[1].send_bytes(json.dumps([1, True, "woe"]).encode())
     assert alarms.cause(own, patience=10) is own  # 1 blames 2, and 2 blames 1
-    alarms.say(own)
-    assert theirs[1].recv(99) == struct.pack("!I?H", 1, False, 14) + b"rank 1 is gone"
+    alarms.say(PeerError("ü" * 5000, 1))
+    assert json.loads(peers[1].recv_bytes()) == [1, False, "ü" * 300]
     alarms.close()
-    for line in theirs:
-        line.close()
+    for peer in peers:
+        peer.close()
 
 
 def test_ranks_that_disagree_are_told_so():
@@ -325,34 +323,21 @@ def test_ranks_that_disagree_are_told_so():
     )
 
 
-def test_ranks_meet_from_a_list_of_hosts():
-    hosts = [("127.0.0.1", free_port()) for _ in range(4)]
-    totals: list[float] = [0.0] * 4
-
-    def run(rank: int) -> None:
-        time.sleep(0.05 * (4 - rank))  # the one that others connect to comes last
-        with connect_hosts(rank, hosts, timeout=60) as group:
-            x = np.array([float(rank)])
-            collectives.all_reduce(x, group, op="avg")
-            totals[rank] = float(x[0])
-
-    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert totals == [1.5] * 4
-
-
-def test_strangers_at_the_door_are_turned_away():
-    port = free_port()
+def test_strangers_at_the_door_are_turned_away(monkeypatch):
+    port, silent = free_port(), []
+    monkeypatch.setattr(rendezvous, "_PATIENCE", 0.1)
 
     def knock() -> None:
-        for greeting in (b"GET / HTTP/1.1\r\n\r\n", struct.pack("!8sIIHB", b"playbook", 1, 9, 0, 0), b""):
+        elsewhere = struct.pack("!8sIIBH", b"playbook", 9, 1, 2, 0)
+        for greeting in (b"GET / HTTP/1.1\r\n\r\n", elsewhere, b"", b"play", None):
             for _ in range(3000):
                 try:
-                    with socket.create_connection(("127.0.0.1", port), timeout=60) as stranger:
-                        stranger.sendall(greeting)
+                    stranger = socket.create_connection(("127.0.0.1", port), timeout=60)
+                    if greeting is None:
+                        silent.append(stranger)
+                    else:
+                        with stranger:
+                            stranger.sendall(greeting)
                     break
                 except ConnectionRefusedError:
                     time.sleep(0.02)
@@ -370,6 +355,8 @@ def test_strangers_at_the_door_are_turned_away():
     run(1)
     first.join(60)
     assert ranks == [2, 2]
+    with silent[0]:
+        assert silent[0].recv(1) == b""
 
 
 def test_who_never_comes_is_named():
@@ -385,6 +372,24 @@ def test_who_never_comes_is_named():
         connect(0, 2, port=taken.getsockname()[1])
 
 
+def test_who_waits_with_rank_0_hears_at_once_that_it_gave_up():
+    port, errors = free_port(), []
+
+    def run(rank: int, timeout: float) -> None:
+        with pytest.raises(PeerError) as caught:
+            connect(rank, 3, port=port, timeout=timeout)
+        errors.append(str(caught.value))
+
+    threads = [threading.Thread(target=run, args=of, daemon=True) for of in ((0, 1.0), (1, 600.0))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    waited, told = sorted(errors, key=lambda error: "did not say" in error)
+    assert "rank 2 to join, in vain" in waited
+    assert told == "rank 0 did not say where the other ranks are"
+
+
 def test_what_cannot_be_sent_in_place_is_refused():
     group = SocketGroup(0, {}, {})
     with pytest.raises(CollectiveError, match="must be contiguous"):
@@ -397,11 +402,10 @@ def test_what_cannot_be_sent_in_place_is_refused():
 
 
 def test_the_gradient_is_the_slope_of_the_loss():
-    sizes = Sizes(context=3, embedding=4, hidden=5)
-    model, rng = Model(sizes, seed=1, dtype=np.float64), np.random.default_rng(0)
-    contexts, following = batch(rng.integers(0, 256, 1000).astype(np.uint8), sizes, 16, 0, 0)
+    model, rng = Model(seed=1, dtype=np.float64), np.random.default_rng(0)
+    contexts, following = batch(rng.integers(0, 256, 1000).astype(np.uint8), 16, 0, 0)
     model.loss(contexts, following)
-    gradient, direction = model.gradient.copy(), rng.standard_normal(sizes.parameters)
+    gradient, direction = model.gradient.copy(), rng.standard_normal(PARAMETERS)
     step, values = 1e-5, []
     for sign in (1, -1):
         model.flat += sign * step * direction
@@ -428,8 +432,10 @@ def test_data_parallel_training_is_that_of_one_process(size, dtype, tolerance):
 
 
 def test_unequal_slices_are_refused():
-    with pytest.raises(CollectiveError, match="global_batch must be a multiple of the 3 ranks, got 64"):
-        train(SocketGroup(0, {1: socket.socket(), 2: socket.socket()}, {}), global_batch=64)
+    sentence = "global_batch must be a multiple of the 3 ranks, got 64"
+    group = SocketGroup(0, {1: socket.socket(), 2: socket.socket()}, {})
+    with group, pytest.raises(CollectiveError, match=sentence):
+        train(group, global_batch=64)
 
 
 def test_no_torch_in_any_of_it():

@@ -12,77 +12,61 @@ it answers by saying for whom. No torch.
 from __future__ import annotations
 
 import contextlib
-import selectors
+import json
 import socket
-import struct
 import time
-from dataclasses import dataclass
+from collections.abc import Collection
+from multiprocessing.connection import Connection, wait
 
-from playbook.collectives.wire import PeerError
-
-_HEAD = struct.Struct("!I?H")  # the rank that was lost, whether it was only silent, bytes of the reason
-_LONGEST = 1000
+#: Letters of a reason, and bytes of a word with one: what fits into a packet and is sent without waiting.
+_LONGEST, _WORD = 300, 1400
 
 
-@dataclass(frozen=True)
-class Word:
-    """A rank's last word: which rank it has lost, whether that is certain or it was only silent, and the reason."""
+class PeerError(ConnectionError):
+    """A rank that is gone, silent, or out of step; ``peer`` is the rank it is about.
 
-    lost: int
-    silent: bool
-    reason: str
+    ``reason`` is what the rank that noticed said: the sentence itself, where that is this rank. ``silent``: nothing is
+    known but that it was waited for in vain.
+    """
+
+    def __init__(self, sentence: str, peer: int, *, reason: str | None = None, silent: bool = False):
+        super().__init__(sentence)
+        self.peer, self.reason, self.silent = peer, reason or sentence, silent
 
 
 class Alarms:
-    """One rank's lines to all others; it says one word on them at most, and hears one from each at most."""
+    """One rank's lines to all others; it says one word on them at most, and hears one from each at most.
+
+    ``words`` are those that were heard, by the rank that said them; ``open`` the lines that may still bring one.
+    """
 
     def __init__(self, rank: int, lines: dict[int, socket.socket]):
-        self.rank = rank
-        self.words: dict[int, Word] = {}
-        self._lines = lines
-        self._heard = {peer: bytearray() for peer in lines}
-        self._open = set(lines)
+        self.rank, self.words = rank, dict[int, PeerError]()
         for line in lines.values():
-            line.setblocking(False)
+            line.setblocking(True)
+        self._lines = {peer: Connection(line.detach()) for peer, line in lines.items()}
+        self.open = dict(self._lines)
 
-    def watch(self, selector: selectors.BaseSelector) -> None:
-        """Have ``selector`` wake up when there is something to hear."""
-        for peer in self._open:
-            selector.register(self._lines[peer], selectors.EVENT_READ)
-
-    def hear(self) -> None:
-        """Take in what has been said so far."""
-        for peer in sorted(self._open):
-            try:
-                part = self._lines[peer].recv(_HEAD.size + _LONGEST)
-            except BlockingIOError:
-                continue
-            except OSError:
-                part = b""
-            heard = self._heard[peer]
-            heard += part
-            if len(heard) >= _HEAD.size:
-                lost, silent, size = _HEAD.unpack_from(heard)
-                if len(heard) == _HEAD.size + size:
-                    self.words[peer] = Word(lost, silent, heard[_HEAD.size :].decode(errors="replace"))
-            if not part or peer in self.words:
-                self._open.discard(peer)
+    def hear(self, ready: Collection[object]) -> None:
+        """Take in what was said on those of the lines that are ready to be read."""
+        for peer in [peer for peer, line in self.open.items() if line in ready]:
+            with contextlib.suppress(OSError, EOFError, ValueError):  # a line that is closed says nothing
+                lost, silent, reason = json.loads(self.open[peer].recv_bytes(_WORD))
+                told = f"rank {peer} has given up: {reason}"
+                self.words[peer] = PeerError(told, lost, reason=reason, silent=silent)
+            del self.open[peer]
 
     def news(self) -> PeerError | None:
         """The error of a rank that has heard for certain that another one is lost; None as long as it has not."""
-        certain = ((p, w) for p, w in self.words.items() if w.lost != self.rank and not w.silent)
-        return next((_told(p, w) for p, w in certain), None)
-
-    def rumours(self) -> str:
-        """All that was heard, in one sentence."""
-        return "; ".join(str(_told(peer, word)) for peer, word in self.words.items())
+        certain = (word for word in self.words.values() if word.peer != self.rank and not word.silent)
+        return next(certain, None)
 
     def say(self, error: PeerError) -> None:
         """The last word to all others: what ``error`` is about, and what it says."""
-        reason = error.reason.encode()[:_LONGEST]
+        word = json.dumps([error.peer, error.silent, error.reason[:_LONGEST]], ensure_ascii=False).encode()
         for line in self._lines.values():
             with contextlib.suppress(OSError):
-                line.send(_HEAD.pack(error.peer, error.silent, len(reason)) + reason)
+                line.send_bytes(word)
 
     def cause(self, error: PeerError, patience: float) -> PeerError:
         """The error at the end of the chain: about the rank that was lost by the rank … that this one has lost.
@@ -90,32 +74,22 @@ class Alarms:
         Waits ``patience`` seconds at most for a rank that says nothing and whose line is still open.
         """
         deadline = time.monotonic() + patience
+        self.hear(wait(self.open.values(), 0))
         while True:
-            self.hear()
             last = self._follow(error)
-            if last.peer not in self._open or not self._listen(deadline - time.monotonic()):
+            left = deadline - time.monotonic()
+            if last.peer not in self.open or left <= 0:
                 return last
+            self.hear(wait(self.open.values(), left))
 
     def close(self) -> None:
         for line in self._lines.values():
             line.close()
-        self._open.clear()
+        self.open.clear()
 
     def _follow(self, error: PeerError) -> PeerError:
         seen, last = {self.rank}, error
         while last.peer in self.words and last.peer not in seen:
             seen.add(last.peer)
-            last = _told(last.peer, self.words[last.peer])
+            last = self.words[last.peer]
         return error if last.peer in seen else last  # ranks that blame each other in a circle: all are there
-
-    def _listen(self, seconds: float) -> bool:
-        """Wait until somebody says something, or leaves; False when the time is over."""
-        with selectors.DefaultSelector() as selector:
-            self.watch(selector)
-            return seconds > 0 and bool(selector.select(seconds))
-
-
-def _told(peer: int, word: Word) -> PeerError:
-    return PeerError(
-        f"rank {peer} has given up: {word.reason}", word.lost, reason=word.reason, silent=word.silent
-    )

@@ -1,30 +1,27 @@
-"""How ranks find each other: from one address that all know, or a list of them, to two connections between any two.
+"""How ranks find each other: from one address that all know to two connections between any two.
 
 Everything has a time limit, and who is missing when it is over is named. No torch.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from playbook._checks import check_int
+from playbook.collectives.alarms import PeerError
 from playbook.collectives.plans import CollectiveError
 from playbook.collectives.sockets import SocketGroup
-from playbook.collectives.wire import PeerError
 
 Address = tuple[str, int]
-_HELLO = struct.Struct(
-    "!8sIIHB"
-)  # greeting, rank, size, port at which the rank listens, which connection this is
 _GREETING = b"playbook"
-_LENGTH = struct.Struct("!I")
-#: The two connections between two ranks: for messages, and for the news of a rank that was lost.
-_MESSAGES, _ALARM = range(2)
-_KINDS = (_MESSAGES, _ALARM)
+_HELLO = struct.Struct("!8sIIBH")  # greeting, size, rank, what the connection is for, where the rank listens
+#: What a connection is for: messages; the news of a rank that was lost; to ask where the others listen.
+_MESSAGES, _ALARM, _ASK = range(3)
 #: Seconds that a connection has to say who it is; what says nothing, or something else, is none of ours.
 _PATIENCE = 5.0
 
@@ -34,34 +31,31 @@ def connect(
 ) -> SocketGroup:
     """Meet at ``host:port``, where rank 0 listens, and return the group once every rank is connected to every other.
 
-    Rank 0 learns from each rank where it listens, and sends the list to all. Raises :class:`PeerError` naming a rank
-    that has not come within ``timeout`` seconds, which is also the group's.
+    Rank 0 learns from each rank where it listens, and sends the list to all; then each connects to those below it, and
+    is reached by those above. Raises :class:`PeerError` naming a rank that has not come within ``timeout`` seconds,
+    which is also the group's, and :class:`CollectiveError` where rank 0 cannot listen at the port.
     """
-    _check(rank, size)
+    check_int("size", size, CollectiveError)
+    if check_int("rank", rank, CollectiveError, least=0) >= size:
+        raise CollectiveError(f"rank must be 0 to {size - 1}, got {rank}")
     deadline = time.monotonic() + timeout
-    if rank == 0:
-        with _listen((host, port)) as listener:
-            others = _accept(listener, 0, size, range(1, size), deadline)
-        addresses = [(host, port), *(others[peer][1] for peer in range(1, size))]
-        for connections, _ in others.values():
-            _send_addresses(connections[_MESSAGES], addresses)
-        return _group(0, {peer: connections for peer, (connections, _) in others.items()}, timeout)
-    first = _reach((host, port), rank, 0, deadline)
-    with _listen((first.getsockname()[0], 0)) as listener:
-        _greet(first, rank, size, _MESSAGES, port=listener.getsockname()[1])
-        second = _call((host, port), rank, 0, size, _ALARM, deadline)
-        addresses = _receive_addresses(first, deadline)
-        return _mesh(rank, addresses, listener, {0: [first, second]}, deadline, timeout)
-
-
-def connect_hosts(rank: int, hosts: Sequence[Address], *, timeout: float = 30.0) -> SocketGroup:
-    """The group of the ranks that listen at ``hosts``, rank r at the r-th (host, port): no rank is special.
-
-    Raises :class:`PeerError` naming a rank that cannot be reached, or has not come, within ``timeout`` seconds.
-    """
-    _check(rank, len(hosts))
-    with _listen(hosts[rank]) as listener:
-        return _mesh(rank, list(hosts), listener, {}, time.monotonic() + timeout, timeout)
+    messages, alarms = dict[int, socket.socket](), dict[int, socket.socket]()
+    with contextlib.ExitStack() as meeting, contextlib.ExitStack() as opened:
+        if rank == 0:
+            listener = meeting.enter_context(_listen((host, port)))
+            hosts = _tell((host, port), listener, size, deadline)
+        else:
+            question = meeting.enter_context(_reach((host, port), rank, 0, deadline))
+            listener = meeting.enter_context(_listen((question.getsockname()[0], 0)))
+            hosts = _ask(question, rank, size, listener.getsockname()[1], deadline)
+        for peer in range(rank):
+            for kind, link in ((_MESSAGES, messages), (_ALARM, alarms)):
+                hello = _HELLO.pack(_GREETING, size, rank, kind, 0)
+                link[peer] = opened.enter_context(_reach(hosts[peer], rank, peer, deadline, hello))
+        for peer, kind, _, connection in _accept(listener, rank, size, [_MESSAGES, _ALARM], deadline):
+            (messages if kind == _MESSAGES else alarms)[peer] = opened.enter_context(connection)
+        opened.pop_all()
+    return SocketGroup(rank, messages, alarms, timeout)
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -70,32 +64,26 @@ def free_port(host: str = "127.0.0.1") -> int:
         return listener.getsockname()[1]
 
 
-def _check(rank: int, size: int) -> None:
-    check_int("size", size, CollectiveError)
-    if check_int("rank", rank, CollectiveError, least=0) >= size:
-        raise CollectiveError(f"rank must be 0 to {size - 1}, got {rank}")
+def _tell(mine: Address, listener: socket.socket, size: int, deadline: float) -> list[Address]:
+    """Where all ranks listen, once they have come to rank 0, which tells them as well."""
+    with contextlib.ExitStack() as opened:
+        asking = {}
+        for peer, _, address, connection in _accept(listener, 0, size, [_ASK], deadline):
+            asking[peer] = address, opened.enter_context(connection)
+        hosts = [mine, *(asking[peer][0] for peer in range(1, size))]
+        for _, connection in asking.values():
+            with contextlib.suppress(OSError):  # a rank that has left meanwhile will be missed
+                connection.sendall(json.dumps(hosts).encode())
+    return hosts
 
 
-def _mesh(
-    rank: int,
-    addresses: list[Address],
-    listener: socket.socket,
-    known: dict[int, list[socket.socket]],
-    deadline: float,
-    timeout: float,
-) -> SocketGroup:
-    """Connect to every lower rank, be reached by every higher one."""
-    size, connections = len(addresses), dict(known)
-    for peer in range(rank):
-        if peer not in connections:
-            connections[peer] = [_call(addresses[peer], rank, peer, size, kind, deadline) for kind in _KINDS]
-    others = _accept(listener, rank, size, range(rank + 1, size), deadline)
-    return _group(rank, connections | {peer: both for peer, (both, _) in others.items()}, timeout)
-
-
-def _group(rank: int, connections: dict[int, list[socket.socket]], timeout: float) -> SocketGroup:
-    messages, alarms = ({peer: both[kind] for peer, both in connections.items()} for kind in _KINDS)
-    return SocketGroup(rank, messages, alarms, timeout)
+def _ask(question: socket.socket, rank: int, size: int, port: int, deadline: float) -> list[Address]:
+    """Where all ranks listen, as rank 0 says; this one does at ``port``."""
+    try:
+        question.sendall(_HELLO.pack(_GREETING, size, rank, _ASK, port))
+        return [(host, port) for host, port in json.loads(_receive(question, 1 << 20, deadline))]
+    except (OSError, ValueError) as error:
+        raise PeerError("rank 0 did not say where the other ranks are", 0) from error
 
 
 def _listen(address: Address) -> socket.socket:
@@ -106,11 +94,13 @@ def _listen(address: Address) -> socket.socket:
         raise CollectiveError(f"cannot listen at {address[0]}:{address[1]} ({reason})") from error
 
 
-def _reach(address: Address, rank: int, peer: int, deadline: float) -> socket.socket:
+def _reach(address: Address, rank: int, peer: int, deadline: float, hello: bytes = b"") -> socket.socket:
     """A connection to a rank that may not listen yet: try until the time is over."""
     while True:
         try:
-            return socket.create_connection(address, timeout=max(0.05, deadline - time.monotonic()))
+            connection = socket.create_connection(address, timeout=max(0.05, deadline - time.monotonic()))
+            connection.sendall(hello)
+            return connection
         except OSError as error:
             if time.monotonic() >= deadline:
                 where = f"rank {peer} at {address[0]}:{address[1]}"
@@ -118,70 +108,42 @@ def _reach(address: Address, rank: int, peer: int, deadline: float) -> socket.so
             time.sleep(0.02)
 
 
-def _call(address: Address, rank: int, peer: int, size: int, kind: int, deadline: float) -> socket.socket:
-    """A connection of one kind to a rank."""
-    connection = _reach(address, rank, peer, deadline)
-    _greet(connection, rank, size, kind)
-    return connection
-
-
 def _accept(
-    listener: socket.socket, rank: int, size: int, expected: range, deadline: float
-) -> dict[int, tuple[list[socket.socket], Address]]:
-    """The connections of each expected rank, and where it listens. Whatever else knocks is shown the door."""
-    arrived: dict[tuple[int, int], tuple[socket.socket, Address]] = {}
-    while len(arrived) < len(expected) * len(_KINDS):
-        listener.settimeout(max(0.001, deadline - time.monotonic()))
+    listener: socket.socket, rank: int, size: int, kinds: list[int], deadline: float
+) -> Iterator[tuple[int, int, Address, socket.socket]]:
+    """A connection of each kind from every higher rank: the rank, the kind, where the rank listens, the connection.
+
+    Whatever else knocks is shown the door.
+    """
+    missing = {(peer, kind) for peer in range(rank + 1, size) for kind in kinds}
+    while missing:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            late = sorted({peer for peer, _ in missing})
+            names = ", ".join(f"rank {peer}" for peer in late)
+            raise PeerError(f"rank {rank} waited for {names} to join, in vain", late[0])
+        listener.settimeout(left)
         try:
             connection, (host, *_) = listener.accept()
         except TimeoutError:
-            missing = [peer for peer in expected if any((peer, kind) not in arrived for kind in _KINDS)]
-            names = ", ".join(f"rank {peer}" for peer in missing)
-            raise PeerError(f"rank {rank} waited for {names} to join, in vain", missing[0]) from None
-        peer, kind, port = _introduction(connection, size)
-        if peer in expected and kind in _KINDS and (peer, kind) not in arrived:
-            arrived[peer, kind] = connection, (host, port)
+            continue
+        hello = _receive(connection, _HELLO.size, min(deadline, time.monotonic() + _PATIENCE))
+        greeting, theirs, peer, kind, port = _HELLO.unpack(hello.ljust(_HELLO.size))
+        if (greeting, theirs) == (_GREETING, size) and (peer, kind) in missing:
+            missing.remove((peer, kind))
+            yield peer, kind, (host, port), connection
         else:
             connection.close()
-    return {
-        peer: ([arrived[peer, kind][0] for kind in _KINDS], arrived[peer, _MESSAGES][1]) for peer in expected
-    }
 
 
-def _greet(connection: socket.socket, rank: int, size: int, kind: int, port: int = 0) -> None:
-    connection.sendall(_HELLO.pack(_GREETING, rank, size, port, kind))
-
-
-def _introduction(connection: socket.socket, size: int) -> tuple[int, int, int]:
-    """Rank of who has connected, kind of the connection, and port at which it listens; rank −1 for a stranger."""
-    connection.settimeout(_PATIENCE)
-    try:
-        greeting, rank, theirs, port, kind = _HELLO.unpack(_receive(connection, _HELLO.size))
-    except OSError:
-        return -1, 0, 0
-    return (rank, kind, port) if (greeting, theirs) == (_GREETING, size) else (-1, 0, 0)
-
-
-def _send_addresses(connection: socket.socket, addresses: list[Address]) -> None:
-    text = json.dumps(addresses).encode()
-    connection.sendall(_LENGTH.pack(len(text)) + text)
-
-
-def _receive_addresses(connection: socket.socket, deadline: float) -> list[Address]:
-    connection.settimeout(max(0.05, deadline - time.monotonic()))
-    try:
-        (length,) = _LENGTH.unpack(_receive(connection, _LENGTH.size))
-        return [(host, port) for host, port in json.loads(_receive(connection, length))]
-    except OSError as error:
-        raise PeerError(f"rank 0 did not say where the other ranks are: {error}", 0) from error
-
-
-def _receive(connection: socket.socket, size: int) -> bytes:
-    """Exactly ``size`` bytes; raises ConnectionError when the other side closes first."""
-    data = bytearray()
-    while len(data) < size:
-        part = connection.recv(size - len(data))
-        if not part:
-            raise ConnectionError("the connection was closed")
-        data += part
-    return bytes(data)
+def _receive(connection: socket.socket, most: int, deadline: float) -> bytes:
+    """So many bytes; fewer where the other side closes first or the time is over."""
+    data = b""
+    with contextlib.suppress(OSError):
+        while len(data) < most and (left := deadline - time.monotonic()) > 0:
+            connection.settimeout(left)
+            part = connection.recv(most - len(data))
+            if not part:
+                break
+            data += part
+    return data

@@ -7,7 +7,7 @@ gradients, so that a step needs a single all-reduce. No torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
 
 import numpy as np
 
@@ -17,40 +17,24 @@ from playbook.collectives.sockets import SocketGroup
 from playbook.seeding import derive_seed
 from playbook.text import python_topics
 
-VOCAB = 256
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Bytes of context, width of an embedding, width of the hidden layer."""
-
-    context: int = 8
-    embedding: int = 16
-    hidden: int = 64
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {
-            "embedding": (VOCAB, self.embedding),
-            "hidden.weight": (self.context * self.embedding, self.hidden),
-            "hidden.bias": (self.hidden,),
-            "output.weight": (self.hidden, VOCAB),
-            "output.bias": (VOCAB,),
-        }
-
-    @property
-    def parameters(self) -> int:
-        return sum(int(np.prod(shape)) for shape in self.shapes.values())
+#: Values of a byte, bytes of context, width of an embedding and of the hidden layer.
+VOCAB, CONTEXT, EMBEDDING, HIDDEN = 256, 8, 16, 64
+SHAPES: dict[str, tuple[int, ...]] = {
+    "embedding": (VOCAB, EMBEDDING),
+    "hidden.weight": (CONTEXT * EMBEDDING, HIDDEN),
+    "hidden.bias": (HIDDEN,),
+    "output.weight": (HIDDEN, VOCAB),
+    "output.bias": (VOCAB,),
+}
+PARAMETERS = sum(map(math.prod, SHAPES.values()))
 
 
 class Model:
     """The network, with its parameters and gradients in two flat vectors; ``p`` and ``g`` are views of them by name."""
 
-    def __init__(self, sizes: Sizes, seed: int = 0, dtype: type[np.floating] = np.float32):
-        self.sizes = sizes
-        self.flat = np.zeros(sizes.parameters, dtype)
-        self.gradient = np.zeros_like(self.flat)
-        self.p, self.g = _views(self.flat, sizes), _views(self.gradient, sizes)
+    def __init__(self, seed: int = 0, dtype: type[np.floating] = np.float32):
+        self.flat, self.gradient = np.zeros(PARAMETERS, dtype), np.zeros(PARAMETERS, dtype)
+        self.p, self.g = _views(self.flat), _views(self.gradient)
         rng = np.random.default_rng(derive_seed(seed, "weights"))
         for name, values in self.p.items():
             if values.ndim == 2:
@@ -77,27 +61,21 @@ class Model:
         g["hidden.weight"][:] = x.T @ d_h
         g["hidden.bias"][:] = d_h.sum(axis=0)
         g["embedding"][:] = 0
-        d_x = (d_h @ p["hidden.weight"].T).reshape(b, -1, self.sizes.embedding)  # (b, c, e)
+        d_x = (d_h @ p["hidden.weight"].T).reshape(b, CONTEXT, EMBEDDING)  # (b, c, e)
         np.add.at(g["embedding"], contexts, d_x)
         return loss
 
 
-def _views(flat: np.ndarray, sizes: Sizes) -> dict[str, np.ndarray]:
-    views, start = {}, 0
-    for name, shape in sizes.shapes.items():
-        size = int(np.prod(shape))
-        views[name] = flat[start : start + size].reshape(shape)
-        start += size
-    return views
+def _views(flat: np.ndarray) -> dict[str, np.ndarray]:
+    parts = np.split(flat, np.cumsum([math.prod(shape) for shape in SHAPES.values()])[:-1])
+    return {name: part.reshape(shape) for part, (name, shape) in zip(parts, SHAPES.items(), strict=True)}
 
 
-def batch(
-    text: np.ndarray, sizes: Sizes, global_batch: int, seed: int, step: int
-) -> tuple[np.ndarray, np.ndarray]:
+def batch(text: np.ndarray, global_batch: int, seed: int, step: int) -> tuple[np.ndarray, np.ndarray]:
     """Contexts (B, c) and the bytes that follow them (B,): a function of seed and step alone."""
     rng = np.random.default_rng(derive_seed(seed, f"batch {step}"))
-    starts = rng.integers(len(text) - sizes.context, size=global_batch)
-    windows = text[starts[:, None] + np.arange(sizes.context + 1)]  # (B, c + 1)
+    starts = rng.integers(len(text) - CONTEXT, size=global_batch)
+    windows = text[starts[:, None] + np.arange(CONTEXT + 1)]  # (B, c + 1)
     return windows[:, :-1], windows[:, -1]
 
 
@@ -107,7 +85,6 @@ def train(
     global_batch: int = 64,
     *,
     learning_rate: float = 0.5,
-    sizes: Sizes | None = None,
     seed: int = 0,
     dtype: type[np.floating] = np.float32,
 ) -> tuple[list[float], Model]:
@@ -122,11 +99,11 @@ def train(
             f"global_batch must be a multiple of the {group.size} ranks, got {global_batch}"
         )
     text = np.frombuffer(python_topics(), np.uint8)
-    model = Model(sizes or Sizes(), seed, dtype)
+    model = Model(seed, dtype)
     mine = slice(*(global_batch * rank // group.size for rank in (group.rank, group.rank + 1)))
     losses = []
     for step in range(steps):
-        contexts, following = batch(text, model.sizes, global_batch, seed, step)
+        contexts, following = batch(text, global_batch, seed, step)
         loss = np.array([model.loss(contexts[mine], following[mine])], dtype)
         all_reduce(model.gradient, group, op="avg")
         all_reduce(loss, group, op="avg")

@@ -3,27 +3,28 @@
     with connect(rank, size, port=29400) as group:
         all_reduce(gradients, group)
 
-Both ends of a connection may be sending 64 MB to each other, more than the system buffers: a rank that first sent all
-and then received all would wait for ever for a rank that does the same. So every step is a loop over all connections
-that sends what can be sent and receives what has come, until both are done.
+TCP carries a stream of bytes and knows no messages: each one is a header (step, length) and its payload. And both
+ends of a connection may be sending 64 MB to each other, more than the system buffers: a rank that first sent all and
+then received all would wait for ever for a rank that does the same. So every step is a loop over all messages that
+sends what can be sent and receives what has come, until all are done.
 """
 
 from __future__ import annotations
 
-import selectors
+import select
 import socket
+import struct
 import time
-from collections import deque
-from types import TracebackType
-from typing import Any
+from multiprocessing.connection import Connection
 
 import numpy as np
 
-from playbook.collectives.alarms import Alarms
+from playbook.collectives.alarms import Alarms, PeerError
 from playbook.collectives.plans import CollectiveError, Message, Plan
 from playbook.collectives.transport import Transcript, Transport
-from playbook.collectives.wire import Incoming, Outgoing, PeerError
 
+#: Step, bytes of payload. 16 bytes, since a payload that is not aligned takes longer to copy.
+HEADER = struct.Struct("!QQ")
 #: Seconds that a rank which gives up waits for what the rank that it has lost may still have to say.
 _PATIENCE = 1.0
 _REDUCE = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -46,8 +47,7 @@ class SocketGroup(Transport):
         timeout: float = 30.0,
     ):
         self.rank, self.size, self.timeout = rank, len(connections) + 1, timeout
-        self._connections = connections
-        self._alarms = Alarms(rank, lines)
+        self._connections, self._alarms = connections, Alarms(rank, lines)
         self._open = True
         for connection in connections.values():
             connection.setblocking(False)
@@ -87,85 +87,62 @@ class SocketGroup(Transport):
     def __enter__(self) -> SocketGroup:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _step(
-        self, messages: list[Message], source: np.ndarray, target: np.ndarray, op: str
-    ) -> list[Message]:
+    def _step(self, messages: list[Message], source: np.ndarray, target: np.ndarray, op: str) -> Transcript:
         """All that this rank sends and receives at one step; contributions are added when all is sent."""
-        outgoing = [Outgoing(m, _bytes(source[m.start : m.stop])) for m in messages if m.source == self.rank]
-        incoming, contributions = [], []
+        transfers, contributions = [], []
         for m in messages:
-            if m.target == self.rank:
-                landing = target[m.into : m.into + m.stop - m.start]
-                arriving = np.empty_like(landing) if m.reduce else landing
-                incoming.append(Incoming(m, _bytes(arriving)))
-                if m.reduce:
-                    contributions.append((landing, arriving))
+            if m.source == self.rank:
+                transfers.append(_Transfer(m, source[m.start : m.stop], sent=True))
+                continue
+            landing = target[m.into : m.into + m.stop - m.start]
+            arriving = np.empty_like(landing) if m.reduce else landing
+            transfers.append(_Transfer(m, arriving, sent=False))
+            if m.reduce:
+                contributions.append((landing, arriving))
         try:
-            self._exchange(outgoing, incoming)
+            self._exchange(transfers)
         except PeerError as error:
             raise self._give_up(error) from error.__cause__
         for landing, arriving in contributions:
             _REDUCE[op](landing, arriving, out=landing)
-        counted = {o.message: o.payload_bytes for o in outgoing} | {
-            i.message: i.payload_bytes for i in incoming
-        }
-        return [m._replace(bytes=counted[m]) for m in messages]
+        return [transfer.message._replace(bytes=transfer.payload_moved) for transfer in transfers]
 
-    def _exchange(self, outgoing: list[Outgoing], incoming: list[Incoming]) -> None:
-        """Send and receive all of these at once, those of one peer in turn."""
-        queues: dict[tuple[int, int], deque[Any]] = {}
-        for event, messages in ((selectors.EVENT_WRITE, outgoing), (selectors.EVENT_READ, incoming)):
-            for message in messages:
-                queues.setdefault((message.peer, event), deque()).append(message)
+    def _exchange(self, transfers: list[_Transfer]) -> None:
+        """Send and receive all of these at once, those of one peer in turn; PeerError on bad news or after too long."""
+        # What is sent goes first: a peer that is out of step learns it even if this rank gives up in the same pass.
+        transfers = sorted(transfers, key=lambda transfer: not transfer.sent)
         quiet_since = time.monotonic()
-        while queues:
-            moved = [self._advance(key, queues) for key in list(queues)]
-            if any(moved):
-                quiet_since = time.monotonic()
+        while transfers:
+            moved, blocked = False, set[tuple[int, bool]]()
+            for transfer in transfers:
+                if (transfer.peer, transfer.sent) not in blocked:
+                    moved |= transfer.advance(self._connections[transfer.peer])
+                    if transfer.left:
+                        blocked.add((transfer.peer, transfer.sent))
+            transfers = [transfer for transfer in transfers if transfer.left]
+            now = time.monotonic()
+            if moved:
+                quiet_since = now
+            elif self._alarms.words or now >= quiet_since + self.timeout:
+                raise self._alarms.news() or self._silent(transfers, now - quiet_since)
             else:
-                self._wait(queues, quiet_since)
+                readers: list[socket.socket | Connection] = list(self._alarms.open.values())
+                readers += [self._connections[peer] for peer, sent in blocked if not sent]
+                writers = [self._connections[peer] for peer, sent in blocked if sent]
+                ready, _, _ = select.select(readers, writers, [], quiet_since + self.timeout - now)
+                self._alarms.hear(ready)
 
-    def _advance(self, key: tuple[int, int], queues: dict[tuple[int, int], deque[Any]]) -> bool:
-        """Move on the first message of a queue; whether that did anything."""
-        queue = queues[key]
-        moved = queue[0].advance(self._connections[key[0]])
-        if queue[0].done:
-            queue.popleft()
-            if not queue:
-                del queues[key]
-        return moved
-
-    def _wait(self, queues: dict[tuple[int, int], deque[Any]], quiet_since: float) -> None:
-        """Sleep until a connection is ready for what is queued; PeerError on bad news, and when it takes too long."""
-        events: dict[int, int] = {}
-        for peer, event in queues:
-            events[peer] = events.get(peer, 0) | event
-        with selectors.DefaultSelector() as selector:
-            for peer, wanted in events.items():
-                selector.register(self._connections[peer], wanted)
-            self._alarms.watch(selector)
-            left = quiet_since + self.timeout - time.monotonic()
-            ready = selector.select(0.0 if self._alarms.words else max(0.0, left))
-        self._alarms.hear()
-        if ready and not self._alarms.words:
-            return
-        moved = [self._advance(key, queues) for key in list(queues)]  # what has arrived by now may say more
-        if not queues or (any(moved) and not self._alarms.words):
-            return
-        raise self._alarms.news() or self._silent(queues, time.monotonic() - quiet_since)
-
-    def _silent(self, queues: dict[tuple[int, int], deque[Any]], waited: float) -> PeerError:
+    def _silent(self, waiting: list[_Transfer], waited: float) -> PeerError:
+        """Who was waited for in vain, and all that others have said: perhaps that they waited for this rank."""
         # A peer from which something is expected says more than one that takes nothing.
-        peer, event = max(queues, key=lambda key: key[1] == selectors.EVENT_READ)
-        progress = queues[peer, event][0].progress()
+        transfer = min(waiting, key=lambda transfer: transfer.sent)
+        peer, progress = transfer.peer, transfer.progress()
         reason = f"rank {self.rank} waited {round(waited, 1):g} s for rank {peer}: {progress}"
-        rumours = self._alarms.rumours()
-        return PeerError(f"{reason}; {rumours}" if rumours else reason, peer, reason=reason, silent=True)
+        sentence = "; ".join([reason, *map(str, self._alarms.words.values())])
+        return PeerError(sentence, peer, reason=reason, silent=True)
 
     def _give_up(self, error: PeerError) -> PeerError:
         """Tell the others which rank was lost, close, and return the error about the rank that was lost first."""
@@ -175,5 +152,56 @@ class SocketGroup(Transport):
         return cause
 
 
-def _bytes(array: np.ndarray) -> memoryview:
-    return memoryview(array.data).cast("B")
+class _Transfer:
+    """A message to or from ``peer``; as much of it moves at a time as the system has room or data for."""
+
+    def __init__(self, message: Message, array: np.ndarray, *, sent: bool):
+        self.message, self.sent = message, sent
+        self.peer = message.target if sent else message.source
+        self._payload = memoryview(array.data).cast("B")
+        self._header = memoryview(bytearray(HEADER.pack(message.step, len(self._payload))))
+        self._moved = 0
+
+    @property
+    def left(self) -> int:
+        return HEADER.size + len(self._payload) - self._moved
+
+    @property
+    def payload_moved(self) -> int:
+        return max(0, self._moved - HEADER.size)
+
+    def advance(self, connection: socket.socket) -> bool:
+        """Move what can be moved now; whether that was anything. PeerError when the peer is gone or out of step."""
+        before = self._moved
+        while self.left:
+            # The header and the start of the payload in one packet.
+            parts = [self._header[self._moved :], self._payload[self.payload_moved :]]
+            try:
+                count = connection.sendmsg(parts) if self.sent else connection.recvmsg_into(parts)[0]
+            except BlockingIOError:
+                break
+            except OSError as error:
+                raise self._gone((error.strerror or str(error)).lower()) from error
+            if count == 0:
+                raise self._gone("it closed the connection")
+            self._moved += count
+            if not self.sent and self._moved - count < HEADER.size <= self._moved:
+                self._check_header()
+        return self._moved > before
+
+    def progress(self) -> str:
+        """How far this message has come, in words."""
+        how = "were sent to it" if self.sent else "had come from it"
+        return f"{self.payload_moved} of {len(self._payload)} bytes of step {self.message.step} {how}"
+
+    def _check_header(self) -> None:
+        step, size = HEADER.unpack(self._header)
+        if (step, size) != (self.message.step, len(self._payload)):
+            raise PeerError(
+                f"rank {self.peer} is out of step: it sent {size} bytes of step {step}, expected {len(self._payload)} "
+                f"bytes of step {self.message.step}; all ranks must call the same collectives with the same sizes",
+                self.peer,
+            )
+
+    def _gone(self, reason: str) -> PeerError:
+        return PeerError(f"rank {self.peer} is gone ({reason}): {self.progress()}", self.peer)
