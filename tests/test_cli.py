@@ -565,6 +565,9 @@ def test_memory_prints_the_contract(capsys):
     text = capsys.readouterr().out
     assert "parameters, on one device\n" in text
     assert "does not fit, by" in text
+    *parts, total = map(float, re.search(r"^stage 0 +80 +1\.00(.*)", text, re.MULTILINE)[1].split())
+    assert min(parts) >= 0  # of what is alive together
+    assert sum(parts) == pytest.approx(total, abs=0.03)
 
 
 def test_memory_takes_a_gpu_of_ones_own(capsys):

@@ -212,10 +212,10 @@ def _table(shape: ModelShape, layout: Layout, report: MemoryReport, unit: str) -
     lines = [f"{shape.name or 'model'}, {shape.num_parameters:,} parameters{active}, on {where}"]
     lines += [f"planned as the book's model of these sizes: {shape.planned}"] * bool(shape.planned)
     lines.append(
-        f"{f'{unit} per rank':16}{'layers':>7}{'in flight':>11}" + "".join(f"{c:>13}" for c in columns)
+        f"{f'{unit} at the peak':16}{'layers':>7}{'in flight':>11}" + "".join(f"{c:>13}" for c in columns)
     )
-    for stage in report.stages:
-        numbers = stage.to_json()
+    for stage in report.stages:  # what each holds at its fullest moment, so that a row adds up
+        numbers = {**stage.at_peak, "params": stage.parameters, "total": stage.total}
         cells = "".join(f" {numbers[c] / UNITS[unit]:12.2f}" for c in columns)
         lines.append(f"{f'stage {stage.stage}':16}{stage.layers:7}{stage.in_flight:11.2f}{cells}")
     lines.append(f"peak {report.peak / UNITS[unit]:.2f} {unit}")
