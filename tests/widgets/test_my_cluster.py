@@ -269,6 +269,8 @@ def test_in_the_static_page_python_searches(open_page):
         "(layout) => document.querySelector('.pb-mc-of')?.innerText.endsWith(layout)", arg=wanted
     )
     page.wait_for_function("document.querySelectorAll('.pb-cl-heat button').length > 2")
+    href = page.get_by_role("link", name="Memory calculator of this layout").get_attribute("href")
+    assert "/book/tools/memory-calculator.html#calculator?model=gpt2-xl&seq=1024&dp=4" in href
 
 
 @pytest.mark.browser

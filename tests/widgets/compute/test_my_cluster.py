@@ -7,6 +7,7 @@ import re
 import shlex
 
 import pytest
+from playbook_widgets.compute import calculator, visualizer
 from playbook_widgets.compute.my_cluster import DEFAULTS, OF_GPU, TOP, compute, problem_of
 from playbook_widgets.my_cluster import FITTED
 from published_configs import PUBLISHED
@@ -158,6 +159,21 @@ def test_tokens_are_days_gpu_hours_and_money():
     assert whole["days"] == pytest.approx(300e9 / (8 * chosen["rate"]) / 86400)
     assert whole["gpu_hours"] == pytest.approx(whole["days"] * 24 * 8)
     assert whole["cost"] == pytest.approx(2 * whole["gpu_hours"]) == pytest.approx(300 * chosen["cost"])
+
+
+def test_the_other_tools_show_the_same_layout():
+    for setting in (SMALL, {**SMALL, "fp8": "blockwise", "memory": "64GB", "tp": 1, "pp": 4}):
+        result = compute(setting)
+        memory = result["elsewhere"]["memory-calculator.html#calculator"]
+        (shown,) = calculator.compute({"configs": [memory]})["results"]
+        assert shown["peak"] == result["report"]["peak"]
+        assert shown["memory"] == result["memory"]
+    assert "pipeline-schedules.html#schedules" not in result["elsewhere"]  # of 12 chunks on a rank
+    plain = compute({**SMALL, "layout": "dp=2,pp=4,grad_acc=16"})["elsewhere"][
+        "pipeline-schedules.html#schedules"
+    ]
+    assert plain == {"schedule": "1f1b", "stages": 4, "microbatches": 16, "vpp": 1}
+    assert "error" not in visualizer.compute(plain)
 
 
 def test_where_nothing_fits_more_gpus_are_tried():

@@ -19,7 +19,7 @@ from playbook._checks import check_positive, divisors, typed_int, unknown
 from playbook.errors import ConfigError, LayoutError, PlaybookError
 from playbook.estimates.training_time import Duration
 from playbook.hardware import CLUSTERS, UNITS, Cluster
-from playbook.layout import Layout
+from playbook.layout import FIELDS, Layout
 from playbook.planning.calibration import load_calibration, names
 from playbook.planning.flags import FRAMEWORKS, can_say, emit
 from playbook.planning.job import Job
@@ -29,6 +29,7 @@ from playbook.shapes import PRESETS, ModelShape
 from playbook_widgets.compute.gpus import GPU_DEFAULTS, Gpu, gpu_of, gpu_values
 from playbook_widgets.compute.refusals import answered
 from playbook_widgets.compute.sizes import PRESET, SEQ, differs, model_of, own_model
+from playbook_widgets.compute.visualizer_setting import CHUNKS, STAGES
 
 #: What the ranking may be narrowed to, such as "4,8"; blank for all.
 NARROW = ("tp", "pp", "cp", "ep", "zero", "recompute")
@@ -87,6 +88,7 @@ def _describe(inputs: Mapping[str, Any]) -> dict[str, Any]:
         "report": _report(chosen, gpu),
         "flags": _flags(problem, chosen),
         "command": command(values, problem),
+        "elsewhere": _elsewhere(values, problem, chosen.layout),
         "map": _map(text) if inputs.get("map") else None,
     }
 
@@ -230,6 +232,19 @@ def _report(one: Found, gpu: Gpu) -> dict[str, Any]:
         "memory": gpu.accelerator.memory_bytes,
         "usable": gpu.usable,
     }
+
+
+def _elsewhere(values: Mapping[str, Any], problem: Problem, layout: Layout) -> dict[str, dict[str, Any]]:
+    """The settings with which the other tools show the layout, by page and widget."""
+    same = ("model", "accelerator", "memory", "reserve", "unit", "precision", "fp8")
+    axes = {name: getattr(layout, name) for name in FIELDS if getattr(layout, name) != getattr(Layout, name)}
+    plan = {name: values[name] for name in same if values[name] != DEFAULTS[name]}
+    found = {"memory-calculator.html#calculator": {**plan, "seq": problem.seq, **axes}}
+    if 1 < layout.pp <= STAGES[1] and layout.vpp <= CHUNKS[1]:  # which that tool draws
+        most = min(layout.grad_acc, 4 * layout.pp)  # more of them look alike
+        stages = {"stages": layout.pp, "microbatches": most, "vpp": layout.vpp}
+        found["pipeline-schedules.html#schedules"] = {"schedule": layout.schedule, **stages}
+    return found
 
 
 def _flags(problem: Problem, one: Found) -> dict[str, str]:

@@ -210,6 +210,7 @@ class Address {
   show() {
     const text = this.text();
     this.model.set("link", `${location.href.split("#")[0]}#${this.name}?${text}`);
+    this.model.set("site", new URL("../../", base).href);
   }
 }
 

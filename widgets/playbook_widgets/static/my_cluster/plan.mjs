@@ -1,7 +1,14 @@
 // What the reader takes along: the layout in a framework's words, the command, a link, the numbers.
 
-import { button, make, say } from "../shared/dom.mjs";
+import { encodePairs } from "../shared/address.mjs";
+import { button, make, say, set } from "../shared/dom.mjs";
 import { Carrier } from "../shared/parts.mjs";
+
+/** Other tools of the book that show a layout. */
+const TOOLS = [
+  ["memory-calculator.html#calculator", "Memory calculator"],
+  ["pipeline-schedules.html#schedules", "Pipeline schedules"],
+];
 
 export class Plan {
   constructor(app) {
@@ -32,6 +39,7 @@ export class Plan {
         ),
       { title: "Inputs and outputs" },
     );
+    this.tools = TOOLS.map(([, name]) => make("a", { hidden: "" }, `${name} of this layout`));
     this.root = make(
       "section",
       { class: "pb-mc-actions", "aria-label": "Take it with you" },
@@ -40,7 +48,7 @@ export class Plan {
       make("div", { class: "pb-mc-command" }, this.flags, flags),
       make("h3", { class: "pb-mc-heading" }, "The same search on the command line"),
       make("div", { class: "pb-mc-command" }, this.command, command),
-      make("div", { class: "pb-mc-tools" }, this.link, json, carrier.root),
+      make("div", { class: "pb-mc-tools" }, this.link, json, ...this.tools, carrier.root),
     );
     this.taking = [flags, command, this.link, json];
   }
@@ -57,5 +65,11 @@ export class Plan {
     if (!result) return;
     say(this.flags, result.flags[this.framework]);
     say(this.command, result.command);
+    const site = this.app.model.get("site"); // none in a kernel
+    TOOLS.forEach(([place], i) => {
+      const setting = result.elsewhere[place];
+      this.tools[i].hidden = !site || !setting;
+      if (site && setting) set(this.tools[i], "href", `${site}book/tools/${place}?${encodePairs(setting)}`);
+    });
   }
 }
