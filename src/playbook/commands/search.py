@@ -83,8 +83,9 @@ def run(args: argparse.Namespace) -> int:
         if (given := getattr(args, name)) and given not in FRAMEWORKS:
             raise ConfigError(f"{name} must be one of {', '.join(FRAMEWORKS)}, got {given!r}")
     problem, framework = problem_of(args), args.runs_in
-    accept = (lambda run: can_say(framework, run)) if framework else (lambda run: True)
-    result = search(problem, space_of(args), args.top, accept=accept)
+    result = search(
+        problem, space_of(args), args.top, accept=lambda run: not framework or can_say(framework, run)
+    )
     if args.json:
         print(to_json(to_object(result)))
     elif args.emit:

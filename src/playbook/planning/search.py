@@ -33,6 +33,9 @@ from playbook.planning.stage_times import Pass
 from playbook.planning.terms import total
 from playbook.shapes import ModelShape
 
+#: Whether a layout that fits is wanted.
+Accept = Callable[[Run], bool]
+
 
 @dataclass(frozen=True)
 class Space:
@@ -124,15 +127,9 @@ class Result:
 
 
 def search(
-    problem: Problem,
-    space: Space | None = None,
-    top: int = 10,
-    *,
-    prune: bool = True,
-    accept: Callable[[Run], bool] = lambda run: True,
+    problem: Problem, space: Space | None = None, top: int = 10, *, prune: bool = True, accept: Accept = bool
 ) -> Result:
-    """The ``top`` fastest layouts that ``accept`` takes. Without ``prune`` every candidate is simulated, with the same
-    result.
+    """The ``top`` fastest layouts, of those that ``accept`` takes. Without ``prune`` all are simulated, to the same end.
 
     Raises LayoutError where none can run or none fits, and says which came nearest.
     """
@@ -144,11 +141,11 @@ def search(
             f"no layout takes {problem.global_batch} samples of {problem.seq} tokens to {problem.gpus} GPUs: "
             "what cuts the batch, the sequence, heads, layers and experts must divide them"
         )
-    bounds = [planner.bound(base, again) if prune else 0.0 for base, again in bases]
+    bounds = [planner.bound_of_all(space, *one) if prune else 0.0 for one in bases]
     best: list[tuple[float, tuple[int, ...], int, Run]] = []  # a heap, the slowest first
     evaluated, rank = 0, 0
     for i in sorted(range(len(bases)), key=lambda i: (bounds[i], i)):
-        if prune and len(best) == top and bounds[i] >= -best[0][0]:
+        if bounds[i] == math.inf or (prune and len(best) == top and bounds[i] >= -best[0][0]):
             break
         for layout in _variants(space, *bases[i]):
             if prune and planner.least(layout) > problem.capacity:
@@ -183,15 +180,8 @@ def _zeros(space: Space, base: Layout) -> list[int]:
 
 def _effort(layout: Layout) -> tuple[int, ...]:
     """Of two layouts that are as fast, the one that asks for less comes first."""
-    return (
-        layout.cp,
-        layout.zero,
-        RECOMPUTE.index(layout.recompute),
-        layout.vpp,
-        layout.micro_batch,
-        layout.tp,
-        layout.pp,
-    )
+    rare = layout.cp, layout.zero, RECOMPUTE.index(layout.recompute), layout.vpp
+    return (*rare, layout.micro_batch, layout.tp, layout.pp)
 
 
 def _bases(problem: Problem, space: Space) -> Iterator[Layout]:
@@ -308,6 +298,11 @@ class Planner:
             found = max(found, before + m * sum(stages[rank :: layout.pp]))
             before += stages[rank]
         return found * self.slowest
+
+    def bound_of_all(self, space: Space, base: Layout, recompute: str) -> float:
+        """The same for all ZeRO stages of a layout; infinite where not even the last one makes it fit."""
+        least = self.least(base.replace(zero=max(_zeros(space, base), default=0), recompute=recompute))
+        return self.bound(base, recompute) if least <= self.problem.capacity else math.inf
 
     def stages(self, layout: Layout, recompute: str) -> list[float]:
         """Seconds of a micro-batch on each stage, forward and backward."""
