@@ -718,9 +718,9 @@ def test_links_hold_the_state_and_ignore_what_they_do_not_know(open_page):
         asked.append({"configs": configs, "advice": False})
     assert in_module(page, SCRIPT, "x.map((one) => m.decode(m.encode(one)))", asked) == asked
     said = in_module(
-        page, SCRIPT, "m.decode(x)", "tp=8&nonsense=1&__proto__=2&seq=8k&zero;model=gpt2;model=third"
+        page, SCRIPT, "m.decode(x)", "tp=8&nonsense=1&__proto__=2&seq=8kk&zero;model=gpt2;model=third"
     )
-    assert said == {"configs": [{"tp": 8, "seq": "8k"}, {"model": "gpt2"}], "advice": False}
+    assert said == {"configs": [{"tp": 8, "seq": "8kk"}, {"model": "gpt2"}], "advice": False}
     every = dict.fromkeys(CONTROLS, 1)
     assert in_module(page, SCRIPT, "m.decode(m.encode(x))", {"configs": [every]})["configs"] == [every]
 

@@ -51,7 +51,10 @@ def test_a_link_tells_numbers_truths_and_texts_apart(open_page):
         "0.5": 0.5,
         "true": True,
         "1f1b": "1f1b",
-        "1e5": "1e5",
+        "1e5": 100_000,
+        "8,192": 8192,
+        "8k": 8192,
+        "2,4": "2,4",
         "9" * 20: "9" * 20,
     }.items():
         found = in_module(

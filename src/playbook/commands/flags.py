@@ -47,7 +47,7 @@ class Help(argparse.HelpFormatter):
 def whole(text: str) -> int:
     """An integer as people write it: 8192, 8,192, 8k (times 1,024) or 1e5. Raises ValueError for what is none."""
     found = re.fullmatch(r"\s*(-?(?:\d{1,3}(?:,\d{3})+|\d+))(?:e\+?(\d{1,2})|(k))?\s*", text, re.IGNORECASE)
-    if not found or len(text) > 30:
+    if not found:
         raise ValueError(f"{text!r} is no integer")
     digits, power, k = found.groups()
     return int(digits.replace(",", "")) * 10 ** int(power or 0) * (1024 if k else 1)
