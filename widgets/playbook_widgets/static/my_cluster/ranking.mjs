@@ -6,17 +6,17 @@ import { count, grouped, percent, plural, rounded, seconds } from "../shared/num
 
 const AXES = ["tp", "pp", "cp", "ep", "dp"];
 /** Columns: the field of a row that they sort by, their heading and what stands in them. Of axes and chunks that no layout
-    has, there is no column. */
+    has, there is no column. The last three say in other words how long a step takes: a narrow page may cut them off. */
 const COLUMNS = [
   ["seconds", "step", (row) => seconds(row.seconds)],
+  ["needs", "memory", (row, app) => app.bytes(row.needs)],
   ...AXES.map((axis) => [axis, axis, (row) => String(row[axis])]),
   ["zero", "ZeRO", (row) => String(row.zero)],
   ["vpp", "vpp", (row) => String(row.vpp)],
-  ["micro_batch", "samples × accumulated", (row) => `${row.micro_batch} × ${row.grad_acc}`],
+  ["micro_batch", "batch", (row) => `${row.micro_batch} × ${row.grad_acc}`],
   ["recompute", "recompute", (row) => row.recompute],
   ["mfu", "MFU", (row) => percent(row.mfu)],
   ["rate", "tokens/s/GPU", (row) => grouped(Math.round(row.rate))],
-  ["needs", "memory", (row, app) => app.bytes(row.needs)],
   ["cost", "$ for 10⁹ tokens", (row) => money(row.cost)],
 ];
 const QUIET = ["cp", "ep", "vpp"]; // where they are 1 everywhere
@@ -127,7 +127,7 @@ export class Ranking {
     );
     say(
       this.note,
-      `${grouped(candidates)} can run; ${grouped(evaluated)} had to be simulated to know the ${rows.length} fastest that fit${reserve ? ` and leave ${app.bytes(reserve)} of each GPU free` : ""}. Press one to look at it, a heading to sort; +3 are three more of the same axes.`,
+      `${grouped(candidates)} can run; ${grouped(evaluated)} had to be simulated to know the ${rows.length} fastest that fit${reserve ? ` and leave ${app.bytes(reserve)} of each GPU free` : ""}. Press one to look at it, a heading to sort; +3 are three more of the same axes. A batch is samples × passes that are accumulated.`,
     );
     this.heads.forEach((el, i) => {
       const [key] = COLUMNS[i],
