@@ -212,19 +212,20 @@ CLUSTERS: dict[str, Cluster] = {
 
 
 def load(name: str | Cluster, gpus: int | None = None) -> Cluster:
-    """The cluster called ``name``, with ``gpus`` GPUs if given.
+    """The cluster called ``name``, with ``gpus`` GPUs if given; ``rtx4090-8`` is one of an accelerator sold by itself.
 
     Raises :class:`ConfigError` for an unknown name, and for an accelerator's: that is
     :func:`load_accelerator`.
     """
     if isinstance(name, str):
         if name in ACCELERATORS:
-            of_it = [c.name for c in CLUSTERS.values() if c.accelerator.name == name]
-            hint = f"a cluster of it is {of_it[0]}" if of_it else f"clusters are {', '.join(CLUSTERS)}"
-            raise ConfigError(f"cluster {name!r} is a single accelerator; {hint}")
-        if name not in CLUSTERS:
+            of_it = cluster_of(ACCELERATORS[name]).name
+            raise ConfigError(f"cluster {name!r} is a single accelerator; a cluster of it is {of_it}")
+        alone = ACCELERATORS.get(name.removesuffix("-8"))  # sold in no nodes
+        known = CLUSTERS.get(name) or (alone and cluster_of(alone))
+        if not known:
             raise ConfigError(unknown("cluster", name, CLUSTERS))
-        name = CLUSTERS[name]
+        name = known
     return name if gpus is None else name.with_gpus(gpus)
 
 

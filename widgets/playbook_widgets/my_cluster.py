@@ -12,7 +12,7 @@ from playbook.hardware import ACCELERATORS
 from playbook.planning.flags import FRAMEWORKS
 from playbook.planning.search import WORDS
 from playbook_widgets.base import Widget
-from playbook_widgets.compute.my_cluster import DEFAULTS, OF_GPU, RUNS_IN
+from playbook_widgets.compute.my_cluster import DEFAULTS, RUNS_IN
 from playbook_widgets.memory_calculator import categories, described, presets
 from playbook_widgets.memory_controls import Control, Group, doublings, precisions, start
 
@@ -128,7 +128,7 @@ def groups() -> tuple[Group, ...]:
     only.append(Control("runs_in", "Runs in", "A framework that can run the layout as it is planned.", "select",
                         choices=(("", "any"), *((name, name) for name in RUNS_IN)), brief="in {}", quiet=""))  # fmt: skip
     return (
-        start(name for name in ACCELERATORS if name in OF_GPU),
+        start(name for name in ACCELERATORS if name != "cpu"),
         Group("Cluster", cluster),
         Group("Training", batch),
         Group("Only layouts with", tuple(only), empty="all that fit", folded=True),

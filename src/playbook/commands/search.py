@@ -82,10 +82,8 @@ def run(args: argparse.Namespace) -> int:
     for name in ("emit", "runs_in"):
         if (given := getattr(args, name)) and given not in FRAMEWORKS:
             raise ConfigError(f"{name} must be one of {', '.join(FRAMEWORKS)}, got {given!r}")
-    problem, framework = problem_of(args), args.runs_in
-    result = search(
-        problem, space_of(args), args.top, accept=lambda run: not framework or can_say(framework, run)
-    )
+    problem, where = problem_of(args), args.runs_in
+    result = search(problem, space_of(args), args.top, accept=lambda run: not where or can_say(where, run))
     if args.json:
         print(to_json(to_object(result)))
     elif args.emit:

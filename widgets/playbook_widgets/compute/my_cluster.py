@@ -18,7 +18,7 @@ from typing import Any
 from playbook._checks import check_positive, divisors, typed_int, unknown
 from playbook.errors import ConfigError, LayoutError, PlaybookError
 from playbook.estimates.training_time import Duration
-from playbook.hardware import CLUSTERS, UNITS, Cluster
+from playbook.hardware import UNITS, Cluster, cluster_of
 from playbook.layout import FIELDS, Layout
 from playbook.planning.calibration import load_calibration, names
 from playbook.planning.flags import FRAMEWORKS, can_say, emit
@@ -39,8 +39,6 @@ DEFAULTS: dict[str, Any] = {
     "global_batch": 128, "seq": None, "precision": "bf16-mixed", "fp8": "", "calibration": "", "price": 2.5,
     "tokens": 1000, "layout": "", **dict.fromkeys(NARROW, ""), "runs_in": "",
 }  # fmt: skip
-#: The cluster of each accelerator that is sold in nodes.
-OF_GPU = {cluster.accelerator.name: cluster.name for cluster in CLUSTERS.values()}
 #: So many of the fastest: most are much like others, beside which a page does not show them.
 TOP = 60
 #: Frameworks that one may run the layout in.
@@ -96,10 +94,7 @@ def _describe(inputs: Mapping[str, Any]) -> dict[str, Any]:
 def problem_of(values: Mapping[str, Any]) -> tuple[Problem, Gpu]:
     """What is to be trained on what. Raises ConfigError, LayoutError or ShapeError, each with its control first."""
     shape, gpu = model_of(values), gpu_of(values)
-    base = OF_GPU.get(gpu.accelerator.name)
-    if base is None:
-        raise ConfigError(f"accelerator must be one of {', '.join(OF_GPU)}, got {gpu.accelerator.name!r}")
-    cluster = replace(CLUSTERS[base], accelerator=gpu.accelerator, **_nodes(values))
+    cluster = replace(cluster_of(gpu.accelerator), **_nodes(values))
     gpus = typed_int("gpus", values["gpus"], LayoutError)
     seq = min(SEQ, shape.max_seq) if values["seq"] is None else typed_int("seq", values["seq"], LayoutError)
     recipe = load_recipe(values["precision"]).with_fp8(values["fp8"])
