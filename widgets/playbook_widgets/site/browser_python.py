@@ -31,7 +31,7 @@ EPOCH = (1980, 1, 1, 0, 0, 0)  # the same bytes for the same files
 
 # Run without site-packages: a module that needs more than the standard library fails here, not in the reader's browser.
 FIND = """
-import importlib, json, sys
+import importlib, json, sys, threading
 sys.path[:0] = sys.argv[1:4]
 for target in sys.argv[4:]:
     importlib.import_module(target.partition(":")[0])
@@ -40,14 +40,17 @@ for asking, kinds in (("schedules.catalogue", ("schedule", "schedule check")), (
     for kind in kinds if "playbook." + asking in sys.modules else ():
         for name in places(kind):  # each is loaded when it is asked for
             lab(kind, name)
-sys.modules["playbook.launch"] = None  # a page has no ranks
+def no_thread(*given):
+    raise RuntimeError("a page has no threads")
+threading.Thread.start = no_thread
+sys.modules["playbook.launch"] = None  # nor ranks
 import playbook_book.page
 from playbook_book.exercises import exercises, grade
 graded = []
 for name, exercise in exercises().items():
     try:  # the best answer goes through all that its grader needs
         graded += [name] if grade(name, exercise.right[0]).right else []
-    except ImportError:
+    except (ImportError, RuntimeError):
         pass
 ours = ("playbook", "playbook_widgets", "playbook_book")
 files = sorted(m.__file__ for name, m in sys.modules.items() if m and name.split(".")[0] in ours)

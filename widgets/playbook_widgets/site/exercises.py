@@ -1,7 +1,7 @@
 """Exercises that a page grades itself: below the cell to write into stands a box to write into, and a button.
 
 Python in the page runs what the reader has written, as a kernel would run the cell. An exercise whose grader needs more
-than the standard library (PyTorch, ranks) is left to the notebook, and the page says so.
+than the standard library (PyTorch, ranks, threads) is left to the notebook, and the page says so.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from playbook_widgets.base import Widget
 #: Of a build: the exercises that the standard library alone can grade (``browser_python`` tries each).
 GRADED = Path("_static", "pb", "python", "exercises.json")
 CHECK = re.compile(r'\bcheck\("([\w.-]+)", [^)]*\)')
-ELSEWHERE = "This one needs PyTorch: answer it in the notebook."
+ELSEWHERE = "A page cannot grade this one: answer it in the notebook."
 
 
 class Answer(Widget):
