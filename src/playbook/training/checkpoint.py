@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from playbook import __version__
+from playbook._json import write_json
 from playbook.errors import CheckpointError
 from playbook.parallel.engine import Engine
 from playbook.training.boxes import Sizes, boxes
@@ -90,12 +91,10 @@ def in_memory(saved: Snapshot) -> Snapshot:
 def copied(saved: Snapshot, before: Snapshot | None = None) -> Snapshot:
     """Copies in CPU memory, in that of the copies ``before`` if there are: to take new memory from the system costs more
     than to copy. From a GPU in a stream of its own, beside the forward pass."""
-    again = (
-        before and saved.pieces and _names(saved.pieces) == _names(before.pieces)
-    )  # a first update brings moments
     device = next((piece.tensor.device for piece in saved.pieces if piece.tensor.is_cuda), None)
     with torch.cuda.stream(torch.cuda.Stream(device)) if device else nullcontext():
-        if before and again:
+        # A first update brings moments.
+        if before and saved.pieces and _names(saved.pieces) == _names(before.pieces):
             torch._foreach_copy_([p.tensor for p in before.pieces], [p.tensor for p in saved.pieces])
             return Snapshot(before.pieces, saved.about)
         return Snapshot([_piece(piece, copy=True) for piece in saved.pieces], saved.about)
@@ -178,16 +177,6 @@ def describe(path: Path) -> dict[str, Any]:
     with path.open("rb+") as file:
         os.fsync(file.fileno())
     return {"name": path.name, "bytes": path.stat().st_size, "crc32": checksum(path)}
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a file that is whole, or not there."""
-    part = path.with_suffix(".part")
-    with part.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
 
 
 def checksum(path: Path) -> int:

@@ -25,11 +25,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from playbook import __version__
+from playbook._json import write_json
 from playbook._tables import read_file, read_json
 from playbook.errors import CheckpointError, ShapeError
 from playbook.model.hugging_face import WeightMap, config_of, model_of
 from playbook.shapes import ModelShape, load
-from playbook.training.checkpoint import FORMAT, commit, describe, read_manifest, verify, write_json
+from playbook.training.checkpoint import FORMAT, commit, describe, read_manifest, verify
 from playbook.training.restore import Reader
 from playbook.training.saving import checkpoints, step_of
 
