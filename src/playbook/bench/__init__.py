@@ -9,10 +9,9 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from playbook import doctor
 from playbook._checks import unknown
@@ -24,6 +23,8 @@ RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 
 def provenance(device: str) -> dict[str, Any]:
     """Where, when and with what a benchmark ran: what a recorded number is worth nothing without."""
+    import torch
+
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": " ".join(["playbook", *_without_record(sys.argv[1:])]),
@@ -32,12 +33,13 @@ def provenance(device: str) -> dict[str, Any]:
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
-        "commit": _commit(),
+        "commit": commit(),
         **_accelerator(device),
     }
 
 
-def _commit() -> str | None:
+@cache
+def commit() -> str | None:
     """Of the checkout: what ``benchmarks/on_gpu.py --commit`` was told, else what git knows."""
     told = os.environ.get("PLAYBOOK_COMMIT")
     return told or (_printed("git", "rev-parse", "HEAD") if (RESULTS.parents[1] / ".git").exists() else None)
@@ -45,6 +47,8 @@ def _commit() -> str | None:
 
 def _accelerator(device: str) -> dict[str, Any]:
     """The GPU and what drives it; on a CPU there is none."""
+    import torch
+
     if torch.device(device).type != "cuda":
         return {"gpu": None}
     nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.distributed.is_nccl_available() else None
@@ -89,6 +93,8 @@ def chosen(kind: str, only: Sequence[str] | None, known: Iterable[str]) -> list[
 
 def backend_of(device: str, ranks: int = 1) -> str:
     """gloo on CPUs, NCCL with a GPU for each of the ranks. Raises ConfigError for GPUs that are not there."""
+    import torch
+
     if torch.device(device).type != "cuda":
         return "gloo"
     if (found := torch.cuda.device_count()) < ranks:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from playbook._json import to_json
 from playbook.errors import ConfigError
-from playbook.training.trainer import Log
+
+if TYPE_CHECKING:
+    from playbook.training.trainer import Log
 
 
 class JsonLog:
