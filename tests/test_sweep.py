@@ -21,10 +21,10 @@ from leftovers import alive, remaining
 
 from benchmarks.faults.runs import command_of
 from playbook.cli import main
-from playbook.commands.sweep_table import accuracy, table
-from playbook.launch import warm
+from playbook.commands.sweep_table import accuracy, ordered, summary, table
 from playbook.launch.sweep import jobs
 from playbook.launch.sweep.results import COLUMNS
+from playbook.launch.warm import python_path
 
 SMALL = json.dumps({"layers": 1, "hidden": 16, "heads": 2, "vocab": 256, "max_seq": 64, "name": "small"})
 SIZES = ["--model", SMALL, "--seq", "16", "--global-batch", "4", "--steps", "5", "--warmup", "2"]
@@ -35,7 +35,7 @@ MEASURED = Path(__file__).parents[1] / "benchmarks" / "results" / "cpu-2-cores-c
 def start(folder: Path, *flags: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "playbook", "sweep", *SIZES, "--out", "out", *flags]
     # What is killed leaves its temporary files: with the test's own.
-    here = {**os.environ, "TMPDIR": str(folder)}
+    here = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": python_path()}
     return subprocess.Popen(
         command, cwd=folder, env=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=terminal.listen,
@@ -90,9 +90,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 @pytest.mark.slow
 def test_interrupted_killed_and_resumed_it_loses_nothing_and_leaves_nothing(tmp_path):
-    layouts = [word for layout in ("zero=0", "micro_batch=2", "tp=3") for word in ("--layout", layout)]
-    flags = [*layouts, "--calibration", str(MEASURED), "--json"]
-
+    flags = ["--layout", "zero=0", "--layout", "tp=3", "--calibration", str(MEASURED), "--json"]
     interrupted = start(tmp_path, *flags)
     until(lambda: trains(interrupted.pid), interrupted)
     processes = descendants(interrupted.pid)
@@ -102,80 +100,80 @@ def test_interrupted_killed_and_resumed_it_loses_nothing_and_leaves_nothing(tmp_
     assert "the same command goes on from here" in said
     assert json.loads(printed)["counts"]["refused"] == 1
     assert remaining(processes, 30) == []
+    with (tmp_path / "out" / "results.csv").open("a") as file:
+        file.write('torn,small,"dp=')
 
-    killed = start(tmp_path, *flags)
+    more = [*flags, "--layout", "micro_batch=2"]
+    killed = start(tmp_path, *more)
     until(lambda: len(rows(tmp_path)) == 2 and trains(killed.pid), killed)
     processes = descendants(killed.pid)
     killed.kill()
     killed.communicate(timeout=60)
     assert remaining(processes, 30) == []
-    before = {row["key"]: row for row in rows(tmp_path)}
-    assert sorted(row["status"] for row in before.values()) == ["ok", "refused"]
-    with (tmp_path / "out" / "results.csv").open("a") as file:
-        file.write('torn,small,"dp=')
+    before = (tmp_path / "out" / "results.csv").read_bytes()
+    assert sorted(row["status"] for row in rows(tmp_path)) == ["ok", "refused"]
 
-    summary = finish(start(tmp_path, *flags))
-    after = {row["key"]: row for row in rows(tmp_path)}
-    assert len(after) == len(rows(tmp_path)) == 3
-    assert summary["counts"] == {"ok": 2, "refused": 1}
+    summary = finish(start(tmp_path, *flags))  # nothing is left to run
+    assert (tmp_path / "out" / "results.csv").read_bytes() == before
+    assert summary["counts"] == {"ok": 1, "refused": 1}
     assert summary["missing"] == 0
-    assert {key: after[key] for key in before} == before
-    refused = next(row for row in after.values() if row["status"] == "refused")
+    row, refused = summary["rows"]
     assert refused["reason"] == "tp must divide heads = 2 (1, 2), got 3"
-    fastest = summary["rows"][0]
-    assert fastest["status"] == "ok"
-    for row in summary["rows"][:2]:
-        assert row["step_q1_s"] <= row["step_s"] <= row["step_q3_s"]
-        assert row["steps"] == 3
-        assert row["tokens_per_s_per_gpu"] == pytest.approx(64 / row["step_s"], rel=1e-3)
-        assert row["peak_bytes"] == pytest.approx(row["predicted_peak_bytes"], rel=0.01)
-        assert row["predicted_step_s"] > 0
-        assert (row["gbs"], row["seq"], row["precision"]) == (4, 16, "float32")
-        assert row["micro_batch"] * row["grad_acc"] * row["dp"] == 4
-    assert fastest["step_s"] <= summary["rows"][1]["step_s"]
+    assert row["status"] == "ok"
+    assert row["step_q1_s"] <= row["step_s"] <= row["step_q3_s"]
+    assert row["steps"] == 3
+    assert row["tokens_per_s_per_gpu"] == pytest.approx(64 / row["step_s"], rel=1e-3)
+    assert row["peak_bytes"] == pytest.approx(row["predicted_peak_bytes"], rel=0.01)
+    assert row["predicted_step_s"] > 0
+    assert (row["gbs"], row["seq"], row["precision"]) == (4, 16, "float32")
+    assert row["micro_batch"] * row["grad_acc"] * row["dp"] == 4
 
 
 @pytest.mark.slow
 def test_a_job_goes_on_without_its_collector_and_is_found_again(tmp_path):
+    """And one of this machine is ended by Ctrl-C."""
     flags = ["--local-executor", "--layout", "", "--json"]
     killed = start(tmp_path, *flags)
-    until(lambda: (tmp_path / "out" / "jobs.json").exists(), killed)
+    ids = tmp_path / "out" / "jobs.json"
+    until(ids.exists, killed)
     killed.kill()
     killed.communicate(timeout=60)
-    (job,) = json.loads((tmp_path / "out" / "jobs.json").read_text())
-    assert alive(int(job["id"])) or any((tmp_path / "out" / "jobs").glob("*_result.pkl"))
+    ((key, job),) = json.loads(ids.read_text()).items()
+    assert alive(job) or (tmp_path / "out" / "jobs" / f"{key}.result").exists()
 
-    summary = finish(start(tmp_path, *flags))
-    assert summary["counts"] == {"ok": 1}
-    assert len(list((tmp_path / "out" / "jobs").glob("*_submitted.pkl"))) == 1
-    assert json.loads((tmp_path / "out" / "jobs.json").read_text()) == []
-    assert remaining([int(job["id"])], 30) == []
+    more = start(tmp_path, *flags, "--layout", "micro_batch=2")
+    until(lambda: len(rows(tmp_path)) == 1 and trains(more.pid), more)
+    ((_, other),) = json.loads(ids.read_text()).items()
+    processes = descendants(more.pid)
+    more.send_signal(signal.SIGINT)
+    printed, said = more.communicate(timeout=120)
+    assert more.returncode == 130, said
+    assert "jobs that go on" not in said
+    assert other in processes
+    assert remaining([job, *processes], 30) == []
+    assert json.loads(printed)["counts"] == {"ok": 1}
+    assert json.loads(ids.read_text()) == {}
 
 
 @pytest.mark.slow
 def test_slurm_runs_it_on_the_ranks_of_a_node(tmp_path, monkeypatch, capsys):
     programs = tmp_path / "bin"
     programs.mkdir()
-    for source, names in (
-        (LAUNCH / "fake_slurm.py", ("srun", "scontrol")),
-        (LAUNCH / "sweep" / "fake_sbatch.py", ("sbatch", "sacct")),
-    ):
-        for name in names:
-            (programs / name).write_text(f"#!{sys.executable}\n{source.read_text()}")
-            (programs / name).chmod(0o755)
+    for name in ("sbatch", "sacct", "srun", "scontrol"):
+        (programs / name).write_text(f"#!{sys.executable}\n{(LAUNCH / 'fake_slurm.py').read_text()}")
+        (programs / name).chmod(0o755)
     job_id = next(
         i for i in iter(lambda: random.SystemRandom().randrange(70_000, 80_000), None) if is_free(i - 50_000)
     )
     path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
-    env = {
+    for name, value in {
         "PATH": path,
-        "PYTHONPATH": warm.python_path(),
+        "PYTHONPATH": python_path(),
         "FAKE_JOB_ID": str(job_id),
         "CUDA_VISIBLE_DEVICES": "",
-    }
-    for name, value in env.items():
+    }.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setitem(jobs._LOOK, "slurm", 0.2)
+    monkeypatch.setattr(jobs, "LOOK_AT_SLURM", 0.2)
     monkeypatch.chdir(tmp_path)
     slurm = "partition=gpu,time=10,gpus_per_node=2,cpus_per_gpu=1"
     flags = ["--slurm", slurm, "--layout", "dp=2", "--json", "--", "--device", "cpu"]
@@ -184,9 +182,6 @@ def test_slurm_runs_it_on_the_ranks_of_a_node(tmp_path, monkeypatch, capsys):
     assert (row["status"], row["steps"], row["dp"]) == ("ok", 3, 2), row
     assert row["tokens_per_s_per_gpu"] == pytest.approx(64 / row["step_s"] / 2, rel=1e-3)
     assert row["peak_bytes"] == pytest.approx(row["predicted_peak_bytes"], rel=0.01)
-    script = (tmp_path / f"{job_id}.sbatch").read_text()
-    assert "#SBATCH --partition=gpu\n" in script
-    assert "#SBATCH --gpus-per-node=2\n" in script
 
 
 def is_free(port: int) -> bool:
@@ -302,3 +297,18 @@ def test_how_well_steps_were_predicted_is_said():
     assert equal["rank_correlation"] == pytest.approx(3**0.5 / 2)  # ranks 1, 2, 3 and 1.5, 1.5, 3
     assert accuracy(rows[:2]) is None
     assert accuracy([row(0.1, 0.2)] * 3) is None
+
+
+def test_the_fastest_is_first_and_words_are_no_numbers():
+    given = [("1e5", "ok", "0.4"), ("refused", "refused", ""), ("12", "ok", "0.1")]
+    rows = [
+        dict.fromkeys(COLUMNS, "") | {"key": key, "status": status, "step_s": step}
+        for key, status, step in given
+    ]
+    found = summary(ordered(rows), 1)
+    assert found["counts"] == {"ok": 2, "refused": 1}
+    assert [(row["key"], row["step_s"]) for row in found["rows"]] == [
+        ("12", 0.1),
+        ("1e5", 0.4),
+        ("refused", None),
+    ]

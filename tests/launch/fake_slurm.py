@@ -1,11 +1,11 @@
 #!/usr/bin/env python
-"""Stand-ins for sbatch, scontrol, scancel and srun on one machine: 127.0.0.1, 127.0.0.2, … are its nodes.
+"""Stand-ins for sbatch, sacct, scontrol, scancel and srun on one machine: 127.0.0.1, 127.0.0.2, … are its nodes.
 
 Started through links of these names. They know the options that are listed here, as Slurm's manual has them, and
-refuse all others; sbatch waits for the job and has its status. Files beside the programs are what they know of each
-other: ``warn``, which a test makes when the time of a job is up but for the seconds of its --signal, ``preempt``, which
-it makes when another job needs the nodes, ``requeue``, ``cancelled``, and ``step``, the srun whose descendants are the
-processes of the job's step.
+refuse all others; sbatch waits for the job and has its status, but with --parsable, which prints its id at once. Files
+beside the programs are what they know of each other: ``warn``, which a test makes when the time of a job is up but for
+the seconds of its --signal, ``preempt``, which it makes when another job needs the nodes, ``requeue``, ``cancelled``,
+``step``, the srun whose descendants are the processes of the job's step, and ID.state, once a job has ended.
 """
 
 from __future__ import annotations
@@ -33,7 +33,19 @@ def sbatch() -> int:
     for request in REQUESTS:
         parser.add_argument(f"--{request}")
     parser.add_argument("--requeue", action="store_true")
-    text = Path(sys.argv[1]).read_text() if len(sys.argv) > 1 else sys.stdin.read()
+    given = argparse.ArgumentParser("sbatch", allow_abbrev=False)
+    given.add_argument("--parsable", action="store_true")
+    given.add_argument("--output")
+    given.add_argument("script", type=Path, nargs="?")
+    args = given.parse_args()
+    if args.parsable:
+        with open(args.output, "wb") as log:
+            subprocess.Popen([sys.argv[0], args.script], stdout=log, stderr=log, start_new_session=True)
+        # "Outputs only the job id number and the cluster name if present, separated by a semicolon":
+        # https://slurm.schedmd.com/sbatch.html#OPT_parsable
+        print(os.environ["FAKE_JOB_ID"])
+        return 0
+    text = args.script.read_text() if args.script else sys.stdin.read()
     header = re.match(r"(?:#.*\n|\s*\n)*", text)
     lines = re.findall(r"^#SBATCH (.*)$", header[0] if header else "", flags=re.MULTILINE)
     request = parser.parse_args([word for line in lines for word in shlex.split(line)])
@@ -51,7 +63,18 @@ def sbatch() -> int:
             env |= {"SLURM_ARRAY_JOB_ID": os.environ["FAKE_JOB_ID"], "SLURM_ARRAY_TASK_ID": str(task)}
         if not (STATE / "cancelled").exists():
             status = run_until_done(text, env, request)
+            (STATE / f"{job_id}.state").write_text("FAILED" if status else "COMPLETED")
     return status
+
+
+def sacct() -> int:
+    """``sacct -n -P -X -o JobID,State -j JOB,…``: no header, fields "delimited with |" without one at the end, and jobs
+    without their steps (https://slurm.schedmd.com/sacct.html). A real one says nothing of a job in its first second."""
+    assert sys.argv[1:-1] == ["-n", "-P", "-X", "-o", "JobID,State", "-j"], sys.argv
+    for job in sys.argv[-1].split(","):
+        state = STATE / f"{job}.state"
+        print(f"{job}|{state.read_text() if state.exists() else 'RUNNING'}")
+    return 0
 
 
 def run_until_done(text: str, env: dict[str, str], request: argparse.Namespace) -> int:
@@ -165,6 +188,5 @@ def srun() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(
-        {"sbatch": sbatch, "scancel": scancel, "scontrol": scontrol, "srun": srun}[Path(sys.argv[0]).name]()
-    )
+    programs = {"sbatch": sbatch, "sacct": sacct, "scancel": scancel, "scontrol": scontrol, "srun": srun}
+    sys.exit(programs[Path(sys.argv[0]).name]())

@@ -5,94 +5,145 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-from collections.abc import Callable
+import itertools
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from playbook._checks import check_int, check_positive, typed_int, unknown
+from playbook.commands.flags import read_fields
 from playbook.commands.train import prepared
-from playbook.errors import ConfigError, PlaybookError
+from playbook.errors import ConfigError, LayoutError, PlaybookError
 from playbook.launch import group
 from playbook.launch.slurm import SlurmJob
-from playbook.launch.sweep.jobs import parse_slurm, sized
-from playbook.launch.sweep.layouts import Configuration, Spec, check_names, grid, read_layouts
-from playbook.launch.sweep.results import STATUSES
+from playbook.launch.sweep.jobs import parse_slurm
+from playbook.launch.sweep.results import STATUSES, Spec
+from playbook.launch.sweep.task import Task
 from playbook.layout import FIELDS
 from playbook.planning.job import Job, job_of_run
 from playbook.planning.memory import predict_job
-from playbook.shapes import ModelShape, load
-from playbook.training.config import TrainConfig
+from playbook.shapes import load
 
 #: Flags of ``playbook train`` that a sweep says itself.
 OWN = ("--model", "--data", "--layout", "--seq", "--global-batch", "--steps", "--log", "--json", "--quiet")
-
-
-#: Predicted seconds of a step of a model, trained as a config says in the precision of a recipe.
+#: Predicted seconds of a step of a job.
 Clock = Callable[[Job], float]
 
 
-@dataclasses.dataclass(frozen=True)
-class Asked:
-    """All that the flags say: rows, statuses to run again, and the request of a Slurm job, if it is one."""
+class Configuration(NamedTuple):
+    """One row: the columns that are known before anything has run, and its task, or the sentence that refuses it."""
 
-    spec: Spec
-    rows: tuple[Configuration, ...]
-    again: frozenset[str]
-    job: SlurmJob | None
+    fields: dict[str, Any]
+    task: Task | str
+
+    @property
+    def key(self) -> str:
+        return self.fields["key"]
 
 
-def asked(args: argparse.Namespace, trains: argparse.ArgumentParser) -> Asked:
-    """Read the flags; ``trains`` is the parser of ``playbook train``. Raises PlaybookError for what is wrong for all."""
+def asked(args: argparse.Namespace, trains: argparse.ArgumentParser) -> tuple[Spec, list[Configuration]]:
+    """All that the flags say; ``trains`` is the parser of ``playbook train``. Raises PlaybookError for what is wrong for
+    all rows."""
     _check(args)
     shape = load(args.model)
-    if args.seq > shape.max_seq:
-        name = shape.name or "this model"
-        raise ConfigError(
-            f"seq is {args.seq}, but {name} has positions for at most max_seq={shape.max_seq} tokens"
-        )
-    data = str(Path(args.data).resolve()) if args.data else None
-    sizes = args.seq, args.global_batch, args.steps, args.warmup, args.repeat
     # A folder of a sweep from before models had these is of the same sweep.
-    fields = {
+    model = {
         name: value
         for name, value in dataclasses.asdict(shape).items()
         if name not in ("windows", "differs") or value
     }
-    spec = Spec(fields, *sizes, data, _train_flags(args))
-    job = None if args.slurm is None else parse_slurm(args.slurm)
-    make = _Rows(args.model, spec, trains, job, _clock(args))
-    rows = [make.row(layout) for layout in dict.fromkeys(_layouts(args))]
-    one_rank = make.row("")
-    if one_rank.refused and all(row.refused == one_rank.refused for row in rows):
-        raise ConfigError(one_rank.refused)
-    again = frozenset(status.strip() for status in args.again.split(",") if status.strip())
-    return Asked(spec, tuple({row.key: row for row in rows}.values()), again, job)
+    spec = Spec(model, **read_fields(args, Spec), train=_train_flags(args))
+    if spec.data:
+        if not Path(spec.data).is_file():
+            raise ConfigError(f"data is {spec.data!r}, which is no file")
+        spec = dataclasses.replace(spec, data=str(Path(spec.data).resolve()))
+    if spec.seq > shape.max_seq:
+        name = shape.name or "this model"
+        raise ConfigError(
+            f"seq is {spec.seq}, but {name} has positions for at most max_seq={shape.max_seq} tokens"
+        )
+    job, clock = None if args.slurm is None else parse_slurm(args.slurm), _clock(args)
+    rows = [_row(args, spec, trains, job, clock, layout) for layout in dict.fromkeys(_layouts(args))]
+    one_rank = _row(args, spec, trains, job, clock, "")
+    if isinstance(one_rank.task, str) and all(row.task == one_rank.task for row in rows):
+        raise ConfigError(one_rank.task)
+    return spec, list({row.key: row for row in rows}.values())
 
 
 def _check(args: argparse.Namespace) -> None:
-    for name in (
-        "seq",
-        "global_batch",
-        "steps",
-        "repeat",
-        *(["at_once"] if args.at_once is not None else []),
-    ):
-        check_int(name, getattr(args, name), ConfigError)
-    check_int("warmup", args.warmup, ConfigError, least=2)
     check_positive("timeout", args.timeout, ConfigError)
-    if args.steps <= args.warmup:
-        raise ConfigError(f"steps is {args.steps}, but must be more than the warmup of {args.warmup}")
-    if args.data and not Path(args.data).is_file():
-        raise ConfigError(f"data is {args.data!r}, which is no file")
+    if args.at_once is not None:
+        check_int("at_once", args.at_once, ConfigError)
     if args.slurm is not None and args.local_executor:
         raise ConfigError("--slurm and --local-executor are two ways to run jobs: give one of them")
     if args.at_once and args.slurm is None and not args.local_executor:
         raise ConfigError("--at-once is for jobs: give --slurm or --local-executor with it")
     if args.gpus and not args.grid:
         raise ConfigError(f"gpus is {args.gpus}, which is for a grid: give --grid with it")
-    for status in filter(None, (status.strip() for status in args.again.split(","))):
-        if status not in STATUSES:
-            raise ConfigError(unknown("status", status, STATUSES))
+    if wrong := again(args) - {*STATUSES}:
+        raise ConfigError(unknown("status", min(wrong), STATUSES))
+
+
+def again(args: argparse.Namespace) -> set[str]:
+    """The statuses that are to be run again."""
+    return {status.strip() for status in args.again.split(",")} - {""}
+
+
+def named(layout: str) -> dict[str, str]:
+    """The fields that the text of a layout names, as they stand there.
+
+    Raises LayoutError for one that no layout has: a typing error, not a layout that cannot run.
+    """
+    parts = [tuple(map(str.strip, part.partition("="))) for part in layout.split(",") if part.strip()]
+    if wrong := [name for name, _, _ in parts if name not in FIELDS]:
+        raise LayoutError(unknown("layout field", wrong[0], FIELDS))
+    return {name: value if equals else "True" for name, equals, value in parts}
+
+
+def read_layouts(path: Path) -> list[str]:
+    """The layouts of a file, one a line; blank lines and those that begin with # are left out. Raises ConfigError."""
+    try:
+        lines = map(str.strip, path.read_text(encoding="utf-8").splitlines())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise ConfigError(f"layouts file {str(path)!r} cannot be read: {reason.lower()}") from None
+    found = [line for line in lines if line and not line.startswith("#")]
+    if not found:
+        raise ConfigError(f"layouts file {str(path)!r} holds no layout: write one a line, such as dp=2,tp=2")
+    return found
+
+
+def grid(axes: Sequence[str], gpus: Sequence[int] = ()) -> list[str]:
+    """Every combination of ``["dp=1,2", "tp=1,2", …]``, as layouts; with ``gpus``, those of so many ranks alone.
+
+    A grid without dp has it filled in, where the other axes divide the number of GPUs. Raises ConfigError for what is no
+    axis with values, and for a grid of which nothing is left.
+    """
+    values: dict[str, list[str]] = {}
+    for axis in axes:
+        name, equals, text = map(str.strip, axis.partition("="))
+        several = [value.strip() for value in text.split(",")]
+        if not equals or not all(several):
+            raise ConfigError(f"grid has {axis!r}, but must be fields with values, such as dp=1,2 tp=1,2")
+        if name in values:
+            raise ConfigError(f"grid has {name} twice: give all its values at once")
+        values |= dict.fromkeys(named(name), several)
+    found = []
+    for combination in itertools.product(*values.values()):
+        one = dict(zip(values, combination, strict=True))
+        found += _sized(one, gpus) if gpus else [one]
+    if not found:
+        raise ConfigError(f"grid has no layout of {' or '.join(map(str, gpus))} GPUs: give other values")
+    return [",".join(f"{name}={value}" for name, value in one.items()) for one in found]
+
+
+def _sized(one: dict[str, str], gpus: Sequence[int]) -> list[dict[str, str]]:
+    """The layout if it has one of these numbers of ranks, with dp filled in where it has none."""
+    others = math.prod(typed_int(axis, one.get(axis, 1), ConfigError) for axis in ("tp", "cp", "pp"))
+    if "dp" in one:
+        return [one] if others * typed_int("dp", one["dp"], ConfigError) in gpus else []
+    return [{"dp": str(count // others), **one} for count in gpus if count % others == 0]
 
 
 def _layouts(args: argparse.Namespace) -> list[str]:
@@ -102,7 +153,8 @@ def _layouts(args: argparse.Namespace) -> list[str]:
         found += grid(args.grid, gpus)
     if not found:
         raise ConfigError("there is nothing to run: give --layout, --layouts or --grid")
-    check_names(found)
+    for layout in found:
+        named(layout)
     return found
 
 
@@ -116,57 +168,45 @@ def _train_flags(args: argparse.Namespace) -> tuple[str, ...]:
     return flags[1:]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Rows:
-    """Makes rows of one sweep; ``model`` is what the reader calls it, ``trains`` the parser of ``playbook train``."""
-
-    model: str
-    spec: Spec
-    trains: argparse.ArgumentParser
-    job: SlurmJob | None
-    clock: Clock | None
-
-    def row(self, layout: str) -> Configuration:
-        """One row before it has run: refused where the layout cannot be run, with the sentence that says why."""
-        spec = self.spec
-        sizes = ["--seq", str(spec.seq), "--global-batch", str(spec.global_batch), "--steps", str(spec.steps)]
-        data = ["--data", spec.data] if spec.data else []
-        flags = ("--model", self.model, *data, *sizes, "--layout", layout, *spec.train)
-        parsed = self.trains.parse_args(flags)
-        fields: dict[str, Any] = {
-            "model": spec.model.get("name") or "",
-            "layout": layout,
-            "gbs": spec.global_batch,
-            "seq": spec.seq,
-            "precision": parsed.fp8 or parsed.dtype,
-        }
-        try:
-            shape, config = prepared(parsed)
-            if self.job is not None:
-                sized(self.job, config.layout.world_size)
-            fields |= {name: getattr(config.layout, name) for name in FIELDS} | {"layout": str(config.layout)}
-            fields |= self._predicted(shape, config)
-        except PlaybookError as error:
-            fields |= _named(layout)
-            return Configuration(spec.key(layout), flags, 0, fields, refused=str(error))
-        return Configuration(spec.key(str(config.layout)), flags, config.layout.world_size, fields)
-
-    def _predicted(self, shape: ModelShape, config: TrainConfig) -> dict[str, Any]:
-        """The columns of predictions: bytes from the planner, seconds from the simulator where it knows the machine."""
-        on_gpus = self.job is not None or group.gpus() >= config.layout.world_size
-        job = job_of_run(shape, config, config.device or ("cuda" if on_gpus else "cpu"))
-        found: dict[str, Any] = {}
-        with contextlib.suppress(PlaybookError):  # a run can do what a prediction cannot
-            found["predicted_peak_bytes"] = predict_job(job).peak
-        with contextlib.suppress(PlaybookError):
-            found["predicted_step_s"] = self.clock(job) if self.clock else None
-        return found
+def _row(
+    args: argparse.Namespace, spec: Spec, trains: argparse.ArgumentParser, job: SlurmJob | None,
+    clock: Clock | None, layout: str,
+) -> Configuration:  # fmt: skip
+    """One row before it has run: refused where the layout cannot be run, with the sentence that says why."""
+    own = {"model": args.model, "data": spec.data, "layout": layout}
+    own |= {name: str(getattr(spec, name)) for name in ("seq", "global_batch", "steps")}
+    said = [(f"--{name.replace('_', '-')}", value) for name, value in own.items() if value is not None]
+    flags = (*(word for pair in said for word in pair), *spec.train)
+    parsed = trains.parse_args(flags)
+    fields: dict[str, Any] = {
+        "model": spec.model.get("name") or "", "layout": layout, "gbs": spec.global_batch, "seq": spec.seq,
+        "precision": parsed.fp8 or parsed.dtype,
+    }  # fmt: skip
+    timeout = args.timeout
+    try:
+        shape, config = prepared(parsed)
+        ranks, text = config.layout.world_size, str(config.layout)
+        if job is not None:  # its runs end in time to say so
+            job = job.sized(ranks)
+            timeout = min(timeout, max(30.0, 60.0 * job.minutes - 120) / spec.repeat)
+        fields |= {name: getattr(config.layout, name) for name in FIELDS} | {"layout": text}
+        cuda = job is not None or group.gpus() >= ranks
+        fields |= _predicted(job_of_run(shape, config, config.device or ("cuda" if cuda else "cpu")), clock)
+    except PlaybookError as error:
+        return Configuration(fields | named(layout) | {"key": spec.key(layout)}, str(error))
+    key, tokens = spec.key(text), spec.global_batch * spec.seq
+    task = Task(key, args.out.resolve(), flags, ranks, tokens, spec.warmup, spec.repeat, timeout, job)
+    return Configuration(fields | {"key": key}, task)
 
 
-def _named(layout: str) -> dict[str, str]:
-    """The fields that the text of a layout names, as they stand there."""
-    parts = (part.partition("=") for part in layout.split(",") if part.strip())
-    return {name.strip(): value.strip() if equals else "True" for name, equals, value in parts}
+def _predicted(job: Job, clock: Clock | None) -> dict[str, Any]:
+    """The columns of predictions: bytes from the planner, seconds from the simulator where it knows the machine."""
+    found: dict[str, Any] = {}
+    with contextlib.suppress(PlaybookError):  # a run can do what a prediction cannot
+        found["predicted_peak_bytes"] = predict_job(job).peak
+    with contextlib.suppress(PlaybookError):
+        found["predicted_step_s"] = clock(job) if clock else None
+    return found
 
 
 def _clock(args: argparse.Namespace) -> Clock | None:
@@ -185,12 +225,10 @@ def _clock(args: argparse.Namespace) -> Clock | None:
     cluster = None if args.cluster is None else cluster_of(args.cluster)
     machine = load_machine(args.calibration) if Path(args.calibration).suffix == ".toml" else None
     if machine is not None:
-        return lambda job, here=machine: (  # type: ignore[misc]
-            measured_run(here, job, cluster=cluster).step(limit=False).seconds
-        )
+        return lambda job: measured_run(machine, job, cluster=cluster).step(limit=False).seconds
     if cluster is None:
         raise ConfigError(
             f"calibration {args.calibration} is of no machine: give the --cluster that it is for"
         )
     known = load_calibration(args.calibration, cluster.accelerator)
-    return lambda job, on=cluster: Run(job, on, known).step(limit=False).seconds  # type: ignore[misc]
+    return lambda job: Run(job, cluster, known).step(limit=False).seconds

@@ -9,6 +9,9 @@ from typing import Any
 
 from playbook.launch.sweep.results import Row
 
+#: Columns whose words may look like numbers.
+_WORDS = ("key", "model", "layout", "reason", "host", "version", "commit")
+
 
 def ordered(rows: Sequence[Row]) -> list[Row]:
     """The fastest first, and then those that did not run to their end."""
@@ -18,27 +21,33 @@ def ordered(rows: Sequence[Row]) -> list[Row]:
 def summary(rows: Sequence[Row], missing: int) -> dict[str, Any]:
     """The object of ``--json``: how many rows of each status, how many are missing yet, how well steps were predicted,
     and the rows."""
-    cells = [{column: _number(text) for column, text in row.items()} for row in rows]
+    cells = [{column: _cell(column, text) for column, text in row.items()} for row in rows]
     counts = dict(Counter(row["status"] for row in rows))
     return {"counts": counts, "missing": missing, "predictions": accuracy(rows), "rows": cells}
+
+
+def _cell(column: str, text: str) -> Any:
+    """A cell as JSON has it."""
+    for kind in (int, float) if column not in _WORDS else ():
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return {"": None, "True": True, "False": False}.get(text, text)
 
 
 def accuracy(rows: Sequence[Row]) -> dict[str, Any] | None:
     """Of the layouts whose steps were both measured and predicted: how many these are, the median of |predicted /
     measured - 1|, and Spearman's rank correlation. None below three, or of equal ones, which have no order."""
-    both = [(float(row["step_s"]), float(row["predicted_step_s"])) for row in rows if _has_both(row)]
-    if len(both) < 3 or any(len(set(each)) == 1 for each in zip(*both, strict=True)):
+    ok = [row for row in rows if row["status"] == "ok" and row["step_s"] and row["predicted_step_s"]]
+    measured, predicted = ([float(row[name]) for row in ok] for name in ("step_s", "predicted_step_s"))
+    if len(ok) < 3 or 1 in (len(set(measured)), len(set(predicted))):
         return None
-    measured, predicted = zip(*both, strict=True)
     return {
-        "layouts": len(both),
-        "median_error": statistics.median(abs(p / m - 1) for m, p in both),
+        "layouts": len(ok),
+        "median_error": statistics.median(abs(p / m - 1) for m, p in zip(measured, predicted, strict=True)),
         "rank_correlation": statistics.correlation(_ranks(measured), _ranks(predicted)),
     }
-
-
-def _has_both(row: Row) -> bool:
-    return row["status"] == "ok" and bool(row["step_s"] and row["predicted_step_s"])
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
@@ -49,44 +58,25 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 def table(rows: Sequence[Row]) -> str:
     """Rows for people: milliseconds of a step, tokens/s of a GPU, MiB of the rank with the highest peak."""
-    width = max([len(name(row)) for row in rows], default=6)
-    header = f"{'step ms':>9} {'quartiles':>17} {'predicted':>9} {'tokens/s/GPU':>12} {'peak MiB':>9} {'predicted':>9}"
+    width = max([len(row["layout"] or "one rank") for row in rows], default=6)
+    cells = "{:>9} {:>17} {:>9} {:>12} {:>9} {:>9}".format
+    header = cells("step ms", "quartiles", "predicted", "tokens/s/GPU", "peak MiB", "predicted")
     lines = [f"{'layout':{width}} {header}"]
     for row in rows:
-        lines.append(f"{name(row):{width}} {_cells(row)}")
+        told = f" {row['status']}: {row['reason']}"
+        if row["status"] == "ok":
+            steps = ("step_s", "step_q1_s", "step_q3_s", "predicted_step_s")
+            step, first, third, foretold = (_scaled(row[name], 1e3) for name in steps)
+            peaks = (_scaled(row[name], 2**-20) for name in ("peak_bytes", "predicted_peak_bytes"))
+            rate = f"{float(row['tokens_per_s_per_gpu']):,.0f}"
+            told = cells(step, f"{first}–{third}", foretold, rate, *peaks)
+        lines.append(f"{row['layout'] or 'one rank':{width}} {told}")
     if found := accuracy(rows):
-        lines.append(
-            f"\npredicted steps of {found['layouts']} layouts: median error {found['median_error']:.1%}, rank "
-            f"correlation {found['rank_correlation']:.2f}"
-        )
+        error, order = found["median_error"], found["rank_correlation"]
+        told = f"median error {error:.1%}, rank correlation {order:.2f}"
+        lines.append(f"\npredicted steps of {found['layouts']} layouts: {told}")
     return "\n".join(lines)
-
-
-def name(row: Row) -> str:
-    """The layout as a reader writes it."""
-    return row["layout"] or "one rank"
-
-
-def _cells(row: Row) -> str:
-    if row["status"] != "ok":
-        return f" {row['status']}: {row['reason']}"
-    quartiles = f"{_scaled(row['step_q1_s'], 1e3)}–{_scaled(row['step_q3_s'], 1e3)}"
-    return (
-        f"{_scaled(row['step_s'], 1e3):>9} {quartiles:>17} {_scaled(row['predicted_step_s'], 1e3):>9} "
-        f"{float(row['tokens_per_s_per_gpu']):12,.0f} {_scaled(row['peak_bytes'], 2**-20):>9} "
-        f"{_scaled(row['predicted_peak_bytes'], 2**-20):>9}"
-    )
 
 
 def _scaled(text: str, factor: float) -> str:
     return f"{float(text) * factor:,.1f}" if text else "–"
-
-
-def _number(text: str) -> Any:
-    """A cell as JSON has it."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return {"": None, "True": True, "False": False}.get(text, text)

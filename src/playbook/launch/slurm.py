@@ -7,15 +7,21 @@ A job that is to go on later (``requeue``, ``array``) is warned before its time 
 shell alone, as USR1; the shell has Slurm send USR1 to all processes of all nodes. Ranks of ``playbook train`` save and
 leave, with status 0; torchrun must take no notice, for of SIGUSR1 it would die, and SIGTERM, which comes when another
 job needs the nodes, it would pass to ranks that have had it already.
+
+A job is sent with sbatch. What has become of it is what sacct says; and squeue, of one that has only just been sent, or
+where the cluster keeps no accounts.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import PurePath
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
+from typing import Any
 
 from playbook._checks import check_fields
 from playbook.errors import LaunchError
@@ -25,6 +31,11 @@ _NAME = re.compile(r"[\w.,:@+/-]+")
 _SIGNAL = re.compile(r"((R|B|RB):)?\w+(@\d+)?")
 _WARNING = re.compile(r"R?B:(?:SIG)?USR1@(\d+)")
 _SWITCHES = re.compile(rf"\d+(@({_TIME.pattern}))?")
+#: States of a job that has ended, as sacct and squeue write them.
+ENDED = {
+    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"),
+    *("REVOKED", "TIMEOUT"),
+}
 
 
 @dataclass(frozen=True)
@@ -90,6 +101,24 @@ class SlurmJob:
         """The signal that comes before the time is up."""
         return self.signal or ("B:USR1@120" if self.goes_on else None)
 
+    @property
+    def minutes(self) -> int:
+        """``time`` in whole minutes. Slurm reads minutes, minutes:seconds, hours:minutes:seconds, days-hours…"""
+        days, dash, rest = self.time.rpartition("-")
+        parts = [int(part) for part in rest.split(":")]
+        parts = parts if dash or len(parts) == 3 else [0, *parts]
+        hours, minutes, seconds = (*parts, 0, 0)[:3]
+        return int(days or 0) * 1440 + hours * 60 + minutes + math.ceil(seconds / 60)
+
+    def sized(self, ranks: int) -> SlurmJob:
+        """The same request for so many ranks. Raises LaunchError where nodes cannot hold them evenly."""
+        each = min(ranks, self.gpus_per_node)
+        if ranks % each:
+            raise LaunchError(
+                f"{ranks} ranks are no whole number of nodes with gpus_per_node={self.gpus_per_node}"
+            )
+        return replace(self, nodes=ranks // each, gpus_per_node=each)
+
     def _must(self, pattern: re.Pattern[str], name: str, valid: str) -> None:
         value = getattr(self, name)
         if value is not None and not pattern.fullmatch(value):
@@ -110,8 +139,7 @@ def sbatch_script(command: Sequence[str], job: SlurmJob) -> str:
         program = ["--", *command]
     if any("\0" in argument for argument in program):
         raise LaunchError("command holds a NUL character, which no argument of a command can")
-    return _TEMPLATE.format(
-        requests="\n".join(f"#SBATCH {request}" for request in _requests(job)),
+    return _head(job) + _TEMPLATE.format(
         threads=job.cpus_per_gpu,
         logs=shlex.quote(job.logs),
         setup="".join(f"  {line}\n" for line in job.setup),
@@ -126,8 +154,52 @@ def sbatch_script(command: Sequence[str], job: SlurmJob) -> str:
     )
 
 
-def _requests(job: SlurmJob) -> list[str]:
-    """What sbatch reads at the top of the script."""
+def batch_script(command: Sequence[str], job: SlurmJob) -> str:
+    """The text of a script for ``sbatch`` that runs a program once, on the first node of the job."""
+    return "\n".join([_head(job), *job.setup, f"exec {shlex.join(command)}", ""])
+
+
+def submit(script: Path, log: Path, env: Mapping[str, str]) -> str:
+    """Send a script, whose shell writes to ``log``; the id of its job. Raises LaunchError where Slurm refuses it, in its
+    words, and where there is none."""
+    # In a session of its own: Ctrl-C in between would leave a job of which nobody knows the id.
+    command = ["sbatch", "--parsable", f"--output={log}", str(script)]
+    done = _ask(command, env=env, start_new_session=True)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        said = lines[-1] if lines else "sbatch said nothing"
+        raise LaunchError(f"the job of {script.stem} was not accepted: {said}")
+    return done.stdout.strip().partition(";")[0]  # after it, the name of the cluster where there are several
+
+
+def states(ids: Sequence[str]) -> dict[str, str]:
+    """The states of jobs by id, "" of one that Slurm does not know any more; those of which it says nothing are left
+    out. Raises LaunchError where there is no Slurm."""
+    found = _rows(_ask(["sacct", "-n", "-P", "-X", "-o", "JobID,State", "-j", ",".join(ids)]).stdout)
+    if missing := [one for one in ids if one not in found]:
+        queue = _ask(["squeue", "-h", "-t", "all", "-o", "%i|%T", "-j", ",".join(missing)])
+        if not queue.returncode or "Invalid job id" in queue.stderr:  # of a single job that is not there
+            found |= dict.fromkeys(missing, "") | _rows(queue.stdout)
+    return found
+
+
+def _rows(text: str) -> dict[str, str]:
+    """Lines such as ``12|RUNNING``, or ``12|CANCELLED by 1000``."""
+    pairs = (line.split("|") for line in text.splitlines() if "|" in line)
+    return {one: state.partition(" ")[0] for one, state in pairs}
+
+
+def _ask(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    except FileNotFoundError:
+        raise LaunchError(
+            f"{command[0]} is not on the path: Slurm jobs are submitted on a node of the cluster"
+        ) from None
+
+
+def _head(job: SlurmJob) -> str:
+    """The top of a script: what sbatch reads, and that the shell ends at the first failure."""
     optional = {
         "partition": job.partition,
         "account": job.account,
@@ -135,7 +207,7 @@ def _requests(job: SlurmJob) -> list[str]:
         "switches": job.switches,
         "array": f"1-{job.array}%1" if job.array > 1 else None,
     }
-    return [
+    requests = [
         f"--job-name={job.job_name}",
         f"--nodes={job.nodes}",
         "--ntasks-per-node=1",
@@ -146,6 +218,7 @@ def _requests(job: SlurmJob) -> list[str]:
         *(["--exclusive"] if job.exclusive else []),
         *(["--requeue", "--open-mode=append"] if job.requeue else []),
     ]
+    return "\n".join(["#!/bin/bash", *(f"#SBATCH {one}" for one in requests), "", "set -e -o pipefail", ""])
 
 
 def _leaving(job: SlurmJob) -> str:
@@ -209,12 +282,7 @@ if [[ $status == 0 ]]; then
 fi
 """
 
-_TEMPLATE = """\
-#!/bin/bash
-{requests}
-
-set -e -o pipefail
-
+_TEMPLATE = """
 # NCCL finds its way on most clusters. These show what it chose, and choose for it:
 # export NCCL_DEBUG=INFO                # prints the networks, rings and trees that it uses
 # export NCCL_SOCKET_IFNAME=eth0        # the network interface of the first contact

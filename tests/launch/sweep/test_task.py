@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from playbook.launch.sweep.runs import Task, judge, run
+from playbook.launch.sweep.task import Task, judge, run
 
 SMALL = json.dumps({"layers": 1, "hidden": 16, "heads": 2, "vocab": 256, "max_seq": 64, "name": "small"})
 

@@ -1,15 +1,11 @@
-"""Lists and grids of layouts, and the specification of a sweep's folder."""
+"""Lists and grids of layouts, as ``playbook sweep`` is given them."""
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
+from playbook.commands.sweep_rows import grid, named, read_layouts
 from playbook.errors import ConfigError, LayoutError
-from playbook.launch.sweep.layouts import Spec, check_names, grid, read_layouts
-
-SPEC = Spec({"name": "tiny", "layers": 2}, seq=64, global_batch=4, steps=6, warmup=2, repeat=1)
 
 
 def test_a_grid_has_every_combination():
@@ -49,8 +45,13 @@ def test_what_is_no_grid(axes, gpus, sentence):
 
 def test_a_field_that_no_layout_has():
     with pytest.raises(LayoutError, match="unknown layout field 'dq'; did you mean dp"):
-        check_names(["tp=2", "dq=2"])
-    check_names(["", "tp=2, sp", "dp=nonsense"])  # the value is the layout's own affair
+        named("tp=2,dq=2")
+    assert named("") == {}
+    assert named("tp=2, sp, dp=nonsense") == {
+        "tp": "2",
+        "sp": "True",
+        "dp": "nonsense",
+    }  # values are its own affair
 
 
 def test_layouts_of_a_file(tmp_path):
@@ -65,24 +66,3 @@ def test_layouts_of_a_file(tmp_path):
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="cannot be read: it is not utf-8 text"):
         read_layouts(path)
-
-
-def test_a_key_is_that_of_a_layout_in_a_sweep():
-    assert SPEC.key("dp=2") == dataclasses.replace(SPEC).key("dp=2") != SPEC.key("dp=4")
-    assert SPEC.key("dp=2") != dataclasses.replace(SPEC, seq=32).key("dp=2")
-
-
-def test_a_folder_holds_one_sweep(tmp_path):
-    SPEC.settle(tmp_path)
-    SPEC.settle(tmp_path)
-    for change, sentence in (
-        ({"seq": 32}, "seq is 32, but .* holds a sweep with 64"),
-        ({"model": {"name": "other"}}, "model is 'other', but .* holds a sweep with 'tiny'"),
-        ({"train": ("--dtype", "bfloat16")}, "train is --dtype bfloat16, but .* holds a sweep with none"),
-        ({"data": "/a.txt"}, "data is '/a.txt', but .* holds a sweep with None"),
-    ):
-        with pytest.raises(ConfigError, match=f"{sentence}: name another folder"):
-            dataclasses.replace(SPEC, **change).settle(tmp_path)
-    (tmp_path / "sweep.json").write_text("{")
-    with pytest.raises(ConfigError, match="is not valid JSON"):
-        SPEC.settle(tmp_path)
