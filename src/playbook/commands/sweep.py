@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from playbook import bench, doctor
 from playbook._interrupt import STATUS, raise_again
 from playbook._json import to_json
+from playbook.commands import sweep_table
 from playbook.commands.flags import add_fields, say
+from playbook.commands.sweep_rows import asked
 from playbook.errors import ConfigError
-from playbook.launch.sweep.results import Spec
-
-if TYPE_CHECKING:
-    from playbook.commands.sweep_rows import Configuration
-    from playbook.launch.sweep.results import Results
-    from playbook.launch.sweep.task import Task
+from playbook.launch.sweep.jobs import Jobs
+from playbook.launch.sweep.results import Results, Spec, alone
+from playbook.launch.sweep.task import Task, run, run_file, where
 
 _EPILOG = """\
 examples:
@@ -52,7 +52,8 @@ def add(commands: Any) -> None:
     add_fields(p, Spec)
     flag("--timeout", "S", "seconds that a run may take (default: 600)", type=float, default=600.0)
     flag("--out", "DIR", "folder of the sweep", type=Path, default=Path("sweep"))
-    flag("--again", "STATUS,…", "run layouts with these statuses again: failed, timeout, oom …", default="")
+    again = "run layouts with these statuses again: failed, timeout, oom …"
+    flag("--again", "STATUS,…", again, default="", type=lambda text: set(text.replace(",", " ").split()))
     settings = (
         "partition, time, account, gpus_per_node, cpus_per_gpu, setup, container, as in `playbook slurm`"
     )
@@ -75,15 +76,11 @@ def add(commands: Any) -> None:
 
 
 def _sweep(args: argparse.Namespace, trains: argparse.ArgumentParser) -> int:
-    from playbook.commands import sweep_rows, sweep_table
-    from playbook.launch.sweep.results import Results, alone
-    from playbook.launch.sweep.task import run_file
-
     if args.task:
         raise_again()
         run_file(args.task)
         return 0
-    spec, rows = sweep_rows.asked(args, trains)
+    spec, rows = asked(args, trains)
     try:
         args.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -94,7 +91,7 @@ def _sweep(args: argparse.Namespace, trains: argparse.ArgumentParser) -> int:
         spec.settle(args.out)
         results = Results(args.out)
         try:
-            interrupted = _run_all(args, rows, sweep_rows.again(args), results)
+            interrupted = _run_all(args, rows, results)
         finally:
             results.write()
     found = sweep_table.ordered([results.rows[row.key] for row in rows if row.key in results.rows])
@@ -108,54 +105,44 @@ def _sweep(args: argparse.Namespace, trains: argparse.ArgumentParser) -> int:
     return STATUS if interrupted else 0
 
 
-def _run_all(args: argparse.Namespace, rows: list[Configuration], again: set[str], results: Results) -> bool:
+def _run_all(args: argparse.Namespace, rows: list[Task], results: Results) -> bool:
     """Run what has no result yet; whether Ctrl-C came in between."""
-    by_key, tasks, done = {row.key: row for row in rows}, [], 0
+    tasks, done = [], 0
     for row in rows:
         results.predict(row.key, row.fields)
         known = results.rows.get(row.key)
-        if known and known["status"] not in again:
+        if known and known["status"] not in args.again:
             continue
-        if isinstance(row.task, str):
-            _add(results, row, {"status": "refused", "reason": row.task})
+        if row.refused:
+            _add(results, {**row.fields, "status": "refused", "reason": row.refused, **where()})
         else:
-            tasks.append(row.task)
+            tasks.append(row)
     say(f"{len(rows)} layouts, {len(tasks)} of them to run; results in {results.path}")
     try:
-        for key, outcome in _outcomes(args, tasks):
-            if key in by_key:  # an earlier call may have submitted others
-                done += 1
-                _add(results, by_key[key], outcome)
-                told = f"{outcome['status']}: {outcome.get('reason')}"
-                if outcome["status"] == "ok":
-                    told = f"{outcome['step_s'] * 1e3:,.1f} ms a step"
-                say(f"{done} of {len(tasks)}: {by_key[key].fields['layout'] or 'one rank'}: {told}")
+        for done, found in enumerate(_measured(args, tasks), start=1):
+            _add(results, found)
+            told = f"{found['status']}: {found.get('reason')}"
+            if found["status"] == "ok":
+                told = f"{found['step_s'] * 1e3:,.1f} ms a step"
+            say(f"{done} of {max(done, len(tasks))}: {found['layout'] or 'one rank'}: {told}")
     except KeyboardInterrupt:
         say(f"interrupted after {done} of {len(tasks)} layouts; the same command goes on from here")
         return True
     return False
 
 
-def _outcomes(args: argparse.Namespace, tasks: Sequence[Task]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What came of tasks, one after the other; or as jobs end, those that an earlier call submitted among them."""
-    from playbook.launch.sweep.jobs import Jobs
-    from playbook.launch.sweep.task import run
-
+def _measured(args: argparse.Namespace, tasks: Sequence[Task]) -> Iterator[dict[str, Any]]:
+    """Rows of tasks, one after the other; or as jobs end, those that an earlier call submitted among them."""
     if not args.slurm and not args.local_executor:
-        for task in tasks:
-            yield task.key, run(task)
+        yield from map(run, tasks)
         return
     jobs = Jobs(args.out.resolve())
     try:
-        yield from jobs.outcomes(tasks, args.at_once or (1 if args.local_executor else len(tasks)))
+        yield from jobs.rows(tasks, args.at_once or (1 if args.local_executor else len(tasks)))
     finally:
         if jobs.sent:
             say(f"jobs that go on: {', '.join(map(str, jobs.sent.values()))}")
 
 
-def _add(results: Results, row: Configuration, outcome: dict[str, Any]) -> None:
-    from playbook import bench, doctor
-    from playbook.launch.sweep.task import where
-
-    measured_by = {"version": doctor.version("playbook"), "commit": bench.commit()}
-    results.add({**where(), **row.fields, **outcome, **measured_by})
+def _add(results: Results, row: Mapping[str, Any]) -> None:
+    results.add({**row, "version": doctor.version("playbook"), "commit": bench.commit()})

@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from playbook._checks import check_int, check_positive, typed_int, unknown
 from playbook.commands.flags import read_fields
@@ -31,18 +31,7 @@ OWN = ("--model", "--data", "--layout", "--seq", "--global-batch", "--steps", "-
 Clock = Callable[[Job], float]
 
 
-class Configuration(NamedTuple):
-    """One row: the columns that are known before anything has run, and its task, or the sentence that refuses it."""
-
-    fields: dict[str, Any]
-    task: Task | str
-
-    @property
-    def key(self) -> str:
-        return self.fields["key"]
-
-
-def asked(args: argparse.Namespace, trains: argparse.ArgumentParser) -> tuple[Spec, list[Configuration]]:
+def asked(args: argparse.Namespace, trains: argparse.ArgumentParser) -> tuple[Spec, list[Task]]:
     """All that the flags say; ``trains`` is the parser of ``playbook train``. Raises PlaybookError for what is wrong for
     all rows."""
     _check(args)
@@ -66,8 +55,8 @@ def asked(args: argparse.Namespace, trains: argparse.ArgumentParser) -> tuple[Sp
     job, clock = None if args.slurm is None else parse_slurm(args.slurm), _clock(args)
     rows = [_row(args, spec, trains, job, clock, layout) for layout in dict.fromkeys(_layouts(args))]
     one_rank = _row(args, spec, trains, job, clock, "")
-    if isinstance(one_rank.task, str) and all(row.task == one_rank.task for row in rows):
-        raise ConfigError(one_rank.task)
+    if one_rank.refused and all(row.refused == one_rank.refused for row in rows):
+        raise ConfigError(one_rank.refused)
     return spec, list({row.key: row for row in rows}.values())
 
 
@@ -81,13 +70,8 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError("--at-once is for jobs: give --slurm or --local-executor with it")
     if args.gpus and not args.grid:
         raise ConfigError(f"gpus is {args.gpus}, which is for a grid: give --grid with it")
-    if wrong := again(args) - {*STATUSES}:
+    if wrong := args.again - {*STATUSES}:
         raise ConfigError(unknown("status", min(wrong), STATUSES))
-
-
-def again(args: argparse.Namespace) -> set[str]:
-    """The statuses that are to be run again."""
-    return {status.strip() for status in args.again.split(",")} - {""}
 
 
 def named(layout: str) -> dict[str, str]:
@@ -171,32 +155,38 @@ def _train_flags(args: argparse.Namespace) -> tuple[str, ...]:
 def _row(
     args: argparse.Namespace, spec: Spec, trains: argparse.ArgumentParser, job: SlurmJob | None,
     clock: Clock | None, layout: str,
-) -> Configuration:  # fmt: skip
-    """One row before it has run: refused where the layout cannot be run, with the sentence that says why."""
+) -> Task:  # fmt: skip
+    """A layout before it has run: refused where it cannot be run, with the sentence that says why."""
     own = {"model": args.model, "data": spec.data, "layout": layout}
     own |= {name: str(getattr(spec, name)) for name in ("seq", "global_batch", "steps")}
     said = [(f"--{name.replace('_', '-')}", value) for name, value in own.items() if value is not None]
-    flags = (*(word for pair in said for word in pair), *spec.train)
+    flags = (*itertools.chain(*said), *spec.train)
     parsed = trains.parse_args(flags)
     fields: dict[str, Any] = {
-        "model": spec.model.get("name") or "", "layout": layout, "gbs": spec.global_batch, "seq": spec.seq,
-        "precision": parsed.fp8 or parsed.dtype,
-    }  # fmt: skip
-    timeout = args.timeout
+        "model": spec.model.get("name") or "",
+        "layout": layout,
+        "gbs": spec.global_batch,
+    }
+    fields |= {"seq": spec.seq, "precision": parsed.fp8 or parsed.dtype}
+    ranks, timeout, refused = 0, args.timeout, ""
     try:
         shape, config = prepared(parsed)
-        ranks, text = config.layout.world_size, str(config.layout)
+        ranks = config.layout.world_size
         if job is not None:  # its runs end in time to say so
             job = job.sized(ranks)
             timeout = min(timeout, max(30.0, 60.0 * job.minutes - 120) / spec.repeat)
-        fields |= {name: getattr(config.layout, name) for name in FIELDS} | {"layout": text}
         cuda = job is not None or group.gpus() >= ranks
-        fields |= _predicted(job_of_run(shape, config, config.device or ("cuda" if cuda else "cpu")), clock)
+        foretold = _predicted(job_of_run(shape, config, config.device or ("cuda" if cuda else "cpu")), clock)
+        fields |= (
+            {name: getattr(config.layout, name) for name in FIELDS}
+            | {"layout": str(config.layout)}
+            | foretold
+        )
     except PlaybookError as error:
-        return Configuration(fields | named(layout) | {"key": spec.key(layout)}, str(error))
-    key, tokens = spec.key(text), spec.global_batch * spec.seq
-    task = Task(key, args.out.resolve(), flags, ranks, tokens, spec.warmup, spec.repeat, timeout, job)
-    return Configuration(fields | {"key": key}, task)
+        fields, refused = fields | named(layout), str(error)
+    key = fields["key"] = spec.key(fields["layout"])
+    counts = spec.global_batch * spec.seq, spec.warmup, spec.repeat
+    return Task(key, args.out.resolve(), flags, ranks, *counts, timeout, job, fields, refused)
 
 
 def _predicted(job: Job, clock: Clock | None) -> dict[str, Any]:

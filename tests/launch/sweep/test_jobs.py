@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,19 @@ RESULT = {"status": "ok", "step_s": 0.5}
 
 
 def task(folder: Path, job: SlurmJob | None) -> Task:
-    return Task("0123456789ab", folder, ("--layout", "dp=16"), 16, 64, 2, 1, 300.0, job)
+    return Task("0123456789ab", folder, ("--layout", "dp=16"), 16, 64, 2, 1, 300.0, job, {"dp": 16})
+
+
+def lost(row: dict[str, Any]) -> tuple[str, str]:
+    """Status and reason of a row that has its fields, and where it was made."""
+    assert set(row) == {"dp", "status", "reason", "host", "date"}
+    return row["status"], row["reason"]
+
+
+def was_sent(folder: Path, key: str, log: str) -> None:
+    """What a job has left beside its id."""
+    (folder / "jobs" / f"{key}.json").write_text('{"fields": {"dp": 16}}')
+    (folder / "jobs" / f"{key}.log").write_text(log)
 
 
 @pytest.fixture
@@ -50,14 +63,13 @@ def test_a_job_of_slurm_is_the_command_of_its_task(slurm, tmp_path):
     job = parse_slurm(
         "partition=gpu, time=1-2:30:20, gpus_per_node=8, cpus_per_gpu=6, account=me, setup=source venv"
     ).sized(16)
-    outcomes = Jobs(tmp_path).outcomes([task(tmp_path, job)], 1)
+    rows = Jobs(tmp_path).rows([task(tmp_path, job)], 1)
     file = tmp_path / "jobs" / "0123456789ab.json"
     file.with_suffix(".result").write_text("of an earlier job")
     say(slurm, "sacct", "17|COMPLETED\n")
-    found = next(outcomes)
-    lost = {"status": "failed", "reason": "the job ended without a result (completed): it said nothing"}
-    assert found == ("0123456789ab", lost)
-    outcomes.close()
+    found = next(rows)
+    assert lost(found) == ("failed", "the job ended without a result (completed): it said nothing")
+    rows.close()
     script = file.with_suffix(".sh")
     assert script.read_text().splitlines() == [
         "#!/bin/bash",
@@ -94,19 +106,19 @@ def test_bash_runs_setup_and_then_a_program_with_its_words(tmp_path):
 
 
 def test_a_job_that_goes_on_is_found_by_the_next_call(slurm, tmp_path, monkeypatch):
-    outcomes = Jobs(tmp_path).outcomes([task(tmp_path, SlurmJob())], 1)
+    rows = Jobs(tmp_path).rows([task(tmp_path, SlurmJob())], 1)
     monkeypatch.setattr(jobs.time, "sleep", lambda seconds: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        next(outcomes)
+        next(rows)
     assert json.loads((tmp_path / "jobs.json").read_text()) == {"0123456789ab": "17"}
     (tmp_path / "jobs" / "0123456789ab.result").write_text(json.dumps(RESULT))
-    outcomes = Jobs(tmp_path).outcomes([task(tmp_path, SlurmJob())], 1)
-    assert next(outcomes) == ("0123456789ab", RESULT)
+    rows = Jobs(tmp_path).rows([task(tmp_path, SlurmJob())], 1)
+    assert next(rows) == RESULT
     assert json.loads((tmp_path / "jobs.json").read_text()) == {
         "0123456789ab": "17"
     }  # until it is written down
     with pytest.raises(KeyboardInterrupt):
-        next(outcomes)
+        next(rows)
     assert json.loads((tmp_path / "jobs.json").read_text()) == {}
     assert (slurm / "sbatch.called").read_text().count("\n") == 1
 
@@ -123,12 +135,10 @@ def test_a_job_that_goes_on_is_found_by_the_next_call(slurm, tmp_path, monkeypat
 def test_a_job_of_slurm_without_a_result_has_slurms_word_and_its_own_last_one(slurm, tmp_path, state, status):
     found = Jobs(tmp_path)
     found.sent["k"] = "17"
-    (tmp_path / "jobs" / "k.log").write_text("one\ntwo\n---\n")
+    was_sent(tmp_path, "k", "one\ntwo\n---\n")
     say(slurm, "sacct", f"17|{state}\n18|RUNNING\n")
     word = state.split()[0].lower()
-    assert next(found.outcomes([], 1)) == (
-        "k", {"status": status, "reason": f"the job ended without a result ({word}): two"}
-    )  # fmt: skip
+    assert lost(next(found.rows([], 1))) == (status, f"the job ended without a result ({word}): two")
     assert (slurm / "sacct.called").read_text().count("\n") == 2  # its result may come late
 
 
@@ -203,13 +213,13 @@ def test_where_slurm_refuses_or_is_not_there(slurm, tmp_path, monkeypatch):
     with pytest.raises(
         LaunchError, match="the job of 0123456789ab was not accepted: sbatch: error: Batch job subm"
     ):
-        next(Jobs(tmp_path).outcomes([task(tmp_path, SlurmJob())], 1))
+        next(Jobs(tmp_path).rows([task(tmp_path, SlurmJob())], 1))
     assert not (tmp_path / "jobs.json").exists()
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
         LaunchError, match=r"^sbatch is not on the path: Slurm jobs are submitted on a node of the clu"
     ):
-        next(Jobs(tmp_path).outcomes([task(tmp_path, SlurmJob())], 1))
+        next(Jobs(tmp_path).rows([task(tmp_path, SlurmJob())], 1))
     with pytest.raises(LaunchError, match=r"^sacct is not on the path"):
         states(["17"])
 
@@ -217,12 +227,12 @@ def test_where_slurm_refuses_or_is_not_there(slurm, tmp_path, monkeypatch):
 def test_a_job_of_this_machine_that_is_gone_without_a_result_has_failed(tmp_path):
     found = Jobs(tmp_path)
     found.sent |= {"k": 4194305, "other": os.getpid()}  # no process has that number, and this one is another
-    (tmp_path / "jobs" / "k.log").write_text("Traceback\nImportError: no module\n\n")
-    (tmp_path / "jobs" / "other.log").touch()
-    assert dict(found.outcomes([], 1)) == {
-        "k": {"status": "failed", "reason": "the job ended without a result: ImportError: no module"},
-        "other": {"status": "failed", "reason": "the job ended without a result: it said nothing"},
-    }
+    was_sent(tmp_path, "k", "Traceback\nImportError: no module\n\n")
+    was_sent(tmp_path, "other", "")
+    assert [lost(row) for row in found.rows([], 1)] == [
+        ("failed", "the job ended without a result: ImportError: no module"),
+        ("failed", "the job ended without a result: it said nothing"),
+    ]
     assert Jobs(tmp_path).sent == {}
 
 
@@ -233,6 +243,8 @@ def test_jobs_of_an_earlier_version_are_no_jobs_of_this_one(tmp_path):
     ):
         Jobs(tmp_path)
     (tmp_path / "jobs.json").write_text("[]")
+    assert Jobs(tmp_path).sent == {}
+    (tmp_path / "jobs.json").write_text('{"k": "17"}')  # and somebody has removed its files
     assert Jobs(tmp_path).sent == {}
     (tmp_path / "jobs.json").write_text("{")
     with pytest.raises(ConfigError, match=r"jobs file .* is not valid at line 1"):

@@ -23,7 +23,7 @@ from playbook._json import write_json
 from playbook._tables import read_file
 from playbook.errors import ConfigError, LaunchError
 from playbook.launch import slurm
-from playbook.launch.sweep.task import Task, end
+from playbook.launch.sweep.task import Task, end, where
 from playbook.launch.warm import python_path
 
 #: What ``--slurm`` may say, and in which fields of SlurmJob numbers stand.
@@ -64,11 +64,13 @@ class Jobs:
         known = read_file(self.path, "jobs", ConfigError) if self.path.exists() else None
         if known and not isinstance(known, dict):
             raise ConfigError(f"{self.path} is of an earlier version: remove it once its jobs have ended")
-        self.sent: dict[str, int | str] = known or {}
+        self.sent: dict[str, int | str] = {
+            key: one for key, one in dict(known or {}).items() if self._file(key, "json").exists()
+        }
 
-    def outcomes(self, tasks: Sequence[Task], at_once: int) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Submit tasks, and yield what jobs have measured as they end, with the keys of their tasks. A job is forgotten
-        when the next outcome is asked for. However this is left, jobs on this machine end; those of a cluster go on.
+    def rows(self, tasks: Sequence[Task], at_once: int) -> Iterator[dict[str, Any]]:
+        """Submit tasks, and yield the rows of jobs as they end; each is forgotten when the next row is asked for. However
+        this is left, jobs on this machine end; those of a cluster go on.
 
         Raises LaunchError in Slurm's words, or where there is no Slurm.
         """
@@ -77,8 +79,8 @@ class Jobs:
             while waiting or self.sent:
                 while waiting and len(self.sent) < at_once:
                     self._submit(waiting.pop(0))
-                for key, outcome in self._ended():
-                    yield key, outcome
+                for key, row in self._ended():
+                    yield row
                     self._set(key, None)
                 cluster = any(isinstance(one, str) for one in self.sent.values())
                 time.sleep(LOOK_AT_SLURM if cluster else LOOK * bool(self.sent))
@@ -139,11 +141,12 @@ class Jobs:
 
     def _lost(self, key: str, state: str) -> dict[str, Any]:
         """What is known of a job that ended without a result: Slurm's word for it, and its own last one."""
+        fields = json.loads(self._file(key, "json").read_text(encoding="utf-8"))["fields"]
         lines = self._file(key, "log").read_text(errors="replace").splitlines()
         last = next((line.strip() for line in reversed(lines) if re.search(r"\w", line)), "it said nothing")
         ending = f" ({state.lower()})" if state else ""
         reason = f"the job ended without a result{ending}: {last}"
-        return {"status": _STATUS.get(state, "failed"), "reason": reason}
+        return {**fields, "status": _STATUS.get(state, "failed"), "reason": reason, **where()}
 
     def _set(self, key: str, job: int | str | None) -> None:
         self.sent.pop(key, None)

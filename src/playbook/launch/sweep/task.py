@@ -14,8 +14,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,8 @@ class Task:
     """A configuration to run ``repeat`` times, at most ``timeout`` seconds each; as a file it goes to other machines.
 
     ``flags`` are those of ``playbook train``; ``tokens`` are those of a step. On the nodes of a Slurm job its ranks are
-    started as ``playbook slurm`` has it, by ``job``; otherwise they are on this machine.
+    started as ``playbook slurm`` has it, by ``job``; otherwise they are on this machine. ``fields`` are the columns that
+    are known before it has run. One that was ``refused``, in a sentence, cannot run.
     """
 
     key: str
@@ -50,6 +51,8 @@ class Task:
     repeat: int
     timeout: float
     job: SlurmJob | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    refused: str = ""
 
 
 def run_file(path: Path) -> None:
@@ -61,7 +64,7 @@ def run_file(path: Path) -> None:
 
 
 def run(task: Task) -> dict[str, Any]:
-    """Run it and return the measured columns: status, reason, seconds of a step, bytes, host and date.
+    """Run it and return its row: the fields, status, reason, seconds of a step, bytes, host and date.
 
     However this is left, nothing that it started goes on.
     """
@@ -78,13 +81,13 @@ def run(task: Task) -> dict[str, Any]:
             if not taken or not told:
                 status, reason = "failed", "it ended without an error, but left no whole log"
         if status != "ok":
-            return {"status": status, "reason": reason, **where()}
+            return {**task.fields, "status": status, "reason": reason, **where()}
     first, median, third = (
         statistics.quantiles(seconds, n=4, method="inclusive") if seconds[1:] else seconds * 3
     )
     steps = {"step_s": median, "step_q1_s": first, "step_q3_s": third, "steps": len(seconds)}
-    rate = task.tokens / median / task.ranks
-    return {"status": "ok", **steps, "tokens_per_s_per_gpu": rate, "peak_bytes": max(peaks), **where()}
+    more = {"tokens_per_s_per_gpu": task.tokens / median / task.ranks, "peak_bytes": max(peaks)}
+    return {**task.fields, "status": "ok", **steps, **more, **where()}
 
 
 def _peaks(words: str) -> list[int]:
