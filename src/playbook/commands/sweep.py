@@ -14,7 +14,7 @@ from playbook.commands import sweep_table
 from playbook.commands.flags import add_fields, say
 from playbook.commands.sweep_rows import asked
 from playbook.errors import ConfigError
-from playbook.launch.sweep.jobs import Jobs
+from playbook.launch.sweep.jobs import SETTINGS, Jobs
 from playbook.launch.sweep.results import Results, Spec, alone
 from playbook.launch.sweep.task import Task, run, run_file, where
 
@@ -54,22 +54,14 @@ def add(commands: Any) -> None:
     flag("--out", "DIR", "folder of the sweep", type=Path, default=Path("sweep"))
     again = "run layouts with these statuses again: failed, timeout, oom …"
     flag("--again", "STATUS,…", again, default="", type=lambda text: set(text.replace(",", " ").split()))
-    settings = (
-        "partition, time, account, gpus_per_node, cpus_per_gpu, setup, container, as in `playbook slurm`"
-    )
-    flag("--slurm", "partition=P,…", f"run each layout as a Slurm job: {settings}")
-    p.add_argument(
-        "--local-executor", action="store_true", help="run each layout as a job on this machine, which goes "
-        "on should the sweep be killed",
-    )  # fmt: skip
+    asks = f"{', '.join(SETTINGS)}, as in `playbook slurm`"
+    flag("--slurm", "partition=P,…", f"run each layout as a Slurm job, which asks for: {asks}")
+    here = "run each layout as a job on this machine, which outlives a sweep that is killed"
+    p.add_argument("--local-executor", action="store_true", help=here)
     flag("--at-once", "N", "jobs that are submitted at once (default: all; on this machine 1)", type=int)
     measured = "a file of `playbook calibrate`, or a calibration of `playbook simulate`"
     flag("--calibration", "FILE", f"predict the time of a step, too: {measured}")
-    flag(
-        "--cluster",
-        "C",
-        "cluster of that prediction, such as h100-8 (default: the machine that was measured)",
-    )
+    flag("--cluster", "C", "cluster of that prediction, such as h100-8 (default: the one that was measured)")
     p.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     p.add_argument("--task", type=Path, help=argparse.SUPPRESS)  # what a job does
     flag("train", "TRAIN_FLAGS", "after --: further flags of `playbook train`", nargs=argparse.REMAINDER)

@@ -37,21 +37,16 @@ def asked(args: argparse.Namespace, trains: argparse.ArgumentParser) -> tuple[Sp
     _check(args)
     shape = load(args.model)
     # A folder of a sweep from before models had these is of the same sweep.
-    model = {
-        name: value
-        for name, value in dataclasses.asdict(shape).items()
-        if name not in ("windows", "differs") or value
-    }
+    later = ("windows", "differs")
+    model = {name: value for name, value in dataclasses.asdict(shape).items() if name not in later or value}
     spec = Spec(model, **read_fields(args, Spec), train=_train_flags(args))
     if spec.data:
         if not Path(spec.data).is_file():
             raise ConfigError(f"data is {spec.data!r}, which is no file")
         spec = dataclasses.replace(spec, data=str(Path(spec.data).resolve()))
-    if spec.seq > shape.max_seq:
+    if spec.seq > (most := shape.max_seq):
         name = shape.name or "this model"
-        raise ConfigError(
-            f"seq is {spec.seq}, but {name} has positions for at most max_seq={shape.max_seq} tokens"
-        )
+        raise ConfigError(f"seq is {spec.seq}, but {name} has positions for at most max_seq={most} tokens")
     job, clock = None if args.slurm is None else parse_slurm(args.slurm), _clock(args)
     rows = [_row(args, spec, trains, job, clock, layout) for layout in dict.fromkeys(_layouts(args))]
     one_rank = _row(args, spec, trains, job, clock, "")
@@ -201,24 +196,21 @@ def _predicted(job: Job, clock: Clock | None) -> dict[str, Any]:
 
 def _clock(args: argparse.Namespace) -> Clock | None:
     """What predicts the time of a step, if that was asked for: a measured machine, or a cluster from datasheets."""
+    if args.calibration is None and args.cluster is not None:
+        raise ConfigError(
+            f"cluster is {args.cluster!r}, which is for a prediction: give --calibration with it"
+        )
     if args.calibration is None:
-        if args.cluster is not None:
-            raise ConfigError(
-                f"cluster is {args.cluster!r}, which is for a prediction: give --calibration with it"
-            )
         return None
     from playbook.estimates.measured import load_machine, measured_run
     from playbook.planning.calibration import load_calibration
     from playbook.planning.jobs import cluster_of
     from playbook.planning.simulator import Run
 
-    cluster = None if args.cluster is None else cluster_of(args.cluster)
-    machine = load_machine(args.calibration) if Path(args.calibration).suffix == ".toml" else None
-    if machine is not None:
+    name, cluster = args.calibration, None if args.cluster is None else cluster_of(args.cluster)
+    if machine := load_machine(name) if name.endswith(".toml") else None:
         return lambda job: measured_run(machine, job, cluster=cluster).step(limit=False).seconds
     if cluster is None:
-        raise ConfigError(
-            f"calibration {args.calibration} is of no machine: give the --cluster that it is for"
-        )
-    known = load_calibration(args.calibration, cluster.accelerator)
+        raise ConfigError(f"calibration {name} is of no machine: give the --cluster that it is for")
+    known = load_calibration(name, cluster.accelerator)
     return lambda job: Run(job, cluster, known).step(limit=False).seconds

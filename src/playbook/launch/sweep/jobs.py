@@ -61,12 +61,11 @@ class Jobs:
         self.folder.mkdir(exist_ok=True)
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._silent: set[str] = set()
-        known = read_file(self.path, "jobs", ConfigError) if self.path.exists() else None
+        known = read_file(self.path, "jobs", ConfigError) if self.path.exists() else {}
         if known and not isinstance(known, dict):
             raise ConfigError(f"{self.path} is of an earlier version: remove it once its jobs have ended")
-        self.sent: dict[str, int | str] = {
-            key: one for key, one in dict(known or {}).items() if self._file(key, "json").exists()
-        }
+        there = {path.stem for path in self.folder.glob("*.json")}
+        self.sent: dict[str, int | str] = {key: known[key] for key in known if key in there}
 
     def rows(self, tasks: Sequence[Task], at_once: int) -> Iterator[dict[str, Any]]:
         """Submit tasks, and yield the rows of jobs as they end; each is forgotten when the next row is asked for. However
@@ -81,14 +80,14 @@ class Jobs:
                     self._submit(waiting.pop(0))
                 for key, row in self._ended():
                     yield row
-                    self._set(key, None)
+                    self._set(key)
                 cluster = any(isinstance(one, str) for one in self.sent.values())
                 time.sleep(LOOK_AT_SLURM if cluster else LOOK * bool(self.sent))
         finally:
             own = {key: one for key, one in self.sent.items() if isinstance(one, int)}
             end(lambda: [pid for key, pid in own.items() if self._runs(key)])
             for key in own:
-                self._set(key, None)
+                self._set(key)
 
     def _submit(self, task: Task) -> None:
         """Start a task; the id of its job is on disk when this returns."""
@@ -144,11 +143,10 @@ class Jobs:
         fields = json.loads(self._file(key, "json").read_text(encoding="utf-8"))["fields"]
         lines = self._file(key, "log").read_text(errors="replace").splitlines()
         last = next((line.strip() for line in reversed(lines) if re.search(r"\w", line)), "it said nothing")
-        ending = f" ({state.lower()})" if state else ""
-        reason = f"the job ended without a result{ending}: {last}"
+        reason = f"the job ended without a result{f' ({state.lower()})' * bool(state)}: {last}"
         return {**fields, "status": _STATUS.get(state, "failed"), "reason": reason, **where()}
 
-    def _set(self, key: str, job: int | str | None) -> None:
+    def _set(self, key: str, job: int | str | None = None) -> None:
         self.sent.pop(key, None)
         if job is not None:
             self.sent[key] = job

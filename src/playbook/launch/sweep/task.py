@@ -110,8 +110,8 @@ def _train(task: Task, log: Path, output: Path) -> tuple[str, str, str]:
     of a job, if it is one, and here. What an earlier try has left is removed."""
     shutil.rmtree(output, ignore_errors=True)
     log.unlink(missing_ok=True)
-    output.mkdir(parents=True)
-    log.parent.mkdir(exist_ok=True)
+    for folder in (output, log.parent):
+        folder.mkdir(parents=True, exist_ok=True)
     flags = ["train", *task.flags, "--log", str(log), "--quiet", "--json"]
     command = [sys.executable, "-m", "playbook", *flags]
     if task.job is not None:
@@ -147,12 +147,10 @@ def _process(command: list[str], output: Path, timeout: float) -> int | None:
     env = {**(os.environ if group.gpus() else environment(None)), "PYTHONPATH": python_path()}
     with (output / "stdout").open("wb") as out, (output / "stderr").open("wb") as err:
         # Ctrl-C comes from here alone, once; and nothing goes on should this process be killed.
-        apart: dict[str, Any] = {
-            "stdin": subprocess.DEVNULL,
-            "start_new_session": True,
-            "preexec_fn": die_with_parent,
-        }
-        process = subprocess.Popen(command, stdout=out, stderr=err, env=env, **apart)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env,
+            start_new_session=True, preexec_fn=die_with_parent,
+        )  # fmt: skip
         try:
             return process.wait(timeout)
         except subprocess.TimeoutExpired:
