@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from playbook._checks import unknown
 from playbook._json import to_json
+from playbook.commands.flags import add_fields, read_fields
 from playbook.errors import LaunchError
-
-if TYPE_CHECKING:
-    from playbook.launch.slurm import SlurmJob
+from playbook.launch.slurm import SlurmJob, sbatch_script
 
 
 def add(commands: Any) -> None:
@@ -21,51 +20,17 @@ def add(commands: Any) -> None:
         description="Print a script for sbatch that runs a playbook command as one rank for each GPU of several nodes.",
         usage="playbook slurm [--nodes N] [--gpus-per-node N] [...] -- COMMAND [ARGUMENT ...]",
         epilog="example: playbook slurm --nodes 2 -- train --model llama3-8b --layout dp=16,zero=3 | sbatch",
-        argument_default=argparse.SUPPRESS,  # SlurmJob has the defaults, and is imported only when it is needed
     )
+    add_fields(p, SlurmJob)
     flag = p.add_argument
-    flag("--nodes", type=int, metavar="N", help="nodes (default: 1)")
-    flag("--gpus-per-node", type=int, metavar="N", help="GPUs, and ranks, of each node (default: 8)")
-    flag("--cpus-per-gpu", type=int, metavar="N", help="CPU cores of each rank (default: 8)")
-    flag(
-        "--time", metavar="H:M:S", help="the most that the job may take, also as D-H:M:S (default: 01:00:00)"
-    )
-    flag("--job-name", metavar="NAME", help="what squeue calls it (default: playbook)")
-    flag("--partition", metavar="NAME", help="partition of the cluster (default: the cluster's)")
-    flag("--account", metavar="NAME", help="who pays (default: yours)")
     flag(
         "--setup",
         action="append",
+        default=[],
         metavar="LINE",
         help="line of shell that each node runs first, such as 'source venv/bin/activate'; repeatable",
     )
-    flag("--container", metavar="IMAGE", help="container image, where Slurm has pyxis")
-    flag("--logs", metavar="DIR", help="folder for output: DIR/JOB/node-0.log and so on (default: logs)")
-    flag(
-        "--requeue",
-        action="store_true",
-        help="back to the queue when the time is up, a node has failed or another job needs the nodes",
-    )
-    flag(
-        "--array",
-        type=int,
-        metavar="N",
-        help="N jobs, one after another: each goes on where the one before has stopped (default: 1)",
-    )
-    flag(
-        "--max-restarts",
-        type=int,
-        metavar="N",
-        help="how often torchrun starts ranks again within a job (default: 0)",
-    )
-    flag(
-        "--signal",
-        metavar="NAME@S",
-        help="signal that comes S seconds before the time is up (default: B:USR1@120 with --requeue or --array)",
-    )
-    flag("--switches", metavar="N@TIME", help="nodes behind at most N switches, if they are free by TIME")
-    flag("--exclusive", action="store_true", help="no other job on these nodes")
-    flag("--json", action="store_true", default=False, help="print one JSON object, with the script in it")
+    flag("--json", action="store_true", help="print one JSON object, with the script in it")
     flag(
         "command_line",
         nargs=argparse.REMAINDER,
@@ -76,13 +41,7 @@ def add(commands: Any) -> None:
 
 
 def _slurm(args: argparse.Namespace, parsers: dict[str, argparse.ArgumentParser]) -> int:
-    from playbook.launch.slurm import SlurmJob, sbatch_script
-
-    names = {field.name for field in dataclasses.fields(SlurmJob)}
-    given = {name: value for name, value in vars(args).items() if name in names}
-    if "setup" in given:
-        given["setup"] = tuple(given["setup"])
-    job = SlurmJob(**given)
+    job = SlurmJob(**read_fields(args, SlurmJob), setup=tuple(args.setup))
     command = args.command_line[1:] if args.command_line[:1] == ["--"] else args.command_line
     script = sbatch_script(command, job)
     check_command(command, job.ranks, later(job), parsers)

@@ -19,11 +19,11 @@ import re
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
-from playbook._checks import check_fields
+from playbook._checks import check_fields, told
 from playbook.errors import LaunchError
 
 _TIME = re.compile(r"\d+-\d+(:\d+){0,2}|\d+(:\d+){0,2}")
@@ -42,27 +42,30 @@ ENDED = {
 class SlurmJob:
     """What a job asks Slurm for. Raises ``LaunchError`` for a field that Slurm would not understand."""
 
-    nodes: int = 1
-    gpus_per_node: int = 8
-    cpus_per_gpu: int = 8
-    time: str = "01:00:00"
-    job_name: str = "playbook"
-    partition: str | None = None
-    account: str | None = None
-    setup: tuple[
-        str, ...
-    ] = ()  # shell lines that each node runs first: `source venv/bin/activate`, `module load cuda`
-    container: str | None = None  # an image, for clusters with pyxis
-    logs: str = "logs"  # folder: a folder for each job, a file for each node
-    requeue: bool = (
-        False  # back to the queue when the time is up, a node has failed or another job needs the nodes
+    nodes: int = told(1, "nodes")
+    gpus_per_node: int = told(8, "GPUs, and ranks, of each node")
+    cpus_per_gpu: int = told(8, "CPU cores of each rank")
+    time: str = told("01:00:00", "the most that the job may take, also as D-H:M:S", metavar="H:M:S")
+    job_name: str = told("playbook", "what squeue calls it", metavar="NAME")
+    partition: str | None = told(None, "partition of the cluster (default: the cluster's)", metavar="NAME")
+    account: str | None = told(None, "who pays (default: yours)", metavar="NAME")
+    setup: tuple[str, ...] = ()  # lines of shell that each node runs first
+    container: str | None = told(None, "container image, where Slurm has pyxis", metavar="IMAGE")
+    logs: str = told("logs", "folder for output: DIR/JOB/node-0.log and so on", metavar="DIR")
+    requeue: bool = told(
+        False, "back to the queue when the time is up, a node has failed or another job needs the nodes"
     )
-    array: int = 1  # so many jobs one after another, of which each goes on where the one before has stopped
-    #: How often torchrun starts the ranks again within a job, after one has failed.
-    max_restarts: int = field(default=0, metadata={"least": 0})
-    signal: str | None = None  # as in `TERM@120`: sent so many seconds before the time is up
-    switches: str | None = None  # as in `1@12:00:00`: nodes behind so few switches, if they are free by then
-    exclusive: bool = False  # no other job on these nodes
+    array: int = told(1, "so many jobs, one after another: each goes on where the one before has stopped")
+    max_restarts: int = told(0, "how often torchrun starts ranks again within a job", least=0)
+    signal: str | None = told(
+        None,
+        "signal that comes S seconds before the time is up (default: B:USR1@120 with --requeue or --array)",
+        metavar="NAME@S",
+    )
+    switches: str | None = told(
+        None, "nodes behind at most N switches, if they are free by TIME", metavar="N@TIME"
+    )
+    exclusive: bool = told(False, "no other job on these nodes")
 
     def __post_init__(self) -> None:
         check_fields(self, LaunchError)

@@ -26,9 +26,8 @@ from playbook.launch import slurm
 from playbook.launch.sweep.task import Task, end, where
 from playbook.launch.warm import python_path
 
-#: What ``--slurm`` may say, and in which fields of SlurmJob numbers stand.
+#: What ``--slurm`` may say, as fields of SlurmJob.
 SETTINGS = ("partition", "time", "account", "gpus_per_node", "cpus_per_gpu", "setup", "container")
-_NUMBERS = ("gpus_per_node", "cpus_per_gpu")
 #: Seconds between two looks at the jobs of this machine, and where some are of Slurm.
 LOOK, LOOK_AT_SLURM = 0.2, 5.0
 _STATUS = {"TIMEOUT": "timeout", "OUT_OF_MEMORY": "oom"}
@@ -43,7 +42,8 @@ def parse_slurm(text: str) -> slurm.SlurmJob:
             raise LaunchError(unknown("setting of slurm", part, [f"{setting}=…" for setting in SETTINGS]))
         if name in given:
             raise LaunchError(f"slurm has {name} twice: give it once")
-        given[name] = typed_int(name, value, LaunchError) if name in _NUMBERS else value
+        number = isinstance(getattr(slurm.SlurmJob, name), int)
+        given[name] = typed_int(name, value, LaunchError) if number else value
     if "setup" in given:
         given["setup"] = (given["setup"],)
     return slurm.SlurmJob(**given)
