@@ -166,7 +166,7 @@ def submit(script: Path, log: Path, env: Mapping[str, str]) -> str:
     """Send a script, whose shell writes to ``log``; the id of its job. Raises LaunchError where Slurm refuses it, in its
     words, and where there is none."""
     # In a session of its own: Ctrl-C in between would leave a job of which nobody knows the id.
-    command = ["sbatch", "--parsable", f"--output={log}", str(script)]
+    command = ["sbatch", "--parsable", f"--output={str(log).replace('%', '%%')}", str(script)]
     done = _ask(command, env=env, start_new_session=True)
     if done.returncode:
         lines = done.stderr.strip().splitlines()

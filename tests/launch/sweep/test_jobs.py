@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from playbook.errors import ConfigError, LaunchError
-from playbook.launch.slurm import SlurmJob, batch_script, states
+from playbook.launch.slurm import SlurmJob, batch_script, states, submit
 from playbook.launch.sweep import jobs
 from playbook.launch.sweep.jobs import Jobs, parse_slurm
 from playbook.launch.sweep.task import Task
@@ -92,6 +92,14 @@ def test_a_job_of_slurm_is_the_command_of_its_task(slurm, tmp_path):
     ).read_text() == f"--parsable --output={file.with_suffix('.log')} {script}\n"
     assert set((slurm / "sacct.called").read_text().splitlines()) == {"-n -P -X -o JobID,State -j 17"}
     assert json.loads((tmp_path / "jobs.json").read_text()) == {"0123456789ab": "17"}
+
+
+def test_the_id_is_what_stands_before_a_cluster_and_a_path_is_no_pattern(slurm, tmp_path):
+    say(slurm, "sbatch", "17;west\n")
+    assert submit(tmp_path / "job.sh", tmp_path / "50%j.log", os.environ) == "17"
+    assert (
+        slurm / "sbatch.called"
+    ).read_text() == f"--parsable --output={tmp_path}/50%%j.log {tmp_path}/job.sh\n"
 
 
 def test_bash_runs_setup_and_then_a_program_with_its_words(tmp_path):
