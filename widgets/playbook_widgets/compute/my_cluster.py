@@ -27,6 +27,7 @@ from playbook.planning.recipes import load_recipe
 from playbook.planning.search import WORDS, Found, Problem, Result, Space, explain, search
 from playbook.shapes import PRESETS, ModelShape
 from playbook_widgets.compute.gpus import GPU_DEFAULTS, Gpu, gpu_of, gpu_values
+from playbook_widgets.compute.pasted import settings_of
 from playbook_widgets.compute.refusals import answered
 from playbook_widgets.compute.sizes import PRESET, SEQ, differs, model_of, own_model
 from playbook_widgets.compute.visualizer_setting import CHUNKS, STAGES
@@ -59,7 +60,8 @@ def _describe(inputs: Mapping[str, Any]) -> dict[str, Any]:
     for key in inputs:
         if key not in DEFAULTS and key != "map":
             raise ConfigError(f"{key} is not a setting of My cluster")
-    values = {**DEFAULTS, **inputs}
+    given, pasted = settings_of(inputs, {key: None for key in DEFAULTS if key not in NARROW})
+    values = {**DEFAULTS, **given}
     if values["unit"] not in UNITS:
         raise ConfigError(unknown("unit", str(values["unit"]), UNITS))
     question = {key: values[key] for key in DEFAULTS if key not in ("layout", "unit", "price", "tokens")}
@@ -72,6 +74,7 @@ def _describe(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "values": _values(values, problem, gpu),
         "own": own_model(values),
+        "pasted": pasted,
         "parameters": problem.shape.num_parameters,
         "candidates": result.candidates,
         "evaluated": result.evaluated,

@@ -1,4 +1,5 @@
-// The model that a page is about: a preset out of a list, or a text that the reader pastes, the config.json of a model.
+// The model that a page is about: a preset out of a list, or a text that the reader pastes: the config.json of a model, or
+// a whole run, as Megatron-LM, torchtitan, DeepSpeed or Accelerate are told of it.
 
 import { make } from "./dom.mjs";
 import { TextField } from "./text_field.mjs";
@@ -10,14 +11,15 @@ export class ModelField extends TextField {
   constructor({ id, presets, attributes, tell }) {
     const about = {
       rows: 4,
-      "aria-label": "config.json",
-      placeholder: "Paste the config.json of a model on Hugging Face",
+      "aria-label": "config.json, or a run",
+      placeholder:
+        "Paste the config.json of a model, or a run: a script of Megatron-LM, a file of torchtitan, DeepSpeed, Accelerate",
       hidden: "",
       ...attributes,
     };
     super({ id: `${id}-text`, tag: "textarea", attributes: about, tell });
     Object.assign(this, { presets, list: make("select", { id, ...attributes }) });
-    this.list.append(make("option", { value: OWN }, "from a config.json"));
+    this.list.append(make("option", { value: OWN }, "paste a config.json or a run…"));
     const groups = new Map();
     for (const [name, { parameters, family }] of Object.entries(presets)) {
       if (!groups.has(family)) groups.set(family, this.list.appendChild(make("optgroup", { label: family })));
@@ -36,6 +38,13 @@ export class ModelField extends TextField {
 
   typed(wait) {
     this.text.value.trim() ? super.typed(wait) : this.stop();
+  }
+
+  /** What was pasted has become settings. */
+  forget() {
+    this.stop();
+    this.waiting = false;
+    this.text.value = "";
   }
 
   key() {} // Enter is a new line here
