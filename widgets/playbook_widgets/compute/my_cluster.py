@@ -18,7 +18,7 @@ from typing import Any
 from playbook._checks import check_positive, divisors, typed_int, unknown
 from playbook.errors import ConfigError, LayoutError, PlaybookError
 from playbook.estimates.training_time import Duration
-from playbook.hardware import UNITS, Cluster, cluster_of
+from playbook.hardware import UNITS, Cluster, cluster_of, load_accelerator
 from playbook.layout import FIELDS, Layout
 from playbook.planning.calibration import load_calibration, names
 from playbook.planning.flags import FRAMEWORKS, can_say, emit
@@ -36,7 +36,8 @@ from playbook_widgets.compute.visualizer_setting import CHUNKS, STAGES
 NARROW = ("tp", "pp", "cp", "ep", "zero", "recompute")
 #: What a control shows when nothing is set; None follows from the GPU or the model.
 DEFAULTS: dict[str, Any] = {
-    "model": PRESET, **GPU_DEFAULTS, "unit": "GB", "gpus": 32, "gpus_per_node": None, "intra": None, "inter": None,
+    "model": PRESET, **GPU_DEFAULTS, "unit": "GB", "gpus": 32, "tflops": None, "hbm": None,
+    "gpus_per_node": None, "intra": None, "inter": None,
     "global_batch": 128, "seq": None, "precision": "bf16-mixed", "fp8": "", "calibration": "", "price": 2.5,
     "tokens": 1000, "layout": "", **dict.fromkeys(NARROW, ""), "runs_in": "",
 }  # fmt: skip
@@ -97,6 +98,7 @@ def _describe(inputs: Mapping[str, Any]) -> dict[str, Any]:
 def problem_of(values: Mapping[str, Any]) -> tuple[Problem, Gpu]:
     """What is to be trained on what. Raises ConfigError, LayoutError or ShapeError, each with its control first."""
     shape, gpu = model_of(values), gpu_of(values)
+    gpu = replace(gpu, accelerator=replace(gpu.accelerator, **_speeds(values)))
     cluster = replace(cluster_of(gpu.accelerator), **_nodes(values))
     gpus = typed_int("gpus", values["gpus"], LayoutError)
     seq = min(SEQ, shape.max_seq) if values["seq"] is None else typed_int("seq", values["seq"], LayoutError)
@@ -108,6 +110,22 @@ def problem_of(values: Mapping[str, Any]) -> tuple[Problem, Gpu]:
     calibration = load_calibration(name, gpu.accelerator) if name else None
     job = Job(shape, seq=seq, recipe=recipe)
     return Problem(job, cluster.with_gpus(gpus), batch, calibration, reserve=gpu.reserve), gpu
+
+
+def _speeds(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of an accelerator that the reader has set: TFLOP/s of dense products in bf16, in FP8 twice as many; TB/s."""
+    found: dict[str, Any] = {}
+    if values["tflops"] is not None:
+        peak = check_positive("tflops", values["tflops"], ConfigError) * 1e12
+        accelerator = load_accelerator(str(values["accelerator"]))
+        own = {"bf16": peak, "fp16": peak, "fp8": 2 * peak}
+        found["peak_flops"] = {
+            **accelerator.peak_flops,
+            **{k: v for k, v in own.items() if k in accelerator.peak_flops},
+        }
+    if values["hbm"] is not None:
+        found["memory_bandwidth"] = check_positive("hbm", values["hbm"], ConfigError) * 1e12
+    return found
 
 
 def _nodes(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -257,9 +275,9 @@ def _flags(problem: Problem, one: Found) -> dict[str, str]:
 
 
 def _values(values: Mapping[str, Any], problem: Problem, gpu: Gpu) -> dict[str, Any]:
-    cluster = problem.cluster
+    cluster, chip = problem.cluster, problem.cluster.accelerator
     return {
-        **values, **gpu_values(gpu, values, values["unit"]), "seq": problem.seq, "gpus_per_node": cluster.gpus_per_node,
+        **values, "tflops": chip.peak_flops["bf16"] / 1e12, "hbm": chip.memory_bandwidth / 1e12, **gpu_values(gpu, values, values["unit"]), "seq": problem.seq, "gpus_per_node": cluster.gpus_per_node,
         "intra": cluster.intra_bandwidth / GB, "inter": cluster.inter_bandwidth / GB, "differs": differs(problem.shape),
     }  # fmt: skip
 
@@ -303,7 +321,7 @@ def _named(shape: ModelShape) -> str:
 
 def _cluster(values: Mapping[str, Any], cluster: Cluster) -> str:
     """The cluster's name or, where the reader has changed it, its JSON."""
-    own: dict[str, Any] = _nodes(values)
+    own: dict[str, Any] = {**_speeds(values), **_nodes(values)}
     if values["memory"] is not None:
         own["memory_bytes"] = cluster.accelerator.memory_bytes
     return json.dumps({"base": cluster.name, **own}, separators=(",", ":")) if own else cluster.name
