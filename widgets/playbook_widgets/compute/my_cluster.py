@@ -9,6 +9,7 @@ as well, which takes longer.
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,15 +18,18 @@ from typing import Any
 
 from playbook._checks import check_positive, divisors, typed_int, unknown
 from playbook.errors import ConfigError, LayoutError, PlaybookError
+from playbook.estimates.published import TABLES, Measured
 from playbook.estimates.training_time import Duration
 from playbook.hardware import UNITS, Cluster, cluster_of, load_accelerator
 from playbook.layout import FIELDS, Layout
 from playbook.planning.calibration import load_calibration, names
 from playbook.planning.flags import FRAMEWORKS, can_say, emit
 from playbook.planning.job import Job
+from playbook.planning.jobs import cluster_of as cluster_of_job
+from playbook.planning.jobs import run_of
 from playbook.planning.recipes import load_recipe
 from playbook.planning.search import WORDS, Found, Problem, Result, Space, explain, search
-from playbook.shapes import PRESETS, ModelShape
+from playbook.shapes import PRESETS, ModelShape, load
 from playbook_widgets.compute.gpus import GPU_DEFAULTS, Gpu, gpu_of, gpu_values
 from playbook_widgets.compute.pasted import settings_of
 from playbook_widgets.compute.refusals import answered
@@ -84,6 +88,7 @@ def _describe(inputs: Mapping[str, Any]) -> dict[str, Any]:
         "rows": [row(one, price) for one in result.found],
         "at": index,
         "chosen": row(chosen, price),
+        "published": published(problem),
         "training": _training(chosen, tokens * GB, price),
         "why": explain(best, *other) if other else "",
         "breakdown": [[part, WORDS[part], seconds] for part, seconds in chosen.step.breakdown.items()],
@@ -234,6 +239,44 @@ def _training(one: Found, tokens: float, price: float) -> dict[str, float]:
     return {"tokens": tokens, "days": whole.days, "gpu_hours": whole.gpu_hours, "cost": whole.cost(price)}
 
 
+def published(problem: Problem) -> dict[str, Any] | None:
+    """The published run of this model on GPUs of this kind that is most like what is planned, and what is predicted for
+    it; None where none is known."""
+
+    def like(row: Measured) -> float:
+        sizes = (row.job["gpus"] / problem.gpus, row.job["seq"] / problem.seq)
+        other = row.job.get("precision", "").startswith("fp8") != bool(problem.recipe.fp8)
+        return sum(abs(math.log(size)) for size in sizes) + other
+
+    row = min(
+        _published(problem.shape.replace(name="", max_seq=1), problem.cluster.accelerator.name),
+        key=like,
+        default=None,
+    )
+    if row is None:
+        return None
+    run, job = run_of(row.job), row.job
+    tokens = job["global_batch"] * job["seq"] / job["gpus"]
+    return {
+        "name": row.name, "source": (TABLES[row.table].__doc__ or "").strip().rstrip("."), "layout": job["layout"],
+        "gpus": job["gpus"], "seq": job["seq"], "global_batch": job["global_batch"], "precision": job["precision"],
+        "rate": tokens / row.seconds, "predicted": tokens / run.seconds, "needs": run.needs,
+    }  # fmt: skip
+
+
+@lru_cache(maxsize=16)
+def _published(shape: ModelShape, accelerator: str) -> list[Measured]:
+    def same(row: Measured) -> bool:
+        cluster = row.job["cluster"]
+        base = cluster if isinstance(cluster, str) else cluster["base"]
+        return (
+            base.partition("-")[0] == accelerator
+            and load(row.job["model"]).replace(name="", max_seq=1) == shape
+        )
+
+    return [row for table in TABLES.values() for row in table() if row.of == "step" and same(row)]
+
+
 def _report(one: Found, gpu: Gpu) -> dict[str, Any]:
     """Every stage's memory as the memory calculator draws it."""
     report = one.step.memory
@@ -277,7 +320,8 @@ def _flags(problem: Problem, one: Found) -> dict[str, str]:
 def _values(values: Mapping[str, Any], problem: Problem, gpu: Gpu) -> dict[str, Any]:
     cluster, chip = problem.cluster, problem.cluster.accelerator
     return {
-        **values, "tflops": chip.peak_flops["bf16"] / 1e12, "hbm": chip.memory_bandwidth / 1e12, **gpu_values(gpu, values, values["unit"]), "seq": problem.seq, "gpus_per_node": cluster.gpus_per_node,
+        **values, **gpu_values(gpu, values, values["unit"]), "seq": problem.seq, "gpus_per_node": cluster.gpus_per_node,
+        "tflops": chip.peak_flops["bf16"] / 1e12, "hbm": chip.memory_bandwidth / 1e12,
         "intra": cluster.intra_bandwidth / GB, "inter": cluster.inter_bandwidth / GB, "differs": differs(problem.shape),
     }  # fmt: skip
 

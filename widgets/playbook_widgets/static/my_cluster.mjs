@@ -17,7 +17,9 @@ import { settings } from "./shared/pasted.mjs";
 
 /** What the ranking is narrowed to stays as it was typed: 2,4 is a list. */
 const ONLY = ["tp", "pp", "cp", "ep", "zero", "recompute"];
-const MACHINE = "accelerator memory reserve unit tflops hbm gpus_per_node intra inter price tokens calibration".split(" ");
+const MACHINE = "accelerator memory reserve unit tflops hbm gpus_per_node intra inter price tokens calibration".split(
+  " ",
+);
 const KEYS = ["model", ...MACHINE, "gpus", "global_batch", "seq", "precision", "fp8", ...ONLY, "runs_in", "layout"];
 
 /** Of a model that was pasted, a link carries the fields that Python has read, not the whole text. */
@@ -150,7 +152,8 @@ class MyCluster {
   change(field, value) {
     const { [field]: _, ...others } = this.inputs;
     if (field === "model") [this.before, this.pasted] = [this.inputs, undefined];
-    if (field === "accelerator") for (const key of ["memory", "tflops", "hbm", "gpus_per_node", "intra", "inter"]) delete others[key];
+    if (field === "accelerator")
+      for (const key of ["memory", "tflops", "hbm", "gpus_per_node", "intra", "inter"]) delete others[key];
     this.send(field !== "model" && value === this.base(field) ? others : { ...others, [field]: value });
   }
 
