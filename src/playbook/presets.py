@@ -7,14 +7,22 @@ from typing import Any
 
 #: A model on Hugging Face: its address, or its owner and name.
 HUB = re.compile(r"(?:https?://)?(?:huggingface\.co/|hf\.co/)?([\w.-]+)/([\w.-]+)(?:/.*)?")
-_VARIANT = re.compile(r"(-(instruct|chat|base|hf|it|fp8|v0\.\d|17b-\d+e))+$")
+_VARIANT = re.compile(r"(-(instruct|chat|base|hf|it|pt|fp8|v0\.\d|17b-\d+e|\d{4}))+$")
+#: Of another vocabulary than what has their name here.
+_OTHERS = re.compile(r"mistral-7b-.*v0\.[12]")
+#: In what models that are planned differ from the book's, for `huggingface` and for presets.
+GEMMA = "embeddings are multiplied by the square root of hidden_size"
+GEMMA2 = f"{GEMMA}, scores and logits are capped"
+PARTLY = "a part of each head turns with the position"
+SINKS = "each head has a sink in its softmax, each router biases"
 
 
 def preset_name(text: str) -> str:
     """What a preset is called here that is ``text``, or a variant of the same sizes, on Hugging Face."""
     found = HUB.fullmatch(text)
-    name = (found[2] if found else text).lower().removeprefix("meta-").replace("llama-", "llama")
-    return _VARIANT.sub("", name)
+    name = (found[2] if found else text).lower().removeprefix("meta-")
+    name = re.sub("^(llama|gemma)-", r"\1", name)
+    return name if _OTHERS.match(name) else _VARIANT.sub("", name)
 
 
 def _gpt(layers: int, hidden: int, heads: int, max_seq: int) -> dict[str, Any]:
@@ -83,6 +91,38 @@ def _qwen3_experts(width: int) -> dict[str, Any]:
     return {"experts": 128, "top_k": 8, "ffn": width, **balance}
 
 
+def _gemma(
+    layers: int, hidden: int, heads: int, kv_heads: int, head_dim: int, ffn: int, **more: Any
+) -> dict[str, Any]:
+    """Gemma 2 and 3: norms before and after, a gate with GELU, blocks that see a window between those that see all."""
+    common = {"head_dim": head_dim, "activation": "gelu", "norms": "both", "tied": True, "norm_eps": 1e-6}
+    return _llama(layers, hidden, heads, kv_heads, ffn, more.pop("vocab"), **common, **more)
+
+
+def _glm(
+    layers: int, hidden: int, ffn: int, experts: int, width: int, dense: int, **more: Any
+) -> dict[str, Any]:
+    moe = {
+        "experts": experts,
+        "top_k": 8,
+        "ffn": width,
+        "shared_experts": 1,
+        "dense_layers": dense,
+        "scores": "sigmoid",
+    }
+    common = {"head_dim": 128, "qkv_bias": True, "max_seq": 131072, "rope_theta": 1e6, "differs": PARTLY}
+    return _llama(
+        layers, hidden, 96, 8, ffn, 151552, moe=moe | {"scale": more.pop("scale")}, **common, **more
+    )
+
+
+def _gpt_oss(layers: int, experts: int) -> dict[str, Any]:
+    """gpt-oss: biases everywhere, every second block sees 128 tokens. Sinks and the routers' biases are not counted."""
+    sizes = {"head_dim": 64, "max_seq": 131072, "rope_theta": 150000.0, "bias": True, "windows": (128, 0)}
+    moe = {"experts": experts, "top_k": 4, "ffn": 2880}
+    return _llama(layers, 2880, 64, 8, 2880, 201088, moe=moe, differs=SINKS, **sizes)
+
+
 def _llama4(experts: int, every: int, max_seq: int) -> dict[str, Any]:
     """Llama 4's language model. Every fourth layer leaves out the rotation, and a router's score weighs what goes into an
     expert and not what comes out: no parameter more or less."""
@@ -101,6 +141,12 @@ _DEEPSEEK_ROUTER: dict[str, Any] = {
     "balance_over": "sample",
 }
 
+_LATENT = {"q_rank": 1536, "kv_rank": 512, "nope_dim": 128, "rope_dim": 64, "value_dim": 128}
+_GEMMA2: dict[str, Any] = {"vocab": 256000, "max_seq": 8192, "windows": (4096, 0), "differs": GEMMA2}
+_GEMMA3: dict[str, Any] = {
+    "vocab": 262208, "max_seq": 131072, "rope_theta": 1e6, "qk_norm": True, "windows": (1024,) * 5 + (0,),
+    "differs": GEMMA,
+}  # fmt: skip
 _QWEN25: dict[str, Any] = {"qkv_bias": True, "norm_eps": 1e-6, "rope_theta": 1e6}
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -193,8 +239,51 @@ SIZES: dict[str, dict[str, Any]] = {
             "groups": 8,
             "top_groups": 4,
         },
-        "mla": {"q_rank": 1536, "kv_rank": 512, "nope_dim": 128, "rope_dim": 64, "value_dim": 128},
+        "mla": _LATENT,
     },
+    "kimi-k2": {
+        **_LLAMA_STYLE,
+        "layers": 61,
+        "hidden": 7168,
+        "heads": 64,
+        "ffn": 18432,
+        "vocab": 163840,
+        "max_seq": 131072,
+        "norm_eps": 1e-6,
+        "rope_theta": 50000.0,
+        "mla": _LATENT,
+        "moe": {
+            "experts": 384,
+            "top_k": 8,
+            "ffn": 2048,
+            "shared_experts": 1,
+            "dense_layers": 1,
+            "scores": "sigmoid",
+            "scale": 2.827,
+        },
+    },
+    "glm-4.5": _glm(92, 5120, 12288, 160, 1536, 3, qk_norm=True, scale=2.5),
+    "glm-4.5-air": _glm(46, 4096, 10944, 128, 1408, 1, scale=1.0),
+    "gpt-oss-20b": _gpt_oss(24, 32),
+    "gpt-oss-120b": _gpt_oss(36, 128),
+    "gemma2-2b": _gemma(26, 2304, 8, 4, 256, 9216, **_GEMMA2),
+    "gemma2-9b": _gemma(42, 3584, 16, 8, 256, 14336, **_GEMMA2),
+    "gemma2-27b": _gemma(46, 4608, 32, 16, 128, 36864, **_GEMMA2),
+    "gemma3-1b": _gemma(
+        26,
+        1152,
+        4,
+        1,
+        256,
+        6912,
+        **{**_GEMMA3, "vocab": 262144, "max_seq": 32768, "windows": (512,) * 5 + (0,)},
+    ),
+    "gemma3-4b": _gemma(34, 2560, 8, 4, 256, 10240, **_GEMMA3),
+    "gemma3-12b": _gemma(48, 3840, 16, 8, 256, 15360, **_GEMMA3),
+    "gemma3-27b": _gemma(62, 5376, 32, 16, 128, 21504, **_GEMMA3),
+    "mistral-7b": _llama(32, 4096, 32, 8, 14336, 32768, max_seq=32768, rope_theta=1e6),
+    "mistral-nemo": _llama(40, 5120, 32, 8, 14336, 131072, head_dim=128, max_seq=131072, rope_theta=1e6),
+    "mistral-small-24b": _llama(40, 5120, 32, 8, 32768, 131072, head_dim=128, max_seq=32768, rope_theta=1e8),
     "smollm-135m": _smollm(30, 576, 9, 3, 1536),
     "smollm-360m": _smollm(32, 960, 15, 5, 2560),
     "smollm-1.7b": _smollm(24, 2048, 32, 32, 8192),
@@ -206,7 +295,12 @@ SIZES: dict[str, dict[str, Any]] = {
         36, 2048, 16, 4, 11008, 128256, tied=True, max_seq=65536, norm_eps=1e-6, rope_theta=5e6
     ),
     "qwen2.5-0.5b": _llama(24, 896, 14, 2, 4864, 151936, tied=True, max_seq=32768, **_QWEN25),
+    "qwen2.5-1.5b": _llama(28, 1536, 12, 2, 8960, 151936, tied=True, max_seq=131072, **_QWEN25),
+    "qwen2.5-3b": _llama(36, 2048, 16, 2, 11008, 151936, tied=True, max_seq=32768, **_QWEN25),
     "qwen2.5-7b": _llama(28, 3584, 28, 4, 18944, 152064, max_seq=131072, **_QWEN25),
+    "qwen2.5-14b": _llama(48, 5120, 40, 8, 13824, 152064, max_seq=131072, **_QWEN25),
+    "qwen2.5-32b": _llama(64, 5120, 40, 8, 27648, 152064, max_seq=131072, **_QWEN25),
+    "qwen2.5-72b": _llama(80, 8192, 64, 8, 29568, 152064, max_seq=131072, **_QWEN25),
     "qwen3-0.6b": _qwen3(28, 1024, 16, 8, 3072, tied=True),
     "qwen3-1.7b": _qwen3(28, 2048, 16, 8, 6144, tied=True),
     "qwen3-4b": _qwen3(36, 2560, 32, 8, 9728, tied=True),

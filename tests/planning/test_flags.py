@@ -22,7 +22,9 @@ def test_megatron_builds_the_model_that_was_planned(name, spread):
     planned = run(name, layout_for(load(name)) if spread else "dp=1", precision="fp8:blockwise")
     text = emit("megatron", planned)
     args, layout, shape = megatron_reader.read(text), planned.layout, planned.shape
-    assert megatron_reader.parameters(args) == shape.num_parameters
+    more = 2 * shape.layers * shape.hidden * (shape.norms == "both")  # norms that it has not, as is said
+    assert megatron_reader.parameters(args) == shape.num_parameters - more
+    assert ("# NOT EXPRESSED: norms=both" in text) == (more > 0)
     assert megatron_reader.layers(args) == [shape.is_moe(layer) for layer in range(shape.layers)]
     assert args.world_size == layout.world_size
     sizes = ("tensor", "pipeline", "context", "expert")

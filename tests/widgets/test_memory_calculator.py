@@ -276,6 +276,34 @@ def test_a_config_json_is_pasted(calculator):
     assert box.is_hidden()
 
 
+@pytest.mark.browser
+def test_a_model_is_found_by_words_of_its_name(calculator):
+    view = calculator({"model": "llama3-8b"})
+    row = view.row("model")
+    find, select = row.get_by_role("searchbox"), row.locator("select")
+    find.fill("qwen3 8b")
+    assert [o for o in select.locator("option").all_inner_texts() if "qwen3-8b" in o]
+    assert 2 < select.locator("option").count() < 8
+    assert select.evaluate("(el) => el.size") > 2
+    find.press("Escape")
+    assert select.evaluate("(el) => [el.size, el.value]") == [0, "llama3-8b"]
+    find.fill("https://huggingface.co/meta-llama/Llama-3.1-70B")
+    find.press("Enter")
+    view.settle()
+    assert view.config()["model"] == "llama3.1-70b"
+    assert select.locator("option").count() > 40
+    find.fill("mistral")
+    find.press("ArrowDown")
+    assert select.evaluate("(el) => el === document.activeElement")
+    select.select_option("mistral-7b")
+    view.settle()
+    assert view.config()["model"] == "mistral-7b"
+    assert find.input_value() == ""
+    find.fill("no such model")
+    find.press("Enter")
+    assert view.config()["model"] == "mistral-7b"
+
+
 SCRIPT_OF_A_RUN = """TP=4
 torchrun --nproc-per-node 8 --nnodes 2 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 32 \\
   --ffn-hidden-size 14336 --group-query-attention --num-query-groups 8 --swiglu --normalization RMSNorm --bf16 \\

@@ -25,7 +25,6 @@ from playbook.layout import FIELDS, Layout
 from playbook.planning.calibration import load_calibration, names
 from playbook.planning.flags import FRAMEWORKS, can_say, emit
 from playbook.planning.job import Job
-from playbook.planning.jobs import cluster_of as cluster_of_job
 from playbook.planning.jobs import run_of
 from playbook.planning.recipes import load_recipe
 from playbook.planning.search import WORDS, Found, Problem, Result, Space, explain, search
