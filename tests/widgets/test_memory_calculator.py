@@ -751,7 +751,7 @@ def test_a_size_set_back_to_the_presets_leaves_the_link(calculator):
 @pytest.mark.browser
 def test_the_curve_reads_out_every_length(calculator):
     view, curve = calculator(SMALL), result_of(SMALL)["curve"]
-    plot, said = view.page.locator(".pb-mc-plot"), view.page.locator(".pb-mc-curve .pb-mc-note")
+    plot, said = view.page.locator(".pb-chart"), view.page.locator(".pb-mc-note:has(+ .pb-chart)")
     length = int(re.sub(r"\D", "", re.search(r"about (.*) tokens", said.inner_text())[1]))
     assert result_of({**SMALL, "seq": 2 * (length // 2)})["spare"] == pytest.approx(0, abs=2.5e9)
     plot.focus()

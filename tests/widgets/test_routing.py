@@ -120,7 +120,7 @@ def test_a_number_that_is_chosen_is_one_and_a_remedy_shows_what_is_its_own(routi
         for field in ("bias_rate", "spare"):
             assert view.row(field).is_visible() == (field == visible)
         assert view.page.locator(".pb-ro-player").is_visible() == (remedy == "bias")
-        assert view.page.locator(".pb-ro-curve").is_visible() == (remedy == "bias")
+        assert view.page.locator(".pb-chart").is_visible() == (remedy == "bias")
 
 
 @pytest.mark.browser
@@ -164,13 +164,14 @@ def test_the_keyboard_alone_goes_through_the_updates(routing):
 @pytest.mark.browser
 def test_a_click_on_the_curve_goes_to_an_update(routing):
     view = routing({"remedy": "bias"})
-    curve = view.page.locator(".pb-ro-curve svg")
+    curve = view.page.locator(".pb-chart")
     curve.scroll_into_view_if_needed()
-    tick = view.page.locator(".pb-ro-grid text", has_text=re.compile("^12$")).bounding_box()
+    tick = view.page.locator(".pb-chart-grid text", has_text=re.compile("^12$")).bounding_box()
     view.page.mouse.click(tick["x"] + tick["width"] / 2, curve.bounding_box()["y"] + 60)
     assert view.at() == 12
-    said = ", ".join(in_ratio(picture["imbalance"]) for picture in compute({"remedy": "bias"})["pictures"])
-    assert f"busiest rank over mean: {said}." in curve.get_attribute("aria-label")
+    picture = compute({"remedy": "bias"})["pictures"][12]
+    said = f"busiest rank {in_ratio(picture['imbalance'])}, busiest expert {picture['busiest_expert']:.2f}."
+    assert curve.get_attribute("aria-valuetext") == f"After 12 updates, over the mean: {said}"
 
 
 @pytest.mark.browser

@@ -45,6 +45,7 @@ class Calculator {
     Object.assign(this, {
       model,
       id: newId("pb-mc"),
+      prefix: "pb-mc",
       constants: model.get("constants"),
       side: 0,
       stage: [null, null],
