@@ -10,9 +10,10 @@ from playbook_widgets import ExpertRouting
 from playbook_widgets.compute.routing import UPDATES, compute
 from playbook_widgets.compute.routing_setting import DEFAULTS, REMEDIES
 from playbook_widgets.compute.routing_words import in_ratio
-from playbook_widgets.compute.zero_words import in_bytes
 from playbook_widgets.routing import constants
 from widget_homes import BACKGROUNDS, Form, apart, in_module, rgb, showing
+
+from playbook.figures.units import format_size
 
 CONTROLS = {control["field"]: control for control in constants()["controls"]}
 #: Many experts on many ranks, bands taken together, with drops, updates, and a limit on nodes.
@@ -60,7 +61,7 @@ def test_the_summary_says_every_rank_and_what_is_sent():
             cells = [rank, ", ".join(map(str, experts)), picture["ranks"][rank], picture["dropped"][rank]]
             assert "".join(f"<td>{cell}</td>" for cell in cells) in text
         for sizes in (picture["plain"], picture["two_steps"]):
-            assert "".join(f"<td>{in_bytes(size)}</td>" for size in sizes) in text
+            assert "".join(f"<td>{format_size(size)}</td>" for size in sizes) in text
 
 
 # --- in the browser: the module over real Python
@@ -224,7 +225,7 @@ def test_bands_and_bars_are_as_wide_as_their_rows_are_many(routing, width):
             assert rows + lost <= wide + 0.5
         ways = view.page.locator(".pb-ro-sums").all_inner_texts()
         for said, sizes in zip(ways, (picture["plain"], picture["two_steps"]), strict=True):
-            assert said == f"{in_bytes(sizes[0])} within nodes, {in_bytes(sizes[1])} between nodes"
+            assert said == f"{format_size(sizes[0])} within nodes, {format_size(sizes[1])} between nodes"
 
 
 @pytest.mark.browser

@@ -2,18 +2,10 @@
 
 import { Chart } from "../shared/chart.mjs";
 import { draw, make } from "../shared/dom.mjs";
-import { percent, rounded } from "../shared/numbers.mjs";
+import { percent, seconds } from "../shared/numbers.mjs";
 
 const KEY =
   "Filled: the interval that is set. A tick below the line: exact optimum; above it: Daly’s (long) and Young’s (short).";
-const UNITS = { days: 86400, h: 3600, min: 60, s: 1 };
-
-/** 5793 seconds are "1.61 h". */
-function span(time) {
-  const unit = Object.keys(UNITS).find((unit) => time >= (unit === "days" ? 2 : 1) * UNITS[unit]);
-  return `${rounded(time / UNITS[unit])} ${unit}`;
-}
-
 export class Curve extends Chart {
   static title = "Useful share of the time, by interval";
   static height = 230;
@@ -30,8 +22,8 @@ export class Curve extends Chart {
       x: {
         at,
         log: true,
-        ticks: [10, 60, 600, 3600, 36000, 345600],
-        text: span,
+        ticks: [10, 60, 600, 3600, 36000, 360000],
+        text: seconds,
         title: "from one checkpoint to the next",
       },
       y: { ends: [0, 1], ticks: [0, 0.25, 0.5, 0.75, 1], text: percent },
@@ -53,7 +45,7 @@ export class Curve extends Chart {
 
   read(place) {
     const [interval, useful] = this.app.result.curve[place];
-    return `${span(interval)}: ${percent(useful)} useful.`;
+    return `${seconds(interval)}: ${percent(useful)} useful.`;
   }
 
   rest() {
