@@ -80,9 +80,9 @@ def test_a_chart_is_read_by_keyboard_and_pointer_and_as_a_table(open_page, case)
 def test_ticks_are_equally_far_apart(open_page):
     page = open_page("")
     for numbers, ticks in (
-        ([0, 17], [0, 4, 8, 12, 16]),
-        ([1, 4], [1, 2, 3, 4]),
-        ([0, 0], [0]),
+        ([0, 17, 5], [0, 4, 8, 12, 16]),
+        ([1, 4, 5], [1, 2, 3, 4]),
+        ([0, 0, 5], [0]),
         ([9, 17, 3], [9, 12, 15]),
     ):
         assert in_module(page, "shared/chart.mjs", "m.evenly(...x)", numbers) == ticks

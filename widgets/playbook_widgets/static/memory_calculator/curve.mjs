@@ -1,6 +1,6 @@
 // Memory against sequence length.
 
-import { Chart, evenly } from "../shared/chart.mjs";
+import { Chart } from "../shared/chart.mjs";
 import { count, grouped } from "../shared/numbers.mjs";
 
 /** 8192 tokens are "8k". */
@@ -35,10 +35,8 @@ export class Curve extends Chart {
       now = Math.max(0, seq.indexOf(result.values.seq));
     const top = Math.min(Math.max(result.memory * 1.4, peak[now] * 1.3), Math.max(...peak) * 1.1),
       size = result.memory <= top ? result.memory : +(0.9 * top).toPrecision(2);
-    const [low, high] = [Math.ceil(Math.log2(seq[0])), Math.floor(Math.log2(seq.at(-1)))],
-      ticks = evenly(low, high, 1 + this.stage.clientWidth / 44).map((power) => 2 ** power);
     const y = { ends: [0, top], ticks: size < 0.1 * top ? [size] : [0, size], text: (n) => (n ? app.bytes(n) : "0") };
-    return { x: { at: seq, log: true, ticks, text: tokens, title: "tokens" }, y, lines: this.lines(result, top), now };
+    return { x: { at: seq, log: true, text: tokens, title: "tokens" }, y, lines: this.lines(result, top), now };
   }
 
   /** What is kept, one on top of the other, what is above the limit dimmed, and the sum of the other configuration. */

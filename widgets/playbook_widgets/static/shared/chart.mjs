@@ -7,7 +7,7 @@ const KEYS = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, Home: -I
 const [LEFT, RIGHT, TOP, BOTTOM] = [56, 14, 12, 38]; // px beside the axes
 
 /** Whole numbers from `first` to `last`, equally far apart, in at most `most` steps. */
-export function evenly(first, last, most = 5) {
+export function evenly(first, last, most) {
   const every = Math.max(1, Math.ceil((last - first) / most));
   return Array.from({ length: Math.floor((last - first) / every) + 1 }, (_, i) => first + i * every);
 }
@@ -19,7 +19,9 @@ function axis({ at, ends = [at[0], at.at(-1)], log, ...given }, from, till) {
       part = (here - low) / (high - low);
     return Math.round(10 * (from + (log ? Math.min(1, Math.max(0, part)) : part) * (till - from))) / 10;
   };
-  return { at, to, ticks: evenly(...ends), text: rounded, ...given };
+  const [first, last] = ends.map(log ? Math.log2 : Number),
+    ticks = evenly(Math.ceil(first), Math.floor(last), log ? 8 : 5);
+  return { at, to, ticks: log ? ticks.map((power) => 2 ** power) : ticks, text: rounded, ...given };
 }
 
 /** A line as it looks, on the chart and beside its words. */

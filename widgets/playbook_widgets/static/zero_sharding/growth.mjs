@@ -1,6 +1,6 @@
 // Traffic of a step over the number of its micro-batches: a line for each stage, both axes logarithmic.
 
-import { Chart, evenly } from "../shared/chart.mjs";
+import { Chart } from "../shared/chart.mjs";
 import { draw } from "../shared/dom.mjs";
 import { listed, plural, rounded } from "../shared/numbers.mjs";
 
@@ -19,11 +19,10 @@ export class Growth extends Chart {
     if (values.replicas === 1) return null;
     const all = elements.flat(),
       [low, high] = [Math.floor(Math.log2(Math.min(...all)) - 1e-9), Math.ceil(Math.log2(Math.max(...all)) + 1e-9)];
-    const [least, most, ...ticks] = [low, high, ...evenly(low, high)].map((power) => 2 ** power);
     this.groups = group(elements.map((line) => line.at(-1)));
     return {
-      x: { at, log: true, ticks: [1, 2, 4, 8, 16, 32, 64], title: "micro-batches in a step (G)" },
-      y: { ends: [least, most], log: true, ticks, text: psi },
+      x: { at, log: true, title: "micro-batches in a step (G)" },
+      y: { ends: [2 ** low, 2 ** high], log: true, text: psi },
       lines: this.lines(elements, values.zero),
       right: 16 + 7.2 * Math.max(...this.groups.map((zeros) => this.named(zeros).length)),
       now: at.indexOf(values.grad_acc),
