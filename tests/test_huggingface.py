@@ -15,7 +15,11 @@ from playbook.block import Kind
 from playbook.cli import main
 from playbook.errors import ShapeError
 from playbook.huggingface import ARCHITECTURES, EVERY
+from playbook.instruments.measure import SavedActivations
+from playbook.layout import Layout
+from playbook.model.ops import TORCH_OPS
 from playbook.model.transformer import Transformer
+from playbook.planning.memory import predict
 from playbook.shapes import PRESETS, ModelShape, MoE, load
 
 #: What presets say and a config.json does not: losses and rates of a report, and the length that one trained with.
@@ -259,6 +263,34 @@ def test_a_family_that_is_planned_has_the_parameters_of_transformers(kind):
     assert [bool(shape.kind(i).window) for i in range(4)] == (slides if window else [False] * 4)
     with pytest.raises(ShapeError, match="can be planned, but not trained"):
         Transformer(shape)
+
+
+def _norm(self, x):
+    """A norm of transformers by the operator that CUDA fuses; PyTorch's own on CPUs keeps a copy more."""
+    weight = 1 + self.weight if type(self).__name__.startswith("Gemma") else self.weight
+    return TORCH_OPS.rms_norm(x, weight, 1e-6)
+
+
+@pytest.mark.parametrize(
+    "kind", ["gemma3_text", "granite", "olmo2", "olmoe", "qwen3", "smollm3", "starcoder2"]
+)
+def test_activations_are_what_autograd_saves_in_transformers_own_model(kind):
+    """Of five families that the library cannot run, and of two that it can; attention by a kernel, all in fp32."""
+    sizes = {
+        "num_hidden_layers": 3, "hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
+        "intermediate_size": 320, "vocab_size": 512, "pad_token_id": 0, "max_position_embeddings": 256, "use_cache": False,
+    }  # fmt: skip
+    made = transformers.AutoConfig.for_model(kind, **sizes)
+    model = transformers.AutoModelForCausalLM.from_config(made, attn_implementation="sdpa").train()
+    for module in model.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            module.forward = _norm.__get__(module)
+    tokens = torch.randint(512, (2, 128))
+    with SavedActivations(model, inputs=(tokens,)) as saved:
+        model(input_ids=tokens, labels=tokens)
+    shape = load(json.dumps({**made.to_dict(), "architectures": [type(model).__name__]}))
+    planned = predict(shape, Layout(micro_batch=2), seq=128, recipe="fp32", device="cpu")
+    assert planned.stages[0].activations == pytest.approx(saved.bytes, rel=0.01)
 
 
 @pytest.mark.parametrize("kind", EVERY)
