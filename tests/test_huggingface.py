@@ -278,7 +278,8 @@ def test_activations_are_what_autograd_saves_in_transformers_own_model(kind):
     """Of five families that the library cannot run, and of two that it can; attention by a kernel, all in fp32."""
     sizes = {
         "num_hidden_layers": 3, "hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
-        "intermediate_size": 320, "vocab_size": 512, "pad_token_id": 0, "max_position_embeddings": 256, "use_cache": False,
+        "intermediate_size": 320, "vocab_size": 512, "pad_token_id": 0, "max_position_embeddings": 256,
+        "use_cache": False,
     }  # fmt: skip
     made = transformers.AutoConfig.for_model(kind, **sizes)
     model = transformers.AutoModelForCausalLM.from_config(made, attn_implementation="sdpa").train()

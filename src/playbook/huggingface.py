@@ -391,13 +391,8 @@ ARCHITECTURES: dict[str, Architecture] = {
         "Exaone4ForCausalLM", "its norms come after attention and MLP", sizes={"qk_norm": True}
     ),
     "gemma": _planned("GemmaForCausalLM", GEMMA, sizes={"tied": True, "activation": "gelu"}),
-    "glm": _planned(
-        "GlmForCausalLM", PARTLY, {"qkv_bias": "attention_bias"}
-    ),
-    "granite": _planned(
-        "GraniteForCausalLM",
-        _GRANITE,
-    ),
+    "glm": _planned("GlmForCausalLM", PARTLY, {"qkv_bias": "attention_bias"}),
+    "granite": _planned("GraniteForCausalLM", _GRANITE),
     "jais2": _planned(
         "Jais2ForCausalLM",
         "its activation is the square of a ReLU",
@@ -460,12 +455,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         {"activation": "hidden_activation"},
         {"tied": True, "activation": "gelu", "norms": "both", "qk_norm": True},
     ),
-    "glm4": _planned(
-        "Glm4ForCausalLM",
-        PARTLY,
-        {"qkv_bias": "attention_bias"},
-        {"norms": "both"},
-    ),
+    "glm4": _planned("Glm4ForCausalLM", PARTLY, {"qkv_bias": "attention_bias"}, {"norms": "both"}),
     "glm4_moe": _planned(
         "Glm4MoeForCausalLM",
         PARTLY,

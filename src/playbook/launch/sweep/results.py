@@ -17,11 +17,7 @@ from playbook.layout import FIELDS
 Row = dict[str, str]
 STATUSES = ("ok", "oom", "timeout", "failed", "refused")
 #: How a configuration is run; filled in before.
-GIVEN = (
-    *("key", "model", "layout"),
-    *FIELDS,
-    *("gbs", "seq", "precision"),
-)
+GIVEN = (*("key", "model", "layout"), *FIELDS, *("gbs", "seq", "precision"))
 #: What came of it: seconds of a step are the median and quartiles, bytes those of the rank with the highest peak.
 MEASURED = (
     *("status", "reason", "step_s", "step_q1_s", "step_q3_s", "steps", "tokens_per_s_per_gpu", "peak_bytes"),
