@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
         "fp8-recipe": ("delayed", "tensorwise", "blockwise", "mxfp8"), "fp8-amax-compute-algo": ("most_recent", "max"),
         "recompute-granularity": (None, "full", "selective"), "recompute-method": (None, "uniform", "block"),
         "data-parallel-sharding-strategy": ("no_shard", "optim", "optim_grads", "optim_grads_params"),
-        "tokenizer-type": (None, "NullTokenizer"), "attention-backend": ("auto", "flash", "fused", "unfused", "local"),
+        "attention-backend": ("auto", "flash", "fused", "unfused", "local"),
         "cp-comm-type": ("p2p", "a2a", "allgather"),
     }.items():  # fmt: skip
         p.add_argument(f"--{name}", choices=choices, default=choices[0])
@@ -62,6 +62,7 @@ def parser() -> argparse.ArgumentParser:
         p.add_argument(f"--{name}", action="store_true")
     p.add_argument("--disable-bias-linear", action="store_false", dest="add_bias_linear")
     p.add_argument("--ckpt-format", default="torch_dist")
+    p.add_argument("--tokenizer-type")
     return p
 
 
@@ -70,7 +71,8 @@ def read(text: str) -> argparse.Namespace:
     arrays = re.findall(r"^\w+=\((.*?)^\)", text, flags=re.MULTILINE | re.DOTALL)
     words = [word for array in arrays for word in shlex.split(array, comments=True)]
     args = parser().parse_args(words)
-    args.ffn_hidden_size = args.ffn_hidden_size or 4 * args.hidden_size
+    two_thirds = int((4 * args.hidden_size * 2 / 3) / 64) * 64
+    args.ffn_hidden_size = args.ffn_hidden_size or (two_thirds if args.swiglu else 4 * args.hidden_size)
     args.kv_channels = args.kv_channels or args.hidden_size // args.num_attention_heads
     args.groups = args.num_query_groups if args.group_query_attention else args.num_attention_heads
     run = re.search(r"--nnodes (\d+) --nproc-per-node (\d+)", text)
@@ -108,9 +110,10 @@ def stages(args: argparse.Namespace) -> list[int]:
 
 
 def parameters(args: argparse.Namespace) -> int:
-    """Parameters of the whole model, a vocabulary padded as it is for a tokenizer of ``vocab_size`` and one more."""
+    """Parameters of the whole model, its vocabulary padded; the NullTokenizer has one word beyond ``vocab_size``."""
     h, multiple = args.hidden_size, args.make_vocab_size_divisible_by * args.tensor_model_parallel_size
-    vocab = -(-(args.vocab_size + 1) // multiple) * multiple
+    words = args.vocab_size + (args.tokenizer_type == "NullTokenizer")
+    vocab = -(-words // multiple) * multiple
     norm = h * (2 if args.normalization == "LayerNorm" else 1)
     total = vocab * h * (2 if args.untie_embeddings_and_output_weights else 1) + norm
     if args.position_embedding_type == "learned_absolute":

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from playbook.errors import ShapeError
-from playbook.estimates.parameter_counts import PUBLISHED, classical_parameters, llama_parameters
 from playbook.layout import Layout
 from playbook.planning.flops import forward_flops
 from playbook.planning.memory import predict
 from playbook.shapes import MLA, PRESETS, ModelShape, MoE, load
+from playbook_book.parameter_counts import PUBLISHED, classical_parameters, llama_parameters
 
 OURS = {"tiny", "tiny-gpt2", "tiny-moe", "tiny-deepseek", "llama3-tiny"}  # nobody publishes a count of these
 SIZES = {"layers": 2, "hidden": 64, "heads": 4, "vocab": 100}

@@ -23,6 +23,7 @@ from typing import Any
 
 from playbook._checks import check_int
 from playbook.errors import ShapeError
+from playbook.presets import GEMMA, GEMMA2, PARTLY, SINKS
 from playbook.shapes import ModelShape
 
 Config = Mapping[str, Any]
@@ -180,13 +181,24 @@ def _neox(config: Config) -> Sizes:
     table = config.get("rope_parameters") or {}  # the share in its table or on its own
     share = config.get("rotary_pct", table.get("partial_rotary_factor", 0.25))
     side_by_side = "attention and MLP are side by side" if config.get("use_parallel_residual", True) else ""
-    turned = "a part of each head turns with the position" if share != 1 else ""
+    turned = PARTLY if share != 1 else ""
     return {"differs": ", ".join(filter(None, (side_by_side, turned)))}
+
+
+#: Every how many blocks one sees all tokens where nothing says it: transformers' defaults.
+EVERY = {"gemma2": 2, "gpt_oss": 2, "gemma3_text": 6, "cohere2": 4, "exaone4": 4, "olmo3": 4}
 
 
 def _windows(config: Config) -> Sizes:
     """Windows of the blocks that slide, of all of them where no list says which; layers of another kind are refused."""
-    size, kinds = config.get("sliding_window"), config.get("layer_types") or ["sliding_attention"]
+    size, every = (
+        config.get("sliding_window"),
+        config.get("sliding_window_pattern", EVERY.get(config["model_type"], 0)),
+    )
+    if isinstance(every, str):  # LLLG
+        every = len(every)
+    some = ["sliding_attention"] * (every - 1) + ["full_attention"] if every else ["sliding_attention"]
+    kinds = config.get("layer_types") or some
     if not isinstance(kinds, list) or any(k not in ("full_attention", "sliding_attention") for k in kinds):
         raise _must("layer_types", "a list of full_attention and sliding_attention", config)
     if not size or config.get("use_sliding_window") is False:
@@ -315,7 +327,6 @@ _ROUTED = {key: _DEEPSEEK[key] for key in ("moe.experts", "moe.top_k", "moe.ffn"
 _PAIRS = "rotary positions turn pairs of neighbours, not of halves"
 _OLMO = "norms come after attention and MLP, those of queries and keys are over all heads"
 _GRANITE = "embeddings, attention, residuals and logits are multiplied by factors of its own"
-_GEMMA = "embeddings are multiplied by the square root of hidden_size"
 
 #: Every ``model_type`` that is read.
 ARCHITECTURES: dict[str, Architecture] = {
@@ -350,6 +361,10 @@ ARCHITECTURES: dict[str, Architecture] = {
     "deepseek_v3": _llama(
         "DeepseekV3ForCausalLM", _DEEPSEEK, _DEEPSEEK_ROUTER, _deepseek, {"moe.scores": "sigmoid"}
     ),
+    # Kimi K2's sizes, in DeepSeek-V3's model.
+    "kimi_k2": _llama(
+        "DeepseekV3ForCausalLM", _DEEPSEEK, _DEEPSEEK_ROUTER, _deepseek, {"moe.scores": "sigmoid"}
+    ),
     "gpt2": Architecture(
         "GPT2LMHeadModel",
         {"positions": "learned", "activation": "gelu"},
@@ -375,14 +390,9 @@ ARCHITECTURES: dict[str, Architecture] = {
     "exaone4": _planned(
         "Exaone4ForCausalLM", "its norms come after attention and MLP", sizes={"qk_norm": True}
     ),
-    "gemma": _planned("GemmaForCausalLM", _GEMMA, sizes={"tied": True, "activation": "gelu"}),
-    "glm": _planned(
-        "GlmForCausalLM", "a part of each head turns with the position", {"qkv_bias": "attention_bias"}
-    ),
-    "granite": _planned(
-        "GraniteForCausalLM",
-        _GRANITE,
-    ),
+    "gemma": _planned("GemmaForCausalLM", GEMMA, sizes={"tied": True, "activation": "gelu"}),
+    "glm": _planned("GlmForCausalLM", PARTLY, {"qkv_bias": "attention_bias"}),
+    "granite": _planned("GraniteForCausalLM", _GRANITE),
     "jais2": _planned(
         "Jais2ForCausalLM",
         "its activation is the square of a ReLU",
@@ -416,7 +426,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "vaultgemma": _planned(
         "VaultGemmaForCausalLM",
-        _GEMMA,
+        GEMMA,
         {"activation": "hidden_activation"},
         {"tied": True, "activation": "gelu"},
     ),
@@ -435,25 +445,20 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "gemma2": _planned(
         "Gemma2ForCausalLM",
-        f"{_GEMMA}, scores and logits are capped",
+        GEMMA2,
         {"activation": "hidden_activation"},
         {"tied": True, "activation": "gelu", "norms": "both"},
     ),
     "gemma3_text": _planned(
         "Gemma3ForCausalLM",
-        _GEMMA,
+        GEMMA,
         {"activation": "hidden_activation"},
         {"tied": True, "activation": "gelu", "norms": "both", "qk_norm": True},
     ),
-    "glm4": _planned(
-        "Glm4ForCausalLM",
-        "a part of each head turns with the position",
-        {"qkv_bias": "attention_bias"},
-        {"norms": "both"},
-    ),
+    "glm4": _planned("Glm4ForCausalLM", PARTLY, {"qkv_bias": "attention_bias"}, {"norms": "both"}),
     "glm4_moe": _planned(
         "Glm4MoeForCausalLM",
-        "a part of each head turns with the position",
+        PARTLY,
         {"qk_norm": "use_qk_norm", "qkv_bias": "attention_bias", "moe.scale": "routed_scaling_factor",
          "moe.groups": "n_group", "moe.top_groups": "topk_group", "moe.normalized": "norm_topk_prob"},
         {"moe.scores": "sigmoid"},
@@ -467,6 +472,14 @@ ARCHITECTURES: dict[str, Architecture] = {
         {"scale_attn_weights": True, "add_cross_attention": False},
         lambda config: _gpt2(config) | ({"kv_heads": 1} if config.get("multi_query", True) else {}),
         "queries, keys and values are one matrix",
+    ),
+    "gpt_oss": _planned(
+        "GptOssForCausalLM",
+        SINKS,
+        sizes={"bias": True, "qkv_bias": True},
+        musts={"attention_bias": True},
+        needed={**_ALL_EXPERTS, "moe.experts": "num_local_experts"},
+        more=_balance,
     ),
     "granitemoe": _planned(
         "GraniteMoeForCausalLM", _GRANITE, needed={**_ALL_EXPERTS, "moe.experts": "num_local_experts"}, more=_balance

@@ -5,16 +5,26 @@ from __future__ import annotations
 import re
 from typing import Any
 
+# fmt: off
+
 #: A model on Hugging Face: its address, or its owner and name.
 HUB = re.compile(r"(?:https?://)?(?:huggingface\.co/|hf\.co/)?([\w.-]+)/([\w.-]+)(?:/.*)?")
-_VARIANT = re.compile(r"(-(instruct|chat|base|hf|it|fp8|v0\.\d|17b-\d+e))+$")
+_VARIANT = re.compile(r"(-(instruct|chat|base|hf|it|pt|fp8|v0\.\d|17b-\d+e|\d{4}))+$")
+#: Of another vocabulary than what has their name here.
+_OTHERS = re.compile(r"mistral-7b-.*v0\.[12]")
+#: In what models that are planned differ from the book's, for `huggingface` and for presets.
+GEMMA = "embeddings are multiplied by the square root of hidden_size"
+GEMMA2 = f"{GEMMA}, scores and logits are capped"
+PARTLY = "a part of each head turns with the position"
+SINKS = "each head has a sink in its softmax, each router biases"
 
 
 def preset_name(text: str) -> str:
     """What a preset is called here that is ``text``, or a variant of the same sizes, on Hugging Face."""
     found = HUB.fullmatch(text)
-    name = (found[2] if found else text).lower().removeprefix("meta-").replace("llama-", "llama")
-    return _VARIANT.sub("", name)
+    name = (found[2] if found else text).lower().removeprefix("meta-")
+    name = re.sub("^(llama|gemma)-", r"\1", name)
+    return name if _OTHERS.match(name) else _VARIANT.sub("", name)
 
 
 def _gpt(layers: int, hidden: int, heads: int, max_seq: int) -> dict[str, Any]:
@@ -24,27 +34,13 @@ def _gpt(layers: int, hidden: int, heads: int, max_seq: int) -> dict[str, Any]:
 
 
 _LLAMA_STYLE: dict[str, Any] = {
-    "gated": True,
-    "activation": "silu",
-    "norm": "rmsnorm",
-    "positions": "rotary",
-    "bias": False,
-    "tied": False,
+    "gated": True, "activation": "silu", "norm": "rmsnorm", "positions": "rotary", "bias": False, "tied": False,
 }
 
 
-def _llama(
-    layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, **more: Any
-) -> dict[str, Any]:
+def _llama(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, **more: Any) -> dict[str, Any]:
     """The Llama family: RMSNorm, rotary positions, SwiGLU, no bias."""
-    sizes = {
-        "layers": layers,
-        "hidden": hidden,
-        "heads": heads,
-        "kv_heads": kv_heads,
-        "ffn": ffn,
-        "vocab": vocab,
-    }
+    sizes = {"layers": layers, "hidden": hidden, "heads": heads, "kv_heads": kv_heads, "ffn": ffn, "vocab": vocab}
     return {**_LLAMA_STYLE, **sizes, **more}
 
 
@@ -52,19 +48,8 @@ def _llama1(layers: int, hidden: int, heads: int, ffn: int, norm_eps: float = 1e
     return _llama(layers, hidden, heads, heads, ffn, 32000, max_seq=2048, norm_eps=norm_eps)
 
 
-def _llama2(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int) -> dict[str, Any]:
-    return _llama(layers, hidden, heads, kv_heads, ffn, 32000, max_seq=4096)
-
-
-def _llama3(
-    layers: int, hidden: int, heads: int, ffn: int, max_seq: int = 8192, **more: Any
-) -> dict[str, Any]:
+def _llama3(layers: int, hidden: int, heads: int, ffn: int, max_seq: int = 8192, **more: Any) -> dict[str, Any]:
     return _llama(layers, hidden, heads, 8, ffn, 128256, max_seq=max_seq, rope_theta=500000.0, **more)
-
-
-def _mixtral(layers: int, hidden: int, heads: int, ffn: int, max_seq: int) -> dict[str, Any]:
-    moe = {"experts": 8, "top_k": 2, "ffn": ffn}
-    return _llama(layers, hidden, heads, 8, ffn, 32000, max_seq=max_seq, rope_theta=1e6, moe=moe)
 
 
 def _smollm(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, **more: Any) -> dict[str, Any]:
@@ -83,6 +68,27 @@ def _qwen3_experts(width: int) -> dict[str, Any]:
     return {"experts": 128, "top_k": 8, "ffn": width, **balance}
 
 
+def _gemma(layers: int, hidden: int, heads: int, kv_heads: int, head_dim: int, ffn: int, **more: Any) -> dict[str, Any]:
+    """Gemma 2 and 3: norms before and after, a gate with GELU, blocks that see a window between those that see all."""
+    common = {"head_dim": head_dim, "activation": "gelu", "norms": "both", "tied": True, "norm_eps": 1e-6}
+    return _llama(layers, hidden, heads, kv_heads, ffn, more.pop("vocab"), **common, **more)
+
+
+def _glm(layers: int, hidden: int, ffn: int, moe: tuple[int, int, int, float], **more: Any) -> dict[str, Any]:
+    """GLM-4.5: ``moe`` are experts, their width, dense layers and what the router's weights are multiplied by."""
+    experts, width, dense, scale = moe
+    routed = {"experts": experts, "top_k": 8, "ffn": width, "shared_experts": 1, "dense_layers": dense, "scale": scale}
+    common = {"head_dim": 128, "qkv_bias": True, "max_seq": 131072, "rope_theta": 1e6, "differs": PARTLY}
+    return _llama(layers, hidden, 96, 8, ffn, 151552, moe=routed | {"scores": "sigmoid"}, **common, **more)
+
+
+def _gpt_oss(layers: int, experts: int) -> dict[str, Any]:
+    """gpt-oss: biases everywhere, every second block sees 128 tokens. Sinks and the routers' biases are not counted."""
+    sizes = {"head_dim": 64, "max_seq": 131072, "rope_theta": 150000.0, "bias": True, "windows": (128, 0)}
+    moe = {"experts": experts, "top_k": 4, "ffn": 2880}
+    return _llama(layers, 2880, 64, 8, 2880, 201088, moe=moe, differs=SINKS, **sizes)
+
+
 def _llama4(experts: int, every: int, max_seq: int) -> dict[str, Any]:
     """Llama 4's language model. Every fourth layer leaves out the rotation, and a router's score weighs what goes into an
     expert and not what comes out: no parameter more or less."""
@@ -93,14 +99,28 @@ def _llama4(experts: int, every: int, max_seq: int) -> dict[str, Any]:
 
 #: DeepSeek-V3's (arXiv 2412.19437, sections 2.1.2 and 4.2): biases balance the load, a small loss that of each sample.
 _DEEPSEEK_ROUTER: dict[str, Any] = {
-    "shared_experts": 1,
-    "scores": "sigmoid",
-    "scale": 2.5,
-    "bias_rate": 0.001,
-    "balance_loss": 0.0001,
+    "shared_experts": 1, "scores": "sigmoid", "scale": 2.5, "bias_rate": 0.001, "balance_loss": 0.0001,
     "balance_over": "sample",
 }
 
+_PAIRS = {"experts": 8, "top_k": 2}
+_LATENT = {"q_rank": 1536, "kv_rank": 512, "nope_dim": 128, "rope_dim": 64, "value_dim": 128}
+
+
+def _deepseek(
+    layers: int, hidden: int, heads: int, ffn: int, vocab: int, max_seq: int, moe: dict[str, Any],
+    mla: dict[str, Any] = _LATENT, theta: float = 1e4,
+) -> dict[str, Any]:
+    """DeepSeek-V3 and those of its kind: latent attention, experts behind the first blocks."""
+    sizes = {"layers": layers, "hidden": hidden, "heads": heads, "ffn": ffn, "vocab": vocab, "max_seq": max_seq}
+    return {**_LLAMA_STYLE, **sizes, "norm_eps": 1e-6, "rope_theta": theta, "moe": moe, "mla": mla}
+
+
+_GEMMA2: dict[str, Any] = {"vocab": 256000, "max_seq": 8192, "windows": (4096, 0), "differs": GEMMA2}
+_GEMMA3: dict[str, Any] = {
+    "vocab": 262208, "max_seq": 131072, "rope_theta": 1e6, "qk_norm": True, "windows": (1024,) * 5 + (0,),
+    "differs": GEMMA,
+}
 _QWEN25: dict[str, Any] = {"qkv_bias": True, "norm_eps": 1e-6, "rope_theta": 1e6}
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -112,36 +132,14 @@ SIZES: dict[str, dict[str, Any]] = {
         4, 256, 8, 4, 688, 256, max_seq=1024, moe={"experts": 8, "top_k": 2, "ffn": 344, "balance_loss": 0.01}
     ),
     # All that DeepSeek-V3 does, small.
-    "tiny-deepseek": {
-        **_LLAMA_STYLE,
-        "layers": 4,
-        "hidden": 256,
-        "heads": 8,
-        "ffn": 688,
-        "vocab": 256,
-        "max_seq": 1024,
-        "norm_eps": 1e-6,
-        "moe": {
-            **_DEEPSEEK_ROUTER,
-            "experts": 16,
-            "top_k": 4,
-            "ffn": 172,
-            "dense_layers": 1,
-            "groups": 4,
-            "top_groups": 2,
-        },
-        "mla": {"q_rank": 96, "kv_rank": 64, "nope_dim": 32, "rope_dim": 16, "value_dim": 32},
-    },
+    "tiny-deepseek": _deepseek(
+        4, 256, 8, 688, 256, 1024, {**_DEEPSEEK_ROUTER, "experts": 16, "top_k": 4, "ffn": 172, "dense_layers": 1,
+                                    "groups": 4, "top_groups": 2},
+        {"q_rank": 96, "kv_rank": 64, "nope_dim": 32, "rope_dim": 16, "value_dim": 32},
+    ),
     # First preset of the Ultra-Scale Playbook's memory widget, as it stands there: one block with a GELU
     # MLP and BERT's vocabulary, no Llama. The widget counts no positions.
-    "llama3-tiny": {
-        "layers": 1,
-        "hidden": 1024,
-        "heads": 16,
-        "ffn": 4096,
-        "vocab": 30522,
-        "positions": "none",
-    },
+    "llama3-tiny": {"layers": 1, "hidden": 1024, "heads": 16, "ffn": 4096, "vocab": 30522, "positions": "none"},
     "gpt2": _gpt(12, 768, 12, 1024),
     "gpt2-medium": _gpt(24, 1024, 16, 1024),
     "gpt2-large": _gpt(36, 1280, 20, 1024),
@@ -160,9 +158,9 @@ SIZES: dict[str, dict[str, Any]] = {
     "llama1-13b": _llama1(40, 5120, 40, 13824),
     "llama1-33b": _llama1(60, 6656, 52, 17920),
     "llama1-65b": _llama1(80, 8192, 64, 22016, norm_eps=1e-5),  # so its params.json says
-    "llama2-7b": _llama2(32, 4096, 32, 32, 11008),
-    "llama2-13b": _llama2(40, 5120, 40, 40, 13824),
-    "llama2-70b": _llama2(80, 8192, 64, 8, 28672),
+    "llama2-7b": _llama(32, 4096, 32, 32, 11008, 32000, max_seq=4096),
+    "llama2-13b": _llama(40, 5120, 40, 40, 13824, 32000, max_seq=4096),
+    "llama2-70b": _llama(80, 8192, 64, 8, 28672, 32000, max_seq=4096),
     "llama3-8b": _llama3(32, 4096, 32, 14336),
     "llama3-70b": _llama3(80, 8192, 64, 28672),
     "llama3.1-8b": _llama3(32, 4096, 32, 14336, 131072),
@@ -170,31 +168,35 @@ SIZES: dict[str, dict[str, Any]] = {
     "llama3.1-405b": _llama3(126, 16384, 128, 53248, 131072),
     "llama3.2-1b": _llama3(16, 2048, 32, 8192, 131072, tied=True),
     "llama3.2-3b": _llama3(28, 3072, 24, 8192, 131072, tied=True),
-    "mixtral-8x7b": _mixtral(32, 4096, 32, 14336, 32768),
-    "mixtral-8x22b": _mixtral(56, 6144, 48, 16384, 65536),
+    "mixtral-8x7b": _llama(32, 4096, 32, 8, 14336, 32000, max_seq=32768, rope_theta=1e6, moe={**_PAIRS, "ffn": 14336}),
+    "mixtral-8x22b": _llama(56, 6144, 48, 8, 16384, 32000, max_seq=65536, rope_theta=1e6, moe={**_PAIRS, "ffn": 16384}),
     "llama4-scout": _llama4(experts=16, every=1, max_seq=262144),
     "llama4-maverick": _llama4(experts=128, every=2, max_seq=262144),
     # Without the multi-token-prediction module, which is dropped after training.
-    "deepseek-v3": {
-        **_LLAMA_STYLE,
-        "layers": 61,
-        "hidden": 7168,
-        "heads": 128,
-        "ffn": 18432,
-        "vocab": 129280,
-        "max_seq": 131072,
-        "norm_eps": 1e-6,
-        "moe": {
-            **_DEEPSEEK_ROUTER,
-            "experts": 256,
-            "top_k": 8,
-            "ffn": 2048,
-            "dense_layers": 3,
-            "groups": 8,
-            "top_groups": 4,
-        },
-        "mla": {"q_rank": 1536, "kv_rank": 512, "nope_dim": 128, "rope_dim": 64, "value_dim": 128},
-    },
+    "deepseek-v3": _deepseek(
+        61, 7168, 128, 18432, 129280, 131072, {**_DEEPSEEK_ROUTER, "experts": 256, "top_k": 8, "ffn": 2048,
+                                               "dense_layers": 3, "groups": 8, "top_groups": 4},
+    ),
+    "kimi-k2": _deepseek(
+        61, 7168, 64, 18432, 163840, 131072, {"experts": 384, "top_k": 8, "ffn": 2048, "shared_experts": 1,
+                                              "dense_layers": 1, "scores": "sigmoid", "scale": 2.827}, theta=5e4,
+    ),
+    "glm-4.5": _glm(92, 5120, 12288, (160, 1536, 3, 2.5), qk_norm=True),
+    "glm-4.5-air": _glm(46, 4096, 10944, (128, 1408, 1, 1.0)),
+    "gpt-oss-20b": _gpt_oss(24, 32),
+    "gpt-oss-120b": _gpt_oss(36, 128),
+    "gemma2-2b": _gemma(26, 2304, 8, 4, 256, 9216, **_GEMMA2),
+    "gemma2-9b": _gemma(42, 3584, 16, 8, 256, 14336, **_GEMMA2),
+    "gemma2-27b": _gemma(46, 4608, 32, 16, 128, 36864, **_GEMMA2),
+    "gemma3-1b": _gemma(
+        26, 1152, 4, 1, 256, 6912, **{**_GEMMA3, "vocab": 262144, "max_seq": 32768, "windows": (512,) * 5 + (0,)}
+    ),
+    "gemma3-4b": _gemma(34, 2560, 8, 4, 256, 10240, **_GEMMA3),
+    "gemma3-12b": _gemma(48, 3840, 16, 8, 256, 15360, **_GEMMA3),
+    "gemma3-27b": _gemma(62, 5376, 32, 16, 128, 21504, **_GEMMA3),
+    "mistral-7b": _llama(32, 4096, 32, 8, 14336, 32768, max_seq=32768, rope_theta=1e6),
+    "mistral-nemo": _llama(40, 5120, 32, 8, 14336, 131072, head_dim=128, max_seq=131072, rope_theta=1e6),
+    "mistral-small-24b": _llama(40, 5120, 32, 8, 32768, 131072, head_dim=128, max_seq=32768, rope_theta=1e8),
     "smollm-135m": _smollm(30, 576, 9, 3, 1536),
     "smollm-360m": _smollm(32, 960, 15, 5, 2560),
     "smollm-1.7b": _smollm(24, 2048, 32, 32, 8192),
@@ -202,11 +204,14 @@ SIZES: dict[str, dict[str, Any]] = {
     "smollm2-360m": _smollm(32, 960, 15, 5, 2560, max_seq=8192, rope_theta=1e5),
     "smollm2-1.7b": _smollm(24, 2048, 32, 32, 8192, max_seq=8192, rope_theta=1.3e5),
     # Every fourth layer of SmolLM3 leaves out the rotation: no parameter more or less.
-    "smollm3-3b": _llama(
-        36, 2048, 16, 4, 11008, 128256, tied=True, max_seq=65536, norm_eps=1e-6, rope_theta=5e6
-    ),
+    "smollm3-3b": _llama(36, 2048, 16, 4, 11008, 128256, tied=True, max_seq=65536, norm_eps=1e-6, rope_theta=5e6),
     "qwen2.5-0.5b": _llama(24, 896, 14, 2, 4864, 151936, tied=True, max_seq=32768, **_QWEN25),
+    "qwen2.5-1.5b": _llama(28, 1536, 12, 2, 8960, 151936, tied=True, max_seq=131072, **_QWEN25),
+    "qwen2.5-3b": _llama(36, 2048, 16, 2, 11008, 151936, tied=True, max_seq=32768, **_QWEN25),
     "qwen2.5-7b": _llama(28, 3584, 28, 4, 18944, 152064, max_seq=131072, **_QWEN25),
+    "qwen2.5-14b": _llama(48, 5120, 40, 8, 13824, 152064, max_seq=131072, **_QWEN25),
+    "qwen2.5-32b": _llama(64, 5120, 40, 8, 27648, 152064, max_seq=131072, **_QWEN25),
+    "qwen2.5-72b": _llama(80, 8192, 64, 8, 29568, 152064, max_seq=131072, **_QWEN25),
     "qwen3-0.6b": _qwen3(28, 1024, 16, 8, 3072, tied=True),
     "qwen3-1.7b": _qwen3(28, 2048, 16, 8, 6144, tied=True),
     "qwen3-4b": _qwen3(36, 2560, 32, 8, 9728, tied=True),

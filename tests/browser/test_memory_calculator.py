@@ -134,6 +134,38 @@ def test_a_chapter_loads_python_only_for_a_reader_who_reaches_for_it(
     assert seen.external == []
 
 
+def test_a_tool_goes_on_where_the_reader_has_stopped(visit: Callable[..., tuple[Page, Seen]]) -> None:
+    """In the tool, not in a chapter; a link says otherwise, and a button goes back to the start."""
+    page, _ = visit(TOOL)
+    ready(page)
+    start = verdict(page)
+    type_into(page, "seq", "4,096")
+    page.wait_for_function("location.hash.includes('seq=4096')")
+    left = verdict(page)
+    address = page.url.split("#")[0]
+    page.goto("about:blank")
+    page.goto(address)
+    ready(page)
+    page.wait_for_function(
+        "(text) => document.querySelector('.pb-mc-verdict').innerText.includes(text)", arg=left.split()[0]
+    )
+    assert verdict(page) == left
+    note = page.locator(".pb-recalled")
+    assert note.inner_text() == "As you left it. Start anew"
+    note.get_by_role("button").click()
+    page.wait_for_function(
+        "(text) => document.querySelector('.pb-mc-verdict').innerText.includes(text)", arg=start.split()[0]
+    )
+    assert note.count() == 0
+    type_into(page, "seq", "2048")
+    page.wait_for_function("location.hash.includes('seq=2048')")
+    page.goto("about:blank")
+    page.goto(f"{address}#calculator?model=gpt2")
+    ready(page)
+    page.wait_for_function("document.querySelector('.pb-mc-facts').innerText.includes('124M')")
+    assert note.count() == 0
+
+
 def test_python_starts_from_a_snapshot_and_answers_each_change_once(
     visit: Callable[..., tuple[Page, Seen]], record_property: Callable[[str, object], None]
 ) -> None:

@@ -21,12 +21,13 @@ import numpy as np
 import pytest
 
 from playbook import collectives
-from playbook.collectives import CollectiveError, merge, rendezvous
+from playbook.collectives import CollectiveError, merge
 from playbook.collectives.alarms import Alarms, PeerError
 from playbook.collectives.plans import ALGORITHMS, Message, plan
-from playbook.collectives.rendezvous import connect, free_port
-from playbook.collectives.socket_training import PARAMETERS, Model, batch, train
 from playbook.collectives.sockets import HEADER, SocketGroup
+from playbook_book import rendezvous
+from playbook_book.rendezvous import connect, free_port
+from playbook_book.socket_training import PARAMETERS, Model, batch, train
 
 UFUNCS = {"sum": np.add, "avg": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 DTYPES = ("float32", "float64", "int64")
@@ -441,7 +442,7 @@ def test_unequal_slices_are_refused():
 def test_no_torch_in_any_of_it():
     code = (
         "import sys; sys.modules['torch'] = None; "
-        "import playbook.collectives.socket_training, playbook.collectives.rendezvous"
+        "import playbook_book.socket_training, playbook_book.rendezvous"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 

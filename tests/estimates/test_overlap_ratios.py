@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from playbook.block import DENSE
 from playbook.errors import ConfigError
-from playbook.estimates.overlap import data_parallel_ratio, side_by_side
 from playbook.estimates.overlap_ratios import (
     Overlap,
     context,
@@ -38,6 +37,7 @@ from playbook.planning.operations import Sizes
 from playbook.planning.traffic import traffic
 from playbook.shapes import ModelShape, load
 from playbook_book.context_cost import context_traffic, hiding_tokens
+from playbook_book.overlap_estimates import data_parallel_ratio, side_by_side
 
 GPT = BLOCKS["gpt"].replace(layers=2, hidden=24, heads=4, vocab=40)
 LLAMA = BLOCKS["llama"].replace(layers=2, hidden=32, heads=8, kv_heads=2, ffn=48, vocab=40)

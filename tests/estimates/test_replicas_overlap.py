@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from playbook.collectives.costs import seconds
 from playbook.errors import ConfigError
-from playbook.estimates.overlap import cut, data_parallel_ratio, replicas_step
 from playbook.planning.communication import AlphaBeta, Network
 from playbook.planning.flops import step_flops
 from playbook.shapes import load
+from playbook_book.overlap_estimates import cut, data_parallel_ratio, replicas_step
 
 
 def per_byte(size: int) -> float:

@@ -8,7 +8,6 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Polygon
 
 from playbook.figures.style import CYCLE
-from playbook.instruments.ring_trace import Interval
 from playbook.layout import Layout
 from playbook.layout.tokens import TokenRanges
 from playbook.shapes import load
@@ -20,6 +19,7 @@ from playbook_book.figures.context import (
     ring_timeline,
     traffic_over_ranks,
 )
+from playbook_book.instruments.ring_trace import Interval
 
 PLACED = {kind: TokenRanges(kind, 1024, 4) for kind in ("contiguous", "zigzag")}
 

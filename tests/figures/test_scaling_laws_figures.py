@@ -8,7 +8,6 @@ import matplotlib.pyplot as plt
 import pytest
 
 from playbook.estimates.scaling_laws import BESIROGLU, HOFFMANN, HOFFMANN_UNROUNDED
-from playbook.estimates.training_time import RUNS
 from playbook.figures import display
 from playbook_book.figures.scaling_laws import (
     exponent_over_size,
@@ -16,6 +15,7 @@ from playbook_book.figures.scaling_laws import (
     isoflop_profiles,
     overtraining_curve,
 )
+from playbook_book.published_runs import RUNS
 from playbook_book.scaling_fits import isoflop_minimum
 
 

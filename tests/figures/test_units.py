@@ -24,6 +24,14 @@ def test_bytes(size, text):
 
 
 @pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (31_406_250_000, "31.4 GB"), (999_999, "1 MB"), (5e18, "5000 PB")],
+)
+def test_sizes_as_datasheets_count_them(size, text):
+    assert units.format_size(size) == text
+
+
+@pytest.mark.parametrize(
     ("count", "text"),
     [
         (0, "0"),

@@ -5,9 +5,9 @@ import torch
 from helpers import LLAMA, tokens
 from torch import nn
 
-from playbook.instruments.memory_limit import MemoryLimit
 from playbook.instruments.memory_timeline import MemoryTimeline
 from playbook.model.transformer import Transformer
+from playbook_book.instruments.memory_limit import MemoryLimit
 
 
 def train(limit, steps):

@@ -6,9 +6,9 @@ import torch
 import torch.distributed as dist
 
 from playbook import launch
-from playbook.instruments.ring_trace import Interval, WatchedRing, early
 from playbook.parallel.context import RankTokens, ring_forward
 from playbook.parallel.mesh import Ring
+from playbook_book.instruments.ring_trace import Interval, WatchedRing, early
 
 RANKS = 3
 

@@ -12,7 +12,6 @@ from parallel_runs import Case, nothing
 
 from playbook import launch
 from playbook.instruments.counting import CountBytes
-from playbook.instruments.kept_activations import KeptActivations
 from playbook.instruments.memory_timeline import peak_bytes
 from playbook.kernels import jit
 from playbook.layout import SCHEDULES, Layout
@@ -23,6 +22,7 @@ from playbook.planning.traffic import total, traffic
 from playbook.schedules.actions import Schedule
 from playbook.shapes import ModelShape
 from playbook.training.data import own_tokens
+from playbook_book.instruments.kept_activations import KeptActivations
 
 SEQ, MICRO = 8, 2
 #: Odd sizes; nine layers do not divide into stages.

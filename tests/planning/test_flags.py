@@ -6,36 +6,14 @@ import tomllib
 
 import megatron_reader
 import pytest
+from planned_runs import LAYOUT, layout_for, run
 
 from playbook.cli import _parser
 from playbook.commands.train import prepared
 from playbook.errors import ConfigError
-from playbook.hardware import CLUSTERS
-from playbook.layout import Layout
-from playbook.planning.calibration import load_calibration
 from playbook.planning.flags import FRAMEWORKS, emit
-from playbook.planning.job import Job
-from playbook.planning.jobs import precision_of
 from playbook.planning.recipes import recipe_of_run
-from playbook.planning.simulator import Run
 from playbook.shapes import PRESETS, load
-
-LAYOUT = "dp=4,tp=4,pp=4,sp,zero=1,schedule=interleaved,vpp=5,grad_acc=8,micro_batch=2,recompute=selective"
-
-
-def run(model, layout, seq=4096, precision="bf16", **options):
-    """What a command plans."""
-    cluster = CLUSTERS["h100-8"]
-    job = Job(load(model), Layout.parse(layout).replace(**options), seq=seq, recipe=precision_of(precision))
-    return Run(job, cluster, load_calibration(None, cluster.accelerator))
-
-
-def layout_for(shape):
-    """One over as many axes as the shape allows, its stages uneven where its layers say so."""
-    tp = next(n for n in (4, 3, 2, 1) if shape.heads % n == shape.n_kv_heads % n == shape.vocab % n == 0)
-    experts = "ep=2," if shape.moe else ""
-    stages = "pp=4,grad_acc=4," if shape.layers >= 4 else ""
-    return f"dp=2,cp=2,tp={tp},{'sp,' if tp > 1 else ''}{experts}{stages}zero=1"
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -44,7 +22,9 @@ def test_megatron_builds_the_model_that_was_planned(name, spread):
     planned = run(name, layout_for(load(name)) if spread else "dp=1", precision="fp8:blockwise")
     text = emit("megatron", planned)
     args, layout, shape = megatron_reader.read(text), planned.layout, planned.shape
-    assert megatron_reader.parameters(args) == shape.num_parameters
+    more = 2 * shape.layers * shape.hidden * (shape.norms == "both")  # norms that it has not, as is said
+    assert megatron_reader.parameters(args) == shape.num_parameters - more
+    assert ("# NOT EXPRESSED: norms=both" in text) == (more > 0)
     assert megatron_reader.layers(args) == [shape.is_moe(layer) for layer in range(shape.layers)]
     assert args.world_size == layout.world_size
     sizes = ("tensor", "pipeline", "context", "expert")
@@ -199,7 +179,7 @@ def test_playbook_reads_its_own(precision):
         ("torchtitan", "llama3-70b", "pp=8,schedule=interleaved,vpp=2,grad_acc=21", "a multiple of grad_acc // pp = 2"),
         ("deepspeed", "llama3-70b", "pp=4,dp=2,zero=2,grad_acc=8", "DeepSpeed's pipelines go with zero=0 or 1"),
         ("deepspeed", "llama3-70b", "tp=4,dp=2,zero=3", "tensor parallelism goes with zero=0, 1 or 2"),
-        ("jax", "llama3-70b", "dp=2", "framework must be one of megatron, torchtitan, deepspeed, playbook, got 'jax'"),
+        ("jax", "llama3-70b", "dp=2", "one of megatron, torchtitan, deepspeed, accelerate, playbook, got 'jax'"),
     ],
 )  # fmt: skip
 def test_what_a_framework_refuses(framework, model, layout, sentence):

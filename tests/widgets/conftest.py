@@ -139,6 +139,7 @@ def open_page(
         if options or spare or request.session.testsfailed > failed:
             page.context.close()
         else:
+            page.evaluate("localStorage.clear()")
             page.goto("about:blank")
             page.emulate_media(media="null")
             page.mouse.move(0, 0)

@@ -50,10 +50,10 @@ class Page(Form):
         return self.page.evaluate(
             """() => { const bar = document.querySelector('.pb-gp-bar'), wide = bar.getBoundingClientRect().width;
               const dot = document.querySelector('.pb-gp-chosen');
-              const width = document.querySelector('.pb-gp-curve').clientWidth;
+              const width = document.querySelector('.pb-chart').clientWidth;
               return { shares: [...bar.children].map((el) => el.getBoundingClientRect().width / wide), width,
                 numbers: [...document.querySelectorAll('.pb-gp-parts b')].map((el) => el.textContent),
-                path: document.querySelector('.pb-gp-line').getAttribute('d'),
+                path: document.querySelector('[data-line=useful]').getAttribute('d'),
                 dot: [dot.getAttribute('cx'), dot.getAttribute('cy')].map(Number),
                 marks: [...document.querySelectorAll('.pb-gp-marks line')].map((el) => +el.getAttribute('x1')) } }"""
         )
@@ -64,12 +64,12 @@ curve = showing(Page, GoodputCurve)
 
 def places(answer: dict, width: float) -> list[tuple[float, float]]:
     """Where the curve's points must be: a logarithmic axis of intervals, a linear one of shares."""
-    across, high = width - 42 - 14, 230 - 12 - 40
+    across, high = width - 56 - 14, 230 - 12 - 38
     ends = CURVE[0], CURVE[-1]
 
     def place(interval: float, useful: float) -> tuple[float, float]:
         part = math.log(interval / ends[0]) / math.log(ends[1] / ends[0])
-        return 42 + min(1.0, max(0.0, part)) * across, 230 - 40 - useful * high
+        return 56 + min(1.0, max(0.0, part)) * across, 230 - 38 - useful * high
 
     points = [*answer["curve"], answer["chosen"]]
     return [place(*point) for point in points + [(m["interval"], m["useful"]) for m in answer["marks"]]]

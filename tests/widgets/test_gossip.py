@@ -47,16 +47,16 @@ def test_the_summary_says_every_number():
 DRAWN = """() => {
   const of = (selector) => [...document.querySelectorAll(selector)], path = (el) => el?.getAttribute('d') ?? '';
   const nodes = of('.pb-go-nodes > g');
-  return { width: document.querySelector('.pb-go-curve').clientWidth,
+  return { width: document.querySelector('.pb-chart').clientWidth,
     titles: nodes.map((el) => el.querySelector('title').textContent),
     far: nodes.map((el) => parseInt(el.style.getPropertyValue('--far'))), sides: nodes.map((el) => el.dataset.side),
     at: nodes.map((el) => el.getAttribute('transform').match(/[-.\\d]+/g).map(Number)),
     chosen: nodes.findIndex((el) => el.hasAttribute('data-chosen')),
     links: (path(document.querySelector('.pb-go-links')).match(/M/g) ?? []).length,
     taken: of('.pb-go-taken path').length,
-    left: path(document.querySelector('[data-line=left][d]')),
-    bound: path(document.querySelector('[data-line=bound][d]')),
-    dot: ['cx', 'cy'].map((key) => Number(document.querySelector('.pb-go-dot').getAttribute(key))) } }"""
+    left: path(document.querySelector('.pb-chart [data-line=left]')),
+    bound: path(document.querySelector('.pb-chart [data-line=bound]')),
+    dot: ['cx', 'cy'].map((key) => Number(document.querySelector('.pb-chart circle').getAttribute(key))) } }"""
 
 
 class Page(Form):
@@ -79,7 +79,7 @@ graph = showing(Page, GossipMixing)
 def place(step: float, left: float, steps: int, width: float) -> tuple[float, float]:
     """Where a point of the curve must be: a logarithmic axis from 1 to 0.0001."""
     down = min(1.0, math.log(max(left, 1e-4)) / math.log(1e-4))
-    return 46 + step / steps * (width - 46 - 14), 12 + down * (300 - 12 - 38)
+    return 56 + step / steps * (width - 56 - 14), 12 + down * (300 - 12 - 38)
 
 
 def points(path: str) -> list[tuple[float, ...]]:
@@ -187,7 +187,7 @@ def test_a_pointer_chooses_a_node_whose_value_is_slid_or_typed(graph):
 def test_a_click_on_the_curve_goes_to_its_step_and_other_steps_begin_anew(graph):
     view = graph({"topology": "torus"})
     steps, width = len(compute({"topology": "torus"})["frames"]) - 1, view.drawn()["width"]
-    view.page.locator(".pb-go-curve svg").click(position={"x": place(5, 1, steps, width)[0], "y": 80})
+    view.page.locator(".pb-chart").click(position={"x": place(5, 1, steps, width)[0], "y": 80})
     assert view.inputs() == {"topology": "torus", "step": 5}
     view.type("parameters", "7.5B")
     assert view.inputs() == {"topology": "torus", "step": 5, "parameters": "7.5B"}

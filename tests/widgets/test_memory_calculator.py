@@ -277,6 +277,79 @@ def test_a_config_json_is_pasted(calculator):
 
 
 @pytest.mark.browser
+def test_a_model_is_found_by_words_of_its_name(calculator):
+    view = calculator({"model": "llama3-8b"})
+    row = view.row("model")
+    find, select = row.get_by_role("searchbox"), row.locator("select")
+    find.fill("qwen3 8b")
+    assert [o for o in select.locator("option").all_inner_texts() if "qwen3-8b" in o]
+    assert 2 < select.locator("option").count() < 8
+    assert select.evaluate("(el) => el.size") > 2
+    find.press("Escape")
+    assert select.evaluate("(el) => [el.size, el.value]") == [0, "llama3-8b"]
+    find.fill("https://huggingface.co/meta-llama/Llama-3.1-70B")
+    find.press("Enter")
+    view.settle()
+    assert view.config()["model"] == "llama3.1-70b"
+    assert select.locator("option").count() > 40
+    find.fill("mistral")
+    find.press("ArrowDown")
+    assert select.evaluate("(el) => el === document.activeElement")
+    select.select_option("mistral-7b")
+    view.settle()
+    assert view.config()["model"] == "mistral-7b"
+    assert find.input_value() == ""
+    find.fill("no such model")
+    find.press("Enter")
+    assert view.config()["model"] == "mistral-7b"
+
+
+SCRIPT_OF_A_RUN = """TP=4
+torchrun --nproc-per-node 8 --nnodes 2 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 32 \\
+  --ffn-hidden-size 14336 --group-query-attention --num-query-groups 8 --swiglu --normalization RMSNorm --bf16 \\
+  --disable-bias-linear --untie-embeddings-and-output-weights --position-embedding-type rope --rotary-base 500000 \\
+  --hidden-dropout 0 --attention-dropout 0 --vocab-size 128256 --make-vocab-size-divisible-by 1 --sequence-parallel \\
+  --tensor-model-parallel-size $TP --seq-length 4096 --global-batch-size 64 --use-distributed-optimizer --lr 1e-4 \\
+  --max-position-embeddings 8192 --cp-comm-type a2a+p2p"""
+OF_THE_RUN = {
+    "model": "llama3-8b", "seq": 4096, "precision": "bf16-mixed-main-grads", "attention": "sdpa", "dp": 4, "tp": 4,
+    "sp": True, "zero": 1, "grad_acc": 16, "fused": "swiglu,weight-gradients",
+}  # fmt: skip
+
+
+@pytest.mark.browser
+def test_a_run_is_pasted(calculator):
+    """Its settings take the place of its text: all that is shown, copied and linked is of them."""
+    view = calculator({"model": "llama2-7b", "layers": 30, "pp": 2, "accelerator": "a100-40"})
+    row, box = view.row("model"), view.row("model").locator("textarea")
+    row.locator("select").select_option("own")
+    box.fill(SCRIPT_OF_A_RUN)
+    view.page.wait_for_function("window.model.get('inputs').configs[0].tp === 4")
+    view.settle()
+    assert view.config() == {**OF_THE_RUN, "accelerator": "a100-40"}
+    assert row.locator("select").input_value() == "llama3-8b"
+    assert view.verdict().startswith(f"{result_of(view.config())['peak'] / 1e9:.3g} GB")
+    left = view.page.locator(".pb-mc-pasted")
+    assert left.locator("summary").inner_text() == "Read from Megatron-LM; 2 left open"
+    assert left.locator("li").all_inner_texts() == ["--cp-comm-type a2a+p2p: read as p2p", "not read: --lr"]
+    row.locator("select").select_option("own")  # of a run without a model, the model stays
+    box.fill(
+        '{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}}'
+    )
+    view.page.wait_for_function("window.model.get('inputs').configs[0].zero === 2")
+    view.settle()
+    kept = {"model": "llama3-8b", "seq": 4096, "accelerator": "a100-40"}
+    assert view.config() == {**kept, "zero": 2, "dp": 16, "micro_batch": 2, "precision": "fp32"}
+    row.locator("select").select_option("gpt2")
+    view.settle()
+    assert left.is_hidden()
+    row.locator("select").select_option("own")
+    box.fill("--num-layers 4 --hidden-size 64 --num-attention-heads 7")
+    view.page.wait_for_selector(".pb-set-model [role=alert]:not([hidden])")
+    assert "hidden must be a multiple of heads" in row.get_by_role("alert").inner_text()
+
+
+@pytest.mark.browser
 def test_names_are_the_same_in_any_case(calculator):
     view = calculator({"model": "Llama3.2-1B", "accelerator": "L40S", "layers": 16})
     assert [view.row(field).locator("select").input_value() for field in ("model", "accelerator")] == [
@@ -678,7 +751,7 @@ def test_a_size_set_back_to_the_presets_leaves_the_link(calculator):
 @pytest.mark.browser
 def test_the_curve_reads_out_every_length(calculator):
     view, curve = calculator(SMALL), result_of(SMALL)["curve"]
-    plot, said = view.page.locator(".pb-mc-plot"), view.page.locator(".pb-mc-curve .pb-mc-note")
+    plot, said = view.page.locator(".pb-chart"), view.page.locator(".pb-mc-note:has(+ .pb-chart)")
     length = int(re.sub(r"\D", "", re.search(r"about (.*) tokens", said.inner_text())[1]))
     assert result_of({**SMALL, "seq": 2 * (length // 2)})["spare"] == pytest.approx(0, abs=2.5e9)
     plot.focus()

@@ -7,10 +7,10 @@ import json
 import pytest
 from playbook_widgets import MeshExplorer
 from playbook_widgets.compute.mesh import DEFAULTS, GROUPS, LIMITS, MOST_RANKS, compute
-from playbook_widgets.compute.zero_words import in_bytes
 from playbook_widgets.mesh_explorer import EXAMPLES, constants
 from widget_homes import Form, in_module, showing
 
+from playbook.figures.units import format_size
 from playbook.shapes import PRESETS
 
 SCRIPT = MeshExplorer.script
@@ -49,7 +49,7 @@ def test_the_summary_says_what_a_rank_is_and_sends():
     assert "Rank 5 of 16 ranks on 2 nodes." in text
     assert result["answer"] in text
     for one in result["sent"]:
-        cells = (one["axis"], in_bytes(one["within"]), in_bytes(one["across"]))
+        cells = (one["axis"], format_size(one["within"]), format_size(one["across"]))
         assert "".join(f"<td>{cell}</td>" for cell in cells) in text
     assert "<td>cp</td><td>0</td><td>2</td><td>5, 7</td><td>1</td>" in text
     assert result["command"] in text
@@ -184,7 +184,7 @@ def test_bars_are_as_long_as_what_is_sent_by_level(explorer):
                 max(2, one[level] / most * wide) if one[level] else 0 for level in ("within", "across")
             ]
             assert [within, across] == pytest.approx(lengths, abs=0.1)
-            assert number == in_bytes(one["within"] + one["across"])
+            assert number == format_size(one["within"] + one["across"])
             assert aloud.startswith(f"{axis}: {number}, ")
         assert view.text("answer") == result["answer"]
         assert view.page.locator(".pb-me-holds li").all_inner_texts() == result["holds"]

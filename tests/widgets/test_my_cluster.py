@@ -248,6 +248,29 @@ def test_a_link_holds_the_state(open_page):
 
 
 @pytest.mark.browser
+def test_a_run_is_pasted_and_looked_at_beside_what_is_faster(cluster):
+    view = cluster({"gpus": 8, "global_batch": 16, "model": "llama3-8b", "price": 3})
+    row = view.row("model")
+    row.locator("select").select_option("own")
+    row.locator("textarea").fill(
+        "torchrun --nproc-per-node 8 --num-layers 22 --hidden-size 2048 --ffn-hidden-size 5632 --num-attention-heads 32 "
+        "--group-query-attention --num-query-groups 4 --swiglu --normalization RMSNorm --disable-bias-linear --bf16 "
+        "--untie-embeddings-and-output-weights --position-embedding-type rope --vocab-size 32000 --seq-length 2048 "
+        "--tensor-model-parallel-size 2 --sequence-parallel --micro-batch-size 2 --global-batch-size 32 "
+        "--max-position-embeddings 2048 --hidden-dropout 0 --attention-dropout 0"
+    )
+    view.page.wait_for_function("window.model.get('inputs').layout?.startsWith('dp=4,tp=2')")
+    view.settle()
+    inputs = view.page.evaluate("window.model.get('inputs')")
+    assert inputs["model"].startswith('{"layers":22,"hidden":2048')
+    assert (inputs["global_batch"], inputs["price"]) == (32, 3)
+    assert inputs["layout"] == "dp=4,tp=2,sp,micro_batch=2,grad_acc=4"
+    chosen = view.page.evaluate("window.model.get('outputs').chosen")
+    assert chosen["layout"] == inputs["layout"]
+    assert "Read from Megatron-LM" in view.page.locator(".pb-mc-pasted").inner_text()
+
+
+@pytest.mark.browser
 def test_fits_every_width_and_passes_axe(cluster):
     # With cells where nothing fits.
     wide = {"model": "llama3-70b", "gpus": 16, "global_batch": 64, "seq": 4096}

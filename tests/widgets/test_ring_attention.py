@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from playbook_widgets import RingAttention
 from playbook_widgets.compute.ring_attention import DEFAULTS, MODELS, compute
-from playbook_widgets.compute.ring_words import in_pairs
-from playbook_widgets.compute.zero_words import in_bytes, in_seconds
 from playbook_widgets.ring_attention import constants
 from widget_homes import Form, showing
 
+from playbook.figures.units import format_count, format_seconds, format_size
 from playbook.layout.tokens import TokenRanges
 
 CONTROLS = {control["field"]: control for control in constants()["controls"]}
@@ -130,17 +129,17 @@ def test_the_mask_is_the_one_that_python_counts(attention, inputs):
         wanted = [frame[0] + k0 * scale, frame[1] + q0 * scale, (k1 - k0) * scale, (q1 - q0) * scale]
         assert [x, y, wide, high] == pytest.approx(wanted, abs=0.2)
     assert view.blocks() == when(result, 1)
-    assert view.text("balance") == in_seconds(result["seconds"])
+    assert view.text("balance") == format_seconds(result["seconds"])
     assert f"busiest / mean = {result['work']['balance']:.2f}" in view.text("of")
     assert view.text("answer") == result["answer"]
     bars = view.page.locator(".pb-ra-work > li")
-    assert bars.locator(".pb-ra-does").all_inner_texts() == [in_pairs(n) for n in result["work"]["pairs"]]
+    assert bars.locator(".pb-ra-does").all_inner_texts() == [format_count(n) for n in result["work"]["pairs"]]
     assert result["work"]["pairs"] == [
         TokenRanges(result["values"]["placement"], result["padded"], n, result["values"]["causal"]).work(rank)
         for n in [result["values"]["ranks"]]
         for rank in range(n)
     ]
-    assert in_bytes(result["sent"]) in view.page.locator(".pb-ra-facts").inner_text()
+    assert format_size(result["sent"]) in view.page.locator(".pb-ra-facts").inner_text()
 
 
 @pytest.mark.browser

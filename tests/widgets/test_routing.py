@@ -10,9 +10,10 @@ from playbook_widgets import ExpertRouting
 from playbook_widgets.compute.routing import UPDATES, compute
 from playbook_widgets.compute.routing_setting import DEFAULTS, REMEDIES
 from playbook_widgets.compute.routing_words import in_ratio
-from playbook_widgets.compute.zero_words import in_bytes
 from playbook_widgets.routing import constants
 from widget_homes import BACKGROUNDS, Form, apart, in_module, rgb, showing
+
+from playbook.figures.units import format_size
 
 CONTROLS = {control["field"]: control for control in constants()["controls"]}
 #: Many experts on many ranks, bands taken together, with drops, updates, and a limit on nodes.
@@ -60,7 +61,7 @@ def test_the_summary_says_every_rank_and_what_is_sent():
             cells = [rank, ", ".join(map(str, experts)), picture["ranks"][rank], picture["dropped"][rank]]
             assert "".join(f"<td>{cell}</td>" for cell in cells) in text
         for sizes in (picture["plain"], picture["two_steps"]):
-            assert "".join(f"<td>{in_bytes(size)}</td>" for size in sizes) in text
+            assert "".join(f"<td>{format_size(size)}</td>" for size in sizes) in text
 
 
 # --- in the browser: the module over real Python
@@ -120,7 +121,7 @@ def test_a_number_that_is_chosen_is_one_and_a_remedy_shows_what_is_its_own(routi
         for field in ("bias_rate", "spare"):
             assert view.row(field).is_visible() == (field == visible)
         assert view.page.locator(".pb-ro-player").is_visible() == (remedy == "bias")
-        assert view.page.locator(".pb-ro-curve").is_visible() == (remedy == "bias")
+        assert view.page.locator(".pb-chart").is_visible() == (remedy == "bias")
 
 
 @pytest.mark.browser
@@ -164,13 +165,14 @@ def test_the_keyboard_alone_goes_through_the_updates(routing):
 @pytest.mark.browser
 def test_a_click_on_the_curve_goes_to_an_update(routing):
     view = routing({"remedy": "bias"})
-    curve = view.page.locator(".pb-ro-curve svg")
+    curve = view.page.locator(".pb-chart")
     curve.scroll_into_view_if_needed()
-    tick = view.page.locator(".pb-ro-grid text", has_text=re.compile("^12$")).bounding_box()
+    tick = view.page.locator(".pb-chart-grid text", has_text=re.compile("^12$")).bounding_box()
     view.page.mouse.click(tick["x"] + tick["width"] / 2, curve.bounding_box()["y"] + 60)
     assert view.at() == 12
-    said = ", ".join(in_ratio(picture["imbalance"]) for picture in compute({"remedy": "bias"})["pictures"])
-    assert f"busiest rank over mean: {said}." in curve.get_attribute("aria-label")
+    picture = compute({"remedy": "bias"})["pictures"][12]
+    said = f"busiest rank {in_ratio(picture['imbalance'])}, busiest expert {picture['busiest_expert']:.2f}."
+    assert curve.get_attribute("aria-valuetext") == f"After 12 updates, over the mean: {said}"
 
 
 @pytest.mark.browser
@@ -223,7 +225,7 @@ def test_bands_and_bars_are_as_wide_as_their_rows_are_many(routing, width):
             assert rows + lost <= wide + 0.5
         ways = view.page.locator(".pb-ro-sums").all_inner_texts()
         for said, sizes in zip(ways, (picture["plain"], picture["two_steps"]), strict=True):
-            assert said == f"{in_bytes(sizes[0])} within nodes, {in_bytes(sizes[1])} between nodes"
+            assert said == f"{format_size(sizes[0])} within nodes, {format_size(sizes[1])} between nodes"
 
 
 @pytest.mark.browser

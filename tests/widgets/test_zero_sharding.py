@@ -17,10 +17,11 @@ from playbook_widgets.compute.zero_setting import (
     REPLICAS,
 )
 from playbook_widgets.compute.zero_stages import COLLECTIVES, compute
-from playbook_widgets.compute.zero_words import NAMES, in_bytes, in_seconds
+from playbook_widgets.compute.zero_words import NAMES
 from playbook_widgets.zero_sharding import DIVIDES, MOVES, PRECISION_WORDS, constants, counts
 from widget_homes import Form, in_module, showing
 
+from playbook.figures.units import format_seconds, format_size
 from playbook.shapes import PRESETS
 
 CONTROLS = {control["field"]: control for control in constants()["controls"]}
@@ -71,7 +72,7 @@ def test_the_summary_says_what_every_stage_keeps_and_sends():
     assert result["answer"] in text
     assert text.count("<tr>") == 1 + 4
     for stage in result["stages"]:
-        cells = [in_bytes(stage["total"]), in_bytes(stage["traffic"]), in_seconds(stage["seconds"])]
+        cells = [format_size(stage["total"]), format_size(stage["traffic"]), format_seconds(stage["seconds"])]
         assert "".join(f"<td>{cell}</td>" for cell in cells) in text
     assert "playbook memory --model" in text
 
@@ -138,7 +139,7 @@ def test_a_stage_is_chosen_at_its_bar(sharding):
         view.stage(KEEPS, zero).get_by_role("button").click()
         view.settle()
         assert view.inputs() == {"zero": zero}
-        assert view.text("size") == in_bytes(compute({"zero": zero})["stages"][zero]["total"])
+        assert view.text("size") == format_size(compute({"zero": zero})["stages"][zero]["total"])
         pressed = view.page.locator('.pb-zs-name[aria-pressed="true"]').all_inner_texts()
         assert pressed == [NAMES[zero]]
         assert view.page.locator(".pb-zs-stage[data-chosen]").count() == 2
@@ -172,7 +173,7 @@ def test_bars_are_as_long_as_what_they_hold_and_send(sharding, width):
                 sizes = {kind: stage[kind] for kind in KINDS} if part == KEEPS else stage["sent"]
                 for kind, size in sizes.items():
                     assert (widths[kind] if size else 0) == pytest.approx(size / scale * wide, abs=0.1)
-                total = in_bytes(stage["total"] + stage["gathered"] if part == KEEPS else stage["traffic"])
+                total = format_size(stage["total"] + stage["gathered"] if part == KEEPS else stage["traffic"])
                 assert aloud.startswith(f"{NAMES[stage['zero']]}: {total}.")
                 assert number == total
         track, limit = view.stage(KEEPS, 0).locator(".pb-zs-track"), view.page.locator(".pb-zs-limit")
@@ -180,7 +181,7 @@ def test_bars_are_as_long_as_what_they_hold_and_send(sharding, width):
             (box, line) = track.bounding_box(), limit.bounding_box()["x"]
             place = result["capacity"] / scales[KEEPS] * box["width"]
             assert line - box["x"] == pytest.approx(place, abs=1)
-        assert limit.inner_text() == in_bytes(result["capacity"]) + " →" * far
+        assert limit.inner_text() == format_size(result["capacity"]) + " →" * far
 
 
 @pytest.mark.browser
@@ -202,17 +203,17 @@ def test_words_and_formulas_are_those_of_python(sharding):
         view.set({"zero": 1, **inputs})
         result = compute(inputs)
         stage = result["stages"][result["values"]["zero"]]
-        assert view.text("size") == in_bytes(stage["total"] + stage["gathered"])
+        assert view.text("size") == format_size(stage["total"] + stage["gathered"])
         assert view.text("answer") == result["answer"]
         verdict = "fits" if stage["fits"] else "does not fit"
         assert view.text("fits").startswith(f"{verdict}, ")
-        assert in_bytes(abs(stage["spare"])) in view.text("fits")
+        assert format_size(abs(stage["spare"])) in view.text("fits")
         rows = view.page.locator(".pb-zs-formulas tr[data-kind]").all_inner_texts()
         terms = [*stage["memory_terms"], *stage["traffic_terms"]]
         for row, (_, formula, numbers, size) in zip(rows, terms, strict=True):
-            assert re.split(r"[\t\n]+", row)[-3:] == [formula, f"= {numbers}", in_bytes(size)]
+            assert re.split(r"[\t\n]+", row)[-3:] == [formula, f"= {numbers}", format_size(size)]
         totals = view.page.locator(".pb-zs-total td").all_inner_texts()
-        assert totals == [in_bytes(stage["total"]), in_bytes(stage["traffic"])]
+        assert totals == [format_size(stage["total"]), format_size(stage["traffic"])]
         command = view.page.locator(".pb-zs-command code").inner_text().replace("\n", "")
         assert command == result["command"]["text"]
 
@@ -250,7 +251,7 @@ def test_ranks_hold_their_share(sharding, width):
         names = [name for name, *_ in cards]
         assert (names[0], names[-1]) == ("rank 0", f"rank {replicas - 1}")
         assert ("…" in names) == (replicas > len(names))
-        total = in_bytes(compute(view.inputs())["stages"][zero]["total"])
+        total = format_size(compute(view.inputs())["stages"][zero]["total"])
         for name, held, aloud, bands in cards:
             if name == "…":
                 assert re.sub(r"\D", "", held) == str(replicas - len(names) + 1)
@@ -281,34 +282,30 @@ def test_growth_is_drawn_and_a_click_sets_the_micro_batches(sharding):
     result = compute(view.inputs())
     names = view.page.locator(".pb-zs-names text").all_text_contents()
     assert names == ["no ZeRO, ZeRO-1", "ZeRO-2", "ZeRO-3"]
-    dots = {
-        int(el.get_attribute("data-zero")): el.locator("circle").bounding_box()
-        for el in view.page.locator(".pb-zs-lines > g").all()
-    }
-    heights = [dots[zero]["y"] + dots[zero]["height"] / 2 for zero in range(4)]
+    dots = [view.page.locator(f".pb-chart circle[data-line='{zero}']") for zero in range(4)]
+    heights = [float(dot.get_attribute("cy")) for dot in dots]
     assert heights[0] == pytest.approx(heights[1], abs=0.5)
     assert heights[1] > heights[2] > heights[3]
-    svg = view.page.locator(".pb-zs-growth svg")
-    assert "ZeRO-2: from 1.97 Ψ with 1 micro-batch to 64 Ψ with 64" in svg.get_attribute("aria-label")
+    svg = view.page.locator(".pb-chart svg")
     svg.scroll_into_view_if_needed()
-    x = view.page.locator(".pb-zs-grid text", has_text=re.compile("^32$")).bounding_box()
+    x = view.page.locator(".pb-chart-grid text", has_text=re.compile("^32$")).bounding_box()
     box = svg.bounding_box()
     view.page.mouse.click(x["x"] + x["width"] / 2, box["y"] + 40)
     view.settle()
     assert view.inputs()["grad_acc"] == 32
-    said = view.page.locator(".pb-zs-growth + .pb-zs-note").inner_text()
+    said = view.page.locator(".pb-chart + .pb-zs-note").inner_text()
     elements = [stage["elements"] for stage in compute({"grad_acc": 32})["stages"]]
     assert f"With 32 micro-batches, no ZeRO and ZeRO-1 send 1.97 Ψ, ZeRO-2 sends {elements[2]:.3g} Ψ" in said
     assert elements[2] > result["stages"][2]["elements"]
     view.type("grad_acc", "1")
     assert (
-        view.page.locator(".pb-zs-growth + .pb-zs-note")
+        view.page.locator(".pb-chart + .pb-zs-note")
         .inner_text()
         .startswith("With 1 micro-batch, no ZeRO, ZeRO-1 and ZeRO-2 send")
     )
     view.type("replicas", "1")
     assert svg.is_hidden()
-    assert view.page.locator(".pb-zs-growth + .pb-zs-note").inner_text() == "One replica sends nothing."
+    assert view.page.locator(".pb-chart + .pb-zs-note").inner_text() == "One replica sends nothing."
 
 
 @pytest.mark.browser

@@ -65,7 +65,7 @@ def start(names: Iterable[str]) -> Group:
     return Group(
         "",
         (
-            Control("model", "Model", "A published model, or one by its config.json. It sets every size of the model.",
+            Control("model", "Model", "A published model, one by its config.json, or a run of another framework, pasted.",
                     "model"),
             Control("accelerator", "GPU", "Its memory as the driver reports it: the line to stay below.",
                     "select", choices=tuple((gpu.name, gpu.title) for gpu in gpus),

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from playbook.figures.units import format_count
+from playbook.figures.units import format_count, format_size
 from playbook.shapes import PRESETS
 from playbook_widgets.base import Widget
 from playbook_widgets.compute.mesh import DEFAULTS, GROUPS, LIMITS, MOST_RANKS, read
-from playbook_widgets.compute.zero_words import in_bytes
 
 
 class MeshExplorer(Widget):
@@ -153,7 +152,7 @@ def _ranks(ranks: list[int]) -> str:
 
 
 def _sent(outputs: Mapping[str, Any]) -> str:
-    rows = [[one["axis"], in_bytes(one["within"]), in_bytes(one["across"])] for one in outputs["sent"]]
+    rows = [[one["axis"], format_size(one["within"]), format_size(one["across"])] for one in outputs["sent"]]
     return _table(["axis", "sent in the node", "sent to other nodes"], rows)
 
 

@@ -102,6 +102,10 @@ def groups() -> tuple[Group, ...]:
     """All controls, in the order of the page."""
     cluster = (
         Control("gpus", "GPUs", "All of them: whole nodes, or a part of one.", stops=doublings(1, 4096, threes=False)),
+        Control("tflops", "TFLOP/s of a GPU", "Dense products in bf16, as its data sheet has them; FP8 is twice as fast.",
+                stops=(50, 100, 150, 200, 312, 500, 750, 990, 1500, 2250, 2500), unit="TFLOP/s"),
+        Control("hbm", "TB/s of its memory", "Read and written, as its data sheet has it.",
+                stops=(0.5, 1, 1.5, 2, 3.35, 4.8, 6, 8), unit="TB/s"),
         Control("gpus_per_node", "GPUs per node", "Those that NVLink or its like connects.",
                 stops=(1, 2, 4, 8, 16, 32, 72)),
         Control("intra", "GB/s in a node", "What a GPU sends to the others of its node, in one direction.",

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
+from playbook.figures.units import format_count, format_seconds, format_size
 from playbook.hardware import CLUSTERS
 from playbook.shapes import PRESETS
 from playbook_widgets.base import Widget
@@ -22,8 +23,7 @@ from playbook_widgets.compute.ring_attention import (
     TFLOPS,
     read,
 )
-from playbook_widgets.compute.ring_words import NAMES, PLACES, in_pairs
-from playbook_widgets.compute.zero_words import in_bytes, in_seconds
+from playbook_widgets.compute.ring_words import NAMES, PLACES
 
 
 class RingAttention(Widget):
@@ -132,7 +132,7 @@ def _setting(outputs: Mapping[str, Any]) -> str:
     return (
         f"Attention of {outputs['padded']} tokens under {mask} on {values['ranks']} ranks by {NAMES[values['context']]}"
         f"{where}: the {'backward' if values['backward'] else 'forward'} pass of one layer of {values['model']} takes "
-        f"{in_seconds(outputs['seconds'])}, and each rank sends {in_bytes(outputs['sent'])}."
+        f"{format_seconds(outputs['seconds'])}, and each rank sends {format_size(outputs['sent'])}."
     )
 
 
@@ -140,7 +140,7 @@ def _table(outputs: Mapping[str, Any]) -> str:
     """A row for each step: what the ranks compute, who is idle, what each sends, and how long both take."""
     rows = [
         _row("td", [str(number), step["does"], _pairs(step), ", ".join(map(str, step["idle"])) or "nobody",
-                    in_bytes(step["sent"]), in_seconds(step["compute"]), in_seconds(step["message"])])
+                    format_size(step["sent"]), format_seconds(step["compute"]), format_seconds(step["message"])])
         for number, step in enumerate(outputs["steps"], 1)
     ]  # fmt: skip
     head = _row("th", ["step", "does", "pairs of each rank", "idle", "each sends", "computing", "message"])
@@ -148,7 +148,7 @@ def _table(outputs: Mapping[str, Any]) -> str:
 
 
 def _pairs(step: Mapping[str, Any]) -> str:
-    return ", ".join(in_pairs(rank["pairs"]) if rank["pairs"] else "0" for rank in step["ranks"])
+    return ", ".join(format_count(rank["pairs"]) if rank["pairs"] else "0" for rank in step["ranks"])
 
 
 def _row(cell: str, texts: Iterable[str]) -> str:

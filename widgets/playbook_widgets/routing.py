@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
+from playbook.figures.units import format_size
 from playbook_widgets.base import Widget
 from playbook_widgets.compute.routing_setting import (
     BIAS_RATE,
@@ -23,7 +24,6 @@ from playbook_widgets.compute.routing_setting import (
     TOP_K,
     read,
 )
-from playbook_widgets.compute.zero_words import in_bytes
 
 
 class ExpertRouting(Widget):
@@ -106,7 +106,7 @@ def _setting(outputs: Mapping[str, Any]) -> str:
     return (
         f"{values['tokens']} tokens on each of {values['ranks']} ranks, {values['node']} of them in a node, choose "
         f"{values['top_k']} of {values['experts']} experts each: {outputs['choices']} choices, rows of "
-        f"{in_bytes(outputs['row_bytes'])}."
+        f"{format_size(outputs['row_bytes'])}."
     )
 
 
@@ -122,7 +122,7 @@ def _ranks(picture: Mapping[str, Any]) -> str:
 
 def _bytes(picture: Mapping[str, Any]) -> str:
     ways = {"plain all-to-all": picture["plain"], "two steps": picture["two_steps"]}
-    rows = [_row("td", [name, *map(in_bytes, sizes)]) for name, sizes in ways.items()]
+    rows = [_row("td", [name, *map(format_size, sizes)]) for name, sizes in ways.items()]
     head = _row("th", ["dispatch", "sent within nodes", "sent between nodes"])
     return f"<table><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>"
 

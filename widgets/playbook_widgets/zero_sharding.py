@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from playbook.figures.units import format_count
+from playbook.figures.units import format_count, format_seconds, format_size
 from playbook.hardware import ACCELERATORS
 from playbook.planning.recipes import RECIPES
 from playbook.shapes import PRESETS
@@ -24,7 +24,7 @@ from playbook_widgets.compute.zero_setting import (
     STAGES,
     read,
 )
-from playbook_widgets.compute.zero_words import NAMES, in_bytes, in_seconds
+from playbook_widgets.compute.zero_words import NAMES
 
 
 class ZeroSharding(Widget):
@@ -145,7 +145,7 @@ def _setting(outputs: Mapping[str, Any]) -> str:
     bytes_each = " + ".join(str(size) for size in each.values())
     return (
         f"{format_count(values['parameters'])} parameters with {bytes_each} bytes each on {values['replicas']} "
-        f"replicas, {values['grad_acc']} micro-batches a step; {in_bytes(outputs['capacity'])} a GPU, "
+        f"replicas, {values['grad_acc']} micro-batches a step; {format_size(outputs['capacity'])} a GPU, "
         f"{values['bandwidth']:g} GB/s between them."
     )
 
@@ -155,11 +155,14 @@ def _table(outputs: Mapping[str, Any]) -> str:
     head = _row(
         "th", ["stage", "parameters", "gradients", "optimizer", "kept by each rank", "sent in a step", "time"]
     )
+    sizes = ("parameters", "gradients", "optimizer", "total", "traffic")
     rows = [
-        _row("td", [NAMES[stage["zero"]], *(in_bytes(stage[kind]) for kind in ("parameters", "gradients", "optimizer")),
-                    in_bytes(stage["total"]), in_bytes(stage["traffic"]), in_seconds(stage["seconds"])])
+        _row(
+            "td",
+            [NAMES[stage["zero"]], *(format_size(stage[k]) for k in sizes), format_seconds(stage["seconds"])],
+        )
         for stage in outputs["stages"]
-    ]  # fmt: skip
+    ]
     return f"<table><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>"
 
 

@@ -15,8 +15,8 @@ from playbook_book.context_cost import context_traffic
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from playbook.instruments.ring_trace import Interval
     from playbook.shapes import ModelShape
+    from playbook_book.instruments.ring_trace import Interval
 
 
 def mask_by_rank(placements: Mapping[str, TokenRanges]) -> Figure:

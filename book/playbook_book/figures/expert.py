@@ -11,8 +11,8 @@ from playbook.figures.units import count_axis, seconds_axis
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from playbook.instruments.ring_trace import Interval
     from playbook_book.instruments.expert_load import Loads
+    from playbook_book.instruments.ring_trace import Interval
 
 #: What a rank does around its experts, in the order of the legend: hue and strength.
 LOOKS = {

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from playbook.estimates.scaling_laws import Law
-    from playbook.estimates.training_time import Run
+    from playbook_book.published_runs import Run
 
 #: ``budget in FLOPs -> (parameters, loss) of each of its runs``
 Profiles = Mapping[float, Sequence[tuple[float, float]]]

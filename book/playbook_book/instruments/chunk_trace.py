@@ -17,9 +17,9 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from playbook.instruments.ring_trace import Interval
 from playbook.parallel import chunked
 from playbook.parallel.mesh import Ring
+from playbook_book.instruments.ring_trace import Interval
 
 
 class _Diary:

@@ -17,9 +17,9 @@ from typing import Any
 
 from torch import Tensor
 
-from playbook.instruments.ring_trace import Interval
 from playbook.parallel.expert import Trip
 from playbook.parallel.turns import Turns
+from playbook_book.instruments.ring_trace import Interval
 
 #: Who (0: the first of a pair, 1: the second), start, end; in seconds.
 Span = tuple[int, float, float]

@@ -115,10 +115,7 @@ _RING, _RING_CONTIGUOUS, _GATHER, _ULYSSES = (
     )
 )
 _CONTEXT: Rounds = (
-    (
-        *(Pair(one, _GATHERED) for one in (_RING, _RING_CONTIGUOUS, _GATHER, _ULYSSES)),
-        Pair(_RING, _SLICED),
-    ),
+    (*(Pair(one, _GATHERED) for one in (_RING, _RING_CONTIGUOUS, _GATHER, _ULYSSES)), Pair(_RING, _SLICED)),
 )
 
 # ---- all of them

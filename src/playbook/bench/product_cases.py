@@ -89,11 +89,7 @@ def grouped_cases(rows: int, k: int, n: int, groups: int, cuda: bool) -> list[Ca
     return [
         Case(
             name, size, torch.bfloat16, made, 0, twin,
-            (
-                Contender("ours", ours, True),
-                Contender("eager", twin, waits=True),
-                Contender("torch", peer),
-            ),
+            (Contender("ours", ours, True), Contender("eager", twin, waits=True), Contender("torch", peer)),
             {"forward": (2 * (rows * (k + n) + groups * k * n), flops)},
         )
         for name, made, ours, twin, peer in (
@@ -155,10 +151,7 @@ def _attention_needs(b: int, s: int, heads: int, kv_heads: int, d: int) -> dict[
     forward = 2 * q + 2 * k + row
     delta, keys, queries = 2 * q + row, 2 * q + 4 * k + 2 * row, 3 * q + 2 * k + 2 * row
     product = 2 * b * heads * s * s * d // 2
-    return {
-        "forward": (forward, 2 * product),
-        "both": (forward + delta + keys + queries, 7 * product),
-    }
+    return {"forward": (forward, 2 * product), "both": (forward + delta + keys + queries, 7 * product)}
 
 
 def _sdpa(backend: SDPBackend, grouped: bool, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

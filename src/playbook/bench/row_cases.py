@@ -142,10 +142,7 @@ def _first(function: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., Tens
 
 def cross_entropy_case(n: int, v: int, cuda: bool) -> Case:
     def make(g: torch.Generator) -> list[Tensor]:
-        return [
-            normal(g, n, v, dtype=torch.bfloat16),
-            torch.randint(v, (n,), generator=g, device=g.device),
-        ]
+        return [normal(g, n, v, dtype=torch.bfloat16), torch.randint(v, (n,), generator=g, device=g.device)]
 
     twin = _first(cross_entropy.cross_entropy_torch)
     # Liger's losses have the host wait for the number of targets that count

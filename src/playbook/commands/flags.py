@@ -16,7 +16,10 @@ from playbook._checks import MOST, check_int
 from playbook.errors import ConfigError
 from playbook.layout import Layout
 from playbook.layout.stages import parse_stage_layers
+from playbook.planning.flags import read
+from playbook.planning.job import Job
 from playbook.schedules.actions import Schedule
+from playbook.shapes import load
 
 #: How a flag says the unit of a field in bytes, and how many these are.
 UNITS = {"MiB": ("mb", 2**20)}
@@ -99,6 +102,36 @@ def layout_of(args: argparse.Namespace, names: Collection[str]) -> Layout:
         if text.endswith(".json"):
             given["own_schedule"] = _schedule(given.pop("schedule"))
     return layout.replace(**given)
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """A flag for a run of another framework, which stands for the flags that say what is trained and how."""
+    parser.add_argument(
+        "--from",
+        metavar="FILE",
+        dest="pasted",
+        help="a run as another framework is told of it, in place of model, layout, seq and precision: a script with "
+        "flags of Megatron-LM, a TOML of torchtitan, a JSON of DeepSpeed, a YAML of Accelerate (- is stdin); --model "
+        "and --seq say what the file does not",
+    )
+
+
+def pasted(args: argparse.Namespace) -> Job | None:
+    """What ``--from`` describes; what it leaves open goes to stderr. Raises ConfigError for what cannot be read."""
+    if args.pasted is None:
+        return None
+    try:
+        text = (
+            sys.stdin.read()
+            if args.pasted == "-"
+            else Path(args.pasted).read_text(encoding="utf-8", errors="replace")
+        )
+    except OSError as error:
+        raise ConfigError(f"from: {error.strerror}: {args.pasted!r}") from None
+    run = read(text)
+    for what in run.unknown:
+        say(f"# {run.framework}: {what}")
+    return run.job(load(args.model), args.seq)
 
 
 def named(args: argparse.Namespace) -> set[str]:

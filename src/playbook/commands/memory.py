@@ -10,7 +10,7 @@ from typing import Any
 
 from playbook._checks import unknown
 from playbook._json import to_json
-from playbook.commands.flags import add_fields, layout_of
+from playbook.commands.flags import add_fields, add_run, layout_of, pasted
 from playbook.commands.simulate import fit_in_words
 from playbook.errors import ConfigError
 from playbook.figures.units import format_count
@@ -98,6 +98,7 @@ def add(commands: Any) -> None:
         default="GB",
         help="GB (10⁹ bytes, as on the calculator's page) or GiB (2³⁰, as nvidia-smi and torch)",
     )
+    add_run(p)
     flag("--explain", action="store_true", help="print every term with its formula")
     flag(
         "--advice",
@@ -128,17 +129,8 @@ def run(args: argparse.Namespace) -> int:
     """Predict and print."""
     if args.unit not in UNITS:
         raise ConfigError(unknown("unit", args.unit, UNITS))
-    shape = load(args.model)
-    layout = layout_of(args, FIELDS)
-    job = Job(
-        shape,
-        layout,
-        seq=shape.max_seq if args.seq is None else args.seq,
-        recipe=load_recipe(args.precision).with_optimizer(args.optimizer_bytes).with_fp8(args.fp8),
-        attention=args.attention,
-        offload=args.offload,
-        fused=args.fused,
-    )
+    job = pasted(args) or _job(args)
+    shape, layout = job.shape, job.layout
     report = predict_job(job)
     memory, reserve = memory_of(args)
     faster = advice(job, args.accelerator, memory, reserve) if args.advice else []
@@ -162,6 +154,19 @@ def run(args: argparse.Namespace) -> int:
                 f"{one.layout}: {one.step.needs / UNITS[args.unit]:.2f} {args.unit}, a step of {one.step.seconds:.3g} s"
             )
     return 0
+
+
+def _job(args: argparse.Namespace) -> Job:
+    shape = load(args.model)
+    return Job(
+        shape,
+        layout_of(args, FIELDS),
+        seq=shape.max_seq if args.seq is None else args.seq,
+        recipe=load_recipe(args.precision).with_optimizer(args.optimizer_bytes).with_fp8(args.fp8),
+        attention=args.attention,
+        offload=args.offload,
+        fused=args.fused,
+    )
 
 
 def advice(job: Job, accelerator: str | None, memory: int | None, reserve: int | None) -> tuple[Found, ...]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from playbook._json import to_json
+from playbook.commands.flags import add_run, pasted
 from playbook.errors import ConfigError
 from playbook.figures.units import format_seconds
 from playbook.hardware import FITS, TIGHT, TOO_LARGE, UNITS, default_reserve, read_bytes, verdict_of
@@ -46,6 +47,7 @@ def add(commands: Any) -> None:
         metavar="X",
         help="tokens that experts of the busiest rank get, as a multiple of a rank's share (default: 1)",
     )
+    add_run(p)
     flag("--jobs", type=Path, metavar="FILE", help="answer every line of a file of jobs (- is stdin)")
     flag("--explain", action="store_true", help="print every operation and message with its size and seconds")
     flag("--no-limit", action="store_true", help="time what does not fit into memory as well")
@@ -150,7 +152,7 @@ def run(args: argparse.Namespace) -> int:
                 print(to_json(jobs.answer(line, number)), flush=False)
         return 0
     job = job_of(args)
-    found = jobs.run_of({key: value for key, value in job.items() if key != "reserve"})
+    found = jobs.run_of({key: value for key, value in job.items() if key != "reserve"}, pasted(args))
     step = found.step(job.get("reserve"), limit=not args.no_limit)
     if args.json:
         print(to_json(step.to_json()))

@@ -225,10 +225,20 @@ def nemo() -> Iterator[Measured]:
         yield Measured("nemo", f"{name}, {gpus} GPUs", job, batch * seq / gpus / rate)
 
 
+def deepseek() -> Iterator[Measured]:
+    """DeepSeek-V3's pre-training: 2.664 M GPU-hours for 14.8 T tokens (DeepSeek-AI 2024, arXiv 2412.19437, table 1)."""
+    job = {
+        "model": "deepseek-v3", "cluster": "h800-8", "gpus": 2048, "seq": 4096, "precision": "fp8:blockwise",
+        "layout": "pp=16,ep=64,zero=1,schedule=dualpipe", "micro_batch": 1, "global_batch": 15_360,
+    }  # fmt: skip
+    yield Measured("deepseek", "DeepSeek-V3, 2048 GPUs", job, 15_360 * 4096 / 2048 * 2.664e6 * 3600 / 14.8e12)
+
+
 #: Every table by its name.
 TABLES = {
     "narayanan": narayanan, "korthikanti": korthikanti, "korthikanti block": korthikanti_block, "qi": qi,
     "torchtitan": torchtitan, "fsdp a100": fsdp_a100, "fsdp h100": fsdp_h100, "nemo": nemo,
+    "deepseek": deepseek,
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 BINARY = tuple((1024.0**power, unit) for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB")))
+BYTES = tuple((1000.0**power, unit) for power, unit in enumerate(("B", "kB", "MB", "GB", "TB", "PB")))
 DECIMAL = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "B"), (1e12, "T"))
 SECONDS = ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"))
 
@@ -39,6 +40,11 @@ def _scaled(value: float, units: tuple[tuple[float, str], ...], digits: int) -> 
 def format_bytes(size: float, digits: int = 3) -> str:
     """``1536`` → ``1.5 KiB``: binary multiples, as memory is allocated."""
     return " ".join(_scaled(size, BINARY, digits))
+
+
+def format_size(size: float, digits: int = 3) -> str:
+    """``1500`` → ``1.5 kB``: decimal multiples, as links send and datasheets count."""
+    return " ".join(_scaled(size, BYTES, digits))
 
 
 def format_count(count: float, digits: int = 3) -> str:
@@ -78,10 +84,7 @@ def seconds_axis(axis: Any, label: str | None = None) -> None:
 
 
 def log_seconds_axis(axis: Any, times: Any, label: str | None = None) -> None:
-    """A logarithmic axis over ``times`` (seconds), with ticks at 1 µs, 10 µs … 10 s, 1 min, 10 min, 1 h …
-
-    Where they span less than three powers of ten, at 2 and 5 times these as well.
-    """
+    """A logarithmic axis over ``times`` (s), ticks at 1 µs … 10 s, 1 min, 10 min …; if few, at 2 and 5 times too."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     getattr(axis.axes, f"set_{axis.axis_name}scale")("log")
@@ -117,10 +120,7 @@ def count_axis(axis: Any, label: str | None = None) -> None:
 
 
 def tokens_axis(axis: Any, lengths: Any, label: str = "sequence length (tokens)") -> None:
-    """A logarithmic (base 2) axis with one tick per power of two that ``lengths`` span.
-
-    ``axis`` must be the x or y axis of axes that already hold their data. Long ranges skip every other power.
-    """
+    """A logarithmic (base 2) axis over ``lengths``, of axes that hold their data: a tick per power of 2, or two."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     getattr(axis.axes, f"set_{axis.axis_name}scale")("log", base=2)

@@ -38,11 +38,7 @@ def record_step(step: Callable[[], object], model: nn.Module) -> Trace:
     """
     device = next(model.parameters()).device
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
-    with (
-        _spans(model),
-        _waits(),
-        profile(activities=activities, record_shapes=True) as found,
-    ):
+    with _spans(model), _waits(), profile(activities=activities, record_shapes=True) as found:
         step()
         synchronize(device)
     with tempfile.TemporaryDirectory() as folder:

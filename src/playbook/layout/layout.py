@@ -206,12 +206,7 @@ class Layout(Fields):
                 groups += [ranks[start :: self.ep] for start in range(self.ep)]
         return groups
 
-    def check(
-        self,
-        shape: ModelShape,
-        cluster: Cluster | None = None,
-        seq: int | None = None,
-    ) -> None:
+    def check(self, shape: ModelShape, cluster: Cluster | None = None, seq: int | None = None) -> None:
         """Raise one :class:`LayoutError` if this layout cannot train ``shape``: every technique is asked in turn.
 
         ``cluster`` limits the ranks if it has a number of GPUs. With ``seq``, the tokens per sample, a step is checked as

@@ -40,28 +40,35 @@ OF_ACCELERATOR = ("memory_bytes", "memory_bandwidth", "peak_flops")
 OF_NODES = ("intra_bandwidth", "inter_bandwidth", "gpus_per_node", "intra_latency", "inter_latency")
 
 
-def run_of(job: Mapping[str, Any]) -> Run:
-    """What a job describes. Raises ConfigError, LayoutError or ShapeError for one that nobody can run."""
+def run_of(job: Mapping[str, Any], trained: Job | None = None) -> Run:
+    """What a job describes, or ``trained`` on its cluster.
+
+    Raises ConfigError, LayoutError or ShapeError for one that nobody can run.
+    """
     for key in job:
         if key not in KEYS:
             raise ConfigError(unknown("key of a job", key, KEYS))
     for key in NEEDED:
         if key not in job:
             raise ConfigError(f"the job has no {key}: give it one")
-    layout, settings = layout_of(job), settings_of(job)
-    cluster, layers = settings.pop("cluster"), job.get("stage_layers")
+    trained, settings = trained or _spread(job), settings_of(job)
+    cluster, ranks = settings.pop("cluster"), trained.layout.world_size
+    return Run(
+        # Frameworks that shard weights in a pipeline keep them gathered between micro-batches.
+        trained.relayout(reshard=trained.layout.pp == 1),
+        cluster.with_gpus(ranks) if ranks > 1 else cluster,
+        imbalance=job.get("imbalance", 1.0),
+        **settings,
+    )
+
+
+def _spread(job: Mapping[str, Any]) -> Job:
+    layers = job.get("stage_layers")
     if layers is not None and not (
         isinstance(layers, list | tuple) and all(isinstance(n, int) for n in layers)
     ):
         raise ConfigError(f"stage_layers must be a list of whole numbers, got {layers!r}")
-    # Frameworks that shard weights in a pipeline keep them gathered between micro-batches.
-    layout = layout.replace(stage_layers=tuple(layers) if layers else None, reshard=layout.pp == 1)
-    return Run(
-        planned_job(job).on(layout),
-        cluster.with_gpus(layout.world_size) if layout.world_size > 1 else cluster,
-        imbalance=job.get("imbalance", 1.0),
-        **settings,
-    )
+    return planned_job(job).on(layout_of(job).replace(stage_layers=tuple(layers) if layers else None))
 
 
 def problem_of(job: Mapping[str, Any]) -> Problem:

@@ -154,10 +154,7 @@ def _rank(run: RunSizes, rank: int, pipeline: PipelineStages, terms: StageTerms)
     )
     parameters, gradients, optimizer = _states(counts, run.layout, run.recipe, run.job.offload)
     kinds = {kind: sum(blocks.get(kind, 0) for blocks in held) for kind in run.blocks}
-    buffers = (
-        *_buffers(run, counts, [sum(blocks.values()) for blocks in held]),
-        *_copies(run, kinds),
-    )
+    buffers = (*_buffers(run, counts, [sum(blocks.values()) for blocks in held]), *_copies(run, kinds))
     place = StageSizes(
         counts,
         gradients,

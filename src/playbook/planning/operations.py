@@ -85,14 +85,7 @@ class _Made:
             columns, count = evaluate(same[0].columns, values), evaluate(same[0].number, values)
             self.linear(part + ", ".join(row.name for row in same), tokens, width, columns, count)
 
-    def over(
-        self,
-        name: str,
-        forward: float,
-        backward: float,
-        kernels: int = 1,
-        eager: float = 1.0,
-    ) -> None:
+    def over(self, name: str, forward: float, backward: float, kernels: int = 1, eager: float = 1.0) -> None:
         """A pass over so many bytes forward and backward."""
         one = Operation(name, "pass", kernels=kernels, eager=eager)
         self.forward.append(one._replace(bytes=forward))

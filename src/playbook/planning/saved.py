@@ -112,10 +112,7 @@ def deferred_head_terms(make: Make, loss: str = "") -> list[Term]:
     """What the weight gradient of the output head needs between B and W; where the loss makes it, there is no W."""
     if loss == "linear-cross-entropy":
         return []
-    return [
-        make("head", "head input", "b*s*h*c//r"),
-        make("head", "gradient of the logits", "b*s*v*c//t"),
-    ]
+    return [make("head", "head input", "b*s*h*c//r"), make("head", "gradient of the logits", "b*s*v*c//t")]
 
 
 def _norm(make: Make, name: str) -> list[Term]:

@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from playbook.block import (
-    DENSE,
-    Kind,
-    Linear,
-    Norm,
-    evaluate,
-    linears,
-    norm,
-    symbols,
-    weighty,
-)
+from playbook.block import DENSE, Kind, Linear, Norm, evaluate, linears, norm, symbols, weighty
 from playbook.layout import Layout
 from playbook.layout.flat import Bucket, FlatVector, Slot
 from playbook.shapes import ModelShape

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from playbook_widgets.compute.mesh import DEFAULTS, GROUPS, LAYOUT, LIMITS, MOST_RANKS, compute, read
-from playbook_widgets.compute.zero_words import in_bytes
 from playbook_widgets.mesh_explorer import EXAMPLES
 
 from playbook.cli import main
 from playbook.errors import ConfigError
+from playbook.figures.units import format_size
 from playbook.layout import Layout
 from playbook.planning.rank_view import rank_view
 from playbook.shapes import PRESETS
@@ -82,8 +82,8 @@ def test_what_it_sends_in_a_sentence():
     sent = {one["axis"]: one["within"] + one["across"] for one in found["sent"] if one["axis"] != "world"}
     across = sum(one["across"] for one in found["sent"])
     assert found["answer"] == (
-        f"In a step rank 5 sends {in_bytes(sum(sent.values()))}, of which {in_bytes(across)} leaves its node (pp). "
-        f"The largest part is tp, {in_bytes(sent['tp'])}."
+        f"In a step rank 5 sends {format_size(sum(sent.values()))}, of which {format_size(across)} leaves its node (pp). "
+        f"The largest part is tp, {format_size(sent['tp'])}."
     )
     assert ", all in its node." in compute({"pp": 1})["answer"]
     alone = {"dp": 1, "tp": 1, "cp": 1, "pp": 1, "rank": 0}

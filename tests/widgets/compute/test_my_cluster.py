@@ -8,16 +8,17 @@ import shlex
 
 import pytest
 from playbook_widgets.compute import calculator, visualizer
-from playbook_widgets.compute.my_cluster import DEFAULTS, TOP, compute, problem_of
+from playbook_widgets.compute.my_cluster import DEFAULTS, TOP, command, compute, problem_of, published
 from playbook_widgets.my_cluster import FITTED
 from published_configs import PUBLISHED
 
 from playbook.cli import main
+from playbook.errors import ConfigError
 from playbook.estimates.training_time import Duration
 from playbook.hardware import ACCELERATORS, default_reserve
 from playbook.layout import Layout
 from playbook.planning.calibration import names
-from playbook.planning.flags import can_say
+from playbook.planning.flags import FRAMEWORKS, can_say
 from playbook.planning.search import WORDS
 
 SMALL = {"model": "gpt2-xl", "gpus": 8, "global_batch": 32, "seq": 1024}
@@ -186,7 +187,7 @@ def test_where_nothing_fits_more_gpus_are_tried():
 
 def test_every_framework_says_the_layout_or_why_it_cannot():
     flags = compute(SMALL)["flags"]
-    assert set(flags) == {"megatron", "torchtitan", "deepspeed", "playbook"}
+    assert set(flags) == {*FRAMEWORKS}
     assert "--micro-batch-size" in flags["megatron"]
 
 
@@ -240,3 +241,30 @@ def test_frameworks_differ_and_all_that_can_be_chosen_are_there():
     names_of = ("megatron-h100", "", "fsdp-h100")
     best = [compute({**SMALL, "calibration": name})["rows"][0]["seconds"] for name in names_of]
     assert best == sorted(set(best))
+
+
+def test_a_published_run_of_the_model_stands_beside_the_prediction():
+    """DeepSeek-V3's report: 2.664 M GPU-hours of H800 for 14.8 T tokens are 1,543 tokens/s on each."""
+    asked = {"model": "deepseek-v3", "accelerator": "h800", "gpus": 2048, "global_batch": 15360, "seq": 4096}
+    problem, _ = problem_of({**DEFAULTS, **asked, "fp8": "blockwise"})
+    found = published(problem)
+    assert round(found["rate"]) == 1543
+    assert found["predicted"] == pytest.approx(found["rate"], rel=0.1)
+    assert found["source"].startswith("DeepSeek-V3's pre-training")
+    llama = {"model": "llama3-8b", "gpus": 16, "global_batch": 32}
+    eight = published(problem_of({**DEFAULTS, **llama, "seq": 8192})[0])
+    assert (eight["gpus"], eight["precision"], round(eight["rate"])) == (8, "bf16", 5762)
+    assert (
+        published(problem_of({**DEFAULTS, **llama, "seq": 8192, "fp8": "rowwise"})[0])["precision"] == "fp8"
+    )
+    assert published(problem_of({**DEFAULTS, **llama, "accelerator": "b200"})[0]) is None
+
+
+def test_speeds_of_ones_own_gpu():
+    base = {**DEFAULTS, "model": "llama3.2-1b", "gpus": 8, "global_batch": 8, "accelerator": "a100-80"}
+    slow, _ = problem_of({**base, "tflops": 156, "hbm": 1})
+    chip = slow.cluster.accelerator
+    assert (chip.peak("bf16"), chip.memory_bandwidth) == (156e12, 1e12)
+    assert '"peak_flops":{"bf16":156000000000000.0' in command({**base, "tflops": 156}, slow)
+    with pytest.raises(ConfigError, match="tflops must be"):
+        problem_of({**base, "tflops": 0})

@@ -25,10 +25,11 @@ from playbook_widgets.compute.zero_setting import (
     units_of,
 )
 from playbook_widgets.compute.zero_stages import COLLECTIVES, compute
-from playbook_widgets.compute.zero_words import NAMES, in_bytes, in_count, in_seconds, stand_in
+from playbook_widgets.compute.zero_words import NAMES, stand_in
 
 from playbook.cli import main
 from playbook.errors import ConfigError
+from playbook.figures.units import format_size
 from playbook.hardware import ACCELERATORS, load
 from playbook.planning.communication import Network
 from playbook.shapes import PRESETS
@@ -256,16 +257,8 @@ def test_every_answer_is_one_sentence_with_the_numbers_of_its_stages(inputs):
         return
     before, after = result["stages"][first], result["stages"][first + 1]
     assert said.startswith(f"Going from {NAMES[first]} to {NAMES[first + 1]} frees ")
-    assert in_bytes(before["total"]) in said
-    assert in_bytes(after["traffic"]) in said
-
-
-def test_numbers_as_the_page_writes_them():
-    assert [in_bytes(size) for size in (0, 999, 1000, 31_406_250_000, 999_999, 5e18)] == [
-        "0 B", "999 B", "1 kB", "31.4 GB", "1 MB", "5000 PB",
-    ]  # fmt: skip
-    assert [in_seconds(time) for time in (0.590625, 3e-6, 1234.5)] == ["591 ms", "3 µs", "1234 s"]
-    assert [in_count(number) for number in (7.5e9, 405_853_388_800, 10**12)] == ["7.5B", "406B", "1T"]
+    assert format_size(before["total"]) in said
+    assert format_size(after["traffic"]) in said
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from playbook.shapes import PRESETS
 from playbook_widgets.compute.advice import Advice, what_would_fit
 from playbook_widgets.compute.changes import limit_of_experts
 from playbook_widgets.compute.gpus import GPU_DEFAULTS, Gpu, gpu_flags, gpu_of, gpu_values
+from playbook_widgets.compute.pasted import settings_of
 from playbook_widgets.compute.refusals import answered
 from playbook_widgets.compute.sizes import (
     MOE_CONTROLS,
@@ -73,6 +74,7 @@ class Configuration:
     job: Job
     gpu: Gpu
     values: dict[str, Any]
+    pasted: dict[str, Any] | None = None
 
 
 def compute(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,6 +96,7 @@ def _result(text: str, advice: bool) -> dict[str, Any]:
 def read(config: Mapping[str, Any]) -> Configuration:
     """The job that a flat mapping means; raises ShapeError, LayoutError or ConfigError in one sentence."""
     known = {*DEFAULTS, *SHAPE_CONTROLS, *MOE_CONTROLS}
+    config, pasted = settings_of(config, {key: None for key in DEFAULTS if key != "gpus"})
     for key in config:
         if key not in known:
             raise ConfigError(f"{key} is not a setting of the memory calculator")
@@ -120,7 +123,7 @@ def read(config: Mapping[str, Any]) -> Configuration:
     )
     if values["unit"] not in UNITS:
         raise ConfigError(unknown("unit", str(values["unit"]), UNITS))
-    return Configuration(job, gpu_of(config), values)
+    return Configuration(job, gpu_of(config), values, pasted)
 
 
 def _switch(name: str, value: Any) -> bool:
@@ -147,6 +150,7 @@ def describe(configuration: Configuration, *, advice: bool = False) -> dict[str,
     return {
         "values": _values(configuration),
         "own": own_model(configuration.values),
+        "pasted": configuration.pasted,
         "parameters": shape.num_parameters,
         "active": shape.active_parameters,
         "ranks": layout.world_size,

@@ -25,9 +25,9 @@ from playbook.decentralized.topology import (
     topology,
 )
 from playbook.errors import ConfigError
+from playbook.figures.units import format_size
 from playbook_widgets.compute.refusals import answered
 from playbook_widgets.compute.zero_setting import read_count
-from playbook_widgets.compute.zero_words import in_bytes
 
 #: What a control shows when nothing is set: a value of 10 at node 0, and none elsewhere; a billion parameters in bf16.
 DEFAULTS: dict[str, Any] = {
@@ -238,8 +238,8 @@ def _answer(setting: GossipSetting, rate: float, reached: int | None) -> str:
 
 def _machine(setting: GossipSetting, graph: Topology, reached: int | None) -> str:
     each, ring, who = _most(graph), _ring(setting), "the hub" if setting.topology == "star" else "a node"
-    said = f"In each step {who} sends {in_bytes(each * setting.bytes)}, "
-    said += f"a rank of ring all-reduce {in_bytes(ring)}, which is exact at once."
+    said = f"In each step {who} sends {format_size(each * setting.bytes)}, "
+    said += f"a rank of ring all-reduce {format_size(ring)}, which is exact at once."
     if reached:
         times = reached * each * setting.bytes / ring
         said += f" Until {EPSILON:.1%} is left, gossip has sent {times:,.{0 if times >= 100 else 1}f} times as much."
@@ -260,11 +260,11 @@ def _facts(setting: GossipSetting, graph: Topology, rate: float, reached: int | 
         ["Spectral gap, 1 − ρ", gap, told.get(setting.topology, f"ρ = {rate:.4g}")],
         [f"Steps to ε = {EPSILON:g}", f"{reached:,}" if reached is not None else f"> {COUNTED:,}", "with these values"],
         ["Steps by the gap", f"{promised(setting.topology, n):,}", bound],
-        ["A node sends in a step", in_bytes(each * setting.bytes), who or _messages(each, setting.bytes)],
-        ["Ring all-reduce sends", in_bytes(ring), f"2(n − 1)/n: {_messages(2 * (n - 1), setting.bytes / n)}"],
+        ["A node sends in a step", format_size(each * setting.bytes), who or _messages(each, setting.bytes)],
+        ["Ring all-reduce sends", format_size(ring), f"2(n − 1)/n: {_messages(2 * (n - 1), setting.bytes / n)}"],
         [
             "Sent until ε",
-            f"{'> ' * (reached is None)}{in_bytes((COUNTED if reached is None else reached) * each * setting.bytes)}",
+            f"{'> ' * (reached is None)}{format_size((COUNTED if reached is None else reached) * each * setting.bytes)}",
             "by that node; all-reduce is done after one",
         ],
     ]  # fmt: skip
@@ -282,7 +282,7 @@ def _ring(setting: GossipSetting) -> float:
 
 
 def _messages(count: int, size: float) -> str:
-    return f"one message of {in_bytes(size)}" if count == 1 else f"{count} messages of {in_bytes(size)}"
+    return f"one message of {format_size(size)}" if count == 1 else f"{count} messages of {format_size(size)}"
 
 
 def _steps(count: int) -> str:

@@ -13,11 +13,11 @@ from typing import Any
 
 from playbook._checks import typed_int, unknown
 from playbook.errors import ConfigError
+from playbook.figures.units import format_count, format_size
 from playbook.layout import AXES, Layout
 from playbook.planning.rank_view import RankView, rank_view
 from playbook.shapes import PRESETS, ModelShape
 from playbook_widgets.compute.refusals import answered
-from playbook_widgets.compute.zero_words import in_bytes, in_count
 
 #: What a control shows when nothing is set: two nodes, and every axis that a dense model has.
 DEFAULTS: dict[str, Any] = {
@@ -172,9 +172,9 @@ def _holds(setting: MeshSetting, view: RankView) -> Iterator[str]:
     if view.experts and shape.moe:
         yield f"{_run('expert', view.experts)} of {shape.moe.experts} in each block that has them"
     updates = view.memory.counts.shard
-    yield f"{in_count(view.parameters)} of the model's {in_count(shape.num_parameters)} parameters"
+    yield f"{format_count(view.parameters)} of the model's {format_count(shape.num_parameters)} parameters"
     if updates != view.parameters:
-        yield f"optimizer states of {in_count(updates)}: the optimizer is sharded"
+        yield f"optimizer states of {format_count(updates)}: the optimizer is sharded"
 
 
 def _run(what: str, numbers: range) -> str:
@@ -198,12 +198,10 @@ def _answer(view: RankView) -> str:
     across = sum(one.across for one in sent.values())
     most = max(sent, key=lambda axis: sent[axis].total)
     leaving = [axis for axis, one in sent.items() if one.across]
-    where = (
-        f"of which {in_bytes(across)} leaves its node ({', '.join(leaving)})" if across else "all in its node"
-    )
+    leaves = f"of which {format_size(across)} leaves its node ({', '.join(leaving)})"
     return (
-        f"In a step rank {view.rank} sends {in_bytes(within + across)}, {where}. "
-        f"The largest part is {most}, {in_bytes(sent[most].total)}."
+        f"In a step rank {view.rank} sends {format_size(within + across)}, {leaves if across else 'all in its node'}. "
+        f"The largest part is {most}, {format_size(sent[most].total)}."
     )
 
 

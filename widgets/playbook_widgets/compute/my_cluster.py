@@ -9,6 +9,7 @@ as well, which takes longer.
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,16 +18,19 @@ from typing import Any
 
 from playbook._checks import check_positive, divisors, typed_int, unknown
 from playbook.errors import ConfigError, LayoutError, PlaybookError
+from playbook.estimates.published import TABLES, Measured
 from playbook.estimates.training_time import Duration
-from playbook.hardware import UNITS, Cluster, cluster_of
+from playbook.hardware import UNITS, Cluster, cluster_of, load_accelerator
 from playbook.layout import FIELDS, Layout
 from playbook.planning.calibration import load_calibration, names
 from playbook.planning.flags import FRAMEWORKS, can_say, emit
 from playbook.planning.job import Job
+from playbook.planning.jobs import run_of
 from playbook.planning.recipes import load_recipe
 from playbook.planning.search import WORDS, Found, Problem, Result, Space, explain, search
-from playbook.shapes import PRESETS, ModelShape
+from playbook.shapes import PRESETS, ModelShape, load
 from playbook_widgets.compute.gpus import GPU_DEFAULTS, Gpu, gpu_of, gpu_values
+from playbook_widgets.compute.pasted import settings_of
 from playbook_widgets.compute.refusals import answered
 from playbook_widgets.compute.sizes import PRESET, SEQ, differs, model_of, own_model
 from playbook_widgets.compute.visualizer_setting import CHUNKS, STAGES
@@ -35,7 +39,8 @@ from playbook_widgets.compute.visualizer_setting import CHUNKS, STAGES
 NARROW = ("tp", "pp", "cp", "ep", "zero", "recompute")
 #: What a control shows when nothing is set; None follows from the GPU or the model.
 DEFAULTS: dict[str, Any] = {
-    "model": PRESET, **GPU_DEFAULTS, "unit": "GB", "gpus": 32, "gpus_per_node": None, "intra": None, "inter": None,
+    "model": PRESET, **GPU_DEFAULTS, "unit": "GB", "gpus": 32, "tflops": None, "hbm": None,
+    "gpus_per_node": None, "intra": None, "inter": None,
     "global_batch": 128, "seq": None, "precision": "bf16-mixed", "fp8": "", "calibration": "", "price": 2.5,
     "tokens": 1000, "layout": "", **dict.fromkeys(NARROW, ""), "runs_in": "",
 }  # fmt: skip
@@ -59,7 +64,8 @@ def _describe(inputs: Mapping[str, Any]) -> dict[str, Any]:
     for key in inputs:
         if key not in DEFAULTS and key != "map":
             raise ConfigError(f"{key} is not a setting of My cluster")
-    values = {**DEFAULTS, **inputs}
+    given, pasted = settings_of(inputs, {key: None for key in DEFAULTS if key not in NARROW})
+    values = {**DEFAULTS, **given}
     if values["unit"] not in UNITS:
         raise ConfigError(unknown("unit", str(values["unit"]), UNITS))
     question = {key: values[key] for key in DEFAULTS if key not in ("layout", "unit", "price", "tokens")}
@@ -72,6 +78,7 @@ def _describe(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "values": _values(values, problem, gpu),
         "own": own_model(values),
+        "pasted": pasted,
         "parameters": problem.shape.num_parameters,
         "candidates": result.candidates,
         "evaluated": result.evaluated,
@@ -80,6 +87,7 @@ def _describe(inputs: Mapping[str, Any]) -> dict[str, Any]:
         "rows": [row(one, price) for one in result.found],
         "at": index,
         "chosen": row(chosen, price),
+        "published": published(problem),
         "training": _training(chosen, tokens * GB, price),
         "why": explain(best, *other) if other else "",
         "breakdown": [[part, WORDS[part], seconds] for part, seconds in chosen.step.breakdown.items()],
@@ -94,6 +102,7 @@ def _describe(inputs: Mapping[str, Any]) -> dict[str, Any]:
 def problem_of(values: Mapping[str, Any]) -> tuple[Problem, Gpu]:
     """What is to be trained on what. Raises ConfigError, LayoutError or ShapeError, each with its control first."""
     shape, gpu = model_of(values), gpu_of(values)
+    gpu = replace(gpu, accelerator=replace(gpu.accelerator, **_speeds(values)))
     cluster = replace(cluster_of(gpu.accelerator), **_nodes(values))
     gpus = typed_int("gpus", values["gpus"], LayoutError)
     seq = min(SEQ, shape.max_seq) if values["seq"] is None else typed_int("seq", values["seq"], LayoutError)
@@ -105,6 +114,22 @@ def problem_of(values: Mapping[str, Any]) -> tuple[Problem, Gpu]:
     calibration = load_calibration(name, gpu.accelerator) if name else None
     job = Job(shape, seq=seq, recipe=recipe)
     return Problem(job, cluster.with_gpus(gpus), batch, calibration, reserve=gpu.reserve), gpu
+
+
+def _speeds(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of an accelerator that the reader has set: TFLOP/s of dense products in bf16, in FP8 twice as many; TB/s."""
+    found: dict[str, Any] = {}
+    if values["tflops"] is not None:
+        peak = check_positive("tflops", values["tflops"], ConfigError) * 1e12
+        accelerator = load_accelerator(str(values["accelerator"]))
+        own = {"bf16": peak, "fp16": peak, "fp8": 2 * peak}
+        found["peak_flops"] = {
+            **accelerator.peak_flops,
+            **{k: v for k, v in own.items() if k in accelerator.peak_flops},
+        }
+    if values["hbm"] is not None:
+        found["memory_bandwidth"] = check_positive("hbm", values["hbm"], ConfigError) * 1e12
+    return found
 
 
 def _nodes(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,6 +238,44 @@ def _training(one: Found, tokens: float, price: float) -> dict[str, float]:
     return {"tokens": tokens, "days": whole.days, "gpu_hours": whole.gpu_hours, "cost": whole.cost(price)}
 
 
+def published(problem: Problem) -> dict[str, Any] | None:
+    """The published run of this model on GPUs of this kind that is most like what is planned, and what is predicted for
+    it; None where none is known."""
+
+    def like(row: Measured) -> float:
+        sizes = (row.job["gpus"] / problem.gpus, row.job["seq"] / problem.seq)
+        other = row.job.get("precision", "").startswith("fp8") != bool(problem.recipe.fp8)
+        return sum(abs(math.log(size)) for size in sizes) + other
+
+    row = min(
+        _published(problem.shape.replace(name="", max_seq=1), problem.cluster.accelerator.name),
+        key=like,
+        default=None,
+    )
+    if row is None:
+        return None
+    run, job = run_of(row.job), row.job
+    tokens = job["global_batch"] * job["seq"] / job["gpus"]
+    return {
+        "name": row.name, "source": (TABLES[row.table].__doc__ or "").strip().rstrip("."), "layout": job["layout"],
+        "gpus": job["gpus"], "seq": job["seq"], "global_batch": job["global_batch"], "precision": job["precision"],
+        "rate": tokens / row.seconds, "predicted": tokens / run.seconds, "needs": run.needs,
+    }  # fmt: skip
+
+
+@lru_cache(maxsize=16)
+def _published(shape: ModelShape, accelerator: str) -> list[Measured]:
+    def same(row: Measured) -> bool:
+        cluster = row.job["cluster"]
+        base = cluster if isinstance(cluster, str) else cluster["base"]
+        return (
+            base.partition("-")[0] == accelerator
+            and load(row.job["model"]).replace(name="", max_seq=1) == shape
+        )
+
+    return [row for table in TABLES.values() for row in table() if row.of == "step" and same(row)]
+
+
 def _report(one: Found, gpu: Gpu) -> dict[str, Any]:
     """Every stage's memory as the memory calculator draws it."""
     report = one.step.memory
@@ -254,9 +317,10 @@ def _flags(problem: Problem, one: Found) -> dict[str, str]:
 
 
 def _values(values: Mapping[str, Any], problem: Problem, gpu: Gpu) -> dict[str, Any]:
-    cluster = problem.cluster
+    cluster, chip = problem.cluster, problem.cluster.accelerator
     return {
         **values, **gpu_values(gpu, values, values["unit"]), "seq": problem.seq, "gpus_per_node": cluster.gpus_per_node,
+        "tflops": chip.peak_flops["bf16"] / 1e12, "hbm": chip.memory_bandwidth / 1e12,
         "intra": cluster.intra_bandwidth / GB, "inter": cluster.inter_bandwidth / GB, "differs": differs(problem.shape),
     }  # fmt: skip
 
@@ -300,7 +364,7 @@ def _named(shape: ModelShape) -> str:
 
 def _cluster(values: Mapping[str, Any], cluster: Cluster) -> str:
     """The cluster's name or, where the reader has changed it, its JSON."""
-    own: dict[str, Any] = _nodes(values)
+    own: dict[str, Any] = {**_speeds(values), **_nodes(values)}
     if values["memory"] is not None:
         own["memory_bytes"] = cluster.accelerator.memory_bytes
     return json.dumps({"base": cluster.name, **own}, separators=(",", ":")) if own else cluster.name

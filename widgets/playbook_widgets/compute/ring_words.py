@@ -5,27 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from playbook.figures.units import format_count, format_seconds, format_size
 from playbook_widgets.compute.ring_steps import FP32, RingSetting
-from playbook_widgets.compute.zero_words import in_bytes, in_count, in_seconds, scaled
 
 #: What each way is called.
 NAMES = {"ring": "ring", "gather": "all-gather", "ulysses": "Ulysses"}
 PLACES = {"contiguous": "contiguous", "zigzag": "zig-zag"}
 
 
-def in_pairs(pairs: int) -> str:
-    """8390656 is "8.39M"."""
-    return in_count(pairs)
-
-
 def sent_formula(setting: RingSetting) -> str:
     """How the bytes that a rank sends in all come about."""
-    n, share = setting.ranges.ranks, in_bytes(setting.share)
+    n, share = setting.ranges.ranks, format_size(setting.share)
     if setting.context == "ulysses":
         return f"{n - 1}/{n} of its q, K, V and output" + (": their gradients" if setting.backward else "")
     if not setting.backward:
         return f"{n - 1} × {share} of K and V"
-    return f"{n - 1} × ({share} of K and V + {in_bytes(setting.elements * FP32)} of dK and dV in fp32)"
+    return f"{n - 1} × ({share} of K and V + {format_size(setting.elements * FP32)} of dK and dV in fp32)"
 
 
 def answer(setting: RingSetting, result: Mapping[str, Any]) -> str:
@@ -40,28 +35,30 @@ def _balance(setting: RingSetting, work: Mapping[str, Any]) -> str:
         heads = f"{setting.heads_each} of {setting.shape.heads} heads"
         return f"Each of {ranks} ranks computes the whole mask for {heads}: all do the same."
     if least == most:
-        return f"Each of {ranks} ranks computes {in_pairs(most)} pairs of a query and a key: all do the same."
+        return f"Each of {ranks} ranks computes {format_count(most)} pairs of a query and a key: all do the same."
     busiest, idlest = work["pairs"].index(most), work["pairs"].index(least)
     return (
-        f"Rank {busiest} computes {in_pairs(most)} pairs of a query and a key, rank {idlest} only {in_pairs(least)}: "
-        f"the busiest does {work['balance']:.2f} times the mean, and the others wait for it."
+        f"Rank {busiest} computes {format_count(most)} pairs of a query and a key, rank {idlest} only "
+        f"{format_count(least)}: the busiest does {work['balance']:.2f} times the mean, and the others wait for it."
     )
 
 
 def _messages(setting: RingSetting, result: Mapping[str, Any]) -> str:
     message, exposed = result["message"], result["exposed"]
     if setting.context != "ring":
-        return f"Its messages take {in_seconds(message)}, in which nobody computes."
-    times = f"{in_seconds(message)} of messages"
+        return f"Its messages take {format_seconds(message)}, in which nobody computes."
+    times = f"{format_seconds(message)} of messages"
     if not exposed:
         return f"All {times} hide behind computing."
     if all(step["exposed"] == 0 for step in result["steps"] if step["does"] == "attend"):
-        return f"Of {times}, {in_seconds(exposed)} show: the last gradients come home when all is computed."
-    return f"Of {times}, {in_seconds(exposed)} show: a rank waits for keys {_share(exposed, result)} of the time."
+        return (
+            f"Of {times}, {format_seconds(exposed)} show: the last gradients come home when all is computed."
+        )
+    return f"Of {times}, {format_seconds(exposed)} show: a rank waits for keys {_share(exposed, result)} of the time."
 
 
 def _share(part: float, result: Mapping[str, Any]) -> str:
-    return f"{scaled(100 * part / result['seconds'], ('',))[0]} %"
+    return f"{100 * part / result['seconds']:.3g} %"
 
 
 def _otherwise(setting: RingSetting, result: Mapping[str, Any]) -> str:
@@ -77,6 +74,4 @@ def _otherwise(setting: RingSetting, result: Mapping[str, Any]) -> str:
     if abs(ratio - 1) < 0.005:
         return "" if setting.ranges.causal else "Without a mask, placement makes no difference."
     placed = {"contiguous": "Placed contiguously", "zigzag": "In a zig-zag"}[other["placement"]]
-    return (
-        f"{placed} it would take {in_seconds(other['seconds'])} instead of {in_seconds(result['seconds'])}."
-    )
+    return f"{placed} it would take {format_seconds(other['seconds'])} instead of {format_seconds(result['seconds'])}."

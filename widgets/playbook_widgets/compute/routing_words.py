@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from playbook.figures.units import format_size
 from playbook.shapes import PRESETS, MoE
 from playbook_widgets.compute.routing_setting import RoutingSetting
-from playbook_widgets.compute.zero_words import in_bytes
 
 #: The model that a command trains with the router.
 MODEL = "tiny-moe"
@@ -114,10 +114,11 @@ def _sent(setting: RoutingSetting, now: Mapping[str, Any]) -> str:
     if setting.nodes == 1 or not plain:
         return ""
     if plain == two:
-        return f"Two-step dispatch sends as much between nodes as a plain all-to-all: {in_bytes(plain)}."
+        return f"Two-step dispatch sends as much between nodes as a plain all-to-all: {format_size(plain)}."
     return (
-        f"Two-step dispatch sends {in_bytes(two)} between nodes instead of {in_bytes(plain)}, since a token with several "
-        f"experts in a node travels there once, and {in_bytes(more)} within nodes instead of {in_bytes(inside)}."
+        f"Two-step dispatch sends {format_size(two)} between nodes instead of {format_size(plain)}, since a token with "
+        f"several experts in a node travels there once, and {format_size(more)} within nodes instead "
+        f"of {format_size(inside)}."
     )
 
 

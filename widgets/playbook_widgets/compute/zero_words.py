@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from playbook.figures.units import format_count, format_seconds, format_size
 from playbook.layout import Layout
 from playbook.shapes import ModelShape
 from playbook_widgets.compute.zero_setting import ZeroSetting
@@ -18,38 +19,10 @@ NAMES = ("no ZeRO", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 #: The first stage in which a rank keeps only a share, by what it is a share of.
 SHARED_FROM = {"optimizer": 1, "gradients": 2, "parameters": 3}
 
-BYTES = ("B", "kB", "MB", "GB", "TB", "PB")
-COUNTS = ("", "k", "M", "B", "T")
-TIMES = ("ns", "µs", "ms", "s")
-
 #: ``[kind, formula in symbols, the same in numbers, bytes]``
 Row = list[Any]
 #: Factors of a product, in symbols and in numbers.
 Factors = tuple[list[str], list[str]]
-
-
-def scaled(value: float, units: Sequence[str]) -> tuple[str, str]:
-    """Three significant digits and the unit, each a thousand of the one before: rounding comes before the choice."""
-    power = 0
-    while power < len(units) - 1 and float(f"{value / 1000**power:.3g}") >= 1000:
-        power += 1
-    number = value / 1000**power
-    return (f"{round(number)}" if number >= 1000 else f"{float(f'{number:.3g}'):g}"), units[power]
-
-
-def in_bytes(size: float) -> str:
-    """31406250000 is "31.4 GB"."""
-    return " ".join(scaled(size, BYTES))
-
-
-def in_seconds(time: float) -> str:
-    """0.59 is "590 ms"."""
-    return " ".join(scaled(time * 1e9, TIMES))
-
-
-def in_count(number: float) -> str:
-    """7500000000 is "7.5B"."""
-    return "".join(scaled(number, COUNTS))
 
 
 # --- Formulas
@@ -66,7 +39,9 @@ def memory_terms(setting: ZeroSetting, zero: int) -> list[Row]:
     rows = []
     for kind, size in each.items():
         symbol, shared = "k" if kind == "optimizer" else size, zero >= SHARED_FROM[kind]
-        numbers = f"{size} × {in_count(setting.parameters)}" + (f" / {setting.replicas}" if shared else "")
+        numbers = f"{size} × {format_count(setting.parameters)}" + (
+            f" / {setting.replicas}" if shared else ""
+        )
         rows.append([kind, f"{symbol}Ψ" + ("/N" if shared else ""), numbers, getattr(held, kind)])
     return rows
 
@@ -95,7 +70,7 @@ def _moved(
     """``symbols`` and ``numbers`` are the factors before the bytes of a vector."""
     n = setting.replicas
     formula = " · ".join([*symbols, f"{size}Ψ", "(N−1)/N"])
-    filled = " × ".join([*numbers, f"{size} × {in_count(setting.parameters)}", f"{n - 1}/{n}"])
+    filled = " × ".join([*numbers, f"{size} × {format_count(setting.parameters)}", f"{n - 1}/{n}"])
     return [kind, formula, filled, float(sent)]
 
 
@@ -108,15 +83,15 @@ def answer(setting: ZeroSetting, stages: Sequence[Mapping[str, Any]]) -> str:
         return "One replica has nobody to share with: every stage keeps the same and sends nothing."
     before, after = stages[min(setting.zero, 2)], stages[min(setting.zero, 2) + 1]
     zero, saved = after["zero"], before["total"] - after["total"] - after["gathered"]
-    between = f"{in_bytes(before['total'])} to {in_bytes(after['total'] + after['gathered'])}"
-    bought = f"frees {in_bytes(saved)} on each rank ({between}{_fit(setting, before, after)})"
+    between = f"{format_size(before['total'])} to {format_size(after['total'] + after['gathered'])}"
+    bought = f"frees {format_size(saved)} on each rank ({between}{_fit(setting, before, after)})"
     if saved <= 0:
-        bought = f"frees nothing while a step runs ({in_bytes(before['total'])} as before)"
+        bought = f"frees nothing while a step runs ({format_size(before['total'])} as before)"
     return f"Going from {NAMES[zero - 1]} to {NAMES[zero]} {bought} and {_cost(setting, before, after)}."
 
 
 def _fit(setting: ZeroSetting, before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    capacity = in_bytes(setting.accelerator.memory_bytes)
+    capacity = format_size(setting.accelerator.memory_bytes)
     if before["fits"]:
         return ""
     return f", which now fits into {capacity}" if after["fits"] else f", still more than {capacity}"
@@ -126,10 +101,10 @@ def _cost(setting: ZeroSetting, before: Mapping[str, Any], after: Mapping[str, A
     """The change in traffic, and where it comes from."""
     more, why = after["traffic"] - before["traffic"], _reason(setting, after["zero"])
     if abs(more) < 0.001 * before["traffic"]:
-        return f"costs no traffic ({in_bytes(after['traffic'])} in a step, as before): {why}"
-    between = f"{in_bytes(before['traffic'])} to {in_bytes(after['traffic'])}"
-    time = f"{in_seconds(abs(more) / setting.bandwidth)} at {setting.bandwidth / 1e9:g} GB/s"
-    change = f"costs {in_bytes(more)} more" if more > 0 else f"saves {in_bytes(-more)} of"
+        return f"costs no traffic ({format_size(after['traffic'])} in a step, as before): {why}"
+    between = f"{format_size(before['traffic'])} to {format_size(after['traffic'])}"
+    time = f"{format_seconds(abs(more) / setting.bandwidth)} at {setting.bandwidth / 1e9:g} GB/s"
+    change = f"costs {format_size(more)} more" if more > 0 else f"saves {format_size(-more)} of"
     return f"{change} traffic in a step ({between}; {time}): {why}"
 
 

@@ -165,10 +165,27 @@ export class ComputedModel extends Model {
   }
 }
 
-/** Keep a widget's inputs in the page's address, "#name?…", and take them from there: when it opens, and on "back". */
+/** What a tool was left at, on this machine alone; a browser may keep nothing. */
+const memory = {
+  get(name) {
+    try {
+      return localStorage.getItem(`playbook:tool:${name}`);
+    } catch {
+      return null;
+    }
+  },
+  set(name, text) {
+    try {
+      text ? localStorage.setItem(`playbook:tool:${name}`, text) : localStorage.removeItem(`playbook:tool:${name}`);
+    } catch {}
+  },
+};
+
+/** Keep a widget's inputs in the page's address, "#name?…", and take them from there: when it opens, and on "back". With
+    `keep`, as in the tools, they are what they were at the last visit, unless the address says otherwise. */
 class Address {
-  constructor(name, module, model) {
-    Object.assign(this, { name, module, model });
+  constructor(name, module, model, keep) {
+    Object.assign(this, { name, module, model, keep });
     this.plain = this.text();
     this.show();
     model.on("change:inputs change:outputs", () => {
@@ -192,12 +209,33 @@ class Address {
   read() {
     const text = Address.written(this.name);
     if (text === null || text === this.text()) return false;
+    this.take(text);
+    return true;
+  }
+  take(text) {
     this.model.set("inputs", this.module.decode(text));
     this.model.save_changes();
-    return true;
+  }
+  /** Go on where the reader has stopped, and say so in `el`, with a way back to the start. */
+  recall(el) {
+    const text = this.keep && Address.written(this.name) === null && memory.get(this.name);
+    if (!text || text === this.plain) return;
+    const again = document.createElement("button");
+    again.type = "button";
+    again.textContent = "Start anew";
+    const note = document.createElement("p");
+    note.className = "pb-recalled";
+    note.append("As you left it. ", again);
+    again.addEventListener("click", () => {
+      note.remove();
+      this.take(this.plain);
+    });
+    el.prepend(note);
+    this.take(text);
   }
   write() {
     const text = this.text();
+    if (this.keep) memory.set(this.name, text === this.plain ? "" : text);
     const hash = text === this.plain ? "" : `#${this.name}?${text}`;
     const own = Address.written(this.name) !== null;
     // A late answer that changes nothing must not take the address from a widget that is still being drawn.
@@ -241,7 +279,7 @@ export async function start(el) {
     await Promise.all((spec.css ?? []).map(loadStyles));
     const module = await import(new URL(spec.esm, base));
     const model = spec.compute ? new ComputedModel(spec.state, spec.compute, spec.limit) : new Model(spec.state);
-    const address = spec.name && module.encode ? new Address(spec.name, module, model) : null;
+    const address = spec.name && module.encode ? new Address(spec.name, module, model, spec.start === "view") : null;
     const stage = document.createElement("div");
     stage.className = "pb-widget-stage";
     el.append(stage); // in the page while drawing, so that it can measure itself
@@ -254,6 +292,7 @@ export async function start(el) {
     el.querySelector(":scope > .pb-widget-summary")?.setAttribute("hidden", "");
     el.dataset.state = "ready";
     if (address?.read()) el.scrollIntoView();
+    else address?.recall(el);
     if (spec.compute) wakeEarly(el, model, spec.start);
   } catch (error) {
     showError(el, error);

@@ -15,6 +15,7 @@ import { entry } from "./shared/form.mjs";
 import { Freshness } from "./shared/freshness.mjs";
 import { bytes, MINUS, SYSTEMS, share } from "./shared/numbers.mjs";
 import { PythonStatus } from "./shared/parts.mjs";
+import { settings } from "./shared/pasted.mjs";
 
 // The state in a link: model=llama3-70b&tp=8;model=llama3-70b&tp=4
 const KEYS = (
@@ -44,6 +45,7 @@ class Calculator {
     Object.assign(this, {
       model,
       id: newId("pb-mc"),
+      prefix: "pb-mc",
       constants: model.get("constants"),
       side: 0,
       stage: [null, null],
@@ -176,6 +178,7 @@ class Calculator {
       );
     const config = { ...this.current().config },
       { sizes } = Object.values(this.constants.presets)[0];
+    if (field === "model") [this.before, this.pasted] = [this.current().config, undefined];
     if (field === "model") for (const key of Object.keys(sizes)) if (key !== "seq") delete config[key];
     if (field === "accelerator") delete config.memory;
     if (field === "gpus") delete config.dp;
@@ -281,6 +284,15 @@ class Calculator {
 
   arrived() {
     this.take();
+    const { config, result, error } = this.current(),
+      kept = ["accelerator", "memory", "reserve", "unit"],
+      sizes = Object.keys(Object.values(this.constants.presets)[0].sizes);
+    if (result?.pasted && this.fresh.fresh && !error) {
+      this.pasted = result.pasted;
+      this.controls.all.get("model").field.forget();
+      const next = settings(config, this.before ?? {}, result.pasted, kept, sizes);
+      return this.send(this.inputs.configs.map((old, side) => (side === this.side ? next : old)));
+    }
     this.refresh();
     this.rest();
   }

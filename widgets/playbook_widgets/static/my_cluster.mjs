@@ -13,13 +13,14 @@ import { Freshness } from "./shared/freshness.mjs";
 import { Groups } from "./shared/groups.mjs";
 import { bytes, SYSTEMS } from "./shared/numbers.mjs";
 import { Announcer, PythonStatus } from "./shared/parts.mjs";
+import { settings } from "./shared/pasted.mjs";
 
 /** What the ranking is narrowed to stays as it was typed: 2,4 is a list. */
 const ONLY = ["tp", "pp", "cp", "ep", "zero", "recompute"];
-const KEYS = [
-  ..."model accelerator memory reserve unit gpus gpus_per_node intra inter price tokens global_batch seq".split(" "),
-  ...["precision", "fp8", "calibration", ...ONLY, "runs_in", "layout"],
-];
+const MACHINE = "accelerator memory reserve unit tflops hbm gpus_per_node intra inter price tokens calibration".split(
+  " ",
+);
+const KEYS = ["model", ...MACHINE, "gpus", "global_batch", "seq", "precision", "fp8", ...ONLY, "runs_in", "layout"];
 
 /** Of a model that was pasted, a link carries the fields that Python has read, not the whole text. */
 export function encode(inputs, outputs) {
@@ -150,7 +151,9 @@ class MyCluster {
 
   change(field, value) {
     const { [field]: _, ...others } = this.inputs;
-    if (field === "accelerator") for (const key of ["memory", "gpus_per_node", "intra", "inter"]) delete others[key];
+    if (field === "model") [this.before, this.pasted] = [this.inputs, undefined];
+    if (field === "accelerator")
+      for (const key of ["memory", "tflops", "hbm", "gpus_per_node", "intra", "inter"]) delete others[key];
     this.send(field !== "model" && value === this.base(field) ? others : { ...others, [field]: value });
   }
 
@@ -188,6 +191,11 @@ class MyCluster {
 
   arrived() {
     this.take();
+    if (this.result?.pasted && this.fresh.fresh && !this.error) {
+      this.pasted = this.result.pasted;
+      this.controls.all.get("model").field.forget();
+      return this.send(settings(this.inputs, this.before ?? {}, this.pasted, MACHINE, []));
+    }
     this.refresh();
     this.rest();
   }

@@ -1,4 +1,4 @@
-"""A planned run in the words of frameworks: the model, the layout and the precision as people can paste them.
+"""A planned run in the words of frameworks: the model, the layout and the precision as people can paste them, and back.
 
 What a framework refuses is a ConfigError; what it would do otherwise than planned is a line that begins with
 ``NOT EXPRESSED``. Standard library only.
@@ -6,11 +6,21 @@ What a framework refuses is a ConfigError; what it would do otherwise than plann
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from playbook.errors import ConfigError
-from playbook.planning.flags import deepspeed, megatron, own, torchtitan
+from playbook.planning.flags import (
+    accelerate,
+    config_text,
+    deepspeed,
+    megatron,
+    megatron_text,
+    own,
+    torchtitan,
+)
+from playbook.planning.flags.pasted import Pasted
 
 if TYPE_CHECKING:
     from playbook.planning.simulator import Run
@@ -19,6 +29,7 @@ FRAMEWORKS: dict[str, Callable[[Run], Iterator[str]]] = {
     "megatron": megatron.lines,
     "torchtitan": torchtitan.lines,
     "deepspeed": deepspeed.lines,
+    "accelerate": accelerate.lines,
     "playbook": own.lines,
 }
 
@@ -37,3 +48,34 @@ def can_say(framework: str, run: Run) -> bool:
     except ConfigError:
         return False
     return True
+
+
+_FORMS: dict[str, tuple[Callable[[str], Pasted], str]] = {
+    "torchtitan": (config_text.read_torchtitan, r"(?m)^\s*\[(parallelism|training|model)\]"),
+    "DeepSpeed": (config_text.read_deepspeed, r'"(zero_optimization|train_\w*batch_size\w*)"\s*:'),
+    "Accelerate": (
+        config_text.read_accelerate,
+        r"(?m)^(distributed_type|compute_environment|mixed_precision):",
+    ),
+    "Megatron-LM": (
+        megatron_text.read,
+        r"--(num[-_]layers|hidden[-_]size|(tensor|pipeline)[-_]model[-_]parallel)",
+    ),
+}
+
+
+def form(text: str) -> str:
+    """The framework whose words a text has; "" for another text."""
+    return next((name for name, (_, words) in _FORMS.items() if re.search(words, text)), "")
+
+
+def read(text: str) -> Pasted:
+    """The run that a text describes: flags of Megatron-LM or a script with them, a configuration of torchtitan (TOML),
+    DeepSpeed (JSON) or Accelerate (YAML). Raises ConfigError for another text, and for what cannot be read.
+    """
+    if not (name := form(text)):
+        raise ConfigError(
+            "the text is no run that can be read: flags of Megatron-LM (with --num-layers, …), a TOML of torchtitan, a "
+            "JSON of DeepSpeed, a YAML of Accelerate"
+        )
+    return _FORMS[name][0](text)

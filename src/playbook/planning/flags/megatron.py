@@ -196,6 +196,8 @@ def _unsaid(run: Run) -> Iterator[str]:
     shape, moe, states = run.shape, run.shape.moe, run.recipe.states
     if run.shape.planned:
         yield run.shape.planned
+    if run.shape.norms != "before":
+        yield f"norms={run.shape.norms}: it has one before attention and one before the MLP, and their parameters"
     if run.shape.windows:
         yield f"windows of {run.shape.windows} tokens: all keys are seen"
     if run.recipe.compute == 4 and run.job.attention != "reference":

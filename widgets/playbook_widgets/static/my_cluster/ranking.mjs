@@ -2,7 +2,7 @@
 
 import { fit } from "../memory_calculator/fit.mjs";
 import { button, keep, make, say, set } from "../shared/dom.mjs";
-import { count, grouped, percent, plural, rounded, seconds } from "../shared/numbers.mjs";
+import { count, grouped, MINUS, percent, plural, rounded, seconds } from "../shared/numbers.mjs";
 
 const AXES = ["tp", "pp", "cp", "ep", "dp"];
 /** Columns: the field of a row that they sort by, their heading and what stands in them. Of axes and chunks that no layout
@@ -28,6 +28,19 @@ const family = (row) => [...AXES, "zero", "recompute"].map((key) => row[key]).jo
 /** An amount of money, in the currency of the price. */
 export const money = (value) => `$${grouped(value < 100 ? value.toFixed(2) : Math.round(value))}`;
 
+/** What others have measured with this model on such GPUs, and what is predicted for that very run. */
+function published(app) {
+  const row = app.result.published;
+  if (!row) return "";
+  const by = row.predicted / row.rate - 1,
+    run = `${row.layout}, ${grouped(row.global_batch)} samples of ${grouped(row.seq)} tokens, ${row.precision}`;
+  return [
+    `Published: ${grouped(Math.round(row.rate))} tokens/s on each of ${grouped(row.gpus)} GPUs (${row.source}; ${run}).`,
+    `Predicted for that run: ${grouped(Math.round(row.predicted))}, ${by < 0 ? MINUS : "+"}${percent(Math.abs(by))}.`,
+    ...(row.needs > app.result.memory ? [`As planned here it needs ${app.bytes(row.needs)}: they keep less.`] : []),
+  ].join(" ");
+}
+
 export class Ranking {
   constructor(app) {
     this.app = app;
@@ -40,12 +53,14 @@ export class Ranking {
     );
     this.facts = make("p", { class: "pb-mc-facts pb-cl-facts" });
     this.whole = make("p", { class: "pb-mc-facts pb-cl-whole" });
+    this.published = make("p", { class: "pb-mc-facts pb-cl-published" });
     this.verdict = make(
       "section",
       { class: "pb-mc-verdict", "aria-label": "The layout that is looked at" },
       this.line,
       this.facts,
       this.whole,
+      this.published,
     );
     this.note = make("p", { class: "pb-mc-note" });
     this.body = make("tbody");
@@ -125,6 +140,8 @@ export class Ranking {
       this.whole,
       `${count(training.tokens)} tokens take ${rounded(training.days)} days and ${grouped(Math.round(training.gpu_hours))} GPU-hours, ${money(training.cost)}.`,
     );
+    say(this.published, published(app));
+    this.published.hidden = !app.result.published;
     say(
       this.note,
       `${grouped(candidates)} can run; ${grouped(evaluated)} had to be simulated to know the ${rows.length} fastest that fit${reserve ? ` and leave ${app.bytes(reserve)} of each GPU free` : ""}. Press one to look at it, a heading to sort; +3 are three more of the same axes. A batch is samples × passes that are accumulated.`,

@@ -2,6 +2,7 @@
 
 import { make, say } from "./dom.mjs";
 import { rounded, SYSTEMS } from "./numbers.mjs";
+import { LeftOpen } from "./pasted.mjs";
 import { Setting } from "./setting.mjs";
 
 export class Groups {
@@ -13,7 +14,8 @@ export class Groups {
     this.general = make("p", { class: "pb-set-error", role: "alert", hidden: "" });
     this.groups = app.constants.groups.map((group) => this.group(group, folded));
     this.differs = make("p", { class: "pb-mc-differs", hidden: "" }); // in what a pasted model does
-    this.all.get("model").row.after(this.differs);
+    this.open = new LeftOpen();
+    this.all.get("model").row.after(this.open.root, this.differs);
     this.root = make(
       "section",
       { class: "pb-mc-controls", "aria-label": "Settings" },
@@ -81,6 +83,7 @@ export class Groups {
     this.general.hidden = !elsewhere;
     say(this.differs, values.differs || "");
     this.differs.hidden = !values.differs;
+    this.open.show(app.pasted);
     for (const group of this.groups) this.updateGroup(group, values, error);
     return values;
   }

@@ -13,6 +13,8 @@ const TIMES = [
   [1e-6, "µs"],
   [1e-3, "ms"],
   [1, "s"],
+  [60, "min"],
+  [3600, "h"],
 ];
 
 /** `value` with about `digits` significant digits, whole numbers in full, no trailing zeros. */
@@ -47,8 +49,9 @@ export function exactly(size) {
   return `${grouped(size / one)} ${unit}`;
 }
 
-/** 0.0000628 is "62.8 µs". */
+/** 0.0000628 is "62.8 µs", 5793 is "1.61 h". */
 export function seconds(time) {
+  if (!time) return "0 s";
   const [size, unit] = TIMES.findLast(([size]) => +rounded(Math.abs(time) / size) >= 1) ?? TIMES[0];
   return `${rounded(time / size)} ${unit}`;
 }

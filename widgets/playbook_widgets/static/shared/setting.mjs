@@ -49,7 +49,7 @@ export class Setting extends Control {
 
   model() {
     this.field = new ModelField({ id: this.id, presets: this.presets, attributes: this.about, tell: this.tell });
-    return [this.label(), this.field.list, this.field.text];
+    return [this.label(), this.field.list, this.field.find, this.field.text];
   }
 
   number() {

@@ -19,7 +19,7 @@ from playbook.collectives.sockets import SocketGroup
 
 Address = tuple[str, int]
 _GREETING = b"playbook"
-_HELLO = struct.Struct("!8sIIBH")  # greeting, size, rank, what the connection is for, where the rank listens
+_HELLO = "!8sIIBH"  # greeting, size, rank, what the connection is for, where the rank listens
 #: What a connection is for: messages; the news of a rank that was lost; to ask where the others listen.
 _MESSAGES, _ALARM, _ASK = range(3)
 #: Seconds that a connection has to say who it is; what says nothing, or something else, is none of ours.
@@ -50,7 +50,7 @@ def connect(
             hosts = _ask(question, rank, size, listener.getsockname()[1], deadline)
         for peer in range(rank):
             for kind, link in ((_MESSAGES, messages), (_ALARM, alarms)):
-                hello = _HELLO.pack(_GREETING, size, rank, kind, 0)
+                hello = struct.pack(_HELLO, _GREETING, size, rank, kind, 0)
                 link[peer] = opened.enter_context(_reach(hosts[peer], rank, peer, deadline, hello))
         for peer, kind, _, connection in _accept(listener, rank, size, [_MESSAGES, _ALARM], deadline):
             (messages if kind == _MESSAGES else alarms)[peer] = opened.enter_context(connection)
@@ -80,7 +80,7 @@ def _tell(mine: Address, listener: socket.socket, size: int, deadline: float) ->
 def _ask(question: socket.socket, rank: int, size: int, port: int, deadline: float) -> list[Address]:
     """Where all ranks listen, as rank 0 says; this one does at ``port``."""
     try:
-        question.sendall(_HELLO.pack(_GREETING, size, rank, _ASK, port))
+        question.sendall(struct.pack(_HELLO, _GREETING, size, rank, _ASK, port))
         return [(host, port) for host, port in json.loads(_receive(question, 1 << 20, deadline))]
     except (OSError, ValueError) as error:
         raise PeerError("rank 0 did not say where the other ranks are", 0) from error
@@ -127,8 +127,8 @@ def _accept(
             connection, (host, *_) = listener.accept()
         except TimeoutError:
             continue
-        hello = _receive(connection, _HELLO.size, min(deadline, time.monotonic() + _PATIENCE))
-        greeting, theirs, peer, kind, port = _HELLO.unpack(hello.ljust(_HELLO.size))
+        hello = _receive(connection, struct.calcsize(_HELLO), min(deadline, time.monotonic() + _PATIENCE))
+        greeting, theirs, peer, kind, port = struct.unpack(_HELLO, hello.ljust(struct.calcsize(_HELLO)))
         if (greeting, theirs) == (_GREETING, size) and (peer, kind) in missing:
             missing.remove((peer, kind))
             yield peer, kind, (host, port), connection

@@ -1,0 +1,211 @@
+"""Reads configurations of torchtitan (TOML of 0.2), DeepSpeed (JSON) and Accelerate (YAML)."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from playbook._tables import read_json
+from playbook.errors import ConfigError
+from playbook.planning.flags import torchtitan
+from playbook.planning.flags.pasted import Pasted, number
+from playbook.shapes import PRESETS
+
+
+class Table:
+    """The values of nested tables by their path, each as it is asked for."""
+
+    def __init__(self, table: Mapping[str, Any], unknown: list[str]):
+        self.unknown, self.values = unknown, dict(_flat(table))
+        self.asked: set[str] = set()
+
+    def get(self, path: str, default: Any = None) -> Any:
+        """What stands there."""
+        self.asked.add(path)
+        return self.values.get(path, default)
+
+    def number(self, path: str, default: int | None = None, least: int = 1) -> int | None:
+        """A whole number; "auto", -1 and the like are unknown."""
+        value = self.get(path)
+        found = number(value)
+        if value is not None and (found is None or found < least):
+            self.unknown.append(f"{path} is {value}: it is known once the run starts")
+        return default if found is None or found < least else found
+
+    def left(self) -> set[str]:
+        return self.values.keys() - self.asked
+
+
+def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield before + key, value
+
+
+def read_torchtitan(text: str) -> Pasted:
+    """A run of torchtitan. Raises ConfigError for what is no TOML."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"the text looks like a TOML of torchtitan, and cannot be read: {error}") from None
+    run = Pasted("torchtitan")
+    found = Table(table, run.unknown)
+    told = (str(found.get("model.name")), str(found.get("model.flavor")))
+    presets = [name for name, known in torchtitan.MODELS.items() if known == told]
+    if presets:
+        run.shape = PRESETS[presets[-1]]  # the newer of two that have one name there
+    else:
+        run.unknown.append(f"the model {told[0]} {told[1]}: its sizes are in its Python")
+    _titan_layout(run, found)
+    run.seq = found.number("training.seq_len", 2048)
+    run.precision = "fp32" if found.get("training.mixed_precision_param") == "float32" else "autocast"
+    converters = " ".join(found.get("model.converters", ()))
+    if "mx" in converters:
+        run.fp8 = "mxfp8"
+    elif "float8" in converters:
+        run.fp8 = found.get("quantize.linear.float8.recipe_name", "tensorwise")
+    run.left(found.left())
+    return run
+
+
+def _titan_layout(run: Pasted, found: Table) -> None:
+    layout, sizes = run.layout, "parallelism."
+    for axis, name in {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}.items():
+        layout[axis] = found.number(f"{sizes}{name}_parallel_degree", 1)
+    layout["sp"] = layout["tp"] > 1
+    replicas = found.number(f"{sizes}data_parallel_replicate_degree", 1) or 1
+    shards = found.number(f"{sizes}data_parallel_shard_degree", 1) or 1  # -1: what is left of the GPUs
+    layout["dp"] = replicas * shards
+    again = found.get(f"{sizes}fsdp_reshard_after_forward", "default")
+    whole = again == "never" or (again == "default" and layout["pp"] > 1)
+    one = found.get(f"{sizes}data_parallel_shard_degree", -1) == 1 and layout["cp"] == 1
+    layout["zero"] = 0 if one else 2 if whole else 3
+    if whole and not one:
+        run.unknown.append("FSDP2 without resharding: read as zero=2, which shards weights too at rest there")
+    if replicas > 1 and shards > 1:
+        run.unknown.append(f"{replicas} replicas of {shards} shards: read as {replicas * shards} shards")
+    ways = {told: name for name, told in torchtitan.ROTATE.items()}
+    layout["context"] = ways.get(found.get(f"{sizes}context_parallel_rotate_method", "allgather"), "ring")
+    mode = found.get("activation_checkpoint.mode", "selective")
+    layout["recompute"] = mode if mode in ("none", "full", "selective") else "none"
+    if mode == "selective":
+        run.unknown.append("activation_checkpoint of chosen operations: read as attention alone")
+    batch = found.number("training.local_batch_size", 8) or 8
+    layout["micro_batch"] = batch
+    if layout["pp"] > 1:
+        layout["micro_batch"] = found.number(f"{sizes}pipeline_parallel_microbatch_size", 1)
+        schedules = {told: name for name, told in torchtitan.SCHEDULES.items()}
+        told = found.get(f"{sizes}pipeline_parallel_schedule", "Interleaved1F1B")
+        layout["schedule"] = schedules.get(told, "1f1b")
+        if told not in schedules:
+            run.unknown.append(f"the schedule {told}: read as 1F1B")
+        _titan_stages(run, found)
+    run.batch(found.number("training.global_batch_size") or batch * layout["dp"])
+
+
+def _titan_stages(run: Pasted, found: Table) -> None:
+    each = found.number("parallelism.pipeline_parallel_layers_per_stage")
+    parts, schedule = found.get("parallelism.module_fqns_per_model_part"), run.layout["schedule"]
+    if parts:
+        run.stages([sum(name.startswith("layers.") for name in part) for part in parts])
+    elif each and run.shape:
+        run.stages([each] * -(-run.shape.layers // each))
+    run.layout["schedule"] = schedule
+    if schedule == "interleaved":
+        run.layout.setdefault("vpp", 2)
+    else:
+        run.layout.pop("vpp", None)
+    for end in ("first", "last"):
+        found.get(f"parallelism.pipeline_parallel_{end}_stage_less_layers")
+
+
+def read_deepspeed(text: str) -> Pasted:
+    """A run of DeepSpeed: its model, sample length and number of GPUs are in a script."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith(("//", "#"))]
+    run = Pasted("DeepSpeed")
+    found = Table(read_json("\n".join(lines), "the DeepSpeed configuration", ConfigError), run.unknown)
+    _deepspeed(run, found, "zero_optimization.stage", "zero_optimization.offload_optimizer.device")
+    run.layout["tp"] = found.number("tensor_parallel.autotp_size", 1)
+    run.layout["micro_batch"] = found.number("train_micro_batch_size_per_gpu", 1)
+    run.layout["grad_acc"] = found.number("gradient_accumulation_steps", 1)
+    each = run.layout["micro_batch"] * run.layout["grad_acc"]
+    batch = found.number("train_batch_size")
+    run.ranks(batch // each * run.layout["tp"] if batch and batch % each == 0 else None)
+    sixteen = next(
+        (kind for kind in ("bf16", "fp16") if str(found.get(f"{kind}.enabled")).lower() == "true"), ""
+    )
+    wide = found.get("data_types.grad_accum_dtype") == "fp32"
+    run.precision = ("bf16-mixed-fp32-grads" if wide else "bf16-mixed") if sixteen else "fp32"
+    run.unknown.append("the model and the length of samples: they are set in a script")
+    run.left(found.left())
+    return run
+
+
+def _deepspeed(run: Pasted, found: Table, stage: str, offload: str) -> None:
+    run.layout["zero"] = found.number(stage, 0, least=0)
+    where = str(found.get(offload, "none"))
+    run.offload = where == "cpu"
+    if where not in ("cpu", "none"):
+        run.unknown.append(f"optimizer states on {where}: read as on the GPU")
+
+
+def read_accelerate(text: str) -> Pasted:
+    """A run of Accelerate: its model, samples and batch are in a script."""
+    run = Pasted("Accelerate")
+    found = Table(_yaml(text), run.unknown)
+    layout, kind = run.layout, str(found.get("distributed_type", "NO"))
+    axes = "parallelism_config.parallelism_config_"
+    replicas, shards = (found.number(f"{axes}dp_{name}_size", 1) or 1 for name in ("replicate", "shard"))
+    for axis in ("tp", "cp"):
+        layout[axis] = found.number(f"{axes}{axis}_size", 1)
+    layout["sp"] = False
+    ways = {"alltoall": "ring", "allgather": "gather"}
+    layout["context"] = ways.get(str(found.get(f"{axes}cp_comm_strategy", "allgather")), "gather")
+    if kind == "FSDP":
+        old = {"FULL_SHARD": True, "SHARD_GRAD_OP": False, "HYBRID_SHARD": True, "1": True, "2": False}
+        told = found.get("fsdp_config.fsdp_sharding_strategy")
+        again = found.get("fsdp_config.fsdp_reshard_after_forward", old.get(str(told), True))
+        again = old.get(str(again), str(again).lower() == "true")
+        layout["zero"] = 3 if again else 2
+        full = str(found.get("fsdp_config.fsdp_activation_checkpointing", False)).lower() == "true"
+        layout["recompute"] = "full" if full else "none"
+        if str(found.get("fsdp_config.fsdp_offload_params", False)).lower() == "true":
+            run.unknown.append("fsdp_offload_params: read as optimizer states on the CPU, weights on the GPU")
+            run.offload = True
+        if replicas > 1 and shards > 1:
+            run.unknown.append(f"{replicas} replicas of {shards} shards: read as {replicas * shards} shards")
+    elif kind == "DEEPSPEED":
+        _deepspeed(run, found, "deepspeed_config.zero_stage", "deepspeed_config.offload_optimizer_device")
+        layout["grad_acc"] = found.number("deepspeed_config.gradient_accumulation_steps", 1)
+    elif kind == "MEGATRON_LM":
+        for axis in ("tp", "pp"):
+            layout[axis] = found.number(f"megatron_lm_config.megatron_lm_{axis}_degree", 1)
+    run.ranks(found.number("num_processes", 1))
+    mixed = str(found.get("mixed_precision", "no"))
+    run.precision = "fp32" if mixed == "no" else "autocast"
+    run.fp8 = "tensorwise" if mixed == "fp8" else ""
+    found.get("num_machines")
+    run.unknown.append("the model, the length of samples and the batch: they are set in a script")
+    run.left(found.left())
+    return run
+
+
+def _yaml(text: str) -> dict[str, Any]:
+    """The YAML that `accelerate config` writes: keys and values, and tables of them one level below."""
+    table: dict[str, Any] = {}
+    inner = table
+    for line in text.splitlines():
+        found = re.fullmatch(r"(\s*)([\w-]+):\s*(?:(['\"]?)(.*?)\3)?\s*(?:\s#.*)?", line)
+        if not found:
+            continue
+        depth, key, _, value = found.groups()
+        inner = inner if depth else table
+        if value or depth:
+            inner[key] = value
+        else:
+            inner = table[key] = {}
+    return table

@@ -1,0 +1,101 @@
+"""What a text of another framework says of a run. Standard library only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from playbook.errors import ConfigError
+from playbook.layout import Layout
+from playbook.layout.stages import split
+from playbook.planning.job import Job
+from playbook.planning.recipes import load_recipe
+from playbook.shapes import PRESETS, ModelShape
+
+
+@dataclass
+class Pasted:
+    """A run as ``framework`` is told of it; what its text leaves open is None, or not among the fields of ``layout``.
+
+    ``unknown`` are sentences: what the text says and no plan holds, and what a plan needs and the text does not say.
+    """
+
+    framework: str
+    shape: ModelShape | None = None
+    seq: int | None = None
+    layout: dict[str, Any] = field(default_factory=dict)
+    precision: str | None = None
+    fp8: str = ""
+    attention: str | None = None
+    fused: str | None = None
+    offload: bool = False
+    unknown: list[str] = field(default_factory=list)
+
+    def job(self, shape: ModelShape | None = None, seq: int | None = None) -> Job:
+        """What is trained; ``shape`` and ``seq`` stand in where the text does not say them.
+
+        Raises ConfigError where nothing says them, and what `Layout` and `Job` raise.
+        """
+        shape = self.shape or shape
+        if shape is None:
+            raise ConfigError(f"this text of {self.framework} names no model: give one beside it")
+        return Job(
+            shape,
+            Layout(**self.layout),
+            seq=self.seq or seq or shape.max_seq,
+            recipe=load_recipe(self.precision or "bf16-mixed").with_fp8(self.fp8),
+            attention=self.attention or "sdpa",
+            fused=self.fused or "none",  # type: ignore[arg-type]
+            offload=self.offload,
+        )
+
+    def ranks(self, gpus: int | None) -> None:
+        """What data parallelism is on ``gpus`` GPUs, and how many micro-batches a global batch is then."""
+        others = 1
+        for axis in ("tp", "pp", "cp"):
+            others *= self.layout.get(axis, 1)
+        if gpus is None:
+            self.unknown.append("the number of GPUs: the text does not say it, so that dp is 1")
+        elif gpus % others:
+            self.unknown.append(f"{gpus} GPUs: no multiple of tp * cp * pp = {others}, so that dp is 1")
+        else:
+            self.layout["dp"] = gpus // others
+
+    def batch(self, samples: int | None) -> None:
+        """How many micro-batches of each replica a global batch of ``samples`` is."""
+        each = self.layout.get("dp", 1) * self.layout.get("micro_batch", 1)
+        if samples and samples % each:
+            self.unknown.append(
+                f"a global batch of {samples} samples: no multiple of dp * micro_batch = {each}"
+            )
+        elif samples:
+            self.layout["grad_acc"] = samples // each
+
+    def stages(self, sizes: list[int]) -> None:
+        """Layers of each stage in order, be they alike or not."""
+        pp = self.layout.get("pp", 1)
+        if len(sizes) > pp:
+            self.layout |= {"vpp": len(sizes) // pp, "schedule": "interleaved"}
+        if sizes != [len(cut) for cut in split(sum(sizes), len(sizes), None)]:
+            self.layout["stage_layers"] = tuple(sizes)
+
+    def left(self, names: Iterable[str]) -> None:
+        """What the text says beside that, by name: data, learning rates, and what no plan knows."""
+        if found := sorted(names):
+            self.unknown.append("not read: " + ", ".join(found))
+
+
+def preset_of(shape: ModelShape) -> ModelShape:
+    """The preset that has these sizes, or ``shape``: how long its samples may be is no size where positions turn."""
+    for same in ({}, {} if shape.positions == "learned" else {"max_seq": 1}):
+        for preset in PRESETS.values():
+            if preset.replace(name="", **same) == shape.replace(name="", **same):
+                return preset
+    return shape
+
+
+def number(text: Any) -> int | None:
+    """A whole number, or None for what is none: "auto", a variable of a shell."""
+    return int(text) if re.fullmatch(r"-?\d+", str(text)) else None

@@ -1,0 +1,269 @@
+"""Runs that are pasted from other frameworks: what their texts say is what is planned, and what is left open is said."""
+
+import dataclasses
+import shlex
+
+import megatron_reader
+import pytest
+from planned_runs import LAYOUT, layout_for, run
+
+from playbook.errors import ConfigError, PlaybookError
+from playbook.planning.flags import emit, read
+from playbook.planning.memory import predict_job
+from playbook.shapes import PRESETS, load
+
+#: Flags of public models as people write them, what Megatron-LM itself takes for the rest, and a preset with these sizes.
+MODELS = {
+    "gpt3-175b": "--num-layers 96 --hidden-size 12288 --num-attention-heads 96 --seq-length 2048 "
+    "--max-position-embeddings 2048 --tokenizer-type GPT2BPETokenizer --vocab-size 50257",
+    "mt-nlg-530b": "--num-layers 105 --hidden-size 20480 --num-attention-heads 128 --seq-length 2048 "
+    "--max-position-embeddings 2048 --vocab-size 50257 --tensor-model-parallel-size 8 --pipeline-model-parallel-size 35",
+    "llama2-7b": "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32 --swiglu "
+    "--normalization RMSNorm --disable-bias-linear --position-embedding-type rope --max-position-embeddings 4096 "
+    "--untie-embeddings-and-output-weights --vocab-size 32000",
+    "llama3-70b": "--num-layers 80 --hidden-size 8192 --ffn-hidden-size 28672 --num-attention-heads 64 --swiglu "
+    "--group-query-attention --num-query-groups 8 --normalization RMSNorm --disable-bias-linear --rotary-base 500000 "
+    "--position-embedding-type rope --untie-embeddings-and-output-weights --vocab-size 128256",
+    "qwen2.5-7b": "--num-layers 28 --hidden-size 3584 --ffn-hidden-size 18944 --num-attention-heads 28 --swiglu "
+    "--group-query-attention --num-query-groups 4 --normalization RMSNorm --disable-bias-linear --add-qkv-bias "
+    "--position-embedding-type rope --untie-embeddings-and-output-weights --vocab-size 151936",
+    "qwen3-32b": "--num-layers 64 --hidden-size 5120 --ffn-hidden-size 25600 --num-attention-heads 64 --kv-channels 128 "
+    "--swiglu --group-query-attention --num-query-groups 8 --qk-layernorm --normalization RMSNorm --vocab-size 151936 "
+    "--disable-bias-linear --position-embedding-type rope --untie-embeddings-and-output-weights",
+    "a width by itself": "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --swiglu --vocab-size 50304 "
+    "--max-position-embeddings 4096",
+    "mixtral-8x7b": "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --swiglu "
+    "--group-query-attention --num-query-groups 8 --normalization RMSNorm --disable-bias-linear --rotary-base 1000000 "
+    "--position-embedding-type rope --untie-embeddings-and-output-weights --vocab-size 32000 --num-experts 8 "
+    "--moe-router-topk 2 --moe-aux-loss-coeff 1e-2 --expert-model-parallel-size 8",
+    "deepseek-v2-lite": "--num-layers 27 --hidden-size 2048 --ffn-hidden-size 10944 --num-attention-heads 16 --swiglu "
+    "--kv-channels 128 --normalization RMSNorm --disable-bias-linear --position-embedding-type rope --vocab-size 102400 "
+    "--multi-latent-attention --kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 --v-head-dim 128 "
+    "--qk-layernorm --untie-embeddings-and-output-weights --num-experts 64 --moe-ffn-hidden-size 1408 "
+    "--moe-router-topk 6 --moe-shared-expert-intermediate-size 2816 --moe-layer-freq ([0]+[1]*26)",
+    "a layer in two": "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --vocab-size 1000 --num-experts 4 "
+    "--max-position-embeddings 512 "
+    "--moe-layer-freq 2 --moe-router-topk 1 --make-vocab-size-divisible-by 1",
+}
+SCRIPT = """#!/bin/bash
+#SBATCH --nodes=4
+export GPUS_PER_NODE=8   # of a DGX
+TP=${TP:-"8"}; PP=2
+SEQ='8192'
+MODEL_ARGS=(
+    --num-layers 80 --hidden_size 8192 --ffn-hidden-size=28672  # --num-layers 4
+    --num-attention-heads 64 --group-query-attention --num-query-groups 8 --swiglu --normalization RMSNorm
+    --disable-bias-linear --untie-embeddings-and-output-weights --position-embedding-type rope --rotary-base 500000
+    --hidden-dropout 0 --attention-dropout 0.0 --tokenizer-type HuggingFaceTokenizer --tokenizer-model it's/here
+)
+MORE="--bf16 --use-distributed-optimizer --sequence-parallel --recompute-granularity full"
+MORE_ARGS+=("--fp8-format hybrid" "--fp8-recipe tensorwise")
+torchrun --nproc_per_node $GPUS_PER_NODE --nnodes $SLURM_NNODES pretrain_gpt.py "${MODEL_ARGS[@]}" $MORE \\
+    --tensor-model-parallel-size $TP --pipeline-model-parallel-size ${PP} --seq-length $SEQ \\
+    --micro-batch-size 1 --global-batch-size $GLOBAL --lr 1e-4 --tp-comm-overlap
+"""
+
+
+def said(pasted):
+    """What is left open, but for the names of flags that are not read."""
+    return [what for what in pasted.unknown if not what.startswith("not read")]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_what_megatron_is_told_is_read_back(name):
+    for layout in ("dp=1", layout_for(load(name))):
+        planned = run(name, layout, precision="fp8:blockwise")
+        pasted = read(emit("megatron", planned))
+        job = pasted.job()
+        if planned.shape.planned:  # what it has that Megatron-LM has not is gone, and was said
+            kept = {"windows": (), "norms": "before", "differs": "", "name": "", "max_seq": 1}
+            kept |= {"activation": job.shape.activation}
+            assert job.shape.replace(name="", max_seq=1) == planned.shape.replace(**kept)
+            planned = dataclasses.replace(planned, job=planned.job.on(planned.layout, job.shape))
+        assert dataclasses.replace(job, fused="none") == planned.job
+        assert job.fused == {"swiglu", "weight-gradients"}  # what it does without being told
+        assert said(pasted) == []
+
+
+@pytest.mark.parametrize(
+    ("layout", "options", "precision"),
+    [
+        (LAYOUT, {}, "bf16"),
+        ("dp=8,zero=3,cp=2,recompute=full,grad_acc=3", {"context": "gather"}, "bf16-mixed-main-grads"),
+        ("dp=4,pp=4,grad_acc=8,zero=2", {"stage_layers": (26, 18, 18, 18)}, "fp32"),
+        ("dp=2,tp=8,sp,pp=2,schedule=interleaved,vpp=4,grad_acc=4,zero=1,micro_batch=2", {}, "fp8:delayed"),
+    ],
+)
+def test_layouts_come_back_from_megatron(layout, options, precision):
+    planned = run("llama3-70b", layout, 8192, precision, **options)
+    if precision == "fp32":  # its flash attention takes 16 bits
+        planned = dataclasses.replace(planned, job=dataclasses.replace(planned.job, attention="reference"))
+    assert dataclasses.replace(read(emit("megatron", planned)).job(), fused="none") == planned.job
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_flags_are_the_model_that_megatron_would_build(name):
+    pasted = read(MODELS[name])
+    flags = shlex.join(MODELS[name].split())
+    args = megatron_reader.read(f"A=(\n{flags}\n)\ntorchrun --nnodes 1 --nproc-per-node 1")
+    assert pasted.shape.num_parameters == megatron_reader.parameters(args)
+    assert [pasted.shape.is_moe(layer) for layer in range(args.num_layers)].count(True) == sum(
+        megatron_reader.layers(args)
+    )
+    if name in PRESETS:
+        padded = pasted.shape.replace(vocab=PRESETS[name].vocab)
+        assert padded.num_parameters == PRESETS[name].num_parameters
+
+
+def test_a_script_with_variables_comments_and_quotes():
+    pasted = read(SCRIPT)
+    assert pasted.shape == PRESETS["llama3-70b"].replace(vocab=129024, name="")  # padded to 128 * tp
+    job = pasted.job()
+    assert str(job.layout) == "dp=2,tp=8,pp=2,sp,zero=1,recompute=full"
+    assert (job.seq, job.recipe.states.gradients, job.recipe.fp8.name) == (8192, 4, "tensorwise")
+    assert said(pasted) == [
+        "--nnodes $SLURM_NNODES: no number, so that it is read as None",
+        "--global-batch-size $GLOBAL: no number, so that it is read as None",
+        "the vocabulary, which its tokenizer says: read as 128,256 words",
+    ]
+    assert pasted.unknown[-1] == "not read: --lr, --tokenizer-model, --tp-comm-overlap"
+    assert predict_job(job).peak > 2**30
+
+
+def test_what_a_plan_cannot_hold_is_said():
+    text = MODELS["llama3-70b"].replace("rope ", "yarn ") + (
+        " --nproc-per-node 8 --tensor-model-parallel-size 3 --recompute-granularity selective --recompute-modules mlp "
+        "moe_act --cp-comm-type a2a+p2p --global-batch-size 7 --micro-batch-size 2 --attention-dropout 0.2"
+    )
+    assert said(read(text)) == [
+        "--cp-comm-type a2a+p2p: read as p2p",
+        "--recompute-modules mlp moe_act: read as core_attn alone",
+        "8 GPUs: no multiple of tp * cp * pp = 3, so that dp is 1",
+        "a global batch of 7 samples: no multiple of dp * micro_batch = 2",
+        "--position-embedding-type yarn: read as rope",
+        "--attention-dropout: read as --hidden-dropout",
+    ]
+
+
+@pytest.mark.parametrize(
+    "layout",
+    ["dp=4,tp=2,sp,pp=2,zero=3,grad_acc=4,micro_batch=2,recompute=full,schedule=1f1b", "dp=8,zero=3,cp=2"],
+)
+def test_torchtitan_comes_back(layout):
+    planned = run("llama3.1-8b", layout, 8192, "autocast", context="gather" if "cp" in layout else "ring")
+    pasted = read(emit("torchtitan", planned))
+    layout = pasted.job().layout
+    assert (pasted.shape, pasted.job().seq, pasted.job().recipe) == (planned.shape, 8192, planned.recipe)
+    assert layout.replace(context="ring") == planned.layout.replace(context="ring")
+    assert said(pasted) == []
+
+
+def test_torchtitan_with_its_own_defaults():
+    pasted = read(
+        '[model]\nname = "llama3"\nflavor = "13B"\n[parallelism]\ndata_parallel_shard_degree = -1\n[training]\n'
+    )
+    assert pasted.shape is None
+    assert pasted.layout["zero"] == 3
+    assert said(pasted) == [
+        "the model llama3 13B: its sizes are in its Python",
+        "parallelism.data_parallel_shard_degree is -1: it is known once the run starts",
+        "activation_checkpoint of chosen operations: read as attention alone",
+    ]
+    with pytest.raises(ConfigError, match="names no model: give one beside it"):
+        pasted.job()
+    assert pasted.job(load("llama2-7b"), 512).seq == 2048
+
+
+@pytest.mark.parametrize("layout", ["dp=4,tp=2,zero=2,grad_acc=4,micro_batch=3", "dp=8,zero=3", "dp=2"])
+@pytest.mark.parametrize("framework", ["deepspeed", "accelerate"])
+def test_layouts_come_back_from_deepspeed_and_accelerate(layout, framework):
+    planned = run("llama3-8b", layout, 4096, "fp32" if framework == "accelerate" else "bf16")
+    pasted = read(emit(framework, planned))
+    job = pasted.job(planned.shape, planned.seq)
+    batch = (
+        {} if framework == "deepspeed" else {"grad_acc": 1, "micro_batch": 1}
+    )  # which are in a script there
+    assert job.layout.replace(context="ring") == planned.layout.replace(**batch)
+    if "zero=0" in str(layout) or planned.layout.zero:
+        assert job.recipe.states == planned.recipe.states
+
+
+def test_deepspeed_with_auto_and_offload():
+    text = """// of the Trainer
+    {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": 4,
+     "bf16": {"enabled": "auto"}, "fp16": {"enabled": true}, "gradient_clipping": 1.0,
+     "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": true}}}"""
+    pasted = read(text)
+    assert pasted.offload
+    assert pasted.layout == {"zero": 2, "tp": 1, "micro_batch": 1, "grad_acc": 4}
+    assert pasted.unknown == [
+        "train_micro_batch_size_per_gpu is auto: it is known once the run starts",
+        "train_batch_size is auto: it is known once the run starts",
+        "the number of GPUs: the text does not say it, so that dp is 1",
+        "the model and the length of samples: they are set in a script",
+        "not read: gradient_clipping, zero_optimization.offload_optimizer.pin_memory",
+    ]
+
+
+def test_accelerate_of_fsdp_one():
+    text = """compute_environment: LOCAL_MACHINE
+distributed_type: FSDP
+fsdp_config:
+  fsdp_sharding_strategy: SHARD_GRAD_OP   # of FSDP 1
+  fsdp_activation_checkpointing: true
+mixed_precision: 'bf16'
+num_machines: 2
+num_processes: 16
+"""
+    pasted = read(text)
+    assert pasted.layout["zero"] == 2
+    assert (pasted.layout["dp"], pasted.layout["recompute"], pasted.precision) == (16, "full", "autocast")
+    assert pasted.unknown == ["the model, the length of samples and the batch: they are set in a script",
+                              "not read: compute_environment"]  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", ["dp=4,tp=2,zero=3", "dp=2,cp=2,zero=3,recompute=full", "dp=8", "dp=1"])
+def test_accelerate_reads_its_configuration(layout, tmp_path, monkeypatch):
+    """The judge is Accelerate itself, where it is installed."""
+    config_args = pytest.importorskip("accelerate.commands.config.config_args")
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(emit("accelerate", run("llama3-8b", layout)))
+    found, planned = config_args.ClusterConfig.from_yaml_file(path), run("llama3-8b", layout).layout
+    assert (found.num_processes, found.num_machines) == (planned.world_size, 1)
+    from accelerate.parallelism_config import ParallelismConfig
+
+    sizes = {
+        key.removeprefix("parallelism_config_"): value for key, value in found.parallelism_config.items()
+    }
+    sizes.pop("cp_comm_strategy", None)
+    assert ParallelismConfig(**sizes).total_size == (planned.world_size if planned.zero else 1)
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        ("dp=2,pp=2,grad_acc=2", "no pipeline"),
+        ("dp=4,tp=2,sp", "only where tp and cp are 1"),
+    ],
+)
+def test_what_accelerate_refuses(layout, message):
+    with pytest.raises(ConfigError, match=message):
+        emit("accelerate", run("llama3-8b", layout))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no run that can be read"),
+        ("playbook train --model tiny", "no run that can be read"),
+        ("[training]\nseq_len = ", "cannot be read"),
+        ('{"train_batch_size": 8,', "the DeepSpeed configuration is not valid"),
+        ("--num-layers 4 --hidden-size 64 --num-attention-heads 7", "hidden must be a multiple of heads"),
+        (MODELS["a layer in two"].replace("-freq 2", "-freq [1]*10**9"), "moe-layer-freq must be"),
+        (MODELS["a layer in two"].replace("-freq 2", "-freq nonsense("), "moe-layer-freq must be"),
+    ],
+)
+def test_what_cannot_be_read_is_one_sentence(text, message):
+    with pytest.raises(PlaybookError, match=message) as error:
+        read(text)
+    assert "\n" not in str(error.value)
