@@ -7,6 +7,7 @@ import megatron_reader
 import pytest
 from planned_runs import LAYOUT, layout_for, run
 
+from playbook.cli import main
 from playbook.errors import ConfigError, PlaybookError
 from playbook.planning.flags import emit, read
 from playbook.planning.memory import predict_job
@@ -66,7 +67,7 @@ torchrun --nproc_per_node $GPUS_PER_NODE --nnodes $SLURM_NNODES pretrain_gpt.py 
 
 def said(pasted):
     """What is left open, but for the names of flags that are not read."""
-    return [what for what in pasted.unknown if not what.startswith("not read")]
+    return [what for what in pasted.spread()[1] if not what.startswith("not read")]
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -122,11 +123,11 @@ def test_a_script_with_variables_comments_and_quotes():
     assert str(job.layout) == "dp=2,tp=8,pp=2,sp,zero=1,recompute=full"
     assert (job.seq, job.recipe.states.gradients, job.recipe.fp8.name) == (8192, 4, "tensorwise")
     assert said(pasted) == [
-        "--nnodes $SLURM_NNODES: no number, so that it is read as None",
         "--global-batch-size $GLOBAL: no number, so that it is read as None",
         "the vocabulary, which its tokenizer says: read as 128,256 words",
     ]
     assert pasted.unknown[-1] == "not read: --lr, --tokenizer-model, --tp-comm-overlap"
+    assert pasted.gpus == 32  # nodes of the head of the script, GPUs of a variable
     assert predict_job(job).peak > 2**30
 
 
@@ -138,10 +139,10 @@ def test_what_a_plan_cannot_hold_is_said():
     assert said(read(text)) == [
         "--cp-comm-type a2a+p2p: read as p2p",
         "--recompute-modules mlp moe_act: read as core_attn alone",
-        "8 GPUs: no multiple of tp * cp * pp = 3, so that dp is 1",
-        "a global batch of 7 samples: no multiple of dp * micro_batch = 2",
         "--position-embedding-type yarn: read as rope",
         "--attention-dropout: read as --hidden-dropout",
+        "8 GPUs: no multiple of tp * cp * pp = 3, so that dp is 1",
+        "a global batch of 7 samples: no multiple of dp * micro_batch = 2",
     ]
 
 
@@ -166,8 +167,8 @@ def test_torchtitan_with_its_own_defaults():
     assert pasted.layout["zero"] == 3
     assert said(pasted) == [
         "the model llama3 13B: its sizes are in its Python",
-        "parallelism.data_parallel_shard_degree is -1: it is known once the run starts",
         "activation_checkpoint of chosen operations: read as attention alone",
+        "the number of GPUs: the text does not say it, so that dp is 1",
     ]
     with pytest.raises(ConfigError, match="names no model: give one beside it"):
         pasted.job()
@@ -196,13 +197,17 @@ def test_deepspeed_with_auto_and_offload():
     pasted = read(text)
     assert pasted.offload
     assert pasted.layout == {"zero": 2, "tp": 1, "micro_batch": 1, "grad_acc": 4}
-    assert pasted.unknown == [
+    assert pasted.precision == "bf16-mixed"
+    assert pasted.spread()[1] == [
         "train_micro_batch_size_per_gpu is auto: it is known once the run starts",
         "train_batch_size is auto: it is known once the run starts",
-        "the number of GPUs: the text does not say it, so that dp is 1",
         "the model and the length of samples: they are set in a script",
-        "not read: gradient_clipping, zero_optimization.offload_optimizer.pin_memory",
+        "not modelled: zero_optimization.offload_optimizer.pin_memory",
+        "not read: gradient_clipping",
+        "the number of GPUs: the text does not say it, so that dp is 1",
     ]
+    assert read(text.replace('"fp16": {"enabled": true},', "")).precision == "bf16-mixed"  # one is auto
+    assert "dp" not in read('{"train_batch_size": 64, "zero_optimization": {"stage": 1}}').spread()[0]
 
 
 def test_accelerate_of_fsdp_one():
@@ -217,7 +222,11 @@ num_processes: 16
 """
     pasted = read(text)
     assert pasted.layout["zero"] == 2
-    assert (pasted.layout["dp"], pasted.layout["recompute"], pasted.precision) == (16, "full", "autocast")
+    assert (pasted.spread()[0]["dp"], pasted.layout["recompute"], pasted.precision) == (
+        16,
+        "full",
+        "autocast",
+    )
     assert pasted.unknown == ["the model, the length of samples and the batch: they are set in a script",
                               "not read: compute_environment"]  # fmt: skip
 
@@ -237,6 +246,77 @@ def test_accelerate_reads_its_configuration(layout, tmp_path, monkeypatch):
     }
     sizes.pop("cp_comm_strategy", None)
     assert ParallelismConfig(**sizes).total_size == (planned.world_size if planned.zero else 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "zero", "precision"),
+    [
+        ("FSDP\nfsdp_config:   # of FSDP 1\n  fsdp_sharding_strategy: 3", 0, "autocast"),
+        ("FSDP\nfsdp_config:\n  fsdp_sharding_strategy: HYBRID_SHARD_ZERO2", 2, "autocast"),
+        ("DEEPSPEED\ndeepspeed_config:\n  gradient_accumulation_steps: 4", 2, "bf16-mixed"),
+        ("DEEPSPEED\ndeepspeed_config:\n  zero_stage: 3", 3, "bf16-mixed"),
+        ("MEGATRON_LM\nmegatron_lm_config:\n  megatron_lm_use_distributed_optimizer: true", 1, "bf16-mixed"),
+    ],
+)
+def test_kinds_of_accelerate(kind, zero, precision):
+    pasted = read(f"distributed_type: {kind}\nmixed_precision: bf16\nnum_processes: 8\n")
+    assert (pasted.layout["zero"], pasted.precision, pasted.spread()[0]["dp"]) == (zero, precision, 8)
+    assert any("HYBRID" in what for what in pasted.unknown) == ("HYBRID" in kind)
+
+
+SHORT = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --vocab-size 1024 --max-position-embeddings 512 "
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "sentence"),
+    [
+        (SHORT + "\\\n # --old 1 \\\n --tensor-model-parallel-size 8", {"tp": 8}, ""),
+        ("if [ $S = big ]; then TP=8; else TP=4; fi\n" + SHORT + "--tensor-model-parallel-size $TP", {"tp": 4},
+         "TP is set to 8 and 4: the last is read"),
+        (SHORT + "--tensor-model-parallel-size 8\nconvert --tensor-model-parallel-size 2", {"tp": 2},
+         "--tensor-model-parallel-size is there with 8 and 2: the last is read"),
+        ("N=2; D=4\n" + SHORT + "--micro-batch-size $((N*D))", {"micro_batch": 8}, ""),
+        ("local TP=2 PP=4\nARGS=(" + SHORT + "--tensor-model-parallel-size ${TP:=8})", {"tp": 2}, ""),
+        ('A="--micro-batch-size 3"\nA="$A --tensor-model-parallel-size 2"\nA+=" --context-parallel-size 2"\n'
+         + SHORT + "$A",
+         {"micro_batch": 3, "tp": 2, "cp": 2}, ""),
+        (SHORT + "--sequence_parallel false --tensor-model-parallel-size 2", {"sp": False}, ""),
+        (SHORT + "--recompute-activations", {"recompute": "selective"}, ""),
+        (SHORT + "--bf16 --fp8-format hybrid --fp8-recipe $R", {}, "--fp8-recipe $R: read as delayed"),
+        (SHORT + "--mtp-num-layers 1 --optimizer-cpu-offload --lr 1", {},
+         "not modelled: --mtp-num-layers, --optimizer-cpu-offload"),
+    ],
+)  # fmt: skip
+def test_scripts_as_people_write_them(text, fields, sentence):
+    pasted = read(text)
+    assert {name: pasted.layout[name] for name in fields} == fields
+    assert (
+        (sentence in pasted.unknown)
+        if sentence
+        else not [what for what in pasted.unknown if "the last" in what]
+    )
+
+
+def test_rope_by_its_old_name():
+    assert read(SHORT + "--use-rotary-position-embeddings").shape.positions == "rotary"
+
+
+def test_commands_take_what_a_text_leaves_open(tmp_path, capsys):
+    file = tmp_path / "run.sh"
+    file.write_text(SHORT + "--global-batch-size 64")
+    assert (
+        main(["memory", "--from", str(file), "--gpus", "8", "--micro-batch", "2", "--recompute", "full"]) == 0
+    )
+    out, err = capsys.readouterr()
+    assert "on 8 ranks (dp=8,recompute=full,micro_batch=2,grad_acc=4)" in out
+    assert "the number of GPUs" not in err
+    assert main(["memory", "--from", str(file), "--precision", "fp32"]) == 2
+    assert "precision is given beside --from" in capsys.readouterr().err
+    file.write_text('{"train_batch_size": 8, "zero_optimization": {"stage": 3}}')
+    assert main(["simulate", "--from", str(file)]) == 2
+    assert "this text of DeepSpeed names no model: give one beside it" in capsys.readouterr().err
+    assert main(["simulate", "--from", str(file), "--model", "gpt2", "--gpus", "4"]) == 0
+    assert "gpt2 on 4" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -261,6 +341,22 @@ def test_what_accelerate_refuses(layout, message):
         ("--num-layers 4 --hidden-size 64 --num-attention-heads 7", "hidden must be a multiple of heads"),
         (MODELS["a layer in two"].replace("-freq 2", "-freq [1]*10**9"), "moe-layer-freq must be"),
         (MODELS["a layer in two"].replace("-freq 2", "-freq nonsense("), "moe-layer-freq must be"),
+        (MODELS["a layer in two"].replace("-freq 2", "-freq 0"), "moe-layer-freq must be"),
+        (SHORT + "--tensor-model-parallel-size 0", "--tensor-model-parallel-size must be at least 1, got 0"),
+        (
+            "pretrain_t5.py " + SHORT,
+            "trains no decoder of attention alone, which is all that is read: pretrain_t5",
+        ),
+        ('[{"train_batch_size": 8}]', "must be a table of fields, and is a list"),
+        ("[training]\nbatch_size = 2\n", "of torchtitan before 0.2"),
+        ("[model]\nconverters = 3\n", "has a value that it cannot have"),
+        ("distributed_type: FSDP\nfsdp_config: {a: b}\n", "fsdp_config is {a: b}"),
+        ('{"model_type": "llama", "hidden_size": 8}', "a model's config.json, and no run"),
+        ('A="$B "' + "\n" + SHORT + "x" * 2**20, "and a run at most"),
+        (
+            "A=" + "12345678" * 2000 + "\nB=" + "$A" * 300 + "\nC=" + "$B" * 9 + "\n" + SHORT + "$C",
+            "once its variables",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_one_sentence(text, message):

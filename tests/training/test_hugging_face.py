@@ -121,7 +121,12 @@ def test_logits_are_those_of_transformers_in_both_directions(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in PRESETS if not name.startswith(("llama3-tiny", "llama4-"))]
+    "name",
+    [
+        name
+        for name, of in PRESETS.items()
+        if not of.planned and not name.startswith(("llama3-tiny", "llama4-"))
+    ],
 )
 def test_published_models_are_written_as_what_they_are(name):
     """Each parameter has its place in a file, and the config is read as the shape that it was made of."""

@@ -131,7 +131,7 @@ def _experts() -> Group:
         "Experts",
         (
             Control("moe.experts", "Experts", "MLPs of which the router picks some for each token; 0 is a dense model.",
-                    stops=(0, *doublings(2, 512, threes=False)), brief="{} experts", quiet=0),
+                    stops=moe("experts", (0, *doublings(2, 512, threes=False))), brief="{} experts", quiet=0),
             Control("moe.top_k", "Experts per token", "How many experts work on each token.",
                     stops=tuple(range(1, 17)), brief="top {}", quiet=0),
             Control("moe.ffn", "Expert width", "Inner width of one expert.", stops=moe("ffn", doublings(256, 32768))),

@@ -116,22 +116,52 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def pasted(args: argparse.Namespace) -> Job | None:
-    """What ``--from`` describes; what it leaves open goes to stderr. Raises ConfigError for what cannot be read."""
+#: The model where none is named.
+MODEL = "llama3-8b"
+#: Flags that say what a text says, but for those that change what it says.
+SAID = (
+    "layout",
+    "precision",
+    "fp8",
+    "attention",
+    "fused",
+    "bucket_mb",
+    "stage_layers",
+    "optimizer_bytes",
+    "offload",
+)
+
+
+def pasted(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Job | None:
+    """What ``--from`` describes, with other GPUs, batches or recomputation where flags say so.
+
+    What it leaves open goes to stderr. Raises ConfigError for what cannot be read, and for a flag that says it, too.
+    """
     if args.pasted is None:
         return None
+    for name in SAID:
+        if getattr(args, name, None) != parser.get_default(name):
+            raise ConfigError(f"{name} is given beside --from, whose text says it: change it there")
     try:
         text = (
             sys.stdin.read()
             if args.pasted == "-"
-            else Path(args.pasted).read_text(encoding="utf-8", errors="replace")
+            else Path(args.pasted).read_text("utf-8-sig", errors="replace")
         )
     except OSError as error:
         raise ConfigError(f"from: {error.strerror}: {args.pasted!r}") from None
     run = read(text)
-    for what in run.unknown:
+    if args.gpus is not None:
+        run.layout.pop("dp", None)
+        run.gpus = args.gpus
+    for name in ("micro_batch", "grad_acc", "recompute"):
+        if (value := getattr(args, name, None)) is not None:
+            run.layout[name] = value
+            run.samples = None if name == "grad_acc" else run.samples
+    run.samples = getattr(args, "global_batch", None) or run.samples
+    for what in run.spread()[1]:
         say(f"# {run.framework}: {what}")
-    return run.job(load(args.model), args.seq)
+    return run.job(None if args.model is None else load(args.model), args.seq)
 
 
 def named(args: argparse.Namespace) -> set[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from playbook._checks import unknown
 from playbook._json import to_json
-from playbook.commands.flags import add_fields, add_run, layout_of, pasted
+from playbook.commands.flags import MODEL, add_fields, add_run, layout_of, pasted
 from playbook.commands.simulate import fit_in_words
 from playbook.errors import ConfigError
 from playbook.figures.units import format_count
@@ -45,7 +45,7 @@ def add(commands: Any) -> None:
         epilog=_meanings(),
     )
     flag = p.add_argument
-    flag("--model", default="llama3-8b", metavar="M", help="preset, TOML, config.json or inline JSON")
+    flag("--model", metavar="M", help=f"preset, TOML, config.json or inline JSON (default: {MODEL})")
     flag(
         "--layout",
         default="",
@@ -106,7 +106,7 @@ def add(commands: Any) -> None:
         help="name the fastest layouts that fit on as many GPUs (playbook search)",
     )
     flag("--json", action="store_true", help="print one JSON object on stdout")
-    p.set_defaults(run=run)
+    p.set_defaults(run=run, parser=p)
 
 
 def _meanings() -> str:
@@ -129,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
     """Predict and print."""
     if args.unit not in UNITS:
         raise ConfigError(unknown("unit", args.unit, UNITS))
-    job = pasted(args) or _job(args)
+    job = pasted(args, args.parser) or _job(args)
     shape, layout = job.shape, job.layout
     report = predict_job(job)
     memory, reserve = memory_of(args)
@@ -157,7 +157,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _job(args: argparse.Namespace) -> Job:
-    shape = load(args.model)
+    shape = load(MODEL if args.model is None else args.model)
     return Job(
         shape,
         layout_of(args, FIELDS),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from playbook._json import to_json
-from playbook.commands.flags import add_run, pasted
+from playbook.commands.flags import MODEL, add_run, pasted
 from playbook.errors import ConfigError
 from playbook.figures.units import format_seconds
 from playbook.hardware import FITS, TIGHT, TOO_LARGE, UNITS, default_reserve, read_bytes, verdict_of
@@ -52,18 +52,13 @@ def add(commands: Any) -> None:
     flag("--explain", action="store_true", help="print every operation and message with its size and seconds")
     flag("--no-limit", action="store_true", help="time what does not fit into memory as well")
     flag("--json", action="store_true", help="print one JSON object on stdout")
-    p.set_defaults(run=run)
+    p.set_defaults(run=run, parser=p)
 
 
 def add_problem(p: argparse.ArgumentParser) -> None:
     """Flags of what is trained on what: simulate and search have them in common."""
     flag = p.add_argument
-    flag(
-        "--model",
-        default="llama3-8b",
-        metavar="M",
-        help="preset, TOML, config.json or inline JSON (default: llama3-8b)",
-    )
+    flag("--model", metavar="M", help=f"preset, TOML, config.json or inline JSON (default: {MODEL})")
     flag(
         "--cluster",
         default="h100-8",
@@ -120,6 +115,7 @@ def job_of(args: argparse.Namespace) -> dict[str, Any]:
         "imbalance",
     )
     job = {name: getattr(args, name) for name in keys if getattr(args, name, None) is not None}
+    job.setdefault("model", MODEL)
     cluster = args.cluster.strip()
     try:
         job["cluster"] = json.loads(cluster) if cluster.startswith("{") else cluster
@@ -152,7 +148,9 @@ def run(args: argparse.Namespace) -> int:
                 print(to_json(jobs.answer(line, number)), flush=False)
         return 0
     job = job_of(args)
-    found = jobs.run_of({key: value for key, value in job.items() if key != "reserve"}, pasted(args))
+    found = jobs.run_of(
+        {key: value for key, value in job.items() if key != "reserve"}, pasted(args, args.parser)
+    )
     step = found.step(job.get("reserve"), limit=not args.no_limit)
     if args.json:
         print(to_json(step.to_json()))

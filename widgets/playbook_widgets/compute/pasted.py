@@ -39,7 +39,8 @@ def settings_of(
 def _read(text: str) -> tuple[str, dict[str, Any], list[str]]:
     """The framework, the settings by name that differ from those that nobody sets, and sentences."""
     run = read(text)
-    layout, rest = Layout(**run.layout), ("seq", "precision", "fp8", "attention", "fused")
+    fields, unknown = run.spread()
+    layout, rest = Layout(**fields), ("seq", "precision", "fp8", "attention", "fused")
     found = {name: value for name in rest if (value := getattr(run, name))}
     if run.shape:
         preset = PRESETS.get(run.shape.name) == run.shape
@@ -49,4 +50,4 @@ def _read(text: str) -> tuple[str, dict[str, Any], list[str]]:
         if (value := getattr(layout, name)) != getattr(Layout, name):
             found[name] = value
     whole = {"gpus": layout.world_size, "global_batch": layout.global_batch, "layout": str(layout)}
-    return run.framework, {**found, **whole}, run.unknown
+    return run.framework, {**found, **whole}, unknown

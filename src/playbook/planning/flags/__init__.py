@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from playbook.errors import ConfigError
+from playbook.errors import ConfigError, PlaybookError
 from playbook.planning.flags import (
     accelerate,
     config_text,
@@ -50,16 +50,18 @@ def can_say(framework: str, run: Run) -> bool:
     return True
 
 
+#: Characters of a text that is read.
+LONGEST = 2**20
 _FORMS: dict[str, tuple[Callable[[str], Pasted], str]] = {
+    "Megatron-LM": (
+        megatron_text.read,
+        r"--(num[-_]layers|hidden[-_]size|(tensor|pipeline)[-_]model[-_]parallel)",
+    ),
     "torchtitan": (config_text.read_torchtitan, r"(?m)^\s*\[(parallelism|training|model)\]"),
     "DeepSpeed": (config_text.read_deepspeed, r'"(zero_optimization|train_\w*batch_size\w*)"\s*:'),
     "Accelerate": (
         config_text.read_accelerate,
         r"(?m)^(distributed_type|compute_environment|mixed_precision):",
-    ),
-    "Megatron-LM": (
-        megatron_text.read,
-        r"--(num[-_]layers|hidden[-_]size|(tensor|pipeline)[-_]model[-_]parallel)",
     ),
 }
 
@@ -73,9 +75,20 @@ def read(text: str) -> Pasted:
     """The run that a text describes: flags of Megatron-LM or a script with them, a configuration of torchtitan (TOML),
     DeepSpeed (JSON) or Accelerate (YAML). Raises ConfigError for another text, and for what cannot be read.
     """
+    if len(text) > LONGEST:
+        raise ConfigError(f"the text has {len(text):,} characters, and a run at most {LONGEST:,}")
     if not (name := form(text)):
         raise ConfigError(
-            "the text is no run that can be read: flags of Megatron-LM (with --num-layers, …), a TOML of torchtitan, a "
-            "JSON of DeepSpeed, a YAML of Accelerate"
+            "the text is a model's config.json, and no run: give it as the model"
+            if '"model_type"' in text
+            else "the text is no run that can be read: flags of Megatron-LM (with --num-layers, …), a TOML of "
+            "torchtitan, a JSON of DeepSpeed, a YAML of Accelerate"
         )
-    return _FORMS[name][0](text)
+    try:
+        return _FORMS[name][0](text)
+    except PlaybookError:
+        raise
+    except (ArithmeticError, AttributeError, RecursionError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"the text looks like one of {name}, and has a value that it cannot have: {error}"
+        ) from error

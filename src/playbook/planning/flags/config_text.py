@@ -13,11 +13,19 @@ from playbook.planning.flags import torchtitan
 from playbook.planning.flags.pasted import Pasted, number
 from playbook.shapes import PRESETS
 
+#: Fields that torchtitan has had before 0.2.
+OLD = {
+    "training.batch_size", "training.tensor_parallel_degree", "training.data_parallel_shard_degree",
+    "training.data_parallel_degree", "experimental.pipeline_parallel_degree", "experimental.context_parallel_degree",
+}  # fmt: skip
+
 
 class Table:
     """The values of nested tables by their path, each as it is asked for."""
 
     def __init__(self, table: Mapping[str, Any], unknown: list[str]):
+        if not isinstance(table, Mapping):
+            raise ConfigError("the text must be a table of fields, and is a list")
         self.unknown, self.values = unknown, dict(_flat(table))
         self.asked: set[str] = set()
 
@@ -54,6 +62,8 @@ def read_torchtitan(text: str) -> Pasted:
         raise ConfigError(f"the text looks like a TOML of torchtitan, and cannot be read: {error}") from None
     run = Pasted("torchtitan")
     found = Table(table, run.unknown)
+    if old := sorted(found.values.keys() & OLD):
+        raise ConfigError(f"the TOML is of torchtitan before 0.2, which is not read: it has {', '.join(old)}")
     told = (str(found.get("model.name")), str(found.get("model.flavor")))
     presets = [name for name, known in torchtitan.MODELS.items() if known == told]
     if presets:
@@ -63,7 +73,8 @@ def read_torchtitan(text: str) -> Pasted:
     _titan_layout(run, found)
     run.seq = found.number("training.seq_len", 2048)
     run.precision = "fp32" if found.get("training.mixed_precision_param") == "float32" else "autocast"
-    converters = " ".join(found.get("model.converters", ()))
+    told = found.get("model.converters", ())
+    converters = told if isinstance(told, str) else " ".join(told)
     if "mx" in converters:
         run.fp8 = "mxfp8"
     elif "float8" in converters:
@@ -78,8 +89,10 @@ def _titan_layout(run: Pasted, found: Table) -> None:
         layout[axis] = found.number(f"{sizes}{name}_parallel_degree", 1)
     layout["sp"] = layout["tp"] > 1
     replicas = found.number(f"{sizes}data_parallel_replicate_degree", 1) or 1
-    shards = found.number(f"{sizes}data_parallel_shard_degree", 1) or 1  # -1: what is left of the GPUs
-    layout["dp"] = replicas * shards
+    degree = number(found.get(f"{sizes}data_parallel_shard_degree", -1))  # -1: what is left of the GPUs
+    shards = degree if degree and degree > 0 else 1
+    if shards == degree:
+        layout["dp"] = replicas * shards
     again = found.get(f"{sizes}fsdp_reshard_after_forward", "default")
     whole = again == "never" or (again == "default" and layout["pp"] > 1)
     one = found.get(f"{sizes}data_parallel_shard_degree", -1) == 1 and layout["cp"] == 1
@@ -104,7 +117,11 @@ def _titan_layout(run: Pasted, found: Table) -> None:
         if told not in schedules:
             run.unknown.append(f"the schedule {told}: read as 1F1B")
         _titan_stages(run, found)
-    run.batch(found.number("training.global_batch_size") or batch * layout["dp"])
+    told = number(found.get("training.global_batch_size", -1))  # -1: one pass of all replicas
+    if told and told > 0:
+        run.samples = told
+    else:
+        layout["grad_acc"] = batch // (layout["micro_batch"] or 1)
 
 
 def _titan_stages(run: Pasted, found: Table) -> None:
@@ -133,11 +150,17 @@ def read_deepspeed(text: str) -> Pasted:
     run.layout["micro_batch"] = found.number("train_micro_batch_size_per_gpu", 1)
     run.layout["grad_acc"] = found.number("gradient_accumulation_steps", 1)
     each = run.layout["micro_batch"] * run.layout["grad_acc"]
-    batch = found.number("train_batch_size")
-    run.ranks(batch // each * run.layout["tp"] if batch and batch % each == 0 else None)
-    sixteen = next(
-        (kind for kind in ("bf16", "fp16") if str(found.get(f"{kind}.enabled")).lower() == "true"), ""
+    batch, all_three = (
+        found.number("train_batch_size"),
+        ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
     )
+    if batch and batch % each == 0 and all(number(found.values.get(name)) for name in all_three):
+        run.gpus = batch // each * run.layout["tp"]
+    on = {kind: str(found.get(f"{kind}.enabled")).lower() for kind in ("bf16", "fp16")}
+    sixteen = next((kind for kind, told in on.items() if told == "true"), "")
+    if not sixteen and "auto" in on.values():
+        run.unknown.append("bf16 or fp16 is auto: read as 16 bits")
+        sixteen = "bf16"
     wide = found.get("data_types.grad_accum_dtype") == "fp32"
     run.precision = ("bf16-mixed-fp32-grads" if wide else "bf16-mixed") if sixteen else "fp32"
     run.unknown.append("the model and the length of samples: they are set in a script")
@@ -145,8 +168,8 @@ def read_deepspeed(text: str) -> Pasted:
     return run
 
 
-def _deepspeed(run: Pasted, found: Table, stage: str, offload: str) -> None:
-    run.layout["zero"] = found.number(stage, 0, least=0)
+def _deepspeed(run: Pasted, found: Table, stage: str, offload: str, usual: int = 0) -> None:
+    run.layout["zero"] = found.number(stage, usual, least=0)
     where = str(found.get(offload, "none"))
     run.offload = where == "cpu"
     if where not in ("cpu", "none"):
@@ -166,11 +189,15 @@ def read_accelerate(text: str) -> Pasted:
     ways = {"alltoall": "ring", "allgather": "gather"}
     layout["context"] = ways.get(str(found.get(f"{axes}cp_comm_strategy", "allgather")), "gather")
     if kind == "FSDP":
-        old = {"FULL_SHARD": True, "SHARD_GRAD_OP": False, "HYBRID_SHARD": True, "1": True, "2": False}
-        told = found.get("fsdp_config.fsdp_sharding_strategy")
+        names = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
+        told = str(found.get("fsdp_config.fsdp_sharding_strategy", ""))
+        told = names[int(told) - 1] if told in ("1", "2", "3", "4", "5") else told  # of FSDP 1
+        old = dict(zip(names, (True, False, False, True, False), strict=True))
+        if told.startswith("HYBRID"):
+            run.unknown.append(f"{told}, which shards within a node: read as shards over all GPUs")
         again = found.get("fsdp_config.fsdp_reshard_after_forward", old.get(str(told), True))
         again = old.get(str(again), str(again).lower() == "true")
-        layout["zero"] = 3 if again else 2
+        layout["zero"] = 0 if told == "NO_SHARD" else 3 if again else 2
         full = str(found.get("fsdp_config.fsdp_activation_checkpointing", False)).lower() == "true"
         layout["recompute"] = "full" if full else "none"
         if str(found.get("fsdp_config.fsdp_offload_params", False)).lower() == "true":
@@ -179,14 +206,21 @@ def read_accelerate(text: str) -> Pasted:
         if replicas > 1 and shards > 1:
             run.unknown.append(f"{replicas} replicas of {shards} shards: read as {replicas * shards} shards")
     elif kind == "DEEPSPEED":
-        _deepspeed(run, found, "deepspeed_config.zero_stage", "deepspeed_config.offload_optimizer_device")
+        _deepspeed(run, found, "deepspeed_config.zero_stage", "deepspeed_config.offload_optimizer_device", 2)
+        if file := found.get("deepspeed_config.deepspeed_config_file"):
+            run.unknown.append(f"{file}, which says what ZeRO does: read as stage {layout['zero']}")
         layout["grad_acc"] = found.number("deepspeed_config.gradient_accumulation_steps", 1)
     elif kind == "MEGATRON_LM":
         for axis in ("tp", "pp"):
             layout[axis] = found.number(f"megatron_lm_config.megatron_lm_{axis}_degree", 1)
-    run.ranks(found.number("num_processes", 1))
+        on = [str(found.get(f"megatron_lm_config.megatron_lm_{name}")).lower() == "true" for name in MEGATRON]
+        layout["sp"], selective, layout["zero"] = on[0] and layout["tp"] > 1, on[1], int(on[2])
+        layout["recompute"] = "selective" if selective else "none"
+        layout["grad_acc"] = found.number("megatron_lm_config.megatron_lm_num_micro_batches", 1)
+    run.gpus = found.number("num_processes")
     mixed = str(found.get("mixed_precision", "no"))
-    run.precision = "fp32" if mixed == "no" else "autocast"
+    weights = "bf16-mixed" if kind in ("DEEPSPEED", "MEGATRON_LM") else "autocast"
+    run.precision = "fp32" if mixed == "no" else weights
     run.fp8 = "tensorwise" if mixed == "fp8" else ""
     found.get("num_machines")
     run.unknown.append("the model, the length of samples and the batch: they are set in a script")
@@ -194,15 +228,22 @@ def read_accelerate(text: str) -> Pasted:
     return run
 
 
+MEGATRON = ("sequence_parallelism", "recompute_activations", "use_distributed_optimizer")
+
+
 def _yaml(text: str) -> dict[str, Any]:
     """The YAML that `accelerate config` writes: keys and values, and tables of them one level below."""
     table: dict[str, Any] = {}
     inner = table
-    for line in text.splitlines():
+    for line in re.sub(r"\s#.*", "", text).splitlines():
         found = re.fullmatch(r"(\s*)([\w-]+):\s*(?:(['\"]?)(.*?)\3)?\s*(?:\s#.*)?", line)
         if not found:
             continue
         depth, key, _, value = found.groups()
+        if str(value).startswith(("{", "[")):
+            raise ConfigError(
+                f"{key} is {value}: only what `accelerate config` writes is read, a field a line"
+            )
         inner = inner if depth else table
         if value or depth:
             inner[key] = value

@@ -5,19 +5,27 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from playbook.errors import ConfigError
 from playbook.planning.flags.megatron import BALANCE, CONTEXT, SHARDED
 from playbook.planning.flags.pasted import Pasted, number, preset_of
+from playbook.precision.recipes import FP8_RECIPES
 from playbook.shapes import MLA, PRESETS, ModelShape, MoE
 
 #: Words of a vocabulary that a tokenizer has of itself; of one that is not here they are unknown.
 TOKENIZERS = {"GPT2BPETokenizer": 50257}
-_ASSIGNED = re.compile(r"(?:^|;)\s*(?:export\s+)?(\w+)=(?:\"([^\"]*)\"|'([^']*)'|([^\s(;&|]+))", re.MULTILINE)
+_ASSIGNED = re.compile(
+    r"(?:^|[;\s)])(?:(?:export|local|declare|readonly)\s+)?(\w+)(\+?)=(?:\"([^\"]*)\"|'([^']*)'|([^\s(;&|]+))",
+    re.MULTILINE,
+)
+_USED = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?[-=]([^}]*))?\})")
 _NODES = re.compile(r"^#SBATCH\s+(?:--nodes[= ]|-N ?)(\d+)", re.MULTILINE)
 _EACH = re.compile(r"^#SBATCH\s+--(?:gpus-per-node|gres)[= ](?:gpu:)?(?:\w+:)?(\d+)", re.MULTILINE)
+_OTHERS = re.compile(r"pretrain_(bert|t5|ict|mamba|vlm|retro|vision)|--(hybrid)-|--spec\s+\S*(mamba)")
+#: Characters of a script once its variables stand in it.
+_LONGEST = 2**22
 _T = TypeVar("_T")
 
 
@@ -25,33 +33,42 @@ class Flags:
     """The flags of a text, as each is asked for: with what it says, or with a default."""
 
     def __init__(self, text: str, unknown: list[str]):
-        self.unknown, self.given = unknown, dict[str, list[str]]()
+        self.unknown, every = unknown, dict[str, list[list[str]]]()
         self.asked: set[str] = set()
         found: list[str] | None = None
-        for word in _words(text):
+        for word in _words(text, unknown):
             if word.startswith("--"):
                 name, equals, value = word[2:].partition("=")
-                found = self.given[name.replace("_", "-")] = [value] if equals else []
+                found = [value] if equals else []
+                every.setdefault(name.replace("_", "-"), []).append(found)
             elif found is not None and word not in ("(", ")"):
                 found.append(word if word.count("(") == word.count(")") else word.rstrip(")"))
+        self.given = {name: values[-1] for name, values in every.items()}
+        for name, values in every.items():
+            if len(said := dict.fromkeys(value[0] for value in values if value)) > 1:
+                unknown.append(f"--{name} is there with {' and '.join(said)}: the last is read")
 
     def on(self, name: str) -> bool:
         """Whether a switch is there."""
         self.asked.add(name)
-        return name in self.given
+        return name in self.given and self.given[name][:1] not in (["false"], ["False"])
 
     def word(self, name: str, default: str = "") -> str:
         """The first word behind a flag."""
         return (self.given[name] or [default])[0] if self.on(name) else default
 
     def number(self, name: str, default: _T, read: Callable[[str], Any] = int) -> Any | _T:
-        """A number; one that cannot be read is unknown, as the value of a variable that is set elsewhere."""
+        """A number of at least 1, or of 0 where that is the default; one that cannot be read is unknown: a variable
+        that is set elsewhere. Raises ConfigError for others."""
         text = self.word(name)
         try:
-            return read(text) if text else default
+            value: Any = read(text) if text else default
         except ValueError:
             self.unknown.append(f"--{name} {text}: no number, so that it is read as {default}")
             return default
+        if read is int and value is not None and value < (0 if default == 0 else 1):
+            raise ConfigError(f"--{name} must be at least {0 if default == 0 else 1}, got {value}")
+        return value
 
     def left(self) -> set[str]:
         return {f"--{name}" for name in self.given.keys() - self.asked}
@@ -59,14 +76,24 @@ class Flags:
 
 def read(text: str) -> Pasted:
     """The run that a script or a list of flags starts. Raises ConfigError for sizes that no model can have."""
+    if other := _OTHERS.search(text):
+        raise ConfigError(
+            f"the text trains no decoder of attention alone, which is all that is read: {other[0]}"
+        )
     run = Pasted("Megatron-LM")
     flags = Flags(text, run.unknown)
+    if re.search(r"^\s*(if|case)\b", text, re.MULTILINE):
+        run.unknown.append("if and case: what all of their branches say is read, the last where they differ")
     run.seq = flags.number("seq-length", None)
     _layout(run, flags)
-    each = flags.number("nproc-per-node", flags.number("gpus-per-node", None)) or _sbatch(_EACH, text)
-    nodes = flags.number("nnodes", None) or _sbatch(_NODES, text) or 1
-    run.ranks(nodes * each if each else None)
-    run.batch(flags.number("global-batch-size", None))
+    each = number(flags.word("nproc-per-node")) or number(flags.word("gpus-per-node")) or _sbatch(_EACH, text)
+    nodes = (
+        number(flags.word("nnodes"))
+        or _sbatch(_NODES, text)
+        or (1 if "$" not in flags.word("nnodes") else None)
+    )
+    run.gpus = nodes * each if each and nodes else None
+    run.samples = flags.number("global-batch-size", None)
     run.shape = _shape(run, flags)
     if run.shape:
         _stages(run, flags, run.shape.layers)
@@ -82,16 +109,28 @@ def _sbatch(pattern: re.Pattern[str], text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _words(text: str) -> list[str]:
+def _words(text: str, unknown: list[str]) -> list[str]:
     """The words of a script, its variables as they are set in it, and what stands in quotes apart."""
-    text = re.sub(r"(^|\s)#.*", r"\1", re.sub(r"\\\n", " ", text))
-    known = {m[1]: m[2] or m[3] or m[4] or "" for m in _ASSIGNED.finditer(text)}
-    for name, value in known.items():  # NAME=${NAME:-8}
-        known[name] = re.sub(rf"\$\{{{name}:-([^}}]*)\}}", r"\1", value)
+    text = re.sub(r"\\\n", " ", re.sub(r"(^|\s)#.*", r"\1", text))
+    known: dict[str, str] = {}
+    for found in _ASSIGNED.finditer(text):
+        name, more, *values = found.groups()
+        value, before = next((v for v in values if v is not None), ""), known.get(name, "")
+        own = re.compile(
+            rf"\$(?:{name}\b|\{{{name}(?::?[-=]([^}}]*))?\}})"
+        )  # NAME=${{NAME:-8}}, and what is added
+        value = before * bool(more) + own.sub(lambda m, old=before: old or m[1] or "", value)
+        if before and before not in value:
+            unknown.append(f"{name} is set to {_short(before)} and {_short(value)}: the last is read")
+        known[name] = value
     for _ in range(4):  # variables of variables
-        text = re.sub(
-            r"\$(?:(\w+)|\{(\w+)(?::-([^}]*))?\})", lambda m: known.get(m[1] or m[2], m[3] or m[0]), text
-        )
+        text = _USED.sub(lambda m: known.get(m[1] or m[2], m[3] or m[0]), text)
+        text = re.sub(r"\$\(\(([^()]+)\)\)", lambda m: _computed(m, known), text)
+        if len(text) > _LONGEST:
+            raise ConfigError(
+                f"the text has more than {_LONGEST:,} characters once its variables stand in it"
+            )
+    text = re.sub(r"\((?=--)", "( ", text)
     try:
         words = shlex.split(text)
     except ValueError:  # quotes that do not end: a part of a script
@@ -99,6 +138,18 @@ def _words(text: str) -> list[str]:
     return [
         part for word in words for part in (word.split() if re.search(r"^--.* |[ =]--", word) else [word])
     ]
+
+
+def _short(text: str) -> str:
+    return text if len(text) < 40 else f"{text[:36]} …"
+
+
+def _computed(found: re.Match[str], known: Mapping[str, str]) -> str:
+    """What the shell computes of whole numbers, by whose names it may call them."""
+    text = re.sub(r"[A-Za-z_]\w*", lambda m: known.get(m[0], m[0]), found[1])
+    if not re.fullmatch(r"[\d\s+*/-]+", text) or "**" in text:
+        return found[0]
+    return str(eval(text.replace("/", "//"), {"__builtins__": {}}))
 
 
 def _shape(run: Pasted, flags: Flags) -> ModelShape | None:
@@ -112,7 +163,8 @@ def _shape(run: Pasted, flags: Flags) -> ModelShape | None:
     ffn = flags.number("ffn-hidden-size", int(8 * hidden / 3 / 64) * 64 if gated else 4 * hidden)
     bias, latent = not flags.on("disable-bias-linear"), flags.on("multi-latent-attention")
     queries = flags.number("num-query-groups", 1)
-    kind = flags.word("position-embedding-type", "learned_absolute")
+    turned = flags.on("use-rotary-position-embeddings")
+    kind = flags.word("position-embedding-type", "rope" if turned else "learned_absolute")
     positions = {"learned_absolute": "learned", "rope": "rotary", "none": "none"}.get(kind, "rotary")
     if kind not in ("learned_absolute", "rope", "none"):
         run.unknown.append(f"--position-embedding-type {kind}: read as rope")
@@ -218,13 +270,13 @@ def _where(run: Pasted, text: str, layers: int) -> tuple[int, int]:
     """How many layers at the start are dense, and of the others one in how many has experts."""
     if number(text) == 1:
         return 0, 1
-    if text.isdigit():  # the first of each so many layers there, the last of them here
+    if text.isdigit() and int(text) > 1:  # the first of each so many layers there, the last of them here
         if layers % int(text):
             run.unknown.append(f"--moe-layer-freq {text}: read as {layers // int(text)} layers with experts")
         return 0, int(text)
     try:
         has = _list(ast.parse(text, mode="eval").body)
-    except SyntaxError:
+    except (SyntaxError, RecursionError):
         has = _list(ast.Pass())
     first = has.index(1) if 1 in has else layers
     every = has.index(1, first + 1) - first if has.count(1) > 1 else 1
@@ -271,7 +323,8 @@ def _layout(run: Pasted, flags: Flags) -> None:
         layout["zero"] = shards.get(flags.word("data-parallel-sharding-strategy", "optim_grads_params"), 1)
     for name in ("overlap-grad-reduce", "overlap-param-gather", "ckpt-format", "recompute-method"):
         flags.on(name)
-    kind, modules = flags.word("recompute-granularity"), flags.given.get("recompute-modules", ["core_attn"])
+    kind = flags.word("recompute-granularity") or "selective" * flags.on("recompute-activations")
+    modules = flags.given.get("recompute-modules", ["core_attn"])
     flags.on("recompute-modules")
     each = flags.number("recompute-num-layers", 1)
     layout["recompute"] = kind if kind in ("full", "selective") else "none"
@@ -287,7 +340,7 @@ def _stages(run: Pasted, flags: Flags, layers: int) -> None:
     each = flags.number("num-layers-per-virtual-pipeline-stage", 0)
     ranks = flags.number("num-virtual-stages-per-pipeline-rank", 1)
     if text:
-        text = re.sub(r"\(([^()]*)\)\*(\d+)", lambda m: m[1] * int(m[2]), text)
+        text = re.sub(r"\(([^()]*)\)\*(\d+)", lambda m: m[1] * min(int(m[2]), 1000), text)
         run.stages([sum(int(n or 1) for n in re.findall(r"t(?:\*(\d+))?", part)) for part in text.split("|")])
     elif first or last:
         between = pp - bool(first) - bool(last)
@@ -308,6 +361,9 @@ def _precision(run: Pasted, flags: Flags) -> None:
         run.precision = "bf16-mixed-main-grads"
     if flags.on("fp8-format") or flags.on("fp8-recipe"):
         run.fp8 = flags.word("fp8-recipe", "delayed")
+        if run.fp8 not in FP8_RECIPES:
+            run.unknown.append(f"--fp8-recipe {run.fp8}: read as delayed")
+            run.fp8 = "delayed"
     for name in ("fp8-amax-history-len", "fp8-amax-compute-algo"):
         flags.on(name)
     kernels = flags.word("attention-backend", "auto")

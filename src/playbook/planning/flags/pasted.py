@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -14,18 +15,27 @@ from playbook.planning.job import Job
 from playbook.planning.recipes import load_recipe
 from playbook.shapes import PRESETS, ModelShape
 
+#: Names, of flags and of fields, that change memory or time, and that no plan holds: they are told apart from others.
+MATTERS = re.compile(
+    "offload|mtp|exp-avg|fp8-param|zero|checkpoint-activ|activation_check|pad-vocab|transformer-impl|state_dtype|window|"
+    "recompute|parallel|fusion|fp4|precision-aware|sp_size|plugin|sharding"
+)
+
 
 @dataclass
 class Pasted:
     """A run as ``framework`` is told of it; what its text leaves open is None, or not among the fields of ``layout``.
 
     ``unknown`` are sentences: what the text says and no plan holds, and what a plan needs and the text does not say.
+    ``samples`` are those of a global batch, which say how many micro-batches each replica has.
     """
 
     framework: str
     shape: ModelShape | None = None
     seq: int | None = None
     layout: dict[str, Any] = field(default_factory=dict)
+    gpus: int | None = None
+    samples: int | None = None
     precision: str | None = None
     fp8: str = ""
     attention: str | None = None
@@ -43,7 +53,7 @@ class Pasted:
             raise ConfigError(f"this text of {self.framework} names no model: give one beside it")
         return Job(
             shape,
-            Layout(**self.layout),
+            Layout(**self.spread()[0]),
             seq=self.seq or seq or shape.max_seq,
             recipe=load_recipe(self.precision or "bf16-mixed").with_fp8(self.fp8),
             attention=self.attention or "sdpa",
@@ -51,27 +61,26 @@ class Pasted:
             offload=self.offload,
         )
 
-    def ranks(self, gpus: int | None) -> None:
-        """What data parallelism is on ``gpus`` GPUs, and how many micro-batches a global batch is then."""
-        others = 1
-        for axis in ("tp", "pp", "cp"):
-            others *= self.layout.get(axis, 1)
-        if gpus is None:
-            self.unknown.append("the number of GPUs: the text does not say it, so that dp is 1")
-        elif gpus % others:
-            self.unknown.append(f"{gpus} GPUs: no multiple of tp * cp * pp = {others}, so that dp is 1")
+    def spread(self) -> tuple[dict[str, Any], list[str]]:
+        """The fields of the layout with what follows from ``gpus`` and ``samples``, and all sentences on what is open."""
+        layout, open_ = dict(self.layout), list(self.unknown)
+        others = math.prod(layout.get(axis, 1) for axis in ("tp", "pp", "cp"))
+        if "dp" in layout:
+            pass
+        elif self.gpus is None:
+            open_.append("the number of GPUs: the text does not say it, so that dp is 1")
+        elif self.gpus % others:
+            open_.append(f"{self.gpus} GPUs: no multiple of tp * cp * pp = {others}, so that dp is 1")
         else:
-            self.layout["dp"] = gpus // others
-
-    def batch(self, samples: int | None) -> None:
-        """How many micro-batches of each replica a global batch of ``samples`` is."""
-        each = self.layout.get("dp", 1) * self.layout.get("micro_batch", 1)
-        if samples and samples % each:
-            self.unknown.append(
-                f"a global batch of {samples} samples: no multiple of dp * micro_batch = {each}"
+            layout["dp"] = self.gpus // others
+        each = layout.get("dp", 1) * layout.get("micro_batch", 1)
+        if self.samples and self.samples % each:
+            open_.append(
+                f"a global batch of {self.samples} samples: no multiple of dp * micro_batch = {each}"
             )
-        elif samples:
-            self.layout["grad_acc"] = samples // each
+        elif self.samples:
+            layout["grad_acc"] = self.samples // each
+        return layout, open_
 
     def stages(self, sizes: list[int]) -> None:
         """Layers of each stage in order, be they alike or not."""
@@ -82,9 +91,13 @@ class Pasted:
             self.layout["stage_layers"] = tuple(sizes)
 
     def left(self, names: Iterable[str]) -> None:
-        """What the text says beside that, by name: data, learning rates, and what no plan knows."""
-        if found := sorted(names):
-            self.unknown.append("not read: " + ", ".join(found))
+        """What the text says beside that, by name: what changes memory or time, and data, learning rates and the like."""
+        names = sorted(names)
+        for what, found in (
+            ("not modelled", [name for name in names if MATTERS.search(name)]),
+            ("not read", [name for name in names if not MATTERS.search(name)]),
+        ):
+            self.unknown += [f"{what}: {', '.join(found)}"] if found else []
 
 
 def preset_of(shape: ModelShape) -> ModelShape:

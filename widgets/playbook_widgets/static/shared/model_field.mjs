@@ -44,12 +44,13 @@ export class ModelField extends TextField {
       groups = new Map(),
       fits = (...said) => words.every((word) => said.join(" ").toLowerCase().includes(word));
     this.matches = Object.entries(this.presets).filter(([name, of]) => fits(name, of.parameters, of.family));
-    this.list.replaceChildren(make("option", { value: OWN }, "paste a config.json or a run…"));
+    this.list.replaceChildren(make("option", { value: OWN }, "paste your own…"));
     for (const [name, { parameters, family }] of this.matches) {
       if (!groups.has(family)) groups.set(family, this.list.appendChild(make("optgroup", { label: family })));
       groups.get(family).append(make("option", { value: name }, `${name}, ${parameters}`));
     }
     this.list.size = words.length ? Math.min(10, 2 + this.matches.length + groups.size) : 0;
+    this.list.toggleAttribute("data-open", words.length > 0);
     if (this.name) this.list.value = this.name;
   }
 
