@@ -74,6 +74,17 @@ def _experts(repository: str, parameters: int, active: int, rounding: int, sourc
     )
 
 
+def _second_token(repository: str, rounded: int, layer: int) -> Published:
+    note = "Excluded: a layer that predicts a second token, with an embedding and a head of its own."
+    source = _SAFETENSORS.format(repository)
+    return Published(rounded, source, tolerance=600_000_000, excluded=layer, note=note)
+
+
+def _sinks(repository: str, parameters: int, uncounted: int) -> Published:
+    note = "Excluded: a sink for each head, and the routers' biases."
+    return Published(parameters, _SAFETENSORS.format(repository), excluded=uncounted, note=note)
+
+
 PUBLISHED: dict[str, Published] = {
     "gpt2": Published(124_439_808, _GPT2.format("gpt2")),
     "gpt2-medium": Published(354_823_168, _GPT2.format("gpt2-medium")),
@@ -157,32 +168,10 @@ PUBLISHED: dict[str, Published] = {
         active=32_000_000_000,
         active_tolerance=1_000_000_000,
     ),
-    "glm-4.5": Published(
-        358_000_000_000,
-        _SAFETENSORS.format("zai-org/GLM-4.5"),
-        tolerance=500_000_000,
-        excluded=5_450_000_000,
-        note="Excluded: a layer that predicts a second token, with an embedding and a head of its own.",
-    ),
-    "glm-4.5-air": Published(
-        110_000_000_000,
-        _SAFETENSORS.format("zai-org/GLM-4.5-Air"),
-        tolerance=600_000_000,
-        excluded=3_620_000_000,
-        note="Excluded: a layer that predicts a second token, with an embedding and a head of its own.",
-    ),
-    "gpt-oss-20b": Published(
-        20_914_757_184,
-        _SAFETENSORS.format("openai/gpt-oss-20b"),
-        excluded=24 * (64 + 32),
-        note="Excluded: a sink for each head, and the routers' biases.",
-    ),
-    "gpt-oss-120b": Published(
-        116_829_156_672,
-        _SAFETENSORS.format("openai/gpt-oss-120b"),
-        excluded=36 * (64 + 128),
-        note="Excluded: a sink for each head, and the routers' biases.",
-    ),
+    "glm-4.5": _second_token("zai-org/GLM-4.5", 358_000_000_000, 5_450_000_000),
+    "glm-4.5-air": _second_token("zai-org/GLM-4.5-Air", 110_000_000_000, 3_620_000_000),
+    "gpt-oss-20b": _sinks("openai/gpt-oss-20b", 20_914_757_184, 24 * (64 + 32)),
+    "gpt-oss-120b": _sinks("openai/gpt-oss-120b", 116_829_156_672, 36 * (64 + 128)),
     "gemma2-2b": _tensors("google/gemma-2-2b", 2_614_341_888),
     "gemma2-9b": _tensors("google/gemma-2-9b", 9_241_705_984),
     "gemma2-27b": _tensors("google/gemma-2-27b", 27_227_128_320),

@@ -254,6 +254,13 @@ def test_a_published_run_of_the_model_stands_beside_the_prediction():
     llama = {"model": "llama3-8b", "gpus": 16, "global_batch": 32}
     eight = published(problem_of({**DEFAULTS, **llama, "seq": 8192})[0])
     assert (eight["gpus"], eight["precision"], round(eight["rate"])) == (8, "bf16", 5762)
+    fitted = published(problem_of({**DEFAULTS, **llama, "seq": 8192})[0], "torchtitan-h100")
+    assert abs(fitted["predicted"] / 5762 - 1) < abs(eight["predicted"] / 5762 - 1)
+    assert found["needs"] > 85e9  # so that they keep less than is planned
+    small = {**DEFAULTS, "model": "llama2-7b", "gpus": 8, "global_batch": 8, "memory": "10GB"}
+    assert (
+        published(problem_of(small)[0])["needs"] is None
+    )  # by the memory of their GPUs, not of the reader's
     assert (
         published(problem_of({**DEFAULTS, **llama, "seq": 8192, "fp8": "rowwise"})[0])["precision"] == "fp8"
     )

@@ -87,7 +87,7 @@ def _describe(inputs: Mapping[str, Any]) -> dict[str, Any]:
         "rows": [row(one, price) for one in result.found],
         "at": index,
         "chosen": row(chosen, price),
-        "published": published(problem),
+        "published": published(problem, str(values["calibration"])),
         "training": _training(chosen, tokens * GB, price),
         "why": explain(best, *other) if other else "",
         "breakdown": [[part, WORDS[part], seconds] for part, seconds in chosen.step.breakdown.items()],
@@ -238,7 +238,7 @@ def _training(one: Found, tokens: float, price: float) -> dict[str, float]:
     return {"tokens": tokens, "days": whole.days, "gpu_hours": whole.gpu_hours, "cost": whole.cost(price)}
 
 
-def published(problem: Problem) -> dict[str, Any] | None:
+def published(problem: Problem, calibration: str = "") -> dict[str, Any] | None:
     """The published run of this model on GPUs of this kind that is most like what is planned, and what is predicted for
     it; None where none is known."""
 
@@ -254,12 +254,14 @@ def published(problem: Problem) -> dict[str, Any] | None:
     )
     if row is None:
         return None
-    run, job = run_of(row.job), row.job
+    job = row.job
+    run = run_of(job | {"calibration": calibration} if calibration else job)
+    over = run.needs > run.cluster.accelerator.memory_bytes  # of the GPUs that it did run on
     tokens = job["global_batch"] * job["seq"] / job["gpus"]
     return {
         "name": row.name, "source": (TABLES[row.table].__doc__ or "").strip().rstrip("."), "layout": job["layout"],
         "gpus": job["gpus"], "seq": job["seq"], "global_batch": job["global_batch"], "precision": job["precision"],
-        "rate": tokens / row.seconds, "predicted": tokens / run.seconds, "needs": run.needs,
+        "rate": tokens / row.seconds, "predicted": tokens / run.seconds, "needs": run.needs if over else None,
     }  # fmt: skip
 
 

@@ -37,7 +37,7 @@ function published(app) {
   return [
     `Published: ${grouped(Math.round(row.rate))} tokens/s on each of ${grouped(row.gpus)} GPUs (${row.source}; ${run}).`,
     `Predicted for that run: ${grouped(Math.round(row.predicted))}, ${by < 0 ? MINUS : "+"}${percent(Math.abs(by))}.`,
-    ...(row.needs > app.result.memory ? [`As planned here it needs ${app.bytes(row.needs)}: they keep less.`] : []),
+    ...(row.needs ? [`As planned here it needs ${app.bytes(row.needs)}: they keep less.`] : []),
   ].join(" ");
 }
 
