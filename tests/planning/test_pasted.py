@@ -123,7 +123,7 @@ def test_a_script_with_variables_comments_and_quotes():
     assert str(job.layout) == "dp=2,tp=8,pp=2,sp,zero=1,recompute=full"
     assert (job.seq, job.recipe.states.gradients, job.recipe.fp8.name) == (8192, 4, "tensorwise")
     assert said(pasted) == [
-        "--global-batch-size $GLOBAL: no number, so that it is read as None",
+        "--global-batch-size $GLOBAL: no number, so that it is left out",
         "the vocabulary, which its tokenizer says: read as 128,256 words",
     ]
     assert pasted.unknown[-1] == "not read: --lr, --tokenizer-model, --tp-comm-overlap"

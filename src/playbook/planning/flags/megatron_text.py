@@ -64,10 +64,11 @@ class Flags:
         try:
             value: Any = read(text) if text else default
         except ValueError:
-            self.unknown.append(f"--{name} {text}: no number, so that it is read as {default}")
+            instead = "left out" if default is None else f"read as {default}"
+            self.unknown.append(f"--{name} {text}: no number, so that it is {instead}")
             return default
-        if read is int and value is not None and value < (0 if default == 0 else 1):
-            raise ConfigError(f"--{name} must be at least {0 if default == 0 else 1}, got {value}")
+        if read is int and value is not None and value < (least := 0 if default == 0 else 1):
+            raise ConfigError(f"--{name} must be at least {least}, got {value}")
         return value
 
     def left(self) -> set[str]:
@@ -105,8 +106,7 @@ def read(text: str) -> Pasted:
 
 
 def _sbatch(pattern: re.Pattern[str], text: str) -> int | None:
-    found = pattern.search(text)
-    return int(found[1]) if found else None
+    return int(found[1]) if (found := pattern.search(text)) else None
 
 
 def _words(text: str, unknown: list[str]) -> list[str]:
