@@ -25,7 +25,8 @@ register(
         "fp8": {
             "layers": "playbook.model.fp8:use_fp8",
             "quantize": "playbook.kernels.quantize:quantize",
-            "quantize_known": "playbook.kernels.quantize:quantize_known",
+            "quantize_both": "playbook.kernels.quantize:quantize_both",
+            "scales": "playbook.kernels.quantize:scales_by_kernel",
             "requantize_columns": "playbook.kernels.quantize:requantize_columns",
             "turn": "playbook.kernels.quantize:turn",
             "product": "playbook.kernels.fp8_matmul:fp8_matmul",

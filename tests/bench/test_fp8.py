@@ -103,7 +103,7 @@ def test_emulated_products_stand_beside_those_in_fp32(measured):
 
 
 def test_whole_steps_beside_the_same_run_without_fp8(monkeypatch):
-    monkeypatch.setitem(fp8.WORK, "cpu", Work("tiny", 1, 16, 1, "float32", warm_up=1))
+    monkeypatch.setitem(fp8.WORK, "cpu", (Work("tiny", 1, 16, 1, "float32", warm_up=1, layers=2),))
     monkeypatch.setitem(sys.modules, "torchao.float8", None)  # as if it were not installed
     rows = list(step_rows("cpu"))
     assert [(row["trainer"], row["recipe"]) for row in rows] == [

@@ -10,6 +10,7 @@ from kernel_checks import CAPABILITIES, paired
 from torch import Tensor
 
 from playbook.errors import ConfigError, ShapeError
+from playbook.kernels import quantize as kernels
 from playbook.kernels import rmsnorm, swiglu
 from playbook.kernels.compiled import SHARED, compiled
 from playbook.kernels.jit import launches
@@ -20,7 +21,6 @@ from playbook.kernels.quantize import (
     quantize_both,
     quantize_columns,
     quantize_delayed,
-    quantize_known,
     quantize_rms_norm,
     quantize_rows,
     quantize_swiglu,
@@ -76,22 +76,22 @@ def test_codes_and_scales_are_those_of_the_formula(size, dtype, form, groups):
 
 @pytest.mark.usefixtures("fp8_device")
 @paired(size=SIZES, form=["e4m3", "e5m2"], groups=["tensor", "row"])
-def test_scales_that_are_known(size, form, groups):
+def test_scales_that_are_known_or_take_a_pass(size, form, groups):
     for x in (numbers(*size, torch.bfloat16), numbers(*size[::-1], torch.bfloat16).t()):
         wanted = expected(x, form, groups)
-        found = quantize_known(x, form, groups, wanted.scales.to(x.device))
-        check_same(found, wanted)
-        assert found.codes.is_contiguous()
+        for scales in (wanted.scales.to(x.device), None):
+            found = kernels.quantize(x, form, groups, scales)
+            check_same(found, wanted)
+            assert found.codes.is_contiguous()
 
 
 @pytest.mark.usefixtures("fp8_device")
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("form", ["e4m3", "e5m2"])
-def test_codes_are_quantised_again_along_columns(size, form):
-    rows = quantize_rows(numbers(*size, torch.bfloat16), form)
+@paired(size=SIZES, form=["e4m3", "e5m2"], groups=["tile", "row"])
+def test_codes_are_quantised_again_along_columns(size, form, groups):
+    rows = quantize_rows(numbers(*size, torch.bfloat16), form, groups)
     kept = Quantized(rows.codes, rows.scales.contiguous(), rows.size, rows.dtype)  # as a layer keeps it
-    wanted = expected(rows.dequantized().t(), form, "tile")
-    for found in (requantize_columns(rows, form), requantize_columns(kept, form)):
+    wanted = expected(rows.dequantized().t(), form, groups)
+    for found in (requantize_columns(rows, form, groups), requantize_columns(kept, form, groups)):
         check_same(found, Quantized(*_parts(wanted), torch.bfloat16))
 
 
@@ -187,8 +187,9 @@ CASES: dict[str, tuple[Callable[..., object], int]] = {
     "blocks": (lambda x: quantize_both(x, groups="block"), 1),
     "delayed": (lambda x: quantize_delayed(x, torch.empty(1, 1, device="meta")), 1),
     "swiglu": (quantize_swiglu, 2),
-    "known": (lambda x: quantize_known(x, "e4m3", "row", torch.empty(len(x), 1, device="meta")), 1),
+    "known": (lambda x: kernels.quantize(x, "e4m3", "row", torch.empty(len(x), 1, device="meta")), 1),
     "codes": (lambda x: requantize_columns(on_meta(x), "e4m3"), 1),
+    "both rows": (lambda x: quantize_both(x, groups="row", scales=torch.empty(1, 1, device="meta")), 1),
     "rms_norm": (lambda x: quantize_rms_norm(x, torch.empty(x.shape[1], device="meta")), 1),
 }
 
@@ -277,7 +278,7 @@ def test_what_is_refused():
     with pytest.raises(ConfigError, match="form is 'e2m1', but kernels quantise to e4m3 or e5m2"):
         quantize_rows(x, "e2m1")
     with pytest.raises(
-        ConfigError, match="groups are 'mx', but these kernels have tile and block and tensor"
+        ConfigError, match="groups are 'mx', but these kernels have tile and block and tensor and row"
     ):
         quantize_both(x, groups="mx")
     with pytest.raises(ConfigError, match="groups are 'block', but these kernels have tile"):

@@ -106,7 +106,7 @@ Step = Callable[[], float]
 
 @dataclass(frozen=True)
 class Work:
-    """What is trained, in steps of one micro-batch, of which the first ``warm_up`` do not count."""
+    """What is trained, in steps of one micro-batch, of which the first ``warm_up`` do not count; 0 ``layers``: all."""
 
     model: str
     micro_batch: int
@@ -114,26 +114,39 @@ class Work:
     steps: int
     dtype: str
     warm_up: int = 2
+    layers: int = 0
+    kernels: str = "torch"
+
+    @property
+    def shape(self) -> ModelShape:
+        whole = load(self.model)
+        return whole.replace(layers=self.layers) if self.layers else whole
 
 
+#: By device. A whole small model, whose products are short, and as much of a wider one as a GPU holds twice.
 WORK = {
-    "cuda": Work("llama3.2-1b", 2, 4096, 8, "bfloat16"),
-    "cpu": Work("tiny", 2, 128, 3, "float32", warm_up=1),
+    "cuda": (
+        Work("llama2-7b", 2, 4096, 8, "bfloat16", layers=8, kernels="fused"),
+        Work("llama3.2-1b", 2, 4096, 8, "bfloat16"),
+    ),
+    "cpu": (Work("tiny", 2, 128, 3, "float32", warm_up=1),),
 }
 
 
 def step_rows(device: str) -> Iterator[dict[str, Any]]:
     """A row for each recipe, ours and then torchao's: median seconds, losses, and the ratio to the run without FP8."""
-    work, kind = WORK[torch.device(device).type], torch.device(device).type
-    for recipe in RECIPES:
-        yield _row("ours", recipe, work, device, lambda name: _ours(work, name, device))
-    for recipe in THEIRS:
-        yield _row("torchao", recipe, work, device, lambda name: _torchao(work, name, device, kind == "cuda"))
+    kind = torch.device(device).type
+    for work in WORK[kind]:
+        for recipe in RECIPES:
+            yield _row("ours", recipe, work, device, partial(_ours, work, device=device))
+        for recipe in THEIRS:
+            make = partial(_torchao, work, device=device, compiled=kind == "cuda")
+            yield _row("torchao", recipe, work, device, make)
 
 
 def _row(trainer: str, recipe: str, work: Work, device: str, make: Callable[[str], Step]) -> dict[str, Any]:
-    about = {"trainer": trainer, "recipe": recipe, "model": work.model, "micro_batch": work.micro_batch,
-             "seq": work.seq, "dtype": work.dtype}  # fmt: skip
+    about = {"trainer": trainer, "recipe": recipe, "model": work.model, "layers": work.shape.layers,
+             "kernels": work.kernels, "micro_batch": work.micro_batch, "seq": work.seq, "dtype": work.dtype}  # fmt: skip
     try:
         (base_s, base_loss), (fp8_s, fp8_loss) = _in_turns([make(""), make(recipe)], work, device)
     except Exception as error:  # memory, a version of torchao, a compiler: loses no other row
@@ -163,19 +176,19 @@ def _in_turns(runs: list[Step], work: Work, device: str) -> list[tuple[float, fl
 def _config(work: Work, device: str, recipe: str = "") -> TrainConfig:
     return TrainConfig(
         steps=work.warm_up + work.steps, global_batch=work.micro_batch, seq=work.seq, lr=1e-4, dtype=work.dtype,
-        weights=work.dtype, device=device, fp8=recipe,
+        weights=work.dtype, device=device, fp8=recipe, kernels=work.kernels,
     )  # fmt: skip
 
 
 def _ours(work: Work, recipe: str, device: str) -> Step:
-    trainer = make_trainer(work.model, load_corpus(), _config(work, device, recipe))
+    trainer = make_trainer(work.shape, load_corpus(), _config(work, device, recipe))
     return lambda: trainer.step().loss
 
 
 def _torchao(work: Work, recipe: str, device: str, compiled: bool) -> Step:
     """transformers' Llama of the same shape, its linear layers but for the head torchao's, compiled on a GPU."""
     theirs = importlib.import_module("torchao.float8")
-    model = _llama(load(work.model), work, device)
+    model = _llama(work.shape, work, device)
     if recipe:
         theirs.convert_to_float8_training(
             model,
@@ -228,7 +241,7 @@ def report_fp8(result: dict[str, Any]) -> str:
 
 
 def _step(row: dict[str, Any]) -> str:
-    name = f"  {row['trainer']:9} {row['recipe']:12}"
+    name = f"  {row['trainer']:9} {row['recipe']:12} {row['model']:12}"
     if "missing" in row:
         return f"{name} left out: {row['missing'].splitlines()[0][:80]}"
     return (

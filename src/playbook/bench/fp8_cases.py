@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +14,7 @@ from playbook.kernels import quantize as kernels
 from playbook.kernels.fp8_matmul import Variant, bytes_moved, flops, fp8_matmul
 from playbook.kernels.rmsnorm import rms_norm_torch
 from playbook.kernels.swiglu import swiglu_torch
+from playbook.precision.products import scaled_by_blocks
 from playbook.precision.recipes import Groups, load_fp8
 from playbook.precision.scaling import Quantized, quantize_torch
 
@@ -95,7 +95,7 @@ def _peers(of_a: Groups, of_b: Groups, cuda: bool, hopper: bool) -> list[Contend
     missing = "" if hopper else "it needs a GPU of compute capability 9.0"
     if not hasattr(F, "scaled_mm"):
         missing = "this PyTorch has no torch.nn.functional.scaled_mm"
-    own = Contender("torch", partial(_scaled_by_blocks, of_b.rows == 1), missing=missing)
+    own = Contender("torch", lambda a, b, of_a, of_b, *_: scaled_by_blocks(a, b, of_a, of_b), missing=missing)
     theirs = installed("DeepGEMM", "deep_gemm", "deep_gemm", "fp8_gemm_nt", _deep_gemm, needs_gpu=not cuda)
     return [own, *[theirs] * (of_b.rows != 1)]  # tiles times blocks, as its default has it
 
@@ -106,16 +106,6 @@ def _scaled_mm(
     """What ``torch.nn.functional.scaled_mm`` calls for scales of a tensor, or of rows."""
     scales = (of_a, of_b.t()) if by_row else (of_a.view(()), of_b.view(()))
     return torch._scaled_mm(a, b.t(), *scales, out_dtype=torch.bfloat16, use_fast_accum=fast)
-
-
-def _scaled_by_blocks(tiles: bool, a: Tensor, b: Tensor, of_a: Tensor, of_b: Tensor, *_: Tensor) -> Tensor:
-    """cuBLAS, from CUDA 12.9 on. It wants the scales of blocks turned, and of steps of k a multiple of 4."""
-    kinds: Any = F.ScalingType
-    kind = kinds.BlockWise1x128 if tiles else kinds.BlockWise128x128
-    if not tiles:
-        missing = -of_b.shape[1] % 4
-        of_b = (F.pad(of_b, (0, missing)) if missing else of_b).t()
-    return F.scaled_mm(a, b.t(), of_a, kinds.BlockWise1x128, of_b, kind, output_dtype=torch.bfloat16)
 
 
 def _deep_gemm(fp8_gemm_nt: Callable[..., None]) -> Callable[..., Outputs]:

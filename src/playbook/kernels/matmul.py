@@ -24,6 +24,7 @@ from torch import Tensor
 
 from playbook.errors import ConfigError, ShapeError
 from playbook.kernels.jit import cdiv, kernel, lend_scratch, next_power, tl
+from playbook.precision.scaling import capability
 
 Variant = Literal["tiles", "persistent", "tma"]
 
@@ -287,7 +288,7 @@ def capability_of(x: Tensor) -> int:
     """Compute capability of the GPU that ``x`` is on, and of an A100 if it is on none."""
     if not x.is_cuda:
         return 80
-    major, minor = torch.cuda.get_device_capability(x.device)
+    major, minor = capability(x.device)
     return 10 * major + minor
 
 

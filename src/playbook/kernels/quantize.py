@@ -33,7 +33,7 @@ from playbook.kernels.swiglu import activate
 from playbook.precision.casts import DTYPES
 from playbook.precision.formats import Format, load_format
 from playbook.precision.recipes import Groups, load_groups
-from playbook.precision.scaling import Quantized, amax, scales_of
+from playbook.precision.scaling import Quantized, amax
 
 #: Numbers along a row that share a scale, and rows and columns of a program's tile.
 TILE = 128
@@ -195,6 +195,23 @@ def quantize_kernel(
 
 
 @kernel
+def scales_kernel(largest, scales, count, MAX: tl.constexpr, POWERS: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    found = tl.load(largest + at, mask=at < count, other=0.0)
+    tl.store(scales + at, scale_of(found, MAX, POWERS), mask=at < count)
+
+
+@kernel
+def largest_kernel(x, y, largest, n, m, x_row, y_row, y_column, TILE: tl.constexpr):
+    """The largest magnitude of each column of a tile, of the numbers that codes x with scales y stand for."""
+    rows = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    columns = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    found = rows_before(x, y, x, x, rows, columns, 0, n, m, x_row, y_row, y_column, "codes")
+    at = largest + tl.program_id(1).to(tl.int64) * m + columns
+    tl.store(at, tl.max(tl.abs(found), 0), mask=columns < m)
+
+
+@kernel
 def norm_quantize_kernel(
     x, w, r, codes, scales, n, h, x_row, eps, MAX: tl.constexpr, POWERS: tl.constexpr,
     BLOCK: tl.constexpr, TILE: tl.constexpr,
@@ -233,7 +250,7 @@ class _Copies:
 
     def launch(
         self, before: str = "", y: Tensor | None = None, w: Tensor | None = None, r: Tensor | None = None,
-        largest: Tensor | None = None, straight: bool = True,
+        largest: Tensor | None = None, straight: bool = True, along: tuple[int, int] | None = None,
     ) -> None:  # fmt: skip
         """Write what there is memory for; with ``straight`` off the transpose alone."""
         if self.n * self.m:
@@ -244,7 +261,7 @@ class _Copies:
             pairs = self.x.device.type != "cpu" and self.n % 2 == 0
             quantize_kernel[self.grid](
                 self.x, y, w, r, self.codes if straight else None, self.scales, self.turned, self.turned_scales,
-                largest, self.n, cdiv(self.n, 2), self.m, self.x.stride(0), *((0, 0) if y is None else y.stride()),
+                largest, self.n, cdiv(self.n, 2), self.m, self.x.stride(0), *(along or _strides(y)),
                 BEFORE=before, GROUPS=self.groups.name, **self.options, PAIRS=pairs, TILE=TILE, **options,
             )  # fmt: skip
 
@@ -261,7 +278,13 @@ class _Copies:
                 codes, (self.turned_scales if turned else self.scales).t(), (1, TILE), self.x.dtype
             )
         size = self.groups.size(codes.shape)
+        if self.groups.name == "row":
+            return Quantized(codes, self.turned_scales if turned else self.scales, size, self.x.dtype)
         return Quantized(codes, self.scales.t() if turned else self.scales, size, self.x.dtype)
+
+
+def _strides(y: Tensor | None) -> tuple[int, ...]:
+    return (0, 0) if y is None else y.stride()
 
 
 def _among(groups: str | Groups, *names: str) -> Groups:
@@ -272,39 +295,66 @@ def _among(groups: str | Groups, *names: str) -> Groups:
     return found
 
 
-def _quantized(x: Tensor, form: str | Format, groups: str | Groups, straight: bool, turned: bool) -> _Copies:
-    copies = _Copies(x, form, _among(groups, "tile", "block", "tensor"), straight, turned)
+def _quantized(
+    x: Tensor,
+    form: str | Format,
+    groups: str | Groups,
+    straight: bool,
+    turned: bool,
+    scales: Tensor | None = None,
+) -> _Copies:
+    copies = _Copies(x, form, _among(groups, "tile", "block", "tensor", "row"), straight, turned)
     if copies.groups.name == "tensor":
-        largest = (
-            amax(copies.x, (copies.n, copies.m)) if copies.x.numel() else copies.x.new_zeros(1, 1).float()
-        )
-        copies.scales = scales_of(largest, copies.form, powers=copies.groups.powers)
+        copies.scales = copies.turned_scales = _of_all(copies.x, copies, scales)
+    elif copies.groups.name == "row":
+        if straight:
+            copies.scales = _of_all(copies.x, copies, scales)
+        if turned:
+            copies.turned_scales = _of_all(copies.x.t(), copies, scales)
     copies.launch()
     return copies
 
 
-def quantize(x: Tensor, form: str | Format, groups: str | Groups) -> Quantized:
-    """x (n, m) as `precision.scaling.quantize`; of a transposed matrix the codes lie along its rows, too."""
-    if x.stride(1) == 1 or x.shape[1] == 1:
-        return quantize_rows(x, form, groups)
-    return quantize_columns(x.t(), form, groups)
+def _of_all(x: Tensor, copies: _Copies, known: Tensor | None) -> Tensor:
+    """The one scale of x, or those of its rows: unless they are known they take a pass of their own."""
+    if known is not None:
+        return known.contiguous()
+    largest = amax(x, copies.groups.size(x.shape)) if x.numel() else x.new_zeros(1, 1).float()
+    return scales_by_kernel(largest, copies.form, copies.groups.powers)
 
 
-def quantize_known(x: Tensor, form: str | Format, groups: str | Groups, scales: Tensor) -> Quantized:
-    """x (n, m), or a transposed one, with ``scales`` that are known: (1, 1) of the tensor, or (n, 1) of its rows."""
-    groups, straight = load_groups(groups), x.stride(1) == 1 or x.shape[1] == 1
-    copies = _Copies(x if straight else x.t(), form, groups, straight, turned=not straight)
-    copies.scales = copies.turned_scales = scales.contiguous()
-    copies.launch()
-    codes = copies.codes if straight else copies.turned
-    assert codes is not None
-    return Quantized(codes, scales, groups.size(codes.shape), x.dtype)
+def scales_by_kernel(largest: Tensor, form: Format, powers: str = "") -> Tensor:
+    """`precision.scaling.scales_of` in one launch, powers of two being rounded up."""
+    largest = largest.contiguous()
+    scales, count, block = torch.empty_like(largest), largest.numel(), 1024
+    if count:
+        scales_kernel[(cdiv(count, block),)](
+            largest, scales, count, MAX=form.max, POWERS=powers == "up", BLOCK=block
+        )
+    return scales
+
+
+def quantize(x: Tensor, form: str | Format, groups: str | Groups, scales: Tensor | None = None) -> Quantized:
+    """x (n, m) as `precision.scaling.quantize`; of a transposed matrix the codes lie along its rows, too. ``scales`` may
+    be known where they hold for all columns: (1, 1) of the tensor, or (n, 1) of its rows."""
+    straight = x.stride(1) == 1 or x.shape[1] == 1
+    return _quantized(x if straight else x.t(), form, groups, straight, not straight, scales).quantized(
+        turned=not straight
+    )
 
 
 def requantize_columns(x: Quantized, form: str | Format, groups: str | Groups = "tile") -> Quantized:
-    """Of x (n, m) in tiles, xᵀ (m, n) in tiles: what the codes stand for is in registers alone."""
-    copies = _Copies(x.codes, form, _among(groups, "tile"), straight=False)
-    copies.launch("codes", y=x.scales)
+    """Of x (n, m) in tiles or rows, xᵀ (m, n) in them: what the codes stand for is in registers alone."""
+    copies = _Copies(x.codes, form, _among(groups, "tile", "row"), straight=False)
+    along = (x.scales.stride(0), x.scales.stride(1) if copies.groups.columns else 0)
+    if not copies.groups.columns and x.codes.numel():
+        n, m = x.codes.shape
+        parts = torch.empty(cdiv(n, TILE), m, device=x.codes.device)
+        largest_kernel[(cdiv(m, TILE), len(parts))](
+            copies.x, x.scales, parts, n, m, copies.x.stride(0), *along, TILE=TILE, num_warps=8
+        )
+        copies.turned_scales = scales_by_kernel(parts.amax(0)[:, None], copies.form, copies.groups.powers)
+    copies.launch("codes", y=x.scales, along=along)
     return replace(copies.quantized(turned=True), dtype=x.dtype)
 
 
@@ -341,7 +391,7 @@ def turn(codes: Tensor) -> Tensor:
 
 def quantize_rows(x: Tensor, form: str | Format = "e4m3", groups: str | Groups = "tile") -> Quantized:
     """x (…, m) as a matrix (n, m), as `precision.scaling.quantize`: in groups "tile" (1 × 128), "block" (128 × 128), or
-    "tensor", whose largest number takes a pass before this one.
+    "tensor" or "row", whose largest numbers take a pass before this one.
 
     Raises ConfigError for other groups and formats.
     """
@@ -354,10 +404,10 @@ def quantize_columns(x: Tensor, form: str | Format = "e4m3", groups: str | Group
 
 
 def quantize_both(
-    x: Tensor, form: str | Format = "e4m3", groups: str | Groups = "tile"
+    x: Tensor, form: str | Format = "e4m3", groups: str | Groups = "tile", scales: Tensor | None = None
 ) -> tuple[Quantized, Quantized]:
-    """x (…, m) as (n, m), and xᵀ (m, n), likewise."""
-    copies = _quantized(x, form, groups, straight=True, turned=True)
+    """x (…, m) as (n, m), and xᵀ (m, n), likewise; ``scales`` (1, 1) may be known."""
+    copies = _quantized(x, form, groups, straight=True, turned=True, scales=scales)
     return copies.quantized(), copies.quantized(turned=True)
 
 

@@ -10,12 +10,15 @@ Embeddings, routers, norms, attention and the output head stay in the precision 
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from playbook.errors import ConfigError
@@ -25,7 +28,15 @@ from playbook.precision.casts import DTYPES
 from playbook.precision.formats import FORMATS
 from playbook.precision.products import product
 from playbook.precision.recipes import FP8Recipe, Groups, load_fp8
-from playbook.precision.scaling import Quantized, amax, has_kernel, on_fp8_gpu, quantize, scales_of
+from playbook.precision.scaling import (
+    Quantized,
+    amax,
+    has_kernel,
+    on_fp8_gpu,
+    quantize,
+    quantize_both,
+    scales_of,
+)
 from playbook.registry import lab
 
 if TYPE_CHECKING:
@@ -71,22 +82,41 @@ class AmaxHistory:
         self.ended += 1
 
 
+class Shared:
+    """What layers of a model have in common: inputs that were taken, and on a GPU the transposes that were made last, of
+    a gradient, which the product after next needs, and of an input, which the next layer may have kept as well."""
+
+    def __init__(self) -> None:
+        self.taken = WeakTensorKeyDictionary()
+        self._last: dict[str, tuple[Any, Quantized]] = {}
+
+    def turned(self, what: str, of: Tensor, make: Callable[[], Quantized]) -> Quantized:
+        """The transpose of ``of``, which ``make`` makes if it was not the last one of its kind."""
+        known, memory = self._last.pop(what, None), StorageWeakRef(of.untyped_storage())
+        place = memory, of.storage_offset(), of.shape, of.stride(), of._version
+        found = known[1] if known is not None and known[0] == place else make()
+        self._last[what] = place, found
+        return found
+
+    def forget(self) -> None:
+        """Backward is over, or has not begun."""
+        self._last.clear()
+
+
 class FP8(Products):
     """The products of one layer, whose histories are ``columns``, those of x, dy and the weight.
 
-    ``taken`` is shared by the layers of a model: those that read one tensor quantise it, and keep it, once. The scale of
+    What is ``shared`` by the layers of a model: those that read one tensor quantise it, and keep it, once. The scale of
     a whole tensor is that of all ranks which have a part of it (`over`). The experts of a layer share theirs.
     """
 
-    def __init__(
-        self, recipe: FP8Recipe, history: AmaxHistory, columns: range, taken: WeakTensorKeyDictionary
-    ):
-        self.recipe, self._taken = recipe, taken
+    def __init__(self, recipe: FP8Recipe, history: AmaxHistory, columns: range, shared: Shared):
+        self.recipe, self._shared = recipe, shared
         self.history: AmaxHistory = history
         self._columns = dict(zip(("x", "dy", "weight"), columns, strict=True)) if columns else {}
         self._groups: dict[str, list[dist.ProcessGroup]] = {"x": [], "dy": [], "weight": []}
         self._gradients = WeakTensorKeyDictionary()  # scales of gradients that two products read
-        self._dtype = torch.float32
+        self._dtype = self._weight_dtype = torch.float32
         self._remembers = True
         self._copies: tuple[tuple[int, int, int], list[Copies]] | None = None
         self._sent: tuple[int, Tensor] | None = None  # the step, and the weight's one scale in it
@@ -101,9 +131,11 @@ class FP8(Products):
     def take(self, x: Tensor) -> Quantized:
         """x (…, in) in FP8, as rows (n, in)."""
         self._dtype = x.dtype
-        if x not in self._taken:
-            self._taken[x] = self._quantized("x", x.flatten(0, -2), self.recipe.groups)
-        return self._taken[x]
+        taken = self._shared.taken
+        if x not in taken:
+            self._shared.forget()
+            taken[x] = self._quantized("x", x.flatten(0, -2), self.recipe.groups)
+        return taken[x]
 
     def keep(self, x: Taken) -> tuple[Tensor, ...]:
         assert isinstance(x, Quantized)
@@ -181,13 +213,21 @@ class FP8(Products):
         return y if bias is None else y.add_(bias.to(y.dtype))
 
     def input_gradient(self, dy: Tensor, weight: Tensor, onto: Tensor | None = None) -> Tensor:
-        dx = product(self._gradient(dy), self._weights(weight)[0][1], dy.dtype)
+        found = None
+        if weight.requires_grad and self._by_kernel(
+            dy, self.recipe.gradients
+        ):  # one reading for both products
+            scales = self._scale("dy", dy) if self.recipe.groups.rows is None else None
+            found, turned = quantize_both(dy, self.recipe.gradients, self.recipe.groups, scales=scales)
+            self._shared.turned("dy", dy, lambda: turned)
+        dx = product(found or self._gradient(dy), self._weights(weight)[0][1], dy.dtype)
         return dx if onto is None else onto.add_(dx)
 
     def weight_gradient(self, dy: Tensor, x: Taken, onto: Tensor | None = None) -> Tensor:
-        """dyᵀ·x: (n, out), (n, in) -> (out, in) in fp32; added to ``onto`` if that is given."""
+        """dyᵀ·x: (n, out), (n, in) -> (out, in) as the weight is; added to ``onto``, in fp32, if that is given."""
         assert isinstance(x, Quantized)
-        dw = product(self._gradient(dy, along_tokens=True), self._along_tokens(x))
+        turned = self._gradient(dy, along_tokens=True)
+        dw = product(turned, self._along_tokens(x), self._weight_dtype if onto is None else torch.float32)
         return dw if onto is None else onto.add_(dw)
 
     def grouped_output(self, x: Taken, weight: Tensor, ends: Tensor) -> Tensor:
@@ -210,15 +250,25 @@ class FP8(Products):
     # ---- what they are of
 
     def _gradient(self, dy: Tensor, along_tokens: bool = False, scales: Tensor | None = None) -> Quantized:
-        return self._quantized("dy", dy.t() if along_tokens else dy, self.recipe.groups, scales)
+        if not along_tokens:
+            return self._quantized("dy", dy, self.recipe.groups, scales)
+        make = partial(self._quantized, "dy", dy.t(), self.recipe.groups, scales)
+        return self._shared.turned("dy", dy, make) if self._by_kernel(dy, self.recipe.gradients) else make()
+
+    def _by_kernel(self, x: Tensor, form: str) -> bool:
+        return on_fp8_gpu(x) and has_kernel(FORMATS[form], self.recipe.groups)
 
     def _along_tokens(self, x: Quantized) -> Quantized:
         """xᵀ (in, n), with groups along the tokens."""
-        if self.recipe.groups.rows is None:
-            return x.t()
-        if on_fp8_gpu(x.codes) and has_kernel(FORMATS[self.recipe.forward], self.recipe.groups):
-            return lab("fp8", "requantize_columns")(x, self.recipe.forward, self.recipe.groups)
-        return quantize(x.dequantized().t(), self.recipe.forward, self.recipe.groups)
+        tensor, form = self.recipe.groups.rows is None, self.recipe.forward
+        if not self._by_kernel(x.codes, form):
+            return x.t() if tensor else quantize(x.dequantized().t(), form, self.recipe.groups)
+        if tensor:
+            return self._shared.turned(
+                "x", x.codes, lambda: replace(x.t(), codes=lab("fp8", "turn")(x.codes))
+            )
+        again = lab("fp8", "requantize_columns")
+        return self._shared.turned("x", x.codes, lambda: again(x, form, self.recipe.groups))
 
     def copies(self, weight: Tensor) -> list[Tensor]:
         """The tensors of the weight in FP8, codes and scales."""
@@ -227,6 +277,7 @@ class FP8(Products):
 
     def _weights(self, weight: Tensor) -> list[Copies]:
         """The copies of a weight, or of each of a stack of them, as it is in this step."""
+        self._weight_dtype = weight.dtype
         now = weight.data_ptr(), weight._version, self.history.ended
         if self._copies is not None and self._copies[0] == now:
             return self._copies[1]
@@ -238,9 +289,11 @@ class FP8(Products):
                 scales = self._scale("weight", stack.flatten(0, 1))
         found = []
         for w in stack:
-            copy = self._quantized("weight", w, groups, scales)
-            turned = copy.t() if self.recipe.turns else self._quantized("weight", w.t(), groups)
-            found.append((copy, turned))
+            if self.recipe.turns:
+                copy = self._quantized("weight", w, groups, scales)
+                found.append((copy, copy.t()))
+            else:
+                found.append(quantize_both(w, self.recipe.forward, groups, scales=scales))
         self._copies = (now, found) if self._remembers else None
         return found
 
@@ -269,7 +322,8 @@ class FP8(Products):
         if self._columns:
             largest = self.history.largest(self._columns[what], largest)
         form = FORMATS[self.recipe.gradients if what == "dy" else self.recipe.forward]
-        return scales_of(largest, form).view(1, 1)
+        scales = lab("fp8", "scales") if on_fp8_gpu(largest) else scales_of
+        return scales(largest, form).view(1, 1)
 
 
 def _as_bytes(t: Tensor) -> Tensor:
@@ -305,7 +359,7 @@ def use_fp8(model: Transformer, recipe: str | FP8Recipe, leave: Collection[int] 
     ]
     each = 3 if recipe.history else 0
     history = AmaxHistory(recipe.history, each * len(layers), next(model.parameters()).device)
-    taken = WeakTensorKeyDictionary()
+    shared = Shared()
     for i, layer in enumerate(layers):
-        layer.products = FP8(recipe, history, range(each * i, each * (i + 1)), taken)
+        layer.products = FP8(recipe, history, range(each * i, each * (i + 1)), shared)
     return history

@@ -7,10 +7,13 @@ are rounded, as in a kernel that adds up in fp32 (`by_groups` does so group by g
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from playbook.precision.scaling import Quantized, on_fp8_gpu
+from playbook.precision.scaling import Quantized, capability, on_fp8_gpu
 from playbook.registry import lab
 
 
@@ -28,7 +31,7 @@ def product_torch(a: Quantized, b: Quantized, dtype: torch.dtype = torch.float32
 
 
 def _on_tensor_cores(a: Quantized, b: Quantized, dtype: torch.dtype) -> Tensor | None:
-    """The product in FP8: PyTorch's where scales hold for all of k, else the book's kernel; None where neither can."""
+    """The product in FP8: PyTorch's where it has it, else the book's kernel; None where neither can."""
     a, b = (Quantized(_along_k(q.codes), q.scales, q.size, q.dtype) for q in (a, b))
     (m, k), n = a.codes.shape, len(b.codes)
     of_tensors = a.scales.numel() == b.scales.numel() == 1
@@ -44,9 +47,34 @@ def _on_tensor_cores(a: Quantized, b: Quantized, dtype: torch.dtype) -> Tensor |
             a.codes, b.codes.t(), one, one, out_dtype=torch.float32, use_fast_accum=False
         )
         return (codes * scales[0] * scales[1]).to(dtype)
-    if all(q.scales.dtype == torch.float32 and q.size[1] in (128, k) for q in (a, b)):
-        return lab("fp8", "product")(a, b, dtype=dtype)
-    return None
+    if any(q.scales.dtype != torch.float32 or q.size[1] not in (128, k) for q in (a, b)):
+        return None
+    if dtype == torch.bfloat16 and a.size == (1, 128) and takes_blocks(a, b):
+        return scaled_by_blocks(a.codes, b.codes, a.scales, b.scales)
+    return lab("fp8", "product")(a, b, dtype=dtype)
+
+
+def takes_blocks(a: Quantized, b: Quantized) -> bool:
+    """Whether PyTorch multiplies tiles by tiles or blocks here: from CUDA 12.9 on, on GPUs of compute capability 9.0."""
+    (m, k), n = a.codes.shape, len(b.codes)
+    known = hasattr(F, "scaled_mm") and a.codes.is_cuda and capability(a.codes.device) == (9, 0)
+    return known and not (m % 16 or n % 16 or k % 128) and (torch.version.cuda or "0") >= "12.9"
+
+
+def scaled_by_blocks(a: Tensor, b: Tensor, of_a: Tensor, of_b: Tensor) -> Tensor:
+    """a·bᵀ in bf16 by cuBLAS, of codes (m, k) with scales of 1 × 128 and codes (n, k) with scales of 1 × 128 or of
+    128 × 128. It wants scales of tiles column by column, and those of blocks turned, of steps of k a multiple of 4."""
+    kinds: Any = F.ScalingType
+    tiles = len(of_b) == len(b)
+    if tiles:
+        of_b = of_b.t().contiguous().t()
+    else:
+        missing = -of_b.shape[1] % 4
+        of_b = (F.pad(of_b, (0, missing)) if missing else of_b.contiguous()).t()
+    kind = kinds.BlockWise1x128 if tiles else kinds.BlockWise128x128
+    return F.scaled_mm(
+        a, b.t(), of_a.t().contiguous().t(), kinds.BlockWise1x128, of_b, kind, output_dtype=torch.bfloat16
+    )
 
 
 def _along_k(codes: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ specification 1.0).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -100,17 +101,19 @@ def scales_of(largest: Tensor, form: Format, *, powers: str = "") -> Tensor:
 
 def on_fp8_gpu(x: Tensor) -> bool:
     """Whether x has numbers, on a GPU that the book's kernels for FP8 are for."""
-    return x.is_cuda and x.numel() > 0 and torch.cuda.get_device_capability(x.device) >= CAPABILITY
+    return x.is_cuda and x.numel() > 0 and capability(x.device) >= CAPABILITY
+
+
+@cache
+def capability(device: torch.device) -> tuple[int, int]:
+    """The compute capability of a GPU; asking PyTorch takes as long as some kernels."""
+    return torch.cuda.get_device_capability(device)
 
 
 def has_kernel(form: Format, groups: Groups) -> bool:
     """Whether the book's kernel does it."""
-    return (
-        form.name in ("e4m3", "e5m2")
-        and groups.columns == 128
-        and groups.rows in (1, 128)
-        and groups.scale == "fp32"
-    )
+    known = groups.columns is None or (groups.columns == 128 and groups.rows in (1, 128))
+    return form.name in ("e4m3", "e5m2") and known and groups.scale == "fp32"
 
 
 def quantize(
@@ -121,13 +124,19 @@ def quantize(
     On a GPU the book's kernels do it, tiles and blocks in one pass, others in two: the same codes and scales.
     """
     form, groups = load_format(form), load_groups(groups)
-    if on_fp8_gpu(x) and scales is None and has_kernel(form, groups):
-        return lab("fp8", "quantize")(x, form, groups)
-    if on_fp8_gpu(x) and groups.columns is None and form.name in ("e4m3", "e5m2"):
-        if scales is None:
-            scales = scales_of(amax(x, groups.size(x.shape)), form, powers=groups.powers)
-        return lab("fp8", "quantize_known")(x, form, groups, scales)
+    if on_fp8_gpu(x) and (groups.columns is None or scales is None) and has_kernel(form, groups):
+        return lab("fp8", "quantize")(x, form, groups, scales)
     return quantize_torch(x, form, groups, scales=scales)
+
+
+def quantize_both(
+    x: Tensor, form: str | Format, groups: str | Groups = "tensor", *, scales: Tensor | None = None
+) -> tuple[Quantized, Quantized]:
+    """x (n, m) and xᵀ (m, n), each as `quantize`, by the book's kernel from one reading; ``scales`` can be that of x."""
+    form, groups = load_format(form), load_groups(groups)
+    if on_fp8_gpu(x) and has_kernel(form, groups):
+        return lab("fp8", "quantize_both")(x, form, groups, scales)
+    return quantize(x, form, groups, scales=scales), quantize(x.t(), form, groups, scales=scales)
 
 
 def quantize_torch(
