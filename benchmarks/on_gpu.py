@@ -49,7 +49,7 @@ PIECES = {
 #: ``bench fp8``, likewise.
 FP8_PIECES = {
     "blockwise": (150, "blockwise"),
-    "quantize": (100, "quantize,quantize_delayed,quantize_swiglu,quantize_rms_norm,emulated"),
+    "quantize": (100, "quantize,emulated"),
     "steps": (240, "steps"),
     "scales": (120, "tensorwise,rowwise"),
 }

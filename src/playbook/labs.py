@@ -1,7 +1,5 @@
 """What the book's labs, and parts of the core that few runs need, offer to the rest: the one place that names both.
-
-Nothing is imported before it is asked for: who runs 1F1B loads no other schedule.
-"""
+Nothing is imported before it is asked for: who runs 1F1B loads no other schedule."""
 
 from playbook.registry import register
 

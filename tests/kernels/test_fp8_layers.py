@@ -10,10 +10,12 @@ from helpers import LLAMA, gradients, tokens
 
 from playbook.kernels.jit import launches
 from playbook.model import fp8
-from playbook.model.fp8 import use_fp8
+from playbook.model.fp8 import quantize_both, use_fp8
 from playbook.model.transformer import Transformer
 from playbook.precision import products, scaling
+from playbook.precision.products import product, product_torch
 from playbook.precision.recipes import FP8_RECIPES
+from playbook.precision.scaling import quantize
 
 SHAPE = LLAMA.replace(layers=1, hidden=144, heads=3, kv_heads=1, ffn=136)
 
@@ -43,14 +45,14 @@ def test_a_step_with_kernels_is_that_without(recipe, monkeypatch):
     loss, expected = learn(recipe)
     launched = []
 
-    def product(a, b, dtype=torch.float32):
+    def on_tensor_cores(a, b, dtype=torch.float32):
         found = products._on_tensor_cores(a, b, dtype)
         launched.append(found.shape)
         return found
 
     for module in (scaling, products, fp8):
         monkeypatch.setattr(module, "on_fp8_gpu", lambda x: x.numel() > 0)
-    monkeypatch.setattr(fp8, "product", product)
+    monkeypatch.setattr(fp8, "product", on_tensor_cores)
     with launches() as found_launches:
         again, found = learn(recipe)
     quantised = [one.kernel.fn.__name__ for one in found_launches].count("quantize_kernel")
@@ -62,3 +64,24 @@ def test_a_step_with_kernels_is_that_without(recipe, monkeypatch):
     for name, gradient in expected.items():
         # A sum in another order may move a number across the border between two codes.
         assert (found[name] - gradient).norm() <= 1e-2 * gradient.norm(), name
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("size", [(144, 136, 48), (256, 384, 512), (130, 256, 129)])
+@pytest.mark.parametrize("recipe", ["blockwise", "tensorwise", "rowwise"])
+def test_products_on_tensor_cores_are_those_in_fp32(recipe, size, dtype):
+    if torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("this GPU has no FP8")
+    torch.manual_seed(0)
+    (m, n, k), asked = size, FP8_RECIPES[recipe]
+    x, w, dy = (torch.randn(*rows, device="cuda") for rows in ((m, k), (n, k), (m, n)))
+    straight, turned = quantize_both(dy, asked.gradients, asked.groups)
+    copy = quantize(w, "e4m3", asked.weights)
+    of_turned = copy.t() if asked.turns else quantize(w.t(), "e4m3", asked.weights)
+    taken, again = (quantize(t, "e4m3", asked.groups) for t in (x, x.t()))
+    for a, b in ((taken, copy), (straight, of_turned), (turned, again)):
+        found, wanted = product(a, b, dtype), product_torch(a, b, dtype)
+        assert found.dtype == dtype
+        assert (found - wanted).norm() <= 1e-2 * wanted.norm()

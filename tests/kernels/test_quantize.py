@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from kernel_checks import CAPABILITIES, paired
 from torch import Tensor
 
-from playbook.errors import ConfigError, ShapeError
+from playbook.errors import ConfigError
 from playbook.kernels import quantize as kernels
-from playbook.kernels import rmsnorm, swiglu
 from playbook.kernels.compiled import SHARED, compiled
 from playbook.kernels.jit import launches
 from playbook.kernels.quantize import (
     bytes_quantize,
-    bytes_rms_norm,
-    bytes_swiglu,
     quantize_both,
     quantize_columns,
-    quantize_delayed,
-    quantize_rms_norm,
     quantize_rows,
-    quantize_swiglu,
     requantize_columns,
     turn,
 )
-from playbook.kernels.rmsnorm import rms_norm
 from playbook.kernels.sectors import Sectors
 from playbook.precision.recipes import Groups
 from playbook.precision.scaling import Quantized, quantize
@@ -111,51 +105,6 @@ def test_one_scale_for_a_tensor_that_is_its_own(size):
     check_same(turned, expected(x.t(), "e4m3", "tensor"))
 
 
-@pytest.mark.usefixtures("fp8_device")
-@pytest.mark.parametrize(
-    ("size", "dtype"), [*((size, torch.bfloat16) for size in SIZES), ((256, 128), torch.float32)]
-)
-@pytest.mark.parametrize("form", ["e4m3", "e5m2"])
-def test_a_scale_that_is_known_before_and_the_largest_number_for_later_ones(size, dtype, form):
-    x, scale = numbers(*size, dtype), torch.full((1, 1), 3.7)
-    straight, turned, amax = quantize_delayed(x, scale, form)
-    check_same(straight, expected(x, form, "tensor", scales=scale))
-    check_same(turned, expected(x.t(), form, "tensor", scales=scale))
-    assert torch.equal(amax, x.abs().amax().float().view(1, 1))
-
-
-@pytest.mark.usefixtures("fp8_device")
-@pytest.mark.parametrize("size", [(1, 1), (130, 257), (256, 128)])
-@pytest.mark.parametrize("groups", ["tile", "block"])
-def test_after_swiglu_as_if_its_result_were_quantised_from_fp32(size, groups):
-    gate, up = torch.randn(2, *size) * torch.logspace(-4, 1, size[0])[:, None]
-    gate, up = gate.bfloat16(), up.bfloat16()
-    y = swiglu.swiglu(gate.float(), up.float())
-    straight, turned = quantize_swiglu(gate, up, groups=groups)
-    for found, wanted in ((straight, y), (turned, y.t())):
-        check_same(found, Quantized(*_parts(expected(wanted, "e4m3", groups)), torch.bfloat16))
-
-
-@pytest.mark.parametrize("size", [(1, 1), (130, 257), (3, 1024)])
-def test_after_rms_norm_as_if_its_result_were_quantised_from_fp32(size, fp8_device):
-    """On a GPU r may differ in its last bit: threads add up others of a row's 16-bit numbers than of fp32."""
-    torch.manual_seed(0)
-    x, weight = torch.randn(size, dtype=torch.bfloat16), torch.randn(size[1])
-    y = rms_norm(x.float(), weight)
-    straight, turned, r = quantize_rms_norm(x, weight)
-    assert turned is not None
-    for found, wanted in ((straight, y), (turned, y.t())):
-        if fp8_device == "cpu":
-            check_same(found, Quantized(*_parts(expected(wanted, "e4m3", "tile")), torch.bfloat16))
-        else:
-            torch.testing.assert_close(found.scales, quantize(wanted, "e4m3", "tile").scales)
-            torch.testing.assert_close(found.dequantized(), wanted, rtol=2**-4, atol=1e-2)
-    torch.testing.assert_close(r, torch.rsqrt(x.float().square().mean(-1) + 1e-5))
-    alone, nothing, _ = quantize_rms_norm(x, weight, turned=False)
-    assert nothing is None
-    assert torch.equal(alone.codes.view(torch.uint8), straight.codes.view(torch.uint8))
-
-
 def _parts(x: Quantized) -> tuple[Tensor, Tensor, tuple[int, int]]:
     return x.codes, x.scales, x.size
 
@@ -181,24 +130,21 @@ def on_meta(x: Tensor) -> Quantized:
     )
 
 
-CASES: dict[str, tuple[Callable[..., object], int]] = {
-    "tiles": (quantize_both, 1),
-    "columns": (quantize_columns, 1),
-    "blocks": (lambda x: quantize_both(x, groups="block"), 1),
-    "delayed": (lambda x: quantize_delayed(x, torch.empty(1, 1, device="meta")), 1),
-    "swiglu": (quantize_swiglu, 2),
-    "known": (lambda x: kernels.quantize(x, "e4m3", "row", torch.empty(len(x), 1, device="meta")), 1),
-    "codes": (lambda x: requantize_columns(on_meta(x), "e4m3"), 1),
-    "both rows": (lambda x: quantize_both(x, groups="row", scales=torch.empty(1, 1, device="meta")), 1),
-    "rms_norm": (lambda x: quantize_rms_norm(x, torch.empty(x.shape[1], device="meta")), 1),
+CASES: dict[str, Callable[[Tensor], object]] = {
+    "tiles": quantize_both,
+    "columns": quantize_columns,
+    "blocks": lambda x: quantize_both(x, groups="block"),
+    "tensor": lambda x: quantize_both(x, groups="tensor", scales=torch.empty(1, 1, device="meta")),
+    "known": lambda x: kernels.quantize(x, "e4m3", "row", torch.empty(len(x), 1, device="meta")),
+    "codes": lambda x: requantize_columns(on_meta(x), "e4m3"),
+    "both rows": lambda x: quantize_both(x, groups="row", scales=torch.empty(1, 1, device="meta")),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_compiles_to_conversions_of_two_without_spills(name):
-    run, count = CASES[name]
     with launches() as found:
-        run(*[torch.empty(8192, 4096, dtype=torch.bfloat16, device="meta")] * count)
+        CASES[name](torch.empty(8192, 4096, dtype=torch.bfloat16, device="meta"))
     for launch in found:
         for capability in CAPABILITIES[1:]:  # an A100 has no FP8
             made = compiled(launch, capability)
@@ -243,34 +189,9 @@ def test_moves_what_its_formula_says(dtype, groups, m, run, copies):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_moves_what_its_formula_says_with_a_scale_that_is_known_before(dtype):
-    found = counted(lambda x: quantize_delayed(x, torch.ones(1, 1)), torch.randn(N, WIDE, dtype=dtype))
+    run = partial(quantize_both, groups="tensor", scales=torch.ones(1, 1))
+    found = counted(run, torch.randn(N, WIDE, dtype=dtype))
     assert found == bytes_quantize(N, WIDE, dtype.itemsize, "tensor") + 28  # a sector holds the scale
-
-
-def test_fused_it_moves_less_than_one_after_the_other():
-    x, up, weight = (torch.randn(*s) for s in ((N, M), (N, M), (M,)))
-    x, up = x.bfloat16(), up.bfloat16()
-    fused = counted(quantize_swiglu, x, up)
-    assert fused == bytes_swiglu(N, M, 2)
-    apart = swiglu.bytes_forward(N * M, 2) + bytes_quantize(N, M, 2)
-    assert counted(lambda *given: quantize_both(swiglu.swiglu(*given)), x, up) == apart
-    assert fused / apart == pytest.approx(0.6, abs=0.01)
-
-    def norm(turned: bool) -> Callable[..., object]:
-        return lambda x, w: quantize_rms_norm(x, w, turned=turned)
-
-    def after(run: Callable[[Tensor], object]) -> Callable[..., object]:
-        return lambda x, w: run(rms_norm(x, w))
-
-    pairs: Sequence[tuple[bool, Callable[[Tensor], object], float]] = (
-        (True, quantize_both, 0.75),
-        (False, quantize_rows, 3 / 7),
-    )
-    for turned, run, ratio in pairs:
-        fused, apart = counted(norm(turned), x, weight), counted(after(run), x, weight)
-        assert fused == bytes_rms_norm(N, M, 2, turned=turned)
-        assert apart == rmsnorm.bytes_forward(N, M, 2) + bytes_quantize(N, M, 2, copies=1 + turned)
-        assert fused / apart == pytest.approx(ratio, abs=0.01)
 
 
 def test_what_is_refused():
@@ -281,11 +202,3 @@ def test_what_is_refused():
         ConfigError, match="groups are 'mx', but these kernels have tile and block and tensor and row"
     ):
         quantize_both(x, groups="mx")
-    with pytest.raises(ConfigError, match="groups are 'block', but these kernels have tile"):
-        quantize_rms_norm(x, torch.ones(128), groups="block")
-    with pytest.raises(ConfigError, match="groups are 'tensor', but these kernels have tile and block"):
-        quantize_swiglu(x, x, groups="tensor")
-    with pytest.raises(ShapeError, match=r"up has shape \(4, 64\), but must have \(4, 128\), as gate has"):
-        quantize_swiglu(x, x[:, :64])
-    with pytest.raises(ShapeError, match=r"scale has shape \(1,\), but must have \(1, 1\)"):
-        quantize_delayed(x, torch.ones(1))

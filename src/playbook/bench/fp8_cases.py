@@ -12,8 +12,6 @@ from torch import Tensor
 from playbook.bench.contenders import Case, Contender, Outputs, contenders, installed, normal
 from playbook.kernels import quantize as kernels
 from playbook.kernels.fp8_matmul import Variant, bytes_moved, flops, fp8_matmul
-from playbook.kernels.rmsnorm import rms_norm_torch
-from playbook.kernels.swiglu import swiglu_torch
 from playbook.precision.products import scaled_by_blocks
 from playbook.precision.recipes import Groups, load_fp8
 from playbook.precision.scaling import Quantized, quantize_torch
@@ -143,48 +141,6 @@ def quantize_case(n: int, m: int, groups: str, cuda: bool) -> Case:
     )  # fmt: skip
 
 
-def delayed_case(n: int, m: int, cuda: bool) -> Case:
-    def ours(x: Tensor, scale: Tensor) -> Outputs:
-        straight, turned, largest = kernels.quantize_delayed(x, scale)
-        return straight.codes, turned.codes, largest
-
-    def twin(x: Tensor, scale: Tensor) -> Outputs:
-        codes = quantize_torch(x, "e4m3", "tensor", scales=scale).codes
-        return codes, codes.t().contiguous(), x.abs().amax().float().view(1, 1)
-
-    return Case(
-        "quantize_delayed", f"{n:,} × {m:,}", E4M3,
-        lambda g: [_numbers(g, n, m), torch.full((1, 1), 0.01, device=g.device)], 0, twin, contenders(ours, twin, cuda),
-        {"forward": (kernels.bytes_quantize(n, m, 2, "tensor"), 0)},
-    )  # fmt: skip
-
-
-def swiglu_case(n: int, m: int, cuda: bool) -> Case:
-    def twin(gate: Tensor, up: Tensor) -> Outputs:
-        return _apart("tile", swiglu_torch(gate, up))
-
-    return Case(
-        "quantize_swiglu", f"{n:,} × {m:,}", E4M3, lambda g: [_numbers(g, n, m), _numbers(g, n, m)], 0, twin,
-        contenders(lambda gate, up: _tensors(*kernels.quantize_swiglu(gate, up)), twin, cuda),
-        {"forward": (kernels.bytes_swiglu(n, m, 2), 0)},
-    )  # fmt: skip
-
-
-def rms_norm_case(n: int, h: int, cuda: bool) -> Case:
-    def ours(x: Tensor, weight: Tensor) -> Outputs:
-        straight, turned, _ = kernels.quantize_rms_norm(x, weight)
-        assert turned is not None
-        return _tensors(straight, turned)
-
-    def twin(x: Tensor, weight: Tensor) -> Outputs:
-        return _apart("tile", rms_norm_torch(x, weight))
-
-    return Case(
-        "quantize_rms_norm", f"{n:,} × {h:,}", E4M3, lambda g: [_numbers(g, n, h), normal(g, h)], 0, twin,
-        contenders(ours, twin, cuda), {"forward": (kernels.bytes_rms_norm(n, h, 2), 0)},
-    )  # fmt: skip
-
-
 # ---- all of them
 
 RECIPES = ("blockwise", "tensorwise", "rowwise")
@@ -198,9 +154,6 @@ def fp8_cases(large: bool, cuda: bool) -> list[Case]:
         return [
             *(case for recipe in RECIPES for case in layer_cases(recipe, 128, 256, 384, cuda)),
             *(quantize_case(128, 256, groups, cuda) for groups in ("tile", "block")),
-            delayed_case(128, 256, cuda),
-            swiglu_case(128, 256, cuda),
-            rms_norm_case(128, 256, cuda),
         ]
     squares = [product_case(r, "x·Wᵀ", n, n, n, cuda) for n in (4096, 8192) for r in RECIPES]
     layers = [case for i, o in LLAMA for case in layer_cases("blockwise", 8192, i, o, cuda)]
@@ -214,7 +167,4 @@ def fp8_cases(large: bool, cuda: bool) -> list[Case]:
         quantize_case(8192, 4096, "tile", cuda),
         quantize_case(8192, 14_336, "tile", cuda),
         quantize_case(14_336, 4096, "block", cuda),
-        delayed_case(8192, 4096, cuda),
-        swiglu_case(8192, 14_336, cuda),
-        rms_norm_case(8192, 4096, cuda),
     ]  # fmt: skip

@@ -5,15 +5,6 @@ lies for y, and as xᵀ (m, n) for the weight gradient, which sums over rows. A 
 both; PyTorch's operators would read x once for the largest numbers, once for the codes, and again for xᵀ. Scales are
 those of `precision.scaling.scales_of`, codes those of `precision.scaling.quantize`, bit for bit.
 
-Fused with the operation before, the result of that operation is never written in 16 bits. After SwiGLU a program makes
-codes of its tile of the result. After RMSNorm a program makes those of a row, since r needs all of it; the transpose
-comes from x and r in a second pass. Bytes for N numbers of 16 bits and two copies in FP8, scales aside:
-
-                 one after the other    fused
-    quantise                             4N    reads 2N, writes 2N
-    SwiGLU               10N             6N    reads 4N: gate and value
-    RMSNorm               8N             6N    reads 4N: x twice; 3N in place of 7N where no transpose is needed
-
 Scales of tiles lie column by column, so that those of one step of k are contiguous.
 """
 
@@ -26,10 +17,8 @@ import torch
 from torch import Tensor
 
 from playbook.errors import ConfigError
-from playbook.kernels.jit import cdiv, kernel, next_power, tl
-from playbook.kernels.rmsnorm import normalise
-from playbook.kernels.rows import check_shape, rows, warps
-from playbook.kernels.swiglu import activate
+from playbook.kernels.jit import cdiv, kernel, tl
+from playbook.kernels.rows import rows
 from playbook.precision.casts import DTYPES
 from playbook.precision.formats import Format, load_format
 from playbook.precision.recipes import Groups, load_groups
@@ -79,21 +68,14 @@ def codes_of(xs, scales, codes, MAX: tl.constexpr, KNOWN: tl.constexpr):
 
 
 @kernel
-def rows_before(x, y, w, r, rows, columns, across, n, m, x_row, y_row, y_column, BEFORE: tl.constexpr):
-    """What is quantised: rows of x, of SwiGLU of x and y, of the norm of x with r and w, or the numbers that codes x with
-    scales y stand for. Zeros beyond the edge."""
+def numbers_of(x, y, rows, columns, across, n, m, x_row, y_row, y_column):
+    """What is quantised: rows of x, or the numbers that codes x with scales y stand for. Zeros beyond the edge."""
     inside = (rows[:, None] < n) & (columns[None, :] < m)
     at = rows.to(tl.int64)[:, None]
     xs = tl.load(x + at * x_row + columns[None, :], mask=inside, other=0.0).to(tl.float32)
-    if BEFORE == "swiglu":
-        return activate(xs, tl.load(y + at * y_row + columns[None, :], mask=inside, other=0.0).to(tl.float32))
-    elif BEFORE == "norm":
-        ws = tl.load(w + columns, mask=columns < m, other=0.0).to(tl.float32)
-        return xs * tl.load(r + rows, mask=rows < n, other=0.0)[:, None] * ws[None, :]
-    elif BEFORE == "codes":
-        return xs * tl.load(y + rows * y_row + across * y_column, mask=rows < n, other=0.0)[:, None]
-    else:
-        return xs
+    if y is not None:
+        xs *= tl.load(y + rows * y_row + across * y_column, mask=rows < n, other=0.0)[:, None]
+    return xs
 
 
 @kernel
@@ -137,17 +119,15 @@ def transposed(numbers, form: tl.constexpr):
 
 @kernel
 def quantize_kernel(
-    x, y, w, r, codes, scales, turned, turned_scales, largest, n, half, m, x_row, y_row, y_column, BEFORE: tl.constexpr,
+    x, y, codes, scales, turned, turned_scales, n, half, m, x_row, y_row, y_column,
     GROUPS: tl.constexpr, MAX: tl.constexpr, POWERS: tl.constexpr, PAIRS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     across = tl.program_id(0)  # neighbours read the same rows
     down = tl.program_id(1)
     pairs, columns = down * (TILE // 2) + tl.arange(0, TILE // 2), across * TILE + tl.arange(0, TILE)
     rows = 2 * pairs
-    even = rows_before(
-        x, y, w, r, rows, columns, across, n, m, x_row, y_row, y_column, BEFORE
-    )  # (TILE / 2, TILE)
-    odd = rows_before(x, y, w, r, rows + 1, columns, across, n, m, x_row, y_row, y_column, BEFORE)
+    even = numbers_of(x, y, rows, columns, across, n, m, x_row, y_row, y_column)  # (TILE / 2, TILE)
+    odd = numbers_of(x, y, rows + 1, columns, across, n, m, x_row, y_row, y_column)
     if GROUPS == "tile" or GROUPS == "row":  # those of rows are known before
         if codes is not None:
             at = scales + across.to(tl.int64) * n + rows
@@ -173,15 +153,11 @@ def quantize_kernel(
             odd = codes_of(odd, own[None, :], turned, MAX, GROUPS == "row")
             store_turned(turned, even, odd, pairs, columns, n, half, m, PAIRS)
     else:
-        amax = tl.max(tl.max(tl.maximum(tl.abs(even), tl.abs(odd)), 1), 0)
-        at = across + down * tl.num_programs(0)
         if GROUPS == "block":
-            scale = scale_of(amax, MAX, POWERS)
-            tl.store(scales + at, scale)
+            scale = scale_of(tl.max(tl.max(tl.maximum(tl.abs(even), tl.abs(odd)), 1), 0), MAX, POWERS)
+            tl.store(scales + across + down * tl.num_programs(0), scale)
         else:  # known before
             scale = tl.load(scales)
-            if largest is not None:
-                tl.store(largest + at, amax)
         some = codes if codes is not None else turned
         even, odd = (
             codes_of(even, scale, some, MAX, GROUPS == "tensor"),
@@ -206,28 +182,9 @@ def largest_kernel(x, y, largest, n, m, x_row, y_row, y_column, TILE: tl.constex
     """The largest magnitude of each column of a tile, of the numbers that codes x with scales y stand for."""
     rows = tl.program_id(1) * TILE + tl.arange(0, TILE)
     columns = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    found = rows_before(x, y, x, x, rows, columns, 0, n, m, x_row, y_row, y_column, "codes")
+    found = numbers_of(x, y, rows, columns, 0, n, m, x_row, y_row, y_column)
     at = largest + tl.program_id(1).to(tl.int64) * m + columns
     tl.store(at, tl.max(tl.abs(found), 0), mask=columns < m)
-
-
-@kernel
-def norm_quantize_kernel(
-    x, w, r, codes, scales, n, h, x_row, eps, MAX: tl.constexpr, POWERS: tl.constexpr,
-    BLOCK: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    inside = at < h
-    xs = tl.load(x + row * x_row + at, mask=inside, other=0.0).to(tl.float32)
-    ys, rstd = normalise(xs, tl.load(w + at, mask=inside, other=0.0).to(tl.float32), h, eps)
-    tl.store(r + row, rstd)
-    groups = tl.reshape(ys, (BLOCK // TILE, TILE))
-    own = scale_of(tl.max(tl.abs(groups), 1), MAX, POWERS)
-    which = tl.arange(0, BLOCK // TILE)
-    tl.store(scales + which.to(tl.int64) * n + row, own, mask=which * TILE < h)
-    numbers = tl.reshape(codes_of(groups, own[:, None], codes, MAX, False), (BLOCK,))
-    tl.store(codes + row * h + at, numbers.to(codes.dtype.element_ty), mask=inside)
 
 
 class _Copies:
@@ -248,21 +205,17 @@ class _Copies:
         self.scales = torch.empty((across, self.n) if tiles else (down, across), device=device)
         self.turned_scales = torch.empty(down, self.m, device=device) if tiles else self.scales
 
-    def launch(
-        self, before: str = "", y: Tensor | None = None, w: Tensor | None = None, r: Tensor | None = None,
-        largest: Tensor | None = None, straight: bool = True, along: tuple[int, int] | None = None,
-    ) -> None:  # fmt: skip
-        """Write what there is memory for; with ``straight`` off the transpose alone."""
+    def launch(self, y: Tensor | None = None, along: tuple[int, int] = (0, 0)) -> None:
+        """Write what there is memory for, of x or of what codes x with scales y, ``along`` both axes, stand for."""
         if self.n * self.m:
             # Measured on an H200: two small programs on a multiprocessor, of which one loads while the other computes,
-            # are up to twice as fast as a large one. After another operation that takes a limit of registers.
-            alone = self.groups.name == "tile" and not before
-            options = {"num_warps": 4 if alone else 8} | ({"maxnreg": 128} if before else {})
+            # are up to twice as fast as a large one.
+            alone = self.groups.name == "tile" and y is None
+            options = {"num_warps": 4 if alone else 8} | ({"maxnreg": 128} if y is not None else {})
             pairs = self.x.device.type != "cpu" and self.n % 2 == 0
             quantize_kernel[self.grid](
-                self.x, y, w, r, self.codes if straight else None, self.scales, self.turned, self.turned_scales,
-                largest, self.n, cdiv(self.n, 2), self.m, self.x.stride(0), *(along or _strides(y)),
-                BEFORE=before, GROUPS=self.groups.name, **self.options, PAIRS=pairs, TILE=TILE, **options,
+                self.x, y, self.codes, self.scales, self.turned, self.turned_scales, self.n, cdiv(self.n, 2), self.m,
+                self.x.stride(0), *along, GROUPS=self.groups.name, **self.options, PAIRS=pairs, TILE=TILE, **options,
             )  # fmt: skip
 
     @property
@@ -281,10 +234,6 @@ class _Copies:
         if self.groups.name == "row":
             return Quantized(codes, self.turned_scales if turned else self.scales, size, self.x.dtype)
         return Quantized(codes, self.scales.t() if turned else self.scales, size, self.x.dtype)
-
-
-def _strides(y: Tensor | None) -> tuple[int, ...]:
-    return (0, 0) if y is None else y.stride()
 
 
 def _among(groups: str | Groups, *names: str) -> Groups:
@@ -354,7 +303,7 @@ def requantize_columns(x: Quantized, form: str | Format, groups: str | Groups = 
             copies.x, x.scales, parts, n, m, copies.x.stride(0), *along, TILE=TILE, num_warps=8
         )
         copies.turned_scales = scales_by_kernel(parts.amax(0)[:, None], copies.form, copies.groups.powers)
-    copies.launch("codes", y=x.scales, along=along)
+    copies.launch(x.scales, along)
     return replace(copies.quantized(turned=True), dtype=x.dtype)
 
 
@@ -411,74 +360,9 @@ def quantize_both(
     return copies.quantized(), copies.quantized(turned=True)
 
 
-def quantize_delayed(
-    x: Tensor, scale: Tensor, form: str | Format = "e4m3"
-) -> tuple[Quantized, Quantized, Tensor]:
-    """x (…, m) as (n, m), and xᵀ (m, n), with a ``scale`` (1, 1) that is known before; and amax (1, 1), in one pass.
-
-    The largest magnitude is for the scales of later steps (delayed scaling). Numbers out of range become the largest.
-    """
-    check_shape("scale", scale, (1, 1), "one scale for all of x")
-    copies = _Copies(x, form, load_groups("tensor"))
-    parts = copies.scales.zero_()
-    copies.scales = scale
-    copies.launch(largest=parts)
-    largest = parts.amax((0, 1), keepdim=True) if parts.numel() else parts.new_zeros(1, 1)
-    return copies.quantized(), copies.quantized(turned=True), largest
-
-
-def quantize_swiglu(
-    gate: Tensor, up: Tensor, form: str | Format = "e4m3", groups: str | Groups = "tile"
-) -> tuple[Quantized, Quantized]:
-    """y = silu(gate)·up (…, m) as (n, m), and yᵀ (m, n), quantised from fp32, in groups "tile" or "block"."""
-    check_shape("up", up, gate.shape, "as gate has")
-    copies = _Copies(gate, form, _among(groups, "tile", "block"))
-    copies.launch("swiglu", y=rows(up))
-    return copies.quantized(), copies.quantized(turned=True)
-
-
-def quantize_rms_norm(
-    x: Tensor,
-    weight: Tensor,
-    eps: float = 1e-5,
-    form: str | Format = "e4m3",
-    groups: str | Groups = "tile",
-    turned: bool = True,
-) -> tuple[Quantized, Quantized | None, Tensor]:
-    """y = RMSNorm(x) of x (…, h) as (n, h), yᵀ (h, n) if that is wanted, both in tiles; and r (n,) for backward."""
-    check_shape("weight", weight, x.shape[-1:], "a number for each column of x")
-    copies = _Copies(x, form, _among(groups, "tile"), turned=turned)
-    r, block = torch.empty(copies.n, device=x.device), max(next_power(copies.m), TILE)
-    if not copies.n * copies.m:
-        return copies.quantized(), copies.quantized(turned=True) if turned else None, r
-    norm_quantize_kernel[(copies.n,)](
-        copies.x, weight, r, copies.codes, copies.scales, copies.n, copies.m, copies.x.stride(0), eps,
-        **copies.options, BLOCK=block, TILE=TILE, num_warps=warps(block),
-    )  # fmt: skip
-    if turned:
-        copies.launch("norm", w=weight, r=r, straight=False)
-    return copies.quantized(), copies.quantized(turned=True) if turned else None, r
-
-
 def bytes_quantize(n: int, m: int, c: int, groups: str = "tile", copies: int = 2) -> int:
     """Bytes of a matrix (n, m) of numbers of c bytes: read once, codes written for each of one or two ``copies``, and
-    scales: with "tensor" the one that is read, and the largest number of each tile."""
-    return n * m * (c + copies) + 4 * _scales(n, m, groups, copies)
-
-
-def bytes_swiglu(n: int, m: int, c: int, groups: str = "tile") -> int:
-    """The same for two matrices that are read."""
-    return n * m * c + bytes_quantize(n, m, c, groups)
-
-
-def bytes_rms_norm(n: int, h: int, c: int, w: int = 4, turned: bool = True) -> int:
-    """x read for rows and, if that is wanted, for the transpose, r written and read as often, weights of w bytes."""
-    passes = 2 if turned else 1
-    return passes * (n * h * c + 4 * n + h * w) + n * h * passes + 4 * _scales(n, h, "tile", passes)
-
-
-def _scales(n: int, m: int, groups: str, copies: int) -> int:
+    scales: with "tensor" the one that is read."""
     across, down = cdiv(m, TILE), cdiv(n, TILE)
-    if groups == "tile":
-        return n * across + (m * down if copies == 2 else 0)
-    return across * down + (groups == "tensor")
+    scales = n * across + (m * down if copies == 2 else 0) if groups == "tile" else across * down
+    return n * m * (c + copies) + 4 * (1 if groups == "tensor" else scales)

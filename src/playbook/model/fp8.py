@@ -34,7 +34,6 @@ from playbook.precision.scaling import (
     has_kernel,
     on_fp8_gpu,
     quantize,
-    quantize_both,
     scales_of,
 )
 from playbook.registry import lab
@@ -80,6 +79,15 @@ class AmaxHistory:
             self.now.zero_()
         self.count += 1
         self.ended += 1
+
+
+def quantize_both(
+    x: Tensor, form: str, groups: Groups, *, scales: Tensor | None = None
+) -> tuple[Quantized, Quantized]:
+    """x (n, m) and xᵀ (m, n), each as `quantize`, by the book's kernel from one reading; ``scales`` can be that of x."""
+    if on_fp8_gpu(x) and has_kernel(FORMATS[form], groups):
+        return lab("fp8", "quantize_both")(x, form, groups, scales)
+    return quantize(x, form, groups, scales=scales), quantize(x.t(), form, groups, scales=scales)
 
 
 class Shared:
@@ -309,9 +317,8 @@ class FP8(Products):
         whole, view = (x if x._base is None else x._base), (x.storage_offset(), x.numel())
         known = self._gradients.setdefault(whole, {}) if what == "dy" else {}
         if view not in known:
-            none = torch.zeros((), device=x.device)
-            largest = amax(x, (len(x), x.shape[1])).view(()) if x.numel() else none
-            known[view] = self._scale_of_all(what, largest)
+            largest = amax(x, (len(x), x.shape[1])) if x.numel() else torch.zeros(1, 1, device=x.device)
+            known[view] = self._scale_of_all(what, largest.view(()))
         return known[view]
 
     def _scale_of_all(self, what: str, largest: Tensor) -> Tensor:

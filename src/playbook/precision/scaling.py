@@ -129,16 +129,6 @@ def quantize(
     return quantize_torch(x, form, groups, scales=scales)
 
 
-def quantize_both(
-    x: Tensor, form: str | Format, groups: str | Groups = "tensor", *, scales: Tensor | None = None
-) -> tuple[Quantized, Quantized]:
-    """x (n, m) and xᵀ (m, n), each as `quantize`, by the book's kernel from one reading; ``scales`` can be that of x."""
-    form, groups = load_format(form), load_groups(groups)
-    if on_fp8_gpu(x) and has_kernel(form, groups):
-        return lab("fp8", "quantize_both")(x, form, groups, scales)
-    return quantize(x, form, groups, scales=scales), quantize(x.t(), form, groups, scales=scales)
-
-
 def quantize_torch(
     x: Tensor, form: str | Format, groups: str | Groups = "tensor", *, scales: Tensor | None = None
 ) -> Quantized:
