@@ -27,6 +27,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from playbook import launch
 from playbook.bench import provenance
+from playbook.bench.fp8 import RECIPES, WORK, Work, own_trainer
 from playbook.bench.memory import CASES, Case, measure
 from playbook.instruments.step_costs import StepCosts
 from playbook.layout import Layout
@@ -35,6 +36,9 @@ from playbook.shapes import load
 from playbook.training.config import TrainConfig
 from playbook.training.data import load_corpus
 from playbook.training.trainer import Trainer, make_trainer
+
+#: Spans that the profiler lists beside kernels.
+SPANS = ("data", "forward", "backward", "optimizer")
 
 
 def states(device: str) -> Iterator[Result]:
@@ -111,11 +115,20 @@ def _trainer(device: str, steps: int, **options: Any) -> Trainer:
 
 
 def profiled(device: str) -> Iterator[Result]:
-    """Two steps of the trainer: the kernels, the launches, and where the host waits for the device."""
-    trainer = _trainer(device, 6)
-    for _ in range(3):
+    """Steps of what `playbook bench fp8` trains, in bf16 and FP8: seconds, kernels, and where the host waits."""
+    found: Result = {"steps": []}
+    for work in WORK[device]:
+        for recipe in ("", *RECIPES):
+            row = tried(partial(_profiled, work, recipe, device))
+            found["steps"].append(asdict(work) | {"layers": work.shape.layers, "recipe": recipe} | row)
+            yield found
+
+
+def _profiled(work: Work, recipe: str, device: str) -> Result:
+    trainer = own_trainer(work, recipe, device)
+    for _ in range(4):
         trainer.step()
-    found: Result = {"syncs": {}}
+    result: Result = {"seconds": statistics.median(trainer.step().seconds for _ in range(4))}
     if device == "cuda":
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
@@ -123,26 +136,20 @@ def profiled(device: str) -> Iterator[Result]:
             trainer.step()
             torch.cuda.set_sync_debug_mode("default")
         places = Counter(f"{w.filename}:{w.lineno}" for w in seen if "synchroniz" in str(w.message))
-        found["syncs"] = dict(places.most_common())
-        yield found
+        result["syncs"] = dict(places.most_common())
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
     with profile(activities=kinds) as trace:
-        seconds = [trainer.step().seconds for _ in range(2)]
-    rows = trace.key_averages()
+        trainer.step()
+    rows = [r for r in trace.key_averages() if not r.key.lower().startswith(SPANS)]
     kernels = [r for r in rows if r.device_type != torch.autograd.DeviceType.CPU]
-    calls = [
-        r for r in rows if r.key.startswith("cuda") or r.key in ("aten::item", "aten::_local_scalar_dense")
-    ]
-    found |= {"steps": 2, "seconds": seconds, "calls": {r.key: r.count for r in calls}}
-    found |= {
-        "kernels": sum(r.count for r in kernels),
-        "kernel_s": sum(r.self_device_time_total for r in kernels) / 1e6,
-    }
     longest = sorted(kernels or rows, key=lambda r: -(r.self_device_time_total or r.self_cpu_time_total))[:30]
-    found["longest"] = [
-        [r.key[:120], r.count, r.self_device_time_total or r.self_cpu_time_total] for r in longest
-    ]
-    yield found
+    return result | {
+        "launches": sum(r.count for r in kernels),
+        "kernel_seconds": sum(r.self_device_time_total for r in kernels) / 1e6,
+        "longest": [
+            [r.key[:120], r.count, (r.self_device_time_total or r.self_cpu_time_total) / 1e6] for r in longest
+        ],
+    }
 
 
 def offload(device: str) -> Iterator[Result]:

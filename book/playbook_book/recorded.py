@@ -10,7 +10,7 @@ for row in run.of("rms_norm") if run else ():
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,29 +64,8 @@ class Timed:
 
 
 @dataclass(frozen=True)
-class Steps:
-    """Whole steps of a ``trainer`` ("ours", "torchao") with an FP8 ``recipe``, in median ``seconds``, and of the same run
-    without FP8, which took turns with it; the losses of the last step of both."""
-
-    trainer: str
-    recipe: str
-    model: str
-    seconds: float
-    base_seconds: float
-    last_loss: float
-    base_last_loss: float
-    date: str
-
-    @property
-    def ratio(self) -> float:
-        """Below 1: FP8 is faster."""
-        return self.seconds / self.base_seconds
-
-
-@dataclass(frozen=True)
 class KernelRun:
-    """All that is recorded of one GPU with one PyTorch and one Triton; ``copy_gbps`` is the fastest copy's bandwidth, and
-    ``steps`` are those of ``playbook bench fp8``."""
+    """All that is recorded of one GPU with one PyTorch and one Triton; ``copy_gbps`` is the fastest copy's bandwidth."""
 
     gpu: str
     date: str
@@ -94,7 +73,6 @@ class KernelRun:
     triton: str
     copy_gbps: float | None
     rows: tuple[Timed, ...]
-    steps: tuple[Steps, ...] = ()
 
     @property
     def heading(self) -> str:
@@ -138,10 +116,8 @@ def _newest(kind: str, folder: Path) -> KernelRun | None:
         for record in same
         for row in _rows(record, copied)
     }
-    steps = {(row.trainer, row.recipe): row for record in same for row in _steps(record)}
     return KernelRun(
         newest["gpu"], newest["date"][:10], newest["torch"], newest["triton"], copied, tuple(rows.values()),
-        tuple(steps.values()),
     )  # fmt: skip
 
 
@@ -161,13 +137,3 @@ def _rows(record: Mapping[str, Any], copied: float | None) -> list[Timed]:
         for one in case["contenders"]
         if "seconds" in one and one.get("agrees", True)  # how fast a wrong result is does not matter
     ]  # fmt: skip
-
-
-def _steps(record: Mapping[str, Any]) -> list[Steps]:
-    names = [field.name for field in fields(Steps) if field.name != "date"]
-    date = record["provenance"]["date"][:10]
-    return [
-        Steps(**{name: row[name] for name in names}, date=date)
-        for row in record.get("steps", ())
-        if "missing" not in row
-    ]

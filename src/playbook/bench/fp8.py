@@ -33,7 +33,7 @@ from playbook.precision.scaling import quantize_torch
 from playbook.shapes import ModelShape, load
 from playbook.training.config import TrainConfig
 from playbook.training.data import TokenBatches, load_corpus
-from playbook.training.trainer import make_trainer
+from playbook.training.trainer import Trainer, make_trainer
 
 #: What is measured, in this order: products by recipe, kernels that quantise, emulated products, whole steps.
 FP8 = (*RECIPES, "quantize", "emulated", "steps")
@@ -178,8 +178,12 @@ def _config(work: Work, device: str, recipe: str = "") -> TrainConfig:
     )  # fmt: skip
 
 
+def own_trainer(work: Work, recipe: str, device: str) -> Trainer:
+    return make_trainer(work.shape, load_corpus(), _config(work, device, recipe))
+
+
 def _ours(work: Work, recipe: str, device: str) -> Step:
-    trainer = make_trainer(work.shape, load_corpus(), _config(work, device, recipe))
+    trainer = own_trainer(work, recipe, device)
     return lambda: trainer.step().loss
 
 
