@@ -27,7 +27,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from playbook import launch
 from playbook.bench import provenance
-from playbook.bench.fp8 import RECIPES, WORK, Work, own_trainer
+from playbook.bench.fp8 import RECIPES, WORK, Work, config_of
 from playbook.bench.memory import CASES, Case, measure
 from playbook.instruments.step_costs import StepCosts
 from playbook.layout import Layout
@@ -125,7 +125,7 @@ def profiled(device: str) -> Iterator[Result]:
 
 
 def _profiled(work: Work, recipe: str, device: str) -> Result:
-    trainer = own_trainer(work, recipe, device)
+    trainer = make_trainer(work.shape, load_corpus(), config_of(work, device, recipe))
     for _ in range(4):
         trainer.step()
     result: Result = {"seconds": statistics.median(trainer.step().seconds for _ in range(4))}

@@ -33,7 +33,7 @@ from playbook.precision.scaling import quantize_torch
 from playbook.shapes import ModelShape, load
 from playbook.training.config import TrainConfig
 from playbook.training.data import TokenBatches, load_corpus
-from playbook.training.trainer import Trainer, make_trainer
+from playbook.training.trainer import make_trainer
 
 #: What is measured, in this order: products by recipe, kernels that quantise, emulated products, whole steps.
 FP8 = (*RECIPES, "quantize", "emulated", "steps")
@@ -171,19 +171,15 @@ def _in_turns(runs: list[Step], work: Work, device: str) -> list[tuple[float, fl
     return [(statistics.median(seconds), loss) for seconds, loss in zip(times.values(), losses, strict=True)]
 
 
-def _config(work: Work, device: str, recipe: str = "") -> TrainConfig:
+def config_of(work: Work, device: str, recipe: str = "") -> TrainConfig:
     return TrainConfig(
         steps=work.warm_up + work.steps, global_batch=work.micro_batch, seq=work.seq, lr=1e-4, dtype=work.dtype,
         weights=work.dtype, device=device, fp8=recipe, kernels=work.kernels,
     )  # fmt: skip
 
 
-def own_trainer(work: Work, recipe: str, device: str) -> Trainer:
-    return make_trainer(work.shape, load_corpus(), _config(work, device, recipe))
-
-
 def _ours(work: Work, recipe: str, device: str) -> Step:
-    trainer = own_trainer(work, recipe, device)
+    trainer = make_trainer(work.shape, load_corpus(), config_of(work, device, recipe))
     return lambda: trainer.step().loss
 
 
@@ -197,7 +193,7 @@ def _torchao(work: Work, recipe: str, device: str, compiled: bool) -> Step:
             config=theirs.Float8LinearConfig.from_recipe_name(recipe),
             module_filter_fn=lambda _, name: name != "lm_head",
         )
-    config = _config(work, device)
+    config = config_of(work, device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, fused=device != "cpu")
     batches = TokenBatches(load_corpus(), work.micro_batch, work.seq, config.seed)
     forward = torch.compile(model) if compiled else model
