@@ -5,8 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from playbook.errors import ConfigError, ShapeError
-from playbook.estimates.activations import QUADRATIC, classical_activation_bytes, classical_layer_activations
 from playbook.shapes import ModelShape, load
+from playbook_book.classical_activations import (
+    QUADRATIC,
+    classical_activation_bytes,
+    classical_layer_activations,
+)
 
 GPT3 = load("gpt3-175b")
 

@@ -8,7 +8,7 @@ from matplotlib.colors import to_hex
 
 from playbook.figures import display
 from playbook.figures.style import PALETTE
-from playbook.kernels.chips import CHIPS
+from playbook_book.chips import CHIPS
 from playbook_book.figures.gpu_primer import bandwidth_reached, chip, grid, rooflines, tail
 
 ON_CHIP = {"registers": 2**18, "L1 and shared memory": 2**18, "L2": 50 * 2**20}

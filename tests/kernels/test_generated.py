@@ -11,7 +11,7 @@ from torch.utils._triton import has_triton
 
 from playbook.kernels.compiled import compiled
 from playbook.kernels.elu import elu_torch
-from playbook.kernels.generated import generated
+from playbook_book.generated import generated
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,7 @@ from playbook_book.exercises.exercise import (
 )
 def in_flight() -> tuple[float, dict[float, str]]:
     from playbook.hardware import ACCELERATORS
-    from playbook.kernels.chips import CHIPS, LATENCY, bytes_in_flight
+    from playbook_book.chips import CHIPS, LATENCY, bytes_in_flight
 
     def needed(name: str) -> float:
         bandwidth, latency = ACCELERATORS[name].memory_bandwidth, LATENCY["device memory"]
@@ -51,7 +51,7 @@ def in_flight() -> tuple[float, dict[float, str]]:
     otherwise="How many blocks are there, and how many waves do they take?",
 )
 def tail() -> tuple[float, dict[float, str]]:
-    from playbook.kernels.chips import CHIPS, H100, busy, waves
+    from playbook_book.chips import CHIPS, H100, busy, waves
 
     count = 2048 // 128 * (5120 // 256)
     idle = 1 - busy(count, H100.multiprocessors)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from playbook.kernels.chips import Chip
+    from playbook_book.chips import Chip
 
 INK = rc_parameters()["text.color"]
 COMPUTE, MEMORY, TENSOR, IDLE = (

@@ -29,7 +29,7 @@ from playbook.launch.job import Job
 from playbook.launch.processes import adopt_orphans, die_with_parent, end_children, kill_group
 
 # Not needed by ranks, and slow to import.
-_COLD = {"figures", "commands", "cli", "bench", "doctor", "__main__", "kernels.generated"}
+_COLD = {"figures", "commands", "cli", "bench", "doctor", "__main__"}
 
 
 class WarmProcess:
