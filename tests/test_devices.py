@@ -6,7 +6,7 @@ from helpers import BLOCKS, LLAMA, gradients, relative_error, tokens
 
 from playbook.instruments.measure import SavedActivations, count_flops
 from playbook.instruments.memory_timeline import MemoryTimeline
-from playbook.model.recompute import MODES
+from playbook.layout import RECOMPUTE
 from playbook.model.transformer import Transformer
 from playbook.shapes import load
 from playbook.training.config import TrainConfig
@@ -65,7 +65,7 @@ def test_recomputation_replays_the_devices_own_random_numbers(recompute, dropout
 
 
 @pytest.mark.parametrize("device", [GPU])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", RECOMPUTE)
 def test_reference_attention_saves_the_same_bytes_everywhere(mode, device):
     saved = []
     for where in ("cpu", device):

@@ -10,7 +10,6 @@ from matplotlib.colors import to_hex
 from playbook.figures import PALETTE, display
 from playbook.instruments.measure import SavedActivations
 from playbook.instruments.memory_timeline import MemoryTimeline
-from playbook.model.recompute import in_segments
 from playbook.model.transformer import Transformer
 from playbook.shapes import load
 from playbook_book.figures.recompute import (
@@ -24,6 +23,7 @@ from playbook_book.figures.recompute import (
     utilisation,
 )
 from playbook_book.instruments.block_tape import HeldActivations, Pass
+from playbook_book.segments import in_segments
 
 MIB = 2**20
 KEEPS = HeldActivations([[0, MIB, MIB, MIB, 0], [0, 0, 2 * MIB, 0, 0]], [0] * 5, [0] * 5, turn=2)

@@ -5,9 +5,10 @@ import torch
 from helpers import GPT, LLAMA, tokens
 
 from playbook.instruments.measure import SavedActivations
-from playbook.model.recompute import MODES, in_segments
+from playbook.layout import RECOMPUTE
 from playbook.model.transformer import Transformer
 from playbook_book.instruments.block_tape import BlockTape, held_activations
+from playbook_book.segments import in_segments
 
 THREE = LLAMA.replace(layers=3)
 
@@ -52,7 +53,7 @@ def test_hooks_are_gone_after_the_tape():
     assert not any(block._forward_hooks or block._forward_pre_hooks for block in model.blocks)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", RECOMPUTE)
 def test_what_is_kept_is_what_autograd_saves(mode):
     model = Transformer(THREE, attention="reference", recompute=mode)
     x, y = tokens(THREE, 2, 16)
@@ -70,7 +71,7 @@ def test_what_is_kept_is_what_autograd_saves(mode):
 def test_the_peak_falls_from_mode_to_mode():
     x, y = tokens(THREE, 2, 32)
     peaks = []
-    for mode in MODES:
+    for mode in RECOMPUTE:
         model = Transformer(THREE, attention="reference", recompute=mode)
         peaks.append(held_activations(model, lambda model=model: model.loss(x, y)[0]).peak)
     assert peaks[0] > peaks[1] > peaks[2]

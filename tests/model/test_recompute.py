@@ -8,9 +8,11 @@ from torch.utils.checkpoint import checkpoint as torch_checkpoint
 from playbook.errors import ConfigError
 from playbook.instruments.measure import SavedActivations, count_flops
 from playbook.instruments.memory_timeline import MemoryTimeline
-from playbook.model.recompute import MODES, checkpoint, in_segments
+from playbook.layout import RECOMPUTE
+from playbook.model.recompute import checkpoint
 from playbook.model.transformer import Transformer
 from playbook.planning.flops import step_flops
+from playbook_book.segments import in_segments
 
 
 def run(shape, recompute, attention, seed=0, **autocast):
@@ -26,7 +28,7 @@ def run(shape, recompute, attention, seed=0, **autocast):
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("attention", ["reference", "sdpa"])
-@pytest.mark.parametrize("recompute", ["selective", "full"])
+@pytest.mark.parametrize("recompute", ["selective", "full", "mlp"])
 @pytest.mark.parametrize("block", BLOCKS)
 def test_gradients_are_identical(block, recompute, attention, dropout):
     shape = BLOCKS[block].replace(dropout=dropout)
@@ -72,7 +74,7 @@ def test_the_random_stream_goes_on_as_if_nothing_had_been_replayed():
 @pytest.mark.parametrize("block", BLOCKS)
 def test_each_mode_saves_less_than_the_one_before(block):
     shape, saved = BLOCKS[block], []
-    for mode in MODES:
+    for mode in RECOMPUTE:
         model = Transformer(shape, attention="reference", recompute=mode)
         x, y = tokens(shape, 2, 32)
         with SavedActivations(model, (x, y)) as s:
@@ -81,7 +83,7 @@ def test_each_mode_saves_less_than_the_one_before(block):
     assert saved[0] > saved[1] > saved[2]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [*RECOMPUTE, "mlp", "core_attn+moe", "shared_experts"])
 @pytest.mark.parametrize("block", BLOCKS)
 def test_flops_counted_are_those_predicted(block, mode):
     shape = BLOCKS[block]

@@ -25,6 +25,8 @@ from playbook.planning.terms import SYMBOLS, maker, symbols, total
 from playbook.precision.recipes import FP8_RECIPES
 from playbook.shapes import ModelShape
 
+MODES = ["none", "selective", "full", "mlp", "core_attn+mlp+moe", "shared_experts"]
+
 
 def nothing(launch: jit.Launch) -> None:
     """In the place of the interpreter."""
@@ -58,7 +60,7 @@ def measured(shape, batch, seq, recompute, attention, recipe, ops=TORCH_OPS, fp8
 
 
 @given(
-    shapes(), st.integers(1, 3), st.integers(2, 17), st.sampled_from(["none", "selective", "full"]),
+    shapes(), st.integers(1, 3), st.integers(2, 17), st.sampled_from(MODES),
     st.sampled_from(["reference", "sdpa"]), st.sampled_from(list(RUNS)),
 )  # fmt: skip
 @settings(max_examples=50, deadline=None)
@@ -68,7 +70,7 @@ def test_predicted_activations_are_the_measured_ones(shape, batch, seq, recomput
 
 
 @given(
-    shapes(), st.integers(1, 3), st.integers(2, 17), st.sampled_from(["none", "selective", "full"]),
+    shapes(), st.integers(1, 3), st.integers(2, 17), st.sampled_from(MODES),
     st.sampled_from(["reference", "sdpa"]), st.sampled_from(list(RUNS)),
 )  # fmt: skip
 @settings(max_examples=50, deadline=None)
@@ -80,7 +82,7 @@ def test_so_they_are_with_fused_kernels(shape, batch, seq, recompute, attention,
 
 
 @given(
-    shapes(), st.integers(1, 3), st.integers(2, 17), st.sampled_from(["none", "selective", "full"]),
+    shapes(), st.integers(1, 3), st.integers(2, 17), st.sampled_from(MODES),
     st.sampled_from(["reference", "sdpa"]), st.sampled_from(list(RUNS)), st.sampled_from(list(FP8_RECIPES)),
 )  # fmt: skip
 @settings(max_examples=40, deadline=None)

@@ -58,6 +58,13 @@ TWO: Cases = [
     (LATENT, "tp=2,sp", {"tensor_overlap": "chunked"}),
     (DIRECT, "cp=2,zero=3", {"context": "ulysses"}),
     (LATENT, "cp=2,recompute=selective", {}),
+    (LLAMA, "tp=2,recompute=mlp+core_attn", {}),
+    (LATENT, "tp=2,sp,recompute=mlp", {"tensor_overlap": "chunked"}),
+    (MIXED, "cp=2,ep=2,recompute=moe", {}),
+    (MIXED, "tp=2,sp,recompute=moe", {}),
+    (MIXED, "tp=2,sp,recompute=shared_experts", {}),
+    (MIXED, "tp=2,recompute=mlp+shared_experts", {}),
+    (MIXED, "dp=2,ep=2,zero=3,recompute=moe+mlp", {"dispatch": "two-step", "node": 1}),
     (LATENT.replace(layers=4), "pp=2,zero=1,schedule=zb-v,grad_acc=4", {}),
 ]
 FOUR: Cases = [
@@ -91,6 +98,8 @@ def test_layers_in_fp8(ranks, fp8):
         (LLAMA, "dp=2,zero=3,grad_acc=2", {}), (MIXED, "cp=2,ep=2,recompute=full", {}),
         (GPT, "pp=2,grad_acc=4,schedule=dualpipe", {}),
         (MIXED, "dp=2,ep=2,zero=3,recompute=full", {"dispatch": "two-step", "node": 1}),
+        (MIXED, "tp=2,sp,recompute=moe", {}), (MIXED, "cp=2,ep=2,recompute=mlp+moe", {}),
+        (LLAMA, "tp=2,recompute=mlp", {}), (MIXED, "tp=2,recompute=shared_experts", {}),
     ]  # fmt: skip
     # Of recipes whose scales are their rank's own one has all cases, as the one whose scales ranks share.
     check(ranks, cases if fp8 in ("tensorwise", "blockwise") else cases[1::2], 2, fp8=fp8)

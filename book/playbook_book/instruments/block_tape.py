@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from playbook.instruments.measure import synchronize
 from playbook.instruments.memory_timeline import MemoryTimeline
-from playbook.model.recompute import RecomputedBlocks
+from playbook_book.segments import RecomputedBlocks
 
 
 @dataclass

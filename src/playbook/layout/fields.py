@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
-from playbook._checks import told
+from playbook._checks import told, unknown
+from playbook.errors import ConfigError, PlaybookError
 
 if TYPE_CHECKING:
     from playbook.schedules.actions import Schedule
@@ -33,10 +35,22 @@ OPTIMIZER_CHUNK = 2**24
 MOMENTS = {"fp32": ("fp32", "fp32"), "bf16": ("bf16", "bf16"), "fp8": ("e4m3", "fp16")}
 #: What the masters of 16-bit weights can be kept in.
 MASTERS = ("fp32", "fp16", "bf16")
-#: When a layer's activations are computed a second time in the backward pass.
+#: What is computed a second time in the backward pass: nothing, the attention core, or whole blocks.
 RECOMPUTE = ("none", "selective", "full")
+#: Or these, joined by +: modules, by the names that Megatron-LM's ``--recompute-modules`` has for them.
+MODULES = ("core_attn", "mlp", "moe", "shared_experts", "layernorm", "moe_act", "mla_up_proj")
 #: How queries reach the keys of other ranks: around a ring, gathered, or tokens swapped for heads.
 CONTEXT = ("ring", "gather", "ulysses")
+
+
+@cache
+def recomputed(text: str, error: type[PlaybookError] = ConfigError) -> frozenset[str]:
+    """The modules that a ``recompute`` names, or "full". Raises ``error`` for others."""
+    names = {"none": "", "selective": "core_attn"}.get(text, text)
+    for name in filter(None, names.split("+")):
+        if name not in MODULES and names != "full":
+            raise error(unknown("recompute", name, (*RECOMPUTE, *MODULES)))
+    return frozenset(filter(None, names.split("+")))
 
 
 @dataclass(frozen=True)
@@ -82,7 +96,11 @@ class Fields:
     vpp: int = 1
     sp: bool = False
     zero: int = told(0, least=0)
-    recompute: str = told("none", "what of activations is computed again", choices=RECOMPUTE)
+    recompute: str = told(
+        "none",
+        f"what is computed again: {', '.join(RECOMPUTE)}, or modules: {', '.join(MODULES)}",
+        metavar="mlp+moe",
+    )
     schedule: str = told(
         "1f1b",
         "the order of passes in a pipeline; as a flag also a file, as `playbook schedule --json` prints it",
@@ -110,6 +128,11 @@ class Fields:
     find_unused: bool = told(False, "some parameters get a gradient in one step and none in another")
     own_schedule: Schedule | None = None
     stage_layers: tuple[int, ...] | None = told(None, "layers of each stage (default: even)", metavar="3,5")
+
+    @property
+    def again(self) -> frozenset[str]:
+        """The modules that backward computes again, or "full"."""
+        return recomputed(self.recompute)
 
     def padded(self, seq: int) -> int:
         """Tokens of a sample of ``seq`` once it can be sharded evenly; what is added counts in no loss.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from playbook._checks import check_fields, check_int, unknown
 from playbook.errors import LayoutError
 from playbook.layout import models, stages, tokens
-from playbook.layout.fields import DATA_PARALLEL, Fields
+from playbook.layout.fields import DATA_PARALLEL, Fields, recomputed
 from playbook.registry import lab
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Layout(Fields):
         check_fields(self, LayoutError, only=changed)
         if self.data_parallel == "all-reduce":
             object.__setattr__(self, "data_parallel", "bucketed")
+        recomputed(self.recompute, LayoutError)
         _ = self.method, self.token_placement  # they say what is wrong
         if self.zero > 3:
             raise LayoutError(f"zero must be 0, 1, 2 or 3, got {self.zero}")

@@ -45,7 +45,7 @@ class Attention(nn.Module):
         self,
         shape: ModelShape,
         attention: str = "sdpa",
-        recompute: str = "none",
+        recompute: bool = False,
         causal: bool = True,
         ops: Ops = TORCH_OPS,
     ):
@@ -80,6 +80,6 @@ class Attention(nn.Module):
 def attend(layer: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The core of an attention layer, whichever it is, under its kind of recomputation."""
     given = q, k, v, layer.p, layer.training, layer.causal
-    if layer.recompute == "selective":
+    if layer.recompute:
         return checkpoint(layer.core, *given, preserve_rng=layer.p > 0)
     return layer.core(*given)

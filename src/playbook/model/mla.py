@@ -26,7 +26,7 @@ class LatentAttention(nn.Module):
         shape: ModelShape,
         sizes: MLA,
         attention: str = "sdpa",
-        recompute: str = "none",
+        recompute: bool = False,
         causal: bool = True,
         ops: Ops = TORCH_OPS,
     ):

@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 from playbook.model.linear import GroupedLinear, cast_once
 from playbook.model.mlp import MLP
 from playbook.model.ops import TORCH_OPS, Ops, activate, dropout
+from playbook.model.recompute import checkpoint
 from playbook.shapes import ModelShape
 from playbook.shapes import MoE as Sizes
 
@@ -274,9 +275,9 @@ class MoE(nn.Module):
     ``leave`` a region.
     """
 
-    def __init__(self, shape: ModelShape, sizes: Sizes, ops: Ops = TORCH_OPS):
+    def __init__(self, shape: ModelShape, sizes: Sizes, ops: Ops = TORCH_OPS, recompute_shared: bool = False):
         super().__init__()
-        self.p = shape.dropout
+        self.p, self.recompute_shared = shape.dropout, recompute_shared
         self.router = Router(shape.hidden, sizes)
         self.experts = Experts(shape, sizes, ops)
         width = sizes.shared_experts * sizes.ffn
@@ -288,9 +289,13 @@ class MoE(nn.Module):
     def forward(self, x: Tensor) -> Tensor:  # (b, s, h) -> (b, s, h)
         tokens, routing = self.router(self.enter(x))
         finish = self.path(self.experts, cast_once(tokens).flatten(0, 1), routing)
-        shared = None if self.shared is None else self.shared(x)  # while rows travel
+        shared = None if self.shared is None else self._shared(x)  # while rows travel
         y = self.leave(finish().view(*tokens.shape))
         return dropout(y if shared is None else y + shared, self.p, self.training)
+
+    def _shared(self, x: Tensor) -> Tensor:
+        assert self.shared is not None
+        return checkpoint(self.shared, x, preserve_rng=False) if self.recompute_shared else self.shared(x)
 
 
 def _as_it_is(x: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from playbook.errors import ConfigError, ShapeError
+from playbook.layout import recomputed
 from playbook.model.attention import ATTENTION, Attention, rotary_table
 from playbook.model.linear import Linear
 from playbook.model.mla import LatentAttention
@@ -15,7 +16,7 @@ from playbook.model.mlp import MLP
 from playbook.model.moe import MoE, routers
 from playbook.model.norms import LayerNorm, RMSNorm, make_norm
 from playbook.model.ops import IGNORE, TORCH_OPS, Ops, dropout, token_losses
-from playbook.model.recompute import MODES, checkpoint
+from playbook.model.recompute import RUN, checkpoint
 from playbook.seeding import derive_seed
 from playbook.shapes import ModelShape, load
 
@@ -37,15 +38,19 @@ class Block(nn.Module):
     ):
         super().__init__()
         self.ops = ops
-        given = attention, recompute, causal, ops
+        again, self.p = recomputed(recompute), shape.dropout
+        given = attention, "core_attn" in again, causal, ops
         self.norm1 = make_norm(shape, ops)
         self.attention = LatentAttention(shape, shape.mla, *given) if shape.mla else Attention(shape, *given)
         self.norm2 = make_norm(shape, ops)
         moe = shape.moe if shape.is_moe(layer) else None
-        self.mlp = MoE(shape, moe, ops) if moe else MLP(shape, ops=ops)
+        self.mlp = MoE(shape, moe, ops, "shared_experts" in again) if moe else MLP(shape, ops=ops)
+        self.recomputes_mlp = ("moe" if moe else "mlp") in again
 
     def forward(self, x: Tensor, cos: Tensor | None = None, sin: Tensor | None = None) -> Tensor:
         x, y = self.ops.add_norm(x, self.attention(self.norm1(x), cos, sin), self.norm2)  # (b, s, h)
+        if self.recomputes_mlp:
+            return x + checkpoint(self.mlp, y, preserve_rng=self.p > 0)
         return x + self.mlp(y)
 
 
@@ -67,8 +72,9 @@ class Transformer(nn.Module):
     """Tokens in, logits out: embedding, ``shape.layers`` blocks, final norm, output head.
 
     ``attention`` is ``"sdpa"`` (fused kernels) or ``"reference"`` (the formula written out); ``recompute`` is
-    ``"none"``, ``"selective"`` (the attention core) or ``"full"`` (whole blocks). ``causal`` is false for an encoder,
-    whose tokens see those behind them, too. ``ops`` are the operations between its products. Every weight is drawn from
+    ``"none"``, ``"selective"`` (the attention core), ``"full"`` (whole blocks) or modules among `RUN`, joined by +.
+    ``causal`` is false for an encoder, whose tokens see those behind them, too. ``ops`` are the operations between its
+    products. Every weight is drawn from
     ``seed`` and its own name, so that a model cut in pieces starts from the same numbers as a whole one.
     Raises ConfigError for an unknown ``attention`` or ``recompute``, and for a device that ``ops`` do not run on.
     """
@@ -181,8 +187,8 @@ class Transformer(nn.Module):
 def _check(attention: str, recompute: str) -> None:
     if attention not in ATTENTION:
         raise ConfigError(f"attention is {attention!r}, but must be one of {', '.join(sorted(ATTENTION))}")
-    if recompute not in MODES:
-        raise ConfigError(f"recompute is {recompute!r}, but must be one of {', '.join(MODES)}")
+    if planned := recomputed(recompute) - RUN:
+        raise ConfigError(f"recompute has {'+'.join(sorted(planned))}, which can be planned, but not run")
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from playbook.errors import ConfigError
+from playbook.planning.flops import parts_again
 from playbook.planning.messages import FP32, INT64, Message, Sender, message_in
 from playbook.shapes import MoE
 
@@ -96,7 +97,7 @@ def region(here: Sender) -> Iterator[Message]:
     entry, leave = here.recipe.residual, here.recipe.compute
     forward = [("all_gather", entry), ("reduce_scatter", leave)] if sp else [("all_reduce", leave)]
     backward = [("reduce_scatter", entry), ("all_gather", leave)] if sp else [("all_reduce", entry)]
-    again = [("backward", forward)] * (here.layout.recompute == "full")
+    again = [("backward", forward)] * ("router" in parts_again(here.layout.again))
     for phase, ways in [("forward", forward), *again, ("backward", backward)]:
         for collective, size in ways:
             yield here.tp(collective, here.stream, size, phase, n)
@@ -108,7 +109,7 @@ def dispatch(here: Sender, routing: Routing | None) -> Iterator[Message]:
         return
     for routed, count in _counted(here, routing).items():
         for message in PATHS[here.layout.dispatch](here, routed):
-            phases = ["forward", *["backward"] * (here.layout.recompute == "full")]
+            phases = ["forward", *["backward"] * ("router" in parts_again(here.layout.again))]
             for phase in phases if message.phase == "forward" else ["backward"]:
                 yield replace(message, phase=phase, count=count)
 
@@ -193,7 +194,7 @@ def balance(here: Sender) -> Iterator[Message]:
     Scores and most loads are of samples, which context-parallel ranks share.
     """
     moe, layout, n = _moe(here), here.layout, here.expert_passes
-    again, cp = layout.recompute == "full", (layout.cp, here.at["cp"])
+    again, cp = "router" in parts_again(layout.again), (layout.cp, here.at["cp"])
     if moe.capacity is not None:
         scores = layout.cp * here.tokens * moe.experts
         for phase in ("forward", *["backward"] * again):

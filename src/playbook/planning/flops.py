@@ -11,12 +11,13 @@ papers only if it is counted the same way.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from playbook._checks import check_int, check_positive, unknown
+from playbook._checks import check_int, check_positive
 from playbook.block import Core, Kind, Linear, block_layers, evaluate, symbols
 from playbook.errors import ConfigError
-from playbook.layout import RECOMPUTE
+from playbook.layout import recomputed
 from playbook.shapes import ModelShape
 
 #: The part of attention whose cost grows with seq², recomputed by selective recomputation.
@@ -27,6 +28,20 @@ PROJECTIONS = {
     "values": "value projection", "keys and values, down": "latent projection",
     "keys and values, up": "key and value projection", "output": "output projection",
 }  # fmt: skip
+
+
+#: The parts of a block that recomputation runs again, messages and all (`Layout.again`).
+_AGAIN = {
+    "full": ("attention", "mlp", "router", "experts", "shared experts"),
+    "mlp": ("mlp",),
+    "moe": ("router", "experts", "shared experts"),
+    "shared_experts": ("shared experts",),
+}
+
+
+def parts_again(again: Iterable[str]) -> frozenset[str]:
+    """The parts that these modules are."""
+    return frozenset(part for module in again for part in _AGAIN.get(module, ()))
 
 
 def matmul_flops(m: int, n: int, k: int) -> int:
@@ -50,15 +65,18 @@ def forward_flops(shape: ModelShape, batch: int, seq: int) -> dict[str, int]:
     return terms
 
 
-def block_flops(shape: ModelShape, kind: Kind, tokens: int, seq: int) -> dict[str, int]:
-    """FLOPs of the forward pass of one block of a kind, by term; each of ``tokens`` attends to ``seq`` of its sample."""
-    values, terms = symbols(shape), Counter[str]()
+def block_flops(
+    shape: ModelShape, kind: Kind, tokens: int, seq: int, again: frozenset[str] = frozenset({"full"})
+) -> dict[str, int]:
+    """FLOPs of one block of a kind forward, or of its modules ``again``, by term; tokens attend to ``seq`` each."""
+    values, terms, parts = symbols(shape), Counter[str](), parts_again(again)
     for row in block_layers(shape, kind):
-        if isinstance(row, Core):
+        up = "mla_up_proj" in again and row.name in ("queries", "keys and values, up")
+        if isinstance(row, Core) and again & {"full", "core_attn"}:
             heads, keys = evaluate(row.heads, values), row.keys(seq)
             terms["attention scores"] = matmul_flops(tokens, keys, heads * shape.qk_dim)
             terms["attention over values"] = matmul_flops(tokens, keys, heads * shape.v_dim)
-        if isinstance(row, Linear):
+        if isinstance(row, Linear) and (row.part in parts or up):
             rows, columns, times = (evaluate(size, values) for size in (row.rows, row.columns, row.times))
             term = PROJECTIONS.get(row.name, "router" if row.part == "router" else "mlp")
             terms[term] += matmul_flops(tokens * times, rows, columns)
@@ -104,23 +122,19 @@ def step_flops(shape: ModelShape, batch: int, seq: int, recompute: str = "none")
     """FLOPs of a forward and backward pass over ``batch`` samples of ``seq`` tokens.
 
     The backward pass multiplies twice for each multiplication of the forward pass: once for the gradient of
-    the input, once for that of the weight (of the other input, in attention). ``recompute="full"`` runs the
-    blocks, not the head, forward once more; ``"selective"`` the attention core alone (Korthikanti et al.
-    2022, section 5). Raises :class:`ConfigError` for sizes below 1 and an unknown ``recompute``.
+    the input, once for that of the weight (of the other input, in attention). ``recompute="full"`` runs the blocks, not
+    the head, forward once more; ``"selective"`` the attention core alone (Korthikanti et al. 2022, section 5); names
+    those modules. Raises :class:`ConfigError` for sizes below 1 and an unknown ``recompute``.
 
     GPT-3's "2.7%" for selective recomputation (s/6h, same paper, appendix A) is the attention core as a
     share of one forward pass. Of the whole step, which has three times the FLOPs, it is 0.9%.
     """
-    terms = forward_flops(shape, batch, seq)
-    forward = sum(terms.values())
-    again = {
-        "none": 0,
-        "selective": sum(terms[name] for name in ATTENTION_CORE),
-        "full": forward - terms["head"],
-    }
-    if recompute not in again:
-        raise ConfigError(unknown("recompute", str(recompute), RECOMPUTE))
-    return StepFlops(forward=forward, backward=2 * forward, recomputed=again[recompute])
+    forward, again = sum(forward_flops(shape, batch, seq).values()), recomputed(recompute)
+    twice = sum(
+        blocks * sum(block_flops(shape, kind, batch * seq, seq, again).values())
+        for kind, blocks in shape.blocks().items()
+    )
+    return StepFlops(forward=forward, backward=2 * forward, recomputed=twice)
 
 
 def mfu(step: StepFlops, seconds: float, peak_flops: float, gpus: int = 1) -> float:

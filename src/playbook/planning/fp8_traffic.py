@@ -11,12 +11,13 @@ step.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 from playbook.block import Kind, linears
 from playbook.layout import AXES
 from playbook.layout.flat import Bucket
+from playbook.planning.flops import parts_again
 from playbook.planning.messages import FP32, Message, Sender, message_in
 from playbook.planning.weights import Weight, WeightSlot
 from playbook.precision.recipes import FP8Recipe
@@ -32,16 +33,19 @@ class Shared:
     weights: int = 0
 
 
-def by_axis(shape: ModelShape, kind: Kind, sp: bool) -> dict[str, Shared]:
-    """What a block has of each, by the axis whose ranks have parts of it: of what tensor parallelism cuts (with sp also
-    what is a rank's own tokens), of tokens that context-parallel ranks have, of experts on other ranks."""
-    rows = linears(shape, kind)
+def by_axis(
+    shape: ModelShape, kind: Kind, sp: bool, parts: Container[str] = parts_again(["full"])
+) -> dict[str, Shared]:
+    """What these ``parts`` of a block have of each, by the axis whose ranks have parts of it: of what tensor parallelism
+    cuts (with sp also what is a rank's own tokens), of tokens that context-parallel ranks have, of experts on other
+    ranks."""
+    rows = [row for row in linears(shape, kind) if row.part in parts]
     routed = [row for row in rows if row.part == "experts"]
     others = [row for row in rows if row.part != "experts"]
-    parts = {row.input for row in rows if row.cut == "row"} | {row.input for row in others if sp}
+    cut = {row.input for row in rows if row.cut == "row"} | {row.input for row in others if sp}
     gradients = [row for row in rows if row.cut == "column" or (sp and not row.cut)]
     found = {
-        "tp": Shared(len(parts), len(gradients), sum(bool(row.cut) for row in rows)),
+        "tp": Shared(len(cut), len(gradients), sum(bool(row.cut) for row in rows)),
         "cp": Shared(len({row.input for row in rows}), len(rows)),
     }
     return found | (
@@ -72,11 +76,12 @@ def scales(here: Sender, first: bool) -> Iterator[Message]:
 def _told(here: Sender) -> Counter[tuple[str, str]]:
     """Magnitudes of single tensors, by axis and phase."""
     layout, found = here.layout, Counter[tuple[str, str]]()
-    again = layout.recompute == "full"
     for kind, (count, passes) in here.kinds.items():
+        for axis, shared in by_axis(here.shape, kind, layout.sp, parts_again(layout.again)).items():
+            found[axis, "backward"] += shared.inputs * passes
         for axis, shared in by_axis(here.shape, kind, layout.sp).items():
             found[axis, "forward"] += shared.inputs * passes
-            found[axis, "backward"] += (shared.inputs * again + shared.gradients) * passes
+            found[axis, "backward"] += shared.gradients * passes
             if layout.zero < 3:  # a copy of the weight stays for the step
                 found[axis, "forward"] += shared.weights * count
             else:

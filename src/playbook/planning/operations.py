@@ -24,6 +24,17 @@ FP32 = 4
 EAGER = {"rmsnorm": 7.0, "rotary": 5.0, "gated": 1.7, "dropout": 1.6, "loss": 1.6}
 
 
+#: What recomputation of a module runs again beside the attention core: operations, or all of a part, by their names.
+AGAIN = {
+    "mlp": ("mlp",),
+    "moe": ("router", "permute and combine", "experts", "shared experts"),
+    "shared_experts": ("shared experts",),
+    "layernorm": ("norm",),
+    "moe_act": ("experts, activation",),
+    "mla_up_proj": ("queries", "keys and values, up", "rotary"),
+}
+
+
 class Operation(NamedTuple):
     """One operation: a ``product`` of (m, k) by (k, n), ``batch`` times; ``attention`` of ``flops``; or a ``pass`` over
     ``bytes``. ``narrow`` is a product of a linear layer, which FP8 recipes multiply in FP8. Of a pass, frameworks that

@@ -163,13 +163,14 @@ class BlockSizes:
     @classmethod
     def of(cls, run: RunSizes, kind: Kind) -> BlockSizes:
         mode = run.layout.recompute
+        inside = "+".join(sorted(run.layout.again - {"full", "mlp", "moe", "shared_experts"})) or "none"
         kept = {
             each: block_terms(
                 run.shape, run.make, recompute=each, attention=run.attention, kind=kind, fused=run.fused
             )
-            for each in {"none", mode}
+            for each in {"none", mode, inside}
         }
-        here = kept["none" if mode == "full" else mode]
+        here = kept[inside]
         return cls(
             stored=total(kept[mode]),
             at_mlp=total(t for t in here if t.name != "down projection input"),
@@ -189,8 +190,12 @@ def _mlp(run: RunSizes, kind: Kind) -> list[Term]:
     ]
     if run.shape.gated:
         terms.append(make(part, "gradient of up", f"b*s*{width}*c//t"))
-    if run.layout.recompute == "full":
+    if "full" in run.layout.again:
         terms.append(make("mlp", "output of the recomputed block", "b*s*h*x//r"))
+    elif ("moe" if kind.experts else "mlp") in run.layout.again:
+        terms.append(make(part, "output of the recomputed MLP", "b*s*h*c//r"))
+        if make("", "", "x").value != make("", "", "l").value:  # beside what the products keep of it
+            terms.append(make(part, "input of the recomputed MLP", "b*s*h*x//r"))
     return terms
 
 

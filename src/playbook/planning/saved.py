@@ -9,6 +9,7 @@ the tokens (Korthikanti et al. 2022, arXiv 2205.05198, sections 4.1 to 4.3).
 from __future__ import annotations
 
 from playbook.block import DENSE, NORMS, Kind, linears
+from playbook.layout import recomputed
 from playbook.planning.fusion import NOTHING
 from playbook.planning.terms import Make, Term
 from playbook.shapes import ModelShape, MoE
@@ -26,13 +27,31 @@ def block_terms(
     """The tensors that one block keeps for one micro-batch.
 
     ``attention`` is "sdpa" (a flash kernel: no s × S matrix) or "reference"; ``kind`` says what stands for its MLP,
-    ``fused`` what runs as one kernel (`fusion.FUSED`). Under full recomputation a block keeps its input and nothing else.
+    ``fused`` what runs as one kernel (`fusion.FUSED`). What is recomputed keeps its input and nothing else.
     """
-    if recompute == "full":
+    again = recomputed(recompute)
+    if "full" in again:
         return [make("norms", "block input", "b*s*h*x//r")]
+    terms = _kept(shape, make, again, attention, kind, fused)
+    gone = {name for module in again for name in _DISCARDED.get(module, ())}
+    return [t for t in terms if (t.part, t.name.removeprefix("scales of ")) not in gone]
+
+
+#: Outputs of norms, of experts' activations and of latents' projections, computed again from what lies before them.
+_DISCARDED = {
+    "layernorm": [("attention", "projections input"), ("router", "router input"), ("mlp", "MLP input"),
+                  ("experts", "experts input"), ("shared experts", "MLP input")],
+    "moe_act": [("experts", "activation output"), ("experts", "down projection input")],
+    "mla_up_proj": [("attention", name) for name in ("queries", "keys", "values", "values, as wide as keys")],
+}  # fmt: skip
+
+
+def _kept(
+    shape: ModelShape, make: Make, again: frozenset[str], attention: str, kind: Kind, fused: frozenset[str]
+) -> list[Term]:
     first, then, second, last = NORMS[shape.norms]
     terms = [*_norm(make, first or then), *_projections(shape, make)]
-    terms += _core(shape, make, recompute, attention, padded="attention" not in fused)
+    terms += _core(shape, make, "core_attn" in again, attention, padded="attention" not in fused)
     terms += [
         *_read(make, "attention", "output projection input", "b*s", "a*e", "t"),
         *_mask(shape, make, "attention"),
@@ -40,8 +59,12 @@ def block_terms(
     for name in (then if first else "", second or last, last if second else ""):
         terms += _norm(make, name) if name else []
     kept = bool(shape.gated) and not ("swiglu" in fused and shape.activation == "silu")
+    if kind.experts and "moe" in again:
+        return [*terms, make("experts", "experts input", "b*s*h*x//r")]
+    if "mlp" in again and not kind.experts:
+        return [*terms, make("mlp", "MLP input", "b*s*h*x//r")]
     if kind.experts:
-        terms += _experts(shape, make, kept)
+        terms += _experts(shape, make, kept, "shared_experts" in again)
     elif second or last:
         terms += _mlp(shape, make, "f", kept)
     else:  # it reads what the projections read
@@ -169,10 +192,10 @@ def _projections(shape: ModelShape, make: Make) -> list[Term]:
     return terms
 
 
-def _core(shape: ModelShape, make: Make, recompute: str, attention: str, padded: bool) -> list[Term]:
-    """Queries, keys, values and, unless they are recomputed or never written, the matrices of s × S scores."""
-    reference = attention == "reference" and recompute != "selective"
-    padded = padded and shape.v_dim < shape.qk_dim and attention == "sdpa" and recompute != "selective"
+def _core(shape: ModelShape, make: Make, again: bool, attention: str, padded: bool) -> list[Term]:
+    """Queries, keys, values and, unless they are computed ``again`` or never written, the matrices of s × S scores."""
+    reference = attention == "reference" and not again
+    padded = padded and shape.v_dim < shape.qk_dim and attention == "sdpa" and not again
     terms = [
         make("attention", "queries", "b*s*a*d*c//t"),
         make("attention", "keys", "b*s*g*d*c//t"),
@@ -184,7 +207,7 @@ def _core(shape: ModelShape, make: Make, recompute: str, attention: str, padded:
     ]
     if padded:  # what a flash kernel gives is cut to the values' width, which makes a copy
         terms += [make("attention", "attention output, as wide as keys", "b*s*a*d*c//t")]
-    if recompute == "selective":
+    if again:
         return terms
     if not reference:
         if _quantised(make) and not padded:  # else it is the projection's input
@@ -219,7 +242,7 @@ def _inside(shape: ModelShape, make: Make, tokens: str, width: str, kept: bool, 
     return [*terms, *_read(make, part, "down projection input", tokens, width, "t")]
 
 
-def _experts(shape: ModelShape, make: Make, kept: bool) -> list[Term]:
+def _experts(shape: ModelShape, make: Make, kept: bool, again: bool) -> list[Term]:
     """A block with experts, when the router spreads the tokens evenly: each rank then works on b·s·K rows.
 
     All ranks of a tensor-parallel region route all of its tokens: sequence parallelism divides nothing here.
@@ -247,6 +270,8 @@ def _experts(shape: ModelShape, make: Make, kept: bool) -> list[Term]:
     ]
     if shape.moe.shared_experts:
         router_keeps_it = _value(make, "x") == _value(make, "l") and _value(make, "r") == 1
+        if again:  # the same tensor as the router's, unless that one has all tokens of its region
+            return [*terms, *[make("shared experts", "MLP input", "b*s*h*x//r")] * (_value(make, "r") > 1)]
         terms += [] if router_keeps_it else _read(make, "shared experts", "MLP input", "b*s", "h", "r")
         terms += _inside(shape, make, "b*s", "G", kept, "shared experts")
     return terms

@@ -161,11 +161,11 @@ class StageTimes:
 
     def again(self, passes: Passes) -> tuple[Operation, ...]:
         """What backward computes a second time."""
-        if self.layout.recompute == "none":
-            return ()
-        if self.layout.recompute == "full":
+        if "full" in (again := self.layout.again):
             return passes.forward
-        return passes.core
+        names = {name for module in again for name in operations.AGAIN.get(module, ())}
+        others = (o for o in passes.forward if o.name in names or o.name.split(", ")[0] in names)
+        return (*(passes.core if "core_attn" in again else ()), *others)
 
     def _block(self, kind: Kind) -> Pass:
         passes = self.operations(kind)

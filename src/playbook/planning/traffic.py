@@ -8,13 +8,14 @@ messages name the papers. Standard library only.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from itertools import pairwise
 
 from playbook.errors import ConfigError
 from playbook.layout import AXES, Layout
 from playbook.layout.flat import Bucket
 from playbook.planning.expert_traffic import Routing, experts
+from playbook.planning.flops import parts_again
 from playbook.planning.fp8_traffic import gathered_bytes, scales
 from playbook.planning.gathers import gathers, reductions
 from playbook.planning.job import Job
@@ -83,17 +84,15 @@ def tensor(here: Sender) -> Iterator[Message]:
     """
     if here.layout.tp == 1:
         return
-    into, out = Counter[int](), Counter[int]()
-    for kind, (_, count) in here.kinds.items():
-        for widths, entering in zip((into, out), crossings(here.shape, kind), strict=True):
-            for width in entering:
-                widths[width] += count
+    into, out = _widths(here, {"attention", "mlp", "shared experts"})
+    again = _widths(here, parts_again(here.layout.again) - {"experts"})
     # The key that heads of latent attention share enters by itself.
     beside = {here.shape.mla.rope_dim: here.block_passes} if here.shape.mla else {}
-    for phase in ("forward", *["backward"] * (here.layout.recompute == "full")):
-        yield from _entering(here, phase, into)
-        yield from _crossings(here, phase, {}, out)
-        yield from _crossings(here, phase, beside, {}, plain=True)
+    for phase, (entering, leaving) in {"forward": (into, out), "backward": again}.items():
+        yield from _entering(here, phase, entering)
+        yield from _crossings(here, phase, {}, leaving)
+        if phase == "forward" or "full" in here.layout.again:
+            yield from _crossings(here, phase, beside, {}, plain=True)
     yield from _crossings(here, "backward", out, into)
     yield from _crossings(here, "backward", {}, beside, plain=True)
     yield from _entering(here, "backward", into, again=True)
@@ -101,6 +100,16 @@ def tensor(here: Sender) -> Iterator[Message]:
 
 #: Features of each token that cross a border, and how often.
 Widths = Mapping[int, int]
+
+
+def _widths(here: Sender, parts: Set[str]) -> tuple[Counter[int], Counter[int]]:
+    """What enters the regions of these parts of all blocks of this rank, and what leaves them."""
+    into, out = Counter[int](), Counter[int]()
+    for kind, (_, count) in here.kinds.items():
+        for widths, crossing in zip((into, out), crossings(here.shape, kind, parts), strict=True):
+            for width in crossing:
+                widths[width] += count
+    return into, out
 
 
 def _crossings(here: Sender, phase: str, into: Widths, out: Widths, plain: bool = False) -> Iterator[Message]:
@@ -165,7 +174,7 @@ def context(here: Sender) -> Iterator[Message]:
         max(1, shape.n_kv_heads // layout.tp) * here.tokens,
     )
     kv = 2 * kv_heads * shape.qk_dim  # they travel as one, values as wide as keys
-    phases = ["forward", *["backward"] * (layout.recompute != "none")]
+    phases = ["forward", *["backward"] * bool(layout.again & {"full", "core_attn"})]
     if here.layout.context == "ulysses":
         for phase in [*phases, "backward"]:  # q, k, v and the output there, their gradients back
             for width in (shape.qk_dim, shape.v_dim):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from playbook.block import DENSE, Kind, Linear, Norm, evaluate, linears, norm, symbols, weighty
@@ -160,10 +160,12 @@ def partial_sums(buckets: Sequence[Bucket[WeightSlot]], partial: str, rank: int 
     )
 
 
-def crossings(shape: ModelShape, kind: Kind) -> tuple[list[int], list[int]]:
-    """Features of a token that enter the tensor-parallel regions of a block, and that leave them; routed experts, whose
-    rows take ways of their own, are left out."""
-    values, rows = symbols(shape), [row for row in linears(shape, kind) if row.part != "experts"]
+def crossings(
+    shape: ModelShape, kind: Kind, parts: Container[str] = ("attention", "mlp", "shared experts")
+) -> tuple[list[int], list[int]]:
+    """Features of a token that enter the tensor-parallel regions of these ``parts`` of a block, and that leave them;
+    routed experts, whose rows take ways of their own, are left out."""
+    values, rows = symbols(shape), [row for row in linears(shape, kind) if row.part in parts]
     into = {row.input: row.columns for row in rows if row.cut == "column"}
     out = [row.rows for row in rows if row.cut == "row"]
     return [evaluate(width, values) for width in into.values()], [evaluate(width, values) for width in out]

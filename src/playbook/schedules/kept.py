@@ -46,8 +46,3 @@ def kept(schedule: Schedule, rank: int, full: Sequence[float], rest: Sequence[fl
     still need once the gradient of its input has gone back. Time does not matter: a rank's actions come in one order.
     """
     return accumulate(change(action, full, rest) for action in schedule.ranks[rank])
-
-
-def peak_kept(schedule: Schedule, rank: int, full: Sequence[float], rest: Sequence[float]) -> float:
-    """The most that ``rank`` ever keeps; see `kept`."""
-    return max(kept(schedule, rank, full, rest), default=0.0)

@@ -8,7 +8,7 @@ from typing import Any
 
 from playbook._checks import check_fields, divisors, told
 from playbook.errors import ConfigError, LayoutError
-from playbook.layout import RECOMPUTE, Layout
+from playbook.layout import Layout
 from playbook.layout.fields import MASTERS, MOMENTS
 from playbook.layout.stages import check_microbatches
 from playbook.precision.recipes import load_fp8
@@ -46,9 +46,7 @@ class TrainConfig:
     beta2: float = told(0.95, "how much of its second moment stays", least=0, below=1)
     grad_clip: float = told(1.0, "largest gradient norm; 0 turns clipping off", least=0)
     dtype: str = told("float32", "what matrix products run in", choices=DTYPES)
-    recompute: str | None = told(
-        None, "what is computed again (default: the layout's, none)", choices=RECOMPUTE
-    )
+    recompute: str | None = told(None, "what is computed again (default: the layout's, none)")
     attention: str = told("sdpa", "fused kernels, or the formula written out", choices=ATTENTION)
     seed: int = told(0, "of weights, data order and dropout", least=0, most=MOST)
     device: str | None = told(None, "cpu or cuda (default: cuda when there is one)")
