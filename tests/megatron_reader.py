@@ -52,7 +52,9 @@ def parser() -> argparse.ArgumentParser:
         p.add_argument(f"--{name}", choices=choices, default=choices[0])
     p.add_argument("--moe-layer-freq", default="1")
     p.add_argument("--pipeline-model-parallel-layout")
-    p.add_argument("--recompute-modules", nargs="*")
+    # As transformer_config.py allows them.
+    modules = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
+    p.add_argument("--recompute-modules", nargs="*", choices=modules)
     for name in (
         "swiglu", "group-query-attention", "add-qkv-bias", "qk-layernorm", "untie-embeddings-and-output-weights",
         "multi-latent-attention", "moe-grouped-gemm", "moe-router-pre-softmax", "moe-router-enable-expert-bias",

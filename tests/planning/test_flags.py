@@ -67,6 +67,22 @@ def test_megatron_layout():
     assert (sharded.context_parallel_size, sharded.cp_comm_type) == (2, "allgather")
 
 
+def test_modules_are_recomputed_where_a_framework_has_them():
+    modules = "recompute=layernorm+mla_up_proj+moe_act"
+    args = megatron_reader.read(emit("megatron", run("deepseek-v3", f"dp=8,ep=8,zero=1,{modules}")))
+    assert (args.recompute_granularity, args.recompute_modules) == (
+        "selective",
+        ["layernorm", "mla_up_proj", "moe_act"],
+    )
+    with pytest.raises(ConfigError, match="mla_up_proj only of latent attention"):
+        emit("megatron", run("llama3-8b", f"dp=8,{modules}"))
+    with pytest.raises(ConfigError, match="nor moe_act with delayed scaling"):
+        emit("megatron", run("mixtral-8x7b", "dp=8,recompute=moe_act", 4096, "fp8:delayed"))
+    text = emit("torchtitan", run("llama3-8b", "dp=8,zero=3,recompute=mlp"))
+    assert 'mode = "none"' in text
+    assert "# NOT EXPRESSED: recompute=mlp: it has whole blocks" in text
+
+
 def test_stages_that_are_not_alike_are_spelled_out():
     sizes = (14, 16, 16, 15)
     planned = run("deepseek-v3", "dp=8,pp=4,ep=8,grad_acc=8,zero=1", stage_layers=sizes)

@@ -92,6 +92,7 @@ def test_what_megatron_is_told_is_read_back(name):
         (LAYOUT, {}, "bf16"),
         ("dp=8,zero=3,cp=2,recompute=full,grad_acc=3", {"context": "gather"}, "bf16-mixed-main-grads"),
         ("dp=4,pp=4,grad_acc=8,zero=2", {"stage_layers": (26, 18, 18, 18)}, "fp32"),
+        ("tp=2,sp,recompute=core_attn+layernorm+mlp", {}, "bf16"),
         ("dp=2,tp=8,sp,pp=2,schedule=interleaved,vpp=4,grad_acc=4,zero=1,micro_batch=2", {}, "fp8:delayed"),
     ],
 )
@@ -134,11 +135,11 @@ def test_a_script_with_variables_comments_and_quotes():
 def test_what_a_plan_cannot_hold_is_said():
     text = MODELS["llama3-70b"].replace("rope ", "yarn ") + (
         " --nproc-per-node 8 --tensor-model-parallel-size 3 --recompute-granularity selective --recompute-modules mlp "
-        "moe_act --cp-comm-type a2a+p2p --global-batch-size 7 --micro-batch-size 2 --attention-dropout 0.2"
+        "mixer --cp-comm-type a2a+p2p --global-batch-size 7 --micro-batch-size 2 --attention-dropout 0.2"
     )
     assert said(read(text)) == [
         "--cp-comm-type a2a+p2p: read as p2p",
-        "--recompute-modules mlp moe_act: read as core_attn alone",
+        "--recompute-modules mixer: left out",
         "--position-embedding-type yarn: read as rope",
         "--attention-dropout: read as --hidden-dropout",
         "8 GPUs: no multiple of tp * cp * pp = 3, so that dp is 1",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from playbook.hardware import ACCELERATORS, RESERVE, UNITS, Accelerator
-from playbook.layout import RECOMPUTE, SCHEDULES
+from playbook.layout import SCHEDULES
 from playbook.planning.recipes import RECIPES
 from playbook.precision.recipes import FP8_RECIPES
 from playbook.shapes import PRESETS, ModelShape, MoE
@@ -213,12 +213,21 @@ def _batch() -> Group:
 MEGATRON = "cross-entropy,swiglu,weight-gradients"
 
 
+#: What is recomputed, from little to all: modules as Megatron-LM names them.
+_AGAIN = (
+    ("none", "none"), ("selective", "attention core (selective)"), ("layernorm+moe_act", "norms, experts' activations"),
+    ("layernorm+mla_up_proj+moe_act", "as DeepSeek-V3: norms, latents' projections, activations"),
+    ("mlp", "MLP"), ("core_attn+mlp", "attention core and MLP"), ("moe", "experts"),
+    ("core_attn+mlp+moe", "attention core, MLP and experts"), ("full", "whole blocks (full)"),
+)  # fmt: skip
+
+
 def _savers() -> Group:
     return Group(
         "Memory savers",
         (
-            Control("recompute", "Recomputation", "Activations computed again in backward: none, attention core, all.",
-                    "choice", choices=_same(RECOMPUTE), brief="{} recomputation", quiet="none"),
+            Control("recompute", "Recomputation", "What backward computes again: the attention core, modules, or all.",
+                    "select", choices=_AGAIN, brief="{} recomputation", quiet="none"),
             Control("attention", "Attention", "Flash kernels never write the matrix of scores.",
                     "choice", choices=(("sdpa", "Flash"), ("reference", "scores in memory")),
                     brief="{}", quiet="sdpa"),

@@ -72,7 +72,7 @@ def _unsaid(run: Run) -> Iterator[str]:
         yield f"context={layout.context}: it has a ring (alltoall) and gathered keys (allgather)"
     if layout.tp > 1:
         yield f"tp={layout.tp}: as the model's own plan in transformers splits it, without the sequence"
-    if layout.recompute == "selective" or (layout.recompute == "full" and layout.zero == 0):
+    if layout.recompute not in ("none", "full") or (layout.recompute == "full" and layout.zero == 0):
         yield f"recompute={layout.recompute}: it is turned on in your model"
     if run.recipe.compute == 2 and run.recipe.states.parameters != 4:
         yield "weights and gradients in 16 bits beside masters: it keeps weights in fp32, and computes in 16 bits"

@@ -138,8 +138,14 @@ def _layout(run: Run) -> Iterator[str]:
         yield "--overlap-grad-reduce"
     if layout.recompute == "full":
         yield "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
-    elif layout.recompute == "selective":
-        yield "--recompute-granularity selective --recompute-modules core_attn"
+    elif layout.again:
+        if "mla_up_proj" in layout.again and not run.shape.mla:
+            raise ConfigError(
+                "Megatron-LM recomputes mla_up_proj only of latent attention, which the model has not"
+            )
+        if run.recipe.fp8 and run.recipe.fp8.history and layout.again & {"layernorm", "moe_act"}:
+            raise ConfigError("Megatron-LM recomputes neither layernorm nor moe_act with delayed scaling")
+        yield f"--recompute-granularity selective --recompute-modules {' '.join(sorted(layout.again))}"
     yield f"--micro-batch-size {layout.micro_batch} --global-batch-size {layout.global_batch}"
     yield f"--attention-backend {_attention(run)}"
     yield from _precision(run)

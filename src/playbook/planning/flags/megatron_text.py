@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from playbook.errors import ConfigError
+from playbook.layout.fields import MODULES
 from playbook.planning.flags.megatron import BALANCE, CONTEXT, SHARDED
 from playbook.planning.flags.pasted import Pasted, number, preset_of
 from playbook.precision.recipes import FP8_RECIPES
@@ -329,7 +330,8 @@ def _layout(run: Pasted, flags: Flags) -> None:
     each = flags.number("recompute-num-layers", 1)
     layout["recompute"] = kind if kind in ("full", "selective") else "none"
     if kind == "selective" and modules != ["core_attn"]:
-        run.unknown.append(f"--recompute-modules {' '.join(modules)}: read as core_attn alone")
+        layout["recompute"] = "+".join(name for name in modules if name in MODULES) or "none"
+        run.unknown += [f"--recompute-modules {name}: left out" for name in modules if name not in MODULES]
     if kind == "full" and (each > 1 or flags.word("recompute-method") == "block"):
         run.unknown.append(f"--recompute-num-layers {each}: read as each layer by itself")
 

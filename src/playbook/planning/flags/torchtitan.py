@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from playbook.errors import ConfigError
+from playbook.layout import RECOMPUTE
 from playbook.layout.stages import split
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ def lines(run: Run) -> Iterator[str]:
         yield f"expert_tensor_parallel_degree = {layout.tp}"
     if layout.pp > 1:
         yield from _stages(run)
-    yield from ("", "[activation_checkpoint]", f'mode = "{layout.recompute}"')
+    mode = layout.recompute if layout.recompute in RECOMPUTE else "none"
+    yield from ("", "[activation_checkpoint]", f'mode = "{mode}"')
     if layout.recompute == "selective":
         yield 'selective_ac_option = "op"'
     yield from ("", "[training]", f"seq_len = {run.seq}")
@@ -148,6 +150,8 @@ def _unsaid(run: Run) -> Iterator[str]:
         yield f"tp={layout.tp} without sp: it splits the sequence, too"
     if layout.cp > 1 and layout.context not in ROTATE:
         yield f"context={layout.context}: it has a ring (alltoall) and gathered keys (allgather)"
+    if layout.recompute not in RECOMPUTE:
+        yield f"recompute={layout.recompute}: it has whole blocks, or chosen operations, and no modules by name"
     if layout.recompute == "selective":
         yield "recompute=selective for attention alone: it chooses operations, and some matrix products are among them"
     if run.recipe.fp8 and run.recipe.fp8.name not in ("tensorwise", "rowwise", "mxfp8"):
