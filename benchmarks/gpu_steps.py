@@ -27,7 +27,6 @@ from torch.profiler import ProfilerActivity, profile
 
 from playbook import launch
 from playbook.bench import provenance
-from playbook.bench.fp8 import RECIPES, WORK, Work, config_of
 from playbook.bench.memory import CASES, Case, measure
 from playbook.instruments.step_costs import StepCosts
 from playbook.layout import Layout
@@ -116,6 +115,8 @@ def _trainer(device: str, steps: int, **options: Any) -> Trainer:
 
 def profiled(device: str) -> Iterator[Result]:
     """Steps of what `playbook bench fp8` trains, in bf16 and FP8: seconds, kernels, and where the host waits."""
+    from playbook.bench.fp8 import RECIPES, WORK  # with it come Triton's kernels, which need NumPy
+
     found: Result = {"steps": []}
     for work in WORK[device]:
         for recipe in ("", *RECIPES):
@@ -124,7 +125,9 @@ def profiled(device: str) -> Iterator[Result]:
             yield found
 
 
-def _profiled(work: Work, recipe: str, device: str) -> Result:
+def _profiled(work: Any, recipe: str, device: str) -> Result:
+    from playbook.bench.fp8 import config_of
+
     trainer = make_trainer(work.shape, load_corpus(), config_of(work, device, recipe))
     for _ in range(4):
         trainer.step()

@@ -219,7 +219,7 @@ BAD = {
     "dtype": (["--dtype", "fp8"], "float32, bfloat16, float16"),
     "moments": (["--moments", "fp4"], "one of fp32, bf16, fp8"),
     "masters": (["--masters", "fp16"], "weights of float32 have none"),
-    "recompute": (["--recompute", "half"], "none, selective, full"),
+    "recompute": (["--recompute", "half"], "known: core_attn, full"),
     "learning rate": (["--lr", "nan"], "lr must be finite, got nan"),
     "seed": (["--seed", "-1"], "seed must be at least 0, got -1"),
     "device": (["--device", "tpu"], "cpu or cuda"),

@@ -102,6 +102,7 @@ class FP8Watch:
     def __enter__(self) -> FP8Watch:
         self.steps.append({})
         for name, products in self._watched.items():
+            products.one_by_one = True
             vars(products)["_quantized"] = partial(self._note, name, products, products._quantized)
         return self
 
@@ -109,6 +110,7 @@ class FP8Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for products in self._watched.values():
+            products.one_by_one = False
             del vars(products)["_quantized"]
         gradients = {name: layer.weight.grad for name, layer in self._layers.items()}
         self.gradient_norms.append(

@@ -126,6 +126,7 @@ class FP8(Products):
         self._gradients = WeakTensorKeyDictionary()  # scales of gradients that two products read
         self._dtype = self._weight_dtype = torch.float32
         self._remembers = True
+        self.one_by_one = False  # for those who watch what `_quantized` makes of each tensor
         self._copies: tuple[tuple[int, int, int], list[Copies]] | None = None
         self._sent: tuple[int, Tensor] | None = None  # the step, and the weight's one scale in it
 
@@ -222,9 +223,8 @@ class FP8(Products):
 
     def input_gradient(self, dy: Tensor, weight: Tensor, onto: Tensor | None = None) -> Tensor:
         found = None
-        if weight.requires_grad and self._by_kernel(
-            dy, self.recipe.gradients
-        ):  # one reading for both products
+        together = weight.requires_grad and not self.one_by_one
+        if together and self._by_kernel(dy, self.recipe.gradients):  # one reading for both products
             scales = self._scale("dy", dy) if self.recipe.groups.rows is None else None
             found, turned = quantize_both(dy, self.recipe.gradients, self.recipe.groups, scales=scales)
             self._shared.turned("dy", dy, lambda: turned)
@@ -300,6 +300,8 @@ class FP8(Products):
             if self.recipe.turns:
                 copy = self._quantized("weight", w, groups, scales)
                 found.append((copy, copy.t()))
+            elif self.one_by_one:
+                found.append((self._quantized("weight", w, groups), self._quantized("weight", w.t(), groups)))
             else:
                 found.append(quantize_both(w, self.recipe.forward, groups, scales=scales))
         self._copies = (now, found) if self._remembers else None

@@ -96,7 +96,7 @@ def test_buying_gpus_comes_after_what_the_gpus_at_hand_can_do():
     assert gpus[0] == 1
     assert gpus[-1] == 2
     assert gpus == sorted(gpus)
-    assert [c.label for c in advice[0].changes] == ["full recomputation"]
+    assert [c.label for c in advice[0].changes] == ["recomputation of MLPs, too"]
 
 
 def test_nothing_helps_a_card_that_is_far_too_small():

@@ -58,8 +58,10 @@ def _smaller_micro_batch(job: Job) -> Job | None:
 
 
 def _recompute(mode: str) -> Callable[[Job], Job | None]:
+    less = ("none", "selective", "core_attn+mlp+moe", "full")
+
     def make(job: Job) -> Job | None:
-        useful = job.layout.recompute == "none" or (mode == "full" and job.layout.recompute == "selective")
+        useful = job.layout.recompute in less[: less.index(mode)]
         return job.relayout(recompute=mode) if useful else None
 
     return make
@@ -164,6 +166,12 @@ CHANGES = (
         _widest_experts,
     ),
     Change("ZeRO-3", 0.12, "parameters are gathered for every pass: half as much traffic again", _zero(3)),
+    Change(
+        "recomputation of MLPs, too",
+        0.25,
+        "attention cores, MLPs and experts are computed twice",
+        _recompute("core_attn+mlp+moe"),
+    ),
     Change("full recomputation", 0.33, "a second forward pass: a third more arithmetic", _recompute("full")),
     Change("optimizer states in CPU memory", 0.40, "moments cross PCIe every step", _offload),
 )
