@@ -41,7 +41,9 @@ class Wrong(Bench):
         match self.how:
             case "orphans":
                 grace, self.grace = self.grace, LONG
-                assert self.leftovers() == []  # the run's own processes, on a busy machine, take longer than the grace
+                assert (
+                    self.leftovers() == []
+                )  # the run's own processes, on a busy machine, take longer than the grace
                 self.grace = grace
                 subprocess.Popen(["sh", "-c", "sleep 1000 & exit"]).wait()
             case "folders":

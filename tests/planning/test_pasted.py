@@ -1,6 +1,7 @@
 """Runs that are pasted from other frameworks: what their texts say is what is planned, and what is left open is said."""
 
 import dataclasses
+import json
 import shlex
 
 import megatron_reader
@@ -304,13 +305,17 @@ def test_rope_by_its_old_name():
 
 def test_commands_take_what_a_text_leaves_open(tmp_path, capsys):
     file = tmp_path / "run.sh"
-    file.write_text(SHORT + "--global-batch-size 64")
+    file.write_text(SHORT + "--global-batch-size 64 --mtp-num-layers 1")
     assert (
         main(["memory", "--from", str(file), "--gpus", "8", "--micro-batch", "2", "--recompute", "full"]) == 0
     )
     out, err = capsys.readouterr()
     assert "on 8 ranks (dp=8,recompute=full,micro_batch=2,grad_acc=4)" in out
     assert "the number of GPUs" not in err
+    assert main(["simulate", "--from", str(file), "--gpus", "8", "--no-limit", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["left_open"] == [line.removeprefix("# Megatron-LM: ") for line in err.splitlines()]
+    assert json.loads(out)["left_open"]
     assert main(["memory", "--from", str(file), "--precision", "fp32"]) == 2
     assert "precision is given beside --from" in capsys.readouterr().err
     file.write_text('{"train_batch_size": 8, "zero_optimization": {"stage": 3}}')

@@ -135,8 +135,9 @@ SAID = (
 def pasted(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Job | None:
     """What ``--from`` describes, with other GPUs, batches or recomputation where flags say so.
 
-    What it leaves open goes to stderr. Raises ConfigError for what cannot be read, and for a flag that says it, too.
+    What it leaves open goes to stderr, and into ``args.left_open`` for ``--json``. Raises ConfigError for what cannot be read, and for a flag that says it, too.
     """
+    args.left_open = {}
     if args.pasted is None:
         return None
     for name in SAID:
@@ -159,7 +160,8 @@ def pasted(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Job | N
             run.layout[name] = value
             run.samples = None if name == "grad_acc" else run.samples
     run.samples = getattr(args, "global_batch", None) or run.samples
-    for what in run.spread()[1]:
+    args.left_open = {"left_open": run.spread()[1]}
+    for what in args.left_open["left_open"]:
         say(f"# {run.framework}: {what}")
     return run.job(None if args.model is None else load(args.model), args.seq)
 

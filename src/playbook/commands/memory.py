@@ -141,7 +141,7 @@ def run(args: argparse.Namespace) -> int:
             if args.advice
             else {}
         )
-        print(to_json({**_counts(shape), **report.to_json(), **fits, **told}))
+        print(to_json({**_counts(shape), **report.to_json(), **fits, **told, **args.left_open}))
     else:
         print(
             _table(shape, layout, report, args.unit)

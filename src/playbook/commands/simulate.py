@@ -153,7 +153,7 @@ def run(args: argparse.Namespace) -> int:
     )
     step = found.step(job.get("reserve"), limit=not args.no_limit)
     if args.json:
-        print(to_json(step.to_json()))
+        print(to_json({**step.to_json(), **args.left_open}))
         return 0
     print(_table(found, step, job.get("reserve")))
     if args.explain:
