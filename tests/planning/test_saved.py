@@ -23,7 +23,7 @@ from playbook.planning.recipes import RECIPES
 from playbook.planning.saved import block_terms, embedding_terms, head_terms
 from playbook.planning.terms import SYMBOLS, maker, symbols, total
 from playbook.precision.recipes import FP8_RECIPES
-from playbook.shapes import ModelShape
+from playbook.shapes import ModelShape, load
 
 MODES = ["none", "selective", "full", "mlp", "core_attn+mlp+moe", "shared_experts"]
 
@@ -89,6 +89,31 @@ def test_so_they_are_with_fused_kernels(shape, batch, seq, recompute, attention,
 def test_so_they_are_with_products_in_fp8(shape, batch, seq, recompute, attention, recipe, fp8):
     saved = measured(shape, batch, seq, recompute, attention, recipe, fp8=fp8)
     assert predicted(shape, batch, seq, recompute, attention, recipe, fp8=fp8) == saved.bytes
+
+
+@pytest.mark.parametrize(
+    ("model", "modules", "bytes_per_token"),
+    [
+        ("llama3-8b", "layernorm", 2 * 4096 * 2),  # inputs of q/k/v, and of gate and up
+        ("mixtral-8x7b", "moe_act", 2 * 14_336 * 2),  # SwiGLU of two experts
+        ("deepseek-v3", "mla_up_proj", 128 * (192 + 192 + 128) * 2),  # queries, keys, values
+        ("deepseek-v3", "moe_act+mla_up_proj", (8 * 2048 + 128 * (192 + 192 + 128)) * 2),
+    ],
+)
+def test_what_megatron_discards_is_not_kept(model, modules, bytes_per_token):
+    """With kernels fused as there; by hand from the sizes of the models."""
+    shape = load(model)
+    kind = max(shape.blocks())  # with experts where the model has them
+    job = Job(shape, Layout(), seq=4096, recipe="bf16-mixed", fused=EVERYTHING, device="cuda")
+    kept = {
+        again: total(
+            block_terms(
+                shape, maker(symbols(job)), recompute=again, attention="sdpa", kind=kind, fused=EVERYTHING
+            )
+        )
+        for again in ("none", modules)
+    }
+    assert kept["none"] - kept[modules] == bytes_per_token * 4096
 
 
 class LogitsKept(FusedOps):
