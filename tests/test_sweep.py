@@ -159,8 +159,10 @@ def test_a_job_goes_on_without_its_collector_and_is_found_again(tmp_path):
 def test_slurm_runs_it_on_the_ranks_of_a_node(tmp_path, monkeypatch, capsys):
     programs = tmp_path / "bin"
     programs.mkdir()
-    for name in ("sbatch", "sacct", "srun", "scontrol"):
-        (programs / name).write_text(f"#!{sys.executable}\n{(LAUNCH / 'fake_slurm.py').read_text()}")
+    slurm, torchrun = LAUNCH / "fake_slurm.py", LAUNCH.parent / "forked_torchrun.py"
+    of = {**dict.fromkeys(("sbatch", "sacct", "srun", "scontrol"), slurm), "torchrun": torchrun}
+    for name, file in of.items():
+        (programs / name).write_text(f"#!{sys.executable}\n{file.read_text()}")
         (programs / name).chmod(0o755)
     job_id = next(
         i for i in iter(lambda: random.SystemRandom().randrange(70_000, 80_000), None) if is_free(i - 50_000)
@@ -175,8 +177,8 @@ def test_slurm_runs_it_on_the_ranks_of_a_node(tmp_path, monkeypatch, capsys):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(jobs, "LOOK_AT_SLURM", 0.2)
     monkeypatch.chdir(tmp_path)
-    slurm = "partition=gpu,time=10,gpus_per_node=2,cpus_per_gpu=1"
-    flags = ["--slurm", slurm, "--layout", "dp=2", "--json", "--", "--device", "cpu"]
+    asked = "partition=gpu,time=10,gpus_per_node=2,cpus_per_gpu=1"
+    flags = ["--slurm", asked, "--layout", "dp=2", "--json", "--", "--device", "cpu"]
     assert main(["sweep", *SIZES, "--out", "out", *flags]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert (row["status"], row["steps"], row["dp"]) == ("ok", 3, 2), row

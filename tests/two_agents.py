@@ -81,12 +81,12 @@ class Agents:
     ):
         self.folder, self.log, port = folder, folder / "run.jsonl", free_port()
         checkpoints = ["--checkpoint", str(folder / "c"), "--every", "2", "--keep", "3", "--resume"]
-        torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
-        torchrun += [f"--nnodes={needed}:{nodes}"]
+        torchrun = [sys.executable, str(Path(__file__).with_name("forked_torchrun.py"))]
+        torchrun += [f"--nproc-per-node={ranks}", f"--nnodes={needed}:{nodes}"]
         (folder / "rank.py").write_text(RANK)
         torchrun += [f"--max-restarts={len(moments) + 2}", "--rdzv-backend=c10d", "--rdzv-id=killed"]
         torchrun += [f"--rdzv-endpoint=127.0.0.1:{port}", f"--log-dir={folder}"]
-        own_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        own = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "TOGETHER": str(nodes)}
         self.agents = []
         for node in range(nodes):
             # An agent that is gone is noticed after keep_alive_interval · keep_alive_max_attempt seconds.
@@ -97,7 +97,8 @@ class Agents:
             with open(folder / f"agent-{node}.log", "wb") as out:
                 agent = subprocess.Popen(
                     [*command, "--log", str(self.log), "--quiet", "--device", "cpu"],
-                    env={**os.environ, **own_store, "PYTHONPATH": python_path(), "CUDA_VISIBLE_DEVICES": ""},
+                    env={**os.environ, **own, "PYTHONPATH": python_path(), "CUDA_VISIBLE_DEVICES": ""},
+                    cwd=folder,
                     stdout=out,
                     stderr=out,
                     start_new_session=True,
