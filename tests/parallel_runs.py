@@ -117,8 +117,8 @@ def at_collectives(count: CountBytes) -> Iterator[None]:
 
         return call
 
-    # Not by pytest's monkeypatch: ranks would import pytest, each for a tenth of a second.
-    with mock.patch.multiple(dist.ProcessGroup, **{n: seen(getattr(dist.ProcessGroup, n)) for n in COLLECTIVES}):
+    watched = {name: seen(getattr(dist.ProcessGroup, name)) for name in COLLECTIVES}
+    with mock.patch.multiple(dist.ProcessGroup, **watched):  # monkeypatch would have each rank import pytest
         yield
 
 
