@@ -26,7 +26,6 @@ RANK = """
 import os, sys, time
 from pathlib import Path
 from playbook.cli import main
-from playbook.cli import main as playbook
 from playbook.launch.logs import JsonLog
 from playbook.training import checkpoint
 
@@ -71,13 +70,7 @@ class Agents:
     """One torchrun for each of ``nodes``, with ``ranks`` ranks each; ``needed`` go on without the others."""
 
     def __init__(
-        self,
-        folder: Path,
-        train: list[str],
-        ranks: int,
-        moments: list[str],
-        nodes: int,
-        needed: int,
+        self, folder: Path, train: list[str], ranks: int, moments: list[str], nodes: int, needed: int
     ):
         self.folder, self.log, port = folder, folder / "run.jsonl", free_port()
         checkpoints = ["--checkpoint", str(folder / "c"), "--every", "2", "--keep", "3", "--resume"]
@@ -94,16 +87,14 @@ class Agents:
             place += [f"--local-addr=127.0.0.{node + 1}"]
             command = [*torchrun, *place, "--", str(folder / "rank.py")]
             command += [str(folder), ",".join(moments), "train", *train, *checkpoints]
+            command += ["--log", str(self.log), "--quiet", "--device", "cpu"]
+            env = {**os.environ, **own, "PYTHONPATH": python_path(), "CUDA_VISIBLE_DEVICES": ""}
             with open(folder / f"agent-{node}.log", "wb") as out:
-                agent = subprocess.Popen(
-                    [*command, "--log", str(self.log), "--quiet", "--device", "cpu"],
-                    env={**os.environ, **own, "PYTHONPATH": python_path(), "CUDA_VISIBLE_DEVICES": ""},
-                    cwd=folder,
-                    stdout=out,
-                    stderr=out,
-                    start_new_session=True,
+                self.agents.append(
+                    subprocess.Popen(
+                        command, env=env, cwd=folder, stdout=out, stderr=out, start_new_session=True
+                    )
                 )
-            self.agents.append(agent)
 
     def running(self) -> bool:
         """Whether all are there."""
