@@ -5,10 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
-import random
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import terminal
+from launch.fake_slurm import descendants, free_job_id
 from leftovers import alive, remaining
 
 from benchmarks.faults.runs import command_of
@@ -42,13 +41,6 @@ def start(folder: Path, *flags: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def finish(process: subprocess.Popen[str]) -> dict:
-    """The summary of a sweep with --json that goes well."""
-    printed, said = process.communicate(timeout=300)
-    assert process.returncode == 0, said
-    return json.loads(printed)
-
-
 def until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
     """Wait for what the sweep does next; it has five minutes, and must be there still."""
     limit = time.monotonic() + 300
@@ -56,23 +48,6 @@ def until(condition: Callable[[], object], process: subprocess.Popen[str]) -> No
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < limit
         time.sleep(0.01)
-
-
-def descendants(pid: int) -> list[int]:
-    """Processes that this one started, and those that they did."""
-    parents: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        parents.setdefault(parent, []).append(int(stat.parent.name))
-    found, todo = [], [pid]
-    while todo:
-        children = parents.get(todo.pop(), [])
-        found += children
-        todo += children
-    return found
 
 
 def trains(pid: int) -> bool:
@@ -89,7 +64,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
-def test_interrupted_killed_and_resumed_it_loses_nothing_and_leaves_nothing(tmp_path):
+def test_interrupted_killed_and_resumed_it_loses_nothing_and_leaves_nothing(tmp_path, monkeypatch, capsys):
     flags = ["--layout", "zero=0", "--layout", "tp=3", "--calibration", str(MEASURED), "--json"]
     interrupted = start(tmp_path, *flags)
     until(lambda: trains(interrupted.pid), interrupted)
@@ -113,7 +88,9 @@ def test_interrupted_killed_and_resumed_it_loses_nothing_and_leaves_nothing(tmp_
     before = (tmp_path / "out" / "results.csv").read_bytes()
     assert sorted(row["status"] for row in rows(tmp_path)) == ["ok", "refused"]
 
-    summary = finish(start(tmp_path, *flags))  # nothing is left to run
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", *SIZES, "--out", "out", *flags]) == 0  # nothing is left to run
+    summary = json.loads(capsys.readouterr().out)
     assert (tmp_path / "out" / "results.csv").read_bytes() == before
     assert summary["counts"] == {"ok": 1, "refused": 1}
     assert summary["missing"] == 0
@@ -159,38 +136,29 @@ def test_a_job_goes_on_without_its_collector_and_is_found_again(tmp_path):
 def test_slurm_runs_it_on_the_ranks_of_a_node(tmp_path, monkeypatch, capsys):
     programs = tmp_path / "bin"
     programs.mkdir()
-    for name in ("sbatch", "sacct", "srun", "scontrol"):
-        (programs / name).write_text(f"#!{sys.executable}\n{(LAUNCH / 'fake_slurm.py').read_text()}")
+    slurm, torchrun = LAUNCH / "fake_slurm.py", LAUNCH.parent / "forked_torchrun.py"
+    of = {**dict.fromkeys(("sbatch", "sacct", "srun", "scontrol"), slurm), "torchrun": torchrun}
+    for name, file in of.items():
+        (programs / name).write_text(f"#!{sys.executable}\n{file.read_text()}")
         (programs / name).chmod(0o755)
-    job_id = next(
-        i for i in iter(lambda: random.SystemRandom().randrange(70_000, 80_000), None) if is_free(i - 50_000)
-    )
     path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
-    for name, value in {
+    own = {
         "PATH": path,
         "PYTHONPATH": python_path(),
-        "FAKE_JOB_ID": str(job_id),
+        "FAKE_JOB_ID": str(free_job_id()),
         "CUDA_VISIBLE_DEVICES": "",
-    }.items():
+    }
+    for name, value in own.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(jobs, "LOOK_AT_SLURM", 0.2)
+    monkeypatch.setattr(jobs, "LOOK_AT_SLURM", 0.5)
     monkeypatch.chdir(tmp_path)
-    slurm = "partition=gpu,time=10,gpus_per_node=2,cpus_per_gpu=1"
-    flags = ["--slurm", slurm, "--layout", "dp=2", "--json", "--", "--device", "cpu"]
+    asked = "partition=gpu,time=10,gpus_per_node=2,cpus_per_gpu=1"
+    flags = ["--slurm", asked, "--layout", "dp=2", "--json", "--", "--device", "cpu"]
     assert main(["sweep", *SIZES, "--out", "out", *flags]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert (row["status"], row["steps"], row["dp"]) == ("ok", 3, 2), row
     assert row["tokens_per_s_per_gpu"] == pytest.approx(64 / row["step_s"] / 2, rel=1e-3)
     assert row["peak_bytes"] == pytest.approx(row["predicted_peak_bytes"], rel=0.01)
-
-
-def is_free(port: int) -> bool:
-    with socket.socket() as listener:
-        try:
-            listener.bind(("", port))
-        except OSError:
-            return False
-    return True
 
 
 @pytest.mark.parametrize(

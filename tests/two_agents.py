@@ -26,7 +26,6 @@ RANK = """
 import os, sys, time
 from pathlib import Path
 from playbook.cli import main
-from playbook.cli import main as playbook
 from playbook.launch.logs import JsonLog
 from playbook.training import checkpoint
 
@@ -71,22 +70,16 @@ class Agents:
     """One torchrun for each of ``nodes``, with ``ranks`` ranks each; ``needed`` go on without the others."""
 
     def __init__(
-        self,
-        folder: Path,
-        train: list[str],
-        ranks: int,
-        moments: list[str],
-        nodes: int,
-        needed: int,
+        self, folder: Path, train: list[str], ranks: int, moments: list[str], nodes: int, needed: int
     ):
         self.folder, self.log, port = folder, folder / "run.jsonl", free_port()
         checkpoints = ["--checkpoint", str(folder / "c"), "--every", "2", "--keep", "3", "--resume"]
-        torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
-        torchrun += [f"--nnodes={needed}:{nodes}"]
+        torchrun = [sys.executable, str(Path(__file__).with_name("forked_torchrun.py"))]
+        torchrun += [f"--nproc-per-node={ranks}", f"--nnodes={needed}:{nodes}"]
         (folder / "rank.py").write_text(RANK)
         torchrun += [f"--max-restarts={len(moments) + 2}", "--rdzv-backend=c10d", "--rdzv-id=killed"]
         torchrun += [f"--rdzv-endpoint=127.0.0.1:{port}", f"--log-dir={folder}"]
-        own_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        own = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "TOGETHER": str(nodes)}
         self.agents = []
         for node in range(nodes):
             # An agent that is gone is noticed after keep_alive_interval · keep_alive_max_attempt seconds.
@@ -94,15 +87,14 @@ class Agents:
             place += [f"--local-addr=127.0.0.{node + 1}"]
             command = [*torchrun, *place, "--", str(folder / "rank.py")]
             command += [str(folder), ",".join(moments), "train", *train, *checkpoints]
+            command += ["--log", str(self.log), "--quiet", "--device", "cpu"]
+            env = {**os.environ, **own, "PYTHONPATH": python_path(), "CUDA_VISIBLE_DEVICES": ""}
             with open(folder / f"agent-{node}.log", "wb") as out:
-                agent = subprocess.Popen(
-                    [*command, "--log", str(self.log), "--quiet", "--device", "cpu"],
-                    env={**os.environ, **own_store, "PYTHONPATH": python_path(), "CUDA_VISIBLE_DEVICES": ""},
-                    stdout=out,
-                    stderr=out,
-                    start_new_session=True,
+                self.agents.append(
+                    subprocess.Popen(
+                        command, env=env, cwd=folder, stdout=out, stderr=out, start_new_session=True
+                    )
                 )
-            self.agents.append(agent)
 
     def running(self) -> bool:
         """Whether all are there."""

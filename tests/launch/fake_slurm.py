@@ -13,9 +13,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import random
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +27,17 @@ from pathlib import Path
 REQUESTS = ("job-name", "nodes", "ntasks-per-node", "gpus-per-node", "cpus-per-task", "time", "partition")
 REQUESTS += ("account", "signal", "open-mode", "array", "switches")
 STATE = Path(sys.argv[0]).parent
+
+
+def free_job_id(tasks: int = 1) -> int:
+    """For a test: an id, not as in another process, whose ports, and those of its array's tasks, are free."""
+    while True:
+        first = random.SystemRandom().randrange(70_000, 79_990)
+        with contextlib.suppress(OSError):
+            for task in range(tasks):
+                with socket.socket() as listener:
+                    listener.bind(("", first + task - 50_000))
+            return first
 
 
 def sbatch() -> int:
@@ -165,16 +178,8 @@ def srun() -> int:
     for node, host in enumerate(hosts(os.environ["SLURM_JOB_NODELIST"])):
         env = {"SLURM_NODEID": str(node), "SLURM_PROCID": str(node), "SLURMD_NODENAME": host}
         with open(args.output.replace("%n", str(node)), "ab" if args.open_mode == "append" else "wb") as log:
-            tasks.append(
-                subprocess.Popen(
-                    args.command,
-                    env={**os.environ, **env},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
-            )
+            apart = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "start_new_session": True}
+            tasks.append(subprocess.Popen(args.command, env={**os.environ, **env}, **apart))
     while not any(statuses := [task.poll() for task in tasks]) and None in statuses:
         time.sleep(0.05)
     for sign, seconds in ((signal.SIGTERM, 30), (signal.SIGKILL, 5)):

@@ -54,35 +54,37 @@ def script(tmp_path, monkeypatch) -> Path:
     return path
 
 
+ARGUMENTS = ["--steps", "5", 'a "quoted" word']
+
+
+@pytest.fixture
+def printed(ranks, script) -> list[str]:
+    """What each of two warm ranks prints, and has as its result."""
+    warm_ranks = ranks(script, *ARGUMENTS, ranks=2)
+    for r in range(2):
+        assert f"\n['{r}', '{r}', '2', '2', '0']\ngloo cpu 1\n" in warm_ranks[r].output
+        assert warm_ranks[r].output.count("\n") == 10
+        assert warm_ranks[r].output.endswith(f"\n{warm_ranks[0].value}\n")
+    assert warm_ranks.values == [warm_ranks[0].value] * 2
+    return [rank.output for rank in warm_ranks]
+
+
 @pytest.mark.slow
-def test_warm_cold_and_torchrun_in_a_shell_print_the_same(ranks, script, tmp_path):
-    arguments = ["--steps", "5", 'a "quoted" word']
-    warm_ranks = ranks(script, *arguments, ranks=2)
-    cold_ranks = ranks(script, *arguments, ranks=2, cold=True)
+def test_cold_ranks_print_the_same(ranks, script, printed):
+    cold_ranks = ranks(script, *ARGUMENTS, ranks=2, cold=True)
+    assert [rank.output for rank in cold_ranks] == printed
+    assert all(printed[0].endswith(f"\n{value}\n") for value in cold_ranks.values)
+
+
+@pytest.mark.slow
+def test_torchrun_in_a_shell_prints_the_same(script, printed, tmp_path):
     torchrun = shutil.which("torchrun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     assert torchrun is not None
-    subprocess.run(
-        [
-            torchrun,
-            "--standalone",
-            "--nproc-per-node=2",
-            "--redirects=1",
-            "--log-dir=logs",
-            script,
-            *arguments,
-        ],
-        check=True,
-        timeout=600,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": warm.python_path()},
-    )
+    flags = ["--standalone", "--nproc-per-node=2", "--redirects=1", "--log-dir=logs"]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": warm.python_path()}
+    subprocess.run([torchrun, *flags, script, *ARGUMENTS], check=True, timeout=600, env=environment)
     (logs,) = (tmp_path / "logs").glob("*/attempt_0")
-    for r in range(2):
-        printed = warm_ranks[r].output
-        assert f"\n['{r}', '{r}', '2', '2', '0']\ngloo cpu 1\n" in printed
-        assert printed.count("\n") == 10
-        assert cold_ranks[r].output == printed
-        assert (logs / str(r) / "stdout.log").read_text() == printed
-    assert cold_ranks.values == warm_ranks.values == [warm_ranks[0].value] * 2
+    assert [(logs / str(r) / "stdout.log").read_text() for r in range(2)] == printed
 
 
 def _open_files_and_children(pid: int) -> tuple[int, str]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +16,7 @@ import pytest
 import two_agents
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from launch.fake_slurm import free_job_id
 from leftovers import remaining, signed_in
 from torch.distributed import run as torchrun
 
@@ -176,14 +175,12 @@ def submit(tmp_path, monkeypatch) -> Callable[..., subprocess.CompletedProcess[s
     # What is 5 s there is a blink here.
     (programs / "sleep").write_text(f"#!/bin/sh\nexec {shutil.which('sleep')} 0.2\n")
     (programs / "sleep").chmod(0o755)
-    ids = iter(lambda: random.SystemRandom().randrange(70_000, 79_990), None)  # not as in another process
-    job_id = next(i for i in ids if all(is_free(i + task - 50_000) for task in range(3)))
     path = [str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]
     env = {
         **os.environ,
         "PATH": os.pathsep.join(path),
         "PYTHONPATH": os.pathsep.join([warm.python_path(), str(FAKE.parents[1])]),
-        "FAKE_JOB_ID": str(job_id),
+        "FAKE_JOB_ID": str(free_job_id(3)),
         "CUDA_VISIBLE_DEVICES": "",
         "TMPDIR": str(programs),
     }
@@ -196,15 +193,6 @@ def submit(tmp_path, monkeypatch) -> Callable[..., subprocess.CompletedProcess[s
         return done
 
     return run
-
-
-def is_free(port: int) -> bool:
-    with socket.socket() as listener:
-        try:
-            listener.bind(("", port))
-        except OSError:
-            return False
-    return True
 
 
 def logs(folder: Path) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from unittest import mock
 
 import pytest
 import torch
@@ -93,11 +94,11 @@ class Late:
 
 def lazily(case: Case, text: str) -> Run:
     torch.set_num_threads(1)
-    with launch.process_group(), pytest.MonkeyPatch.context() as patch:
+    late = mock.patch.object(zero, "all_gather", lambda whole, own, group, async_op: Late(whole, own, group))
+    with launch.process_group(), late:
         lazily = {"gather": "lazily", "bucket": 600, "first_bucket": 600}
         mesh = Mesh(Layout.parse(text).replace(**lazily))
         engine = parallelize(case.model(), mesh, case.make())
-        patch.setattr(zero, "all_gather", lambda whole, own, group, async_op: Late(whole, own, group))
         return train(case, engine, mesh=mesh)
 
 

@@ -38,12 +38,8 @@ Runs = list[tuple[Case, str, dict]]
 def check(ranks, runs: Runs, world: int) -> None:
     for rank, found in enumerate(ranks(on_ranks, runs, None, True, ranks=world).values):
         for (case, text, options), run in zip(runs, found, strict=True):
-            assert run.error(reference(replace(case, recompute="none"))) <= TOLERANCE, (
-                rank,
-                case,
-                text,
-                options,
-            )
+            error = run.error(reference(replace(case, recompute="none")))
+            assert error <= TOLERANCE, (rank, case, text, options)
             check_run(case, text, options, rank, run)
 
 
@@ -108,9 +104,9 @@ def chosen() -> list[dict[str, Any]]:
     return all_pairs(map(apart, filter(fits, cases)), cost)
 
 
-@pytest.mark.parametrize("world", AXES)
-def test_any_two_options(ranks, world):
-    check(ranks, [run_of(one) for one in chosen() if cost(one) == world], world)
+@pytest.mark.parametrize(("world", "part"), [(world, part) for world in AXES for part in range(world // 2)])
+def test_any_two_options(ranks, world, part):
+    check(ranks, [run_of(one) for one in chosen() if cost(one) == world][part :: world // 2], world)
 
 
 def test_all_axes_at_once(ranks):

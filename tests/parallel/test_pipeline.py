@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -72,8 +73,7 @@ def waited_for() -> list[int]:
         sent.append(Watched(send(*args)))
         return sent[-1]
 
-    with launch.process_group(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dist, "isend", watch)
+    with launch.process_group(), mock.patch.object(dist, "isend", watch):
         engine = parallelize(CASE.model(), Mesh(Layout.parse("pp=4,grad_acc=4")), CASE.make())
         counts = []
         for step in range(2):

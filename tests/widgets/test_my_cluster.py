@@ -302,14 +302,19 @@ def test_a_long_search_can_be_stopped_and_gives_way_to_the_next(open_page):
         open_page, MyCluster(SMALL), hash="#cluster?model=deepseek-v3&gpus=256&global_batch=1024"
     )
     said = page.locator(".pb-computing")
+    model, peak = page.locator('[data-field="model"] select'), page.locator(".pb-mc-facts").first
+    model.select_option("gpt2-xl")  # which waits for the first search, or for Python
     page.get_by_role("button", name="Stop").click()
     said.get_by_text("Stopped: there is no result of these settings.").wait_for()
     assert page.get_by_role("button", name="Stop").is_hidden()
-    model, peak = page.locator('[data-field="model"] select'), page.locator(".pb-mc-facts").first
+    page.evaluate("performance.clearMeasures()")
     model.select_option("qwen3-235b-a22b")
     said.get_by_text("Computing").wait_for()
+    begun = "performance.getEntriesByName('pb-python').length"
+    page.wait_for_function(begun)  # what is set before is asked in place of the search
     page.evaluate("performance.now = () => 1e9")  # a long time later
     model.select_option("gpt2-xl")
     page.locator(".pb-mc-facts", has_text="1.56B parameters").wait_for()
+    assert page.evaluate(f"[{begun}, performance.getEntriesByName('pb-compute').length]") == [2, 1]
     assert peak.is_visible()
     assert said.is_hidden()

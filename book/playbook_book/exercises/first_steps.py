@@ -43,10 +43,7 @@ def luck(suspects: Callable[..., Any]) -> str:
     from playbook.model.transformer import Transformer
     from playbook.training.data import TokenBatches, load_corpus
 
-    model = Transformer("tiny-gpt2").eval()
     inputs, targets = TokenBatches(load_corpus(), 64, 64).batch(0)
-    with torch.no_grad():
-        losses = -model(inputs).log_softmax(-1).gather(-1, targets[..., None])[..., 0]
     mask = suspects(inputs, targets)
     if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool or mask.shape != targets.shape:
         raise NotYet(
@@ -54,6 +51,9 @@ def luck(suspects: Callable[..., Any]) -> str:
         )
     if mask.all() or not mask.any():
         raise NotYet("a mask of all or of none singles nothing out: their mean loss is that of chance")
+    model = Transformer("tiny-gpt2").eval()
+    with torch.no_grad():
+        losses = -model(inputs).log_softmax(-1).gather(-1, targets[..., None])[..., 0]
     chance = math.log(256)
     there, elsewhere = losses[mask].mean().item(), losses[~mask].mean().item()
     said = f"{there:.2f} nats on your suspects, {elsewhere:.2f} on the others, {chance:.2f} by chance"

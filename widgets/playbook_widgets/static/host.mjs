@@ -146,6 +146,8 @@ export class ComputedModel extends Model {
     this.set("status", python.up ? "busy" : "starting");
     this.began = performance.now();
     try {
+      await python.start();
+      this.stale = false; // what was set until now is in what is asked
       const text = await python.call(this, JSON.stringify(this.get("inputs")));
       this.set("outputs", JSON.parse(text));
       performance.measure("pb-compute", { start: this.began });
@@ -156,7 +158,7 @@ export class ComputedModel extends Model {
   }
   /** The reader waits no longer. */
   stop() {
-    this.stopped = true;
+    Object.assign(this, { stale: false, stopped: true });
     python.stop(this);
   }
   fail(error) {
