@@ -29,16 +29,9 @@ def add(commands: Any) -> None:
     for axis in ("tp", "cp", "pp", "ep", "vpp"):
         flag(f"--{axis}", metavar="1,2,…", help=f"sizes of {axis} to choose from (default: all that can be)")
     flag("--micro-batches", metavar="1,2,…", help="micro-batches to choose from (default: all that can be)")
-    flag("--zero", default="0,1,2,3", metavar="0,1", help="ZeRO stages to choose from (default: 0,1,2,3)")
-    flag(
-        "--recompute", default="none,selective,full", metavar="none,full", help="recomputation to choose from"
-    )
-    flag(
-        "--schedules",
-        default="1f1b,interleaved",
-        metavar="…",
-        help="pipeline schedules (default: 1f1b,interleaved)",
-    )
+    for name, what in (("zero", "ZeRO stages"), ("recompute", "recomputation"), ("schedules", "schedules")):
+        default = ",".join(map(str, getattr(Space, name)))
+        flag(f"--{name}", default=default, metavar="…", help=f"{what} to choose from (default: {default})")
     flag("--runs-in", metavar="FRAMEWORK", help="only layouts that megatron, torchtitan or deepspeed can run")
     flag("--emit", metavar="FRAMEWORK", help=f"write the best one as flags of {', '.join(FRAMEWORKS)}")
     flag("--json", action="store_true", help="print one JSON object on stdout")

@@ -27,7 +27,7 @@ from playbook.planning.links import AlphaBeta, Network
 from playbook.planning.memory import StageMemory
 from playbook.planning.message_times import Links
 from playbook.planning.messages import Message, Sender
-from playbook.planning.operations import Operation
+from playbook.planning.operations import Operation, Passes
 from playbook.planning.roofline import Device
 from playbook.planning.simulator import Run
 from playbook.planning.stage_times import Pass, StageTimes, Work
@@ -195,11 +195,11 @@ def _cost(collective: str, ranks: int) -> Cost:
 class MeasuredTimes(StageTimes):
     """Stages on a measured machine."""
 
-    def _block(self, kind: Kind) -> Pass:
+    def block(self, kind: Kind, passes: Passes) -> Pass:
         assert isinstance(self.device, MeasuredDevice)
         _, between, experts = self.device.machine.training(self.device.ranks)
         third = Work((between + experts * kind.experts) / 3)
-        return super()._block(kind) + Pass(third, third, third)
+        return super().block(kind, passes) + Pass(third, third, third)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def check_tensor(shape: ModelShape, layout: Fields) -> None:
     # Beyond one kv head per rank, ranks hold copies: whole copies only.
     if kv_heads % tp and tp % kv_heads:
         raise LayoutError(f"tp must divide kv_heads = {kv_heads} or be a multiple of it, got {tp}")
-    if not all(kind.experts for kind in shape.blocks()):
+    if shape.moe is None or shape.moe.dense_layers or shape.moe.every > 1:
         check_divides("tp", tp, "ffn", shape.ffn_dim, LayoutError)
     if shape.moe is not None:
         check_divides("tp", tp, "moe.ffn", shape.moe.ffn, LayoutError)

@@ -122,9 +122,9 @@ def check(shape: ModelShape, layout: Fields) -> None:
         )
     if layout.own_schedule is not None:
         _check_own(layout, layout.own_schedule)
-    where = placement(layout)
+    where, uneven = placement(layout), layout.stage_layers or layout.own_schedule
     blocks = split(shape.layers, len(where[0]), layout.stage_layers)
-    for rank, stages in enumerate(stages_of(where, layout.pp)):
+    for rank, stages in enumerate(stages_of(where, layout.pp) if uneven else ()):
         if not any(blocks[stage] or stage in (0, len(blocks) - 1) for stage in stages):
             raise LayoutError(
                 f"stage_layers is {','.join(str(len(block)) for block in blocks)}, but rank {rank} of the pipeline "

@@ -10,16 +10,15 @@ activations (Korthikanti et al. 2022, arXiv 2205.05198), ZeRO's table (Rajbhanda
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from playbook.block import Kind
 from playbook.errors import ConfigError
 from playbook.layout import Layout
-from playbook.layout.stages import split
 from playbook.planning.in_flight import PipelineStages, pipeline_stages
 from playbook.planning.job import Job
-from playbook.planning.parameters import StateCounts, copies_of_blocks, stage_parameters
+from playbook.planning.parameters import StateCounts, blocks_of_stages, copies_of_blocks, stage_parameters
 from playbook.planning.peak import Moment, RunSizes, StageSizes, moments
 from playbook.planning.pipeline_memory import StageTerms, keeps
 from playbook.planning.recipes import Recipe
@@ -131,30 +130,37 @@ def predict_job(job: Job) -> MemoryReport:
     return MemoryReport(tuple(predict_stages(job)))
 
 
-def predict_stages(job: Job) -> Iterator[StageMemory]:
-    """Stage by stage what `predict` gives: who asks only whether all stay below a limit may stop at one that does not."""
+def predict_stages(job: Job, like: StageTerms | None = None) -> Iterator[StageMemory]:
+    """Stage by stage what `predict` gives: who asks only whether all stay below a limit may stop at one that does not.
+
+    ``like`` is what a job keeps whose micro-batches are the same on each rank (`RunSizes`).
+    """
     job.check()
     if job.layout.method:
         raise ConfigError(
             f"data_parallel is {job.layout.data_parallel!r}, whose memory is seen in runs, not foretold"
         )
-    run, pipeline = RunSizes(job), pipeline_stages(job.layout)
-    cuts = split(job.shape.layers, pipeline.depth, job.layout.stage_layers)
-    terms = StageTerms.of(run, [job.shape.blocks([cut]) for cut in cuts])
+    pipeline = pipeline_stages(job.layout)
+    blocks = blocks_of_stages(job.shape, pipeline.depth, job.layout.stage_layers)
+    terms = replace(like or StageTerms.of(RunSizes(job)), blocks=blocks)
     for rank in range(job.layout.pp):
-        yield _rank(run, rank, pipeline, terms)
+        yield _rank(job.layout, rank, pipeline, terms)
 
 
-def _rank(run: RunSizes, rank: int, pipeline: PipelineStages, terms: StageTerms) -> StageMemory:
+def _rank(layout: Layout, rank: int, pipeline: PipelineStages, terms: StageTerms) -> StageMemory:
     """What one rank of the pipeline has."""
+    run = terms.run
     stages, most = pipeline.stages[rank], keeps(terms, pipeline, rank)
     held, first, last = [terms.blocks[s] for s in stages], 0 in stages, pipeline.depth - 1 in stages
     counts = stage_parameters(
-        run.shape, run.layout, held, run.make, first=first, last=last, directions=pipeline.directions
+        run.shape, layout, held, run.make, first=first, last=last, directions=pipeline.directions
     )
-    parameters, gradients, optimizer = _states(counts, run.layout, run.recipe, run.job.offload)
+    parameters, gradients, optimizer = _states(counts, layout, run.recipe, run.job.offload)
     kinds = {kind: sum(blocks.get(kind, 0) for blocks in held) for kind in run.blocks}
-    buffers = (*_buffers(run, counts, [sum(blocks.values()) for blocks in held]), *_copies(run, kinds))
+    buffers = (
+        *_buffers(run, layout, counts, [sum(blocks.values()) for blocks in held]),
+        *_copies(run, layout, kinds),
+    )
     place = StageSizes(
         counts,
         gradients,
@@ -188,13 +194,13 @@ def _states(counts: StateCounts, layout: Layout, recipe: Recipe, offload: bool) 
     return held.parameters, held.gradients, 0 if offload else held.optimizer
 
 
-def _copies(run: RunSizes, kinds: dict[Kind, int]) -> Iterator[Part]:
+def _copies(run: RunSizes, layout: Layout, kinds: dict[Kind, int]) -> Iterator[Part]:
     """Weights in FP8, which stay from their first use in a step to the next step; ZeRO-3 makes them again each time."""
-    if run.recipe.fp8 and (run.layout.zero < 3 or run.layout.dp * run.layout.cp == 1):
+    if run.recipe.fp8 and (layout.zero < 3 or layout.dp * layout.cp == 1):
         yield from copies_of_blocks(run.shape, kinds, run.recipe.fp8, run.make)
 
 
-def _buffers(run: RunSizes, counts: StateCounts, held: Sequence[int]) -> Iterator[Part]:
+def _buffers(run: RunSizes, layout: Layout, counts: StateCounts, held: Sequence[int]) -> Iterator[Part]:
     """What stays besides the model: rotary angles and, where ZeRO shares gradients or weights out, whole ones in passing.
 
     ``held`` counts the blocks of each of the rank's stages.
@@ -204,7 +210,7 @@ def _buffers(run: RunSizes, counts: StateCounts, held: Sequence[int]) -> Iterato
     that runs are there, too, and those of the one being fetched; a rank with several stages of a pipeline keeps both for
     all blocks of the stage that it is at (`schedules.messages.residency`).
     """
-    shape, layout, states = run.shape, run.layout, run.recipe.states
+    shape, states = run.shape, run.recipe.states
     if shape.positions == "rotary":
         width = "p" if shape.mla else "d"
         yield Part("rotary angles", (run.make("buffers", "cosines and sines (fp32)", f"2*y*{width}*4"),), 1)

@@ -31,7 +31,6 @@ class Links:
         """How far apart neighbours on an axis are."""
         layout = self.layout
         strides = {
-            "tp": 1,
             "cp": layout.tp,
             "ep": layout.tp,
             "edp": layout.tp * layout.ep,

@@ -9,7 +9,7 @@ Passes are bytes read and written. Standard library only.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
@@ -264,8 +264,3 @@ def head(sizes: Sizes) -> Passes:
         eager=EAGER["loss"],
     )
     return made.done()
-
-
-def total(operations: Iterator[Operation]) -> float:
-    """FLOPs of all."""
-    return sum(operation.work for operation in operations)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from playbook.block import Kind, linears, norm, size_formula, weighty
 from playbook.layout import Layout
+from playbook.layout.stages import split
 from playbook.planning.sharding import UnitSize, share_of
 from playbook.planning.terms import Make, Part, Term, in_words, label, total
 from playbook.precision.recipes import FP8Recipe, Groups
@@ -30,6 +33,14 @@ class StateCounts:
     replicas: int
 
 
+@lru_cache(maxsize=256)
+def blocks_of_stages(
+    shape: ModelShape, depth: int, sizes: tuple[int, ...] | None = None
+) -> tuple[Mapping[Kind, int], ...]:
+    """The blocks of each of ``depth`` stages by kind, cut as `layout.stages.split` does."""
+    return tuple(shape.blocks([layers]) for layers in split(shape.layers, depth, sizes))
+
+
 def stage_parameters(
     shape: ModelShape,
     layout: Layout,
@@ -46,14 +57,14 @@ def stage_parameters(
     another rank than the embedding needs a copy of the table there. Experts are replicated dp·cp/ep times, all else dp·cp
     times: twice as often in a pipeline that runs in both ``directions``.
     """
+    together = _together(stages)
     blocks = {
         kind: [make(row.part, row.name, size_formula(row)) for row in weighty(shape, kind)]
-        for stage in stages
-        for kind in stage
+        for kind in together
     }
     parts = [
         Part(f"{count} blocks{in_words(kind)}", tuple(blocks[kind]), count)
-        for kind, count in _together(stages).items()
+        for kind, count in together.items()
     ]
     table = make("embedding", "table", "v*h//t")
     if first:
@@ -76,7 +87,10 @@ def stage_parameters(
 
 def _together(stages: Sequence[Mapping[Kind, int]]) -> dict[Kind, int]:
     """Blocks of all stages, by kind."""
-    return {kind: sum(stage.get(kind, 0) for stage in stages) for stage in stages for kind in stage}
+    found = Counter[Kind]()
+    for stage in stages:
+        found.update(stage)
+    return found
 
 
 def _units(

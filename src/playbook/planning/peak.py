@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from playbook.block import Kind
 from playbook.layout.fields import OPTIMIZER_CHUNK as CHUNK
@@ -46,7 +47,8 @@ class Moment:
 
 @dataclass(frozen=True)
 class RunSizes(OfJob):
-    """What all stages of a run share."""
+    """What all stages of a run share, and runs that differ in ZeRO or in numbers of replicas, stages or micro-batches: as
+    long as there is a pipeline or none, and ``gradients_stay`` or do not."""
 
     @cached_property
     def make(self) -> Make:
@@ -69,6 +71,11 @@ class RunSizes(OfJob):
         """Whether gradients are there all the time: from an earlier micro-batch, or, on many ranks, in one vector."""
         layout = self.layout
         return layout.grad_acc > 1 or layout.world_size > 1
+
+    def saved(self, kind: Kind, recompute: str) -> list[Term]:
+        """What a block of a kind keeps of a micro-batch under some recomputation."""
+        given: dict[str, Any] = {"attention": self.attention, "kind": kind, "fused": self.fused}
+        return block_terms(self.shape, self.make, recompute=recompute, **given)
 
     @cached_property
     def blocks(self) -> dict[Kind, BlockSizes]:
@@ -164,12 +171,7 @@ class BlockSizes:
     def of(cls, run: RunSizes, kind: Kind) -> BlockSizes:
         mode = run.layout.recompute
         inside = "+".join(sorted(run.layout.again - {"full", "mlp", "moe", "shared_experts"})) or "none"
-        kept = {
-            each: block_terms(
-                run.shape, run.make, recompute=each, attention=run.attention, kind=kind, fused=run.fused
-            )
-            for each in {"none", mode, inside}
-        }
+        kept = {each: run.saved(kind, each) for each in {"none", mode, inside}}
         here = kept[inside]
         return cls(
             stored=total(kept[mode]),

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from playbook.block import Kind
 from playbook.planning.fusion import loss_of
@@ -16,7 +15,6 @@ from playbook.planning.in_flight import PipelineStages
 from playbook.planning.peak import RunSizes
 from playbook.planning.saved import (
     angle_terms,
-    block_terms,
     deferred_head_terms,
     deferred_terms,
     embedding_terms,
@@ -43,32 +41,28 @@ class Keeps:
 
 @dataclass(frozen=True)
 class StageTerms:
-    """What every stage keeps of one micro-batch: ``blocks[s]`` counts the blocks of stage s by kind.
+    """What every stage keeps of one micro-batch of a run: ``blocks[s]`` counts the blocks of stage s by kind.
 
     From F on these are ``saved`` of each block, ``embedding`` on the first stage, ``head`` on the last; between B and W
     ``deferred`` and ``deferred_head``. ``once`` is there in a step once.
     """
 
-    blocks: Sequence[Mapping[Kind, int]]
+    run: RunSizes
     saved: ByKind
     deferred: ByKind
     embedding: tuple[Term, ...]
     head: tuple[Term, ...]
     deferred_head: tuple[Term, ...]
     once: tuple[Term, ...]
+    blocks: Sequence[Mapping[Kind, int]] = ()
 
     @classmethod
-    def of(cls, run: RunSizes, blocks: Sequence[Mapping[Kind, int]]) -> StageTerms:
+    def of(cls, run: RunSizes) -> StageTerms:
         shape, make, layout = run.shape, run.make, run.layout
-        given: dict[str, Any] = {
-            "recompute": layout.recompute,
-            "attention": run.attention,
-            "fused": run.fused,
-        }
         loss = loss_of(run.fused, layout.tp)
         return cls(
-            blocks,
-            {kind: tuple(block_terms(shape, make, **given, kind=kind)) for kind in shape.blocks()},
+            run,
+            {kind: tuple(run.saved(kind, layout.recompute)) for kind in shape.blocks()},
             {kind: tuple(deferred_terms(shape, make, kind=kind)) for kind in shape.blocks()},
             tuple(embedding_terms(shape, make)),
             tuple(head_terms(make, layout.tp, loss)),

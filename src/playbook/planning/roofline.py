@@ -90,9 +90,7 @@ class Device:
         work = waves(m, n, k, batch, self.calibration.processors)
         arithmetic, memory = work / self.peak("fp8" if narrow else self.dtype), moved / self.bandwidth
         seconds = (arithmetic**SHARP + memory**SHARP) ** (1 / SHARP)
-        if (
-            narrow
-        ):  # both inputs are read, and written in a byte, once as they are and once the other way around
+        if narrow:  # both inputs are read, and written in a byte, as they are and the other way around
             seconds += self.calibration.quantise * batch * (m * k + k * n) / self.bandwidth
         return seconds
 

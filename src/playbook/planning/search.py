@@ -13,23 +13,23 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, TypeVar, cast
 
 from playbook._checks import check_int, divisors, unknown
 from playbook.block import Kind
 from playbook.errors import ConfigError, LayoutError, PlaybookError
 from playbook.hardware import Cluster
-from playbook.layout import RECOMPUTE, Layout
+from playbook.layout import RECOMPUTE, Layout, recomputed
 from playbook.layout.fields import KINDS
-from playbook.layout.stages import split
 from playbook.planning.calibration import Calibration, load_calibration
 from playbook.planning.job import OfJob
 from playbook.planning.memory import MemoryReport, StageMemory
+from playbook.planning.parameters import blocks_of_stages
 from playbook.planning.peak import RunSizes
-from playbook.planning.saved import block_terms
+from playbook.planning.pipeline_memory import StageTerms
 from playbook.planning.simulator import Run, Step, stage_layers, stragglers
-from playbook.planning.stage_times import Pass
+from playbook.planning.stage_times import Pass, paired
 from playbook.planning.terms import total
 from playbook.shapes import ModelShape
 
@@ -56,7 +56,7 @@ class Space:
         for name, known in (("schedules", KINDS), ("recompute", RECOMPUTE), ("zero", range(4))):
             given = getattr(self, name)
             for value in given:
-                if value not in known:
+                if value not in known and not (name == "recompute" and recomputed(value)):
                     raise ConfigError(unknown(name, str(value), map(str, known)))
             if not given:
                 raise ConfigError(
@@ -145,12 +145,13 @@ def search(
     best: list[tuple[float, tuple[int, ...], int, Run]] = []  # a heap, the slowest first
     evaluated, rank = 0, 0
     for i in sorted(range(len(bases)), key=lambda i: (bounds[i], i)):
-        if bounds[i] == math.inf or (prune and len(best) == top and bounds[i] >= -best[0][0]):
+        worst = -best[0][0] if prune and len(best) == top else math.inf
+        if bounds[i] >= worst:
             break
         for layout in _variants(space, *bases[i]):
             if prune and planner.least(layout) > problem.capacity:
                 continue
-            run, rank = planner.run(layout), rank - 1
+            run, rank = planner.run(layout, worst), rank - 1
             evaluated += 1
             if run is not None and accept(run):
                 push = heapq.heappush if len(best) < top else heapq.heappushpop
@@ -180,7 +181,7 @@ def _zeros(space: Space, base: Layout) -> list[int]:
 
 def _effort(layout: Layout) -> tuple[int, ...]:
     """Of two layouts that are as fast, the one that asks for less comes first."""
-    rare = layout.cp, layout.zero, RECOMPUTE.index(layout.recompute), layout.vpp
+    rare = layout.cp, layout.zero, {"none": 0, "selective": 1, "full": 3}.get(layout.recompute, 2), layout.vpp
     return (*rare, layout.micro_batch, layout.tp, layout.pp)
 
 
@@ -232,16 +233,16 @@ def _schedules(shape: ModelShape, space: Space, pp: int) -> list[tuple[str, int]
     return [(name, vpp) for name in space.schedules for vpp in ([1] if KINDS[name].chunks else vpps)]
 
 
+#: Sums in another order differ by less.
+SURE = 1 + 1e-9
 #: Schedules whose backward passes are whole, and of which the first rank has pp micro-batches in flight at least.
 WHOLE = ("1f1b", "interleaved", "afab")
-#: What times and tensors of a block depend on.
-Alike = tuple[object, ...]
+T = TypeVar("T")
 
 
-def _alike(layout: Layout, recompute: str) -> Alike:
-    paired = layout.pp > 1 and KINDS[layout.schedule].bidirectional
-    axes = (layout.tp, layout.cp, layout.ep, layout.micro_batch)
-    return (*axes, recompute, layout.pp > 1, paired or layout.schedule == "dualpipev")
+def _alike(layout: Layout) -> tuple[int, ...]:
+    """What times and tensors of blocks depend on, beside recomputation."""
+    return layout.tp, layout.cp, layout.ep, layout.micro_batch
 
 
 class Planner:
@@ -250,23 +251,34 @@ class Planner:
     def __init__(self, problem: Problem):
         self.problem = problem
         self.slowest = 1.0 + stragglers(problem.calibrated, problem.gpus)
-        self._parts: dict[Alike, tuple[dict[Kind, Pass], tuple[Pass, Pass]]] = {}
-        self._stages: dict[Alike, list[float]] = {}
-        self._saved: dict[Alike, int] = {}
-        self._cuts: dict[int, list[dict[Kind, int]]] = {}
+        self.kinds = tuple(problem.shape.blocks())
+        self._known: dict[tuple[object, ...], Any] = {}
 
-    def run(self, layout: Layout) -> Run | None:
-        """What `simulate` is asked, with what is known already; None where it does not fit or cannot run."""
+    def _once(self, make: Callable[[], T], *key: object) -> T:
+        """What ``make`` makes, which depends on ``key`` alone; it is kept as long as the planner."""
+        if (found := self._known.get(key)) is None:
+            found = self._known[key] = make()
+        return cast(T, found)
+
+    def run(self, layout: Layout, worst: float = math.inf) -> Run | None:
+        """What `simulate` is asked, with what is known already; None where it does not fit, cannot run or is sure to take
+        more than ``worst`` seconds."""
         run = self.problem.run(layout)
         try:
-            stages = tuple(itertools.takewhile(self._fits, run.memory_of_stages()))
+            stages = tuple(itertools.takewhile(self._fits, run.memory_of_stages(self._terms(layout))))
         except PlaybookError:
             return None
         if len(stages) < layout.pp:
             return None
         vars(run)["memory"] = MemoryReport(stages)
-        vars(run.times)["blocks"], vars(run.times)["ends"] = self.parts(layout)
-        return run
+        vars(run.times)["blocks"], vars(run.times)["ends"] = self.parts(layout, layout.recompute)
+        return run if run.busiest * self.slowest <= worst * SURE else None
+
+    def _terms(self, layout: Layout) -> StageTerms:
+        """What a rank keeps of a micro-batch."""
+        stay = layout.world_size > 1 or layout.grad_acc > 1
+        same = _alike(layout), layout.recompute, layout.pp > 1, stay
+        return self._once(lambda: StageTerms.of(RunSizes(self.problem.job.on(layout))), "terms", same)
 
     def _fits(self, stage: StageMemory) -> bool:
         return self._needs(stage) <= self.problem.capacity
@@ -275,13 +287,16 @@ class Planner:
         """Bytes of a stage's ranks, with what the framework's allocator takes beside."""
         return round(stage.total * self.problem.calibrated.reserved)
 
-    def parts(self, layout: Layout) -> tuple[dict[Kind, Pass], tuple[Pass, Pass]]:
-        """Times of blocks, and of embedding and head: those of all layouts with the same tp, cp, ep, micro-batch."""
-        key = _alike(layout, layout.recompute)
-        if key not in self._parts:
-            times = self.problem.run(layout).times
-            self._parts[key] = times.blocks, times.ends
-        return self._parts[key]
+    def parts(self, layout: Layout, recompute: str) -> tuple[dict[Kind, Pass], tuple[Pass, Pass]]:
+        """Times of blocks, and of embedding and head. How many ranks share the experts matters to these alone."""
+        times = self.problem.run(layout.replace(recompute=recompute)).times
+        same, blocks = (layout.tp, layout.cp, layout.micro_batch), {}
+        for kind in self.kinds:
+            here = (*same, kind, layout.ep * kind.experts)
+            passes = self._once(partial(times.operations, kind), "operations", here)
+            beside = recompute, paired(layout)
+            blocks[kind] = self._once(partial(times.block, kind, passes), "block", here, beside)
+        return blocks, self._once(lambda: times.ends, "ends", same, recompute)
 
     def bound(self, layout: Layout, recompute: str) -> float:
         """Seconds that a step takes at least.
@@ -301,68 +316,62 @@ class Planner:
 
     def bound_of_all(self, space: Space, base: Layout, recompute: str) -> float:
         """The same for all ZeRO stages of a layout; infinite where not even the last one makes it fit."""
-        least = self.least(base.replace(zero=max(_zeros(space, base), default=0), recompute=recompute))
+        least = self.least(base, max(_zeros(space, base), default=0), recompute)
         return self.bound(base, recompute) if least <= self.problem.capacity else math.inf
 
     def stages(self, layout: Layout, recompute: str) -> list[float]:
         """Seconds of a micro-batch on each stage, forward and backward."""
-        key = (*_alike(layout, recompute), layout.stages)
-        if key not in self._stages:
-            blocks, ends = self.parts(layout.replace(recompute=recompute))
-            kinds = {kind: one.seconds for kind, one in blocks.items()}
-            found = [sum(kinds[kind] * n for kind, n in each.items()) for each in self._kinds(layout.stages)]
-            found[0] += ends[0].seconds
-            found[-1] += ends[1].seconds
-            self._stages[key] = found
-        return self._stages[key]
+        same = _alike(layout), recompute, paired(layout)
+        blocks, ends = self._once(partial(self._seconds, layout, recompute), "seconds", same)
+        unlike, cut = self._once(partial(self._cut, layout.stages), "cut", layout.stages)
+        seconds = [sum(blocks[kind] * n for kind, n in each) for each in unlike]
+        found = [seconds[i] for i in cut]
+        found[0] += ends[0]
+        found[-1] += ends[1]
+        return found
 
-    def _kinds(self, depth: int) -> list[dict[Kind, int]]:
-        """Blocks of each of so many stages, by kind."""
-        if depth not in self._cuts:
-            shape = self.problem.shape
-            sizes = stage_layers(shape, depth, self.problem.calibrated) if depth > 1 else None
-            self._cuts[depth] = [shape.blocks([layers]) for layers in split(shape.layers, depth, sizes)]
-        return self._cuts[depth]
+    def _seconds(self, layout: Layout, recompute: str) -> tuple[dict[Kind, float], list[float]]:
+        blocks, ends = self.parts(layout, recompute)
+        return {kind: one.seconds for kind, one in blocks.items()}, [one.seconds for one in ends]
 
-    def least(self, layout: Layout) -> float:
+    def _cut(self, depth: int) -> tuple[list[tuple[tuple[Kind, int], ...]], list[int]]:
+        """Blocks of stages that are not alike, and which of these each of so many stages is."""
+        shape = self.problem.shape
+        sizes = stage_layers(shape, depth, self.problem.calibrated) if depth > 1 else None
+        held = [tuple(each.items()) for each in blocks_of_stages(shape, depth, sizes)]
+        unlike = list(dict.fromkeys(held))
+        return unlike, [unlike.index(each) for each in held]
+
+    def least(self, layout: Layout, zero: int | None = None, recompute: str | None = None) -> float:
         """Bytes that the fullest rank needs at least: a mean rank's states, and what the first one saves for backward."""
-        return (self._states(layout) + self._saved_at_least(layout)) * self.problem.calibrated.reserved
+        zero, recompute = layout.zero if zero is None else zero, recompute or layout.recompute
+        saved = self._once(partial(self._saved, layout, recompute), "saved", _alike(layout), recompute)
+        in_flight = min(layout.pp, layout.grad_acc) if layout.schedule in WHOLE else 1
+        saved *= self.problem.shape.layers // layout.pp * in_flight
+        return (self._states(layout, zero) + saved) * self.problem.calibrated.reserved
 
-    def _states(self, layout: Layout) -> float:
+    def _states(self, layout: Layout, zero: int) -> float:
         shape, states = self.problem.shape, self.problem.recipe.states
         experts = 0.0
         if shape.moe:  # of which a token meets top_k
-            experts = (shape.num_parameters - shape.active_parameters) / (
-                1 - shape.moe.top_k / shape.moe.experts
-            )
+            others = 1 - shape.moe.top_k / shape.moe.experts
+            experts = (shape.num_parameters - shape.active_parameters) / others
         both_ways = layout.pp > 1 and KINDS[layout.schedule].bidirectional
         ranks, copies, found = layout.dp * layout.cp, 1 + both_ways, 0.0
         stay = layout.world_size > 1 or layout.grad_acc > 1
         for parameters, ep in ((shape.num_parameters - experts, 1), (experts, layout.ep)):
             same = ranks // ep * copies
             found += (parameters / (layout.tp * layout.pp * ep) * copies) * (
-                states.parameters / (same if layout.zero >= 3 else 1)
-                + states.gradients * stay / (same if layout.zero >= 2 else 1)
-                + (states.master + states.optimizer) / (same if layout.zero >= 1 else 1)
+                states.parameters / (same if zero >= 3 else 1)
+                + states.gradients * stay / (same if zero >= 2 else 1)
+                + (states.master + states.optimizer) / (same if zero >= 1 else 1)
             )
         return found
 
-    def _saved_at_least(self, layout: Layout) -> int:
-        key = _alike(layout, layout.recompute)
-        if key not in self._saved:
-            sizes, shape = RunSizes(self.problem.job.on(layout)), self.problem.shape
-            same: dict[str, Any] = {
-                "recompute": layout.recompute,
-                "attention": sizes.job.attention,
-                "fused": sizes.fused,
-            }
-            if layout.cp > 1:
-                same["attention"] = "sdpa"
-            each = (block_terms(shape, sizes.make, kind=kind, **same) for kind in shape.blocks())
-            self._saved[key] = min(map(total, each))
-        full = layout.schedule in WHOLE
-        in_flight = min(layout.pp, layout.grad_acc) if full else 1
-        return self._saved[key] * (self.problem.shape.layers // layout.pp) * in_flight
+    def _saved(self, layout: Layout, recompute: str) -> int:
+        """Bytes that a block keeps of a micro-batch, at least."""
+        sizes = self._once(lambda: RunSizes(self.problem.job.on(layout)), "sizes", _alike(layout))
+        return min(total(sizes.saved(kind, recompute)) for kind in self.kinds)
 
     def nearest(self, layouts: Iterable[Layout]) -> str:
         """The sentence where nothing fits: the layout that needs least."""
@@ -384,7 +393,7 @@ class Planner:
                 break
             run, needs = self.problem.run(layout), 0
             try:
-                for stage in run.memory_of_stages():
+                for stage in run.memory_of_stages(self._terms(layout)):
                     needs = max(needs, self._needs(stage))
                     if (needs, effort) >= best[:2]:
                         break

@@ -25,6 +25,7 @@ from playbook.planning.job import Job, OfJob
 from playbook.planning.memory import MemoryReport, StageMemory
 from playbook.planning.message_times import Links
 from playbook.planning.operations import Sizes
+from playbook.planning.pipeline_memory import StageTerms
 from playbook.planning.roofline import Device
 from playbook.planning.stage_times import Pass, StageTimes, Work
 from playbook.schedules import makespan
@@ -173,9 +174,9 @@ class Run(OfJob):
     def memory(self) -> MemoryReport:
         return MemoryReport(tuple(self.memory_of_stages()))
 
-    def memory_of_stages(self) -> Iterator[StageMemory]:
-        """The planner's report, rank by rank of the pipeline."""
-        return planned.predict_stages(self.job)
+    def memory_of_stages(self, like: StageTerms | None = None) -> Iterator[StageMemory]:
+        """The planner's report, rank by rank of the pipeline, as `memory.predict_stages` gives it."""
+        return planned.predict_stages(self.job, like)
 
     @property
     def needs(self) -> int:
@@ -227,21 +228,24 @@ class Run(OfJob):
 
     @cached_property
     def stages(self) -> list[Pass]:
-        """A micro-batch on each stage, with what waiting for ZeRO's messages adds to it."""
+        """A micro-batch on each stage, with what waiting for ZeRO's messages adds to it: once where stages are alike."""
         if not self.at_once:
             return self.times.stages
-        return [self._sharded(stage, one) for stage, one in enumerate(self.times.stages)]
+        known: dict[tuple[float, ...], Pass] = {}
+        found, where = [], placement(self.layout)[0] if self.layout.pp > 1 else (0,)
+        for rank, one in zip(where, self.times.stages, strict=True):
+            held = self.memory.stages[rank]
+            alike = id(one), held.layers, *(parameters for parameters, *_ in self._replicas(held))
+            if alike not in known:
+                known[alike] = self._sharded(held, len(where) // self.layout.pp, one)
+            found.append(known[alike])
+        return found
 
-    def _sharded(self, stage: int, one: Pass) -> Pass:
+    def _sharded(self, held: StageMemory, stages: int, one: Pass) -> Pass:
         """A stage whose gradients (ZeRO-2), and weights (ZeRO-3), are sent for every micro-batch.
 
         The first gather has nothing to hide behind, nor has the last reduction; the rest does as far as there is time.
         """
-        rank, stages = 0, 1
-        if self.layout.pp > 1:
-            where = placement(self.layout)[0]
-            rank, stages = where[stage], len(where) // self.layout.pp
-        held = self.memory.stages[rank]
         gather, reduce = self._gather(held) / stages, self._reduce(held) / stages
         hidden, blocks = self.times.hidden("dp"), max(1, held.layers // stages)
         sends = (gather, gather + reduce) if self.layout.zero == 3 else (0.0, reduce)
@@ -275,6 +279,11 @@ class Run(OfJob):
                 found[rank] = found[rank] + self.stages[stage] * self.passes
         return found
 
+    @cached_property
+    def busiest(self) -> float:
+        """Seconds of the rank that has most to do: a step takes no less."""
+        return max(rank.seconds for rank in self.busy)
+
     def _ends(self, comm: float, blocking: bool) -> list[float]:
         if self.layout.pp == 1:
             return [self.busy[0].seconds]
@@ -297,15 +306,11 @@ class Run(OfJob):
         }
         ends = self._ends(self.hop, not self.times.hidden("pp"))
         exposed = [end + self._exposed(rank) for rank, end in enumerate(ends)]
-        after = [
-            (self._optimizer(held), self._gathered(rank)) for rank, held in enumerate(self.memory.stages)
-        ]
+        after = [(self._optimizer(held), self._gathered(i)) for i, held in enumerate(self.memory.stages)]
         optimizer, gathered = max(after, key=sum)
         return {
             "compute": sum(work.compute for work in fullest.works),
-            "tp": waits["tp"],
-            "cp": waits["cp"],
-            "ep": waits["ep"],
+            **{axis: waits[axis] for axis in ("tp", "cp", "ep")},
             "dp_exposed": waits["dp"] + max(exposed) - max(ends) + gathered,
             "pp_comm": waits["pp"],
             "waiting": max(ends) - fullest.seconds,
@@ -323,8 +328,7 @@ class Run(OfJob):
         """Seconds by part; see `PARTS`. The bubble is what would be waited for if messages took no time."""
         found = dict(self._parts)
         waiting = found.pop("waiting")
-        busiest = max(rank.seconds for rank in self.busy)
-        bubble = min(waiting, max(self._ends(0.0, False)) - busiest) if self.layout.pp > 1 else 0.0
+        bubble = min(waiting, max(self._ends(0.0, False)) - self.busiest) if self.layout.pp > 1 else 0.0
         found |= {"bubble": bubble, "pp_comm": found["pp_comm"] + waiting - bubble}
         found["stragglers"] = self._stragglers(sum(found.values()))
         return {part: found[part] for part in PARTS}
@@ -334,8 +338,7 @@ class Run(OfJob):
 
     def _replicas(self, held: StageMemory) -> Iterable[tuple[float, int, str]]:
         """Parameters of a rank, how many ranks have the same, and the axis that these are on: experts apart."""
-        experts = sum(unit.experts for unit in held.counts.units)
-        ranks = held.counts.replicas
+        experts, ranks = sum(unit.experts for unit in held.counts.units), held.counts.replicas
         yield held.counts.local - experts, ranks, "dp"
         if experts:
             yield experts, ranks // self.layout.ep, "edp"

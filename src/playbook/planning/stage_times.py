@@ -13,12 +13,13 @@ from functools import cached_property, lru_cache
 
 from playbook.block import Kind
 from playbook.layout import Layout
-from playbook.layout.stages import placement, split
+from playbook.layout.stages import placement
 from playbook.planning import operations
 from playbook.planning.expert_traffic import experts
 from playbook.planning.message_times import Links
 from playbook.planning.messages import Message, Sender
 from playbook.planning.operations import Operation, Passes, Sizes
+from playbook.planning.parameters import blocks_of_stages
 from playbook.planning.roofline import Device
 from playbook.planning.terms import label
 from playbook.planning.traffic import context, tensor, vocabulary
@@ -103,7 +104,7 @@ class StageTimes:
     @cached_property
     def blocks(self) -> dict[Kind, Pass]:
         """A block of each kind."""
-        return {kind: self._block(kind) for kind in self.shape.blocks()}
+        return {kind: self.block(kind, self.operations(kind)) for kind in self.shape.blocks()}
 
     @cached_property
     def ends(self) -> tuple[Pass, Pass]:
@@ -118,11 +119,10 @@ class StageTimes:
     def stages(self) -> list[Pass]:
         """Every stage of the model, in order. What many have in common is added up once."""
         depth = self.depth
-        cut = split(self.shape.layers, depth, self.layout.stage_layers)
         known: dict[tuple[tuple[Kind, int], ...], Pass] = {}
         found = []
-        for stage, layers in enumerate(cut):
-            kinds = tuple(self.shape.blocks([layers]).items())
+        for stage, held in enumerate(blocks_of_stages(self.shape, depth, self.layout.stage_layers)):
+            kinds = tuple(held.items())
             if kinds not in known:
                 known[kinds] = sum((self.blocks[kind] * count for kind, count in kinds), Pass())
             whole = known[kinds]
@@ -130,7 +130,7 @@ class StageTimes:
                 whole += self.ends[0]
             if stage == depth - 1:
                 whole += self.ends[1]
-            found.append(self._at_least(whole, len(layers)))
+            found.append(self._at_least(whole, sum(held.values())))
         return found
 
     def _at_least(self, stage: Pass, blocks: int) -> Pass:
@@ -167,8 +167,8 @@ class StageTimes:
         others = (o for o in passes.forward if o.name in names or o.name.split(", ")[0] in names)
         return (*(passes.core if "core_attn" in again else ()), *others)
 
-    def _block(self, kind: Kind) -> Pass:
-        passes = self.operations(kind)
+    def block(self, kind: Kind, passes: Passes) -> Pass:
+        """A block of a kind, whose ``operations`` these are."""
         return self._pass(passes, self._messages(kind), self.again(passes))
 
     def _messages(self, kind: Kind) -> list[Message]:
@@ -181,18 +181,10 @@ class StageTimes:
 
     def _sender(self, kind: Kind) -> Sender:
         """A rank that has this one block, and one micro-batch of it."""
-        shape = _one_block(self.shape, kind)
         ep = self.layout.ep if kind.experts else 1
-        one = {
-            "pp": 1,
-            "vpp": 1,
-            "schedule": "1f1b",
-            "grad_acc": 1,
-            "own_schedule": None,
-            "stage_layers": None,
-        }
-        layout = self.layout.replace(ep=ep, **one)
-        return Sender(self.sizes.job.on(layout, shape), 0)
+        straight = self.layout.replace(schedule="1f1b", own_schedule=None, stage_layers=None)
+        layout = straight.replace(ep=ep, pp=1, vpp=1, grad_acc=1)
+        return Sender(self.sizes.job.on(layout, _one_block(self.shape, kind)), 0)
 
     def _pass(self, passes: Passes, messages: list[Message], again: Iterable[Operation]) -> Pass:
         calibration = self.device.calibration
@@ -224,9 +216,8 @@ class StageTimes:
         by_axis: dict[str, float] = {}
         for message in messages:
             if message.phase == phase:
-                if (
-                    message.axis == "ep" and self.sizes.imbalance != 1
-                ):  # the rank with most rows has them to wait for
+                # The rank with most rows has them to wait for.
+                if message.axis == "ep" and self.sizes.imbalance != 1:
                     message = replace(message, payload=round(message.payload * self.sizes.imbalance))
                 seconds = message.count * self.links.seconds(message)
                 by_axis[message.axis] = by_axis.get(message.axis, 0.0) + seconds
@@ -235,9 +226,8 @@ class StageTimes:
             if axis == "cp" and self.layout.context != "ring":
                 hidden = 0.0
             kinds: tuple[str, ...] = ("attention",) if axis == "cp" else ("product",)
-            if (
-                axis == "ep" and self.paired
-            ):  # of two passes side by side one computes while the other's rows travel
+            # Of two passes side by side one computes while the other's rows travel.
+            if axis == "ep" and paired(self.layout):
                 hidden, kinds = max(hidden, OVERLAPPED), ("product", "attention", "pass")
             window = hidden * self.device.of(o for o in beside if o.kind in kinds) if hidden else 0.0
             yield axis, max(0.0, seconds - window)
@@ -245,18 +235,10 @@ class StageTimes:
     def hidden(self, axis: str) -> float:
         """Of the computation that messages of an axis can hide behind, the share that they do."""
         calibration = self.device.calibration
-        share = {
-            "tp": calibration.hidden_tp, "cp": calibration.hidden_cp, "ep": calibration.hidden_ep,
-            "dp": calibration.hidden_dp, "pp": calibration.hidden_pp,
-        }[axis]  # fmt: skip
+        share: float = getattr(calibration, f"hidden_{axis}")
         if axis in self.overlap:
             return (share or OVERLAPPED) if self.overlap[axis] else 0.0
         return 0.0 if axis == "dp" and self.layout.zero and not calibration.hidden_zero else share
-
-    @property
-    def paired(self) -> bool:
-        """Whether the schedule has passes side by side (DualPipe)."""
-        return self.layout.pp > 1 and self.layout.schedule in ("dualpipe", "dualpipev")
 
     def messages(self) -> Iterator[tuple[str, Message, float]]:
         """The messages of a block of each kind and of the head, for one micro-batch, and the seconds of one."""
@@ -277,6 +259,11 @@ class StageTimes:
             ):  # fmt: skip
                 for operation in some:
                     yield Timed(name, direction, operation, self.device.seconds(operation))
+
+
+def paired(layout: Layout) -> bool:
+    """Whether the schedule has passes side by side (DualPipe)."""
+    return layout.pp > 1 and layout.schedule in ("dualpipe", "dualpipev")
 
 
 #: What is hidden of messages behind computation where a job says that they overlap and no calibration how well.
