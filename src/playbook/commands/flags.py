@@ -135,7 +135,8 @@ SAID = (
 def pasted(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Job | None:
     """What ``--from`` describes, with other GPUs, batches or recomputation where flags say so.
 
-    What it leaves open goes to stderr, and into ``args.left_open`` for ``--json``. Raises ConfigError for what cannot be read, and for a flag that says it, too.
+    What it leaves open goes to stderr, and into ``args.left_open`` for ``--json``. Raises ConfigError for what cannot be
+    read, and for a flag that says it, too.
     """
     args.left_open = {}
     if args.pasted is None:
