@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from playbook._interrupt import deferred
 from playbook._json import write_json
 from playbook.launch import group
 from playbook.launch.job import environment
@@ -147,16 +148,18 @@ def _process(command: list[str], output: Path, timeout: float) -> int | None:
     env = {**(os.environ if group.gpus() else environment(None)), "PYTHONPATH": python_path()}
     with (output / "stdout").open("wb") as out, (output / "stderr").open("wb") as err:
         # Ctrl-C comes from here alone, once; and nothing goes on should this process be killed.
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env,
-            start_new_session=True, preexec_fn=die_with_parent,
-        )  # fmt: skip
+        started: list[subprocess.Popen[bytes]] = []
         try:
-            return process.wait(timeout)
+            with deferred():  # around a fork Python ignores exceptions
+                started.append(subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env,
+                    start_new_session=True, preexec_fn=die_with_parent,
+                ))  # fmt: skip
+            return started[0].wait(timeout)
         except subprocess.TimeoutExpired:
             return None
         finally:
-            end(lambda: [process.pid] * (process.poll() is None))
+            end(lambda: [process.pid for process in started if process.poll() is None])
 
 
 def end(running: Callable[[], list[int]]) -> None:
