@@ -197,7 +197,7 @@ def test_the_same_weights_give_the_same_gradients_with_either_attention():
     ("make", "words"),
     [
         (lambda: Transformer(GPT, attention="flash"), "reference, sdpa"),
-        (lambda: Transformer(GPT, recompute="some"), "none, selective, full"),
+        (lambda: Transformer(GPT, recompute="some"), "unknown recompute"),
         (lambda: Transformer(GPT)(torch.zeros(1, 41, dtype=torch.long)), "max_seq=40"),
     ],
 )

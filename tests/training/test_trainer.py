@@ -253,7 +253,7 @@ def test_master_adamw_is_adamw_for_fp32_parameters():
         ({"grad_clip": -1}, "grad_clip must be at least 0, got -1"),
         ({"beta2": 1.0}, "beta2 must be below 1, got 1.0"),
         ({"dtype": "fp8"}, "float32, bfloat16, float16"),
-        ({"recompute": "half"}, "none, selective, full"),
+        ({"recompute": "half"}, "unknown recompute"),
         ({"attention": "flash"}, "sdpa, reference"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"seed": 2**31}, "seed must be at most 2147483647, got 2147483648"),

@@ -46,11 +46,10 @@ CONTEXT = ("ring", "gather", "ulysses")
 @cache
 def recomputed(text: str, error: type[PlaybookError] = ConfigError) -> frozenset[str]:
     """The modules that a ``recompute`` names, or "full". Raises ``error`` for others."""
-    names = {"none": "", "selective": "core_attn"}.get(text, text)
-    for name in filter(None, names.split("+")):
-        if name not in MODULES and names != "full":
-            raise error(unknown("recompute", name, (*RECOMPUTE, *MODULES)))
-    return frozenset(filter(None, names.split("+")))
+    names = frozenset({"none": "", "selective": "core_attn"}.get(text, text).split("+")) - {""}
+    for name in [] if names == {"full"} else sorted(names - set(MODULES)):
+        raise error(unknown("recompute", name, MODULES if "+" in text else (*RECOMPUTE, *MODULES)))
+    return names
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from playbook._checks import check_fields, divisors, told
 from playbook.errors import ConfigError, LayoutError
-from playbook.layout import Layout
+from playbook.layout import Layout, recomputed
 from playbook.layout.fields import MASTERS, MOMENTS
 from playbook.layout.stages import check_microbatches
 from playbook.precision.recipes import load_fp8
@@ -74,6 +74,7 @@ class TrainConfig:
         fill(self, "min_lr", self.lr / 10 if isinstance(self.lr, int | float) else 0.0)
         fill(self, "warmup", max(1, self.steps // 20) if isinstance(self.steps, int) else 1)
         check_fields(self, ConfigError)
+        recomputed(self.recompute or "none")
         self._check_batch()
         self._check_precision()
         self._check_pipeline()
