@@ -128,14 +128,14 @@ def test_the_core_can_be_read() -> None:
     core = set(filter(is_core, MODULES.files))
     print(f"the core has {len(core)} files, {lines(core)} lines")
     assert len(core) <= 113
-    assert lines(core) <= 17187
+    assert lines(core) <= 17189
 
 
 def test_the_library_stays_small() -> None:
     library = {module for module in MODULES.files if f"{module}.".startswith("playbook.")}
     print(f"src/playbook has {len(library)} files, {lines(library)} lines")
     assert len(library) <= 307
-    assert lines(library) <= 48537
+    assert lines(library) <= 48539
 
 
 def test_what_training_needs_is_the_core() -> None:

@@ -33,7 +33,7 @@ def draw(seed):
     )  # fmt: skip
     return Case(
         shape, pick.choice([1, 2, 4]), pick.choice([32, 64, 128, 256]), grad_acc=pick.choice([1, 1, 2]),
-        recompute=pick.choice(["none", "none", "selective", "full"]),
+        recompute=pick.choice(["none", "none", "selective", "full", "mlp", "core_attn+mlp"]),
         attention=pick.choice(["sdpa", "sdpa", "reference"]), precision=pick.choice(["fp32", "bf16-mixed", "autocast"]),
         kernels=pick.choice(["torch", "fused"]),
     )  # fmt: skip
@@ -68,6 +68,9 @@ def test_the_fullest_moment_of_a_model_with_experts_is_the_recorded_one():
         Case("tiny-moe", 1, 64, precision="fp32"),
         Case("tiny-deepseek", 4, 256, precision="autocast"),
         Case("tiny-deepseek", 1, 64, precision="bf16-mixed"),
+        Case("tiny-deepseek", 4, 256, recompute="moe"),
+        Case("tiny-deepseek", 4, 256, recompute="shared_experts", precision="fp32"),
+        Case("tiny-moe", 4, 256, recompute="moe", precision="autocast"),
     ):
         assert abs(case.predicted("cpu").total / measure(case, "cpu") - 1) < 0.04, case
 

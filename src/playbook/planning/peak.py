@@ -8,13 +8,14 @@ what PyTorch allocates for the book's model, operation by operation (``instrumen
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from playbook.block import Kind
 from playbook.layout.fields import OPTIMIZER_CHUNK as CHUNK
+from playbook.planning.flops import parts_again
 from playbook.planning.fusion import chunk_tokens, loss_of
 from playbook.planning.job import OfJob
 from playbook.planning.parameters import StateCounts
@@ -243,8 +244,7 @@ def moments(run: RunSizes, stage: StageSizes) -> Iterator[Moment]:
     kept = stage.before
     of_head = stage.of_head if stage.last else 0
     all_copies = _weight_copies(run, stage)
-    # Under full recomputation backward makes the copies again, block by block.
-    copies = _weight_copies(run, stage, of_one_block=True) if run.layout.recompute == "full" else all_copies
+    copies = _weight_copies(run, stage, parts_again(run.layout.again))
     heads_gradient = gradients if stay else stage.counts.table * run.recipe.states.gradients
     if stage.last:
         yield Moment("forward of the loss", gradients if stay else 0, kept, (*run.logits, *all_copies))
@@ -272,23 +272,25 @@ def moments(run: RunSizes, stage: StageSizes) -> Iterator[Moment]:
     yield Moment("optimizer", gradients, 0, _update(run, stage))
 
 
-def _weight_copies(run: RunSizes, stage: StageSizes, *, of_one_block: bool = False) -> tuple[Term, ...]:
-    """Autocast's 16-bit copies of the matrices of all blocks, or of the largest, and of the head: backward needs them.
+def _weight_copies(run: RunSizes, stage: StageSizes, again: Set[str] = frozenset()) -> tuple[Term, ...]:
+    """Autocast's 16-bit copies of the matrices of all blocks, and of the head: backward needs them. It makes those of the
+    parts that are computed ``again`` anew, block by block.
 
     Experts and routers keep none: experts are cast in each product, and a router computes in fp32.
     """
     each, counts = run.recipe.weight_copies, stage.counts
     if not each or run.layout.pp > 1:  # a pipeline's linear layers cast a weight each time they need it
         return ()
-    kept = ("attention", "mlp", "shared experts")
-    blocks = [
-        (part.times, total(t for t in part.terms if t.part in kept and "bias" not in t.name))
-        for part in counts.parts
-    ]
-    if run.recipe.fp8:  # which multiplies by copies of its own
-        blocks = [(0, 0)]
-    weights = max(size for _, size in blocks) if of_one_block else round(sum(n * size for n, size in blocks))
-    weights += counts.table if stage.last else 0
+    weights = counts.table if stage.last else 0
+    kept = (
+        {"attention", "mlp", "shared experts"} if not run.recipe.fp8 else set()
+    )  # which has copies of its own
+    for parts, adds in ((kept - again, sum), (kept & again, max)):
+        of_parts = (
+            total(t for t in p.terms if t.part in parts and "bias" not in t.name) for p in counts.parts
+        )
+        times = [p.times if adds is sum else 1 for p in counts.parts]
+        weights += round(adds(n * size for n, size in zip(times, of_parts, strict=True)))
     return (Term("weights", "16-bit copies of the matrices", f"{each} per weight", each * weights),)
 
 
