@@ -63,6 +63,7 @@ def test_text_shows_what_differs_from_one_device():
         ("sp=yes", "sp must stand alone or be true or false, got 'yes'"),
         ("ep=3,dp=4", "ep must divide dp * cp = 4, got 3"),
         ("recompute=some", "unknown recompute 'some'"),
+        ("recompute=mlp++moe", "unknown recompute ''"),
         ("recompute=mlp+full", "unknown recompute 'full'; known: core_attn, layernorm"),
         ("schedule=2f2b", "schedule must be one of naive, afab, 1f1b"),
     ],

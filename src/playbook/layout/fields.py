@@ -46,7 +46,7 @@ CONTEXT = ("ring", "gather", "ulysses")
 @cache
 def recomputed(text: str, error: type[PlaybookError] = ConfigError) -> frozenset[str]:
     """The modules that a ``recompute`` names, or "full". Raises ``error`` for others."""
-    names = frozenset({"none": "", "selective": "core_attn"}.get(text, text).split("+")) - {""}
+    names = frozenset([] if text == "none" else {"selective": "core_attn"}.get(text, text).split("+"))
     for name in [] if names == {"full"} else sorted(names - set(MODULES)):
         raise error(unknown("recompute", name, MODULES if "+" in text else (*RECOMPUTE, *MODULES)))
     return names
