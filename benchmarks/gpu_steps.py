@@ -165,7 +165,7 @@ def offload(device: str) -> Iterator[Result]:
         found[name] = {"seconds": [r.seconds for r in results], "peak_bytes": costs.peak_bytes,
                        "losses": [r.loss for r in results]}  # fmt: skip
         yield found
-        del trainer
+        del trainer, costs  # which holds it, too
         forget(device)
 
 

@@ -12,6 +12,7 @@ from playbook.kernels.adamw import adamw, adamw_torch, bytes_step
 from playbook.kernels.jit import launches
 from playbook.kernels.sectors import Sectors
 from playbook.training import optimizer
+from playbook.training.optimizer import MasterAdamW, state_formats
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 #: One rounding of a parameter, as two sums that differ in their last bit may round to neighbours.
@@ -67,6 +68,36 @@ def test_equals_the_books_optimizer(dtype, decays):
     for x, name in zip(held[1:], ("exp_avg", "exp_avg_sq", "master"), strict=False):
         assert off(x, state[name].detach()) < 1e-6
     assert off(held[0], weight.detach()) < LAST_BIT[dtype]
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("formats", [{}, state_formats("bf16"), state_formats("fp8")])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_optimizer_updates_with_it(dtype, formats):
+    """Two tensors, loss scale, narrow moments, and a second optimizer that takes up the first one's state."""
+    torch.manual_seed(0)
+    values = [torch.randn(65, 3), torch.randn(257)]
+    weights = [[nn.Parameter(x.to(dtype)) for x in values] for _ in range(3)]
+    options = {**SETTINGS, "formats": formats}
+    plain, ours, later = (
+        MasterAdamW(w, **options, kernel=k) for w, k in zip(weights, (None, adamw, adamw), strict=True)
+    )
+    for step in range(4):
+        if step == 2:
+            later.load_state_dict(ours.state_dict())
+            torch._foreach_copy_([w.detach() for w in weights[2]], [w.detach() for w in weights[1]])
+        used = [(plain, weights[0]), (ours, weights[1]), *([(later, weights[2])] if step > 1 else [])]
+        gradients = [512 * torch.randn_like(x) for x in values]
+        for one, own in used:
+            one.loss_scale = 512.0
+            for w, g in zip(own, gradients, strict=True):
+                w.grad = g.to(dtype, copy=True)
+            one.step()
+    for x, y, z in zip(*weights, strict=True):
+        assert off(y.detach(), x.detach()) < LAST_BIT[dtype]
+        assert torch.equal(y, z)
+        assert off(ours.wide(y)["exp_avg"], plain.wide(x)["exp_avg"]) < (0.1 if formats else 1e-6)
+        assert int(ours.state[y]["step"]) == 4
 
 
 @pytest.mark.usefixtures("device")

@@ -31,9 +31,10 @@ BLOCK = 512
 def adamw_torch(
     parameter: Tensor, gradient: Tensor, first: Tensor, second: Tensor, master: Tensor | None = None, *,
     step: int, lr: float, betas: tuple[float, float], eps: float = 1e-8, weight_decay: float = 0.0,
+    loss_scale: float = 1.0,
 ) -> None:  # fmt: skip
     """The twin in PyTorch."""
-    w, g = parameter if master is None else master, gradient.to(first.dtype)
+    w, g = parameter if master is None else master, gradient.to(first.dtype) / loss_scale
     first.lerp_(g, 1 - betas[0])
     second.mul_(betas[1]).addcmul_(g, g, value=1 - betas[1])
     scale = second.sqrt() / math.sqrt(1 - betas[1] ** step) + eps
@@ -44,11 +45,11 @@ def adamw_torch(
 
 @kernel
 def adamw_kernel(
-    p, g, m, v, master, n, kept, rate, beta1, rest1, beta2, rest2, correction, eps, BLOCK: tl.constexpr
+    p, g, m, v, master, n, over, kept, rate, beta1, rest1, beta2, rest2, correction, eps, BLOCK: tl.constexpr
 ):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
-    gs = tl.load(g + at, mask=inside, other=0.0).to(tl.float32)
+    gs = tl.load(g + at, mask=inside, other=0.0).to(tl.float32) * over
     ms = tl.load(m + at, mask=inside, other=0.0) * beta1 + gs * rest1
     vs = tl.load(v + at, mask=inside, other=0.0) * beta2 + gs * gs * rest2
     if master is not None:
@@ -67,8 +68,10 @@ def adamw_kernel(
 def adamw(
     parameter: Tensor, gradient: Tensor, first: Tensor, second: Tensor, master: Tensor | None = None, *,
     step: int, lr: float, betas: tuple[float, float], eps: float = 1e-8, weight_decay: float = 0.0,
+    loss_scale: float = 1.0,
 ) -> None:  # fmt: skip
-    """One step, counted from 1, of vectors (n,): parameter, both moments (fp32) and master (fp32) change in place.
+    """One step, counted from 1: parameter, both moments (fp32) and master (fp32), of one shape, change in place. The
+    gradient is divided by ``loss_scale`` in fp32.
 
     Raises ShapeError where sizes differ, ConfigError where states are not contiguous fp32, or a 16-bit parameter has no
     master.
@@ -91,8 +94,8 @@ def adamw(
     n, (beta1, beta2) = parameter.numel(), betas
     adamw_kernel[(cdiv(n, BLOCK),)](
         parameter, gradient.contiguous(), first, second, master, n,
-        float(1 - lr * weight_decay), float(lr / (1 - beta1**step)), float(beta1), float(1 - beta1),
-        float(beta2), float(1 - beta2), float(1 / math.sqrt(1 - beta2**step)), float(eps), BLOCK=BLOCK,
+        float(1 / loss_scale), float(1 - lr * weight_decay), float(lr / (1 - beta1**step)), float(beta1),
+        float(1 - beta1), float(beta2), float(1 - beta2), float(1 / math.sqrt(1 - beta2**step)), float(eps), BLOCK=BLOCK,
     )  # fmt: skip
     torch.autograd.graph.increment_version(
         parameter

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from playbook.kernels import flash_attention
+from playbook.kernels.adamw import adamw
 from playbook.kernels.cross_entropy import vocab_cross_entropy
 from playbook.kernels.flash_backward import flash_backward
 from playbook.kernels.jit import check_gpu
@@ -35,6 +36,7 @@ class FusedOps(Ops):
 
     fuses_head = True
     vocab_losses = staticmethod(vocab_cross_entropy)
+    adamw = staticmethod(adamw)
 
     def check(self, device: torch.device | str | None) -> None:
         check_gpu(device)

@@ -244,8 +244,9 @@ class Engine(RankState):
                 one.divide_gradients_by(loss_scale)
         elif loss_scale != 1:
             factor = factor / loss_scale
-        if gradients:
-            torch._foreach_mul_([g for _, g in gradients], factor)
+        # A number: gradients of 16 bits would be multiplied by a tensor one by one, and it be rounded to theirs first.
+        if gradients and (by := factor.item()) != 1:
+            torch._foreach_mul_([g for _, g in gradients], by)
         return norm
 
     def _norm(self, gradients: list[tuple[str, Tensor]]) -> Tensor:

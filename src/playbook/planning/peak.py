@@ -16,7 +16,7 @@ from typing import Any
 from playbook.block import Kind
 from playbook.layout.fields import OPTIMIZER_CHUNK as CHUNK
 from playbook.planning.flops import parts_again
-from playbook.planning.fusion import chunk_tokens, loss_of
+from playbook.planning.fusion import EVERYTHING, chunk_tokens, loss_of
 from playbook.planning.job import OfJob
 from playbook.planning.parameters import StateCounts
 from playbook.planning.saved import block_terms
@@ -295,13 +295,15 @@ def _weight_copies(run: RunSizes, stage: StageSizes, again: Set[str] = frozenset
 
 
 def _update(run: RunSizes, stage: StageSizes) -> tuple[Term, ...]:
-    """Gradients in fp32 for the master weights, a chunk at a time; PyTorch's loop on a CPU needs two tensors more."""
+    """Gradients in fp32 for the master weights, a chunk at a time, but for a kernel and a CPU that updates for a GPU;
+    PyTorch's loop on a CPU needs two tensors more."""
     wide = max(run.shape.ffn_dim, run.shape.heads * run.shape.qk_dim)
     terms, largest = [], max(stage.counts.table, run.shape.hidden * wide // run.layout.tp)
     if any(kind.experts for kind in stage.blocks):  # the experts of a rank are one tensor
         largest = max(largest, run.make("experts", "one of their matrices", "m*h*F//t").value)
     chunk = min(stage.counts.shard, max(CHUNK, largest))
-    if run.recipe.states.master:
+    own = run.job.device != "cpu" and (run.job.offload or run.fused >= EVERYTHING)
+    if run.recipe.states.master and not own:
         terms.append(Term("optimizer", "gradients of a chunk (fp32)", "4 per weight", 4 * chunk))
     if each := run.recipe.widened:
         terms.append(Term("optimizer", "states of a chunk (fp32)", f"{each} per weight", each * chunk))

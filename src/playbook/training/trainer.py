@@ -84,6 +84,7 @@ class Trainer:
             weight_decay=config.weight_decay,
             offload=config.offload,
             formats=state_formats(config.moments, config.masters),
+            kernel=model.ops.adamw,
         )
         if mesh is None:
             self.engine = Engine.on_one_device(model, make)
