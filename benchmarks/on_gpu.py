@@ -50,7 +50,7 @@ PIECES = {
 FP8_PIECES = {
     "blockwise": (150, "blockwise"),
     "quantize": (100, "quantize,emulated"),
-    "steps": (240, "steps"),
+    "steps": (400, "steps"),
     "scales": (120, "tensorwise,rowwise"),
 }
 #: A model whose heads 2, 4 and 8 GPUs share out evenly, and which fits beside its peers.
@@ -249,7 +249,7 @@ def all_steps(device: str, gpus: int, record: Path) -> list[Step]:
         bench("trainer", 120, "--model llama3.2-1b --micro-batch 2 --seq 4096 --grad-acc 2 --steps 6")
         if large
         else bench("trainer", 200, "--model tiny --micro-batch 1 --seq 64 --steps 1", least=0),
-        ours("profile", 60),
+        ours("profile", 150),
         bench("train", 60, "--model smollm-135m --micro-batch 8 --seq 2048 --dtype bfloat16")
         if large
         else bench("train", 60, "--model tiny --repeats 2", least=0),

@@ -45,7 +45,6 @@ CORE = (
 #: Inside a room of the core, and no part of it.
 LABS_INSIDE = (
     "playbook.precision.mixed",
-    "playbook.precision.autocast",
     "playbook.precision.states",
     "playbook.precision.products",
     "playbook.schedules.solver",

@@ -25,7 +25,8 @@ from playbook.parallel.placement import Shard, WholeNames, whole
 from playbook.parallel.regions import Region, f, f_star
 from playbook.parallel.replicas import ReplicaSet
 from playbook.parallel.sequence import g, g_star
-from playbook.parallel.tensor import gathered_losses, shard_tensors, varied, vocab_losses
+from playbook.parallel.tensor import shard_tensors, varied, vocab_losses
+from playbook_book import naive
 
 
 def conjugates() -> None:
@@ -75,7 +76,7 @@ def taken_apart(seed: int) -> None:
             x = torch.randn(b, each, width, generator=own)
             products = [partial(F.linear, weight=w, bias=bias) for w, bias in weights]
             found, all_of_x = chunked.gather_matmul(x, products, dist.group.WORLD, keep=True)
-            expected, too = chunked.naive_gather_matmul(x, products, dist.group.WORLD, keep=True)
+            expected, too = naive.gather_matmul(x, products, dist.group.WORLD, keep=True)
             torch.testing.assert_close([*found, all_of_x], [*expected, too])
             tokens = world.size * each
             inputs = [torch.randn(b, tokens, out, generator=own) for out in outs]
@@ -83,7 +84,7 @@ def taken_apart(seed: int) -> None:
             def part(some: slice, inputs=inputs, weights=weights) -> Tensor:
                 return sum(x[:, some] @ w for x, (w, _) in zip(inputs, weights, strict=True))
 
-            ways = (chunked.matmul_scatter, chunked.naive_matmul_scatter)
+            ways = (chunked.matmul_scatter, naive.matmul_scatter)
             torch.testing.assert_close(*(way(part, tokens, dist.group.WORLD) for way in ways))
 
 
@@ -105,7 +106,7 @@ def losses(vocab: int, n: int) -> tuple[float, float, list]:
         each = -(-vocab // world.size)
         shard = Shard("tp", 1, world.rank * each, (world.rank + 1) * each, vocab)
         found = []
-        for way in (vocab_losses, gathered_losses):
+        for way in (vocab_losses, naive.gathered_losses):
             own = shard.of(logits).clone().requires_grad_()
             with CountBytes({"tp": dist.group.WORLD}) as count:
                 loss = way(own, targets, shard, dist.group.WORLD)
@@ -117,13 +118,13 @@ def losses(vocab: int, n: int) -> tuple[float, float, list]:
 
 @pytest.mark.parametrize(("vocab", "size"), [(12, 4), (37, 4), (5, 4), (97, 2), (7, 1)])
 def test_the_loss_over_words_and_no_logits_travel(ranks, vocab, size):
-    for ours, naive in ranks(losses, vocab, 8, ranks=size).values:
-        assert max(ours[0], naive[0]) < 1e-5
+    for ours, twin in ranks(losses, vocab, 8, ranks=size).values:
+        assert max(ours[0], twin[0]) < 1e-5
         assert ours[1] == [
             ("all_reduce", 8 * 4),
             ("all_reduce", 2 * 8 * 4),
         ]  # a peak; denominator and target's logit
-        assert naive[1] == [("all_gather", 8 * -(-vocab // size) * 4 * size)]
+        assert twin[1] == [("all_gather", 8 * -(-vocab // size) * 4 * size)]
 
 
 def shards_of(shape, layout: str) -> tuple[dict, dict, list]:

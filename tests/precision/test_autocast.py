@@ -7,7 +7,7 @@ import torch
 from helpers import BLOCKS
 
 from playbook.model.transformer import Transformer
-from playbook.precision.autocast import Autocast, OpDtypes
+from playbook_book.autocast import Autocast, OpDtypes
 
 
 @pytest.mark.parametrize("block", BLOCKS)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from playbook.parallel import chunked
 from playbook.parallel.mesh import Ring
+from playbook_book import naive
 from playbook_book.instruments.ring_trace import Interval
 
 
@@ -61,21 +62,21 @@ class _Diary:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Within, what ``chunked`` multiplies and sends is noted; in this process alone."""
+        """Within, what ``chunked`` and ``naive`` multiply and send is noted; in this process alone."""
         exchange = self.timed("message", "waiting")
-        names: dict[str, Any] = {
-            "Ring": self.ring,
-            "gather_tokens": exchange(chunked.gather_tokens),
-            "scatter_tokens": exchange(chunked.scatter_tokens),
+        names: dict[tuple[Any, str], Any] = {
+            (chunked, "Ring"): self.ring,
+            (naive, "gather_tokens"): exchange(naive.gather_tokens),
+            (naive, "scatter_tokens"): exchange(naive.scatter_tokens),
         }
-        before = {name: getattr(chunked, name) for name in names}
+        before = {place: getattr(*place) for place in names}
         try:
-            for name, value in names.items():
-                setattr(chunked, name, value)
+            for place, value in names.items():
+                setattr(*place, value)
             yield
         finally:
-            for name, value in before.items():
-                setattr(chunked, name, value)
+            for place, value in before.items():
+                setattr(*place, value)
 
 
 def record_chunks(
@@ -96,9 +97,9 @@ def record_chunks(
         return product(whole[:, some])
 
     runs: dict[str, Callable[[], Tensor]] = {
-        "gather, then multiply": lambda: chunked.naive_gather_matmul(own, [product], group)[0][0],
+        "gather, then multiply": lambda: naive.gather_matmul(own, [product], group)[0][0],
         "gather in chunks": lambda: chunked.gather_matmul(own, [product], group)[0][0],
-        "multiply, then scatter": lambda: chunked.naive_matmul_scatter(part, n * tokens, group),
+        "multiply, then scatter": lambda: naive.matmul_scatter(part, n * tokens, group),
         "scatter in chunks": lambda: chunked.matmul_scatter(part, n * tokens, group),
     }
     found: dict[str, list[Interval]] = {}

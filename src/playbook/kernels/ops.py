@@ -1,6 +1,6 @@
 """The operations of a model by this room's kernels: `playbook.model.ops.Ops` in its place.
 
-What each saves is in its file. Matrix products stay PyTorch's (cuBLAS): `products.py` has the book's own. A norm is fused
+What each saves is in its file. Matrix products stay PyTorch's (cuBLAS): `matmul.py` has the book's own. A norm is fused
 with the residual before it where both are in one block; what a block adds last is added by itself, as the next block may
 be another rank's. PyTorch's are taken where no kernel here does the same: activations other than SiLU, attention that
 drops weights.

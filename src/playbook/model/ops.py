@@ -92,8 +92,7 @@ class Ops:
     #: The loss of a rank's columns of the logits (n, columns), which are of ``words``, over the ranks of a
     #: group: logits, targets (n,), words, group -> (). None is the one of `parallel.tensor`.
     vocab_losses: Callable[[Tensor, Tensor, range, Any], Tensor] | None = None
-    #: What updates a parameter on a GPU, its moments and master in one pass. None are PyTorch's passes.
-    adamw: Callable[..., None] | None = None
+    adamw: Callable[..., None] | None = None  #: What updates masters on a GPU in one pass; None is PyTorch.
 
 
 TORCH_OPS = Ops()

@@ -14,7 +14,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from playbook.parallel.mesh import Ring
-from playbook.parallel.sequence import gather_tokens, scatter_tokens
 
 #: What is multiplied: some tokens (b, s, in) -> (b, s, out).
 Product = Callable[[Tensor], Tensor]
@@ -63,16 +62,3 @@ def matmul_scatter(partial: Callable[[slice], Tensor], tokens: int, group: dist.
         if step + 1 < ring.ranks:
             coming = ring.pass_on(total)
     return total
-
-
-def naive_gather_matmul(
-    own: Tensor, products: Sequence[Product], group: dist.ProcessGroup, keep: bool = False
-) -> tuple[list[Tensor], Tensor | None]:
-    """The same, one after the other: gather everything, then multiply."""
-    whole = gather_tokens(own, group)
-    return [product(whole) for product in products], whole if keep else None
-
-
-def naive_matmul_scatter(partial: Callable[[slice], Tensor], tokens: int, group: dist.ProcessGroup) -> Tensor:
-    """The same, one after the other: multiply everything, then add up."""
-    return scatter_tokens(partial(slice(tokens)), group)

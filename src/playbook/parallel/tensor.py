@@ -23,7 +23,7 @@ from playbook.model.linear import TORCH, Linear, LinearFunction, cast_once, line
 from playbook.model.mla import LatentAttention
 from playbook.model.mlp import MLP
 from playbook.model.moe import MoE
-from playbook.model.ops import IGNORE, TORCH_OPS, Ops, check_words, token_losses
+from playbook.model.ops import IGNORE, TORCH_OPS, Ops, check_words
 from playbook.model.transformer import Transformer
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.placement import Placements, Shard
@@ -150,14 +150,6 @@ class _VocabLosses(torch.autograd.Function):
         dz = log_probabilities.exp()
         dz.scatter_add_(1, index[:, None], elsewhere[:, None].to(dz.dtype) - 1)
         return dz.mul_(((targets != IGNORE) * gradient)[:, None]), None, None, None
-
-
-def gathered_losses(logits: Tensor, targets: Tensor, shard: Shard, group: dist.ProcessGroup) -> Tensor:
-    """The naive twin of `vocab_losses`: every rank gets all logits, (n, vocab) on each, and works out the same loss."""
-    parts = [torch.empty_like(logits) for _ in range(group.size())]
-    dist.all_gather(parts, logits.detach().contiguous(), group=group)
-    parts[group.rank()] = logits  # the way back of the gradient
-    return token_losses(torch.cat(parts, 1)[:, : shard.size], targets)
 
 
 def vocab_losses(

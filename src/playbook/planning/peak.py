@@ -295,8 +295,7 @@ def _weight_copies(run: RunSizes, stage: StageSizes, again: Set[str] = frozenset
 
 
 def _update(run: RunSizes, stage: StageSizes) -> tuple[Term, ...]:
-    """Gradients in fp32 for the master weights, a chunk at a time, but for a kernel and a CPU that updates for a GPU;
-    PyTorch's loop on a CPU needs two tensors more."""
+    """A chunk of gradients in fp32 for masters that PyTorch updates there; its loop on a CPU has two tensors more."""
     wide = max(run.shape.ffn_dim, run.shape.heads * run.shape.qk_dim)
     terms, largest = [], max(stage.counts.table, run.shape.hidden * wide // run.layout.tp)
     if any(kind.experts for kind in stage.blocks):  # the experts of a rank are one tensor

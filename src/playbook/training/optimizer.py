@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -34,8 +34,8 @@ class MasterAdamW(torch.optim.Optimizer):
     fp32 master, and the 16-bit weight is a rounded copy (Micikevicius et al. 2017, section 3.1). Per parameter it holds
     4 bytes of master and 4 + 4 of moments: the 12 of "16 bytes per parameter", fewer where ``formats`` says so of a kind
     of state (exp_avg, exp_avg_sq, master), as `precision.states.narrow` does it. The arithmetic is torch's own AdamW, run
-    over chunks of parameters, so that only a chunk's gradients and narrow states are in fp32 at a time; or ``kernel``'s,
-    as `kernels.adamw.adamw` (`model.ops.Ops.adamw`), which reads gradients of 16 bits as they are.
+    over chunks of parameters, so that only a chunk's gradients and narrow states are in fp32 at a time; or that of
+    ``kernel`` (`model.ops.Ops.adamw`), which reads gradients of 16 bits as they are.
 
     With ``offload`` masters and moments live in CPU memory, and the update is made there (Ren et al. 2021, ZeRO-Offload,
     arXiv 2101.06840): a step sends the gradients there and the weights back.
@@ -43,7 +43,7 @@ class MasterAdamW(torch.optim.Optimizer):
 
     def __init__(
         self, params: Iterable[Tensor] | list[dict], lr: float = 1e-3, offload: bool = False,
-        formats: Mapping[str, str] | None = None, kernel: Callable[..., None] | None = None, **options,
+        formats: Mapping[str, str] | None = None, kernel: Any = None, **options,
     ):  # fmt: skip
         super().__init__(params, torch.optim.AdamW([torch.zeros(1)], lr=lr, **options).defaults)
         #: What gradients of 16 bits are divided by in fp32, where dividing loses nothing.
@@ -72,33 +72,30 @@ class MasterAdamW(torch.optim.Optimizer):
             if "step" not in state:
                 steps = torch.zeros((), device=x.device if group["fused"] else "cpu")
                 state.update(zip(STATES, (torch.zeros_like(x), torch.zeros_like(x), steps), strict=True))
-        if self.kernel:
-            self._with_kernel(self.kernel, group, params, states)
-        else:
-            self._with_torch(group, params, masters, states)
-        for p, x, state in zip(params, masters, states, strict=True):
+        (self._in_one_pass if self.kernel else self._by_torch)(group, params, masters, states)
+        for p, state in zip(params, states, strict=True):
             self._keep(p, state)
-            if x is not p and not self.kernel:
-                p.copy_(x)
 
-    def _with_kernel(
-        self, kernel: Callable[..., None], group: dict[str, Any], params: list[Tensor], states
+    def _in_one_pass(
+        self, group: dict[str, Any], params: list[Tensor], masters: list[Tensor], states
     ) -> None:
         options = {key: group[key] for key in ("lr", "betas", "eps", "weight_decay")}
-        for p, state in zip(params, states, strict=True):
+        for p, x, state in zip(params, masters, states, strict=True):
             state["step"] += 1
-            own = (p, p.grad, state["exp_avg"], state["exp_avg_sq"], state.get("master"))
-            kernel(*own, step=int(state["step"]), loss_scale=self.loss_scale, **options)
+            held = (state["exp_avg"], state["exp_avg_sq"], None if x is p else x)
+            self.kernel(p, p.grad, *held, step=int(state["step"]), loss_scale=self.loss_scale, **options)
 
-    def _with_torch(self, group: dict[str, Any], params: list[Tensor], masters: list[Tensor], states) -> None:
+    def _by_torch(self, group: dict[str, Any], params: list[Tensor], masters: list[Tensor], states) -> None:
         gradients = [p.grad.to(x) for p, x in zip(params, masters, strict=True) if p.grad is not None]
         if self.loss_scale != 1:  # gradients are copies then, of 16 bits
             torch._foreach_div_(gradients, self.loss_scale)
         first, second, steps = ([state[kind] for state in states] for kind in STATES)
-        (beta1, beta2), options = group["betas"], {key: group[key] for key in OPTIONS}
-        adamw_(
-            masters, gradients, first, second, [], steps, amsgrad=False, beta1=beta1, beta2=beta2, **options
-        )
+        beta1, beta2 = group["betas"]
+        options = {key: group[key] for key in OPTIONS} | {"amsgrad": False, "beta1": beta1, "beta2": beta2}
+        adamw_(masters, gradients, first, second, [], steps, **options)
+        for p, x in zip(params, masters, strict=True):
+            if x is not p:
+                p.copy_(x)
 
     def wide(self, parameter: Tensor) -> dict[str, Tensor]:
         """The states of a parameter in fp32: those that are kept in it, and copies of the others."""
@@ -162,7 +159,7 @@ def make_optimizer(model: nn.Module, **options: Any) -> torch.optim.Optimizer:
 
 def adamw(
     weights: Weights, *, lr: float, betas: tuple[float, float], weight_decay: float, offload: bool = False,
-    formats: Mapping[str, str] | None = None, kernel: Callable[..., None] | None = None,
+    formats: Mapping[str, str] | None = None, kernel: Any = None,
 ) -> torch.optim.Optimizer:  # fmt: skip
     """torch's AdamW; with master weights when the weights are in 16 bits, and where states are in CPU memory or
     in other ``formats`` than fp32.
@@ -176,9 +173,7 @@ def adamw(
     groups = [group for group in groups if group["params"]]
     cuda = weights[0][0].is_cuda
     kernel = None if offload or not cuda else kernel
-    fused = True if (cuda or offload) and not kernel else None
+    fused = bool((cuda or offload) and not kernel) or None
     if offload or formats or any(w.dtype in (torch.float16, torch.bfloat16) for w, _ in weights):
-        return MasterAdamW(
-            groups, lr=lr, betas=betas, fused=fused, offload=offload, formats=formats, kernel=kernel
-        )
-    return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=True if cuda else None)
+        return MasterAdamW(groups, lr, offload, formats, kernel, betas=betas, fused=fused)
+    return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=cuda or None)
