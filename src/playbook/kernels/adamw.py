@@ -34,7 +34,8 @@ def adamw_torch(
     loss_scale: float = 1.0,
 ) -> None:  # fmt: skip
     """The twin in PyTorch."""
-    w, g = parameter if master is None else master, gradient.to(first.dtype) / loss_scale
+    w, g = parameter if master is None else master, gradient.to(first.dtype)
+    g = g if loss_scale == 1 else g / loss_scale
     first.lerp_(g, 1 - betas[0])
     second.mul_(betas[1]).addcmul_(g, g, value=1 - betas[1])
     scale = second.sqrt() / math.sqrt(1 - betas[1] ** step) + eps
