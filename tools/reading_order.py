@@ -44,7 +44,6 @@ CORE = (
 )
 #: Inside a room of the core, and no part of it.
 LABS_INSIDE = (
-    "playbook.precision.mixed",
     "playbook.precision.states",
     "playbook.precision.products",
     "playbook.schedules.solver",

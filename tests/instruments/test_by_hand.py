@@ -4,9 +4,9 @@ import pytest
 import torch
 from helpers import BLOCKS, GPT, tokens
 
-from playbook.instruments.parity import gradient_vector, relative_error
 from playbook.model.transformer import Transformer
 from playbook_book.instruments.by_hand import boxes, step_by_boxes
+from playbook_book.instruments.parity import gradient_vector, relative_error
 
 
 @pytest.mark.parametrize("shape", BLOCKS.values(), ids=list(BLOCKS))

@@ -5,9 +5,9 @@ import torch
 from helpers import GPT, tokens
 
 from playbook.errors import ConfigError
-from playbook.instruments.parity import gradient_vector
 from playbook.model.transformer import Transformer
 from playbook_book.instruments.noise import GradientNoise, gradient_noise
+from playbook_book.instruments.parity import gradient_vector
 
 
 def per_sample(model, x, y) -> torch.Tensor:

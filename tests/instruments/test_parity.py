@@ -7,9 +7,9 @@ import torch
 from helpers import BLOCKS, tokens
 
 from playbook.errors import ConfigError
-from playbook.instruments.parity import gradient_vector, relative_error
 from playbook.model.transformer import Transformer
 from playbook.parallel.engine import accumulate_gradients
+from playbook_book.instruments.parity import gradient_vector, relative_error
 
 
 @pytest.mark.parametrize("block", BLOCKS)

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from playbook.errors import ConfigError
-from playbook.instruments.cuda_stream import _origin
 from playbook.instruments.recorder import Recorder
-from playbook.instruments.stream import HostStream, open_stream
+from playbook_book.instruments.cuda_stream import _origin
+from playbook_book.instruments.stream import HostStream, open_stream
 
 NAP = 0.05
 
@@ -67,7 +67,7 @@ def test_a_launch_offers_pythons_lock_once_its_work_is_queued(monkeypatch):
     offers: list[tuple[float, bool]] = []
     with HostStream() as stream:
         monkeypatch.setattr(
-            "playbook.instruments.stream.time",
+            "playbook_book.instruments.stream.time",
             SimpleNamespace(
                 sleep=lambda seconds: offers.append((seconds, begun.wait(60))),
                 perf_counter_ns=time.perf_counter_ns,

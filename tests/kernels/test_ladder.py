@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from playbook.errors import ConfigError
-from playbook.kernels import ladder
 from playbook.kernels.cuda_build import SOURCES
-from playbook.kernels.ladder import LADDER, add, add_pieces, add_vectors, elu, elu_select
 from playbook.kernels.warps import Counted, Dim, count
+from playbook_book import ladder
+from playbook_book.ladder import LADDER, add, add_pieces, add_vectors, elu, elu_select
 
 count_product = functools.cache(ladder.count_product)
 

@@ -13,7 +13,9 @@ from torch import Tensor
 from playbook import launch
 from playbook.errors import ConfigError
 from playbook.precision.casts import round_to
-from playbook.precision.mixed import (
+from playbook.shapes import load
+from playbook.training.optimizer import MasterAdamW
+from playbook_book.mixed import (
     ROUNDINGS,
     Bf16AdamW,
     HalfProducts,
@@ -24,8 +26,6 @@ from playbook.precision.mixed import (
     train_bf16,
     train_half,
 )
-from playbook.shapes import load
-from playbook.training.optimizer import MasterAdamW
 
 ONE_LAYER = load("tiny").replace(layers=1)
 

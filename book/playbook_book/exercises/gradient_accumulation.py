@@ -125,7 +125,7 @@ def _compare(
     accumulate: Callable[..., Any], name: str, rows: tuple[int, ...], counts: tuple[int, ...], passed: str
 ) -> None:
     """Raise NotYet unless the gradient of the micro-batches is that of the whole batch's mean token."""
-    from playbook.instruments.parity import gradient_vector, relative_error
+    from playbook_book.instruments.parity import gradient_vector, relative_error
 
     whole, mine = _model(), _model()
     total, tokens = whole.loss(*_batch(counts))
@@ -143,7 +143,7 @@ def _compare(
 def _difference(got: Any, right: Any, rows: tuple[int, ...], counts: tuple[int, ...]) -> str:
     import torch
 
-    from playbook.instruments.parity import gradient_vector
+    from playbook_book.instruments.parity import gradient_vector
 
     if torch.cosine_similarity(got, right, dim=0) > 0.9999:
         return f"the gradient has the right direction and {float(got.norm() / right.norm()):.3g} times the length"

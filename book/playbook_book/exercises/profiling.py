@@ -132,7 +132,7 @@ def _ratio(mended: Callable[..., Any], *, slow_start: bool = False, queued: bool
 
 
 def _one_ratio(mended: Callable[..., Any], slow_start: bool, queued: bool) -> float:
-    from playbook.instruments.stream import HostStream
+    from playbook_book.instruments.stream import HostStream
 
     took: list[float] = []
 

@@ -143,8 +143,8 @@ def _steps(mended: Callable[..., Any]) -> list[dict[str, float]]:
     import torch.distributed as dist
     import torch.nn.functional as F
 
-    from playbook.instruments.parity import relative_error
     from playbook.launch import process_group
+    from playbook_book.instruments.parity import relative_error
 
     lr, found = 0.02, []
     with process_group() as world:

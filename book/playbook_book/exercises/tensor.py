@@ -136,8 +136,8 @@ def _block(mended: Callable[..., Any]) -> tuple[dict[str, float], int]:
     import torch.nn.functional as F
 
     from playbook.instruments.counting import CountBytes
-    from playbook.instruments.parity import relative_error
     from playbook.launch import process_group
+    from playbook_book.instruments.parity import relative_error
 
     with process_group() as world:
         torch.manual_seed(0)

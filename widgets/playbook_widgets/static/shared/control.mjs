@@ -98,7 +98,7 @@ export class Control {
 
   /** Show a value, `size` being the number that it means, and why it was refused. */
   show(value, { size = value, error }) {
-    if (this.list) this.showChosen(String(value ?? ""));
+    if (this.list) this.showChosen(String(value ?? ""), error);
     else if (this.radios) this.radios.forEach((radio, i) => (radio.checked = this.spec.choices[i][0] === value));
     else this.field.show(value, size);
     if (this.field?.slider && typeof size === "number") set(this.field.slider, "aria-valuetext", this.written(size));
@@ -108,9 +108,12 @@ export class Control {
     this.error.hidden = !error;
   }
 
-  /** Names are the same in any case. */
-  showChosen(value) {
+  /** Names are the same in any case; what was read and is right, but not on the list, stands at its end. */
+  showChosen(value, error) {
     if (this.list.value !== value) this.list.value = value;
     if (this.list.selectedIndex < 0) this.list.value = value.toLowerCase();
+    if (this.list.selectedIndex >= 0 || !value || error) return;
+    this.list.append(make("option", { value }, value));
+    this.list.value = value;
   }
 }

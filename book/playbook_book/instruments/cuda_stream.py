@@ -1,4 +1,4 @@
-"""A CUDA stream behind the methods of `playbook.instruments.stream.HostStream`."""
+"""A CUDA stream behind the methods of `playbook_book.instruments.stream.HostStream`."""
 
 from __future__ import annotations
 

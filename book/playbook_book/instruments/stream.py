@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from playbook.errors import ConfigError
-from playbook.instruments.cuda_stream import CudaStream
 from playbook.instruments.events import label_of
 from playbook.instruments.recorder import Recorder
+from playbook_book.instruments.cuda_stream import CudaStream
 
 
 class StreamEvent(Protocol):
