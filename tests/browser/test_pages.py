@@ -206,6 +206,25 @@ def test_root_leads_to_the_landing_page(context: BrowserContext, site: str) -> N
     page.close()
 
 
+def test_the_landing_page_moves_where_motion_is_wanted_and_rests_when_told(
+    browser: Browser, site: str
+) -> None:
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.goto(site + "book/index.html")
+        state = "getComputedStyle(document.querySelector('.pb-time')).animationPlayState"
+        assert page.evaluate(state) == "running"
+        page.get_by_label("Pause").check()
+        assert page.evaluate(state) == "paused"
+        page.emulate_media(reduced_motion="reduce")
+        assert not page.locator(".pb-time").is_visible()
+        assert (
+            page.locator(".pb-moving rect.pb-op-F").count()
+            == page.locator(".pb-moving rect.pb-op-B").count()
+            == 32
+        )
+
+
 @pytest.mark.parametrize("look", PAIRS[0], ids=words)
 def test_search_finds_and_leads_to_a_chapter(context: BrowserContext, site: str, look: Look) -> None:
     page, seen = visit(context, site + "search.html?q=parameters", look)

@@ -1,8 +1,9 @@
-"""The landing page: the map of the book, colour samples, the link to the source files."""
+"""The landing page: a schedule that moves, the map of the book, colour samples, the link to the source files."""
 
 from __future__ import annotations
 
 import html
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 from playbook.figures.style import PALETTE
+from playbook.schedules.catalogue import make
+from playbook.schedules.timeline import Slot, Timeline, Times, simulate
 
 ROMAN = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII")
 
@@ -50,6 +53,51 @@ class BookMap(SphinxDirective):
         return f'<li class="pb-to-come">{title} <em>to come</em> <span>{about}</span></li>'
 
 
+class MovingSchedule(SphinxDirective):
+    """``{moving-schedule} 1f1b 4 8``: a schedule of so many ranks and micro-batches, over which a line of time passes.
+
+    What lies behind the line is bright. It rests while a reader pauses it, and is not there for those who ask their
+    system for less motion. The content is the caption, in which ``{idle}`` is the share of time that a rank waits.
+    """
+
+    required_arguments = 3
+    has_content = True
+    #: Of a unit of time, of a row and of the names of rows, in units of the picture.
+    UNIT, ROW, NAMES = 27, 38, 76
+
+    def run(self) -> list[nodes.Node]:
+        name, ranks, microbatches = self.arguments
+        timeline = simulate(make(name, int(ranks), int(microbatches)), Times(f=1, b=1, w=1))
+        self.content.data = [
+            line.replace("{idle}", f"{timeline.bubble_fraction:.0%}") for line in self.content
+        ]
+        figure = nodes.container(classes=["pb-moving"])
+        figure += nodes.raw("", self._picture(name, timeline), format="html")
+        self.state.nested_parse(self.content, self.content_offset, figure)
+        return [figure]
+
+    def _picture(self, name: str, timeline: Timeline) -> str:
+        right, height = self.NAMES + self.UNIT * timeline.makespan, self.ROW * len(timeline.ranks)
+        rows = "".join(self._row(rank, slots) for rank, slots in enumerate(timeline.ranks))
+        words = f"The schedule {name}: {len(timeline.ranks)} rows for GPUs, with passes of micro-batches side by side."
+        return (
+            f'<svg viewBox="0 0 {right:g} {height}" role="img" aria-label="{words}">{rows}<g class="pb-time">'
+            f'<rect class="pb-later" x="{self.NAMES}" width="{right:g}" height="{height}"/>'
+            f'<line x1="{self.NAMES}" x2="{self.NAMES}" y2="{height}"/></g></svg>'
+            '<label class="pb-pause"><input type="checkbox"> Pause</label>'
+        )
+
+    def _row(self, rank: int, slots: Iterable[Slot]) -> str:
+        top, cells = rank * self.ROW, ""
+        for slot in slots:
+            x, width = self.NAMES + slot.start * self.UNIT, (slot.end - slot.start) * self.UNIT - 2
+            op = slot.action.op[0]
+            middle, number, size = x + width / 2, slot.action.microbatch, f'width="{width:g}" height="{self.ROW - 6}"'
+            cells += f'<rect class="pb-op-{op}" x="{x:g}" y="{top + 2}" {size} rx="3"/>'
+            cells += f'<text class="pb-op-{op}" x="{middle:g}" y="{top + 23}">{number}</text>'
+        return f'<text x="0" y="{top + 23}">GPU {rank}</text>{cells}'
+
+
 class Swatch(SphinxRole):
     """``{swatch}`parameters` ``: the name of a concept beside its colour."""
 
@@ -73,5 +121,6 @@ class SourceIndex(SphinxRole):
 
 def setup(app: Sphinx) -> None:
     app.add_directive("book-map", BookMap)
+    app.add_directive("moving-schedule", MovingSchedule)
     app.add_role("swatch", Swatch())
     app.add_role("source-index", SourceIndex())
