@@ -71,6 +71,14 @@ def vendor_pyodide() -> None:
         shutil.copy2(PACKAGES / "pyodide" / file, target)
 
 
+def vendor_minisearch() -> None:
+    """What ranks the sections of the book."""
+    source, target = PACKAGES / "minisearch", VENDOR / "minisearch"
+    target.mkdir(parents=True)
+    shutil.copy2(source / "dist" / "es" / "index.js", target / "minisearch.mjs")
+    shutil.copy2(source / "LICENSE.txt", target)
+
+
 def vendor_all() -> None:
     """Empty site_assets/vendor/ and fill it again."""
     if not PACKAGES.is_dir():
@@ -78,6 +86,7 @@ def vendor_all() -> None:
     shutil.rmtree(VENDOR, ignore_errors=True)
     vendor_katex()
     vendor_fonts()
+    vendor_minisearch()
     vendor_pyodide()
     icons.cut(VENDOR / "icons")
 

@@ -15,7 +15,19 @@ from sphinx.util.fileutil import copy_asset
 
 from playbook.figures import style
 
-from .site import browser_python, code, exercises, katex, landing, pages, reference, runs, sources, terms
+from .site import (
+    browser_python,
+    code,
+    exercises,
+    katex,
+    landing,
+    pages,
+    reference,
+    runs,
+    sections,
+    sources,
+    terms,
+)
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
@@ -40,6 +52,19 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_css_file("../vendor/fonts/fonts.css", priority=300)
     app.add_css_file("pb/palette.css", priority=800)
     app.add_css_file("pb/book.css", priority=810)
-    for part in (browser_python, code, exercises, katex, landing, pages, reference, runs, sources, terms):
+    parts = (
+        browser_python,
+        code,
+        exercises,
+        katex,
+        landing,
+        pages,
+        reference,
+        runs,
+        sections,
+        sources,
+        terms,
+    )
+    for part in parts:
         part.setup(app)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -92,7 +92,11 @@ class MovingSchedule(SphinxDirective):
         for slot in slots:
             x, width = self.NAMES + slot.start * self.UNIT, (slot.end - slot.start) * self.UNIT - 2
             op = slot.action.op[0]
-            middle, number, size = x + width / 2, slot.action.microbatch, f'width="{width:g}" height="{self.ROW - 6}"'
+            middle, number, size = (
+                x + width / 2,
+                slot.action.microbatch,
+                f'width="{width:g}" height="{self.ROW - 6}"',
+            )
             cells += f'<rect class="pb-op-{op}" x="{x:g}" y="{top + 2}" {size} rx="3"/>'
             cells += f'<text class="pb-op-{op}" x="{middle:g}" y="{top + 23}">{number}</text>'
         return f'<text x="0" y="{top + 23}">GPU {rank}</text>{cells}'

@@ -19,6 +19,7 @@ def choose_scripts(app: Sphinx, page: str, template: str, context: dict[str, Any
     files = context.get("script_files") or []
     files[:] = [file for file in files if not _is_for_servers(file)]  # in place: Sphinx keeps the list object
     app.add_js_file("pb/book.mjs", type="module")
+    app.add_js_file("pb/find.mjs", type="module")
     if page == "search":
         app.add_js_file("pb/search.mjs", type="module")
     if page == app.config.root_doc:
