@@ -121,6 +121,15 @@ def test_the_map_calls_chapters_what_they_call_themselves() -> None:
                 assert heading.strip() == f"# {chapter['title']}", notebook.name
 
 
+def test_pages_say_to_others_what_they_are_about(built_book: Path) -> None:
+    for page in ("index", "one-gpu/memory", "errata", "tools/memory-calculator"):
+        text = (built_book / f"book/{page}.html").read_text(encoding="utf-8")
+        (told,) = re.findall(r'<meta name="description" content="([^"]+)"/>', text)
+        assert 60 < len(told) <= 202, page
+        assert f'<meta property="og:description" content="{told}"/>' in text
+        assert "To cite it: The playbook authors" in text
+
+
 def test_the_site_has_the_palette(built_book: Path) -> None:
     assert (built_book / "_static" / "pb" / "palette.css").read_text(
         encoding="utf-8"

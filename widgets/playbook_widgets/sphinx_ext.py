@@ -16,6 +16,7 @@ from sphinx.util.fileutil import copy_asset
 from playbook.figures import style
 
 from .site import (
+    about,
     browser_python,
     code,
     exercises,
@@ -53,6 +54,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_css_file("pb/palette.css", priority=800)
     app.add_css_file("pb/book.css", priority=810)
     parts = (
+        about,
         browser_python,
         code,
         exercises,

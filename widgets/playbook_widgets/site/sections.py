@@ -27,7 +27,7 @@ def entries(doctree: nodes.document, page: str) -> Iterator[Entry]:
     """Every section of a page: anchor ``a`` and title ``t``, the page's title ``p``, ``kind``, text ``x``."""
     of_page = next((title.astext() for title in doctree.findall(nodes.title)), page)
     for section in doctree.findall(nodes.section):
-        title = section[section.first_child_matching_class(nodes.title)].astext()
+        title = next(iter(section.findall(nodes.title))).astext()
         top = title == of_page
         anchor = "" if top else section["ids"][0]
         text = " ".join(_prose(section))[:MOST]
