@@ -71,7 +71,7 @@ console.log(JSON.stringify(JSON.parse(queries).map(found)));
 
 
 def test_what_readers_look_for_is_among_the_first_three(built_book: Path) -> None:
-    files = "vendor/minisearch/minisearch.mjs", "_static/pb/find/rank.mjs", "_static/pb/sections.json"
+    files = "vendor/minisearch/minisearch.mjs", "_static/pb/find/rank.mjs", "_static/sections.json"
     given = [*(str(built_book / file) for file in files), json.dumps(list(WANTED))]
     command = ["node", "--input-type=module", "-e", RANK, *given]
     told = subprocess.run(command, capture_output=True, text=True, check=True)

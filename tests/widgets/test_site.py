@@ -130,6 +130,15 @@ def test_pages_say_to_others_what_they_are_about(built_book: Path) -> None:
         assert "To cite it: The playbook authors" in text
 
 
+def test_terms_say_what_they_mean(built_book: Path) -> None:
+    text = (built_book / "book/one-gpu/memory.html").read_text(encoding="utf-8")
+    links = re.findall(r'<a class="[^"]*pb-term[^"]*"[^>]*>', text)
+    assert len(links) > 5
+    titles = [found for link in links for found in re.findall(r'title="([^"]+)"', link)]
+    assert len(titles) == len(links)
+    assert all(len(title) > 30 and title.endswith(".") and " See " not in title for title in titles)
+
+
 def test_the_site_has_the_palette(built_book: Path) -> None:
     assert (built_book / "_static" / "pb" / "palette.css").read_text(
         encoding="utf-8"

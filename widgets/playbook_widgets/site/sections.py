@@ -53,7 +53,7 @@ def terms(doctree: nodes.document) -> Iterator[Entry]:
     """Entries of the glossary; ``s`` are further names, ``to`` the places where they are explained."""
     for item in doctree.findall(nodes.definition_list_item):
         names = [term for term in item.children if isinstance(term, nodes.term)]
-        said = " ".join(_prose(item))
+        said = " ".join(_prose(next(iter(item.findall(nodes.definition)))))
         places = [link["refuri"] for link in item.findall(nodes.reference) if link.get("refuri")]
         words = [term.astext() for term in names]
         yield {
@@ -81,7 +81,7 @@ def _prose(element: nodes.Element) -> Iterator[str]:
     for child in element.children:
         if isinstance(child, SKIPPED) or "cell" in getattr(child, "attributes", {}).get("classes", ()):
             continue
-        if isinstance(child, nodes.paragraph | nodes.caption | nodes.term):
+        if isinstance(child, nodes.paragraph | nodes.caption):
             yield re.sub(r"\s+", " ", child.astext())
         elif isinstance(child, nodes.Element):
             yield from _prose(child)
@@ -101,7 +101,7 @@ def write(app: Sphinx, error: Exception | None) -> None:
         of_page = terms(doctree) if page == GLOSSARY else entries(doctree, page)
         found += [{"u": app.builder.get_target_uri(page), **entry} for entry in of_page]
     _name(found)
-    target = Path(app.outdir, "_static", "pb", "sections.json")
+    target = Path(app.outdir, "_static", "sections.json")
     target.write_text(json.dumps(found, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
 
 

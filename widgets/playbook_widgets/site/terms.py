@@ -1,4 +1,4 @@
-"""Terms that a chapter introduces, in bold, lead to the glossary."""
+"""Terms that a chapter introduces, in bold, lead to the glossary, and say what they mean where one points at them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import re
 from docutils import nodes
 from sphinx.application import Sphinx
 
-GLOSSARY = "book/glossary"
+from .sections import GLOSSARY, terms
+
+#: Where an entry sends its reader, at its end.
+_SEE = re.compile(r"[;.,] (?:see|See) [^.]*\.$")
 
 
 def depend(app: Sphinx, doctree: nodes.document) -> None:
@@ -21,10 +24,12 @@ def link(app: Sphinx, doctree: nodes.document, page: str) -> None:
     if page == GLOSSARY:
         return
     objects = app.env.get_domain("std").get_objects()
-    terms = {name.lower(): (home, anchor) for name, _, kind, home, anchor, _ in objects if kind == "term"}
+    places = {name.lower(): (home, anchor) for name, _, kind, home, anchor, _ in objects if kind == "term"}
+    means = _meanings(app)
     linked = set()
     for bold in doctree.findall(nodes.strong):
-        place = next((terms[name] for name in _singulars(bold.astext()) if name in terms), None)
+        name = next((name for name in _singulars(bold.astext()) if name in places), "")
+        place = places.get(name)
         if place is None or place in linked:
             continue
         linked.add(place)
@@ -32,7 +37,19 @@ def link(app: Sphinx, doctree: nodes.document, page: str) -> None:
         uri = f"{app.builder.get_relative_uri(page, home)}#{anchor}"
         words = bold.children
         bold.clear()
-        bold += nodes.reference("", "", *words, refuri=uri, internal=True, classes=["pb-term"])
+        said = {"refuri": uri, "reftitle": means.get(name, ""), "internal": True, "classes": ["pb-term"]}
+        bold += nodes.reference("", "", *words, **said)
+
+
+def _meanings(app: Sphinx) -> dict[str, str]:
+    """What each name in the glossary means, for one build."""
+    if not hasattr(app, "playbook_meanings"):
+        found = terms(app.env.get_doctree(GLOSSARY))
+        said = {
+            name.lower(): _SEE.sub(".", entry["x"]) for entry in found for name in (entry["t"], *entry["s"])
+        }
+        app.playbook_meanings = said  # type: ignore[attr-defined]
+    return app.playbook_meanings  # type: ignore[attr-defined]
 
 
 def _singulars(text: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ function load() {
   ready ??= Promise.all([
     import(new URL("vendor/minisearch/minisearch.mjs", ROOT)),
     import("./find/rank.mjs"),
-    fetch(new URL("_static/pb/sections.json", ROOT)).then((answer) => answer.json()),
+    fetch(new URL("_static/sections.json", ROOT)).then((answer) => answer.json()),
   ]).then(([{ default: MiniSearch }, { indexOf, rank }, entries]) => {
     const index = indexOf(entries, MiniSearch);
     return (query) => rank(index, entries, query);
