@@ -45,9 +45,8 @@ def replicas_step(
     seconds: Callable[[int], float],
     *,
     overlap: bool = True,
-    grad_acc: int = 1,
 ) -> StepTime:
-    """A step of ``grad_acc`` micro-batches, each of ``forward`` and ``backward`` seconds, the last of which sends.
+    """A step of one micro-batch, of ``forward`` and ``backward`` seconds.
 
     ``messages`` are bytes in the order of backward, ``seconds`` what an all-reduce of so many bytes takes. Without
     ``overlap`` the first is sent when backward is over.
@@ -58,7 +57,7 @@ def replicas_step(
         took = seconds(size)
         done = max(done, ready if overlap else backward) + took
         sending += took
-    return StepTime(grad_acc * (forward + backward), sending, max(0.0, done - backward))
+    return StepTime(forward + backward, sending, max(0.0, done - backward))
 
 
 def side_by_side(compute: float, sending: float, lost: float = 0.0) -> float:

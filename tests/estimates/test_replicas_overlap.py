@@ -14,23 +14,12 @@ from playbook.shapes import load
 from playbook_book.overlap_estimates import cut, data_parallel_ratio, replicas_step
 
 
-def per_byte(size: int) -> float:
-    return size / 100
-
-
 def test_the_timeline_by_hand():
     """Backward takes 4 s and completes a quarter each second; a message of 1 byte takes 2 s."""
     step = replicas_step(3.0, 4.0, [1, 1, 1, 1], lambda size: 2.0 * size)
     # ready at 1, 2, 3, 4; sent from 1, 3, 5, 7, the last one until 9.
     assert (step.compute, step.sending, step.exposed) == (7.0, 8.0, 5.0)
     assert (step.total, step.hidden, step.efficiency) == (12.0, 0.375, 7 / 12)
-
-
-def test_accumulating_sends_as_often():
-    one = replicas_step(1.0, 2.0, [10, 10], per_byte)
-    four = replicas_step(1.0, 2.0, [10, 10], per_byte, grad_acc=4)
-    assert (four.sending, four.exposed, four.compute) == (one.sending, one.exposed, 4 * one.compute)
-    assert four.efficiency > one.efficiency
 
 
 sizes = st.lists(st.integers(1, 10**6), min_size=1, max_size=30)

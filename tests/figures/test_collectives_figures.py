@@ -14,7 +14,6 @@ from playbook.planning.communication import AlphaBeta, Network
 from playbook_book.figures.collectives import (
     TITLES,
     conversations,
-    rank_map,
     reduction,
     space_time,
     transcript,
@@ -29,12 +28,6 @@ def _no_figure_left():
 
 def words(axes) -> list[str]:
     return [text.get_text() for text in axes.texts]
-
-
-def test_ranks_count_through_the_nodes_and_local_ranks_start_again():
-    said = words(rank_map(nodes=3, gpus=2).axes[0])
-    assert [word for word in said if word.startswith("RANK")] == [f"RANK {i}" for i in range(6)]
-    assert [word[-1] for word in said if word.startswith("LOCAL")] == list("010101")
 
 
 def test_every_collective_but_the_barrier_has_a_panel():

@@ -8,21 +8,13 @@ from matplotlib.colors import to_hex
 
 from playbook.figures import PALETTE
 from playbook.figures.style import CYCLE
-from playbook_book.figures.fault_tolerance import Span, boxes_in, goodput_by_interval, saves, went_on
+from playbook_book.figures.fault_tolerance import Span, goodput_by_interval, saves, went_on
 
 
 @pytest.fixture(autouse=True)
 def _no_figure_left():
     yield
     plt.close("all")
-
-
-def test_boxes_lie_where_their_offsets_say():
-    (axes,) = boxes_in((3, 4), [((0, 2), (1, 2)), ((1, 0), (2, 4))]).axes
-    found = [(p.get_y(), p.get_x(), p.get_height(), p.get_width()) for p in axes.patches]
-    assert found == [(0, 2, 1, 2), (1, 0, 2, 4)]
-    assert [to_hex(p.get_edgecolor()) for p in axes.patches] == list(CYCLE[:2])
-    assert [text.get_text() for text in axes.texts] == [str(i) for i in range(12)]
 
 
 def test_a_resumed_run_begins_where_it_was_saved():

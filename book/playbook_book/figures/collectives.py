@@ -30,27 +30,6 @@ TITLES = {
 Cell = tuple[frozenset[int], int] | None
 
 
-def rank_map(nodes: int = 2, gpus: int = 4) -> Figure:
-    """Nodes as frames, GPUs as boxes in them, each with its RANK and its LOCAL_RANK."""
-    import matplotlib.pyplot as plt
-
-    with plt.rc_context(rc_parameters()):
-        figure, axes = plt.subplots(figsize=(WIDTH, 0.15 + 1.15 * nodes))
-        for node in range(nodes):
-            y = -1.5 * node
-            _box(axes, -0.55, y - 0.66, gpus + 0.1, 1.22, PALETTE["idle"], 0.0)
-            axes.text(-0.75, y, f"node {node}", ha="right", va="center", fontsize=10)
-            for gpu in range(gpus):
-                _box(axes, gpu - 0.42, y - 0.52, 0.84, 0.94, PALETTE["compute"], 0.22)
-                axes.text(
-                    gpu, y + 0.14, f"RANK {node * gpus + gpu}", ha="center", weight="bold", fontsize=9.5
-                )
-                axes.text(gpu, y - 0.32, f"LOCAL_RANK {gpu}", ha="center", fontsize=7.5)
-        axes.set(xlim=(-1.5, gpus - 0.4), ylim=(-1.5 * (nodes - 1) - 0.7, 0.62))
-        axes.set_axis_off()
-    return figure
-
-
 def conversations(ranks: int = 3) -> Figure:
     """Each collective, before and after: a row of cells per rank, a hue and a letter for whose numbers they hold.
 

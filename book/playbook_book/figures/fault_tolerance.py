@@ -1,4 +1,4 @@
-"""Checkpoints drawn: boxes of a stretch, runs resumed without something, goodput by interval, what a save costs."""
+"""Checkpoints drawn: runs resumed without something, goodput by interval, what a save costs."""
 
 from __future__ import annotations
 
@@ -13,26 +13,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 HIGH = 0.62  # of a bar, in rows
-
-
-def boxes_in(shape: tuple[int, int], boxes: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> Figure:
-    """A matrix as a grid of numbered elements; each box (offsets, sizes) of it in a hue of its own."""
-    import matplotlib.pyplot as plt
-    from matplotlib.patches import Rectangle
-
-    rows, columns = shape
-    with plt.rc_context(rc_parameters()):
-        figure, axes = plt.subplots(figsize=(0.5 * columns, 0.45 * rows + 0.2))
-        for hue, ((top, left), (high, wide)) in zip(CYCLE, boxes, strict=False):
-            axes.add_patch(
-                Rectangle((left, top), wide, high, facecolor=hue, alpha=0.4, edgecolor=hue, linewidth=2)
-            )
-        for element in range(rows * columns):
-            row, column = divmod(element, columns)
-            axes.text(column + 0.5, row + 0.5, str(element), ha="center", va="center", fontsize=9)
-        axes.set(xlim=(-0.05, columns + 0.05), ylim=(rows + 0.05, -0.05), aspect="equal")
-        axes.axis("off")
-    return figure
 
 
 def went_on(undisturbed: Sequence[float], resumed: Mapping[str, Sequence[float]], saved: int) -> Figure:
