@@ -8,7 +8,7 @@ from itertools import product
 import matplotlib.pyplot as plt
 import pytest
 
-from playbook_book.figures.best_configuration import LIMITS, Cell, heat_map, regrets, side_by_side
+from playbook_book.figures.best_configuration import LIMITS, Cell, heat_map, regrets
 from playbook_book.searching.compare import Trial
 
 
@@ -49,12 +49,3 @@ def test_curves_are_medians_and_what_does_not_fit_is_at_the_top():
     (line,) = [line for line in axes.lines if line.get_label() == "random"]
     assert list(line.get_xdata()) == [1, 2, 3]
     assert list(line.get_ydata()) == pytest.approx([2.0, 0.2, 0.0])
-
-
-def test_bars_of_all_series_stand_beside_their_layout():
-    (axes,) = side_by_side(["dp=4", "tp=4"], {"predicted": [0.1, 0.2], "measured": [0.3, 0.4]}).axes
-    first, second = axes.containers
-    assert [bar.get_width() for bar in first] == pytest.approx([100, 200])
-    assert [bar.get_width() for bar in second] == pytest.approx([300, 400])
-    for row, bars in enumerate(zip(first, second, strict=True)):
-        assert all(abs(bar.get_y() + bar.get_height() / 2 - row) < 0.4 for bar in bars)

@@ -1,4 +1,4 @@
-"""Figures of sequence parallelism: who has what, what is saved, what is dropped, messages beneath products."""
+"""Figures of sequence parallelism: who has what, what is saved, what is dropped."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import matplotlib.pyplot as plt
 import pytest
 from matplotlib.colors import to_hex
 
-from playbook.figures import display
 from playbook.figures.style import CYCLE
-from playbook_book.figures.sequence import ALONG, chunks, held, kept, masks, over_sequence
-from playbook_book.instruments.ring_trace import Interval
+from playbook_book.figures.sequence import ALONG, held, kept, masks, over_sequence
 from playbook_book.instruments.shape_table import Row, ShapeTable, Side
 
 
@@ -57,12 +55,8 @@ def test_bars_stand_on_each_other():
     assert [(b.get_y(), b.get_height()) for b in axes.patches] == [(0, 4), (0, 2), (4, 3), (2, 3)]
 
 
-def test_lines_masks_and_messages_are_drawn():
+def test_lines_and_masks_are_drawn():
     lines = over_sequence([1024, 2048, 4096], {"a": {"tp=2": [2e9, 4e9, 8e9]}}, ("80 GB", 80e9))
     assert [line.get_label() for line in lines.axes[0].lines] == ["tp=2", "80 GB"]
     picture = masks({"x": [[True, False], [True, True]]}, 2).axes[0].images[0]
     assert picture.get_array().tolist() == [[0, 1], [0, 0]]
-    spans = [Interval("compute", 0.0, 2.0), Interval("message", 0.5, 1.5)]
-    bars = chunks({"x": spans}).axes[0].patches
-    assert [(b.get_x(), b.get_width()) for b in bars] == [(0, 2), (0.5, 1)]
-    assert "multiplying" in display(chunks({"x": spans}), alt="x").svg

@@ -1,4 +1,4 @@
-"""Figures of the simulator: bars are stacked of the terms, tiles fill waves, operations stand where their numbers are."""
+"""Figures of the simulator: bars are stacked of the terms, tiles fill waves, ratios stand in their rows."""
 
 from __future__ import annotations
 
@@ -7,15 +7,8 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
-from playbook.block import DENSE
 from playbook.figures import PALETTE
-from playbook.hardware import load as load_cluster
-from playbook.planning.calibration import load_calibration
-from playbook.planning.job import Job
-from playbook.planning.operations import Sizes, block
-from playbook.planning.roofline import Device
-from playbook.shapes import load
-from playbook_book.figures.simulator import TERMS, by_size, growing, ratios, under_the_roof, waves
+from playbook_book.figures.simulator import TERMS, growing, ratios, waves
 
 
 @pytest.fixture(autouse=True)
@@ -60,34 +53,6 @@ def test_tiles_fill_waves_and_idle_processors_stand_beside(size, tiles, count, i
     assert last == (tiles - 108 * (count - 1) if idle else 0)
     words = f"{tiles} tile{'s' * (tiles > 1)}, {count} wave{'s' * (count > 1)}"
     assert axes.get_title(loc="left") == f"p\n{words}, {tiles / (108 * count):.0%} used"
-
-
-def test_curves_are_drawn_as_given():
-    axes = by_size([64, 128, 256], {"A": [0.1, 0.2, 0.4], "B": [0.5, 0.6, 0.7]}, xlabel="columns").axes[0]
-    assert [list(line.get_ydata()) for line in axes.lines] == [[0.1, 0.2, 0.4], [0.5, 0.6, 0.7]]
-    assert axes.get_xlabel() == "columns"
-
-
-def test_operations_stand_under_the_roof():
-    gpu = load_cluster("a100-8").accelerator
-    device = Device(gpu, load_calibration("a100", gpu))
-    shape = load({"layers": 1, "hidden": 2048, "heads": 16, "vocab": 512, "max_seq": 1024, "dropout": 0.1})
-    parts = block(Sizes(Job(shape, seq=1024, attention="reference")), DENSE)
-    axes = under_the_roof(device, parts.forward).axes[0]
-    roof = {line.get_label(): line for line in axes.lines if line.get_label()[0] != "_"}
-    assert list(roof["arithmetic"].get_ydata()) == [312e12, 312e12]
-    marks = [line for line in axes.lines if line.get_marker() in ("o", "s")]
-    names = {o.name for o in parts.forward}
-    assert len(marks) == len(names)
-    said = [name for text in axes.texts for name in text.get_text().split("\n")]
-    assert sorted(said) == sorted(names)
-    for mark in marks:
-        (x,), (y,) = mark.get_xdata(), mark.get_ydata()
-        assert y < min(312e12, x * gpu.memory_bandwidth)
-    up = next(o for o in parts.forward if o.name == "mlp, up")
-    moved = 2 * (1024 * 2048 + 2048 * 8192 + 1024 * 8192)
-    place = (up.work / moved, up.work / device.seconds(up))
-    assert place in [(mark.get_xdata()[0], mark.get_ydata()[0]) for mark in marks]
 
 
 def test_ratios_of_predictors_lie_in_the_row_of_their_table():

@@ -8,7 +8,6 @@ from playbook import launch
 from playbook.parallel.regions import f, f_star
 from playbook.parallel.sequence import g, g_star
 from playbook_book.instruments.adjoint import inner_products
-from playbook_book.instruments.chunk_trace import beneath, record_chunks
 
 BORDERS = {
     "f": (f, True, False),
@@ -40,19 +39,3 @@ def test_backward_is_the_transpose(ranks):
         for name in BORDERS:
             assert found[name][0] == pytest.approx(found[name][1], rel=1e-12)
         assert found["wrong"][0] != pytest.approx(found["wrong"][1], rel=1e-3)
-
-
-def order():
-    torch.set_num_threads(1)
-    with launch.process_group():
-        return record_chunks(dist.group.WORLD, tokens=8, width=16, turns=1)
-
-
-def test_messages_in_chunks_lie_beneath_products(ranks):
-    """Of three ranks: two messages, each asked for before a product begins and waited for after it."""
-    for spans, error in ranks(order, ranks=3).values:
-        counts = {name: beneath(found) for name, found in spans.items()}
-        assert counts == {
-            "gather, then multiply": 0, "gather in chunks": 2, "multiply, then scatter": 0, "scatter in chunks": 2,
-        }  # fmt: skip
-        assert error < 1e-5

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 from random import Random
 from typing import Any
 
-from playbook_book.exercises.exercise import NotYet, answers, exercise, function, number, same
+from playbook_book.exercises.exercise import NotYet, answers, exercise, number
 
 
 def _chance(asked: int, layouts: int, good: int) -> float:
@@ -181,55 +181,5 @@ answers(
         "near it in 0 of 33 cases: so loose a bound prunes little": lambda stages, count: 0.0,
         "so loose a bound prunes little": lambda stages, count: count * sum(stages) / len(stages),
         "expected seconds, got None": lambda stages, count: None,
-    },
-)
-
-
-def _another_step(given: Any, wanted: list[float]) -> str:
-    found = [float(value) for value in given]
-    if len(found) != len(wanted):
-        return f"expected {len(wanted)} new logits, got {found!r}"
-    if same(found, wanted):
-        return "the logits are right; return them as float in a list, please"
-    return f"got {_listed(found)}, expected a step along the gradient of the log-probability of the option"
-
-
-def _chances(logits: list[float]) -> list[float]:
-    powers = [math.exp(value) for value in logits]
-    return [power / sum(powers) for power in powers]
-
-
-@function(
-    "best-configuration.policy",
-    "one step of REINFORCE",
-    cases=(([0.0, 0.0], 0, 1.0, 0.5), ([0.0, 0.0, 0.0], 2, -0.5, 0.3), ([1.0, -2.0, 0.5, 0.5], 1, 0.7, 1.0)),
-    case=lambda logits, taken, advantage, _: (
-        f"logits {_listed(logits)}, option {taken}, advantage {advantage:g}"
-    ),
-    praise="what was better than the mean becomes likelier, and the sum of the logits stays",
-    otherwise=_another_step,
-)
-def policy(
-    logits: list[float], taken: int, advantage: float, rate: float, *, own=1, others=1, kept=1
-) -> list[float]:
-    slope = [own * (i == taken) - others * chance for i, chance in enumerate(_chances(logits))]
-    return [kept * value + rate * advantage * each for value, each in zip(logits, slope, strict=True)]
-
-
-answers(
-    "best-configuration.policy",
-    wrong={
-        "that goes downhill: a good option becomes less likely": partial(policy, own=-1, others=-1),
-        "the other options lose what this one gains: each logit has a gradient": partial(policy, others=0),
-        "the gradient of the probability, not of its logarithm": (
-            lambda logits, taken, advantage, rate: policy(
-                logits, taken, advantage * _chances(logits)[taken], rate
-            )
-        ),
-        "the learning rate is missing": lambda *given: policy(*given[:3], 1.0),
-        "the advantage is missing: a bad option must become less likely": (
-            lambda logits, taken, advantage, rate: policy(logits, taken, 1.0, rate)
-        ),
-        "that is the step alone: return the new logits": partial(policy, kept=0),
     },
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -196,73 +195,5 @@ answers(
         ),
         "is 2 times that of one process": partial(_reduced, by=lambda replicas, edp: edp),
         "the gradient of the router is off": partial(_reduced, over=lambda replicas, edp: (edp, edp)),
-    },
-)
-
-
-@exercise("five-dimensions.norm", "repair", "a gradient norm that counts copies")
-def norm(mended: Callable[..., Any]) -> str:
-    from playbook import launch
-
-    right_for: list[str] = []
-    for text in ("pp=4", "tp=4", "tp=2,dp=2", "tp=2,pp=2"):
-        ratios = launch.run(_norm, mended, text, ranks=4, backend="gloo").values
-        if max(ratios) - min(ratios) > 1e-4:
-            raise NotYet(f"{_lead(right_for)}{text}, the ranks get different norms")
-        if abs(ratios[0] - 1) > 1e-4:
-            raise NotYet(f"{_lead(right_for)}{text}, the norm is {ratios[0]:.3f} times that of one process")
-        right_for.append(text)
-    return "the norm of one process, however many ranks have a copy"
-
-
-def _lead(right_for: list[str]) -> str:
-    return f"right for {' and '.join(right_for)}; with " if right_for else "with "
-
-
-def _norm(mended: Callable[..., Any], text: str) -> float:
-    """In a rank: the norm that the reader's function finds, over that of one process."""
-    import torch
-
-    from playbook.launch import process_group
-    from playbook.layout import AXES, Layout
-
-    with process_group() as world:
-        layout, generator = Layout.parse(text), torch.Generator().manual_seed(0)
-        at = layout.coordinates(world.rank)
-        whole = torch.zeros(())
-        own: list[tuple[Any, tuple[str, ...]]] = []
-        for stage in range(layout.pp):
-            matrix, scale = (torch.randn(shape, generator=generator) for shape in ((8, 6), (6,)))
-            whole += matrix.square().sum() + scale.square().sum()
-            if stage == at["pp"]:
-                own = [(matrix.chunk(layout.tp)[at["tp"]], ("tp", "pp")), (scale, ("pp",))]
-        sizes = {axis: getattr(layout, axis) for axis in AXES}
-        return float(mended(own, sizes)) / float(whole.sqrt())
-
-
-def _summed(own: Any, sizes: dict[str, int], *, power=-1, along=("tp", "dp", "pp")) -> Any:
-    import torch
-    import torch.distributed as dist
-
-    total = torch.zeros(())
-    for gradient, cut in own:
-        total += (
-            gradient.square().sum() * math.prod(sizes[axis] for axis in along if axis not in cut) ** power
-        )
-    dist.all_reduce(total)
-    return total.sqrt()
-
-
-answers(
-    "five-dimensions.norm",
-    right=[_summed],
-    wrong={
-        "right for pp=4; with tp=4, the norm is 1.": partial(_summed, power=0),
-        "right for pp=4 and tp=4; with tp=2,dp=2, the norm is 1.414": partial(_summed, along=["tp"]),
-        "with pp=4, the norm is 0.500": lambda own, sizes: _summed([(g, ()) for g, _ in own], sizes),
-        "right for pp=4; with tp=4, the norm is 0.": partial(_summed, power=-2),
-        "with pp=4, the ranks get different norms": (
-            lambda own, sizes: sum(gradient.square().sum() for gradient, _ in own).sqrt()
-        ),
     },
 )

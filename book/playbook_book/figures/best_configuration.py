@@ -1,4 +1,4 @@
-"""Searches drawn: the best layout for each model and cluster, regret over evaluations, predicted and measured steps."""
+"""Searches drawn: the best layout for each model and cluster, and regret over evaluations."""
 
 from __future__ import annotations
 
@@ -115,22 +115,3 @@ def regrets(trials: Sequence[Trial], methods: Sequence[str], most: int) -> Figur
 def _shown(regret: float) -> float:
     """Where nothing fits yet, a line has to be somewhere: at the top."""
     return regret if math.isfinite(regret) else 2.0
-
-
-def side_by_side(layouts: Sequence[str], series: Mapping[str, Sequence[float]], unit: str = "ms") -> Figure:
-    """Bars of seconds for each layout, one for each series (predicted, measured), in milliseconds."""
-    import matplotlib.pyplot as plt
-
-    with plt.rc_context(rc_parameters()):
-        figure, axes = plt.subplots(figsize=(WIDTH, 0.9 + 0.5 * len(layouts)))
-        high = 0.8 / len(series)
-        for place, ((name, values), hue) in enumerate(zip(series.items(), CYCLE, strict=False)):
-            rows = [row + (place - (len(series) - 1) / 2) * high for row in range(len(layouts))]
-            axes.barh(rows, [1e3 * value for value in values], high * 0.92, color=hue, label=name)
-        axes.set_yticks(range(len(layouts)), layouts)
-        axes.set_ylim(len(layouts) - 0.5, -0.5)
-        axes.set_xlabel(f"{unit} a step")
-        axes.grid(False, axis="y")
-        axes.grid(True, axis="x")
-        figure.legend(loc="outside lower center", ncols=len(series))
-    return figure

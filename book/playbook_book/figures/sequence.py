@@ -1,17 +1,16 @@
-"""Sequence parallelism drawn: what ranks hold along a block, what they save, what they drop, and chunks on their way."""
+"""Sequence parallelism drawn: what ranks hold along a block, what they save and what they drop."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from playbook.figures.style import CYCLE, PALETTE, PAPER, WIDTH, rc_parameters
-from playbook.figures.units import bytes_axis, seconds_axis, tokens_axis
+from playbook.figures.units import bytes_axis, tokens_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from playbook_book.instruments.ring_trace import Interval
     from playbook_book.instruments.shape_table import ShapeTable
 
 #: Along a block: the region, and what its output is called below the drawing.
@@ -190,48 +189,4 @@ def masks(drawn: Mapping[str, Sequence[Sequence[bool]]], ranks: int) -> Figure:
         handles.append(plt.Rectangle((0, 0), 1, 1, color=PALETTE["activations"]))
         labels = [*(f"tokens of rank {rank}" for rank in range(ranks)), "dropped"]
         figure.legend(handles, labels, loc="outside lower center", ncols=ranks + 1)
-    return figure
-
-
-def chunks(panels: Mapping[str, Iterable[Interval]]) -> Figure:
-    """A product and the messages beside it on one rank: a row of computing and waiting, a row of messages.
-
-    ``panels`` maps a title to the spans of ``instruments.chunk_trace.record_chunks``.
-    """
-    import matplotlib.pyplot as plt
-
-    looks = {
-        "compute": (0, PALETTE["compute"], 0.6),
-        "message": (1, PALETTE["communication"], 0.75),
-        "waiting": (0, PALETTE["idle"], 0.35),
-    }
-    with plt.rc_context(rc_parameters()):
-        figure, column = plt.subplots(
-            len(panels), 1, sharex=True, figsize=(WIDTH, 0.7 + 0.78 * len(panels)), squeeze=False
-        )
-        for axes, (title, spans) in zip(column[:, 0], panels.items(), strict=True):
-            for span in spans:
-                row, hue, strength = looks[span.kind]
-                axes.barh(
-                    row,
-                    span.end - span.start,
-                    0.72,
-                    span.start,
-                    color=(hue, strength),
-                    edgecolor=hue,
-                    linewidth=0.6,
-                )
-            axes.set_yticks([0, 1], ["this rank", "messages"], fontsize=9)
-            axes.set_ylim(1.5, -0.5)
-            axes.set_title(title, fontsize=10)
-            axes.grid(False, axis="y")
-        column[-1, 0].set_xlim(left=0)
-        seconds_axis(column[-1, 0].xaxis, "time")
-        handles = [plt.Rectangle((0, 0), 1, 1, color=(hue, strength)) for _, hue, strength in looks.values()]
-        figure.legend(
-            handles,
-            ["multiplying", "message on its way", "waiting for it"],
-            loc="outside lower center",
-            ncols=3,
-        )
     return figure

@@ -1,14 +1,11 @@
-"""A simulator drawn: a step that gains a term at a time, waves of tiles, a block's operations under the roof, errors."""
+"""A simulator drawn: a step that gains a term at a time, waves of tiles, errors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from playbook.figures.style import CYCLE, INK, PALETTE, WIDTH, rc_parameters
-from playbook.figures.units import format_count
-from playbook.planning.operations import Operation
-from playbook.planning.roofline import Device
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,8 +21,6 @@ TERMS = {
     "data parallelism, optimizer": ("data", 0.85),
     "stragglers": ("idle", 0.85),
 }
-#: Bytes of an element of a product.
-SIZE = 2
 
 
 def growing(models: Mapping[str, Mapping[str, float]]) -> Figure:
@@ -102,73 +97,6 @@ def _tile(axes: Any, row: float, column: float, **look: Any) -> None:
     from matplotlib.patches import Rectangle
 
     axes.add_patch(Rectangle((column, row), 0.9, 0.9, **look))
-
-
-def by_size(sizes: Sequence[int], curves: Mapping[str, Sequence[float]], *, xlabel: str) -> Figure:
-    """Shares of what large products reach over a size, a curve for each name."""
-    import matplotlib.pyplot as plt
-
-    with plt.rc_context(rc_parameters()):
-        figure, axes = plt.subplots(figsize=(WIDTH, 2.9))
-        for (name, values), hue in zip(curves.items(), CYCLE, strict=False):
-            axes.plot(sizes, values, color=hue, linewidth=1.3, label=name)
-        axes.set(xlim=(0, sizes[-1]), ylim=(0, 1.05), xlabel=xlabel, ylabel="of the speed of large ones")
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-        axes.legend(loc="lower right")
-    return figure
-
-
-def under_the_roof(device: Device, operations: Iterable[Operation]) -> Figure:
-    """Operations of a block at the FLOP/s that they reach over their FLOPs for each byte moved, under the datasheet roof.
-
-    A product moves its two inputs and its output once. A pass has no FLOPs worth counting: it is drawn at one for each
-    byte, so that its height is its bytes per second. Those of one name and place are drawn once.
-    """
-    import matplotlib.pyplot as plt
-
-    peak, bandwidth = device.accelerator.peak(device.dtype), device.accelerator.memory_bandwidth
-    points: dict[str, tuple[float, float, str]] = {}
-    for o in operations:
-        if o.kind == "product":
-            moved = SIZE * o.batch * (o.m * o.k + o.k * o.n + o.m * o.n)
-            points[o.name] = (o.work / moved, o.work / device.seconds(o), "product")
-        elif o.kind == "pass":
-            points[o.name] = (1.0, o.bytes / device.seconds(o), "pass")
-    ridge, high = peak / bandwidth, 4 * max(x for x, _, _ in points.values())
-    with plt.rc_context(rc_parameters()):
-        figure, axes = plt.subplots(figsize=(WIDTH, 3.9))
-        axes.plot([0.4, ridge], [0.4 * bandwidth, peak], color=PALETTE["memory"], label="memory")
-        axes.plot([ridge, high], [peak, peak], color=PALETTE["compute"], label="arithmetic")
-        for x, y, kind in points.values():
-            product = kind == "product"
-            hue, mark = PALETTE["compute" if product else "memory"], "o" if product else "s"
-            axes.plot(x, y, mark, color=hue, markersize=6)
-        for names in _near(points):
-            x, y, kind = points[names[0]]
-            place, side = ((9, 3), "left") if kind == "pass" else ((0, -11), "center")
-            axes.annotate(
-                "\n".join(names), (x, y), place, textcoords="offset points", fontsize=8.5, ha=side, va="top"
-            )
-        axes.set(xscale="log", yscale="log", xlim=(0.4, high), ylim=(bandwidth * 0.06, 3 * peak))
-        axes.set(xlabel="FLOPs for each byte moved", ylabel="FLOP/s")
-        axes.yaxis.set_major_formatter(lambda value, _: format_count(value))
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    return figure
-
-
-def _near(points: Mapping[str, tuple[float, float, str]]) -> list[list[str]]:
-    """Names of points that lie so close together that their names would overlap, the leftmost first."""
-    found: list[list[str]] = []
-    for name in sorted(points, key=lambda name: points[name]):
-        for group in found:
-            x, y, _ = points[group[0]]
-            if points[name][0] < 3 * x and 1 / 2 < points[name][1] / y < 2:
-                group.append(name)
-                break
-        else:
-            found.append([name])
-    return found
 
 
 def ratios(tables: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
