@@ -7,11 +7,10 @@ from torch import nn
 
 from playbook.figures import PALETTE, display
 from playbook_book.batches import RUNS
-from playbook_book.figures.batches import batch_schedules, noise_over_batch, tokens_against_steps
+from playbook_book.figures.batches import batch_schedules, tokens_against_steps
 from playbook_book.figures.step import step_flow
-from playbook_book.figures.text import shifted_tokens, surprise
+from playbook_book.figures.text import shifted_tokens
 from playbook_book.instruments.by_hand import Box
-from playbook_book.instruments.noise import GradientNoise
 
 
 @pytest.fixture(autouse=True)
@@ -47,18 +46,6 @@ def test_shifted_tokens_shows_what_is_invisible():
         shifted_tokens("abc", "ab")
 
 
-def test_surprise_is_stronger_where_the_loss_is_higher():
-    figure = surprise("abcd", [0.0, 1.0, 2.0, 4.0], columns=2)
-    tiles = figure.axes[0].patches[:4]
-    strengths = [tile.get_alpha() for tile in tiles]
-    assert strengths == sorted(strengths)
-    assert strengths[0] == 0
-    assert strengths[1] == pytest.approx(strengths[3] / 4)
-    assert tiles[2].get_y() < tiles[1].get_y()  # the second line of text lies below
-    with pytest.raises(ValueError, match="2 characters, but there are 1"):
-        surprise("ab", [1.0])
-
-
 def test_batch_schedules_end_where_the_runs_end():
     figure = batch_schedules(RUNS)
     lines = figure.axes[0].lines
@@ -68,14 +55,6 @@ def test_batch_schedules_end_where_the_runs_end():
         assert batch[-1] == pytest.approx(run.last_batch)
         assert batch[0] >= run.stages[0].batch * 0.99
     assert set(RUNS) <= set(texts(figure))
-
-
-def test_noise_dots_lie_on_the_line_when_noise_falls_as_one_over_the_batch():
-    noise = GradientNoise({b: 2.0 + 6.0 / b for b in (1, 2, 4, 8)})  # signal 2, variance 6
-    dots, line, _ = noise_over_batch({"here": noise}, seq=10).axes[0].lines
-    assert list(dots.get_xdata()) == [10, 20, 40, 80]
-    assert list(dots.get_ydata()) == pytest.approx([3.0 / b for b in (1, 2, 4, 8)])
-    assert list(line.get_ydata()) == pytest.approx([3.0 / b for b in (0.5, 32)])
 
 
 def test_tokens_and_steps_stretch_the_same_losses():

@@ -1,16 +1,13 @@
-"""Figures of a profile draw the schedule, the operations, the cures and the roof that they are given."""
+"""Figures of a profile draw the operations and the roof that they are given."""
 
 from __future__ import annotations
 
 import matplotlib.pyplot as plt
 import pytest
-import torch
 from matplotlib.colors import to_hex
 
-from playbook.errors import DataError
 from playbook.figures import PALETTE, display
-from playbook.instruments.trace import Event, Lane, Trace
-from playbook_book.figures.profile import before_after, operations, profiler_schedule, roofline, short_name
+from playbook_book.figures.profile import operations, roofline, short_name
 
 
 @pytest.fixture(autouse=True)
@@ -30,16 +27,6 @@ def bars(figure) -> list[tuple[float, float, float, str]]:
         )
         for p in figure.axes[0].patches
     ]
-
-
-def test_schedule_has_a_box_per_step_in_the_colour_of_what_happens():
-    figure = profiler_schedule(torch.profiler.schedule(wait=2, warmup=1, active=2, repeat=1), steps=8)
-    wait, warmup, active = PALETTE["idle"], PALETTE["data"], PALETTE["compute"]
-    assert [hue for *_, hue in bars(figure)] == [wait, wait, warmup, active, active, wait, wait, wait]
-    (marks,) = figure.axes[0].lines
-    assert list(marks.get_xdata()) == [4]
-    svg = display(figure, alt="x").svg
-    assert all(word in svg for word in ("wait", "warmup", "active", "training step"))
 
 
 def test_operations_are_cut_by_phase_and_carry_time_and_share():
@@ -82,26 +69,6 @@ def test_an_operation_and_autograd_s_wrapper_share_a_bar():
 )
 def test_names_of_kernels_become_readable(name, short):
     assert short_name(name) == short
-
-
-def run(busy: float, duration: float) -> Trace:
-    lanes = [Lane("host"), Lane("compute", "stream")]
-    return Trace(lanes, [Event("host", 0, 0, duration, "launch"), Event("k", 1, 0, busy, "compute")])
-
-
-def test_before_after_is_relative_to_before_and_shows_idle_time():
-    figure = before_after({"data": {"sick": run(4000, 10_000), "cured": run(4000, 5000)}}, lane="compute")
-    compute, idle = PALETTE["compute"], PALETTE["idle"]
-    assert [bar[1:] for bar in bars(figure)] == [
-        (0, 0.4, compute),
-        (0.4, 0.6, idle),
-        (0, 0.4, compute),
-        (0.4, 0.1, idle),
-    ]
-    svg = display(figure, alt="x").svg
-    assert all(words in svg for words in ("data", "sick", "cured", "10 ms", "5 ms", "idle"))
-    with pytest.raises(DataError, match="no lane 'gpu'"):
-        before_after({"data": {"sick": run(1, 2)}}, lane="gpu")
 
 
 def test_roofline_marks_operations_on_the_roof():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from matplotlib.colors import to_hex
 
-from playbook.figures import PALETTE, display
+from playbook.figures import display
 from playbook.instruments.measure import SavedActivations
 from playbook.instruments.memory_timeline import MemoryTimeline
 from playbook.model.transformer import Transformer
@@ -15,14 +15,12 @@ from playbook.shapes import load
 from playbook_book.figures.recompute import (
     KINDS,
     Segments,
-    bytes_and_seconds,
     held_over_step,
     memory_by_mode,
-    passes_over_time,
     peaks_over_segments,
     utilisation,
 )
-from playbook_book.instruments.block_tape import HeldActivations, Pass
+from playbook_book.instruments.block_tape import HeldActivations
 from playbook_book.segments import in_segments
 
 MIB = 2**20
@@ -48,20 +46,6 @@ def test_bands_are_stacked_to_the_peak_that_the_title_names():
 
 def test_a_rest_of_nothing_is_not_in_the_legend():
     assert "by the rest" not in display(held_over_step({"none": KEEPS}), alt="x").svg
-
-
-def test_each_pass_is_a_bar_in_the_row_of_its_block():
-    passes = [Pass("forward", 0, 0.0, 0.1), Pass("again", 1, 0.2, 0.25), Pass("backward", 1, 0.3, 0.5)]
-    figure = passes_over_time({"full": passes})
-    bars = figure.axes[0].patches
-    assert [(round(b.get_x(), 3), round(b.get_width(), 3)) for b in bars] == [
-        (0, 0.1),
-        (0.2, 0.05),
-        (0.3, 0.2),
-    ]
-    assert to_hex(bars[2].get_facecolor()) == PALETTE["B"]
-    assert bars[2].get_y() < 1 < bars[2].get_y() + bars[2].get_height()
-    assert "forward again" in display(figure, alt="x").svg
 
 
 def test_best_segment_is_where_the_formula_is_least():
@@ -113,11 +97,3 @@ def test_utilisation_bars_end_at_hfu():
     assert [b.get_width() for b in needed] == [0.5, 0.4]
     assert again[1].get_x() + again[1].get_width() == pytest.approx(0.53)
     assert "MFU 40%, HFU 53%" in display(figure, alt="x").svg
-
-
-def test_bytes_and_seconds_side_by_side():
-    figure = bytes_and_seconds({"none": (1, 1), "full": (0.04, 1.3)})
-    left, right = figure.axes
-    assert [b.get_width() for b in left.patches] == [1, 0.04]
-    assert [b.get_width() for b in right.patches] == [1, 1.3]
-    plt.close(figure)

@@ -8,7 +8,7 @@ from matplotlib.colors import to_hex
 
 from playbook.figures import PALETTE, display
 from playbook.figures.memory import memory_bars, memory_over_sequence, memory_timeline
-from playbook_book.figures.training import lines_over_sequence, loss_curve, running_mean
+from playbook_book.figures.training import loss_curve, running_mean
 
 MIB = 2**20
 TIMES = [0.0, 0.01, 0.02, 0.03]
@@ -103,15 +103,3 @@ def test_loss_curve_counts_tokens():
     last = [line.get_xdata()[-1] for line in figure.axes[0].lines]
     assert last == [3000, 3000, 2000, 2000]
     assert "tokens seen" in texts(figure)
-
-
-def test_lines_end_in_their_names():
-    lengths = [1024, 2048, 4096]
-    figure = lines_over_sequence(
-        lengths, {"full": [1, 2, 3], "none": [2, 4, 2**20]}, ylabel="memory", in_bytes=True
-    )
-    svg = texts(figure)
-    for words in ("full", "none", "1 MiB", "4k", "sequence length (tokens)"):
-        assert words in svg
-    with pytest.raises(ValueError, match="'x' has 1 values for 3 lengths"):
-        lines_over_sequence(lengths, {"x": [1]}, ylabel="memory")

@@ -1,56 +1,14 @@
-"""The tape of a step: which block runs when, and whose activations are alive."""
+"""Whose activations are alive when, over a step."""
 
 import pytest
-import torch
-from helpers import GPT, LLAMA, tokens
+from helpers import LLAMA, tokens
 
 from playbook.instruments.measure import SavedActivations
 from playbook.layout import RECOMPUTE
 from playbook.model.transformer import Transformer
-from playbook_book.instruments.block_tape import BlockTape, held_activations
-from playbook_book.segments import in_segments
+from playbook_book.instruments.block_tape import held_activations
 
 THREE = LLAMA.replace(layers=3)
-
-
-def passes(model):
-    x, y = tokens(model.shape, 2, 8)
-    with BlockTape(model) as tape:
-        model.loss(x, y)[0].backward()
-    return tape.passes
-
-
-def test_without_recomputation_blocks_run_forward_and_back():
-    tape = passes(Transformer(THREE))
-    assert [(p.kind, p.block) for p in tape] == [
-        *(("forward", i) for i in (0, 1, 2)),
-        *(("backward", i) for i in (2, 1, 0)),
-    ]
-
-
-def test_full_recomputation_runs_each_block_again_just_before_its_backward():
-    tape = passes(Transformer(THREE, recompute="full"))
-    assert [(p.kind, p.block) for p in tape] == [
-        ("forward", 0), ("forward", 1), ("forward", 2),
-        ("again", 2), ("backward", 2), ("again", 1), ("backward", 1), ("again", 0), ("backward", 0),
-    ]  # fmt: skip
-    assert all(p.start <= p.end for p in tape)
-
-
-@pytest.mark.parametrize("preserve_rng", [True, False])
-def test_fingerprints_tell_whether_dropout_was_replayed(preserve_rng):
-    model = Transformer(GPT.replace(dropout=0.3))
-    model.blocks = in_segments(model.blocks, 1, preserve_rng=preserve_rng)
-    torch.manual_seed(0)
-    prints = {(p.kind, p.block): p.fingerprint for p in passes(model)}
-    same = [prints["forward", i] == prints["again", i] for i in range(2)]
-    assert same == [preserve_rng] * 2
-
-
-def test_hooks_are_gone_after_the_tape():
-    model = Transformer(THREE)
-    passes(model)
-    assert not any(block._forward_hooks or block._forward_pre_hooks for block in model.blocks)
 
 
 @pytest.mark.parametrize("mode", RECOMPUTE)

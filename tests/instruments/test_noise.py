@@ -33,7 +33,6 @@ def test_norms_and_variance_are_those_of_the_stacked_gradients():
     variance = float(rows.var(0, correction=1).sum())
     assert noise.variance == pytest.approx(variance, rel=1e-5)
     assert noise.signal == pytest.approx(float(rows.mean(0).square().sum()) - variance / 8, rel=1e-5)
-    assert noise.relative_noise(4) == pytest.approx(noise.scale / 4)
 
 
 def test_estimates_of_known_noise_are_unbiased():

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from playbook.figures.style import CYCLE, WIDTH, colour, rc_parameters
-from playbook.figures.units import count_axis, tokens_axis
+from playbook.figures.style import CYCLE, WIDTH, rc_parameters
+from playbook.figures.units import count_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from playbook_book.batches import BatchSchedule
-    from playbook_book.instruments.noise import GradientNoise
 
 DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 1.5, 1, 1.5)), "-", (0, (3, 1)))
 
@@ -66,42 +65,6 @@ def _points(run: BatchSchedule, start: float) -> tuple[list[float], list[float]]
             seen.append(x)
             batch.append(y1 - (y1 - y0) * (x1 - x) / (x1 - x0) if x1 > x0 else y1)
     return seen, batch
-
-
-def noise_over_batch(measured: Mapping[str, GradientNoise], seq: int) -> Figure:
-    """Noise over signal of the gradient, against the batch in tokens: dots measured, lines tr Σ/(B·|G|²).
-
-    Where a line crosses 1, noise and signal are equal: the noise scale, written beside it.
-    """
-    import matplotlib.pyplot as plt
-
-    with plt.rc_context(rc_parameters()):
-        figure, axes = plt.subplots(figsize=(WIDTH, 3.4))
-        axes.set_yscale("log")
-        for i, (name, noise) in enumerate(measured.items()):
-            sizes = list(noise.norms)
-            dots = [noise.norms[b] / noise.signal - 1 for b in sizes]
-            hue = colour(name, i)
-            axes.plot([b * seq for b in sizes], dots, "osD^v"[i % 5], color=hue, markersize=5, label=name)
-            ends = [sizes[0] / 2, sizes[-1] * 4]
-            axes.plot(
-                [b * seq for b in ends], [noise.relative_noise(1) / b for b in ends], color=hue, linewidth=1
-            )
-        axes.axhline(1, color=rc_parameters()["text.color"], linewidth=0.9, linestyle=(0, (4, 3)))
-        axes.text(
-            0.99,
-            1.08,
-            "noise = signal",
-            transform=axes.get_yaxis_transform(),
-            ha="right",
-            va="bottom",
-            fontsize=9,
-        )
-        sizes = [b * seq for noise in measured.values() for b in noise.norms]
-        tokens_axis(axes.xaxis, sizes, "batch (tokens)")
-        axes.set_ylabel("noise / signal of the gradient")
-        axes.legend()
-    return figure
 
 
 def tokens_against_steps(runs: Mapping[str, Sequence[float]], tokens_per_step: Mapping[str, int]) -> Figure:

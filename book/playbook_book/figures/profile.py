@@ -1,8 +1,8 @@
-"""What a profile says, drawn: which steps are recorded, which operations took the time, what a cure changed."""
+"""What a profile says, drawn: which operations took the time, and what limits one of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from playbook.figures.style import PALETTE, PAPER, WIDTH, rc_parameters
@@ -11,42 +11,7 @@ from playbook.figures.units import format_count, format_seconds, seconds_axis
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from playbook.instruments.trace import LaneSummary, Trace
-
 PHASE_HUES = {"forward": PALETTE["F"], "backward": PALETTE["B"], "optimizer": PALETTE["optimizer"]}
-
-# What torch.profiler.schedule answers for a step, the name that its parameters give it, and a colour.
-ACTIONS = {
-    "NONE": ("wait", PALETTE["idle"]),
-    "WARMUP": ("warmup", PALETTE["data"]),
-    "RECORD": ("active", PALETTE["compute"]),
-    "RECORD_AND_SAVE": ("active, then written out", PALETTE["compute"]),
-}
-
-
-def profiler_schedule(schedule: Callable[[int], Any], steps: int) -> Figure:
-    """A box per training step, coloured by what ``schedule(step)`` (of ``torch.profiler``) tells the profiler to do.
-
-    The step after which a trace is written out carries a mark.
-    """
-    import matplotlib.pyplot as plt
-
-    actions = [schedule(step).name for step in range(steps)]
-    with plt.rc_context(rc_parameters()):
-        figure, axes = plt.subplots(figsize=(WIDTH, 1.35))
-        for step, action in enumerate(actions):
-            axes.barh(0, 1, 0.8, step - 0.5, color=ACTIONS[action][1], edgecolor=PAPER, linewidth=1.5)
-        saved = [step for step, action in enumerate(actions) if action == "RECORD_AND_SAVE"]
-        axes.plot(saved, [0] * len(saved), "v", color=PAPER, markersize=7)
-        axes.set(yticks=[], xlim=(-0.5, steps - 0.5), ylim=(-0.45, 0.45), xlabel="training step")
-        axes.set_xticks(range(0, steps, max(1, steps // 16)))
-        axes.spines["left"].set_visible(False)
-        axes.grid(False)
-        _legend(
-            figure,
-            dict(ACTIONS[action] for action in ACTIONS if action in actions and action != "RECORD_AND_SAVE"),
-        )
-    return figure
 
 
 def operations(rows: Mapping[str, Mapping[str, float]], total: float | None = None) -> Figure:
@@ -100,66 +65,6 @@ def _merged(rows: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, floa
         for phase, time in parts.items():
             row[phase] = row.get(phase, 0.0) + time
     return dict(sorted(merged.items(), key=lambda row: -sum(row[1].values())))
-
-
-def before_after(pairs: Mapping[str, Mapping[str, Trace]], lane: str) -> Figure:
-    """For each case the time of ``lane`` in each of its traces: what kept it busy, and idle.
-
-    ``pairs`` maps a case to (name → trace); bars are relative to the case's first trace, their length in ms beside them.
-    Raises ``DataError`` when a trace has no such lane.
-    """
-    import matplotlib.pyplot as plt
-
-    height = sum(len(traces) + 1 for traces in pairs.values())
-    with plt.rc_context(rc_parameters()):
-        figure, axes = plt.subplots(figsize=(WIDTH, 0.95 + 0.3 * height))
-        row, longest = 0.0, 1.0
-        ticks: dict[float, str] = {}
-        shown: dict[str, float] = {}
-        for case, traces in pairs.items():
-            axes.text(0, row, case, fontweight="bold", va="center", fontsize=10)
-            full = next(iter(traces.values())).duration
-            longest = max(longest, *(trace.duration / full for trace in traces.values()))
-            for name, trace in traces.items():
-                row += 1
-                ticks[row] = name
-                shown |= _time_bar(axes, row, _summary(trace, lane), trace.duration, full)
-            row += 1.25
-        axes.set_yticks(list(ticks), list(ticks.values()))
-        _bars_down(axes)
-        axes.set(
-            xlim=(0, 1.22 * longest),
-            ylim=(row - 0.6, -0.6),
-            xlabel=f"time of lane “{lane}”, relative to before",
-        )
-        axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
-        _legend(
-            figure,
-            {
-                name: PALETTE[name]
-                for name in ("compute", "communication", "memory", "launch", "data", "idle")
-                if name in shown
-            },
-        )
-    return figure
-
-
-def _time_bar(axes: Any, row: float, lane: LaneSummary, duration: float, full: float) -> dict[str, float]:
-    """One stacked bar; returns the categories that it shows."""
-    parts = {name: time for name, time in lane.by_category.items() if name != "idle" and time > 0}
-    parts["idle"] = max(duration - sum(parts.values()), 0.0)
-    left = 0.0
-    for name, time in parts.items():
-        axes.barh(row, time / full, 0.74, left, color=PALETTE[name], edgecolor=PAPER, linewidth=0.5)
-        left += time / full
-    axes.text(left, row, f" {format_seconds(duration / 1e6)}", va="center", fontsize=9.5)
-    return parts
-
-
-def _summary(trace: Trace, lane: str) -> LaneSummary:
-    from playbook.instruments.trace_analysis import lane_number
-
-    return trace.summary()[lane_number(trace, lane)]
 
 
 def roofline(

@@ -1,23 +1,22 @@
-"""Recomputation drawn: whose activations are alive when, which block runs when, what it buys and what it costs."""
+"""Recomputation drawn: whose activations are alive when, what it buys and what it costs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from playbook.figures.memory import _thinned
 from playbook.figures.style import PALETTE, PAPER, WIDTH, colour, rc_parameters
-from playbook.figures.units import bytes_axis, count_axis, format_bytes, format_tokens, seconds_axis
+from playbook.figures.units import bytes_axis, count_axis, format_bytes, format_tokens
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from playbook_book.instruments.block_tape import HeldActivations, Pass
+    from playbook_book.instruments.block_tape import HeldActivations
 
 # A second forward pass is the price of the memory saved: it has a colour of its own.
-KINDS = {"forward": PALETTE["F"], "again": PALETTE["W"], "backward": PALETTE["B"]}
-NAMES = {"forward": "forward", "again": "forward again", "backward": "backward"}
+KINDS = {"forward": PALETTE["F"], "again": PALETTE["W"]}
 
 
 def held_over_step(panels: Mapping[str, HeldActivations]) -> Figure:
@@ -67,28 +66,6 @@ def _bands(axes: Any, held: HeldActivations) -> None:
     bands = axes.stackplot(times, rows, colors=colours, step="post", edgecolor=PAPER, linewidth=0.4)
     for i, band in enumerate(bands[: len(held.kept)]):
         band.set_alpha(0.95 if i % 2 else 0.68)
-
-
-def passes_over_time(panels: Mapping[str, Sequence[Pass]]) -> Figure:
-    """One panel per entry: a row per block, a bar per pass through it, over the time of the step."""
-    import matplotlib.pyplot as plt
-
-    blocks = 1 + max(p.block for passes in panels.values() for p in passes)
-    with plt.rc_context(rc_parameters()):
-        size = (WIDTH, 0.9 + len(panels) * (0.5 + 0.18 * blocks))
-        figure, rows = plt.subplots(len(panels), 1, figsize=size, sharex=True, squeeze=False)
-        for axes, (title, passes) in zip(rows[:, 0], panels.items(), strict=True):
-            for p in passes:
-                axes.barh(p.block, p.end - p.start, 0.8, left=p.start, color=KINDS[p.kind])
-            axes.set_title(title)
-            axes.set_yticks(range(0, blocks, max(1, blocks // 6)))
-            axes.set_ylabel("block")
-            axes.grid(False)
-        rows[0, 0].set_xlim(0, 1.01 * max(p.end for passes in panels.values() for p in passes))
-        seconds_axis(rows[-1, 0].xaxis, "time in the step")
-        used = {p.kind for passes in panels.values() for p in passes}
-        _legend(figure, {NAMES[kind]: hue for kind, hue in KINDS.items() if kind in used})
-    return figure
 
 
 def _legend(figure: Any, entries: dict[str, str]) -> None:
@@ -222,22 +199,4 @@ def utilisation(bars: Mapping[str, tuple[float, float]]) -> Figure:
         axes.invert_yaxis()
         axes.grid(False)
         figure.legend(loc="outside lower center", ncols=2, columnspacing=1.1)
-    return figure
-
-
-def bytes_and_seconds(bars: Mapping[str, tuple[float, float]]) -> Figure:
-    """Two panels, one bar per entry of (bytes, seconds), both relative to some baseline at 1."""
-    import matplotlib.pyplot as plt
-
-    with plt.rc_context(rc_parameters()):
-        figure, panels = plt.subplots(1, 2, sharey=True, figsize=(WIDTH, 0.9 + 0.34 * len(bars)))
-        heads = (("kept bytes", "activations"), ("seconds per step", "compute"))
-        for column, (axes, (title, concept)) in enumerate(zip(panels, heads, strict=True)):
-            share = [pair[column] for pair in bars.values()]
-            axes.barh(list(bars), share, 0.66, color=PALETTE[concept])
-            for row, value in enumerate(share):
-                axes.text(value + 0.02, row, f"{value:.2f}", va="center")
-            axes.set(title=title, xlabel="relative to none", xlim=(0, 1.25 * max(share)))
-            axes.grid(False)
-        panels[0].invert_yaxis()
     return figure

@@ -1,4 +1,4 @@
-"""Curves that chapters share: the loss of a run, and quantities over the sequence length."""
+"""A curve that chapters share: the loss of a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from playbook.figures.style import colour, rc_parameters
-from playbook.figures.units import bytes_axis, count_axis, tokens_axis
+from playbook.figures.units import count_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,56 +54,6 @@ def loss_curve(
             axes.legend()
         _title(axes, title)
     return figure
-
-
-def lines_over_sequence(
-    lengths: Sequence[int],
-    series: Mapping[str, Sequence[float]],
-    *,
-    ylabel: str,
-    in_bytes: bool = False,
-    title: str | None = None,
-) -> Figure:
-    """One line per entry of ``series`` over sequence length, on a base-2 logarithmic x axis.
-
-    ``lengths`` are tokens (positive). Lines end in their name, so that no legend has to be matched by colour;
-    ``in_bytes`` writes the y axis in binary sizes. Raises ``ValueError`` when a series has another length.
-    """
-    import matplotlib.pyplot as plt
-
-    for name, values in series.items():
-        if len(values) != len(lengths):
-            raise ValueError(f"series {name!r} has {len(values)} values for {len(lengths)} lengths")
-    with plt.rc_context(rc_parameters()):
-        figure, axes = plt.subplots()
-        for i, (name, values) in enumerate(series.items()):
-            axes.plot(lengths, values, marker="o", markersize=4, color=colour(name, i), label=name)
-        axes.set_ylabel(ylabel)
-        axes.set_ylim(bottom=0)
-        tokens_axis(axes.xaxis, lengths)
-        if in_bytes:
-            bytes_axis(axes.yaxis)
-        _name_ends(axes, list(series.items()), lengths)
-        _title(axes, title)
-    return figure
-
-
-def _name_ends(axes: Any, entries: list[tuple[str, Sequence[float]]], lengths: Sequence[int]) -> None:
-    """Each line's name at its right end, pushed apart where ends crowd."""
-    gap = 0.075 * axes.get_ylim()[1]
-    below = float("-inf")
-    for name, values in sorted(entries, key=lambda entry: entry[1][-1]):
-        at = max(values[-1], below + gap)
-        below = at
-        axes.annotate(
-            f" {name}",
-            (lengths[-1], at),
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center",
-            annotation_clip=False,
-            fontsize=rc_parameters()["legend.fontsize"],
-        )
 
 
 def _title(axes: Any, title: str | None) -> None:

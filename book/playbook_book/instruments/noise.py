@@ -46,10 +46,6 @@ class GradientNoise:
         """tr Σ / |G|² in samples; infinite where the signal drowned."""
         return self.variance / self.signal if self.signal > 0 else float("inf")
 
-    def relative_noise(self, batch: int) -> float:
-        """tr Σ / (B·|G|²): squared length of the noise over that of the signal, in a batch of that size."""
-        return self.scale / batch
-
 
 def gradient_noise(model: Transformer, inputs: Tensor, targets: Tensor) -> GradientNoise:
     """Gradients of each sample of (B, s), and of batches of 2, 4, … B of them, for the price of B small backward passes.
