@@ -3,7 +3,9 @@
 
 const BOOST = { t: 6, s: 5, p: 2, x: 1 };
 const KIND = { page: 1.6, section: 1, term: 0.9, exercise: 0.5, name: 0.6 };
-const SMALL = new Set("a an and are can do does for from how i in is it many my need of on or the to what when with".split(" "));
+const SMALL = new Set(
+  "a an and are can do does for from how i in is it many my need of on or the to what when with".split(" "),
+);
 const SPLIT = /[^\p{L}\p{N}]+/u;
 
 /** The words of a text, in small letters; what hyphens join is one word, too. */
