@@ -6,8 +6,7 @@ import matplotlib.pyplot as plt
 import pytest
 from matplotlib.colors import to_hex
 
-from playbook.figures.style import PALETTE
-from playbook_book.figures.fused_kernels import READ, WRITTEN, operators, passes, time_bounds
+from playbook_book.figures.fused_kernels import READ, WRITTEN, operators, time_bounds
 
 
 @pytest.fixture(autouse=True)
@@ -33,15 +32,6 @@ def test_operators_follow_each_other_and_end_at_their_sum():
     ]  # fmt: skip
     assert texts(figure) == ["5", "2"]
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["copy", "mean", "one kernel"]
-
-
-def test_forward_and_backward_are_stacked_and_labelled_with_their_sum():
-    figure = passes({"norm": ((20, 52), (2, 3.125)), "rotary": ((15, 20), (2, 2))})
-    assert [bar[:2] for bar in bars(figure)] == [
-        (0, 20), (20, 52), (0, 2), (2, 3.125), (0, 15), (15, 20), (0, 2), (2, 2),
-    ]  # fmt: skip
-    assert {hue for *_, hue in bars(figure)} == {PALETTE["F"], PALETTE["B"]}
-    assert texts(figure) == ["72.0", "5.1", "35.0", "4.0"]
 
 
 def test_times_and_their_totals():

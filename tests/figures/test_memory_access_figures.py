@@ -1,4 +1,4 @@
-"""Figures of the chapter on memory access: sectors and banks as they are counted, points under roofs, waves of tiles."""
+"""Figures of the chapter on memory access: sectors and banks as they are counted, points under roofs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import pytest
 from matplotlib.colors import to_hex
 
 from playbook.figures import display
-from playbook.figures.style import CYCLE, PALETTE
+from playbook.figures.style import PALETTE
 from playbook.hardware import load
-from playbook.kernels.matmul import Tiles
-from playbook_book.figures.memory_access import bank_map, product_rooflines, tiles_of_waves, warp_over_matrix
-from playbook_book.waves import by_wave
+from playbook_book.figures.memory_access import bank_map, product_rooflines, warp_over_matrix
 
 
 @pytest.fixture(autouse=True)
@@ -56,14 +54,3 @@ def test_steps_are_on_both_roofs():
     low = gpu.memory_bandwidth / 1e12
     assert points[:2] == [[2.0, pytest.approx(2 * low)], [0.5, pytest.approx(5 * low)]]
     assert [y for _, y in points[2:]] == [989.0, 989.0]  # not above the cores
-
-
-def test_the_first_wave_and_what_it_reads():
-    tiles = Tiles(16, 16, 16, group=2)
-    figure = tiles_of_waves({"grouped": by_wave(64, 128, tiles, 6)})
-    (axes,) = figure.axes
-    assert axes.get_title(loc="left") == "grouped\n2 rows, 3 columns"
-    first = [box for box in axes.patches if to_hex(box.get_facecolor()) == CYCLE[0]]
-    assert [(box.get_y(), box.get_x(), box.get_width()) for box in first] == [(0, 0, 3), (1, 0, 3)]
-    inside = [box for box in axes.patches if box.get_x() >= 0 and box.get_y() >= 0]
-    assert sum(box.get_width() for box in inside) == 4 * 8

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from playbook_book.exercises.exercise import NotYet, answers, answers_made, exercise, number
+from playbook_book.exercises.exercise import NotYet, answers_made, exercise, number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -155,48 +155,3 @@ def _norms() -> tuple[list[Any], dict[str, Any]]:
         "around a thousand, off by": partial(norm, how="cancelling"),
         "no kernel was launched": lambda x: (x - x.mean(1, True)) / x.std(1, correction=0, keepdim=True),
     }
-
-
-@exercise("fused-kernels.sums", "repair", "a weight's gradient that shrinks as the batch grows")
-def sums(mended: Callable[..., Any]) -> str:
-    import torch
-
-    passed: list[str] = []
-    for n in (264, 1_000, 264 * 2048):
-        made = torch.Generator().manual_seed(n)
-        dy, normed = (torch.randn(2, n, 4, generator=made) * 0.1 + 1).bfloat16()
-        right = (dy.double() * normed.double()).sum(0)
-        got = mended(dy.clone(), normed.clone())
-        if not isinstance(got, torch.Tensor) or got.shape != right.shape:
-            raise NotYet("the result must be a tensor with a number for each column")
-        ratio = float(got.double().norm() / right.norm())
-        if not float((got.double() - right).norm() / right.norm()) < 0.02:
-            lead = f"right for {' and '.join(passed)} rows; for " if passed else "for "
-            raise NotYet(f"{lead}{n:,} rows, the gradient has {ratio:.2f} times the correct norm")
-        passed.append(f"{n:,}")
-    return "sums are kept in fp32, however many rows there are"
-
-
-def _summed(dy: Tensor, normed: Tensor, *, parts_in="float32", last_in="float32") -> Tensor:
-    import torch
-
-    wide, last = getattr(torch, parts_in), getattr(torch, last_in)
-    parts = torch.zeros(264, dy.shape[1], dtype=wide)
-    for start in range(0, len(dy), 264):
-        terms = dy[start:][:264].to(wide) * normed[start:][:264].to(wide)
-        parts[: len(terms)] += terms
-    return parts.to(last).sum(0)
-
-
-answers(
-    "fused-kernels.sums",
-    right=[_summed],
-    wrong={
-        "right for 264 and 1,000 rows; for 540,672 rows, the gradient has 0.25": (
-            partial(_summed, parts_in="bfloat16", last_in="bfloat16")
-        ),
-        "for 540,672 rows, the gradient has 0.25": partial(_summed, parts_in="bfloat16"),
-        "for 264 rows, the gradient has 0.00 times": lambda dy, normed: _summed(dy, normed) / len(dy),
-        "a number for each column": lambda dy, normed: dy.float() * normed.float(),
-    },
-)

@@ -44,29 +44,6 @@ def in_flight() -> tuple[float, dict[float, str]]:
     }
 
 
-@number(
-    "gpu-primer.tail",
-    "the idle time of a last wave",
-    praise="the third wave has 56 blocks for 132 multiprocessors",
-    otherwise="How many blocks are there, and how many waves do they take?",
-)
-def tail() -> tuple[float, dict[float, str]]:
-    from playbook_book.chips import CHIPS, H100, busy, waves
-
-    count = 2048 // 128 * (5120 // 256)
-    idle = 1 - busy(count, H100.multiprocessors)
-    last = count % H100.multiprocessors / H100.multiprocessors
-    return idle, {
-        1 - idle: "that is the share in which they have a block",
-        100 * idle: "almost: as a share, between 0 and 1",
-        1 - last: "that is the last wave alone; of all waves?",
-        last: "that is how full the last wave is",
-        1 - busy(count, CHIPS["a100-80"].multiprocessors): "that is an A100, with 108 multiprocessors",
-        waves(count, H100.multiprocessors): "that is how many waves there are",
-        1 - busy(count, 2 * H100.multiprocessors): "only one of these blocks fits into a multiprocessor",
-    }
-
-
 def _not_allowed(given: Any, wanted: int) -> str:
     if isinstance(given, float) and given != int(given):
         return f"{given:g}, but a part of a block does not run"

@@ -30,26 +30,6 @@ def sectors_of_particles() -> tuple[float, dict[float, str]]:
     }
 
 
-@number(
-    "memory-access.padding",
-    "wavefronts of a column of halves in padded rows",
-    praise="rows begin 36 words apart, so 32 rows begin in only 8 banks, four rows in each",
-    otherwise="In which bank does row i begin?",
-)
-def wavefronts_of_halves() -> tuple[float, dict[float, str]]:
-    from playbook.kernels.warps import passes, shared
-
-    def of_rows(halves: int) -> int:
-        return passes([shared("tile", halves * i, size=2) for i in range(32)])
-
-    return of_rows(72), {
-        of_rows(64): "that is without padding: all rows begin in the same bank",
-        of_rows(66): "that is with 2 halves, one word, of padding: rows of 33 words",
-        8: "almost: 8 is the number of different banks; how many threads read from each?",
-        2: "a bank is 4 bytes wide, so how many banks apart do neighbouring rows of 72 halves begin?",
-    }
-
-
 ROWS, COLUMNS = 64, 8
 
 

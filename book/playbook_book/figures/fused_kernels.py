@@ -53,36 +53,6 @@ def _moved(axes: Any, place: float, start: float, read: float, written: float) -
     axes.barh(place, written, 0.68, start + read, color=WRITTEN, **second)
 
 
-def passes(cases: Mapping[str, tuple[tuple[float, float], tuple[float, float]]]) -> Figure:
-    """For each case two bars, of operators and of one kernel: passes over the input, forward and backward."""
-    import matplotlib.pyplot as plt
-
-    looks = (("forward", PALETTE["F"]), ("backward", PALETTE["B"]))
-    with plt.rc_context(rc_parameters()):
-        figure, axes = plt.subplots(figsize=(WIDTH, 0.9 + 0.62 * len(cases)))
-        for place, pair in enumerate(cases.values()):
-            for offset, both, strong in zip((-0.2, 0.2), pair, (0.45, 1.0), strict=True):
-                start = 0.0
-                for (name, hue), moved in zip(looks, both, strict=True):
-                    label = f"{name}, {'operators' if strong < 1 else 'one kernel'}"
-                    axes.barh(
-                        place + offset,
-                        moved,
-                        0.36,
-                        start,
-                        color=(hue, strong),
-                        label=None if place else label,
-                    )
-                    start += moved
-                axes.text(start, place + offset, f" {start:.1f}", va="center", fontsize=9)
-        _named(axes, cases)
-        axes.set_xlabel("passes over the input")
-        axes.margins(x=0.09)
-        handles, labels = axes.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=2)
-    return figure
-
-
 def time_bounds(times: Mapping[str, tuple[float, float]]) -> Figure:
     """Seconds that parts of a step take at least, as chains of operators and fused; where both are equal, one bar."""
     import matplotlib.pyplot as plt

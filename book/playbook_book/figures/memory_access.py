@@ -1,8 +1,8 @@
-"""What a warp asks of memory, drawn: sectors of a matrix, banks of a tile, rooflines of a product, waves of its tiles."""
+"""What a warp asks of memory, drawn: sectors of a matrix, banks of a tile, rooflines of a product."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from playbook.figures.style import CYCLE, INK, PALETTE, PAPER, WIDTH, rc_parameters
@@ -127,46 +127,3 @@ def product_rooflines(
         axes.set(xlim=reach, ylim=(0.1, 3000), xlabel="FLOPs for each byte", ylabel="at most, TFLOP/s")
         figure.legend(loc="outside lower center", ncols=5, handletextpad=0.1, columnspacing=1.0)
     return figure
-
-
-def tiles_of_waves(orders: Mapping[str, Sequence[Sequence[tuple[int, int]]]]) -> Figure:
-    """The tiles of a product, each twice as wide as high, by the wave that computes them: what ``by_wave`` gives.
-
-    A panel for each order. Bars at the sides are the rows and columns of blocks that the first wave reads.
-    """
-    import matplotlib.pyplot as plt
-    from matplotlib.patches import Rectangle
-
-    with plt.rc_context(rc_parameters()):
-        figure, panels = plt.subplots(1, len(orders), figsize=(WIDTH, 3.4), squeeze=False)
-        for axes, (title, found) in zip(panels[0], orders.items(), strict=True):
-            for i, wave in enumerate(found):
-                look = (CYCLE[0], 1.0) if not i else (PALETTE["idle"], 0.55 if i % 2 else 0.25)
-                for row, first, length in _runs(wave):
-                    axes.add_patch(Rectangle((first, row), length, 1, facecolor=look))
-            rows, columns = {row for row, _ in found[0]}, {column for _, column in found[0]}
-            for row in rows:
-                axes.add_patch(Rectangle((-1.6, row), 1.0, 1, facecolor=PALETTE["gradients"]))
-            for column in columns:
-                axes.add_patch(Rectangle((column, -3.2), 1, 2.0, facecolor=PALETTE["memory"]))
-            height = max(row for wave in found for row, _ in wave) + 1
-            width = max(column for wave in found for _, column in wave) + 1
-            axes.set(xlim=(-1.7, width), ylim=(height, -3.4), aspect=0.5, xticks=[], yticks=[])
-            lines = {"color": PAPER, "linewidth": 0.3, "zorder": 2}
-            axes.vlines(range(width + 1), 0, height, **lines)
-            axes.hlines(range(height + 1), 0, width, **lines)
-            axes.spines[:].set_visible(False)
-            axes.grid(False)
-            axes.set_title(f"{title}\n{len(rows)} rows, {len(columns)} columns", fontsize=10)
-    return figure
-
-
-def _runs(wave: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """Tiles that lie side by side, as row, first column and how many."""
-    found: list[tuple[int, int, int]] = []
-    for row, column in sorted(wave):
-        if found and found[-1][0] == row and sum(found[-1][1:]) == column:
-            found[-1] = (row, found[-1][1], found[-1][2] + 1)
-        else:
-            found.append((row, column, 1))
-    return found

@@ -128,15 +128,6 @@ class FP8Watch:
         self.steps[-1].setdefault((name, what), Seen()).note(x, found, form.max)
         return found
 
-    def table(self, step: int = -1) -> list[list[str]]:
-        """A row for each layer and tensor of a step: names, amax, what became 0, what was cut, the error."""
-        return [
-            [
-                name, what, f"{one.amax:.1e}", f"{one.underflow:.1%}", f"{one.saturated:.2%}", f"{one.error:.1%}",
-            ]
-            for (name, what), one in self.steps[step].items()
-        ]  # fmt: skip
-
     def share(self, what: str, of: str = "underflow") -> list[float]:
         """For each step, the mean over the layers of ``of``, "underflow", "saturated" or "error", of one tensor."""
         found = []
