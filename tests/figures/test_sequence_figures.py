@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 from playbook.figures import display
 from playbook.figures.style import CYCLE
 from playbook_book.figures.sequence import ALONG, chunks, held, kept, masks, over_sequence
-from playbook_book.instruments.ring_trace import Interval
+from playbook_book.instruments.interval import Interval
 from playbook_book.instruments.shape_table import Row, ShapeTable, Side
 
 

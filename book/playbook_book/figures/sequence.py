@@ -11,7 +11,7 @@ from playbook.figures.units import bytes_axis, seconds_axis, tokens_axis
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from playbook_book.instruments.ring_trace import Interval
+    from playbook_book.instruments.interval import Interval
     from playbook_book.instruments.shape_table import ShapeTable
 
 #: Along a block: the region, and what its output is called below the drawing.

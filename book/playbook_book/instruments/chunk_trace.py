@@ -20,7 +20,7 @@ from torch import Tensor
 from playbook.parallel import chunked
 from playbook.parallel.mesh import Ring
 from playbook_book import naive
-from playbook_book.instruments.ring_trace import Interval
+from playbook_book.instruments.interval import Interval
 
 
 class _Diary:
