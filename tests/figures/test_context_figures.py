@@ -16,10 +16,8 @@ from playbook_book.figures.context import (
     backward_journey,
     lockstep,
     mask_by_rank,
-    ring_timeline,
     traffic_over_ranks,
 )
-from playbook_book.instruments.ring_trace import Interval
 
 PLACED = {kind: TokenRanges(kind, 1024, 4) for kind in ("contiguous", "zigzag")}
 
@@ -71,9 +69,3 @@ def test_bytes_are_those_of_the_formula_and_end_with_the_heads():
     for line, context in ((ring, "ring"), (ulysses, "ulysses")):
         told = [context_traffic(shape, Layout(cp=int(c)), 8192, context).total for c in line.get_xdata()]
         assert list(line.get_ydata()) == told
-
-
-def test_messages_lie_under_computing():
-    spans = [Interval("compute", 5.0, 8.0), Interval("message", 5.5, 6.0), Interval("waiting", 8.0, 8.5)]
-    bars = [(p.get_x(), p.get_width()) for p in ring_timeline({"a run": spans}).axes[0].patches]
-    assert bars == [(0.0, 3.0), (0.5, 0.5), (3.0, 0.5)]

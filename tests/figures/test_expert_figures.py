@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex
 from playbook.figures.style import CYCLE
 from playbook_book.figures.expert import LOOKS, mixture, rows_under_way, shares_over_steps, waiting
 from playbook_book.instruments.expert_load import Loads
-from playbook_book.instruments.ring_trace import Interval
+from playbook_book.instruments.interval import Interval
 
 CHOSEN, WEIGHTS = [[0, 2], [2, 3], [1, 0], [2, 1]], [[0.9, 0.1], [0.5, 0.5], [0.7, 0.3], [0.6, 0.4]]
 

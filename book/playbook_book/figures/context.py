@@ -1,4 +1,4 @@
-"""Context parallelism drawn: whose the blocks of the mask are, who waits in a ring, what travels, messages under way."""
+"""Context parallelism drawn: whose the blocks of the mask are, who waits in a ring, what travels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from playbook.figures.style import CYCLE, PALETTE, PAPER, WIDTH, rc_parameters
-from playbook.figures.units import count_axis, log_bytes_axis, seconds_axis
+from playbook.figures.units import count_axis, log_bytes_axis
 from playbook.layout import Layout
 from playbook.layout.tokens import TokenRanges, source_of
 from playbook_book.context_cost import context_traffic
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from playbook.shapes import ModelShape
-    from playbook_book.instruments.ring_trace import Interval
 
 
 def mask_by_rank(placements: Mapping[str, TokenRanges]) -> Figure:
@@ -155,42 +154,6 @@ def _journey(axes: Any, stops: Sequence[tuple[float, int]], hue: str, marker: st
         arrow = {"arrowstyle": "->", "color": hue, "linewidth": 1.6, "shrinkA": 6, "shrinkB": 6}
         axes.annotate("", after, before, arrowprops=arrow)
     axes.plot([x for x, _ in stops], [y for _, y in stops], marker, color=hue, markersize=9, label=label)
-
-
-def ring_timeline(runs: Mapping[str, Sequence[Interval]]) -> Figure:
-    """What a rank of a watched ring did, a panel for each run: computing, waiting, and the messages that were under way.
-
-    All panels begin at 0 and have one scale.
-    """
-    import matplotlib.pyplot as plt
-    from matplotlib.patches import Patch
-
-    looks = {
-        "compute": (PALETTE["compute"], 0.45),
-        "waiting": (PALETTE["idle"], 0.45),
-        "message": (PALETTE["communication"], 0.9),
-    }
-    with plt.rc_context(rc_parameters()):
-        figure, column = plt.subplots(
-            len(runs), 1, figsize=(WIDTH, 0.85 + 0.95 * len(runs)), sharex=True, squeeze=False
-        )
-        for axes, (title, spans) in zip(column[:, 0], runs.items(), strict=True):
-            zero = min(span.start for span in spans)
-            for span in spans:
-                row = 1 if span.kind == "message" else 0
-                axes.barh(row, span.end - span.start, 0.7, span.start - zero, color=looks[span.kind])
-            axes.set_title(title, fontsize=10)
-            axes.set_yticks([0, 1], ["the rank", "keys coming in"], fontsize=9)
-            axes.set_ylim(1.5, -0.5)
-            axes.tick_params(axis="y", length=0)
-            axes.grid(False)
-        seconds_axis(column[-1, 0].xaxis, "time in the forward pass of one attention layer")
-        figure.legend(
-            handles=[Patch(facecolor=look, label=name) for name, look in looks.items()],
-            loc="outside lower center",
-            ncols=3,
-        )
-    return figure
 
 
 def traffic_over_ranks(shape: ModelShape, seq: int, kv_heads: Sequence[int]) -> Figure:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from playbook_book.instruments.expert_load import Loads
-    from playbook_book.instruments.ring_trace import Interval
+    from playbook_book.instruments.interval import Interval
 
 #: What a rank does around its experts, in the order of the legend: hue and strength.
 LOOKS = {

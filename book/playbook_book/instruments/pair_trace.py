@@ -19,7 +19,7 @@ from torch import Tensor
 
 from playbook.parallel.expert import Trip
 from playbook.parallel.turns import Turns
-from playbook_book.instruments.ring_trace import Interval
+from playbook_book.instruments.interval import Interval
 
 #: Who (0: the first of a pair, 1: the second), start, end; in seconds.
 Span = tuple[int, float, float]
