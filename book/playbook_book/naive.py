@@ -1,30 +1,13 @@
-"""What the library does in pieces that overlap or shard, done at once: the naive twins of parallel tensors."""
+"""The naive twin of the loss over a sharded vocabulary."""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from playbook.model.ops import token_losses
-from playbook.parallel.chunked import Product
 from playbook.parallel.placement import Shard
-from playbook.parallel.sequence import gather_tokens, scatter_tokens
-
-
-def gather_matmul(
-    own: Tensor, products: Sequence[Product], group: dist.ProcessGroup, keep: bool = False
-) -> tuple[list[Tensor], Tensor | None]:
-    """`chunked.gather_matmul`, one after the other: gather everything, then multiply."""
-    whole = gather_tokens(own, group)
-    return [product(whole) for product in products], whole if keep else None
-
-
-def matmul_scatter(partial: Callable[[slice], Tensor], tokens: int, group: dist.ProcessGroup) -> Tensor:
-    """`chunked.matmul_scatter`, one after the other: multiply everything, then add up."""
-    return scatter_tokens(partial(slice(tokens)), group)
 
 
 def gathered_losses(logits: Tensor, targets: Tensor, shard: Shard, group: dist.ProcessGroup) -> Tensor:

@@ -24,9 +24,9 @@ from playbook.parallel.mesh import Mesh
 from playbook.parallel.placement import Shard, WholeNames, whole
 from playbook.parallel.regions import Region, f, f_star
 from playbook.parallel.replicas import ReplicaSet
-from playbook.parallel.sequence import g, g_star
+from playbook.parallel.sequence import g, g_star, gather_tokens, scatter_tokens
 from playbook.parallel.tensor import shard_tensors, varied, vocab_losses
-from playbook_book import naive
+from playbook_book.naive import gathered_losses
 
 
 def conjugates() -> None:
@@ -76,7 +76,8 @@ def taken_apart(seed: int) -> None:
             x = torch.randn(b, each, width, generator=own)
             products = [partial(F.linear, weight=w, bias=bias) for w, bias in weights]
             found, all_of_x = chunked.gather_matmul(x, products, dist.group.WORLD, keep=True)
-            expected, too = naive.gather_matmul(x, products, dist.group.WORLD, keep=True)
+            too = gather_tokens(x, dist.group.WORLD)
+            expected = [product(too) for product in products]
             torch.testing.assert_close([*found, all_of_x], [*expected, too])
             tokens = world.size * each
             inputs = [torch.randn(b, tokens, out, generator=own) for out in outs]
@@ -84,8 +85,8 @@ def taken_apart(seed: int) -> None:
             def part(some: slice, inputs=inputs, weights=weights) -> Tensor:
                 return sum(x[:, some] @ w for x, (w, _) in zip(inputs, weights, strict=True))
 
-            ways = (chunked.matmul_scatter, naive.matmul_scatter)
-            torch.testing.assert_close(*(way(part, tokens, dist.group.WORLD) for way in ways))
+            found = chunked.matmul_scatter(part, tokens, dist.group.WORLD)
+            torch.testing.assert_close(found, scatter_tokens(part(slice(tokens)), dist.group.WORLD))
 
 
 @pytest.mark.parametrize("size", [1, 3, 4])
@@ -106,7 +107,7 @@ def losses(vocab: int, n: int) -> tuple[float, float, list]:
         each = -(-vocab // world.size)
         shard = Shard("tp", 1, world.rank * each, (world.rank + 1) * each, vocab)
         found = []
-        for way in (vocab_losses, naive.gathered_losses):
+        for way in (vocab_losses, gathered_losses):
             own = shard.of(logits).clone().requires_grad_()
             with CountBytes({"tp": dist.group.WORLD}) as count:
                 loss = way(own, targets, shard, dist.group.WORLD)
