@@ -128,6 +128,11 @@ def wrong(scale: float, error: Exception | None = None) -> Case:
             raise error
         return x * scale
 
+    return case_of(ours)
+
+
+def case_of(ours) -> Case:
+    """A doubling, which ``ours`` is to compute."""
     return Case(
         "elu", "8", torch.float32, lambda g: [torch.randn(8, generator=g)], 1, lambda x: 2 * x,
         (Contender("ours", ours, ours=True), Contender("eager", lambda x: 2 * x)), {"forward": (64, 0), "both": (96, 0)},
@@ -142,6 +147,21 @@ def test_a_wrong_result_is_called_wrong(direction):
     assert (ours["agrees"], eager["agrees"]) == (False, True)
     nothing = kernels._row(wrong(float("nan")), direction, "cpu", 1)["contenders"][0]
     assert not nothing["agrees"]
+
+
+def test_a_wrong_gradient_of_a_right_result_is_called_wrong():
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, dy):
+            return 3 * dy
+
+    ours = kernels._row(case_of(Wrong.apply), "both", "cpu", 1)["contenders"][0]
+    assert not ours["agrees"]
+    assert kernels._row(case_of(Wrong.apply), "forward", "cpu", 1)["contenders"][0]["agrees"]
 
 
 def test_one_wrong_number_is_found_which_the_norm_hides():

@@ -115,6 +115,20 @@ def test_clipping_limits_the_update_and_reports_the_norm_before():
     assert unclipped.item() == pytest.approx(result.grad_norm, rel=1e-4)
 
 
+@pytest.mark.parametrize("part", [0.3, 0.7, 0.99, 1.01])
+@pytest.mark.parametrize("weights", ["float32", "bfloat16"])
+def test_clipping_scales_by_what_is_missing_and_nothing_below_the_limit(weights, part):
+    """On a CPU PyTorch rounds the factor to the gradients' type; on a GPU it does not."""
+    kinds = {"weights": weights, "dtype": weights}
+    free = trainer(grad_clip=0, **kinds)
+    norm = free.step().grad_norm
+    clipped = trainer(grad_clip=norm * part, **kinds)
+    assert clipped.step().grad_norm == norm
+    for whole, p in zip(free.model.parameters(), clipped.model.parameters(), strict=True):
+        expected = whole.grad.float() * min(1.0, norm * part / (norm + 1e-6))
+        assert torch.allclose(p.grad.float(), expected, rtol=1e-6 if weights == "float32" else 1e-2, atol=0)
+
+
 def test_steps_match_a_loop_written_by_hand():
     """The whole trainer against twenty lines of plain PyTorch."""
     t = trainer(steps=3, warmup=0, lr=1e-3, min_lr=1e-3, weight_decay=0.0, grad_clip=0.5)

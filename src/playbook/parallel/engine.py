@@ -244,7 +244,7 @@ class Engine(RankState):
                 one.divide_gradients_by(loss_scale)
         elif loss_scale != 1:
             factor = factor / loss_scale
-        # A number: gradients of 16 bits would be multiplied by a tensor one by one, and it be rounded to theirs first.
+        # A number: by a tensor a GPU multiplies gradients of 16 bits one by one, and rounds it to 16 bits first.
         if gradients and (by := factor.item()) != 1:
             torch._foreach_mul_([g for _, g in gradients], by)
         return norm
