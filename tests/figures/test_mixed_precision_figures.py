@@ -59,8 +59,3 @@ def test_falls_are_shares_of_the_reference():
     (axes,) = drawn.falls({"all": 2.0, "none": -0.1}, 2.0).axes
     assert [bar.get_width() for bar in axes.patches] == [100, -5]
     assert [text.get_text().strip() for text in axes.texts] == ["100 %", "-5 %"]
-
-
-def test_losses_below_those_of_an_untrained_model():
-    (axes,) = drawn.learnt({"one": [3.0, 1.0], "none": [3.0, 3.0]}, [3.0, 3.0], window=1).axes
-    assert [list(line.get_ydata()) for line in axes.lines] == [[0, -2], [0, 0]]

@@ -7,10 +7,9 @@ import math
 import matplotlib.pyplot as plt
 import pytest
 
-from playbook.estimates.scaling_laws import BESIROGLU, HOFFMANN, HOFFMANN_UNROUNDED
+from playbook.estimates.scaling_laws import BESIROGLU, HOFFMANN
 from playbook.figures import display
 from playbook_book.figures.scaling_laws import (
-    exponent_over_size,
     frontier,
     isoflop_profiles,
     overtraining_curve,
@@ -81,16 +80,3 @@ def test_an_overtraining_curve_ends_at_the_wall_and_says_what_its_marks_cost():
     wall = axes.lines[3].get_xdata()[0]
     assert BESIROGLU.exponents[0] * wall**-BESIROGLU.alpha == pytest.approx(1)
     assert [text.get_text() for text in axes.texts] == ["wall at 0.146", "1.26×", "4.47×"]
-
-
-def test_exponents_tend_to_those_of_the_laws():
-    laws = {law.source: law for law in (HOFFMANN_UNROUNDED, BESIROGLU)}
-    axes = exponent_over_size(laws, (768, 1.5e9), 0.73).axes[0]
-    for curve, limit, law in zip(axes.lines[0:4:2], axes.lines[1:4:2], laws.values(), strict=True):
-        assert limit.get_ydata()[0] == law.exponents[0]
-        assert curve.get_ydata()[-1] == pytest.approx(law.exponents[0], abs=1e-3)
-        assert curve.get_color() == limit.get_color()
-        low, high = axes.get_ylim()
-        assert low < min(curve.get_ydata())
-        assert max(curve.get_ydata()) < high
-    assert list(axes.lines[4].get_xdata()) == [768, 1.5e9]

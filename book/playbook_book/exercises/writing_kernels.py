@@ -95,49 +95,6 @@ def _gelus() -> tuple[list[Any], dict[str, Any]]:
     }
 
 
-@exercise("writing-kernels.maximum", "repair", "a softmax's denominator without the running maximum")
-def maximum(mended: Callable[..., Any]) -> str:
-    import torch
-
-    torch.manual_seed(0)
-    row = torch.randn(3, 300)
-    cases = {
-        "rows of one block": row[:, :60],
-        "rows of five blocks whose first holds the maximum": torch.cat([row[:, :1].abs() + 9, row[:, 1:]], 1),
-        "rows of five blocks": row * 4,
-        "scores around 1000": row + 1000,
-        "scores around −1000": row - 1000,
-    }
-    for name, x in cases.items():
-        x = x.contiguous()
-        found, started = _run(mended, name, x)
-        if not started:
-            raise NotYet(f"{name}: no kernel of Triton was launched")
-        _like(found, x[:, 0], name)
-        right = torch.logsumexp(x.double(), 1)
-        if not bool(found.isfinite().all()):
-            raise NotYet(
-                f"{name}: the result is {found[0].item()}: which exponential left the range of fp32?"
-            )
-        if (off := float((found.double() - right).abs().max())) > 1e-3:
-            raise NotYet(
-                f"{name}: off by {off:.3g}; sums of two blocks add up when both are relative to one maximum"
-            )
-    return "one pass over a row, whichever block holds its maximum"
-
-
-@answers_made("writing-kernels.maximum")
-def _sums_of_exponentials() -> tuple[list[Any], dict[str, Any]]:
-    from playbook_book.exercises.writing_kernels_kernels import lse
-
-    return [lse], {
-        "scores around 1000: the result is inf": partial(lse, how="without"),
-        "rows of five blocks whose first holds the maximum: off by": partial(lse, how="of a block"),
-        "rows of five blocks: off by": partial(lse, how="not rescaled"),
-        "no kernel of Triton was launched": lambda x: x.logsumexp(1),
-    }
-
-
 @exercise("writing-kernels.stride", "repair", "sums of rows that are right on square matrices")
 def stride(mended: Callable[..., Any]) -> str:
     import torch

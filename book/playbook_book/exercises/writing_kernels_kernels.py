@@ -33,32 +33,6 @@ def with_tanh(x, bias):
 
 
 @kernel
-def lse_kernel(x, out, width, BLOCK: tl.constexpr, HOW: tl.constexpr):
-    row = tl.program_id(0)
-    peak, total = float("-inf"), 0.0
-    for start in range(0, width, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        scores = tl.load(x + row * width + at, mask=at < width, other=float("-inf"))
-        if HOW == "without":
-            higher = 0.0
-        elif HOW == "of a block":
-            higher = tl.max(scores, 0)
-        else:
-            higher = tl.maximum(peak, tl.max(scores, 0))
-        if HOW == "running":
-            total *= tl.exp(peak - higher)
-        total += tl.sum(tl.exp(scores - higher), 0)
-        peak = higher
-    tl.store(out + row, peak + tl.log(total))
-
-
-def lse(x, how="running"):
-    out = torch.empty(len(x))
-    lse_kernel[len(x),](x, out, x.shape[1], BLOCK=64, HOW=how)
-    return out
-
-
-@kernel
 def sums_kernel(x, out, columns, apart, beside, BLOCK: tl.constexpr):
     row, at = tl.program_id(0), tl.arange(0, BLOCK)
     numbers = tl.load(x + row * apart + at * beside, mask=at < columns, other=0.0)

@@ -111,11 +111,10 @@ def curves(
     ylabel: str,
     *,
     log: str = "y",
-    bottom: float | None = None,
 ) -> Figure:
     """Panels side by side on one y axis, in each its curves with bands; ``log`` names the axes that are logarithmic.
 
-    A curve has the same hue in all panels. One that falls below ``bottom`` ends there: an exact zero has no logarithm.
+    A curve has the same hue in all panels.
     """
     import matplotlib.pyplot as plt
 
@@ -125,7 +124,7 @@ def curves(
         figure, row = plt.subplots(1, len(panels), sharey=True, squeeze=False, figsize=(WIDTH, 3.1))
         for axes, (title, lines) in zip(row[0], panels.items(), strict=True):
             for name, points in lines.items():
-                _curve(axes, _above(points, bottom), hues[name], name)
+                _curve(axes, points, hues[name], name)
             axes.set(
                 xlabel=xlabel,
                 xscale="log" if "x" in log else "linear",
@@ -133,19 +132,9 @@ def curves(
             )
             axes.set_title(title if len(panels) > 1 else "", fontsize=9.5)
         row[0][0].set_ylabel(ylabel)
-        if bottom is not None:
-            row[0][0].set_ylim(bottom=bottom)
         handles = {line.get_label(): line for axes in row[0] for line in axes.lines}
         figure.legend(handles=[handles[name] for name in names], loc="outside lower center", ncols=3)
     return figure
-
-
-def _above(points: Sequence[Point], bottom: float | None) -> Sequence[Point]:
-    """What is above ``bottom``, up to the first point that is not, which is moved there."""
-    if bottom is None:
-        return points
-    below = next((i for i, point in enumerate(points) if point[1] <= bottom), len(points))
-    return [*points[:below], *((x, bottom, 0.0) for x, _, _ in points[below : below + 1])]
 
 
 def _curve(axes: Any, points: Sequence[Point], hue: str, name: str) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from playbook.figures.style import PALETTE, WIDTH, rc_parameters
 from playbook.precision.formats import Format
-from playbook_book.figures.training import running_mean
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -133,21 +132,6 @@ def scales(values: Sequence[float], skipped: Sequence[bool]) -> Figure:
         axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
         if marked:
             axes.legend()
-    return figure
-
-
-def learnt(runs: Mapping[str, Sequence[float]], untrained: Sequence[float], window: int = 5) -> Figure:
-    """Losses of runs below those of an untrained model on the same samples, step by step, as running means."""
-    import matplotlib.pyplot as plt
-
-    looks = ("-", (0, (4, 3)), "-.", ":")
-    with plt.rc_context(rc_parameters()):
-        figure, axes = plt.subplots()
-        for (name, losses), look in zip(runs.items(), looks, strict=False):
-            below = [a - b for a, b in zip(losses, untrained, strict=True)]
-            axes.plot(running_mean(below, window), linestyle=look, label=name)
-        axes.set(xlabel="step", ylabel="nats per token")
-        axes.legend()
     return figure
 
 

@@ -175,33 +175,3 @@ def overtraining_curve(law: Law, marks: Sequence[float]) -> Figure:
         axes.set_ylabel("for the same loss")
         figure.legend(loc="outside lower center", ncols=3)
     return figure
-
-
-def exponent_over_size(laws: Mapping[str, Law], span: tuple[float, float], kaplan: float) -> Figure:
-    """The exponent of the best N without embeddings, counted as Kaplan counts, where such an N is optimal.
-
-    Solid, over N; dotted, β/(α+β), which it tends to. ``span`` is shaded, the sizes that Kaplan measured, and ``kaplan``
-    the exponent found there.
-    """
-    import matplotlib.pyplot as plt
-    import numpy as np
-
-    sizes = np.geomspace(300, 1e13, 120)
-    with plt.rc_context(rc_parameters()):
-        figure, axes = plt.subplots(figsize=(WIDTH, 3.2))
-        axes.axvspan(*span, color=GREY, alpha=0.16)
-        middle = math.sqrt(span[0] * span[1])
-        axes.text(middle, 1.04, "sizes that Kaplan et al. trained", ha="center", fontsize=9.5)
-        for (name, law), hue in zip(laws.items(), CYCLE, strict=False):
-            exponents = [law.without_embedding(float(n))[1] for n in sizes]
-            axes.plot(sizes, exponents, color=hue, label=name)
-            axes.axhline(law.exponents[0], color=hue, linestyle=":", linewidth=1.2)
-        axes.plot(span, [kaplan, kaplan], color=INK, linewidth=2.4)
-        axes.text(span[0] * 1.3, kaplan - 0.014, f"{kaplan}", fontsize=9.5, va="top")
-        axes.set(xlim=(300, 1e13), ylim=(0.4, 1.1), ylabel="exponent of the best N in C")
-        _log(axes.xaxis, [300, 1e13], (1,), "parameters without embeddings", 2)
-        from matplotlib.ticker import FuncFormatter
-
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_count(value)))
-        figure.legend(loc="outside lower center", ncols=2)
-    return figure
