@@ -1,10 +1,11 @@
-"""What each chapter weighs, and whether it keeps what a reader is promised: forty-five minutes, in the field's words.
+"""What each chapter weighs, and whether it keeps what a reader is promised: half an hour, in the field's words.
 
 Usage: python tools/chapters.py [FILE or FOLDER ...]          print a table (default: book)
        python tools/chapters.py --check [FILE or FOLDER ...]  say what is over a limit; status 1 if anything
 
-A chapter has at most 75 cells and 2,800 words, and no open cell of more than 15 lines. It has three exercises or more,
-one of them a repair, ends with a bridge to the frameworks, and uses no word of its own for what the field has a term for.
+A chapter has at most 55 cells and 1,975 words, and no open cell of more than 15 lines. It begins with what to carry away,
+in at most 90 words, has three exercises or more, one of them a repair, ends with a bridge to the frameworks, and uses no
+word of its own for what the field has a term for.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from pathlib import Path
 import nbformat
 
 ROOT = Path(__file__).resolve().parents[1]
-MOST_CELLS, MOST_WORDS, MOST_LINES, LEAST_EXERCISES = 75, 2800, 15, 3
+MOST_CELLS, MOST_WORDS, MOST_LINES, LEAST_EXERCISES = 55, 1975, 15, 3
+MOST_CARRIED = 90  # words of the box at its head
 BRIDGE = "## In the frameworks"
 #: Words that readers would not find in the literature, with the field's own.
 HOME_MADE = {
@@ -36,6 +38,8 @@ HOME_MADE = {
     "puts? off": "defers",
     "a way through": "a direction",
 }
+#: The box at the head of a chapter.
+_TAKEAWAY = re.compile(r":::\{div\} pb-takeaway\n(.*?)\n:::", re.DOTALL)
 #: What is no prose: formulas, code, roles' names and targets.
 _NOT_WORDS = re.compile(r"\$.*?\$|`.*?`|\{.*?\}", re.DOTALL)
 
@@ -50,6 +54,7 @@ class Weight:
     exercises: int
     bridge: bool
     home_made: dict[str, str]
+    carried: int
 
     def complaints(self) -> list[str]:
         found = []
@@ -64,6 +69,8 @@ class Weight:
             )
         if self.exercises < LEAST_EXERCISES:
             found.append(f"{self.exercises} exercises, at least {LEAST_EXERCISES}")
+        if not 0 < self.carried <= MOST_CARRIED:
+            found.append(f"{self.carried} words to carry away, at least one and at most {MOST_CARRIED}")
         if not self.bridge:
             found.append(f"no section {BRIDGE!r}")
         return found + [f"{word!r}: say {term!r}" for word, term in self.home_made.items()]
@@ -75,7 +82,7 @@ def weigh(path: Path) -> Weight:
     prose = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
     return Weight(
         len(cells),
-        len(re.findall(r"[A-Za-z]{2,}", _NOT_WORDS.sub(" ", prose))),
+        _words(prose),
         tuple(number for number, cell in enumerate(cells, 1) if _is_long(cell)),
         prose.count("pb-exercise"),
         BRIDGE in prose.splitlines(),
@@ -84,7 +91,12 @@ def weigh(path: Path) -> Weight:
             for pattern, term in HOME_MADE.items()
             for word in re.findall(rf"\b(?:{pattern})\b", prose, re.IGNORECASE)
         },
+        _words("".join(_TAKEAWAY.findall(cells[0].source))),
     )
+
+
+def _words(text: str) -> int:
+    return len(re.findall(r"[A-Za-z]{2,}", _NOT_WORDS.sub(" ", text)))
 
 
 def _is_long(cell: nbformat.NotebookNode) -> bool:

@@ -10,13 +10,14 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+TAKEAWAY = ":::{div} pb-takeaway\nOne thing.\n:::"
 EXERCISE = ":::{admonition} Exercise: a sum\n:class: pb-exercise\nWhat is one and one?\n:::"
 
 
 def good() -> list[nbformat.NotebookNode]:
     """A chapter of five cells that keeps all limits."""
     return [
-        new_markdown_cell("# Title\n\nTwo words, $x y z$ and `code that counts for nothing`."),
+        new_markdown_cell(f"# Title\n\n{TAKEAWAY}\n\nTwo words, $x y z$ and `code that counts for nothing`."),
         new_code_cell("\n".join(f"x = {i}" for i in range(15))),
         new_code_cell("\n".join(f"x = {i}" for i in range(40)), metadata={"tags": ["hide-input"]}),
         new_markdown_cell("\n\n".join([EXERCISE] * 3)),
@@ -34,15 +35,17 @@ def test_a_good_chapter_has_nothing_to_mend(tmp_path: Path) -> None:
     weight = weighed(tmp_path, good())
     assert weight.complaints() == []
     assert (weight.cells, weight.long, weight.exercises, weight.bridge) == (5, (), 3, True)
-    assert weighed(tmp_path, good()[:1]).words == 4  # neither the formula nor the code
+    assert (one := weighed(tmp_path, good()[:1])).words == 8
+    assert one.carried == 2  # neither the formula nor the code
 
 
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (lambda cells: cells.extend(new_markdown_cell("") for _ in range(71)), "76 cells, at most 75"),
-        (lambda cells: cells.append(new_markdown_cell("so " * 2800)), "words, at most 2800"),
+        (lambda cells: cells.extend(new_markdown_cell("") for _ in range(51)), "56 cells, at most 55"),
+        (lambda cells: cells.append(new_markdown_cell("so " * 1975)), "words, at most 1975"),
         (lambda cells: cells[2].metadata.update(tags=[]), "more than 15 lines in open cells: 3;"),
+        (lambda cells: cells[0].update(source="# Title"), "0 words to carry away, at least one"),
         (lambda cells: cells.pop(3), "0 exercises, at least 3"),
         (lambda cells: cells.pop(4), "no section '## In the frameworks'"),
         (
