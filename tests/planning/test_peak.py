@@ -107,6 +107,17 @@ def test_a_tied_table_has_two_gradients_and_their_sum_for_a_moment(grad_acc, pre
     assert stage.total - stage.optimizer == pytest.approx(timeline.curves().peak, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("how", "copies"), [({}, True), ({"fused": True}, False), ({"offload": True}, False)]
+)
+def test_gradients_are_copied_for_masters_by_pytorch_on_a_gpu_alone(how, copies):
+    """A kernel reads 16 bits, and a CPU that updates gets them as they are; a chunk is no smaller than the table."""
+    shape = load("llama3-8b")
+    stage = predict(shape, seq=16, **how).stages[0]
+    assert (stage.moment.name == "optimizer") == copies
+    assert (stage.moment.working >= 4 * shape.vocab * shape.hidden) == copies
+
+
 def test_a_sum_of_full_sizes_is_not_the_peak():
     """Without working memory the logits' gradients are missed; with all gradients, what is not there yet is counted."""
     stage = predict(load("llama3.2-1b"), Layout(micro_batch=4), seq=4096).stages[0]
