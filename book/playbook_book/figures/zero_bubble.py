@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from playbook_book.instruments.interval import Interval
 
 
-def beside(panels: Mapping[str, Iterable[Interval]]) -> Figure:
+def pass_and_messages(panels: Mapping[str, Iterable[Interval]]) -> Figure:
     """Products and the messages beside them on one rank: a row of computing and waiting, a row of messages.
 
     ``panels`` maps a title to the spans of `instruments.pair_trace`.
