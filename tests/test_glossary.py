@@ -46,7 +46,7 @@ def test_what_a_chapter_introduces_is_in_the_glossary(path):
 
 def test_a_term_leads_from_where_it_is_introduced_to_its_entry(built_book):
     chapter = built_book.joinpath("book/one-gpu/memory.html").read_text(encoding="utf-8")
-    links = re.findall(r'<a class="[^"]*pb-term[^"]*" href="\.\./glossary\.html#([\w-]+)">', chapter)
+    links = re.findall(r'<a class="[^"]*pb-term[^"]*" href="\.\./glossary\.html#([\w-]+)"', chapter)
     assert {"term-optimizer-states", "term-meta-device"} <= set(links)
     assert len(links) == len(set(links))  # once each
     ids = re.findall(r'id="([\w-]+)"', built_book.joinpath("book/glossary.html").read_text(encoding="utf-8"))

@@ -21,7 +21,7 @@ WANTED = {
     "ZeRO stage 3": "data-parallelism/zero.html#stage-3",
     "HSDP": "data-parallelism/zero",
     "DDP": "data-parallelism/data-parallel",
-    "all-reduce cost": "communication/ring-all-reduce.html#what-a-message-costs",
+    "all-reduce cost": "communication/ring-all-reduce",
     "out of memory": "one-gpu/memory",
     "OOM": "one-gpu/memory",
     "torchrun": "communication/collectives",
@@ -71,7 +71,7 @@ console.log(JSON.stringify(JSON.parse(queries).map(found)));
 
 
 def test_what_readers_look_for_is_among_the_first_three(built_book: Path) -> None:
-    files = "vendor/minisearch/minisearch.mjs", "_static/pb/find/rank.mjs", "_static/sections.json"
+    files = "vendor/minisearch/minisearch.mjs", "_static/pb/rank.mjs", "_static/sections.json"
     given = [*(str(built_book / file) for file in files), json.dumps(list(WANTED))]
     command = ["node", "--input-type=module", "-e", RANK, *given]
     told = subprocess.run(command, capture_output=True, text=True, check=True)

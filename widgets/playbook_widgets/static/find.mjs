@@ -12,7 +12,7 @@ let ready; // what ranks, once somebody wants to search
 function load() {
   ready ??= Promise.all([
     import(new URL("vendor/minisearch/minisearch.mjs", ROOT)),
-    import("./find/rank.mjs"),
+    import("./rank.mjs"),
     fetch(new URL("_static/sections.json", ROOT)).then((answer) => answer.json()),
   ]).then(([{ default: MiniSearch }, { indexOf, rank }, entries]) => {
     const index = indexOf(entries, MiniSearch);
