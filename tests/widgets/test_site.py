@@ -128,6 +128,10 @@ def test_pages_say_to_others_what_they_are_about(built_book: Path) -> None:
         assert 60 < len(told) <= 202, page
         assert f'<meta property="og:description" content="{told}"/>' in text
         assert "To cite it: The playbook authors" in text
+        head = text[: text.index("</head>")]
+        assert not re.sub(
+            r"<(script|style|title)\b.*?</\1>|<!--.*?-->|<[^>]+>", "", head, flags=re.DOTALL
+        ).strip(), page
 
 
 def test_terms_say_what_they_mean(built_book: Path) -> None:

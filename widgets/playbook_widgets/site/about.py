@@ -22,7 +22,7 @@ SHOWN = 200
 def description(doctree: nodes.document) -> str:
     """The first paragraph of some length, cut at a word; not from a box."""
     for paragraph in doctree.findall(nodes.paragraph):
-        text = re.sub(r"\\s+", " ", paragraph.astext())
+        text = re.sub(r"\s+", " ", paragraph.astext())
         if isinstance(paragraph.parent, nodes.section) and len(text) > 60:
             return text if len(text) <= SHOWN else text[:SHOWN].rpartition(" ")[0].rstrip(",;:") + " …"
     return ""
@@ -43,7 +43,7 @@ def describe(app: Sphinx, page: str, template: str, context: dict[str, Any], doc
         f'<meta {"property" if name.startswith("og:") else "name"}="{name}" content="{html.escape(value)}"/>'
         for name, value in told.items()
     )
-    context["metatags"] = context.get("metatags", "") + "\\n".join(tags)
+    context["metatags"] = context.get("metatags", "") + "\n".join(tags)
 
 
 def sign(app: Sphinx, config: Config) -> None:
@@ -63,9 +63,9 @@ def map_site(app: Sphinx, error: Exception | None) -> None:
     places = (app.builder.get_target_uri(page) for page in sorted(app.env.found_docs))
     urls = "".join(f"<url><loc>{base.rstrip('/')}/{place}</loc></url>" for place in places)
     name = "http" + "://www.sitemaps.org/schemas/sitemap/0.9"  # a name: nothing is loaded from there
-    sitemap = f'<?xml version="1.0" encoding="UTF-8"?>\\n<urlset xmlns="{name}">{urls}</urlset>\\n'
+    sitemap = f'<?xml version="1.0" encoding="UTF-8"?>\n<urlset xmlns="{name}">{urls}</urlset>\n'
     Path(app.outdir, "sitemap.xml").write_text(sitemap, encoding="utf-8")
-    robots = f"User-agent: *\\nSitemap: {base.rstrip('/')}/sitemap.xml\\n"
+    robots = f"User-agent: *\nSitemap: {base.rstrip('/')}/sitemap.xml\n"
     Path(app.outdir, "robots.txt").write_text(robots, encoding="utf-8")
 
 
