@@ -4,7 +4,7 @@
 import { make } from "./shared/dom.mjs";
 
 const ROOT = new URL("../../", import.meta.url); // of the site
-const SAID = { page: "chapter", section: "", term: "glossary", exercise: "exercise", name: "library" };
+const SAID = { page: "chapter", section: "", term: "", exercise: "exercise", name: "library" };
 const input = document.querySelector(".search-button__search-container #search-input");
 
 let ready; // what ranks, once somebody wants to search
