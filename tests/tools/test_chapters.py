@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -66,3 +67,30 @@ def test_chapters_are_the_notebooks_in_the_parts_of_the_book() -> None:
     found = chapters.chapters([chapters.ROOT / "book"])
     names = {path.relative_to(chapters.ROOT).with_suffix("").as_posix() for path in found}
     assert names == {name for name in listed if not name.startswith("book/tools/")}
+
+
+def _lost(source: str) -> list[int]:
+    """Lines at which a cell makes a table or a figure and drops it: a notebook shows what its last line gives."""
+    try:
+        *before, _ = ast.parse(source).body
+    except (SyntaxError, ValueError):  # magics; an empty cell
+        return []
+    calls = [(one.lineno, one.value) for one in before if isinstance(one, ast.Expr)]
+    return [
+        line
+        for line, call in calls
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id in ("table", "display")
+    ]
+
+
+def test_no_cell_makes_a_table_or_a_figure_that_nobody_sees() -> None:
+    assert _lost("table([], [])\nx = 1") == [1]
+    found = {
+        f"{path.stem}: cell {number}": lines
+        for path in sorted((chapters.ROOT / "book").rglob("*.ipynb"))
+        for number, cell in enumerate(nbformat.read(path, as_version=4).cells, 1)
+        if cell.cell_type == "code" and (lines := _lost(cell.source))
+    }
+    assert not found

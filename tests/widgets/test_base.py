@@ -97,7 +97,7 @@ def test_widgets_far_below_wait_until_they_come_near(open_page):
     page.wait_for_selector(".pb-widget[data-state=ready]")  # the near one; one observer looks after both
     widget = page.locator(".pb-widget").last
     assert widget.get_attribute("data-state") is None
-    assert "1 events on 1 lanes" in widget.inner_text()
+    assert "1 event on 1 lane" in widget.inner_text()
     widget.scroll_into_view_if_needed()
     page.wait_for_function("document.querySelectorAll('.pb-widget[data-state=ready]').length === 2")
 

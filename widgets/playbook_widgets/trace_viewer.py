@@ -36,10 +36,10 @@ class TraceViewer(Widget):
 
     def summary(self) -> str:
         trace = self._trace
-        head = (
-            f"{self._title}: {len(trace):,} events on {len(trace.lanes)} lanes "
-            f"over {format_seconds(trace.duration / 1e6)}"
-        ).replace(",", " ")
+        events, lanes = (
+            f"{n:,} {word}{'s' * (n != 1)}" for n, word in ((len(trace), "event"), (len(trace.lanes), "lane"))
+        )
+        head = f"{self._title}: {events} on {lanes} over {format_seconds(trace.duration / 1e6)}"
         more = f" (the longest of {len(trace) + self._dropped})" if self._dropped else ""
         return f"<p>{html.escape(head + more)}.</p>{_lane_table(trace)}"
 
