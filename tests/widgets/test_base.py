@@ -124,5 +124,5 @@ def test_the_model_is_the_one_modules_expect(open_page):
 @pytest.mark.browser
 def test_without_javascript_the_summary_stands(open_page):
     page = open_page(TraceViewer(TRACE, title="Step").static_html(), java_script_enabled=False)
-    assert "Step: 1 events on 1 lanes over 5 µs." in page.locator("main").inner_text()
+    assert "Step: 1 event on 1 lane over 5 µs." in page.locator("main").inner_text()
     assert "100%" in page.locator("main").inner_text()
