@@ -7,6 +7,7 @@ scripts load only where a widget is, and pages ask nothing of other hosts.
 from __future__ import annotations
 
 import shutil
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +16,11 @@ from sphinx.util.fileutil import copy_asset
 
 from playbook.figures import style
 
-from .site import (
-    about,
-    browser_python,
-    code,
-    exercises,
-    katex,
-    landing,
-    pages,
-    reference,
-    runs,
-    sections,
-    sources,
-    terms,
-)
-
+#: What the extension is made of, each a module with a ``setup``.
+PARTS = (
+    "about", "browser_python", "code", "exercises", "katex", "landing", "pages", "reference", "runs", "sections",
+    "sources", "terms",
+)  # fmt: skip
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
 
@@ -53,20 +44,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_css_file("../vendor/fonts/fonts.css", priority=300)
     app.add_css_file("pb/palette.css", priority=800)
     app.add_css_file("pb/book.css", priority=810)
-    parts = (
-        about,
-        browser_python,
-        code,
-        exercises,
-        katex,
-        landing,
-        pages,
-        reference,
-        runs,
-        sections,
-        sources,
-        terms,
-    )
-    for part in parts:
-        part.setup(app)
+    for part in PARTS:
+        import_module(f".site.{part}", __package__).setup(app)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

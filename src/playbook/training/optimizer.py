@@ -111,7 +111,7 @@ class MasterAdamW(torch.optim.Optimizer):
         """As torch's, but states stay in their formats, and masters come from the checkpoint."""
         parameters = [p for group in self.param_groups for p in group["params"]]
         for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
-            group.update({key: value for key, value in saved.items() if key != "params"})
+            group.update({key: value for key, value in saved.items() if key not in ("params", "fused")})
         for number, p in enumerate(parameters):
             self.set_state(p, state_dict["state"].get(number, {}))
 
