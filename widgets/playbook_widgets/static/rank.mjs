@@ -28,8 +28,9 @@ export function indexOf(entries, MiniSearch) {
 }
 
 /** The best `most` entries for what a reader typed. */
-export function rank(index, entries, query, most = 12) {
-  const whole = query.trim().toLowerCase(),
+export function rank(index, entries, typed, most = 12) {
+  const query = typed.slice(0, 200),
+    whole = query.trim().toLowerCase(),
     named = (entry) => [entry.t, ...(entry.s ?? [])].some((name) => name.toLowerCase() === whole),
     options = {
       boost: BOOST,
