@@ -58,6 +58,8 @@ LABS_INSIDE = (
     "playbook.model.generate",
     "playbook.model.hugging_face",
     "playbook.training.convert",
+    "playbook.training.guard",
+    "playbook.training.replica_check",
 )
 
 LINE = re.compile(r"^- `([\w/]+\.py)` — ", re.M)

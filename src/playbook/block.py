@@ -68,10 +68,16 @@ class Core(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What tells the blocks of a model apart: ``experts`` in place of one MLP, the ``window`` of attention (0: none)."""
+    """What tells the blocks of a model apart: ``experts`` in place of one MLP, the ``window`` of attention (0: none), and
+    whether they keep all, beside others of which parts are computed again."""
 
     experts: bool = False
     window: int = 0
+    whole: bool = False
+
+    def again(self, modules: frozenset[str]) -> frozenset[str]:
+        """The modules that backward computes again of such a block, where it does of the others."""
+        return frozenset() if self.whole else modules
 
 
 DENSE = Kind()

@@ -251,10 +251,17 @@ class ModelShape:
         window = self.windows[layer % len(self.windows)] if self.windows else 0
         return Kind(self.is_moe(layer), window)
 
-    def blocks(self, runs: Iterable[range] | None = None) -> dict[Kind, int]:
+    def blocks(self, runs: Iterable[range] | None = None, again: int | None = None) -> dict[Kind, int]:
         """How many blocks of each kind are in ``runs`` (by default all): only kinds that are there, those with experts
-        last. Blocks of a kind are alike, so a sum over layers is a product.
+        last. Blocks of a kind are alike, so a sum over layers is a product. ``again``: of each run all but the first so
+        many are `Kind.whole`.
         """
+        if again is not None:
+            runs = list(runs or [range(self.layers)])
+            rest = self.blocks(run[again:] for run in runs)
+            return self.blocks(run[:again] for run in runs) | {
+                k._replace(whole=True): n for k, n in rest.items()
+            }
         runs = [range(self.layers)] if runs is None else runs
         counts: Counter[Kind] = Counter()
         first, period = (self.moe.dense_layers, self.moe.every) if self.moe else (0, 1)

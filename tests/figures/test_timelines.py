@@ -7,8 +7,8 @@ import pytest
 from matplotlib.colors import to_rgba
 
 from playbook.figures import display
-from playbook.figures.timelines import LOOKS, timelines
 from playbook.instruments.trace import Event, Lane, Trace
+from playbook_book.figures.timelines import LOOKS, timelines
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from playbook.errors import DataError
-from playbook.instruments.overlap import (
+from playbook.instruments.profiled_step import GRADIENT, NODE, ProfiledStep
+from playbook.instruments.rank_trace import record_step
+from playbook.instruments.trace import Event, Lane, Trace
+from playbook.training.config import TrainConfig
+from playbook.training.data import load_corpus
+from playbook.training.trainer import make_trainer
+from playbook_book.instruments.overlap import (
     collectives,
     gathers,
     hidden,
@@ -14,12 +20,6 @@ from playbook.instruments.overlap import (
     overlaps_backward,
     reductions,
 )
-from playbook.instruments.profiled_step import GRADIENT, NODE, ProfiledStep
-from playbook.instruments.rank_trace import record_step
-from playbook.instruments.trace import Event, Lane, Trace
-from playbook.training.config import TrainConfig
-from playbook.training.data import load_corpus
-from playbook.training.trainer import make_trainer
 
 
 def x(name: str, kind: str, start: float, end: float, thread: int = 1, **args) -> dict:

@@ -9,11 +9,16 @@ from torch.profiler import ProfilerActivity, profile
 
 from playbook.errors import DataError
 from playbook.instruments.trace import Event, Lane, Trace
-from playbook.instruments.trace_analysis import idle_fraction, meanwhile, operations_by_phase, side_by_side
 from playbook.shapes import load
 from playbook.training.config import TrainConfig
 from playbook.training.data import load_corpus
 from playbook.training.trainer import make_trainer
+from playbook_book.instruments.trace_analysis import (
+    idle_fraction,
+    meanwhile,
+    operations_by_phase,
+    side_by_side,
+)
 
 HOST, WIRE, DEVICE = Lane("host"), Lane("wire", "stream"), Lane("compute", "stream")
 SMALL = load("tiny").replace(layers=2, hidden=32, heads=4, kv_heads=2, head_dim=8, ffn=64)

@@ -63,6 +63,8 @@ def test_text_shows_what_differs_from_one_device():
         ("sp=yes", "sp must stand alone or be true or false, got 'yes'"),
         ("ep=3,dp=4", "ep must divide dp * cp = 4, got 3"),
         ("recompute=some", "unknown recompute 'some'"),
+        ("recompute=full:some", "recompute is 'full:some': behind the colon goes a number of blocks"),
+        ("recompute=none:2", "recompute is 'none:2'"),
         ("recompute=mlp++moe", "unknown recompute ''"),
         ("recompute=mlp+full", "unknown recompute 'full'; known: core_attn, layernorm"),
         ("schedule=2f2b", "schedule must be one of naive, afab, 1f1b"),

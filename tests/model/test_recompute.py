@@ -83,7 +83,7 @@ def test_each_mode_saves_less_than_the_one_before(block):
     assert saved[0] > saved[1] > saved[2]
 
 
-@pytest.mark.parametrize("mode", [*RECOMPUTE, "mlp", "core_attn+moe", "shared_experts"])
+@pytest.mark.parametrize("mode", [*RECOMPUTE, "mlp", "core_attn+moe", "shared_experts", "full:1", "moe:1"])
 @pytest.mark.parametrize("block", BLOCKS)
 def test_flops_counted_are_those_predicted(block, mode):
     shape = BLOCKS[block]

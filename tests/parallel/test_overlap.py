@@ -14,14 +14,6 @@ import pytest
 import torch.distributed as dist
 
 from playbook import launch
-from playbook.instruments.overlap import (
-    collectives,
-    gathers,
-    hidden,
-    last_gradient,
-    overlaps_backward,
-    reductions,
-)
 from playbook.instruments.rank_trace import record_step, together
 from playbook.instruments.trace import Trace
 from playbook.layout import Layout
@@ -30,6 +22,14 @@ from playbook.shapes import load
 from playbook.training.config import TrainConfig
 from playbook.training.data import load_corpus
 from playbook.training.trainer import make_trainer
+from playbook_book.instruments.overlap import (
+    collectives,
+    gathers,
+    hidden,
+    last_gradient,
+    overlaps_backward,
+    reductions,
+)
 
 LAYERS = 3
 SHAPE = load("tiny").replace(layers=LAYERS)

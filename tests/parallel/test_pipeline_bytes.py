@@ -158,7 +158,15 @@ def test_with_fused_kernels(ranks):
 
 def test_a_schedule_of_ones_own(ranks):
     given = {"own_schedule": OWN, "stage_layers": (2, 4, 3)}
-    check(ranks, [(LLAMA, "pp=2,grad_acc=2", given), (GPT, "pp=2,grad_acc=2,recompute=full", given)], 2)
+    check(
+        ranks,
+        [
+            (LLAMA, "pp=2,grad_acc=2", given),
+            (GPT, "pp=2,grad_acc=2,recompute=full", given),
+            (GPT, "pp=2,grad_acc=2,recompute=full:1", given),
+        ],
+        2,
+    )
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-h1"])

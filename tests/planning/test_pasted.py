@@ -94,6 +94,7 @@ def test_what_megatron_is_told_is_read_back(name):
         ("dp=8,zero=3,cp=2,recompute=full,grad_acc=3", {"context": "gather"}, "bf16-mixed-main-grads"),
         ("dp=4,pp=4,grad_acc=8,zero=2", {"stage_layers": (26, 18, 18, 18)}, "fp32"),
         ("tp=2,sp,recompute=core_attn+layernorm+mlp", {}, "bf16"),
+        ("pp=4,grad_acc=8,recompute=full:3", {}, "bf16"),
         ("dp=2,tp=8,sp,pp=2,schedule=interleaved,vpp=4,grad_acc=4,zero=1,micro_batch=2", {}, "fp8:delayed"),
     ],
 )

@@ -14,6 +14,7 @@ from playbook.kernels import jit
 from playbook.kernels.cross_entropy import cross_entropy
 from playbook.kernels.ops import FusedOps
 from playbook.layout import Layout
+from playbook.layout.fields import blocks_again
 from playbook.model.fp8 import use_fp8
 from playbook.model.ops import TORCH_OPS, Ops
 from playbook.model.transformer import Transformer
@@ -25,7 +26,7 @@ from playbook.planning.terms import SYMBOLS, maker, symbols, total
 from playbook.precision.recipes import FP8_RECIPES
 from playbook.shapes import ModelShape, load
 
-MODES = ["none", "selective", "full", "mlp", "core_attn+mlp+moe", "shared_experts"]
+MODES = ["none", "selective", "full", "mlp", "core_attn+mlp+moe", "shared_experts", "full:1", "mlp+moe:1"]
 
 
 def nothing(launch: jit.Launch) -> None:
@@ -40,7 +41,7 @@ def predicted(shape, batch, seq, recompute, attention, recipe, fused=NOTHING, fp
     blocks = [
         count
         * total(block_terms(shape, make, recompute=recompute, attention=written, kind=kind, fused=fused))
-        for kind, count in shape.blocks().items()
+        for kind, count in shape.blocks(again=blocks_again(recompute)).items()
     ]
     return total(embedding_terms(shape, make)) + sum(blocks) + total(head_terms(make, loss=loss_of(fused, 1)))
 

@@ -9,9 +9,20 @@ import pytest
 from playbook.errors import ConfigError, LayoutError
 from playbook.hardware import load as load_cluster
 from playbook.layout import Layout
+from playbook.layout.fields import blocks_again
 from playbook.planning.calibration import Calibration
 from playbook.planning.job import Job
-from playbook.planning.search import WORDS, Found, Planner, Problem, Space, candidates, explain, search
+from playbook.planning.search import (
+    FEWEST,
+    WORDS,
+    Found,
+    Planner,
+    Problem,
+    Space,
+    candidates,
+    explain,
+    search,
+)
 from playbook.shapes import ModelShape, load
 
 #: Of random problems: both kinds of blocks, two to eight GPUs, 78 to 480 layouts, and one that nothing fits.
@@ -141,6 +152,21 @@ def test_choices_can_be_narrowed():
         (2, 2, 1, "full")
     }
     assert result.candidates == 2
+
+
+def test_as_few_blocks_are_computed_again_as_fit():
+    one = problem("llama3-8b", 8, 64, 8192)
+    space = Space(tp=(1,), pp=(1,), cp=(1,), zero=(2,), recompute=("full", FEWEST), micro_batch=(1,))
+    few, every = search(one, space, top=2).found
+    blocks = blocks_again(few.layout.recompute)
+    assert every.layout.recompute == "full"
+    assert 0 < blocks < one.shape.layers
+    needs = [one.run(few.layout.replace(recompute=f"full:{n}")).needs for n in range(one.shape.layers + 1)]
+    assert needs[blocks] <= one.capacity < needs[blocks - 1]
+    assert needs == sorted(needs, reverse=True)
+    assert few.step.seconds < every.step.seconds
+    hardware = [found.step.flops.recomputed for found in (few, every)]
+    assert hardware[0] * one.shape.layers == hardware[1] * blocks
 
 
 def test_options_of_techniques_are_those_of_all_layouts():

@@ -66,6 +66,12 @@ TWO: Cases = [
     (MIXED, "tp=2,recompute=mlp+shared_experts", {}),
     (MIXED, "dp=2,ep=2,zero=3,recompute=moe+mlp", {"dispatch": "two-step", "node": 1}),
     (LATENT.replace(layers=4), "pp=2,zero=1,schedule=zb-v,grad_acc=4", {}),
+    (MIXED, "tp=2,sp,recompute=full:1", {}),
+    (MIXED.replace(layers=4), "cp=2,ep=2,recompute=moe:3", {}),
+    (LATENT, "tp=2,recompute=full:1", {}),
+    (LLAMA.replace(layers=4), "pp=2,zero=3,grad_acc=2,recompute=full:1", {}),
+    (LLAMA, "cp=2,recompute=selective:1", {}),
+    (MIXED, "dp=2,ep=2,zero=3,recompute=full:1", {}),
 ]
 FOUR: Cases = [
     (GPT.replace(layers=4), "pp=4,schedule=dualpipe,grad_acc=8", {}),

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from playbook.errors import ScheduleError
 from playbook.layout.stages import on_ranks
 from playbook.schedules.actions import Schedule
-from playbook.schedules.catalogue import BY_HAND, bubble_on_paper, make
+from playbook.schedules.catalogue import BY_HAND, make
+from playbook.schedules.explain import bubble_on_paper
 from playbook.schedules.interleaved import rounds
 from playbook.schedules.kept import kept
 from playbook.schedules.timeline import Times, simulate

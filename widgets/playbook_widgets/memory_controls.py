@@ -218,7 +218,9 @@ _AGAIN = (
     ("none", "none"), ("selective", "attention core (selective)"), ("layernorm+moe_act", "norms, experts' activations"),
     ("layernorm+mla_up_proj+moe_act", "as DeepSeek-V3: norms, latents' projections, activations"),
     ("mlp", "MLP"), ("core_attn+mlp", "attention core and MLP"), ("moe", "experts"),
-    ("core_attn+mlp+moe", "attention core, MLP and experts"), ("full", "whole blocks (full)"),
+    ("core_attn+mlp+moe", "attention core, MLP and experts"),
+    *((f"full:{n}", f"of each stage the first {n} blocks") for n in (1, 2, 4, 8, 16, 32)),
+    ("full", "whole blocks (full)"),
 )  # fmt: skip
 
 

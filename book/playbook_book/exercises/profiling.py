@@ -23,7 +23,7 @@ _CALL, _OTHER = 0.02, 0.2
 )
 def launches() -> tuple[float, dict[float, str]]:
     from playbook.instruments.trace import Event, Lane, Trace
-    from playbook.instruments.trace_analysis import idle_fraction
+    from playbook_book.instruments.trace_analysis import idle_fraction
 
     count, launch, kernel = 438, 6.0, 1.5
     trace = Trace(
@@ -47,7 +47,7 @@ answers("profiling.launches", right=[1 - 438 * 1.5 / (438 * 6 + 1.5)])
 @exercise("profiling.idle", "function", "the idle fraction of a lane")
 def idle(write: Callable[..., Any]) -> str:
     from playbook.instruments.trace import Event, Lane, Trace
-    from playbook.instruments.trace_analysis import idle_fraction
+    from playbook_book.instruments.trace_analysis import idle_fraction
 
     lanes = [Lane("host"), Lane("compute", "stream")]
     work = [Event("a", 1, 2, 3, "compute"), Event("b", 1, 6, 4, "compute")]

@@ -17,8 +17,7 @@ PHASE_HUES = {"forward": PALETTE["F"], "backward": PALETTE["B"], "optimizer": PA
 def operations(rows: Mapping[str, Mapping[str, float]], total: float | None = None) -> Figure:
     """One bar per operation, cut by phase, longest on top, with its time and its share of ``total`` (µs).
 
-    ``rows`` is what `playbook.instruments.trace_analysis.operations_by_phase` returns; operations whose short names agree
-    share a bar.
+    ``rows`` is what `trace_analysis.operations_by_phase` returns; operations whose short names agree share a bar.
     """
     import matplotlib.pyplot as plt
 

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from playbook._checks import MOST, check_int
-from playbook.errors import ConfigError
+from playbook.errors import ConfigError, LayoutError
 from playbook.layout import Layout
-from playbook.layout.stages import parse_stage_layers
 from playbook.planning.flags import read
 from playbook.planning.job import Job
 from playbook.schedules.actions import Schedule
@@ -215,4 +214,14 @@ def _value(field: dataclasses.Field, args: argparse.Namespace) -> Any:
     if unit := field.metadata.get("unit"):
         size = UNITS[unit][1]
         return check_int(name, value, ConfigError, most=MOST // size) * size
-    return parse_stage_layers(value) if field.name == "stage_layers" else value
+    return _stage_layers(value) if field.name == "stage_layers" else value
+
+
+def _stage_layers(text: str | None) -> tuple[int, ...] | None:
+    """``3,5`` as the layers of each stage; None stays None. Raises LayoutError for what are no whole numbers."""
+    try:
+        return None if text is None else tuple(int(size) for size in text.split(","))
+    except ValueError:
+        raise LayoutError(
+            f"stage_layers is {text!r}, but must be whole numbers, one for each stage, as in 3,5"
+        ) from None

@@ -246,7 +246,7 @@ def _in_flight(args: argparse.Namespace, line: Timeline) -> list[str]:
 
 def _on_paper(args: argparse.Namespace, line: Timeline) -> list[str]:
     """The closed form, where there is one: for equal stages, messages that cost nothing and the usual limit."""
-    from playbook.schedules.catalogue import bubble_on_paper
+    from playbook.schedules.explain import bubble_on_paper
 
     schedule, times = line.schedule, line.times
     # DualPipeV's is written down for one of a rank's two stages, the others for all that a rank has.

@@ -45,11 +45,19 @@ CONTEXT = ("ring", "gather", "ulysses")
 
 @cache
 def recomputed(text: str, error: type[PlaybookError] = ConfigError) -> frozenset[str]:
-    """The modules that a ``recompute`` names, or "full". Raises ``error`` for others."""
-    names = frozenset([] if text == "none" else {"selective": "core_attn"}.get(text, text).split("+"))
+    """The modules that a ``recompute`` names, or "full", in how many blocks whatsoever. Raises ``error`` for others."""
+    said, colon, blocks = text.partition(":")
+    if colon and (not blocks.isdecimal() or said == "none"):
+        raise error(f"recompute is {text!r}: behind the colon goes a number of blocks, as in full:4")
+    names = frozenset([] if said == "none" else {"selective": "core_attn"}.get(said, said).split("+"))
     for name in [] if names == {"full"} else sorted(names - set(MODULES)):
         raise error(unknown("recompute", name, MODULES if "+" in text else (*RECOMPUTE, *MODULES)))
     return names
+
+
+def blocks_again(recompute: str) -> int | None:
+    """The number of blocks in a ``recompute``, as "full:4" has it."""
+    return int(recompute.partition(":")[2]) if ":" in recompute else None
 
 
 @dataclass(frozen=True)
@@ -97,7 +105,8 @@ class Fields:
     zero: int = told(0, least=0)
     recompute: str = told(
         "none",
-        f"what is computed again: {', '.join(RECOMPUTE)}, or modules: {', '.join(MODULES)}",
+        f"what is computed again: {', '.join(RECOMPUTE)}, or modules: {', '.join(MODULES)}; "
+        "full:4 does so in the first 4 blocks of each stage alone",
         metavar="mlp+moe",
     )
     schedule: str = told(
@@ -132,6 +141,11 @@ class Fields:
     def again(self) -> frozenset[str]:
         """The modules that backward computes again, or "full"."""
         return recomputed(self.recompute)
+
+    @property
+    def blocks_again(self) -> int | None:
+        """Of each stage so many blocks, the first ones, are computed again (Megatron-LM's "block"); None is all."""
+        return blocks_again(self.recompute)
 
     def padded(self, seq: int) -> int:
         """Tokens of a sample of ``seq`` once it can be sharded evenly; what is added counts in no loss.

@@ -93,16 +93,6 @@ def split(layers: int, depth: int, sizes: Sequence[int] | None = None) -> list[r
     return [range(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 
 
-def parse_stage_layers(text: str | None) -> tuple[int, ...] | None:
-    """``3,5`` as the layers of each stage; None stays None. Raises LayoutError for what are no whole numbers."""
-    try:
-        return None if text is None else tuple(int(size) for size in text.split(","))
-    except ValueError:
-        raise LayoutError(
-            f"stage_layers is {text!r}, but must be whole numbers, one for each stage, as in 3,5"
-        ) from None
-
-
 def check(shape: ModelShape, layout: Fields) -> None:
     """Raise LayoutError unless the model can be cut into the stages of the layout, or of a schedule of one's own.
 

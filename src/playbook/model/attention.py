@@ -41,17 +41,18 @@ class Attention(nn.Module):
     ``causal``: a token sees those before it and itself; otherwise it sees all, as in an encoder.
     """
 
+    recompute = False
+
     def __init__(
         self,
         shape: ModelShape,
         attention: str = "sdpa",
-        recompute: bool = False,
         causal: bool = True,
         ops: Ops = TORCH_OPS,
     ):
         super().__init__()
         self.causal, self.ops = causal, ops
-        self.head_dim, self.p, self.recompute = shape.qk_dim, shape.dropout, recompute
+        self.head_dim, self.p = shape.qk_dim, shape.dropout
         self.core = core_of(attention, ops)
         width, kv_width = shape.heads * shape.qk_dim, shape.n_kv_heads * shape.qk_dim
         qkv_bias = bool(shape.qkv_bias)

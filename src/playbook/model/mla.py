@@ -21,17 +21,18 @@ from playbook.shapes import MLA, ModelShape
 class LatentAttention(nn.Module):
     """Queries out of a latent of their own (or, without q_rank, of x); keys and values out of another."""
 
+    recompute = False
+
     def __init__(
         self,
         shape: ModelShape,
         sizes: MLA,
         attention: str = "sdpa",
-        recompute: bool = False,
         causal: bool = True,
         ops: Ops = TORCH_OPS,
     ):
         super().__init__()
-        self.sizes, self.causal, self.p, self.recompute = sizes, causal, shape.dropout, recompute
+        self.sizes, self.causal, self.p = sizes, causal, shape.dropout
         self.ops, self.core = ops, core_of(attention, ops)
         queries, values = shape.heads * shape.qk_dim, shape.heads * sizes.value_dim
         self.q_down = Linear(shape.hidden, sizes.q_rank, bias=False) if sizes.q_rank else None

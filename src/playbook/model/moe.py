@@ -275,9 +275,11 @@ class MoE(nn.Module):
     ``leave`` a region.
     """
 
-    def __init__(self, shape: ModelShape, sizes: Sizes, ops: Ops = TORCH_OPS, recompute_shared: bool = False):
+    recompute_shared = False
+
+    def __init__(self, shape: ModelShape, sizes: Sizes, ops: Ops = TORCH_OPS):
         super().__init__()
-        self.p, self.recompute_shared = shape.dropout, recompute_shared
+        self.p = shape.dropout
         self.router = Router(shape.hidden, sizes)
         self.experts = Experts(shape, sizes, ops)
         width = sizes.shared_experts * sizes.ffn

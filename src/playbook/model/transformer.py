@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from playbook.errors import ConfigError, ShapeError
 from playbook.layout import recomputed
+from playbook.layout.fields import blocks_again
 from playbook.model.attention import ATTENTION, Attention, rotary_table
 from playbook.model.linear import Linear
 from playbook.model.mla import LatentAttention
@@ -38,14 +39,22 @@ class Block(nn.Module):
     ):
         super().__init__()
         self.ops = ops
-        again, self.p = recomputed(recompute), shape.dropout
-        given = attention, "core_attn" in again, causal, ops
+        self.p = shape.dropout
+        given = attention, causal, ops
         self.norm1 = make_norm(shape, ops)
         self.attention = LatentAttention(shape, shape.mla, *given) if shape.mla else Attention(shape, *given)
         self.norm2 = make_norm(shape, ops)
         moe = shape.moe if shape.is_moe(layer) else None
-        self.mlp = MoE(shape, moe, ops, "shared_experts" in again) if moe else MLP(shape, ops=ops)
-        self.recomputes_mlp = ("moe" if moe else "mlp") in again
+        self.mlp = MoE(shape, moe, ops) if moe else MLP(shape, ops=ops)
+        self.recompute(recomputed(recompute))
+
+    def recompute(self, modules: frozenset[str]) -> None:
+        """Have backward compute these again, of those that the block has."""
+        self.recomputes_all, self.attention.recompute = "full" in modules, "core_attn" in modules
+        experts = isinstance(self.mlp, MoE)
+        self.recomputes_mlp = ("moe" if experts else "mlp") in modules
+        if experts:
+            self.mlp.recompute_shared = "shared_experts" in modules
 
     def forward(self, x: Tensor, cos: Tensor | None = None, sin: Tensor | None = None) -> Tensor:
         x, y = self.ops.add_norm(x, self.attention(self.norm1(x), cos, sin), self.norm2)  # (b, s, h)
@@ -72,7 +81,8 @@ class Transformer(nn.Module):
     """Tokens in, logits out: embedding, ``shape.layers`` blocks, final norm, output head.
 
     ``attention`` is ``"sdpa"`` (fused kernels) or ``"reference"`` (the formula written out); ``recompute`` is
-    ``"none"``, ``"selective"`` (the attention core), ``"full"`` (whole blocks) or modules among `RUN`, joined by +.
+    ``"none"``, ``"selective"`` (the attention core), ``"full"`` (whole blocks) or modules among `RUN`, joined by +;
+    with ":4" in the first 4 blocks alone, of each stage where the model is cut into some.
     ``causal`` is false for an encoder, whose tokens see those behind them, too. ``ops`` are the operations between its
     products. Every weight is drawn from
     ``seed`` and its own name, so that a model cut in pieces starts from the same numbers as a whole one.
@@ -120,6 +130,15 @@ class Transformer(nn.Module):
             router.begin()
         self._register_rotary(device)
         self.token_losses = token_losses
+        self.recompute_first(range(shape.layers))
+
+    def recompute_first(self, stage: range) -> range:
+        """The ``stage``, of whose blocks only the first are computed again, where `recompute` says how many."""
+        if (first := blocks_again(self.recompute)) is not None:
+            for i, block in enumerate([self.blocks[layer] for layer in stage]):
+                if isinstance(block, Block):
+                    block.recompute(recomputed(self.recompute) if i < first else frozenset())
+        return stage
 
     def _register_rotary(self, device: torch.device | str | None) -> None:
         """The angles of every position, computed once; they are no part of a checkpoint."""
@@ -164,7 +183,7 @@ class Transformer(nn.Module):
 
     def run_block(self, block: nn.Module, x: Tensor, *rotary: Tensor) -> Tensor:
         """One block, keeping its insides for backward or, under full recomputation, only its input."""
-        if self.recompute == "full":
+        if getattr(block, "recomputes_all", False):  # not so in what else may stand for blocks
             return checkpoint(block, x, *rotary, preserve_rng=self.p > 0)
         return block(x, *rotary)
 

@@ -83,7 +83,7 @@ def keep_stages(
     """Leave of ``model`` the stages ``held`` of ``depth``; the rest is given up."""
     cuts = split(len(model.blocks), depth, sizes)
     stages = {i: Stage(model, i, cuts[i], i == 0, i == depth - 1) for i in sorted(held)}
-    mine = {block for stage in stages.values() for block in stage.blocks}
+    mine = {block for stage in stages.values() for block in model.recompute_first(stage.blocks)}
     for i in range(len(model.blocks)):
         if i not in mine:
             model.blocks[i] = MissingBlock(i)

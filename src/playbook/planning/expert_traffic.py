@@ -97,33 +97,40 @@ def region(here: Sender) -> Iterator[Message]:
     entry, leave = here.recipe.residual, here.recipe.compute
     forward = [("all_gather", entry), ("reduce_scatter", leave)] if sp else [("all_reduce", leave)]
     backward = [("reduce_scatter", entry), ("all_gather", leave)] if sp else [("all_reduce", entry)]
-    again = [("backward", forward)] * ("router" in parts_again(here.layout.again))
-    for phase, ways in [("forward", forward), *again, ("backward", backward)]:
+    again = "backward", forward, sum(_again(here).values())
+    for phase, ways, count in (("forward", forward, n), again, ("backward", backward, n)):
         for collective, size in ways:
-            yield here.tp(collective, here.stream, size, phase, n)
+            yield here.tp(collective, here.stream, size, phase, count)
 
 
 def dispatch(here: Sender, routing: Routing | None) -> Iterator[Message]:
     """Rows to the ranks of their experts and back, and gradients the same ways (`Layout.dispatch`)."""
     if here.layout.ep == 1:
         return
-    for routed, count in _counted(here, routing).items():
+    again = _counted(here, routing, _again(here))
+    for routed, count in _counted(here, routing, here.expert_layers).items():
         for message in PATHS[here.layout.dispatch](here, routed):
-            phases = ["forward", *["backward"] * ("router" in parts_again(here.layout.again))]
-            for phase in phases if message.phase == "forward" else ["backward"]:
-                yield replace(message, phase=phase, count=count)
+            yield replace(message, count=count)
+            if message.phase == "forward" and again[routed]:
+                yield replace(message, phase="backward", count=again[routed])
 
 
-def _counted(here: Sender, routing: Routing | None) -> Counter[Routed]:
-    """How often what was routed. Raises ConfigError for a routing that is not of this rank and step."""
+def _again(here: Sender) -> dict[int, int]:
+    """Of the blocks with experts here those whose routers run again in backward, as `Sender.expert_layers`."""
+    runs = "router" in parts_again(here.layout.again)
+    return {layer: n for layer, n in here.expert_layers.items() if runs and layer in here.layers_again}
+
+
+def _counted(here: Sender, routing: Routing | None, layers: Mapping[int, int]) -> Counter[Routed]:
+    """How often what was routed in ``layers``. Raises ConfigError for a routing that is not of this rank and step."""
     if routing is None:
-        return Counter({even(here): here.expert_passes})
+        return Counter({even(here): sum(layers.values())})
     told = {layer: len(each) for layer, each in routing.items()}
     if told != here.expert_layers:
         raise ConfigError(
             f"routing has so many micro-batches of each layer: {told}, but rank {here.rank} has {here.expert_layers}"
         )
-    return Counter(one for each in routing.values() for one in each)
+    return Counter(one for layer in layers for one in routing[layer])
 
 
 def _all_to_all(here: Sender, routed: Routed) -> Iterator[Message]:
@@ -194,16 +201,16 @@ def balance(here: Sender) -> Iterator[Message]:
     Scores and most loads are of samples, which context-parallel ranks share.
     """
     moe, layout, n = _moe(here), here.layout, here.expert_passes
-    again, cp = "router" in parts_again(layout.again), (layout.cp, here.at["cp"])
+    again, cp = sum(_again(here).values()), (layout.cp, here.at["cp"])
     if moe.capacity is not None:
         scores = layout.cp * here.tokens * moe.experts
-        for phase in ("forward", *["backward"] * again):
-            yield message_in("cp", "all_gather", scores, FP32, cp, phase, n)
+        for phase, count in (("forward", n), ("backward", again)):
+            yield message_in("cp", "all_gather", scores, FP32, cp, phase, count)
     if moe.balance_loss:  # once, where there is a graph
-        phase = "backward" if again else "forward"
         loads = moe.experts * (layout.micro_batch if moe.balance_over == "sample" else 1)
         over = ("cp", cp) if moe.balance_over != "global_batch" else (here.samples_axis, here.samples)
-        yield message_in(over[0], "all_reduce", loads, FP32, over[1], phase, n)
+        for phase, count in (("forward", n - again), ("backward", again)):
+            yield message_in(over[0], "all_reduce", loads, FP32, over[1], phase, count)
     axis = "dp" if here.mirrored else here.samples_axis
     layers = len(here.expert_layers)
     yield message_in(axis, "all_reduce", moe.experts, FP32, here.replicas, "load", layers)

@@ -11,13 +11,14 @@ papers only if it is counted the same way.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from playbook._checks import check_int, check_positive
 from playbook.block import Core, Kind, Linear, block_layers, evaluate, symbols
 from playbook.errors import ConfigError
 from playbook.layout import recomputed
+from playbook.layout.fields import blocks_again
 from playbook.shapes import ModelShape
 
 #: The part of attention whose cost grows with seq², recomputed by selective recomputation.
@@ -118,21 +119,24 @@ class StepFlops:
         return self.model + self.recomputed
 
 
-def step_flops(shape: ModelShape, batch: int, seq: int, recompute: str = "none") -> StepFlops:
+def step_flops(
+    shape: ModelShape, batch: int, seq: int, recompute: str = "none", stages: Sequence[range] | None = None
+) -> StepFlops:
     """FLOPs of a forward and backward pass over ``batch`` samples of ``seq`` tokens.
 
     The backward pass multiplies twice for each multiplication of the forward pass: once for the gradient of
     the input, once for that of the weight (of the other input, in attention). ``recompute="full"`` runs the blocks, not
     the head, forward once more; ``"selective"`` the attention core alone (Korthikanti et al. 2022, section 5); names
-    those modules. Raises :class:`ConfigError` for sizes below 1 and an unknown ``recompute``.
+    those modules; with a number, of so many blocks of each of the ``stages``. Raises :class:`ConfigError` for sizes below
+    1 and an unknown ``recompute``.
 
     GPT-3's "2.7%" for selective recomputation (s/6h, same paper, appendix A) is the attention core as a
     share of one forward pass. Of the whole step, which has three times the FLOPs, it is 0.9%.
     """
     forward, again = sum(forward_flops(shape, batch, seq).values()), recomputed(recompute)
     twice = sum(
-        blocks * sum(block_flops(shape, kind, batch * seq, seq, again).values())
-        for kind, blocks in shape.blocks().items()
+        blocks * sum(block_flops(shape, kind, batch * seq, seq, kind.again(again)).values())
+        for kind, blocks in shape.blocks(stages, blocks_again(recompute)).items()
     )
     return StepFlops(forward=forward, backward=2 * forward, recomputed=twice)
 

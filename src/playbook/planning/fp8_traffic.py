@@ -77,7 +77,9 @@ def _told(here: Sender) -> Counter[tuple[str, str]]:
     """Magnitudes of single tensors, by axis and phase."""
     layout, found = here.layout, Counter[tuple[str, str]]()
     for kind, (count, passes) in here.kinds.items():
-        for axis, shared in by_axis(here.shape, kind, layout.sp, parts_again(layout.again)).items():
+        for axis, shared in by_axis(
+            here.shape, kind, layout.sp, parts_again(kind.again(layout.again))
+        ).items():
             found[axis, "backward"] += shared.inputs * passes
         for axis, shared in by_axis(here.shape, kind, layout.sp).items():
             found[axis, "forward"] += shared.inputs * passes

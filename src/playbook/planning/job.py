@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from playbook._checks import check_fields
+from playbook.block import Kind
 from playbook.errors import ConfigError
 from playbook.hardware import Cluster
 from playbook.layout import Layout
@@ -45,6 +46,12 @@ class Job:
     def padded(self) -> int:
         """Tokens of a sample, once it can be sharded evenly."""
         return self.layout.padded(self.seq)
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of blocks that its stages can have."""
+        kinds, some = tuple(self.shape.blocks()), self.layout.blocks_again is not None
+        return kinds + tuple(kind._replace(whole=True) for kind in kinds) * some
 
     def on(self, layout: Layout, shape: ModelShape | None = None) -> Job:
         """The same, spread otherwise, or of another shape too: nothing else changes, so that nothing is checked again."""

@@ -141,7 +141,7 @@ def predict_stages(job: Job, like: StageTerms | None = None) -> Iterator[StageMe
             f"data_parallel is {job.layout.data_parallel!r}, whose memory is seen in runs, not foretold"
         )
     pipeline = pipeline_stages(job.layout)
-    blocks = blocks_of_stages(job.shape, pipeline.depth, job.layout.stage_layers)
+    blocks = blocks_of_stages(job.shape, pipeline.depth, job.layout.stage_layers, job.layout.blocks_again)
     terms = replace(like or StageTerms.of(RunSizes(job)), blocks=blocks)
     for rank in range(job.layout.pp):
         yield _rank(job.layout, rank, pipeline, terms)

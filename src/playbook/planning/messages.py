@@ -139,11 +139,17 @@ class Sender(OfJob):
         }
 
     @cached_property
+    def layers_again(self) -> dict[int, int]:
+        """Blocks here of which backward computes something again, and how many micro-batches go through each."""
+        first = self.layout.blocks_again
+        return {layer: count for stage, count in self.passes.items() for layer in self.blocks[stage][:first]}
+
+    @cached_property
     def kinds(self) -> dict[Kind, tuple[int, int]]:
         """Of each kind of block, how many are here, and how often a micro-batch goes through one of them."""
         found: dict[Kind, tuple[int, int]] = {}
         for stage, count in self.passes.items():
-            for kind, blocks in self.shape.blocks([self.blocks[stage]]).items():
+            for kind, blocks in self.shape.blocks([self.blocks[stage]], self.layout.blocks_again).items():
                 here, passes = found.get(kind, (0, 0))
                 found[kind] = here + blocks, passes + blocks * count
         return found

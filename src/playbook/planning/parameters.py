@@ -35,10 +35,10 @@ class StateCounts:
 
 @lru_cache(maxsize=256)
 def blocks_of_stages(
-    shape: ModelShape, depth: int, sizes: tuple[int, ...] | None = None
+    shape: ModelShape, depth: int, sizes: tuple[int, ...] | None = None, again: int | None = None
 ) -> tuple[Mapping[Kind, int], ...]:
-    """The blocks of each of ``depth`` stages by kind, cut as `layout.stages.split` does."""
-    return tuple(shape.blocks([layers]) for layers in split(shape.layers, depth, sizes))
+    """The blocks of each of ``depth`` stages by kind, cut as `layout.stages.split` does (`ModelShape.blocks`)."""
+    return tuple(shape.blocks([layers], again) for layers in split(shape.layers, depth, sizes))
 
 
 def stage_parameters(
@@ -63,7 +63,7 @@ def stage_parameters(
         for kind in together
     }
     parts = [
-        Part(f"{count} blocks{in_words(kind)}", tuple(blocks[kind]), count)
+        Part(f"{count} blocks{in_words(kind)}", tuple(blocks[kind]), count, kind.whole)
         for kind, count in together.items()
     ]
     table = make("embedding", "table", "v*h//t")

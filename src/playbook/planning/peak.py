@@ -81,7 +81,7 @@ class RunSizes(OfJob):
     @cached_property
     def blocks(self) -> dict[Kind, BlockSizes]:
         """The memory of a block's backward, for each kind of block that the model has."""
-        return {kind: BlockSizes.of(self, kind) for kind in self.shape.blocks()}
+        return {kind: BlockSizes.of(self, kind) for kind in self.job.kinds}
 
     @cached_property
     def logits(self) -> tuple[Term, ...]:
@@ -171,7 +171,8 @@ class BlockSizes:
     @classmethod
     def of(cls, run: RunSizes, kind: Kind) -> BlockSizes:
         mode = run.layout.recompute
-        inside = "+".join(sorted(run.layout.again - {"full", "mlp", "moe", "shared_experts"})) or "none"
+        again = kind.again(run.layout.again)
+        inside = "+".join(sorted(again - {"full", "mlp", "moe", "shared_experts"})) or "none"
         kept = {each: run.saved(kind, each) for each in {"none", mode, inside}}
         here = kept[inside]
         return cls(
@@ -186,6 +187,7 @@ class BlockSizes:
 
 def _mlp(run: RunSizes, kind: Kind) -> list[Term]:
     make, part, width = run.make, *(("experts", "K*F") if kind.experts else ("mlp", "f"))
+    again = kind.again(run.layout.again)
     terms = [
         make("mlp", "gradient of the residual stream", "b*s*h*x//r"),
         make(part, "gradient of the down projection's input", f"b*s*{width}*c//t"),
@@ -193,9 +195,9 @@ def _mlp(run: RunSizes, kind: Kind) -> list[Term]:
     ]
     if run.shape.gated:
         terms.append(make(part, "gradient of up", f"b*s*{width}*c//t"))
-    if "full" in run.layout.again:
+    if "full" in again:
         terms.append(make("mlp", "output of the recomputed block", "b*s*h*x//r"))
-    elif ("moe" if kind.experts else "mlp") in run.layout.again:
+    elif ("moe" if kind.experts else "mlp") in again:
         terms.append(make(part, "output of the recomputed MLP", "b*s*h*c//r"))
         if make("", "", "x").value != make("", "", "l").value:  # beside what the products keep of it
             terms.append(make(part, "input of the recomputed MLP", "b*s*h*x//r"))
@@ -285,12 +287,13 @@ def _weight_copies(run: RunSizes, stage: StageSizes, again: Set[str] = frozenset
     kept = (
         {"attention", "mlp", "shared experts"} if not run.recipe.fp8 else set()
     )  # which has copies of its own
-    for parts, adds in ((kept - again, sum), (kept & again, max)):
-        of_parts = (
-            total(t for t in p.terms if t.part in parts and "bias" not in t.name) for p in counts.parts
-        )
-        times = [p.times if adds is sum else 1 for p in counts.parts]
-        weights += round(adds(n * size for n, size in zip(times, of_parts, strict=True)))
+    largest = 0
+    for part in counts.parts:
+        anew = frozenset() if part.whole else again
+        matrices = [term for term in part.terms if term.part in kept and "bias" not in term.name]
+        weights += round(part.times * total(term for term in matrices if term.part not in anew))
+        largest = max(largest, total(term for term in matrices if term.part in anew))
+    weights += largest
     return (Term("weights", "16-bit copies of the matrices", f"{each} per weight", each * weights),)
 
 

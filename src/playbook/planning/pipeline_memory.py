@@ -62,8 +62,8 @@ class StageTerms:
         loss = loss_of(run.fused, layout.tp)
         return cls(
             run,
-            {kind: tuple(run.saved(kind, layout.recompute)) for kind in shape.blocks()},
-            {kind: tuple(deferred_terms(shape, make, kind=kind)) for kind in shape.blocks()},
+            {kind: tuple(run.saved(kind, layout.recompute)) for kind in run.job.kinds},
+            {kind: tuple(deferred_terms(shape, make, kind=kind)) for kind in run.job.kinds},
             tuple(embedding_terms(shape, make)),
             tuple(head_terms(make, layout.tp, loss)),
             tuple(deferred_head_terms(make, loss)),

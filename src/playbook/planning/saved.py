@@ -29,7 +29,7 @@ def block_terms(
     ``attention`` is "sdpa" (a flash kernel: no s × S matrix) or "reference"; ``kind`` says what stands for its MLP,
     ``fused`` what runs as one kernel (`fusion.FUSED`). What is recomputed keeps its input and nothing else.
     """
-    again = recomputed(recompute)
+    again = kind.again(recomputed(recompute))
     if "full" in again:
         return [make("norms", "block input", "b*s*h*x//r")]
     terms = _kept(shape, make, again, attention, kind, fused)

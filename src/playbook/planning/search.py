@@ -8,6 +8,7 @@ What has no room even for its share of the states is not looked at. Standard lib
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import itertools
 import math
@@ -21,7 +22,7 @@ from playbook.block import Kind
 from playbook.errors import ConfigError, LayoutError, PlaybookError
 from playbook.hardware import Cluster
 from playbook.layout import RECOMPUTE, Layout, recomputed
-from playbook.layout.fields import KINDS
+from playbook.layout.fields import KINDS, blocks_again
 from playbook.planning.calibration import Calibration, load_calibration
 from playbook.planning.job import OfJob
 from playbook.planning.memory import MemoryReport, StageMemory
@@ -33,6 +34,8 @@ from playbook.planning.stage_times import Pass, paired
 from playbook.planning.terms import total
 from playbook.shapes import ModelShape
 
+#: In `Space.recompute`: of each stage as few blocks as it takes to fit.
+FEWEST = "full:N"
 #: Whether a layout that fits is wanted.
 Accept = Callable[[Run], bool]
 
@@ -56,7 +59,9 @@ class Space:
         for name, known in (("schedules", KINDS), ("recompute", RECOMPUTE), ("zero", range(4))):
             given = getattr(self, name)
             for value in given:
-                if value not in known and not (name == "recompute" and recomputed(value)):
+                if value not in known and not (
+                    name == "recompute" and (value == FEWEST or recomputed(value))
+                ):
                     raise ConfigError(unknown(name, str(value), map(str, known)))
             if not given:
                 raise ConfigError(
@@ -151,6 +156,8 @@ def search(
         for layout in _variants(space, *bases[i]):
             if prune and planner.least(layout) > problem.capacity:
                 continue
+            if bases[i][1] == FEWEST and (layout := planner.fewest(layout)).recompute in space.recompute:
+                continue  # which is among the others
             run, rank = planner.run(layout, worst), rank - 1
             evaluated += 1
             if run is not None and accept(run):
@@ -166,11 +173,12 @@ def candidates(problem: Problem, space: Space) -> Iterator[Layout]:
     """All layouts of a space that can run, whether they fit or not."""
     for base in _bases(problem, space):
         for again in space.recompute:
-            yield from _variants(space, base, again)
+            yield from _variants(space, base, again) if again != FEWEST else ()
 
 
 def _variants(space: Space, base: Layout, recompute: str) -> Iterator[Layout]:
-    """The ZeRO stages of a layout: they mean nothing on one replica."""
+    """The ZeRO stages of a layout: they mean nothing on one replica. Of `FEWEST` they are those with all blocks."""
+    recompute = "full" if recompute == FEWEST else recompute
     for zero in _zeros(space, base):
         yield base.replace(zero=zero, recompute=recompute)
 
@@ -251,7 +259,6 @@ class Planner:
     def __init__(self, problem: Problem):
         self.problem = problem
         self.slowest = 1.0 + stragglers(problem.calibrated, problem.gpus)
-        self.kinds = tuple(problem.shape.blocks())
         self._known: dict[tuple[object, ...], Any] = {}
 
     def _once(self, make: Callable[[], T], *key: object) -> T:
@@ -274,6 +281,20 @@ class Planner:
         vars(run.times)["blocks"], vars(run.times)["ends"] = self.parts(layout, layout.recompute)
         return run if run.busiest * self.slowest <= worst * SURE else None
 
+    def fewest(self, layout: Layout) -> Layout:
+        """The same with whole blocks computed again in each stage, as few as fit; all where that is not enough."""
+
+        def fits(blocks: int) -> bool:
+            some = layout.replace(recompute=f"full:{blocks}")
+            try:
+                return all(map(self._fits, self.problem.run(some).memory_of_stages(self._terms(some))))
+            except PlaybookError:
+                return False
+
+        most = -(-self.problem.shape.layers // layout.stages)
+        blocks = bisect.bisect_left(range(most), True, key=fits)
+        return layout.replace(recompute="full" if blocks == most else f"full:{blocks}" if blocks else "none")
+
     def _terms(self, layout: Layout) -> StageTerms:
         """What a rank keeps of a micro-batch."""
         stay = layout.world_size > 1 or layout.grad_acc > 1
@@ -291,7 +312,7 @@ class Planner:
         """Times of blocks, and of embedding and head. How many ranks share the experts matters to these alone."""
         times = self.problem.run(layout.replace(recompute=recompute)).times
         same, blocks = (layout.tp, layout.cp, layout.micro_batch), {}
-        for kind in self.kinds:
+        for kind in times.sizes.job.kinds:
             here = (*same, kind, layout.ep * kind.experts)
             passes = self._once(partial(times.operations, kind), "operations", here)
             beside = recompute, paired(layout)
@@ -316,14 +337,16 @@ class Planner:
 
     def bound_of_all(self, space: Space, base: Layout, recompute: str) -> float:
         """The same for all ZeRO stages of a layout; infinite where not even the last one makes it fit."""
-        least = self.least(base, max(_zeros(space, base), default=0), recompute)
-        return self.bound(base, recompute) if least <= self.problem.capacity else math.inf
+        fastest, leanest = ("none", "full") if recompute == FEWEST else (recompute, recompute)
+        least = self.least(base, max(_zeros(space, base), default=0), leanest)
+        return self.bound(base, fastest) if least <= self.problem.capacity else math.inf
 
     def stages(self, layout: Layout, recompute: str) -> list[float]:
         """Seconds of a micro-batch on each stage, forward and backward."""
         same = _alike(layout), recompute, paired(layout)
         blocks, ends = self._once(partial(self._seconds, layout, recompute), "seconds", same)
-        unlike, cut = self._once(partial(self._cut, layout.stages), "cut", layout.stages)
+        first = blocks_again(recompute)
+        unlike, cut = self._once(partial(self._cut, layout.stages, first), "cut", layout.stages, first)
         seconds = [sum(blocks[kind] * n for kind, n in each) for each in unlike]
         found = [seconds[i] for i in cut]
         found[0] += ends[0]
@@ -334,11 +357,11 @@ class Planner:
         blocks, ends = self.parts(layout, recompute)
         return {kind: one.seconds for kind, one in blocks.items()}, [one.seconds for one in ends]
 
-    def _cut(self, depth: int) -> tuple[list[tuple[tuple[Kind, int], ...]], list[int]]:
+    def _cut(self, depth: int, again: int | None) -> tuple[list[tuple[tuple[Kind, int], ...]], list[int]]:
         """Blocks of stages that are not alike, and which of these each of so many stages is."""
         shape = self.problem.shape
         sizes = stage_layers(shape, depth, self.problem.calibrated) if depth > 1 else None
-        held = [tuple(each.items()) for each in blocks_of_stages(shape, depth, sizes)]
+        held = [tuple(each.items()) for each in blocks_of_stages(shape, depth, sizes, again)]
         unlike = list(dict.fromkeys(held))
         return unlike, [unlike.index(each) for each in held]
 
@@ -371,7 +394,7 @@ class Planner:
     def _saved(self, layout: Layout, recompute: str) -> int:
         """Bytes that a block keeps of a micro-batch, at least."""
         sizes = self._once(lambda: RunSizes(self.problem.job.on(layout)), "sizes", _alike(layout))
-        return min(total(sizes.saved(kind, recompute)) for kind in self.kinds)
+        return min(total(sizes.saved(kind, recompute)) for kind in self.problem.shape.blocks())
 
     def nearest(self, layouts: Iterable[Layout]) -> str:
         """The sentence where nothing fits: the layout that needs least."""

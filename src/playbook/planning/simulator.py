@@ -17,7 +17,7 @@ from typing import Any
 from playbook.errors import ConfigError, LayoutError
 from playbook.hardware import Cluster, verdict_of
 from playbook.layout import Layout
-from playbook.layout.stages import depth, placement
+from playbook.layout.stages import depth, placement, split
 from playbook.planning import memory as planned
 from playbook.planning.calibration import Calibration, load_calibration
 from playbook.planning.flops import StepFlops, stages_of_equal_cost, step_flops
@@ -199,7 +199,9 @@ class Run(OfJob):
 
     @cached_property
     def flops(self) -> StepFlops:
-        return step_flops(self.shape, self.layout.global_batch, self.seq, self.layout.recompute)
+        layout, shape = self.layout, self.shape
+        cut = split(shape.layers, self.times.depth, layout.stage_layers)
+        return step_flops(shape, layout.global_batch, self.seq, layout.recompute, cut)
 
     @cached_property
     def device(self) -> Device:

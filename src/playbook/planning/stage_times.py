@@ -104,7 +104,7 @@ class StageTimes:
     @cached_property
     def blocks(self) -> dict[Kind, Pass]:
         """A block of each kind."""
-        return {kind: self.block(kind, self.operations(kind)) for kind in self.shape.blocks()}
+        return {kind: self.block(kind, self.operations(kind)) for kind in self.sizes.job.kinds}
 
     @cached_property
     def ends(self) -> tuple[Pass, Pass]:
@@ -121,7 +121,9 @@ class StageTimes:
         depth = self.depth
         known: dict[tuple[tuple[Kind, int], ...], Pass] = {}
         found = []
-        for stage, held in enumerate(blocks_of_stages(self.shape, depth, self.layout.stage_layers)):
+        layout = self.layout
+        cut = blocks_of_stages(self.shape, depth, layout.stage_layers, layout.blocks_again)
+        for stage, held in enumerate(cut):
             kinds = tuple(held.items())
             if kinds not in known:
                 known[kinds] = sum((self.blocks[kind] * count for kind, count in kinds), Pass())
@@ -159,9 +161,9 @@ class StageTimes:
         """What a block of a kind computes."""
         return operations.block(self.sizes, kind)
 
-    def again(self, passes: Passes) -> tuple[Operation, ...]:
-        """What backward computes a second time."""
-        if "full" in (again := self.layout.again):
+    def again(self, kind: Kind, passes: Passes) -> tuple[Operation, ...]:
+        """What backward computes a second time of a block of a kind."""
+        if "full" in (again := kind.again(self.layout.again)):
             return passes.forward
         names = {name for module in again for name in operations.AGAIN.get(module, ())}
         others = (o for o in passes.forward if o.name in names or o.name.split(", ")[0] in names)
@@ -169,7 +171,7 @@ class StageTimes:
 
     def block(self, kind: Kind, passes: Passes) -> Pass:
         """A block of a kind, whose ``operations`` these are."""
-        return self._pass(passes, self._messages(kind), self.again(passes))
+        return self._pass(passes, self._messages(kind), self.again(kind, passes))
 
     def _messages(self, kind: Kind) -> list[Message]:
         here = self._sender(kind)
@@ -183,13 +185,15 @@ class StageTimes:
         """A rank that has this one block, and one micro-batch of it."""
         ep = self.layout.ep if kind.experts else 1
         straight = self.layout.replace(schedule="1f1b", own_schedule=None, stage_layers=None)
-        layout = straight.replace(ep=ep, pp=1, vpp=1, grad_acc=1)
+        again = "none" if kind.whole else self.layout.recompute.partition(":")[0]
+        layout = straight.replace(ep=ep, pp=1, vpp=1, grad_acc=1, recompute=again)
         return Sender(self.sizes.job.on(layout, _one_block(self.shape, kind)), 0)
 
     def _pass(self, passes: Passes, messages: list[Message], again: Iterable[Operation]) -> Pass:
         calibration = self.device.calibration
         more = tuple(again)
-        part = calibration.products_again if self.layout.recompute == "selective" else 0.0
+        mode, colon, _ = self.layout.recompute.partition(":")
+        part = calibration.products_again if mode == "selective" and (more or not colon) else 0.0
         products = [o for o in passes.forward if o.kind == "product" and o not in more]
         forward = self._compute(passes.forward)
         inputs = self._compute((*passes.inputs, *more)) + part * self.device.of(products)
@@ -242,7 +246,7 @@ class StageTimes:
 
     def messages(self) -> Iterator[tuple[str, Message, float]]:
         """The messages of a block of each kind and of the head, for one micro-batch, and the seconds of one."""
-        for kind in self.shape.blocks():
+        for kind in self.sizes.job.kinds:
             for message in self._messages(kind):
                 yield f"{label(kind)} block", message, self.links.seconds(message)
         for message in vocabulary(self._sender(next(iter(self.shape.blocks())))):
@@ -250,10 +254,12 @@ class StageTimes:
 
     def explained(self) -> Iterator[Timed]:
         """Every operation of a micro-batch with its seconds, part by part."""
-        parts = [(f"{label(kind)} block", self.operations(kind)) for kind in self.shape.blocks()]
-        parts += [("embedding", operations.embedding(self.sizes)), ("head", operations.head(self.sizes))]
-        for name, passes in parts:
-            again = self.again(passes) if name.endswith("block") else ()
+        kinds = self.sizes.job.kinds
+        parts = [(f"{label(kind)} block", kind, self.operations(kind)) for kind in kinds]
+        ends = {"embedding": operations.embedding(self.sizes), "head": operations.head(self.sizes)}
+        parts += [(name, Kind(whole=True), passes) for name, passes in ends.items()]
+        for name, kind, passes in parts:
+            again = self.again(kind, passes)
             for direction, some in (
                 ("forward", passes.forward), ("inputs", passes.inputs), ("again", again), ("weights", passes.weights),
             ):  # fmt: skip

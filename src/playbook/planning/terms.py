@@ -72,11 +72,12 @@ class Term:
 
 @dataclass(frozen=True)
 class Part:
-    """Terms that belong together, ``times`` of which are there."""
+    """Terms that belong together, ``times`` of which are there; of ``whole`` blocks nothing is computed again."""
 
     name: str
     terms: tuple[Term, ...]
     times: float
+    whole: bool = False
 
     @property
     def value(self) -> int:
@@ -119,12 +120,14 @@ def maker(values: Mapping[str, int]) -> Make:
 
 def in_words(kind: Kind) -> str:
     """What follows "3 blocks": what is special about them."""
-    return " with experts" * kind.experts + f" with windows of {kind.window} tokens" * bool(kind.window)
+    said = " with experts" * kind.experts + f" with windows of {kind.window} tokens" * bool(kind.window)
+    return said + " without recomputation" * kind.whole
 
 
 def label(kind: Kind) -> str:
     """A kind of blocks, in short."""
-    return ("moe" if kind.experts else "dense") + f", window {kind.window}" * bool(kind.window)
+    said = ("moe" if kind.experts else "dense") + f", window {kind.window}" * bool(kind.window)
+    return said + ", whole" * kind.whole
 
 
 def total(terms: Iterable[Term]) -> int:

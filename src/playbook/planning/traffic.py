@@ -85,14 +85,16 @@ def tensor(here: Sender) -> Iterator[Message]:
     if here.layout.tp == 1:
         return
     into, out = _widths(here, {"attention", "mlp", "shared experts"})
-    again = _widths(here, parts_again(here.layout.again) - {"experts"})
+    again = _widths(here, parts_again(here.layout.again) - {"experts"}, again=True)
     # The key that heads of latent attention share enters by itself.
-    beside = {here.shape.mla.rope_dim: here.block_passes} if here.shape.mla else {}
+    key = here.shape.mla.rope_dim if here.shape.mla else 0
+    beside = {key: here.block_passes} if key else {}
     for phase, (entering, leaving) in {"forward": (into, out), "backward": again}.items():
         yield from _entering(here, phase, entering)
         yield from _crossings(here, phase, {}, leaving)
         if phase == "forward" or "full" in here.layout.again:
-            yield from _crossings(here, phase, beside, {}, plain=True)
+            times = here.block_passes if phase == "forward" else sum(here.layers_again.values())
+            yield from _crossings(here, phase, dict.fromkeys(beside, times), {}, plain=True)
     yield from _crossings(here, "backward", out, into)
     yield from _crossings(here, "backward", {}, beside, plain=True)
     yield from _entering(here, "backward", into, again=True)
@@ -102,10 +104,11 @@ def tensor(here: Sender) -> Iterator[Message]:
 Widths = Mapping[int, int]
 
 
-def _widths(here: Sender, parts: Set[str]) -> tuple[Counter[int], Counter[int]]:
-    """What enters the regions of these parts of all blocks of this rank, and what leaves them."""
+def _widths(here: Sender, parts: Set[str], again: bool = False) -> tuple[Counter[int], Counter[int]]:
+    """What enters the regions of these parts of a rank's blocks, or of those computed ``again``, and what leaves them."""
     into, out = Counter[int](), Counter[int]()
     for kind, (_, count) in here.kinds.items():
+        count *= not (again and kind.whole)
         for widths, crossing in zip((into, out), crossings(here.shape, kind, parts), strict=True):
             for width in crossing:
                 widths[width] += count
@@ -174,18 +177,19 @@ def context(here: Sender) -> Iterator[Message]:
         max(1, shape.n_kv_heads // layout.tp) * here.tokens,
     )
     kv = 2 * kv_heads * shape.qk_dim  # they travel as one, values as wide as keys
-    phases = ["forward", *["backward"] * bool(layout.again & {"full", "core_attn"})]
+    again = sum(here.layers_again.values()) * bool(layout.again & {"full", "core_attn"})
+    phases = [("forward", count), ("backward", again), ("backward", count)]
     if here.layout.context == "ulysses":
-        for phase in [*phases, "backward"]:  # q, k, v and the output there, their gradients back
+        for phase, n in phases:  # q, k, v and the output there, their gradients back
             for width in (shape.qk_dim, shape.v_dim):
-                yield message_in("cp", "all_to_all", heads * width, size, group, phase, count)
-                yield message_in("cp", "all_to_all", kv_heads * width, size, group, phase, count)
+                yield message_in("cp", "all_to_all", heads * width, size, group, phase, n)
+                yield message_in("cp", "all_to_all", kv_heads * width, size, group, phase, n)
         return
-    for phase in [*phases, "backward"]:
+    for phase, n in phases:
         if here.layout.context == "ring":
-            yield message_in("cp", "send", kv, size, group, phase, (cp - 1) * count)
+            yield message_in("cp", "send", kv, size, group, phase, (cp - 1) * n)
         else:
-            yield message_in("cp", "all_gather", cp * kv, size, group, phase, count)
+            yield message_in("cp", "all_gather", cp * kv, size, group, phase, n)
     if here.layout.context == "ring":
         yield message_in("cp", "send", kv, FP32, group, "backward", (cp - 1) * count)
     else:

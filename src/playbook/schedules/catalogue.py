@@ -1,9 +1,8 @@
-"""Every schedule by its name, and what its bubble is on paper."""
+"""Every schedule by its name."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from playbook._checks import check_int, unknown
@@ -91,43 +90,3 @@ def default_limit(name: str, stages: int) -> float:
     """How many micro-batches' activations a fitted schedule may keep: zb-xp means x·stages, exact as many as 1F1B."""
     found = _FITTED.fullmatch(name)
     return float(found[1]) * stages if found else float(stages)
-
-
-@dataclass(frozen=True)
-class Formula:
-    """A bubble on paper, for equal stages and messages that cost nothing: ``text``, and the ``time`` that it comes to.
-
-    It is what is left of the ``of`` (makespan, or span: steps overlap) without the work of a rank.
-    """
-
-    text: str
-    time: float
-    of: str = "makespan"
-
-
-def bubble_on_paper(
-    name: str, stages: int, microbatches: int, vpp: int, f: float, b: float, w: float, fb: float | None = None
-) -> Formula | None:
-    """How long a rank waits a step; None where there is no closed form. f, b, w are the times of a rank's whole part of
-    the model for one micro-batch (of dualpipev: of one of its two stages), fb that of a forward and a backward pass side
-    by side.
-
-    Narayanan et al. 2021 (section 2.2), Qi et al. 2023 (table 2; while w is at most f and b), DeepSeek-AI 2024 (table 2;
-    exact where b = f).
-    """
-    p, whole = stages, f + b + w
-    if name == "naive":
-        return Formula("(p − 1)·m·(f + b + w)", (p - 1) * microbatches * whole)
-    if name in ("afab", "1f1b"):
-        return Formula("(p − 1)·(f + b + w)", (p - 1) * whole)
-    if name in ("interleaved", "breadth-first") and microbatches >= stages:
-        return Formula("(p − 1)·(f + b + w)/v", (p - 1) * whole / vpp)
-    if name in ("zb-h1", "zb-1p") and w <= min(f, b):
-        return Formula("(p − 1)·(f + b − w)", (p - 1) * (f + b - w))
-    if name == "zb-h2" and w <= min(f, b):
-        return Formula("(p − 1)·(f + b − 2w)", (p - 1) * (f + b - 2 * w), "span")
-    if name in ("dualpipe", "dualpipev"):
-        half = p / 2 if name == "dualpipe" else p
-        both, text = whole if fb is None else fb, "p/2" if name == "dualpipe" else "p"
-        return Formula(f"({text} − 1)·(f&b + (b + w) − 3w)", (half - 1) * (both + b - 2 * w))
-    return None

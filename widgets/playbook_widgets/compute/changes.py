@@ -67,6 +67,12 @@ def _recompute(mode: str) -> Callable[[Job], Job | None]:
     return make
 
 
+def _half_of_the_blocks(job: Job) -> Job | None:
+    blocks = -(-job.shape.layers // job.layout.stages) // 2
+    useful = blocks and job.layout.recompute in ("none", "selective")
+    return job.relayout(recompute=f"full:{blocks}") if useful else None
+
+
 def _double(axis: str, most: int) -> Callable[[Job], Job | None]:
     """Twice the ranks on an axis, taken from data parallelism where it can be halved (the step then accumulates twice
     as many micro-batches), from new GPUs where not."""
@@ -171,6 +177,9 @@ CHANGES = (
         0.25,
         "attention cores, MLPs and experts are computed twice",
         _recompute("core_attn+mlp+moe"),
+    ),
+    Change(
+        "full recomputation of half of the blocks", 0.17, "half of a second forward pass", _half_of_the_blocks
     ),
     Change("full recomputation", 0.33, "a second forward pass: a third more arithmetic", _recompute("full")),
     Change("optimizer states in CPU memory", 0.40, "moments cross PCIe every step", _offload),

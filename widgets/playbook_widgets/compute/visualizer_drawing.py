@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from playbook.schedules.actions import Action
-from playbook.schedules.catalogue import bubble_on_paper
-from playbook.schedules.explain import CAUSES, critical_path, idles
+from playbook.schedules.explain import CAUSES, bubble_on_paper, critical_path, idles
 from playbook.schedules.timeline import Timeline
 from playbook_widgets.compute.building import LETTERS, Board
 from playbook_widgets.compute.recognise import recognise

@@ -136,9 +136,17 @@ def _layout(run: Run) -> Iterator[str]:
         yield "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
     elif layout.dp > 1:
         yield "--overlap-grad-reduce"
-    if layout.recompute == "full":
-        yield "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+    if "full" in layout.again:
+        blocks = layout.blocks_again
+        method = (
+            "uniform --recompute-num-layers 1" if blocks is None else f"block --recompute-num-layers {blocks}"
+        )
+        yield f"--recompute-granularity full --recompute-method {method}"
     elif layout.again:
+        if layout.blocks_again is not None:
+            raise ConfigError(
+                f"Megatron-LM recomputes modules in all blocks: recompute={layout.recompute} is not"
+            )
         if "mla_up_proj" in layout.again and not run.shape.mla:
             raise ConfigError(
                 "Megatron-LM recomputes mla_up_proj only of latent attention, which the model has not"

@@ -322,7 +322,7 @@ def _layout(run: Pasted, flags: Flags) -> None:
     layout["zero"] = int(flags.on("use-distributed-optimizer"))
     if flags.on("use-megatron-fsdp") or flags.on("use-torch-fsdp2"):
         layout["zero"] = shards.get(flags.word("data-parallel-sharding-strategy", "optim_grads_params"), 1)
-    for name in ("overlap-grad-reduce", "overlap-param-gather", "ckpt-format", "recompute-method"):
+    for name in ("overlap-grad-reduce", "overlap-param-gather", "ckpt-format"):
         flags.on(name)
     kind = flags.word("recompute-granularity") or "selective" * flags.on("recompute-activations")
     modules = flags.given.get("recompute-modules", ["core_attn"])
@@ -332,7 +332,9 @@ def _layout(run: Pasted, flags: Flags) -> None:
     if kind == "selective" and modules != ["core_attn"]:
         layout["recompute"] = "+".join(name for name in modules if name in MODULES) or "none"
         run.unknown += [f"--recompute-modules {name}: left out" for name in modules if name not in MODULES]
-    if kind == "full" and (each > 1 or flags.word("recompute-method") == "block"):
+    if flags.word("recompute-method") == "block" and kind == "full":
+        layout["recompute"] += f":{each}"
+    elif kind == "full" and each > 1:
         run.unknown.append(f"--recompute-num-layers {each}: read as each layer by itself")
 
 

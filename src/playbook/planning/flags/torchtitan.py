@@ -151,7 +151,7 @@ def _unsaid(run: Run) -> Iterator[str]:
     if layout.cp > 1 and layout.context not in ROTATE:
         yield f"context={layout.context}: it has a ring (alltoall) and gathered keys (allgather)"
     if layout.recompute not in RECOMPUTE:
-        yield f"recompute={layout.recompute}: it has whole blocks, or chosen operations, and no modules by name"
+        yield f"recompute={layout.recompute}: it has whole blocks, all of them, or chosen operations"
     if layout.recompute == "selective":
         yield "recompute=selective for attention alone: it chooses operations, and some matrix products are among them"
     if run.recipe.fp8 and run.recipe.fp8.name not in ("tensorwise", "rowwise", "mxfp8"):

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from playbook.figures.style import PALETTE, WIDTH, rc_parameters
 from playbook.figures.units import format_seconds, seconds_axis
-from playbook.instruments.overlap import collectives, hidden
 from playbook.instruments.profiled_step import COMPUTE_LANE
-from playbook.instruments.trace_analysis import common, complement, working
+from playbook_book.instruments.overlap import collectives, hidden
+from playbook_book.instruments.trace_analysis import common, complement, working
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

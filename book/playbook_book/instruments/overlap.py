@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from playbook.errors import DataError
 from playbook.instruments.profiled_step import COMMUNICATION_LANE, COMPUTE_LANE
 from playbook.instruments.trace import Event, Trace
-from playbook.instruments.trace_analysis import common, length, union, working
+from playbook_book.instruments.trace_analysis import common, length, union, working
 
 
 @dataclass(frozen=True)
