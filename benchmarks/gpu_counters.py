@@ -36,12 +36,12 @@ def counters(device: str) -> Iterator[Result]:
         ran, log = Path(scratch) / "ran.json", Path(scratch) / "ncu.csv"
         ncu = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
         watched = [] if ncu is None or device == "cpu" else _watching(ncu, log)
-        done = subprocess.run(
-            [*watched, sys.executable, __file__, str(ran), device],
-            capture_output=True,
-            text=True,
-            timeout=LIMIT,
-        )
+        command = [*watched, sys.executable, __file__, str(ran), device]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            yield {"missing": f"it took more than {LIMIT:.0f} s", "kernels": []}
+            return
         if done.returncode or not ran.is_file():
             yield {"missing": f"{(done.stdout + done.stderr).strip()[-500:]}", "kernels": []}
             return

@@ -1,12 +1,14 @@
-"""Everything that only a GPU can tell, in one call, the most valuable first.
+"""Everything that only a GPU can tell, the most valuable first: in one call, or in three of eight minutes.
 
-    python benchmarks/on_gpu.py --minutes 9
-    python benchmarks/on_gpu.py --device cpu --minutes 3      # the same steps, small: a rehearsal
+    python benchmarks/on_gpu.py --minutes 30
+    python benchmarks/on_gpu.py --part 1                      # and 2, and 3, on the same machine
+    python benchmarks/on_gpu.py --part 1 --device cpu         # the same steps, small: a rehearsal
 
 Needs nothing but PyTorch, its Triton and this checkout; our kernels also NumPy, and tests pytest. Each step is a process
 of its own with a time limit, and writes its record, ``<gpu>-<step>.json``, as it goes: out of memory, a crash or the
-limit loses what that step had not yet measured, and no other. ``<gpu>-on-gpu.json`` says how each of them ended. Exits
-with 1 when one failed, as ``playbook bench`` does where a kernel's result is wrong.
+limit loses what that step had not yet measured, and no other. ``<gpu>-on-gpu.json`` (of a part: ``-on-gpu-1.json``) is
+written again after each step: how each of them ended, the GPU's clock and power meanwhile, and all records so far; this
+one file is enough. Exits with 1 when one failed, as ``playbook bench`` does where a kernel's result is wrong.
 """
 
 from __future__ import annotations
@@ -19,12 +21,13 @@ import importlib.util
 import json
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +66,13 @@ SMALLEST = (
     '{"layers":1,"hidden":16,"heads":2,"kv_heads":1,"ffn":32,"vocab":256,"max_seq":64,"gated":true,'
     '"activation":"silu","norm":"rmsnorm","positions":"rotary","bias":false,"tied":false}'
 )
+#: Steps of three calls: kernels; their tests, tiles and FP8; training, counters, several GPUs.
+PARTS = (
+    ("machine", "smoke", *(f"{piece}-kernels" for piece in PIECES)),
+    ("parity", "sweep", "tests", *(f"{piece}-fp8" for piece in FP8_PIECES)),
+    ("fused-trainer", "trainer", "memory", "profile", "counters", "attention", "calibration", "offload", "states",
+     "train", "collectives", "parallel", "pipeline"),
+)  # fmt: skip
 #: Less time than this is not worth starting a step for: importing torch takes as long.
 LEAST = 10.0
 #: Characters of a step's output that are kept: its end.
@@ -90,17 +100,28 @@ def main() -> int:
         sys.exit(
             f"there is no step {', '.join(sorted(unknown))}: steps are {', '.join(s.name for s in steps)}"
         )
-    chosen = [step for step in steps if args.only is None or step.name in args.only]
+    part = PARTS[args.part - 1] if args.part else [step.name for step in steps]
+    chosen = sorted(
+        (s for s in steps if s.name in (args.only or part)), key=lambda s: [*part, s.name].index(s.name)
+    )
     about = provenance(args.commit, name if device == "cuda" else None, gpus)
     if about["commit"]:
         os.environ["PLAYBOOK_COMMIT"] = about["commit"]
-    ended = run_steps(chosen, end, args.out / f"{name}-on-gpu.json", about)
+    elif device == "cuda":
+        sys.exit(
+            "git does not know this checkout's commit: say it with --commit, or nobody can tell what was measured"
+        )
+    bundle = args.out / f"{name}-on-gpu{f'-{args.part}' if args.part else ''}.json"
+    ended = run_steps(chosen, end, bundle, about)
     return int(any(row["status"] in ("failed", "out of time") for row in ended))
 
 
 def _arguments() -> argparse.Namespace:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--minutes", type=float, default=9.0, metavar="N", help="for everything (default: 9)")
+    p.add_argument("--minutes", type=float, default=8.0, metavar="N", help="for everything (default: 8)")
+    p.add_argument(
+        "--part", type=int, choices=range(1, len(PARTS) + 1), help="the steps of one of three calls"
+    )
     p.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: a rehearsal, in small")
     p.add_argument(
         "--out", type=Path, default=ROOT / "benchmarks/results", metavar="FOLDER", help="for records"
@@ -127,9 +148,53 @@ def run_steps(
         ended.append({"step": step.name, "arguments": step.arguments, **row})
         if not missing:
             print(f"{row['output']}\n════ {step.name}: {row['status']} after {row['seconds']} s", flush=True)
-        write(summary, {"provenance": {"date": started, **about}, "steps": ended})
+        records = {
+            path.name: _read(path) for path in map(Path, filter(None, map(_record, steps[: len(ended)])))
+        }
+        records = {name: record for name, record in records.items() if record is not None}
+        write(summary, {"provenance": {"date": started, **about}, "steps": ended, "records": records})
     print("\n" + "\n".join(f"{row['status']:12} {row['step']}" for row in ended), flush=True)
     return ended
+
+
+def _record(step: Step) -> str:
+    """The file that a step writes, "" if none."""
+    flags = dict(
+        argument.split("=", 1) for argument in step.arguments if argument.startswith("--") and "=" in argument
+    )
+    return flags.get("--record", flags.get("--out", ""))
+
+
+def _read(path: Path) -> Any:
+    """A record as it is now, None if there is none."""
+    if not path.is_file():
+        return None
+    text = path.read_text(encoding="utf-8")
+    return json.loads(text) if path.suffix == ".json" else text
+
+
+@contextlib.contextmanager
+def watched_clock(row: dict[str, Any]) -> Iterator[None]:
+    """In ``row`` go the highest SM clock (MHz) and power (W) that ``nvidia-smi`` saw meanwhile, where it is."""
+    smi = shutil.which("nvidia-smi")
+    if smi is None:
+        yield
+        return
+    ask = [smi, "--query-gpu=clocks.sm,power.draw", "--format=csv,noheader,nounits", "--loop-ms=500"]
+    with (
+        tempfile.TemporaryFile("w+") as seen,
+        subprocess.Popen(ask, stdout=seen, stderr=subprocess.DEVNULL) as process,
+    ):
+        try:
+            yield
+        finally:
+            process.kill()
+            seen.seek(0)
+            lines = [line.split(",") for line in seen.read().splitlines() if line.count(",") == 1]
+            with contextlib.suppress(ValueError):
+                row |= {
+                    name: max(float(line[i]) for line in lines) for i, name in enumerate(("sm_mhz", "watts"))
+                }
 
 
 def run_step(step: Step, seconds: float) -> dict[str, Any]:
@@ -138,8 +203,9 @@ def run_step(step: Step, seconds: float) -> dict[str, Any]:
     environment["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(ROOT / "src"), str(ROOT / "widgets"), os.environ.get("PYTHONPATH")])
     )
-    start = time.monotonic()
-    with tempfile.TemporaryFile() as output:  # not a pipe: what outlives the step must not be waited for
+    start, clock = time.monotonic(), dict[str, Any]()
+    # Not a pipe: what outlives the step must not be waited for.
+    with watched_clock(clock), tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             [sys.executable, *step.arguments],
             cwd=ROOT,
@@ -159,7 +225,8 @@ def run_step(step: Step, seconds: float) -> dict[str, Any]:
         output.seek(0)
         text = output.read().decode(errors="replace").strip()
     took = round(time.monotonic() - start, 1)
-    return {"status": status, "returncode": process.returncode, "seconds": took, "output": text[-TAIL:]}
+    row = {"status": status, "returncode": process.returncode, "seconds": took, "output": text[-TAIL:]}
+    return row | clock
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

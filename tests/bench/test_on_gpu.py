@@ -121,6 +121,43 @@ def test_without_time_nothing_starts(on_gpu, tmp_path):
     assert not (tmp_path / "started").exists()
 
 
+HALF = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, "benchmarks")
+from on_gpu import Step, run_steps
+folder = Path(sys.argv[1])
+code = "import sys; open(sys.argv[1].split('=')[1], 'w').write('{\\"measured\\": 7}')"
+steps = [Step("first", ("-c", code, f"--record={folder / 'cpu-first.json'}"), 60.0),
+         Step("second", ("-c", "import time; time.sleep(600)"), 600.0)]
+run_steps(steps, time.monotonic() + 3600, folder / "cpu-on-gpu-1.json", {})
+"""
+
+
+def test_what_is_killed_in_the_middle_leaves_one_file_with_all_until_then(tmp_path):
+    bundle = tmp_path / "cpu-on-gpu-1.json"
+    with subprocess.Popen(
+        [sys.executable, "-c", HALF, str(tmp_path)], cwd=ROOT, start_new_session=True
+    ) as process:
+        while not bundle.is_file():
+            assert process.poll() is None
+            time.sleep(0.05)
+        children = subprocess.run(
+            ["pgrep", "-P", str(process.pid)], capture_output=True, text=True
+        ).stdout.split()
+        process.kill()
+    for child in children:  # each in a session of its own
+        os.kill(int(child), 9)
+    found = json.loads(bundle.read_text(encoding="utf-8"))
+    assert [(row["step"], row["status"]) for row in found["steps"]] == [("first", "done")]
+    assert found["records"] == {"cpu-first.json": {"measured": 7}}
+
+
+def test_three_calls_have_every_step_once(on_gpu):
+    parts = [name for part in on_gpu.PARTS for name in part]
+    assert sorted(parts) == sorted(step.name for step in on_gpu.all_steps("cuda", 8, Path("nvidia")))
+
+
 def test_every_file_with_a_test_for_gpus_is_run(on_gpu):
     """Except those of benchmarks, which are steps themselves."""
     marked = {
