@@ -1,0 +1,112 @@
+"""In what order to attack a slow step on one GPU: what to ask, when to act, and what it brought where it was recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from playbook.bench import RESULTS, records
+from playbook.figures.units import format_seconds
+from playbook.hardware import ACCELERATORS
+from playbook_book.recorded import KernelRun, kernels
+
+HEADER = ["ask", "act if", "do", "measured on an H200", "chapter"]
+RIDGE = ACCELERATORS["h200"].peak("bf16") / ACCELERATORS["h200"].memory_bandwidth
+#: The first row that applies is the one to act on: those further down gain little, or nothing, before it is dealt with.
+ASKED = (
+    (
+        "Does the GPU wait?",
+        "kernels fill less than 90% of the step",
+        "larger micro-batch, torch.compile, CUDA graphs; no .item()",
+        "Profiling",
+    ),
+    (
+        "Products in fp32?",
+        "they are not in 16 bits",
+        "BF16, by autocast or in the weights",
+        "Mixed precision",
+    ),
+    (
+        "Which kernel is attention?",
+        "a softmax between two products",
+        "SDPA, FlexAttention; a mask that they take",
+        "FlashAttention",
+    ),
+    (
+        "How much is neither?",
+        "over a tenth of the kernels' time",
+        "torch.compile, then fused kernels, the loss in chunks",
+        "Fused kernels",
+    ),
+    (
+        "Is memory left?",
+        "less recomputation fits",
+        "recompute less, then a larger micro-batch",
+        "Recomputation",
+    ),
+    (
+        "Are products slow?",
+        f"below two thirds of the peak, or {RIDGE:.0f} FLOPs per byte",
+        "aligned sizes, no thin ones, whole waves",
+        "GPU primer",
+    ),
+    ("Are they most of the step?", "over half of it, and wide (4,096)", "FP8", "FP8"),
+    (
+        "Does a kernel move too much?",
+        "twice the bytes that you count",
+        "a kernel of your own",
+        "Writing kernels",
+    ),
+)
+
+
+def rows(folder: Path = RESULTS) -> list[list[str]]:
+    """Under `HEADER`, in order. Where nothing is recorded in ``folder``, a dash stands for what was measured."""
+    run = kernels(folder)
+    known = _measured(run, folder) if run else len(ASKED) * ["–"]
+    return [
+        [f"{i}. {ask}", *rest, gain, chapter]
+        for i, ((ask, *rest, chapter), gain) in enumerate(zip(ASKED, known, strict=True), 1)
+    ]
+
+
+def _measured(run: KernelRun, folder: Path) -> list[str]:
+    def mfu(**how: Any) -> str:
+        (one,) = _runs(
+            "trainer", folder, **{"kernels": "fused", "recompute": "selective", "compile": False, **how}
+        )
+        return f"{one['mfu']:.0%}"
+
+    ladder = [f"{row.tflops:,.0f}" for row in run.of("ladder") if row.contender == "cuBLAS"]
+    reached = [row.roofline for row in run.of("matmul") if row.contender == "cuBLAS" and row.roofline]
+    wide = [one["ratio"] for one in _runs("steps-fp8", folder) if "ratio" in one]
+    small = _runs("profile", folder, model="llama3.2-1b")
+    narrow = [one["seconds"] / small[0]["seconds"] for one in small[1:]]
+    least = min(small, key=lambda one: one["kernel_seconds"] / one["seconds"])
+    heads = "4 × 4,096, 32 heads of 64"
+    return [
+        f"Llama 3.2 1B: {_busy(small[0])} in bf16, {_busy(least)} in FP8 {least['recipe']}",
+        f"2,048³ in fp32, fp16: {' → '.join(ladder)} TFLOP/s",
+        f"{heads}: {_times(run, 'attention', heads, 'both', 'eager', 'SDPA cuDNN')}",
+        f"MFU {mfu(kernels='torch')} → {mfu(kernels='torch', compile=True)} → {mfu()}",
+        f"MFU {mfu(recompute='full')} → {mfu()} → {mfu(recompute='none')}",
+        f"cuBLAS in bf16: {min(reached):.0%} to {max(reached):.0%} of the peak",
+        f"step × {min(wide):.2f}–{max(wide):.2f} (Llama 2 7B); × {min(narrow):.2f}–{max(narrow):.2f} (1B)",
+        f"cross-entropy: {_times(run, 'cross_entropy', '8,192 × 128,256', 'forward', 'compiled', 'ours')}",
+    ]
+
+
+def _busy(step: dict[str, Any]) -> str:
+    return f"{step['kernel_seconds'] / step['seconds']:.0%}"
+
+
+def _times(run: KernelRun, kernel: str, size: str, direction: str, *contenders: str) -> str:
+    took = {row.contender: row.seconds for row in run.of(kernel, direction, size)}
+    return " → ".join(format_seconds(took[name]) for name in contenders)
+
+
+def _runs(kind: str, folder: Path, **want: Any) -> list[dict[str, Any]]:
+    """What was recorded on a GPU with these settings."""
+    found = [record for record in records(kind, folder) if record["provenance"]["gpu"]]
+    every = [one for record in found for one in record.get("runs", record.get("steps", ()))]
+    return [one for one in every if want.items() <= one.items()]
