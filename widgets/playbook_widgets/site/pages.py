@@ -54,8 +54,12 @@ MENDED = {
     # A bibliography mixes entries with targets of back-links: not the plain list that these roles promise.
     '<div role="list" class="citation-list">': '<div class="citation-list">',
     ' role="doc-biblioentry"': "",
-    # Folded cells read "Show code cell source" and are called something else.
+    # Folded cells are called something else than they read, and read like a notebook's parts.
     '<summary aria-label="Toggle hidden content">': "<summary>",
+    ">Show code cell source<": ">Show the code<",
+    ">Hide code cell source<": ">Hide the code<",
+    ">Show code cell content<": ">Show code and output<",
+    ">Hide code cell content<": ">Hide code and output<",
     # What a check says of an answer is a sentence, and breaks like one; other output keeps its columns.
     "<pre><span></span>✗ ": '<pre class="pb-verdict"><span></span>✗ ',
     "<pre><span></span>✓ ": '<pre class="pb-verdict"><span></span>✓ ',
