@@ -1,4 +1,4 @@
-"""In what order to attack a slow step on one GPU: what to ask, when to act, and what it brought where it was recorded."""
+"""In what order to attack a slow step on one GPU: when to act, what to do, and what it brought where it was recorded."""
 
 from __future__ import annotations
 
@@ -10,53 +10,34 @@ from playbook.figures.units import format_seconds
 from playbook.hardware import ACCELERATORS
 from playbook_book.recorded import KernelRun, kernels
 
-HEADER = ["ask", "act if", "do", "measured on an H200", "chapter"]
+HEADER = ["", "if", "then", "measured, H200", "chapter"]
 RIDGE = ACCELERATORS["h200"].peak("bf16") / ACCELERATORS["h200"].memory_bandwidth
 #: The first row that applies is the one to act on: those further down gain little, or nothing, before it is dealt with.
 ASKED = (
     (
-        "Does the GPU wait?",
-        "kernels fill less than 90% of the step",
+        "less than 90% of the step is in kernels",
         "larger micro-batch, torch.compile, CUDA graphs; no .item()",
         "Profiling",
     ),
+    ("products are in fp32", "BF16, by autocast or in the weights", "Mixed precision"),
     (
-        "Products in fp32?",
-        "they are not in 16 bits",
-        "BF16, by autocast or in the weights",
-        "Mixed precision",
-    ),
-    (
-        "Which kernel is attention?",
-        "a softmax between two products",
-        "SDPA, FlexAttention; a mask that they take",
+        "attention is three kernels, a softmax between two products",
+        "SDPA or FlexAttention, with a mask that they take",
         "FlashAttention",
     ),
     (
-        "How much is neither?",
-        "over a tenth of the kernels' time",
+        "over a tenth of the kernels' time is neither products nor attention",
         "torch.compile, then fused kernels, the loss in chunks",
         "Fused kernels",
     ),
+    ("memory is left", "recompute less, then a larger micro-batch", "Recomputation"),
     (
-        "Is memory left?",
-        "less recomputation fits",
-        "recompute less, then a larger micro-batch",
-        "Recomputation",
-    ),
-    (
-        "Are products slow?",
-        f"below two thirds of the peak, or {RIDGE:.0f} FLOPs per byte",
-        "aligned sizes, no thin ones, whole waves",
+        "products reach less than two thirds of the peak",
+        f"aligned sizes, whole waves, none below {RIDGE:.0f} FLOPs per byte",
         "GPU primer",
     ),
-    ("Are they most of the step?", "over half of it, and wide (4,096)", "FP8", "FP8"),
-    (
-        "Does a kernel move too much?",
-        "twice the bytes that you count",
-        "a kernel of your own",
-        "Writing kernels",
-    ),
+    ("products are over half of the step, and 4,096 wide or more", "FP8", "FP8"),
+    ("a kernel moves twice the bytes that you count", "a kernel of your own", "Writing kernels"),
 )
 
 
@@ -65,8 +46,8 @@ def rows(folder: Path = RESULTS) -> list[list[str]]:
     run = kernels(folder)
     known = _measured(run, folder) if run else len(ASKED) * ["–"]
     return [
-        [f"{i}. {ask}", *rest, gain, chapter]
-        for i, ((ask, *rest, chapter), gain) in enumerate(zip(ASKED, known, strict=True), 1)
+        [str(i), *asked, gain, chapter]
+        for i, ((*asked, chapter), gain) in enumerate(zip(ASKED, known, strict=True), 1)
     ]
 
 
@@ -85,13 +66,13 @@ def _measured(run: KernelRun, folder: Path) -> list[str]:
     least = min(small, key=lambda one: one["kernel_seconds"] / one["seconds"])
     heads = "4 × 4,096, 32 heads of 64"
     return [
-        f"Llama 3.2 1B: {_busy(small[0])} in bf16, {_busy(least)} in FP8 {least['recipe']}",
-        f"2,048³ in fp32, fp16: {' → '.join(ladder)} TFLOP/s",
-        f"{heads}: {_times(run, 'attention', heads, 'both', 'eager', 'SDPA cuDNN')}",
-        f"MFU {mfu(kernels='torch')} → {mfu(kernels='torch', compile=True)} → {mfu()}",
-        f"MFU {mfu(recompute='full')} → {mfu()} → {mfu(recompute='none')}",
-        f"cuBLAS in bf16: {min(reached):.0%} to {max(reached):.0%} of the peak",
-        f"step × {min(wide):.2f}–{max(wide):.2f} (Llama 2 7B); × {min(narrow):.2f}–{max(narrow):.2f} (1B)",
+        f"1B model: {_busy(small[0])} in bf16, {_busy(least)} in FP8",
+        f"2,048³, fp32 → fp16: {' → '.join(ladder)} TFLOP/s",
+        f"16,384 tokens: {_times(run, 'attention', heads, 'both', 'eager', 'SDPA cuDNN')}",
+        f"MFU {mfu(kernels='torch')}, {mfu(kernels='torch', compile=True)}, {mfu()}",
+        f"MFU {mfu(recompute='full')}, {mfu()}, {mfu(recompute='none')}",
+        f"cuBLAS: {min(reached):.0%} to {max(reached):.0%} of the peak",
+        f"step × {min(wide):.2f}–{max(wide):.2f} (7B layers), × {min(narrow):.2f}–{max(narrow):.2f} (1B)",
         f"cross-entropy: {_times(run, 'cross_entropy', '8,192 × 128,256', 'forward', 'compiled', 'ours')}",
     ]
 
