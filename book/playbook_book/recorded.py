@@ -98,7 +98,7 @@ def kernels(folder: Path = RESULTS) -> KernelRun | None:
 
 
 def fp8(folder: Path = RESULTS) -> KernelRun | None:
-    """``playbook bench fp8``, likewise. What rows call ``kernel`` is the recipe of a product, or what quantises."""
+    """``playbook bench fp8``, likewise. What rows call ``kernel`` is the recipe of a product, or what quantizes."""
     return _newest("fp8", folder)
 
 

@@ -44,7 +44,7 @@ def shared_scales(groups: Mapping[str, tuple[int, int]], rows: int, columns: int
 def runs(
     losses: Mapping[str, Sequence[float]], lost: Mapping[str, Sequence[float]], fault: int, window: int = 5
 ) -> Figure:
-    """Losses of runs by step, as running means, and below them the shares that a quantised tensor ``lost`` to 0.
+    """Losses of runs by step, as running means, and below them the shares that a quantized tensor ``lost`` to 0.
 
     A line marks the step of the ``fault``. A run has the same colour in both.
     """

@@ -1,4 +1,4 @@
-"""What quantising does to a live model: of each layer's input, weight and gradient, what becomes 0 and what is cut.
+"""What quantizing does to a live model: of each layer's input, weight and gradient, what becomes 0 and what is cut.
 
     watch = FP8Watch(model)
     with watch:                # one entry of watch.steps for each time that it is entered
@@ -34,7 +34,7 @@ Place = tuple[str, str]
 
 
 class Seen:
-    """What quantising a tensor has cost, over all the times that it was quantised in a step."""
+    """What quantizing a tensor has cost, over all the times that it was quantized in a step."""
 
     def __init__(self) -> None:
         self.amax = 0.0
@@ -76,10 +76,10 @@ def _square(x: Tensor) -> float:
 
 
 class FP8Watch:
-    """While it is entered, watches all that the layers of ``model`` quantise, or those named in ``layers``.
+    """While it is entered, watches all that the layers of ``model`` quantize, or those named in ``layers``.
 
     ``steps`` has an entry for each time that it was entered: what was lost by (layer, tensor). Layers that read one input
-    quantise it once: it is the first one's, q's or gate's. ``gradient_norms`` are, at the end of each, those of the
+    quantize it once: it is the first one's, q's or gate's. ``gradient_norms`` are, at the end of each, those of the
     layers' weights, by name; where they were clipped, clipped.
     Raises ConfigError for a model none of whose layers multiplies in FP8.
     """
