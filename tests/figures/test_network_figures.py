@@ -26,4 +26,4 @@ def test_every_gpu_has_a_number_and_every_rail_a_line(per_node):
 
 def test_bandwidths_and_latencies_are_those_of_the_network():
     said = [text.get_text() for text in two_levels(Network.of(load("h100-8"))).axes[0].texts]
-    assert {"switch: 405 GB/s, 3.4 µs", "adapter: 50 GB/s, 14 µs", "8 rails: 400 GB/s"} <= {*said}
+    assert {"switch: 405 GB/s, 3.4 µs", "NIC: 50 GB/s, 14 µs", "8 rails: 400 GB/s"} <= {*said}

@@ -17,7 +17,7 @@ GPU, INSIDE, BETWEEN = PALETTE["compute"], PALETTE["memory"], PALETTE["communica
 
 
 def two_levels(network: Network) -> Figure:
-    """Two nodes, one the mirror image of the other: GPUs on a switch, and beside every GPU an adapter on a rail."""
+    """Two nodes, one the mirror image of the other: GPUs on a switch, and beside every GPU its NIC on a rail."""
     import matplotlib.pyplot as plt
     from matplotlib.patches import Rectangle
 
@@ -45,7 +45,7 @@ def two_levels(network: Network) -> Figure:
             for y, said in (
                 (switch, f"switch: {_said(network.intra)}"),
                 (gpus, f"GPUs of node {node}"),
-                (adapters, f"adapter: {_said(network.inter)}"),
+                (adapters, f"NIC: {_said(network.inter)}"),
             ):
                 axes.text(g, y, said, va="center", fontsize=8.5)
         for rail in range(g):
