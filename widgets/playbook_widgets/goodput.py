@@ -63,7 +63,7 @@ EXAMPLES: list[tuple[str, dict[str, Any], str]] = [
     ("Save every hour", {}, "A failure every three hours, and a checkpoint as rarely as in a small run."),
     (
         "Llama 3 405B",
-        {"mtbf": 50_676, "save": 3, "every": 240},
+        {"save": 3, "every": 240},
         "419 unexpected interruptions in 54 days on 16,384 H100s; a storage that takes 2 TB/s (Grattafiori et al. 2024, "
         "arXiv 2407.21783, sections 3.3.1 and 3.3.4). Ten minutes of restart are our assumption: they cost the most now.",
     ),
@@ -78,7 +78,7 @@ EXAMPLES: list[tuple[str, dict[str, Any], str]] = [
         "A failure every 23 minutes: even at the best interval less than half of the time is useful.",
     ),
     (
-        "The same, mended",
+        "The same, repaired",
         {"gpus": 131_072, "save": 2, "restart": 60, "every": 70},
         "Asynchronous saves, of which two seconds are exposed, and a restart of one minute.",
     ),
