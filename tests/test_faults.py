@@ -130,7 +130,7 @@ def test_what_a_run_says_and_how_it_goes_on(bench, kind, given, statuses, words)
     assert found["statuses"] == statuses
     assert words in (bench.root / "first.err").read_text()
     assert found["happened"] == 1
-    assert "goes on after step" in (bench.root / "again.err").read_text()
+    assert "resumes after step" in (bench.root / "again.err").read_text()
 
 
 def test_restarts_and_the_steps_they_repeat(bench):

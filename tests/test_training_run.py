@@ -51,7 +51,7 @@ def test_a_run_that_was_stopped_goes_on_from_its_checkpoint(tmp_path, capsys, mo
     shutil.rmtree(tmp_path / "c" / "step-00000006")
     first, again, said = losses(*saved, "--resume")
     assert (first, again) == (4, whole[4:])
-    assert f"goes on after step 4, from {Path('c', 'step-00000004')}" in said
+    assert f"resumes after step 4, from {Path('c', 'step-00000004')}" in said
     for name in ("step-00000004", "step-00000006"):
         shutil.rmtree(tmp_path / "c" / name)
     first, again, _ = losses(*saved, "--resume", "--async", "--keep", "1", "--layout", "dp=2,zero=3")

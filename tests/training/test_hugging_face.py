@@ -460,7 +460,7 @@ def test_the_command_converts_and_a_run_begins_with_what_it_made(tmp_path, capsy
     config = f"{made}/config.json"
     assert main(["train", "--model", config, "--checkpoint", taken, "--resume", *flags, *log]) == 0
     done = capsys.readouterr()
-    assert "goes on after step 0" in done.err
+    assert "resumes after step 0" in done.err
     assert json.loads(done.out)["first_step"] == 0
     assert [path.name for path in checkpoints(Path(taken))] == ["step-00000000", "step-00000002"]
 

@@ -249,7 +249,7 @@ def _watchers(run: Run, trainer: Trainer, requests: Requests) -> list[Log]:
         found.append(saves)
     if saves and saves.saving.resume:
         path = saves.resume()
-        where = f"goes on after step {trainer.step_count}, from {path}"
+        where = f"resumes after step {trainer.step_count}, from {path}"
         if saves.rank == 0:
             print(where if path else "no checkpoint yet: begins at step 0", file=sys.stderr, flush=True)
     return found
