@@ -53,6 +53,16 @@ def test_boxes_are_as_wide_as_actions_and_gaps_as_waiting():
     assert {"F0", "B7"} <= set(numbers)
 
 
+def test_a_part_of_a_step_has_room_for_letters():
+    line = simulate(make("interleaved", 4, 12, 2), Times(0.5, 0.5, 0.5))
+    whole, part = (timelines({"": line}, until=until).axes[0] for until in (None, 16))
+    assert part.get_xlim()[1] < line.makespan < whole.get_xlim()[1]
+    written = {text.get_text() for text in whole.texts}, {text.get_text() for text in part.texts}
+    assert "F0" not in written[0]
+    assert {"F0", "B0"} <= written[1]
+    assert all(text.get_position()[0] < part.get_xlim()[1] for text in part.texts)  # none beside the axes
+
+
 def test_phases_are_those_of_1f1b():
     assert phases_of(PLAIN, 0) == [("warm-up", 0, 3), ("steady state", 3, 24), ("cool-down", 25, 33)]
     assert [name for name, *_ in phases_of(PLAIN, 3)] == [

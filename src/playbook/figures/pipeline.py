@@ -60,12 +60,13 @@ def timelines(
     full: PerStage | None = None,
     rest: PerStage | None = None,
     unit: str = "",
+    until: float | None = None,
     words: Callable[[Timeline], str] = lambda line: f"{line.bubble_fraction:.1%} bubble",
 ) -> Figure:
     """Several schedules under each other on one time axis; the options are those of `timeline`.
 
-    The title of each says in ``words`` what part of the step is bubble, or anything else. Raises ``ValueError`` when
-    there is no schedule.
+    The title of each says in ``words`` what part of the step is bubble, or anything else. Only what happens up to
+    ``until`` is drawn. Raises ``ValueError`` when there is no schedule.
     """
     import matplotlib.pyplot as plt
 
@@ -74,7 +75,7 @@ def timelines(
     memory = memory and not phases  # one strip under each row
     pitch = 1 + STRIP * (memory or phases)
     rows = [len(line.ranks) * pitch for line in lines.values()]
-    longest = max(line.makespan for line in lines.values())
+    longest = until or max(line.makespan for line in lines.values())
     with plt.rc_context(_settings()):
         figure, panels = _panels(rows, longest, unit)
         shown: dict[str, None] = {}
@@ -114,16 +115,13 @@ def overlay(pairs: Mapping[str, tuple[Timeline, Timeline]], *, unit: str = "s") 
                 draw_rows(axes, line, at, 0.74, shown, gaps=False)
                 names += [(y, word if down else f"rank {rank}  {word}") for rank, y in enumerate(at)]
                 axes.axvline(line.makespan, color=INK, linewidth=1.2, linestyle="-" if down else ":")
-            _names(axes, [y for y, _ in names], [text for _, text in names], _rows_end(both[0], pitch))
+            _names(
+                axes, [y for y, _ in names], [text for _, text in names], len(both[0].ranks) * pitch - 0.65
+            )
             error = both[0].makespan / both[1].makespan - 1
             _title(axes, name, f"prediction {error:+.1%}".replace("-", "−"))
         _legend(figure, list(shown), False, False)
     return figure
-
-
-def _rows_end(line: Timeline, pitch: float) -> float:
-    """The lower end of a panel with a row each ``pitch``."""
-    return len(line.ranks) * pitch - 0.65
 
 
 def _settings() -> dict[Any, Any]:

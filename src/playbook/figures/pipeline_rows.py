@@ -80,10 +80,11 @@ def _strength(line: Timeline, rank: int, slot: Slot) -> float:
 def _letter(axes: Any, slot: Slot, box: Rectangle, strength: float) -> None:
     """The micro-batch, with the letter of the action if there is room for it."""
     x, y, wide, tall = box
-    room = wide / axes.get_xlim()[1] / LETTER
+    end = axes.get_xlim()[1]
+    room = wide / end / LETTER
     text = str(slot.action.microbatch)
     letter = slot.action.op[0] + text
-    if room < len(text) + 0.3 or tall < 0.3:
+    if room < len(text) + 0.3 or tall < 0.3 or x + wide > end:
         return
     text = letter if room >= len(letter) + 0.9 else text
     colour = "#ffffff" if strength > 0.55 else INK
