@@ -149,7 +149,8 @@ def _write_beyond(axes: Any, place: int, total: float, mark: float, top: float) 
     if total > top:
         right = mark - 0.03 * top if 0.75 * top < mark < top else 0.98 * top
         text = f"{total / GIB:,.0f} →"
-        axes.text(right, place, text, ha="right", va="center", fontsize=8, color=PAPER)
+        plate = {"facecolor": INK, "linewidth": 0.0, "boxstyle": "square,pad=0.12"}  # readable on two hues
+        axes.text(right, place, text, ha="right", va="center", fontsize=8, color=PAPER, bbox=plate)
 
 
 #: ``name -> (tokens of a step, time over that of the arithmetic)``
