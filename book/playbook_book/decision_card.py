@@ -6,7 +6,7 @@ says, gradients travel in fp32, and nothing is known of the model but what a row
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from playbook.estimates.overlap_ratios import Overlap, context, expert, group_bandwidth, tensor, zero3
 from playbook.hardware import Cluster
@@ -22,12 +22,12 @@ STATES = 16  # bytes of a parameter, its gradient and Adam's states in mixed pre
 
 def card(clusters: Mapping[str, Cluster]) -> list[list[str]]:
     """Rows of the card: question, technique, what it needs, and that number on each of ``clusters``, which has names."""
-    rows = [
+    rows: list[tuple[str, str, str, Callable[[Cluster], float | str]]] = [
         ("Do the states fit in half of a GPU?", "DP, ZeRO-1", "parameters, at most", parameters_of_a_gpu),
         ("If not: spread over all GPUs?", "ZeRO-3 (FSDP)", "tokens per GPU and micro-batch", tokens_of_zero3),
         (
             "No memory for a sample's activations, or fewer samples than GPUs?",
-            "TP + SP in a node: 2, 4, then 8",
+            "TP + SP in a node: 2, 4, then 8; not 16",
             "width of the model, for tp = 8",
             width_of_tensor,
         ),
