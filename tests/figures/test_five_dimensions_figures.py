@@ -8,7 +8,14 @@ from matplotlib.colors import to_hex
 
 from playbook.figures import PALETTE, display
 from playbook.layout import Layout
-from playbook_book.figures.five_dimensions import groups_of_ranks, memory_of_strategies, times_over_batch
+from playbook_book.figures.five_dimensions import (
+    ALONG,
+    AXES,
+    along_a_block,
+    groups_of_ranks,
+    memory_of_strategies,
+    times_over_batch,
+)
 
 GIB = 2**30
 
@@ -80,6 +87,20 @@ def test_a_panel_for_each_length_and_a_bar_for_each_strategy():
     assert "80 →" not in svg.replace("380 →", "")
     for words in ("4k tokens", "64k tokens", "recomputed", "a GPU, 80 GiB", "activations"):
         assert words in svg
+
+
+def test_a_block_has_a_box_for_each_part_and_full_ones_where_an_axis_divides():
+    cuts = {"": (), **dict.fromkeys(filter(None, ALONG.values()), ())}
+    bare = along_a_block(cuts)
+    cut = along_a_block({**cuts, "attention.q": ["tp"], "mlp.experts.up": ["ep", "tp"]})
+    for figure, weights in ((bare, 0), (cut, 3)):
+        boxes = figure.axes[0].patches
+        assert len(boxes) == len(AXES) * (2 * len(ALONG) - 1)  # no weights in attention's core
+        strengths = [box.get_facecolor()[3] for box in boxes]
+        assert strengths.count(1.0) == weights
+        assert strengths.count(0.4) == sum(len(divided) for divided, _ in AXES.values())
+    words = [text.get_text() for text in cut.axes[0].texts]
+    assert sum("all-to-all" in text for text in words) == 2
 
 
 def test_times_keep_the_hue_of_their_technique_and_the_dash_of_their_name():

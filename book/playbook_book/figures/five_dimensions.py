@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from playbook.figures.style import INK, PALETTE, PAPER, WIDTH, colour, rc_parameters
@@ -82,6 +82,60 @@ def _draw_nodes(axes: Any, ranks: int, ranks_per_node: int) -> None:
     axes.grid(False)
     for side in ("bottom", "left"):
         axes.spines[side].set_visible(False)
+
+
+#: Columns of a block with experts, and the weight whose placement says which axes cut it; the core has none.
+ALONG = {
+    "norm": "norm1", "q, k, v": "attention.q", "core": "", "out": "attention.out", "norm ": "norm2",
+    "router": "mlp.router", "experts": "mlp.experts.up",
+}  # fmt: skip
+#: Axes from the outside in: columns whose activations they divide, and messages at a border (0 is the entry).
+AXES: Mapping[str, tuple[Sequence[int], Mapping[float, str]]] = {
+    "pp: layers": ((), {0: "from the stage before", 7: "to the next"}),
+    "dp: samples": (range(7), {3.5: "gradients, once a step"}),
+    "cp: tokens": (range(7), {2.5: "keys and values"}),
+    "tp, sp: features": (
+        (0, 1, 2, 3, 4, 6),
+        {1: "all-gather", 4: "reduce-scatter", 5: "all-gather", 7: "reduce-scatter"},
+    ),
+    "ep: experts": ((), {6: "all-to-all", 7: "all-to-all"}),
+}
+
+
+def along_a_block(cuts: Mapping[str, Collection[str]]) -> Figure:
+    """A block with experts from left to right, a row for each axis: what it divides there, and what it sends.
+
+    ``cuts`` are the axes that cut each weight of `ALONG`, by its name in the block. The upper half of a box is
+    activations, the lower one weights.
+    """
+    import matplotlib.pyplot as plt
+    from matplotlib.patches import Patch, Rectangle
+
+    with plt.rc_context(rc_parameters()):
+        figure, axes = plt.subplots(figsize=(WIDTH, 3.5))
+        for row, (axis, (divided, messages)) in enumerate(AXES.items()):
+            hue = colour(axis[:2])
+            for x, weight in enumerate(ALONG.values()):
+                halves = [(0.0, x in divided, 0.4)] + [(0.27, axis[:2] in cuts[weight], 1.0)] * bool(weight)
+                for low, filled, strength in halves:
+                    face = (hue, strength) if filled else "none"
+                    look = {"facecolor": face, "edgecolor": PALETTE["idle"], "linewidth": 0.5}
+                    axes.add_patch(Rectangle((x + 0.14, row + low), 0.72, 0.25, **look))
+            for x, words in messages.items():
+                side = "left" if not x else "right" if x == len(ALONG) else "center"
+                axes.text(x, row + 0.58, f"▲ {words}", color=INK, ha=side, va="top", fontsize=7.5)
+        axes.set_xticks([x + 0.5 for x in range(len(ALONG))], list(ALONG))
+        axes.set_yticks([row + 0.26 for row in range(len(AXES))], list(AXES), fontsize=9)
+        axes.set(xlim=(0, len(ALONG)), ylim=(len(AXES) - 0.1, -0.1))
+        axes.xaxis.tick_top()
+        axes.tick_params(length=0)
+        axes.grid(False)
+        for side in ("bottom", "left"):
+            axes.spines[side].set_visible(False)
+        looks = {"divides activations": 0.4, "divides weights": 1.0}
+        handles = [Patch(facecolor=(PALETTE["idle"], strength)) for strength in looks.values()]
+        figure.legend(handles, list(looks), loc="outside lower center", ncols=2)
+    return figure
 
 
 #: ``strategy -> category -> bytes``
