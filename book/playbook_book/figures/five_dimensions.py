@@ -98,7 +98,7 @@ AXES: Mapping[str, tuple[Sequence[int], Mapping[float, str]]] = {
         (0, 1, 2, 3, 4, 6),
         {1: "all-gather", 4: "reduce-scatter", 5: "all-gather", 7: "reduce-scatter"},
     ),
-    "ep: experts": ((), {6: "all-to-all", 7: "all-to-all"}),
+    "ep: experts": ((), {6: "dispatch", 7: "combine"}),
 }
 
 
