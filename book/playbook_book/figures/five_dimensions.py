@@ -118,15 +118,16 @@ def along_a_block(cuts: Mapping[str, Collection[str]]) -> Figure:
             for x, weight in enumerate(ALONG.values()):
                 halves = [(0.0, x in divided, 0.4)] + [(0.27, axis[:2] in cuts[weight], 1.0)] * bool(weight)
                 for low, filled, strength in halves:
-                    face = (hue, strength) if filled else "none"
-                    look = {"facecolor": face, "edgecolor": PALETTE["idle"], "linewidth": 0.5}
-                    axes.add_patch(Rectangle((x + 0.14, row + low), 0.72, 0.25, **look))
-            for x, words in messages.items():
-                side = "left" if not x else "right" if x == len(ALONG) else "center"
-                axes.text(x, row + 0.58, f"▲ {words}", color=INK, ha=side, va="top", fontsize=7.5)
+                    face: Any = (hue, strength) if filled else "none"
+                    box = Rectangle((x + 0.14, row + low), 0.72, 0.25, facecolor=face, linewidth=0.5)
+                    box.set_edgecolor(PALETTE["idle"])
+                    axes.add_patch(box)
+            for place, words in messages.items():
+                side = "center" if place else "left"
+                axes.text(place, row + 0.58, f"▲ {words}", color=INK, ha=side, va="top", fontsize=7)
         axes.set_xticks([x + 0.5 for x in range(len(ALONG))], list(ALONG))
         axes.set_yticks([row + 0.26 for row in range(len(AXES))], list(AXES), fontsize=9)
-        axes.set(xlim=(0, len(ALONG)), ylim=(len(AXES) - 0.1, -0.1))
+        axes.set(xlim=(0, len(ALONG) + 0.5), ylim=(len(AXES) - 0.1, -0.1))
         axes.xaxis.tick_top()
         axes.tick_params(length=0)
         axes.grid(False)
