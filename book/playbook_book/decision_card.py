@@ -40,7 +40,7 @@ def card(clusters: Mapping[str, Cluster]) -> list[list[str]]:
         ("Sample too long for tp = 8?", "CP, zigzag", "tokens of a rank, between nodes", tokens_of_context),
         ("Experts too many for a GPU?", "EP in a node", "width of experts", width_of_experts),
         ("… or for a node?", "EP over nodes", "width of experts, or DeepSeek-V3's steps", width_over_nodes),
-        ("Still no memory?", "full recomputation", "of the step's time", price_of_recomputation),
+        ("Still no memory?", "full recomputation", "a share of the step, its price", price_of_recomputation),
     ]
     return [[*words, *(_written(of(one)) for one in clusters.values())] for *words, of in rows]
 
