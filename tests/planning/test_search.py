@@ -1,6 +1,8 @@
 """The search: what pruning loses, which is nothing, and what it says."""
 
+import math
 import random
+import statistics
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,7 +12,7 @@ from playbook.errors import ConfigError, LayoutError
 from playbook.hardware import load as load_cluster
 from playbook.layout import Layout
 from playbook.layout.fields import blocks_again
-from playbook.planning.calibration import Calibration
+from playbook.planning.calibration import Calibration, load_calibration
 from playbook.planning.job import Job
 from playbook.planning.search import (
     FEWEST,
@@ -115,6 +117,23 @@ def test_bounds_are_below_what_they_bound():
         run = one.run(layout)
         assert planner.least(layout) <= run.needs
         assert planner.bound(layout, layout.recompute) <= run.seconds * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("model", "calibration"), [("llama3-8b", None), ("mixtral-8x7b", "megatron-a100")])
+def test_so_are_bounds_that_all_sizes_of_micro_batches_have_in_common(model, calibration):
+    given = (
+        {"calibration": load_calibration(calibration, load_cluster("a100-8").accelerator)}
+        if calibration
+        else {}
+    )
+    one = problem(model, gpus=32, global_batch=48, **given)
+    planner, tight = Planner(one), []
+    for layout in random.Random(1).sample(list(candidates(one, WIDE)), 150):
+        close = planner.bound_of_all(WIDE, layout, layout.recompute, close=True)
+        rough = planner.bound_of_all(WIDE, layout, layout.recompute)
+        assert rough <= close
+        tight += [rough / close] * math.isfinite(close)
+    assert statistics.median(tight) > 0.8
 
 
 def test_the_best_is_the_best_of_all():

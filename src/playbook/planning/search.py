@@ -146,13 +146,20 @@ def search(
             f"no layout takes {problem.global_batch} samples of {problem.seq} tokens to {problem.gpus} GPUs: "
             "what cuts the batch, the sequence, heads, layers and experts must divide them"
         )
-    bounds = [planner.bound_of_all(space, *one) if prune else 0.0 for one in bases]
+    order = [
+        (planner.bound_of_all(space, *one) if prune else 0.0, not prune, i) for i, one in enumerate(bases)
+    ]
+    heapq.heapify(order)
     best: list[tuple[float, tuple[int, ...], int, Run]] = []  # a heap, the slowest first
     evaluated, rank = 0, 0
-    for i in sorted(range(len(bases)), key=lambda i: (bounds[i], i)):
+    while order:
+        bound, close, i = heapq.heappop(order)
         worst = -best[0][0] if prune and len(best) == top else math.inf
-        if bounds[i] >= worst:
+        if bound >= worst:
             break
+        if not close:
+            heapq.heappush(order, (planner.bound_of_all(space, *bases[i], close=True), True, i))
+            continue
         for layout in _variants(space, *bases[i]):
             if prune and planner.least(layout) > problem.capacity:
                 continue
@@ -319,14 +326,14 @@ class Planner:
             blocks[kind] = self._once(partial(times.block, kind, passes), "block", here, beside)
         return blocks, self._once(lambda: times.ends, "ends", same, recompute)
 
-    def bound(self, layout: Layout, recompute: str) -> float:
-        """Seconds that a step takes at least.
+    def bound(self, layout: Layout, recompute: str, micro_batch: int = 0) -> float:
+        """Seconds that a step takes at least; with a ``micro_batch``, one with micro-batches of that size.
 
         A rank of a pipeline begins when a micro-batch has come through the stages before its first one, works for all
         micro-batches, and then the last one's gradient has to go back through these. Where W is apart from B, or
         micro-batches enter at both ends, all that is sure is the work of a mean rank. All wait for the slowest of them.
         """
-        stages, m = self.stages(layout, recompute), layout.grad_acc
+        stages, m = self.stages(layout, recompute, micro_batch), layout.grad_acc
         if layout.pp > 1 and layout.schedule not in WHOLE:
             return sum(stages) / layout.pp * m * self.slowest
         found, before = 0.0, 0.0
@@ -335,16 +342,25 @@ class Planner:
             before += stages[rank]
         return found * self.slowest
 
-    def bound_of_all(self, space: Space, base: Layout, recompute: str) -> float:
-        """The same for all ZeRO stages of a layout; infinite where not even the last one makes it fit."""
+    def bound_of_all(self, space: Space, base: Layout, recompute: str, close: bool = False) -> float:
+        """The same for all ZeRO stages of a layout; infinite where not even the last one makes it fit.
+
+        Unless it is to be ``close``, it is the share of micro-batches of the whole global batch, which all sizes have in
+        common: k samples at once never take longer than one after the other.
+        """
         fastest, leanest = ("none", "full") if recompute == FEWEST else (recompute, recompute)
         least = self.least(base, max(_zeros(space, base), default=0), leanest)
-        return self.bound(base, fastest) if least <= self.problem.capacity else math.inf
+        if least > self.problem.capacity:
+            return math.inf
+        whole = self.problem.global_batch
+        if close or base.micro_batch == whole:
+            return self.bound(base, fastest)
+        return self.bound(base, fastest, whole) * (base.micro_batch / whole) / SURE
 
-    def stages(self, layout: Layout, recompute: str) -> list[float]:
+    def stages(self, layout: Layout, recompute: str, micro_batch: int = 0) -> list[float]:
         """Seconds of a micro-batch on each stage, forward and backward."""
-        same = _alike(layout), recompute, paired(layout)
-        blocks, ends = self._once(partial(self._seconds, layout, recompute), "seconds", same)
+        same = _alike(layout)[:3], micro_batch or layout.micro_batch, recompute, paired(layout)
+        blocks, ends = self._once(partial(self._seconds, layout, recompute, micro_batch), "seconds", same)
         first = blocks_again(recompute)
         unlike, cut = self._once(partial(self._cut, layout.stages, first), "cut", layout.stages, first)
         seconds = [sum(blocks[kind] * n for kind, n in each) for each in unlike]
@@ -353,8 +369,8 @@ class Planner:
         found[-1] += ends[1]
         return found
 
-    def _seconds(self, layout: Layout, recompute: str) -> tuple[dict[Kind, float], list[float]]:
-        blocks, ends = self.parts(layout, recompute)
+    def _seconds(self, layout: Layout, recompute: str, micro: int) -> tuple[dict[Kind, float], list[float]]:
+        blocks, ends = self.parts(layout.replace(micro_batch=micro or layout.micro_batch), recompute)
         return {kind: one.seconds for kind, one in blocks.items()}, [one.seconds for one in ends]
 
     def _cut(self, depth: int, again: int | None) -> tuple[list[tuple[tuple[Kind, int], ...]], list[int]]:
