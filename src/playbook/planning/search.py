@@ -18,7 +18,7 @@ from functools import cached_property, partial
 from typing import Any, TypeVar, cast
 
 from playbook._checks import check_int, divisors, unknown
-from playbook.block import Kind
+from playbook.block import Kind, size, symbols, weighty
 from playbook.errors import ConfigError, LayoutError, PlaybookError
 from playbook.hardware import Cluster
 from playbook.layout import RECOMPUTE, Layout, recomputed
@@ -266,6 +266,7 @@ class Planner:
     def __init__(self, problem: Problem):
         self.problem = problem
         self.slowest = 1.0 + stragglers(problem.calibrated, problem.gpus)
+        self.kinds = problem.shape.blocks()
         self._known: dict[tuple[object, ...], Any] = {}
 
     def _once(self, make: Callable[[], T], *key: object) -> T:
@@ -382,12 +383,27 @@ class Planner:
         return unlike, [unlike.index(each) for each in held]
 
     def least(self, layout: Layout, zero: int | None = None, recompute: str | None = None) -> float:
-        """Bytes that the fullest rank needs at least: a mean rank's states, and what the first one saves for backward."""
+        """Bytes that the fullest rank needs at least: a mean rank's states, weights in passing, what the first one saves
+        for backward, and what the backward of a block's attention works with."""
         zero, recompute = layout.zero if zero is None else zero, recompute or layout.recompute
-        saved = self._once(partial(self._saved, layout, recompute), "saved", _alike(layout), recompute)
+        saved, more = self._once(partial(self._saved, layout, recompute), "saved", _alike(layout), recompute)
         in_flight = min(layout.pp, layout.grad_acc) if layout.schedule in WHOLE else 1
         saved *= self.problem.shape.layers // layout.pp * in_flight
-        return (self._states(layout, zero) + saved) * self.problem.calibrated.reserved
+        passing = self._passing(layout) if zero == 3 and layout.dp * layout.cp > 1 else 0.0
+        return (self._states(layout, zero) + passing + saved + more) * self.problem.calibrated.reserved
+
+    def _passing(self, layout: Layout) -> float:
+        """Bytes of whole weights and gradients of blocks that ZeRO-3 is at, where each rank has one of the commonest."""
+        shape, states = self.problem.shape, self.problem.recipe.states
+        kind, here = max(self.kinds, key=self.kinds.__getitem__), shape.layers // layout.pp
+        if here <= shape.layers - self.kinds[kind]:
+            return 0.0
+        values = symbols(shape, layout.tp, layout.ep)
+        block = self._once(
+            lambda: sum(size(row, values) for row in weighty(shape, kind)), layout.tp, layout.ep
+        )
+        visit = shape.layers // layout.stages if layout.stages > layout.pp else min(2, here)
+        return block * (visit * states.gradients + (visit if layout.reshard else here) * states.parameters)
 
     def _states(self, layout: Layout, zero: int) -> float:
         shape, states = self.problem.shape, self.problem.recipe.states
@@ -407,10 +423,14 @@ class Planner:
             )
         return found
 
-    def _saved(self, layout: Layout, recompute: str) -> int:
-        """Bytes that a block keeps of a micro-batch, at least."""
-        sizes = self._once(lambda: RunSizes(self.problem.job.on(layout)), "sizes", _alike(layout))
-        return min(total(sizes.saved(kind, recompute)) for kind in self.problem.shape.blocks())
+    def _saved(self, layout: Layout, recompute: str) -> tuple[int, int]:
+        """Bytes that a block keeps of a micro-batch, and those that its backward has at once beyond these, at least."""
+        sizes = self._once(
+            lambda: RunSizes(self.problem.job.on(layout.replace(recompute="none"))), "sizes", _alike(layout)
+        )
+        stored = {kind: total(sizes.saved(kind, recompute)) for kind in self.kinds}
+        busy = {kind: sizes.blocks[kind].at_core + total(sizes.blocks[kind].core) for kind in stored}
+        return min(stored.values()), max(0, min(busy[kind] - stored[kind] for kind in stored))
 
     def nearest(self, layouts: Iterable[Layout]) -> str:
         """The sentence where nothing fits: the layout that needs least."""
