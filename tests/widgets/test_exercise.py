@@ -27,16 +27,57 @@ return found"""
     [
         (STUB, f"✗ {NAME}: no answer yet: write the function in place of the line that raises", False),
         ('check("zero.bytes", 1e12)', "✗ zero.bytes: 1e+12 is too large. Which collectives", False),
-        ('answer = 2\ncheck("zero.owned", lambda *given: 1 / 0)', "line 2: check(", False),
-        ("x = 1\nfoo(", "line 2: foo(\nSyntaxError: '(' was never closed", False),
-        ('y = load("tiny")', "NameError: name 'load' is not defined\nA page runs this cell alone", False),
-        ('check("zero.own", 1)', "unknown exercise 'zero.own'", False),
+        ('print("x")\nprint(2)', "x\n2", False),
+        (
+            f'from playbook_book.exercises import check\ncheck("{NAME}", ...)',
+            f"✗ {NAME}: no answer yet",
+            False,
+        ),
     ],
 )
 def test_a_cell_runs_alone_and_says_what_it_printed(source, text, solved):
     answer = run({"name": NAME, "source": source})
     assert text in answer["text"]
-    assert answer["solved"] == solved
+    assert (answer["solved"], answer["line"]) == (solved, 0)
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "sentence"),
+    [
+        (
+            f'answer = 2\ncheck("{NAME}", lambda *given: 1 / 0)',
+            2,
+            "Line 2 raised ZeroDivisionError: division by ",
+        ),
+        (f'check("{NAME}", lambda: 1)', 1, "The check in line 1 cannot use what it was given (TypeError: "),
+        ("x = 1\nfoo(", 2, "Line 2 is not Python: '(' was never closed."),
+        (
+            'y = load("tiny")',
+            1,
+            "Line 1 raised NameError: name 'load' is not defined. A page runs this cell alone",
+        ),
+        (
+            "\nimport nothing_such",
+            2,
+            "Line 2 raised ModuleNotFoundError: No module named 'nothing_such'. A page has",
+        ),
+        ('check("zero.own", 1)', 1, "Line 1: unknown exercise 'zero.own'; did you mean"),
+        ("def f(): return f()\nf()", 1, "Line 1 raised RecursionError: maximum recursion depth exceeded"),
+        ("exit()", 1, "Line 1 raised SystemExit"),
+        ("raise ValueError", 1, "Line 1 raised ValueError."),
+    ],
+)
+def test_an_error_is_one_line_that_says_where(source, line, sentence):
+    answer = run({"name": NAME, "source": source})
+    assert answer["text"].startswith(sentence)
+    assert "\n" not in answer["text"]
+    assert (answer["solved"], answer["line"]) == (False, line)
+
+
+def test_what_a_cell_prints_is_cut_and_what_it_is_told_is_not():
+    answer = run({"name": NAME, "source": f'for i in range(10**5): print(i)\ncheck("{NAME}", ...)'})
+    assert answer["text"].endswith(" …\n✗ zero.owned: no answer yet: put yours in place of the three dots")
+    assert 10_000 < len(answer["text"]) < 10_100
 
 
 @pytest.mark.browser
@@ -64,11 +105,13 @@ def test_a_reader_solves_one_in_the_page(open_page):
     page.get_by_text(f"✓ {NAME}: one piece of the vector").wait_for()
     written = code.input_value()
     page.reload()
-    page.get_by_text("✓ solved in this browser").wait_for()
+    page.get_by_text("✓ solved on 20").wait_for()
     assert code.input_value() == written
-    page.get_by_role("button", name="Start again").click()
+    page.get_by_role("button", name="Reset").click()
     assert code.input_value() == STUB
     assert not said.inner_text()
+    page.keyboard.press("Control+z")  # a reader may have meant another button
+    assert code.input_value() == written
     page.evaluate("localStorage.clear()")  # other tests have this page
 
 
@@ -78,10 +121,90 @@ def test_a_loop_without_end_is_ended_and_the_next_answer_is_checked(open_page):
     html = Answer({"name": NAME, "source": source}, outputs={}).static_html()
     page = open_page(html.replace('"limit":30', '"limit":1'), errors=True)
     page.get_by_role("button", name="Check").click()
-    page.get_by_text("could not be checked here (no answer within 1 seconds)").wait_for()
+    page.get_by_text("Stopped after 1 seconds: is there a loop without an end?").wait_for()
     page.locator("textarea").fill(f'check("{NAME}", ...)')
     page.evaluate("window.setTimeout = () => 0")  # Python may take its time to start again
     page.get_by_role("button", name="Check").click()
+    page.get_by_text("no answer yet: put yours").wait_for()
+
+
+@pytest.mark.browser
+def test_a_reader_stops_what_runs_by_keys_alone(open_page):
+    page = open_page(Answer({"name": NAME, "source": STUB}, outputs={}).static_html())
+    code, stop = page.locator("textarea"), page.get_by_role("button", name="Stop")
+    page.keyboard.press("Tab")
+    code.wait_for()
+    while not code.evaluate("(box) => box === document.activeElement"):
+        page.keyboard.press("Tab")
+    assert not stop.is_visible()
+    page.keyboard.press("Control+a")
+    page.keyboard.type("while True:\npass")
+    page.keyboard.press("Control+Enter")
+    page.get_by_text("It runs …").wait_for()
+    for key in ("Escape", "Tab", "Tab"):
+        page.keyboard.press(key)
+    assert stop.evaluate("(button) => button === document.activeElement")
+    page.keyboard.press("Enter")
+    page.get_by_text("Stopped.").wait_for()
+    assert code.evaluate("(box) => box === document.activeElement")  # the button that had the focus is gone
+    page.keyboard.press("Control+a")
+    page.keyboard.type(f'check("{NAME}", ...)')
+    page.keyboard.press("Control+Enter")
+    page.get_by_text("no answer yet: put yours").wait_for()
+
+
+@pytest.mark.browser
+def test_the_box_is_an_editor(open_page):
+    page = open_page(Answer({"name": NAME, "source": "a = 1\n\nb = 2"}, outputs={}).static_html())
+    code, press = page.locator("textarea"), page.keyboard.press
+    code.focus()
+    press("Control+Home")
+    for key in ("Tab", "ArrowRight", "Tab"):  # to the next multiple of four
+        press(key)
+    assert code.input_value() == "    a    = 1\n\nb = 2"
+    press("Control+z")
+    press("Control+z")
+    assert code.input_value() == "a = 1\n\nb = 2"
+    press("Control+a")
+    press("Tab")
+    assert code.input_value() == "    a = 1\n\n    b = 2"
+    press("Tab")
+    press("Shift+Tab")
+    assert code.input_value() == "    a = 1\n\n    b = 2"
+    press("Control+End")
+    press("Shift+Tab")
+    page.keyboard.type("; if b:\nc")
+    assert code.input_value() == "    a = 1\n\nb = 2; if b:\n    c"
+    assert page.locator(".pb-ex-lines").inner_text().split() == ["1", "2", "3", "4"]
+    press("Escape")
+    press("Shift+Tab")
+    assert not code.evaluate("(box) => box === document.activeElement")
+    assert code.input_value().endswith("\n    c")
+
+
+@pytest.mark.browser
+def test_a_page_loads_python_when_a_reader_writes_and_says_which_line_raised(open_page):
+    page, asked = open_page(Answer({"name": NAME, "source": STUB}, outputs={}).static_html()), []
+    page.on("request", lambda request: asked.append(request.url))
+    code = page.locator("textarea")
+    code.hover()
+    code.click()
+    page.keyboard.press("ArrowDown")
+    assert not [url for url in asked if "python" in url]
+    page.keyboard.press("Control+a")
+    page.keyboard.type("\n")
+    page.wait_for_function(
+        "performance.getEntriesByName('pb-python').length"
+    )  # before it is asked for anything
+    page.keyboard.type("x")
+    page.get_by_role("button", name="Check").click()
+    page.get_by_text("Line 2 raised NameError: name 'x' is not defined.").wait_for()
+    assert page.locator(".pb-ex-lines [data-raised]").inner_text() == "2"
+    code.fill("def f(): return f()\nf()")
+    code.press("Control+Enter")
+    page.get_by_text("RecursionError").wait_for()
+    code.fill(f'check("{NAME}", ...)')  # the same Python goes on
+    code.press("Control+Enter")
     page.get_by_text("no answer yet: put yours").wait_for()
 
 
@@ -95,12 +218,13 @@ def test_boxes_stand_below_stubs_that_the_standard_library_can_grade(tmp_path):
     others = ("needed = 1", STUB.replace("owned)", "owned, record=False)"), 'check("zero.accumulate", x)')
     for source in (others[0], STUB, *others[1:]):
         document += nodes.container("", nodes.literal_block(source, source), nb_element="cell_code")
-    add_boxes(App, document, "zero")
+    add_boxes(App, document, "book/data-parallelism/zero")
     below = [node.astext() for node in document if isinstance(node, nodes.raw)]
     assert len(below) == 2
     assert "exercise.mjs" in below[0]
     assert "needed = 1\\n\\n\\ndef owned" in below[0]
-    assert "answer it in the notebook" in below[1]
+    assert 'data-exercise="zero.accumulate"' in below[1]
+    assert "answer it in the notebook, <code>book/data-parallelism/zero.ipynb</code>" in below[1]
 
 
 #: A cell that gives every one its right answer.

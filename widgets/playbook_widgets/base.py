@@ -57,7 +57,7 @@ class Widget(anywidget.AnyWidget):
 
     def __init__(self, inputs: Mapping[str, Any] | None = None, *, start: str = "touch", **traits: Any):
         """``start`` says when a page loads Python for a widget with ``compute``: "touch", when the reader reaches for
-        it, or "view", as soon as it is seen."""
+        it, "view", as soon as it is seen, or "module", when the widget's own module says so."""
         self._start = start
         if self.compute and inputs is not None and "outputs" not in traits:
             traits["outputs"] = self.function()(inputs)

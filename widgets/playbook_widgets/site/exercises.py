@@ -19,7 +19,10 @@ from playbook_widgets.base import Widget
 #: Of a build: the exercises that the standard library alone can grade (``browser_python`` tries each).
 GRADED = Path("_static", "pb", "python", "exercises.json")
 CHECK = re.compile(r'\bcheck\("([\w.-]+)", [^)]*\)')
-ELSEWHERE = "A page cannot grade this one: answer it in the notebook."
+ELSEWHERE = (
+    '<p class="pb-elsewhere" data-exercise="{name}">This one needs PyTorch or several processes, which a page has not: '
+    "answer it in the notebook, <code>{page}.ipynb</code>. </p>"
+)
 
 
 class Answer(Widget):
@@ -29,8 +32,8 @@ class Answer(Widget):
     compute: ClassVar[str] = "playbook_book.page:run"
 
     def spec(self) -> dict[str, Any]:
-        """A reader's loop may have no end."""
-        return {**super().spec(), "limit": 30}  # seconds
+        """A reader's loop may have no end; and most readers of a page write no answer, and need no Python for it."""
+        return {**super().spec(), "limit": 30, "start": "module"}  # seconds
 
     def _recompute(self, change: Any) -> None:
         """Nothing is run before a reader asks for it."""
@@ -49,7 +52,7 @@ def add_boxes(app: Sphinx, doctree: nodes.document, page: str) -> None:
         found = CHECK.search(source)
         if not found or "record=False" in source:
             continue
-        here, html = cell.parent.index(cell), f'<p class="pb-elsewhere">{ELSEWHERE}</p>'
+        here, html = cell.parent.index(cell), ELSEWHERE.format(name=found[1], page=page)
         if found[1] in graded:
             above = _code(cell.parent[max(0, here - 1)])  # between the question and the answer: what it needs
             text = source if not above or CHECK.search(above) else f"{above}\n\n\n{source}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from sphinx.util.docutils import SphinxDirective, SphinxRole
 from playbook.figures.style import PALETTE
 from playbook.schedules.catalogue import make
 from playbook.schedules.timeline import Slot, Timeline, Times, simulate
+from playbook_book.exercises import exercises
+from playbook_book.exercises.grading import CHAPTERS
 
 ROMAN = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII")
 
@@ -33,7 +36,8 @@ class BookMap(SphinxDirective):
         self.env.note_dependency(str(Path(self.env.srcdir, self.config.external_toc_path)))
         parts = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
         cards = "".join(self._part(number, part) for number, part in zip(ROMAN, parts, strict=False))
-        return [nodes.raw("", f'<div class="pb-map">{cards}</div>', format="html")]
+        progress = '<p class="pb-progress" hidden></p>'  # progress.mjs says how far the reader is
+        return [nodes.raw("", f'<div class="pb-map">{cards}</div>{progress}', format="html")]
 
     def _part(self, number: str, part: dict[str, Any]) -> str:
         chapters = "".join(self._chapter(part["folder"], chapter) for chapter in part["chapters"])
@@ -49,8 +53,20 @@ class BookMap(SphinxDirective):
         page = f"book/{folder}/{chapter['file']}"
         if page in self.env.found_docs:
             uri = self.env.app.builder.get_relative_uri(self.env.docname, page)
-            return f'<li><a href="{uri}">{title}</a> <span>{about}</span></li>'
+            return (
+                f'<li{self._exercises(chapter["file"])}><a href="{uri}">{title}</a> <span>{about}</span></li>'
+            )
         return f'<li class="pb-to-come">{title} <em>to come</em> <span>{about}</span></li>'
+
+    def _exercises(self, chapter: str) -> str:
+        """The names of a chapter's exercises: the page counts which of them are solved in its browser."""
+        if chapter not in CHAPTERS:
+            return ""
+        found = list(exercises(chapter))
+        self.env.note_dependency(
+            str(sys.modules[f"playbook_book.exercises.{chapter.replace('-', '_')}"].__file__)
+        )
+        return f' data-exercises="{" ".join(found)}"'
 
 
 class MovingSchedule(SphinxDirective):

@@ -9,6 +9,7 @@ from sphinx.application import Sphinx
 
 WIDGET = 'class="pb-widget'
 PENDING = 'class="pb-pending"'
+PROGRESS = ('class="pb-progress"', 'class="pb-elsewhere"')
 
 # Names, punctuation and blanks are drawn in the colour of plain text.
 PLAIN = re.compile(r'<span class="(?:n|nn|p|w)">([^<]*)</span>')
@@ -26,6 +27,8 @@ def choose_scripts(app: Sphinx, page: str, template: str, context: dict[str, Any
         app.add_css_file("pb/landing.css", priority=820)
     if PENDING in (context.get("body") or ""):
         app.add_js_file("pb/pending.mjs", type="module")
+    if any(sign in (context.get("body") or "") for sign in PROGRESS):
+        app.add_js_file("pb/progress.mjs", type="module")
     if WIDGET in (context.get("body") or ""):
         app.add_css_file("pb/widgets.css", priority=820)
         app.add_js_file("pb/host.mjs", type="module")

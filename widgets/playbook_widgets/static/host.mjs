@@ -148,6 +148,7 @@ export class ComputedModel extends Model {
     try {
       await python.start();
       this.stale = false; // what was set until now is in what is asked
+      this.set("status", "busy");
       const text = await python.call(this, JSON.stringify(this.get("inputs")));
       this.set("outputs", JSON.parse(text));
       performance.measure("pb-compute", { start: this.began });
@@ -301,9 +302,10 @@ export async function start(el) {
   }
 }
 
-/** Load Python before it is needed: when a pointer or the focus comes near, or at once. */
+/** Load Python before it is needed: when a pointer or the focus comes near, at once, or when the module says so. */
 function wakeEarly(el, model, when) {
   if (when === "view") return void model.wake();
+  if (when === "module") return;
   for (const event of ["pointerenter", "focusin", "touchstart"]) {
     el.addEventListener(event, () => model.wake(), { once: true, passive: true });
   }
