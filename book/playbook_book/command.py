@@ -1,25 +1,65 @@
-"""``playbook exercises``: the exercises of the book, and which of them you have solved."""
+"""``playbook exercises``: the exercises of the book, which of them you have solved, and packs of them for a class."""
 
 from __future__ import annotations
 
 import argparse
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from playbook._json import to_json
+from playbook.commands.flags import say
+from playbook.errors import ConfigError
+
+WAYS = """\
+playbook exercises                              all of them, and which you have solved
+playbook exercises zero                         those of a chapter
+playbook exercises --progress FILE              join what is solved here with a file from the built book: both get all
+playbook exercises export one-gpu --to FOLDER   a part's (or chapter's) exercises: a notebook, and its checks for pytest
+playbook exercises grade FOLDER                 a CSV of what students handed in: file, exercise, right or wrong, hint"""
 
 
 def add(commands: Any) -> None:
-    p = commands.add_parser("exercises", help="the exercises of the book, and which of them you have solved")
-    p.add_argument("chapter", nargs="?", help="only those of this chapter, such as zero or pipeline")
+    p = commands.add_parser(
+        "exercises",
+        help="the exercises of the book, which of them you have solved, and packs of them for a class",
+        description=WAYS,
+        usage="playbook exercises [CHAPTER | export PART --to FOLDER | grade FOLDER] [options]",
+    )
+    p.add_argument(
+        "what", nargs="?", metavar="CHAPTER", help="only those of this chapter, such as zero or pipeline"
+    )
+    p.add_argument("of", nargs="?", metavar="PART or FOLDER", help="of export and of grade")
+    p.add_argument("--progress", type=Path, metavar="FILE", help="join what is solved here with this file")
+    p.add_argument(
+        "--to", type=Path, help="export: the folder to write into; grade: the file, by default stdout"
+    )
+    p.add_argument("--limit", type=float, default=None, metavar="SECONDS",
+                   help="grade: how long a cell may compute (default: 60)")  # fmt: skip
     p.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     p.set_defaults(run=_exercises)
 
 
 def _exercises(args: argparse.Namespace) -> int:
+    ways = {"export": _export, "grade": _grade}
+    if args.what in ways:
+        if not args.of:
+            raise ConfigError(f"{args.what} of what? {WAYS.splitlines()[3 + (args.what == 'grade')]}")
+        return ways[args.what](args)
+    for given, flag in ((args.of, args.of), (args.to, "--to"), (args.limit, "--limit")):
+        if given is not None:
+            raise ConfigError(f"{flag} belongs to `playbook exercises export` or `grade`")
+    return _list(args)
+
+
+def _list(args: argparse.Namespace) -> int:
     from playbook_book.exercises import exercises, progress
 
-    found, solved = exercises(*filter(None, [args.chapter])).values(), progress.solved()
+    found = exercises(*filter(None, [args.what])).values()
+    if args.progress:
+        here, there = progress.join(args.progress)
+        say(f"{here} solved exercises were new here, {there} in {args.progress}")
+    solved = progress.solved()
     rows = [{"name": e.name, "kind": e.kind, "title": e.title, "solved": solved.get(e.name)} for e in found]
     print(to_json({"exercises": rows}) if args.json else _table(rows))
     return 0
@@ -35,3 +75,35 @@ def _table(rows: list[dict[str, Any]]) -> str:
             lines.append(f"  {mark} {row['name']:{wide}}  {row['kind']:8}  {row['title']}")
     done = sum(row["solved"] is not None for row in rows)
     return "\n".join([*lines, f"{done} of {len(rows)} solved"])
+
+
+def _export(args: argparse.Namespace) -> int:
+    from playbook_book.assignments.pack import export
+
+    if args.to is None:
+        raise ConfigError("export needs --to FOLDER, the folder to write into")
+    files = [str(file) for file in export(args.of, args.to)]
+    print(to_json({"files": files}) if args.json else "\n".join(files))
+    return 0
+
+
+def _grade(args: argparse.Namespace) -> int:
+    from playbook_book.assignments.handed_in import LIMIT, grade_folder, table
+
+    limit = LIMIT if args.limit is None else args.limit
+    if not 0 < limit < 1e6:
+        raise ConfigError(f"--limit is {limit:g}, but must be seconds, more than 0")
+    rows = []
+    for file, results in grade_folder(Path(args.of), limit):
+        say(f"{file}: {sum(one.right for one in results)} of {len(results)} right")
+        rows.append((file, results))
+    told = [{"file": str(file), **vars(one)} for file, results in rows for one in results]
+    text = to_json({"results": told}) + "\n" if args.json else table(rows)
+    if args.to is None:
+        print(text, end="")
+        return 0
+    try:
+        args.to.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{args.to} cannot be written: {error.strerror}") from error
+    return 0

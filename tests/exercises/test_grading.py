@@ -92,6 +92,37 @@ def test_the_command_lists_exercises_and_what_is_solved(capsys):
     assert {row["name"] for row in rows if row["solved"]} == {"data-parallel.scale"}
 
 
+def test_a_file_of_the_pages_and_what_is_kept_here_are_joined_both_ways(state, tmp_path, capsys):
+    file = tmp_path / "playbook-exercises.json"
+    file.write_text('{"zero.bytes": "2026-01-02", "zero.owned": "2026-03-04"}')
+    state.parent.mkdir()
+    state.write_text('{"zero.owned": "2026-02-03", "tensor.bytes": "2026-05-06"}')
+    both = {"zero.owned": "2026-02-03", "tensor.bytes": "2026-05-06", "zero.bytes": "2026-01-02"}
+    for new in ("1 solved exercises were new here, 1 in", "0 solved exercises were new here, 0 in"):
+        assert main(["exercises", "zero", "--progress", str(file)]) == 0
+        out, err = capsys.readouterr()
+        assert new in err
+        assert out.strip().endswith("2 of 3 solved")
+        assert json.loads(file.read_text()) == json.loads(state.read_text()) == both
+    fresh = tmp_path / "folder" / "new.json"
+    assert main(["exercises", "--progress", str(fresh)]) == 0
+    assert json.loads(fresh.read_text()) == both
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", '{"zero.bytes": 3}', '{"zero.bytes": "today"}', '{"zero": "2026-01-02"}', "\xff", "{" * 9999],
+)
+def test_what_is_no_file_of_progress_changes_nothing(text, state, tmp_path, capsys):
+    file = tmp_path / "other.json"
+    file.write_text(text, encoding="latin-1")
+    progress.note("zero.bytes")
+    before = state.read_text()
+    assert main(["exercises", "--progress", str(file)]) == 2
+    assert "should hold the exercises that you solved, and cannot be read" in capsys.readouterr().err
+    assert (file.read_text(encoding="latin-1"), state.read_text()) == (text, before)
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -62,7 +62,9 @@ def exercises(*chapters: str) -> dict[str, Exercise]:
         if chapter not in CHAPTERS:
             raise ConfigError(unknown("chapter with exercises", chapter, CHAPTERS))
         import_module(f"playbook_book.exercises.{chapter.replace('-', '_')}")
-    return {name: one for name, one in FOUND.items() if one.chapter in (chapters or CHAPTERS)}
+    place = {chapter: i for i, chapter in enumerate(chapters or CHAPTERS)}
+    found = [(name, one) for name, one in FOUND.items() if one.chapter in place]
+    return dict(sorted(found, key=lambda item: place[item[1].chapter]))  # others may have been loaded before
 
 
 def grade(name: str, answer: Any) -> Verdict:

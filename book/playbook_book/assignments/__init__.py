@@ -1,0 +1,1 @@
+"""Exercises for a class: packs to hand out, and what comes back graded."""
