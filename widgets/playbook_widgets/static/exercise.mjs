@@ -4,7 +4,7 @@
 // at first the cell's; `outputs` what the cell has printed, whether that solved it, and the line that raised an error.
 
 import { button, keep, make, newId, say, set } from "./shared/dom.mjs";
-import { follow, kept, mark, note } from "./shared/solved.mjs";
+import { follow, kept, mark, note } from "./solved.mjs";
 
 const INDENT = "    ";
 

@@ -2,7 +2,7 @@
 // along, and beside exercises that are answered in the notebook.
 
 import { button, make, say } from "./shared/dom.mjs";
-import { all, follow, mark, read, written } from "./shared/solved.mjs";
+import { all, follow, mark, read, written } from "./solved.mjs";
 
 const FILE = "playbook-exercises.json"; // what `playbook exercises --progress FILE` reads and writes
 
