@@ -45,6 +45,8 @@ def _exercises(args: argparse.Namespace) -> int:
     if args.what in ways:
         if not args.of:
             raise ConfigError(f"{args.what} of what? {WAYS.splitlines()[3 + (args.what == 'grade')]}")
+        if args.progress:
+            raise ConfigError(f"--progress does not belong to {args.what}")
         return ways[args.what](args)
     for given, flag in ((args.of, args.of), (args.to, "--to"), (args.limit, "--limit")):
         if given is not None:

@@ -217,6 +217,7 @@ def test_lines_of_a_notebook_that_python_does_not_know_leave_their_places():
         (["grade", "."], "there is no notebook (*.ipynb) in ."),
         (["zero", "more"], "more belongs to `playbook exercises export` or `grade`"),
         (["zero", "--to", "x"], "--to belongs to"),
+        (["grade", ".", "--progress", "x"], "--progress does not belong to grade"),
     ],
 )
 def test_what_is_meant_otherwise_ends_with_one_sentence(arguments, sentence, tmp_path, monkeypatch, capsys):

@@ -57,12 +57,15 @@ if (bar) {
   };
   input.addEventListener("change", take);
   const saves = button("Save to a file", save);
+  const command = make("code", {}, `playbook exercises --progress ${FILE}`),
+    both = make("small", {}, "The command ", command, " joins such a file with what notebooks have kept.");
   bar.append(
     total,
     saves,
     button("Read a file", () => input.click()),
     input,
     said,
+    both,
   );
   bar.hidden = false;
   follow(draw);
