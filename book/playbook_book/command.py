@@ -12,11 +12,11 @@ from playbook.commands.flags import say
 from playbook.errors import ConfigError
 
 WAYS = """\
-playbook exercises                              all of them, and which you have solved
-playbook exercises zero                         those of a chapter
-playbook exercises --progress FILE              join what is solved here with a file from the built book: both get all
-playbook exercises export one-gpu --to FOLDER   a part's (or chapter's) exercises: a notebook, and its checks for pytest
-playbook exercises grade FOLDER                 a CSV of what students handed in: file, exercise, right or wrong, hint"""
+playbook exercises                             all, and which you have solved
+playbook exercises zero                        those of a chapter
+playbook exercises --progress FILE             joined with a page's file
+playbook exercises export one-gpu --to FOLDER  a notebook, pytest checks
+playbook exercises grade FOLDER                a CSV of what came back"""
 
 
 def add(commands: Any) -> None:
@@ -26,16 +26,22 @@ def add(commands: Any) -> None:
         description=WAYS,
         usage="playbook exercises [CHAPTER | export PART --to FOLDER | grade FOLDER] [options]",
     )
-    p.add_argument(
-        "what", nargs="?", metavar="CHAPTER", help="only those of this chapter, such as zero or pipeline"
-    )
-    p.add_argument("of", nargs="?", metavar="PART or FOLDER", help="of export and of grade")
-    p.add_argument("--progress", type=Path, metavar="FILE", help="join what is solved here with this file")
-    p.add_argument(
-        "--to", type=Path, help="export: the folder to write into; grade: the file, by default stdout"
-    )
-    p.add_argument("--limit", type=float, default=None, metavar="SECONDS",
-                   help="grade: how long a cell may compute (default: 60)")  # fmt: skip
+    for name, metavar, text in (
+        ("what", "CHAPTER", "only those of this chapter, such as zero or pipeline"),
+        ("of", "PART or FOLDER", "export: a part of the book, or a chapter; grade: where the notebooks are"),
+    ):
+        p.add_argument(name, nargs="?", metavar=metavar, help=text)
+    for flag, kind, metavar, text in (
+        (
+            "--progress",
+            Path,
+            "FILE",
+            "join what is solved here with what the book's pages saved: both get all",
+        ),
+        ("--to", Path, "PATH", "export: the folder to write into; grade: the file (default: stdout)"),
+        ("--limit", float, "SECONDS", "grade: how long a cell may compute (default: 60)"),
+    ):
+        p.add_argument(flag, type=kind, metavar=metavar, help=text)
     p.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     p.set_defaults(run=_exercises)
 
@@ -44,7 +50,8 @@ def _exercises(args: argparse.Namespace) -> int:
     ways = {"export": _export, "grade": _grade}
     if args.what in ways:
         if not args.of:
-            raise ConfigError(f"{args.what} of what? {WAYS.splitlines()[3 + (args.what == 'grade')]}")
+            way = next(line for line in WAYS.splitlines() if f" {args.what} " in line)
+            raise ConfigError(f"{args.what} of what? {way.partition('  ')[0]}")
         if args.progress:
             raise ConfigError(f"--progress does not belong to {args.what}")
         return ways[args.what](args)
