@@ -62,23 +62,3 @@ def test_a_term_has_one_entry_of_few_words_and_a_link_to_where_it_runs():
         assert len(definition) < 320, block
     names = [line for block in blocks for line in block.splitlines() if line and line[0] not in " :"]
     assert len(names) == len(set(map(str.lower, names)))
-
-
-def test_every_name_is_found_under_its_letter():
-    """As an entry, or as another name of one that stands under another letter."""
-    text = ROOT.joinpath("book", "glossary.md").read_text(encoding="utf-8")
-    sections = re.split(r"^## (.+)$", text, flags=re.MULTILINE)[1:]
-    shown, names = [], []
-    for letter, section in zip(sections[::2], sections[1::2], strict=True):
-        blocks = section.partition("```{glossary}")[2].split("\n\n")
-        groups = [[line for line in block.splitlines() if line and line[0] not in " :`"] for block in blocks]
-        here = [group[0] for group in groups if group] + re.findall(r"\{term\}`([^`]+)`", section)
-        assert {_letter(name) for name in here} == {letter}
-        shown += here
-        names += [(name, group[0]) for group in groups for name in group]
-    assert len(shown) == len(set(shown))
-    assert set(shown) == {name for name, first in names if name == first or _letter(name) != _letter(first)}
-
-
-def _letter(name: str) -> str:
-    return name[0].upper() if "A" <= name[0].upper() <= "Z" else "Digits and Greek"

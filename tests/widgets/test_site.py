@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from playbook_widgets.site import katex, pages, reference, runs, sources
+from docutils import nodes
+from playbook_widgets.site import folds, glossary, katex, pages, reference, runs, sources
 
 from playbook.figures import style
 from playbook.layout import Layout
@@ -83,6 +84,40 @@ def test_every_source_file_has_a_page(built_book: Path) -> None:
     links = {file: sources.page_name(file).removeprefix("source/") for file in files}
     assert [file for file, link in links.items() if f"{link}.html" not in listed] == []
     assert listed.count("<h2>") == len({file.parent for file in files})
+
+
+@pytest.mark.parametrize(
+    ("source", "shown", "whole", "name"),
+    [
+        ("import torch\nfrom playbook import figures\n\nfigures.use()", "", False, "Imports"),
+        ("%load_ext playbook\nimport torch\n", "", False, "Imports"),
+        ("rows = []\ndisplay(fig)", '<figure class="pb-figure">', False, "Code of this figure"),
+        ("table(rows)", "<div><table>", False, "Code of this table"),
+        ("print(3)", "3", False, "Code of this output"),
+        ("def f(): ...\ndef g(): ...\nsizes = 2", "", False, "Definitions of f, g"),
+        ("class A: ...", "", True, "Definition of A"),
+        ("sizes = 2", "", False, "Preparations"),
+        ('answer = 2\ncheck("a.b", answer, record=False)', "✓ a.b", True, "Solution"),
+    ],
+)
+def test_a_folded_cell_is_named_by_what_it_holds(source: str, shown: str, whole: bool, name: str) -> None:
+    assert folds.name_of(source, shown, whole=whole) == name
+
+
+def test_a_further_name_has_a_line_of_its_own_unless_its_entry_is_directly_above() -> None:
+    def entry(*names: str) -> nodes.definition_list_item:
+        terms = [nodes.term("", name, ids=[f"term-{name}"]) for name in names]
+        return nodes.definition_list_item("", *terms, nodes.definition())
+
+    arranged = glossary.with_further_names(
+        [entry("AFAB", "GPipe", "AFAP"), entry("bubble"), entry("ring"), entry("β model", "α–β")]
+    )
+    lines = [[term.astext() for term in item.findall(nodes.term)] for item in arranged]
+    assert lines == [["AFAB", "GPipe", "AFAP"], ["bubble"], ["GPipe"], ["ring"], ["α–β"], ["β model", "α–β"]]
+    (link,) = arranged[2].findall(nodes.reference)
+    assert link["refuri"] == "#term-AFAB"
+    shown = [glossary.letter(name)[0] for name in ("1F1B", "AFAB", "ring", "élan", "β")]
+    assert shown == ["0–9", "A", "R", "E", "α–ω"]
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from playbook.figures import style
 
 #: What the extension is made of, each a module with a ``setup``.
 PARTS = (
-    "about", "browser_python", "code", "exercises", "katex", "landing", "pages", "reference", "runs", "sections",
-    "sources", "terms",
+    "about", "browser_python", "code", "exercises", "folds", "glossary", "katex", "landing", "pages", "reference", "runs",
+    "sections", "sources", "terms",
 )  # fmt: skip
 HERE = Path(__file__).parent
 STATIC = HERE / "static"

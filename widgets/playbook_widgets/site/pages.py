@@ -10,6 +10,8 @@ from sphinx.application import Sphinx
 WIDGET = 'class="pb-widget'
 PENDING = 'class="pb-pending"'
 PROGRESS = ('class="pb-progress"', 'class="pb-elsewhere"')
+CELL = 'class="cell_input'
+LETTERS = 'class="pb-letters"'
 
 # Names, punctuation and blanks are drawn in the colour of plain text.
 PLAIN = re.compile(r'<span class="(?:n|nn|p|w)">([^<]*)</span>')
@@ -25,6 +27,10 @@ def choose_scripts(app: Sphinx, page: str, template: str, context: dict[str, Any
         app.add_js_file("pb/search.mjs", type="module")
     if page == app.config.root_doc:
         app.add_css_file("pb/landing.css", priority=820)
+    if CELL in (context.get("body") or ""):
+        app.add_js_file("pb/code.mjs", type="module")
+    if LETTERS in (context.get("body") or ""):
+        app.add_js_file("pb/glossary.mjs", type="module")
     if PENDING in (context.get("body") or ""):
         app.add_js_file("pb/pending.mjs", type="module")
     if any(sign in (context.get("body") or "") for sign in PROGRESS):
@@ -57,12 +63,8 @@ MENDED = {
     # A bibliography mixes entries with targets of back-links: not the plain list that these roles promise.
     '<div role="list" class="citation-list">': '<div class="citation-list">',
     ' role="doc-biblioentry"': "",
-    # Folded cells are called something else than they read, and read like a notebook's parts.
+    # Folded cells have a name (see ``folds``) and are called something else.
     '<summary aria-label="Toggle hidden content">': "<summary>",
-    ">Show code cell source<": ">Show the code<",
-    ">Hide code cell source<": ">Hide the code<",
-    ">Show code cell content<": ">Show code and output<",
-    ">Hide code cell content<": ">Hide code and output<",
     # What a check says of an answer is a sentence, and breaks like one; other output keeps its columns.
     "<pre><span></span>✗ ": '<pre class="pb-verdict"><span></span>✗ ',
     "<pre><span></span>✓ ": '<pre class="pb-verdict"><span></span>✓ ',

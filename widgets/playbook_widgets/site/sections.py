@@ -16,6 +16,8 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 
 GLOSSARY = "book/glossary"
+#: The class of a line of the glossary that only sends its reader to another one.
+SEE = "pb-see"
 #: What is no prose.
 SKIPPED = (nodes.literal_block, nodes.math_block, nodes.raw, nodes.comment, nodes.section, nodes.title)
 #: Of the prose of a section as many characters as a reader would look for.
@@ -52,6 +54,8 @@ def entries(doctree: nodes.document, page: str) -> Iterator[Entry]:
 def terms(doctree: nodes.document) -> Iterator[Entry]:
     """Entries of the glossary; ``s`` are further names, ``to`` the places where they are explained."""
     for item in doctree.findall(nodes.definition_list_item):
+        if SEE in item["classes"]:
+            continue
         names = [term for term in item.children if isinstance(term, nodes.term)]
         said = " ".join(_prose(next(iter(item.findall(nodes.definition)))))
         places = [link["refuri"] for link in item.findall(nodes.reference) if link.get("refuri")]

@@ -1,0 +1,100 @@
+"""What helps to read: the glossary from A to Z and its filter, and the button that hides the code of all pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import serve
+from playwright.sync_api import Browser, Page, expect
+
+pytestmark = pytest.mark.browser
+
+AXE = serve.ROOT / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
+SERIOUS = """axe.run("article, .article-header-buttons").then(({ violations }) => violations
+  .filter(({ impact }) => ["serious", "critical"].includes(impact)).map(({ id, nodes }) => [id, nodes[0].html]))"""
+#: Code that stands there, but for that of solutions, which a reader unfolds one by one.
+CODE = "div.cell:not(.tag_hide-cell) .cell_input, div.cell:not(.tag_hide-cell) details.hide, .pb-show pre"
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    with browser.new_context(viewport={"width": 1280, "height": 900}) as context:
+        context.add_init_script(path=AXE)
+        yield context.new_page()
+
+
+def test_letters_lead_to_the_glossarys_headings(page: Page, site: str) -> None:
+    page.goto(site + "book/glossary.html")
+    letters = page.get_by_role("navigation", name="From A to Z").get_by_role("link")
+    assert len(letters.all()) > 20
+    for letter in letters.all():
+        heading = page.locator(letter.get_attribute("href") or "")
+        assert heading.inner_text() == letter.inner_text()
+        first = heading.locator("xpath=following-sibling::dl[1]/dt[1]").inner_text()
+        assert letter.inner_text() in (first[0].upper(), "0–9", "α–ω")
+    assert page.evaluate(SERIOUS) == []
+
+
+def test_a_further_name_leads_to_its_entry(page: Page, site: str) -> None:
+    page.goto(site + "book/glossary.html")
+    line = page.locator("dt", has_text="GPipe").last.locator("xpath=following-sibling::dd[1]")
+    line.get_by_role("link", name="AFAB").click()
+    page.wait_for_url("**#term-AFAB")
+    expect(page.locator("#term-AFAB")).to_be_in_viewport()
+
+
+def test_the_filter_shows_entries_by_name_and_else_by_text(page: Page, site: str) -> None:
+    page.goto(site + "book/glossary.html")
+    field, told = page.get_by_label("Filter"), page.locator(".pb-filter [role=status]")
+    whole = page.locator("dl.glossary > dd:visible").count()
+    assert whole > 300
+    field.fill("All  reduce")
+    shown = page.locator("dl.glossary > dt:visible").all_inner_texts()
+    assert "all-reduce" in [name.rstrip("#") for name in shown]
+    entries = page.locator("dl.glossary > dd:visible").count()
+    assert 0 < entries < 10
+    expect(told).to_have_text(f"{entries} of {whole} entries")
+    assert page.locator("h2.pb-letter:visible").count() == page.locator(".pb-letters li:visible").count() < 10
+    field.fill("gloo on CPUs")
+    expect(page.locator("#term-backend")).to_be_visible()
+    expect(told).to_contain_text("by their text")
+    field.fill("no such term")
+    expect(told).to_have_text(f"0 of {whole} entries")
+    page.evaluate("location.hash = 'term-ZeRO'")
+    expect(page.locator("#term-ZeRO")).to_be_in_viewport()
+    assert field.input_value() == ""
+
+
+def test_code_is_hidden_by_keyboard_and_stays_hidden_on_other_pages(page: Page, site: str) -> None:
+    page.goto(site + "book/one-gpu/memory.html")
+    button, code = page.get_by_role("button", name="Hide code"), page.locator(CODE)
+    expect(button).to_have_attribute("aria-pressed", "false")
+    assert code.locator("visible=true").count() > 20
+    outputs = page.locator("div.cell:not(.tag_hide-cell) .cell_output")
+    shown = outputs.locator("visible=true").count()
+    seen = page.get_by_role("heading", name="Bytes per parameter")
+    seen.scroll_into_view_if_needed()
+    top = (seen.bounding_box() or {})["y"]
+    button.focus()
+    page.keyboard.press("Enter")
+    expect(button).to_have_attribute("aria-pressed", "true")
+    assert code.locator("visible=true").count() == 0
+    assert outputs.locator("visible=true").count() == shown
+    page.evaluate("new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))")
+    assert abs((seen.bounding_box() or {})["y"] - top) < 200  # of more than 2,000 that are gone above it
+    assert page.evaluate(SERIOUS) == []
+    page.goto(site + "book/one-gpu/first-steps.html")
+    expect(button).to_have_attribute("aria-pressed", "true")
+    assert code.locator("visible=true").count() == 0
+    button.press("Space")
+    expect(button).to_have_attribute("aria-pressed", "false")
+    page.reload()
+    assert code.locator("visible=true").count() > 10
+
+
+def test_folded_cells_are_named_by_what_they_hold(page: Page, site: str) -> None:
+    page.goto(site + "book/one-gpu/memory.html")
+    names = page.locator("details.hide > summary > .collapsed").all_inner_texts()
+    assert names[0] == "Imports"
+    assert {"Code of this figure", "Code of this table", "Solution"} <= set(names)
