@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SIDE_BY_SIDE := -n logical --maxprocesses 4 --durations 40 --durations-min 5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test quick book lab check normalise clean
+.PHONY: help setup serve test quick book pdf epub lab check normalise clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -26,6 +26,14 @@ serve: setup  ## serve the book on this machine at once, while chapters that hav
 
 book: setup  ## build the site into _build/html: render it, and run chapters that have changed
 	@$(BIN)/python tools/build_book.py
+
+pdf: book  ## the same book for paper: _build/playbook.pdf, printed by Chromium
+	@$(BIN)/python tools/chromium.py --install > /dev/null
+	@$(BIN)/python tools/paper.py pdf
+
+epub: book  ## the same book for e-readers: _build/playbook.epub
+	@$(BIN)/python tools/chromium.py --install > /dev/null
+	@$(BIN)/python tools/paper.py epub
 
 test: book  ## run all tests: library, tools, every page in a browser, every notebook
 	@$(BIN)/python tools/chromium.py --install || true
