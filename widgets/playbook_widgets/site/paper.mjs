@@ -6,7 +6,7 @@ const SOLUTION = "details.sd-dropdown";
 const DROPPED =
   "script, style, .copybtn, .headerlink, .pb-lead, .pb-starts, .pb-pause, .pb-time, .pb-elsewhere, [hidden], #a-map-of-the-book";
 const SHORT = 14; // rows of a table that is not torn apart
-const MANY = 7; // columns, for which an e-reader is narrow
+const MANY = 6; // columns, for which an e-reader is narrow
 const aside = document.implementation.createHTMLDocument(); // where nothing is loaded
 const REFERS = ["for", "aria-labelledby", "aria-describedby", "aria-controls", "aria-activedescendant"];
 
@@ -53,7 +53,10 @@ function article({ path, pages, form, title = "", pictures = [] }) {
     const to = place(new URL(link.getAttribute("href"), location.href));
     to ? link.setAttribute("href", to) : link.replaceWith(...link.childNodes);
   }
-  if (form === "pdf") nameAfter(copy, pages[path]);
+  if (form === "pdf") {
+    nameAfter(copy, pages[path]);
+    for (const code of copy.querySelectorAll("pre")) code.replaceChildren(code.textContent); // in one colour on paper
+  }
   if (form === "epub") plain(copy);
   return {
     title: copy.querySelector("h1").textContent.trim(),
@@ -130,7 +133,7 @@ function spell(formula, form) {
   const math = formula.querySelector("math"),
     tex = formula.querySelector("annotation").textContent;
   if (form === "pdf") {
-    formula.setAttribute("role", "math");
+    formula.setAttribute("role", "img"); // with "math", each letter would be an element of the PDF's structure
     formula.setAttribute("aria-label", tex);
     formula.querySelector(".katex-mathml").remove();
     formula.querySelector(".katex-html").removeAttribute("aria-hidden");
