@@ -30,7 +30,7 @@ PROPERTIES = {"mathml": "<math", "svg": "<svg"}
 COVER = """<style>
 body { margin: 0; padding: 12%; box-sizing: border-box; height: 100vh; background: #1b2129; color: #ffffff; }
 body { display: flex; flex-direction: column; justify-content: center; font: 34px/1.4 system-ui, sans-serif; }
-h1 { font-size: 130px; margin: 0; }
+h1 { font-size: 110px; margin: 0; }
 </style>"""
 
 
@@ -135,7 +135,7 @@ def _package(book: Book, files: dict[str, bytes]) -> str:
         ' unique-identifier="id" xml:lang="en"><metadata xmlns:dc="http://purl.org/dc/elements/1.1/">'
         f'<dc:identifier id="id">urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, book.title)}</dc:identifier>'
         f"<dc:title>{html.escape(book.title)}</dc:title><dc:creator>{html.escape(book.author)}</dc:creator>"
-        f"<dc:description>{html.escape(book.lead)}</dc:description><dc:language>en</dc:language>"
+        f"<dc:description>{html.escape(book.lead or book.title)}</dc:description><dc:language>en</dc:language>"
         f'<dc:rights>Apache License 2.0</dc:rights><meta property="dcterms:modified">{made}</meta>{more}</metadata>'
         f"<manifest>{items}</manifest><spine>{spine}</spine></package>\n"
     )

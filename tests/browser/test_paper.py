@@ -19,9 +19,9 @@ pytestmark = pytest.mark.browser
 CHOSEN = [("I · One GPU", "book/one-gpu/memory"), ("Companion pages", "book/references")]
 XHTML = "{http://www.w3.org/1999/xhtml}"
 PACKAGE = "{http://www.idpf.org/2007/opf}"
-#: What sticks out of the page to the right; formulas alone have ink outside their boxes.
+#: What sticks out of the page to the right; formulas have ink outside their boxes, and drawings clip what is in them.
 CUT_OFF = """() => [...document.querySelectorAll("article *")]
-  .filter((e) => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1 && !e.closest(".katex"))
+  .filter((e) => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1 && !e.closest(".katex, svg g"))
   .slice(0, 5).map((e) => e.outerHTML.slice(0, 160))"""
 
 

@@ -4,7 +4,7 @@
 const CODE = "details.hide"; // a folded cell
 const SOLUTION = "details.sd-dropdown";
 const DROPPED =
-  "script, style, .copybtn, .headerlink, .pb-lead, .pb-starts, .pb-pause, .pb-time, .pb-elsewhere, [hidden], #a-map-of-the-book";
+  "script, style, .copybtn, .headerlink, .pb-lead, .pb-starts, .pb-pause, .pb-time, .pb-elsewhere, .pb-filter, .pb-letters, [hidden], #a-map-of-the-book";
 const SHORT = 14; // rows of a table that is not torn apart
 const MANY = 6; // columns, for which an e-reader is narrow
 const aside = document.implementation.createHTMLDocument(); // where nothing is loaded
@@ -61,7 +61,10 @@ function article({ path, pages, form, title = "", pictures = [] }) {
   return {
     title: copy.querySelector("h1").textContent.trim(),
     lead,
-    sections: [...copy.querySelectorAll("h2")].map((h) => [h.closest("section[id]")?.id ?? "", h.textContent.trim()]),
+    sections: [...copy.querySelectorAll("h2")].map((h) => [
+      h.id || (h.closest("section[id]")?.id ?? ""),
+      h.textContent.trim(),
+    ]),
     styles: [...document.querySelectorAll("link[rel=stylesheet]")].map(({ href }) => href.split("?")[0]),
     html: [...copy.children].map((child) => new XMLSerializer().serializeToString(child)).join("\n"),
   };
