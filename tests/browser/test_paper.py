@@ -20,9 +20,11 @@ CHOSEN = [("I · One GPU", "book/one-gpu/memory"), ("Companion pages", "book/ref
 XHTML = "{http://www.w3.org/1999/xhtml}"
 PACKAGE = "{http://www.idpf.org/2007/opf}"
 #: What sticks out of the page to the right; formulas have ink outside their boxes, and drawings clip what is in them.
-CUT_OFF = """() => [...document.querySelectorAll("article *")]
-  .filter((e) => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1 && !e.closest(".katex, svg g"))
-  .slice(0, 5).map((e) => e.outerHTML.slice(0, 160))"""
+CUT_OFF = """() => {
+  const right = document.documentElement.clientWidth + 1;
+  const out = (e) => e.getBoundingClientRect().right > right && !e.closest(".katex, svg g");
+  return [...document.querySelectorAll("article *")].filter(out).slice(0, 5).map((e) => e.outerHTML.slice(0, 160));
+}"""
 
 
 @pytest.fixture(scope="module")
