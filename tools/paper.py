@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -75,14 +76,13 @@ def read(context: BrowserContext, address: str, chosen: list[tuple[str, str]], f
     page.route(PYTHON, lambda route: route.fulfill(body="", content_type="text/javascript"))
     for part, path in chosen:
         file = f"{path}.html"
-        drawn = open_page(page, address + file)
+        for failed in open_page(page, address + file):
+            print(f"{path}: the widget {failed} could not be drawn", file=sys.stderr)
         shown = _pictures(page, names[file]) if form == "epub" else []
-        pictures |= {image["src"]: data for image in shown if (data := image.pop("bytes"))}
+        pictures |= {picture["src"]: picture.pop("bytes") for picture in shown if picture}
         title = PREFACE if path == build_book.FRONT else ""
         given = {"path": file, "pages": names, "form": form, "title": title, "pictures": shown}
         told = page.evaluate("(given) => paper.article(given)", given)
-        for failed in drawn:
-            print(f"{path}: the widget {failed} could not be drawn", file=sys.stderr)
         lead = lead or told["lead"]
         sections = [(id, title) for id, title in told["sections"] if id]
         articles.append(Article(names[file], part, told["title"], sections, told["html"]))
@@ -98,14 +98,14 @@ def open_page(page: Page, address: str) -> list[str]:
     return page.evaluate("paper.draw()")
 
 
-def _pictures(page: Page, name: str) -> list[dict[str, Any]]:
-    """A picture of each widget of a page, with what it is called and its words."""
-    found = []
+def _pictures(page: Page, name: str) -> list[dict[str, Any] | None]:
+    """A picture of each widget of a page, with its file name and words; none of a box for an answer."""
+    found: list[dict[str, Any] | None] = []
     for number, widget in enumerate(page.locator(".pb-widget").all(), 1):
-        shown = widget.is_visible() and widget.get_attribute("data-widget") != "exercise.mjs"
         words = widget.locator(".pb-widget-summary").first.text_content() or ""
-        image = widget.screenshot() if shown else b""
-        found.append({"src": f"{name}-{number}.png", "alt": " ".join(words.split())[:400], "bytes": image})
+        shown = widget.is_visible() and widget.get_attribute("data-widget") != "exercise.mjs"
+        picture = {"src": f"{name}-{number}.png", "alt": " ".join(words.split())[:400]}
+        found.append({**picture, "bytes": widget.screenshot()} if shown else None)
     return found
 
 
@@ -150,13 +150,17 @@ def main() -> int:
     parser.add_argument("--site", type=Path, default=serve.SITE, help="the built site")
     parser.add_argument("--out", type=Path, help="file to write; else _build/playbook.pdf or .epub")
     options = parser.parse_args()
+    if not (options.site / "index.html").is_file():
+        sys.exit("The book is not built: run `make book`.")
     out = options.out or build_book.BUILD / f"playbook.{options.form}"
     start = time.monotonic()
     with opened(options.site) as (context, address):
         book = read(context, address, contents(), options.form)
         data, said = makers[options.form](book, context, address)
     out.write_bytes(data)
-    print(f"{out}: {said}, {len(data) / 1e6:.1f} MB, made in {time.monotonic() - start:.0f} s")
+    print(
+        f"{os.path.relpath(out)}: {said}, {len(data) / 1e6:.1f} MB, made in {time.monotonic() - start:.0f} s"
+    )
     return 0
 
 

@@ -91,6 +91,7 @@ function keepState(root) {
 function replaceWidget(widget, form, picture) {
   if (widget.dataset.widget === "exercise.mjs") return widget.remove();
   if (form === "pdf") return;
+  if (!picture) return widget.remove();
   const image = element("img", { src: picture.src, alt: picture.alt });
   const caption = element("figcaption", {}, "Drawn with the settings of the page, where a reader can change them.");
   widget.replaceWith(element("figure", { class: "pb-figure", ...(widget.id && { id: widget.id }) }, image, caption));
