@@ -461,16 +461,22 @@ def test_doctor_names_what_kernels_lack():
     found = doctor.examine()
     complete = {
         **found,
-        "packages": {"triton": "3.7.1"},
+        "packages": {"torch": "2.13.0", "triton": "3.7.1"},
         "tools": {"nvcc": "nvcc"},
         "gpus": [{"capability": (9, 0)}],
     }
     assert doctor.missing(complete) == []
-    bare = {"packages": {"triton": None}, "tools": {"nvcc": None}, "gpus": [{"capability": (7, 5)}]}
+    bare = {
+        "packages": {"torch": "2.13.0", "triton": None},
+        "tools": {"nvcc": None},
+        "gpus": [{"capability": (7, 5)}],
+    }
     triton, nvcc, gpu = doctor.missing({**found, **bare})
     assert "Triton is not installed" in triton
     assert "nvcc is not on the path" in nvcc
     assert "GPU 0 has compute capability 7.5" in gpu
+    first = doctor.missing({**complete, "packages": {"torch": None, "triton": None}})
+    assert first == [f"PyTorch is not installed: you can plan, and train after {doctor.TORCH}"]
 
 
 def test_help_names_every_command(capsys):

@@ -35,8 +35,12 @@ from playbook.commands import (
     train,
 )
 from playbook.commands.flags import Help, whole
+from playbook.doctor import TORCH
 from playbook.errors import PlaybookError
 from playbook.registry import lab, places
+
+#: What those who only plan need not install.
+NEEDED = ("numpy", "safetensors", "torch", "tqdm")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -69,6 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             return status
     except PlaybookError as error:
         print(f"playbook {args.command}: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        if error.name not in NEEDED:
+            raise
+        print(f"playbook {args.command}: {error.name} is not installed: {TORCH}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import shutil
@@ -11,7 +10,9 @@ from typing import Any
 
 from playbook._checks import system_memory_bytes
 
-# What each tier needs is decided by the number of GPUs; everything in the book has a CPU form.
+#: What brings all that trains to one who has installed what plans.
+TORCH = "pip install 'training-playbook[torch]'"
+# What each tier needs, beside torch, is decided by the number of GPUs; everything in the book has a CPU form.
 TIERS = (
     ("CPU", 0, "every chapter, with gloo ranks where a chapter needs several"),
     ("1 GPU", 1, "kernels, mixed precision and profiling on a real device"),
@@ -22,10 +23,8 @@ PACKAGES = (
     "triton",
     "numpy",
     "matplotlib",
-    "ipywidgets",
     "anywidget",
     "jupyter-book",
-    "nbval",
     "playwright",
 )
 
@@ -41,7 +40,7 @@ def examine() -> dict[str, Any]:
         "gpus": gpus,
         "packages": {name: version(name) for name in PACKAGES},
         "tools": {name: _found(name) for name in ("node", "chromium", "nvcc", "ncu", "make")},
-        "tiers": {name: len(gpus) >= need for name, need, _ in TIERS},
+        "tiers": {name: version("torch") is not None and len(gpus) >= need for name, need, _ in TIERS},
     }
 
 
@@ -69,9 +68,11 @@ def report(found: dict[str, Any]) -> str:
 
 
 def missing(found: dict[str, Any]) -> list[str]:
-    """What the chapters on kernels lack here, a sentence each; all other chapters need none of it."""
+    """What training lacks here, or chapters on kernels alone, a sentence each."""
     notes = []
-    if not found["packages"]["triton"]:
+    if not found["packages"]["torch"]:
+        notes.append(f"PyTorch is not installed: you can plan, and train after {TORCH}")
+    elif not found["packages"]["triton"]:
         notes.append("Triton is not installed: chapters on kernels, and --kernels fused, need it.")
     if not found["tools"]["nvcc"]:
         notes.append("nvcc is not on the path: chapters show CUDA C++, but do not compile it.")
@@ -93,7 +94,7 @@ def version(name: str) -> str | None:
 
 
 def _gpus() -> list[dict[str, Any]]:
-    if importlib.util.find_spec("torch") is None:
+    if version("torch") is None:
         return []
     import torch
 

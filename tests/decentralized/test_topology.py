@@ -13,7 +13,6 @@ from playbook.decentralized.topology import (
     NAMES,
     Mixing,
     gap_in_theory,
-    is_doubly_stochastic,
     metropolis,
     mix,
     sends,
@@ -32,6 +31,13 @@ def dense(mixing: Mixing) -> np.ndarray:
         for j, weight in row:
             found[i, j] += weight
     return found
+
+
+def is_doubly_stochastic(mixing: Mixing) -> bool:
+    """Whether no weight is negative, and all rows and columns add up to 1."""
+    matrix = dense(mixing)
+    sums = np.concatenate([matrix.sum(axis=0), matrix.sum(axis=1)])
+    return bool((matrix >= 0).all() and np.allclose(sums, 1, rtol=0, atol=1e-12))
 
 
 def sizes(name: str) -> list[int]:

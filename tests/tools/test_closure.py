@@ -125,7 +125,7 @@ def test_nothing_is_loaded_by_a_name_that_no_source_tells() -> None:
         "playbook.launch.warm_process",  # only so that they are there when a rank imports them
         "playbook_widgets",  # its names are listed under TYPE_CHECKING
         "playbook_widgets.base",  # `compute`, which is a module's name in full
-        "playbook_widgets.sphinx_ext",  # its parts, while the site is built
+        "playbook_widgets.site.extension",  # its parts, while the site is built
         "playbook_widgets.site.python_call",  # in the reader's browser
         "playbook_widgets.site.browser_python",  # while the site is built
         "playbook_widgets.site.reference",  # as well

@@ -66,7 +66,7 @@ def _accelerator(device: str) -> dict[str, Any]:
 def _printed(*command: str) -> str | None:
     """What a command prints; None where it cannot be run."""
     try:
-        found = subprocess.run(command, cwd=RESULTS.parent, capture_output=True, text=True, timeout=30)
+        found = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return found.stdout.strip() or None

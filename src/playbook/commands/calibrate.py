@@ -11,8 +11,8 @@ from playbook.commands.flags import say
 from playbook.errors import ConfigError
 
 _EPILOG = """\
-playbook sweep --calibration FILE predicts the steps of a sweep with it. What the file holds is described at the top of
-src/playbook/bench/calibrate.py.
+playbook sweep --calibration FILE predicts the steps of a sweep with it. What the file holds is described by
+pydoc playbook.bench.calibrate.
 """
 
 

@@ -113,12 +113,6 @@ def columns(mixing: Mixing) -> list[list[tuple[int, float]]]:
     return found
 
 
-def is_doubly_stochastic(mixing: Mixing, tolerance: float = 1e-12) -> bool:
-    """Whether no weight is negative, and all rows and columns add up to 1."""
-    rows = [[weight for _, weight in row] for row in (*mixing, *columns(mixing))]
-    return all(min(row) >= 0 and abs(math.fsum(row) - 1) <= tolerance for row in rows)
-
-
 def sends(mixing: Mixing) -> list[int]:
     """How many messages each node sends in a step: to all that take its value, but itself."""
     return [sum(i != j for i, _ in takers) for j, takers in enumerate(columns(mixing))]

@@ -52,10 +52,6 @@ class ExpertPlacement:
         """Experts that ranks have now and had not before: their weights have to travel."""
         return sum(len({*now} - {*then}) for now, then in zip(self.experts, self.before.experts, strict=True))
 
-    def moved_bytes(self, per_expert: int) -> int:
-        """Bytes that travel for it, ``per_expert`` of them for an expert: of weights, or of optimizer states as well."""
-        return self.moved * check_int("per_expert", per_expert, ConfigError, least=0)
-
 
 def in_order(loads: Sequence[float], ranks: int) -> ExpertPlacement:
     """Expert parallelism as it is without all this: the first experts on the first rank, and so on."""

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import html
 import re
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
+
+from playbook import __version__
 
 #: Characters of a description that search engines and messengers show.
 SHOWN = 200
@@ -50,7 +51,7 @@ def sign(app: Sphinx, config: Config) -> None:
     """The footer of every page."""
     options = config.html_theme_options
     options["extra_footer"] = (
-        f"<p>{config.project} {version('playbook')}, Apache License 2.0. To cite it: {config.author}, "
+        f"<p>{config.project} {__version__}, Apache License 2.0. To cite it: {config.author}, "
         f"<em>{config.project}</em>, {config.copyright}.</p>"
     )
 

@@ -22,7 +22,7 @@ PARTS = (
     "sections", "sources", "terms",
 )  # fmt: skip
 HERE = Path(__file__).parent
-STATIC = HERE / "static"
+STATIC = HERE.parent / "static"
 
 
 def copy_static(app: Sphinx) -> None:
@@ -39,11 +39,11 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_config_value(
         "playbook_again", False, "", bool
     )  # the last build was with these scripts, this library
-    app.config.templates_path.append(str(HERE / "site" / "templates"))
+    app.config.templates_path.append(str(HERE / "templates"))
     app.connect("builder-inited", copy_static)
     app.add_css_file("../vendor/fonts/fonts.css", priority=300)
     app.add_css_file("pb/palette.css", priority=800)
     app.add_css_file("pb/book.css", priority=810)
     for part in PARTS:
-        import_module(f".site.{part}", __package__).setup(app)
+        import_module(f".{part}", __package__).setup(app)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
