@@ -12,6 +12,9 @@ unexport PYTHONDONTWRITEBYTECODE
 # Tests run side by side, but in no more than four processes: they launch ranks and browsers themselves.
 SIDE_BY_SIDE := -n logical --maxprocesses 4 --durations 40 --durations-min 5
 
+# Where it is served: make serve HOST=0.0.0.0 PORT=8080. Compilers and shells put a HOST of their own into the environment.
+WHERE = $(if $(filter command,$(firstword $(origin HOST))),--host $(HOST)) $(if $(PORT),--port $(PORT))
+
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test quick book pdf epub lab check normalise clean
 
@@ -22,7 +25,7 @@ setup:  ## only set up: .venv, Python and front-end packages
 	@$(PYTHON) tools/bootstrap.py
 
 serve: setup  ## serve the book on this machine at once, while chapters that have changed are run
-	@exec $(BIN)/python tools/build_book.py --serve $(if $(PORT),--port $(PORT))
+	@exec $(BIN)/python tools/build_book.py --serve $(WHERE)
 
 book: setup  ## build the site into _build/html: render it, and run chapters that have changed
 	@$(BIN)/python tools/build_book.py
@@ -46,9 +49,9 @@ test: book  ## run all tests: library, tools, every page in a browser, every not
 quick: setup  ## after a change: tests that it may break, the nearest first, for less than a minute
 	@$(BIN)/python tools/quick.py
 
-lab:  ## open the chapters as notebooks in JupyterLab
+lab:  ## open the chapters as notebooks in JupyterLab; LAB_FLAGS are its own
 	@$(PYTHON) tools/bootstrap.py lab
-	cd book && exec ../$(BIN)/jupyter lab
+	@exec $(BIN)/python tools/lab.py $(WHERE) -- $(LAB_FLAGS)
 
 # What reads the widgets' JavaScript: 100 MB that no page needs, and no set-up waits for.
 BIOME := widgets/lint/node_modules/.bin/biome

@@ -1,6 +1,6 @@
 """Build the book: render every page, run the chapters that have to be run, and call every warning an error.
 
-Usage: python tools/build_book.py [--fresh] [--serve] [--record]
+Usage: python tools/build_book.py [--fresh] [--serve [--host 0.0.0.0] [--port 8000]] [--record]
 
 All pages are rendered first, and with ``--serve`` served from then on; chapters run in reading order, and each page is
 rendered again when its chapter has been run. A chapter is run when its own code, a module that it imports in the end, or
@@ -46,7 +46,6 @@ LOG = BUILD / "build.log"
 
 # What every page depends on beside its chapter; what the source pages are made from; what is written by hand.
 PAGES = (
-    "widgets/playbook_widgets/sphinx_ext.py",
     "widgets/playbook_widgets/site",
     "widgets/playbook_widgets/static",
     "src/playbook/figures/style.py",
@@ -226,18 +225,18 @@ def sphinx(running: runs.Runs | None = None) -> Iterator[Any]:
 class Serving:
     """A server of the site, begun as soon as there is something to see; or none."""
 
-    def __init__(self, wanted: bool, port: int | None):
-        self.wanted, self.port = wanted, port
+    def __init__(self, wanted: bool, port: int | None, host: str = serve.HOST):
+        self.wanted, self.port, self.host = wanted, port, host
         self.server: serve.Server | None = None
 
     def begin(self, complete: bool = True) -> None:
         """Serve from now on, and say where; who asks for what is not there waits until it is ``complete``."""
         if self.wanted and self.server is None:
-            self.server = serve.start(SITE, self.port)
+            self.server = serve.start(SITE, self.port, self.host)
             if not complete:
                 self.server.complete.clear()
             Thread(target=self.server.serve_forever, daemon=True).start()
-            print(f"The book is at {serve.address(self.server)}   (Ctrl-C stops the server)", flush=True)
+            serve.announce(self.server)
 
     def complete(self) -> None:
         """All pages are there."""
@@ -299,13 +298,14 @@ def main() -> int:
         "--serve", action="store_true", help="serve the book from the first moment on, and stay"
     )
     parser.add_argument("--port", type=int, help="where to serve it; else the first free port from 8000 on")
+    parser.add_argument("--host", default=serve.HOST, help="0.0.0.0: for other machines, too")
     parser.add_argument("--record", action="store_true", help="write down how long each chapter ran")
     options = parser.parse_args()
     # Stopped by a script, it leaves as from Ctrl-C; and a shell starts background jobs with SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     start = time.monotonic()
-    serving = Serving(options.serve, options.port)
+    serving = Serving(options.serve, options.port, options.host)
     whole = False
     try:
         with alone():

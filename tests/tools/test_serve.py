@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
@@ -24,11 +25,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+#: Of a reader in front of this machine, whatever these tests run in.
+AT_HOME = {
+    name: value
+    for name, value in os.environ.items()
+    if name not in ("SSH_CONNECTION", "KUBERNETES_SERVICE_HOST", "SLURM_JOB_ID")
+} | {"CODESPACES": "true"}
+
+
 @pytest.fixture
 def process(folder: Path) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-u", serve.__file__, "--directory", str(folder)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, **pipes) as process:
+    with subprocess.Popen(command, text=True, env=AT_HOME, **pipes) as process:
         yield process
         process.kill()
 
@@ -124,7 +133,7 @@ def test_it_stops_cleanly(process: subprocess.Popen[str], number: signal.Signals
 def test_it_stops_cleanly_as_a_background_job_of_a_script(folder: Path) -> None:
     """Shells start background jobs with SIGINT ignored, which Python would leave so."""
     command = f"trap '' INT; exec {sys.executable} -u {serve.__file__} --directory {folder}"
-    with subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(["sh", "-c", command], env=AT_HOME, stdout=subprocess.PIPE, text=True) as process:
         printed_address(process)
         process.send_signal(signal.SIGINT)
         assert "Server stopped." in process.communicate(timeout=10)[0]
@@ -151,3 +160,74 @@ def test_it_listens_on_this_machine_alone(folder: Path) -> None:
 def test_without_a_book_it_says_so(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="make book"):
         serve.start(tmp_path)
+
+
+def test_it_outlives_the_terminal_under_nohup(folder: Path) -> None:
+    command = f"trap '' HUP; exec {sys.executable} -u {serve.__file__} --directory {folder}"
+    with subprocess.Popen(["sh", "-c", command], env=AT_HOME, stdout=subprocess.PIPE, text=True) as process:
+        address = printed_address(process)
+        process.send_signal(signal.SIGHUP)
+        with urllib.request.urlopen(address) as answer:
+            assert answer.status == 200
+        process.terminate()
+        assert "Server stopped." in process.communicate(timeout=10)[0]
+
+
+def test_for_other_machines_it_listens_on_all_addresses(folder: Path) -> None:
+    server = serve.start(folder, host="0.0.0.0")
+    port = server.server_address[1]
+    assert server.server_address[0] == "0.0.0.0"
+    assert serve.address(server) == f"http://127.0.0.1:{port}/"
+    with pytest.raises(SystemExit, match=f"port {port} is taken"):
+        serve.start(folder, port)
+    server.server_close()
+
+
+def test_an_address_of_another_machine_is_refused_in_a_sentence(folder: Path) -> None:
+    with pytest.raises(SystemExit, match=r"^192\.0\.2\.1 is no IPv4 address of this machine"):
+        serve.start(folder, host="192.0.2.1")
+
+
+SSH = "198.51.100.7 51234 203.0.113.9"
+
+
+@pytest.mark.parametrize(
+    ("environ", "container", "way"),
+    [
+        ({}, False, ""),
+        ({"SSH_CONNECTION": f"{SSH} 22"}, False, "log in with: ssh -L 8000:localhost:8000 me@203.0.113.9"),
+        ({"SSH_CONNECTION": f"{SSH} 2222"}, True, ": ssh -L 8000:localhost:8000 -p 2222 me@203.0.113.9"),
+        (
+            {"SSH_CONNECTION": f"{SSH} 22", "SLURM_JOB_ID": "1"},
+            False,
+            "On your own machine: ssh -L 8000:localhost:8000 -J me@203.0.113.9 me@node-7",
+        ),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, True, "kubectl port-forward node-7 8000"),
+        ({}, True, "give it `-p 8000:8000`, and this HOST=0.0.0.0"),
+        ({"REMOTE_CONTAINERS": "true"}, True, ""),
+        ({"SSH_CONNECTION": f"{SSH} 22", "VSCODE_IPC_HOOK_CLI": "/run/vscode.sock"}, False, ""),
+    ],
+)
+def test_the_way_in_from_another_machine(
+    environ: dict[str, str], container: bool, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve.socket, "gethostname", lambda: "node-7")
+    monkeypatch.setattr(serve.getpass, "getuser", lambda: "me")
+    found = serve.way_in("127.0.0.1", 8000, environ, container)
+    assert found.endswith(way)
+    assert bool(found) == bool(way)
+    assert serve.way_in("0.0.0.0", 8000, environ) == "Whoever reaches this machine can open it, at port 8000."
+
+
+def test_it_says_the_way_in(folder: Path) -> None:
+    command = [sys.executable, "-u", serve.__file__, "--directory", str(folder)]
+    environ = {**AT_HOME, "SSH_CONNECTION": f"{SSH} 22"}
+    environ.pop("CODESPACES")
+    environ.pop("VSCODE_IPC_HOOK_CLI", None)
+    with subprocess.Popen(command, text=True, env=environ, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        way, book = process.stdout.readline(), process.stdout.readline()
+        process.terminate()
+        process.communicate(timeout=10)
+    (port,) = re.findall(r"http://127\.0\.0\.1:(\d+)/", book)
+    assert f"ssh -L {port}:localhost:{port} " in way
