@@ -22,6 +22,7 @@ FROM system
 WORKDIR /playbook
 COPY . .
 RUN python3 tools/bootstrap.py lab
-ENV PATH=/playbook/.venv/bin:$PATH
+ENV PATH=/playbook/.venv/bin:$PATH OMP_WAIT_POLICY=PASSIVE
 EXPOSE 8000 8888
-CMD ["make", "serve", "HOST=0.0.0.0", "PORT=8000"]
+# What `make serve` calls: make would keep Ctrl-C to itself.
+CMD ["python", "tools/build_book.py", "--serve", "--host", "0.0.0.0", "--port", "8000"]

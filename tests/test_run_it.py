@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -56,6 +58,9 @@ def test_the_image_is_made_of_what_there_is() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (extras,) = re.findall(r"^RUN python3 tools/bootstrap.py(.*)", DOCKERFILE, re.M)
     assert set(extras.split()) <= set(project["optional-dependencies"])
+    _, script, *flags = json.loads(re.findall(r"^CMD (.*)", DOCKERFILE, re.M)[0])
+    told = subprocess.run([sys.executable, ROOT / script, *flags, "--help"], capture_output=True, text=True)
+    assert (told.returncode, told.stderr) == (0, "")
 
 
 def test_editors_use_the_same_image() -> None:

@@ -38,22 +38,27 @@ def sources() -> set[str]:
     for package, top in PACKAGES.items():
         for path in (ROOT / top / package).rglob("*"):
             name = path.relative_to(ROOT / top).as_posix()
-            if path.is_file() and not re.search(r"__pycache__|^playbook_widgets/site/|/ruff\.toml$", name):
+            if path.is_file() and not re.search(
+                r"__pycache__|/\.|^playbook_widgets/site/|/ruff\.toml$", name
+            ):
                 found.add(name)
     return found
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, so that nothing which an earlier build has left gets into it."""
+    """Built from the archive of a copy, so that nothing which an earlier build has left gets into it."""
     clone, out = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("wheel")
     ignored = shutil.ignore_patterns("__pycache__", "node_modules")
     for name in ("src", "widgets", "book"):
         shutil.copytree(ROOT / name, clone / name, ignore=ignored)
     for name in ("pyproject.toml", "LICENSE"):
         shutil.copy(ROOT / name, clone)
+    code = f"import setuptools.build_meta as s; s.build_sdist({str(clone)!r})"
+    subprocess.run([sys.executable, "-c", code], cwd=clone, capture_output=True, check=True, timeout=120)
+    (archive,) = clone.glob("*.tar.gz")  # from which `python -m build` makes a wheel, too
     pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-index", "--no-build-isolation"]
-    done = subprocess.run([*pip, "-w", str(out), str(clone)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*pip, "-w", str(out), str(archive)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     (made,) = out.iterdir()
     return made

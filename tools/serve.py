@@ -184,7 +184,7 @@ def way_in(host: str, port: int, environ: Mapping[str, str], container: bool = I
         where = f"{user}@{machine}" if at == "22" else f"-p {at} {user}@{machine}"
         return f"On your own machine, by the name that you log in with: {way} {where}"
     if container:
-        return f"This is a container: from outside, give it `-p {port}:{port}`, and this HOST=0.0.0.0"
+        return f"From outside this container: HOST=0.0.0.0 here, -p {port}:{port} where it is started"
     return ""
 
 

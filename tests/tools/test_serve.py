@@ -203,7 +203,7 @@ SSH = "198.51.100.7 51234 203.0.113.9"
             "On your own machine: ssh -L 8000:localhost:8000 -J me@203.0.113.9 me@node-7",
         ),
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, True, "kubectl port-forward node-7 8000"),
-        ({}, True, "give it `-p 8000:8000`, and this HOST=0.0.0.0"),
+        ({}, True, "HOST=0.0.0.0 here, -p 8000:8000 where it is started"),
         ({"REMOTE_CONTAINERS": "true"}, True, ""),
         ({"SSH_CONNECTION": f"{SSH} 22", "VSCODE_IPC_HOOK_CLI": "/run/vscode.sock"}, False, ""),
     ],
