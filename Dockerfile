@@ -21,7 +21,9 @@ RUN apt-get update \
 FROM system
 WORKDIR /playbook
 COPY . .
-RUN python3 tools/bootstrap.py lab
+# Caches would be as large again.
+ARG UV_NO_CACHE=1 PIP_NO_CACHE_DIR=1 npm_config_cache=/tmp/npm
+RUN python3 tools/bootstrap.py lab && rm -rf /tmp/npm
 ENV PATH=/playbook/.venv/bin:$PATH OMP_WAIT_POLICY=PASSIVE
 EXPOSE 8000 8888
 # What `make serve` calls: make would keep Ctrl-C to itself.

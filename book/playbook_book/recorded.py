@@ -18,12 +18,12 @@ from playbook.bench import RESULTS, records
 
 #: What is printed in place of times where there are none: plain text, no Markdown.
 NO_KERNELS = (
-    "The book has no recorded run of these kernels on a GPU yet, so it shows no times here; bytes and FLOPs are "
-    'counted. The command "playbook bench kernels" measures the times on a machine with a GPU.'
+    "There is no recorded run of these kernels on a GPU here (the project's checkout has one), so no times are shown; "
+    'bytes and FLOPs are counted. The command "playbook bench kernels" measures the times on a machine with a GPU.'
 )
 NO_FP8 = (
-    "The book has no recorded run of FP8 on a GPU yet, so it shows no times here; bytes and FLOPs are counted. The "
-    'command "playbook bench fp8" measures the times on a machine with a GPU.'
+    "There is no recorded run of FP8 on a GPU here (the project's checkout has one), so no times are shown; bytes and "
+    'FLOPs are counted. The command "playbook bench fp8" measures the times on a machine with a GPU.'
 )
 
 
