@@ -254,7 +254,7 @@ def ideal_seconds(row: Measured) -> float:
         return run.flops.hardware / (run.layout.world_size * peak)
     times = run.times
     passes = times.operations(DENSE)
-    again = times.again(passes)
+    again = times.again(DENSE, passes)
     parts = {
         "block forward": passes.forward, "block backward": (*passes.inputs, *passes.weights, *again),
         "stage F": passes.forward, "stage B": passes.inputs, "stage W": passes.weights,
