@@ -319,11 +319,11 @@ class Form:
         page, found = self.page, []
         if not page.evaluate("'axe' in window"):
             page.add_script_tag(path=str(AXE))
-        for turn, (width, theme) in enumerate((*LOOKS, (760, ""))):
-            page.set_viewport_size({"width": width, "height": 900})
-            for i, state in enumerate(states or [None]):
-                if state:
-                    self.set(state)
+        for i, state in enumerate(states or [None]):
+            if state:
+                self.set(state)
+            for turn, (width, theme) in enumerate((*LOOKS, (760, ""))):
+                page.set_viewport_size({"width": width, "height": 900})
                 judged = theme if i == 0 or i % 2 == turn else ""
                 found += [(width, theme, state, one) for one in page.evaluate(PROBLEMS, judged)]
         return found

@@ -11,7 +11,7 @@ import pytest
 from playbook_widgets import CollectivesAnimator
 from playbook_widgets.collectives_animator import ABOUT, COLLECTIVES, NAMES, constants, sizes
 from playbook_widgets.compute.animation import BYTES, DEFAULTS, NETWORKS, RANKS, compute, read
-from widget_homes import Form, in_module, showing, static_page, stop_time
+from widget_homes import Form, in_module, showing, stop_time
 
 from playbook.collectives.plans import ALGORITHMS
 from playbook.collectives.plans.replay import end, replay
@@ -502,19 +502,3 @@ def test_a_closed_animator_hears_nothing_and_stands_still(animator):
     view.page.evaluate("(r) => window.model.set('outputs', r)", compute({"ranks": 7}))
     view.frames()
     assert (view.caption(), view.pills()) == before
-
-
-@pytest.mark.browser
-def test_in_the_static_page_python_answers_and_the_address_keeps_the_state(open_page):
-    link = "#collectives-animator?collective=all_gather&ranks=9&step=5"
-    page = static_page(open_page, CollectivesAnimator(), hash=link)
-    page.wait_for_function("document.querySelectorAll('.pb-ca-card').length === 9")
-    assert page.locator(".pb-ca-caption").inner_text().startswith("Step 6 of 8")
-    page.locator("[data-field=algorithm] select").select_option("naive")
-    page.wait_for_function("location.hash.includes('algorithm=naive')")
-    page.wait_for_function("document.querySelector('.pb-ca-caption')?.innerText.startsWith('Step 1 of 16')")
-    page.locator(".pb-ca-stage").focus()
-    page.keyboard.press("End")
-    page.wait_for_function("location.hash.endsWith('step=16')")
-    page.evaluate("location.hash = '#collectives-animator?collective=all_reduce&step=2'")
-    page.wait_for_function("document.querySelector('.pb-ca-caption')?.innerText.startsWith('Step 3 of 8')")
