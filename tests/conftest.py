@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import random
 import signal
@@ -95,6 +96,17 @@ def ranks() -> Callable[..., launch.Ranks]:
     They have more time than a busy machine needs: only what hangs takes so long.
     """
     return functools.partial(launch.run, backend="gloo", timeout=1200)
+
+
+def pytest_collection() -> None:
+    """Nothing that is imported becomes garbage: to look through it again and again is a third of the work."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: who collects garbage in a test looks through what the tests have made."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

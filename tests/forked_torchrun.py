@@ -4,17 +4,23 @@
 Of ``TOGETHER``, in a folder of their own, none begins before all have come so far.
 """
 
+import gc
 import os
 import runpy
 import sys
 import time
 from pathlib import Path
 
-import torch._dynamo  # noqa: F401 (any optimizer imports it)
-from torch.distributed import run
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+gc.disable()  # nothing that is imported becomes garbage
 
-import playbook.commands.training  # noqa: F401
+import torch._dynamo  # noqa: E402, F401 (any optimizer imports it)
+from torch.distributed import run  # noqa: E402
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch  # noqa: E402
+
+import playbook.commands.training  # noqa: E402, F401
+
+gc.freeze()
+gc.enable()
 
 
 def rank(*command: str) -> None:

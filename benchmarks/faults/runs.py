@@ -20,7 +20,10 @@ from playbook.launch.processes import adopt_orphans, die_with_parent
 #: Seconds that a process may take to be gone on a busy machine.
 GRACE = 60.0
 ROOT = Path(__file__).resolve().parents[2]
-_DRIVER = "from benchmarks.faults.faulty import main; main()"
+# Nothing that is imported becomes garbage.
+_DRIVER = (
+    "import gc; gc.disable(); from benchmarks.faults.faulty import main; gc.freeze(); gc.enable(); main()"
+)
 
 
 class Hang(Exception):

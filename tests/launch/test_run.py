@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import gc
 import os
 import shutil
 import signal
@@ -133,6 +134,11 @@ def test_threads_of_a_rank(ranks, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert ranks(torch.get_num_threads, ranks=2).values == [1, 1]
     assert ranks(torch.get_num_threads, ranks=1, env={"OMP_NUM_THREADS": "2"}).values == [2]
+
+
+def test_a_rank_collects_garbage(ranks):
+    """The process that it is forked from has not, while it imported."""
+    assert ranks(gc.isenabled, ranks=1).values == [True]
 
 
 def test_a_rank_that_trains_has_nothing_left_to_import(ranks):

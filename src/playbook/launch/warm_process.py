@@ -127,9 +127,8 @@ def _as_if_new(job: Job, rank: int) -> None:
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
     if "torch" in sys.modules:
-        threads = job.env["OMP_NUM_THREADS"].partition(",")[
-            0
-        ]  # OpenMP takes a list: one for each nested level
+        # OpenMP takes a list: one for each nested level.
+        threads = job.env["OMP_NUM_THREADS"].partition(",")[0]
         sys.modules["torch"].set_num_threads(int(threads) if threads.isdigit() else 1)
         sys.modules["torch"].default_generator.seed()
         _meet_through_a_file(job)
@@ -160,6 +159,7 @@ def _meet_through_a_file(job: Job) -> None:
 
 def warm_up() -> None:
     """Import what ranks are likely to need. A module that cannot be imported fails in the rank that asks for it."""
+    gc.disable()  # nothing of it becomes garbage
     with contextlib.suppress(ImportError):
         importlib.import_module("numpy")
         importlib.import_module("torch.distributed")
@@ -171,8 +171,8 @@ def warm_up() -> None:
         if _COLD.isdisjoint({name, name.partition(".")[0]}):
             with contextlib.suppress(Exception):
                 importlib.import_module(module.name)
-    gc.collect()
     gc.freeze()  # pages that the collector does not touch stay shared with the ranks
+    gc.enable()
 
 
 def serve(control: socket.socket) -> None:
