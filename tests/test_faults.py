@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -31,13 +32,17 @@ class Wrong(Bench):
     """Trials after whose runs something can be made wrong."""
 
     how = ""
+    #: By its arguments: what came of a run, and its log. It need not be done again to be made wrong in another way.
+    ran: ClassVar[dict[tuple[str, ...], tuple[int, str, str]]] = {}
 
     def train(self, arguments, fault, name):
-        status, said = super().train(arguments, fault, name)
         if fault is None or not self.how:
-            return status, said
+            return super().train(arguments, fault, name)
         log = Path(arguments[-1])
-        lines = log.read_text().splitlines()
+        if (key := tuple(arguments)) not in self.ran:
+            self.ran[key] = (*super().train(arguments, fault, name), log.read_text())
+        status, said, text = self.ran[key]
+        lines = text.splitlines()
         match self.how:
             case "orphans":
                 grace, self.grace = self.grace, LONG

@@ -107,7 +107,7 @@ def test_warm_launches_in_a_row(ranks, record_property, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", None)
     server = warm.start().process.pid
     before = _open_files_and_children(server)
-    seconds: dict[int, list[float]] = {n: [] for n in range(2, 9)}
+    seconds: dict[int, list[float]] = {n: [] for n in (2, 3, 5, 8)}
     for n in [*seconds] * 2:
         began = time.monotonic()
         assert ranks(work, ranks=n).values == [n * (n + 1) // 2] * n

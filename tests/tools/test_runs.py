@@ -104,7 +104,7 @@ def test_a_timed_cell_runs_while_no_other_does(tmp_path: Path) -> None:
     found = chapters(
         tmp_path,
         timed=[wait, span.format(0.5)],
-        other=[f"open({str(begun)!r}, 'w')"] + 9 * [span.format(0.2)],
+        other=[f"open({str(begun)!r}, 'w')"] + 6 * [span.format(0.2)],
     )
     timed = nbformat.read(found["book/timed"], as_version=4)
     timed.cells[1].metadata.tags = [kernels.TIMED]
