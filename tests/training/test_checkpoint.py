@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import resource
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ BASE: dict[str, Any] = {
     "layers": 4, "hidden": 24, "heads": 4, "kv_heads": 2, "ffn": 44, "gated": True, "norm": "rmsnorm", "bias": False,
     "positions": "rotary", "vocab": 259, "max_seq": 16, "tied": False,
 }  # fmt: skip
-BEFORE, AFTER = 3, 2
+BEFORE, AFTER = 1, 2
 #: By name: the shape, and what else the configuration has.
 MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "dense": (BASE, {}),
@@ -42,28 +43,28 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 SAVES = {
     1: [("dense", ""), ("experts", ""), ("fp8", ""), ("masters", ""), ("scaled", ""), ("narrow", "")],
     2: [
-        ("dense", "dp=2,zero=3"), ("tied", "pp=2,grad_acc=4"), ("experts", "dp=2,ep=2,zero=1"),
-        ("masters", "dp=2,zero=1"), ("fp8", "pp=2,grad_acc=4"),
+        ("dense", "dp=2,zero=3"), ("tied", "pp=2,grad_acc=2"), ("experts", "dp=2,ep=2,zero=1"),
+        ("masters", "dp=2,zero=1"), ("fp8", "pp=2,grad_acc=2"),
     ],
     4: [
-        ("dense", "dp=2,tp=2,zero=1"), ("dense", "tp=2,sp,pp=2,grad_acc=4"), ("tied", "cp=2,dp=2,zero=2"),
+        ("dense", "dp=2,tp=2,zero=1"), ("dense", "tp=2,sp,pp=2,grad_acc=2"), ("tied", "cp=2,dp=2,zero=2"),
         ("experts", "pp=2,dp=2,ep=2,grad_acc=2,zero=2"), ("experts", "tp=2,dp=2,ep=2"),
         ("dense", "dp=2,pp=2,vpp=2,schedule=interleaved,grad_acc=2,zero=3"),
     ],
 }  # fmt: skip
 LOADS = {
     1: [
-        ("dense", "dp=2,zero=3"), ("tied", "pp=2,grad_acc=4"), ("experts", "tp=2,dp=2,ep=2"), ("masters", "dp=2,zero=1"),
-        ("fp8", "pp=2,grad_acc=4"),
+        ("dense", "dp=2,zero=3"), ("tied", "pp=2,grad_acc=2"), ("experts", "tp=2,dp=2,ep=2"), ("masters", "dp=2,zero=1"),
+        ("fp8", "pp=2,grad_acc=2"),
     ],
     2: [
-        ("dense", "tp=2,sp,pp=2,grad_acc=4", "dp=2,zero=2"), ("dense", "", "cp=2,zero=1"),
+        ("dense", "tp=2,sp,pp=2,grad_acc=2", "dp=2,zero=2"), ("dense", "", "cp=2,zero=1"),
         ("tied", "cp=2,dp=2,zero=2", "tp=2"), ("experts", "pp=2,dp=2,ep=2,grad_acc=2,zero=2", "dp=2,ep=2"),
-        ("masters", "", "dp=2,zero=3"), ("experts", "", "pp=2,grad_acc=4"),
+        ("masters", "", "dp=2,zero=3"), ("experts", "", "pp=2,grad_acc=2"),
     ],
     4: [
-        ("dense", "dp=2,zero=3", "tp=2,pp=2,grad_acc=4"), ("dense", "dp=2,tp=2,zero=1", "dp=4,zero=3"),
-        ("experts", "dp=2,ep=2,zero=1", "tp=2,dp=2,ep=2,zero=3"), ("tied", "pp=2,grad_acc=4", "dp=2,cp=2,zero=1"),
+        ("dense", "dp=2,zero=3", "tp=2,pp=2,grad_acc=2"), ("dense", "dp=2,tp=2,zero=1", "dp=4,zero=3"),
+        ("experts", "dp=2,ep=2,zero=1", "tp=2,dp=2,ep=2,zero=3"), ("tied", "pp=2,grad_acc=2", "dp=2,cp=2,zero=1"),
         ("dense", "dp=2,pp=2,vpp=2,schedule=interleaved,grad_acc=2,zero=3", "tp=4"),
         ("experts", "tp=2,dp=2,ep=2", "dp=4,ep=4,zero=2"),
     ],
@@ -133,32 +134,47 @@ def go_on_on_ranks(cases: list[tuple[str, ...]], root: Path) -> list[Any]:
         return go_on(cases, root)
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory, ranks) -> tuple[Path, dict[tuple[str, str], Any]]:
-    """A folder of checkpoints of all of ``SAVES``, and the numbers of the runs that made them, to their end."""
-    root = tmp_path_factory.mktemp("checkpoints")
-    found = dict(zip(SAVES[1], save(SAVES[1], root), strict=True))
-    for world in (2, 4):
-        values = ranks(save_on_ranks, SAVES[world], root, ranks=world).values
+class Saved:
+    """A folder of checkpoints of ``SAVES``, made when they are asked for."""
+
+    def __init__(self, root: Path, ranks: Any):
+        self.root, self.ranks = root, ranks
+
+    @functools.cache  # noqa: B019
+    def on(self, world: int) -> dict[tuple[str, str], Any]:
+        """The numbers of the runs that made those of so many ranks, to their end."""
+        if world == 1:
+            values = [save(SAVES[1], self.root)]
+        else:
+            values = self.ranks(save_on_ranks, SAVES[world], self.root, ranks=world).values
         assert all(value == values[0] for value in values)
-        found |= dict(zip(SAVES[world], values[0], strict=True))
-    return root, found
+        return dict(zip(SAVES[world], values[0], strict=True))
+
+    def reference(self, model: str, layout: str) -> Any:
+        """The numbers of a run."""
+        (world,) = (world for world, cases in SAVES.items() if (model, layout) in cases)
+        return self.on(world)[model, layout]
 
 
-def test_the_layout_that_saved_goes_on_bit_for_bit(saved):
-    for case, (on, again) in saved[1].items():
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory, ranks) -> Saved:
+    return Saved(tmp_path_factory.mktemp("checkpoints"), ranks)
+
+
+@pytest.mark.parametrize("world", SAVES)
+def test_the_layout_that_saved_goes_on_bit_for_bit(saved, world):
+    for case, (on, again) in saved.on(world).items():
         assert again == on, case
 
 
 @pytest.mark.parametrize("world", LOADS)
 def test_any_other_layout_goes_on_as_well(saved, ranks, world):
-    root, reference = saved
+    reference = [saved.reference(model, by) for model, by, *_ in LOADS[world]]
     if world == 1:
-        values = [go_on(LOADS[1], root)]
+        values = [go_on(LOADS[1], saved.root)]
     else:
-        values = ranks(go_on_on_ranks, LOADS[world], root, ranks=world).values
-    for (model, by, *_), (_, found) in zip(LOADS[world], values[0], strict=True):
-        on, _ = reference[model, by]
+        values = ranks(go_on_on_ranks, LOADS[world], saved.root, ranks=world).values
+    for (model, by, *_), (on, _), (_, found) in zip(LOADS[world], reference, values[0], strict=True):
         limit = 1e-6 if model in ("dense", "tied", "experts") else 5e-2
         for (loss, norm, *rest), (loss_on, norm_on, *rest_on) in zip(found, on, strict=True):
             assert rest == rest_on, (model, by)
@@ -167,9 +183,9 @@ def test_any_other_layout_goes_on_as_well(saved, ranks, world):
 
 
 def test_with_zero_3_ranks_read_each_element_once_between_them(saved, ranks):
-    root, _ = saved
+    saved.reference("dense", "dp=2,tp=2,zero=1")
     case = [("dense", "dp=2,tp=2,zero=1", "dp=4,zero=3")]
-    values = ranks(go_on_on_ranks, case, root, ranks=4).values
+    values = ranks(go_on_on_ranks, case, saved.root, ranks=4).values
     whole = 12 * ModelShape(**BASE).num_parameters  # a weight and two moments in fp32
     read = [value[0][0] for value in values]
     assert sum(read) == whole
@@ -179,8 +195,8 @@ def test_with_zero_3_ranks_read_each_element_once_between_them(saved, ranks):
 def test_pytorch_reads_the_files_as_its_own(saved):
     import torch.distributed.checkpoint as dcp
 
-    root, _ = saved
-    (path,) = checkpoints(Path(folder(root, "dense", "dp=2,zero=3")))
+    saved.reference("dense", "dp=2,zero=3")
+    (path,) = checkpoints(Path(folder(saved.root, "dense", "dp=2,zero=3")))
     mine = trainer("dense", "")
     restore.load(mine, path)
     wanted = {f"parameter/{name}": p.detach() for name, p in mine.model.named_parameters()}
