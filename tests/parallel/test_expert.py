@@ -153,11 +153,21 @@ AXES = {
 #: Not all of them everywhere, for time.
 FEWER: dict[int, dict[str, tuple]] = {
     2: {"schedule": (None, "1f1b", "dualpipev")},
-    4: {"data": (None, "small buckets", "keep"), "schedule": (None, "1f1b", "zb-v", "dualpipe")},
-    8: {
-        "balance": ("loss of a sample", "bias"),
-        "schedule": (None, "interleaved", "dualpipe"),
+    4: {
+        "balance": ("capacity", "loss of a sample", "loss of the batch", "bias"),
+        "schedule": (None, "1f1b", "zb-v", "dualpipe"),
         "grad_acc": (1, 4),
+        "zero": (0, 2, 3),
+        "recompute": ("none", "full"),
+        "data": (None, "keep"),
+        "tokens": (None, "chunked", "gather"),
+    },
+    8: {
+        "dispatch": ("all-to-all", "two-step"),
+        "shape": ("top-2", "top-4"),
+        "balance": ("loss of a sample", "bias"),
+        "schedule": (None, "interleaved"),
+        "grad_acc": (1, 2),
         "zero": (1, 3),
         "recompute": ("none", "full"),
         "data": (None,),
@@ -187,8 +197,8 @@ def apart(one: dict[str, Any]) -> dict[str, Any]:
 
 
 def steps(one: dict[str, Any]) -> int:
-    """A second step has seen an update; before it, a bias of routers changes nothing."""
-    return 2 if one["balance"] == "bias" or one["schedule"] is None else 1
+    """A second step has seen an update, and weights that came back; before it, a bias of routers changes nothing."""
+    return 2 if one["balance"] == "bias" or (one["schedule"] is None and one["zero"]) else 1
 
 
 def together(one: dict[str, Any]) -> str:

@@ -131,15 +131,12 @@ def saved(
             x, y = (t[:2] for t in case.batch(0))
             x, y, where = own_tokens(x, y, mesh, mesh.layout.token_placement)
             with SavedActivations(model, inputs=(x, y) if where is None else (x, y, where)) as kept:
-                loss = model.loss(x, y, where)[0]
+                model.loss(x, y, where)
             found.append(kept.bytes)
-            loss.backward()
     return found
 
 
-@pytest.mark.parametrize(
-    "recompute", ["none", "selective", "full", "core_attn+mlp+shared_experts", "moe", "full:1"]
-)
+@pytest.mark.parametrize("recompute", ["none", "selective", "full", "core_attn+mlp+shared_experts", "full:1"])
 @pytest.mark.parametrize("block", SHAPES)
 def test_saved_activations_are_those_foretold(ranks, block, recompute):
     """To the byte: tensor parallelism, with sequence parallelism, context parallelism, and all of them."""
@@ -153,7 +150,7 @@ def test_saved_activations_are_those_foretold(ranks, block, recompute):
                 layout = Layout.parse(f"{text},micro_batch=2,recompute={recompute}")
                 told = predict(shape, layout, seq=SEQ, recipe="fp32", device="cpu").stages[0].activations
                 if options.get("context") == "ulysses":  # the core's output, before it travels
-                    kept = {"none": shape.layers, "moe": shape.layers, "full:1": shape.layers - 1}
+                    kept = {"none": shape.layers, "full:1": shape.layers - 1}
                     told += kept.get(recompute, 0) * 2 * SEQ // 2 * shape.hidden * 4
                 assert bytes_ == told, (text, options)
 

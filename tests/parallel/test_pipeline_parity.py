@@ -8,6 +8,7 @@ import os
 import random
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -80,7 +81,8 @@ def test_every_schedule(ranks, p):
     runs = []
     for i, (name, m, vpp) in enumerate(allowed(p)):
         # A second step finds what the first may have left behind.
-        shape = SMALL.replace(layers=2 * p + 1, tied=bool(i % 2))
+        halves = vpp == 2 or name in ("zb-v", "dualpipe", "dualpipev")
+        shape = SMALL.replace(layers=(2 if halves else 1) * p + 1, tied=bool(i % 2))
         case = Case(shape, steps=2 if (p, m) == (2, 4) else 1, samples=2 * m)
         # The schedule is given: the layout has no name for some.
         runs.append((case, f"pp={p},grad_acc={m}", {"own_schedule": make(name, p, m, vpp)}))
@@ -94,8 +96,10 @@ def freeze_embedding(model: Any) -> None:
 
 def test_with_other_axes(ranks):
     shape = SMALL.replace(layers=5)
+    # With ZeRO a second step, which has the weights that ranks gave each other after the first.
     tied, untied = (Case(shape.replace(tied=tied), steps=2) for tied in (True, False))
-    frozen = Case(shape.replace(tied=True), steps=2, prepare=freeze_embedding)
+    one_tied, one_untied = (replace(case, steps=1) for case in (tied, untied))
+    frozen = replace(one_tied, prepare=freeze_embedding)
     small = {"bucket": 3000, "first_bucket": 1000}
     runs = [
         (tied, "pp=2,dp=2,zero=1,grad_acc=3", small),
@@ -107,18 +111,18 @@ def test_with_other_axes(ranks):
         (untied, "pp=2,dp=2,zero=3,grad_acc=4,vpp=2,schedule=interleaved", {"reshard": False}),
         (tied, "pp=2,dp=2,zero=3,grad_acc=4,schedule=zb-v", {}),
         (untied, "pp=2,dp=2,zero=3,grad_acc=4,schedule=dualpipe", {"prefetch": False}),
-        (tied, "pp=2,dp=2,grad_acc=4,schedule=dualpipev", {"data_parallel": "naive"}),
-        (tied, "pp=2,dp=2,grad_acc=4,schedule=zb-h1", {"data_parallel": "overlapped"}),
+        (one_tied, "pp=2,dp=2,grad_acc=4,schedule=dualpipev", {"data_parallel": "naive"}),
+        (one_tied, "pp=2,dp=2,grad_acc=4,schedule=zb-h1", {"data_parallel": "overlapped"}),
         (
             Case(shape.replace(tied=True), steps=2, samples=10),
             "pp=2,dp=2,zero=2,grad_acc=3",
             small,
         ),  # 2, 2 and 1
-        (tied, "pp=2,tp=2,grad_acc=4,schedule=zb-h1", {}),
-        (tied, "pp=2,tp=2,sp,grad_acc=4,schedule=zb-v", {"tensor_overlap": "chunked"}),
-        (untied, "pp=2,cp=2,grad_acc=4,vpp=2,schedule=interleaved", {}),
+        (one_tied, "pp=2,tp=2,grad_acc=4,schedule=zb-h1", {}),
+        (one_tied, "pp=2,tp=2,sp,grad_acc=4,schedule=zb-v", {"tensor_overlap": "chunked"}),
+        (one_untied, "pp=2,cp=2,grad_acc=4,vpp=2,schedule=interleaved", {}),
         (Case(GPT, "full", steps=2), "pp=2,dp=2,zero=1,grad_acc=4,schedule=zb-h1", {"gather": "lazily"}),
-        (Case(GPT, "selective", steps=2), "pp=2,tp=2,sp,grad_acc=3", {"stage_layers": (3, 1)}),
+        (Case(GPT, "selective", steps=1), "pp=2,tp=2,sp,grad_acc=3", {"stage_layers": (3, 1)}),
     ]
     check(ranks, runs, 4)
 
@@ -153,10 +157,10 @@ def test_products_in_16_bits(ranks):
 
 
 def test_eight_ranks(ranks):
-    tied = Case(SMALL.replace(tied=True), steps=2)
+    tied = Case(SMALL.replace(layers=5, tied=True), steps=2)
     runs = [
         (tied, "pp=2,tp=2,sp,dp=2,zero=2,grad_acc=4,schedule=dualpipev", {}),
-        (tied, "pp=2,tp=2,cp=2,zero=1,grad_acc=4,schedule=zb-h1", {}),
+        (tied, "pp=2,tp=2,cp=2,zero=1,grad_acc=2,schedule=zb-h1", {}),
         (Case(SMALL, steps=1), "pp=8,grad_acc=8", {}),
     ]
     check(ranks, runs, 8)
