@@ -71,7 +71,7 @@ class Modules:
 
     def tree(self, module: str) -> ast.Module:
         if module not in self._trees:
-            self._trees[module] = ast.parse(self.files[module].read_text(encoding="utf-8"))
+            self._trees[module] = _syntax(self.files[module].read_text(encoding="utf-8"))
         return self._trees[module]
 
     def imports(self, module: str) -> tuple[Import, ...]:
@@ -252,6 +252,12 @@ def _absolute(node: ast.ImportFrom, package: str) -> str:
         return node.module or ""
     around = package.split(".")[: len(package.split(".")) - node.level + 1]
     return ".".join([*around, *filter(None, [node.module])])
+
+
+@cache
+def _syntax(text: str) -> ast.Module:
+    """Of a file; it takes seconds for all of them, and does not change with who asks."""
+    return ast.parse(text)
 
 
 @cache
