@@ -152,7 +152,7 @@ def fp8_cases(large: bool, cuda: bool) -> list[Case]:
     """Products as a GPU is measured with and as Llama 3 8B has them, for 8,192 tokens; or as an interpreter manages."""
     if not large:
         return [
-            *(case for recipe in RECIPES for case in layer_cases(recipe, 128, 256, 384, cuda)),
+            *(case for recipe in RECIPES for case in layer_cases(recipe, 128, 256, 256, cuda)),
             *(quantize_case(128, 256, groups, cuda) for groups in ("tile", "block")),
         ]
     squares = [product_case(r, "x·Wᵀ", n, n, n, cuda) for n in (4096, 8192) for r in RECIPES]
