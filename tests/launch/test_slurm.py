@@ -26,6 +26,8 @@ from playbook.launch.logs import read_json_log
 from playbook.launch.slurm import SlurmJob, sbatch_script
 
 FAKE = Path(__file__).with_name("fake_slurm.py")
+#: A torchrun whose ranks need not import PyTorch again.
+FORKED = Path(__file__).parents[1] / "forked_torchrun.py"
 EVERYTHING = SlurmJob(
     nodes=3, gpus_per_node=4, cpus_per_gpu=6, time="2-12:30:00", job_name="big-run", partition="a,b", account="me",
     setup=("umask 022", "export GREETING='it is {here}'"), container="nvcr.io#nvidia/pytorch:25.01-py3",
@@ -300,6 +302,8 @@ def test_training_that_was_asked_to_leave_goes_on_to_the_same_losses_bit_for_bit
     torch is loaded. What several ranks do that are asked is in tests/training/test_leaving.py."""
     train, steps = two_agents.train_flags(""), 9
     (tmp_path / "work.py").write_text(TRAINS)
+    (tmp_path / "bin" / "torchrun").write_text(f"#!{sys.executable}\n{FORKED.read_text()}")
+    (tmp_path / "bin" / "torchrun").chmod(0o755)
     more = f"--steps {steps} --device cpu --quiet --log run.jsonl --checkpoint c --resume".split()
     job = SlurmJob(nodes=1, gpus_per_node=1, cpus_per_gpu=1, array=3)
     done = submit(sbatch_script(["work.py", "train", *train, *more], job))
