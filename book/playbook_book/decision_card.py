@@ -23,7 +23,7 @@ STATES = 16  # bytes of a parameter, its gradient and Adam's states in mixed pre
 def card(clusters: Mapping[str, Cluster]) -> list[list[str]]:
     """Rows of the card: question, technique, what it needs, and that number on each of ``clusters``, which has names."""
     rows: list[tuple[str, str, str, Callable[[Cluster], float | str]]] = [
-        ("Do the states fit in half of a GPU?", "DP, ZeRO-1", "parameters, at most", parameters_of_a_gpu),
+        ("Do whole states, 16Ψ, fit in half of a GPU?", "DP (ZeRO-1: up to 4 times)", "parameters, at most", parameters_of_a_gpu),
         ("If not: spread over all GPUs?", "ZeRO-3 (FSDP)", "tokens per GPU and micro-batch", tokens_of_zero3),
         (
             "No memory for a sample's activations, or fewer samples than GPUs?",
@@ -32,15 +32,15 @@ def card(clusters: Mapping[str, Cluster]) -> list[list[str]]:
             width_of_tensor,
         ),
         (
-            "Too few tokens for ZeRO-3, or GPUs for its states?",
+            "Too few tokens or GPUs for ZeRO-3?",
             "PP across nodes, ZeRO-1",
-            "micro-batches, for a bubble of 10 %",
+            "micro-batches: waits 10 % of work",
             lambda _: "10 (p − 1)/v",
         ),
         ("Sample too long for tp = 8?", "CP, zigzag", "tokens of a rank, between nodes", tokens_of_context),
         ("Experts too many for a GPU?", "EP in a node", "width of experts", width_of_experts),
         ("… or for a node?", "EP over nodes", "width of experts, or DeepSeek-V3's steps", width_over_nodes),
-        ("Still no memory?", "full recomputation", "a share of the step, its price", price_of_recomputation),
+        ("Still no memory?", "full recomputation", "share of the longer step", price_of_recomputation),
     ]
     return [[*words, *(_written(of(one)) for one in clusters.values())] for *words, of in rows]
 

@@ -27,10 +27,10 @@ ASKED = (
     ),
     (
         "over a tenth of the kernels' time is neither products nor attention",
-        "torch.compile, then fused kernels, the loss in chunks",
+        "torch.compile, or fused kernels; the loss in chunks",
         "Fused kernels",
     ),
-    ("memory is left", "recompute less, then a larger micro-batch", "Recomputation"),
+    ("memory is left", "recompute less, or a larger micro-batch", "Recomputation"),
     (
         "products reach less than two thirds of the peak",
         f"aligned sizes, whole waves, none below {RIDGE:.0f} FLOPs per byte",
@@ -69,8 +69,8 @@ def _measured(run: KernelRun, folder: Path) -> list[str]:
         f"1B model: {_busy(small[0])} in bf16, {_busy(least)} in FP8",
         f"2,048³, fp32 → fp16: {' → '.join(ladder)} TFLOP/s",
         f"16,384 tokens: {_times(run, 'attention', heads, 'both', 'eager', 'SDPA cuDNN')}",
-        f"MFU {mfu(kernels='torch')}, {mfu(kernels='torch', compile=True)}, {mfu()}",
-        f"MFU {mfu(recompute='full')}, {mfu()}, {mfu(recompute='none')}",
+        f"MFU {mfu(kernels='torch')}; compiled {mfu(kernels='torch', compile=True)}; fused {mfu()}",
+        f"MFU {mfu(recompute='full')} full, {mfu()} selective, {mfu(recompute='none')} none",
         f"cuBLAS: {min(reached):.0%} to {max(reached):.0%} of the peak",
         f"step × {min(wide):.2f}–{max(wide):.2f} (7B layers), × {min(narrow):.2f}–{max(narrow):.2f} (1B)",
         f"cross-entropy: {_times(run, 'cross_entropy', '8,192 × 128,256', 'forward', 'compiled', 'ours')}",

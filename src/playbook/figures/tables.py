@@ -27,7 +27,7 @@ class Table:
         side = f' style="text-align: {"right" if self.right[column] else "left"}"'
         text = html.escape(text)
         # On a narrow page a name may wrap; a shape, or a number and its unit, may not.
-        if column and len(text) <= 24:
+        if column and len(text) <= 24 and text[:1] in "+−-±×(0123456789":
             text = text.replace(" ", "&nbsp;")
         return f"<{tag}{scope}{side}>{text}</{tag}>"
 
