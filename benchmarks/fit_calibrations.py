@@ -4,6 +4,8 @@
     python benchmarks/fit_calibrations.py --write    fit, and write src/playbook/planning/calibration/*.toml
     … --record FILE    write the report as JSON, too
     … --sweep FILE     the same with the Ultra-Scale Playbook's sweep of nanotron on H100 (a CSV of its benchmark page)
+    … --sweep FILE --squares FILE    fit nothing; of each model and number of nodes of the sweep, write the layout that
+                     was fastest, and the one that its calibration calls fastest, as JSON
 
 A fit is least squares of log(predicted / measured), every table with the same weight, and of each parameter's distance
 to where physics or a datasheet put it, in units of how well that is known: what a table cannot say stays where it was.
@@ -57,6 +59,11 @@ SHARES = {
 }
 #: Seconds a micro-batch by which runs that stalled were late.
 STALLED = 0.15
+#: Where the best of the sweep come from, for whoever meets them in this repository.
+SQUARES = (
+    "Tazi et al. 2025, The Ultra-Scale Playbook, https://huggingface.co/spaces/nanotron/ultrascale-playbook, its page of "
+    "benchmarks: step times of 14 sizes are quoted from 1,643 runs, as facts; no licence is named for them"
+)
 #: Rows of the sweep that a fit sees: more do not change it.
 SAMPLE = 400
 
@@ -263,8 +270,8 @@ def ideal_seconds(row: Measured) -> float:
     return blocks * sum(operation.work for operation in parts[row.of]) / peak
 
 
-def sweep(path: Path) -> Iterator[Measured]:
-    """Rows of the sweep with what was measured; 0 seconds where a run did not end well."""
+def sweep_job(model: str, layout: str, micro_batch: int, gpus: int, batch: int, seq: int) -> dict[str, Any]:
+    """What a run of the sweep trains: ``model`` is "1B" or "8B", ``layout`` has no micro-batch."""
     shapes = {
         "1B": {"layers": 16, "hidden": 2048, "heads": 32, "ffn": 8192, "tied": True},
         "8B": {"layers": 32, "hidden": 4096, "heads": 32, "ffn": 14336, "tied": False},
@@ -277,20 +284,24 @@ def sweep(path: Path) -> Iterator[Measured]:
         "positions": "rotary",
         "bias": False,
     }
+    return {
+        "model": {**llama, **shapes[model], "max_seq": seq}, "cluster": "h100-8", "gpus": gpus, "layout": layout,
+        "micro_batch": micro_batch, "global_batch": batch, "seq": seq, "precision": "bf16-mixed-fp32-grads",
+    }  # fmt: skip
+
+
+def sweep(path: Path) -> Iterator[Measured]:
+    """Rows of the sweep with what was measured; 0 seconds where a run did not end well."""
     with path.open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             layout = f"dp={row['dp']},tp={row['tp']},pp={row['pp']},zero={row['zero']}" + ",sp" * (
                 row["tp"] != "1"
             )
-            job = {
-                "model": {**llama, **shapes[row["model"]], "max_seq": int(row["seq"])}, "cluster": "h100-8",
-                "gpus": int(row["gpus"]), "layout": layout, "micro_batch": int(row["mbs"]),
-                "global_batch": int(row["gbs"]), "seq": int(row["seq"]), "precision": "bf16-mixed-fp32-grads",
-            }  # fmt: skip
-            tokens = int(row["gbs"]) * int(row["seq"])
-            seconds = tokens / float(row["tok_s_gpu"]) / int(row["gpus"]) if row["status"] == "ok" else 0.0
-            table, name = f"sweep {row['model']}", f"{layout},micro_batch={row['mbs']}"
-            yield Measured(table, name, job, seconds)
+            sizes = [int(row[name]) for name in ("mbs", "gpus", "gbs", "seq")]
+            job = sweep_job(row["model"], layout, *sizes)
+            tokens = job["global_batch"] * job["seq"]
+            seconds = tokens / float(row["tok_s_gpu"]) / job["gpus"] if row["status"] == "ok" else 0.0
+            yield Measured(f"sweep {row['model']}", f"{layout},micro_batch={row['mbs']}", job, seconds)
 
 
 def sweep_report(rows: Sequence[Measured], calibration: Calibration) -> dict[str, float]:
@@ -325,6 +336,24 @@ def sweep_report(rows: Sequence[Measured], calibration: Calibration) -> dict[str
         "regret, median": median(regrets), "regret, worst": max(regrets),
         "stalled": 1 - len(calm) / len(both), **order_and_error(" of others", calm),
     }  # fmt: skip
+
+
+def squares(rows: Sequence[Measured], calibration: Calibration | str) -> list[dict[str, Any]]:
+    """For each table and number of GPUs in ``rows`` the layout that was measured as the fastest and the one that is
+    predicted to be: among those that ran, and of these among those that are said to fit. ``seconds`` are measured."""
+    found = []
+    for table, gpus in sorted({(row.table, row.job["gpus"]) for row in rows}):
+        ran = [row for row in rows if (row.table, row.job["gpus"]) == (table, gpus) and row.seconds]
+        steps = [(run_of({**row.job, "calibration": calibration}).step(limit=False), row) for row in ran]
+        fitting = [(step.seconds, row) for step, row in steps if step.fits]
+        first = min(ran, key=lambda row: row.seconds)
+        seconds, said = min(fitting, key=lambda pair: pair[0])
+        square: dict[str, Any] = {"table": table, "nodes": gpus // 8, "ran": len(ran)}
+        square["tokens"] = first.job["global_batch"] * first.job["seq"]
+        square["measured best"] = {"layout": first.name, "seconds": first.seconds}
+        square["predicted best"] = {"layout": said.name, "seconds": said.seconds, "predicted": seconds}
+        found.append(square)
+    return found
 
 
 def order_and_error(whose: str, both: Sequence[tuple[float, float, int]]) -> dict[str, float]:
@@ -394,7 +423,14 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="write the calibrations")
     parser.add_argument("--sweep", type=Path, metavar="FILE", help="the sweep's CSV")
     parser.add_argument("--record", type=Path, metavar="FILE", help="write the report as JSON, too")
+    parser.add_argument("--squares", type=Path, metavar="FILE", help="write the sweep's best layouts as JSON")
     args = parser.parse_args()
+    if args.squares:
+        command = "python benchmarks/fit_calibrations.py --sweep playbook_sweep.csv --squares FILE"
+        best = squares(list(sweep(args.sweep)), "nanotron-h100")
+        record = {"provenance": provenance("cpu") | {"command": command}, "source": SQUARES, "squares": best}
+        args.squares.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        return 0
     tables = {name: list(table()) for name, table in TABLES.items()}
     for row in sweep(args.sweep) if args.sweep else ():
         tables.setdefault(row.table, []).append(row)

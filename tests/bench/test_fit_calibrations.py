@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from playbook.bench import records
 from playbook.estimates.published import TABLES, Measured
 from playbook.planning.calibration import Calibration, from_table
 from playbook.planning.jobs import run_of
@@ -99,6 +100,40 @@ def sweep_of(calibration, stalled=()):
         run = run_of({**job, "calibration": calibration})
         more = 0.5 * (run.layout.grad_acc + run.layout.pp - 1) * (layout in stalled)
         yield Measured("sweep", layout, job, run.seconds + more)
+
+
+def test_a_square_has_the_fastest_run_and_the_one_that_is_predicted_to_be():
+    calibration = fit_calibrations.fitted(fit_calibrations.FITS["nanotron-h100"], [])
+    rows = sorted(sweep_of(calibration), key=lambda row: row.seconds)
+    (calm,) = fit_calibrations.squares(rows, calibration)
+    assert calm["measured best"]["layout"] == calm["predicted best"]["layout"] == rows[0].name
+    assert calm["predicted best"]["predicted"] == pytest.approx(rows[0].seconds)
+    late = [
+        replace(rows[0], seconds=1000.0),
+        *rows[1:-1],
+        replace(rows[-1], seconds=0.0),
+    ]  # the last did not run
+    (found,) = fit_calibrations.squares(late, calibration)
+    assert found["measured best"] == {"layout": rows[1].name, "seconds": rows[1].seconds}
+    assert (found["predicted best"]["layout"], found["predicted best"]["seconds"]) == (rows[0].name, 1000.0)
+    assert (found["nodes"], found["ran"]) == (1, len(rows) - 1)
+
+
+def test_recorded_squares_are_what_the_calibration_predicts_today():
+    (record,) = records("published-squares")
+    names = {"sweep 1B", "sweep 8B"}
+    assert {(s["table"], s["nodes"]) for s in record["squares"]} == {
+        (n, 2**i) for n in names for i in range(7)
+    }
+    for square in record["squares"]:
+        said = square["predicted best"]
+        layout, _, micro_batch = said["layout"].rpartition(",micro_batch=")
+        job = fit_calibrations.sweep_job(
+            square["table"].split()[1], layout, int(micro_batch), 8 * square["nodes"], 256, 4096
+        )
+        run = run_of({**job, "calibration": "nanotron-h100"})
+        assert run.step(limit=False).seconds == pytest.approx(said["predicted"], rel=1e-6)
+        assert said["seconds"] >= square["measured best"]["seconds"]
 
 
 def test_runs_that_stalled_are_told_from_others():

@@ -8,7 +8,8 @@ from itertools import product
 import matplotlib.pyplot as plt
 import pytest
 
-from playbook_book.figures.best_configuration import LIMITS, Cell, heat_map, regrets
+from playbook.bench import records
+from playbook_book.figures.best_configuration import LIMITS, Cell, beside, heat_map, regrets
 from playbook_book.searching.compare import Trial
 
 
@@ -41,6 +42,23 @@ def test_the_higher_the_mfu_the_deeper_the_colour():
     (axes,) = heat_map({("a", n): Cell(mfu, ("",), "memory") for n, mfu in ((1, 0.2), (2, 0.5))}).axes
     low, high = (patch.get_alpha() for patch in axes.patches)
     assert low < high
+
+
+def test_the_measured_and_the_predicted_best_stand_below_each_other():
+    (record,) = records("published-squares")
+    squares = [square for square in record["squares"] if square["nodes"] in (4, 8)]
+    figure = beside(squares)
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        "1B\nmeasured", "1B\npredicted", "8B\nmeasured", "8B\npredicted",
+    ]  # fmt: skip
+    at = {text.get_position(): text.get_text() for text in axes.texts}
+    assert at[0, 0.12] == at[0, 1.12] == "dp 32 z1\ntp 1 pp 1\nmb 2"  # 1B on four nodes: the same
+    assert at[1, 0.12] != at[1, 1.12]  # on eight: another
+    assert float(at[1, 0 - 0.34]) > float(at[1, 1 - 0.34])
+    hues = {patch.get_xy(): patch.get_facecolor()[:3] for patch in axes.patches}
+    assert len(hues) == 8
+    assert len({hues[x - 0.48, 1 - 0.48] for x in (0, 1)}) == 2
 
 
 def test_curves_are_medians_and_what_does_not_fit_is_at_the_top():

@@ -78,6 +78,56 @@ def heat_map(cells: Mapping[tuple[str, int], Cell | None]) -> Figure:
     return figure
 
 
+def beside(squares: Sequence[Mapping[str, Any]]) -> Figure:
+    """The squares of ``benchmarks/fit_calibrations.py --squares``: for each model a row of the layouts that were measured
+    as the fastest and one of those predicted to be, each with its measured tokens per second and GPU, in thousands."""
+    import matplotlib.pyplot as plt
+    from matplotlib.patches import Patch
+
+    hues = {"the same": PALETTE["W"], "up to 10 % slower": PALETTE["tp"], "slower": PALETTE["idle"]}
+    kinds = ("measured best", "predicted best")
+    names = list(dict.fromkeys(square["table"] for square in squares))
+    nodes = sorted({square["nodes"] for square in squares})
+    with plt.rc_context(rc_parameters()):
+        figure, axes = plt.subplots(figsize=(WIDTH, 0.9 + 0.86 * len(names) * len(kinds)))
+        for square in squares:
+            slower = square["predicted best"]["seconds"] / square["measured best"]["seconds"] - 1
+            verdict = "the same" if slower == 0 else "up to 10 % slower" if slower <= 0.1 else "slower"
+            for kind in kinds:
+                x = nodes.index(square["nodes"])
+                y = names.index(square["table"]) * len(kinds) + kinds.index(kind)
+                rate = square["tokens"] / square[kind]["seconds"] / (8 * square["nodes"])
+                said = kind == kinds[1]
+                _square(axes, x, y, hues[verdict] if said else INK, 0.35 if said else 0.06)
+                text = "\n".join(_lines(square[kind]["layout"]))
+                axes.text(x, y + 0.12, text, ha="center", va="center", fontsize=8.5, linespacing=1.15)
+                bold = f"{rate / 1e3:.1f}"
+                axes.text(x, y - 0.34, bold, ha="center", va="center", fontsize=9.5, weight="bold")
+        labels = [f"{name.removeprefix('sweep ')}\n{kind.split()[0]}" for name in names for kind in kinds]
+        axes.set_yticks(range(len(labels)), labels)
+        axes.set_xticks(range(len(nodes)), [str(count) for count in nodes])
+        axes.set_xlim(-0.5, len(nodes) - 0.5)
+        axes.set_ylim(len(labels) - 0.5, -0.5)
+        axes.set_xlabel("nodes of eight H100s")
+        axes.grid(False)
+        axes.tick_params(length=0)
+        handles = [Patch(facecolor=hue, alpha=0.5, label=name) for name, hue in hues.items()]
+        title = "the predicted best against the measured best"
+        place = {"loc": "outside lower center", "ncols": len(handles)}
+        figure.legend(handles=handles, fontsize=9, title=title, title_fontsize=9, **place)
+    return figure
+
+
+def _lines(layout: str) -> tuple[str, ...]:
+    """A layout as the sweep names it, in three short lines."""
+    parts = dict(part.partition("=")[::2] for part in layout.split(","))
+    return (
+        f"dp {parts['dp']} z{parts['zero']}",
+        f"tp {parts['tp']} pp {parts['pp']}",
+        f"mb {parts['micro_batch']}",
+    )
+
+
 def _square(axes: Any, x: int, y: int, hue: str, alpha: float) -> None:
     from matplotlib.patches import Rectangle
 
