@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import random
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from playbook.estimates.goodput import best_interval, cluster_mtbf, daly, young
-from playbook_book.exercises.exercise import NotYet, answers, answers_made, exercise, number
+from playbook_book.exercises.exercise import NotYet, answers, exercise, number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -128,124 +130,141 @@ answers(
 # ---- repairs
 
 
-class _Batches:
-    """A stream of batches: what comes next depends on the seed and on how many there have been."""
-
-    def __init__(self, seed: int):
-        self.seed, self.position = seed, 0
-
-    def next(self) -> Tensor:
-        import torch
-
-        self.position += 1
-        return torch.randn(8, 4, generator=torch.Generator().manual_seed(1000 * self.seed + self.position))
+class _Dies(Exception):
+    """What ends a run in the middle of an epoch."""
 
 
-def _run(seed: int) -> tuple[Any, Any, Any, _Batches]:
-    import torch
-    from torch import nn
+class _Steps:
+    """What a script calls to train on a batch: notes the samples and the loss, and dies at the step ``last``."""
 
-    torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.3), nn.Tanh(), nn.Linear(16, 1))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 8))
-    return model, optimizer, schedule, _Batches(3)
+    def __init__(self, last: int | None = None):
+        self.last, self.seen = last, list[tuple[tuple[float, ...], float]]()
 
-
-def _steps(run: tuple[Any, Any, Any, _Batches], count: int) -> list[float]:
-    model, optimizer, schedule, batches = run
-    losses = []
-    for _ in range(count):
-        x = batches.next()
+    def __call__(self, model: Any, optimizer: Any, x: Tensor) -> None:
+        if len(self.seen) == self.last:
+            raise _Dies
         loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        schedule.step()
-        losses.append(loss.item())
-    return losses
+        self.seen.append((tuple(x[:, 0].tolist()), loss.item()))
 
 
-def _state(run: tuple[Any, Any, Any, _Batches]) -> dict[str, float]:
-    model, optimizer, schedule, batches = run
-    return {
-        "learning rate": schedule.get_last_lr()[0],
-        "place in the data": batches.position,
-        "weight": model[0].weight[0, 0].item(),
-        "update count": float(next(iter(optimizer.state.values()), {"step": 0.0})["step"]),
-    }
+_EPOCHS, _A_EPOCH = 4, 3  # epochs of a run, steps of an epoch
+
+
+def _runs(train: Callable[..., Any], folder: str) -> list[list[tuple[tuple[float, ...], float]]]:
+    """In a rank: the steps of a run that nothing disturbs, of one that dies in its third epoch, and of its next start."""
+    import os
+
+    import torch
+    from torch import nn
+
+    from playbook.launch import process_group
+
+    with process_group() as world:
+        data = torch.randn(24, 4, generator=torch.Generator().manual_seed(0))
+
+        def start(name: str, seed: int, last: int | None = None) -> list[tuple[tuple[float, ...], float]]:
+            torch.manual_seed(seed)
+            model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1))
+            steps = _Steps(last)
+            with contextlib.suppress(_Dies):
+                train(world.rank, os.path.join(folder, name), _EPOCHS, model, data, steps)
+            torch.distributed.barrier()  # a second start reads what rank 0 has written
+            return steps.seen
+
+        return [start("a", 0), start("b", 0, last=2 * _A_EPOCH + 1), start("b", 1)]
 
 
 @exercise(
-    "fault-tolerance.resume", "repair", "a checkpoint that has weights and moments, and not all of the rest"
+    "fault-tolerance.script", "repair", "a training script with DDP that starts again, and does not resume"
 )
-def resume(mended: Any) -> str:
-    import torch
+def script(mended: Callable[..., Any]) -> str:
+    from playbook import launch
 
-    if not isinstance(mended, tuple | list) or len(mended) != 2 or not all(map(callable, mended)):
-        raise NotYet("hand in both functions: check(…, (save, resume))")
-    save, load = mended
-    with torch.random.fork_rng(devices=[]):
-        first = _run(0)
-        _steps(first, 4)
-        random_state = torch.get_rng_state()
-        saved = copy.deepcopy(save(*first))
-        torch.set_rng_state(random_state)
-        wanted = _state(first)
-        on = _steps(first, 4)
-        again = _run(1)
-        load(saved, *again)
-        found = _state(again)
-        dropout = torch.equal(torch.get_rng_state(), random_state)
-        same = _steps(again, 4) == on
-    for name, value in wanted.items():
-        if found[name] != value:
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            ranks = launch.run(_runs, mended, folder, ranks=2, timeout=60, backend="gloo").values
+        except launch.RankError as error:
+            if "state_dict" not in str(error):
+                raise
             raise NotYet(
-                f"after four steps the {name} is {value:.6g}; the resumed run begins with {found[name]:.6g}"
-            )
-    if not dropout:
+                "the second start cannot load what the first has saved: DDP's keys begin with `module.`, the model's "
+                "do not"
+            ) from error
+    for whole, before, again in ranks:
+        _check_script(whole, before, again)
+    return "killed in the third epoch and started again: the losses of a run that nothing has disturbed, bit for bit"
+
+
+def _check_script(whole: list[Any], before: list[Any], again: list[Any]) -> None:
+    if len(whole) != _EPOCHS * _A_EPOCH:
         raise NotYet(
-            "weights, moments, learning rate and place in the data are right; but dropout draws other masks than in the "
-            "run that was not interrupted"
+            f"{_EPOCHS} epochs are {_EPOCHS * _A_EPOCH} steps for each of two ranks, not {len(whole)}"
         )
-    if not same:
-        raise NotYet("the resumed run begins in the same state, and its next losses are others all the same")
-    return "four steps, and four more: the losses of a run that nothing has interrupted, bit for bit"
+    orders = [[samples for samples, _ in whole[i : i + _A_EPOCH]] for i in range(0, len(whole), _A_EPOCH)]
+    if orders[1] == orders[0]:
+        raise NotYet("every epoch has its samples in the order of the first")
+    rest = whole[2 * _A_EPOCH :]
+    if len(again) != len(rest):
+        raise NotYet(
+            f"it died in its third epoch, of {_EPOCHS}; the second start trains {len(again) / _A_EPOCH:g} epochs"
+        )
+    if [samples for samples, _ in again] != [samples for samples, _ in rest]:
+        raise NotYet("the resumed epochs have other samples, or another order, than in an undisturbed run")
+    same = [a == b for (_, a), (_, b) in zip(again, rest, strict=True)]
+    if not same[0]:
+        raise NotYet("the first loss of the resumed run is another than in an undisturbed one: other weights")
+    if not all(same):
+        raise NotYet(
+            "the resumed run begins with the right loss, and its next ones are others: weights are not all that an "
+            "update depends on"
+        )
 
 
-def _without(*left_out):
-    """Functions that save everything and that resume without some of it."""
+def _ddp_script(rank, path, epochs, model, data, step, *, without=(), wrapped=False, in_order=False):
+    """The script, repaired but for what is left out."""
+    import os
+
     import torch
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import DataLoader, DistributedSampler
 
-    def save(model, optimizer, schedule, data):
-        states = (part.state_dict() for part in (model, optimizer, schedule))
-        return [*states, data.position, torch.get_rng_state()]
+    sampler = DistributedSampler(data)
+    adam = torch.optim.Adam(model.parameters(), lr=0.02)
+    done = 0
+    if os.path.exists(path):
+        saved = torch.load(path)
+        if "model" not in without:
+            model.load_state_dict(saved["model"])
+        if "adam" not in without:
+            adam.load_state_dict(saved["adam"])
+        if "epoch" not in without:
+            done = saved["epoch"]
+    ddp = DistributedDataParallel(model)
+    for epoch in range(done, epochs):
+        if not in_order:
+            sampler.set_epoch(epoch - done if "order" in without else epoch)
+        for x in DataLoader(data, batch_size=4, sampler=sampler):
+            step(ddp, adam, x)
+        if rank == 0:
+            kept = ddp if wrapped else model
+            torch.save({"model": kept.state_dict(), "adam": adam.state_dict(), "epoch": epoch + 1}, path)
 
-    def resume(saved, model, optimizer, schedule, data):
-        loads = {
-            "model": model.load_state_dict,
-            "optimizer": optimizer.load_state_dict,
-            "schedule": schedule.load_state_dict,
-            "data": partial(setattr, data, "position"),
-            "masks": torch.set_rng_state,
-        }
-        for (name, load), state in zip(loads.items(), saved, strict=True):
-            if name not in left_out:
-                load(state)
 
-    return save, resume
-
-
-@answers_made("fault-tolerance.resume")
-def _resumed() -> tuple[list[Any], dict[str, Any]]:
-    return [_without()], {
-        "the weight is": _without("model"),
-        "the update count is 4": _without("optimizer"),
-        "the learning rate is": _without("schedule", "data", "masks"),
-        "the place in the data is 4; the resumed run begins with 0": _without("data"),
-        "dropout draws other masks": _without("masks"),
-        "hand in both functions": _without()[0],
-    }
+answers(
+    "fault-tolerance.script",
+    right=[_ddp_script],
+    wrong={
+        "DDP's keys begin with `module.`": partial(_ddp_script, wrapped=True),
+        "in the order of the first": partial(_ddp_script, in_order=True),
+        "the second start trains 4 epochs": partial(_ddp_script, without=("epoch",)),
+        "another order, than in an undisturbed run": partial(_ddp_script, without=("order",)),
+        "other weights": partial(_ddp_script, without=("model",)),
+        "weights are not all": partial(_ddp_script, without=("adam",)),
+    },
+)
 
 
 @exercise(
