@@ -5,7 +5,7 @@
     … --record FILE    write the report as JSON, too
     … --sweep FILE     the same with the Ultra-Scale Playbook's sweep of nanotron on H100 (a CSV of its benchmark page)
     … --sweep FILE --squares FILE    fit nothing; of each model and number of nodes of the sweep, write the layout that
-                     was fastest, and the one that its calibration calls fastest, as JSON
+                     was fastest, and the one that its calibration calls fastest, and speeds over dp, tp and pp, as JSON
 
 A fit is least squares of log(predicted / measured), every table with the same weight, and of each parameter's distance
 to where physics or a datasheet put it, in units of how well that is known: what a table cannot say stays where it was.
@@ -21,6 +21,7 @@ import csv
 import json
 import math
 import random
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -62,7 +63,7 @@ STALLED = 0.15
 #: Where the best of the sweep come from, for whoever meets them in this repository.
 SQUARES = (
     "Tazi et al. 2025, The Ultra-Scale Playbook, https://huggingface.co/spaces/nanotron/ultrascale-playbook, its page of "
-    "benchmarks: step times of 14 sizes are quoted from 1,643 runs, as facts; no licence is named for them"
+    "benchmarks: some of its 1,643 runs are quoted, as facts; no licence is named for them"
 )
 #: Rows of the sweep that a fit sees: more do not change it.
 SAMPLE = 400
@@ -356,6 +357,37 @@ def squares(rows: Sequence[Measured], calibration: Calibration | str) -> list[di
     return found
 
 
+#: Curves of the sweep: an axis, the model, and its number of nodes, or None where the axis adds nodes.
+CURVES = (("dp", "sweep 1B", None), ("tp", "sweep 8B", 4), ("pp", "sweep 8B", 4))
+
+
+def scaling(rows: Sequence[Measured], calibration: Calibration | str) -> list[dict[str, Any]]:
+    """For each of ``CURVES`` and degree of its axis the fastest run that uses no other axis but dp, in tokens per second
+    and GPU, with what is predicted of it."""
+    found = []
+    for axis, table, nodes in CURVES:
+        best: dict[int, Measured] = {}
+        for row in rows:
+            degrees = {name: int(re.search(rf"\b{name}=(\d+)", row.name)[1]) for name in ("dp", "tp", "pp")}
+            others = max(degrees[name] for name in ("tp", "pp") if name != axis)
+            if (
+                not row.seconds
+                or row.table != table
+                or others > 1
+                or nodes not in (None, row.job["gpus"] // 8)
+            ):
+                continue
+            degree = degrees[axis]
+            if degree not in best or row.seconds < best[degree].seconds:
+                best[degree] = row
+        for degree, row in sorted(best.items()):
+            step = run_of({**row.job, "calibration": calibration}).step(limit=False)
+            tokens = row.job["global_batch"] * row.job["seq"] / row.job["gpus"]
+            rates = {"measured": tokens / row.seconds, "predicted": tokens / step.seconds}
+            found.append({"axis": axis, "table": table, "degree": degree, "layout": row.name, **rates})
+    return found
+
+
 def order_and_error(whose: str, both: Sequence[tuple[float, float, int]]) -> dict[str, float]:
     """Of measured and predicted seconds on so many GPUs."""
     logs = [abs(math.log(p / m)) for m, p, _ in both]
@@ -427,8 +459,10 @@ def main() -> int:
     args = parser.parse_args()
     if args.squares:
         command = "python benchmarks/fit_calibrations.py --sweep playbook_sweep.csv --squares FILE"
-        best = squares(list(sweep(args.sweep)), "nanotron-h100")
-        record = {"provenance": provenance("cpu") | {"command": command}, "source": SQUARES, "squares": best}
+        rows = list(sweep(args.sweep))
+        record = {"provenance": provenance("cpu") | {"command": command}, "source": SQUARES}
+        record["squares"] = squares(rows, "nanotron-h100")
+        record["scaling"] = scaling(rows, "nanotron-h100")
         args.squares.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         return 0
     tables = {name: list(table()) for name, table in TABLES.items()}

@@ -8,6 +8,7 @@ import pytest
 
 from playbook.bench import records
 from playbook.estimates.published import TABLES, Measured
+from playbook.layout import Layout
 from playbook.planning.calibration import Calibration, from_table
 from playbook.planning.jobs import run_of
 
@@ -134,6 +135,25 @@ def test_recorded_squares_are_what_the_calibration_predicts_today():
         run = run_of({**job, "calibration": "nanotron-h100"})
         assert run.step(limit=False).seconds == pytest.approx(said["predicted"], rel=1e-6)
         assert said["seconds"] >= square["measured best"]["seconds"]
+
+
+def test_a_curve_has_the_fastest_run_of_each_degree_that_uses_no_other_axis(monkeypatch):
+    monkeypatch.setattr(fit_calibrations, "CURVES", (("tp", "sweep", 1), ("dp", "sweep", None)))
+    calibration = fit_calibrations.fitted(fit_calibrations.FITS["nanotron-h100"], [])
+    rows = [
+        replace(row, name=f"dp={layout.dp},tp={layout.tp},pp={layout.pp}")
+        for row in sweep_of(calibration)
+        for layout in [Layout.parse(row.name)]
+    ]
+    slower = [replace(row, seconds=2 * row.seconds) for row in rows]
+    points = fit_calibrations.scaling([*slower, *rows], calibration)
+    assert [(point["axis"], point["degree"]) for point in points] == [
+        ("tp", 1), ("tp", 2), ("tp", 8), ("dp", 8),
+    ]  # fmt: skip
+    for point in points:
+        assert point["measured"] == pytest.approx(point["predicted"])
+        seconds = next(row.seconds for row in rows if row.name == point["layout"])
+        assert point["measured"] == pytest.approx(64 * 4096 / 8 / seconds)
 
 
 def test_runs_that_stalled_are_told_from_others():

@@ -7,8 +7,9 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
+from playbook.bench import records
 from playbook.figures import PALETTE
-from playbook_book.figures.simulator import TERMS, growing, ratios, waves
+from playbook_book.figures.simulator import TERMS, growing, ratios, scaled, waves
 
 
 @pytest.fixture(autouse=True)
@@ -66,3 +67,18 @@ def test_ratios_of_predictors_lie_in_the_row_of_their_table():
     assert sorted(points) == [(0, 0.5), (0, 0.9), (0, 1.1), (1, 1.0), (1, 2.0)]
     assert axes.get_xscale() == "log"
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["t", "u"]
+
+
+def test_a_line_is_predicted_and_dots_are_measured():
+    (record,) = records("published-squares")
+    points = record["scaling"]
+    left, right = scaled(points).axes
+    assert [len(axes.lines) for axes in (left, right)] == [2, 4]
+    for axes, name in ((left, "dp"), (right, "tp"), (right, "pp")):
+        mine = [point for point in points if point["axis"] == name]
+        lines = {line.get_label(): line for line in axes.lines}
+        for kind in ("predicted", "measured"):
+            line = lines[f"{name}, {kind}"]
+            assert list(line.get_xdata()) == [point["degree"] for point in mine]
+            assert list(line.get_ydata()) == pytest.approx([point[kind] / 1e3 for point in mine])
+            assert (line.get_linestyle() == "None") == (kind == "measured")

@@ -132,3 +132,34 @@ def ratios(tables: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
         axes.grid(True, axis="x")
         figure.legend(loc="outside lower center", ncols=len(predictors))
     return figure
+
+
+def scaled(curves: Sequence[Mapping[str, Any]]) -> Figure:
+    """Tokens per second and GPU over degrees of dp (left), and of tp and pp (right): dots measured, lines predicted.
+
+    ``curves`` are points as ``benchmarks/fit_calibrations.py --squares`` writes them, under "scaling".
+    """
+    import matplotlib.pyplot as plt
+
+    panels = {"1B, more GPUs": ("dp",), "8B on 32 GPUs": ("tp", "pp")}
+    hues, markers = {"dp": "data", "tp": "tp", "pp": "pp"}, {"dp": "o", "tp": "s", "pp": "o"}
+    with plt.rc_context(rc_parameters()):
+        figure, both = plt.subplots(1, 2, figsize=(WIDTH, 3.0))
+        for axes, (title, names) in zip(both, panels.items(), strict=True):
+            for name in names:
+                mine = [point for point in curves if point["axis"] == name]
+                degrees, color = [point["degree"] for point in mine], PALETTE[hues[name]]
+                predicted, measured = (
+                    [point[key] / 1e3 for point in mine] for key in ("predicted", "measured")
+                )
+                axes.plot(degrees, predicted, color=color, label=f"{name}, predicted")
+                axes.plot(degrees, measured, markers[name], color=color, label=f"{name}, measured")
+            axes.set_xscale("log", base=2)
+            ticks = sorted({point["degree"] for point in curves if point["axis"] in names})
+            axes.set_xticks(ticks, [str(tick) for tick in ticks])
+            axes.minorticks_off()
+            axes.set_ylim(bottom=0)
+            axes.set(title=title, xlabel="GPUs, all dp" if names == ("dp",) else "tp or pp")
+        both[0].set_ylabel("thousand tokens/s/GPU")
+        figure.legend(loc="outside lower center", ncols=3)
+    return figure
