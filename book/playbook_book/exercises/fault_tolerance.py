@@ -231,7 +231,7 @@ def _ddp_script(rank, path, epochs, model, data, step, *, without=(), wrapped=Fa
     from torch.nn.parallel import DistributedDataParallel
     from torch.utils.data import DataLoader, DistributedSampler
 
-    sampler = DistributedSampler(data)
+    sampler: DistributedSampler[Tensor] = DistributedSampler(data)
     adam = torch.optim.Adam(model.parameters(), lr=0.02)
     done = 0
     if os.path.exists(path):

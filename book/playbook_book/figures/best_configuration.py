@@ -113,8 +113,9 @@ def beside(squares: Sequence[Mapping[str, Any]]) -> Figure:
         axes.tick_params(length=0)
         handles = [Patch(facecolor=hue, alpha=0.5, label=name) for name, hue in hues.items()]
         title = "the predicted best against the measured best"
-        place = {"loc": "outside lower center", "ncols": len(handles)}
-        figure.legend(handles=handles, fontsize=9, title=title, title_fontsize=9, **place)
+        figure.legend(
+            handles=handles, loc="outside lower center", ncols=len(handles), fontsize=9, title=title, title_fontsize=9,
+        )  # fmt: skip
     return figure
 
 
