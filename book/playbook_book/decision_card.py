@@ -23,7 +23,12 @@ STATES = 16  # bytes of a parameter, its gradient and Adam's states in mixed pre
 def card(clusters: Mapping[str, Cluster]) -> list[list[str]]:
     """Rows of the card: question, technique, what it needs, and that number on each of ``clusters``, which has names."""
     rows: list[tuple[str, str, str, Callable[[Cluster], float | str]]] = [
-        ("Do whole states, 16Ψ, fit in half of a GPU?", "DP (ZeRO-1: up to 4 times)", "parameters, at most", parameters_of_a_gpu),
+        (
+            "Do whole states, 16Ψ, fit in half of a GPU?",
+            "DP (ZeRO-1: up to 4 times)",
+            "parameters, at most",
+            parameters_of_a_gpu,
+        ),
         ("If not: spread over all GPUs?", "ZeRO-3 (FSDP)", "tokens per GPU and micro-batch", tokens_of_zero3),
         (
             "No memory for a sample's activations, or fewer samples than GPUs?",
