@@ -4,13 +4,15 @@ Usage: python tools/chapters.py [FILE or FOLDER ...]          print a table (def
        python tools/chapters.py --check [FILE or FOLDER ...]  say what is over a limit; status 1 if anything
 
 A chapter has at most 55 cells and 1,975 words, and no open cell of more than 15 lines. It begins with what to carry away,
-in at most 90 words, has three exercises or more, one of them a repair, ends with a bridge to the frameworks, and uses no
-word of its own for what the field has a term for.
+in at most 90 words, says where things break, and ends with three exercises or more, one of them a repair, a bridge to the
+frameworks and a summary, in this order. It uses no word of its own for what the field has a term for; neither do its
+captions, nor docstrings and messages of the code.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 import sys
 from dataclasses import dataclass
@@ -22,6 +24,10 @@ ROOT = Path(__file__).resolve().parents[1]
 MOST_CELLS, MOST_WORDS, MOST_LINES, LEAST_EXERCISES = 55, 1975, 15, 3
 MOST_CARRIED = 90  # words of the box at its head
 BRIDGE = "## In the frameworks"
+#: Headings that end a chapter, in their order.
+END = ("## Exercises", BRIDGE, "## Summary")
+#: Whose docstrings and messages readers see.
+CODE = ("src/playbook", "book/playbook_book", "widgets/playbook_widgets")
 #: Words that readers would not find in the literature, with the field's own.
 HOME_MADE = {
     "addends?": "partial sum",
@@ -53,6 +59,7 @@ class Weight:
     long: tuple[int, ...]
     exercises: int
     bridge: bool
+    shape: bool
     home_made: dict[str, str]
     carried: int
 
@@ -73,6 +80,8 @@ class Weight:
             found.append(f"{self.carried} words to carry away, at least one and at most {MOST_CARRIED}")
         if not self.bridge:
             found.append(f"no section {BRIDGE!r}")
+        if not self.shape:
+            found.append(f"it does not say 'Where it breaks', or does not end with {', '.join(END)}")
         return found + [f"{word!r}: say {term!r}" for word, term in self.home_made.items()]
 
 
@@ -80,19 +89,49 @@ def weigh(path: Path) -> Weight:
     """What the chapter at ``path`` weighs."""
     cells = nbformat.read(path, as_version=4).cells
     prose = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    end = tuple(line for line in prose.splitlines() if line in END)
+    said = "\n".join(
+        [prose, *(text for cell in cells if cell.cell_type == "code" for text in _strings(cell.source))]
+    )
     return Weight(
         len(cells),
         _words(prose),
         tuple(number for number, cell in enumerate(cells, 1) if _is_long(cell)),
         prose.count("pb-exercise"),
         BRIDGE in prose.splitlines(),
-        {
-            word.lower(): term
-            for pattern, term in HOME_MADE.items()
-            for word in re.findall(rf"\b(?:{pattern})\b", prose, re.IGNORECASE)
-        },
+        end == END and "Where it breaks" in prose,
+        home_made(said),
         _words("".join(_TAKEAWAY.findall(cells[0].source))),
     )
+
+
+def home_made(text: str) -> dict[str, str]:
+    """Words of a text that are no terms, with the field's own."""
+    return {
+        word.lower(): term
+        for pattern, term in HOME_MADE.items()
+        for word in re.findall(rf"\b(?:{pattern})\b", text, re.IGNORECASE)
+    }
+
+
+def _strings(source: str) -> list[str]:
+    """Captions, docstrings, messages: all strings of some code that is Python."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:  # a magic
+        return [source]
+    return [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+
+
+def in_code() -> list[str]:
+    """What is wrong with the words of docstrings and messages."""
+    files = [path for folder in CODE for path in sorted((ROOT / folder).rglob("*.py"))]
+    texts = {path: "\n".join(_strings(path.read_text(encoding="utf-8"))) for path in files}
+    return [
+        f"{path.relative_to(ROOT)}: {word!r}: say {term!r}"
+        for path, text in texts.items()
+        for word, term in home_made(text).items()
+    ]
 
 
 def _words(text: str) -> int:
@@ -118,6 +157,7 @@ def main() -> int:
     weights = {path: weigh(path) for path in chapters(args.paths)}
     if args.check:
         said = [f"{path.stem}: {text}" for path, weight in weights.items() for text in weight.complaints()]
+        said += in_code() if args.paths == [ROOT / "book"] else []
         print("\n".join(said), file=sys.stderr)
         return bool(said)
     print(f"{'chapter':24} cells words long exercises bridge  words of our own")

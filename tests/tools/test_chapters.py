@@ -18,11 +18,13 @@ EXERCISE = ":::{admonition} Exercise: a sum\n:class: pb-exercise\nWhat is one an
 def good() -> list[nbformat.NotebookNode]:
     """A chapter of five cells that keeps all limits."""
     return [
-        new_markdown_cell(f"# Title\n\n{TAKEAWAY}\n\nTwo words, $x y z$ and `code that counts for nothing`."),
+        new_markdown_cell(
+            f"# Title\n\n{TAKEAWAY}\n\nWhere it breaks, $x y z$ and `code that counts for nothing`."
+        ),
         new_code_cell("\n".join(f"x = {i}" for i in range(15))),
         new_code_cell("\n".join(f"x = {i}" for i in range(40)), metadata={"tags": ["hide-input"]}),
-        new_markdown_cell("\n\n".join([EXERCISE] * 3)),
-        new_markdown_cell("## In the frameworks\n\nThe same."),
+        new_markdown_cell("\n\n".join(["## Exercises", *[EXERCISE] * 3])),
+        new_markdown_cell("## In the frameworks\n\nThe same.\n\n## Summary\n\n- That is all."),
     ]
 
 
@@ -36,7 +38,7 @@ def test_a_good_chapter_has_nothing_to_mend(tmp_path: Path) -> None:
     weight = weighed(tmp_path, good())
     assert weight.complaints() == []
     assert (weight.cells, weight.long, weight.exercises, weight.bridge) == (5, (), 3, True)
-    assert (one := weighed(tmp_path, good()[:1])).words == 8
+    assert (one := weighed(tmp_path, good()[:1])).words == 9
     assert one.carried == 2  # neither the formula nor the code
 
 
@@ -49,6 +51,9 @@ def test_a_good_chapter_has_nothing_to_mend(tmp_path: Path) -> None:
         (lambda cells: cells[0].update(source="# Title"), "0 words to carry away, at least one"),
         (lambda cells: cells.pop(3), "0 exercises, at least 3"),
         (lambda cells: cells.pop(4), "no section '## In the frameworks'"),
+        (lambda cells: cells.append(cells.pop(3)), "it does not say 'Where it breaks', or does not end with"),
+        (lambda cells: cells[0].update(source=f"# Title\n\n{TAKEAWAY}"), "it does not say 'Where it breaks'"),
+        (lambda cells: cells[1].update(source='"""Foretold."""'), "'foretold': say 'predicted'"),
         (
             lambda cells: cells[0].update(source="# The wire\n\nis shared out"),
             "'the wire': say 'the network, the link'",

@@ -171,11 +171,11 @@ def _row(
             job = job.sized(ranks)
             timeout = min(timeout, max(30.0, 60.0 * job.minutes - 120) / spec.repeat)
         cuda = job is not None or group.gpus() >= ranks
-        foretold = _predicted(job_of_run(shape, config, config.device or ("cuda" if cuda else "cpu")), clock)
+        predicted = _predicted(job_of_run(shape, config, config.device or ("cuda" if cuda else "cpu")), clock)
         fields |= (
             {name: getattr(config.layout, name) for name in FIELDS}
             | {"layout": str(config.layout)}
-            | foretold
+            | predicted
         )
     except PlaybookError as error:
         fields, refused = fields | named(layout), str(error)

@@ -66,10 +66,10 @@ def table(rows: Sequence[Row]) -> str:
         told = f" {row['status']}: {row['reason']}"
         if row["status"] == "ok":
             steps = ("step_s", "step_q1_s", "step_q3_s", "predicted_step_s")
-            step, first, third, foretold = (_scaled(row[name], 1e3) for name in steps)
+            step, first, third, predicted = (_scaled(row[name], 1e3) for name in steps)
             peaks = (_scaled(row[name], 2**-20) for name in ("peak_bytes", "predicted_peak_bytes"))
             rate = f"{float(row['tokens_per_s_per_gpu']):,.0f}"
-            told = cells(step, f"{first}–{third}", foretold, rate, *peaks)
+            told = cells(step, f"{first}–{third}", predicted, rate, *peaks)
         lines.append(f"{row['layout'] or 'one rank':{width}} {told}")
     if found := accuracy(rows):
         error, order = found["median_error"], found["rank_correlation"]

@@ -285,7 +285,7 @@ def measured_run(
     layout = job.layout
     if layout.method:
         raise ConfigError(
-            f"data_parallel is {layout.data_parallel!r}, whose messages are counted in runs, not foretold"
+            f"data_parallel is {layout.data_parallel!r}, whose messages are counted in runs, not predicted"
         )
     accelerator = machine.accelerator
     link = machine.links("send", 2, 2) or AlphaBeta(1e-5, 1 / accelerator.link_bandwidth)

@@ -138,7 +138,7 @@ def predict_stages(job: Job, like: StageTerms | None = None) -> Iterator[StageMe
     job.check()
     if job.layout.method:
         raise ConfigError(
-            f"data_parallel is {job.layout.data_parallel!r}, whose memory is seen in runs, not foretold"
+            f"data_parallel is {job.layout.data_parallel!r}, whose memory is seen in runs, not predicted"
         )
     pipeline = pipeline_stages(job.layout)
     blocks = blocks_of_stages(job.shape, pipeline.depth, job.layout.stage_layers, job.layout.blocks_again)

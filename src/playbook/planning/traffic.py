@@ -50,7 +50,7 @@ def traffic(
     job.check()
     if layout.method:
         raise ConfigError(
-            f"data_parallel is {layout.data_parallel!r}, whose bytes are counted in runs, not foretold"
+            f"data_parallel is {layout.data_parallel!r}, whose bytes are counted in runs, not predicted"
         )
     return sent(Sender(job, rank), first=first, routing=routing)
 

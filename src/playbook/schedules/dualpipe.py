@@ -71,14 +71,14 @@ class _Rank:
         self.forward, self.backward = [m for _, m in places], [m for _, m in places]
         self.actions: list[Action] = []
         self.overlapped: list[int] = []
-        self.owed: deque[Action] = deque()  # weight gradients put off
+        self.owed: deque[Action] = deque()  # weight gradients deferred
 
     def f(self, side: int) -> None:
         self.actions.append(Action("F", self.stage[side], self.forward[side]))
         self.forward[side] += 1
 
     def b(self, side: int, later: bool = False) -> None:
-        """Backward, its weight gradients put off or not."""
+        """Backward, its weight gradients deferred or not."""
         place = self.stage[side], self.backward[side]
         self.actions.append(Action("B" if later else "BW", *place))
         if later:

@@ -9,7 +9,7 @@ from playbook.schedules.actions import Action, Schedule
 
 
 def zb_h1(stages: int, microbatches: int) -> Schedule:
-    """The activations of 1F1B, a third of its bubble: rank r puts off r weight gradients (section 2.1)."""
+    """The activations of 1F1B, a third of its bubble: rank r defers r weight gradients (section 2.1)."""
     return _by_hand("zb-h1", stages, microbatches, [(stages - r, r) for r in range(stages)])
 
 
@@ -19,9 +19,9 @@ def zb_h2(stages: int, microbatches: int) -> Schedule:
 
 
 def _by_hand(name: str, stages: int, microbatches: int, shape: list[tuple[int, int]]) -> Schedule:
-    """Rank by rank: so many forward passes ahead, so many weight gradients put off.
+    """Rank by rank: so many forward passes ahead, so many weight gradients deferred.
 
-    Ahead and put off come to the same number on every rank: micro-batches whose activations are all, or half, there.
+    Ahead and deferred come to the same number on every rank: micro-batches whose activations are all, or half, there.
     """
     needed = least_microbatches(name, stages)
     if microbatches < needed:

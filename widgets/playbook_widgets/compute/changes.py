@@ -139,7 +139,7 @@ CHANGES = (
     Change(
         "sequence parallelism",
         0.001,
-        "the same bytes on the wire as tensor parallelism alone",
+        "the same bytes over the network as tensor parallelism alone",
         _sequence_parallel,
     ),
     Change("ZeRO-1", 0.002, "the same traffic as data parallelism", _zero(1)),

@@ -1,8 +1,8 @@
 """Zero-bubble schedules for measured times and any limit of memory (Qi et al. 2023, arXiv 2401.10241, section 3).
 
 On every rank the order has one shape: some forward passes ahead, then backward and forward passes in turns whose weight
-gradients are put off, then all three in turns, then what is left. Two numbers per rank say it: how many are *ahead*, and
-how many are *put off*. First guesses follow from the times; a search around the best measures what each change is worth.
+gradients are deferred, then all three in turns, then what is left. Two numbers per rank say it: how many are *ahead*, and
+how many are *deferred*. First guesses follow from the times; a search around the best measures what each change is worth.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from playbook.schedules.actions import Action, Schedule, straight
 from playbook.schedules.timeline import PerStage, Times
 from playbook.schedules.validate import by_rank
 
-Shape = tuple[tuple[int, int], ...]  # (ahead, put off) of every rank
+Shape = tuple[tuple[int, int], ...]  # (ahead, deferred) of every rank
 
 #: Changes that a search tries, and actions that it may go through for them: a second or two.
 TRIES, WORK = 400, 6_000_000
@@ -66,7 +66,7 @@ def zero_bubble(
 
 
 def ordered(rank: int, microbatches: int, ahead: int, late: int) -> tuple[Action, ...]:
-    """A rank's actions: F ahead times, BF late times, BWF in turns, BW, and the W that were put off."""
+    """A rank's actions: F ahead times, BF late times, BWF in turns, BW, and the W that were deferred."""
     source = {op: iter([Action(op, rank, m) for m in range(microbatches)]) for op in "FBW"}
     return tuple([next(source[op]) for op in _pattern(microbatches, ahead, late)])
 
@@ -181,7 +181,7 @@ def _guesses(
 def _guesses_within(
     microbatches: int, limits: list[float], times: Times, rests: list[float]
 ) -> Iterator[Shape]:
-    """As many ahead as pass before the first gradient is back, and put off a part of what memory allows."""
+    """As many ahead as pass before the first gradient is back, and defers a part of what memory allows."""
     uniform = min(limits) == max(limits)
     for fair in (True,) if uniform else (True, False):
         for more in (0, 1):
@@ -199,7 +199,7 @@ def _guesses_within(
 def _ahead(microbatches: int, limits: list[float], times: Times, more: int, fair: bool) -> list[int]:
     """How many F each rank can do while the first micro-batch goes to the end and back, and ``more``, within its limit.
 
-    Ranks further on have less to wait for: if ``fair``, they get a smaller part of their memory, and put off more.
+    Ranks further on have less to wait for: if ``fair``, they get a smaller part of their memory, and defer more.
     """
     stages = len(limits)
     table, hop = times.table(stages), times.comm + times.transfer
