@@ -30,9 +30,10 @@ def introduced(path: Path) -> set[str]:
     """Bold words of a chapter's prose: no labels (at the start of an item or a line, in tables), no summary."""
     found = set()
     for cell in nbformat.read(path, as_version=4).cells:
-        if cell.cell_type != "markdown" or cell.source.startswith("## Summary"):
+        if cell.cell_type != "markdown":
             continue
-        lines = [line for line in cell.source.splitlines() if not line.startswith("|")]
+        text = cell.source.partition("## Summary")[0]
+        lines = [line for line in text.splitlines() if not line.startswith("|")]
         text = re.sub(r"^\s*(?:[-*]|\d+\.)? ?\*\*[^*]+\*\*", "", "\n".join(lines), flags=re.MULTILINE)
         found |= {normal(term) for term in re.findall(r"\*\*([^*]+)\*\*", text)}
     return found

@@ -52,7 +52,7 @@ WANTED = {
     "Triton": "inside-the-gpu/writing-kernels",
     "memory calculator": "tools/memory-calculator",
     "my cluster": "tools/my-cluster",
-    "Slurm": "data-parallelism/fault-tolerance",
+    "Slurm": "run-it.html#slurm",
     "checkpoint": "data-parallelism/fault-tolerance",
     "error feedback": "data-parallelism/communication-efficient",
     "overlap communication and computation": "data-parallelism/data-parallel",

@@ -112,7 +112,9 @@ def test_who_asks_for_a_page_that_is_still_rendered_waits(folder: Path) -> None:
     thread.start()
     with socket.create_connection(server.server_address[:2]) as connection:
         connection.sendall(b"GET /late.html" + END)
-        (folder / "late.html").write_text("late", encoding="utf-8")
+        written = folder / "late.part"
+        written.write_text("late", encoding="utf-8")
+        written.rename(folder / "late.html")  # at once: an empty page would be served as well
         server.complete.set()
         assert connection.makefile("rb").read().endswith(b"late")
     server.shutdown()

@@ -235,7 +235,7 @@ def _ddp_script(rank, path, epochs, model, data, step, *, without=(), wrapped=Fa
     adam = torch.optim.Adam(model.parameters(), lr=0.02)
     done = 0
     if os.path.exists(path):
-        saved = torch.load(path)
+        saved = torch.load(path, weights_only=True)
         if "model" not in without:
             model.load_state_dict(saved["model"])
         if "adam" not in without:
