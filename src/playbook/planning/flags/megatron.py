@@ -131,7 +131,7 @@ def _layout(run: Run) -> Iterator[str]:
         raise ConfigError(f"Megatron-LM trains experts with tp={layout.tp} only if the layout has sp")
     if layout.zero > 1:
         yield "--use-megatron-fsdp --use-distributed-optimizer --ckpt-format fsdp_dtensor"
-        yield f"--data-parallel-sharding-strategy {SHARDED[layout.zero]}"
+        yield f"--data-parallel-sharding-strategy {SHARDED[layout.zero]} --no-gradient-accumulation-fusion"
     elif layout.zero == 1:
         yield "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
     elif layout.dp > 1:
