@@ -60,7 +60,8 @@ def parser() -> argparse.ArgumentParser:
         "multi-latent-attention", "moe-grouped-gemm", "moe-router-pre-softmax", "moe-router-enable-expert-bias",
         "sequence-parallel", "use-distributed-optimizer", "overlap-grad-reduce", "overlap-param-gather",
         "use-megatron-fsdp", "bf16",
-        "no-gradient-accumulation-fusion", "fp16", "accumulate-allreduce-grads-in-fp32", "grad-reduce-in-bf16", "mock-data",
+        "no-gradient-accumulation-fusion",
+        "fp16", "accumulate-allreduce-grads-in-fp32", "grad-reduce-in-bf16", "mock-data",
     ):  # fmt: skip
         p.add_argument(f"--{name}", action="store_true")
     p.add_argument("--disable-bias-linear", action="store_false", dest="add_bias_linear")

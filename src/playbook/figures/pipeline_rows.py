@@ -88,7 +88,7 @@ def _letter(axes: Any, slot: Slot, box: Rectangle, strength: float) -> None:
         return
     text = letter if room >= len(letter) + 0.9 else text
     colour = "#ffffff" if strength > 0.55 else INK
-    size = 7.2 if tall > 0.5 else 6
+    size = 7.2 if tall > 0.5 else 6.8
     axes.text(x + wide / 2, y + tall * 0.47, text, ha="center", va="center", color=colour, fontsize=size)
 
 
