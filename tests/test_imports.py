@@ -28,8 +28,8 @@ AFTER = (
     ),
     ("training.convert", "training.guard", "training.replica_check"),
     ("planning.search", "planning.jobs", "planning.flags", "planning.rank_view"),
-    ("estimates",),
     ("collectives",),
+    ("estimates",),
     ("kernels",),
     ("decentralized",),
     ("figures", "figures.style", "figures.units", "figures.tables", "figures.inline"),
@@ -126,14 +126,14 @@ def test_the_core_can_be_read() -> None:
     core = set(filter(is_core, MODULES.files))
     print(f"the core has {len(core)} files, {lines(core)} lines")
     assert len(core) <= 111
-    assert lines(core) <= 17017
+    assert lines(core) <= 16874
 
 
 def test_the_library_stays_small() -> None:
     library = {module for module in MODULES.files if f"{module}.".startswith("playbook.")}
     print(f"src/playbook has {len(library)} files, {lines(library)} lines")
-    assert len(library) <= 294
-    assert lines(library) <= 46960
+    assert len(library) <= 296
+    assert lines(library) <= 47223
 
 
 def test_what_training_needs_is_the_core() -> None:
@@ -174,7 +174,9 @@ IN_BROWSERS = [
     "precision/formats.py",
     "schedules",
     "collectives/plans",
+    "collectives/closed_forms.py",
     "collectives/costs.py",
+    "collectives/links.py",
     "collectives/volumes.py",
     "decentralized/topology.py",
     "decentralized/methods.py",

@@ -16,8 +16,8 @@ from playbook.bench.calibrate import effort, to_toml
 from playbook.bench.calibrate_fits import Rate, Timing, between, fit_rate, nonnegative
 from playbook.bench.collectives import ring
 from playbook.cli import main
+from playbook.collectives.links import AlphaBeta
 from playbook.errors import ConfigError
-from playbook.planning.links import AlphaBeta
 
 PLANTED = Rate(3e-6, 90e9, {"m": 5.0, "n": 0.0, "k": 20.0})
 GRID = list(itertools.product((16, 128, 1024), repeat=3))

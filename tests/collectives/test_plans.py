@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from playbook.collectives import plans
+from playbook.collectives.closed_forms import ALGORITHMS as NAMES
 from playbook.collectives.plans import ALGORITHMS, DEFAULT, CollectiveError, Plan, plan
 from playbook.collectives.plans.replay import end, replay
-from playbook.planning.communication import ALGORITHMS as NAMES
 
 ALL = [(collective, name) for collective, algorithms in ALGORITHMS.items() for name in algorithms]
 ROOTED = ("broadcast", "reduce", "gather", "scatter")

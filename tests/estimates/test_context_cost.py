@@ -10,13 +10,13 @@ from playbook_widgets.compute.ring_steps import RingSetting, steps_of
 from torch import Tensor
 
 from playbook import launch
+from playbook.collectives.links import AlphaBeta
 from playbook.errors import ConfigError
 from playbook.instruments.counting import CountBytes
 from playbook.layout import Layout
 from playbook.layout.fields import CONTEXT
 from playbook.layout.tokens import TokenRanges
 from playbook.parallel.context import GatherCore, RingCore, UlyssesCore
-from playbook.planning.links import AlphaBeta
 from playbook.shapes import load
 from playbook_book.context_cost import context_traffic, hiding_tokens
 

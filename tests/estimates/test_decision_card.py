@@ -30,7 +30,7 @@ def balance(cluster: Cluster, bandwidth: float) -> float:
 def test_thresholds_are_those_of_the_formulas(cluster: Cluster) -> None:
     nvlink, adapter = cluster.intra_bandwidth, cluster.inter_bandwidth
     # Backward of 4Pt FLOPs; weights in two bytes and gradients in four, over one ring with eight adapters or NVLink:
-    slowest = min(8 * adapter, nvlink)
+    slowest = min(8 * adapter, cluster.accelerator.link_bandwidth)
     assert tokens_of_zero3(cluster) == pytest.approx(63 / 64 * 6 / 4 * balance(cluster, slowest), rel=1e-3)
     # A ring's messages have forward's two parts and, in four bytes, gradients; five products for two, causal:
     assert tokens_of_context(cluster) == pytest.approx(1.2 * 2 / 8 * balance(cluster, adapter), rel=1e-3)

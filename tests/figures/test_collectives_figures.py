@@ -7,10 +7,10 @@ import pytest
 from matplotlib.colors import to_hex
 
 from playbook.collectives.costs import simulate
+from playbook.collectives.links import AlphaBeta, Network
 from playbook.collectives.plans import ALGORITHMS, plan
 from playbook.collectives.plans.replay import replay
 from playbook.figures import PALETTE, display
-from playbook.planning.communication import AlphaBeta, Network
 from playbook_book.figures.collectives import (
     TITLES,
     conversations,

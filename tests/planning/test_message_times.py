@@ -10,6 +10,7 @@ from playbook.layout import Layout
 from playbook.planning.calibration import Calibration
 from playbook.planning.jobs import run_of
 from playbook.planning.message_times import Links
+from playbook.planning.nccl import REACHED, seconds
 from playbook.planning.terms import label
 from playbook.planning.traffic import traffic
 from playbook.shapes import load
@@ -22,20 +23,20 @@ def links(text, calibration=PLAIN, cluster=CLUSTER):
     return Links(cluster, Layout.parse(text), calibration)
 
 
-def rate(here, axis, ranks, collective="all_gather", payload=1e12):
+def rate(here, axis, ranks, collective="all_gather", payload=1e14):
     """Bytes/s that a rank sends in a long collective."""
     return payload * (ranks - 1) / ranks / here.collective(collective, payload, ranks, axis)
 
 
 def test_axes_are_inside_a_node_as_long_as_they_fit():
-    intra, inter = CLUSTER.intra_bandwidth, CLUSTER.inter_bandwidth
+    intra, inter = REACHED.ring * CLUSTER.intra_bandwidth, REACHED.network * CLUSTER.inter_bandwidth
     here = links("dp=16,tp=8")
-    assert rate(here, "tp", 8) == pytest.approx(intra, rel=1e-3)
-    assert rate(here, "dp", 16) == pytest.approx(inter, rel=1e-3)  # one rank of each node, its own adapter
+    assert rate(here, "tp", 8) == pytest.approx(intra, rel=1e-2)
+    assert rate(here, "dp", 16) == pytest.approx(inter, rel=1e-2)  # one rank of each node, its own adapter
     # Without tensor parallelism all eight of a node are in the ring: it leaves each node over all adapters.
-    assert rate(links("dp=128"), "dp", 128) == pytest.approx(min(intra, 8 * inter), rel=1e-3)
-    assert rate(links("dp=4,tp=2"), "dp", 4) == pytest.approx(intra, rel=1e-3)
-    assert rate(links("tp=16"), "tp", 16) == pytest.approx(min(intra, 8 * inter), rel=1e-3)
+    assert rate(links("dp=128"), "dp", 128) == pytest.approx(min(intra, 8 * inter), rel=1e-2)
+    assert rate(links("dp=4,tp=2"), "dp", 4) == pytest.approx(intra, rel=1e-2)
+    assert rate(links("tp=16"), "tp", 16) == pytest.approx(min(intra, 8 * inter), rel=1e-2)
 
 
 def test_ranks_of_a_group_may_lie_apart():
@@ -55,21 +56,29 @@ def test_stages_are_as_far_apart_as_what_is_inside_them():
 
 def test_a_calibration_scales_links():
     slow = links("dp=4,tp=8", replace(PLAIN, intra=0.5, inter=0.25, congestion=1.0))
-    assert rate(slow, "tp", 8) == pytest.approx(0.5 * CLUSTER.intra_bandwidth, rel=1e-3)
-    assert rate(slow, "dp", 4) == pytest.approx(0.25 * CLUSTER.inter_bandwidth / 2, rel=1e-3)  # four nodes
+    inside, across = REACHED.ring * CLUSTER.intra_bandwidth, REACHED.network * CLUSTER.inter_bandwidth
+    assert rate(slow, "tp", 8) == pytest.approx(0.5 * inside, rel=1e-2)
+    assert rate(slow, "dp", 4) == pytest.approx(0.25 * across / 2, rel=1e-2)  # four nodes
     late = links("tp=8", replace(PLAIN, collective=1e-3))
     assert late.collective("all_reduce", 1.0, 8, "tp") >= 1e-3
 
 
-def test_small_all_reduces_take_the_tree():
-    here = links("dp=1024")
-    ring = 2 * (8 * 7 / 8 * 128 * CLUSTER.intra_latency)
-    assert here.collective("all_reduce", 8.0, 1024, "dp") < ring
+def test_collectives_take_what_nccl_takes_for_them():
+    """On whole nodes a vector costs what `nccl.seconds` says; a part of a node, or a rank in each, are other groups."""
+    for text, axis, ranks, within in (
+        ("dp=64", "dp", 64, 8),
+        ("dp=8,tp=8", "dp", 8, 1),
+        ("dp=16,tp=4", "dp", 16, 2),
+    ):
+        for collective in ("all_reduce", "all_gather", "reduce_scatter"):
+            for size in (4096, 25 << 20, 1 << 30):
+                found = links(text).collective(collective, size, ranks, axis)
+                assert found == seconds(collective, size, ranks, CLUSTER, within)
 
 
 def test_a_node_that_is_slower_inside_slows_what_goes_outside():
     cluster = replace(CLUSTER, intra_bandwidth=30e9)
-    assert rate(links("dp=16", cluster=cluster), "dp", 16) == pytest.approx(30e9, rel=1e-3)
+    assert rate(links("dp=16", cluster=cluster), "dp", 16) == pytest.approx(30e9, rel=0.05)
 
 
 def test_all_to_alls_across_nodes_go_through_adapters():

@@ -11,6 +11,7 @@ from playbook.hardware import load as load_cluster
 from playbook.layout import Layout
 from playbook.planning.calibration import Calibration, load_calibration
 from playbook.planning.jobs import run_of
+from playbook.planning.nccl import REACHED
 from playbook.planning.simulator import PARTS, simulate
 from playbook.schedules.catalogue import make, of_layout
 from playbook.schedules.timeline import Times
@@ -154,8 +155,8 @@ def test_an_optimizer_moves_bytes(zero, shards):
 
 @pytest.mark.parametrize("text", ["vpp=1", "vpp=4,schedule=interleaved"])
 def test_gathers_of_a_pipeline_are_those_of_its_weights(text):
-    """Hidden behind nothing, with messages that take no time to begin: what a rank sends over the bandwidth."""
-    quick = replace(load_cluster("h100-8"), intra_latency=1e-12)
+    """Hidden behind nothing: what a rank sends over the bandwidth, and less than a third for how they begin."""
+    quick = load_cluster("h100-8")
     layout = Layout.parse(f"dp=4,pp=2,zero=3,grad_acc=8,{text}")
     given = {
         "seq": 4096,
@@ -166,7 +167,7 @@ def test_gathers_of_a_pipeline_are_those_of_its_weights(text):
     found = simulate(load("llama3-8b"), layout, quick, **given).breakdown["dp_exposed"]
     # Gathered for forward and for backward, and gradients reduced, of 2 bytes each, for each of 8 micro-batches.
     sent = 8 * 3 * 2 * (load("llama3-8b").num_parameters / 2) * 3 / 4
-    assert found == pytest.approx(sent / quick.intra_bandwidth, rel=0.02)
+    assert 1 < found / (sent / (REACHED.ring * quick.intra_bandwidth)) < 4 / 3
 
 
 def test_a_slow_host_is_what_small_layers_wait_for():

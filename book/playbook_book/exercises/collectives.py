@@ -21,7 +21,7 @@ _PATIENCE = 4.0
 )
 def tree() -> tuple[float, dict[float, str]]:
     from playbook.collectives.costs import seconds
-    from playbook.planning.communication import AlphaBeta, Network
+    from playbook.collectives.links import AlphaBeta, Network
 
     size, nodes, bandwidth = 140 * 10**9, 100, 50e9
     network = Network.uniform(AlphaBeta(alpha=0, beta=1 / bandwidth))
@@ -42,9 +42,9 @@ answers("collectives.tree", right=[7 * 140 / 50])
 @exercise("collectives.broadcast", "function", "a broadcast that beats the tree")
 def broadcast(write: Callable[..., Any]) -> str:
     from playbook.collectives.costs import seconds, simulate
+    from playbook.collectives.links import AlphaBeta, Network
     from playbook.collectives.plans import CollectiveError, Plan, Vector
     from playbook.collectives.plans.replay import end, replay
-    from playbook.planning.communication import AlphaBeta, Network
 
     file, network = 5_000_000, Network.uniform(AlphaBeta(alpha=0, beta=1e-6))
     for ranks in (8, 5):

@@ -15,9 +15,9 @@ from playbook import launch
 from playbook.bench import backend_of
 from playbook.bench.collectives import ring_samples, seconds_of_call, there_and_back
 from playbook.bench.turns import slowest
+from playbook.collectives.links import errors, fit
 from playbook.model.transformer import Transformer
 from playbook.parallel import mesh
-from playbook.planning.links import errors, fit
 from playbook.shapes import ModelShape, MoE, load
 
 Row = dict[str, Any]

@@ -21,21 +21,12 @@ import torch.distributed as dist
 from playbook import collectives, launch
 from playbook.bench import backend_of, provenance
 from playbook.bench.turns import slowest
+from playbook.collectives.closed_forms import Cost, closed_form
+from playbook.collectives.links import AlphaBeta, Network, Regimes, Sample, errors, fit, fit_regimes
 from playbook.collectives.plans import CollectiveError
 from playbook.instruments.measure import synchronize
 from playbook.parallel import mesh
-from playbook.planning.communication import (
-    AlphaBeta,
-    Cost,
-    Network,
-    Regimes,
-    Sample,
-    bus_bandwidth,
-    closed_form,
-    errors,
-    fit,
-    fit_regimes,
-)
+from playbook.planning.communication import bus_bandwidth
 
 RANKS = (2, 4, 8)
 #: Bytes of the vector: 1 KB to 64 MB.

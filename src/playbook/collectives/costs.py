@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from playbook._checks import check_int
+from playbook.collectives.closed_forms import algorithm_of, closed_form
+from playbook.collectives.links import Network
 from playbook.collectives.plans import Message, Plan, plan
 from playbook.errors import ConfigError
-from playbook.planning.communication import algorithm_of, closed_form
-from playbook.planning.links import Network
 
 
 @dataclass(frozen=True)

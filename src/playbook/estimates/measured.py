@@ -17,13 +17,13 @@ from typing import Any
 
 from playbook._tables import read_file
 from playbook.block import Kind
+from playbook.collectives.closed_forms import Cost, closed_form
+from playbook.collectives.links import AlphaBeta, Network
 from playbook.errors import ConfigError
 from playbook.hardware import Accelerator, Cluster
 from playbook.planning.calibration import Calibration
-from playbook.planning.communication import Cost, closed_form
 from playbook.planning.expert_traffic import balance
 from playbook.planning.job import Job
-from playbook.planning.links import AlphaBeta, Network
 from playbook.planning.memory import StageMemory
 from playbook.planning.message_times import Links
 from playbook.planning.messages import Message, Sender

@@ -20,7 +20,6 @@ from playbook.hardware import Cluster
 from playbook.layout import Layout
 from playbook.planning.expert_traffic import missed
 from playbook.planning.flops import ATTENTION_CORE, block_flops
-from playbook.planning.links import Network
 from playbook.planning.messages import FP32
 from playbook.planning.rank_view import groups_of
 from playbook.planning.weights import block_weights, crossings
@@ -182,10 +181,10 @@ def group_bandwidth(cluster: Cluster, layout: Layout, axis: str) -> float:
     groups = groups_of(layout, 0)
     group = groups.get("replicas", groups["dp"]) if axis == "dp" else groups[axis] or (0,)
     inside = sum(rank < cluster.gpus_per_node for rank in group)
-    network = Network.of(cluster, inside)
     if inside == len(group):
-        return 1 / network.intra.beta
-    return 1 / (network.inter if axis in ("cp", "pp", "ep") else network.rails).beta
+        return cluster.intra_bandwidth
+    adapters = 1 if axis in ("cp", "pp", "ep") else inside
+    return min(adapters * cluster.inter_bandwidth, cluster.accelerator.link_bandwidth)
 
 
 def _tokens(layout: Layout, seq: int) -> int:

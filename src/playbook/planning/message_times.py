@@ -1,7 +1,7 @@
 """How long the messages of a layout take: where the ranks of each axis are, and what the links between them carry.
 
 Ranks fill nodes in order, tensor parallelism first. Groups that talk at the same time share nothing: each rank has an
-adapter of its own. Collectives take the ring or the tree, whichever is faster, as NCCL's tuner decides. Standard library
+adapter of its own. Collectives take what NCCL's tuner takes for them (`nccl`). Standard library
 only.
 """
 
@@ -11,12 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from playbook.hardware import Cluster
+from playbook.hardware import NETWORK_LATENCY, NVLINK_LATENCY, Cluster
 from playbook.layout import Layout
 from playbook.planning.calibration import Calibration
-from playbook.planning.communication import closed_form
-from playbook.planning.links import AlphaBeta, Network
 from playbook.planning.messages import Message
+from playbook.planning.nccl import Fabric, chosen
 
 
 @dataclass(frozen=True)
@@ -39,15 +38,16 @@ class Links:
         }
         return strides.get(axis, 1)
 
-    def network(self, axis: str, ranks: int, apart: int = 1) -> Network:
-        """As a group of so many ranks on an axis sees it: some of them are in one node, others in the next ones.
-
-        The more nodes a group is on, the slower the links between them, where a network is congested.
-        """
+    def spread(self, axis: str, ranks: int, apart: int = 1) -> tuple[int, int]:
+        """On how many nodes so many ranks of an axis are, and how many of them are in each at most."""
         within = max(1, self.cluster.gpus_per_node // (self.stride(axis) * apart))
-        nodes = -(-ranks // min(within, self.cluster.gpus_per_node))
+        return -(-ranks // within), min(within, ranks)
+
+    def fabric(self, nodes: int) -> Fabric:
+        """What a group on so many nodes finds: the more there are, the slower the links between them, where a network
+        is congested."""
         inter = self.calibration.inter * max(1.0, nodes / 2) ** -self.calibration.congestion
-        return _network(self.cluster, self.calibration.intra, inter, within)
+        return _fabric(self.cluster, self.calibration.intra, inter)
 
     def seconds(self, message: Message) -> float:
         """Seconds that one of a message's ``count`` takes."""
@@ -59,17 +59,22 @@ class Links:
         """Seconds of a collective of ``payload`` bytes, the whole vector, over ``ranks`` of an axis."""
         if ranks == 1 or not payload:
             return 0.0
-        network = self.network(axis, ranks, apart)
+        nodes, within = self.spread(axis, ranks, apart)
         if collective == "send":
-            return self.calibration.collective + network.hop(ranks).time(payload)
-        return self.calibration.collective + _collective(collective, ranks, network, payload)
+            return self._send(payload, nodes)
+        return self.calibration.collective + _seconds(
+            collective, payload, ranks, nodes, within, self.fabric(nodes)
+        )
 
     def hop(self, payload: float) -> float:
         """Seconds of a message to the next stage of a pipeline."""
         inside = self.stride("pp") * self.layout.pp <= self.cluster.gpus_per_node
-        network = self.network("pp", 2)
-        link = network.intra if inside else network.inter
-        return self.calibration.collective + link.time(payload)
+        return self._send(payload, 1 if inside else 2)
+
+    def _send(self, payload: float, nodes: int) -> float:
+        cluster, fabric = self.cluster, self.fabric(nodes)
+        alpha = cluster.intra_latency if nodes == 1 else cluster.inter_latency
+        return self.calibration.collective + alpha + payload / (fabric.intra if nodes == 1 else fabric.inter)
 
     def of(self, messages: Iterable[Message]) -> float:
         """Seconds of messages one after another."""
@@ -77,37 +82,22 @@ class Links:
 
 
 @lru_cache(maxsize=4096)
-def _network(cluster: Cluster, intra: float, inter: float, within: int) -> Network:
+def _fabric(cluster: Cluster, intra: float, inter: float) -> Fabric:
     """What goes to another node goes over the links inside, too: it is never faster than these."""
-    network = Network.of(cluster, min(within, cluster.gpus_per_node))
-    inside, outside = _scaled(network.intra, intra), _scaled(network.inter, inter)
-    outside = replace(outside, alpha=max(outside.alpha, inside.alpha), beta=max(outside.beta, inside.beta))
-    return replace(network, intra=inside, inter=outside)
+    found = Fabric.of(cluster)
+    inside = found.intra * intra
+    return replace(found, intra=inside, inter=min(found.inter * inter, inside))
 
 
-def _scaled(link: AlphaBeta, share: float) -> AlphaBeta:
-    return replace(link, beta=link.beta / share)
-
-
-@lru_cache(maxsize=1 << 14)
-def _forms(collective: str, ranks: int, network: Network) -> tuple[tuple[float, float], ...]:
-    """Seconds, and seconds per byte, of each way to carry it out."""
-    names = ("ring", "nccl_tree") if collective == "all_reduce" else (None,)
+@lru_cache(maxsize=1 << 15)
+def _seconds(collective: str, payload: float, ranks: int, nodes: int, within: int, fabric: Fabric) -> float:
     if collective == "all_to_all":
-        return (_pairwise(ranks, network),)
-    found = [closed_form(collective, name, ranks, network) for name in names]
-    return tuple((cost.latency(network), cost.per_byte(network)) for cost in found if cost)
+        return _pairwise(payload, ranks, within, fabric)
+    return chosen(collective, payload, ranks, nodes, fabric).seconds(payload, fabric.hops)
 
 
-def _pairwise(ranks: int, network: Network) -> tuple[float, float]:
+def _pairwise(payload: float, ranks: int, within: int, fabric: Fabric) -> float:
     """Each sends its part to each of the others: inside a node at once, to other nodes through its own adapter."""
-    within = min(ranks, network.ranks_per_node)
     across = ranks - within
-    inside = (within - 1) / ranks * network.intra.beta
-    outside = across / ranks * max(network.inter.beta, network.intra.beta)
-    latency = network.intra.alpha * (within > 1) + (network.inter.alpha + across * 0.5e-6) * (across > 0)
-    return latency, inside + outside
-
-
-def _collective(collective: str, ranks: int, network: Network, payload: float) -> float:
-    return min(latency + each * payload for latency, each in _forms(collective, ranks, network))
+    latency = NVLINK_LATENCY * (within > 1) + (fabric.hops * NETWORK_LATENCY + across * 0.5e-6) * (across > 0)
+    return latency + payload / ranks * ((within - 1) / fabric.intra + across / fabric.inter)

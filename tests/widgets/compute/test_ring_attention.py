@@ -11,11 +11,11 @@ from playbook_widgets.compute.ring_attention import MODELS, compute, read, read_
 from playbook_widgets.compute.ring_steps import steps_of
 
 from playbook.cli import main
+from playbook.collectives.links import AlphaBeta
 from playbook.commands import train
 from playbook.layout import Layout
 from playbook.layout.fields import CONTEXT
 from playbook.layout.tokens import PLACEMENT, TokenRanges
-from playbook.planning.links import AlphaBeta
 from playbook.shapes import PRESETS
 from playbook_book.context_cost import context_traffic
 

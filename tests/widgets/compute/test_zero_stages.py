@@ -28,10 +28,10 @@ from playbook_widgets.compute.zero_stages import COLLECTIVES, compute
 from playbook_widgets.compute.zero_words import NAMES, stand_in
 
 from playbook.cli import main
+from playbook.collectives.links import Network
 from playbook.errors import ConfigError
 from playbook.figures.units import format_size
 from playbook.hardware import ACCELERATORS, load
-from playbook.planning.communication import Network
 from playbook.shapes import PRESETS
 
 KINDS = ("parameters", "gradients", "optimizer")

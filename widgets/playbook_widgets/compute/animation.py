@@ -17,15 +17,16 @@ from functools import lru_cache
 from typing import Any
 
 from playbook._checks import check_int, typed_int, unknown
+from playbook.collectives.closed_forms import closed_form
 from playbook.collectives.costs import Flight, MessageTimeline, simulate
+from playbook.collectives.links import AlphaBeta, Network
 from playbook.collectives.plans import ALGORITHMS, DEFAULT, CollectiveError, Message, Plan, plan
 from playbook.collectives.plans.catalogue import ROOTED
 from playbook.collectives.plans.replay import Held, end, replay
 from playbook.collectives.volumes import busiest_rank_sends
 from playbook.errors import ConfigError
 from playbook.hardware import CLUSTERS, load
-from playbook.planning.communication import bus_bandwidth, closed_form
-from playbook.planning.links import AlphaBeta, Network
+from playbook.planning.communication import bus_bandwidth
 from playbook_widgets.compute.refusals import answered
 
 #: What a control shows when nothing is set. ``step`` is the page's place in the plan and changes no output.

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from playbook.collectives.links import AlphaBeta
 from playbook.errors import ConfigError
 from playbook.layout.tokens import TokenRanges, placement_of, source_of
-from playbook.planning.links import AlphaBeta
 from playbook.shapes import ModelShape
 
 FP32 = 4

@@ -8,9 +8,9 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from playbook._checks import check_int, unknown
+from playbook.collectives.closed_forms import ALGORITHMS as NAMES
 from playbook.collectives.plans import exchange, recursive, rings, rooted
 from playbook.collectives.plans.messages import CollectiveError, Message, Vector
-from playbook.planning.communication import ALGORITHMS as NAMES
 
 #: The generator of each algorithm, by collective; the naive twin first.
 ALGORITHMS: dict[str, dict[str, Callable[..., Iterator[Message]]]] = {

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from playbook.planning.links import AlphaBeta, Regimes, Sample, fit_regimes
+from playbook.collectives.links import AlphaBeta, Regimes, Sample, fit_regimes
 
 
 def test_two_regimes_where_one_line_does_not_do():
