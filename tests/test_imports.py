@@ -14,8 +14,7 @@ from closure import ROOT, TOPS, Modules
 from reading_order import CORE, is_core
 
 MODULES = Modules()
-#: Rooms after the core: the labs, then what supports core and labs. ``figures`` comes twice: how things look is used by
-#: instruments, which the drawings of what they measured use.
+#: Rooms after the core: the labs, then what supports core and labs.
 AFTER = (
     ("huggingface",),
     ("schedules.validate", "schedules.picture", "schedules.explain", "schedules.solver"),
@@ -32,10 +31,9 @@ AFTER = (
     ("estimates",),
     ("kernels",),
     ("decentralized",),
-    ("figures", "figures.style", "figures.units", "figures.tables", "figures.inline"),
+    ("figures",),
     ("launch",),
     ("instruments",),
-    ("figures.",),
     ("doctor",),
     ("bench",),
     ("commands",),
@@ -59,7 +57,7 @@ def place(module: str) -> int:
     for lab in ("schedules.solver", "planning.flags"):
         if name.startswith(lab):
             return ORDER[lab]
-    return ORDER["figures." if room == "figures" else room]
+    return ORDER[room]
 
 
 def upward(modules: Iterable[str]) -> Iterator[str]:
@@ -132,8 +130,8 @@ def test_the_core_can_be_read() -> None:
 def test_the_library_stays_small() -> None:
     library = {module for module in MODULES.files if f"{module}.".startswith("playbook.")}
     print(f"src/playbook has {len(library)} files, {lines(library)} lines")
-    assert len(library) <= 296
-    assert lines(library) <= 47223
+    assert len(library) <= 290
+    assert lines(library) <= 46179
 
 
 def test_what_training_needs_is_the_core() -> None:

@@ -12,12 +12,12 @@ from matplotlib.colors import to_hex, to_rgba
 from matplotlib.patches import PathPatch
 
 from playbook.figures import display
-from playbook.figures.pipeline import overlay, timeline, timelines
-from playbook.figures.pipeline_rows import GAPS, kept_by, phases_of
 from playbook.figures.style import PALETTE
 from playbook.schedules.catalogue import make
 from playbook.schedules.explain import bubble_by_cause
 from playbook.schedules.timeline import Times, simulate
+from playbook_book.figures.pipeline import overlay, timeline, timelines
+from playbook_book.figures.pipeline_rows import GAPS, kept_by, phases_of
 
 PLAIN = simulate(make("1f1b", 4, 8))
 

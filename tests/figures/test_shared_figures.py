@@ -7,7 +7,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from playbook.figures import PALETTE, display
-from playbook.figures.memory import memory_bars, memory_over_sequence, memory_timeline
+from playbook_book.figures.memory import memory_bars, memory_over_sequence, memory_timeline
 from playbook_book.figures.training import loss_curve, running_mean
 
 MIB = 2**20

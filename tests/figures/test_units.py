@@ -2,6 +2,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 from playbook.figures import units
+from playbook_book.figures.axes import bytes_axis, log_bytes_axis, log_seconds_axis, seconds_axis, tokens_axis
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def ticks(axis) -> list[str]:
 def test_byte_ticks_are_round_in_their_unit():
     figure, axes = plt.subplots()
     axes.plot([0, 1], [0, 3 * 2**30])
-    units.bytes_axis(axes.yaxis, "memory")
+    bytes_axis(axes.yaxis, "memory")
     shown = ticks(axes.yaxis)
     assert {"1 GiB", "2 GiB", "3 GiB"} <= set(shown)
     assert axes.get_ylabel() == "memory"
@@ -80,7 +81,7 @@ def test_byte_ticks_are_round_in_their_unit():
 def test_second_ticks_are_round_in_their_unit():
     figure, axes = plt.subplots()
     axes.plot([0, 0.012], [0, 1])
-    units.seconds_axis(axes.xaxis)
+    seconds_axis(axes.xaxis)
     assert {"5 ms", "10 ms"} <= set(ticks(axes.xaxis)) or {"4 ms", "8 ms"} <= set(ticks(axes.xaxis))
     plt.close(figure)
 
@@ -88,7 +89,7 @@ def test_second_ticks_are_round_in_their_unit():
 def test_token_ticks_are_powers_of_two():
     figure, axes = plt.subplots()
     axes.plot([1024, 8192], [0, 1])
-    units.tokens_axis(axes.xaxis, [1024, 8192])
+    tokens_axis(axes.xaxis, [1024, 8192])
     assert ticks(axes.xaxis) == ["1k", "2k", "4k", "8k"]
     plt.close(figure)
 
@@ -104,7 +105,7 @@ def test_token_ticks_are_powers_of_two():
 def test_logarithmic_time_has_few_round_ticks(times, shown):
     figure, axes = plt.subplots()
     axes.plot([0, 1], times)
-    units.log_seconds_axis(axes.yaxis, times, "time")
+    log_seconds_axis(axes.yaxis, times, "time")
     assert ticks(axes.yaxis) == shown
     assert axes.get_yscale() == "log"
     plt.close(figure)
@@ -120,6 +121,6 @@ def test_logarithmic_time_has_few_round_ticks(times, shown):
 def test_logarithmic_size_has_ticks_at_powers_of_two(sizes, shown):
     figure, axes = plt.subplots()
     axes.plot(sizes, [0, 1])
-    units.log_bytes_axis(axes.xaxis, sizes)
+    log_bytes_axis(axes.xaxis, sizes)
     assert ticks(axes.xaxis) == shown
     plt.close(figure)

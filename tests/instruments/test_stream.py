@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from playbook.errors import ConfigError
-from playbook.instruments.recorder import Recorder
 from playbook_book.instruments.cuda_stream import _origin
+from playbook_book.instruments.recorder import Recorder
 from playbook_book.instruments.stream import HostStream, open_stream
 
 NAP = 0.05

@@ -13,8 +13,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from playbook.errors import DataError
 from playbook.figures import PALETTE
-from playbook.instruments.recorder import Recorder
 from playbook.instruments.trace import Event, Lane, Trace
+from playbook_book.instruments.recorder import Recorder
 
 HOST, STREAM = Lane("host"), Lane("GPU 0 stream 7", "stream")
 

@@ -13,9 +13,9 @@ from widget_homes import AXE, TIMERS, in_module
 
 from playbook import shapes
 from playbook.figures import PALETTE
-from playbook.instruments.recorder import Recorder
 from playbook.instruments.trace import Event, Lane, Trace
 from playbook.model.transformer import Transformer
+from playbook_book.instruments.recorder import Recorder
 
 
 @pytest.fixture(scope="module")

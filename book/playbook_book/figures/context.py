@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from playbook.figures.style import CYCLE, PALETTE, PAPER, WIDTH, rc_parameters
-from playbook.figures.units import count_axis, log_bytes_axis
 from playbook.layout import Layout
 from playbook.layout.tokens import TokenRanges, source_of
 from playbook_book.context_cost import context_traffic
+from playbook_book.figures.axes import count_axis, log_bytes_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

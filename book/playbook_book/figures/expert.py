@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from playbook.figures.style import CYCLE, PALETTE, PAPER, WIDTH, rc_parameters
-from playbook.figures.units import count_axis, seconds_axis
+from playbook_book.figures.axes import count_axis, seconds_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

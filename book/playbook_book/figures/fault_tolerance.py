@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from playbook.figures.style import CYCLE, INK, PALETTE, WIDTH, rc_parameters
-from playbook.figures.units import log_seconds_axis, seconds_axis
+from playbook_book.figures.axes import log_seconds_axis, seconds_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from playbook.figures.style import INK, PALETTE, PAPER, WIDTH, colour, rc_parameters
-from playbook.figures.units import format_bytes, tokens_axis
+from playbook.figures.units import format_bytes
+from playbook_book.figures.axes import tokens_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

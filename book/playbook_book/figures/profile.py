@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from playbook.figures.style import PALETTE, PAPER, WIDTH, rc_parameters
-from playbook.figures.units import format_count, format_seconds, seconds_axis
+from playbook.figures.units import format_count, format_seconds
+from playbook_book.figures.axes import seconds_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

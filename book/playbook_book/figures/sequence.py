@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from playbook.figures.style import CYCLE, PALETTE, PAPER, WIDTH, rc_parameters
-from playbook.figures.units import bytes_axis, tokens_axis
+from playbook_book.figures.axes import bytes_axis, tokens_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

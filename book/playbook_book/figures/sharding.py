@@ -6,9 +6,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from playbook.figures.memory import bracket_phases
 from playbook.figures.style import CYCLE, PALETTE, PAPER, WIDTH, colour, rc_parameters
-from playbook.figures.units import bytes_axis, format_bytes
+from playbook.figures.units import format_bytes
+from playbook_book.figures.axes import bytes_axis
+from playbook_book.figures.memory import bracket_phases
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from playbook.figures.style import CYCLE, PALETTE, WIDTH, rc_parameters
-from playbook.figures.units import bytes_axis
+from playbook_book.figures.axes import bytes_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from playbook.figures.style import PALETTE, WIDTH, rc_parameters
-from playbook.figures.units import format_seconds, seconds_axis
+from playbook.figures.units import format_seconds
 from playbook.instruments.profiled_step import COMPUTE_LANE
+from playbook_book.figures.axes import seconds_axis
 from playbook_book.instruments.overlap import collectives, hidden
 from playbook_book.instruments.trace_analysis import common, complement, working
 

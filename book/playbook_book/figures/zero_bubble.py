@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from playbook.figures.style import PALETTE, WIDTH, rc_parameters
-from playbook.figures.units import seconds_axis
+from playbook_book.figures.axes import seconds_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 from playbook.errors import ConfigError
 from playbook.instruments.events import label_of
-from playbook.instruments.recorder import Recorder
 from playbook_book.instruments.cuda_stream import CudaStream
+from playbook_book.instruments.recorder import Recorder
 
 
 class StreamEvent(Protocol):

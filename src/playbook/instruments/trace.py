@@ -1,8 +1,7 @@
 """A trace: what ran when, on which lane (a host thread or a device stream), and what launched it.
 
 Traces come from three places and look the same afterwards: ``torch.profiler`` (`Trace.from_profiler`), a file
-it exported (`Trace.from_chrome`), or our own `playbook.instruments.recorder.Recorder`. Times are microseconds
-from the start.
+it exported (`Trace.from_chrome`), or a program that writes down its own events. Times are microseconds from the start.
 """
 
 from __future__ import annotations

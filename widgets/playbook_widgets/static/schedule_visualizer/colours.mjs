@@ -2,7 +2,7 @@
 
 const NAMES = { F: "--pb-F", B: "--pb-B", W: "--pb-W", memory: "--pb-activations" };
 const FALLBACK = { F: "#2f72d8", B: "#d77c3a", W: "#2ea17a", memory: "#a13e90" };
-const FAINTEST = 0.62; // what the last stage of a rank has lost of its hue: playbook/figures/pipeline_rows.py
+const FAINTEST = 0.62; // what the last stage of a rank has lost of its hue: playbook_book/figures/pipeline_rows.py
 export const OVER = { light: "#c81e1e", dark: "#ff7b72" };
 
 /** Colours as the element has them now; `dark` says which page it is. */

@@ -10,10 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from playbook.figures.pipeline_rows import GAPS, HIGH, STRIP, draw_memory, draw_path, draw_phases, draw_rows
 from playbook.figures.style import INK, PALETTE, WIDTH, rc_parameters
-from playbook.figures.units import seconds_axis
 from playbook.schedules.timeline import PerStage, Timeline
+from playbook_book.figures.axes import seconds_axis
+from playbook_book.figures.pipeline_rows import (
+    GAPS,
+    HIGH,
+    STRIP,
+    draw_memory,
+    draw_path,
+    draw_phases,
+    draw_rows,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from playbook.figures.style import PALETTE, PAPER, WIDTH, colour, rc_parameters
-from playbook.figures.units import bytes_axis, count_axis, format_bytes, seconds_axis, tokens_axis
+from playbook.figures.units import format_bytes
+from playbook_book.figures.axes import bytes_axis, count_axis, seconds_axis, tokens_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
