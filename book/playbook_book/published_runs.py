@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from playbook._checks import check_fields, check_positive, unknown
 from playbook.errors import ConfigError
-from playbook.estimates.scaling_laws import FLOPS_PER_PARAMETER
-from playbook.estimates.training_time import training_flops, utilisation
+from playbook.estimates.training_time import FLOPS_PER_PARAMETER, training_flops, utilisation
 from playbook.hardware import ACCELERATORS
 from playbook_book.parameter_counts import PUBLISHED
 

@@ -16,7 +16,7 @@ from statistics import fmean
 
 from playbook._checks import check_int, check_positive
 from playbook.errors import ConfigError
-from playbook.estimates.scaling_laws import Law
+from playbook_book.scaling_laws import Law
 
 #: Where the Huber loss turns from quadratic to linear, in ln L: Hoffmann et al. 2022, section 3.3.
 HUBER_DELTA = 1e-3

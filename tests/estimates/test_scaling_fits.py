@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from playbook.errors import ConfigError
-from playbook.estimates.scaling_laws import BESIROGLU, HOFFMANN, HOFFMANN_UNROUNDED, Allocation, Law
 from playbook_book.scaling_fits import bootstrap, fit_law, isoflop_minimum
+from playbook_book.scaling_laws import BESIROGLU, HOFFMANN, HOFFMANN_UNROUNDED, Allocation, Law
 
 SIZES = (5e7, 2e8, 1e9, 4e9, 1.6e10)
 TOKENS = (2e9, 1e10, 5e10, 2e11, 5e11)

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from playbook.errors import ConfigError
-from playbook.estimates.scaling_laws import (
+from playbook.planning.flops import step_flops
+from playbook.shapes import PRESETS, load
+from playbook_book.scaling_laws import (
     BESIROGLU,
     COUNTS,
     FLOPS_WITH_RECOMPUTATION,
@@ -22,8 +24,6 @@ from playbook.estimates.scaling_laws import (
     kaplan_loss,
     kaplan_optimum,
 )
-from playbook.planning.flops import step_flops
-from playbook.shapes import PRESETS, load
 
 GOPHER = 5.76e23  # FLOPs, Hoffmann et al. 2022, table 3
 LAWS = st.builds(

@@ -7,7 +7,6 @@ import math
 import matplotlib.pyplot as plt
 import pytest
 
-from playbook.estimates.scaling_laws import BESIROGLU, HOFFMANN
 from playbook.figures import display
 from playbook_book.figures.scaling_laws import (
     frontier,
@@ -16,6 +15,7 @@ from playbook_book.figures.scaling_laws import (
 )
 from playbook_book.published_runs import RUNS
 from playbook_book.scaling_fits import isoflop_minimum
+from playbook_book.scaling_laws import BESIROGLU, HOFFMANN
 
 
 @pytest.fixture(autouse=True)

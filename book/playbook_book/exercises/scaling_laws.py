@@ -8,8 +8,8 @@ from functools import partial
 from operator import sub
 from typing import Any
 
-from playbook.estimates.scaling_laws import BESIROGLU, HOFFMANN_UNROUNDED, Law
 from playbook_book.exercises.exercise import NotYet, answers, exercise, function, number
+from playbook_book.scaling_laws import BESIROGLU, HOFFMANN_UNROUNDED, Law
 
 
 @number(

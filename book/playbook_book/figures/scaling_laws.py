@@ -12,8 +12,8 @@ from playbook.figures.units import format_count
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from playbook.estimates.scaling_laws import Law
     from playbook_book.published_runs import Run
+    from playbook_book.scaling_laws import Law
 
 #: ``budget in FLOPs -> (parameters, loss) of each of its runs``
 Profiles = Mapping[float, Sequence[tuple[float, float]]]

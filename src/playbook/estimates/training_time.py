@@ -1,4 +1,4 @@
-"""How long a training run takes and what it costs; sizes, tokens and GPU-hours of published runs.
+"""How long a training run takes and what it costs.
 
 Time is FLOPs over FLOP/s: t = c·T·P / (n·F·U) for T tokens, P parameters and n GPUs of peak F and utilisation U, where c
 and U belong together. With c = 6, what the model needs, U is the MFU. Narayanan et al. 2021 (arXiv 2104.04473, section
@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 from playbook._checks import check_fields, check_int, check_positive
 from playbook.errors import ConfigError
-from playbook.estimates.scaling_laws import FLOPS_PER_PARAMETER
+
+#: FLOPs per parameter and token: 2 forward (a multiplication and an addition), 4 backward.
+FLOPS_PER_PARAMETER = 6
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,8 @@ def training_time(
 ) -> Duration:
     """t = c·T·P / (n·F·U): ``peak_flops`` is F, one GPU's FLOP/s, ``utilisation`` U above 0 and at most 1.
 
-    ``coefficient`` is c: 6 with the MFU, 8 with the HFU of full recomputation, or what
-    :func:`playbook.planning.scaling_laws.flops_coefficient` counts. With experts, ``parameters`` are those that a token
-    meets. Raises :class:`ConfigError` for numbers that are not above 0.
+    ``coefficient`` is c: 6 with the MFU, 8 with the HFU of full recomputation, or what an exact count of FLOPs gives. With
+    experts, ``parameters`` are those that a token meets. Raises :class:`ConfigError` for numbers that are not above 0.
     """
     if check_positive("utilisation", utilisation, ConfigError) > 1:
         raise ConfigError(f"utilisation must be at most 1, the whole peak, got {utilisation}")

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from playbook._checks import check_fields, check_positive, unknown
 from playbook.errors import ConfigError
+from playbook.estimates.training_time import FLOPS_PER_PARAMETER
 from playbook.planning.flops import step_flops
 from playbook.shapes import ModelShape
 
-#: FLOPs per parameter and token: 2 forward (a multiplication and an addition), 4 backward; full recomputation adds 2.
-FLOPS_PER_PARAMETER = 6
-FLOPS_WITH_RECOMPUTATION = 8
+#: FLOPs per parameter and token where full recomputation adds a forward pass.
+FLOPS_WITH_RECOMPUTATION = FLOPS_PER_PARAMETER + 2
 #: Which parameters N counts: all; those that are multiplied by (no embedding unless it is the head, no positions); or
 #: Kaplan's, with neither embedding nor head.
 COUNTS = ("all", "products", "body")
