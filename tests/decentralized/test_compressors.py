@@ -11,21 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from playbook.decentralized.compressors import (
-    FP8,
-    QSGD,
-    Compressor,
-    Identity,
-    MultiStep,
-    Natural,
-    RandK,
-    Sign,
-    TopK,
-    compress,
-    pack,
-    unpack,
-)
+from playbook.decentralized.compressors import Compressor, TopK, pack, unpack
 from playbook.errors import ConfigError
+from playbook_book.compressors import FP8, QSGD, Identity, MultiStep, Natural, RandK, Sign, compress
 
 ALL: list[Compressor] = [
     Identity(), QSGD(1), QSGD(4), QSGD(127), Natural(), Sign(), TopK(0.1), TopK(1.0), RandK(0.2),

@@ -10,10 +10,10 @@ from decentralized_problem import STEPS, D, exact, gradient, minimum, start
 from torch import Tensor
 
 from playbook import launch
-from playbook.decentralized.gossip import ORDERS, Gossip, GradientTracking, QuasiGlobalMomentum, disagreement
 from playbook.decentralized.network import Network, Ranks, Simulated
 from playbook.decentralized.topology import Mixing, topology
 from playbook.errors import ConfigError
+from playbook_book.gossip import ORDERS, Gossip, GradientTracking, QuasiGlobalMomentum, disagreement
 
 CASES: list[tuple[type[Gossip], str, dict[str, Any]]] = [
     (Gossip, "ring", {}),

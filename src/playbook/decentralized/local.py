@@ -15,8 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from playbook.decentralized.gossip import Gradient
-from playbook.decentralized.network import Network
+from playbook.decentralized.network import Gradient, Network
 from playbook.errors import ConfigError
 
 #: Makes the optimizer of the rows of nodes; it must treat each element by itself, as SGD and AdamW do.

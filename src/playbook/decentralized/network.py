@@ -6,6 +6,7 @@ nodes tell each other goes through ``mix`` (neighbours) and ``mean`` (everybody)
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -15,6 +16,9 @@ from torch import Tensor
 from playbook.decentralized.topology import Mixing, columns, sends
 from playbook.errors import ConfigError
 from playbook.parallel.mesh import all_gather
+
+#: Gradients (rows, d) at ``x`` (rows, d), a row for each of the nodes, in a step.
+Gradient = Callable[[Tensor, Sequence[int], int], Tensor]
 
 
 class Network(Protocol):

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from playbook.decentralized.gossip import Gradient
-from playbook.decentralized.network import Network
+from playbook.decentralized.network import Gradient, Network
 from playbook.errors import ConfigError
 from playbook.seeding import derive_seed
 

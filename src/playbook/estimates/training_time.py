@@ -52,7 +52,7 @@ def training_time(
 ) -> Duration:
     """t = c·T·P / (n·F·U): ``peak_flops`` is F, one GPU's FLOP/s, ``utilisation`` U above 0 and at most 1.
 
-    ``coefficient`` is c: 6 with the MFU, 8 with the HFU of full recomputation, or what an exact count of FLOPs gives. With
+    ``coefficient`` is c: 6 with the MFU, 8 with the HFU of full recomputation, or what an exact count gives. With
     experts, ``parameters`` are those that a token meets. Raises :class:`ConfigError` for numbers that are not above 0.
     """
     if check_positive("utilisation", utilisation, ConfigError) > 1:

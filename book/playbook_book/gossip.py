@@ -13,18 +13,14 @@ and ``Ranks`` it gives the same iterates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import torch
 from torch import Tensor
 
 from playbook._checks import unknown
-from playbook.decentralized.network import Network
+from playbook.decentralized.network import Gradient, Network
 from playbook.decentralized.topology import Topology
 from playbook.errors import ConfigError
 
-#: Gradients (rows, d) at ``x`` (rows, d), a row for each of the nodes, in a step.
-Gradient = Callable[[Tensor, Sequence[int], int], Tensor]
 ORDERS = ("adapt-then-combine", "combine-then-adapt")
 
 
