@@ -12,9 +12,10 @@ from decentralized_problem import STEPS, D, gradient, start
 from torch import Tensor
 
 from playbook import launch
-from playbook.decentralized.local import LocalSteps, Nesterov, SlowMo
+from playbook.decentralized.local import Nesterov, SlowMo
 from playbook.decentralized.network import Network, Ranks, Simulated
 from playbook.errors import ConfigError
+from playbook_book.local_steps import LocalSteps
 
 SGD = partial(torch.optim.SGD, lr=0.05)
 MOMENTUM = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
