@@ -46,9 +46,6 @@ class Network(Protocol):
     def from_server(self, packed: Tensor | None, size: int) -> Tensor:
         """The server's message of ``size`` bytes, (b,), at every node."""
 
-    def send(self, x: Tensor | None, source: int, target: int, like: Tensor) -> Tensor | None:
-        """One node's ``x``, of the shape and dtype of ``like``, at another; None at nodes that are neither."""
-
 
 class Simulated:
     """All ``n`` nodes in this process: a mixing step is a product of matrices."""
@@ -100,11 +97,6 @@ class Simulated:
         assert packed is not None
         self.sent[0] += (self.n - 1) * size
         return packed
-
-    def send(self, x: Tensor | None, source: int, target: int, like: Tensor) -> Tensor | None:
-        """It is here already."""
-        self.sent[source] += like.numel() * like.element_size() if source != target else 0
-        return x
 
 
 class Ranks:
@@ -165,18 +157,6 @@ class Ranks:
         dist.broadcast(packed, src=self._rank(0), group=self.group)
         self.sent[0] += (self.n - 1) * size if self.nodes == (0,) else 0
         return packed
-
-    def send(self, x: Tensor | None, source: int, target: int, like: Tensor) -> Tensor | None:
-        """A message from one rank to another."""
-        (me,) = self.nodes
-        if me == source and me != target:
-            assert x is not None
-            dist.send(x.contiguous(), self._rank(target), self.group)
-            self.sent[0] += like.numel() * like.element_size()
-        elif me == target and me != source:
-            x = torch.empty_like(like)
-            dist.recv(x, self._rank(source), self.group)
-        return x if me in (source, target) else None
 
     def _rank(self, node: int) -> int:
         return node if self.group is None else dist.get_global_rank(self.group, node)
