@@ -19,7 +19,6 @@ from playbook.kernels.fp8_matmul import (
     flops,
     fp8_matmul,
     fp8_matmul_torch,
-    takes_fp8,
     tuned,
 )
 from playbook.kernels.jit import launches
@@ -129,13 +128,6 @@ def test_what_is_refused():
     with pytest.raises(ConfigError, match="capability is 80, but FP8 products need 89"):
         tuned(80)
     assert takes_tma(a.codes, b.codes, torch.ones(4, 8))
-
-
-def test_which_factors_a_gpu_multiplies_in_fp8(device):
-    a, b = factor(4, 256, "e5m2", "tile"), factor(8, 256, "e4m3", "block")
-    assert takes_fp8(a, b) == (device == "cuda" and torch.cuda.get_device_capability() >= (8, 9))
-    assert not takes_fp8(a, factor(8, 256, "e4m3", "mx"))
-    assert not takes_fp8(a, factor(8, 256, "e2m3", "block"))
 
 
 def on_gpu(

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from playbook.instruments.events import label_of
-from playbook_book.instruments.recorder import Recorder
+from playbook_book.instruments.recorder import Recorder, label_of
 
 #: Of each recorder and device one moment on both clocks: a mark, and the host's microseconds.
 _Origin = tuple[Any, float]

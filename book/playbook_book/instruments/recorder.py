@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from playbook.errors import ConfigError
+from playbook.figures.style import PALETTE
 from playbook.instruments.events import Event, Lane, check_event
 from playbook.instruments.trace import Trace
 
@@ -79,3 +81,10 @@ class Recorder:
             first = min((event.start for event in self._events), default=0.0)
             events = [replace(event, start=event.start - first) for event in self._events]
             return Trace(self._lanes.values(), events, self._links)
+
+
+def label_of(function: Callable[..., Any], name: str | None, category: str) -> str:
+    """What the trace calls a task. Raises ``ConfigError`` for a category that the palette does not have."""
+    if category not in PALETTE:
+        raise ConfigError(f"category is {category!r}; valid are {', '.join(PALETTE)}")
+    return name or str(getattr(function, "__name__", "task"))

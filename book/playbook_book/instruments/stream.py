@@ -18,9 +18,8 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from playbook.errors import ConfigError
-from playbook.instruments.events import label_of
 from playbook_book.instruments.cuda_stream import CudaStream
-from playbook_book.instruments.recorder import Recorder
+from playbook_book.instruments.recorder import Recorder, label_of
 
 
 class StreamEvent(Protocol):

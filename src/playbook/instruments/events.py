@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from playbook.errors import ConfigError, DataError
+from playbook.errors import DataError
 from playbook.figures.style import PALETTE
 
 
@@ -45,10 +45,3 @@ def check_event(event: Event, lanes: int) -> None:
         raise DataError(
             f"event {event.name!r} has category {event.category!r}; valid are {', '.join(PALETTE)}"
         )
-
-
-def label_of(function: Callable[..., Any], name: str | None, category: str) -> str:
-    """What the trace calls a task. Raises ``ConfigError`` for a category that the palette does not have."""
-    if category not in PALETTE:
-        raise ConfigError(f"category is {category!r}; valid are {', '.join(PALETTE)}")
-    return name or str(getattr(function, "__name__", "task"))

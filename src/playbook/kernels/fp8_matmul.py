@@ -268,13 +268,6 @@ def fp8_matmul(
     return y
 
 
-def takes_fp8(a: Quantized, b: Quantized) -> bool:
-    """Whether the GPU that these are on multiplies them in FP8, once they lie K-major (``codes.contiguous()``)."""
-    if not a.codes.is_cuda or capability_of(a.codes) < min(TUNED):
-        return False
-    return all(x.codes.dtype in FP8 and _has_groups(x) and x.scales.dtype == torch.float32 for x in (a, b))
-
-
 def _has_groups(x: Quantized) -> bool:
     return x.size[1] == GROUP_K or x.size[1] >= x.codes.shape[1]
 
