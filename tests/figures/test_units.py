@@ -2,7 +2,14 @@ import matplotlib.pyplot as plt
 import pytest
 
 from playbook.figures import units
-from playbook_book.figures.axes import bytes_axis, log_bytes_axis, log_seconds_axis, seconds_axis, tokens_axis
+from playbook_book.figures.axes import (
+    bytes_axis,
+    format_tokens,
+    log_bytes_axis,
+    log_seconds_axis,
+    seconds_axis,
+    tokens_axis,
+)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +67,7 @@ def test_seconds(seconds, text):
     ("tokens", "text"), [(512, "512"), (4096, "4k"), (2**20, "1M"), (1000, "1000"), (30000, "30k")]
 )
 def test_tokens(tokens, text):
-    assert units.format_tokens(tokens) == text
+    assert format_tokens(tokens) == text
 
 
 def ticks(axis) -> list[str]:

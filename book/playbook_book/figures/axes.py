@@ -6,7 +6,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from playbook.figures.units import BINARY, SECONDS, format_bytes, format_count, format_seconds, format_tokens
+from playbook.figures.units import BINARY, SECONDS, format_bytes, format_count, format_seconds
+
+
+def format_tokens(tokens: float) -> str:
+    """Sequence lengths: ``4096`` → ``4k`` (multiples of 1024 are thousands to everybody in the field)."""
+    for size, suffix in ((1024**2, "M"), (1024, "k")):
+        if tokens >= size and tokens % size == 0:
+            return f"{int(tokens // size)}{suffix}"
+    return format_count(tokens) if tokens >= 10_000 else f"{tokens:.4g}"
 
 
 def bytes_axis(axis: Any, label: str | None = None) -> None:

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from playbook.figures.style import PALETTE, PAPER, WIDTH, rc_parameters
-from playbook.figures.units import format_tokens
-from playbook_book.figures.axes import log_bytes_axis
+from playbook_book.figures.axes import format_tokens, log_bytes_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from playbook.figures.style import PALETTE, PAPER, WIDTH, colour, rc_parameters
-from playbook.figures.units import format_bytes, format_tokens
-from playbook_book.figures.axes import bytes_axis, count_axis
+from playbook.figures.units import format_bytes
+from playbook_book.figures.axes import bytes_axis, count_axis, format_tokens
 from playbook_book.figures.memory import _thinned
 
 if TYPE_CHECKING:

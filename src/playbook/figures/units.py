@@ -47,14 +47,6 @@ def format_count(count: float, digits: int = 3) -> str:
     return "".join(_scaled(count, DECIMAL, digits))
 
 
-def format_tokens(tokens: float) -> str:
-    """Sequence lengths: ``4096`` → ``4k`` (multiples of 1024 are thousands to everybody in the field)."""
-    for size, suffix in ((1024**2, "M"), (1024, "k")):
-        if tokens >= size and tokens % size == 0:
-            return f"{int(tokens // size)}{suffix}"
-    return format_count(tokens) if tokens >= 10_000 else _rounded(tokens, 4)
-
-
 def format_seconds(seconds: float, digits: int = 3) -> str:
     """``0.00312`` → ``3.12 ms``."""
     return "0 s" if seconds == 0 else " ".join(_scaled(seconds, SECONDS, digits))
