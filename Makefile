@@ -40,6 +40,7 @@ epub: book  ## the same book for e-readers: _build/playbook.epub
 
 test: book  ## run all tests: library, tools, every page in a browser, every notebook
 	@$(BIN)/python tools/chromium.py --install || true
+	@$(BIN)/python tools/slurm.py --install || true
 	@status=0; \
 	for part in '--dist worksteal tests' '--dist loadfile --nbval-lax --built book'; do \
 		echo "$(BIN)/python -m pytest $(SIDE_BY_SIDE) $$part"; \

@@ -1,4 +1,4 @@
-"""Fixtures that tests of several rooms share, and the loud word at the end when pages were not looked at."""
+"""Fixtures that tests of several rooms share, and the loud word at the end when tests lacked a program."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import chromium as chromium_tool
 import pytest
 import serve
+import slurm as slurm_tool
 
 from playbook import launch
 
@@ -132,7 +133,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     everything = terminalreporter.stats.get("skipped", [])
     if gpus := sum("CUDA device" in str(report.longrepr) for report in everything):
         terminalreporter.write_line(f"{gpus} tests did NOT run: they need GPUs", yellow=True)
-    for reason, remedy in ((NO_CHROMIUM, chromium_tool.NONE), (NO_BOOK, f"{NO_BOOK}: run `make book`")):
+    remedies = {
+        NO_CHROMIUM: chromium_tool.NONE,
+        slurm_tool.MISSING: slurm_tool.NONE,
+        NO_BOOK: f"{NO_BOOK}: run `make book`",
+    }
+    for reason, remedy in remedies.items():
         skipped = [report for report in everything if reason in str(report.longrepr)]
         if skipped:
             terminalreporter.write_line(remedy, red=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -76,3 +77,13 @@ def remaining_folders(temporary: Path, seconds: float = 5.0) -> list[Path]:
     while (left := list(temporary.glob("playbook-*"))) and time.monotonic() < limit:
         time.sleep(0.02)
     return left
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below ``pid``, whatever session they are in."""
+    found = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            for child in (thread / "children").read_text().split():
+                found += [int(child), *descendants(int(child))]
+    return found

@@ -130,8 +130,8 @@ def test_the_core_can_be_read() -> None:
 def test_the_library_stays_small() -> None:
     library = {module for module in MODULES.files if f"{module}.".startswith("playbook.")}
     print(f"src/playbook has {len(library)} files, {lines(library)} lines")
-    assert len(library) <= 288
-    assert lines(library) <= 45459
+    assert len(library) <= 294
+    assert lines(library) <= 46959
 
 
 def test_what_training_needs_is_the_core() -> None:

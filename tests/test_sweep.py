@@ -15,19 +15,16 @@ from pathlib import Path
 
 import pytest
 import terminal
-from launch.fake_slurm import descendants, free_job_id
-from leftovers import alive, remaining
+from leftovers import alive, descendants, remaining
 
 from benchmarks.faults.runs import command_of
 from playbook.cli import main
 from playbook.commands.sweep_table import accuracy, ordered, summary, table
-from playbook.launch.sweep import jobs
 from playbook.launch.sweep.results import COLUMNS
 from playbook.launch.warm import python_path
 
 SMALL = json.dumps({"layers": 1, "hidden": 16, "heads": 2, "vocab": 256, "max_seq": 64, "name": "small"})
 SIZES = ["--model", SMALL, "--seq", "16", "--global-batch", "4", "--steps", "5", "--warmup", "2"]
-LAUNCH = Path(__file__).parent / "launch"
 MEASURED = Path(__file__).parents[1] / "benchmarks" / "results" / "cpu-2-cores-calibration.toml"
 
 
@@ -130,35 +127,6 @@ def test_a_job_goes_on_without_its_collector_and_is_found_again(tmp_path):
     assert remaining([job, *processes], 30) == []
     assert json.loads(printed)["counts"] == {"ok": 1}
     assert json.loads(ids.read_text()) == {}
-
-
-@pytest.mark.slow
-def test_slurm_runs_it_on_the_ranks_of_a_node(tmp_path, monkeypatch, capsys):
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    slurm, torchrun = LAUNCH / "fake_slurm.py", LAUNCH.parent / "forked_torchrun.py"
-    of = {**dict.fromkeys(("sbatch", "sacct", "srun", "scontrol"), slurm), "torchrun": torchrun}
-    for name, file in of.items():
-        (programs / name).write_text(f"#!{sys.executable}\n{file.read_text()}")
-        (programs / name).chmod(0o755)
-    path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
-    own = {
-        "PATH": path,
-        "PYTHONPATH": python_path(),
-        "FAKE_JOB_ID": str(free_job_id()),
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    for name, value in own.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(jobs, "LOOK_AT_SLURM", 0.5)
-    monkeypatch.chdir(tmp_path)
-    asked = "partition=gpu,time=10,gpus_per_node=2,cpus_per_gpu=1"
-    flags = ["--slurm", asked, "--layout", "dp=2", "--json", "--", "--device", "cpu"]
-    assert main(["sweep", *SIZES, "--out", "out", *flags]) == 0
-    (row,) = json.loads(capsys.readouterr().out)["rows"]
-    assert (row["status"], row["steps"], row["dp"]) == ("ok", 3, 2), row
-    assert row["tokens_per_s_per_gpu"] == pytest.approx(64 / row["step_s"] / 2, rel=1e-3)
-    assert row["peak_bytes"] == pytest.approx(row["predicted_peak_bytes"], rel=0.01)
 
 
 @pytest.mark.parametrize(

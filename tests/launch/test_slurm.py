@@ -1,4 +1,4 @@
-"""The script for Slurm: what it asks for, what it runs, and real runs of it on nodes that are this machine."""
+"""The script for Slurm: what it asks for, and what it runs. Slurm itself is in test_real_slurm.py."""
 
 from __future__ import annotations
 
@@ -8,26 +8,17 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-import two_agents
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from launch.fake_slurm import free_job_id
-from leftovers import remaining, signed_in
 from torch.distributed import run as torchrun
 
 from playbook.cli import main
-from playbook.launch import LaunchError, warm
-from playbook.launch.logs import read_json_log
+from playbook.launch import LaunchError
 from playbook.launch.slurm import SlurmJob, sbatch_script
 
-FAKE = Path(__file__).with_name("fake_slurm.py")
-#: A torchrun whose ranks need not import PyTorch again.
-FORKED = Path(__file__).parents[1] / "forked_torchrun.py"
 EVERYTHING = SlurmJob(
     nodes=3, gpus_per_node=4, cpus_per_gpu=6, time="2-12:30:00", job_name="big-run", partition="a,b", account="me",
     setup=("umask 022", "export GREETING='it is {here}'"), container="nvcr.io#nvidia/pytorch:25.01-py3",
@@ -164,160 +155,6 @@ ARGUMENTS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0
 def test_every_argument_arrives_as_it_was_given(arguments_of_torchrun, arguments):
     told = arguments_of_torchrun(sbatch_script(["train", *arguments], EVERYTHING))
     assert told[9:] == ["-m", "--", "playbook", "train", *arguments]
-
-
-@pytest.fixture
-def submit(tmp_path, monkeypatch) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Submits a script in ``tmp_path`` to the fake Slurm; ``logs/JOB/node-N.log`` is there afterwards."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name in ("sbatch", "scancel", "scontrol", "srun"):
-        (programs / name).write_text(f"#!{sys.executable}\n{FAKE.read_text()}")
-        (programs / name).chmod(0o755)
-    # What is 5 s there is a blink here.
-    (programs / "sleep").write_text(f"#!/bin/sh\nexec {shutil.which('sleep')} 0.2\n")
-    (programs / "sleep").chmod(0o755)
-    path = [str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]
-    env = {
-        **os.environ,
-        "PATH": os.pathsep.join(path),
-        "PYTHONPATH": os.pathsep.join([warm.python_path(), str(FAKE.parents[1])]),
-        "FAKE_JOB_ID": str(free_job_id(3)),
-        "CUDA_VISIBLE_DEVICES": "",
-        "TMPDIR": str(programs),
-    }
-
-    def run(script: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            ["sbatch"], input=script, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600
-        )
-        assert list(programs.glob("torchelastic*")) == []
-        return done
-
-    return run
-
-
-def logs(folder: Path) -> list[str]:
-    """The output of each node."""
-    return [path.read_text() for path in sorted(folder.glob("logs/*/node-*.log"))]
-
-
-@pytest.mark.slow
-def test_a_node_whose_rank_fails_ends_the_job_on_all_nodes(submit, tmp_path):
-    (tmp_path / "work.py").write_text(
-        "import os, time\nfrom leftovers import sign_in\nsign_in('.')\n"
-        "if os.environ['RANK'] == '1':\n    raise ValueError('bad shape')\ntime.sleep(1000)\n"
-    )
-    done = submit(sbatch_script(["work.py"], SlurmJob(nodes=2, gpus_per_node=1)))
-    assert done.returncode == 1
-    assert "ValueError: bad shape" in logs(tmp_path)[1]
-    assert "ValueError" not in logs(tmp_path)[0]
-    assert len(signed_in(tmp_path)) == 2
-    assert remaining(signed_in(tmp_path)) == []
-
-
-WORK = """
-import json, os, signal, sys, time
-from pathlib import Path
-from leftovers import sign_in
-
-sign_in(".")
-rank, first, asked = os.environ["RANK"], os.environ["SLURM_RESTART_COUNT"] == "0", []
-names = "WORLD_SIZE GROUP_RANK LOCAL_RANK SLURM_NODEID SLURMD_NODENAME MASTER_ADDR GREETING OMP_NUM_THREADS"
-found = json.dumps([int(rank), [os.environ[name] for name in names.split()], sys.argv[1:]])
-os.write(1, f"FOUND {found}\\n".encode())  # at one go: ranks of a node share a log, and print writes line ends apart
-for number in (signal.SIGUSR1, signal.SIGTERM):
-    signal.signal(number, lambda number, frame: asked.append(signal.Signals(number).name))
-Path(f"listens-{rank}").touch()
-if first and rank == "0":  # the word comes once
-    while len(list(Path(".").glob("listens-*"))) < 4:
-        time.sleep(0.01)
-    Path("bin", "preempt").touch()
-state = Path(f"state-{rank}")
-begun = done = int(state.read_text()) if state.exists() else 0
-while not asked if first else done < 100:
-    done += 1
-    state.write_text(str(done))
-    time.sleep(0.01)
-time.sleep(0.2)
-os.write(1, f"FROM {begun} TO {done} {set(asked)}\\n".encode())
-"""
-
-
-@pytest.mark.slow
-def test_ranks_of_two_nodes_that_are_asked_save_and_leave_and_the_next_job_goes_on(submit, tmp_path):
-    """Another job needs the nodes."""
-    (tmp_path / "work.py").write_text(WORK)
-    setup = ('export GREETING="it\'s $((6 * 7))"',)
-    job = SlurmJob(nodes=2, gpus_per_node=2, cpus_per_gpu=3, setup=setup, requeue=True, max_restarts=2)
-    done = submit(sbatch_script(["work.py", *ODD], job))
-    texts = logs(tmp_path)
-    assert done.returncode == 0, (done.stderr, texts)
-    for node, host, text in zip((0, 1), ("127.0.0.1", "127.0.0.2"), texts, strict=True):
-        found = sorted(map(json.loads, re.findall("^FOUND (.*)$", text, re.MULTILINE)))
-        own = ["4", str(node), "{}", str(node), host, "127.0.0.1", "it's 42", "3"]
-        assert found == [
-            [2 * node + i, [word.format(i) for word in own], ODD] for i in (0, 1) for _ in range(2)
-        ]
-        left, gone_on = (
-            re.findall(rf"FROM (\d+) TO (\d+) {who}", text) for who in ("{'SIGTERM'}", r"set\(\)")
-        )
-        assert [begun for begun, _ in left] == ["0", "0"]
-        assert sorted(gone_on) == sorted((done, str(max(100, int(done)))) for _, done in left)
-        # Of the ranks' program: torchrun prints one of its own when the other node is late at its exit barrier.
-        assert 'work.py", line' not in text
-    assert len(signed_in(tmp_path)) == 8
-    assert remaining(signed_in(tmp_path)) == []
-
-
-TRAINS = """
-import json, signal, sys, time
-from pathlib import Path
-
-if Path("c").exists():
-    Path("told").write_text(json.dumps(sys.argv[1:]))
-    sys.exit(0)
-from playbook.cli import main
-from playbook.launch.logs import JsonLog
-
-write = JsonLog.step
-
-def step(log, record):
-    write(log, record)
-    if record["step"] == 5:
-        Path("bin/warn").touch()
-        while signal.getsignal(signal.SIGUSR1) != signal.SIG_IGN:  # until this rank has been asked
-            time.sleep(0.01)
-
-JsonLog.step = step
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.slow
-def test_training_that_was_asked_to_leave_goes_on_to_the_same_losses_bit_for_bit(
-    submit, tmp_path, monkeypatch
-):
-    """In the next job of an array, which is told the same, after which the rest is cancelled. It goes on here, since
-    torch is loaded. What several ranks do that are asked is in tests/training/test_leaving.py."""
-    train, steps = two_agents.train_flags(""), 9
-    (tmp_path / "work.py").write_text(TRAINS)
-    (tmp_path / "bin" / "torchrun").write_text(f"#!{sys.executable}\n{FORKED.read_text()}")
-    (tmp_path / "bin" / "torchrun").chmod(0o755)
-    more = f"--steps {steps} --device cpu --quiet --log run.jsonl --checkpoint c --resume".split()
-    job = SlurmJob(nodes=1, gpus_per_node=1, cpus_per_gpu=1, array=3)
-    done = submit(sbatch_script(["work.py", "train", *train, *more], job))
-    texts = logs(tmp_path)
-    assert done.returncode == 0, (done.stderr, texts)
-    assert (tmp_path / "bin" / "cancelled").exists()
-    assert len(texts) == 2
-    assert "saved and left, as asked, after 6 steps" in texts[0]
-    told = json.loads((tmp_path / "told").read_text())
-    assert told == ["train", *train, *more]
-    monkeypatch.chdir(tmp_path)
-    assert main(told) == 0
-    found = [(r["step"], r["loss"], r["grad_norm"]) for r in read_json_log(tmp_path / "run.jsonl")]
-    assert found == two_agents.quiet(tmp_path, train, steps)
 
 
 def test_the_command_prints_the_script_and_json_holds_it(capsys):

@@ -228,9 +228,7 @@ def _leaving(job: SlurmJob) -> str:
     """What is set up so that ranks can be asked to leave."""
     if not job.goes_on:
         return ""
-    found = _WARNING.fullmatch(job.warning or "")
-    assert found is not None
-    return _LEAVING.format(seconds=found[1])
+    return _LEAVING.format(seconds=str(job.warning).rpartition("@")[2])
 
 
 def _ending(job: SlurmJob) -> str:
@@ -263,7 +261,7 @@ asked=
 leave() {{
   asked=1
   while kill -0 "$step" 2> /dev/null; do
-    scancel --signal=USR1 "$SLURM_JOB_ID" || :
+    scancel --signal=USR1 "$SLURM_JOB_ID.0" || :   # its step: of an array's job scancel says that it cannot, for 95 s
     sleep 5
   done
 }}
@@ -274,7 +272,8 @@ export PET_SIGNALS_TO_HANDLE=SIGINT,SIGHUP,SIGQUIT   # of torchrun: not SIGTERM,
 _WAIT = """
 step=$! status=0
 wait "$step" || status=$?
-if [[ -n $asked ]]; then
+# Ranks of nodes that another job needs are asked by Slurm itself, which does not requeue a job that ends in time.
+if [[ -n $asked || $(scontrol show job "$SLURM_JOB_ID") =~ PreemptTime=[0-9] ]]; then
   {then}
 fi
 """
