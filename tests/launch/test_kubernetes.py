@@ -12,6 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import jsonschema
 import pytest
 import yaml
 from hypothesis import example, given, settings
@@ -81,6 +82,23 @@ def test_fields_are_those_of_a_job_set():
     assert job["podFailurePolicy"]["rules"] == [
         {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     ]
+
+
+def test_it_is_valid_by_the_published_schemas_of_job_set_and_core():
+    """Which know each of its fields, and say of what type it is; the schema's comment says whose they are."""
+    schema = json.loads(Path(__file__).with_name("jobset.schema.json").read_text())
+    for job in (JOB, KubernetesJob("i"), replace(JOB, claim=None)):
+        for command in (["train", *ODD], ["work.py"]):
+            jsonschema.validate(yaml.safe_load(manifest(command, job)), schema)
+    text = manifest(["train"], JOB)
+    for right, wrong in (
+        ("completions: 2", 'completions: "2"'),
+        ("mountPath:", "mountpath:"),
+        ("claimName", "claim"),
+    ):
+        assert right in text
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(yaml.safe_load(text.replace(right, wrong)), schema)
 
 
 def test_what_a_pod_has():
