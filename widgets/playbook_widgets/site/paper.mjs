@@ -184,6 +184,7 @@ function nameAfter(root, page) {
 
 /** E-readers know no variables of CSS. */
 function plain(root) {
+  for (const path of root.querySelectorAll("path:not([d])")) path.remove(); // grid lines out of view: SVG 1.1 wants a d
   const known = getComputedStyle(document.documentElement);
   const value = (_, name) => known.getPropertyValue(name).trim() || "currentColor";
   for (const element of root.querySelectorAll('[style*="var("]'))
