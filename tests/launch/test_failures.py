@@ -111,11 +111,14 @@ def test_a_killed_rank_is_named_with_its_signal(failing, count, nnodes):
 def test_a_rank_that_leaves_torchrun_without_a_word_is_named_and_torchrun_leaves_nothing(
     ranks, time_is_up, tmp_path
 ):
+    (tmp_path / "left").mkdir()
+
     def work() -> None:
         if os.environ["RANK"] == "1":
-            sign_in(tmp_path)
+            sign_in(tmp_path / "left")
             os._exit(0)
-        while not (ended := signed_in(tmp_path)) or Path(f"/proc/{ended[0]}").exists():
+        sign_in(tmp_path, with_child=True)
+        while not (ended := signed_in(tmp_path / "left")) or Path(f"/proc/{ended[0]}").exists():
             time.sleep(0.01)
         arrive(tmp_path)
         time.sleep(1000)
@@ -126,6 +129,8 @@ def test_a_rank_that_leaves_torchrun_without_a_word_is_named_and_torchrun_leaves
         match=r"rank 0 is at line .+ and rank 1 has ended without a result",
     ):
         ranks(work, ranks=2, cold=True, timeout=LONG, env={"TMPDIR": str(tmp_path)})
+    assert len(signed_in(tmp_path)) == 2
+    assert remaining(signed_in(tmp_path)) == []
     assert list(tmp_path.glob("torchelastic*")) == []
 
 
@@ -586,6 +591,23 @@ def test_a_parent_that_dies_takes_everything_along(tmp_path):
     parent.wait(60)
     assert remaining(pids, seconds=60) == []
     assert remaining_folders(tmp_path, seconds=60) == []
+
+
+IMPORTS = """
+import time
+from playbook.launch import warm
+print(warm.start().process.pid, flush=True)
+time.sleep(1000)
+"""
+
+
+def test_a_parent_that_dies_while_its_warm_process_imports_torch():
+    parent = subprocess.Popen([sys.executable, "-c", IMPORTS], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    server = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait(60)
+    assert remaining([server], seconds=60) == []
 
 
 def test_a_warm_process_that_dies_with_a_request_unread(tmp_path, monkeypatch):

@@ -100,32 +100,26 @@ def test_cells_of_a_kernel_give_results_are_interrupted_and_end_with_it(notebook
     assert reply["evalue"].startswith("rank 0 failed: ZeroDivisionError: division by zero")
     assert not any("playbook/launch" in line for line in reply["traceback"])
 
-    for flags, ranks in (("", 2), ("--cold", 1)):
-        pids = hanging(notebook, tmp_path / f"interrupted{flags}", ranks, flags)
-        assert ("torch.distributed.run" in launchers(pids)) == bool(flags)
-        for _ in range(3):  # impatient
-            notebook.manager.interrupt_kernel()
-        reply = notebook.reply()
-        assert (reply["status"], reply["ename"]) == ("error", "KeyboardInterrupt")
-        assert remaining(pids) == []
-        assert remaining_folders(tmp_path / "temporary", seconds=0) == []
-        reply, printed = notebook.run("%%torchrun -n 2 --backend gloo\nprint('fine')")
-        assert reply["status"] == "ok", reply
-        assert printed == "rank 0 | fine\nrank 1 | fine\n"
+    pids = hanging(notebook, tmp_path / "interrupted", 2)
+    assert "torch.distributed.run" not in launchers(pids)
+    for _ in range(3):  # impatient
+        notebook.manager.interrupt_kernel()
+    reply = notebook.reply()
+    assert (reply["status"], reply["ename"]) == ("error", "KeyboardInterrupt")
+    assert remaining(pids) == []
+    assert remaining_folders(tmp_path / "temporary", seconds=0) == []
+    reply, printed = notebook.run("%%torchrun -n 2 --backend gloo\nprint('fine')")
+    assert reply["status"] == "ok", reply
+    assert printed == "rank 0 | fine\nrank 1 | fine\n"
 
-    # Of warm ranks, which end with the process that they are forked from, it is in ``test_failures.py``.
+    # Of warm ranks, which end with the process that they are forked from, it is in ``test_failures.py``, and so is what
+    # cold ranks leave when they are stopped.
     notebook.run("import os\nfrom playbook.launch import warm")
     kernel, server = eval(notebook.evaluate("(os.getpid(), warm.start().process.pid)"))
-    pids = [server, *hanging(notebook, tmp_path / "killed", 1, "--cold")]
+    ranks = hanging(notebook, tmp_path / "killed", 1, "--cold")
+    assert "torch.distributed.run" in launchers(ranks)
+    pids = [server, *ranks]
     assert remaining(pids) == pids
     os.kill(kernel, signal.SIGKILL)
     assert remaining(pids, seconds=60) == []
     assert remaining_folders(tmp_path / "temporary", seconds=60) == []
-
-
-def test_a_kernel_that_is_killed_while_torch_is_imported(notebook):
-    """``%load_ext`` has just started the warm process."""
-    notebook.run("import os\nfrom playbook.launch import warm\nwarm.close()")
-    kernel, server = eval(notebook.evaluate("(os.getpid(), warm.start().process.pid)"))
-    os.kill(kernel, signal.SIGKILL)
-    assert remaining([server], seconds=60) == []

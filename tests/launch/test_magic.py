@@ -139,18 +139,6 @@ def test_output_streams_while_the_cell_runs(shell, tmp_path, monkeypatch):
     assert "".join(seen) == "rank 0 | first\nrank 0 | last\n"
 
 
-@pytest.mark.slow
-def test_torchrun_itself_gives_the_same(notebook, shell):
-    """One for each node; on one node, and killed and interrupted, it is in ``test_kernel.py``."""
-    where = "import os\nplace = tuple(int(os.environ[n]) for n in ('GROUP_RANK', 'LOCAL_RANK', 'WORLD_SIZE'))"
-    cell = f"{SUM}{where}\nresult = result, place, open(f'/proc/{{os.getppid()}}/cmdline').read()"
-    grouped = notebook(f"%%torchrun -n 2 --backend gloo --nnodes 2\n{cell}")
-    assert grouped == "".join(f"rank {r} | I am {r}\nrank {r} | sum 1\n" for r in range(2))
-    for r, (total, place, parent) in enumerate(shell.user_ns["ranks"].values):
-        assert (total, place) == (10 + r, (r, 0, 2))
-        assert "torch.distributed.run" in parent
-
-
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [

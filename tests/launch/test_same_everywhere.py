@@ -70,10 +70,14 @@ def printed(ranks, script) -> list[str]:
 
 
 @pytest.mark.slow
-def test_cold_ranks_print_the_same(ranks, script, printed):
-    cold_ranks = ranks(script, *ARGUMENTS, ranks=2, cold=True)
-    assert [rank.output for rank in cold_ranks] == printed
-    assert all(printed[0].endswith(f"\n{value}\n") for value in cold_ranks.values)
+def test_cold_ranks_on_a_node_each_print_the_same(ranks, script, printed):
+    """But for where they are; torchrun with both ranks on one node is below, and as cold ranks in ``test_kernel.py``."""
+    cold_ranks = ranks(script, *ARGUMENTS, ranks=2, nnodes=2)
+    for r, rank in enumerate(cold_ranks):
+        assert rank.output == printed[r].replace(
+            f"['{r}', '{r}', '2', '2', '0']", f"['{r}', '0', '2', '1', '{r}']"
+        )
+        assert printed[0].endswith(f"\n{rank.value}\n")
 
 
 @pytest.mark.slow
@@ -107,7 +111,7 @@ def test_warm_launches_in_a_row(ranks, record_property, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", None)
     server = warm.start().process.pid
     before = _open_files_and_children(server)
-    seconds: dict[int, list[float]] = {n: [] for n in (2, 3, 5, 8)}
+    seconds: dict[int, list[float]] = {n: [] for n in (2, 5)}
     for n in [*seconds] * 2:
         began = time.monotonic()
         assert ranks(work, ranks=n).values == [n * (n + 1) // 2] * n
