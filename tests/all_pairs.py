@@ -7,6 +7,7 @@ implications for software testing"), and a full product has each pair many times
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations, product
 from typing import Any
@@ -23,7 +24,7 @@ def all_pairs(cases: Iterable[Case], cost: Callable[[Case], float] = lambda case
     """Of ``cases`` so many that any two values which one of them has together, one of the chosen has, too.
 
     Greedy, and the same every time: next is the case with the most pairs that are still missing for what it costs, the
-    first of several. Values are hashable.
+    first of several. In the end those go, the dearest first, whose pairs others have brought since. Values are hashable.
     """
     known = list(cases)
     missing = {pair for case in known for pair in pairs(case)}
@@ -38,6 +39,11 @@ def all_pairs(cases: Iterable[Case], cost: Callable[[Case], float] = lambda case
             continue
         chosen.append(known[i])
         missing -= pairs(known[i])
+    times = Counter(pair for case in chosen for pair in pairs(case))
+    for case in sorted(chosen, key=cost, reverse=True):
+        if min(times[pair] for pair in pairs(case)) > 1:
+            chosen.remove(case)
+            times.subtract(pairs(case))
     return chosen
 
 

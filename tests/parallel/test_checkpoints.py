@@ -15,28 +15,28 @@ from playbook.layout import Layout
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 
-HALF, WHOLE = 2, 4
+FIRST, WHOLE = 1, 3
 
 
-def half(case: Case) -> Case:
-    return dataclasses.replace(case, steps=HALF)
+def first(case: Case) -> Case:
+    return dataclasses.replace(case, steps=FIRST)
 
 
 def save(*runs: tuple[Case, str, dict]) -> list[dict]:
-    """In a rank: the state after half of the steps, of each run."""
+    """In a rank: the state after the first step, of each run."""
     torch.set_num_threads(1)
     found = []
     with launch.process_group():
         for case, text, options in runs:
             mesh = Mesh(Layout.parse(text).replace(**options))
             engine = parallelize(case.model(), mesh, case.make())
-            train(half(case), engine, grad_acc=mesh.layout.grad_acc, mesh=mesh)
+            train(first(case), engine, grad_acc=mesh.layout.grad_acc, mesh=mesh)
             found.append(engine.state_dict())
     return found
 
 
 def resume(*runs: tuple[Case, str, dict, dict]) -> list[Run]:
-    """In a rank: the other half, from a state, of each run."""
+    """In a rank: the other steps, from a state, of each run."""
     torch.set_num_threads(1)
     found = []
     with launch.process_group():
@@ -44,14 +44,14 @@ def resume(*runs: tuple[Case, str, dict, dict]) -> list[Run]:
             mesh = Mesh(Layout.parse(text).replace(**options))
             engine = parallelize(case.model(), mesh, case.make())
             engine.load_state_dict(state)
-            found.append(train(case, engine, grad_acc=mesh.layout.grad_acc, mesh=mesh, start=HALF))
+            found.append(train(case, engine, grad_acc=mesh.layout.grad_acc, mesh=mesh, start=FIRST))
     return found
 
 
 @functools.cache
 def state_of_one(case: Case) -> dict:
     engine = one_device(case)
-    train(half(case), engine)
+    train(first(case), engine)
     return engine.state_dict()
 
 
@@ -63,12 +63,12 @@ def whole_run(case: Case) -> Run:
 def resume_on_one(case: Case, state: dict) -> Run:
     engine = one_device(case)
     engine.load_state_dict(state)
-    return train(case, engine, start=HALF)
+    return train(case, engine, start=FIRST)
 
 
 def check_resumed(run: Run, case: Case) -> None:
     whole = whole_run(case)
-    assert (run.losses / whole.losses[HALF:] - 1).abs().max() < 1e-5
+    assert (run.losses / whole.losses[FIRST:] - 1).abs().max() < 1e-5
     assert (run.last - whole.last).norm() / whole.last.norm() < 1e-5
 
 
@@ -112,8 +112,8 @@ def test_saved_by_ranks_and_taken_up_by_one_device(ranks, name):
         tolerance = 1e-4 if case.shape.bias is False else float("inf")
         assert max(differences(state, state_of_one(case)) for state in states) < tolerance
         whole, resumed = whole_run(case), resume_on_one(case, states[-1])
-        assert (resumed.losses / whole.losses[HALF:] - 1).abs().max() < 1e-5
-        assert (resumed.norms / whole.norms[HALF:] - 1).abs().max() < 1e-4
+        assert (resumed.losses / whole.losses[FIRST:] - 1).abs().max() < 1e-5
+        assert (resumed.norms / whole.norms[FIRST:] - 1).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -188,7 +188,7 @@ def test_masters_keep_what_16_bits_have_lost(ranks):
         assert not torch.equal(master, master.bfloat16().float())
     whole = whole_run(case)
     for [run] in ranks(resume, (case, "dp=3,zero=3", {}, state), ranks=3).values:
-        assert (run.losses / whole.losses[HALF:] - 1).abs().max() < 5e-3
+        assert (run.losses / whole.losses[FIRST:] - 1).abs().max() < 5e-3
 
 
 @pytest.mark.parametrize("text", ["dp=2", "dp=3,zero=1", "dp=2,zero=2", "dp=3,zero=3"])

@@ -131,8 +131,10 @@ def test_ten_steps(ranks):
 
 def test_a_world_larger_than_a_parameter(ranks):
     """Norms of 5 elements on 6 ranks: some of them own nothing of a parameter."""
-    small = BLOCKS["llama"].replace(hidden=5, heads=1, kv_heads=1, head_dim=2, ffn=3, qk_norm=True, vocab=11)
-    buckets = {"bucket": 40, "first_bucket": 40}
+    small = BLOCKS["llama"].replace(
+        layers=1, hidden=5, heads=1, kv_heads=1, head_dim=2, ffn=3, qk_norm=True, vocab=11
+    )
+    buckets = {"bucket": 120, "first_bucket": 40}
     case = Case(small, steps=2)
     runs = [(case, f"dp=6,zero={zero}", buckets if zero < 3 else {}) for zero in range(4)]
     check(ranks, runs, 6)

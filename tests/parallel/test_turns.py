@@ -151,10 +151,10 @@ def watched(schedule: str, dispatch: str) -> tuple[list[float], list[float], lis
     """In a rank: losses and norms of two steps one after the other, and side by side; of the second of those what was
     hidden in each pair, and its trace."""
     with launch.process_group():
-        layout = Layout.parse(f"pp=2,dp=2,ep=2,schedule={schedule},grad_acc=6")
+        layout = Layout.parse(f"pp=2,dp=2,ep=2,schedule={schedule},grad_acc=4")
         layout = layout.replace(dispatch=dispatch, node=1 if dispatch == "two-step" else None)
         shape = load("tiny-moe").replace(layers=4, hidden=64)
-        config = TrainConfig(steps=2, global_batch=12, micro_batch=1, seq=16, layout=layout)
+        config = TrainConfig(steps=2, global_batch=8, micro_batch=1, seq=16, layout=layout)
         alone, trainer = (make_trainer(shape, load_corpus(), config, Mesh(layout)) for _ in range(2))
         alone.engine.pipeline.turns = None
         expected = [alone.step() for _ in range(2)]
