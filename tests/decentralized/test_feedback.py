@@ -43,7 +43,7 @@ def on_ranks() -> list[tuple[Tensor, list[int]]]:
         return [trained(Ranks(), case) for case in CASES]
 
 
-@pytest.mark.parametrize("n", [2, 4, 8])
+@pytest.mark.parametrize("n", [2, 5])
 def test_ranks_have_the_iterates_and_the_bytes_of_a_simulation(ranks, n):
     found = ranks(on_ranks, ranks=n)
     for i, case in enumerate(CASES):
