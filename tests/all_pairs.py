@@ -24,7 +24,7 @@ def all_pairs(cases: Iterable[Case], cost: Callable[[Case], float] = lambda case
     """Of ``cases`` so many that any two values which one of them has together, one of the chosen has, too.
 
     Greedy, and the same every time: next is the case with the most pairs that are still missing for what it costs, the
-    first of several. In the end those go, the dearest first, whose pairs others have brought since. Values are hashable.
+    first of several. At last those go, the dearest first, whose pairs others have brought since. Values are hashable.
     """
     known = list(cases)
     missing = {pair for case in known for pair in pairs(case)}

@@ -71,7 +71,7 @@ def printed(ranks, script) -> list[str]:
 
 @pytest.mark.slow
 def test_cold_ranks_on_a_node_each_print_the_same(ranks, script, printed):
-    """But for where they are; torchrun with both ranks on one node is below, and as cold ranks in ``test_kernel.py``."""
+    """But for where they are; torchrun with both ranks on one node is below, as cold ranks in ``test_kernel.py``."""
     cold_ranks = ranks(script, *ARGUMENTS, ranks=2, nnodes=2)
     for r, rank in enumerate(cold_ranks):
         assert rank.output == printed[r].replace(

@@ -116,7 +116,7 @@ LAYOUTS = (
     "pp=2,schedule=zb-h1",
 )
 
-#: A first scale that overflows, grows back and overflows again, no step within five per cent of the limit: sums in parts
+#: A first scale that overflows, grows back and overflows again, no step within 5 % of the limit: sums in parts
 #: are rounded elsewhere.
 CLEAR = {"initial_loss_scale": 0.45 * 2.0**20, "steps": 6}
 
