@@ -23,10 +23,31 @@ FUSED = {
     "weight-gradients": "a weight's gradient is added inside the product that makes it, with no matrix of its own "
     "(Megatron-LM, unless told --no-gradient-accumulation-fusion)",
 }
+#: What frameworks keep otherwise than the book's trainer, by name.
+KEPT = {
+    "logits": "logits stay until backward ends, beside their gradient (LLM Foundry: Composer's state has them, and "
+    "flash-attn's CrossEntropyLoss leaves them as they are)",
+    "remainders": "of a master weight, the 16 bits that its weight in bf16 lacks (apex's DistributedFusedAdam with "
+    "store_param_remainders, as NeMo sets it)",
+    "dummy-gradients": "an empty matrix for each shape of a block's weights, which autograd gets where a product has "
+    "added the gradient already (Transformer Engine 2, get_dummy_wgrad)",
+    "attention-output": "what attention gives to Ulysses' exchange, and what that gives to the next product "
+    "(Transformer Engine from 2.8 on, cp_comm_type a2a)",
+    "gathered-input": "the head's input, gathered from sequence-parallel ranks into a buffer that stays (Megatron-LM, "
+    "GlobalMemoryBuffer)",
+}
 #: What the book's kernels do.
 EVERYTHING = frozenset({"norms", "swiglu", "attention", "linear-cross-entropy"})
 NOTHING: frozenset[str] = frozenset()
 CHUNK = 2048  # tokens: by its datasheet an H100 multiplies them five times as long as it moves dW in fp32
+
+
+def load_kept(names: Iterable[str]) -> frozenset[str]:
+    """A set of names of `KEPT`. Raises ConfigError for an unknown one."""
+    for name in names:
+        if name not in KEPT:
+            raise ConfigError(unknown("keeps", str(name), KEPT))
+    return frozenset(names)
 
 
 def load_fused(what: bool | str | Iterable[str]) -> frozenset[str]:

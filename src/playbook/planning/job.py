@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from playbook._checks import check_fields
@@ -10,7 +10,7 @@ from playbook.block import Kind
 from playbook.errors import ConfigError
 from playbook.hardware import Cluster
 from playbook.layout import Layout
-from playbook.planning.fusion import load_fused
+from playbook.planning.fusion import load_fused, load_kept
 from playbook.planning.recipes import Recipe, load_recipe, recipe_of_run
 from playbook.shapes import ModelShape
 
@@ -24,7 +24,7 @@ class Job:
 
     ``recipe`` says in how many bytes things are kept and computed. ``attention`` is "sdpa" (flash kernels) or "reference"
     (scores in memory, where cp is 1), ``fused`` what runs as one kernel: all that the book has, or some of
-    `fusion.FUSED`. ``offload`` keeps master weights and moments in CPU memory; ``device`` is the kernels whose memory is
+    `fusion.FUSED`, ``keeps`` what of `fusion.KEPT` is kept otherwise than the book does. ``offload`` keeps master weights and moments in CPU memory; ``device`` is the kernels whose memory is
     counted. Recipe and fused operations may be names. Raises ConfigError, in one sentence, for what is not known.
     """
 
@@ -34,12 +34,14 @@ class Job:
     recipe: Recipe = field(default="bf16-mixed", kw_only=True)  # type: ignore[assignment]
     attention: str = field(default="sdpa", kw_only=True, metadata={"choices": ("sdpa", "reference")})
     fused: frozenset[str] = field(default=frozenset(), kw_only=True)
+    keeps: frozenset[str] = field(default=frozenset(), kw_only=True)
     offload: bool = field(default=False, kw_only=True)
     device: str = field(default="cuda", kw_only=True, metadata={"choices": ("cuda", "cpu")})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "recipe", load_recipe(self.recipe))
         object.__setattr__(self, "fused", load_fused(self.fused))
+        object.__setattr__(self, "keeps", load_kept(self.keeps))
         check_fields(self, ConfigError)
 
     @property
@@ -58,6 +60,16 @@ class Job:
         copy = object.__new__(Job)
         vars(copy).update(vars(self) | {"layout": layout, "shape": shape or self.shape})
         return copy
+
+    def within(self, kernels: frozenset[str], keeps: frozenset[str]) -> Job:
+        """The same in a framework that has these ``kernels``, as operations that are fused in any case, and ``keeps``."""
+        if kernels <= self.fused and keeps <= self.keeps:
+            return self
+        states = self.recipe.states
+        if "remainders" in keeps and states.parameters == 2:
+            states = replace(states, master=min(2, states.master))
+        recipe = replace(self.recipe, states=states)
+        return replace(self, fused=self.fused | kernels, keeps=self.keeps | keeps, recipe=recipe)
 
     def relayout(self, **changes: Any) -> Job:
         """The same with other fields of its layout."""

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
-from playbook.block import Kind
+from playbook.block import Kind, linears
 from playbook.errors import ConfigError
 from playbook.layout import Layout
 from playbook.planning.in_flight import PipelineStages, pipeline_stages
@@ -160,6 +161,7 @@ def _rank(layout: Layout, rank: int, pipeline: PipelineStages, terms: StageTerms
     buffers = (
         *_buffers(run, layout, counts, [sum(blocks.values()) for blocks in held]),
         *_copies(run, layout, kinds),
+        *_kept_by_framework(run, kinds, last),
     )
     place = StageSizes(
         counts,
@@ -198,6 +200,23 @@ def _copies(run: RunSizes, layout: Layout, kinds: dict[Kind, int]) -> Iterator[P
     """Weights in FP8, which stay from their first use in a step to the next step; ZeRO-3 makes them again each time."""
     if run.recipe.fp8 and (layout.zero < 3 or layout.dp * layout.cp == 1):
         yield from copies_of_blocks(run.shape, kinds, run.recipe.fp8, run.make)
+
+
+def _kept_by_framework(run: RunSizes, kinds: dict[Kind, int], last: bool) -> Iterator[Part]:
+    """Buffers of `fusion.KEPT`. Layers that read the same are one matrix, of as many rows, and those of one shape, in all
+    blocks and experts, share an empty gradient."""
+    layers = [row for kind in kinds for row in linears(run.shape, kind)]
+    shapes = dict[tuple[int, int], Term]()
+    for _, same in groupby(layers, key=lambda row: row.input):
+        first, *others = same
+        rows = "+".join(row.rows for row in (first, *others))
+        name = ", ".join(row.name for row in (first, *others))
+        size = run.make("", "", rows).value, run.make("", "", first.columns).value
+        shapes.setdefault(size, run.make("buffers", name, f"({rows})*({first.columns})*w"))
+    if "dummy-gradients" in run.job.keeps:
+        yield Part("empty gradients for autograd", tuple(shapes.values()), 1)
+    if "gathered-input" in run.job.keeps and last and run.layout.sp and run.layout.tp > 1:
+        yield Part("gathered input of the head", (run.make("buffers", "input of the head", "b*s*h*c"),), 1)
 
 
 def _buffers(run: RunSizes, layout: Layout, counts: StateCounts, held: Sequence[int]) -> Iterator[Part]:

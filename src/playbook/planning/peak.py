@@ -75,7 +75,15 @@ class RunSizes(OfJob):
 
     def saved(self, kind: Kind, recompute: str) -> list[Term]:
         """What a block of a kind keeps of a micro-batch under some recomputation."""
-        given: dict[str, Any] = {"attention": self.attention, "kind": kind, "fused": self.fused}
+        twice = (
+            self.layout.cp > 1 and self.layout.context == "ulysses" and "attention-output" in self.job.keeps
+        )
+        given: dict[str, Any] = {
+            "attention": self.attention,
+            "kind": kind,
+            "fused": self.fused,
+            "twice": twice,
+        }
         return block_terms(self.shape, self.make, recompute=recompute, **given)
 
     @cached_property
@@ -117,7 +125,7 @@ class RunSizes(OfJob):
         Fused, a gradient takes the place of the logits; or gradients are there, and multiplied by the loss's.
         """
         if self.fused_loss == "cross-entropy":
-            return ()
+            return self.beside
         if self.fused_loss:
             return (
                 self.make("loss", "gradient of the head's input", "b*s*h*c"),
@@ -132,11 +140,17 @@ class RunSizes(OfJob):
     def head(self) -> tuple[Term, ...]:
         """A gradient that is added to one which is there already exists beside it for a moment."""
         terms = [self.make("head", "gradient of the head's input", "b*s*h*c")]
-        if not self.fused_loss:
+        if not self.fused_loss or self.beside:
             terms.insert(0, self.make("head", "gradient of the logits", "b*s*v*c//t"))
         if self.gradients_stay and "weight-gradients" not in self.fused:
             terms.append(self.make("head", "new gradient of the matrix", "v*h*c//t"))
         return tuple(terms)
+
+    @cached_property
+    def beside(self) -> tuple[Term, ...]:
+        """As much as logits that stay beside their gradient."""
+        stays = "logits" in self.job.keeps and self.fused_loss == "cross-entropy"
+        return (self.make("loss", "logits, beside their gradient", "b*s*v*c//t"),) * stays
 
     @cached_property
     def waiting(self) -> tuple[Term, ...]:
@@ -149,7 +163,8 @@ class RunSizes(OfJob):
     @cached_property
     def embedding(self) -> tuple[Term, ...]:
         """The embedding's gradient is made whole, then added to what is there; of a tied table to a new sum."""
-        terms = [self.make("embedding", "gradient of the residual stream", "b*s*h*x//r"), *self.waiting]
+        stream = self.make("embedding", "gradient of the residual stream", "b*s*h*x//r")
+        terms = [stream, *self.beside, *self.waiting]
         if self.gradients_stay or self.shape.tied:
             terms.append(self.make("embedding", "new gradient of the table", "v*h*w//t"))
         if self.gradients_stay and self.waiting:
@@ -255,7 +270,7 @@ def moments(run: RunSizes, stage: StageSizes) -> Iterator[Moment]:
             gone = 0 if run.fused_loss else run.make("loss", "log-probabilities", "b*s*v*4//t").value
             yield Moment("backward of the output head", heads_gradient, kept - gone, (*run.head, *copies))
     if stay and stage.last:  # it is not among the gradients yet
-        copies = (*copies, *run.waiting)
+        copies = (*copies, *run.waiting, *run.beside)
     for kind in stage.blocks:
         block = run.blocks[kind]
         places = [("last", kept - of_head - block.stored, heads_gradient)]

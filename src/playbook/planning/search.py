@@ -91,6 +91,8 @@ class Problem(OfJob):
         check_int("gpus", self.cluster.gpus, ConfigError)
         check_int("global_batch", self.global_batch, ConfigError)
         check_int("reserve", self.reserve, ConfigError, least=0)
+        known = self.calibrated
+        object.__setattr__(self, "job", self.job.within(known.kernels, known.keeps))
 
     @property
     def gpus(self) -> int:

@@ -141,7 +141,8 @@ class Run(OfJob):
     imbalance: float = 1.0
 
     def __post_init__(self) -> None:
-        """Stages are cut as the framework does it, where nobody said how."""
+        """Memory is kept and, where nobody said how, stages are cut as the framework does it."""
+        object.__setattr__(self, "job", self.job.within(self.calibration.kernels, self.calibration.keeps))
         layout = self.layout
         if layout.pp > 1 and layout.stage_layers is None and layout.own_schedule is None:
             sizes = stage_layers(self.shape, depth(layout), self.calibration)

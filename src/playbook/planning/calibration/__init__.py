@@ -16,6 +16,7 @@ from typing import Any
 from playbook._checks import check_fields, unknown
 from playbook.errors import ConfigError
 from playbook.hardware import Accelerator
+from playbook.planning.fusion import load_fused, load_kept
 
 HERE = Path(__file__).parent
 
@@ -39,7 +40,8 @@ class Calibration:
 
     Of a framework: ``host``, seconds in which it launches a kernel, ``floor``, seconds that a block and micro-batch takes
     at least for each tensor-parallel rank, and ``floor_pipeline``, where there are stages; ``reserved``, memory that its
-    allocator takes over what tensors need; whether elementwise operations are ``fused``, and if not, what share
+    allocator takes over what tensors need; ``kernels``, operations that are fused in any case (`fusion.FUSED`), and what
+    it ``keeps`` otherwise than the book's trainer (`fusion.KEPT`); whether elementwise operations are ``fused``, and if not, what share
     (``unfused``) of the bytes beyond that PyTorch's operators move, in ``unfused_kernels`` times the kernels;
     ``quantise``, bytes moved for each element that is cast to FP8; ``products_again``, the part of a block's products
     that selective recomputation repeats; what of dp, tp, cp, ep messages hides behind computation, if the framework
@@ -70,6 +72,8 @@ class Calibration:
     floor: float = _least(0.0)
     floor_pipeline: float = _least(0.0)
     reserved: float = _least(1.0)
+    kernels: frozenset[str] = frozenset()
+    keeps: frozenset[str] = frozenset()
     fused: bool = True
     unfused: float = _least(1.0)
     unfused_kernels: float = _least(4.0)
@@ -89,6 +93,8 @@ class Calibration:
 
     def __post_init__(self) -> None:
         check_fields(self, ConfigError)
+        object.__setattr__(self, "kernels", load_fused(self.kernels))
+        object.__setattr__(self, "keeps", load_kept(self.keeps))
         if not isinstance(self.matmul, Mapping):
             raise ConfigError(f"matmul must be a table such as {{ bf16 = 0.8 }}, got {self.matmul!r}")
         shares = {f.name: getattr(self, f.name) for f in fields(self) if "most" in f.metadata}
