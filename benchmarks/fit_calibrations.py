@@ -163,6 +163,20 @@ FITS = {
         },
         "Megatron-Core on H100 in FP8, fitted to NVIDIA's summary of NeMo 24.07",
     ),
+    # Products reach what SimuMax measured of them there (configs/system/b200_bf16_ceperm.json). All its runs have eight
+    # GPUs, so that jitter cannot be told from slower kernels.
+    "megatron-b200": Fit(
+        ("simumax",),
+        ("matmul.bf16", "bandwidth", "attention", "attention_backward", "launch", "accumulate", "step"),
+        {
+            "accelerator": "b200", "processors": 148, "matmul": {"bf16": 0.50}, "bandwidth": 0.74,
+            "attention": 0.45, "attention_backward": 0.4, "launch": 5e-6, "hidden_dp": 0.9, "jitter": 0.01,
+            "accumulate": 4.0, "step": 0.01, "kernels": ["attention", "cross-entropy", "norms", "swiglu"],
+            "keeps": ["attention-output", "dummy-gradients", "gathered-input"],
+        },
+        "Megatron-LM of 2026 on B200 in bf16, fitted to SimuMax's release 1.2, docs/b200: 31 runs of 8 GPUs without "
+        "overlap; hidden_dp is carried over from b200, jitter from torchtitan's H100, the network is as on paper",
+    ),
     # A sharded optimizer's messages come after backward in nanotron, and stages are cut by their cost.
     "nanotron-h100": Fit(
         ("sweep 8B", "sweep 1B"),
@@ -417,8 +431,8 @@ def toml(name: str, fit: Fit, calibration: Calibration) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{k} = {_value(v)}" for k, v in value.items()) + " }"
-    if isinstance(value, bool | str):
-        return json.dumps(value)
+    if isinstance(value, bool | str | frozenset):
+        return json.dumps(sorted(value) if isinstance(value, frozenset) else value)
     return f"{value:.4g}"
 
 

@@ -44,6 +44,7 @@ def off(table, calibration):
         ("fsdp a100", "fsdp-a100", 0.06),
         ("fsdp h100", "fsdp-h100", 0.04),
         ("nemo", "megatron-h100", 0.05),
+        ("simumax", "megatron-b200", 0.03),
     ],
 )
 def test_published_step_times(table, calibration, limit):

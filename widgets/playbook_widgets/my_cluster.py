@@ -73,7 +73,7 @@ HATCHED = ("dp_exposed", "optimizer", "stragglers")
 FITTED = (
     ("", "not named"), ("megatron-h100", "Megatron-Core, H100"), ("torchtitan-h100", "torchtitan, H100 of 500 W"),
     ("fsdp-h100", "FSDP, H100"), ("nanotron-h100", "nanotron, H100"), ("megatron-a100", "Megatron-LM, A100"),
-    ("fsdp-a100", "FSDP, A100"),
+    ("fsdp-a100", "FSDP, A100"), ("megatron-b200", "Megatron-LM, B200"),
 )  # fmt: skip
 
 

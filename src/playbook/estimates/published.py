@@ -35,6 +35,8 @@ def gpt(layers: int, hidden: int, heads: int, vocab: int = 51_200, seq: int = 20
     }  # fmt: skip
 
 
+#: What blocks of Llama have that those of GPT have not.
+LLAMA = {"gated": True, "activation": "silu", "norm": "rmsnorm", "bias": False}
 #: fp16 products, gradients added up in fp32 beside 16-bit weights: Megatron-LM's.
 MEGATRON = {"cluster": "a100-8", "seq": 2048, "precision": "bf16-mixed-main-grads", "attention": "reference"}
 
@@ -212,10 +214,9 @@ def fsdp_a100() -> Iterator[Measured]:
 def nemo() -> Iterator[Measured]:
     """NeMo's summary of pre-training in FP8, on H100."""
     sizes = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "gated")
-    llama = {"activation": "silu", "norm": "rmsnorm", "bias": False}
     for name, *given, gpus, batch, micro, seq, tp, pp, cp, vpp, rate in rates.NEMO:
         model = dict(zip(sizes, given, strict=True)) | {"positions": "rotary", "tied": False, "max_seq": seq}
-        model |= llama if model["gated"] else {}
+        model |= LLAMA if model["gated"] else {}
         layout = f"tp={tp},cp={cp},pp={pp},zero=1" + ",sp" * (tp > 1)
         layout += f",vpp={vpp},schedule=interleaved" * (vpp > 1)
         job = {
@@ -223,6 +224,24 @@ def nemo() -> Iterator[Measured]:
             "global_batch": batch, "seq": seq, "precision": "fp8", "fused": True,
         }  # fmt: skip
         yield Measured("nemo", f"{name}, {gpus} GPUs", job, batch * seq / gpus / rate)
+
+
+def simumax() -> Iterator[Measured]:
+    """SimuMax's runs of Megatron-LM on B200: Llama 3 of few layers."""
+    sizes = {"70b": (8192, 64, 8, 28_672), "405b": (16_384, 128, 16, 53_248)}
+    for size, layers, tp, pp, cp, seq, _, times in rates.SIMUMAX:
+        shape = dict(zip(("hidden", "heads", "kv_heads", "ffn"), sizes[size], strict=True))
+        shape |= {"layers": layers, "vocab": 128_256, "max_seq": seq, "positions": "rotary", "tied": False}
+        layout, dp = f"tp={tp},pp={pp},cp={cp},zero=1" + ",sp" * (tp > 1), 8 // (tp * pp * cp)
+        for count, milliseconds in zip((4, 8, 32), times, strict=False):
+            job = {
+                "model": shape | LLAMA, "cluster": "b200-8", "gpus": 8, "layout": layout, "context": "ulysses",
+                "micro_batch": 1, "global_batch": dp * count, "seq": seq, "precision": "bf16-mixed-main-grads",
+                "fused": True, "overlap": dict.fromkeys(("dp", "tp", "cp", "pp"), False),
+            }  # fmt: skip
+            yield Measured(
+                "simumax", f"{size}, {layout}, {seq}, {count} micro-batches", job, milliseconds / 1e3
+            )
 
 
 def deepseek() -> Iterator[Measured]:
@@ -238,7 +257,7 @@ def deepseek() -> Iterator[Measured]:
 TABLES = {
     "narayanan": narayanan, "korthikanti": korthikanti, "korthikanti block": korthikanti_block, "qi": qi,
     "torchtitan": torchtitan, "fsdp a100": fsdp_a100, "fsdp h100": fsdp_h100, "nemo": nemo,
-    "deepseek": deepseek,
+    "simumax": simumax, "deepseek": deepseek,
 }  # fmt: skip
 
 

@@ -24,8 +24,9 @@ class Job:
 
     ``recipe`` says in how many bytes things are kept and computed. ``attention`` is "sdpa" (flash kernels) or "reference"
     (scores in memory, where cp is 1), ``fused`` what runs as one kernel: all that the book has, or some of
-    `fusion.FUSED`, ``keeps`` what of `fusion.KEPT` is kept otherwise than the book does. ``offload`` keeps master weights and moments in CPU memory; ``device`` is the kernels whose memory is
-    counted. Recipe and fused operations may be names. Raises ConfigError, in one sentence, for what is not known.
+    `fusion.FUSED`; ``keeps``, of `fusion.KEPT`, how its framework differs from the book's trainer. ``offload`` keeps
+    master weights and moments in CPU memory; ``device`` is the kernels whose memory is counted. Recipe and fused
+    operations may be names. Raises ConfigError, in one sentence, for what is not known.
     """
 
     shape: ModelShape

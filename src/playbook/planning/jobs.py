@@ -22,7 +22,7 @@ from playbook.shapes import load
 #: Keys of a job; those of `NEEDED` must be there.
 KEYS = (
     "model", "cluster", "gpus", "layout", "micro_batch", "global_batch", "seq", "precision", "attention", "fused",
-    "overlap", "calibration", "stage_layers", "imbalance", "reserve", "limit",
+    "overlap", "calibration", "stage_layers", "context", "imbalance", "reserve", "limit",
 )  # fmt: skip
 NEEDED = ("model", "cluster", "layout")
 #: Precisions by the names that people use.
@@ -68,7 +68,8 @@ def _spread(job: Mapping[str, Any]) -> Job:
         isinstance(layers, list | tuple) and all(isinstance(n, int) for n in layers)
     ):
         raise ConfigError(f"stage_layers must be a list of whole numbers, got {layers!r}")
-    return planned_job(job).on(layout_of(job).replace(stage_layers=tuple(layers) if layers else None))
+    options = {"stage_layers": tuple(layers) if layers else None, "context": job.get("context", "ring")}
+    return planned_job(job).on(layout_of(job).replace(**options))
 
 
 def problem_of(job: Mapping[str, Any]) -> Problem:

@@ -28,7 +28,8 @@ def block_terms(
     """The tensors that one block keeps for one micro-batch.
 
     ``attention`` is "sdpa" (a flash kernel: no s × S matrix) or "reference"; ``kind`` says what stands for its MLP,
-    ``fused`` what runs as one kernel (`fusion.FUSED`); ``twice``: the core's output before and after a message. What is recomputed keeps its input and nothing else.
+    ``fused`` what runs as one kernel (`fusion.FUSED`), ``twice`` whether the core's output is kept before and after a
+    message. What is recomputed keeps its input and nothing else.
     """
     again = kind.again(recomputed(recompute))
     if "full" in again:

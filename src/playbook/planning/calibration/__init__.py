@@ -40,9 +40,10 @@ class Calibration:
 
     Of a framework: ``host``, seconds in which it launches a kernel, ``floor``, seconds that a block and micro-batch takes
     at least for each tensor-parallel rank, and ``floor_pipeline``, where there are stages; ``reserved``, memory that its
-    allocator takes over what tensors need; ``kernels``, operations that are fused in any case (`fusion.FUSED`), and what
-    it ``keeps`` otherwise than the book's trainer (`fusion.KEPT`); whether elementwise operations are ``fused``, and if not, what share
-    (``unfused``) of the bytes beyond that PyTorch's operators move, in ``unfused_kernels`` times the kernels;
+    allocator takes over what tensors need; ``kernels``, operations of which memory knows that they are always fused
+    (`fusion.FUSED`), and what it ``keeps`` otherwise than the book's trainer (`fusion.KEPT`); whether elementwise
+    operations are ``fused``, and if not, what share (``unfused``) of the bytes beyond that PyTorch's operators move, in
+    ``unfused_kernels`` times the kernels;
     ``quantise``, bytes moved for each element that is cast to FP8; ``products_again``, the part of a block's products
     that selective recomputation repeats; what of dp, tp, cp, ep messages hides behind computation, if the framework
     overlaps them (``hidden_…``), and whether those of a sharded optimizer (ZeRO) do, too (``hidden_zero``); whether
