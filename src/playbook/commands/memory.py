@@ -25,7 +25,8 @@ from playbook.hardware import (
     verdict_of,
 )
 from playbook.layout import Layout
-from playbook.planning.fusion import EVERYTHING, FUSED
+from playbook.planning.calibration import Calibration, load_calibration, names
+from playbook.planning.fusion import EVERYTHING, FUSED, KEPT
 from playbook.planning.job import Job
 from playbook.planning.memory import MemoryReport, StageMemory, predict_job
 from playbook.planning.recipes import RECIPES, load_recipe
@@ -78,6 +79,12 @@ def add(commands: Any) -> None:
         help="products of linear layers in FP8, as `playbook train --fp8`: kept "
         "inputs with their scales, and copies of the weights",
     )
+    flag(
+        "--calibration",
+        metavar="NAME",
+        help="count what this framework keeps otherwise than the book's trainer, as `playbook simulate` does: "
+        f"{', '.join(names())}, or a .toml file",
+    )
     flag("--offload", action="store_true", help="keep master weights and moments in CPU memory")
     flag(
         "--optimizer-bytes",
@@ -129,13 +136,17 @@ def run(args: argparse.Namespace) -> int:
     """Predict and print."""
     if args.unit not in UNITS:
         raise ConfigError(unknown("unit", args.unit, UNITS))
-    job = pasted(args, args.parser) or _job(args)
+    job, known = pasted(args, args.parser) or _job(args), Calibration("")
+    if args.calibration:
+        known = load_calibration(args.calibration, load_accelerator(args.accelerator or "h100"))
+        job = job.within(known.kernels, known.keeps)
     shape, layout = job.shape, job.layout
     report = predict_job(job)
+    needs = round(report.peak * known.reserved)
     memory, reserve = memory_of(args)
-    faster = advice(job, args.accelerator, memory, reserve) if args.advice else []
+    faster = advice(job, args.accelerator, memory, reserve, known) if args.advice else []
     if args.json:
-        fits = {} if memory is None else fit(report.peak, memory, reserve)
+        fits = {} if memory is None else fit(needs, memory, reserve)
         told = (
             {"advice": [{"layout": str(one.layout), **one.step.to_json()} for one in faster]}
             if args.advice
@@ -145,8 +156,10 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(
             _table(shape, layout, report, args.unit)
-            + ("" if memory is None else fit_in_words(report.peak, memory, reserve, args.unit, digits=2))
+            + ("" if memory is None else fit_in_words(needs, memory, reserve, args.unit, digits=2))
         )
+        for name in sorted(job.keeps):
+            print(f"{known.name} keeps {name}: {KEPT[name]}")
         if args.explain:
             print(_explanation(report, args.unit))
         for one in faster:
@@ -169,16 +182,17 @@ def _job(args: argparse.Namespace) -> Job:
     )
 
 
-def advice(job: Job, accelerator: str | None, memory: int | None, reserve: int | None) -> tuple[Found, ...]:
+def advice(
+    job: Job, accelerator: str | None, memory: int | None, reserve: int | None, known: Calibration
+) -> tuple[Found, ...]:
     """The fastest layouts that fit on as many GPUs, for the same global batch; ConfigError where no GPU is named."""
     if memory is None:
         raise ConfigError("advice is about a GPU: give --accelerator with it, or --memory")
     gpu = dataclasses.replace(load_accelerator(accelerator or "h100"), memory_bytes=memory)
     cluster = dataclasses.replace(cluster_of(gpu), gpus=job.layout.world_size)
     free = default_reserve(memory) if reserve is None else reserve
-    problem = Problem(
-        job.relayout(stage_layers=None, own_schedule=None), cluster, job.layout.global_batch, reserve=free
-    )
+    anew = job.relayout(stage_layers=None, own_schedule=None)
+    problem = Problem(anew, cluster, job.layout.global_batch, known if known.name else None, reserve=free)
     return search(problem, top=5).found
 
 
@@ -233,15 +247,22 @@ def _explanation(report: MemoryReport, unit: str) -> str:
     lines = [f"\nparameters of stage {stage.stage}, which has the highest peak"]
     for part in stage.counts.parts:
         lines += [f"  {part.name}: {part.value:,} = {part.times:g} × {total(part.terms):,}", *_terms(part)]
+    lines += [f"\nbuffers of stage {stage.stage}"] * bool(stage.buffer_parts)
+    lines += [line for part in stage.buffer_parts for line in _sized(part, unit)]
     lines += [f"\nactivations of stage {stage.stage}"]
     for part in stage.parts:
-        size, each = f"{part.value / UNITS[unit]:.3f} {unit}", part.value / part.times
-        lines += [f"  {part.name}: {size} = {part.times:g} × {each:,.0f} bytes", *_terms(part)]
-    formulas = [term.formula for part in (*stage.counts.parts, *stage.parts) for term in part.terms]
+        lines += _sized(part, unit)
+    parts = (*stage.counts.parts, *stage.buffer_parts, *stage.parts)
+    formulas = [term.formula for part in parts for term in part.terms]
     used = set(re.findall("[A-Za-z]+", " ".join(formulas)))
     return "\n".join(
         [*lines, "", *(f"  {symbol}  {meaning}" for symbol, meaning in SYMBOLS.items() if symbol in used)]
     )
+
+
+def _sized(part: Part, unit: str) -> list[str]:
+    size, each = f"{part.value / UNITS[unit]:.3f} {unit}", part.value / part.times
+    return [f"  {part.name}: {size} = {part.times:g} × {each:,.0f} bytes", *_terms(part)]
 
 
 def _terms(part: Part) -> list[str]:

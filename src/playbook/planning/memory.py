@@ -212,7 +212,8 @@ def _kept_by_framework(run: RunSizes, kinds: dict[Kind, int], last: bool) -> Ite
         rows = "+".join(row.rows for row in (first, *others))
         name = ", ".join(row.name for row in (first, *others))
         size = run.make("", "", rows).value, run.make("", "", first.columns).value
-        shapes.setdefault(size, run.make("buffers", name, f"({rows})*({first.columns})*w"))
+        formula = f"({rows})*{first.columns}*w" if "+" in rows else f"{rows}*{first.columns}*w"
+        shapes.setdefault(size, run.make("buffers", name, formula))
     if "dummy-gradients" in run.job.keeps:
         yield Part("empty gradients for autograd", tuple(shapes.values()), 1)
     if "gathered-input" in run.job.keeps and last and run.layout.sp and run.layout.tp > 1:
