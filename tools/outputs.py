@@ -40,7 +40,8 @@ def code_of(notebook: nbformat.NotebookNode) -> str:
 def files_of(code: str, modules: Modules) -> list[Path]:
     """The files on which the outputs of ``code`` depend."""
     needed = {modules.files[name] for name in modules.needed_by(code)}
-    return sorted({PINS, *needed, *_recorded(code)})
+    beside = {data for file in needed if file.name == "__init__.py" for data in file.parent.glob("*.toml")}
+    return sorted({PINS, *needed, *beside, *_recorded(code)})
 
 
 def _recorded(code: str) -> list[Path]:
@@ -95,7 +96,8 @@ def keys(chapters: Iterable[Path], known: dict[str, str] | None = None) -> dict[
     """The key of each chapter; new ones are added to those ``known``."""
     modules, digest = Modules(), hashlib.sha256()
     rules = sorted((ROOT / "tools").glob("*.py"))  # this file, and what it reads sources with
-    _add(digest, [*rules, PINS, *modules.files.values(), *sorted(RECORDED.glob("*.*"))])
+    data = sorted((ROOT / "src").rglob("*.toml"))
+    _add(digest, [*rules, PINS, *modules.files.values(), *data, *sorted(RECORDED.glob("*.*"))])
     return {page(chapter): key(chapter, modules, digest.hexdigest(), known) for chapter in chapters}
 
 

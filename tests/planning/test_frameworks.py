@@ -7,8 +7,7 @@ import pytest
 
 from playbook.cli import main
 from playbook.errors import ConfigError
-from playbook.estimates import published_rates as rates
-from playbook.estimates.published import TABLES, fsdp
+from playbook.estimates.published import RATES, TABLES, fsdp
 from playbook.hardware import load_accelerator
 from playbook.layout import Layout
 from playbook.planning.calibration import Calibration, load_calibration
@@ -19,7 +18,7 @@ from playbook.planning.memory import predict_job
 from playbook.shapes import load
 
 GIB = 2**30
-#: Rows of LLM Foundry's table (as `published_rates.FSDP_A100`) on A100 of 40 GB that fill them most, of each model.
+#: Rows of LLM Foundry's table (as those of `published_rates.toml`) on A100 of 40 GB that fill them most, of each model.
 ON_40_GB = (
     ("1b", 2048, 32, False, 10, 1, 15555), ("1b", 2048, 128, False, 10, 1, 18647),
     ("350m", 2048, 16, False, 18, 1, 55413), ("350m", 2048, 128, False, 18, 1, 51934),
@@ -29,12 +28,12 @@ ON_40_GB = (
     ("760m", 2048, 16, False, 12, 1, 29607), ("13b", 8192, 8, True, 1, 16, 1407),
     ("125m", 4096, 8, False, 13, 3, 115162), ("125m", 512, 8, False, 104, 3, 156735),
 )  # fmt: skip
-#: And rows on GPUs of 80 GB, the fullest of 216, that are not in `published_rates`.
+#: And rows on GPUs of 80 GB, the fullest of 216, that are not in `published_rates.toml`.
 ON_80_GB = (
     ("3b", 8192, 8, False, 3, 6, 16578), ("30b", 1024, 8, True, 6, 21, 2084), ("1b", 2048, 16, False, 20, 1, 46037),
     ("1b", 2048, 32, False, 20, 1, 45130), ("760m", 8192, 8, False, 6, 2, 41825), ("760m", 1024, 8, False, 48, 2, 78581),
 )  # fmt: skip
-#: Mixtures of experts of SimuMax's summary (see `published_rates.SIMUMAX`): four blocks of DeepSeek's, the first dense;
+#: Mixtures of experts of SimuMax's summary (as in `published_rates.toml`): four blocks of DeepSeek's, the first dense;
 #: all experts take as many tokens. Which model, ep, pp, GiB allocated.
 EXPERTS = (("v2", 8, 1, 45.63), ("v2", 4, 2, 44.70), ("v3", 8, 1, 104.30), ("v3", 4, 2, 114.00))
 
@@ -72,7 +71,7 @@ def allocated(job):
     return run_of({**job, "calibration": "megatron-b200"}).memory.peak / GIB
 
 
-@pytest.mark.parametrize("row", rates.SIMUMAX, ids=lambda row: "-".join(map(str, row[:6])))
+@pytest.mark.parametrize("row", RATES["simumax"], ids=lambda row: "-".join(map(str, row[:6])))
 def test_megatron_on_b200_allocates_what_is_predicted(row):
     """To 0.4 %: cuBLAS's workspaces and NCCL's tensors, some 0.1 to 0.5 GiB, are not counted."""
     size, _, tp, pp, cp, seq, measured, _ = row

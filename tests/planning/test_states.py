@@ -2,8 +2,7 @@
 
 import pytest
 
-from playbook.errors import ConfigError
-from playbook.planning.states import training_bytes_per_parameter
+from playbook.planning.states import PRECISIONS
 
 
 @pytest.mark.parametrize(
@@ -16,7 +15,7 @@ from playbook.planning.states import training_bytes_per_parameter
     ],
 )
 def test_bytes_per_parameter(precision, parts, total):
-    found = training_bytes_per_parameter(precision)
+    found = PRECISIONS[precision]
     assert (found.parameters, found.gradients, found.master, found.optimizer) == parts
     assert found.total == total
 
@@ -28,14 +27,6 @@ def test_bytes_per_parameter(precision, parts, total):
 def test_table_of_model_sizes(billions, gigabytes, with_fp32_gradients):
     # The Ultra-Scale Playbook's table: GB for fp32 or bf16, and for bf16 with fp32 gradients.
     parameters = billions * 10**9
-    assert training_bytes_per_parameter("fp32").total * parameters == gigabytes * 10**9
-    assert training_bytes_per_parameter().total * parameters == gigabytes * 10**9
-    assert (
-        training_bytes_per_parameter("bf16-mixed-fp32-grads").total * parameters
-        == with_fp32_gradients * 10**9
-    )
-
-
-def test_unknown_precision_is_refused():
-    with pytest.raises(ConfigError, match="unknown precision 'bf16-mix'; did you mean bf16-mixed"):
-        training_bytes_per_parameter("bf16-mix")
+    assert PRECISIONS["fp32"].total * parameters == gigabytes * 10**9
+    assert PRECISIONS["bf16-mixed"].total * parameters == gigabytes * 10**9
+    assert PRECISIONS["bf16-mixed-fp32-grads"].total * parameters == with_fp32_gradients * 10**9

@@ -89,6 +89,12 @@ def test_magics_and_shell_commands_count() -> None:
     assert "src/playbook/doctor.py" in names("out = !playbook doctor")
 
 
+def test_data_beside_modules_counts() -> None:
+    found = names("from playbook.estimates.published import TABLES")
+    beside = {"estimates/published_rates.toml", "planning/frameworks.toml", "planning/calibration/h100.toml"}
+    assert {f"src/playbook/{name}" for name in beside} <= found
+
+
 def recorded(*cells: str) -> set[str]:
     return {Path(name).name for name in names(*cells) if name.startswith("benchmarks/")}
 

@@ -5,13 +5,17 @@ Each row is a job as ``playbook simulate --jobs`` reads it, with what was measur
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from playbook.block import Kind
-from playbook.estimates import published_rates as rates
 from playbook.planning.simulator import Run
+
+#: Rows that are many, as their authors print them.
+RATES = tomllib.loads(Path(__file__).with_name("published_rates.toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
@@ -190,7 +194,7 @@ def torchtitan() -> Iterator[Measured]:
 def fsdp(table: str, rows: Sequence[Sequence[Any]], cluster: Any, precision: str) -> Iterator[Measured]:
     """Rows of MosaicML's LLM Foundry: GPTs without biases and dropout, weights sharded over all GPUs."""
     for size, seq, gpus, again, micro, count, rate in rows:
-        layers, hidden, heads = rates.MPT[size]
+        layers, hidden, heads = RATES["mpt"][size]
         model = gpt(layers, hidden, heads, 50_368, seq) | {"dropout": 0.0, "bias": False}
         job = {
             "model": model, "cluster": cluster, "gpus": gpus, "seq": seq, "micro_batch": micro, "fused": False,
@@ -202,19 +206,19 @@ def fsdp(table: str, rows: Sequence[Sequence[Any]], cluster: Any, precision: str
 
 def fsdp_h100() -> Iterator[Measured]:
     """LLM Foundry on H100, in bf16 and in FP8."""
-    yield from fsdp("fsdp h100", rates.FSDP_H100, "h100-8", "bf16")
-    yield from fsdp("fsdp h100", rates.FSDP_H100_FP8, "h100-8", "fp8")
+    yield from fsdp("fsdp h100", RATES["fsdp_h100"], "h100-8", "bf16")
+    yield from fsdp("fsdp h100", RATES["fsdp_h100_fp8"], "h100-8", "fp8")
 
 
 def fsdp_a100() -> Iterator[Measured]:
     """LLM Foundry on A100."""
-    yield from fsdp("fsdp a100", rates.FSDP_A100, {"base": "a100-8", "inter_bandwidth": 25e9}, "bf16")
+    yield from fsdp("fsdp a100", RATES["fsdp_a100"], {"base": "a100-8", "inter_bandwidth": 25e9}, "bf16")
 
 
 def nemo() -> Iterator[Measured]:
     """NeMo's summary of pre-training in FP8, on H100."""
     sizes = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "gated")
-    for name, *given, gpus, batch, micro, seq, tp, pp, cp, vpp, rate in rates.NEMO:
+    for name, *given, gpus, batch, micro, seq, tp, pp, cp, vpp, rate in RATES["nemo"]:
         model = dict(zip(sizes, given, strict=True)) | {"positions": "rotary", "tied": False, "max_seq": seq}
         model |= LLAMA if model["gated"] else {}
         layout = f"tp={tp},cp={cp},pp={pp},zero=1" + ",sp" * (tp > 1)
@@ -229,7 +233,7 @@ def nemo() -> Iterator[Measured]:
 def simumax() -> Iterator[Measured]:
     """SimuMax's runs of Megatron-LM on B200: Llama 3 of few layers."""
     sizes = {"70b": (8192, 64, 8, 28_672), "405b": (16_384, 128, 16, 53_248)}
-    for size, layers, tp, pp, cp, seq, _, times in rates.SIMUMAX:
+    for size, layers, tp, pp, cp, seq, _, times in RATES["simumax"]:
         shape = dict(zip(("hidden", "heads", "kv_heads", "ffn"), sizes[size], strict=True))
         shape |= {"layers": layers, "vocab": 128_256, "max_seq": seq, "positions": "rotary", "tied": False}
         layout, dp = f"tp={tp},pp={pp},cp={cp},zero=1" + ",sp" * (tp > 1), 8 // (tp * pp * cp)

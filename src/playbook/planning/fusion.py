@@ -5,37 +5,16 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable
+from pathlib import Path
 
 from playbook._checks import unknown
 from playbook.errors import ConfigError
 
-#: What can be fused, by name, and what that means for memory.
-FUSED = {
-    "norms": "a norm keeps its input and statistics in fp32, on every device",
-    "swiglu": "silu(gate)·up keeps gate and up, and no activation (Megatron-LM does so for --swiglu unless told "
-    "--no-bias-swiglu-fusion)",
-    "attention": "values narrower than keys are not padded, and backward adds up no gradient of the queries in fp32",
-    "cross-entropy": "the loss keeps the logits in the precision of matrix products, and their gradient takes their "
-    "place (Megatron-LM: --cross-entropy-loss-fusion --cross-entropy-fusion-impl te)",
-    "linear-cross-entropy": "head and loss go over the tokens in chunks and keep no logits, but the gradients of the "
-    "head's input and weight; over tp ranks it is cross-entropy",
-    "weight-gradients": "a weight's gradient is added inside the product that makes it, with no matrix of its own "
-    "(Megatron-LM, unless told --no-gradient-accumulation-fusion)",
-}
-#: What frameworks keep otherwise than the book's trainer, by name.
-KEPT = {
-    "logits": "logits stay until backward ends, beside their gradient (LLM Foundry: Composer's state has them, and "
-    "flash-attn's CrossEntropyLoss leaves them as they are)",
-    "remainders": "of a master weight, the 16 bits that its weight in bf16 lacks (apex's DistributedFusedAdam with "
-    "store_param_remainders, as NeMo sets it)",
-    "dummy-gradients": "an empty matrix for each shape of a block's weights, which autograd gets where a product has "
-    "added the gradient already (Transformer Engine 2, get_dummy_wgrad)",
-    "attention-output": "what attention gives to Ulysses' exchange, and what that gives to the next product "
-    "(Transformer Engine from 2.8 on, cp_comm_type a2a)",
-    "gathered-input": "the head's input, gathered from sequence-parallel ranks into a buffer that stays (Megatron-LM, "
-    "GlobalMemoryBuffer)",
-}
+_TABLES = tomllib.loads(Path(__file__).with_name("frameworks.toml").read_text(encoding="utf-8"))
+#: What can be fused, and what frameworks keep otherwise than the book's trainer, by name: what that means for memory.
+FUSED, KEPT = _TABLES["fused"], _TABLES["kept"]
 #: What the book's kernels do.
 EVERYTHING = frozenset({"norms", "swiglu", "attention", "linear-cross-entropy"})
 NOTHING: frozenset[str] = frozenset()
@@ -44,10 +23,7 @@ CHUNK = 2048  # tokens: by its datasheet an H100 multiplies them five times as l
 
 def load_kept(names: Iterable[str]) -> frozenset[str]:
     """A set of names of `KEPT`. Raises ConfigError for an unknown one."""
-    for name in names:
-        if name not in KEPT:
-            raise ConfigError(unknown("keeps", str(name), KEPT))
-    return frozenset(names)
+    return _known(names, "keeps", KEPT)
 
 
 def load_fused(what: bool | str | Iterable[str]) -> frozenset[str]:
@@ -58,11 +34,15 @@ def load_fused(what: bool | str | Iterable[str]) -> frozenset[str]:
     if isinstance(what, bool) or what in ("all", "none", ""):
         return EVERYTHING if what in (True, "all") else NOTHING
     names = [name.strip() for name in what.split(",")] if isinstance(what, str) else list(what)
-    for name in names:
-        if name not in FUSED:
-            raise ConfigError(unknown("fused", str(name), ("all", "none", *FUSED)))
     if {"cross-entropy", "linear-cross-entropy"} <= set(names):
         raise ConfigError("fused has both cross-entropy and linear-cross-entropy: give one of them")
+    return _known(names, "fused", ("all", "none", *FUSED))
+
+
+def _known(names: Iterable[str], what: str, known: Iterable[str]) -> frozenset[str]:
+    for name in names:
+        if name not in known:
+            raise ConfigError(unknown(what, str(name), known))
     return frozenset(names)
 
 

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from playbook._checks import unknown
-from playbook.errors import ConfigError
-
 
 @dataclass(frozen=True)
 class BytesPerParameter:
@@ -37,13 +34,3 @@ PRECISIONS: dict[str, BytesPerParameter] = {
     # Megatron-LM's main gradients: a hook adds each bf16 gradient as soon as it is made, then frees it.
     "bf16-mixed-main-grads": BytesPerParameter(parameters=2, gradients=4, master=4, optimizer=8),
 }
-
-
-def training_bytes_per_parameter(precision: str = "bf16-mixed") -> BytesPerParameter:
-    """Bytes per parameter in ``precision``: fp32 (16), bf16-mixed (16), bf16-mixed-fp32-grads (20).
-
-    Also bf16-mixed-main-grads (18). Raises :class:`ConfigError` for another name.
-    """
-    if precision not in PRECISIONS:
-        raise ConfigError(unknown("precision", str(precision), PRECISIONS))
-    return PRECISIONS[precision]
