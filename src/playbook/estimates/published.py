@@ -234,7 +234,7 @@ def simumax() -> Iterator[Measured]:
     """SimuMax's runs of Megatron-LM on B200: Llama 3 of few layers."""
     sizes = {"70b": (8192, 64, 8, 28_672), "405b": (16_384, 128, 16, 53_248)}
     for size, layers, tp, pp, cp, seq, _, times in RATES["simumax"]:
-        shape = dict(zip(("hidden", "heads", "kv_heads", "ffn"), sizes[size], strict=True))
+        shape: dict[str, Any] = dict(zip(("hidden", "heads", "kv_heads", "ffn"), sizes[size], strict=True))
         shape |= {"layers": layers, "vocab": 128_256, "max_seq": seq, "positions": "rotary", "tied": False}
         layout, dp = f"tp={tp},pp={pp},cp={cp},zero=1" + ",sp" * (tp > 1), 8 // (tp * pp * cp)
         for count, milliseconds in zip((4, 8, 32), times, strict=False):

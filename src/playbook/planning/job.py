@@ -40,7 +40,11 @@ class Job:
     device: str = field(default="cuda", kw_only=True, metadata={"choices": ("cuda", "cpu")})
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "recipe", load_recipe(self.recipe))
+        recipe = load_recipe(self.recipe)
+        states = recipe.states
+        if "remainders" in self.keeps and states.parameters == 2:
+            recipe = replace(recipe, states=replace(states, master=min(2, states.master)))
+        object.__setattr__(self, "recipe", recipe)
         object.__setattr__(self, "fused", load_fused(self.fused))
         object.__setattr__(self, "keeps", load_kept(self.keeps))
         check_fields(self, ConfigError)
@@ -64,13 +68,8 @@ class Job:
 
     def within(self, kernels: frozenset[str], keeps: frozenset[str]) -> Job:
         """The same in a framework that has these ``kernels``, as operations that are fused in any case, and ``keeps``."""
-        if kernels <= self.fused and keeps <= self.keeps:
-            return self
-        states = self.recipe.states
-        if "remainders" in keeps and states.parameters == 2:
-            states = replace(states, master=min(2, states.master))
-        recipe = replace(self.recipe, states=states)
-        return replace(self, fused=self.fused | kernels, keeps=self.keeps | keeps, recipe=recipe)
+        known = kernels <= self.fused and keeps <= self.keeps
+        return self if known else replace(self, fused=self.fused | kernels, keeps=self.keeps | keeps)
 
     def relayout(self, **changes: Any) -> Job:
         """The same with other fields of its layout."""

@@ -203,21 +203,19 @@ def _copies(run: RunSizes, layout: Layout, kinds: dict[Kind, int]) -> Iterator[P
 
 
 def _kept_by_framework(run: RunSizes, kinds: dict[Kind, int], last: bool) -> Iterator[Part]:
-    """Buffers of `fusion.KEPT`. Layers that read the same are one matrix, of as many rows, and those of one shape, in all
-    blocks and experts, share an empty gradient."""
-    layers = [row for kind in kinds for row in linears(run.shape, kind)]
-    shapes = dict[tuple[int, int], Term]()
-    for _, same in groupby(layers, key=lambda row: row.input):
-        first, *others = same
-        rows = "+".join(row.rows for row in (first, *others))
-        name = ", ".join(row.name for row in (first, *others))
-        size = run.make("", "", rows).value, run.make("", "", first.columns).value
-        formula = f"({rows})*{first.columns}*w" if "+" in rows else f"{rows}*{first.columns}*w"
-        shapes.setdefault(size, run.make("buffers", name, formula))
-    if "dummy-gradients" in run.job.keeps:
-        yield Part("empty gradients for autograd", tuple(shapes.values()), 1)
+    """Buffers of `fusion.KEPT`. Layers that read the same are one matrix, of as many rows; those of one shape share an
+    empty gradient, in all blocks and experts."""
     if "gathered-input" in run.job.keeps and last and run.layout.sp and run.layout.tp > 1:
         yield Part("gathered input of the head", (run.make("buffers", "input of the head", "b*s*h*c"),), 1)
+    if "dummy-gradients" in run.job.keeps:
+        shapes = dict[tuple[int, int], Term]()
+        layers = (row for kind, count in kinds.items() if count for row in linears(run.shape, kind))
+        for _, same in groupby(layers, key=lambda row: row.input):
+            rows, columns, names = zip(*((row.rows, row.columns, row.name) for row in same), strict=True)
+            side = f"({'+'.join(rows)})" if len(rows) > 1 or "+" in rows[0] else rows[0]
+            size = run.make("", "", side).value, run.make("", "", columns[0]).value
+            shapes.setdefault(size, run.make("buffers", ", ".join(names), f"{side}*{columns[0]}*w"))
+        yield Part("empty gradients for autograd", tuple(shapes.values()), 1)
 
 
 def _buffers(run: RunSizes, layout: Layout, counts: StateCounts, held: Sequence[int]) -> Iterator[Part]:

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from playbook.block import Kind
+from playbook.layout import recomputed
 from playbook.layout.fields import OPTIMIZER_CHUNK as CHUNK
 from playbook.planning.flops import parts_again
 from playbook.planning.fusion import EVERYTHING, chunk_tokens, loss_of
@@ -75,16 +76,13 @@ class RunSizes(OfJob):
 
     def saved(self, kind: Kind, recompute: str) -> list[Term]:
         """What a block of a kind keeps of a micro-batch under some recomputation."""
-        twice = (
-            self.layout.cp > 1 and self.layout.context == "ulysses" and "attention-output" in self.job.keeps
-        )
-        given: dict[str, Any] = {
-            "attention": self.attention,
-            "kind": kind,
-            "fused": self.fused,
-            "twice": twice,
-        }
-        return block_terms(self.shape, self.make, recompute=recompute, **given)
+        given: dict[str, Any] = {"attention": self.attention, "kind": kind, "fused": self.fused}
+        terms = block_terms(self.shape, self.make, recompute=recompute, **given)
+        swapped = self.layout.cp > 1 and self.layout.context == "ulysses"
+        again = kind.again(recomputed(recompute)) & {"full", "core_attn"}
+        if swapped and "attention-output" in self.job.keeps and not again:
+            terms.append(self.make("attention", "attention output, before its message", "b*s*a*e*c//t"))
+        return terms
 
     @cached_property
     def blocks(self) -> dict[Kind, BlockSizes]:

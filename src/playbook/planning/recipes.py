@@ -7,10 +7,12 @@ of linear layers are *saved* in (``linear_inputs``: 1 where they are quantised t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
-from playbook._checks import unknown
+from playbook._checks import check_int, unknown
 from playbook.errors import ConfigError
 from playbook.layout.fields import MOMENTS
 from playbook.planning.states import PRECISIONS, BytesPerParameter
@@ -42,14 +44,7 @@ class Recipe:
         """
         if bytes_per_parameter is None:
             return self
-        if (
-            isinstance(bytes_per_parameter, bool)
-            or not isinstance(bytes_per_parameter, int)
-            or bytes_per_parameter < 0
-        ):
-            raise ConfigError(
-                f"optimizer_bytes must be a whole number of at least 0, got {bytes_per_parameter!r}"
-            )
+        check_int("optimizer_bytes", bytes_per_parameter, ConfigError, least=0)
         master = min(self.states.master, bytes_per_parameter)
         states = replace(self.states, master=master, optimizer=bytes_per_parameter - master)
         return replace(self, states=states)
@@ -139,51 +134,16 @@ class Published:
     run: Mapping[str, str] | None = None
 
 
-def _published(
-    name: str,
-    products: str,
-    source: str,
-    printed: StateFormats,
-    run: Mapping[str, str] | None = None,
-    **kept: str,
-) -> Published:
-    return Published(name, products, printed, replace(printed, **kept), source, run)
+def _published() -> Iterator[Published]:
+    table = Path(__file__).with_name("published_recipes.toml").read_text(encoding="utf-8")
+    for row in tomllib.loads(table)["recipe"]:
+        printed = StateFormats(*row["printed"])
+        kept = replace(printed, **row.get("kept", {}))
+        yield Published(row["name"], row["products"], printed, kept, row["source"], row.get("run"))
 
 
-#: The six rows of the summary, in its order; what is kept differs from what is printed in the kinds that are named last.
-PUBLISHED = {
-    one.name: one
-    for one in (
-        _published(
-            "BF16, FP32 accumulation", "bf16", "Megatron-LM's main gradients",
-            StateFormats("fp32", "fp32", "bf16", "bf16"), gradients="",
-        ),
-        _published(
-            "BF16", "bf16", "Micikevicius et al. 2017, arXiv 1710.03740, section 3.1",
-            StateFormats("fp32", "", "bf16", "bf16"), run={"weights": "bfloat16", "dtype": "bfloat16"},
-        ),
-        _published(
-            "Transformer Engine", "e4m3", "the table of MS-AMP's documentation",
-            StateFormats("", "", "fp32", "fp32"), run={"dtype": "bfloat16", "fp8": "delayed"},
-        ),
-        _published(
-            "FP8-LM O3", "e4m3", "the table of MS-AMP's documentation; Peng et al. 2023, arXiv 2310.18313",
-            StateFormats("fp16", "fp16", "e4m3", "e4m3", "e4m3", "fp16"), accumulated="",
-            run={
-                "weights": "bfloat16", "dtype": "bfloat16", "fp8": "tensorwise", "moments": "fp8", "masters": "fp16"
-            },
-        ),
-        _published(
-            "DeepSeek-V3", "e4m3", "DeepSeek-AI 2024, arXiv 2412.19437, section 3.3",
-            StateFormats("fp32", "fp32", "e4m3", "bf16", "bf16", "bf16"), gradients="",
-            run={"dtype": "bfloat16", "fp8": "blockwise", "moments": "bf16"},
-        ),
-        _published(
-            "nanotron", "e4m3", "as printed",
-            StateFormats("bf16", "fp32", "e4m3", "e4m3", "e4m3", "e4m3"), gradients="",
-        ),
-    )
-}  # fmt: skip
+#: The six rows of the summary, in its order.
+PUBLISHED = {one.name: one for one in _published()}
 
 
 def _fp8(name: str, of: str) -> Recipe:

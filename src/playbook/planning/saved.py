@@ -23,20 +23,16 @@ def block_terms(
     attention: str,
     kind: Kind = DENSE,
     fused: frozenset[str] = NOTHING,
-    twice: bool = False,
 ) -> list[Term]:
     """The tensors that one block keeps for one micro-batch.
 
     ``attention`` is "sdpa" (a flash kernel: no s × S matrix) or "reference"; ``kind`` says what stands for its MLP,
-    ``fused`` what runs as one kernel (`fusion.FUSED`), ``twice`` whether the core's output is kept before and after a
-    message. What is recomputed keeps its input and nothing else.
+    ``fused`` what runs as one kernel (`fusion.FUSED`). What is recomputed keeps its input and nothing else.
     """
     again = kind.again(recomputed(recompute))
     if "full" in again:
         return [make("norms", "block input", "b*s*h*x//r")]
     terms = _kept(shape, make, again, attention, kind, fused)
-    if twice and "core_attn" not in again:
-        terms.append(make("attention", "attention output, before its message", "b*s*a*e*c//t"))
     gone = {name for module in again for name in _DISCARDED.get(module, ())}
     return [t for t in terms if (t.part, t.name.removeprefix("scales of ")) not in gone]
 

@@ -387,7 +387,7 @@ class Run(OfJob):
         updated = counts.shard if self.layout.zero else counts.local
         each = 2 * (states.master + states.optimizer) + min(4, states.gradients) + states.parameters
         normed = min(4, states.gradients) * updated
-        return self.calibration.optimizer * (updated * each + normed) / self.device.bandwidth
+        return (updated * each + normed) / self.device.bandwidth
 
     def after(self) -> Iterator[str]:
         """What is not part of micro-batches, in words: gradients, optimizer, parameters of the fullest rank."""

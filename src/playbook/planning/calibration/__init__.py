@@ -38,19 +38,18 @@ class Calibration:
     ``stall``, seconds that a micro-batch takes at least on a stage that receives from two others, in runs of
     ``stall_nodes`` nodes and more, of ``stall_nodes_plain`` where replicas are not sharded.
 
-    Of a framework: ``host``, seconds in which it launches a kernel, ``floor``, seconds that a block and micro-batch takes
-    at least for each tensor-parallel rank, and ``floor_pipeline``, where there are stages; ``reserved``, memory that its
-    allocator takes over what tensors need; ``kernels``, operations of which memory knows that they are always fused
+    Of a framework: ``host``, seconds in which it launches a kernel, ``floor``, seconds that a block and micro-batch
+    takes at least for each tensor-parallel rank, and ``floor_pipeline``, where there are stages; ``reserved``, memory
+    that its allocator takes over what tensors need; ``kernels``, operations whose memory is always that of one
     (`fusion.FUSED`), and what it ``keeps`` otherwise than the book's trainer (`fusion.KEPT`); whether elementwise
     operations are ``fused``, and if not, what share (``unfused``) of the bytes beyond that PyTorch's operators move, in
-    ``unfused_kernels`` times the kernels;
-    ``quantise``, bytes moved for each element that is cast to FP8; ``products_again``, the part of a block's products
-    that selective recomputation repeats; what of dp, tp, cp, ep messages hides behind computation, if the framework
-    overlaps them (``hidden_…``), and whether those of a sharded optimizer (ZeRO) do, too (``hidden_zero``); whether
-    stages are cut so that they cost the same, the head counted (``balanced``), or are of as many blocks each;
-    ``optimizer``, passes over its states as a multiple of one; ``accumulate``, bytes moved for each parameter's gradient
-    and micro-batch; ``step``, seconds a step for the rest; ``jitter``, the standard deviation of a rank's time: a step of
-    N ranks waits for the slowest, √(2 ln N) deviations above the mean.
+    ``unfused_kernels`` times the kernels; ``quantise``, bytes moved for each element that is cast to FP8;
+    ``products_again``, the part of a block's products that selective recomputation repeats; what of dp, tp, cp, ep
+    messages hides behind computation, if the framework overlaps them (``hidden_…``), and whether those of a sharded
+    optimizer (ZeRO) do, too (``hidden_zero``); whether stages are cut so that they cost the same, the head counted
+    (``balanced``), or are of as many blocks each; ``accumulate``, bytes moved for each parameter's gradient and
+    micro-batch; ``step``, seconds a step for the rest; ``jitter``, the standard deviation of a rank's time: a step of N
+    ranks waits for the slowest, √(2 ln N) deviations above the mean.
     """
 
     name: str
@@ -87,7 +86,6 @@ class Calibration:
     hidden_pp: float = _share(1.0)
     hidden_zero: bool = True
     balanced: bool = False
-    optimizer: float = _least(1.0)
     accumulate: float = _least(0.0)
     step: float = _least(0.0)
     jitter: float = _least(0.004)
