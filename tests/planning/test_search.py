@@ -13,6 +13,7 @@ from playbook.hardware import load as load_cluster
 from playbook.layout import Layout
 from playbook.layout.fields import blocks_again
 from playbook.planning.calibration import Calibration, load_calibration
+from playbook.planning.fusion import KEPT
 from playbook.planning.job import Job
 from playbook.planning.search import (
     FEWEST,
@@ -53,7 +54,7 @@ def random_problem(seed):
     recipe = rng.choice(["bf16-mixed", "bf16-mixed-fp32-grads", "fp32"])
     calibration = Calibration(
         "some", matmul={"bf16": 0.7}, processors=132, hidden_dp=rng.choice([0.0, 0.8]), reserved=1.1,
-        balanced=rng.random() < 0.5, hidden_zero=rng.random() < 0.5,
+        balanced=rng.random() < 0.5, hidden_zero=rng.random() < 0.5, keeps=frozenset(KEPT if seed % 3 == 0 else ()),
     )  # fmt: skip
     batch, seq = 2 ** rng.randint(2, 4), rng.choice([512, 2048])
     job = Job(shape, seq=seq, recipe=recipe, attention=rng.choice(["sdpa", "reference"]))

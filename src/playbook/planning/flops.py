@@ -1,11 +1,10 @@
 """FLOPs of a training step, counted matrix multiplication by matrix multiplication.
 
-Multiplying an m × k by a k × n matrix takes m·n·k multiplications and as many additions: 2mnk FLOPs. Norms,
-activations, softmax and the embedding's look-up are left out, being a few per cent and no matrix
-multiplications. The attention core counts all seq² pairs although a causal mask throws half of them away:
-so do Narayanan et al. 2021 (arXiv 2104.04473, section 5.1), Korthikanti et al. 2022 (arXiv 2205.05198,
-appendix A) and PaLM (Chowdhery et al. 2022, arXiv 2204.02311, appendix B), and MFU is comparable between
-papers only if it is counted the same way.
+Multiplying an m × k by a k × n matrix takes m·n·k multiplications and as many additions: 2mnk FLOPs. Norms, activations,
+softmax and the embedding's look-up are left out, being a few per cent and no matrix multiplications. The attention core
+counts all seq² pairs although a causal mask throws half of them away: so do Narayanan et al. 2021 (arXiv 2104.04473,
+section 5.1), Korthikanti et al. 2022 (arXiv 2205.05198, appendix A) and PaLM (Chowdhery et al. 2022, arXiv 2204.02311,
+appendix B), and MFU is comparable between papers only if it is counted the same way.
 """
 
 from __future__ import annotations
@@ -144,9 +143,8 @@ def step_flops(
 def mfu(step: StepFlops, seconds: float, peak_flops: float, gpus: int = 1) -> float:
     """Model FLOPs utilisation: the share of the GPUs' peak that went into FLOPs which the model needs.
 
-    ``step`` are the FLOPs of the whole global batch, ``seconds`` the time of that step, ``peak_flops`` one
-    GPU's peak in FLOP/s. Introduced by PaLM (arXiv 2204.02311, section 4.1). Raises :class:`ConfigError`
-    unless all are positive.
+    ``step`` are the FLOPs of the whole global batch, ``seconds`` the time of that step, ``peak_flops`` one GPU's peak in
+    FLOP/s. Introduced by PaLM (arXiv 2204.02311, section 4.1). Raises :class:`ConfigError` unless all are positive.
     """
     return _utilisation(step.model, seconds, peak_flops, gpus)
 

@@ -21,11 +21,6 @@ NOTHING: frozenset[str] = frozenset()
 CHUNK = 2048  # tokens: by its datasheet an H100 multiplies them five times as long as it moves dW in fp32
 
 
-def load_kept(names: Iterable[str]) -> frozenset[str]:
-    """A set of names of `KEPT`. Raises ConfigError for an unknown one."""
-    return _known(names, "keeps", KEPT)
-
-
 def load_fused(what: bool | str | Iterable[str]) -> frozenset[str]:
     """A set of names of `FUSED`, from one, from names with commas between them, or from true or "all": `EVERYTHING`.
 
@@ -36,10 +31,11 @@ def load_fused(what: bool | str | Iterable[str]) -> frozenset[str]:
     names = [name.strip() for name in what.split(",")] if isinstance(what, str) else list(what)
     if {"cross-entropy", "linear-cross-entropy"} <= set(names):
         raise ConfigError("fused has both cross-entropy and linear-cross-entropy: give one of them")
-    return _known(names, "fused", ("all", "none", *FUSED))
+    return known_names(names, "fused", ("all", "none", *FUSED))
 
 
-def _known(names: Iterable[str], what: str, known: Iterable[str]) -> frozenset[str]:
+def known_names(names: Iterable[str], what: str, known: Iterable[str]) -> frozenset[str]:
+    """A set of ``names``; raises ConfigError for one that is not ``known``."""
     for name in names:
         if name not in known:
             raise ConfigError(unknown(what, str(name), known))

@@ -10,7 +10,7 @@ from playbook.block import Kind
 from playbook.errors import ConfigError
 from playbook.hardware import Cluster
 from playbook.layout import Layout
-from playbook.planning.fusion import load_fused, load_kept
+from playbook.planning.fusion import KEPT, known_names, load_fused
 from playbook.planning.recipes import Recipe, load_recipe, recipe_of_run
 from playbook.shapes import ModelShape
 
@@ -45,8 +45,9 @@ class Job:
         if "remainders" in self.keeps and states.parameters == 2:
             recipe = replace(recipe, states=replace(states, master=min(2, states.master)))
         object.__setattr__(self, "recipe", recipe)
-        object.__setattr__(self, "fused", load_fused(self.fused))
-        object.__setattr__(self, "keeps", load_kept(self.keeps))
+        object.__setattr__(self, "keeps", known_names(self.keeps, "keeps", KEPT))
+        eager = {"cross-entropy", "linear-cross-entropy"} if "eager-loss" in self.keeps else set[str]()
+        object.__setattr__(self, "fused", load_fused(self.fused) - eager)
         check_fields(self, ConfigError)
 
     @property

@@ -161,7 +161,7 @@ def _rank(layout: Layout, rank: int, pipeline: PipelineStages, terms: StageTerms
     buffers = (
         *_buffers(run, layout, counts, [sum(blocks.values()) for blocks in held]),
         *_copies(run, layout, kinds),
-        *_kept_by_framework(run, kinds, last),
+        *_kept_by_framework(run, kinds, last, counts),
     )
     place = StageSizes(
         counts,
@@ -202,11 +202,17 @@ def _copies(run: RunSizes, layout: Layout, kinds: dict[Kind, int]) -> Iterator[P
         yield from copies_of_blocks(run.shape, kinds, run.recipe.fp8, run.make)
 
 
-def _kept_by_framework(run: RunSizes, kinds: dict[Kind, int], last: bool) -> Iterator[Part]:
+def _kept_by_framework(
+    run: RunSizes, kinds: dict[Kind, int], last: bool, counts: StateCounts
+) -> Iterator[Part]:
     """Buffers of `fusion.KEPT`. Layers that read the same are one matrix, of as many rows; those of one shape share an
     empty gradient, in all blocks and experts."""
     if "gathered-input" in run.job.keeps and last and run.layout.sp and run.layout.tp > 1:
         yield Part("gathered input of the head", (run.make("buffers", "input of the head", "b*s*h*c"),), 1)
+    if "whole-gradients" in run.job.keeps and run.layout.zero == 3 and run.layout.pp > 1:
+        yield Part(
+            "whole gradients", (Term("buffers", "of all stages", "4 per weight", 4 * counts.local),), 1
+        )
     if "dummy-gradients" in run.job.keeps:
         shapes = dict[tuple[int, int], Term]()
         layers = (row for kind, count in kinds.items() if count for row in linears(run.shape, kind))

@@ -57,7 +57,7 @@ def stage_parameters(
     another rank than the embedding needs a copy of the table there. Experts are replicated dp·cp/ep times, all else dp·cp
     times: twice as often in a pipeline that runs in both ``directions``.
     """
-    together = _together(stages)
+    together = sum(map(Counter, stages), Counter[Kind]())
     blocks = {
         kind: [make(row.part, row.name, size_formula(row)) for row in weighty(shape, kind)]
         for kind in together
@@ -85,14 +85,6 @@ def stage_parameters(
     return StateCounts(local, shard, largest, table.value, units, tuple(parts), replicas)
 
 
-def _together(stages: Sequence[Mapping[Kind, int]]) -> dict[Kind, int]:
-    """Blocks of all stages, by kind."""
-    found = Counter[Kind]()
-    for stage in stages:
-        found.update(stage)
-    return found
-
-
 def _units(
     shape: ModelShape,
     layout: Layout,
@@ -106,7 +98,7 @@ def _units(
     experts = {kind: total(t for t in terms if t.part == "experts") for kind, terms in blocks.items()}
     dense = {kind: total(terms) - experts[kind] for kind, terms in blocks.items()}
     if layout.pp == 1 or layout.zero == 3:
-        for kind, count in _together(stages).items():
+        for kind, count in sum(map(Counter, stages), Counter[Kind]()).items():
             yield from [UnitSize(dense[kind], experts=experts[kind])] * count
         # A tied table is gathered once for both ends; in a pipeline on its own.
         if shape.tied and layout.pp == 1 and len(ends) == 2:

@@ -20,7 +20,7 @@ from playbook.planning.flops import parts_again
 from playbook.planning.fusion import EVERYTHING, chunk_tokens, loss_of
 from playbook.planning.job import OfJob
 from playbook.planning.parameters import StateCounts
-from playbook.planning.saved import block_terms
+from playbook.planning.saved import block_terms, second_products
 from playbook.planning.terms import Make, Term, maker, symbols, total
 
 #: What backward has used up of a block when it comes to the attention core: parts, and single terms.
@@ -76,13 +76,19 @@ class RunSizes(OfJob):
 
     def saved(self, kind: Kind, recompute: str) -> list[Term]:
         """What a block of a kind keeps of a micro-batch under some recomputation."""
+        again = kind.again(recomputed(recompute))
+        if self.every_second(again):
+            return second_products(self.shape, self.make, kind)
         given: dict[str, Any] = {"attention": self.attention, "kind": kind, "fused": self.fused}
         terms = block_terms(self.shape, self.make, recompute=recompute, **given)
         swapped = self.layout.cp > 1 and self.layout.context == "ulysses"
-        again = kind.again(recomputed(recompute)) & {"full", "core_attn"}
-        if swapped and "attention-output" in self.job.keeps and not again:
+        if swapped and "attention-output" in self.job.keeps and not again & {"full", "core_attn"}:
             terms.append(self.make("attention", "attention output, before its message", "b*s*a*e*c//t"))
         return terms
+
+    def every_second(self, again: Set[str]) -> bool:
+        """Whether selective recomputation computes every second product of a block ``again``, not attention alone."""
+        return "every-second-product" in self.job.keeps and again == {"core_attn"}
 
     @cached_property
     def blocks(self) -> dict[Kind, BlockSizes]:
@@ -129,10 +135,13 @@ class RunSizes(OfJob):
                 self.make("loss", "gradient of the head's input", "b*s*h*c"),
                 self.make("loss", "gradient of the head's weight", "v*h*w"),
             )
-        return (
-            self.make("loss", "gradient of the log-probabilities (fp32)", "b*s*v*4//t"),
-            self.make("loss", "gradient of the logits (fp32)", "b*s*v*4//t"),
-        )
+        terms = [self.make("loss", "gradient of the log-probabilities (fp32)", "b*s*v*4//t")]
+        terms.append(self.make("loss", "gradient of the logits (fp32)", "b*s*v*4//t"))
+        if self.layout.tp > 1 and "eager-loss" in self.job.keeps:
+            terms.append(
+                self.make("loss", "probabilities, and these less the targets (fp32)", "2*b*s*v*4//t")
+            )
+        return tuple(terms)
 
     @cached_property
     def head(self) -> tuple[Term, ...]:
@@ -186,6 +195,7 @@ class BlockSizes:
         mode = run.layout.recompute
         again = kind.again(run.layout.again)
         inside = "+".join(sorted(again - {"full", "mlp", "moe", "shared_experts"})) or "none"
+        inside = "none" if run.every_second(again) else inside
         kept = {each: run.saved(kind, each) for each in {"none", mode, inside}}
         here = kept[inside]
         return cls(

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from playbook.block import Kind
-from playbook.planning.fusion import loss_of
 from playbook.planning.in_flight import PipelineStages
 from playbook.planning.peak import RunSizes
 from playbook.planning.saved import (
@@ -59,14 +58,13 @@ class StageTerms:
     @classmethod
     def of(cls, run: RunSizes) -> StageTerms:
         shape, make, layout = run.shape, run.make, run.layout
-        loss = loss_of(run.fused, layout.tp)
         return cls(
             run,
             {kind: tuple(run.saved(kind, layout.recompute)) for kind in run.job.kinds},
             {kind: tuple(deferred_terms(shape, make, kind=kind)) for kind in run.job.kinds},
             tuple(embedding_terms(shape, make)),
-            tuple(head_terms(make, layout.tp, loss)),
-            tuple(deferred_head_terms(make, loss)),
+            tuple(head_terms(make, layout.tp, run.fused_loss)),
+            tuple(deferred_head_terms(make, run.fused_loss)),
             tuple(angle_terms(shape, make, layout.cp)),
         )
 

@@ -32,9 +32,7 @@ class Recipe:
     weight_copies: int = 0  # autocast keeps a 16-bit copy of every matrix until backward has used it
     source: str = ""
     fp8: FP8Recipe | None = None  # whose scales are counted, and copies of the weights of linear layers
-    widened: int = (
-        0  # bytes of fp32 copies, for each parameter of a chunk, of states that are kept in fewer bits
-    )
+    widened: int = 0  # bytes of fp32 copies of a chunk's states that are kept in fewer bits, per parameter
 
     def with_optimizer(self, bytes_per_parameter: int | None) -> Recipe:
         """This recipe with another optimizer: ``bytes_per_parameter`` of states, master weights included.

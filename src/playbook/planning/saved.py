@@ -37,6 +37,17 @@ def block_terms(
     return [t for t in terms if (t.part, t.name.removeprefix("scales of ")) not in gone]
 
 
+def second_products(shape: ModelShape, make: Make, kind: Kind) -> list[Term]:
+    """What a block keeps under `fusion.KEPT`'s every-second-product."""
+    terms = [
+        make("norms", "block input", "b*s*h*x//r"),
+        make("attention", "attention output", "b*s*a*e*c//t"),
+    ]
+    terms.append(make("attention", "log-sum-exp of the scores", "b*s*a*4//t"))
+    products = linears(shape, kind)[::2]
+    return terms + [make(o.part, f"output of {o.name}", f"b*s*{o.times}*({o.rows})*c") for o in products]
+
+
 #: Outputs of norms, of experts' activations and of latents' projections, computed again from what lies before them.
 _DISCARDED = {
     "layernorm": [("attention", "projections input"), ("router", "router input"), ("mlp", "MLP input"),

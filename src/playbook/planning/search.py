@@ -25,7 +25,7 @@ from playbook.layout import RECOMPUTE, Layout, recomputed
 from playbook.layout.fields import KINDS, blocks_again
 from playbook.planning.calibration import Calibration, load_calibration
 from playbook.planning.job import OfJob
-from playbook.planning.memory import MemoryReport, StageMemory
+from playbook.planning.memory import MemoryReport, StageMemory, predict_stages
 from playbook.planning.parameters import blocks_of_stages
 from playbook.planning.peak import RunSizes
 from playbook.planning.pipeline_memory import StageTerms
@@ -282,7 +282,7 @@ class Planner:
         more than ``worst`` seconds."""
         run = self.problem.run(layout)
         try:
-            stages = tuple(itertools.takewhile(self._fits, run.memory_of_stages(self._terms(layout))))
+            stages = tuple(itertools.takewhile(self._fits, predict_stages(run.job, self._terms(layout))))
         except PlaybookError:
             return None
         if len(stages) < layout.pp:
@@ -297,7 +297,7 @@ class Planner:
         def fits(blocks: int) -> bool:
             some = layout.replace(recompute=f"full:{blocks}")
             try:
-                return all(map(self._fits, self.problem.run(some).memory_of_stages(self._terms(some))))
+                return all(map(self._fits, predict_stages(self.problem.run(some).job, self._terms(some))))
             except PlaybookError:
                 return False
 
@@ -454,7 +454,7 @@ class Planner:
                 break
             run, needs = self.problem.run(layout), 0
             try:
-                for stage in run.memory_of_stages(self._terms(layout)):
+                for stage in predict_stages(run.job, self._terms(layout)):
                     needs = max(needs, self._needs(stage))
                     if (needs, effort) >= best[:2]:
                         break

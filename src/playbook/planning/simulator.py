@@ -25,7 +25,6 @@ from playbook.planning.job import Job, OfJob
 from playbook.planning.memory import MemoryReport, StageMemory
 from playbook.planning.message_times import Links
 from playbook.planning.operations import Sizes
-from playbook.planning.pipeline_memory import StageTerms
 from playbook.planning.roofline import Device
 from playbook.planning.stage_times import Pass, StageTimes, Work
 from playbook.schedules import makespan
@@ -173,11 +172,7 @@ class Run(OfJob):
 
     @cached_property
     def memory(self) -> MemoryReport:
-        return MemoryReport(tuple(self.memory_of_stages()))
-
-    def memory_of_stages(self, like: StageTerms | None = None) -> Iterator[StageMemory]:
-        """The planner's report, rank by rank of the pipeline, as `memory.predict_stages` gives it."""
-        return planned.predict_stages(self.job, like)
+        return planned.predict_job(self.job)
 
     @property
     def needs(self) -> int:

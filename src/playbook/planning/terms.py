@@ -14,7 +14,6 @@ from functools import cache
 from playbook import block
 from playbook.block import Kind
 from playbook.planning.job import Job
-from playbook.planning.recipes import Recipe
 
 #: More features than a token has.
 WHOLE_ROW = 2**31
@@ -90,18 +89,15 @@ def symbols(job: Job) -> dict[str, int]:
     # torch's CPU kernel keeps LayerNorm's statistics in the dtype of its input, the CUDA one always in fp32.
     own = job.device == "cpu" and shape.norm == "layernorm" and "norms" not in job.fused
     statistic = recipe.residual if own else 4
+    groups = recipe.fp8.groups if recipe.fp8 else None
+    sharing = (groups.columns or WHOLE_ROW) if groups and groups.rows else 0
     return {
         **block.symbols(shape, layout.tp, layout.ep),
         "b": layout.micro_batch, "s": job.padded // layout.cp, "S": job.padded, "r": layout.tp if layout.sp else 1,
-        "c": recipe.compute, "l": recipe.linear_inputs, "j": _sharing(recipe),
-        "z": recipe.fp8.groups.scale_bytes if recipe.fp8 else 0, "x": recipe.residual, "w": recipe.states.parameters,
+        "c": recipe.compute, "l": recipe.linear_inputs, "j": sharing,
+        "z": groups.scale_bytes if groups else 0, "x": recipe.residual, "w": recipe.states.parameters,
         "n": statistic * (2 if shape.norm == "layernorm" else 1),
     }  # fmt: skip
-
-
-def _sharing(recipe: Recipe) -> int:
-    groups = recipe.fp8.groups if recipe.fp8 else None
-    return (groups.columns or WHOLE_ROW) if groups and groups.rows else 0
 
 
 #: ``make(part, name, formula)`` is a term.

@@ -16,7 +16,7 @@ from typing import Any
 from playbook._checks import check_fields, unknown
 from playbook.errors import ConfigError
 from playbook.hardware import Accelerator
-from playbook.planning.fusion import load_fused, load_kept
+from playbook.planning.fusion import KEPT, known_names, load_fused
 
 HERE = Path(__file__).parent
 
@@ -93,7 +93,7 @@ class Calibration:
     def __post_init__(self) -> None:
         check_fields(self, ConfigError)
         object.__setattr__(self, "kernels", load_fused(self.kernels))
-        object.__setattr__(self, "keeps", load_kept(self.keeps))
+        object.__setattr__(self, "keeps", known_names(self.keeps, "keeps", KEPT))
         if not isinstance(self.matmul, Mapping):
             raise ConfigError(f"matmul must be a table such as {{ bf16 = 0.8 }}, got {self.matmul!r}")
         shares = {f.name: getattr(self, f.name) for f in fields(self) if "most" in f.metadata}
