@@ -212,3 +212,7 @@ def test_unknown_names_are_refused():
         Calibration("mine", keeps=["logit"])
     with pytest.raises(ConfigError, match="unknown fused 'norm'; did you mean norms"):
         Calibration("mine", kernels=["norm"])
+    with pytest.raises(ConfigError, match="keeps must be a list of names, got 'logits'"):
+        Calibration("mine", keeps="logits")
+    with pytest.raises(ConfigError, match="fused must be a list of names, got 3"):
+        Calibration("mine", kernels=3)

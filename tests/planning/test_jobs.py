@@ -90,6 +90,7 @@ def test_precisions_and_kernels():
         ({"overlap": {"dp": 1}}, "overlap must be an object"),
         ({"overlap": {"px": True}}, "overlap has 'px'"),
         ({"stage_layers": "8"}, "stage_layers must be a list of whole numbers"),
+        ({"context": "rings"}, "context must be one of ring, gather, ulysses"),
         ({"micro_batches": 1}, "unknown key of a job 'micro_batches'; did you mean micro_batch"),
         ({"calibration": "h1000"}, "unknown calibration 'h1000'"),
         ({"layout": ""}, "layout dp=16,grad_acc=4 needs "),

@@ -1,4 +1,4 @@
-"""Which operations run as one kernel, as far as that changes what is kept in memory, and what they work with.
+"""Which operations run as one kernel, and what frameworks keep otherwise, as far as that matters to memory.
 
 `EVERYTHING` is what a model of `model.ops.Ops.fused()` has; the others describe runs of other frameworks.
 """
@@ -28,14 +28,17 @@ def load_fused(what: bool | str | Iterable[str]) -> frozenset[str]:
     """
     if isinstance(what, bool) or what in ("all", "none", ""):
         return EVERYTHING if what in (True, "all") else NOTHING
-    names = [name.strip() for name in what.split(",")] if isinstance(what, str) else list(what)
-    if {"cross-entropy", "linear-cross-entropy"} <= set(names):
+    names = [name.strip() for name in what.split(",")] if isinstance(what, str) else what
+    found = known_names(names, "fused", FUSED)
+    if {"cross-entropy", "linear-cross-entropy"} <= found:
         raise ConfigError("fused has both cross-entropy and linear-cross-entropy: give one of them")
-    return known_names(names, "fused", ("all", "none", *FUSED))
+    return found
 
 
 def known_names(names: Iterable[str], what: str, known: Iterable[str]) -> frozenset[str]:
-    """A set of ``names``; raises ConfigError for one that is not ``known``."""
+    """A set of ``names``; raises ConfigError for one that is not ``known``, and for what is no list of names."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise ConfigError(f"{what} must be a list of names, got {names!r}")
     for name in names:
         if name not in known:
             raise ConfigError(unknown(what, str(name), known))
