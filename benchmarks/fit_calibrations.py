@@ -104,6 +104,7 @@ H100 = {
     "accelerator": "h100", "processors": 132, "matmul": {"bf16": 0.72, "fp8": 0.63}, "bandwidth": 0.8, "launch": 4e-6,
     "attention": 0.4, "attention_backward": 0.33, "hidden_dp": 0.85, "jitter": 0.004, "accumulate": 4.0,
 }  # fmt: skip
+FOUNDRY = {"kernels": ["cross-entropy"], "keeps": ["logits"]}
 FITS = {
     "megatron-a100": Fit(
         ("korthikanti block", "qi", "korthikanti"),
@@ -133,6 +134,7 @@ FITS = {
         {
             **H100, "matmul": {"bf16": 0.58, "fp8": 0.51}, "attention": 0.29, "attention_backward": 0.245,
             "products_again": 0.5, "hidden_tp": 0.3, "quantise": 3.0, "jitter": 0.01,
+            "keeps": ["eager-loss", "every-second-product", "whole-gradients"],
         },
         "torchtitan on H100 of 500 W, fitted to Liang et al. 2024, tables 1 to 6",
     ),
@@ -140,7 +142,7 @@ FITS = {
     "fsdp-a100": Fit(
         ("fsdp a100",),
         ("matmul.bf16", "bandwidth", "attention", "attention_backward", "unfused", "accumulate", "jitter"),
-        {**A100, "attention": 0.35, "attention_backward": 0.3, "jitter": 0.01, "accumulate": 4.0},
+        {**A100, **FOUNDRY, "attention": 0.35, "attention_backward": 0.3, "jitter": 0.01, "accumulate": 4.0},
         "PyTorch's FSDP on A100, fitted to MosaicML's LLM Foundry, scripts/train/benchmarking (2023)",
         ("korthikanti block", "qi", "korthikanti"),
     ),
@@ -150,7 +152,7 @@ FITS = {
             "matmul.bf16", "matmul.fp8", "bandwidth", "attention", "attention_backward", "quantise", "accumulate",
             "jitter",
         ),
-        {**H100, "attention": 0.22, "attention_backward": 0.18, "jitter": 0.01, "quantise": 3.0},
+        {**H100, **FOUNDRY, "attention": 0.22, "attention_backward": 0.18, "jitter": 0.01, "quantise": 3.0},
         "PyTorch's FSDP on H100, fitted to MosaicML's LLM Foundry, scripts/train/benchmarking (2023)",
     ),
     # cuDNN's attention (Shah et al. 2024, figures 5 and 6), casts to FP8 in the kernels that come before.
@@ -159,7 +161,7 @@ FITS = {
         ("matmul.fp8", "bandwidth", "attention", "attention_backward", "quantise", "hidden_tp", "jitter"),
         {
             **H100, "attention": 0.55, "attention_backward": 0.45, "hidden_tp": 0.5, "hidden_dp": 0.9, "quantise": 1.0,
-            "jitter": 0.01,
+            "jitter": 0.01, "keeps": ["remainders"],
         },
         "Megatron-Core on H100 in FP8, fitted to NVIDIA's summary of NeMo 24.07",
     ),

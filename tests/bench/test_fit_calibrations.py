@@ -8,8 +8,9 @@ import pytest
 
 from playbook.bench import records
 from playbook.estimates.published import TABLES, Measured
+from playbook.hardware import load_accelerator
 from playbook.layout import Layout
-from playbook.planning.calibration import Calibration, from_table
+from playbook.planning.calibration import Calibration, from_table, load_calibration
 from playbook.planning.jobs import run_of
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -47,6 +48,17 @@ def test_what_was_planted_is_found(fit, planted):
 def test_without_data_what_was_known_stays(fit):
     found = fit_calibrations.fitted(fit, [])
     assert (found.reached("bf16"), found.bandwidth, found.intra) == pytest.approx((0.87, 0.75, 0.9))
+
+
+@pytest.mark.parametrize("name", fit_calibrations.FITS)
+def test_a_fit_gives_what_the_framework_keeps(name):
+    """Which no fit finds: a calibration that is written anew has it all the same."""
+    fit = fit_calibrations.FITS[name]
+    shipped = load_calibration(name, load_accelerator(fit.given["accelerator"]))
+    again = from_table(
+        name, tomllib.loads(fit_calibrations.toml(name, fit, fit_calibrations.fitted(fit, [])))
+    )
+    assert (again.kernels, again.keeps) == (shipped.kernels, shipped.keeps)
 
 
 def test_the_best_constant_is_exact_where_all_rows_reach_the_same():
