@@ -8,14 +8,14 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pkgutil import get_data
 from typing import Any
 
 from playbook.block import Kind
 from playbook.planning.simulator import Run
 
 #: Rows that are many, as their authors print them.
-RATES = tomllib.loads(Path(__file__).with_name("published_rates.toml").read_text(encoding="utf-8"))
+RATES = tomllib.loads((get_data(__package__, "published_rates.toml") or b"").decode())
 
 
 @dataclass(frozen=True)

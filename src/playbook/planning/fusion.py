@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable
-from pathlib import Path
+from pkgutil import get_data
 
 from playbook._checks import unknown
 from playbook.errors import ConfigError
 
-_TABLES = tomllib.loads(Path(__file__).with_name("frameworks.toml").read_text(encoding="utf-8"))
+_TABLES = tomllib.loads((get_data(__package__, "frameworks.toml") or b"").decode())
 #: What can be fused, and what frameworks keep otherwise than the book's trainer, by name: what that means for memory.
 FUSED, KEPT = _TABLES["fused"], _TABLES["kept"]
 #: What the book's kernels do.

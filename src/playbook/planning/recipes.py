@@ -10,7 +10,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
+from pkgutil import get_data
 
 from playbook._checks import check_int, unknown
 from playbook.errors import ConfigError
@@ -133,8 +133,8 @@ class Published:
 
 
 def _published() -> Iterator[Published]:
-    table = Path(__file__).with_name("published_recipes.toml").read_text(encoding="utf-8")
-    for row in tomllib.loads(table)["recipe"]:
+    table = get_data(__package__, "published_recipes.toml") or b""
+    for row in tomllib.loads(table.decode())["recipe"]:
         printed = StateFormats(*row["printed"])
         kept = replace(printed, **row.get("kept", {}))
         yield Published(row["name"], row["products"], printed, kept, row["source"], row.get("run"))
