@@ -177,7 +177,7 @@ FITS = {
             "keeps": ["attention-output", "dummy-gradients", "gathered-input"],
         },
         "Megatron-LM of 2026 on B200 in bf16, fitted to SimuMax's release 1.2, docs/b200: 31 runs of 8 GPUs without "
-        "overlap; hidden_dp is carried over from b200, jitter from torchtitan's H100, the network is as on paper",
+        "overlap; hidden_dp is carried over from b200, jitter is assumed, the network is as on paper",
     ),
     # A sharded optimizer's messages come after backward in nanotron, and stages are cut by their cost.
     "nanotron-h100": Fit(
