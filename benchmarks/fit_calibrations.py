@@ -26,7 +26,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean, median, quantiles
 from typing import Any
 
 from scipy.optimize import least_squares, minimize_scalar
@@ -36,6 +36,7 @@ from playbook.bench import provenance
 from playbook.block import DENSE
 from playbook.errors import PlaybookError
 from playbook.estimates.published import TABLES, Measured, seconds_of
+from playbook.hardware import NETWORK_LATENCY
 from playbook.planning.calibration import HERE, Calibration
 from playbook.planning.jobs import run_of
 
@@ -65,6 +66,8 @@ SQUARES = (
     "Tazi et al. 2025, The Ultra-Scale Playbook, https://huggingface.co/spaces/nanotron/ultrascale-playbook, its page of "
     "benchmarks: some of its 1,643 runs are quoted, as facts; no licence is named for them"
 )
+#: Seconds of a message between nodes over EFA, which connected those of the sweep (fit_collectives.py: 3.7 times NCCL's).
+EFA = 3.7 * NETWORK_LATENCY
 #: Rows of the sweep that a fit sees: more do not change it.
 SAMPLE = 400
 
@@ -90,7 +93,6 @@ A100 = {
     "matmul": {"bf16": 0.87},
     "bandwidth": 0.75,
     "launch": 3e-6,
-    "intra": 0.9,
 }
 MEGATRON = {
     **A100,
@@ -108,8 +110,9 @@ FOUNDRY = {"kernels": ["cross-entropy"], "keeps": ["logits"]}
 FITS = {
     "megatron-a100": Fit(
         ("korthikanti block", "qi", "korthikanti"),
-        ("matmul.bf16", "bandwidth", "launch", "intra", "jitter"),
-        MEGATRON,
+        # In backward an all-reduce travels while the gradient of a weight is computed.
+        ("matmul.bf16", "bandwidth", "launch", "hidden_tp", "jitter"),
+        {**MEGATRON, "hidden_tp": 0.2},
         "Megatron-LM of 2022 and 2023 on A100, fitted to Korthikanti et al. 2022, tables 4 and 5, and Qi et al. 2023, "
         "table 9",
         ("narayanan",),
@@ -183,11 +186,11 @@ FITS = {
     "nanotron-h100": Fit(
         ("sweep 8B", "sweep 1B"),
         (
-            "matmul.bf16", "bandwidth", "launch", "intra", "inter", "congestion", "collective", "host", "floor",
+            "matmul.bf16", "bandwidth", "launch", "hidden_tp", "inter", "congestion", "collective", "host", "floor",
             "floor_pipeline", "unfused", "hidden_dp", "accumulate", "step", "jitter",
         ),
         {
-            **H100, "matmul": {"bf16": 0.71}, "launch": 5e-6, "intra": 0.7, "inter": 0.7, "congestion": 0.2,
+            **H100, "matmul": {"bf16": 0.71}, "launch": 5e-6, "hidden_tp": 0.2, "inter": 0.7, "congestion": 0.2,
             "host": 1e-5, "floor": 5e-4, "floor_pipeline": 4e-3, "fused": False, "unfused": 0.5, "hidden_pp": 0.0,
             "hidden_zero": False, "balanced": True, "accumulate": 10.0, "step": 0.05, "reserved": 1.3,
             "stall": 1.05, "stall_nodes": 32, "stall_nodes_plain": 4,
@@ -302,7 +305,8 @@ def sweep_job(model: str, layout: str, micro_batch: int, gpus: int, batch: int, 
         "bias": False,
     }
     return {
-        "model": {**llama, **shapes[model], "max_seq": seq}, "cluster": "h100-8", "gpus": gpus, "layout": layout,
+        "model": {**llama, **shapes[model], "max_seq": seq}, "cluster": {"base": "h100-8", "inter_latency": EFA},
+        "gpus": gpus, "layout": layout,
         "micro_batch": micro_batch, "global_batch": batch, "seq": seq, "precision": "bf16-mixed-fp32-grads",
     }  # fmt: skip
 
@@ -435,6 +439,8 @@ def _value(value: Any) -> str:
         return "{ " + ", ".join(f"{k} = {_value(v)}" for k, v in value.items()) + " }"
     if isinstance(value, bool | str | frozenset):
         return json.dumps(sorted(value) if isinstance(value, frozenset) else value)
+    if isinstance(value, tuple):
+        return "[" + ", ".join(f"{number:.3f}" for number in value) + "]"
     return f"{value:.4g}"
 
 
@@ -446,7 +452,7 @@ def report(
     def of(some: Iterable[str]) -> Calibration:
         return fitted(fit, [row for table in some for row in tables.get(table, ()) if row.seconds])
 
-    calibration, found = of(fit.tables), dict[str, Any]()
+    calibration, found, ratios = of(fit.tables), dict[str, Any](), list[float]()
     print(name, {key: _value(default(Fit((), (), vars(calibration), ""), key)) for key in fit.keys})
     for table in fit.tables:
         rows, without = tables[table], of(t for t in (*fit.tables, *fit.others) if t != table)
@@ -458,10 +464,27 @@ def report(
         else:
             told = {"fitted": errors(rows, calibration), "left out": errors(rows, without)}
             found[table] = {label: vars(one) for label, one in (told | {"constant": constant(rows)}).items()}
+        ratios += [
+            row.seconds / predicted(row, without) for row in rows if row.seconds and fits(row, without)
+        ]
         for label, numbers in found[table].items():
             shown = ", ".join(f"{key} {value:.3g}" for key, value in numbers.items())
             print(f"  {table:18} {label:8} {shown}", flush=True)
+    tenths = quantiles(ratios, n=10)
+    calibration = replace(calibration, interval=(tenths[0], tenths[-1]))
+    found["interval"] = {"least": tenths[0], "most": tenths[-1], "rows": len(ratios)}
+    print(
+        f"  four of five left out took {tenths[0]:.3f} to {tenths[-1]:.3f} of what was predicted", flush=True
+    )
     return calibration, found
+
+
+def fits(row: Measured, calibration: Calibration) -> bool:
+    """Whether a row of a sweep is said to fit, so that its time counts; that of other tables always does."""
+    return (
+        not row.table.startswith("sweep")
+        or run_of({**row.job, "calibration": calibration}).step(limit=False).fits
+    )
 
 
 def main() -> int:

@@ -30,7 +30,9 @@ def test_what_is_left_of_gpus_and_batch_is_filled_in():
 
 def test_an_answer_has_the_keys_of_simulate():
     found = answer(json.dumps(JOB))
-    assert set(found) == {"step_s", "tokens_per_s_per_gpu", "mfu", "hfu", "memory", "breakdown_s"}
+    assert set(found) == {
+        "step_s", "step_interval_s", "tokens_per_s_per_gpu", "mfu", "hfu", "memory", "breakdown_s",
+    }  # fmt: skip
     assert set(found["memory"]) == {"peak", "capacity", "fits", "verdict"}
     assert (found["memory"]["fits"], found["memory"]["verdict"]) == (True, "fits")
     assert sum(found["breakdown_s"].values()) == pytest.approx(found["step_s"])

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from playbook.figures.style import CYCLE, INK, PALETTE, WIDTH, rc_parameters
-from playbook.figures.units import format_seconds, log_bytes_axis
+from playbook.figures.units import format_seconds
 from playbook.planning import nccl
 from playbook.planning.communication import bus_bandwidth
+from playbook_book.figures.axes import log_bytes_axis
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

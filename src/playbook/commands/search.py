@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import Any
 
 from playbook._json import to_json
@@ -98,7 +99,7 @@ def to_object(result: Result) -> dict[str, Any]:
         "layouts": [
             {
                 "layout": str(one.layout), "micro_batch": one.layout.micro_batch, "grad_acc": one.layout.grad_acc,
-                **one.step.to_json(),
+                "expected_regret": None if math.isnan(one.regret) else one.regret, **one.step.to_json(),
             }
             for one in result.found
         ],
@@ -116,17 +117,24 @@ def _table(problem: Problem, result: Result) -> str:
         "(--reserve 0 fills them)"
         if problem.reserve
         else "all memory may be filled",
-        f"{'step':>9}{'tokens/s/GPU':>14}{'MFU':>7}{'memory':>10}  layout",
+        f"{'step':>9}{'80 % interval':>20}{'regret':>8}{'tokens/s/GPU':>14}{'MFU':>7}{'memory':>10}  layout",
     ]
-    lines += [_row(one) for one in result.found]
+    lines += [_row(one, result.best) for one in result.found]
+    lines += [
+        "≈: its interval overlaps that of the first one, which loses least if the calibration is somewhat wrong (regret)"
+    ]
     if len(result.found) > 1:
         lines += ["", explain(result.found[0], result.found[1])]
     return "\n".join(lines)
 
 
-def _row(one: Found) -> str:
+def _row(one: Found, best: Found) -> str:
     step = one.step
+    least, most = step.interval
+    alike = "≈" if one is not best and least < best.step.interval[1] and best.step.interval[0] < most else " "
+    interval = f"{format_seconds(least)}–{format_seconds(most)}"
+    regret = "" if math.isnan(one.regret) else f"{one.regret:.1%}"
     return (
-        f"{format_seconds(step.seconds):>9}{step.tokens_per_s_per_gpu:14,.0f}{step.mfu:7.1%}{step.needs / 1e9:7.1f} GB  "
-        f"{str(one.layout) or 'one device'}"
+        f"{format_seconds(step.seconds):>9}{interval:>19}{alike}{regret:>8}{step.tokens_per_s_per_gpu:14,.0f}{step.mfu:7.1%}"
+        f"{step.needs / 1e9:7.1f} GB  {str(one.layout) or 'one device'}"
     )

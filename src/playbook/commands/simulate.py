@@ -179,6 +179,7 @@ def _table(found: Run, step: Step, reserve: int | None) -> str:
         f"({str(layout) or 'one device'}), {layout.global_batch} samples of {found.seq} tokens",
         f"a step takes {format_seconds(step.seconds)}: {step.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, "
         f"MFU {step.mfu:.1%}, HFU {step.hfu:.1%}; calibration {found.calibration.name}",
+        f"80 % interval, from steps that its fit has not seen: {' to '.join(map(format_seconds, step.interval))}",
         "",
     ]
     for part in PARTS:

@@ -29,6 +29,7 @@ from playbook.planning.memory import MemoryReport, StageMemory, predict_stages
 from playbook.planning.parameters import blocks_of_stages
 from playbook.planning.peak import RunSizes
 from playbook.planning.pipeline_memory import StageTerms
+from playbook.planning.regret import choice, expected_regrets
 from playbook.planning.simulator import Run, Step, stage_layers, stragglers
 from playbook.planning.stage_times import Pass, paired
 from playbook.planning.terms import total
@@ -36,6 +37,8 @@ from playbook.shapes import ModelShape
 
 #: In `Space.recompute`: of each stage as few blocks as it takes to fit.
 FEWEST = "full:N"
+#: Of so many fastest layouts the one with the least expected regret is the first.
+CLOSE = 10
 #: Whether a layout that fits is wanted.
 Accept = Callable[[Run], bool]
 
@@ -113,10 +116,11 @@ class Problem(OfJob):
 
 @dataclass(frozen=True)
 class Found:
-    """A layout and its step."""
+    """A layout, its step, and its expected regret (`planning.regret`) among those that were found with it."""
 
     layout: Layout
     step: Step
+    regret: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -134,13 +138,20 @@ class Result:
 
 
 def search(
-    problem: Problem, space: Space | None = None, top: int = 10, *, prune: bool = True, accept: Accept = bool
+    problem: Problem,
+    space: Space | None = None,
+    top: int = 10,
+    *,
+    prune: bool = True,
+    accept: Accept = bool,
+    among: int = CLOSE,
 ) -> Result:
-    """The ``top`` fastest layouts, of those that ``accept`` takes. Without ``prune`` all are simulated, to the same end.
+    """The ``top`` fastest layouts, of those that ``accept`` takes, fastest first but for the very first: of the ``among``
+    fastest the one with the least expected regret. Without ``prune`` all are simulated, to the same end.
 
     Raises LayoutError where none can run or none fits, and says which came nearest.
     """
-    check_int("top", top, ConfigError)
+    kept = max(check_int("top", top, ConfigError), among)
     planner, space = Planner(problem), space or Space()
     bases = [(base, again) for base in _bases(problem, space) for again in space.recompute]
     if not bases:
@@ -156,7 +167,7 @@ def search(
     evaluated, rank = 0, 0
     while order:
         bound, close, i = heapq.heappop(order)
-        worst = -best[0][0] if prune and len(best) == top else math.inf
+        worst = -best[0][0] if prune and len(best) == kept else math.inf
         if bound >= worst:
             break
         if not close:
@@ -170,11 +181,18 @@ def search(
             run, rank = planner.run(layout, worst), rank - 1
             evaluated += 1
             if run is not None and accept(run):
-                push = heapq.heappush if len(best) < top else heapq.heappushpop
+                push = heapq.heappush if len(best) < kept else heapq.heappushpop
                 push(best, (-run.seconds, tuple(-n for n in _effort(layout)), rank, run))
     if not best:
         raise LayoutError(planner.nearest(layout for base in bases for layout in _variants(space, *base)))
-    found = (Found(run.layout, run.step(problem.reserve)) for *_, run in sorted(best, reverse=True))
+    runs = [run for *_, run in sorted(best, reverse=True)]
+    regrets = expected_regrets(runs[:among])
+    first = choice(runs[:among], regrets)
+    order_of = [first, *(i for i in range(len(runs)) if i != first)][:top]
+    found = (
+        Found(runs[i].layout, runs[i].step(problem.reserve), regrets[i] if i < among else math.nan)
+        for i in order_of
+    )
     return Result(tuple(found), sum(len(_zeros(space, base)) for base, _ in bases), evaluated)
 
 

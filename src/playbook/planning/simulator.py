@@ -42,7 +42,8 @@ class Step:
 
     ``peak_flops`` is what MFU is a share of, ``memory`` the planner's report, ``needs`` the bytes of its fullest rank
     with what an allocator takes beside, ``capacity`` what a GPU has less what was asked to stay free. ``verdict`` is that
-    of ``hardware.verdict_of``, by what was asked to stay free or the default.
+    of ``hardware.verdict_of``, by what was asked to stay free or the default. ``interval``: seconds between which four of
+    five measured steps lie that the calibration has not seen.
     """
 
     seconds: float
@@ -55,6 +56,7 @@ class Step:
     needs: int
     capacity: int
     verdict: str
+    interval: tuple[float, float]
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
@@ -78,6 +80,7 @@ class Step:
         """The object of ``playbook simulate --json``."""
         return {
             "step_s": self.seconds,
+            "step_interval_s": self.interval,
             "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
             "mfu": self.mfu,
             "hfu": self.hfu,
@@ -164,10 +167,12 @@ class Run(OfJob):
         if limit and self.needs > capacity:
             raise LayoutError(self.does_not_fit(capacity))
         breakdown = self.breakdown
+        seconds = sum(breakdown.values())
         return Step(
-            sum(breakdown.values()), breakdown, self.layout.global_batch * self.seq, self.layout.world_size,
+            seconds, breakdown, self.layout.global_batch * self.seq, self.layout.world_size,
             self.flops, self.cluster.accelerator.peak("bf16" if self.device.width < 4 else "fp32"), self.memory,
             self.needs, capacity, self.verdict(reserve),
+            (seconds * self.calibration.interval[0], seconds * self.calibration.interval[1]),
         )  # fmt: skip
 
     @cached_property

@@ -87,7 +87,7 @@ def _searched(job: Job, capacity: int, cluster: Cluster, most: int) -> Iterator[
     reserve = max(0, cluster.accelerator.memory_bytes - capacity)
     problem = Problem(job, replace(cluster, gpus=gpus), job.layout.global_batch, reserve=reserve)
     try:
-        result = search(problem, top=most)
+        result = search(problem, top=most, among=1)
     except PlaybookError:
         return
     for found in result.found:
