@@ -58,7 +58,7 @@ def shapes(draw, dense=False):
 
 
 @st.composite
-def deepseek_shapes(draw):
+def deepseek_shapes(draw, experts=True):
     """Small shapes with latent attention."""
     return ModelShape(
         layers=draw(st.integers(1, 3)), hidden=draw(st.integers(3, 40)), heads=draw(st.integers(1, 5)),
@@ -66,5 +66,5 @@ def deepseek_shapes(draw):
         activation=draw(st.sampled_from(["gelu", "relu", "silu"])), norm=draw(st.sampled_from(["layernorm", "rmsnorm"])),
         positions=draw(st.sampled_from(["learned", "rotary", "none"])), max_seq=32, bias=draw(st.booleans()),
         qkv_bias=False, tied=draw(st.booleans()), dropout=draw(st.sampled_from([0.0, 0.1])),
-        moe=draw(st.none() | mixtures()), mla=draw(latents()),
+        moe=draw(st.none() | mixtures()) if experts else None, mla=draw(latents()),
     )  # fmt: skip

@@ -19,10 +19,10 @@ AFTER = (
     ("huggingface",),
     ("schedules.validate", "schedules.picture", "schedules.explain", "schedules.solver"),
     (
-        "precision.states",
         "precision.products",
         "model.fp8",
         "model.generate",
+        "model.lora",
         "model.hugging_face",
     ),
     ("training.convert", "training.guard", "training.replica_check"),

@@ -44,7 +44,6 @@ CORE = (
 )
 #: Inside a room of the core, and no part of it.
 LABS_INSIDE = (
-    "playbook.precision.states",
     "playbook.precision.products",
     "playbook.schedules.solver",
     "playbook.schedules.explain",
@@ -56,6 +55,7 @@ LABS_INSIDE = (
     "playbook.planning.rank_view",
     "playbook.model.fp8",
     "playbook.model.generate",
+    "playbook.model.lora",
     "playbook.model.hugging_face",
     "playbook.training.convert",
     "playbook.training.guard",

@@ -45,13 +45,8 @@ class Gossip:
             raise ConfigError(
                 f"topology has {topology.n} nodes, but the network {network.n}: give both the same"
             )
-        self.network, self.topology, self.lr, self.momentum, self.order = (
-            network,
-            topology,
-            lr,
-            momentum,
-            order,
-        )
+        self.network, self.topology, self.order = network, topology, order
+        self.lr, self.momentum = lr, momentum
         self.x, self.steps = x.clone(), 0
         self.m = torch.zeros_like(x)
 

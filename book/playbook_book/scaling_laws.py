@@ -80,11 +80,8 @@ class Law:
     def loss(self, parameters: float, tokens: float) -> float:
         """The loss of ``parameters`` trained on ``tokens``, in nats per token."""
         run = Allocation(parameters, tokens)
-        return (
-            self.entropy
-            + self.a / math.pow(run.parameters, self.alpha)
-            + self.b / math.pow(run.tokens, self.beta)
-        )
+        of_size, of_data = math.pow(run.parameters, self.alpha), math.pow(run.tokens, self.beta)
+        return self.entropy + self.a / of_size + self.b / of_data
 
     @property
     def exponents(self) -> tuple[float, float]:
@@ -201,10 +198,8 @@ def counted_parameters(shape: ModelShape, count: str = "all") -> int:
     """N as one of :data:`COUNTS` has it, of experts only those that a token meets."""
     if count not in COUNTS:
         raise ConfigError(unknown("count", str(count), COUNTS))
-    parts, left_out = (
-        shape.parameters(),
-        {"all": (), "products": ("positions",), "body": ("positions", "head")},
-    )
+    parts = shape.parameters()
+    left_out = {"all": (), "products": ("positions",), "body": ("positions", "head")}
     table = parts["embedding"] if count == "body" or (count == "products" and not shape.tied) else 0
     return shape.active_parameters - table - sum(parts.get(part, 0) for part in left_out[count])
 

@@ -17,6 +17,8 @@ from typing import Any
 
 from playbook.errors import PlaybookError
 
+#: What a check raises.
+Error = type[PlaybookError]
 #: No size of a tensor is larger, and no product of such sizes is too large for a float.
 MOST = 2**63 - 1
 
@@ -27,9 +29,7 @@ def told(default: Any, help: str = "", **metadata: Any) -> Any:
     return dataclasses.field(default=default, metadata={"help": help, **metadata})
 
 
-def check_fields(
-    instance: Any, error: type[PlaybookError], prefix: str = "", only: Iterable[str] | None = None
-) -> None:
+def check_fields(instance: Any, error: Error, prefix: str = "", only: Iterable[str] | None = None) -> None:
     """Check every int, float, bool and str field of a dataclass instance, or ``only`` some, against its declaration.
 
     Integers must be at least ``metadata["least"]`` (1 by default) and at most ``metadata["most"]``; a bool is
@@ -56,15 +56,11 @@ def check_fields(
 def _declared(kind: type) -> dict[str, tuple[str, bool, Mapping[str, Any]]]:
     """Of each field what it is, whether it may be None, and its limits."""
     fields = {field.name: (str(field.type), field.metadata) for field in dataclasses.fields(kind)}
-    return {
-        name: (text.removesuffix(" | None"), text.endswith("| None"), limits)
-        for name, (text, limits) in fields.items()
-    }
+    ends = " | None"
+    return {name: (t.removesuffix(ends), t.endswith(ends), limits) for name, (t, limits) in fields.items()}
 
 
-def check_int(
-    label: str, value: object, error: type[PlaybookError], *, least: int = 1, most: int = MOST
-) -> int:
+def check_int(label: str, value: object, error: Error, *, least: int = 1, most: int = MOST) -> int:
     """``value`` itself if it is an int (no bool) from ``least`` to ``most``; raises ``error`` otherwise."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise error(f"{label} must be an integer, got {value!r}")
@@ -75,16 +71,14 @@ def check_int(
     return value
 
 
-def typed_int(
-    label: str, value: object, error: type[PlaybookError], *, least: int = 1, most: int = MOST
-) -> int:
+def typed_int(label: str, value: object, error: Error, *, least: int = 1, most: int = MOST) -> int:
     """:func:`check_int` of an int or of its text, as a reader types it."""
     if isinstance(value, str) and re.fullmatch(r"\s*-?\d{1,15}\s*", value):
         value = int(value)
     return check_int(label, value, error, least=least, most=most)
 
 
-def check_positive(label: str, value: object, error: type[PlaybookError]) -> float:
+def check_positive(label: str, value: object, error: Error) -> float:
     """``value`` as a float if it is a finite number above zero; raises ``error`` otherwise."""
     number = _as_float(value)
     if number is None or not 0 < number < float("inf"):
@@ -98,7 +92,7 @@ def divisors(whole: int) -> list[int]:
     return sorted({*small, *(whole // d for d in small)})
 
 
-def check_divides(label: str, value: int, what: str, whole: int, error: type[PlaybookError]) -> None:
+def check_divides(label: str, value: int, what: str, whole: int, error: Error) -> None:
     """Raise ``error`` unless ``value`` divides ``whole``, with the numbers that would."""
     if whole % value:
         known = divisors(whole)
@@ -114,7 +108,7 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     return f"unknown {what} {name!r}; {hint}"
 
 
-def _float(label: str, value: object, limits: Mapping[str, Any], error: type[PlaybookError]) -> float:
+def _float(label: str, value: object, limits: Mapping[str, Any], error: Error) -> float:
     number = _as_float(value)
     if number is None:
         raise error(f"{label} must be a number, got {value!r}")
@@ -138,9 +132,7 @@ def _as_float(value: object) -> float | None:
         return math.inf if value > 0 else -math.inf
 
 
-def _check_string(
-    label: str, value: object, choices: tuple[str, ...] | None, error: type[PlaybookError]
-) -> None:
+def _check_string(label: str, value: object, choices: tuple[str, ...] | None, error: Error) -> None:
     if not isinstance(value, str):
         raise error(f"{label} must be text, got {value!r}")
     if choices and value not in choices:

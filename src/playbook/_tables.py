@@ -67,8 +67,7 @@ def check_table(table: Any, kind: type, what: str, error: type[PlaybookError]) -
     if not isinstance(table, Mapping):
         raise error(f"{what} must be a table of sizes, got {table!r}")
     check_keys(table, kind, what, error)
-    missing = [
-        f.name for f in dataclasses.fields(kind) if f.default is dataclasses.MISSING and f.name not in table
-    ]
+    needed = (f.name for f in dataclasses.fields(kind) if f.default is dataclasses.MISSING)
+    missing = [name for name in needed if name not in table]
     if missing:
         raise error(f"{what} needs {', '.join(missing)}")

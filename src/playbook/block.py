@@ -8,7 +8,7 @@ cut with their biases, row-parallel ones (output, down) keep a whole bias on eve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from types import CodeType
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ class Linear(NamedTuple):
     It multiplies what it ``reads``: layers that read the same keep and gather it once; ``times`` rows of it for each
     token. ``cut`` is "column" (x enters a tensor-parallel region), "row" (y leaves it) or "": whole on every rank.
     ``shared``: which ranks have the same weights, "copies" of heads, "all", or those with other "tokens" under sp.
+    An ``adapter`` is A or B of the layer before it.
     """
 
     part: str
@@ -32,6 +33,7 @@ class Linear(NamedTuple):
     shared: str = ""
     number: str = "1"
     times: str = "1"
+    adapter: bool = False
 
     @property
     def input(self) -> tuple[str, str]:
@@ -97,7 +99,25 @@ def block_layers(shape: Any, kind: Kind) -> tuple[Layer, ...]:
     attention = _latent(shape, kind) if shape.mla else _heads(shape, kind)
     mlp = _experts(shape, shape.moe) if kind.experts else _mlp(shape, "mlp", "f", "MLP input")
     first, then, second, last = ((norm(shape, name),) if name else () for name in NORMS[shape.norms])
-    return (*first, *attention, *then, *second, *mlp, *last)
+    layers = (*first, *attention, *then, *second, *mlp, *last)
+    return tuple(_adapted(layers, str(shape.lora))) if shape.lora else layers
+
+
+def _adapted(layers: Iterable[Layer], rank: str) -> Iterator[Layer]:
+    """Each linear layer, then A, which reads what it reads, and B, which adds to its output (Hu et al. 2021, arXiv
+    2106.09685). At the entry of a tensor-parallel region A is whole on every rank, at its exit B is: partial sums."""
+    for row in layers:
+        yield row
+        if isinstance(row, Linear):
+            down, up = {"column": ("all", row.shared), "row": ("", "all")}.get(row.cut, (row.shared,) * 2)
+            output = f"{row.name}, output of A"
+            yield Linear(row.part, f"{row.name}, A", rank, row.columns, row.reads, shared=down, adapter=True)
+            yield Linear(row.part, f"{row.name}, B", row.rows, rank, output, shared=up, adapter=True)
+
+
+def learns(shape: Any, row: Linear | Norm) -> bool:
+    """Whether a layer is trained: beside adapters nothing else is."""
+    return not shape.lora or (isinstance(row, Linear) and row.adapter)
 
 
 @cache
@@ -144,9 +164,8 @@ def _mlp(
     whole = "all" if part == "experts" else "tokens"
     for name in ("up", "gate") if shape.gated else ("up",):
         yield Linear(part, name, f"{width}//t", "h", reads, "column", shape.bias, "", number, times)
-    yield Linear(
-        part, "down", "h", f"{width}//t", "down projection input", "row", shape.bias, whole, number, times
-    )
+    down = ("h", f"{width}//t", "down projection input", "row", shape.bias, whole, number, times)
+    yield Linear(part, "down", *down)
 
 
 def _experts(shape: Any, moe: Any) -> Iterator[Layer]:
@@ -159,8 +178,9 @@ def _experts(shape: Any, moe: Any) -> Iterator[Layer]:
 
 @cache
 def linears(shape: Any, kind: Kind) -> tuple[Linear, ...]:
-    """The linear layers of a block that FP8 recipes multiply in FP8: all but the router."""
-    return tuple(row for row in block_layers(shape, kind) if isinstance(row, Linear) and row.part != "router")
+    """The linear layers of a block that FP8 recipes multiply in FP8: all but the router, and adapters."""
+    rows = (row for row in block_layers(shape, kind) if isinstance(row, Linear))
+    return tuple(row for row in rows if row.part != "router" and not row.adapter)
 
 
 # ---- what rows come to

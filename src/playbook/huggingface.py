@@ -191,10 +191,8 @@ EVERY = {"gemma2": 2, "gpt_oss": 2, "gemma3_text": 6, "cohere2": 4, "exaone4": 4
 
 def _windows(config: Config) -> Sizes:
     """Windows of the blocks that slide, of all of them where no list says which; layers of another kind are refused."""
-    size, every = (
-        config.get("sliding_window"),
-        config.get("sliding_window_pattern", EVERY.get(config["model_type"], 0)),
-    )
+    size, known = config.get("sliding_window"), EVERY.get(config["model_type"], 0)
+    every = config.get("sliding_window_pattern", known)
     if isinstance(every, str):  # LLLG
         every = len(every)
     some = ["sliding_attention"] * (every - 1) + ["full_attention"] if every else ["sliding_attention"]
@@ -318,11 +316,8 @@ _GPT2 = {
 _GPT2_OPTIONAL = {"ffn": "n_inner", "tied": "tie_word_embeddings", "norm_eps": "layer_norm_epsilon"}
 _NEOX_OPTIONAL = {**_ANY, "norm_eps": "layer_norm_eps", "rope_theta": "rotary_emb_base"}
 
-_ALL_EXPERTS = {
-    "moe.experts": "num_experts",
-    "moe.top_k": "num_experts_per_tok",
-    "moe.ffn": "intermediate_size",
-}
+_ALL_EXPERTS = {"moe.experts": "num_experts", "moe.top_k": "num_experts_per_tok"}
+_ALL_EXPERTS["moe.ffn"] = "intermediate_size"
 _ROUTED = {key: _DEEPSEEK[key] for key in ("moe.experts", "moe.top_k", "moe.ffn", "moe.shared_experts")}
 _PAIRS = "rotary positions turn pairs of neighbours, not of halves"
 _OLMO = "norms come after attention and MLP, those of queries and keys are over all heads"

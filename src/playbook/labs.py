@@ -28,7 +28,7 @@ register(
             "requantize_columns": "playbook.kernels.quantize:requantize_columns",
             "turn": "playbook.kernels.quantize:turn",
             "product": "playbook.kernels.fp8_matmul:fp8_matmul",
-            "state": "playbook.precision.states:narrow",
+            "state": "playbook.precision.products:narrow",
         },
         "data parallel": {
             "method": "playbook.decentralized.methods:parse",
@@ -36,5 +36,6 @@ register(
         },
         "command": {"exercises": "playbook_book.command:add"},
         "model": {"config.json": "playbook.huggingface:shape_of"},
+        "train": {"lora": "playbook.model.lora:use_lora", "frozen": "playbook.model.lora:FrozenShards"},
     }
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,9 +17,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from playbook._checks import check_divides, check_fields, check_int, check_positive, unknown
+from playbook._checks import check_divides, check_fields, check_int, check_positive, told, unknown
 from playbook._tables import check_keys, check_table, read_file, read_json
-from playbook.block import NORMS, Kind, norm, size, symbols, weighty
+from playbook.block import NORMS, Kind, learns, norm, size, symbols, weighty
 from playbook.errors import ShapeError
 from playbook.presets import HUB, SIZES, preset_name
 from playbook.registry import lab
@@ -132,8 +133,9 @@ class ModelShape:
     hidden``, ``qkv_bias = bias``, ``norm_bias = bias`` where the norm is LayerNorm. ``norms`` are before attention and
     MLP, after them, both, or one for the two in parallel; norms of queries and keys are over one head or all ``heads``.
     ``windows`` are the last keys that a query sees, block by block and again from the start (0: all keys): (4096, 0) are
-    Gemma 2's. What is `planned` is not trained, so is one that ``differs`` from the book's model. Raises
-    :class:`ShapeError` for sizes from which no model can be built.
+    Gemma 2's. ``train`` says what learns: all (full), or adapters of rank 16 beside the frozen linear layers of blocks
+    (lora:16; PEFT's all-linear, alpha twice the rank). What is `planned` is not trained, so is one that ``differs`` from
+    the book's model. Raises :class:`ShapeError` for sizes from which no model can be built.
     """
 
     layers: int = field(metadata={"most": MOST_LAYERS})
@@ -161,6 +163,7 @@ class ModelShape:
     moe: MoE | None = None
     mla: MLA | None = None
     windows: tuple[int, ...] = ()
+    train: str = told("full", "what learns: all (full), or adapters of a rank (lora:16)", metavar="lora:16")
     differs: str = ""
     name: str = ""
 
@@ -197,6 +200,10 @@ class ModelShape:
         for key in ("name", "differs"):  # they go into tables and into the names of files
             if not getattr(self, key).isprintable():
                 raise ShapeError(f"{key} must be one line of printable text, got {getattr(self, key)!r}")
+        if not re.fullmatch("full|lora:[1-9][0-9]{0,5}", self.train):
+            raise ShapeError(f"train must be full or, as lora:16, adapters of a rank, got {self.train!r}")
+        if self.lora and self.moe:
+            raise ShapeError(f"train is {self.train}, for which experts have no adapters: leave out moe")
         if self.dropout >= 1:
             raise ShapeError(f"dropout must be at least 0 and below 1, got {self.dropout}")
         if self.moe and self.moe.dense_layers > self.layers:
@@ -215,6 +222,11 @@ class ModelShape:
         ours |= {"norm_bias": self._filled_in()["norm_bias"]}
         others = [key for key, value in ours.items() if getattr(self, key) != value]
         return self.differs or (f"{others[0]} is {getattr(self, others[0])!r}" if others else "")
+
+    @property
+    def lora(self) -> int:
+        """The rank of the adapters; 0 where all parameters learn."""
+        return int(self.train.partition(":")[2] or 0)
 
     @property
     def n_kv_heads(self) -> int:
@@ -259,9 +271,8 @@ class ModelShape:
         if again is not None:
             runs = list(runs or [range(self.layers)])
             rest = self.blocks(run[again:] for run in runs)
-            return self.blocks(run[:again] for run in runs) | {
-                k._replace(whole=True): n for k, n in rest.items()
-            }
+            kinds = {k._replace(whole=True): n for k, n in rest.items()}
+            return self.blocks(run[:again] for run in runs) | kinds
         runs = [range(self.layers)] if runs is None else runs
         counts: Counter[Kind] = Counter()
         first, period = (self.moe.dense_layers, self.moe.every) if self.moe else (0, 1)
@@ -327,6 +338,15 @@ class ModelShape:
         return sum(self.parameters().values())
 
     @cached_property
+    def trained_parameters(self) -> int:
+        """Those that learn."""
+        if not self.lora:
+            return self.num_parameters
+        values, blocks = symbols(self), self.blocks().items()
+        rows = ((n, row) for kind, n in blocks for row in weighty(self, kind) if learns(self, row))
+        return sum(n * size(row, values) for n, row in rows)
+
+    @cached_property
     def active_parameters(self) -> int:
         """What one token meets: all but the experts it is not sent to. The embedding counts in full."""
         if not self.moe:
@@ -345,12 +365,15 @@ PRESETS: dict[str, ModelShape] = {name: ModelShape(name=name, **sizes) for name,
 THEIRS = {"model_type", "architectures", "hidden_size", "n_embd", "text_config"}
 
 
-def load(spec: ModelShape | Mapping[str, Any] | str | Path) -> ModelShape:
+def load(spec: ModelShape | Mapping[str, Any] | str | Path, train: str = "full") -> ModelShape:
     """A shape from a preset's name, here or on Hugging Face, a TOML or JSON file, inline JSON, a mapping, or a shape.
 
     A file holds the fields at its top or in a table ``[model]``. JSON and a mapping may also be the ``config.json`` of a
-    model on Hugging Face (:mod:`playbook.huggingface`). Raises :class:`ShapeError` in one sentence.
+    model on Hugging Face (:mod:`playbook.huggingface`). ``train`` says what of it learns, where that is not said there.
+    Raises :class:`ShapeError` in one sentence.
     """
+    if train != ModelShape.train:
+        return load(spec).replace(train=train)
     if isinstance(spec, ModelShape):
         return spec
     if isinstance(spec, Mapping):

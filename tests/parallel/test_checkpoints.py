@@ -161,9 +161,10 @@ def test_moments_in_few_bits_are_saved_in_fp32(ranks, moments, numbers):
         ("pp=2,dp=2,zero=2,grad_acc=4", "pp=2,tp=2,grad_acc=4,schedule=dualpipe"),
     ],
 )
-def test_from_one_layout_to_another(ranks, before, after):
-    """Also where parameters are cut, keys are held twice, and the vocabulary is padded."""
-    shape = BLOCKS["llama"].replace(heads=4, kv_heads=2, ffn=52, tied=True)
+@pytest.mark.parametrize("train", ["full", "lora:3"])
+def test_from_one_layout_to_another(ranks, before, after, train):
+    """Also where parameters are cut, keys are held twice, and the vocabulary is padded; and frozen weights."""
+    shape = BLOCKS["llama"].replace(heads=4, kv_heads=2, ffn=52, tied=True, train=train)
     case = Case(shape, steps=WHOLE)
     states = ranks(save, (case, before, {}), ranks=Layout.parse(before).world_size).values
     assert max(differences(state, state_of_one(case)) for [state] in states) < 1e-4

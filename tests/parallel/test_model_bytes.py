@@ -172,3 +172,14 @@ def test_so_they_are_with_fused_kernels(ranks, block):
                 layout = Layout.parse(f"{text},micro_batch=2,recompute={recompute}")
                 told = predict(SHAPES[block], layout, seq=SEQ, recipe="fp32", device="cpu", fused=True)
                 assert bytes_ == told.stages[0].activations, (text, options)
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "mlp", "full:1"])
+@pytest.mark.parametrize("block", SHAPES)
+def test_so_they_are_with_adapters(ranks, block, recompute):
+    shape, runs = SHAPES[block].replace(train="lora:3"), [(text, {}) for text in ("tp=2", "tp=2,sp", "cp=2")]
+    for found in ranks(saved, shape, recompute, runs, ranks=2).values:
+        for (text, _), bytes_ in zip(runs, found, strict=True):
+            layout = Layout.parse(f"{text},micro_batch=2,recompute={recompute}")
+            told = predict(shape, layout, seq=SEQ, recipe="fp32", device="cpu").stages[0]
+            assert bytes_ == told.activations, text

@@ -125,6 +125,17 @@ def test_latent_attention(ranks):
     check(ranks, runs, 2)
 
 
+def test_adapters(ranks):
+    """Of which both factors wait between B and W, and of frozen matrices nothing."""
+    shapes = [shape.replace(layers=4, train="lora:3") for shape in (GPT, LLAMA, LATENT)]
+    check(
+        ranks,
+        [(shape, f"pp=2,{of(name, 4)}", {}) for shape in shapes for name in ("1f1b", "zb-h1", "zb-v")],
+        2,
+    )
+    check(ranks, [(shapes[1], f"pp=2,tp=2,sp,{of(name, 2)}", {}) for name in ("1f1b", "zb-h1")], 4)
+
+
 def test_ranks_in_the_middle(ranks):
     """As many micro-batches as fill the longest pipeline; tied tables, on two ranks, on one, and on all of a way."""
     runs: Runs = [(GPT, f"pp=4,{of(name, 8)}", {}) for name in ("interleaved", "zb-v", "dualpipe")]

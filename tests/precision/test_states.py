@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from playbook.errors import ConfigError
 from playbook.precision.formats import FORMATS
-from playbook.precision.states import narrow
+from playbook.precision.products import narrow
 
 NARROW = ("e4m3", "fp16")
 

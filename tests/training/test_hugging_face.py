@@ -240,6 +240,22 @@ def test_the_first_loss_is_that_of_transformers(tmp_path):
         restore.load(trainer(shape.replace(tied=True)), tmp_path / "in" / "step-00000000")
 
 
+def test_adapters_begin_with_weights_from_there(model, tmp_path):
+    """At the loss of the model that they adapt, whose weights stay; B's first step is one of Adam's."""
+    from_hugging_face(model, tmp_path / "in")
+    shape = load(model / "config.json")
+    losses, kept = [], []
+    for train in ("full", "lora:3"):
+        mine = trainer(shape.replace(train=train))
+        restore.load(mine, tmp_path / "in" / "step-00000000")
+        before = mine.model.blocks[0].mlp.down.weight.clone()
+        losses.append(mine.step().loss)
+        kept.append(torch.equal(before, mine.model.blocks[0].mlp.down.weight))
+    assert losses[0] == losses[1]
+    assert kept == [False, True]
+    assert mine.model.blocks[0].mlp.down.lora_B.weight.any()
+
+
 def test_16_bits_stay_16_bits(tmp_path):
     mine = trainer(SHAPES["llama"], **BF16)
     config = to_hugging_face(saved(mine, tmp_path / "c"), tmp_path / "out")
@@ -362,6 +378,7 @@ def test_what_cannot_be_imported_is_one_sentence_and_leaves_nothing(sentence, mo
 
 
 OTHERS = {
+    "train is lora:3: .* no place for adapters": LLAMA.replace(train="lora:3"),
     "norm must be 'layernorm' .*the nearest is gpt2.*, got 'rmsnorm'": GPT.replace(norm="rmsnorm"),
     "gated must be True .*the nearest is llama.*, got False": LLAMA.replace(gated=False),
     "positions must be 'rotary' .*, got 'none'": LLAMA.replace(positions="none"),

@@ -27,12 +27,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: Legend of the boxes.
-OPS = {
-    "F": "forward, F",
-    "B": "gradient of activations, B",
-    "W": "gradient of weights, W",
-    "BW": "backward, B and W",
-}
+OPS = {"F": "forward, F", "B": "gradient of activations, B", "W": "gradient of weights, W"}
+OPS["BW"] = "backward, B and W"
 
 
 def timeline(

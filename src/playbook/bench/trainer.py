@@ -56,12 +56,8 @@ def bench_trainer(
         gc.collect()
         if sixteen:
             torch.cuda.empty_cache()
-    return {
-        "provenance": provenance(device),
-        "model": shape.name,
-        "parameters": shape.num_parameters,
-        "runs": rows,
-    }
+    found = {"provenance": provenance(device), "model": shape.name, "runs": rows}
+    return found | {"parameters": shape.num_parameters}
 
 
 def _measure(shape: ModelShape, config: TrainConfig, device: str) -> dict[str, Any]:
@@ -95,10 +91,8 @@ def _utilisation(
     accelerator = this_accelerator(device)
     if accelerator is None:
         return {"mfu": None, "hfu": None}
-    flops, peak = (
-        step_flops(shape, config.global_batch, config.seq, config.layout.recompute),
-        accelerator.peak("bf16"),
-    )
+    flops = step_flops(shape, config.global_batch, config.seq, config.layout.recompute)
+    peak = accelerator.peak("bf16")
     return {"mfu": mfu(flops, seconds, peak), "hfu": hfu(flops, seconds, peak)}
 
 

@@ -68,11 +68,9 @@ class Network:
     @classmethod
     def of(cls, cluster: Cluster, ranks_per_node: int | None = None) -> Network:
         """A cluster's network, for a group with so many ranks in each node (default: a rank on every GPU)."""
-        g = (
-            cluster.gpus_per_node
-            if ranks_per_node is None
-            else check_int("ranks_per_node", ranks_per_node, ConfigError)
-        )
+        g = cluster.gpus_per_node
+        if ranks_per_node is not None:
+            g = check_int("ranks_per_node", ranks_per_node, ConfigError)
         if g > cluster.gpus_per_node:
             raise ConfigError(
                 f"ranks_per_node must be at most {cluster.gpus_per_node} on {cluster.name}, got {g}"

@@ -119,16 +119,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 MODEL = "llama3-8b"
 #: Flags that say what a text says, but for those that change what it says.
 SAID = (
-    "layout",
-    "precision",
-    "fp8",
-    "attention",
-    "fused",
-    "bucket_mb",
-    "stage_layers",
-    "optimizer_bytes",
-    "offload",
-)
+    "layout", "precision", "fp8", "attention", "fused", "bucket_mb", "stage_layers", "optimizer_bytes", "offload",
+)  # fmt: skip
 
 
 def pasted(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Job | None:
@@ -144,11 +136,8 @@ def pasted(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Job | N
         if getattr(args, name, None) != parser.get_default(name):
             raise ConfigError(f"{name} is given beside --from, whose text says it: change it there")
     try:
-        text = (
-            sys.stdin.read()
-            if args.pasted == "-"
-            else Path(args.pasted).read_text("utf-8-sig", errors="replace")
-        )
+        path = Path(args.pasted)
+        text = sys.stdin.read() if args.pasted == "-" else path.read_text("utf-8-sig", errors="replace")
     except OSError as error:
         raise ConfigError(f"from: {error.strerror}: {args.pasted!r}") from None
     run = read(text)
@@ -163,7 +152,8 @@ def pasted(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Job | N
     args.left_open = {"left_open": run.spread()[1]}
     for what in args.left_open["left_open"]:
         say(f"# {run.framework}: {what}")
-    return run.job(None if args.model is None else load(args.model), args.seq)
+    job = run.job(None if args.model is None else load(args.model), args.seq)
+    return dataclasses.replace(job, shape=load(job.shape, args.train))
 
 
 def named(args: argparse.Namespace) -> set[str]:

@@ -38,12 +38,7 @@ def add(commands: Any) -> None:
         metavar="N",
         help="how often torchrun starts ranks again before the pod fails (default: 3)",
     )
-    flag(
-        "--restarts",
-        type=int,
-        metavar="N",
-        help="how often all pods start again after a failure (default: 10)",
-    )
+    flag("--restarts", type=int, metavar="N", help="how often all pods start again (default: 10)")
     flag("--grace", type=int, metavar="S", help="seconds that ranks have to save and leave (default: 120)")
     flag("--json", action="store_true", default=False, help="print one JSON object, with the manifest in it")
     flag(

@@ -47,18 +47,9 @@ def add(commands: Any) -> None:
     )
     flag = p.add_argument
     flag("--model", metavar="M", help=f"preset, TOML, config.json or inline JSON (default: {MODEL})")
-    flag(
-        "--layout",
-        default="",
-        metavar="dp=8,tp=2,…",
-        help="dp tp pp cp ep vpp sp zero recompute schedule grad_acc",
-    )
-    flag(
-        "--gpus",
-        type=int,
-        metavar="N",
-        help="ranks in all: dp is what is left of them unless the layout says it",
-    )
+    add_fields(p, ModelShape)
+    flag("--layout", default="", metavar="dp=8,tp=2,…", help="dp tp pp cp ep vpp sp zero recompute and more")
+    flag("--gpus", type=int, metavar="N", help="ranks in all: dp is what is left, if not in the layout")
     add_fields(p, Layout, FIELDS)
     flag("--seq", type=int, metavar="N", help="tokens per sample (default: the model's max_seq)")
     flag("--precision", default="bf16-mixed", help=", ".join(RECIPES))
@@ -100,18 +91,10 @@ def add(commands: Any) -> None:
         help="part of that memory that stays free for what no plan counts: the CUDA context, NCCL's buffers, "
         "fragmentation; a plan that leaves less is tight (4 %% if not given)",
     )
-    flag(
-        "--unit",
-        default="GB",
-        help="GB (10⁹ bytes, as on the calculator's page) or GiB (2³⁰, as nvidia-smi and torch)",
-    )
+    flag("--unit", default="GB", help="GB (10⁹ bytes) or GiB (2³⁰, as nvidia-smi and torch)")
     add_run(p)
     flag("--explain", action="store_true", help="print every term with its formula")
-    flag(
-        "--advice",
-        action="store_true",
-        help="name the fastest layouts that fit on as many GPUs (playbook search)",
-    )
+    flag("--advice", action="store_true", help="fastest layouts that fit on as many GPUs (playbook search)")
     flag("--json", action="store_true", help="print one JSON object on stdout")
     p.set_defaults(run=run, parser=p)
 
@@ -147,11 +130,8 @@ def run(args: argparse.Namespace) -> int:
     faster = advice(job, args.accelerator, memory, reserve, known) if args.advice else []
     if args.json:
         fits = {} if memory is None else fit(needs, memory, reserve)
-        told = (
-            {"advice": [{"layout": str(one.layout), **one.step.to_json()} for one in faster]}
-            if args.advice
-            else {}
-        )
+        rows = [{"layout": str(one.layout), **one.step.to_json()} for one in faster]
+        told = {"advice": rows} if args.advice else {}
         print(to_json({**_counts(shape), **report.to_json(), **fits, **told, **args.left_open}))
     else:
         print(
@@ -170,7 +150,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _job(args: argparse.Namespace) -> Job:
-    shape = load(MODEL if args.model is None else args.model)
+    shape = load(MODEL if args.model is None else args.model, args.train)
     return Job(
         shape,
         layout_of(args, FIELDS),
@@ -220,7 +200,9 @@ def memory_of(args: argparse.Namespace) -> tuple[int | None, int | None]:
 
 def _counts(shape: ModelShape) -> dict[str, Any]:
     differs = {"differs": shape.differs} if shape.differs else {}
-    return {"parameters": shape.num_parameters, "active_parameters": shape.active_parameters, **differs}
+    learn = {"trained_parameters": shape.trained_parameters} if shape.lora else {}
+    sizes = {"parameters": shape.num_parameters, "active_parameters": shape.active_parameters}
+    return sizes | learn | differs
 
 
 def _table(shape: ModelShape, layout: Layout, report: MemoryReport, unit: str) -> str:
@@ -228,6 +210,7 @@ def _table(shape: ModelShape, layout: Layout, report: MemoryReport, unit: str) -
     ranks = "1 rank" if layout.world_size == 1 else f"{layout.world_size:,} ranks"
     where = f"{ranks} ({layout})" if str(layout) else "one device"
     active = f", {format_count(shape.active_parameters)} active for each token" if shape.moe else ""
+    active += f", of which {shape.trained_parameters:,} learn" if shape.lora else ""
     lines = [f"{shape.name or 'model'}, {shape.num_parameters:,} parameters{active}, on {where}"]
     lines += [f"planned as the book's model of these sizes: {shape.planned}"] * bool(shape.planned)
     lines.append(

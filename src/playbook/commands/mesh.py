@@ -58,11 +58,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.rank is not None:
         found = view(args.rank)
-        print(
-            to_json(found.to_json())
-            if args.json
-            else "\n".join(_of_rank(shape, layout, found, args.per_node))
-        )
+        text = _of_rank(shape, layout, found, args.per_node)
+        print(to_json(found.to_json()) if args.json else "\n".join(text))
         return 0
     firsts = [view(layout.rank(pp=place)) for place in range(layout.pp)]
     if args.json:

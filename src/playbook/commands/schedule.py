@@ -49,17 +49,9 @@ def add(commands: Any) -> None:
     )
     flag("--limit", metavar="X", help="micro-batches whose activations fit on a rank; 4/3/3/2 by rank")
     flag("--rest", default="1", metavar="X", help="the part of them that is kept from B to W (default: 1)")
-    flag(
-        "--time-limit",
-        type=float,
-        default=10.0,
-        metavar="S",
-        help="seconds for the solver (exact; default: 10)",
-    )
+    flag("--time-limit", type=float, default=10.0, metavar="S", help="seconds for the exact solver (10)")
     flag("--makespan", action="store_true", help="the solver makes the makespan short, not the span (exact)")
-    flag(
-        "--why", action="store_true", help="say for every gap why the rank waits, and what the step hangs on"
-    )
+    flag("--why", action="store_true", help="for every gap, why the rank waits; what the step hangs on")
     flag("--json", action="store_true", help="print one JSON object on stdout")
     p.set_defaults(run=_schedule)
 

@@ -33,12 +33,7 @@ def add(commands: Any) -> None:
     for name, what in (("zero", "ZeRO stages"), ("recompute", "recomputation"), ("schedules", "schedules")):
         default = ",".join(map(str, getattr(Space, name)))
         more = "; full:N: of each stage as few blocks as fit" * (name == "recompute")
-        flag(
-            f"--{name}",
-            default=default,
-            metavar="…",
-            help=f"{what} to choose from (default: {default}{more})",
-        )
+        flag(f"--{name}", default=default, metavar="…", help=f"{what} to choose from ({default}{more})")
     flag("--runs-in", metavar="FRAMEWORK", help="only layouts that megatron, torchtitan or deepspeed can run")
     flag("--emit", metavar="FRAMEWORK", help=f"write the best one as flags of {', '.join(FRAMEWORKS)}")
     flag("--json", action="store_true", help="print one JSON object on stdout")

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from playbook._json import to_json
-from playbook.commands.flags import MODEL, add_run, pasted
+from playbook.commands.flags import MODEL, add_fields, add_run, pasted
 from playbook.errors import ConfigError
 from playbook.figures.units import format_seconds
 from playbook.hardware import FITS, TIGHT, TOO_LARGE, UNITS, default_reserve, read_bytes, verdict_of
 from playbook.planning.calibration import names
 from playbook.planning.simulator import PARTS, Run, Step
+from playbook.shapes import ModelShape
 
 EPILOG = """a job is an object with the flags' names as keys (micro_batch, global_batch, …), one a line; cluster may be
 an object with a base and fields of its own: {"base": "h100-8", "memory_bandwidth": 2.4e12, "inter_bandwidth": 25e9, …}.
@@ -34,12 +35,7 @@ def add(commands: Any) -> None:
     )
     add_problem(p)
     flag = p.add_argument
-    flag(
-        "--layout",
-        default="",
-        metavar="tp=8,pp=4,…",
-        help="dp is what is left of the GPUs unless it is given",
-    )
+    flag("--layout", default="", metavar="tp=8,pp=4,…", help="dp is what is left of the GPUs, if not given")
     flag("--micro-batch", type=int, metavar="N", help="samples per forward pass (default: the layout's, 1)")
     flag(
         "--imbalance",
@@ -59,33 +55,17 @@ def add_problem(p: argparse.ArgumentParser) -> None:
     """Flags of what is trained on what: simulate and search have them in common."""
     flag = p.add_argument
     flag("--model", metavar="M", help=f"preset, TOML, config.json or inline JSON (default: {MODEL})")
-    flag(
-        "--cluster",
-        default="h100-8",
-        metavar="C",
-        help="preset, or inline JSON with a base (default: h100-8)",
-    )
+    add_fields(p, ModelShape)
+    flag("--cluster", default="h100-8", metavar="C", help="preset, or JSON with a base (default: h100-8)")
     flag("--gpus", type=int, metavar="N", help="GPUs (default: as many as the layout has ranks)")
     flag("--global-batch", type=int, metavar="N", help="samples of a step")
     flag("--seq", type=int, metavar="N", help="tokens of a sample (default: the model's max_seq)")
-    flag(
-        "--precision",
-        default="bf16",
-        metavar="P",
-        help="bf16, fp16, fp32, fp8, fp8:blockwise, … (default: bf16)",
-    )
+    flag("--precision", default="bf16", metavar="P", help="bf16 (default), fp16, fp32, fp8, fp8:blockwise, …")
     flag("--attention", default="flash", metavar="A", help="flash or reference (default: flash)")
     flag(
-        "--fused",
-        action=argparse.BooleanOptionalAction,
-        help="elementwise operations run as one kernel, or not",
+        "--fused", action=argparse.BooleanOptionalAction, help="elementwise operations as one kernel, or not"
     )
-    flag(
-        "--overlap",
-        default="",
-        metavar="dp,tp=no",
-        help="messages that hide behind computation (default: calibrated)",
-    )
+    flag("--overlap", default="", metavar="dp,tp=no", help="messages that are hidden (default: calibrated)")
     flag(
         "--calibration",
         metavar="NAME",
@@ -102,18 +82,9 @@ def add_problem(p: argparse.ArgumentParser) -> None:
 def job_of(args: argparse.Namespace) -> dict[str, Any]:
     """The flags as a job."""
     keys = (
-        "model",
-        "gpus",
-        "global_batch",
-        "seq",
-        "precision",
-        "attention",
-        "fused",
-        "calibration",
-        "layout",
-        "micro_batch",
-        "imbalance",
-    )
+        "model", "train", "gpus", "global_batch", "seq", "precision", "attention", "fused", "calibration", "layout",
+        "micro_batch", "imbalance",
+    )  # fmt: skip
     job = {name: getattr(args, name) for name in keys if getattr(args, name, None) is not None}
     job.setdefault("model", MODEL)
     cluster = args.cluster.strip()

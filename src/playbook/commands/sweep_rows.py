@@ -37,8 +37,8 @@ def asked(args: argparse.Namespace, trains: argparse.ArgumentParser) -> tuple[Sp
     _check(args)
     shape = load(args.model)
     # A folder of a sweep from before models had these is of the same sweep.
-    later = ("windows", "differs")
-    model = {name: value for name, value in dataclasses.asdict(shape).items() if name not in later or value}
+    later = {"windows": (), "differs": "", "train": "full"}
+    model = {name: v for name, v in dataclasses.asdict(shape).items() if later.get(name, ...) != v}
     spec = Spec(model, **read_fields(args, Spec), train=_train_flags(args))
     if spec.data:
         if not Path(spec.data).is_file():
@@ -157,11 +157,8 @@ def _row(
     said = [(f"--{name.replace('_', '-')}", value) for name, value in own.items() if value is not None]
     flags = (*itertools.chain(*said), *spec.train)
     parsed = trains.parse_args(flags)
-    fields: dict[str, Any] = {
-        "model": spec.model.get("name") or "",
-        "layout": layout,
-        "gbs": spec.global_batch,
-    }
+    name = spec.model.get("name") or ""
+    fields: dict[str, Any] = {"model": name, "layout": layout, "gbs": spec.global_batch}
     fields |= {"seq": spec.seq, "precision": parsed.fp8 or parsed.dtype}
     ranks, timeout, refused = 0, args.timeout, ""
     try:

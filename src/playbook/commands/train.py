@@ -41,6 +41,7 @@ def add(commands: Any) -> None:
     )
     add = p.add_argument
     add("--model", default="tiny", metavar="M", help="preset, TOML, config.json or inline JSON")
+    add_fields(p, ModelShape)
     add("--data", metavar="FILE", help="any text file (default: Python's own documentation)")
     add(
         "--layout",
@@ -52,31 +53,12 @@ def add(commands: Any) -> None:
     add_fields(p, Layout, TECHNIQUES)
     add("--log", action="append", metavar="PATH", help="*.jsonl, *.csv or a TensorBoard folder; repeatable")
     add("--checkpoint", metavar="DIR", help="save checkpoints there, which any layout can go on from")
-    add(
-        "--every",
-        type=int,
-        metavar="N",
-        help="steps from one checkpoint to the next (default: the last step alone)",
-    )
+    add("--every", type=int, metavar="N", help="steps between checkpoints (default: the last step alone)")
     add("--keep", type=int, metavar="K", help="keep the newest so many (default: all)")
     add("--async", dest="background", action="store_true", help="write checkpoints while training goes on")
-    add(
-        "--resume", action="store_true", help="go on from the newest whole checkpoint in DIR, if there is one"
-    )
-    add(
-        "--max-restarts",
-        type=int,
-        default=0,
-        metavar="N",
-        help="how often ranks begin again after one has failed",
-    )
-    add(
-        "--timeout",
-        type=float,
-        default=600.0,
-        metavar="S",
-        help="seconds that a rank waits for others before it gives up",
-    )
+    add("--resume", action="store_true", help="go on from the newest whole checkpoint in DIR, if any")
+    add("--max-restarts", type=int, default=0, metavar="N", help="how often ranks begin again after failures")
+    add("--timeout", type=float, default=600.0, metavar="S", help="seconds that a rank waits for others")
     add(
         "--elastic",
         action="store_true",
@@ -132,7 +114,7 @@ def _as_many(text: str, ranks: int) -> str:
 
 def prepared(args: argparse.Namespace) -> tuple[ModelShape, TrainConfig]:
     """The model and the configuration of these flags. Raises PlaybookError for what cannot run, without torch."""
-    shape, layout = load(args.model), layout_of(args, (*TECHNIQUES, *BOTH))
+    shape, layout = load(args.model, args.train), layout_of(args, (*TECHNIQUES, *BOTH))
     given = read_fields(args, TrainConfig)
     given |= {name: getattr(layout, name) for name in BOTH if name in named(args)}
     config = TrainConfig(layout=layout, **given)
@@ -167,7 +149,10 @@ def _run(args: argparse.Namespace, shape: ModelShape, config: TrainConfig) -> in
         logs = tuple(args.log or [_default_log(shape.name)])
         ranks = config.layout.world_size
         where = f"{ranks} ranks ({config.layout.of_step()}), {device}" if ranks > 1 else device
-        text = f"{shape.num_parameters:,} parameters on {where}, {len(corpus):,} tokens of {corpus.name}"
+        learn = f", of which {shape.trained_parameters:,} learn," if shape.lora else ""
+        text = (
+            f"{shape.num_parameters:,} parameters{learn} on {where}, {len(corpus):,} tokens of {corpus.name}"
+        )
         notes = _padding(config.layout, shape, config.seq)
         if config.kernels == "fused" and str(device).startswith("cpu"):
             notes.append("on a CPU fused kernels are interpreted, program by program: take few tokens")

@@ -82,10 +82,8 @@ def check(run: Run) -> tuple[Corpus, str]:
     """The text and the device of a run. Raises ConfigError or DataError for what every rank would refuse."""
     from playbook.launch import group
 
-    corpus, ranks = (
-        load_corpus(run.data),
-        int(os.environ.get("LOCAL_WORLD_SIZE", run.config.layout.world_size)),
-    )
+    corpus = load_corpus(run.data)
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", run.config.layout.world_size))
     check_fit(run.shape, corpus, run.config)
     on_cpu = ranks > 1 and group.backend(ranks) == "gloo"
     if on_cpu and run.config.device == "cuda":

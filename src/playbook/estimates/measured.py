@@ -264,7 +264,7 @@ class MeasuredRun(Run):
     def _optimizer(self, held: StageMemory) -> float:
         """Adam's pass over what this rank updates, as it was measured."""
         fit = self.machine.device["optimizer"]
-        updated = held.counts.shard if self.layout.zero else held.counts.local
+        updated = held.counts.shard
         tensors = len(held.counts.units) if self.layout.zero else TENSORS * held.layers
         alone = fit["overhead_s"] + fit["per_tensor_s"] * tensors + updated / fit["parameters_per_s"]
         return alone * self.machine.training(self.layout.world_size)[0]

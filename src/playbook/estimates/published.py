@@ -117,13 +117,8 @@ def narayanan() -> Iterator[Measured]:
         flops = 96 * batch * s * layers * h**2 * (1 + s / (6 * h) + vocab / (16 * layers * h))
         schedule = f",vpp={vpp},schedule=interleaved" if vpp > 1 else ""
         layout = f"dp={dp},tp={tp},pp={pp},recompute=full{schedule}"
-        job = {
-            **MEGATRON,
-            "model": gpt(layers, h, heads),
-            "layout": layout,
-            "micro_batch": micro,
-            "global_batch": batch,
-        }
+        sizes = {"micro_batch": micro, "global_batch": batch}
+        job = {**MEGATRON, "model": gpt(layers, h, heads), "layout": layout, **sizes}
         yield Measured("narayanan", name, job | {"gpus": gpus}, flops / (gpus * teraflops * 1e12))
 
 
@@ -146,14 +141,8 @@ def korthikanti_block() -> Iterator[Measured]:
     """Passes of one block, table 4 of Korthikanti et al. 2022."""
     for name, more, forward, backward in KORTHIKANTI_BLOCK:
         layout = ",".join(filter(None, ("tp=8", more)))
-        job = {
-            **MEGATRON,
-            "model": gpt(48, 6144, 64),
-            "layout": layout,
-            "micro_batch": 4,
-            "global_batch": 4,
-            "gpus": 8,
-        }
+        sizes = {"micro_batch": 4, "global_batch": 4, "gpus": 8}
+        job = {**MEGATRON, "model": gpt(48, 6144, 64), "layout": layout, **sizes}
         yield Measured("korthikanti block", f"{name}, forward", job, forward / 1e3, "block forward")
         yield Measured("korthikanti block", f"{name}, backward", job, backward / 1e3, "block backward")
 

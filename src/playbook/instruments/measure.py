@@ -196,13 +196,8 @@ def count_traffic(function: Callable[[], Any]) -> int:
 
 _ATEN = torch.ops.aten
 #: Arguments, by number, that are not read: what is overwritten, and log-probabilities of which a row's one is picked.
-_UNREAD = {
-    _ATEN.copy_: 0,
-    _ATEN.fill_: 0,
-    _ATEN.zero_: 0,
-    _ATEN.nll_loss_forward: 0,
-    _ATEN.nll_loss_backward: 1,
-}
+_UNREAD = {_ATEN.copy_: 0, _ATEN.fill_: 0, _ATEN.zero_: 0, _ATEN.nll_loss_backward: 1}
+_UNREAD[_ATEN.nll_loss_forward] = 0
 
 
 class _Traffic(TorchDispatchMode):

@@ -103,7 +103,9 @@ class MemoryTimeline(TorchDispatchMode):
                 self._note(t, category)
         self.tensors = {}  # last step's gradients shall be free to die
         self._handles = [
-            p.register_post_accumulate_grad_hook(self._gradient) for p in self.model.parameters()
+            p.register_post_accumulate_grad_hook(self._gradient)
+            for p in self.model.parameters()
+            if p.requires_grad
         ]
         self._saved = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda t: t)
         self._saved.__enter__()

@@ -70,9 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="%%torchrun", add_help=False, exit_on_error=False)
     add = parser.add_argument
     add("-n", type=int, default=4, metavar="N", help="ranks (default: 4)")
-    add(
-        "--nnodes", type=int, default=1, metavar="N", help="nodes, each a torchrun of its own on this machine"
-    )
+    add("--nnodes", type=int, default=1, metavar="N", help="nodes, each a torchrun of its own here")
     add("--timeout", type=float, default=60.0, metavar="S", help="seconds that ranks may take (default: 60)")
     add("--cold", action="store_true", help="torchrun itself, not the warm process")
     add("--backend", choices=["gloo", "nccl"], help="default: nccl if each rank has a GPU of its own")

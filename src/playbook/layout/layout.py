@@ -178,18 +178,15 @@ class Layout(Fields):
             if axis not in AXES:
                 raise LayoutError(unknown("axis", axis, (*AXES, "ep", "edp")))
         fixed = [axis for axis in AXES if axis not in axes]
-        return [
-            tuple(sorted(self.rank(**there, **here) for here in self._places(axes)))
-            for there in self._places(fixed)
-        ]
+        of = [[self.rank(**there, **here) for here in self._places(axes)] for there in self._places(fixed)]
+        return [tuple(sorted(ranks)) for ranks in of]
 
     def mirrored(self, *axes: str) -> list[tuple[int, ...]]:
         """``groups`` of ``axes`` (dp and cp), each with that at the mirrored place of its pipelines: where these run both
         ways, ranks that hold the same weights."""
         mirror = {rank: line[-1 - i] for line in self.groups("pp") for i, rank in enumerate(line)}
-        pairs = [
-            {*group, *(mirror[rank] for rank in group)} for group in self.groups(*(axes or ("dp", "cp")))
-        ]
+        mirrored = self.groups(*(axes or ("dp", "cp")))
+        pairs = [{*group, *(mirror[rank] for rank in group)} for group in mirrored]
         return [tuple(sorted(pair)) for i, pair in enumerate(pairs) if pair not in pairs[:i]]
 
     def _places(self, axes: list[str] | tuple[str, ...]) -> list[dict[str, int]]:
@@ -230,10 +227,8 @@ class Layout(Fields):
 
 
 #: Fields that the text of a layout has, and what they are: all that are no option of a technique.
-FIELDS = {
-    f.name: str(f.type)
-    for f in itertools.takewhile(lambda f: f.name != "context", dataclasses.fields(Layout))
-}
+_TEXT = itertools.takewhile(lambda f: f.name != "context", dataclasses.fields(Layout))
+FIELDS = {f.name: str(f.type) for f in _TEXT}
 
 
 def _value(key: str, text: str | None) -> int | bool | str:

@@ -28,9 +28,9 @@ def check_tensor(shape: ModelShape, layout: Fields) -> None:
     if shape.moe is not None:
         check_divides("tp", tp, "moe.ffn", shape.moe.ffn, LayoutError)
     if layout.tensor_overlap == "chunked" and tp > 1 and not layout.sp:
-        raise LayoutError(
-            "tensor_overlap is 'chunked', which takes gathers of tokens apart: it needs sp in the layout"
-        )
+        raise LayoutError("tensor_overlap is 'chunked', which takes gathers of tokens apart: it needs sp")
+    if layout.tensor_overlap == "chunked" and tp > 1 and shape.lora:
+        raise LayoutError(f"tensor_overlap is 'chunked', but train={shape.train} goes without: take async")
 
 
 def check_experts(shape: ModelShape, layout: Fields, seq: int | None = None) -> None:
@@ -43,9 +43,7 @@ def check_experts(shape: ModelShape, layout: Fields, seq: int | None = None) -> 
     check_divides("ep", layout.ep, "moe.experts", moe.experts, LayoutError)
     if layout.ep > 1 and layout.dispatch == "two-step":
         if layout.node is None:
-            raise LayoutError(
-                "dispatch is 'two-step', which needs node: the ranks of ep that are in one node"
-            )
+            raise LayoutError("dispatch is 'two-step', which needs node: the ranks of ep in a node")
         check_divides("node", layout.node, "ep", layout.ep, LayoutError)
     counting = [name for name in ("capacity", "balance_loss", "bias_rate") if getattr(moe, name)]
     if seq is not None and counting and layout.padded(seq) != seq:

@@ -55,10 +55,8 @@ def placement(layout: Fields) -> StageRanks:
 
 def stages_of(where: StageRanks, ranks: int) -> tuple[tuple[int, ...], ...]:
     """The stages of each rank, those of all directions, in order."""
-    held = [
-        {s for direction in where for s, home in enumerate(direction) if home == rank}
-        for rank in range(ranks)
-    ]
+    home = [(s, rank) for direction in where for s, rank in enumerate(direction)]
+    held = [{s for s, at in home if at == rank} for rank in range(ranks)]
     return tuple(tuple(sorted(stages)) for stages in held)
 
 
@@ -125,9 +123,7 @@ def check(shape: ModelShape, layout: Fields) -> None:
 def _check_none(layout: Fields) -> None:
     """There is no pipeline, so nothing may ask for one."""
     if layout.vpp > 1:
-        raise LayoutError(
-            f"vpp must be 1 where pp = 1 (there is no pipeline to interleave), got {layout.vpp}"
-        )
+        raise LayoutError(f"vpp must be 1 where pp = 1 (no pipeline to interleave), got {layout.vpp}")
     for field, given in (("schedule", layout.own_schedule), ("stage_layers", layout.stage_layers)):
         if given is not None:
             raise LayoutError(f"{field} is given, but pp is 1: there is no pipeline, make it at least 2")

@@ -90,9 +90,8 @@ def flash_backward(
     do, o, lse = block.queries(gradient), block.queries(out), block.queries(lse)
     q, k, v = block.queries(q), block.keys(k), block.keys(v)
     if not q.is_cuda:
-        return _aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            do, q, k, v, o, lse, 0.0, block.causal
-        )
+        backward = _aten._scaled_dot_product_flash_attention_for_cpu_backward
+        return backward(do, q, k, v, o, lse, 0.0, block.causal)
     state = torch.zeros(2, dtype=torch.uint64, device=q.device)  # of a dropout that there is not
     more: Any = (None, None, q.shape[2], k.shape[2], 0.0, block.causal, state, state.new_empty(0))
     return _aten._scaled_dot_product_flash_attention_backward(do, q, k, v, o, lse.contiguous(), *more)
@@ -117,9 +116,7 @@ class OnlineSoftmax:
     denominator, and this is its share of the common one (Milakov & Gimelshein 2018, arXiv 1805.02867).
     """
 
-    def __init__(
-        self, attend_to: Callable[[MaskBlock, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-    ) -> None:
+    def __init__(self, attend_to: Callable[[MaskBlock, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]):
         self.attend_to = attend_to
         self.out: Tensor | None = None
         self.lse: Tensor | None = None

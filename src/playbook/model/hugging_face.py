@@ -171,6 +171,10 @@ def config_of(shape: ModelShape) -> dict[str, Any]:
 
     Raises ShapeError for a shape that no architecture has, with the field in which the nearest one differs.
     """
+    if shape.lora:
+        raise ShapeError(
+            f"train is {shape.train}: a model of Hugging Face has no place for adapters beside its weights"
+        )
     found = {kind: _differences(shape, kind) for kind in NAMES}
     kind = min(found, key=lambda kind: len(found[kind]))
     for field, (own, theirs) in found[kind].items():

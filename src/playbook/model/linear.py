@@ -136,13 +136,21 @@ class Linear(nn.Linear):
 
     products: Products = TORCH
     deferred: DeferredGradients | None = None
+    #: What adds to the output y what it makes of x: ``adapter(y, adapter.down(x))`` (``model/lora.py``).
+    adapter: Any = None
 
     def reset_parameters(self) -> None:
         if not self.weight.is_meta:  # numbers of a model without memory are thrown away
             super().reset_parameters()
 
     def forward(self, x: Tensor) -> Tensor:  # (…, in) -> (…, out)
-        if self.deferred is None and self.products is TORCH:
+        if self.adapter is None:
+            return self._multiplied(x)
+        x = cast_once(x)
+        return self.adapter(self._multiplied(x), self.adapter.down(x))
+
+    def _multiplied(self, x: Tensor) -> Tensor:
+        if self.deferred is None and self.products is TORCH and self.weight.requires_grad:
             return F.linear(x, self.weight, self.bias)
         x = cast_once(x)
         never_asked = self.deferred is None or not self.deferred.wanted
@@ -202,9 +210,7 @@ class GroupedFunction(torch.autograd.Function):
     """x·W[e]ᵀ + b[e] for the rows of each group e; backward gives dx and db, and dW unless that is deferred."""
 
     @staticmethod
-    def forward(
-        ctx, x: Tensor, weight: Tensor, bias: Tensor | None, layer: GroupedLinear, ends: Tensor
-    ) -> Tensor:
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None, layer: GroupedLinear, ends: Tensor):
         products = layer.products
         taken = products.take(x)
         ctx.save_for_backward(weight, ends, *products.keep(taken))
@@ -268,16 +274,14 @@ class LinearFunction(torch.autograd.Function):
     def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None, layer: Linear) -> Tensor:
         products = layer.products
         taken = products.take(x)
-        ctx.save_for_backward(weight, *products.keep(taken))
+        ctx.save_for_backward(weight, *(products.keep(taken) if weight.requires_grad else ()))
         ctx.layer, ctx.biased = layer, bias is not None
         return products.output(taken, weight, bias).view(*x.shape[:-1], len(weight))
 
     @staticmethod
     def backward(ctx, dy: Tensor):
         if torch.is_grad_enabled():  # what `once_differentiable` does, at a tenth of the time
-            raise RuntimeError(
-                "a linear layer with deferral is differentiated once: leave out create_graph=True"
-            )
+            raise RuntimeError("a layer with deferral is differentiated once: leave out create_graph=True")
         # Without their graphs, which would keep the stage's input for as long as a gradient waits.
         weight, *kept = (t.detach() for t in ctx.saved_tensors)
         layer: Linear = ctx.layer

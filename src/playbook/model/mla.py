@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from playbook.model.attention import attend, core_of
 from playbook.model.linear import Linear, cast_once, linears
 from playbook.model.norms import RMSNorm
-from playbook.model.ops import TORCH_OPS, Ops, dropout
+from playbook.model.ops import Ops, dropout
 from playbook.shapes import MLA, ModelShape
 
 
@@ -23,14 +23,7 @@ class LatentAttention(nn.Module):
 
     recompute = False
 
-    def __init__(
-        self,
-        shape: ModelShape,
-        sizes: MLA,
-        attention: str = "sdpa",
-        causal: bool = True,
-        ops: Ops = TORCH_OPS,
-    ):
+    def __init__(self, shape: ModelShape, sizes: MLA, attention: str, causal: bool, ops: Ops):
         super().__init__()
         self.sizes, self.causal, self.p = sizes, causal, shape.dropout
         self.ops, self.core = ops, core_of(attention, ops)

@@ -128,9 +128,8 @@ class Router(nn.Module):
         if room >= of_all.shape[1]:
             return chosen
         least = of_all.topk(room, dim=1).values[:, -1:]  # (b, 1, E)
-        return torch.where(
-            mine.gather(-1, chosen) >= least.expand_as(mine).gather(-1, chosen), chosen, sizes.experts
-        )
+        above = mine.gather(-1, chosen) >= least.expand_as(mine).gather(-1, chosen)
+        return torch.where(above, chosen, sizes.experts)
 
     def losses(self, logits: Tensor, scores: Tensor, chosen: Tensor) -> Tensor:
         """Load-balancing and z-loss of these tokens, as sums over tokens, as the model's loss is.

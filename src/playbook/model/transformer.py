@@ -18,6 +18,7 @@ from playbook.model.moe import MoE, routers
 from playbook.model.norms import LayerNorm, RMSNorm, make_norm
 from playbook.model.ops import IGNORE, TORCH_OPS, Ops, dropout, token_losses
 from playbook.model.recompute import RUN, checkpoint
+from playbook.registry import lab
 from playbook.seeding import derive_seed
 from playbook.shapes import ModelShape, load
 
@@ -115,9 +116,8 @@ class Transformer(nn.Module):
             self.embedding = nn.Embedding(shape.vocab, shape.hidden)
             learned = shape.positions == "learned"
             self.position_embedding = nn.Embedding(shape.max_seq, shape.hidden) if learned else None
-            self.blocks = nn.ModuleList(
-                Block(shape, attention, recompute, causal, layer, ops) for layer in range(shape.layers)
-            )
+            given = attention, recompute, causal
+            self.blocks = nn.ModuleList(Block(shape, *given, i, ops) for i in range(shape.layers))
             self.final_norm = make_norm(shape, ops)
             self.head = Head(shape, ops)
         if shape.tied:
@@ -129,6 +129,8 @@ class Transformer(nn.Module):
         for router in routers(self).values():
             router.begin()
         self._register_rotary(device)
+        if shape.lora:
+            lab("train", "lora")(self, seed)
         self.token_losses = token_losses
         self.recompute_first(range(shape.layers))
 
@@ -182,7 +184,12 @@ class Transformer(nn.Module):
         return dropout(x, self.p, self.training)
 
     def run_block(self, block: nn.Module, x: Tensor, *rotary: Tensor) -> Tensor:
-        """One block, keeping its insides for backward or, under full recomputation, only its input."""
+        """One block, keeping its insides for backward or, under full recomputation, only its input.
+
+        What comes out of a frozen embedding asks for a gradient: blocks are alike then, and can be computed again.
+        """
+        if self.shape.lora and torch.is_grad_enabled():
+            x.requires_grad_()
         if getattr(block, "recomputes_all", False):  # not so in what else may stand for blocks
             return checkpoint(block, x, *rotary, preserve_rng=self.p > 0)
         return block(x, *rotary)
@@ -228,9 +235,8 @@ def init_parameters(model: nn.Module, seed: int) -> None:
         elif name.endswith("bias"):
             parameter.zero_()
         else:
-            residual = name.endswith(
-                ("attention.out.weight", *(f"{mlp}.down.weight" for mlp in ("mlp", "experts", "shared")))
-            )
+            into = ("attention.out", "mlp.down", "experts.down", "shared.down")
+            residual = name.removesuffix(".weight").endswith(into) and name.endswith(".weight")
             deviation = 0.02 / math.sqrt(2 * layers) if residual else 0.02
             generator = torch.Generator().manual_seed(derive_seed(seed, name))
             parameter.copy_(torch.normal(0.0, deviation, parameter.shape, generator=generator, device="cpu"))

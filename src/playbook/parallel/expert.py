@@ -37,14 +37,7 @@ class Trip:
     takes ``turns`` with this one. What layers will take whose products are ``takers`` travels in the form that they take.
     """
 
-    def __init__(
-        self,
-        group: dist.ProcessGroup,
-        sent: list[int],
-        got: list[int],
-        turns: Turns,
-        takers: Products = TORCH,
-    ):
+    def __init__(self, group: Any, sent: list[int], got: list[int], turns: Turns, takers: Products = TORCH):
         self.group, self.sent, self.got, self.turns, self.takers = group, sent, got, turns, takers
         self.under_way: tuple[dist.Work, Tensor, Tensor, Tensor] | None = None
 
@@ -208,9 +201,8 @@ class TwoSteps:
         wanted = wanted.scatter_(1, node_of, True)[:, :nodes]
         node, token = wanted.t().nonzero(as_tuple=True)  # sorted by node
         coming = told(wanted.sum(0), self.across).flatten()
-        there = Trip(
-            self.across, wanted.sum(0).tolist(), coming.tolist(), self.inner.turns, experts.up.products
-        )
+        counts = wanted.sum(0).tolist(), coming.tolist()
+        there = Trip(self.across, *counts, self.inner.turns, experts.up.products)
         inside = node_of[token] == node[:, None]  # (m, k)
         chosen = torch.where(inside, routing.chosen[token] - (node * each)[:, None], each)
         ticket = _Send.apply(Take.apply(x, token, 1), there)

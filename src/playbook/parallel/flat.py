@@ -87,9 +87,7 @@ def backward_order(parameters: nn.Module | Named) -> Named:
     learning = [(name, p) for name, p in named if p.requires_grad]
     for name, p in learning:
         if p in _taken:
-            raise ConfigError(
-                f"parameter {name!r} is in the hands of another engine: make a new model for this one"
-            )
+            raise ConfigError(f"parameter {name!r} is in the hands of another engine: make a new model")
     return learning[::-1]
 
 
@@ -102,12 +100,9 @@ class GradientHooks:
     """
 
     def __init__(
-        self,
-        buckets: Sequence[Bucket],
-        arrived: Callable[[Slot], None],
-        complete: Callable[[Bucket], None],
+        self, buckets: list[Bucket], arrived: Callable[[Slot], None], full: Callable[[Bucket], None]
     ):
-        self.buckets, self.arrived, self.complete = buckets, arrived, complete
+        self.buckets, self.arrived, self.complete = buckets, arrived, full
         self.slots = list({slot: None for bucket in buckets for slot in bucket.slots})
         self.here: set[Slot] = set()  # in this backward pass
         self.unused: set[Slot] = set()  # known never to get a gradient: not waited for

@@ -95,10 +95,8 @@ class FP8Gathers:
 
     def _room(self, bucket: Bucket) -> int:
         """The most elements that are not sent in FP8 in a rank's shard."""
-        return max(
-            sum(len(s) for s in bucket.segments(rank) if s.slot not in self.products)
-            for rank in range(self.group.size())
-        )
+        ranks = (bucket.segments(rank) for rank in range(self.group.size()))
+        return max(sum(len(s) for s in own if s.slot not in self.products) for own in ranks)
 
     def _each(self, segment: Segment) -> Tensor:
         """The scale of each element."""
@@ -108,9 +106,8 @@ class FP8Gathers:
     def _groups(self, segment: Segment, groups: Tensor) -> Tensor:
         """To which of ``groups`` (…, rows, columns) each element belongs, counted through."""
         shape, device = segment.slot.shape, groups.device
-        index = torch.arange(
-            segment.start - segment.slot.start, segment.stop - segment.slot.start, device=device
-        )
+        begin = segment.slot.start
+        index = torch.arange(segment.start - begin, segment.stop - begin, device=device)
         rows, columns = shape[-2:]
         down, across = groups.shape[-2:]
         size = self.products[segment.slot].weight_groups(shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -124,21 +124,18 @@ def clone_group(group: dist.ProcessGroup) -> dist.ProcessGroup:
     return dist.new_group(dist.get_process_group_ranks(group), use_local_synchronization=True)
 
 
+Group: TypeAlias = dist.ProcessGroup | None
 # PyTorch 2.13 has renamed them, and warns of the names of before.
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
-def all_gather(
-    whole: Tensor, own: Tensor, group: dist.ProcessGroup | None = None, async_op: bool = False
-) -> Any:
+def all_gather(whole: Tensor, own: Tensor, group: Group = None, async_op: bool = False) -> Any:
     """Fill ``whole`` (N · n,) with the ``own`` (n,) of all N ranks in order. With ``async_op``, the work under way."""
     return _all_gather(whole, own, group=group, async_op=async_op)
 
 
-def reduce_scatter(
-    own: Tensor, whole: Tensor, group: dist.ProcessGroup | None = None, async_op: bool = False
-) -> Any:
+def reduce_scatter(own: Tensor, whole: Tensor, group: Group = None, async_op: bool = False) -> Any:
     """Fill ``own`` (n,) with this rank's chunk of the sum over ranks of ``whole`` (N · n,), which may contain it."""
     return _reduce_scatter(own, whole, group=group, async_op=async_op)
 

@@ -80,23 +80,27 @@ def replicate(
 ) -> list[ReplicaSet]:
     """The parameters of ``model`` in sets, one for each group of ranks that have the same elements and other tokens.
 
-    Frozen parameters and buffers are in none; all replicas get those of the first.
+    Buffers are in none, nor are frozen parameters, unless ZeRO-3 shards them: all replicas get those of the first.
     """
     by_axes: dict[tuple[str, ...], Named] = {}
+    frozen: dict[tuple[str, ...], Named] = {}
     for name, p in model.named_parameters():
-        if p.requires_grad:
-            by_axes.setdefault(placements[name].replicas, []).append((name, p))
+        of = by_axes if p.requires_grad else frozen
+        of.setdefault(placements[name].replicas, []).append((name, p))
     if not by_axes:
         raise ConfigError(
             f"rank {mesh.rank} has no weight that learns"
             + (f" in its stages {[stage.index for stage in stages]}" if stages else "")
             + ": freeze less, or give it more layers (stage_layers)"
         )
-    sets = []
+    sets: list[ReplicaSet] = []
     for axes, parameters in by_axes.items():
         group = _replica_group(mesh, axes)
         broadcast([*(p for p in model.parameters() if not p.requires_grad), *model.buffers()], group)
         sets.append(_replica_set(model, mesh.layout, group, parameters, placements, list(stages)))
+    for axes, parameters in frozen.items() if mesh.layout.zero == 3 else ():
+        how = {"reshard": mesh.layout.reshard, "prefetch": mesh.layout.prefetch, "stages": list(stages)}
+        sets.append(lab("train", "frozen")(model, _replica_group(mesh, axes), parameters, **how))
     return sets
 
 

@@ -100,18 +100,14 @@ class Pipeline:
 
     def groups(self) -> list[dist.ProcessGroup]:
         """The groups of its messages."""
-        return list(
-            dict.fromkeys(g for channel in self.channels.values() for g in (channel.outward, channel.inward))
-        )
+        return list(dict.fromkeys(g for c in self.channels.values() for g in (c.outward, c.inward)))
 
     def plan(self, microbatches: int) -> tuple[Schedule, dict[int, Messages]]:
         """The schedule for so many micro-batches, and what comes from each neighbour in a step."""
         if self._plan is None or self._plan[0].microbatches != microbatches:
             schedule = self.make(microbatches)
-            if (
-                schedule.placement != tuple(map(tuple, self.stage_ranks))
-                or schedule.microbatches != microbatches
-            ):
+            ranks = tuple(map(tuple, self.stage_ranks))
+            if (schedule.placement, schedule.microbatches) != (ranks, microbatches):
                 raise ScheduleError(
                     f"schedule {schedule.name!r} is for {schedule.microbatches} micro-batches with stages on ranks "
                     f"{[list(line) for line in schedule.placement]}, but the pipeline has {microbatches} on "
@@ -126,9 +122,7 @@ class Pipeline:
     def schedule(self) -> Schedule:
         """The schedule of the last step."""
         if self._plan is None:
-            raise ScheduleError(
-                "the pipeline has no schedule yet: it gets one for the micro-batches of its first step"
-            )
+            raise ScheduleError("the pipeline has no schedule yet: it gets one in its first step")
         return self._plan[0]
 
     def run(self, step: Step) -> None:

@@ -102,8 +102,14 @@ class Region:
 
         (b, s, h), or (b, s/t, h) with ``sequence`` -> (b, s, out/t) each.
         """
-        parameters = [p for one in layers for p in (one.weight, one.bias)]
-        return _Columns.apply(cast_once(x), self, layers, *parameters)
+        adapters = [one.adapter for one in layers if one.adapter]
+        both = [*layers, *(one.down for one in adapters)]
+        parameters = [p for one in both for p in (one.weight, one.bias)]
+        found = _Columns.apply(cast_once(x), self, both, *parameters)
+        if not adapters:
+            return found
+        outputs, inside = found[: len(layers)], found[len(layers) :]
+        return tuple(add(y, u) for add, y, u in zip(adapters, outputs, inside, strict=True))
 
     def leave(self, x: Tensor) -> Tensor:
         """The sum of the ranks' partial sums, whole or of this rank's tokens: f* or g*.
@@ -143,9 +149,7 @@ class Region:
         return finish
 
 
-def input_gradient(
-    gradients: Sequence[Tensor], layers: Sequence[Linear], some: slice = slice(None)
-) -> Tensor:
+def input_gradient(gradients: Sequence[Tensor], layers: Sequence[Linear], some=slice(None)) -> Tensor:
     """Σ dy·W over layers that read the same x, for some of the tokens: (b, s, out/t) each -> (b, s, h)."""
     total: Tensor | None = None
     for dy, layer in zip(gradients, layers, strict=True):
@@ -164,12 +168,13 @@ class _Columns(torch.autograd.Function):
     @staticmethod
     def forward(ctx, own: Tensor, region: Region, layers: Sequence[Linear], *parameters: Tensor | None):
         products = layers[0].products
-        kept = products.keep(products.take(own))
+        learns = any(one.weight.requires_grad for one in layers)
+        kept = products.keep(products.take(own)) if learns else ()
         ctx.save_for_backward(*kept, *parameters[0::2])
         ctx.region, ctx.layers, ctx.kept, ctx.samples = region, layers, len(kept), len(own)
         if region.overlap == "chunked":
             return tuple(gather_matmul(own, [one.output for one in layers], region.group)[0])
-        rows = products.kept(*region.fetch(kept, len(own))())  # (b·s, h)
+        rows = products.kept(*region.fetch(kept or (own,), len(own))())  # (b·s, h)
         return tuple(one.output(rows).unflatten(0, (len(own), -1)) for one in layers)
 
     @staticmethod

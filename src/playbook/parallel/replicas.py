@@ -65,9 +65,11 @@ class ReplicaSet:
 
     def optimize(self, make: MakeOptimizer) -> None:
         """Make the optimizer of what this rank updates."""
-        weights = [(leaf.tensor, is_matrix(leaf.parameter)) for leaf in self.leaves]
+        learning = (leaf for leaf in self.leaves if leaf.parameter.requires_grad)
+        weights = [(leaf.tensor, is_matrix(leaf.parameter)) for leaf in learning]
         # A rank beyond the last parameter owns nothing, and an optimizer wants something.
-        self.optimizer = make(weights or [(torch.zeros(0, requires_grad=True), False)])
+        nothing = self.parameters[0][1].new_zeros(0).requires_grad_()
+        self.optimizer = make(weights or [(nothing, False)])
 
     def zero_grad(self) -> None:
         """Forget the gradients of the last step."""

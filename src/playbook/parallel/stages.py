@@ -29,9 +29,7 @@ class MissingBlock(nn.Module):
         self.index = index
 
     def forward(self, *_: Any) -> Tensor:
-        raise RuntimeError(
-            f"block {self.index} is on another rank of the pipeline: run stages, not the model"
-        )
+        raise RuntimeError(f"block {self.index} is on another rank: run stages, not the model")
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,9 +108,8 @@ def _where(model: Transformer, mesh: Mesh, placements: Placements, stage_ranks: 
         whole_name = EMBEDDING if model.shape.tied and name == HEAD else name
         tied = apart and whole_name == EMBEDDING
         copies = {"pp": 2 if tied or bidirectional else 1}
-        found[name] = replace(
-            placements[whole_name], copies=copies, replicas=replicas, tied="ends" if tied else None
-        )
+        both = "ends" if tied else None
+        found[name] = replace(placements[whole_name], copies=copies, replicas=replicas, tied=both)
     return found
 
 

@@ -74,10 +74,8 @@ class RankState:
         """Whole tensors of the shards of all ranks, in CPU memory."""
         # As bytes: pickle writes an archive for every tensor, which takes forty times as long.
         own = ((s, s.tensor.detach().cpu().reshape(-1).view(torch.uint8)) for s in shards)
-        mine = [
-            (partial(LocalShard, s.kind, s.placement, s.shape, s.start), s.tensor.dtype, b.numpy())
-            for s, b in own
-        ]
+        made = [(partial(LocalShard, s.kind, s.placement, s.shape, s.start), s.tensor, b) for s, b in own]
+        mine = [(make, tensor.dtype, b.numpy()) for make, tensor, b in made]
         parts = (part for parts in self._from_all(mine) for part in parts)
         return assemble(shard(torch.from_numpy(b).view(dtype)) for shard, dtype, b in parts)
 

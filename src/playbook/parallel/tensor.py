@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from playbook.model.linear import Taken
 
 
+#: Parameters of a linear layer that have its outputs as rows.
+KINDS = ("weight", "bias", "lora_B.weight")
+
+
 def _own(shard: Shard, whole: Tensor) -> nn.Parameter:
     """A rank's slice of a parameter: frozen if that was."""
     return nn.Parameter(shard.of(whole.detach()).clone(), requires_grad=whole.requires_grad)
@@ -51,6 +55,8 @@ class _CutLinear(Linear):
         if region.sequence and shard.dim == 0:
             self.products.over(region.group, "x")  # a rank's own tokens
         self.bias = bias  # type: ignore[assignment]
+        if adapter := getattr(whole, "adapter", None):
+            adapter.cut(shard).onto(self)
         self.out_features, self.in_features = self.weight.shape
 
 
@@ -78,7 +84,9 @@ class RowLinear(_CutLinear):
         if self.region.overlap == "chunked":
             y = ChunkedRows.apply(cast_once(x), self.weight, self, self.region)
         else:
-            y = self.region.leave(LinearFunction.apply(cast_once(x), self.weight, None, self))
+            x = cast_once(x)
+            y = LinearFunction.apply(x, self.weight, None, self)
+            y = self.region.leave(self.adapter(y, self.adapter.down(x)) if self.adapter else y)
         return y if self.bias is None else y + self.bias
 
     def output(self, x: Taken) -> Tensor:
@@ -167,12 +175,7 @@ def vocab_losses(
     return _VocabLosses.apply(logits, targets, shard.start, group)
 
 
-def shard_tensors(
-    model: Transformer,
-    mesh: Mesh,
-    placements: Placements,
-    overlap: str = "async",
-) -> Placements:
+def shard_tensors(model: Transformer, mesh: Mesh, before: Placements, overlap: str = "async") -> Placements:
     """Leave this rank of the axis tp its slice of every matrix of ``model``, and put regions around what is cut.
 
     The model starts as the whole one, so that the slices are those of the same weights whatever their number is. With
@@ -187,8 +190,8 @@ def shard_tensors(
     for layer in linear_layers(model) if mesh.layout.sp else ():
         if isinstance(layer, Linear) and not isinstance(layer, _CutLinear):
             layer.products.over(mesh.group("tp"), "x", "dy")  # of a rank's own tokens
-    found = dict(placements)
-    for name, placement in placements.items():
+    found = dict(before)
+    for name, placement in before.items():
         shard, partial = cutter.shards.get(name), cutter.partial.get(name)
         if mesh.layout.sp and shard is None and partial is None:
             partial = "tp"  # each rank sees its own tokens alone
@@ -239,7 +242,7 @@ class _Cutter:
             self.partial |= {f"{name}.{norm}.weight": "tp" for norm in ("q_norm", "k_norm")}
         if copies > 1:  # each copy has the gradient of its own query heads
             same = self.mesh.neighbours("tp", copies)
-            self.partial |= {f"{name}.{layer}.{kind}": same for layer in "kv" for kind in ("weight", "bias")}
+            self.partial |= {f"{name}.{layer}.{kind}": same for layer in "kv" for kind in KINDS}
 
     def mlp(self, name: str, mlp: MLP | MoE) -> None:
         if isinstance(mlp, MoE):
@@ -257,12 +260,8 @@ class _Cutter:
         region, experts = self._region(), moe.experts
         moe.enter, moe.leave = partial(g if self.sequence else f, group=self.group), region.leave
         self.partial[f"{name}.router.weight"] = "tp"
-        for layer, whole, dim in (
-            ("up", experts.up, 1),
-            ("gate", experts.gate, 1),
-            ("down", experts.down, 2),
-        ):
-            if whole is None:
+        for layer, dim in (("up", 1), ("gate", 1), ("down", 2)):
+            if (whole := getattr(experts, layer)) is None:
                 continue
             whole.products.over(self.group, "weight", "dy" if dim == 1 else "x")
             shard = self._share(dim, whole.weight.shape[dim])
@@ -305,11 +304,13 @@ class _Cutter:
         return Shard("tp", dim, self.rank * each, (self.rank + 1) * each, width)
 
     def _column(self, name: str, layer: nn.Linear, shard: Shard, region: Region) -> ColumnLinear:
-        self.shards |= {f"{name}.weight": shard, f"{name}.bias": shard}
+        self.shards |= {f"{name}.{kind}": shard for kind in KINDS}
+        self.partial[f"{name}.lora_A.weight"] = "tp"
         return ColumnLinear(layer, shard, region)
 
     def _row(self, name: str, layer: nn.Linear, shard: Shard, region: Region) -> RowLinear:
-        self.shards[f"{name}.weight"] = shard
+        self.shards |= {f"{name}.weight": shard, f"{name}.lora_A.weight": shard}
+        self.partial[f"{name}.lora_B.weight"] = "tp"
         return RowLinear(layer, shard, region)
 
 

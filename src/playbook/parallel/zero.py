@@ -47,6 +47,13 @@ class Weights(Protocol):
     def groups(self) -> list[dist.ProcessGroup]: ...
 
 
+def shard_of(weights: Weights, part: Segment) -> Leaf:
+    """A segment as an optimizer sees it."""
+    parameter, tensor = part.slot.parameter, weights.leaf(part).detach()
+    tensor.requires_grad_(parameter.requires_grad)
+    return Leaf(part.slot.name, parameter, part.start - part.slot.start, tensor)
+
+
 class Zero(HookedReplicaSet):
     """A set whose optimizer states are sharded, and of whose gradients and parameters a rank has what the stage says.
 
@@ -71,15 +78,7 @@ class Zero(HookedReplicaSet):
         self.order, self.buckets, self.weights, self.store = order, buckets, weights, store
         self.keeps_gradients = store.keep_whole
         self.segments = [part for bucket in buckets for part in bucket.segments(group.rank())]
-        self.leaves = [
-            Leaf(
-                s.slot.name,
-                s.slot.parameter,
-                s.start - s.slot.start,
-                weights.leaf(s).detach().requires_grad_(),
-            )
-            for s in self.segments
-        ]
+        self.leaves = [shard_of(weights, segment) for segment in self.segments]
         self.used = UsedParameters([slot.name for slot in order.slots], group, find_unused)
         self.hooks = GradientHooks(buckets, store.arrived, self._complete)
 
@@ -122,11 +121,8 @@ class Zero(HookedReplicaSet):
         return list(dict.fromkeys([self.group, *self.weights.groups()]))
 
     def tensors(self) -> dict[str, list[Tensor]]:
-        return {
-            "parameters": [self.weights.vector],
-            "gradients": [self.store.vector],
-            "optimizer": self.states(),
-        }
+        vectors = {"parameters": [self.weights.vector], "gradients": [self.store.vector]}
+        return vectors | {"optimizer": self.states()}
 
 
 class Zero1(Zero):
@@ -227,9 +223,7 @@ class GradientShards:
         self.buffers: dict[int, Tensor] = {}
         self.pending: list[tuple[Bucket, Tensor, Tensor, dist.Work]] = []
         self.step_here: set[Slot] = set()  # arrived in any micro-batch of this step
-        self._buckets_of = {
-            slot: [bucket for bucket in buckets if slot in bucket.slots] for slot in order.slots
-        }
+        self._buckets_of = {slot: [b for b in buckets if slot in b.slots] for slot in order.slots}
 
     def begin(self) -> None:
         self.fresh = {bucket.index for bucket in self.buckets}
@@ -290,9 +284,7 @@ class GradientShards:
 class WholeParameters:
     """All parameters of a rank in one vector, of which they are views; after an update they are all-gathered."""
 
-    def __init__(
-        self, order: FlatOrder, buckets: list[Bucket], group: dist.ProcessGroup, gather: str = "after"
-    ):
+    def __init__(self, order: FlatOrder, buckets: list[Bucket], group: dist.ProcessGroup, gather: str):
         if gather not in GATHER:
             raise ConfigError(f"gather is {gather!r}, but must be one of {', '.join(GATHER)}")
         self.buckets, self.group, self.gather = buckets, group, gather

@@ -22,7 +22,7 @@ from playbook.model.transformer import Block, Transformer
 from playbook.parallel.flat import Bucket, FlatOrder, Named, Segment, backward_order
 from playbook.parallel.fp8_gathers import FP8Gathers
 from playbook.parallel.mesh import all_gather, clone_group
-from playbook.parallel.replicas import broadcast
+from playbook.parallel.replicas import ReplicaSet, broadcast
 from playbook.parallel.stages import Stage, own_blocks
 from playbook.parallel.zero import GradientShards, Zero
 from playbook.schedules.messages import Residency
@@ -87,7 +87,7 @@ def units_of(model: Transformer, stages: Sequence[Stage] = (), parameters: Named
 
     Of ``parameters`` alone, if they are given. Where these are those of experts, a unit is the experts of a block.
     """
-    own = {p for _, p in parameters} if parameters else set(model.parameters())
+    own = {p for _, p in parameters} if parameters else {p for p in model.parameters() if p.requires_grad}
     blocks = {i: _experts(block, own) for i, block in own_blocks(model)}
     late = model.position_embedding is not None
     first: list[nn.Module] = [m for m in (model.embedding, model.position_embedding) if m is not None]
@@ -106,7 +106,7 @@ def units_of(model: Transformer, stages: Sequence[Stage] = (), parameters: Named
         units += [Unit(last, keep=True, stage=stage.index)] * stage.last
     if stages and tied:  # the table of two stages: on its own, for it is complete when both are
         units.append(Unit([m for m in (model.embedding, model.head) if m is not None], keep=True))
-    return _with_parameters(units, model, own, apart=bool(stages) and tied)
+    return _filled(units, model, own, apart=bool(stages) and tied)
 
 
 def _experts(block: Block, own: set[nn.Parameter]) -> nn.Module:
@@ -115,60 +115,29 @@ def _experts(block: Block, own: set[nn.Parameter]) -> nn.Module:
     return experts if experts and own.isdisjoint(block.attention.parameters()) else block
 
 
-def _with_parameters(
-    units: list[Unit], model: Transformer, own: set[nn.Parameter], apart: bool
-) -> list[Unit]:
-    """Fill in those of ``own`` that learn, in the order of backward; a table ``apart`` is in the last unit alone."""
+def _filled(units: list[Unit], model: Transformer, own: set[nn.Parameter], apart: bool) -> list[Unit]:
+    """Fill in those of ``own``, in the order of backward; a table ``apart`` is in the last unit alone."""
     table = next((m.weight for m in (model.embedding, model.head) if m is not None), None) if apart else None
-    learning = [(name, p) for name, p in model.named_parameters() if p.requires_grad and p in own][::-1]
+    named = [(name, p) for name, p in model.named_parameters() if p in own][::-1]
     for unit in units:
         inside = {p for module in unit.modules for p in module.parameters()}
         inside = inside & {table} if apart and unit is units[-1] else inside - {table}
-        unit.parameters = [(name, p) for name, p in learning if p in inside]
+        unit.parameters = [(name, p) for name, p in named if p in inside]
     return [unit for unit in units if unit.parameters]
 
 
-class Zero3(Zero):
-    """Stage 3: parameters, gradients and optimizer states are sharded; weights are whole only where they are used.
+class Gathered(ReplicaSet):
+    """A set of which each rank keeps its shards of the ``weights``, which are whole only where they are used."""
 
-    With ``reshard`` a block's weights go after its forward pass and are gathered again for backward: per micro-batch
-    3(N − 1)/N bytes for each byte of the blocks' parameters, as against 2(N − 1)/N without, when all weights stay from
-    forward to backward. ``prefetch`` gathers the next unit while one runs. In a pipeline, whose ``stages`` are this
-    rank's, weights stay as long as ``schedules.messages`` says.
-    """
-
-    stage = 3
+    shared = True
     gathers_weights = True
     weights: GatheredUnits
-
-    def __init__(
-        self,
-        model: Transformer,
-        group: dist.ProcessGroup,
-        parameters: Named | None = None,
-        *,
-        reshard: bool = True,
-        prefetch: bool = True,
-        find_unused: bool = False,
-        stages: Sequence[Stage] = (),
-    ):
-        backward_order(parameters or model)  # raises where somebody has them already
-        units = units_of(model, stages, parameters)
-        order = FlatOrder([unit.parameters for unit in reversed(units)], group.size())
-        broadcast([slot.parameter for slot in order.slots], group)
-        buckets = order.cut()
-        weights = GatheredUnits(model, units, order, buckets, group, reshard, prefetch, bool(stages))
-        super().__init__(order, buckets, group, weights, GradientShards(order, buckets, group), find_unused)
 
     def begin_pass(self, stays: Residency) -> None:
         self.weights.stays = stays
 
     def end_pass(self) -> None:
         self.weights.end_pass()
-
-    def _complete(self, bucket: Bucket) -> None:
-        super()._complete(bucket)
-        self.weights.used(bucket)
 
     def step(self) -> None:
         """Update this rank's segments. What was gathered before is out of date."""
@@ -182,6 +151,54 @@ class Zero3(Zero):
         self.forget_gathered()
         for leaf in self.leaves:
             leaf.tensor.copy_(value(leaf.name).reshape(-1)[leaf.start : leaf.stop])
+
+
+def gathered(
+    model: Transformer,
+    group: dist.ProcessGroup,
+    parameters: Named | None = None,
+    *,
+    reshard: bool = True,
+    prefetch: bool = True,
+    stages: Sequence[Stage] = (),
+) -> tuple[FlatOrder, list[Bucket], GatheredUnits]:
+    """Parameters in one vector, those of the first rank, a bucket for each unit, and what gathers them. A collective."""
+    units = units_of(model, stages, parameters)
+    order = FlatOrder([unit.parameters for unit in reversed(units)], group.size())
+    broadcast([slot.parameter for slot in order.slots], group)
+    buckets = order.cut()
+    return order, buckets, GatheredUnits(model, units, order, buckets, group, reshard, prefetch, bool(stages))
+
+
+class Zero3(Gathered, Zero):
+    """Stage 3: parameters, gradients and optimizer states are sharded; weights are whole only where they are used.
+
+    With ``reshard`` a block's weights go after its forward pass and are gathered again for backward: per micro-batch
+    3(N − 1)/N bytes for each byte of the blocks' parameters, as against 2(N − 1)/N without, when all weights stay from
+    forward to backward. ``prefetch`` gathers the next unit while one runs. In a pipeline, whose ``stages`` are this
+    rank's, weights stay as long as ``schedules.messages`` says.
+    """
+
+    stage = 3
+    weights: GatheredUnits
+
+    def __init__(
+        self,
+        model: Transformer,
+        group: dist.ProcessGroup,
+        parameters: Named | None = None,
+        *,
+        find_unused: bool = False,
+        **how: Any,
+    ):
+        backward_order(parameters or model)  # raises where somebody has them already
+        order, buckets, weights = gathered(model, group, parameters, **how)
+        store = GradientShards(order, buckets, group)
+        Zero.__init__(self, order, buckets, group, weights, store, find_unused)
+
+    def _complete(self, bucket: Bucket) -> None:
+        super()._complete(bucket)
+        self.weights.used(bucket)
 
 
 class GatheredUnits:
@@ -308,9 +325,13 @@ class GatheredUnits:
             self._gather(unit)
 
     def _leave_behind(self, i: int) -> None:
-        """In a pipeline: the pass back through the unit behind this one is over, also if its W is still to come."""
+        """The pass back through the unit behind this one is over: in a pipeline also if its W is still to come, and of
+        frozen ones none will."""
         unit = self._neighbour(i, 1)
-        if self.stays is not None and unit is not None and self.reshard and not self.stays.stage:
+        if unit is None or not self.reshard or (self.stays and self.stays.stage):
+            return
+        begins = self.units[i].keep  # a tied table, at both ends
+        if self.stays or not (begins or unit.parameters[0][1].requires_grad):
             self._release(unit)
 
     def _neighbour(self, i: int, step: int) -> Unit | None:

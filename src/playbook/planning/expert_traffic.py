@@ -164,11 +164,8 @@ def _two_steps(here: Sender, routed: Routed) -> Iterator[Message]:
     row, weights = here.shape.hidden * here.recipe.compute, moe.top_k * FP32
     there = [(sent, here.read_row), (sent, moe.top_k * INT64), (sent, weights), (got, row)]
     back = [(sent, row), (got, row), (got, weights)]
-    rows = (
-        _rows(to, node, each, phase)
-        for phase, ways in (("forward", there), ("backward", back))
-        for to, each in ways
-    )
+    ways = [("forward", way) for way in there] + [("backward", way) for way in back]
+    rows = (_rows(to, node, each, phase) for phase, (to, each) in ways)
     yield from (replace(message, apart=size) for message in (counts, *rows))
     inside = [
         [sum(routed.rows[n * size + a][node * size + b] for n in range(nodes)) for b in range(size)]

@@ -52,7 +52,7 @@ def matmul_flops(m: int, n: int, k: int) -> int:
 def forward_flops(shape: ModelShape, batch: int, seq: int) -> dict[str, int]:
     """FLOPs of one forward pass over ``batch`` samples of ``seq`` tokens, by term, summed over the layers.
 
-    Terms: query, key and value projection (with MLA latent projection, and key and value projection),
+    Terms: query, key and value projection (with MLA latent projection, and key and value projection), adapters,
     attention scores, attention over values, output projection, router (with experts), mlp (of the experts
     that tokens are sent to), head. Raises :class:`ConfigError` unless ``batch`` and ``seq`` are positive integers.
     """
@@ -79,16 +79,15 @@ def block_flops(
         if isinstance(row, Linear) and (row.part in parts or up):
             rows, columns, times = (evaluate(size, values) for size in (row.rows, row.columns, row.times))
             term = PROJECTIONS.get(row.name, "router" if row.part == "router" else "mlp")
-            terms[term] += matmul_flops(tokens * times, rows, columns)
+            terms["adapters" if row.adapter else term] += matmul_flops(tokens * times, rows, columns)
     return dict(terms)
 
 
 def stages_of_equal_cost(shape: ModelShape, depth: int) -> tuple[int, ...]:
     """Blocks of each of ``depth`` stages where the last one has fewer, for the head: so that the costliest stage costs
     least. Blocks are taken as if all cost the same."""
-    blocks = sum(
-        count * sum(block_flops(shape, kind, 1, 0).values()) for kind, count in shape.blocks().items()
-    )
+    each = {kind: sum(block_flops(shape, kind, 1, 0).values()) for kind in shape.blocks()}
+    blocks = sum(count * each[kind] for kind, count in shape.blocks().items())
     head = matmul_flops(1, shape.vocab, shape.hidden) * shape.layers / blocks
 
     def costliest(last: int) -> float:
@@ -123,21 +122,23 @@ def step_flops(
 ) -> StepFlops:
     """FLOPs of a forward and backward pass over ``batch`` samples of ``seq`` tokens.
 
-    The backward pass multiplies twice for each multiplication of the forward pass: once for the gradient of
-    the input, once for that of the weight (of the other input, in attention). ``recompute="full"`` runs the blocks, not
-    the head, forward once more; ``"selective"`` the attention core alone (Korthikanti et al. 2022, section 5); names
-    those modules; with a number, of so many blocks of each of the ``stages``. Raises :class:`ConfigError` for sizes below
-    1 and an unknown ``recompute``.
+    The backward pass multiplies twice for each multiplication of the forward pass: once for the gradient of the input,
+    once for that of the weight, if it learns (of the other input, in attention). ``recompute="full"`` runs the
+    blocks, not the head, forward once more; ``"selective"`` the attention core alone (Korthikanti et al. 2022, section
+    5); names those modules; with a number, of so many blocks of each of the ``stages``. Raises :class:`ConfigError` for
+    sizes below 1 and an unknown ``recompute``.
 
     GPT-3's "2.7%" for selective recomputation (s/6h, same paper, appendix A) is the attention core as a
     share of one forward pass. Of the whole step, which has three times the FLOPs, it is 0.9%.
     """
-    forward, again = sum(forward_flops(shape, batch, seq).values()), recomputed(recompute)
+    terms, again = forward_flops(shape, batch, seq), recomputed(recompute)
+    forward, both = sum(terms.values()), {"adapters", *ATTENTION_CORE}
+    frozen = sum(flops for name, flops in terms.items() if name not in both) if shape.lora else 0
     twice = sum(
         blocks * sum(block_flops(shape, kind, batch * seq, seq, kind.again(again)).values())
         for kind, blocks in shape.blocks(stages, blocks_again(recompute)).items()
     )
-    return StepFlops(forward=forward, backward=2 * forward, recomputed=twice)
+    return StepFlops(forward=forward, backward=2 * forward - frozen, recomputed=twice)
 
 
 def mfu(step: StepFlops, seconds: float, peak_flops: float, gpus: int = 1) -> float:

@@ -49,6 +49,11 @@ class Job:
         eager = {"cross-entropy", "linear-cross-entropy"} if "eager-loss" in self.keeps else set[str]()
         object.__setattr__(self, "fused", load_fused(self.fused) - eager)
         check_fields(self, ConfigError)
+        other = f"fp8={self.recipe.fp8.name}" if self.recipe.fp8 else "linear-cross-entropy fused"
+        if self.shape.lora and (self.recipe.fp8 or "linear-cross-entropy" in self.fused):
+            raise ConfigError(
+                f"train is {self.shape.train}, which goes without {other}: leave one of them out"
+            )
 
     @property
     def padded(self) -> int:

@@ -21,8 +21,8 @@ from playbook.shapes import load
 
 #: Keys of a job; those of `NEEDED` must be there.
 KEYS = (
-    "model", "cluster", "gpus", "layout", "micro_batch", "global_batch", "seq", "precision", "attention", "fused",
-    "overlap", "calibration", "stage_layers", "context", "imbalance", "reserve", "limit",
+    "model", "train", "cluster", "gpus", "layout", "micro_batch", "global_batch", "seq", "precision", "attention",
+    "fused", "overlap", "calibration", "stage_layers", "context", "imbalance", "reserve", "limit",
 )  # fmt: skip
 NEEDED = ("model", "cluster", "layout")
 #: Precisions by the names that people use.
@@ -83,7 +83,8 @@ def problem_of(job: Mapping[str, Any]) -> Problem:
 
 def planned_job(job: Mapping[str, Any]) -> Job:
     """What is trained, on one device until there is a layout."""
-    shape, fused, attention = load(job["model"]), job.get("fused"), str(job.get("attention", "flash"))
+    shape, fused = load(job["model"], job.get("train", "full")), job.get("fused")
+    attention = str(job.get("attention", "flash"))
     if attention not in ("flash", "sdpa", "reference"):
         raise ConfigError(f"attention must be flash or reference, got {attention!r}")
     return Job(

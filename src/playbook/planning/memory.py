@@ -63,9 +63,8 @@ class StageMemory:
 
         Negative where gradients and activations never meet at full height.
         """
-        return self.total - (
-            self.parameters + self.gradients + self.optimizer + self.activations + self.buffers
-        )
+        held = self.parameters + self.gradients + self.optimizer + self.activations + self.buffers
+        return self.total - held
 
     @property
     def at_peak(self) -> dict[str, int]:
@@ -81,20 +80,10 @@ class StageMemory:
 
     def to_json(self) -> dict[str, Any]:
         """The object of ``playbook memory --json``."""
-        return {
-            "stage": self.stage,
-            "layers": self.layers,
-            "in_flight": self.in_flight,
-            "params": self.parameters,
-            "gradients": self.gradients,
-            "optimizer": self.optimizer,
-            "activations": self.activations,
-            "buffers": self.buffers,
-            "working": self.working,
-            "total": self.total,
-            "moment": self.moment.name,
-            "at_peak": self.at_peak,
-        }
+        sizes = ("gradients", "optimizer", "activations", "buffers", "working", "total", "at_peak")
+        place = {"stage": self.stage, "layers": self.layers, "in_flight": self.in_flight}
+        held = {"params": self.parameters, **{name: getattr(self, name) for name in sizes}}
+        return {**place, **held, "moment": self.moment.name}
 
 
 @dataclass(frozen=True)
@@ -152,16 +141,13 @@ def _rank(layout: Layout, rank: int, pipeline: PipelineStages, terms: StageTerms
     run = terms.run
     stages, most = pipeline.stages[rank], keeps(terms, pipeline, rank)
     held, first, last = [terms.blocks[s] for s in stages], 0 in stages, pipeline.depth - 1 in stages
-    counts = stage_parameters(
-        run.shape, layout, held, run.make, first=first, last=last, directions=pipeline.directions
-    )
+    ends: dict[str, Any] = {"first": first, "last": last, "directions": pipeline.directions}
+    counts = stage_parameters(run.shape, layout, held, run.make, **ends)
     parameters, gradients, optimizer = _states(counts, layout, run.recipe, run.job.offload)
     kinds = {kind: sum(blocks.get(kind, 0) for blocks in held) for kind in run.blocks}
-    buffers = (
-        *_buffers(run, layout, counts, [sum(blocks.values()) for blocks in held]),
-        *_copies(run, layout, kinds),
-        *_kept_by_framework(run, kinds, last, counts),
-    )
+    sizes = [sum(blocks.values()) for blocks in held]
+    more = _kept_by_framework(run, kinds, last, counts)
+    buffers = *_buffers(run, layout, counts, sizes), *_copies(run, layout, kinds), *more
     place = StageSizes(
         counts,
         gradients,
@@ -192,7 +178,8 @@ def _rank(layout: Layout, rank: int, pipeline: PipelineStages, terms: StageTerms
 def _states(counts: StateCounts, layout: Layout, recipe: Recipe, offload: bool) -> tuple[int, int, int]:
     """Bytes of parameters, gradients and optimizer states on the fullest replica."""
     held = kept(counts.units, counts.replicas, layout.zero, recipe.states, ep=layout.ep, apart=layout.pp > 1)
-    return held.parameters, held.gradients, 0 if offload else held.optimizer
+    parameters = held.parameters + counts.frozen_shard * recipe.states.parameters
+    return parameters, held.gradients, 0 if offload else held.optimizer
 
 
 def _copies(run: RunSizes, layout: Layout, kinds: dict[Kind, int]) -> Iterator[Part]:
@@ -242,9 +229,9 @@ def _buffers(run: RunSizes, layout: Layout, counts: StateCounts, held: Sequence[
     blocks, visit = sum(held), max(held) if len(held) > 1 else 0
     if layout.zero == 2:
         count = BUCKETS
-        size = min(layout.bucket, -(-counts.local * states.gradients // count))
+        size = min(layout.bucket, -(-counts.learning * states.gradients // count))
     else:
-        count, size = visit or min(BUCKETS, blocks), counts.block * states.gradients
+        count, size = visit or min(BUCKETS, blocks), counts.block_learns * states.gradients
     yield Part("gradient buckets", (Term("buffers", "gradients on their way", "bucket", size),), count)
     if layout.zero == 3:
         gathered = counts.block * states.parameters

@@ -215,14 +215,19 @@ class Sender(OfJob):
         both = (only(units, expert=False), self.replicas), (only(units, expert=True), self.edp)
         return [WeightSet(some, group, self._buckets(some, group[0])) for some, group in both if some]
 
+    @cached_property
+    def frozen(self) -> list[WeightSet]:
+        """Weights that ZeRO-3 shards though they do not learn."""
+        units = weight_units(self.shape, self.layout, self.blocks, self.depth, frozen=True)
+        some = units if self.shape.lora and self.layout.zero == 3 else []
+        return [WeightSet(some, self.replicas, self._buckets(some, self.replicas[0]))] if some else []
+
     def _buckets(self, units: list[WeightUnit], ranks: int) -> list[Bucket[WeightSlot]]:
         layout, size = self.layout, self.recipe.states.parameters
         vector = flat_vector(units, ranks if layout.zero else 1)
-        return (
-            vector.cut()
-            if layout.zero == 3
-            else vector.cut(layout.bucket // size, layout.first_bucket // size)
-        )
+        if layout.zero == 3:
+            return vector.cut()
+        return vector.cut(layout.bucket // size, layout.first_bucket // size)
 
     @cached_property
     def actions(self) -> Sequence[Action]:

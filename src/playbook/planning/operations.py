@@ -78,14 +78,16 @@ class _Made:
     weights: list[Operation] = field(default_factory=list)
     core: list[Operation] = field(default_factory=list)
 
-    def linear(self, name: str, m: int, n: int, k: int, batch: int = 1, narrow: bool = True) -> None:
-        """A linear layer: one product forward, two backward."""
+    def linear(
+        self, name: str, m: int, n: int, k: int, batch: int = 1, narrow: bool = True, learns: bool = True
+    ) -> None:
+        """A linear layer: one product forward, two backward; one if it is frozen."""
         if min(m, n, k, batch) < 1:
             return
         make = lambda m, n, k: Operation(name, "product", m, n, k, batch, narrow=narrow)  # noqa: E731
         self.forward.append(make(m, n, k))
         self.inputs.append(make(m, k, n))
-        self.weights.append(make(k, n, m))
+        self.weights += [make(k, n, m)] * learns
 
     def linears(self, rows: Sequence[Linear], sizes: Sizes, tokens: int) -> None:
         """Linear layers over so many ``tokens``; those side by side that read the same are one product."""
@@ -94,7 +96,11 @@ class _Made:
             part = f"{same[0].part}, " * (same[0].part != "attention")
             width = sum(evaluate(row.rows, values) for row in same)
             columns, count = evaluate(same[0].columns, values), evaluate(same[0].number, values)
-            self.linear(part + ", ".join(row.name for row in same), tokens, width, columns, count)
+            name, rank = part + ", ".join(row.name for row in same), sizes.shape.lora
+            self.linear(name, tokens, width, columns, count, learns=not rank)
+            for row in same if rank else ():
+                self.linear(f"{part}{row.name}, A", tokens, rank, columns)
+                self.linear(f"{part}{row.name}, B", tokens, evaluate(row.rows, values), rank)
 
     def over(self, name: str, forward: float, backward: float, kernels: int = 1, eager: float = 1.0) -> None:
         """A pass over so many bytes forward and backward."""
@@ -218,9 +224,8 @@ def _mlp(made: _Made, sizes: Sizes, rows: Sequence[Linear], tokens: int) -> None
     *up, down = rows
     wide, values = len(up), sizes.values
     made.linears(up, sizes, tokens)
-    inner = float(
-        tokens * evaluate(down.number, values) * evaluate(down.columns, values) * sizes.recipe.compute
-    )
+    inner = 1.0 * tokens * evaluate(down.number, values) * evaluate(down.columns, values)
+    inner *= sizes.recipe.compute
     eager = EAGER["gated"] if sizes.shape.gated else 1.0
     made.over(f"{down.part}, activation", (wide + 1) * inner, (2 * wide + 1) * inner, eager=eager)
     made.linears([down], sizes, tokens)
@@ -246,7 +251,7 @@ def _experts(made: _Made, sizes: Sizes, linear: Mapping[str, Sequence[Linear]]) 
 def embedding(sizes: Sizes) -> Passes:
     """The look-up: a row read and written for each token, and in backward added to the table's gradient."""
     made, row = _Made(), sizes.tokens * sizes.shape.hidden * sizes.recipe.residual
-    made.over("embedding", 2.0 * row, 3.0 * row, kernels=2)
+    made.over("embedding", 2.0 * row, 0.0 if sizes.shape.lora else 3.0 * row, kernels=2)
     return made.done()
 
 
@@ -254,7 +259,7 @@ def head(sizes: Sizes) -> Passes:
     """The final norm, the head and the loss, whose softmax is in fp32."""
     made, shape, words = _Made(), sizes.shape, -(-sizes.shape.vocab // sizes.layout.tp)
     _norm(made, sizes)
-    made.linear("head", sizes.tokens, words, shape.hidden, narrow=False)
+    made.linear("head", sizes.tokens, words, shape.hidden, narrow=False, learns=not shape.lora)
     logits = float(sizes.tokens * words)
     made.over(
         "loss",

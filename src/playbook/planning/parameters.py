@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import compress
 
-from playbook.block import Kind, linears, norm, size_formula, weighty
+from playbook.block import Kind, learns, linears, norm, size_formula, weighty
 from playbook.layout import Layout
 from playbook.layout.stages import split
 from playbook.planning.sharding import UnitSize, share_of
@@ -20,8 +21,9 @@ from playbook.shapes import ModelShape
 class StateCounts:
     """Parameters of one rank: ``local`` all that it computes with, ``shard`` the share that it updates: ZeRO's.
 
-    ``block`` is the largest single block on this rank, ``table`` the embedding's matrix; ``units`` are what ZeRO-3
-    gathers whole, one at a time, or in a pipeline what is padded by itself. ``replicas`` ranks have the same parameters.
+    ``frozen`` of the local ones do not learn, of which it keeps ``frozen_shard``. ``block`` is the largest single block
+    on this rank, of which ``block_learns`` learn, ``table`` the embedding's matrix; ``units`` are what ZeRO-3 gathers
+    whole of what learns, or in a pipeline what is padded by itself. ``replicas`` ranks have the same parameters.
     """
 
     local: int
@@ -31,6 +33,13 @@ class StateCounts:
     units: tuple[UnitSize, ...]
     parts: tuple[Part, ...]
     replicas: int
+    frozen: int = 0
+    frozen_shard: int = 0
+    block_learns: int = 0
+
+    @property
+    def learning(self) -> int:
+        return self.local - self.frozen
 
 
 @lru_cache(maxsize=256)
@@ -58,10 +67,8 @@ def stage_parameters(
     times: twice as often in a pipeline that runs in both ``directions``.
     """
     together = sum(map(Counter, stages), Counter[Kind]())
-    blocks = {
-        kind: [make(row.part, row.name, size_formula(row)) for row in weighty(shape, kind)]
-        for kind in together
-    }
+    rows = {kind: weighty(shape, kind) for kind in together}
+    blocks = {kind: [make(row.part, row.name, size_formula(row)) for row in rows[kind]] for kind in rows}
     parts = [
         Part(f"{count} blocks{in_words(kind)}", tuple(blocks[kind]), count, kind.whole)
         for kind, count in together.items()
@@ -74,15 +81,21 @@ def stage_parameters(
         final = make("norms", "final norm", size_formula(norm(shape, "final norm")))
         head = () if shape.tied and first else (make("head", "matrix", "v*h//t"),)
         parts.append(Part("head", (final, *head), 1))
-    units = tuple(_units(shape, layout, stages, blocks, parts, table.value))
-    local, replicas, apart = (
-        sum(part.value for part in parts),
-        layout.dp * layout.cp * directions,
-        layout.pp > 1,
-    )
-    shard = share_of(units, replicas, layout.zero, ep=layout.ep, apart=apart) if layout.zero else local
-    largest = max((total(block) for block in blocks.values()), default=0)
-    return StateCounts(local, shard, largest, table.value, units, tuple(parts), replicas)
+    local, replicas = sum(part.value for part in parts), layout.dp * layout.cp * directions
+    trained = {kind: [learns(shape, row) for row in rows[kind]] for kind in rows}
+    learning = {kind: [*compress(terms, trained[kind])] for kind, terms in blocks.items()}
+    rest = {kind: [t for t in terms if t not in learning[kind]] for kind, terms in blocks.items()}
+    ends, others = (parts, ()) if not shape.lora else ((), parts)
+    units = tuple(_units(shape, layout, stages, learning, ends, table.value))
+    frozen = kept = local - sum(unit.parameters + unit.experts for unit in units)
+    if frozen and layout.zero == 3:
+        kept = share_of([*_units(shape, layout, stages, rest, others, table.value)], replicas, 3)
+    shard = local - frozen
+    if layout.zero:
+        shard = share_of(units, replicas, layout.zero, ep=layout.ep, apart=layout.pp > 1)
+    block, block_learns = (max(map(total, each.values()), default=0) for each in (blocks, learning))
+    given = units, tuple(parts), replicas, frozen, kept, block_learns
+    return StateCounts(local, shard, block, table.value, *given)
 
 
 def _units(
@@ -104,9 +117,8 @@ def _units(
         if shape.tied and layout.pp == 1 and len(ends) == 2:
             ends = {"both": sum(ends.values())}
         elif shape.tied and ends:
-            ends = {
-                name: size - table * (len(ends) == 1 or name == "embedding") for name, size in ends.items()
-            }
+            own = {name: table * (len(ends) == 1 or name == "embedding") for name in ends}
+            ends = {name: size - own[name] for name, size in ends.items()}
             ends["table"] = table
         yield from (UnitSize(size, again=False) for size in ends.values() if size)
         return

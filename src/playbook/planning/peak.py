@@ -149,7 +149,7 @@ class RunSizes(OfJob):
         terms = [self.make("head", "gradient of the head's input", "b*s*h*c")]
         if not self.fused_loss or self.beside:
             terms.insert(0, self.make("head", "gradient of the logits", "b*s*v*c//t"))
-        if self.gradients_stay and "weight-gradients" not in self.fused:
+        if self.gradients_stay and not self.shape.lora and "weight-gradients" not in self.fused:
             terms.append(self.make("head", "new gradient of the matrix", "v*h*c//t"))
         return tuple(terms)
 
@@ -163,7 +163,7 @@ class RunSizes(OfJob):
     def waiting(self) -> tuple[Term, ...]:
         """Of a tied table the gradient from the head, until backward comes to the embedding: autograd adds up the two
         before it adds them to a gradient that is there. Not where the head adds its own to it."""
-        if not self.shape.tied or self.layout.pp > 1 or "weight-gradients" in self.fused:
+        if not self.shape.tied or self.shape.lora or self.layout.pp > 1 or "weight-gradients" in self.fused:
             return ()
         return (self.make("embedding", "the head's gradient of the table", "v*h*w//t"),)
 
@@ -172,7 +172,7 @@ class RunSizes(OfJob):
         """The embedding's gradient is made whole, then added to what is there; of a tied table to a new sum."""
         stream = self.make("embedding", "gradient of the residual stream", "b*s*h*x//r")
         terms = [stream, *self.beside, *self.waiting]
-        if self.gradients_stay or self.shape.tied:
+        if (self.gradients_stay or self.shape.tied) and not self.shape.lora:
             terms.append(self.make("embedding", "new gradient of the table", "v*h*w//t"))
         if self.gradients_stay and self.waiting:
             terms.append(self.make("embedding", "sum of both", "v*h*w//t"))
@@ -270,7 +270,8 @@ def moments(run: RunSizes, stage: StageSizes) -> Iterator[Moment]:
     of_head = stage.of_head if stage.last else 0
     all_copies = _weight_copies(run, stage)
     copies = _weight_copies(run, stage, parts_again(run.layout.again))
-    heads_gradient = gradients if stay else stage.counts.table * run.recipe.states.gradients
+    table = 0 if run.shape.lora else stage.counts.table
+    heads_gradient = gradients if stay else table * run.recipe.states.gradients
     if stage.last:
         yield Moment("forward of the loss", gradients if stay else 0, kept, (*run.logits, *all_copies))
         yield Moment("backward of the loss", gradients if stay else 0, kept, (*run.loss, *copies))
@@ -283,7 +284,7 @@ def moments(run: RunSizes, stage: StageSizes) -> Iterator[Moment]:
         block = run.blocks[kind]
         places = [("last", kept - of_head - block.stored, heads_gradient)]
         if not stay:  # gradients pile up: the first block's backward, the last to run, may be the fuller one
-            before = stage.counts.local - stage.counts.block - stage.counts.table
+            before = stage.counts.learning - stage.counts.block_learns - table
             places.append(("first", 0, max(0, before * run.recipe.states.gradients)))
         for name, others, there in places:
             where = f"backward of the {name} block"
@@ -313,7 +314,9 @@ def _weight_copies(run: RunSizes, stage: StageSizes, again: Set[str] = frozenset
     largest = 0
     for part in counts.parts:
         anew = frozenset() if part.whole else again
-        matrices = [term for term in part.terms if term.part in kept and "bias" not in term.name]
+        matrices = [t for t in part.terms if t.part in kept and "bias" not in t.name]
+        if run.shape.lora:  # what is frozen is cast each time it is needed
+            matrices = [t for t in matrices if t.name.endswith((", A", ", B"))]
         weights += round(part.times * total(term for term in matrices if term.part not in anew))
         largest = max(largest, total(term for term in matrices if term.part in anew))
     weights += largest
@@ -326,6 +329,8 @@ def _update(run: RunSizes, stage: StageSizes) -> tuple[Term, ...]:
     terms, largest = [], max(stage.counts.table, run.shape.hidden * wide // run.layout.tp)
     if any(kind.experts for kind in stage.blocks):  # the experts of a rank are one tensor
         largest = max(largest, run.make("experts", "one of their matrices", "m*h*F//t").value)
+    if run.shape.lora:
+        largest = run.shape.lora * max(run.shape.hidden, wide)
     chunk = min(stage.counts.shard, max(CHUNK, largest))
     own = run.job.device != "cpu" and (run.job.offload or run.fused >= EVERYTHING)
     if run.recipe.states.master and not own:

@@ -12,13 +12,7 @@ from functools import cached_property
 from playbook.block import Kind
 from playbook.planning.in_flight import PipelineStages
 from playbook.planning.peak import RunSizes
-from playbook.planning.saved import (
-    angle_terms,
-    deferred_head_terms,
-    deferred_terms,
-    embedding_terms,
-    head_terms,
-)
+from playbook.planning.saved import angle_terms, deferred_head, deferred_terms, embedding_terms, head_terms
 from playbook.planning.terms import Part, Term, in_words, total
 from playbook.schedules.kept import InFlight
 
@@ -43,7 +37,7 @@ class StageTerms:
     """What every stage keeps of one micro-batch of a run: ``blocks[s]`` counts the blocks of stage s by kind.
 
     From F on these are ``saved`` of each block, ``embedding`` on the first stage, ``head`` on the last; between B and W
-    ``deferred`` and ``deferred_head``. ``once`` is there in a step once.
+    ``deferred`` and ``head_deferred``. ``once`` is there in a step once.
     """
 
     run: RunSizes
@@ -51,20 +45,21 @@ class StageTerms:
     deferred: ByKind
     embedding: tuple[Term, ...]
     head: tuple[Term, ...]
-    deferred_head: tuple[Term, ...]
+    head_deferred: tuple[Term, ...]
     once: tuple[Term, ...]
     blocks: Sequence[Mapping[Kind, int]] = ()
 
     @classmethod
     def of(cls, run: RunSizes) -> StageTerms:
         shape, make, layout = run.shape, run.make, run.layout
+        loss, learns = run.fused_loss, not shape.lora
         return cls(
             run,
             {kind: tuple(run.saved(kind, layout.recompute)) for kind in run.job.kinds},
             {kind: tuple(deferred_terms(shape, make, kind=kind)) for kind in run.job.kinds},
             tuple(embedding_terms(shape, make)),
-            tuple(head_terms(make, layout.tp, run.fused_loss)),
-            tuple(deferred_head_terms(make, run.fused_loss)),
+            tuple(head_terms(make, layout.tp, loss, learns)),
+            tuple(deferred_head(make, loss, learns)),
             tuple(angle_terms(shape, make, layout.cp)),
         )
 
@@ -80,7 +75,7 @@ class StageTerms:
     @cached_property
     def _each(self) -> tuple[dict[Kind, int], dict[Kind, int], int, int]:
         saved, deferred = ({k: total(t) for k, t in kind.items()} for kind in (self.saved, self.deferred))
-        return saved, deferred, total(self.embedding), total(self.deferred_head)
+        return saved, deferred, total(self.embedding), total(self.head_deferred)
 
     def full(self, stage: int) -> int:
         """Bytes that a forward pass of one micro-batch saves."""
@@ -122,8 +117,8 @@ def _parts(terms: StageTerms, stages: Sequence[int], moment: InFlight) -> Iterat
         yield Part(name, terms.saved[kind], _blocks(terms, kind, alive))
         yield Part(f"{name}, from B to W", terms.deferred[kind], _blocks(terms, kind, later))
     yield Part("head and loss", terms.head, alive.get(last, 0))
-    if terms.deferred_head:
-        yield Part("head, from B to W", terms.deferred_head, later.get(last, 0))
+    if terms.head_deferred:
+        yield Part("head, from B to W", terms.head_deferred, later.get(last, 0))
     if terms.once:
         yield Part("positions", terms.once, 1)
 

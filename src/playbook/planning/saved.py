@@ -8,6 +8,8 @@ the tokens (Korthikanti et al. 2022, arXiv 2205.05198, sections 4.1 to 4.3).
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Set
+
 from playbook.block import DENSE, NORMS, Kind, linears
 from playbook.layout import recomputed
 from playbook.planning.fusion import NOTHING
@@ -32,7 +34,7 @@ def block_terms(
     again = kind.again(recomputed(recompute))
     if "full" in again:
         return [make("norms", "block input", "b*s*h*x//r")]
-    terms = _kept(shape, make, again, attention, kind, fused)
+    terms = [*_kept(shape, make, again, attention, kind, fused), *_adapters(shape, make, kind, again)]
     gone = {name for module in again for name in _DISCARDED.get(module, ())}
     return [t for t in terms if (t.part, t.name.removeprefix("scales of ")) not in gone]
 
@@ -63,10 +65,8 @@ def _kept(
     first, then, second, last = NORMS[shape.norms]
     terms = [*_norm(make, first or then), *_projections(shape, make)]
     terms += _core(shape, make, "core_attn" in again, attention, padded="attention" not in fused)
-    terms += [
-        *_read(make, "attention", "output projection input", "b*s", "a*e", "t"),
-        *_mask(shape, make, "attention"),
-    ]
+    terms += _read(make, "attention", "output projection input", "b*s", "a*e", "t")
+    terms += _mask(shape, make, "attention")
     for name in (then if first else "", second or last, last if second else ""):
         terms += _norm(make, name) if name else []
     kept = bool(shape.gated) and not ("swiglu" in fused and shape.activation == "silu")
@@ -83,9 +83,17 @@ def _kept(
     return [*terms, *_mask(shape, make, "mlp")]
 
 
+def _adapters(shape: ModelShape, make: Make, kind: Kind, again: Set[str] = frozenset()) -> Iterator[Term]:
+    """What A gives, scaled, of each adapter, which B reads: of all tokens of a region, or of a rank's own outside."""
+    for row in linears(shape, kind) if shape.lora else ():
+        if not (row.part == "mlp" and "mlp" in again):
+            own = "" if row.cut else "//r"
+            yield make(row.part, f"{row.name}, output of A", f"b*s*{shape.lora}*c{own}")
+
+
 def embedding_terms(shape: ModelShape, make: Make) -> list[Term]:
-    """What the embedding keeps: its dropout mask. The token ids are the model's input, not an activation."""
-    return [make("embedding", "dropout mask", "b*s*h//r")] if shape.dropout else []
+    """What the embedding keeps, if it learns: its dropout mask. Token ids are the model's input, not an activation."""
+    return [make("embedding", "dropout mask", "b*s*h//r")] if shape.dropout and not shape.lora else []
 
 
 def angle_terms(shape: ModelShape, make: Make, cp: int) -> list[Term]:
@@ -95,8 +103,8 @@ def angle_terms(shape: ModelShape, make: Make, cp: int) -> list[Term]:
     return [make("positions", "cosines and sines of own tokens (fp32)", f"2*s*{'p' if shape.mla else 'd'}*4")]
 
 
-def head_terms(make: Make, tp: int = 1, loss: str = "") -> list[Term]:
-    """What the last norm, the output head and the loss keep; the loss over ``tp`` ranks is the book's own.
+def head_terms(make: Make, tp: int = 1, loss: str = "", learns: bool = True) -> list[Term]:
+    """What the last norm, the output head, if it ``learns``, and the loss keep; over ``tp`` ranks that is the book's own.
 
     ``loss`` says how that is fused, as `fusion.loss_of`.
     """
@@ -107,12 +115,10 @@ def head_terms(make: Make, tp: int = 1, loss: str = "") -> list[Term]:
             make("loss", "gradient of the head's weight", "v*h*w"),
         )
         return [*norm, *gradients]
-    head = [*norm, make("head", "head input", "b*s*h*c//r")]
+    head = [*norm, *[make("head", "head input", "b*s*h*c//r")] * learns]
     if loss == "cross-entropy":
-        head += [
-            make("loss", "logits", "b*s*v*c//t"),
-            make("loss", "log-sum-exp of the logits (fp32)", "b*s*4"),
-        ]
+        head.append(make("loss", "logits", "b*s*v*c//t"))
+        head.append(make("loss", "log-sum-exp of the logits (fp32)", "b*s*4"))
         return head + ([make("loss", "targets among a rank's words (int64)", "b*s*8")] if tp > 1 else [])
     head += [make("loss", "log-probabilities (fp32)", "b*s*v*4//t")]
     return head + ([make("loss", "total weight", "4")] if tp == 1 else [])
@@ -133,7 +139,8 @@ def deferred_terms(shape: ModelShape, make: Make, *, kind: Kind = DENSE) -> list
             terms += _read(make, row.part, row.reads, tokens, width, over)
         width, share = _whole(row.rows), "//t" * (row.cut == "column")
         terms.append(make(row.part, f"gradient of {row.name}", f"{tokens}*{width}*c{share}"))
-    return terms
+    inside = _adapters(shape, make, kind)
+    return [*terms, *(t for u in inside for t in (u, make(u.part, f"gradient of {u.name}", u.formula)))]
 
 
 def _whole(width: str) -> str:
@@ -142,9 +149,9 @@ def _whole(width: str) -> str:
     return f"({width})" if "+" in width and "(" not in width else width
 
 
-def deferred_head_terms(make: Make, loss: str = "") -> list[Term]:
-    """What the weight gradient of the output head needs between B and W; where the loss makes it, there is no W."""
-    if loss == "linear-cross-entropy":
+def deferred_head(make: Make, loss: str = "", learns: bool = True) -> list[Term]:
+    """What the weight gradient of the output head needs between B and W, if it has one that the loss does not make."""
+    if loss == "linear-cross-entropy" or not learns:
         return []
     return [make("head", "head input", "b*s*h*c//r"), make("head", "gradient of the logits", "b*s*v*c//t")]
 
@@ -226,10 +233,8 @@ def _core(shape: ModelShape, make: Make, again: bool, attention: str, padded: bo
         return [*terms, make("attention", "log-sum-exp of the scores", "b*s*a*4//t")]
     terms += [make("scores", "softmax output", "b*a*s*S*c//t")]
     if shape.dropout:
-        terms += [
-            make("scores", "dropout mask", "b*a*s*S//t"),
-            make("scores", "after dropout", "b*a*s*S*c//t"),
-        ]
+        terms.append(make("scores", "dropout mask", "b*a*s*S//t"))
+        terms.append(make("scores", "after dropout", "b*a*s*S*c//t"))
     return terms
 
 

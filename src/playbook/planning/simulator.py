@@ -207,13 +207,8 @@ class Run(OfJob):
     @cached_property
     def device(self) -> Device:
         fused = self.calibration.fused if self.compiled is None else self.compiled
-        return Device(
-            self.cluster.accelerator,
-            self.calibration,
-            self.recipe.compute,
-            self.recipe.fp8 is not None,
-            fused,
-        )
+        chip, how = self.cluster.accelerator, self.recipe
+        return Device(chip, self.calibration, how.compute, how.fp8 is not None, fused)
 
     @cached_property
     def links(self) -> Links:
@@ -303,10 +298,8 @@ class Run(OfJob):
     def _parts(self) -> dict[str, float]:
         """Seconds by part, the wait of the fullest rank in one: ``waiting``."""
         fullest = max(self.busy, key=lambda rank: rank.seconds)
-        waits = {
-            axis: sum(work.waits.get(axis, 0.0) for work in fullest.works)
-            for axis in ("tp", "cp", "ep", "dp", "pp")
-        }
+        axes = ("tp", "cp", "ep", "dp", "pp")
+        waits = {axis: sum(work.waits.get(axis, 0.0) for work in fullest.works) for axis in axes}
         ends = self._ends(self.hop, not self.times.hidden("pp"))
         exposed = [end + self._exposed(rank) for rank, end in enumerate(ends)]
         after = [(self._optimizer(held), self._gathered(i)) for i, held in enumerate(self.memory.stages)]
@@ -339,10 +332,11 @@ class Run(OfJob):
     def _stragglers(self, seconds: float) -> float:
         return seconds * stragglers(self.calibration, self.layout.world_size)
 
-    def _replicas(self, held: StageMemory) -> Iterable[tuple[float, int, str]]:
-        """Parameters of a rank, how many ranks have the same, and the axis that these are on: experts apart."""
+    def _replicas(self, held: StageMemory, frozen: bool = False) -> Iterable[tuple[float, int, str]]:
+        """Parameters of a rank that learn, or also ``frozen`` ones, how many ranks have the same, and the axis that these
+        are on: experts apart."""
         experts, ranks = sum(unit.experts for unit in held.counts.units), held.counts.replicas
-        yield held.counts.local - experts, ranks, "dp"
+        yield (held.counts.local if frozen else held.counts.learning) - experts, ranks, "dp"
         if experts:
             yield experts, ranks // self.layout.ep, "edp"
 
@@ -357,7 +351,9 @@ class Run(OfJob):
 
     def _sent(self, held: StageMemory, collective: str, size: int) -> float:
         found = 0.0
-        for parameters, ranks, axis in self._replicas(held):
+        for parameters, ranks, axis in self._replicas(
+            held, collective == "all_gather" and self.layout.zero == 3
+        ):
             if ranks > 1 and parameters:
                 bucket = max(BUCKET, BUCKET_OF_REPLICA * ranks)
                 count = max(1, round(parameters / bucket))
@@ -384,7 +380,7 @@ class Run(OfJob):
     def _optimizer(self, held: StageMemory) -> float:
         """Seconds in which the norm reads gradients, and Adam reads them and the states, and writes these and weights."""
         states, counts = self.recipe.states, held.counts
-        updated = counts.shard if self.layout.zero else counts.local
+        updated = counts.shard
         each = 2 * (states.master + states.optimizer) + min(4, states.gradients) + states.parameters
         normed = min(4, states.gradients) * updated
         return (updated * each + normed) / self.device.bandwidth
@@ -396,7 +392,7 @@ class Run(OfJob):
             if ranks > 1:
                 yield f"{parameters:,.0f} parameters have {ranks} replicas ({axis})"
         yield f"gradients: {self._reduce(held) * 1e3:,.2f} ms in all, {self._exposed(held.stage) * 1e3:,.2f} ms exposed"
-        updated = held.counts.shard if self.layout.zero else held.counts.local
+        updated = held.counts.shard
         yield (
             f"optimizer: {updated:,} parameters × {2 * (states.master + states.optimizer)} bytes of states read and "
             f"written, and gradients: {self._optimizer(held) * 1e3:,.2f} ms"

@@ -175,11 +175,8 @@ class StageTimes:
 
     def _messages(self, kind: Kind) -> list[Message]:
         here = self._sender(kind)
-        return [
-            m
-            for m in (*tensor(here), *context(here), *experts(here))
-            if m.axis in AXES and m.count and m.ranks > 1
-        ]
+        sent = (m for m in (*tensor(here), *context(here), *experts(here)) if m.axis in AXES)
+        return [m for m in sent if m.count and m.ranks > 1]
 
     def _sender(self, kind: Kind) -> Sender:
         """A rank that has this one block, and one micro-batch of it."""

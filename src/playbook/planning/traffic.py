@@ -152,15 +152,15 @@ def vocabulary(here: Sender) -> Iterator[Message]:
     if here.layout.tp == 1:
         return
     embedded, heads, size = here.passes.get(0, 0), here.passes.get(here.depth - 1, 0), here.recipe.residual
-    entering = {here.shape.hidden: heads}
+    entering, learns = {here.shape.hidden: heads}, not here.shape.lora
     if here.layout.sp:
         yield here.tp("reduce_scatter", here.stream, size, "forward", embedded)
-        yield here.tp("all_gather", here.stream, size, "backward", embedded)
+        yield here.tp("all_gather", here.stream, size, "backward", embedded * learns)
         yield from _crossings(here, "forward", entering, {})
     else:
         yield here.tp("all_reduce", here.stream, size, "forward", embedded)
     yield from _crossings(here, "backward", {}, entering)
-    yield from _fetched_again(here, entering)
+    yield from _fetched_again(here, entering if learns else {})
     # The largest logit; then the denominator and the target's logit.
     for numbers in (1, 2):
         yield here.tp("all_reduce", numbers * here.tokens, FP32, "forward", heads)
@@ -172,10 +172,8 @@ def context(here: Sender) -> Iterator[Message]:
     cp, group, count = layout.cp, (layout.cp, here.at["cp"]), here.block_passes
     if cp == 1:
         return
-    heads, kv_heads = (
-        shape.heads // layout.tp * here.tokens,
-        max(1, shape.n_kv_heads // layout.tp) * here.tokens,
-    )
+    heads = shape.heads // layout.tp * here.tokens
+    kv_heads = max(1, shape.n_kv_heads // layout.tp) * here.tokens
     kv = 2 * kv_heads * shape.qk_dim  # they travel as one, values as wide as keys
     again = sum(here.layers_again.values()) * bool(layout.again & {"full", "core_attn"})
     phases = [("forward", count), ("backward", again), ("backward", count)]
@@ -217,8 +215,8 @@ def pipeline(here: Sender) -> Iterator[Message]:
     elements = here.stream // (layout.tp if layout.sp else 1)
     for phase, _, _, count in hops(here):
         yield message_in("pp", "send", elements, here.recipe.residual, group, phase, count)
-    ends = here.where[0][0], here.where[0][-1]
-    if here.shape.tied and not here.mirrored and ends[0] != ends[1] and here.at["pp"] in ends:
+    ends, shared = (here.where[0][0], here.where[0][-1]), here.shape.tied and not here.shape.lora
+    if shared and not here.mirrored and ends[0] != ends[1] and here.at["pp"] in ends:
         table = -(-here.shape.vocab // layout.tp) * here.shape.hidden
         place = sorted(ends).index(here.at["pp"])
         yield message_in("pp", "all_reduce", table, here.gradient_bytes, (2, place), "gradients")
@@ -249,7 +247,8 @@ def replicas(here: Sender) -> Iterator[Message]:
         for elements, count in sent.items():
             collective = "reduce_scatter" if zero else "all_reduce"
             yield message_in("dp", collective, elements, size, one.group, "gradients", count)
-        weight = here.recipe.states.parameters
+    weight = here.recipe.states.parameters
+    for one in (*here.sets, *here.frozen):
         for (phase, bucket), count in _gathers(here, one).items():
             there = gathered_bytes(bucket, weight, here.recipe.fp8 if zero == 3 else None)
             yield message_in("dp", "all_gather", there, 1, one.group, phase, count)
@@ -289,9 +288,8 @@ def sums(here: Sender) -> Iterator[Message]:
     tp, kv_heads, place = here.layout.tp, here.shape.n_kv_heads, here.at["tp"]
     copies = max(1, tp // kv_heads)
     for partial, group in (("tp", (tp, place)), ("copies", (copies, place % copies))):
-        elements = sum(
-            partial_sums(one.buckets, partial, one.group[1] if here.layout.zero else 0) for one in here.sets
-        )
+        rank = here.layout.zero > 0
+        elements = sum(partial_sums(one.buckets, partial, one.group[1] * rank) for one in here.sets)
         if elements:
             yield message_in("tp", "all_reduce", elements, here.gradient_bytes, group, "gradients")
 

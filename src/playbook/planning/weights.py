@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from playbook.block import DENSE, Kind, Linear, Norm, evaluate, linears, norm, symbols, weighty
+from playbook.block import DENSE, Kind, Linear, Norm, evaluate, learns, linears, norm, symbols, weighty
 from playbook.layout import Layout
 from playbook.layout.flat import Bucket, FlatVector, Slot
 from playbook.shapes import ModelShape
@@ -50,9 +50,13 @@ def flat_vector(units: Sequence[WeightUnit], ranks: int) -> FlatVector[Weight, W
     return FlatVector(parts, ranks, lambda start, weight: WeightSlot(start, start + weight.elements, weight))
 
 
-def block_weights(shape: ModelShape, layout: Layout, kind: Kind = DENSE) -> list[Weight]:
-    """The parameters of a block of one kind on one tensor-parallel rank, as the model lists them."""
-    return [weight for row in weighty(shape, kind) for weight in _weights(row, shape, layout)]
+def block_weights(
+    shape: ModelShape, layout: Layout, kind: Kind = DENSE, frozen: bool = False
+) -> list[Weight]:
+    """The parameters of a block of a kind on one tensor-parallel rank that learn, or the ``frozen`` ones, as the model
+    lists them."""
+    rows = (row for row in weighty(shape, kind) if learns(shape, row) is not frozen)
+    return [weight for row in rows for weight in _weights(row, shape, layout)]
 
 
 def partial(shared: str, shape: ModelShape, layout: Layout) -> str:
@@ -86,31 +90,33 @@ def _weights(row: Linear | Norm, shape: ModelShape, layout: Layout) -> Iterator[
 
 
 def weight_units(
-    shape: ModelShape, layout: Layout, stages: Mapping[int, range], depth: int
+    shape: ModelShape, layout: Layout, stages: Mapping[int, range], depth: int, frozen: bool = False
 ) -> list[WeightUnit]:
-    """The units of a rank in the order of backward; ``stages`` has the blocks of each stage that it has, of ``depth``.
+    """The units of a rank that learn, or the ``frozen`` ones, in the order of backward; ``stages`` has the blocks of each
+    of its stages, of ``depth``.
 
     One unit without a pipeline; its stages and what two of them share with one; under ZeRO-3 each block and each end of
     the model.
     """
     kinds = shape.blocks(stages.values())
-    one = {kind: block_weights(shape, layout, kind) for kind in kinds}
+    one = {kind: block_weights(shape, layout, kind, frozen) for kind in kinds}
     blocks = {stage: [one[shape.kind(layer)] for layer in layers] for stage, layers in stages.items()}
     table = Weight(-(-shape.vocab // layout.tp) * shape.hidden)
-    positions = [Weight(shape.max_seq * shape.hidden, partial("tokens", shape, layout))] * (
-        shape.positions == "learned"
-    )
+    learned = Weight(shape.max_seq * shape.hidden, partial("tokens", shape, layout))
+    positions = [learned] * (shape.positions == "learned")
     last_norm = list(_weights(norm(shape, "final norm"), shape, layout))
-    first, last = 0 in stages, depth - 1 in stages
+    ends = frozen or not shape.lora
+    first, last = ends and 0 in stages, ends and depth - 1 in stages
     if layout.zero == 3:
-        return list(_gathered(blocks, depth, (table, positions, last_norm), shape.tied, layout.pp > 1))
+        found = _gathered(blocks, depth, (table, positions, last_norm), shape.tied, layout.pp > 1)
+        return [unit for unit in found if unit.role == "block" or ends]
     apart = shape.tied and layout.pp > 1  # a table that two stages write to is complete last
     units = []
     for stage in sorted(stages, reverse=True):
         weights = [weight for block in blocks[stage] for weight in block]
-        if stage == 0:
+        if stage == 0 and first:
             weights = [*[table] * (not apart), *positions, *weights]
-        if stage == depth - 1:
+        if stage == depth - 1 and last:
             weights = [*weights, *last_norm, *[table] * (not shape.tied)]
         units.append(WeightUnit(tuple(reversed(weights)), stage))
     shared = [WeightUnit((table,), None)] if apart and (first or last) else []

@@ -33,9 +33,8 @@ def round_to(
     if generator is None:
         whole = units.round()
     else:
-        whole = (
-            units + torch.rand(x.shape, generator=generator, dtype=torch.float64, device=x.device)
-        ).floor()
+        noise = torch.rand(x.shape, generator=generator, dtype=torch.float64, device=x.device)
+        whole = (units + noise).floor()
     found = whole * unit
     if saturate or form.specials == "none":
         found = found.clamp(-form.max, form.max)

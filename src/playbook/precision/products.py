@@ -3,6 +3,11 @@
 That is the one form that FP8 tensor cores of Hopper take. Where there are none, codes are multiplied by their scales
 again and the product is one of fp32: codes are exact there, and so are products of two of them, so that only the sums
 are rounded, as in a kernel that adds up in fp32 (`by_groups` does so group by group, as kernels do).
+
+And an optimizer's states at rest in few bits (`narrow`): FP8-LM keeps the first moment in E4M3 and the second, by whose
+square root is divided, in FP16, with a scale per tensor (Peng et al. 2023, arXiv 2310.18313, section 2); DeepSeek-V3
+keeps both in BF16, which has the range of fp32 (arXiv 2412.19437, section 3.3.3). Scales are powers of two, so that all
+but a tensor's smallest numbers are rounded alike whatever the scale is: that ZeRO's shards have their own hardly matters.
 """
 
 from __future__ import annotations
@@ -13,7 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from playbook.precision.scaling import Quantized, capability, on_fp8_gpu
+from playbook.precision.casts import DTYPES
+from playbook.precision.formats import FORMATS, load_format
+from playbook.precision.scaling import Quantized, capability, on_fp8_gpu, scales_of
 from playbook.registry import lab
 
 
@@ -96,3 +103,17 @@ def by_groups(a: Quantized, b: Quantized, dtype: torch.dtype = torch.float32, st
         factors = left[:, k, None] * right[None, :, k]
         total += (a.codes[:, some].float() @ b.codes[:, some].float().t()) * factors
     return total.to(dtype)
+
+
+def narrow(kind: str, x: Tensor, form: str) -> dict[str, Tensor]:
+    """A state of this ``kind`` in ``form``: {kind: numbers} and, where the range is narrower than that of fp32,
+    {kind_scale: a scalar} that they are multiplied by.
+
+    Raises ConfigError for an unknown format, and KeyError for one that PyTorch has no dtype for.
+    """
+    found = load_format(form)
+    if found.exponent == FORMATS["fp32"].exponent:
+        return {kind: x.to(DTYPES[form])}
+    largest = x.abs().amax() if x.numel() else x.new_zeros(())
+    scale = scales_of(largest, found, powers="up")
+    return {kind: (x / scale).to(DTYPES[form]), f"{kind}_scale": scale}

@@ -7,9 +7,8 @@ from playbook.schedules.actions import Action, Schedule, straight
 
 def one_f_one_b(stages: int, microbatches: int) -> Schedule:
     """What has a gradient goes backward at once: rank r keeps stages − r micro-batches at most, whatever their number."""
-    return Schedule(
-        "1f1b", microbatches, straight(stages), tuple(_rank(r, stages, microbatches) for r in range(stages))
-    )
+    ranks = tuple(_rank(r, stages, microbatches) for r in range(stages))
+    return Schedule("1f1b", microbatches, straight(stages), ranks)
 
 
 def _rank(rank: int, stages: int, microbatches: int) -> tuple[Action, ...]:

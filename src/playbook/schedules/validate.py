@@ -33,10 +33,8 @@ def validate(schedule: Schedule, limit: PerStage | None = None, rest: PerStage =
     deque(walk(schedule), maxlen=0)
     if limit is not None:
         ranks = len(schedule.ranks)
-        limits, rests = (
-            by_rank("limit", limit, ranks, least=0.0),
-            by_rank("rest", rest, ranks, least=0.0, most=1.0),
-        )
+        limits = by_rank("limit", limit, ranks, least=0.0)
+        rests = by_rank("rest", rest, ranks, least=0.0, most=1.0)
         for rank in range(ranks):
             _check_memory(schedule, rank, limits[rank], rests[rank])
 

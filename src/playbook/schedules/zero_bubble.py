@@ -34,9 +34,8 @@ def _by_hand(name: str, stages: int, microbatches: int, shape: list[tuple[int, i
 
 
 def _rank(rank: int, microbatches: int, ahead: int, late: int) -> tuple[Action, ...]:
-    forward, backward, weights = (
-        iter([Action(op, rank, m) for m in range(microbatches)]) for op in ("F", "B", "W")
-    )
+    order = ([Action(op, rank, m) for m in range(microbatches)] for op in ("F", "B", "W"))
+    forward, backward, weights = map(iter, order)
     pattern = "F" * ahead + "BF" * late + "BWF" * (microbatches - ahead - late) + "BW" * ahead + "W" * late
     sources = {"F": forward, "B": backward, "W": weights}
     return tuple(next(sources[op]) for op in pattern)

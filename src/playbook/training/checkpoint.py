@@ -33,7 +33,7 @@ from playbook.training.trainer import Trainer
 FORMAT = 1
 MANIFEST = "manifest.json"
 #: Fields of a shape and of its experts that change how a model trains, and nothing of what it computes after that.
-TRAINING = ("dropout", "balance_loss", "balance_over", "z_loss", "bias_rate")
+TRAINING = ("train", "dropout", "balance_loss", "balance_over", "z_loss", "bias_rate")
 #: Fields of a configuration that a resumed run must have in common with the one that saved: its batches depend on them.
 SAME = ("seed", "global_batch", "seq")
 

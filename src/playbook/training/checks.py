@@ -19,6 +19,9 @@ def check_fit(shape: ModelShape, corpus: Corpus, config: TrainConfig) -> None:
             f"vocab is {shape.vocab}, but the text has tokens from 0 to {corpus.vocab - 1}: "
             f"it must be at least {corpus.vocab}"
         )
+    for field, value in (("kernels", "fused"), ("fp8", config.fp8)) if shape.lora else ():
+        if value and getattr(config, field) == value:
+            raise ConfigError(f"{field} is {value}, but train={shape.train} goes without: leave it out")
     if config.seq > shape.max_seq:
         raise ConfigError(
             f"seq is {config.seq}, but {name} has positions for at most max_seq={shape.max_seq} tokens"
@@ -33,12 +36,10 @@ def check_device(shape: ModelShape, device: str, ranks: int = 1) -> None:
     if device not in ("cpu", "cuda"):
         raise ConfigError(f"device is {device!r}, but must be cpu or cuda")
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(
-            f"device is {device!r}, but PyTorch finds no CUDA device here: leave it out, or say cpu"
-        )
+        raise ConfigError(f"device is {device!r}, but PyTorch finds no CUDA device: leave it out, or say cpu")
     # The angles of rotary positions are worked out in fp64: 24 bytes per position and dim at the worst moment.
     angles = 24 * shape.max_seq * shape.qk_dim if shape.positions == "rotary" else 0
-    each = 16 * shape.num_parameters + angles if ranks == 1 else 4 * shape.num_parameters + angles
+    each = 4 * shape.num_parameters + 12 * shape.trained_parameters * (ranks == 1) + angles
     need, have = each * (ranks if device == "cpu" else 1), memory_bytes(device)
     if have is not None and need > have:
         positions, states = f"max_seq={shape.max_seq} positions", "parameters, gradients and optimizer states"

@@ -34,9 +34,7 @@ class TrainConfig:
 
     steps: int = told(200, "optimizer steps", most=MOST)
     global_batch: int = told(16, "samples per optimizer step", most=MOST)
-    micro_batch: int | None = told(
-        None, "samples per pass (default: all of a rank; in a pipeline 1)", most=MOST
-    )
+    micro_batch: int | None = told(None, "samples per pass (default: a rank's; in a pipeline 1)", most=MOST)
     seq: int = told(256, "tokens per sample", most=MOST)
     lr: float = told(1e-3, "peak learning rate", least=0)
     min_lr: float | None = told(None, "learning rate at the end (default: a tenth of the peak)", least=0)
@@ -54,19 +52,13 @@ class TrainConfig:
     weights: str = told("float32", "or the 16 bits of dtype, with masters in the optimizer", choices=DTYPES)
     offload: bool = told(False, "keep masters and moments in CPU memory")
     compile: bool = told(False, "hand each block to torch.compile")
-    kernels: str = told(
-        "torch", "whose norms, activations, attention, loss: PyTorch's or ours", choices=KERNELS
-    )
+    kernels: str = told("torch", "norms, activations, attention and loss: PyTorch's or ours", choices=KERNELS)
     fp8: str = told("", "products of linear layers in FP8: delayed, tensorwise, rowwise, blockwise or mxfp8")
-    moments: str = told(
-        "fp32", "what AdamW's moments are kept in; fp8: E4M3 and FP16", choices=tuple(MOMENTS)
-    )
+    moments: str = told("fp32", "format of AdamW's moments; fp8: E4M3 and FP16", choices=tuple(MOMENTS))
     masters: str = told("fp32", "what the masters of 16-bit weights are kept in", choices=MASTERS)
     loss_scale: float | str = told(DYNAMIC, "what the loss is multiplied by in float16: dynamic, or a number")
     initial_loss_scale: float = told(2.0**16, "the first dynamic scale")
-    loss_scale_window: int = told(
-        2000, "steps without overflow after which a dynamic scale doubles", most=MOST
-    )
+    loss_scale_window: int = told(2000, "steps without overflow, then a dynamic scale doubles", most=MOST)
 
     def __post_init__(self) -> None:
         self._take_from_layout()
@@ -131,9 +123,9 @@ class TrainConfig:
             )
         if (batch // dp) % self.micro:
             valid = divisors(batch // dp)
-            share = (
-                f"global_batch={batch}" if dp == 1 else f"the {batch // dp} samples of each of dp={dp} ranks"
-            )
+            share = f"global_batch={batch}"
+            if dp > 1:
+                share = f"the {batch // dp} samples of each of dp={dp} ranks"
             raise ConfigError(
                 f"micro_batch is {self.micro_batch}, but must divide {share}: one of "
                 f"{', '.join(map(str, valid if len(valid) <= 12 else [*valid[:6], '…', *valid[-5:]]))}"
@@ -166,9 +158,7 @@ class TrainConfig:
 
     def _check_fp8(self) -> None:
         if self.compile:
-            raise ConfigError(
-                f"compile is on, but fp8={self.fp8} has products of its own: leave one of them out"
-            )
+            raise ConfigError(f"compile is on, but fp8={self.fp8} has products of its own: leave one out")
         if self.layout.tensor_overlap == "chunked":
             raise ConfigError(
                 f"tensor_overlap is 'chunked', but with fp8={self.fp8} tokens are gathered in FP8, whole: take async"

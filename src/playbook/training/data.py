@@ -78,9 +78,7 @@ class TokenBatches:
         Raises ConfigError when the rows cannot be sharded evenly.
         """
         if self.global_batch % ranks:
-            raise ConfigError(
-                f"global_batch is {self.global_batch}, but must be a multiple of the {ranks} ranks"
-            )
+            raise ConfigError(f"global_batch is {self.global_batch}, but must be a multiple of {ranks} ranks")
         # Seeded by both numbers: no state to save, nothing to replay.
         generator = torch.Generator().manual_seed(derive_seed(self.seed, f"batch {step}"))
         starts = torch.randint(len(self.corpus) - self.seq, (self.global_batch, 1), generator=generator)

@@ -33,8 +33,8 @@ class MasterAdamW(torch.optim.Optimizer):
     A bf16 weight has 8 bits of precision: an update below 1/256 of it is lost in rounding. So the optimizer updates an
     fp32 master, and the 16-bit weight is a rounded copy (Micikevicius et al. 2017, section 3.1). Per parameter it holds
     4 bytes of master and 4 + 4 of moments: the 12 of "16 bytes per parameter", fewer where ``formats`` says so of a kind
-    of state (exp_avg, exp_avg_sq, master), as `precision.states.narrow` does it. The arithmetic is torch's own AdamW, run
-    over chunks of parameters, so that only a chunk's gradients and narrow states are in fp32 at a time; or that of
+    of state (exp_avg, exp_avg_sq, master), as `precision.products.narrow` does it. The arithmetic is torch's own AdamW,
+    run over chunks of parameters, so that only a chunk's gradients and narrow states are in fp32 at a time; or that of
     ``kernel`` (`model.ops.Ops.adamw`), which reads gradients of 16 bits as they are.
 
     With ``offload`` masters and moments live in CPU memory, and the update is made there (Ren et al. 2021, ZeRO-Offload,
@@ -72,13 +72,11 @@ class MasterAdamW(torch.optim.Optimizer):
             if "step" not in state:
                 steps = torch.zeros((), device=x.device if group["fused"] else "cpu")
                 state.update(zip(STATES, (torch.zeros_like(x), torch.zeros_like(x), steps), strict=True))
-        (self._in_one_pass if self.kernel else self._by_torch)(group, params, masters, states)
+        (self._in_a_pass if self.kernel else self._by_torch)(group, params, masters, states)
         for p, state in zip(params, states, strict=True):
             self._keep(p, state)
 
-    def _in_one_pass(
-        self, group: dict[str, Any], params: list[Tensor], masters: list[Tensor], states
-    ) -> None:
+    def _in_a_pass(self, group: dict[str, Any], params: list[Tensor], masters: list[Tensor], states) -> None:
         options = {key: group[key] for key in ("lr", "betas", "eps", "weight_decay")}
         for p, x, state in zip(params, masters, states, strict=True):
             state["step"] += 1

@@ -105,14 +105,9 @@ def load(trainer: Trainer, path: Path) -> int:
     for name, buffer in engine.buffers().items():
         reader.box(f"buffer/{name}", (0,) * buffer.dim(), buffer)
     history = engine.amax_history()
-    amax = (
-        [torch.empty_like(history.steps) for name in reader.tensors if name.startswith("amax/")]
-        if history
-        else []
-    )
-    for name, target in zip(
-        (name for name in reader.tensors if name.startswith("amax/")), amax, strict=False
-    ):
+    kept = [name for name in reader.tensors if name.startswith("amax/")]
+    amax = [torch.empty_like(history.steps) for _ in kept] if history else []
+    for name, target in zip(kept, amax, strict=False):
         reader.box(name, (0,) * target.dim(), target)
     count = reader.read()
     for one, found in zip(engine.sets, states, strict=True):
@@ -135,9 +130,8 @@ def _want(engine: Engine, one: ReplicaSet, reader: Reader) -> dict[Leaf, dict[st
     one.forget_gathered()
     if one.gathers_weights:
         for leaf in one.leaves:
-            _want_parameter(
-                reader, engine.placements[leaf.name], leaf.tensor, leaf.parameter.shape, leaf.start
-            )
+            placement = engine.placements[leaf.name]
+            _want_parameter(reader, placement, leaf.tensor, leaf.parameter.shape, leaf.start)
     else:
         for name, p in one.parameters:
             _want_parameter(reader, engine.placements[name], p, p.shape, 0)
@@ -156,7 +150,11 @@ def _want(engine: Engine, one: ReplicaSet, reader: Reader) -> dict[Leaf, dict[st
 def _want_parameter(
     reader: Reader, placement: Placement, tensor: Tensor, shape: Sequence[int], start: int
 ) -> None:
-    reader.stretch(f"parameter/{placement.name}", placement, shape, start, tensor.detach().view(-1))
+    name = f"parameter/{placement.name}"
+    if (
+        name in reader.tensors or ".lora_" not in name
+    ):  # new adapters of a model that had none stay as they are
+        reader.stretch(name, placement, shape, start, tensor.detach().view(-1))
 
 
 def _counted(

@@ -23,7 +23,7 @@ from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import apply_layout
 from playbook.registry import lab
 from playbook.seeding import derive_seed
-from playbook.shapes import ModelShape, load
+from playbook.shapes import load
 from playbook.training.checks import check_device, check_fit
 from playbook.training.config import TrainConfig
 from playbook.training.data import Corpus, TokenBatches, own_tokens
@@ -220,12 +220,7 @@ def default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def make_trainer(
-    shape: ModelShape | str | dict,
-    corpus: Corpus,
-    config: TrainConfig,
-    mesh: Mesh | None = None,
-) -> Trainer:
+def make_trainer(shape: Any, corpus: Corpus, config: TrainConfig, mesh: Mesh | None = None) -> Trainer:
     """Model, batches and trainer from a shape (anything that ``shapes.load`` takes), a corpus and a config.
 
     Of many ranks each makes its own, with the ``mesh`` of ``config.layout``.

@@ -57,7 +57,7 @@ CONFIGS = st.fixed_dictionaries(
         "recompute": st.sampled_from(RECOMPUTE), "schedule": st.sampled_from(SCHEDULES),
         "micro_batch": st.integers(1, 8), "grad_acc": st.sampled_from([8, 16]),
         "precision": st.sampled_from(sorted(RECIPES)), "optimizer_bytes": st.integers(0, 20),
-        "attention": st.sampled_from(["sdpa", "reference"]),
+        "attention": st.sampled_from(["sdpa", "reference"]), "train": st.sampled_from(["full", "full", "lora:16"]),
         "fused": st.sampled_from(["none", "all", "cross-entropy,swiglu,weight-gradients"]),
         "offload": st.booleans(), "bucket_mb": st.integers(1, 100), "accelerator": st.sampled_from(sorted(ACCELERATORS)),
         "memory": st.sampled_from(["96GB", "89 GiB", "20GB"]), "reserve": st.sampled_from(["0GB", "4GiB", "30GB"]),

@@ -43,6 +43,7 @@ def searched(line):
         {"memory": "40GB", "reserve": "2GB", "intra": 100, "inter": 12.5},
         {"gpus_per_node": 4, "fp8": "blockwise"},
         {"precision": "fp32"},
+        {"train": "lora:16"},
         {"calibration": "megatron-h100"},
         {"accelerator": "rtx4090", "reserve": "1GB"},
         {"tp": "1, 2", "zero": "0,1", "recompute": "none,full", "runs_in": "megatron"},

@@ -19,12 +19,12 @@ from playbook._checks import check_int, unknown
 from playbook.errors import ConfigError, LayoutError
 from playbook.hardware import FITS, UNITS, cluster_of, verdict_of
 from playbook.layout import FIELDS, Layout
+from playbook.planning.flags.own import model_flags
 from playbook.planning.fusion import EVERYTHING, NOTHING, load_fused
 from playbook.planning.job import Job
 from playbook.planning.memory import MemoryReport, StageMemory, predict_job
 from playbook.planning.recipes import load_recipe
 from playbook.planning.terms import Part, Term, symbols
-from playbook.shapes import PRESETS
 from playbook_widgets.compute.advice import Advice, what_would_fit
 from playbook_widgets.compute.changes import limit_of_experts
 from playbook_widgets.compute.gpus import GPU_DEFAULTS, Gpu, gpu_flags, gpu_of, gpu_values
@@ -48,6 +48,7 @@ DEFAULTS: dict[str, Any] = {
     "model": PRESET,
     "seq": SEQ,
     "gpus": None,
+    "train": "full",
     "precision": "bf16-mixed",
     "optimizer_bytes": None,
     "attention": "sdpa",
@@ -188,6 +189,7 @@ def _values(configuration: Configuration) -> dict[str, Any]:
         **configuration.values,
         **sizes_of(shape),
         **{name: getattr(layout, name) for name in FIELDS},
+        "train": shape.train,
         "seq": job.seq,
         "gpus": layout.world_size,
         "optimizer_bytes": job.recipe.states.master + job.recipe.states.optimizer,
@@ -246,9 +248,7 @@ def _curve(job: Job) -> dict[str, list[int]]:
 def command(configuration: Configuration) -> str:
     """The ``playbook memory`` line that gives the same numbers."""
     job, layout, default = configuration.job, configuration.job.layout, Layout()
-    named = PRESETS.get(job.shape.name) == job.shape
-    model = job.shape.name if named else json.dumps(job.shape.sizes(), separators=(",", ":"))
-    words = ["playbook", "memory", "--model", model]
+    words = ["playbook", "memory", *model_flags(job.shape)]
     if axes := str(layout.replace(micro_batch=1, grad_acc=1, recompute="none")):
         words += ["--layout", axes]
     for field in ("micro_batch", "grad_acc", "recompute"):

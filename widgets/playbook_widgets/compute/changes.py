@@ -119,7 +119,7 @@ def _flash(job: Job) -> Job | None:
 
 
 def _fuse(job: Job) -> Job | None:
-    return None if job.fused else replace(job, fused=EVERYTHING)
+    return None if job.fused or job.shape.lora else replace(job, fused=EVERYTHING)
 
 
 def _sequence_parallel(job: Job) -> Job | None:

@@ -24,12 +24,13 @@ from playbook.hardware import UNITS, Cluster, cluster_of, load_accelerator
 from playbook.layout import FIELDS, Layout
 from playbook.planning.calibration import load_calibration, names
 from playbook.planning.flags import FRAMEWORKS, can_say, emit
+from playbook.planning.flags.own import model_flags
 from playbook.planning.job import Job
 from playbook.planning.jobs import run_of
 from playbook.planning.recipes import load_recipe
 from playbook.planning.search import CLOSE, WORDS, Found, Problem, Result, Space, explain, search
 from playbook.planning.simulator import Run
-from playbook.shapes import PRESETS, ModelShape, load
+from playbook.shapes import ModelShape, load
 from playbook_widgets.compute.gpus import GPU_DEFAULTS, Gpu, gpu_of, gpu_values
 from playbook_widgets.compute.pasted import settings_of
 from playbook_widgets.compute.refusals import answered
@@ -42,8 +43,8 @@ NARROW = ("tp", "pp", "cp", "ep", "zero", "recompute")
 DEFAULTS: dict[str, Any] = {
     "model": PRESET, **GPU_DEFAULTS, "unit": "GB", "gpus": 32, "tflops": None, "hbm": None,
     "gpus_per_node": None, "intra": None, "inter": None,
-    "global_batch": 128, "seq": None, "precision": "bf16-mixed", "fp8": "", "calibration": "", "price": 2.5,
-    "tokens": 1000, "layout": "", **dict.fromkeys(NARROW, ""), "runs_in": "",
+    "global_batch": 128, "seq": None, "train": "full", "precision": "bf16-mixed", "fp8": "", "calibration": "",
+    "price": 2.5, "tokens": 1000, "layout": "", **dict.fromkeys(NARROW, ""), "runs_in": "",
 }  # fmt: skip
 #: So many of the fastest: most are much like others, beside which a page does not show them.
 TOP = 60
@@ -102,7 +103,7 @@ def _describe(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def problem_of(values: Mapping[str, Any]) -> tuple[Problem, Gpu]:
     """What is to be trained on what. Raises ConfigError, LayoutError or ShapeError, each with its control first."""
-    shape, gpu = model_of(values), gpu_of(values)
+    shape, gpu = load(model_of(values), str(values["train"])), gpu_of(values)
     gpu = replace(gpu, accelerator=replace(gpu.accelerator, **_speeds(values)))
     cluster = replace(cluster_of(gpu.accelerator), **_nodes(values))
     gpus = typed_int("gpus", values["gpus"], LayoutError)
@@ -302,7 +303,7 @@ def _report(one: Found, gpu: Gpu) -> dict[str, Any]:
 
 def _elsewhere(values: Mapping[str, Any], problem: Problem, layout: Layout) -> dict[str, dict[str, Any]]:
     """The settings with which the other tools show the layout, by page and widget."""
-    same = ("model", "accelerator", "memory", "reserve", "unit", "precision", "fp8")
+    same = ("model", "train", "accelerator", "memory", "reserve", "unit", "precision", "fp8")
     axes = {name: getattr(layout, name) for name in FIELDS if getattr(layout, name) != getattr(Layout, name)}
     plan = {name: values[name] for name in same if values[name] != DEFAULTS[name]}
     found = {"memory-calculator.html#calculator": {**plan, "seq": problem.seq, **axes}}
@@ -338,8 +339,7 @@ def command(values: Mapping[str, Any], problem: Problem) -> str:
     words = [
         "playbook",
         "search",
-        "--model",
-        _named(problem.shape),
+        *model_flags(problem.shape),
         "--cluster",
         _cluster(values, problem.cluster),
     ]
@@ -363,11 +363,6 @@ def command(values: Mapping[str, Any], problem: Problem) -> str:
         if values[name]:
             words += [f"--{name.replace('_', '-')}", str(values[name]).replace(" ", "")]
     return shlex.join([*words, "--top", str(TOP)])
-
-
-def _named(shape: ModelShape) -> str:
-    known = PRESETS.get(shape.name) == shape
-    return shape.name if known else json.dumps(shape.sizes(), separators=(",", ":"))
 
 
 def _cluster(values: Mapping[str, Any], cluster: Cluster) -> str:

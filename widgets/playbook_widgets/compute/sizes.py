@@ -80,7 +80,8 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
         # Groups would bound what no control shows: with another choice of experts there are none.
         groups = {"groups": 1, "top_groups": 1} if {"experts", "top_k"} & set(experts) else {}
         changes["moe"] = replace(start, **{**groups, **experts})
-    return shape.replace(**changes, name="") if changes else shape
+    shape = shape.replace(**changes, name="") if changes else shape
+    return load(shape, config.get("train", "full"))
 
 
 def _given(

@@ -21,7 +21,7 @@ import { settings } from "./shared/pasted.mjs";
 const KEYS = (
   "model layers hidden heads kv_heads head_dim ffn vocab activation gated norm bias tied dropout moe.experts moe.top_k moe.ffn " +
   "moe.shared_experts moe.dense_layers moe.every moe.scores moe.normalized moe.balance_loss moe.balance_over moe.z_loss accelerator memory reserve unit gpus dp tp sp cp pp schedule vpp ep zero micro_batch grad_acc seq recompute " +
-  "attention fused offload bucket_mb precision fp8 optimizer_bytes"
+  "attention fused offload bucket_mb train precision fp8 optimizer_bytes"
 ).split(" ");
 
 /** Of a model that was pasted, a link carries the fields that Python has read, not the whole text. */

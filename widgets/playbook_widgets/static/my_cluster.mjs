@@ -20,7 +20,8 @@ const ONLY = ["tp", "pp", "cp", "ep", "zero", "recompute"];
 const MACHINE = "accelerator memory reserve unit tflops hbm gpus_per_node intra inter price tokens calibration".split(
   " ",
 );
-const KEYS = ["model", ...MACHINE, "gpus", "global_batch", "seq", "precision", "fp8", ...ONLY, "runs_in", "layout"];
+const PLAN = ["gpus", "global_batch", "seq", "train", "precision", "fp8"];
+const KEYS = ["model", ...MACHINE, ...PLAN, ...ONLY, "runs_in", "layout"];
 
 /** Of a model that was pasted, a link carries the fields that Python has read, not the whole text. */
 export function encode(inputs, outputs) {

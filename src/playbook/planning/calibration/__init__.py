@@ -100,10 +100,8 @@ class Calibration:
         if not isinstance(self.matmul, Mapping):
             raise ConfigError(f"matmul must be a table such as {{ bf16 = 0.8 }}, got {self.matmul!r}")
         shares = {f.name: getattr(self, f.name) for f in fields(self) if "most" in f.metadata}
-        for key, share in {
-            **shares,
-            **{f"matmul.{dtype}": value for dtype, value in self.matmul.items()},
-        }.items():
+        products = {f"matmul.{dtype}": value for dtype, value in self.matmul.items()}
+        for key, share in {**shares, **products}.items():
             if not isinstance(share, int | float) or not 0 <= share <= 1:
                 raise ConfigError(f"{key} must be a share from 0 to 1, got {share!r}")
 

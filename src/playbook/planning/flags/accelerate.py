@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from playbook.errors import ConfigError
+from playbook.planning.flags.own import adapters
 
 if TYPE_CHECKING:
     from playbook.planning.simulator import Run
@@ -29,21 +30,16 @@ def lines(run: Run) -> Iterator[str]:
     mixed = "fp8" if run.recipe.fp8 else sixteen if run.recipe.compute == 2 else "no"
     yield "# Accelerate 1.15"
     yield from (f"# NOT EXPRESSED: {what}" for what in _unsaid(run))
-    yield from (
-        "compute_environment: LOCAL_MACHINE",
-        f"distributed_type: {kind}",
-        f"mixed_precision: '{mixed}'",
-    )
+    yield from ("compute_environment: LOCAL_MACHINE", f"distributed_type: {kind}")
+    yield f"mixed_precision: '{mixed}'"
     yield f"num_machines: {-(-layout.world_size // cluster.gpus_per_node)}"
     yield f"num_processes: {layout.world_size}"
     if sharded:
         yield from ("fsdp_config:", "  fsdp_version: 2")
         yield f"  fsdp_reshard_after_forward: {_yes(layout.zero == 3)}"
         yield f"  fsdp_activation_checkpointing: {_yes(layout.recompute == 'full')}"
-        yield from (
-            "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP",
-            "  fsdp_state_dict_type: SHARDED_STATE_DICT",
-        )
+        yield "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP"
+        yield "  fsdp_state_dict_type: SHARDED_STATE_DICT"
         yield from ("parallelism_config:", "  parallelism_config_dp_replicate_size: 1")
         yield f"  parallelism_config_dp_shard_size: {layout.dp}"
         yield f"  parallelism_config_tp_size: {layout.tp}"
@@ -58,6 +54,7 @@ def _yes(value: bool) -> str:
 
 def _unsaid(run: Run) -> Iterator[str]:
     layout = run.layout
+    yield from adapters(run.shape)
     yield (
         f"the model ({run.shape.name or 'your own'}), seq={run.seq} and micro_batch={layout.micro_batch}: they are set "
         "in your script"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from playbook.errors import ConfigError
 from playbook.layout.stages import split
+from playbook.planning.flags.own import adapters
 
 if TYPE_CHECKING:
     from playbook.planning.simulator import Run
@@ -208,6 +209,7 @@ def _data(run: Run) -> Iterator[str]:
 
 def _unsaid(run: Run) -> Iterator[str]:
     shape, moe, states = run.shape, run.shape.moe, run.recipe.states
+    yield from adapters(run.shape)
     if run.shape.planned:
         yield run.shape.planned
     if run.shape.norms != "before":

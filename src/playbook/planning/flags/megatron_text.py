@@ -356,11 +356,9 @@ def _stages(run: Pasted, flags: Flags, layers: int) -> None:
 
 def _precision(run: Pasted, flags: Flags) -> None:
     run.precision = "bf16-mixed" if flags.on("bf16") or flags.on("fp16") else "fp32"
-    wide = (
-        flags.on("accumulate-allreduce-grads-in-fp32")
-        if flags.on("fp16")
-        else not flags.on("grad-reduce-in-bf16")
-    )
+    wide = not flags.on("grad-reduce-in-bf16")
+    if flags.on("fp16"):
+        wide = flags.on("accumulate-allreduce-grads-in-fp32")
     if run.precision != "fp32" and wide:
         run.precision = "bf16-mixed-main-grads"
     if flags.on("fp8-format") or flags.on("fp8-recipe"):
@@ -372,9 +370,7 @@ def _precision(run: Pasted, flags: Flags) -> None:
         flags.on(name)
     kernels = flags.word("attention-backend", "auto")
     run.attention = "reference" if kernels in ("unfused", "local") else "sdpa"
-    fused = {
-        "swiglu": not flags.on("no-bias-swiglu-fusion"),
-        "cross-entropy": flags.on("cross-entropy-loss-fusion"),
-    }
+    fused = {"swiglu": not flags.on("no-bias-swiglu-fusion")}
+    fused["cross-entropy"] = flags.on("cross-entropy-loss-fusion")
     fused["weight-gradients"] = not flags.on("no-gradient-accumulation-fusion")
     run.fused = ",".join(name for name, on in fused.items() if on) or "none"

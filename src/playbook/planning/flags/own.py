@@ -12,18 +12,29 @@ from playbook.shapes import PRESETS
 
 if TYPE_CHECKING:
     from playbook.planning.simulator import Run
+    from playbook.shapes import ModelShape
+
+
+def model_flags(shape: ModelShape) -> list[str]:
+    """What names a model, by its preset or all of its sizes, and what of it learns."""
+    whole = shape.replace(train="full")
+    name = (
+        shape.name if PRESETS.get(shape.name) == whole else json.dumps(whole.sizes(), separators=(",", ":"))
+    )
+    return ["--model", name, *(["--train", shape.train] if shape.lora else [])]
+
+
+def adapters(shape: ModelShape) -> Iterator[str]:
+    """What frameworks do not say of what learns."""
+    if shape.lora:
+        how = f"r={shape.lora}, lora_alpha={2 * shape.lora}, target_modules='all-linear'"
+        yield f"train={shape.train}: all weights learn, unless a script of yours has peft.LoraConfig({how})"
 
 
 def lines(run: Run) -> Iterator[str]:
     """`playbook train` with the same model, layout and precision."""
-    shape, layout = run.shape, run.layout
-    known = PRESETS.get(shape.name) == shape
-    words = [
-        "playbook",
-        "train",
-        "--model",
-        shape.name if known else json.dumps(shape.sizes(), separators=(",", ":")),
-    ]
+    layout = run.layout
+    words = ["playbook", "train", *model_flags(run.shape)]
     words += ["--layout", str(layout) or "dp=1", "--seq", str(run.seq)]
     words += ["--global-batch", str(layout.global_batch), "--micro-batch", str(layout.micro_batch)]
     if layout.stage_layers:
