@@ -186,8 +186,8 @@ FITS = {
     "nanotron-h100": Fit(
         ("sweep 8B", "sweep 1B"),
         (
-            "matmul.bf16", "bandwidth", "launch", "hidden_tp", "inter", "congestion", "collective", "host", "floor",
-            "floor_pipeline", "unfused", "hidden_dp", "accumulate", "step", "jitter",
+            "matmul.bf16", "bandwidth", "launch", "intra", "hidden_tp", "inter", "congestion", "collective", "host",
+            "floor", "floor_pipeline", "unfused", "hidden_dp", "accumulate", "step", "jitter",
         ),
         {
             **H100, "matmul": {"bf16": 0.71}, "launch": 5e-6, "hidden_tp": 0.2, "inter": 0.7, "congestion": 0.2,

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from playbook.layout import Layout
 from playbook.planning.memory import predict
+from playbook.planning.recipes import PRECISIONS
 from playbook.planning.sharding import UnitSize, kept, share_of, traffic
-from playbook.planning.states import PRECISIONS
 from playbook.shapes import load
 
 UNITS = st.lists(

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from playbook.planning.states import BytesPerParameter
+from playbook.planning.recipes import BytesPerParameter
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,8 @@ from playbook.hardware import Accelerator, load_accelerator
 from playbook.layout import Layout
 from playbook.planning.job import Job
 from playbook.planning.parameters import stage_parameters
-from playbook.planning.recipes import load_recipe
+from playbook.planning.recipes import BytesPerParameter, load_recipe
 from playbook.planning.sharding import Kept, Traffic, UnitSize, kept, share_of, traffic
-from playbook.planning.states import BytesPerParameter
 from playbook.planning.terms import maker, symbols
 from playbook.shapes import PRESETS, ModelShape
 
