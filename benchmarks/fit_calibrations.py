@@ -446,13 +446,15 @@ def _value(value: Any) -> str:
 
 def report(
     name: str, fit: Fit, tables: Mapping[str, Sequence[Measured]]
-) -> tuple[Calibration, dict[str, Any]]:
-    """Fit a calibration; print and return how good it is of each of its tables, and how good where that is left out."""
+) -> tuple[Calibration, dict[str, Any], dict[str, list[float]]]:
+    """Fit a calibration; print and return how good it is of each of its tables, and how good where that is left out; and
+    measured over predicted of the rows that were."""
 
     def of(some: Iterable[str]) -> Calibration:
         return fitted(fit, [row for table in some for row in tables.get(table, ()) if row.seconds])
 
-    calibration, found, ratios = of(fit.tables), dict[str, Any](), list[float]()
+    calibration, found = of(fit.tables), dict[str, Any]()
+    ratios: dict[str, list[float]] = {}
     print(name, {key: _value(default(Fit((), (), vars(calibration), ""), key)) for key in fit.keys})
     for table in fit.tables:
         rows, without = tables[table], of(t for t in (*fit.tables, *fit.others) if t != table)
@@ -464,19 +466,17 @@ def report(
         else:
             told = {"fitted": errors(rows, calibration), "left out": errors(rows, without)}
             found[table] = {label: vars(one) for label, one in (told | {"constant": constant(rows)}).items()}
-        ratios += [
-            row.seconds / predicted(row, without) for row in rows if row.seconds and fits(row, without)
+        ratios[table] = [
+            round(row.seconds / predicted(row, without), 4)
+            for row in rows
+            if row.seconds and fits(row, without)
         ]
         for label, numbers in found[table].items():
             shown = ", ".join(f"{key} {value:.3g}" for key, value in numbers.items())
             print(f"  {table:18} {label:8} {shown}", flush=True)
-    tenths = quantiles(ratios, n=10)
-    calibration = replace(calibration, interval=(tenths[0], tenths[-1]))
-    found["interval"] = {"least": tenths[0], "most": tenths[-1], "rows": len(ratios)}
-    print(
-        f"  four of five left out took {tenths[0]:.3f} to {tenths[-1]:.3f} of what was predicted", flush=True
-    )
-    return calibration, found
+    least, *_, most = quantiles([ratio for some in ratios.values() for ratio in some], n=10)
+    print(f"  four of five left out took {least:.3f} to {most:.3f} of what was predicted", flush=True)
+    return replace(calibration, interval=(least, most)), found, ratios
 
 
 def fits(row: Measured, calibration: Calibration) -> bool:
@@ -507,16 +507,17 @@ def main() -> int:
     tables = {name: list(table()) for name, table in TABLES.items()}
     for row in sweep(args.sweep) if args.sweep else ():
         tables.setdefault(row.table, []).append(row)
-    found = {}
+    found, ratios = {}, {}
     for name, fit in FITS.items():
         if not tables.keys() & set(fit.tables):
             continue
-        calibration, found[name] = report(name, fit, tables)
+        calibration, found[name], ratios[name] = report(name, fit, tables)
         if args.write:
             (HERE / f"{name}.toml").write_text(toml(name, fit, calibration), encoding="utf-8")
     if args.record:
         command = "python benchmarks/fit_calibrations.py" + " --sweep playbook_sweep.csv" * bool(args.sweep)
         record = {"provenance": provenance("cpu") | {"command": command}, "calibrations": found}
+        record["left out"] = ratios
         args.record.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return 0
 

@@ -103,8 +103,10 @@ class Cluster:
         self.ask("scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=silent")
 
     def repair(self, name: str) -> None:
-        """What was cut off is gone, and the node comes back."""
-        _send(self.cut, signal.SIGKILL)
+        """What was cut off is gone, with what it left on other nodes, and the node comes back. (There a shell of the job
+        may still ask for a step that it cannot have; Slurm ends it some minutes later.)"""
+        left = [pid for node in NODES for step in self.steps(node) for pid in [step, *descendants(step)]]
+        _send([*self.cut, *left], signal.SIGKILL)
         self.daemons[name].wait()
         self.node(name)
 

@@ -41,10 +41,17 @@ def expected_regrets(runs: Sequence[Run]) -> list[float]:
         return []
     totals, cases = [0.0] * len(runs), 0
     for calibration in doubted(runs[0].calibration):
-        seconds = [replace(run, calibration=calibration).seconds for run in runs]
+        seconds = [_seconds(run, calibration) for run in runs]
         best, cases = min(seconds), cases + 1
         totals = [total + taken / best - 1 for total, taken in zip(totals, seconds, strict=True)]
     return [total / cases for total in totals]
+
+
+def _seconds(run: Run, calibration: Calibration) -> float:
+    """Of a step with another calibration, which changes nothing of its memory."""
+    other = replace(run, calibration=calibration)
+    vars(other)["memory"] = run.memory
+    return other.seconds
 
 
 def choice(runs: Sequence[Run], regrets: Sequence[float]) -> int:

@@ -159,8 +159,12 @@ def search(
             f"no layout takes {problem.global_batch} samples of {problem.seq} tokens to {problem.gpus} GPUs: "
             "what cuts the batch, the sequence, heads, layers and experts must divide them"
         )
+    # From rough bounds to close ones: of all with the same axes, of one with a share of the whole batch, of it as it is.
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for i, (base, again) in enumerate(bases):
+        groups.setdefault((base.tp, base.cp, base.pp, base.ep, again), []).append(i)
     order = [
-        (planner.bound_of_all(space, *one) if prune else 0.0, not prune, i) for i, one in enumerate(bases)
+        (planner.bound_of_axes(*bases[some[0]]) if prune else 0.0, 0, some[0]) for some in groups.values()
     ]
     heapq.heapify(order)
     best: list[tuple[float, tuple[int, ...], int, Run]] = []  # a heap, the slowest first
@@ -170,8 +174,12 @@ def search(
         worst = -best[0][0] if prune and len(best) == kept else math.inf
         if bound >= worst:
             break
-        if not close:
-            heapq.heappush(order, (planner.bound_of_all(space, *bases[i], close=True), True, i))
+        base, again = bases[i]
+        if close < 2:
+            same = groups[base.tp, base.cp, base.pp, base.ep, again] if close == 0 else (i,)
+            for other in same:
+                bound = planner.bound_of_all(space, *bases[other], close=close == 1) if prune else 0.0
+                heapq.heappush(order, (bound, close + 1 if prune else 2, other))
             continue
         for layout in _variants(space, *bases[i]):
             if prune and planner.least(layout) > problem.capacity:
@@ -363,6 +371,15 @@ class Planner:
             before += stages[rank]
         return found * self.slowest
 
+    def bound_of_axes(self, layout: Layout, recompute: str) -> float:
+        """The same for all schedules and micro-batches of its axes: the work of a mean rank, the whole batch at once.
+        Where some blocks of each stage are computed again, that depends on the schedule, and nothing is sure."""
+        if blocks_again(recompute) is not None:
+            return 0.0
+        whole = self.problem.global_batch
+        work = sum(self.stages(layout, "none" if recompute == FEWEST else recompute, whole))
+        return work / (layout.dp * layout.pp) * self.slowest / SURE
+
     def bound_of_all(self, space: Space, base: Layout, recompute: str, close: bool = False) -> float:
         """The same for all ZeRO stages of a layout; infinite where not even the last one makes it fit.
 
@@ -406,9 +423,13 @@ class Planner:
         """Bytes that the fullest rank needs at least: a mean rank's states, weights in passing, what the first one saves
         for backward, and what the backward of a block's attention works with."""
         zero, recompute = layout.zero if zero is None else zero, recompute or layout.recompute
-        saved, more = self._once(partial(self._saved, layout, recompute), "saved", _alike(layout), recompute)
-        in_flight = min(layout.pp, layout.grad_acc) if layout.schedule in WHOLE else 1
-        saved *= self.problem.shape.layers // layout.pp * in_flight
+        found, more = self._once(partial(self._saved, layout, recompute), "saved", _alike(layout), recompute)
+        in_flight = float(min(layout.pp, layout.grad_acc) if layout.schedule in WHOLE else 1)
+        if (
+            layout.schedule == "interleaved" and (v := layout.vpp) > 1
+        ):  # chunks of the first rank, as it warms up
+            in_flight = min(v * layout.grad_acc, 2 * (layout.pp - 1) + (v - 1) * layout.pp + 1) / v
+        saved = found * (self.problem.shape.layers // layout.pp) * in_flight
         passing = self._passing(layout) if zero == 3 and layout.dp * layout.cp > 1 else 0.0
         return (self._states(layout, zero) + passing + saved + more) * self.problem.calibrated.reserved
 

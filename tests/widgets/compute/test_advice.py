@@ -54,15 +54,14 @@ def test_the_cheapest_single_change_comes_first():
 
 
 def test_the_search_finds_what_no_small_change_leads_to():
-    """70B on 32 H100 without any parallelism but dp: tensor and pipeline parallelism together, and not ZeRO-3."""
+    """70B on 32 H100 with replicas alone: ZeRO-3, full recomputation and a larger micro-batch together."""
     start = setup("llama3-70b", "dp=32,grad_acc=16", seq=4096)
     capacity = CLUSTERS["h100-8"].accelerator.memory_bytes
     first, *_ = what_would_fit(start, capacity)
     layout = first.job.layout
-    assert layout.world_size == 32
-    assert layout.tp * layout.pp >= 4
-    assert layout.zero < 3
-    best = search(Problem(start, load_cluster("h100-8", 32), 512, compiled=False), top=1).best
+    assert (layout.dp, layout.zero, layout.recompute) == (32, 3, "full")
+    assert layout.micro_batch > start.layout.micro_batch
+    best = search(Problem(start, load_cluster("h100-8", 32), 512), top=1, among=1).best
     assert layout == best.layout
 
 

@@ -28,7 +28,6 @@ from playbook_widgets.compute.zero_stages import COLLECTIVES, compute
 from playbook_widgets.compute.zero_words import NAMES, stand_in
 
 from playbook.cli import main
-from playbook.collectives.links import Network
 from playbook.errors import ConfigError
 from playbook.figures.units import format_size
 from playbook.hardware import ACCELERATORS, load
@@ -81,7 +80,7 @@ def test_table_1_of_the_zero_paper(replicas, printed):
 
 def test_the_network_is_that_of_the_chapter():
     """Rings between nodes of eight GPUs have the rails of all eight, not the one adapter of a rank."""
-    assert DEFAULTS["bandwidth"] * 1e9 == pytest.approx(Network.of(load("h100-8")).rails.bandwidth)
+    assert DEFAULTS["bandwidth"] * 1e9 == pytest.approx(8 * load("h100-8").inter_bandwidth)
 
 
 @pytest.mark.parametrize(
