@@ -17,7 +17,7 @@ from pathlib import Path
 
 import slurm as slurm_tool
 import terminal
-from leftovers import descendants, remaining
+from leftovers import remaining
 
 from playbook.launch.processes import die_with_parent, free_port
 
@@ -93,22 +93,6 @@ class Cluster:
     def steps(self, name: str) -> list[int]:
         """Processes through which the daemon of a node looks after jobs: each is the parent of a step's."""
         return self._started_with(f"OF_NODE={name}")
-
-    def cut_power(self, name: str) -> None:
-        """Whatever runs on a node stops in its place: no connection is closed, nobody hears of it. Slurm, which would
-        wait for SlurmdTimeout, is told that the node is down."""
-        self.daemons[name].kill()
-        self.cut = [pid for step in self.steps(name) for pid in [step, *descendants(step)]]
-        _send(self.cut, signal.SIGSTOP)
-        self.ask("scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=silent")
-
-    def repair(self, name: str) -> None:
-        """What was cut off is gone, with what it left on other nodes, and the node comes back. (There a shell of the job
-        may still ask for a step that it cannot have; Slurm ends it some minutes later.)"""
-        left = [pid for node in NODES for step in self.steps(node) for pid in [step, *descendants(step)]]
-        _send([*self.cut, *left], signal.SIGKILL)
-        self.daemons[name].wait()
-        self.node(name)
 
     def ask(self, *command: str) -> str:
         """What a program of Slurm prints."""
