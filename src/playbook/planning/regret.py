@@ -17,7 +17,7 @@ from playbook.planning.simulator import Run
 #: By how much a number of a calibration may be off, down and up: about what fits to different tables differ by.
 DOUBTS = {
     "inter": (0.6, 1.5), "intra": (0.75, 1.25), "hidden_dp": (0.6, 1.0), "hidden_tp": (0.5, 1.5), "bandwidth": (0.8, 1.2),
-    "launch": (0.5, 2.0), "collective": (0.5, 3.0),
+    "launch": (2.0,),
 }  # fmt: skip
 #: Expected regrets that differ by less are equal.
 EQUAL = 0.003

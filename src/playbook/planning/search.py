@@ -306,16 +306,18 @@ class Planner:
     def run(self, layout: Layout, worst: float = math.inf) -> Run | None:
         """What `simulate` is asked, with what is known already; None where it does not fit, cannot run or is sure to take
         more than ``worst`` seconds."""
-        run = self.problem.run(layout)
+        run, slowest = self.problem.run(layout), worst * SURE / self.slowest
+        vars(run.times)["blocks"], vars(run.times)["ends"] = self.parts(layout, layout.recompute)
         try:
+            if not run.at_once and run.busiest > slowest:  # which does not depend on memory
+                return None
             stages = tuple(itertools.takewhile(self._fits, predict_stages(run.job, self._terms(layout))))
         except PlaybookError:
             return None
         if len(stages) < layout.pp:
             return None
         vars(run)["memory"] = MemoryReport(stages)
-        vars(run.times)["blocks"], vars(run.times)["ends"] = self.parts(layout, layout.recompute)
-        return run if run.busiest * self.slowest <= worst * SURE else None
+        return run if run.busiest <= slowest else None
 
     def fewest(self, layout: Layout) -> Layout:
         """The same with whole blocks computed again in each stage, as few as fit; all where that is not enough."""
@@ -374,10 +376,10 @@ class Planner:
     def bound_of_axes(self, layout: Layout, recompute: str) -> float:
         """The same for all schedules and micro-batches of its axes: the work of a mean rank, the whole batch at once.
         Where some blocks of each stage are computed again, that depends on the schedule, and nothing is sure."""
+        recompute, whole = "none" if recompute == FEWEST else recompute, self.problem.global_batch
         if blocks_again(recompute) is not None:
             return 0.0
-        whole = self.problem.global_batch
-        work = sum(self.stages(layout, "none" if recompute == FEWEST else recompute, whole))
+        work = sum(self.stages(layout, recompute, whole))
         return work / (layout.dp * layout.pp) * self.slowest / SURE
 
     def bound_of_all(self, space: Space, base: Layout, recompute: str, close: bool = False) -> float:
