@@ -103,6 +103,7 @@ class Fields:
     vpp: int = 1
     sp: bool = False
     zero: int = told(0, least=0)
+    replicate: int = told(1, "replicas of ZeRO's shards (HSDP): it shards over dp / replicate ranks")
     recompute: str = told(
         "none",
         f"what is computed again: {', '.join(RECOMPUTE)}, or modules: {', '.join(MODULES)}; "

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Axes of the grid of ranks, the fastest first.
 AXES = ("tp", "cp", "dp", "pp")
+#: Groups that are cut out of the dp × cp ranks: neighbours, and ranks at one place among their neighbours, by turns.
+CUT_OUT = ("ep", "edp", "shard", "replicate")
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ class Layout(Fields):
 
     ``dp`` data, ``tp`` tensor, ``pp`` pipeline, ``cp`` context and ``ep`` expert parallelism; ``vpp`` model
     chunks per pipeline rank; ``sp`` splits the sequence between tensor-parallel regions; ``zero`` is the
-    ZeRO stage; ``micro_batch`` samples per forward pass and ``grad_acc`` of them per step on each
+    ZeRO stage, and ``replicate`` how many groups of neighbours each have all shards (HSDP: gradients are then summed
+    over these groups); ``micro_batch`` samples per forward pass and ``grad_acc`` of them per step on each
     data-parallel rank.
 
     The other fields are options of techniques; those of one that is not used mean nothing. ``own_schedule`` is carried
@@ -56,8 +59,13 @@ class Layout(Fields):
         _ = self.method, self.token_placement  # they say what is wrong
         if self.zero > 3:
             raise LayoutError(f"zero must be 0, 1, 2 or 3, got {self.zero}")
-        if (self.dp * self.cp) % self.ep:
-            raise LayoutError(f"ep must divide dp * cp = {self.dp * self.cp}, got {self.ep}")
+        if self.dp % self.replicate:
+            raise LayoutError(f"replicate must divide dp = {self.dp}, got {self.replicate}")
+        if self.replicate > 1 and not self.zero:
+            raise LayoutError(f"replicate = {self.replicate} repeats ZeRO's shards: zero must be 1, 2 or 3, got 0")
+        if self.shards % self.ep:
+            some = "dp * cp" if self.replicate == 1 else "dp * cp / replicate"
+            raise LayoutError(f"ep must divide {some} = {self.shards}, got {self.ep}")
 
     @property
     def method(self) -> Any:
@@ -80,6 +88,11 @@ class Layout(Fields):
     def world_size(self) -> int:
         """Number of ranks: dp · cp · tp · pp. Expert parallelism adds none."""
         return self.dp * self.cp * self.tp * self.pp
+
+    @property
+    def shards(self) -> int:
+        """Over how many ranks ZeRO shards what all of them have: dp · cp / replicate."""
+        return self.dp * self.cp // self.replicate
 
     @property
     def global_batch(self) -> int:
@@ -170,13 +183,14 @@ class Layout(Fields):
 
         ``groups("tp")`` are the tensor-parallel groups, ``groups("dp", "cp")`` the ranks that hold the same
         weights. ``groups("ep")`` share one set of experts: neighbours in a dp × cp group. ``groups("edp")``
-        hold copies of the same experts. Raises :class:`LayoutError` for an unknown axis.
+        hold copies of the same experts. So do ``groups("shard")`` and ``groups("replicate")`` with what ZeRO shards.
+        Raises :class:`LayoutError` for an unknown axis.
         """
-        if axes in (("ep",), ("edp",)):
-            return self._expert_groups(axes[0])
+        if len(axes) == 1 and axes[0] in CUT_OUT:
+            return self._neighbours(axes[0])
         for axis in axes or ("",):
             if axis not in AXES:
-                raise LayoutError(unknown("axis", axis, (*AXES, "ep", "edp")))
+                raise LayoutError(unknown("axis", axis, (*AXES, *CUT_OUT)))
         fixed = [axis for axis in AXES if axis not in axes]
         of = [[self.rank(**there, **here) for here in self._places(axes)] for there in self._places(fixed)]
         return [tuple(sorted(ranks)) for ranks in of]
@@ -195,13 +209,14 @@ class Layout(Fields):
         ranges = (range(getattr(self, axis)) for axis in order)
         return [dict(zip(order, indices, strict=True)) for indices in itertools.product(*ranges)]
 
-    def _expert_groups(self, axis: str) -> list[tuple[int, ...]]:
-        groups = []
+    def _neighbours(self, axis: str) -> list[tuple[int, ...]]:
+        """Neighbours in dp × cp groups, or (edp, replicate) the ranks at one place among theirs."""
+        groups, size = [], self.ep if axis in ("ep", "edp") else self.shards
         for ranks in self.groups("dp", "cp"):
-            if axis == "ep":
-                groups += [ranks[start : start + self.ep] for start in range(0, len(ranks), self.ep)]
+            if axis in ("ep", "shard"):
+                groups += [ranks[start : start + size] for start in range(0, len(ranks), size)]
             else:
-                groups += [ranks[start :: self.ep] for start in range(self.ep)]
+                groups += [ranks[start::size] for start in range(size)]
         return groups
 
     def check(self, shape: ModelShape, cluster: Cluster | None = None, seq: int | None = None) -> None:

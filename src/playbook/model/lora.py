@@ -84,7 +84,8 @@ class FrozenShards(Gathered):
     def __init__(self, model: Transformer, group: dist.ProcessGroup, parameters: Named, **how: Any):
         order, buckets, self.weights = gathered(model, group, parameters, **how)
         self.parameters, self.group = [(slot.name, slot.parameter) for slot in order.slots], group
-        parts = [part for bucket in buckets for part in bucket.segments(group.rank())]
+        self.across, rank = self.weights.across, self.weights.group.rank()
+        parts = [part for bucket in buckets for part in bucket.segments(rank)]
         self.leaves = [shard_of(self.weights, part) for part in parts]
 
     @contextmanager

@@ -101,8 +101,7 @@ class Engine(RankState):
         self.histories = {history for history in found if history is not None}
         mirrored = pipeline is not None and len(pipeline.stage_ranks) > 1  # ranks that have the same stages
         self._seen_by = AXES if mirrored else ("dp", "cp", "tp")
-        sharing = [one for one in self.sets if one.shared]
-        self._sharers = {name: one.group.size() for one in sharing if one.group for name, _ in one.parameters}
+        self._sharers = {name: one.sharers for one in self.sets for name, _ in one.parameters}
         if pipeline:
             pipeline.sets, pipeline.tied = self.sets, frozenset(self._tied())
             for one in self.sets:
@@ -307,11 +306,13 @@ class Engine(RankState):
         """The groups in which this rank talks, by axis of the mesh: what an instrument labels bytes with.
 
         Gradients and parameters of ranks with other tokens count for dp, whether these are other samples or other parts
-        (cp); keys and values that travel count for cp.
+        (cp), sums over replicas of shards for replicate; keys and values that travel count for cp.
         """
         if self.mesh is None:
             return {}
         found = {"dp": [group for one in self.sets for group in one.groups()]}
+        if self.mesh.layout.replicate > 1:
+            found["replicate"] = [one.across for one in self.sets if one.across]
         partial = {axis for placement in self.placements.values() for axis in placement.partial}
         tied = {placement.tied for placement in self.placements.values() if placement.tied}
         if self.mesh.layout.ep > 1:

@@ -72,6 +72,18 @@ class Mesh:
         parts = [line[i : i + count] for line in lines for i in range(0, len(line), count)]
         return self.add(f"{axis}/{count}", parts)
 
+    def hybrid(self, group: dist.ProcessGroup) -> tuple[dist.ProcessGroup, dist.ProcessGroup] | None:
+        """Of a ``group`` with the same weights, this rank's shard group and those who have the same shard in others, where
+        the layout has ``replicate`` of them. A collective of the group."""
+        if self.layout.replicate == 1:
+            return None
+        each, parts = self.layout.dp // self.layout.replicate, dict[int, list[int]]()
+        for rank in dist.get_process_group_ranks(group):
+            parts.setdefault(self.layout.coordinates(rank)["dp"] // each, []).append(rank)
+        own = parts[self.coordinates["dp"] // each]
+        same = [part[own.index(self.rank)] for part in parts.values()]
+        return clone_group(group, own), clone_group(group, same)
+
     def _create(self, groups: list[tuple[int, ...]], axes: tuple[str, ...]) -> dist.ProcessGroup:
         """The one of ``groups`` that this rank is in. Every rank takes part in creating each; NCCL names their axes."""
         if len(groups) == 1:
@@ -111,8 +123,9 @@ class Mesh:
         return "cuda" if dist.get_backend() == "nccl" else "cpu"
 
 
-def clone_group(group: dist.ProcessGroup) -> dist.ProcessGroup:
-    """Another group of the same ranks, whose collectives do not queue behind those of ``group``. A collective of these.
+def clone_group(group: dist.ProcessGroup, some: list[int] | None = None) -> dist.ProcessGroup:
+    """Another group of the same ranks, or of ``some`` of them, whose collectives do not queue behind those of ``group``.
+    A collective of all these.
 
     PyTorch names it by how many groups a rank is in, and ranks that disagree on the name wait for each other for ever.
     They may: after another layout in the same process, whose stages had unequally many. So they even it out first.
@@ -121,7 +134,7 @@ def clone_group(group: dist.ProcessGroup) -> dist.ProcessGroup:
     dist.all_gather_object(counts, own, group=group)
     for _ in range(own, max(counts)):
         dist.new_group([dist.get_rank()], use_local_synchronization=True)
-    return dist.new_group(dist.get_process_group_ranks(group), use_local_synchronization=True)
+    return dist.new_group(some or dist.get_process_group_ranks(group), use_local_synchronization=True)
 
 
 Group: TypeAlias = dist.ProcessGroup | None

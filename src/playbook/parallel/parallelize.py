@@ -9,7 +9,6 @@ from typing import Any
 import torch.distributed as dist
 
 from playbook.errors import ConfigError
-from playbook.layout import Layout
 from playbook.layout.stages import placement as stages_on_ranks
 from playbook.model.transformer import Transformer
 from playbook.parallel.context import share_context
@@ -97,10 +96,11 @@ def replicate(
     for axes, parameters in by_axes.items():
         group = _replica_group(mesh, axes)
         broadcast([*(p for p in model.parameters() if not p.requires_grad), *model.buffers()], group)
-        sets.append(_replica_set(model, mesh.layout, group, parameters, placements, list(stages)))
+        sets.append(_replica_set(model, mesh, group, parameters, placements, list(stages)))
     for axes, parameters in frozen.items() if mesh.layout.zero == 3 else ():
+        group = _replica_group(mesh, axes)
         how = {"reshard": mesh.layout.reshard, "prefetch": mesh.layout.prefetch, "stages": list(stages)}
-        sets.append(lab("train", "frozen")(model, _replica_group(mesh, axes), parameters, **how))
+        sets.append(lab("train", "frozen")(model, group, parameters, hybrid=mesh.hybrid(group), **how))
     return sets
 
 
@@ -113,22 +113,23 @@ def _replica_group(mesh: Mesh, axes: tuple[str, ...]) -> dist.ProcessGroup:
 
 def _replica_set(
     model: Transformer,
-    layout: Layout,
+    mesh: Mesh,
     group: dist.ProcessGroup,
     parameters: Named,
     placements: Placements,
     stages: list[Stage],
 ) -> ReplicaSet:
     """One set, with the strategy that the layout names."""
+    layout, hybrid = mesh.layout, mesh.hybrid(group)
     unused: dict[str, Any] = {"find_unused": layout.find_unused}
     buckets: dict[str, Any] = {"bucket": layout.bucket, "first_bucket": layout.first_bucket, **unused}
     units = stage_units(model, stages, parameters, placements) if stages else None
     if layout.zero == 3:
         weights = {"reshard": layout.reshard, "prefetch": layout.prefetch}
-        return Zero3(model, group, parameters, stages=stages, **weights, **unused)
+        return Zero3(model, group, parameters, stages=stages, hybrid=hybrid, **weights, **unused)
     if layout.zero:
         kind = Zero1 if layout.zero == 1 else Zero2
-        found = kind(parameters, group, gather=layout.gather, units=units, **buckets)
+        found = kind(parameters, group, gather=layout.gather, units=units, hybrid=hybrid, **buckets)
         if layout.gather == "lazily":
             for unit in units_of(model, stages, parameters):
                 found.weights.wait_before_use(unit.modules, unit.parameters)

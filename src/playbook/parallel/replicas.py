@@ -55,6 +55,9 @@ class ReplicaSet:
     keeps_gradients = True
     #: Whether each element is updated by one rank of the group alone (ZeRO).
     shared = False
+    #: Over how many ranks it shards updates; with hybrid sharding, ranks of other shard groups that make the same ones.
+    sharers = 1
+    across: dist.ProcessGroup | None = None
     #: Whether weights are gathered when they are used (ZeRO-3).
     gathers_weights = False
     optimizer: torch.optim.Optimizer

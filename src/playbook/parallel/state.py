@@ -59,8 +59,8 @@ class RankState:
                 yield LocalShard("parameter", of, tuple(p.shape), 0, p.detach())
 
     def _shard(self, one: ReplicaSet, leaf: Leaf, kind: str, value: Tensor) -> Iterator[LocalShard]:
-        among_replicas = one.shared or one.group is None or one.group.rank() == 0
-        if among_replicas and self._is_first(leaf.name):
+        same = one.across if one.shared else one.group
+        if (same is None or same.rank() == 0) and self._is_first(leaf.name):
             yield LocalShard(kind, self.placements[leaf.name], tuple(leaf.parameter.shape), leaf.start, value)
 
     def _is_first(self, name: str) -> bool:

@@ -76,8 +76,9 @@ class Zero(HookedReplicaSet):
         self.parameters = [(slot.name, slot.parameter) for slot in order.slots]
         self.group: dist.ProcessGroup = group
         self.order, self.buckets, self.weights, self.store = order, buckets, weights, store
+        self.across, self.sharers = store.across, store.group.size()
         self.keeps_gradients = store.keep_whole
-        self.segments = [part for bucket in buckets for part in bucket.segments(group.rank())]
+        self.segments = [part for bucket in buckets for part in bucket.segments(store.group.rank())]
         self.leaves = [shard_of(weights, segment) for segment in self.segments]
         self.used = UsedParameters([slot.name for slot in order.slots], group, find_unused)
         self.hooks = GradientHooks(buckets, store.arrived, self._complete)
@@ -97,9 +98,15 @@ class Zero(HookedReplicaSet):
             with self.hooks.paused():
                 yield
             return
+        self.store.more = True
         yield
         self.hooks.finish()
         self.store.settle()
+        self.store.more = False
+
+    def defer_sync(self) -> None:
+        super().defer_sync()
+        self.store.more = True  # until the step is over
 
     def _complete(self, bucket: Bucket) -> None:
         self.store.reduce(bucket, self.hooks)
@@ -109,7 +116,7 @@ class Zero(HookedReplicaSet):
         # Whole gradients are looked for before the missing ones are zeroed, shards once all have come.
         here = [self.store.here(slot) for slot in self.order.slots] if self.keeps_gradients else []
         self.hooks.finish()
-        self.store.settle()
+        self.store.settle(last=True)
         here = here or [self.store.here(slot) for slot in self.order.slots]
         anywhere = self.used.agree(here, self.order.device)
         unused = {slot for slot, used in zip(self.order.slots, anywhere, strict=True) if not used}
@@ -118,7 +125,7 @@ class Zero(HookedReplicaSet):
             leaf.tensor.grad = None if segment.slot in unused else self.store.of(segment)
 
     def groups(self) -> list[dist.ProcessGroup]:
-        return list(dict.fromkeys([self.group, *self.weights.groups()]))
+        return list(dict.fromkeys([self.group, self.store.group, *self.weights.groups()]))
 
     def tensors(self) -> dict[str, list[Tensor]]:
         vectors = {"parameters": [self.weights.vector], "gradients": [self.store.vector]}
@@ -147,13 +154,18 @@ class Zero1(Zero):
         gather: str = "after",
         find_unused: bool = False,
         units: Units | None = None,
+        hybrid: tuple[dist.ProcessGroup, dist.ProcessGroup] | None = None,
     ):
-        order = FlatOrder(units or [backward_order(parameters)], group.size())
+        shards, across = hybrid or (group, None)
+        order = FlatOrder(units or [backward_order(parameters)], shards.size())
         broadcast([slot.parameter for slot in order.slots], group)
         buckets = order.buckets(bucket, first_bucket)
-        weights = WholeParameters(order, buckets, group, gather)
-        whole = self.stage == 1
-        store = WholeGradients(order, group) if whole else GradientShards(order, buckets, group)
+        weights = WholeParameters(order, buckets, shards, gather)
+        store = (
+            WholeGradients(order, shards, across)
+            if self.stage == 1
+            else GradientShards(order, buckets, shards, across)
+        )
         super().__init__(order, buckets, group, weights, store, find_unused)
 
     def step(self) -> None:
@@ -176,15 +188,35 @@ class Zero2(Zero1):
     stage = 2
 
 
-class WholeGradients:
+class ReducedGradients:
+    """Gradients that are reduced to shards in ``group``; ``across`` it (HSDP), ranks that have the same shard sum it up.
+
+    That takes one message for each bucket and step: it starts when the bucket's last reduce-scatter is over.
+    """
+
+    #: Reduce-scatters that may be under way at once; a further one waits for the oldest.
+    in_flight = 2
+
+    def __init__(self, group: dist.ProcessGroup, across: dist.ProcessGroup | None):
+        self.group, self.across = group, across
+        self.more = False  # whether what is reduced now may be reduced again in this step
+        self.sums: list[dist.Work] = []
+
+    def _sum_over_replicas(self, shard: Tensor) -> None:
+        if self.across:
+            self.sums.append(dist.all_reduce(shard, group=self.across, async_op=True))
+
+
+class WholeGradients(ReducedGradients):
     """All gradients of a rank in one vector, in which they add up over micro-batches."""
 
     keep_whole = True
 
-    def __init__(self, order: FlatOrder, group: dist.ProcessGroup):
-        self.group, self.vector = group, order.zeros()
+    def __init__(self, order: FlatOrder, group: dist.ProcessGroup, across: dist.ProcessGroup | None = None):
+        super().__init__(group, across)
+        self.vector = order.zeros()
         self.views = {slot: slot.view(self.vector) for slot in order.slots}
-        self.works: list[dist.Work] = []
+        self.pending: list[tuple[Tensor, dist.Work]] = []
 
     def begin(self) -> None:
         """Nothing to forget: what arrives first overwrites what is there."""
@@ -197,10 +229,19 @@ class WholeGradients:
         whole = self.vector[bucket.start : bucket.stop]
         zero_absent(whole, bucket, has_gradient)
         own = self.vector[bucket.shard(self.group.rank())]
-        self.works.append(reduce_scatter(own, whole, self.group, async_op=True))
+        self.pending.append((own, reduce_scatter(own, whole, self.group, async_op=True)))
+        if self.across and len(self.pending) > self.in_flight:
+            self._settle_oldest()
 
-    def settle(self) -> None:
-        wait(self.works)
+    def _settle_oldest(self) -> None:
+        own, work = self.pending.pop(0)
+        work.wait()
+        self._sum_over_replicas(own)
+
+    def settle(self, last: bool = False) -> None:
+        while self.pending:
+            self._settle_oldest()
+        wait(self.sums)
 
     def here(self, slot: Slot) -> bool:
         return has_gradient(slot)
@@ -209,15 +250,21 @@ class WholeGradients:
         return segment.of(self.vector)
 
 
-class GradientShards:
+class GradientShards(ReducedGradients):
     """This rank's shards of all buckets' gradients, in one vector; a whole bucket has memory only until it is sent."""
 
     keep_whole = False
-    #: Reduce-scatters that may be under way at once; a further one waits for the oldest.
-    in_flight = 2
 
-    def __init__(self, order: FlatOrder, buckets: list[Bucket], group: dist.ProcessGroup):
-        self.group, self.buckets = group, buckets
+    def __init__(
+        self,
+        order: FlatOrder,
+        buckets: list[Bucket],
+        group: dist.ProcessGroup,
+        across: dist.ProcessGroup | None = None,
+    ):
+        super().__init__(group, across)
+        self.buckets = buckets
+        self.summed = set[int]()  # buckets of this step whose shard is the sum over replicas, or is becoming it
         self.vector = torch.zeros(order.length // group.size(), dtype=order.dtype, device=order.device)
         self.fresh: set[int] = set()  # buckets whose shard holds nothing of this step yet
         self.buffers: dict[int, Tensor] = {}
@@ -269,10 +316,21 @@ class GradientShards:
             self.fresh.remove(bucket.index)
         else:
             self.vector[bucket.in_shards].add_(target)
+        if not self.more:
+            self._sum(bucket)
 
-    def settle(self) -> None:
+    def _sum(self, bucket: Bucket) -> None:
+        self.summed.add(bucket.index)
+        self._sum_over_replicas(self.vector[bucket.in_shards])
+
+    def settle(self, last: bool = False) -> None:
         while self.pending:
             self._settle_oldest()
+        for bucket in self.buckets if last else ():
+            if bucket.index not in self.summed:
+                self._sum(bucket)
+        self.summed.clear()
+        wait(self.sums)
 
     def here(self, slot: Slot) -> bool:
         return slot in self.step_here

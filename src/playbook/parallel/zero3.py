@@ -161,13 +161,17 @@ def gathered(
     reshard: bool = True,
     prefetch: bool = True,
     stages: Sequence[Stage] = (),
+    hybrid: tuple[dist.ProcessGroup, dist.ProcessGroup] | None = None,
 ) -> tuple[FlatOrder, list[Bucket], GatheredUnits]:
     """Parameters in one vector, those of the first rank, a bucket for each unit, and what gathers them. A collective."""
     units = units_of(model, stages, parameters)
-    order = FlatOrder([unit.parameters for unit in reversed(units)], group.size())
+    shards, across = hybrid or (group, None)
+    order = FlatOrder([unit.parameters for unit in reversed(units)], shards.size())
     broadcast([slot.parameter for slot in order.slots], group)
     buckets = order.cut()
-    return order, buckets, GatheredUnits(model, units, order, buckets, group, reshard, prefetch, bool(stages))
+    weights = GatheredUnits(model, units, order, buckets, shards, reshard, prefetch, bool(stages))
+    weights.across = across
+    return order, buckets, weights
 
 
 class Zero3(Gathered, Zero):
@@ -193,7 +197,7 @@ class Zero3(Gathered, Zero):
     ):
         backward_order(parameters or model)  # raises where somebody has them already
         order, buckets, weights = gathered(model, group, parameters, **how)
-        store = GradientShards(order, buckets, group)
+        store = GradientShards(order, buckets, weights.group, weights.across)
         Zero.__init__(self, order, buckets, group, weights, store, find_unused)
 
     def _complete(self, bucket: Bucket) -> None:
@@ -203,6 +207,8 @@ class Zero3(Gathered, Zero):
 
 class GatheredUnits:
     """This rank's shards of all weights in one vector, and hooks on the model that gather each unit when it is used."""
+
+    across: dist.ProcessGroup | None  # with hybrid sharding, ranks that have the same shards
 
     def __init__(
         self,

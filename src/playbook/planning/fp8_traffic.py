@@ -61,7 +61,7 @@ def scales(here: Sender, first: bool) -> Iterator[Message]:
     if layout.zero == 3 and recipe.turns:
         for one in here.sets:
             count = sum(_groups(weight, recipe) for unit in one.units for weight in unit.weights)
-            yield message_in("dp", "all_reduce", count, FP32, one.group, "scales")
+            yield message_in("dp", "all_reduce", count, FP32, one.shards, "scales")
     if not recipe.history or first:
         groups = {"tp": (layout.tp, here.at["tp"]), "cp": (layout.cp, here.at["cp"]), "ep": here.ep}
         for (axis, phase), count in _told(here).items() if not recipe.groups.rows else ():

@@ -224,7 +224,7 @@ def _buffers(run: RunSizes, layout: Layout, counts: StateCounts, held: Sequence[
     if shape.positions == "rotary":
         width = "p" if shape.mla else "d"
         yield Part("rotary angles", (run.make("buffers", "cosines and sines (fp32)", f"2*y*{width}*4"),), 1)
-    if counts.replicas == 1 or layout.zero < 2:
+    if counts.replicas * layout.replicate == 1 or layout.zero < 2:
         return
     blocks, visit = sum(held), max(held) if len(held) > 1 else 0
     if layout.zero == 2:

@@ -34,6 +34,7 @@ class Links:
             "ep": layout.tp,
             "edp": layout.tp * layout.ep,
             "dp": layout.tp,
+            "replicate": layout.tp * layout.shards,
             "pp": layout.tp * layout.cp * layout.dp,
         }
         return strides.get(axis, 1)

@@ -67,13 +67,15 @@ def message_in(
 
 @dataclass(frozen=True)
 class WeightSet:
-    """Weights of which some ranks have the same, in a ``group`` of so many, of which this one has a place.
+    """Weights of which some ranks have the same, in a ``group`` of so many, of which this one has a place; ZeRO shards
+    them over ``shards``, all of the group or a part.
 
     What ``parallel.replicas.ReplicaSet`` is in a run: gradients are sent in ``buckets``.
     """
 
     units: list[WeightUnit]
     group: tuple[int, int]
+    shards: tuple[int, int]
     buckets: list[Bucket[WeightSlot]]
 
     def unit(self, bucket: Bucket[WeightSlot]) -> WeightUnit:
@@ -196,10 +198,10 @@ class Sender(OfJob):
         return self.layout.ep, self.samples[1] % self.layout.ep
 
     @property
-    def edp(self) -> tuple[int, int]:
-        """How many ranks have the same experts, and which of them this one is."""
+    def across(self) -> tuple[int, int]:
+        """How many shard groups there are, and in which of them this rank is."""
         ranks, index = self.samples
-        return self._mirror((ranks // self.layout.ep, index // self.layout.ep))
+        return self.layout.replicate, index // (ranks // self.layout.replicate)
 
     def _mirror(self, group: tuple[int, int]) -> tuple[int, int]:
         """The group with that at the mirrored place of the pipeline, where that has the same stages."""
@@ -212,15 +214,25 @@ class Sender(OfJob):
     def sets(self) -> list[WeightSet]:
         """All weights of this rank, those of experts that other ranks do not have apart."""
         units = weight_units(self.shape, self.layout, self.blocks, self.depth)
-        both = (only(units, expert=False), self.replicas), (only(units, expert=True), self.edp)
-        return [WeightSet(some, group, self._buckets(some, group[0])) for some, group in both if some]
+        return [
+            self._set(some, ep)
+            for ep, expert in ((1, False), (self.layout.ep, True))
+            if (some := only(units, expert=expert))
+        ]
+
+    def _set(self, units: list[WeightUnit], ep: int) -> WeightSet:
+        """Weights of which ``ep`` neighbours have different ones."""
+        ranks, index = (number // ep for number in self.samples)
+        each = ranks // self.layout.replicate
+        shards = self._mirror((each, index % each))
+        return WeightSet(units, self._mirror((ranks, index)), shards, self._buckets(units, shards[0]))
 
     @cached_property
     def frozen(self) -> list[WeightSet]:
         """Weights that ZeRO-3 shards though they do not learn."""
         units = weight_units(self.shape, self.layout, self.blocks, self.depth, frozen=True)
         some = units if self.shape.lora and self.layout.zero == 3 else []
-        return [WeightSet(some, self.replicas, self._buckets(some, self.replicas[0]))] if some else []
+        return [self._set(some, 1)] if some else []
 
     def _buckets(self, units: list[WeightUnit], ranks: int) -> list[Bucket[WeightSlot]]:
         layout, size = self.layout, self.recipe.states.parameters

@@ -23,7 +23,8 @@ class StateCounts:
 
     ``frozen`` of the local ones do not learn, of which it keeps ``frozen_shard``. ``block`` is the largest single block
     on this rank, of which ``block_learns`` learn, ``table`` the embedding's matrix; ``units`` are what ZeRO-3 gathers
-    whole of what learns, or in a pipeline what is padded by itself. ``replicas`` ranks have the same parameters.
+    whole of what learns, or in a pipeline what is padded by itself. ``replicas`` ranks share
+    ZeRO's shards of the same parameters.
     """
 
     local: int
@@ -81,7 +82,7 @@ def stage_parameters(
         final = make("norms", "final norm", size_formula(norm(shape, "final norm")))
         head = () if shape.tied and first else (make("head", "matrix", "v*h//t"),)
         parts.append(Part("head", (final, *head), 1))
-    local, replicas = sum(part.value for part in parts), layout.dp * layout.cp * directions
+    local, replicas = sum(part.value for part in parts), layout.shards * directions
     trained = {kind: [learns(shape, row) for row in rows[kind]] for kind in rows}
     learning = {kind: [*compress(terms, trained[kind])] for kind, terms in blocks.items()}
     rest = {kind: [t for t in terms if t not in learning[kind]] for kind, terms in blocks.items()}

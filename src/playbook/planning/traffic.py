@@ -232,7 +232,8 @@ def replicas(here: Sender) -> Iterator[Message]:
     """Gradients of ranks that have the same weights, and under ZeRO their parameters (``parallel/data.py``, ``zero.py``).
 
     They have other samples (dp) or other parts of the same ones (cp); where a pipeline runs both ways the other copy of a
-    stage is one of them. Stages 2 and 3 send gradients for each micro-batch, stage 3 parameters as well: `_gathers`.
+    stage is one of them. Stages 2 and 3 send gradients for each micro-batch, stage 3 parameters as well: `_gathers`. Where
+    several groups of ranks have all shards (replicate), these are summed over the groups once.
     """
     zero, size = here.layout.zero, here.gradient_bytes
     for one in here.sets:
@@ -246,12 +247,15 @@ def replicas(here: Sender) -> Iterator[Message]:
             sent[len(bucket)] += _passes(here, one.unit(bucket)) if zero > 1 else 1
         for elements, count in sent.items():
             collective = "reduce_scatter" if zero else "all_reduce"
-            yield message_in("dp", collective, elements, size, one.group, "gradients", count)
+            yield message_in("dp", collective, elements, size, one.shards, "gradients", count)
+        for elements, count in Counter(map(len, one.buckets)).items() if zero else ():
+            own = elements // one.shards[0]
+            yield message_in("replicate", "all_reduce", own, size, here.across, "gradients", count)
     weight = here.recipe.states.parameters
     for one in (*here.sets, *here.frozen):
         for (phase, bucket), count in _gathers(here, one).items():
             there = gathered_bytes(bucket, weight, here.recipe.fp8 if zero == 3 else None)
-            yield message_in("dp", "all_gather", there, 1, one.group, phase, count)
+            yield message_in("dp", "all_gather", there, 1, one.shards, phase, count)
 
 
 def _passes(here: Sender, unit: WeightUnit) -> int:
@@ -289,7 +293,7 @@ def sums(here: Sender) -> Iterator[Message]:
     copies = max(1, tp // kv_heads)
     for partial, group in (("tp", (tp, place)), ("copies", (copies, place % copies))):
         rank = here.layout.zero > 0
-        elements = sum(partial_sums(one.buckets, partial, one.group[1] * rank) for one in here.sets)
+        elements = sum(partial_sums(one.buckets, partial, one.shards[1] * rank) for one in here.sets)
         if elements:
             yield message_in("tp", "all_reduce", elements, here.gradient_bytes, group, "gradients")
 

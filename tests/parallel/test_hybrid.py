@@ -1,0 +1,98 @@
+"""Hybrid sharding: ZeRO over dp / replicate neighbours, gradients summed over the other replicas. One device, as ever."""
+
+from __future__ import annotations
+
+import functools
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from all_pairs import all_pairs, combined
+from helpers import BLOCKS, MIXTRAL
+from parallel_runs import Case, Run, on_one_device, on_ranks
+from traffic_runs import check_run
+
+from playbook.errors import LayoutError
+from playbook.layout import Layout
+from playbook.planning.memory import predict
+
+TOLERANCE = 1e-5
+#: Nothing divides: samples have 9 tokens.
+SHAPES = {
+    "gpt": BLOCKS["gpt"].replace(hidden=24, heads=4, vocab=37, layers=4, dropout=0.0),
+    "llama": BLOCKS["llama"].replace(hidden=32, heads=8, kv_heads=2, ffn=52, layers=4),
+    "tied": BLOCKS["llama"].replace(hidden=24, heads=4, kv_heads=4, ffn=52, layers=4, tied=True),
+    "experts": MIXTRAL.replace(heads=4, kv_heads=4, layers=4, moe={"experts": 4, "top_k": 2, "ffn": 20}),
+}
+BUCKETS = {"bucket": 20_000, "first_bucket": 3_000}
+
+
+@functools.cache
+def reference(case: Case) -> Run:
+    return on_one_device(case)
+
+
+def check(ranks, runs: list[tuple[Case, str, dict]], world: int) -> None:
+    for rank, found in enumerate(ranks(on_ranks, runs, kept, True, ranks=world).values):
+        for (case, text, options), (run, bytes_) in zip(runs, found, strict=True):
+            error = run.error(reference(replace(case, recompute="none")))
+            assert error <= TOLERANCE, (rank, case, text, options, error)
+            check_run(case, text, options, rank, run)
+            layout = Layout.parse(text).replace(**options)
+            told = predict(case.shape, layout, seq=layout.padded(9), recipe="fp32", device="cpu").stages
+            told = told[layout.coordinates(rank)["pp"]]
+            assert bytes_ == {kind: getattr(told, kind) for kind in bytes_}, (rank, text, options)
+
+
+def kept(engine: Any) -> dict[str, int]:
+    """Bytes of weights and gradients, which are padded: the same on all ranks of a stage."""
+    tensors = engine.tensors()
+    return {kind: sum(t.nbytes for t in tensors[kind]) for kind in ("parameters", "gradients")}
+
+
+def layout_of(one: dict[str, Any]) -> Layout:
+    return Layout.parse(text_of(one))
+
+
+def text_of(one: dict[str, Any]) -> str:
+    axes = ",".join(f"{axis}={one[axis]}" for axis in ("tp", "cp", "pp", "ep", "zero", "replicate", "grad_acc"))
+    return f"dp={one['each'] * one['replicate']},{axes},schedule={one['schedule']},micro_batch=2" + ",sp" * one["sp"]
+
+
+def world_of(one: dict[str, Any]) -> int:
+    return one["each"] * one["replicate"] * one["tp"] * one["cp"] * one["pp"]
+
+
+def fits(one: dict[str, Any]) -> bool:
+    """As many as two cores can run; and what each axis asks for."""
+    if world_of(one) > 8 or one["sp"] != (one["tp"] > 1) or (one["pp"] == 1) != (one["schedule"] == "naive"):
+        return False
+    with suppress(LayoutError):
+        layout = layout_of(one)
+        layout.check(SHAPES[one["shape"]], seq=layout.padded(9))
+        return True
+    return False
+
+
+@functools.cache
+def chosen() -> list[dict[str, Any]]:
+    """A shard group is one rank, two or three along dp, and those along cp."""
+    every = combined(
+        each=(1, 2, 3), replicate=(2, 3), zero=(1, 2, 3), tp=(1, 2), sp=(False, True), cp=(1, 2), pp=(1, 2), ep=(1, 2),
+        grad_acc=(1, 4), schedule=("naive", "1f1b", "zb-v", "dualpipe"), shape=tuple(SHAPES), recompute=("none", "full"),
+    )  # fmt: skip
+    return all_pairs(filter(fits, every), world_of)
+
+
+def run_of(one: dict[str, Any]) -> tuple[Case, str, dict]:
+    samples = 2 * one["each"] * one["replicate"] * one["grad_acc"]
+    case = Case(SHAPES[one["shape"]], one["recompute"], steps=2, samples=samples)
+    return case, text_of(one), BUCKETS if one["zero"] < 3 else {}
+
+
+@pytest.mark.parametrize("world", [2, 3, 4, 6, 8])
+def test_any_two_options_are_one_device(ranks, world):
+    runs = [run_of(one) for one in chosen() if world_of(one) == world]
+    assert runs
+    check(ranks, runs, world)
