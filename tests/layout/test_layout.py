@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from playbook import hardware
 from playbook.commands.train import _padding
 from playbook.errors import LayoutError
-from playbook.layout import AXES, RECOMPUTE, SCHEDULES, Layout
+from playbook.layout import AXES, CUT_OUT, RECOMPUTE, SCHEDULES, Layout
 from playbook.shapes import load
 
 small = st.integers(1, 4)
@@ -17,16 +17,18 @@ small = st.integers(1, 4)
 
 @st.composite
 def layouts(draw):
-    dp, cp = draw(small), draw(small)
+    each, cp, zero = draw(small), draw(small), draw(st.integers(0, 3))
+    replicate = draw(st.integers(1, 3)) if zero else 1
     return Layout(
-        dp=dp,
+        dp=each * replicate,
+        replicate=replicate,
         cp=cp,
         tp=draw(small),
         pp=draw(small),
-        ep=draw(st.sampled_from([d for d in range(1, dp * cp + 1) if dp * cp % d == 0])),
+        ep=draw(st.sampled_from([d for d in range(1, each * cp + 1) if each * cp % d == 0])),
         vpp=draw(small),
         sp=draw(st.booleans()),
-        zero=draw(st.integers(0, 3)),
+        zero=zero,
         recompute=draw(st.sampled_from(RECOMPUTE)),
         schedule=draw(st.sampled_from(SCHEDULES)),
         micro_batch=draw(st.integers(1, 64)),
@@ -62,6 +64,10 @@ def test_text_shows_what_differs_from_one_device():
         ("zero=4", "zero must be 0, 1, 2 or 3, got 4"),
         ("sp=yes", "sp must stand alone or be true or false, got 'yes'"),
         ("ep=3,dp=4", "ep must divide dp * cp = 4, got 3"),
+        ("dp=4,zero=3,replicate=3", "replicate must divide dp = 4, got 3"),
+        ("cp=2,zero=3,replicate=2", "replicate must divide dp = 1, got 2"),
+        ("dp=4,replicate=2", "replicate = 2 repeats ZeRO's shards: zero must be 1, 2 or 3, got 0"),
+        ("dp=4,zero=1,replicate=2,ep=4", "ep must divide dp * cp / replicate = 2, got 4"),
         ("recompute=some", "unknown recompute 'some'"),
         ("recompute=full:some", "recompute is 'full:some': behind the colon goes a number of blocks"),
         ("recompute=none:2", "recompute is 'none:2'"),
@@ -100,7 +106,7 @@ def test_tensor_parallel_ranks_are_neighbours_and_stages_are_far_apart():
 @given(layouts())
 def test_every_kind_of_group_partitions_the_ranks(layout):
     kinds = [axes for size in range(1, 5) for axes in itertools.combinations(AXES, size)]
-    for axes in [*kinds, ("ep",), ("edp",)]:
+    for axes in [*kinds, *((name,) for name in CUT_OUT)]:
         groups = layout.groups(*axes)
         assert sorted(itertools.chain(*groups)) == list(range(layout.world_size))
         assert all(list(group) == sorted(group) for group in groups)
@@ -118,11 +124,12 @@ def test_ranks_of_a_group_differ_along_its_axis_alone(layout):
 
 
 @given(layouts())
-def test_expert_groups_cut_the_ranks_that_hold_the_same_weights(layout):
-    for whole in layout.groups("dp", "cp"):
-        sharing = [group for group in layout.groups("ep") if set(group) <= set(whole)]
-        copies = [group for group in layout.groups("edp") if set(group) <= set(whole)]
-        assert {len(group) for group in sharing} == {layout.ep} == {len(copies)}
+def test_expert_and_shard_groups_cut_the_ranks_that_hold_the_same_weights(layout):
+    cuts = (("ep", "edp", layout.ep), ("shard", "replicate", layout.shards))
+    for whole, (one, other, size) in itertools.product(layout.groups("dp", "cp"), cuts):
+        sharing = [group for group in layout.groups(one) if set(group) <= set(whole)]
+        copies = [group for group in layout.groups(other) if set(group) <= set(whole)]
+        assert {len(group) for group in sharing} == {size} == {len(copies)}
         assert all(len(set(one) & set(other)) == 1 for one in sharing for other in copies)
 
 
@@ -132,6 +139,9 @@ def test_groups_by_hand():
     assert layout.groups("dp") == [(0, 2, 4, 6), (1, 3, 5, 7)]
     assert layout.groups("ep") == [(0, 2), (4, 6), (1, 3), (5, 7)]
     assert layout.groups("edp") == [(0, 4), (2, 6), (1, 5), (3, 7)]
+    hybrid = Layout(dp=4, cp=2, zero=3, replicate=2, ep=2)
+    assert hybrid.groups("shard") == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert hybrid.groups("replicate") == [(0, 4), (1, 5), (2, 6), (3, 7)]
     for axes in (("xp",), (), ("ep", "tp")):
         with pytest.raises(LayoutError, match="unknown axis"):
             layout.groups(*axes)

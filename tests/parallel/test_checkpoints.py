@@ -94,6 +94,7 @@ ENGINES = {
     "zero 1, lazily": ("dp=2,zero=1", {"gather": "lazily"}),
     "zero 2": ("dp=4,zero=2", {"bucket": 20_000}),
     "zero 3": ("dp=3,zero=3", {}),
+    "zero 3, two groups": ("dp=4,zero=3,replicate=2", {}),
 }
 CASES = [
     Case(BLOCKS["llama"], steps=WHOLE),
@@ -156,6 +157,8 @@ def test_moments_in_few_bits_are_saved_in_fp32(ranks, moments, numbers):
     ("before", "after"),
     [
         ("dp=3,zero=3", "dp=2,zero=1"),
+        ("dp=4,zero=2,replicate=2", "dp=3,zero=3"),
+        ("tp=2,cp=2", "dp=2,tp=2,zero=1,replicate=2"),
         ("tp=4", "tp=2,sp,cp=2"),
         ("tp=2,cp=2,zero=1", "tp=2,sp,dp=2,zero=3"),
         ("pp=2,dp=2,zero=2,grad_acc=4", "pp=2,tp=2,grad_acc=4,schedule=dualpipe"),

@@ -56,8 +56,13 @@ def layout_of(one: dict[str, Any]) -> Layout:
 
 
 def text_of(one: dict[str, Any]) -> str:
-    axes = ",".join(f"{axis}={one[axis]}" for axis in ("tp", "cp", "pp", "ep", "zero", "replicate", "grad_acc"))
-    return f"dp={one['each'] * one['replicate']},{axes},schedule={one['schedule']},micro_batch=2" + ",sp" * one["sp"]
+    axes = ",".join(
+        f"{axis}={one[axis]}" for axis in ("tp", "cp", "pp", "ep", "zero", "replicate", "grad_acc")
+    )
+    return (
+        f"dp={one['each'] * one['replicate']},{axes},schedule={one['schedule']},micro_batch=2"
+        + ",sp" * one["sp"]
+    )
 
 
 def world_of(one: dict[str, Any]) -> int:

@@ -125,6 +125,8 @@ def test_torchtitan_is_a_file_that_reads():
     assert plain["parallelism"]["data_parallel_replicate_degree"] == 8
     assert plain["model"]["converters"] == ["quantize.linear.float8"]
     assert plain["quantize"]["linear"]["float8"]["recipe_name"] == "rowwise"
+    hybrid = tomllib.loads(emit("torchtitan", run("llama3-8b", "dp=8,zero=3,replicate=2")))["parallelism"]
+    assert (hybrid["data_parallel_replicate_degree"], hybrid["data_parallel_shard_degree"]) == (2, 4)
     unknown = emit("torchtitan", run("llama2-7b", "dp=8,zero=3"))
     assert "# NOT EXPRESSED: the model" in unknown
     assert "hidden=4096" in unknown
@@ -149,6 +151,11 @@ def test_numbers_that_are_computed_with_are_those_that_were_planned():
     assert "--attention-backend fused" in emit("megatron", run("deepseek-v3", "dp=8,ep=8"))
     for layout, kept in (("dp=8", "fp32"), ("dp=8,zero=1", "bf16")):  # without ZeRO it refuses bf16
         assert f'"grad_accum_dtype": "{kept}"' in emit("deepspeed", run("llama3-8b", layout))
+
+
+def test_deepspeed_shards_over_all_ranks():
+    text = emit("deepspeed", run("llama3-8b", "dp=8,zero=3,replicate=2"))
+    assert "NOT EXPRESSED: replicate=2: it shards over all ranks. With zero=3 MiCS (mics_shard_size=4" in text
 
 
 def test_deepspeed_is_json_behind_what_it_cannot_say():

@@ -94,6 +94,8 @@ def test_what_megatron_is_told_is_read_back(name):
         ("dp=8,zero=3,cp=2,recompute=full,grad_acc=3", {"context": "gather"}, "bf16-mixed-main-grads"),
         ("dp=4,pp=4,grad_acc=8,zero=2", {"stage_layers": (26, 18, 18, 18)}, "fp32"),
         ("tp=2,sp,recompute=core_attn+layernorm+mlp", {}, "bf16"),
+        ("dp=8,cp=2,zero=1,replicate=4,grad_acc=2", {}, "bf16"),
+        ("dp=8,zero=3,replicate=2", {}, "bf16-mixed-main-grads"),
         ("pp=4,grad_acc=8,recompute=full:3", {}, "bf16"),
         ("dp=2,tp=8,sp,pp=2,schedule=interleaved,vpp=4,grad_acc=4,zero=1,micro_batch=2", {}, "fp8:delayed"),
     ],
@@ -151,7 +153,12 @@ def test_what_a_plan_cannot_hold_is_said():
 
 @pytest.mark.parametrize(
     "layout",
-    ["dp=4,tp=2,sp,pp=2,zero=3,grad_acc=4,micro_batch=2,recompute=full,schedule=1f1b", "dp=8,zero=3,cp=2"],
+    [
+        "dp=4,tp=2,sp,pp=2,zero=3,grad_acc=4,micro_batch=2,recompute=full,schedule=1f1b",
+        "dp=8,zero=3,cp=2",
+        "dp=8,zero=3,replicate=2",
+        "dp=2,zero=3,replicate=2,cp=2",
+    ],
 )
 def test_torchtitan_comes_back(layout):
     planned = run("llama3.1-8b", layout, 8192, "autocast", context="gather" if "cp" in layout else "ring")
@@ -178,14 +185,17 @@ def test_torchtitan_with_its_own_defaults():
     assert pasted.job(load("llama2-7b"), 512).seq == 2048
 
 
-@pytest.mark.parametrize("layout", ["dp=4,tp=2,zero=2,grad_acc=4,micro_batch=3", "dp=8,zero=3", "dp=2"])
+@pytest.mark.parametrize(
+    "layout",
+    ["dp=4,tp=2,zero=2,grad_acc=4,micro_batch=3", "dp=8,zero=3", "dp=2", "dp=8,zero=3,replicate=2"],
+)
 @pytest.mark.parametrize("framework", ["deepspeed", "accelerate"])
 def test_layouts_come_back_from_deepspeed_and_accelerate(layout, framework):
     planned = run("llama3-8b", layout, 4096, "fp32" if framework == "accelerate" else "bf16")
     pasted = read(emit(framework, planned))
     job = pasted.job(planned.shape, planned.seq)
     batch = (
-        {} if framework == "deepspeed" else {"grad_acc": 1, "micro_batch": 1}
+        {"replicate": 1} if framework == "deepspeed" else {"grad_acc": 1, "micro_batch": 1}
     )  # which are in a script there
     assert job.layout.replace(context="ring") == planned.layout.replace(**batch)
     if "zero=0" in str(layout) or planned.layout.zero:
@@ -234,7 +244,10 @@ num_processes: 16
                               "not read: compute_environment"]  # fmt: skip
 
 
-@pytest.mark.parametrize("layout", ["dp=4,tp=2,zero=3", "dp=2,cp=2,zero=3,recompute=full", "dp=8", "dp=1"])
+@pytest.mark.parametrize(
+    "layout",
+    ["dp=4,tp=2,zero=3", "dp=2,cp=2,zero=3,recompute=full", "dp=8", "dp=1", "dp=8,zero=3,replicate=2"],
+)
 def test_accelerate_reads_its_configuration(layout, tmp_path, monkeypatch):
     """The judge is Accelerate itself, where it is installed."""
     config_args = pytest.importorskip("accelerate.commands.config.config_args")
@@ -264,7 +277,16 @@ def test_accelerate_reads_its_configuration(layout, tmp_path, monkeypatch):
 def test_kinds_of_accelerate(kind, zero, precision):
     pasted = read(f"distributed_type: {kind}\nmixed_precision: bf16\nnum_processes: 8\n")
     assert (pasted.layout["zero"], pasted.precision, pasted.spread()[0]["dp"]) == (zero, precision, 8)
-    assert any("HYBRID" in what for what in pasted.unknown) == ("HYBRID" in kind)
+    assert pasted.layout.get("replicate", 1) == 1
+
+
+def test_shards_within_a_node_of_accelerate():
+    kind = "FSDP\nfsdp_config:\n  fsdp_sharding_strategy: HYBRID_SHARD"
+    pasted = read(f"distributed_type: {kind}\nmixed_precision: bf16\nnum_processes: 16\nnum_machines: 2\n")
+    assert str(pasted.job(load("llama3-8b"), 512).layout) == "dp=16,zero=3,replicate=2"
+    alone = read(f"distributed_type: {kind}\nmixed_precision: bf16\nnum_processes: 3\nnum_machines: 2\n")
+    assert "2 groups that have all shards: dp is 3, so that there is one" in said(alone)
+    assert str(alone.job(load("llama3-8b"), 512).layout) == "dp=3,zero=3"
 
 
 SHORT = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --vocab-size 1024 --max-position-embeddings 512 "

@@ -53,6 +53,8 @@ DENSE: Cases = [
     (TIED.replace(layers=2), "cp=4,pp=2,grad_acc=2", {"context": "ulysses"}),
     (LLAMA, "cp=2,dp=2,pp=2,vpp=2,schedule=interleaved,grad_acc=2,zero=3", {}),
     (TIED, "tp=2,pp=4,schedule=dualpipe,grad_acc=8", {}),
+    (LLAMA.replace(layers=1), "tp=2,sp,dp=4,zero=3,replicate=2", {}),
+    (LLAMA, "dp=4,pp=2,zero=2,replicate=2,schedule=dualpipe,grad_acc=4", {}),
 ]
 EXPERTS: Cases = [
     (MOE, "dp=2,cp=2,pp=2,ep=2,zero=1,grad_acc=2", {}),
@@ -61,6 +63,7 @@ EXPERTS: Cases = [
     (FEW, "dp=8,ep=4", {"dispatch": "two-step", "node": 2}),  # two nodes of two: two kinds of groups of two
     (MLA, "dp=4,pp=2,ep=2,zero=1,grad_acc=4,schedule=dualpipe", {}),
     (MLA.replace(layers=2), "dp=4,tp=2,ep=2,zero=2,grad_acc=2", {}),
+    (FEW, "dp=8,ep=2,zero=3,replicate=2", {}),
 ]
 
 
@@ -165,6 +168,8 @@ def test_a_rank_of_a_run(ranks, cases):
             same = {view.groups.get("replicas", view.groups.get("dp", (rank,)))}
             if layout.ep > 1 and view.experts:
                 same.add(view.groups.get("edp", (rank,)))
+            if layout.replicate > 1:
+                same |= {tuple(r for r in group if r in view.groups["shard"]) for group in same}
             assert same == run.replicas, case
             assert (list(view.experts) if layout.ep > 1 else []) == run.experts, case
             assert set(view.neighbours) == run.peers, case
@@ -180,6 +185,8 @@ MANY = [
     "dp=6,ep=2,pp=2",
     "cp=4,ep=4",
     "pp=4,dp=2,cp=2,ep=2,schedule=dualpipe",
+    "dp=4,cp=2,ep=2,zero=1,replicate=2",
+    "dp=6,tp=2,ep=2,zero=3,replicate=3",
 ]
 
 
@@ -193,6 +200,10 @@ def test_groups_of_a_rank_are_those_of_the_layout(text):
             assert [found[axis]] == [group for group in layout.groups(axis) if rank in group]
         copies = layout.mirrored if both else layout.groups
         assert [found["edp"]] == [group for group in copies("edp") if rank in group]
+        for axis in ("shard", "replicate"):
+            assert [found.get(axis, found["dp"])] == [
+                group for group in layout.groups(axis if layout.replicate > 1 else "dp") if rank in group
+            ]
         same = found.get("replicas", found["dp"])
         assert [same] == [group for group in copies("dp", "cp") if rank in group]
 

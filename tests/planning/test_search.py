@@ -120,6 +120,31 @@ def test_bounds_are_below_what_they_bound():
         assert planner.bound(layout, layout.recompute) <= run.seconds * (1 + 1e-12)
 
 
+def test_shard_groups_fill_a_node_or_are_all_ranks():
+    one = problem("llama3-8b", gpus=32, global_batch=96)
+    found = {
+        (
+            str(
+                layout.replace(
+                    zero=layout.zero and 1,
+                    grad_acc=1,
+                    micro_batch=1,
+                    recompute="none",
+                    vpp=1,
+                    schedule="1f1b",
+                )
+            )
+        )
+        for layout in candidates(one, replace(WIDE, tp=(2,), cp=(1,), pp=(1,)))
+    }
+    assert {"dp=16,tp=2,sp,zero=1", "dp=16,tp=2,sp,zero=1,replicate=4", "dp=16,tp=2,sp"} == found
+    given = replace(WIDE, tp=(1,), cp=(1,), pp=(1,), replicate=(2, 3, 16))
+    assert {layout.replicate for layout in candidates(one, given)} == {2, 16}
+    assert {layout.zero for layout in candidates(one, given)} == {1, 2, 3}
+    with pytest.raises(ConfigError, match="replicate must be at least 1, got 0"):
+        Space(replicate=(0,))
+
+
 @pytest.mark.parametrize(("model", "calibration"), [("llama3-8b", None), ("mixtral-8x7b", "megatron-a100")])
 def test_so_are_bounds_that_all_sizes_of_micro_batches_have_in_common(model, calibration):
     given = (
@@ -129,7 +154,8 @@ def test_so_are_bounds_that_all_sizes_of_micro_batches_have_in_common(model, cal
     )
     one = problem(model, gpus=32, global_batch=48, **given)
     planner, tight = Planner(one), []
-    for layout in random.Random(1).sample(list(candidates(one, WIDE)), 150):
+    same = replace(WIDE, replicate=(1,))  # which bounds do not depend on
+    for layout in random.Random(1).sample(list(candidates(one, same)), 150):
         close = planner.bound_of_all(WIDE, layout, layout.recompute, close=True)
         rough = planner.bound_of_all(WIDE, layout, layout.recompute)
         assert rough <= close

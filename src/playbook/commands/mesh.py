@@ -11,7 +11,7 @@ from playbook._json import to_json
 from playbook.commands.flags import add_fields, layout_of
 from playbook.errors import LayoutError
 from playbook.figures.units import format_count
-from playbook.layout import AXES, Layout
+from playbook.layout import AXES, CUT_OUT, Layout
 from playbook.planning.rank_view import RankView, rank_view
 from playbook.planning.recipes import RECIPES
 from playbook.shapes import ModelShape, load
@@ -170,9 +170,10 @@ def _place(layout: Layout, rank: int) -> dict[str, int]:
 def _axes(layout: Layout, per_node: int) -> dict[str, dict[str, Any]]:
     """Of each axis the size of its groups, how many there are, and the fewest and most nodes that one is in."""
     found = {}
-    for name in (*AXES, "ep", "edp"):
+    for name in (*AXES, *CUT_OUT):
         groups = layout.groups(name)
-        if len(groups[0]) > 1 and (layout.ep > 1 or name != "edp"):
+        parts = layout.replicate if name in ("shard", "replicate") else layout.ep
+        if len(groups[0]) > 1 and (name in AXES or parts > 1):
             nodes = [len({rank // per_node for rank in group}) for group in groups]
             found[name] = {"size": len(groups[0]), "groups": len(groups), "nodes": [min(nodes), max(nodes)]}
     return found

@@ -16,6 +16,11 @@ from playbook.planning.search import Found, Problem, Result, Space, explain, sea
 EPILOG = """examples: playbook search --model llama3-70b --cluster h100-8 --gpus 32 --global-batch 512 --seq 4096
           playbook search --model mixtral-8x7b --cluster h100-8 --gpus 64 --global-batch 512 --emit megatron"""
 
+#: What is chosen from where nothing is said.
+ALL = "all that can be", "1, and one by which shards fill a node"
+#: Sizes that may be chosen among.
+SIZES = ("tp", "cp", "pp", "ep", "vpp", "replicate")
+
 
 def add(commands: Any) -> None:
     p = commands.add_parser(
@@ -27,8 +32,12 @@ def add(commands: Any) -> None:
     add_problem(p)
     flag = p.add_argument
     flag("--top", type=int, default=10, metavar="N", help="how many of them (default: 10)")
-    for axis in ("tp", "cp", "pp", "ep", "vpp"):
-        flag(f"--{axis}", metavar="1,2,…", help=f"sizes of {axis} to choose from (default: all that can be)")
+    for axis in SIZES:
+        flag(
+            f"--{axis}",
+            metavar="1,2,…",
+            help=f"sizes of {axis} to choose from (default: {ALL[axis == 'replicate']})",
+        )
     flag("--micro-batches", metavar="1,2,…", help="micro-batches to choose from (default: all that can be)")
     for name, what in (("zero", "ZeRO stages"), ("recompute", "recomputation"), ("schedules", "schedules")):
         default = ",".join(map(str, getattr(Space, name)))
@@ -53,7 +62,7 @@ def problem_of(args: argparse.Namespace) -> Problem:
 
 def space_of(args: argparse.Namespace) -> Space:
     """What to choose from."""
-    sizes = {name: _numbers(name, getattr(args, name)) for name in ("tp", "cp", "pp", "ep", "vpp")}
+    sizes = {name: _numbers(name, getattr(args, name)) for name in SIZES}
     return Space(
         **sizes,
         zero=_numbers("zero", args.zero) or (),

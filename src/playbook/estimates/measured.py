@@ -8,7 +8,7 @@ Standard library only.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -248,11 +248,14 @@ class MeasuredRun(Run):
             found[part] += self.links.of([message])
         return found
 
-    def _sent(self, held: StageMemory, collective: str, size: int) -> float:
+    def _sent(self, held: StageMemory, collective: str, size: int, of: Sequence[Any] = ()) -> float:
         """In as many messages as this library's ranks send: on a CPU it is their number that takes time."""
         gathers = collective == "all_gather"
         phases = ("parameters", "forward", "backward") if gathers else ("gradients",)
-        messages = [m for m in _sent_of(replicas(self._sender(held.stage))) if m.phase in phases]
+        every = _sent_of(replicas(self._sender(held.stage)))
+        if of:
+            return self.links.of(m for m in every if m.axis == "replicate")
+        messages = [m for m in every if m.phase in phases and m.axis == "dp"]
         # ZeRO-3 gathers forward and backward, but not again what forward has gathered last.
         often = self.passes * (2 if gathers else 1) if self.at_once else 1
         return self.links.of(messages) / (1 if gathers and self.layout.zero < 3 else often)

@@ -62,7 +62,9 @@ class Layout(Fields):
         if self.dp % self.replicate:
             raise LayoutError(f"replicate must divide dp = {self.dp}, got {self.replicate}")
         if self.replicate > 1 and not self.zero:
-            raise LayoutError(f"replicate = {self.replicate} repeats ZeRO's shards: zero must be 1, 2 or 3, got 0")
+            raise LayoutError(
+                f"replicate = {self.replicate} repeats ZeRO's shards: zero must be 1, 2 or 3, got 0"
+            )
         if self.shards % self.ep:
             some = "dp * cp" if self.replicate == 1 else "dp * cp / replicate"
             raise LayoutError(f"ep must divide {some} = {self.shards}, got {self.ep}")

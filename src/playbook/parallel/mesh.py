@@ -73,8 +73,8 @@ class Mesh:
         return self.add(f"{axis}/{count}", parts)
 
     def hybrid(self, group: dist.ProcessGroup) -> tuple[dist.ProcessGroup, dist.ProcessGroup] | None:
-        """Of a ``group`` with the same weights, this rank's shard group and those who have the same shard in others, where
-        the layout has ``replicate`` of them. A collective of the group."""
+        """Of a ``group`` with the same weights, this rank's shard group, and the ranks that have the same shard in all of
+        the layout's ``replicate`` groups; None for one. A collective of the group."""
         if self.layout.replicate == 1:
             return None
         each, parts = self.layout.dp // self.layout.replicate, dict[int, list[int]]()

@@ -264,7 +264,9 @@ class GradientShards(ReducedGradients):
     ):
         super().__init__(group, across)
         self.buckets = buckets
-        self.summed = set[int]()  # buckets of this step whose shard is the sum over replicas, or is becoming it
+        self.summed = set[
+            int
+        ]()  # buckets of this step whose shard is the sum over replicas, or is becoming it
         self.vector = torch.zeros(order.length // group.size(), dtype=order.dtype, device=order.device)
         self.fresh: set[int] = set()  # buckets whose shard holds nothing of this step yet
         self.buffers: dict[int, Tensor] = {}

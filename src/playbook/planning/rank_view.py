@@ -45,7 +45,8 @@ class RankView:
     ``coordinates`` are its indices on the axes of ``layout.AXES``. ``groups`` are the ranks it forms a process group
     with, itself included, wherever there is more than one: for each axis, for ``ep`` (together they have all experts of a
     block), ``edp`` (copies of the same experts) and, where they are not those of dp alone, ``replicas`` (copies of all
-    other weights: dp × cp and, in a pipeline that runs both ways, the mirrored ranks as well). ``neighbours`` are the
+    other weights: dp × cp and, in a pipeline that runs both ways, the mirrored ranks as well); with hybrid sharding
+    ``shard`` (together they have all that ZeRO shards) and ``replicate`` (the same shards). ``neighbours`` are the
     ranks to which it sends activations and their gradients. It has ``stages`` of the pipeline with these ``blocks``
     (layers) and, of each block with experts, ``experts``. ``memory`` is in bytes, ``sent`` by axis, in bytes a step.
     """
@@ -135,6 +136,10 @@ def groups_of(layout: Layout, rank: int, *, mirrored: bool = False) -> dict[str,
     same, place, ep = _along(layout, at, "dp", "cp"), at["cp"] + layout.cp * at["dp"], layout.ep
     found["ep"] = same[place // ep * ep :][:ep]
     copies = {"edp": same[place % ep :: ep] if ep > 1 else (), "replicas": same}
+    if layout.replicate > 1:
+        start = place // layout.shards * layout.shards
+        copies["shard"] = same[start : start + layout.shards]
+        found["replicate"] = same[place - start :: layout.shards]
     if mirrored:
         there = layout.rank(**{**at, "pp": layout.pp - 1 - at["pp"]}) - rank
         copies = {name: tuple(sorted({*g, *(r + there for r in g)})) for name, g in copies.items()}
@@ -169,7 +174,7 @@ def _by_level(
         near = sum(r // ranks_per_node == here.rank // ranks_per_node for r in receivers)
         within, before = message.total * near // len(receivers), found.get(message.axis, Sent(0, 0))
         found[message.axis] = Sent(before.within + within, before.across + message.total - within)
-    return {axis: found[axis] for axis in (*AXES, "ep", "world") if axis in found}
+    return {axis: found[axis] for axis in (*AXES, "replicate", "ep", "world") if axis in found}
 
 
 def _received(
@@ -193,9 +198,13 @@ def _received(
 def _known(here: Sender, groups: dict[str, Ranks]) -> dict[str, list[Ranks]]:
     """Groups that are told apart by how many ranks they have, by the axis that their messages count for."""
     pp, samples = groups["pp"], _along(here.layout, here.at, "dp", "cp")
+    whole = groups.get("replicas", groups["dp"])
+    shard = groups.get("shard", whole)
+    experts = tuple(rank for rank in groups["edp"] if rank in shard)
     ends = sorted((here.where[0][0], here.where[0][-1]))
     return {
-        "dp": [groups.get("replicas", groups["dp"]), groups["edp"], samples, groups["dp"]],
+        "dp": [shard, experts, whole, samples, groups["dp"]],
+        "replicate": [groups.get("replicate", ())],
         "pp": [pp, tuple(pp[end] for end in ends)],  # all, or two with a tied table
         "world": [samples, tuple(range(here.layout.world_size))],
     }

@@ -57,6 +57,8 @@ class Space:
     schedules: tuple[str, ...] = ("1f1b", "interleaved")
     vpp: tuple[int, ...] | None = None
     micro_batch: tuple[int, ...] | None = None
+    #: Groups of ranks that each have all of ZeRO's shards; None: one, or as many as let each of them fill a node.
+    replicate: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         for name, known in (("schedules", KINDS), ("recompute", RECOMPUTE), ("zero", range(4))):
@@ -70,7 +72,7 @@ class Space:
                 raise ConfigError(
                     f"{name} has nothing to choose from: give one of {', '.join(map(str, known))}"
                 )
-        for name in ("tp", "cp", "pp", "ep", "vpp", "micro_batch"):
+        for name in ("tp", "cp", "pp", "ep", "vpp", "micro_batch", "replicate"):
             for value in getattr(self, name) or ():
                 check_int(name, value, ConfigError)
 
@@ -181,7 +183,7 @@ def search(
                 bound = planner.bound_of_all(space, *bases[other], close=close == 1) if prune else 0.0
                 heapq.heappush(order, (bound, close + 1 if prune else 2, other))
             continue
-        for layout in _variants(space, *bases[i]):
+        for layout in _variants(problem, space, *bases[i]):
             if prune and planner.least(layout) > problem.capacity:
                 continue
             if bases[i][1] == FEWEST and (layout := planner.fewest(layout)).recompute in space.recompute:
@@ -192,7 +194,8 @@ def search(
                 push = heapq.heappush if len(best) < kept else heapq.heappushpop
                 push(best, (-run.seconds, tuple(-n for n in _effort(layout)), rank, run))
     if not best:
-        raise LayoutError(planner.nearest(layout for base in bases for layout in _variants(space, *base)))
+        every = (layout for base in bases for layout in _variants(problem, space, *base))
+        raise LayoutError(planner.nearest(every))
     runs = [run for *_, run in sorted(best, reverse=True)]
     regrets = expected_regrets(runs[:among])
     first = choice(runs[:among], regrets)
@@ -201,30 +204,43 @@ def search(
         Found(runs[i].layout, runs[i].step(problem.reserve), regrets[i] if i < among else math.nan)
         for i in order_of
     )
-    return Result(tuple(found), sum(len(_zeros(space, base)) for base, _ in bases), evaluated)
+    return Result(tuple(found), sum(len(_shardings(problem, space, base)) for base, _ in bases), evaluated)
 
 
 def candidates(problem: Problem, space: Space) -> Iterator[Layout]:
     """All layouts of a space that can run, whether they fit or not."""
     for base in _bases(problem, space):
         for again in space.recompute:
-            yield from _variants(space, base, again) if again != FEWEST else ()
+            yield from _variants(problem, space, base, again) if again != FEWEST else ()
 
 
-def _variants(space: Space, base: Layout, recompute: str) -> Iterator[Layout]:
-    """The ZeRO stages of a layout: they mean nothing on one replica. Of `FEWEST` they are those with all blocks."""
+def _variants(problem: Problem, space: Space, base: Layout, recompute: str) -> Iterator[Layout]:
+    """What ZeRO can do with a layout. Of `FEWEST` these are those with all blocks."""
     recompute = "full" if recompute == FEWEST else recompute
-    for zero in _zeros(space, base):
-        yield base.replace(zero=zero, recompute=recompute)
+    for zero, replicate in _shardings(problem, space, base):
+        yield base.replace(zero=zero, replicate=replicate, recompute=recompute)
 
 
-def _zeros(space: Space, base: Layout) -> list[int]:
-    return [zero for zero in space.zero if zero == 0 or base.dp * base.cp > 1]
+def _shardings(problem: Problem, space: Space, base: Layout) -> list[tuple[int, int]]:
+    """Stages, and how many groups have all shards. On one replica, stages mean nothing."""
+    ranks = base.dp * base.cp
+    filled = (1, ranks * base.tp // problem.cluster.gpus_per_node)
+    found = [(0, 1)] if 0 in space.zero and 1 in (space.replicate or filled) else []
+    for replicate in sorted({n for n in space.replicate or filled if n}):
+        if ranks > 1 and base.dp % replicate == 0 and ranks // replicate % base.ep == 0:
+            found += [(zero, replicate) for zero in space.zero if zero]
+    return found
 
 
 def _effort(layout: Layout) -> tuple[int, ...]:
     """Of two layouts that are as fast, the one that asks for less comes first."""
-    rare = layout.cp, layout.zero, {"none": 0, "selective": 1, "full": 3}.get(layout.recompute, 2), layout.vpp
+    rare = (
+        layout.cp,
+        layout.zero,
+        layout.replicate,
+        {"none": 0, "selective": 1, "full": 3}.get(layout.recompute, 2),
+        layout.vpp,
+    )
     return (*rare, layout.micro_batch, layout.tp, layout.pp)
 
 
@@ -389,7 +405,7 @@ class Planner:
         common: k samples at once never take longer than one after the other.
         """
         fastest, leanest = ("none", "full") if recompute == FEWEST else (recompute, recompute)
-        least = self.least(base, max(_zeros(space, base), default=0), leanest)
+        least = self.least(base, max(space.zero), leanest)
         if least > self.problem.capacity:
             return math.inf
         whole = self.problem.global_batch
@@ -455,7 +471,7 @@ class Planner:
             others = 1 - shape.moe.top_k / shape.moe.experts
             experts = (shape.num_parameters - shape.active_parameters) / others
         both_ways = layout.pp > 1 and KINDS[layout.schedule].bidirectional
-        ranks, copies, found = layout.dp * layout.cp, 1 + both_ways, 0.0
+        ranks, copies, found = layout.shards, 1 + both_ways, 0.0
         stay = layout.world_size > 1 or layout.grad_acc > 1
         for parameters, ep in ((shape.num_parameters - experts, 1), (experts, layout.ep)):
             same = ranks // ep * copies

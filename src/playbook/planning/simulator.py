@@ -9,7 +9,7 @@ Standard library only.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -341,19 +341,26 @@ class Run(OfJob):
             yield experts, ranks // self.layout.ep, "edp"
 
     def _reduce(self, held: StageMemory) -> float:
-        """Seconds to add up gradients over replicas."""
+        """Seconds to add up gradients over replicas, of ZeRO's shards over those of one group."""
         size = min(4, self.recipe.states.gradients)
         return self._sent(held, "reduce_scatter" if self.layout.zero else "all_reduce", size)
+
+    def _across(self, held: StageMemory) -> float:
+        """Seconds to add up shards over groups that have the same ones, once a step."""
+        size, ranks = min(4, self.recipe.states.gradients), self.layout.replicate
+        shares = [(parameters / same, ranks, "replicate") for parameters, same, _ in self._replicas(held)]
+        return self._sent(held, "all_reduce", size, shares)
 
     def _gather(self, held: StageMemory) -> float:
         """Seconds to gather parameters once."""
         return self._sent(held, "all_gather", self.recipe.states.parameters)
 
-    def _sent(self, held: StageMemory, collective: str, size: int) -> float:
+    def _sent(
+        self, held: StageMemory, collective: str, size: int, of: Sequence[tuple[float, int, str]] = ()
+    ) -> float:
         found = 0.0
-        for parameters, ranks, axis in self._replicas(
-            held, collective == "all_gather" and self.layout.zero == 3
-        ):
+        frozen = collective == "all_gather" and self.layout.zero == 3
+        for parameters, ranks, axis in of or self._replicas(held, frozen):
             if ranks > 1 and parameters:
                 bucket = max(BUCKET, BUCKET_OF_REPLICA * ranks)
                 count = max(1, round(parameters / bucket))
@@ -361,13 +368,15 @@ class Run(OfJob):
         return found
 
     def _exposed(self, rank: int) -> float:
-        """What of the reduction of gradients comes after backward: it begins with the last micro-batch."""
-        if self.at_once:
-            return 0.0
-        reduce = self._reduce(self.memory.stages[rank])
+        """What of the reduction of gradients comes after backward: it begins with the last micro-batch.
+
+        Shards are reduced inside a node meanwhile: that takes nothing from the sums over groups of them.
+        """
+        held = self.memory.stages[rank]
+        reduce = self._across(held) + (0.0 if self.at_once else self._reduce(held))
         one = self.busy[rank] * (1 / self.layout.grad_acc)
         window = self.times.hidden("dp") * (one.inputs.seconds + one.weights.seconds)
-        return max(reduce / max(1, self.memory.stages[rank].layers) * bool(window), reduce - window)
+        return max(reduce / max(1, held.layers) * bool(window), reduce - window)
 
     def _gathered(self, rank: int) -> float:
         """Parameters that come back after the update; the next forward pass hides them as backward does gradients."""
@@ -391,6 +400,8 @@ class Run(OfJob):
         for parameters, ranks, axis in self._replicas(held):
             if ranks > 1:
                 yield f"{parameters:,.0f} parameters have {ranks} replicas ({axis})"
+        if self.layout.replicate > 1:
+            yield f"{self.layout.replicate} groups have all shards: {self._across(held) * 1e3:,.2f} ms to add them up"
         yield f"gradients: {self._reduce(held) * 1e3:,.2f} ms in all, {self._exposed(held.stage) * 1e3:,.2f} ms exposed"
         updated = held.counts.shard
         yield (

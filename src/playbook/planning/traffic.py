@@ -232,8 +232,8 @@ def replicas(here: Sender) -> Iterator[Message]:
     """Gradients of ranks that have the same weights, and under ZeRO their parameters (``parallel/data.py``, ``zero.py``).
 
     They have other samples (dp) or other parts of the same ones (cp); where a pipeline runs both ways the other copy of a
-    stage is one of them. Stages 2 and 3 send gradients for each micro-batch, stage 3 parameters as well: `_gathers`. Where
-    several groups of ranks have all shards (replicate), these are summed over the groups once.
+    stage is one of them. Stages 2 and 3 send gradients for each micro-batch, stage 3 parameters as well: `_gathers`.
+    Where several groups have all shards (replicate), these are summed over the groups once.
     """
     zero, size = here.layout.zero, here.gradient_bytes
     for one in here.sets:

@@ -40,8 +40,9 @@ def lines(run: Run) -> Iterator[str]:
         yield f"  fsdp_activation_checkpointing: {_yes(layout.recompute == 'full')}"
         yield "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP"
         yield "  fsdp_state_dict_type: SHARDED_STATE_DICT"
-        yield from ("parallelism_config:", "  parallelism_config_dp_replicate_size: 1")
-        yield f"  parallelism_config_dp_shard_size: {layout.dp}"
+        yield "parallelism_config:"
+        yield f"  parallelism_config_dp_replicate_size: {layout.replicate}"
+        yield f"  parallelism_config_dp_shard_size: {layout.dp // layout.replicate}"
         yield f"  parallelism_config_tp_size: {layout.tp}"
         yield f"  parallelism_config_cp_size: {layout.cp}"
         if layout.cp > 1:

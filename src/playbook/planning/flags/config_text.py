@@ -99,8 +99,7 @@ def _titan_layout(run: Pasted, found: Table) -> None:
     layout["zero"] = 0 if one else 2 if whole else 3
     if whole and not one:
         run.unknown.append("FSDP2 without resharding: read as zero=2, which shards weights too at rest there")
-    if replicas > 1 and shards > 1:
-        run.unknown.append(f"{replicas} replicas of {shards} shards: read as {replicas * shards} shards")
+    layout["replicate"] = 1 if one else replicas
     ways = {told: name for name, told in torchtitan.ROTATE.items()}
     layout["context"] = ways.get(found.get(f"{sizes}context_parallel_rotate_method", "allgather"), "ring")
     mode = found.get("activation_checkpoint.mode", "selective")
@@ -182,7 +181,7 @@ def read_accelerate(text: str) -> Pasted:
     found = Table(_yaml(text), run.unknown)
     layout, kind = run.layout, str(found.get("distributed_type", "NO"))
     axes = "parallelism_config.parallelism_config_"
-    replicas, shards = (found.number(f"{axes}dp_{name}_size", 1) or 1 for name in ("replicate", "shard"))
+    replicas, _ = (found.number(f"{axes}dp_{name}_size", 1) or 1 for name in ("replicate", "shard"))
     for axis in ("tp", "cp"):
         layout[axis] = found.number(f"{axes}{axis}_size", 1)
     layout["sp"] = False
@@ -193,8 +192,7 @@ def read_accelerate(text: str) -> Pasted:
         told = str(found.get("fsdp_config.fsdp_sharding_strategy", ""))
         told = names[int(told) - 1] if told in ("1", "2", "3", "4", "5") else told  # of FSDP 1
         old = dict(zip(names, (True, False, False, True, False), strict=True))
-        if told.startswith("HYBRID"):
-            run.unknown.append(f"{told}, which shards within a node: read as shards over all GPUs")
+        within = (found.number("num_machines") or 1) if told.startswith("HYBRID") else replicas
         again = found.get("fsdp_config.fsdp_reshard_after_forward", old.get(str(told), True))
         again = old.get(str(again), str(again).lower() == "true")
         layout["zero"] = 0 if told == "NO_SHARD" else 3 if again else 2
@@ -203,8 +201,7 @@ def read_accelerate(text: str) -> Pasted:
         if str(found.get("fsdp_config.fsdp_offload_params", False)).lower() == "true":
             run.unknown.append("fsdp_offload_params: read as optimizer states on the CPU, weights on the GPU")
             run.offload = True
-        if replicas > 1 and shards > 1:
-            run.unknown.append(f"{replicas} replicas of {shards} shards: read as {replicas * shards} shards")
+        layout["replicate"] = within if layout["zero"] else 1
     elif kind == "DEEPSPEED":
         _deepspeed(run, found, "deepspeed_config.zero_stage", "deepspeed_config.offload_optimizer_device", 2)
         if file := found.get("deepspeed_config.deepspeed_config_file"):

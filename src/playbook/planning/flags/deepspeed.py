@@ -54,6 +54,11 @@ def _unsaid(run: Run) -> Iterator[str]:
         yield f"pp={layout.pp}: PipelineModule(num_stages={layout.pp}) in your script"
         if (layout.schedule, layout.vpp) != ("1f1b", 1):
             yield f"schedule={layout.schedule}: its pipelines run 1f1b"
+    if layout.replicate > 1:
+        yield (
+            f"replicate={layout.replicate}: it shards over all ranks. With zero=3 MiCS (mics_shard_size={layout.shards}, "
+            "and MiCS_Init in your script) does not; zero_hpz_partition_size is a second copy of weights inside a node"
+        )
     if layout.cp > 1:
         yield f"cp={layout.cp}: its sequence parallelism is Ulysses, set in your script"
     if layout.ep > 1:

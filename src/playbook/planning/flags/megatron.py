@@ -137,6 +137,8 @@ def _layout(run: Run) -> Iterator[str]:
         yield "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
     elif layout.dp > 1:
         yield "--overlap-grad-reduce"
+    if layout.replicate > 1:
+        yield f"--num-distributed-optimizer-instances {layout.replicate}"
     if "full" in layout.again:
         blocks = layout.blocks_again
         method = (

@@ -322,6 +322,7 @@ def _layout(run: Pasted, flags: Flags) -> None:
     layout["zero"] = int(flags.on("use-distributed-optimizer"))
     if flags.on("use-megatron-fsdp") or flags.on("use-torch-fsdp2"):
         layout["zero"] = shards.get(flags.word("data-parallel-sharding-strategy", "optim_grads_params"), 1)
+    layout["replicate"] = flags.number("num-distributed-optimizer-instances", 1)
     for name in ("overlap-grad-reduce", "overlap-param-gather", "ckpt-format"):
         flags.on(name)
     kind = flags.word("recompute-granularity") or "selective" * flags.on("recompute-activations")

@@ -73,6 +73,10 @@ class Pasted:
             open_.append(f"{self.gpus} GPUs: no multiple of tp * cp * pp = {others}, so that dp is 1")
         else:
             layout["dp"] = self.gpus // others
+        groups, dp = layout.get("replicate") or 1, layout.get("dp", 1)
+        if dp % groups or (groups > 1 and not layout.get("zero")):
+            open_.append(f"{groups} groups that have all shards: dp is {dp}, so that there is one")
+            layout["replicate"] = 1
         each = layout.get("dp", 1) * layout.get("micro_batch", 1)
         if self.samples and self.samples % each:
             open_.append(

@@ -38,8 +38,9 @@ def lines(run: Run) -> Iterator[str]:
     yield from _model(run)
     yield "[parallelism]"
     sharded = layout.zero > 0
-    yield f"data_parallel_replicate_degree = {1 if sharded else layout.dp}"
-    yield f"data_parallel_shard_degree = {layout.dp if sharded else 1}"
+    replicas = layout.replicate if sharded else layout.dp
+    yield f"data_parallel_replicate_degree = {replicas}"
+    yield f"data_parallel_shard_degree = {layout.dp // replicas}"
     if sharded:  # by default weights stay whole between the passes of a pipeline
         yield f'fsdp_reshard_after_forward = "{"always" if layout.zero == 3 else "never"}"'
     yield f"tensor_parallel_degree = {layout.tp}"
