@@ -48,8 +48,6 @@ def test_parameters_of_two_dtypes_are_refused():
         FlatOrder([named])
     with pytest.raises(ConfigError, match="there are none"):
         FlatOrder([[]])
-    with pytest.raises(ConfigError, match="first_bucket is 0 bytes"):
-        FlatOrder([named[:1]]).buckets(4, 0)
 
 
 class Chain(nn.Module):

@@ -13,7 +13,6 @@ from helpers import BLOCKS
 from torch import Tensor
 
 from playbook import launch
-from playbook.errors import ConfigError
 from playbook.instruments.counting import CountBytes
 from playbook.layout import Layout
 from playbook.model.ops import IGNORE, token_losses
@@ -235,10 +234,3 @@ def keys_asked_first(kind: str, change: str) -> list[float]:
 def test_attention_uses_nothing_that_was_computed_without_gradients_or_for_other_numbers(ranks, kind, change):
     for errors in ranks(keys_asked_first, kind, change, ranks=2).values:
         assert max(errors) < 1e-6
-
-
-def test_bad_overlap_is_named(ranks):
-    with pytest.raises(ConfigError, match="unknown tensor_overlap 'chunky'"):
-        Region(None, True, "chunky")
-    with pytest.raises(ConfigError, match=r"'chunked'.*needs sp"):
-        Region(None, False, "chunked")

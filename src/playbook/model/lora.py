@@ -98,7 +98,7 @@ class FrozenShards(Gathered):
         self.weights.release()
 
     def groups(self) -> list[dist.ProcessGroup]:
-        return self.weights.groups()
+        return [self.weights.gathering]
 
     def tensors(self) -> dict[str, list[Tensor]]:
         return {"parameters": [self.weights.vector]}

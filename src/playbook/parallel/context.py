@@ -9,6 +9,7 @@ What makes a ring possible is that softmax can be put together from parts (``mod
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,13 +18,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from playbook.errors import ConfigError
 from playbook.layout.tokens import MaskBlock, TokenRanges, placement_of
 from playbook.model.attend import OnlineSoftmax
 from playbook.model.linear import linear_layers
 from playbook.model.ops import TORCH_OPS, Ops
 from playbook.model.transformer import Transformer
 from playbook.parallel.mesh import Ring, all_gather, reduce_scatter
+from playbook.parallel.sequence import Crossing
 from playbook.parallel.stages import own_blocks
 
 
@@ -96,51 +97,32 @@ def add(block: MaskBlock, parts: tuple[Tensor, Tensor, Tensor], dq: Tensor, dk: 
     block.keys(dv).add_(parts[2])
 
 
-class _RingAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, ring: Ring, placement: RankTokens, ops: Ops) -> Tensor:
-        out, lse = ring_forward(q, k, v, ring, placement, ops)
-        ctx.save_for_backward(q, k, v, out, lse)
-        ctx.ring, ctx.placement, ctx.ops = ring, placement, ops
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, gradient: Tensor):
-        q, k, v, out, lse = ctx.saved_tensors
-        found = ring_backward(gradient, q, k, v, out, lse, ctx.ring, ctx.placement, ctx.ops)
-        return *found, None, None, None
+def gather_forward(
+    q: Tensor, k: Tensor, v: Tensor, ring: Ring, placement: RankTokens, ops: Ops = TORCH_OPS
+) -> tuple[Tensor, Tensor]:
+    """The naive twin of `ring_forward`: all keys and values at once."""
+    found = OnlineSoftmax(ops.block_attention(q).forward)
+    kv = _gathered(torch.stack([k, v]), ring.group)
+    for source in map(ring.source, range(ring.ranks)):  # one's own first: all queries see some of them
+        for block in placement.blocks(ring.rank, source):
+            found.add(block, q, *kv[source])
+    return found.result(q.dtype)
 
 
-class _GatheredAttention(torch.autograd.Function):
-    """The ring's naive twin: all keys and values at once. What is saved is this rank's own; backward gathers again."""
-
-    @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, ring: Ring, placement: RankTokens, ops: Ops) -> Tensor:
-        found = OnlineSoftmax(ops.block_attention(q).forward)
-        kv = _gathered(torch.stack([k, v]), ring.group)
-        for source in map(ring.source, range(ring.ranks)):  # one's own first: all queries see some of them
-            for block in placement.blocks(ring.rank, source):
-                found.add(block, q, *kv[source])
-        out, lse = found.result(q.dtype)
-        ctx.save_for_backward(q, k, v, out, lse)
-        ctx.ring, ctx.placement, ctx.ops = ring, placement, ops
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, gradient: Tensor):
-        q, k, v, out, lse = ctx.saved_tensors
-        ring, backward = ctx.ring, ctx.ops.block_attention(q).backward
-        kv = _gathered(torch.stack([k, v]), ring.group)
-        dq, dkv = torch.zeros_like(q, dtype=torch.float32), torch.zeros_like(kv, dtype=torch.float32)
-        for source in range(ring.ranks):
-            for block in ctx.placement.blocks(ring.rank, source):
-                k, v = kv[source]
-                add(block, backward(block, gradient, q, k, v, out, lse), dq, dkv[source, 0], dkv[source, 1])
-        own = torch.empty_like(dkv[0])
-        reduce_scatter(own.view(-1), dkv.view(-1), ring.group)
-        return dq.to(q.dtype), own[0].to(k.dtype), own[1].to(v.dtype), None, None, None
+def gather_backward(
+    gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, ring: Ring, placement: RankTokens,
+    ops: Ops = TORCH_OPS,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """That of `ring_backward`: what is saved is this rank's own, and is gathered again."""
+    backward, kv = ops.block_attention(q).backward, _gathered(torch.stack([k, v]), ring.group)
+    dq, dkv = torch.zeros_like(q, dtype=torch.float32), torch.zeros_like(kv, dtype=torch.float32)
+    for source in range(ring.ranks):
+        for block in placement.blocks(ring.rank, source):
+            k, v = kv[source]
+            add(block, backward(block, gradient, q, k, v, out, lse), dq, dkv[source, 0], dkv[source, 1])
+    own = torch.empty_like(dkv[0])
+    reduce_scatter(own.view(-1), dkv.view(-1), ring.group)
+    return dq.to(q.dtype), own[0].to(k.dtype), own[1].to(v.dtype)
 
 
 def _gathered(own: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -150,10 +132,29 @@ def _gathered(own: Tensor, group: dist.ProcessGroup) -> Tensor:
     return whole
 
 
+class _Attention(torch.autograd.Function):
+    """What a core computes forward, and what backward."""
+
+    @staticmethod
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, core: _Core, tokens: RankTokens) -> Tensor:
+        out, lse = core.forward(q, k, v, core.ring, tokens, core.ops)
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.core, ctx.tokens = core, tokens
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: Tensor):
+        core = ctx.core
+        found = core.backward(gradient, *ctx.saved_tensors, core.ring, ctx.tokens, core.ops)
+        return *found, None, None
+
+
 class _Core:
     """An attention core, as `model.ops.Ops.attention`, for this rank's tokens; keys are on all ranks of a group."""
 
-    attention: type[torch.autograd.Function]
+    forward: Any
+    backward: Any
 
     def __init__(self, group: dist.ProcessGroup, placement: str, ops: Ops = TORCH_OPS):
         self.group, self.placement, self.ring, self.ops = group, placement, Ring(group), ops
@@ -165,34 +166,20 @@ class _Core:
         if width < q.shape[-1]:  # keys and values travel as one
             v = F.pad(v, (0, q.shape[-1] - width))
         tokens = RankTokens(self.placement, q.shape[2] * n, n, causal)
-        y = self.attention.apply(q, k, v, self.ring, tokens, self.ops)
+        y = _Attention.apply(q, k, v, self, tokens)
         return y if y.shape[-1] == width else y[..., :width]
 
 
 class RingCore(_Core):
     """Keys and values come around a ring while this rank computes."""
 
-    attention = _RingAttention
+    forward, backward = staticmethod(ring_forward), staticmethod(ring_backward)
 
 
 class GatherCore(_Core):
     """All keys and values are here before this rank begins."""
 
-    attention = _GatheredAttention
-
-
-class _Swap(torch.autograd.Function):
-    """All heads of some tokens for some heads of all tokens, and back."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, group: dist.ProcessGroup, to_heads: bool) -> Tensor:
-        ctx.group, ctx.to_heads = group, to_heads
-        return _swap(x, group, to_heads)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, gradient: Tensor):
-        return _swap(gradient, ctx.group, not ctx.to_heads), None, None
+    forward, backward = staticmethod(gather_forward), staticmethod(gather_backward)
 
 
 def _swap(x: Tensor, group: dist.ProcessGroup, to_heads: bool) -> Tensor:
@@ -213,6 +200,10 @@ def _swap(x: Tensor, group: dist.ProcessGroup, to_heads: bool) -> Tensor:
     return got.reshape(b, tokens, heads, d).transpose(1, 2)
 
 
+#: All heads of some tokens for some heads of all tokens, and back.
+_HEADS, _TOKENS = (partial(_swap, to_heads=to_heads) for to_heads in (True, False))
+
+
 class UlyssesCore:
     """Attention to all tokens by some of the heads: four all-to-alls forward, four backward, and any core inside.
 
@@ -225,8 +216,8 @@ class UlyssesCore:
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False, causal: bool = True
     ) -> Tensor:
-        q, k, v = (_Swap.apply(x, self.group, True) for x in (q, k, v))
-        return _Swap.apply(self.core(q, k, v, p, training, causal), self.group, False)
+        q, k, v = (Crossing.apply(x, self.group, _HEADS, _TOKENS) for x in (q, k, v))
+        return Crossing.apply(self.core(q, k, v, p, training, causal), self.group, _TOKENS, _HEADS)
 
 
 def share_context(
@@ -234,13 +225,9 @@ def share_context(
 ) -> None:
     """Let attention of ``model`` reach the tokens of all ranks of ``group``, which lie as ``placement`` says.
 
-    Raises ConfigError for unknown names, and for a model that drops attention weights.
+    Raises ConfigError for unknown names. Blocks of attention drop nothing: `Layout.check` asks for a model without.
     """
     placement = placement_of(context, placement)
-    if model.p:
-        raise ConfigError(
-            f"dropout is {model.p}, but with cp above 1 it must be 0: blocks of attention drop nothing"
-        )
     for layer in linear_layers(model):
         layer.products.over(group, "x", "dy")
     for _, block in own_blocks(model):

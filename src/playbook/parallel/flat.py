@@ -69,10 +69,7 @@ class FlatOrder(flat.FlatVector[tuple[str, nn.Parameter], Slot]):
         return torch.zeros(self.length, dtype=self.dtype, device=self.device)
 
     def buckets(self, size: int, first: int | None = None) -> list[Bucket]:
-        """Buckets of at most ``size`` bytes, the first of at most ``first``. Raises ConfigError for less than 1."""
-        for field, value in (("bucket", size), ("first_bucket", first)):
-            if value is not None and value < 1:
-                raise ConfigError(f"{field} is {value} bytes, but must be at least 1")
+        """Buckets of at most ``size`` bytes, the first of at most ``first``."""
         itemsize = self.dtype.itemsize
         return self.cut(size // itemsize, (first or size) // itemsize)
 

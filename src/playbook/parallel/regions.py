@@ -28,9 +28,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from playbook._checks import unknown
-from playbook.errors import ConfigError
-from playbook.layout.fields import TENSOR_OVERLAP
 from playbook.model.linear import Linear, cast_once
 from playbook.parallel.chunked import gather_matmul, matmul_scatter
 from playbook.parallel.sequence import Crossing, g_star, start_gather, start_scatter
@@ -91,10 +88,6 @@ class Region:
     """
 
     def __init__(self, group: dist.ProcessGroup, sequence: bool = False, overlap: str = "async"):
-        if overlap not in TENSOR_OVERLAP:
-            raise ConfigError(unknown("tensor_overlap", overlap, TENSOR_OVERLAP))
-        if overlap == "chunked" and not sequence:
-            raise ConfigError("tensor_overlap is 'chunked', which takes gathers of tokens apart: it needs sp")
         self.group, self.sequence, self.overlap = group, sequence, overlap
 
     def enter(self, layers: Sequence[Linear], x: Tensor) -> tuple[Tensor, ...]:

@@ -24,13 +24,6 @@ EMBEDDING, HEAD = "embedding.weight", "head.weight"
 class MissingBlock(nn.Module):
     """In the place of a block that another rank has."""
 
-    def __init__(self, index: int):
-        super().__init__()
-        self.index = index
-
-    def forward(self, *_: Any) -> Tensor:
-        raise RuntimeError(f"block {self.index} is on another rank: run stages, not the model")
-
 
 @dataclass(frozen=True, eq=False)
 class Stage:
@@ -84,12 +77,12 @@ def keep_stages(
     mine = {block for stage in stages.values() for block in model.recompute_first(stage.blocks)}
     for i in range(len(model.blocks)):
         if i not in mine:
-            model.blocks[i] = MissingBlock(i)
+            model.blocks[i] = MissingBlock()
     gone = [] if 0 in held else ["embedding", "position_embedding"]
     gone += [] if depth - 1 in held else ["final_norm", "head"]
     for name in gone:
         setattr(model, name, None)
-    if gone:
+    if len(held) < depth:
         model.register_forward_pre_hook(_refuse)
     return stages
 

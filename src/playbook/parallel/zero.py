@@ -20,8 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from playbook.errors import ConfigError
-from playbook.layout.fields import BUCKET, FIRST_BUCKET, GATHER
+from playbook.layout.fields import BUCKET, FIRST_BUCKET
 from playbook.parallel.data import has_gradient, wait, zero_absent
 from playbook.parallel.flat import (
     Bucket,
@@ -42,9 +41,9 @@ class Weights(Protocol):
     """Where a stage keeps parameters: whole, or as this rank's shards."""
 
     vector: Tensor
+    gathering: dist.ProcessGroup
 
     def leaf(self, segment: Segment) -> Tensor: ...
-    def groups(self) -> list[dist.ProcessGroup]: ...
 
 
 def shard_of(weights: Weights, part: Segment) -> Leaf:
@@ -125,7 +124,7 @@ class Zero(HookedReplicaSet):
             leaf.tensor.grad = None if segment.slot in unused else self.store.of(segment)
 
     def groups(self) -> list[dist.ProcessGroup]:
-        return list(dict.fromkeys([self.group, self.store.group, *self.weights.groups()]))
+        return list(dict.fromkeys([self.group, self.store.group, self.weights.gathering]))
 
     def tensors(self) -> dict[str, list[Tensor]]:
         vectors = {"parameters": [self.weights.vector], "gradients": [self.store.vector]}
@@ -161,11 +160,8 @@ class Zero1(Zero):
         broadcast([slot.parameter for slot in order.slots], group)
         buckets = order.buckets(bucket, first_bucket)
         weights = WholeParameters(order, buckets, shards, gather)
-        store = (
-            WholeGradients(order, shards, across)
-            if self.stage == 1
-            else GradientShards(order, buckets, shards, across)
-        )
+        kept: Any = WholeGradients if self.stage == 1 else partial(GradientShards, buckets=buckets)
+        store = kept(order, group=shards, across=across)
         super().__init__(order, buckets, group, weights, store, find_unused)
 
     def step(self) -> None:
@@ -189,22 +185,50 @@ class Zero2(Zero1):
 
 
 class ReducedGradients:
-    """Gradients that are reduced to shards in ``group``; ``across`` it (HSDP), ranks that have the same shard sum it up.
+    """Gradients that are reduced to shards in ``group``, bucket by bucket. With hybrid sharding ranks ``across`` groups,
+    which have the same shard, add it up once a step: each bucket's as soon as its last reduce-scatter is over.
 
-    That takes one message for each bucket and step: it starts when the bucket's last reduce-scatter is over.
+    So many reduce-scatters may be ``in_flight``; a further one waits for the oldest.
     """
 
-    #: Reduce-scatters that may be under way at once; a further one waits for the oldest.
-    in_flight = 2
-
-    def __init__(self, group: dist.ProcessGroup, across: dist.ProcessGroup | None):
-        self.group, self.across = group, across
+    def __init__(
+        self, group: dist.ProcessGroup, across: dist.ProcessGroup | None = None, in_flight: float = 2
+    ):
+        self.group, self.across, self.in_flight = group, across, in_flight
+        self.pending: list[tuple[Bucket, Tensor, Tensor, Tensor, dist.Work]] = []
         self.more = False  # whether what is reduced now may be reduced again in this step
+        self.reduced: dict[int, Tensor] = {}  # shards that are still to be added up across groups, by bucket
         self.sums: list[dist.Work] = []
 
-    def _sum_over_replicas(self, shard: Tensor) -> None:
+    def _start(self, bucket: Bucket, whole: Tensor, shard: Tensor, fresh: bool = True) -> None:
+        """Start a reduce-scatter whose result lands in ``shard`` or, not ``fresh``, beside it, to be added."""
+        target = shard if fresh else torch.empty_like(shard)
+        work = reduce_scatter(target, whole, self.group, async_op=True)
+        self.pending.append((bucket, whole, target, shard, work))
+        if len(self.pending) > self.in_flight:
+            self._settle_oldest()
+
+    def _settle_oldest(self) -> None:
+        bucket, _, target, shard, work = self.pending.pop(0)
+        work.wait()
+        if target is not shard:
+            shard.add_(target)
+        self.reduced[bucket.index] = shard
+        if not self.more:
+            self._add_up(bucket.index)
+
+    def _add_up(self, index: int) -> None:
+        shard = self.reduced.pop(index)
         if self.across:
             self.sums.append(dist.all_reduce(shard, group=self.across, async_op=True))
+
+    def settle(self, last: bool = False) -> None:
+        """Wait for all reduce-scatters; ``last``: of the step."""
+        while self.pending:
+            self._settle_oldest()
+        for index in list(self.reduced) if last else ():
+            self._add_up(index)
+        wait(self.sums)
 
 
 class WholeGradients(ReducedGradients):
@@ -213,10 +237,9 @@ class WholeGradients(ReducedGradients):
     keep_whole = True
 
     def __init__(self, order: FlatOrder, group: dist.ProcessGroup, across: dist.ProcessGroup | None = None):
-        super().__init__(group, across)
+        super().__init__(group, across, in_flight=2 if across else float("inf"))
         self.vector = order.zeros()
         self.views = {slot: slot.view(self.vector) for slot in order.slots}
-        self.pending: list[tuple[Tensor, dist.Work]] = []
 
     def begin(self) -> None:
         """Nothing to forget: what arrives first overwrites what is there."""
@@ -228,20 +251,7 @@ class WholeGradients(ReducedGradients):
         """Start a reduce-scatter; this rank's shard of the sum lands where its shard of the gradients was."""
         whole = self.vector[bucket.start : bucket.stop]
         zero_absent(whole, bucket, has_gradient)
-        own = self.vector[bucket.shard(self.group.rank())]
-        self.pending.append((own, reduce_scatter(own, whole, self.group, async_op=True)))
-        if self.across and len(self.pending) > self.in_flight:
-            self._settle_oldest()
-
-    def _settle_oldest(self) -> None:
-        own, work = self.pending.pop(0)
-        work.wait()
-        self._sum_over_replicas(own)
-
-    def settle(self, last: bool = False) -> None:
-        while self.pending:
-            self._settle_oldest()
-        wait(self.sums)
+        self._start(bucket, whole, self.vector[bucket.shard(self.group.rank())])
 
     def here(self, slot: Slot) -> bool:
         return has_gradient(slot)
@@ -255,22 +265,12 @@ class GradientShards(ReducedGradients):
 
     keep_whole = False
 
-    def __init__(
-        self,
-        order: FlatOrder,
-        buckets: list[Bucket],
-        group: dist.ProcessGroup,
-        across: dist.ProcessGroup | None = None,
-    ):
+    def __init__(self, order: FlatOrder, buckets: list[Bucket], group: dist.ProcessGroup, across: Any = None):
         super().__init__(group, across)
         self.buckets = buckets
-        self.summed = set[
-            int
-        ]()  # buckets of this step whose shard is the sum over replicas, or is becoming it
         self.vector = torch.zeros(order.length // group.size(), dtype=order.dtype, device=order.device)
         self.fresh: set[int] = set()  # buckets whose shard holds nothing of this step yet
         self.buffers: dict[int, Tensor] = {}
-        self.pending: list[tuple[Bucket, Tensor, Tensor, dist.Work]] = []
         self.step_here: set[Slot] = set()  # arrived in any micro-batch of this step
         self._buckets_of = {slot: [b for b in buckets if slot in b.slots] for slot in order.slots}
 
@@ -302,37 +302,9 @@ class GradientShards(ReducedGradients):
         del self.buffers[bucket.index]
         while any(bucket is other for other, *_ in self.pending):  # of the micro-batch before, in a pipeline
             self._settle_oldest()
-        shard = self.vector[bucket.in_shards]
         # The first micro-batch's sum lands in its place; others come beside it, and are added.
-        target = shard if bucket.index in self.fresh else torch.empty_like(shard)
-        work = reduce_scatter(target, whole, self.group, async_op=True)
-        self.pending.append((bucket, whole, target, work))
-        if len(self.pending) > self.in_flight:
-            self._settle_oldest()
-
-    def _settle_oldest(self) -> None:
-        """Wait for the oldest reduce-scatter, and add it up."""
-        bucket, _, target, work = self.pending.pop(0)
-        work.wait()
-        if bucket.index in self.fresh:
-            self.fresh.remove(bucket.index)
-        else:
-            self.vector[bucket.in_shards].add_(target)
-        if not self.more:
-            self._sum(bucket)
-
-    def _sum(self, bucket: Bucket) -> None:
-        self.summed.add(bucket.index)
-        self._sum_over_replicas(self.vector[bucket.in_shards])
-
-    def settle(self, last: bool = False) -> None:
-        while self.pending:
-            self._settle_oldest()
-        for bucket in self.buckets if last else ():
-            if bucket.index not in self.summed:
-                self._sum(bucket)
-        self.summed.clear()
-        wait(self.sums)
+        self._start(bucket, whole, self.vector[bucket.in_shards], bucket.index in self.fresh)
+        self.fresh.discard(bucket.index)
 
     def here(self, slot: Slot) -> bool:
         return slot in self.step_here
@@ -345,8 +317,6 @@ class WholeParameters:
     """All parameters of a rank in one vector, of which they are views; after an update they are all-gathered."""
 
     def __init__(self, order: FlatOrder, buckets: list[Bucket], group: dist.ProcessGroup, gather: str):
-        if gather not in GATHER:
-            raise ConfigError(f"gather is {gather!r}, but must be one of {', '.join(GATHER)}")
         self.buckets, self.group, self.gather = buckets, group, gather
         # Gathers that go on into the next step must not hold up what it asks for first, the number of its tokens.
         self.gathering = clone_group(group) if gather == "lazily" else group
@@ -384,6 +354,3 @@ class WholeParameters:
         for index in buckets:
             if index in self.works:
                 self.works.pop(index).wait()
-
-    def groups(self) -> list[dist.ProcessGroup]:
-        return [self.gathering]

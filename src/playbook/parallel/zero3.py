@@ -253,9 +253,6 @@ class GatheredUnits:
     def leaf(self, segment: Segment) -> Tensor:
         return segment.of_shards(self.vector)
 
-    def groups(self) -> list[dist.ProcessGroup]:
-        return [self.gathering]
-
     def _gather(self, unit: Unit) -> None:
         """Start to gather a unit, unless it is here or on its way."""
         if unit.gathered or unit.work is not None:
