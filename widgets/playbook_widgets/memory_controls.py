@@ -181,6 +181,8 @@ def _parallelism() -> Group:
                     stops=doublings(1, 256), brief="EP {}", quiet=1),
             Control("zero", "ZeRO", "What the replicas share: 1 optimizer states, 2 also gradients, 3 also parameters.",
                     "choice", choices=tuple((stage, str(stage)) for stage in range(4)), brief="ZeRO-{}", quiet=0),
+            Control("replicate", "Replicas of shards (HSDP)", "ZeRO shards over DP / this many neighbours; divides DP.",
+                    stops=doublings(1, 256), brief="{} groups of shards", quiet=1),
         ),
         empty="one GPU",
     )  # fmt: skip

@@ -58,6 +58,7 @@ def _controls() -> list[dict[str, Any]]:
         _control("ep", "Experts (ep)"),
         _control("sp", "Sequence (sp)", kind="choice", choices=[[False, "off"], [True, "on"]]),
         _control("zero", "ZeRO stage", kind="choice", choices=stages),
+        _control("replicate", "Replicas of shards"),
         _control("per_node", "Ranks per node"),
         _control("seq", "Tokens per sample"),
         _control("micro_batch", "Micro-batch"),

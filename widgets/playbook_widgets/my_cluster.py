@@ -81,7 +81,8 @@ FITTED = (
 ONLY = (
     ("tp", "Tensor-parallel ranks", "8 or 2,4,8"), ("pp", "Pipeline stages", "1 or 2,4"),
     ("cp", "Context-parallel ranks", "1, which is without it"), ("ep", "Expert-parallel ranks", "8"),
-    ("zero", "ZeRO stages", "0,1"), ("recompute", "Recomputation", "none or none,selective"),
+    ("zero", "ZeRO stages", "0,1"), ("replicate", "Groups with all shards (HSDP)", "1"),
+    ("recompute", "Recomputation", "none or none,selective"),
 )  # fmt: skip
 
 

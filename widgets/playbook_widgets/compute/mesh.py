@@ -29,6 +29,7 @@ DEFAULTS: dict[str, Any] = {
     "ep": 1,
     "sp": False,
     "zero": 1,
+    "replicate": 1,
     "micro_batch": 1,
     "grad_acc": 4,
     "seq": 8192,
@@ -44,6 +45,7 @@ LIMITS = {
     "pp": (1, 64),
     "ep": (1, 512),
     "zero": (0, 3),
+    "replicate": (1, 512),
     "micro_batch": (1, 64),
     "grad_acc": (1, 512),
     "seq": (1, 2**20),
@@ -51,7 +53,7 @@ LIMITS = {
 }
 MOST_RANKS = 16384
 #: Fields of ``Layout`` that are controls.
-LAYOUT = ("dp", "tp", "cp", "pp", "ep", "sp", "zero", "micro_batch", "grad_acc")
+LAYOUT = ("dp", "tp", "cp", "pp", "ep", "sp", "zero", "replicate", "micro_batch", "grad_acc")
 #: Of each group of ranks: the letter that marks it, the axis whose colour it has, and what its ranks have in common.
 GROUPS = {
     "tp": ("T", "tp", "share every matrix"),
@@ -61,6 +63,8 @@ GROUPS = {
     "ep": ("E", "ep", "share the experts of each block"),
     "edp": ("X", "ep", "copies of the same experts"),
     "replicas": ("R", "dp", "dp × cp: copies of the same weights, experts aside"),
+    "shard": ("S", "dp", "together all that ZeRO shards"),
+    "replicate": ("Y", "dp", "copies of the same shards"),
 }
 
 

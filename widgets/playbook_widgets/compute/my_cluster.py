@@ -38,7 +38,7 @@ from playbook_widgets.compute.sizes import PRESET, SEQ, differs, model_of, own_m
 from playbook_widgets.compute.visualizer_setting import CHUNKS, STAGES
 
 #: What the ranking may be narrowed to, such as "4,8"; blank for all.
-NARROW = ("tp", "pp", "cp", "ep", "zero", "recompute")
+NARROW = ("tp", "pp", "cp", "ep", "zero", "replicate", "recompute")
 #: What a control shows when nothing is set; None follows from the GPU or the model.
 DEFAULTS: dict[str, Any] = {
     "model": PRESET, **GPU_DEFAULTS, "unit": "GB", "gpus": 32, "tflops": None, "hbm": None,
@@ -231,7 +231,7 @@ def _map(text: str) -> dict[str, Any]:
 def row(one: Found, price: float) -> dict[str, Any]:
     """A layout of the ranking: what it is, how fast, how full; what 10⁹ tokens cost at ``price`` for an hour of a GPU."""
     step, layout = one.step, one.layout
-    axes = ("dp", "tp", "pp", "cp", "ep", "zero", "recompute", "micro_batch", "grad_acc", "schedule", "vpp")
+    axes = *NARROW, "dp", "micro_batch", "grad_acc", "schedule", "vpp"
     return {
         "layout": str(layout), **{axis: getattr(layout, axis) for axis in axes}, "seconds": step.seconds, "mfu": step.mfu,
         "rate": step.tokens_per_s_per_gpu, "needs": step.needs, "verdict": step.verdict,

@@ -21,6 +21,7 @@ const { encode, decode } = linked({}, [
   "ep",
   "sp",
   "zero",
+  "replicate",
   "per_node",
   "seq",
   "micro_batch",

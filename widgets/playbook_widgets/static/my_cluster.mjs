@@ -16,7 +16,7 @@ import { Announcer, PythonStatus } from "./shared/parts.mjs";
 import { settings } from "./shared/pasted.mjs";
 
 /** What the ranking is narrowed to stays as it was typed: 2,4 is a list. */
-const ONLY = ["tp", "pp", "cp", "ep", "zero", "recompute"];
+const ONLY = ["tp", "pp", "cp", "ep", "zero", "replicate", "recompute"];
 const MACHINE = "accelerator memory reserve unit tflops hbm gpus_per_node intra inter price tokens calibration".split(
   " ",
 );

@@ -12,6 +12,7 @@ const COLUMNS = [
   ["needs", "memory", (row, app) => app.bytes(row.needs)],
   ...AXES.map((axis) => [axis, axis, (row) => String(row[axis])]),
   ["zero", "ZeRO", (row) => String(row.zero)],
+  ["replicate", "HSDP", (row) => String(row.replicate)],
   ["vpp", "vpp", (row) => String(row.vpp)],
   ["micro_batch", "batch", (row) => `${row.micro_batch} × ${row.grad_acc}`],
   ["recompute", "recompute", (row) => row.recompute],
@@ -19,11 +20,11 @@ const COLUMNS = [
   ["rate", "tokens/s/GPU", (row) => grouped(Math.round(row.rate))],
   ["cost", "$ for 10⁹ tokens", (row) => money(row.cost)],
 ];
-const QUIET = ["cp", "ep", "vpp"]; // where they are 1 everywhere
+const QUIET = ["cp", "ep", "vpp", "replicate"]; // where they are 1 everywhere
 const MORE_IS_BETTER = ["mfu", "rate"];
 const SHOWN = 20; // families
 /** Layouts that differ in no more than micro-batches and chunks. */
-const family = (row) => [...AXES, "zero", "recompute"].map((key) => row[key]).join();
+const family = (row) => [...AXES, "zero", "replicate", "recompute"].map((key) => row[key]).join();
 
 /** An amount of money, in the currency of the price. */
 export const money = (value) => `$${grouped(value < 100 ? value.toFixed(2) : Math.round(value))}`;
