@@ -67,10 +67,11 @@ def test_the_record_says_what_was_run_and_where(recorded):
     assert recorded["provenance"]["torch"] == torch.__version__
     assert (recorded["backend"], recorded["threads_per_rank"], recorded["steps"]) == ("gloo", 1, 1)
     assert recorded["peers"] == SETTINGS
-    assert len(SETTINGS) == 9  # those of torch, and not of ours that stand beside ours
+    assert len(SETTINGS) == 10  # those of torch, and not of ours that stand beside ours
     runs = {g["name"]: (g["ranks"], g["micro_batch"], g["seq"], g["grad_acc"]) for g in recorded["groups"]}
     assert runs == {
         "data": (2, 1, 16, 2),
+        "hybrid": (2, 1, 16, 2),
         "tensor": (2, 1, 16, 2),
         "context": (2, 1, 32, 2),
         "ring": (2, 1, 16, 1),
@@ -112,6 +113,10 @@ def test_other_blocks_and_numbers_of_ranks_train_alike(capsys):
     assert all(c["alike"] for c in rows(result))
     assert bench(gpt, "--ranks", "3", "--only", "tensor") != 0
     assert "tied is True, but DTensor's plan needs False" in capsys.readouterr().err
+    assert bench(gpt, "--ranks", "3", "--only", "hybrid") != 0
+    assert "replicate must divide dp = 3, got 2" in capsys.readouterr().err
+    assert bench(gpt, "--ranks", "4", "--grad-acc", "2", "--only", "hybrid", "--json") == 0
+    assert all(c["alike"] for c in rows(json.loads(capsys.readouterr().out)))
 
 
 def test_those_who_are_compared_take_turns():

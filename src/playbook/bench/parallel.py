@@ -58,6 +58,10 @@ _DATA: Rounds = (
     (Pair(ours("ZeRO-3", "dp=N,zero=3"), theirs("FSDP2", peers.FSDP2), 1.0),),
 )
 
+_HYBRID: Rounds = (
+    (Pair(ours("HSDP", "dp=N,zero=3,replicate=2"), theirs("FSDP2, 2-D mesh", peers.FSDP2Hybrid), 1.0),),
+)
+
 # ---- tensor and sequence parallelism
 
 _ASYNC, _NONE, _CHUNKED = (
@@ -128,6 +132,7 @@ LONG: dict[str, Any] = {
 #: What is compared, by name: a title, and who takes turns.
 GROUPS: dict[str, tuple[str, Rounds]] = {
     "data": ("data parallelism and ZeRO beside torch's DDP, ZeroRedundancyOptimizer and FSDP2", _DATA),
+    "hybrid": ("hybrid sharding of two groups of ranks beside FSDP2 on a mesh of as many", _HYBRID),
     "tensor": ("tensor and sequence parallelism beside DTensor, and how messages hide", _TENSOR),
     "context": ("context parallelism beside attention to gathered keys and values", _CONTEXT),
     "ring": (
@@ -154,7 +159,9 @@ def bench_parallel(
 
 def _group(name: str, work: Work, ranks: int, long_seq: int) -> Group:
     """What was asked for, on the work that this group is for. Raises ConfigError and LayoutError for other models."""
-    if name == "tensor":
+    if name == "hybrid":
+        Layout(dp=ranks, zero=3, replicate=2).check(work.shape)
+    elif name == "tensor":
         work = replace(work, alike=True)
         check_tensor(work.shape, ranks)
     elif name == "context":

@@ -6,7 +6,8 @@ tutorials give for a Llama; context parallelism is what one writes in an afterno
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -121,9 +122,14 @@ class FSDP2(Peer):
 
     settings = "fully_shard(block, reshard_after_forward=True), fully_shard(model), AdamW"
     reshard = True
+    replicas = 1
 
     def wrap(self, model: Transformer) -> nn.Module:
-        mesh = init_device_mesh(model.embedding.weight.device.type, (dist.get_world_size(),))
+        sizes = self.replicas, dist.get_world_size() // self.replicas
+        both = init_device_mesh(
+            model.embedding.weight.device.type, sizes, mesh_dim_names=("replicate", "shard")
+        )
+        mesh = both if self.replicas > 1 else both["shard"]
         for block in model.blocks:
             fully_shard(block, mesh=mesh, reshard_after_forward=self.reshard)
         fully_shard(model, mesh=mesh)  # stays whole from forward to backward, as by default
@@ -135,6 +141,22 @@ class FSDP2Kept(FSDP2):
 
     settings = "fully_shard(block, reshard_after_forward=False), fully_shard(model), AdamW"
     reshard = False
+
+
+class FSDP2Hybrid(FSDP2):
+    """Two groups of ranks with all shards each. As in ours, they add these up in a step's last backward alone."""
+
+    settings = (
+        "fully_shard on a (2, N/2) mesh, set_requires_all_reduce(False) until the last micro-batch, AdamW"
+    )
+    replicas = 2
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        model: Any = self.model
+        model.set_requires_all_reduce(False)
+        yield
+        model.set_requires_all_reduce(True)
 
 
 class DTensorPeer(Peer):
