@@ -18,15 +18,7 @@ TIERS = (
     ("1 GPU", 1, "kernels, mixed precision and profiling on a real device"),
     ("N GPUs", 2, "parallel chapters with NCCL"),
 )
-PACKAGES = (
-    "torch",
-    "triton",
-    "numpy",
-    "matplotlib",
-    "anywidget",
-    "jupyter-book",
-    "playwright",
-)
+PACKAGES = ("torch", "triton", "numpy", "matplotlib", "anywidget", "jupyter-book", "playwright")
 
 
 def examine() -> dict[str, Any]:

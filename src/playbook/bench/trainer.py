@@ -106,9 +106,7 @@ def this_accelerator(device: str) -> Accelerator | None:
     fitting = [gpu for gpu, (model, *_) in parts.items() if model in words]
     # A name may say of which kind: H100 PCIe, H100 NVL.
     return min(
-        fitting,
-        key=lambda gpu: (-len(words & set(parts[gpu])), abs(gpu.memory_bytes - memory)),
-        default=None,
+        fitting, key=lambda gpu: (-len(words & set(parts[gpu])), abs(gpu.memory_bytes - memory)), default=None
     )
 
 

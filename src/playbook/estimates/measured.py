@@ -215,11 +215,7 @@ class MeasuredRun(Run):
         if self.machine.device["kind"] == "cpu":
             ranks *= layout.grad_acc / (layout.grad_acc + (layout.pp - 1) / layout.vpp)
         return MeasuredDevice(
-            self.cluster.accelerator,
-            self.calibration,
-            self.recipe.compute,
-            machine=self.machine,
-            ranks=ranks,
+            self.cluster.accelerator, self.calibration, self.recipe.compute, machine=self.machine, ranks=ranks
         )
 
     @property

@@ -49,12 +49,7 @@ class Overlap:
 
 
 def data_parallel(
-    shape: ModelShape,
-    layout: Layout,
-    seq: int,
-    *,
-    experts: bool | None = None,
-    gradient_bytes: int = FP32,
+    shape: ModelShape, layout: Layout, seq: int, *, experts: bool | None = None, gradient_bytes: int = FP32
 ) -> Overlap:
     """The all-reduce of a block's gradients, 2(N − 1)/N of their bytes, behind the backward pass of the block.
 

@@ -43,13 +43,7 @@ class Attention(nn.Module):
 
     recompute = False
 
-    def __init__(
-        self,
-        shape: ModelShape,
-        attention: str = "sdpa",
-        causal: bool = True,
-        ops: Ops = TORCH_OPS,
-    ):
+    def __init__(self, shape: ModelShape, attention: str = "sdpa", causal: bool = True, ops: Ops = TORCH_OPS):
         super().__init__()
         self.causal, self.ops = causal, ops
         self.head_dim, self.p = shape.qk_dim, shape.dropout

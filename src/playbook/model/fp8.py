@@ -28,14 +28,7 @@ from playbook.precision.casts import DTYPES
 from playbook.precision.formats import FORMATS
 from playbook.precision.products import product
 from playbook.precision.recipes import FP8Recipe, Groups, load_fp8
-from playbook.precision.scaling import (
-    Quantized,
-    amax,
-    has_kernel,
-    on_fp8_gpu,
-    quantize,
-    scales_of,
-)
+from playbook.precision.scaling import Quantized, amax, has_kernel, on_fp8_gpu, quantize, scales_of
 from playbook.registry import lab
 
 if TYPE_CHECKING:

@@ -72,10 +72,7 @@ def apply_layout(model: Transformer, mesh: Mesh, make: MakeOptimizer) -> Engine:
 
 
 def replicate(
-    model: Transformer,
-    mesh: Mesh,
-    placements: Placements,
-    stages: Collection[Stage] = (),
+    model: Transformer, mesh: Mesh, placements: Placements, stages: Collection[Stage] = ()
 ) -> list[ReplicaSet]:
     """The parameters of ``model`` in sets, one for each group of ranks that have the same elements and other tokens.
 
@@ -94,9 +91,7 @@ def replicate(
         )
     sets: list[ReplicaSet] = []
     for axes, parameters in by_axes.items():
-        group = mesh.group(*axes)
-        if mesh.layout.cp > 1 and group is mesh.group("cp"):
-            group = clone_group(group)  # gradients do not queue behind the keys and values of the next block
+        group = _replica_group(mesh, axes)
         broadcast([*(p for p in model.parameters() if not p.requires_grad), *model.buffers()], group)
         sets.append(_replica_set(model, mesh, group, parameters, placements, list(stages)))
     for axes, parameters in frozen.items() if mesh.layout.zero == 3 else ():
@@ -104,6 +99,13 @@ def replicate(
         how = {"reshard": mesh.layout.reshard, "prefetch": mesh.layout.prefetch, "stages": list(stages)}
         sets.append(lab("train", "frozen")(model, group, parameters, hybrid=mesh.hybrid(group), **how))
     return sets
+
+
+def _replica_group(mesh: Mesh, axes: tuple[str, ...]) -> dist.ProcessGroup:
+    group = mesh.group(*axes)
+    if mesh.layout.cp > 1 and group is mesh.group("cp"):
+        return clone_group(group)  # gradients do not queue behind the keys and values of the next block
+    return group
 
 
 def _replica_set(
