@@ -101,3 +101,20 @@ def test_any_two_options_are_one_device(ranks, world):
     runs = [run_of(one) for one in chosen() if world_of(one) == world]
     assert runs
     check(ranks, runs, world)
+
+
+def test_with_options(ranks):
+    case = Case(SHAPES["tied"], steps=2, samples=24)
+    runs = [
+        (case, "dp=4,zero=1,replicate=2,grad_acc=3,micro_batch=2", {**BUCKETS, "gather": "lazily"}),
+        (case, "dp=4,zero=2,replicate=2,grad_acc=3,micro_batch=2", {**BUCKETS, "find_unused": True}),
+        (case, "dp=4,zero=3,replicate=2,grad_acc=3,micro_batch=2", {"reshard": False}),
+        (case, "dp=2,pp=2,zero=3,replicate=2,grad_acc=6,micro_batch=2,vpp=2,schedule=interleaved", {}),
+    ]
+    check(ranks, runs, 4)
+
+
+def test_all_axes_at_once(ranks):
+    """Experts are spread over the two ranks of a shard group, those of one sample."""
+    case = Case(SHAPES["experts"], steps=1, samples=8)
+    check(ranks, [(case, "tp=2,sp,cp=2,pp=2,dp=2,ep=2,zero=3,replicate=2,grad_acc=4", {})], 16)

@@ -54,6 +54,7 @@ LAYOUTS = {
     4: [
         "tp=4", "tp=4,sp", "tp=2,dp=2,zero=1", "cp=2,dp=2,zero=3", "pp=2,tp=2,sp,grad_acc=4,schedule=zb-h1",
         "pp=2,dp=2,zero=2,grad_acc=4,schedule=dualpipe", "pp=2,dp=2,zero=3,grad_acc=2", "tp=2,sp,dp=2,zero=3 mlp",
+        "dp=4,zero=3,replicate=2,grad_acc=2", "dp=4,zero=2,replicate=2,grad_acc=2",
     ],
 }  # fmt: skip
 
@@ -78,7 +79,7 @@ def states(engine: Any) -> dict[str, int]:
 
 @pytest.mark.parametrize("block", SHAPES)
 def test_states_are_those_foretold(ranks, block):
-    texts = ["tp=2", "tp=2,sp", "cp=2", *(f"dp=2,zero={zero}" for zero in range(4))]
+    texts = ["tp=2", "tp=2,sp", "cp=2", "dp=2,zero=3,replicate=2", *(f"dp=2,zero={zero}" for zero in range(4))]
     how = {"seq": SEQ, "recipe": "fp32", "device": "cpu"}
     runs = [(case_of(block), text, {}) for text in texts]
     kept = ranks(on_ranks, runs, states, ranks=2).values
