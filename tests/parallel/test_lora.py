@@ -79,7 +79,13 @@ def states(engine: Any) -> dict[str, int]:
 
 @pytest.mark.parametrize("block", SHAPES)
 def test_states_are_those_foretold(ranks, block):
-    texts = ["tp=2", "tp=2,sp", "cp=2", "dp=2,zero=3,replicate=2", *(f"dp=2,zero={zero}" for zero in range(4))]
+    texts = [
+        "tp=2",
+        "tp=2,sp",
+        "cp=2",
+        "dp=2,zero=3,replicate=2",
+        *(f"dp=2,zero={zero}" for zero in range(4)),
+    ]
     how = {"seq": SEQ, "recipe": "fp32", "device": "cpu"}
     runs = [(case_of(block), text, {}) for text in texts]
     kept = ranks(on_ranks, runs, states, ranks=2).values

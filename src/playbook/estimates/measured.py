@@ -8,7 +8,7 @@ Standard library only.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -244,12 +244,12 @@ class MeasuredRun(Run):
             found[part] += self.links.of([message])
         return found
 
-    def _sent(self, held: StageMemory, collective: str, size: int, of: Sequence[Any] = ()) -> float:
+    def _sent(self, held: StageMemory, collective: str, size: int, across: bool = False) -> float:
         """In as many messages as this library's ranks send: on a CPU it is their number that takes time."""
         gathers = collective == "all_gather"
         phases = ("parameters", "forward", "backward") if gathers else ("gradients",)
         every = _sent_of(replicas(self._sender(held.stage)))
-        if of:
+        if across:
             return self.links.of(m for m in every if m.axis == "replicate")
         messages = [m for m in every if m.phase in phases and m.axis == "dp"]
         # ZeRO-3 gathers forward and backward, but not again what forward has gathered last.

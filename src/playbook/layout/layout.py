@@ -34,11 +34,10 @@ CUT_OUT = ("ep", "edp", "shard", "replicate")
 class Layout(Fields):
     """Sizes of the parallel axes, and how a step runs on them. The default is one device.
 
-    ``dp`` data, ``tp`` tensor, ``pp`` pipeline, ``cp`` context and ``ep`` expert parallelism; ``vpp`` model
-    chunks per pipeline rank; ``sp`` splits the sequence between tensor-parallel regions; ``zero`` is the
-    ZeRO stage, and ``replicate`` how many groups of neighbours each have all shards (HSDP: gradients are then summed
-    over these groups); ``micro_batch`` samples per forward pass and ``grad_acc`` of them per step on each
-    data-parallel rank.
+    ``dp`` data, ``tp`` tensor, ``pp`` pipeline, ``cp`` context and ``ep`` expert parallelism; ``vpp`` model chunks per
+    pipeline rank; ``sp`` splits the sequence between tensor-parallel regions; ``zero`` is the ZeRO stage, of whose shards
+    as many groups of neighbours as ``replicate`` says have all (HSDP); ``micro_batch`` samples per forward pass and
+    ``grad_acc`` of them per step on each data-parallel rank.
 
     The other fields are options of techniques; those of one that is not used mean nothing. ``own_schedule`` is carried
     out in place of the one that ``schedule`` names; a method of ``data_parallel`` that sends less is one of

@@ -85,8 +85,7 @@ class Transformer(nn.Module):
     ``"none"``, ``"selective"`` (the attention core), ``"full"`` (whole blocks) or modules among `RUN`, joined by +;
     with ":4" in the first 4 blocks alone, of each stage where the model is cut into some.
     ``causal`` is false for an encoder, whose tokens see those behind them, too. ``ops`` are the operations between its
-    products. Every weight is drawn from
-    ``seed`` and its own name, so that a model cut in pieces starts from the same numbers as a whole one.
+    products. Every weight is drawn from ``seed`` and its own name: a model cut in pieces starts from the same numbers.
     Raises ConfigError for an unknown ``attention`` or ``recompute``, and for a device that ``ops`` do not run on.
     """
 

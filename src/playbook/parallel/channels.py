@@ -17,8 +17,7 @@ from torch import Tensor
 from playbook.parallel.mesh import Mesh
 from playbook.schedules.messages import Message, Messages
 
-#: Messages that a rank asks for ahead of time, from each other rank: their memory is there before they are. Two gained
-#: nothing on two cores.
+#: Messages that a rank asks for ahead of time, from each other rank: their memory is there before they are.
 AHEAD = 1
 #: Numbers of a header: a dtype, the number of dims, and up to six of these.
 _HEADER = 8

@@ -3,8 +3,6 @@
 Only attention mixes tokens. There, keys and values travel: around a ring, while each rank computes with those that it has
 (Liu et al. 2023, arXiv 2310.01889); all at once to everybody (Llama 3, arXiv 2407.21783, section 3.3.2); or the other
 way round, tokens for heads (Ulysses, Jacobs et al. 2023, arXiv 2309.14509).
-
-What makes a ring possible is that softmax can be put together from parts (``model/attend.py``).
 """
 
 from __future__ import annotations

@@ -3,9 +3,7 @@
 Three ways to add them, each with the same result: when backward is over (``NaiveDataParallel``), each gradient as soon as
 it is there (``OverlappedDataParallel``), and in buckets (``BucketedDataParallel``; Li et al. 2020, arXiv 2006.15704).
 
-Gradients are *summed*. The loss of a micro-batch is the sum over its tokens divided by the tokens of the whole global
-batch (``training.trainer``), so the sum over ranks is the gradient of the mean loss, also when ranks hold different
-numbers of tokens. A mean of the ranks' means would not be.
+Gradients are *summed*: losses are divided by the tokens of the whole global batch (``engine.accumulate_gradients``).
 """
 
 from __future__ import annotations

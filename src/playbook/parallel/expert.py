@@ -4,9 +4,7 @@ GShard's two all-to-alls (Lepikhin et al. 2020, arXiv 2006.16668, section 3.2): 
 their experts, one brings the results back, where they are *combined*. How many rows a rank sends to another is known when
 the router has chosen, and no sooner: ranks tell each other first.
 
-Ranks of an expert-parallel group have other tokens, too: they are ranks of dp × cp, and everything but the experts is the
-same on them. An expert's replicas are the ranks of *edp*, dp · cp / ep of them, and its gradient is summed over these
-alone.
+Ranks of a group have other tokens, too; an expert's replicas are the ranks of *edp* (``Layout.groups``).
 """
 
 from __future__ import annotations

@@ -3,9 +3,6 @@
 ``Pipeline`` carries out any `Schedule`, the same object that is drawn and timed. An action runs as soon as what it needs
 has arrived: F computes a stage's output and sends it on; B sends the gradient of the stage's input back; W, which nobody
 waits for, computes the gradients of the weights; BW is both at once.
-
-Each micro-batch's loss is divided by the tokens of the whole global batch, once, on the last stage. The gradients of the
-micro-batches then add up to that of the step, whatever their number: to divide by it again is the classic bug.
 """
 
 from __future__ import annotations

@@ -1,16 +1,7 @@
 """The borders of a tensor-parallel region: f, g and their conjugates (Shoeybi et al. 2019; Korthikanti et al. 2022).
 
 Between regions every rank has the whole residual stream (or, with sequence parallelism, some of its tokens); inside, each
-rank has some heads, or some columns of the MLP. Whatever crosses a border forward is undone by its conjugate backward:
-
-===========  ======================  ======================
-at a border  forward                 backward
-===========  ======================  ======================
-f            nothing                 all-reduce
-f*           all-reduce              nothing
-g            all-gather of tokens    reduce-scatter
-g*           reduce-scatter          all-gather of tokens
-===========  ======================  ======================
+rank has some heads, or some columns of the MLP. Whatever crosses a border forward is undone by its conjugate backward.
 
 f and f* (the papers say f̄) enter and leave a region when the stream is whole; g and g* (``sequence.py``) when its tokens
 are sharded. A `Region` uses f* and g* as they are. What enters is read by linear layers alone, so there f and g are

@@ -136,8 +136,7 @@ class Zero1(Zero):
 
     Gradients add up in a flat vector over all micro-batches; during the last backward each full bucket is
     reduce-scattered; the new parameters are all-gathered, at once ("after") or bucket by bucket while the next forward
-    pass goes on ("lazily"). ``units`` are parameters by name that no bucket mixes with others. Per step 2(N − 1)/N bytes
-    for each byte of parameters, as an all-reduce.
+    pass goes on ("lazily"). ``units`` are parameters by name that no bucket mixes with others.
     """
 
     stage = 1
@@ -176,9 +175,8 @@ class Zero1(Zero):
 class Zero2(Zero1):
     """Stage 2: of the gradients, too, a rank keeps its shard alone.
 
-    A gradient exists whole only from its layer's backward until its bucket is full and reduce-scattered. So with G
-    micro-batches per step each of them must send its gradients, where stage 1 sends their sum once: per step
-    (G + 1)(N − 1)/N bytes for each byte of parameters.
+    A gradient exists whole only from its layer's backward until its bucket is full and reduce-scattered: each of several
+    micro-batches must send its own (``planning/sharding.py`` says how much).
     """
 
     stage = 2
@@ -186,10 +184,8 @@ class Zero2(Zero1):
 
 class ReducedGradients:
     """Gradients that are reduced to shards in ``group``, bucket by bucket. With hybrid sharding ranks ``across`` groups,
-    which have the same shard, add it up once a step: each bucket's as soon as its last reduce-scatter is over.
-
-    So many reduce-scatters may be ``in_flight``; a further one waits for the oldest.
-    """
+    which have the same shard, add it up once a step: each bucket's as soon as its last reduce-scatter is over. Of these
+    so many may be ``in_flight``; a further one waits for the oldest."""
 
     def __init__(
         self, group: dist.ProcessGroup, across: dist.ProcessGroup | None = None, in_flight: float = 2

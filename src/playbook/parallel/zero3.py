@@ -177,10 +177,9 @@ def gathered(
 class Zero3(Gathered, Zero):
     """Stage 3: parameters, gradients and optimizer states are sharded; weights are whole only where they are used.
 
-    With ``reshard`` a block's weights go after its forward pass and are gathered again for backward: per micro-batch
-    3(N − 1)/N bytes for each byte of the blocks' parameters, as against 2(N − 1)/N without, when all weights stay from
-    forward to backward. ``prefetch`` gathers the next unit while one runs. In a pipeline, whose ``stages`` are this
-    rank's, weights stay as long as ``schedules.messages`` says.
+    With ``reshard`` a block's weights go after its forward pass and are gathered again for backward. ``prefetch`` gathers
+    the next unit while one runs. In a pipeline, whose ``stages`` are this rank's, weights stay as long as
+    ``schedules.messages`` says.
     """
 
     stage = 3

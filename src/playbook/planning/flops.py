@@ -127,9 +127,6 @@ def step_flops(
     blocks, not the head, forward once more; ``"selective"`` the attention core alone (Korthikanti et al. 2022, section
     5); names those modules; with a number, of so many blocks of each of the ``stages``. Raises :class:`ConfigError` for
     sizes below 1 and an unknown ``recompute``.
-
-    GPT-3's "2.7%" for selective recomputation (s/6h, same paper, appendix A) is the attention core as a
-    share of one forward pass. Of the whole step, which has three times the FLOPs, it is 0.9%.
     """
     terms, again = forward_flops(shape, batch, seq), recomputed(recompute)
     forward, both = sum(terms.values()), {"adapters", *ATTENTION_CORE}

@@ -3,9 +3,6 @@
 Where a whole tensor has one scale, they must agree on it before they quantise (``model/fp8.py``): for the tensors that
 tensor parallelism cuts, for all tokens of context parallelism, for the experts of a layer. With delayed scaling that is
 done in the first step alone; after each step, ranks tell each other the magnitudes of all tensors in one message.
-
-ZeRO-3 gathers weights in FP8 (``parallel/fp8_gathers.py``): for that, ranks agree on the scales of all groups, once a
-step.
 """
 
 from __future__ import annotations

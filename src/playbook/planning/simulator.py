@@ -9,7 +9,7 @@ Standard library only.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -347,20 +347,18 @@ class Run(OfJob):
 
     def _across(self, held: StageMemory) -> float:
         """Seconds to add up shards over groups that have the same ones, once a step."""
-        size, ranks = min(4, self.recipe.states.gradients), self.layout.replicate
-        shares = [(parameters / same, ranks, "replicate") for parameters, same, _ in self._replicas(held)]
-        return self._sent(held, "all_reduce", size, shares)
+        return self._sent(held, "all_reduce", min(4, self.recipe.states.gradients), across=True)
 
     def _gather(self, held: StageMemory) -> float:
         """Seconds to gather parameters once."""
         return self._sent(held, "all_gather", self.recipe.states.parameters)
 
-    def _sent(
-        self, held: StageMemory, collective: str, size: int, of: Sequence[tuple[float, int, str]] = ()
-    ) -> float:
+    def _sent(self, held: StageMemory, collective: str, size: int, across: bool = False) -> float:
         found = 0.0
         frozen = collective == "all_gather" and self.layout.zero == 3
-        for parameters, ranks, axis in of or self._replicas(held, frozen):
+        for parameters, ranks, axis in self._replicas(held, frozen):
+            if across:
+                parameters, ranks, axis = parameters / ranks, self.layout.replicate, "replicate"
             if ranks > 1 and parameters:
                 bucket = max(BUCKET, BUCKET_OF_REPLICA * ranks)
                 count = max(1, round(parameters / bucket))
@@ -368,10 +366,8 @@ class Run(OfJob):
         return found
 
     def _exposed(self, rank: int) -> float:
-        """What of the reduction of gradients comes after backward: it begins with the last micro-batch.
-
-        Shards are reduced inside a node meanwhile: that takes nothing from the sums over groups of them.
-        """
+        """What of the reduction of gradients comes after backward: it begins with the last micro-batch. That of shards,
+        inside a node, takes nothing from the sums over groups of them."""
         held = self.memory.stages[rank]
         reduce = self._across(held) + (0.0 if self.at_once else self._reduce(held))
         one = self.busy[rank] * (1 / self.layout.grad_acc)
@@ -393,25 +389,3 @@ class Run(OfJob):
         each = 2 * (states.master + states.optimizer) + min(4, states.gradients) + states.parameters
         normed = min(4, states.gradients) * updated
         return (updated * each + normed) / self.device.bandwidth
-
-    def after(self) -> Iterator[str]:
-        """What is not part of micro-batches, in words: gradients, optimizer, parameters of the fullest rank."""
-        held, states = self.memory.fullest, self.recipe.states
-        for parameters, ranks, axis in self._replicas(held):
-            if ranks > 1:
-                yield f"{parameters:,.0f} parameters have {ranks} replicas ({axis})"
-        if self.layout.replicate > 1:
-            yield f"{self.layout.replicate} groups have all shards: {self._across(held) * 1e3:,.2f} ms to add them up"
-        yield f"gradients: {self._reduce(held) * 1e3:,.2f} ms in all, {self._exposed(held.stage) * 1e3:,.2f} ms exposed"
-        updated = held.counts.shard
-        yield (
-            f"optimizer: {updated:,} parameters × {2 * (states.master + states.optimizer)} bytes of states read and "
-            f"written, and gradients: {self._optimizer(held) * 1e3:,.2f} ms"
-        )
-        if self.layout.zero:
-            gather, exposed = self._gather(held), self._gathered(held.stage)
-            yield f"parameters: {gather * 1e3:,.2f} ms to gather once, {exposed * 1e3:,.2f} ms exposed"
-        if self.layout.pp > 1:
-            yield f"a message to the next stage: {self.hop * 1e3:,.3f} ms"
-        ranks = self.layout.world_size
-        yield f"the slowest of {ranks} ranks: {math.sqrt(2 * math.log(ranks)):.2f} deviations above the mean"

@@ -31,9 +31,8 @@ class MasterAdamW(torch.optim.Optimizer):
     """AdamW (Loshchilov & Hutter 2017) that computes in fp32, with masters of 16-bit parameters and states as told.
 
     A bf16 weight has 8 bits of precision: an update below 1/256 of it is lost in rounding. So the optimizer updates an
-    fp32 master, and the 16-bit weight is a rounded copy (Micikevicius et al. 2017, section 3.1). Per parameter it holds
-    4 bytes of master and 4 + 4 of moments: the 12 of "16 bytes per parameter", fewer where ``formats`` says so of a kind
-    of state (exp_avg, exp_avg_sq, master), as `precision.products.narrow` does it. The arithmetic is torch's own AdamW,
+    fp32 master, and the 16-bit weight is a rounded copy (Micikevicius et al. 2017, section 3.1). ``formats`` are those of
+    states (exp_avg, exp_avg_sq, master), as `precision.products.narrow` makes them. The arithmetic is torch's own AdamW,
     run over chunks of parameters, so that only a chunk's gradients and narrow states are in fp32 at a time; or that of
     ``kernel`` (`model.ops.Ops.adamw`), which reads gradients of 16 bits as they are.
 
