@@ -124,10 +124,10 @@ def _table(problem: Problem, result: Result) -> str:
         f"{'step':>9}{'80 % interval':>20}{'regret':>8}{'tokens/s/GPU':>14}{'MFU':>7}{'memory':>10}  layout",
     ]
     lines += [_row(one, result.best) for one in result.found]
-    lines += [
-        "≈: its interval overlaps that of the first one, which loses least if the calibration is somewhat wrong (regret)"
-    ]
     if len(result.found) > 1:
+        lines += [
+            "≈: its interval overlaps that of the first, which loses least if the calibration is a little wrong (regret)"
+        ]
         lines += ["", explain(result.found[0], result.found[1])]
     return "\n".join(lines)
 
