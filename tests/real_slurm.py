@@ -43,8 +43,6 @@ TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerParameters=batch_sched_delay=0
-PreemptType=preempt/partition_prio
-PreemptMode=REQUEUE
 KillWait=2
 OverTimeLimit=UNLIMITED
 ReturnToService=2
@@ -52,8 +50,7 @@ FirstJobId={first}
 GresTypes=gpu
 NodeName=127.0.0.1 NodeHostname=localhost Port={ports[1]} CPUs=12 Gres=gpu:4
 NodeName=127.0.0.2 NodeHostname=localhost Port={ports[2]} CPUs=12 Gres=gpu:4
-PartitionName=gpu Nodes=ALL Default=YES PriorityTier=1 GraceTime=600
-PartitionName=urgent Nodes=ALL PriorityTier=2
+PartitionName=gpu Nodes=ALL Default=YES
 """,
     "gres.conf": "AutoDetect=off\nName=gpu File={folder}/gpu[0-3]\n",
     "cgroup.conf": "CgroupPlugin=cgroup/v1\n",
@@ -63,7 +60,7 @@ PartitionName=urgent Nodes=ALL PriorityTier=2
 class Cluster:
     """A cluster in a folder of its own, from ``with`` to its end. ``conf`` is what clients are told as SLURM_CONF.
 
-    Jobs ask for GPUs that are files. One has ten minutes to leave its nodes to a job of the partition ``urgent``.
+    Jobs ask for GPUs that are files.
     """
 
     def __enter__(self) -> Cluster:

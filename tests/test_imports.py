@@ -26,7 +26,7 @@ AFTER = (
         "model.hugging_face",
     ),
     ("training.convert", "training.guard", "training.replica_check"),
-    ("planning.search", "planning.jobs", "planning.flags", "planning.rank_view"),
+    ("planning.regret", "planning.search", "planning.jobs", "planning.flags", "planning.rank_view"),
     ("collectives",),
     ("estimates",),
     ("kernels",),
@@ -123,8 +123,8 @@ def test_what_training_needs_can_be_read() -> None:
 def test_the_core_can_be_read() -> None:
     core = set(filter(is_core, MODULES.files))
     print(f"the core has {len(core)} files, {lines(core)} lines")
-    assert len(core) <= 111
-    assert lines(core) <= 16946
+    assert len(core) <= 110
+    assert lines(core) <= 16880
 
 
 def test_the_library_stays_small() -> None:

@@ -51,6 +51,7 @@ LABS_INSIDE = (
     "playbook.schedules.validate",
     "playbook.planning.flags",
     "playbook.planning.jobs",
+    "playbook.planning.regret",
     "playbook.planning.search",
     "playbook.planning.rank_view",
     "playbook.model.fp8",

@@ -151,15 +151,14 @@ def steps() -> list[tuple[int, float, float]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("why", ["its time is up", "another job needs the nodes"])
-def test_a_job_goes_back_to_the_queue_and_on_to_the_same_losses_bit_for_bit(cluster, tmp_path, why):
+def test_a_job_whose_time_is_up_goes_back_to_the_queue_and_on_to_the_same_losses_bit_for_bit(
+    cluster, tmp_path
+):
     request = slurm.SlurmJob(nodes=2, gpus_per_node=1, cpus_per_gpu=1, partition="gpu", requeue=True)
     job = submit(train("dp=2"), request)
     cluster.until(Path("waits").exists, said)
-    if why == "its time is up":  # but for two minutes, and Slurm looks every thirty seconds
-        cluster.ask("scontrol", "update", f"JobId={job}", "TimeLimit=2")
-    else:
-        cluster.ask("sbatch", "--partition=urgent", "--nodes=2", "--exclusive", "--wrap=true")
+    # But for two minutes; and Slurm looks every thirty seconds.
+    cluster.ask("scontrol", "update", f"JobId={job}", "TimeLimit=2")
     assert becomes(cluster, job, "PENDING") == "PENDING", said()
     # It begins now, and not two minutes later, when Slurm is sure that nothing of the job before is left.
     cluster.until(lambda: not any(map(cluster.steps, NODES)))

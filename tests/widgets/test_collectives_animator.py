@@ -46,9 +46,9 @@ def test_stops_rise_and_stay_within_what_is_allowed():
 def test_the_summary_says_what_every_message_carries():
     widget = CollectivesAnimator({"ranks": 4, "bytes": "4 MB"})
     text = widget.summary()
-    assert "All-reduce of 4 000 000 bytes among 4 ranks, ring: 6 steps, 35.2 µs by the α–β model" in text
+    assert "All-reduce of 4 000 000 bytes among 4 ranks, ring: 6 steps, 37.1 µs by the α–β model" in text
     assert "The busiest rank sends 6 000 000 bytes (2(N − 1)/N · K)." in text
-    assert "The naive algorithm takes 6 steps and 79.7 µs." in text
+    assert "The naive algorithm takes 6 steps and 87.1 µs." in text
     assert text.count("<tr>") == 1 + 6
     for message in read(widget.inputs).plan().messages:
         how = "added" if message.reduce else "kept"
