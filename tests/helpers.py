@@ -19,6 +19,10 @@ DEEPSEEK = LLAMA.replace(
          "groups": 4, "top_groups": 2, "scale": 2.5},
     mla={"q_rank": 10, "kv_rank": 12, "nope_dim": 6, "rope_dim": 4, "value_dim": 5},
 )  # fmt: skip
+#: Arguments of a command that a shell, YAML or a template would change.
+ODD_WORDS = [
+    "two words", "", "it's", 'a "quote"', "$HOME `id` $(id)", "a\\b", "*", "--", "{x}", "two\nlines", "ü → 🙂", "-m",
+]  # fmt: skip
 BLOCKS = {"gpt": GPT, "llama": LLAMA}
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
+from helpers import ODD_WORDS
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from leftovers import remaining, signed_in
@@ -25,21 +26,7 @@ from playbook.launch.kubernetes import PORT, KubernetesJob, job_set, manifest
 from playbook.launch.processes import free_port
 
 JOB = KubernetesJob("me/playbook:1", nodes=2, gpus_per_node=4, cpus_per_gpu=6, claim="data", namespace="lab")
-ODD = [
-    "two words",
-    "",
-    "it's",
-    'a "q"',
-    "$HOME `id` $(id) $$(id)",
-    "a\\b",
-    "*",
-    "--",
-    "{x}",
-    "a\nb",
-    "ü → 🙂",
-    "-m",
-]
-ODD += ["no", "1e3", "- a", "# b", "\x85\u2028\ufeff"]
+ODD = [*ODD_WORDS, "$$(id)", "no", "1e3", "- a", "# b", "\x85\u2028\ufeff"]
 
 
 def pod(text: str) -> dict:

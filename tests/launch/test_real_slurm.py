@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import slurm as slurm_tool
 import two_agents
+from helpers import ODD_WORDS
 from leftovers import remaining, signed_in
 from real_slurm import NODES, Cluster
 
@@ -22,19 +23,6 @@ from playbook.launch.sweep import jobs
 
 TESTS = Path(__file__).parents[1]
 STEPS = 9
-ODD = [
-    "two words",
-    "",
-    "it's",
-    'a "quote"',
-    "$HOME `id` $(id)",
-    "a\\b",
-    "*",
-    "{x}",
-    "two\nlines",
-    "ü → 🙂",
-    "-m",
-]
 
 
 @pytest.fixture(scope="module")
@@ -106,12 +94,14 @@ def test_a_rank_that_fails_ends_the_job_on_all_nodes(cluster, tmp_path):
     Path("work.py").write_text(FAILS)
     Path("there").mkdir()
     setup = ('export GREETING="it\'s $((6 * 7))"',)
-    job = submit(["work.py", *ODD], slurm.SlurmJob(nodes=2, gpus_per_node=2, cpus_per_gpu=3, setup=setup))
+    job = submit(
+        ["work.py", *ODD_WORDS], slurm.SlurmJob(nodes=2, gpus_per_node=2, cpus_per_gpu=3, setup=setup)
+    )
     assert becomes(cluster, job) == "FAILED", said()
     for node, text in enumerate(logs()):
         found = sorted(map(json.loads, re.findall("^FOUND (.*)$", text, re.MULTILINE)))
         own = [str(node), "{}", str(node), NODES[node], NODES[0], "it's 42", "3"]
-        assert found == [[[str(2 * node + i), "4", *(w.format(i) for w in own)], ODD] for i in (0, 1)]
+        assert found == [[[str(2 * node + i), "4", *(w.format(i) for w in own)], ODD_WORDS] for i in (0, 1)]
         assert ("ValueError: bad shape" in text) == (node == 1)
     assert len(signed_in(tmp_path)) == 4
     assert remaining(signed_in(tmp_path), 30) == []

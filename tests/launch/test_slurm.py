@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
+from helpers import ODD_WORDS
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch.distributed import run as torchrun
@@ -25,20 +26,6 @@ EVERYTHING = SlurmJob(
     logs="my logs/of today", requeue=True, array=3, max_restarts=2, signal="B:USR1@300", switches="1@12:00:00",
     exclusive=True,
 )  # fmt: skip
-ODD = [
-    "two words",
-    "",
-    "it's",
-    'a "quote"',
-    "$HOME `id` $(id)",
-    "a\\b",
-    "*",
-    "--",
-    "{x}",
-    "two\nlines",
-    "ü → 🙂",
-    "-m",
-]
 
 
 def test_what_it_asks_slurm_for():
@@ -72,7 +59,7 @@ def test_what_it_asks_slurm_for():
 
 
 @pytest.mark.parametrize("job", [SlurmJob(), EVERYTHING, SlurmJob(requeue=True), SlurmJob(array=2)])
-@pytest.mark.parametrize("command", [["train", "--model", '{"layers": 1}'], ["work.py", *ODD]])
+@pytest.mark.parametrize("command", [["train", "--model", '{"layers": 1}'], ["work.py", *ODD_WORDS]])
 def test_bash_accepts_it_and_shellcheck_has_no_complaint(tmp_path, job, command):
     script = tmp_path / "job.sh"
     script.write_text(sbatch_script(command, job))
@@ -151,7 +138,7 @@ ARGUMENTS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(arguments=ARGUMENTS)
-@example(arguments=ODD)
+@example(arguments=ODD_WORDS)
 def test_every_argument_arrives_as_it_was_given(arguments_of_torchrun, arguments):
     told = arguments_of_torchrun(sbatch_script(["train", *arguments], EVERYTHING))
     assert told[9:] == ["-m", "--", "playbook", "train", *arguments]
