@@ -102,7 +102,7 @@ def test_a_tied_table_has_two_gradients_and_their_sum_for_a_moment(grad_acc, pre
                 loss, _ = model.loss(x, y)
             loss.backward()
     before_update = partial(filter, lambda moment: moment.name != "optimizer")
-    monkeypatch.setattr(memory, "moments", lambda run, stage: before_update(moments(run, stage)))
+    monkeypatch.setattr(memory, "moments", lambda *of: before_update(moments(*of)))
     stage = predict(shape, Layout(grad_acc=grad_acc), seq=16, recipe=precision, device="cpu").stages[0]
     assert stage.moment.name == "backward of the embedding"
     assert stage.total - stage.optimizer == pytest.approx(timeline.curves().peak, rel=0.01)

@@ -214,19 +214,20 @@ def explanation(found: Run) -> Iterator[str]:
 def after(run: Run) -> Iterator[str]:
     """What is not part of micro-batches, in words: gradients, optimizer, parameters of the fullest rank."""
     held, states = run.memory.fullest, run.recipe.states
+    busy = run.busy[held.stage]
     for parameters, ranks, axis in run._replicas(held):
         if ranks > 1:
             yield f"{parameters:,.0f} parameters have {ranks} replicas ({axis})"
     if run.layout.replicate > 1:
         yield f"{run.layout.replicate} groups have all shards: {run._across(held) * 1e3:,.2f} ms to add them up"
-    yield f"gradients: {run._reduce(held) * 1e3:,.2f} ms in all, {run._exposed(held.stage) * 1e3:,.2f} ms exposed"
+    yield f"gradients: {run._reduce(held) * 1e3:,.2f} ms in all, {run._exposed(held, busy) * 1e3:,.2f} ms exposed"
     updated = held.counts.shard
     yield (
         f"optimizer: {updated:,} parameters × {2 * (states.master + states.optimizer)} bytes of states read and "
         f"written, and gradients: {run._optimizer(held) * 1e3:,.2f} ms"
     )
     if run.layout.zero:
-        gather, exposed = run._gather(held), run._gathered(held.stage)
+        gather, exposed = run._gather(held), run._gathered(held, busy)
         yield f"parameters: {gather * 1e3:,.2f} ms to gather once, {exposed * 1e3:,.2f} ms exposed"
     if run.layout.pp > 1:
         yield f"a message to the next stage: {run.hop * 1e3:,.3f} ms"

@@ -49,8 +49,8 @@ def on_ranks(schedule: str, ranks: int, vpp: int = 1) -> StageRanks:
 
 def placement(layout: Fields) -> StageRanks:
     """The rank of each stage, as the layout's schedule has it."""
-    own = layout.own_schedule
-    return on_ranks(layout.schedule, layout.pp, chunks(layout)) if own is None else own.placement
+    own, name = layout.own_schedule, layout.schedule if layout.pp > 1 else ""
+    return on_ranks(name, layout.pp, chunks(layout)) if own is None else own.placement
 
 
 def stages_of(where: StageRanks, ranks: int) -> tuple[tuple[int, ...], ...]:
@@ -110,9 +110,9 @@ def check(shape: ModelShape, layout: Fields) -> None:
         )
     if layout.own_schedule is not None:
         _check_own(layout, layout.own_schedule)
-    where, uneven = placement(layout), layout.stage_layers or layout.own_schedule
-    blocks = split(shape.layers, len(where[0]), layout.stage_layers)
-    for rank, stages in enumerate(stages_of(where, layout.pp) if uneven else ()):
+    where = placement(layout) if layout.stage_layers or layout.own_schedule else ()
+    blocks = split(shape.layers, len(where[0]), layout.stage_layers) if where else []
+    for rank, stages in enumerate(stages_of(where, layout.pp) if where else ()):
         if not any(blocks[stage] or stage in (0, len(blocks) - 1) for stage in stages):
             raise LayoutError(
                 f"stage_layers is {','.join(str(len(block)) for block in blocks)}, but rank {rank} of the pipeline "

@@ -88,5 +88,6 @@ def _moments(
 
 def _of_all(moment: InFlight, walked: int, microbatches: int) -> InFlight:
     """A stage that keeps all micro-batches that were walked through keeps all that there are."""
-    full, rest = (tuple(microbatches if n == walked else n for n in counts) for counts in moment)
-    return InFlight(full, rest)
+    if walked == microbatches or not any(walked in counts for counts in moment):
+        return moment
+    return InFlight(*(tuple(microbatches if n == walked else n for n in counts) for counts in moment))

@@ -8,19 +8,18 @@ activations (Korthikanti et al. 2022, arXiv 2205.05198), ZeRO's table (Rajbhanda
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
 from playbook.block import Kind, linears
 from playbook.errors import ConfigError
 from playbook.layout import Layout
-from playbook.planning.in_flight import PipelineStages, pipeline_stages
 from playbook.planning.job import Job
-from playbook.planning.parameters import StateCounts, blocks_of_stages, copies_of_blocks, stage_parameters
-from playbook.planning.peak import Moment, RunSizes, StageSizes, moments
-from playbook.planning.pipeline_memory import StageTerms, keeps
+from playbook.planning.parameters import StateCounts, copies_of_blocks, stage_parameters
+from playbook.planning.peak import Moment, RunSizes, Weights, moments
+from playbook.planning.pipeline_memory import Keeps, KeptByRanks, StageTerms
 from playbook.planning.recipes import Recipe
 from playbook.planning.sharding import kept
 from playbook.planning.terms import Part, Term
@@ -119,60 +118,47 @@ def predict_job(job: Job) -> MemoryReport:
     return MemoryReport(tuple(predict_stages(job)))
 
 
-def predict_stages(job: Job, like: StageTerms | None = None) -> Iterator[StageMemory]:
+def predict_stages(job: Job, kept: KeptByRanks | None = None) -> Iterator[StageMemory]:
     """Stage by stage what `predict` gives: who asks only whether all stay below a limit may stop at one that does not.
 
-    ``like`` is what a job keeps whose micro-batches are the same on each rank (`RunSizes`).
+    ``kept`` is that of a job that differs in nothing but ZeRO, if it is known.
     """
     job.check()
     if job.layout.method:
         raise ConfigError(
             f"data_parallel is {job.layout.data_parallel!r}, whose memory is seen in runs, not predicted"
         )
-    pipeline = pipeline_stages(job.layout)
-    blocks = blocks_of_stages(job.shape, pipeline.depth, job.layout.stage_layers, job.layout.blocks_again)
-    terms = replace(like or StageTerms.of(RunSizes(job)), blocks=blocks)
-    for rank in range(job.layout.pp):
-        yield _rank(job.layout, rank, pipeline, terms)
+    kept = KeptByRanks(job) if kept is None else kept
+    terms, pipeline = kept.terms, kept.pipeline
+    alike: dict[tuple[object, ...], Weights] = {}  # most ranks have as many blocks as their neighbours
+    for rank, stages in enumerate(pipeline.stages):
+        held, ends = [terms.blocks[s] for s in stages], (0 in stages, pipeline.depth - 1 in stages)
+        if (key := (ends, *(tuple(each.items()) for each in held))) not in alike:
+            alike[key] = _weights(terms.run, job.layout, held, ends, pipeline.directions)
+        yield _rank(rank, kept[rank], terms, alike[key])
 
 
-def _rank(layout: Layout, rank: int, pipeline: PipelineStages, terms: StageTerms) -> StageMemory:
-    """What one rank of the pipeline has."""
-    run = terms.run
-    stages, most = pipeline.stages[rank], keeps(terms, pipeline, rank)
-    held, first, last = [terms.blocks[s] for s in stages], 0 in stages, pipeline.depth - 1 in stages
-    ends: dict[str, Any] = {"first": first, "last": last, "directions": pipeline.directions}
-    counts = stage_parameters(run.shape, layout, held, run.make, **ends)
-    parameters, gradients, optimizer = _states(counts, layout, run.recipe, run.job.offload)
-    kinds = {kind: sum(blocks.get(kind, 0) for blocks in held) for kind in run.blocks}
+def _weights(
+    run: RunSizes, layout: Layout, held: list[Mapping[Kind, int]], ends: tuple[bool, bool], directions: int
+) -> Weights:
+    """Those of a rank whose stages have the blocks ``held``, and which ``ends`` of the model."""
+    counts = stage_parameters(run.shape, layout, held, run.make, ends, directions)
+    kinds = {kind: n for kind in run.blocks if (n := sum(blocks.get(kind, 0) for blocks in held))}
     sizes = [sum(blocks.values()) for blocks in held]
-    more = _kept_by_framework(run, kinds, last, counts)
+    more = _kept_by_framework(run, kinds, ends[1], counts)
     buffers = *_buffers(run, layout, counts, sizes), *_copies(run, layout, kinds), *more
-    place = StageSizes(
-        counts,
-        gradients,
-        sum(part.value for part in most.parts),
-        {kind: count for kind, count in kinds.items() if count},
-        most.before,
-        terms.full(0),
-        terms.of_head,
-        first,
-        last,
-    )
-    return StageMemory(
-        rank,
-        sum(kinds.values()),
-        most.in_flight,
-        parameters,
-        gradients,
-        optimizer,
-        activations=place.activations,
-        buffers=sum(part.value for part in buffers),
-        moment=max(moments(run, place), key=lambda m: m.bytes),
-        parts=most.parts,
-        buffer_parts=buffers,
-        counts=counts,
-    )
+    states = _states(counts, layout, run.recipe, run.job.offload)
+    return Weights(counts, *states, buffers, kinds, *ends)
+
+
+def _rank(rank: int, most: Keeps, terms: StageTerms, weights: Weights) -> StageMemory:
+    """What one rank of the pipeline has."""
+    activations, buffers = (sum(part.value for part in parts) for parts in (most.parts, weights.buffers))
+    sizes = activations, most.before, terms.full(0), terms.of_head
+    fullest = max(moments(terms.run, weights, *sizes), key=lambda m: m.bytes)
+    states = weights.parameters, weights.gradients, weights.optimizer
+    place = rank, sum(weights.blocks.values()), most.in_flight, *states, activations, buffers
+    return StageMemory(*place, fullest, most.parts, weights.buffers, weights.counts)
 
 
 def _states(counts: StateCounts, layout: Layout, recipe: Recipe, offload: bool) -> tuple[int, int, int]:

@@ -95,7 +95,7 @@ class Sender(OfJob):
 
     @cached_property
     def where(self) -> StageRanks:
-        return placement(self.layout) if self.layout.pp > 1 else ((0,),)
+        return placement(self.layout)
 
     @property
     def depth(self) -> int:

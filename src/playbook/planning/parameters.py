@@ -56,18 +56,16 @@ def stage_parameters(
     layout: Layout,
     stages: Sequence[Mapping[Kind, int]],
     make: Make,
-    *,
-    first: bool = True,
-    last: bool = True,
+    ends: tuple[bool, bool] = (True, True),
     directions: int = 1,
 ) -> StateCounts:
     """Parameters of a rank whose ``stages`` have so many blocks of each kind (see ``ModelShape.blocks``).
 
-    The ``first`` stage has the embedding (and positions), the ``last`` one the final norm and the head; a tied head on
+    The first of the ``ends`` has the embedding (and positions), the last the final norm and the head; a tied head on
     another rank than the embedding needs a copy of the table there. Experts are replicated dp·cp/ep times, all else dp·cp
     times: twice as often in a pipeline that runs in both ``directions``.
     """
-    together = sum(map(Counter, stages), Counter[Kind]())
+    together, (first, last) = sum(map(Counter, stages), Counter[Kind]()), ends
     rows = {kind: weighty(shape, kind) for kind in together}
     blocks = {kind: [make(row.part, row.name, size_formula(row)) for row in rows[kind]] for kind in rows}
     parts = [
@@ -86,8 +84,8 @@ def stage_parameters(
     trained = {kind: [learns(shape, row) for row in rows[kind]] for kind in rows}
     learning = {kind: [*compress(terms, trained[kind])] for kind, terms in blocks.items()}
     rest = {kind: [t for t in terms if t not in learning[kind]] for kind, terms in blocks.items()}
-    ends, others = (parts, ()) if not shape.lora else ((), parts)
-    units = tuple(_units(shape, layout, stages, learning, ends, table.value))
+    learned, others = (parts, ()) if not shape.lora else ((), parts)
+    units = tuple(_units(shape, layout, stages, learning, learned, table.value))
     frozen = kept = local - sum(unit.parameters + unit.experts for unit in units)
     if frozen and layout.zero == 3:
         kept = share_of([*_units(shape, layout, stages, rest, others, table.value)], replicas, 3)

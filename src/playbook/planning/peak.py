@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from playbook.block import Kind
 from playbook.layout import recomputed
@@ -21,7 +21,7 @@ from playbook.planning.fusion import EVERYTHING, chunk_tokens, loss_of
 from playbook.planning.job import OfJob
 from playbook.planning.parameters import StateCounts
 from playbook.planning.saved import block_terms, second_products
-from playbook.planning.terms import Make, Term, maker, symbols, total
+from playbook.planning.terms import Make, Part, Term, maker, symbols, total
 
 #: What backward has used up of a block when it comes to the attention core: parts, and single terms.
 _AFTER_CORE = ("mlp", "router", "experts", "shared experts")
@@ -243,62 +243,60 @@ def _core(run: RunSizes) -> list[Term]:
     return terms
 
 
-@dataclass(frozen=True)
-class StageSizes:
-    """One rank of a pipeline: its share of the model, and the most that it keeps.
+class Weights(NamedTuple):
+    """What a rank of a pipeline holds whatever it keeps for backward: its share of the model, and what belongs to it.
 
-    ``blocks`` counts its blocks by kind. It keeps ``activations`` bytes at most, ``before`` when a backward pass begins;
-    of one micro-batch the model's first stage keeps ``of_first``, its head ``of_head``. ``first`` and ``last`` say
-    whether this rank has these ends of the model.
+    ``blocks`` counts its blocks by kind, ``first`` and ``last`` say whether it has these ends of the model.
     """
 
     counts: StateCounts
+    parameters: int
     gradients: int
-    activations: int
+    optimizer: int
+    buffers: tuple[Part, ...]
     blocks: dict[Kind, int]
-    before: int
-    of_first: int
-    of_head: int
     first: bool
     last: bool
 
 
-def moments(run: RunSizes, stage: StageSizes) -> Iterator[Moment]:
-    """The moments of a step that can be its fullest, in order."""
+def moments(
+    run: RunSizes, stage: Weights, most: int, before: int, of_first: int, head: int
+) -> Iterator[Moment]:
+    """The moments of a step that can be its fullest, in order. The rank keeps ``most`` bytes of activations, ``before``
+    when a backward pass begins; of one micro-batch the first stage of all keeps ``of_first``, the ``head`` so many."""
     stay, gradients = run.gradients_stay, stage.gradients
-    kept = stage.before
-    of_head = stage.of_head if stage.last else 0
+    of_head = head if stage.last else 0
     all_copies = _weight_copies(run, stage)
     copies = _weight_copies(run, stage, parts_again(run.layout.again))
     table = 0 if run.shape.lora else stage.counts.table
     heads_gradient = gradients if stay else table * run.recipe.states.gradients
     if stage.last:
-        yield Moment("forward of the loss", gradients if stay else 0, kept, (*run.logits, *all_copies))
-        yield Moment("backward of the loss", gradients if stay else 0, kept, (*run.loss, *copies))
+        yield Moment("forward of the loss", gradients if stay else 0, before, (*run.logits, *all_copies))
+        yield Moment("backward of the loss", gradients if stay else 0, before, (*run.loss, *copies))
         if run.fused_loss != "linear-cross-entropy":  # whose backward is the loss's
             gone = 0 if run.fused_loss else run.make("loss", "log-probabilities", "b*s*v*4//t").value
-            yield Moment("backward of the output head", heads_gradient, kept - gone, (*run.head, *copies))
+            yield Moment("backward of the output head", heads_gradient, before - gone, (*run.head, *copies))
     if stay and stage.last:  # it is not among the gradients yet
         copies = (*copies, *run.waiting, *run.beside)
     for kind in stage.blocks:
         block = run.blocks[kind]
-        places = [("last", kept - of_head - block.stored, heads_gradient)]
+        places = [("last", before - of_head - block.stored, heads_gradient)]
         if not stay:  # gradients pile up: the first block's backward, the last to run, may be the fuller one
-            before = stage.counts.learning - stage.counts.block_learns - table
-            places.append(("first", 0, max(0, before * run.recipe.states.gradients)))
+            others = stage.counts.learning - stage.counts.block_learns - table
+            places.append(("first", 0, max(0, others * run.recipe.states.gradients)))
         for name, others, there in places:
             where = f"backward of the {name} block"
             yield Moment(f"{where}: MLP", there, others + block.at_mlp, (*block.mlp, *copies))
             yield Moment(f"{where}: attention", there, others + block.at_core, (*block.core, *copies))
     if stage.first:
-        others = max(0, kept - stage.of_first)  # other micro-batches, and other stages
+        others = max(0, before - of_first)  # other micro-batches, and other stages
         yield Moment("backward of the embedding", gradients, others, run.embedding)
-    if stage.activations > kept:
-        yield Moment("between B and W", gradients, stage.activations, ())
+    if most > before:
+        yield Moment("between B and W", gradients, most, ())
     yield Moment("optimizer", gradients, 0, _update(run, stage))
 
 
-def _weight_copies(run: RunSizes, stage: StageSizes, again: Set[str] = frozenset()) -> tuple[Term, ...]:
+def _weight_copies(run: RunSizes, stage: Weights, again: Set[str] = frozenset()) -> tuple[Term, ...]:
     """Autocast's 16-bit copies of the matrices of all blocks, and of the head: backward needs them. It makes those of the
     parts that are computed ``again`` anew, block by block.
 
@@ -323,7 +321,7 @@ def _weight_copies(run: RunSizes, stage: StageSizes, again: Set[str] = frozenset
     return (Term("weights", "16-bit copies of the matrices", f"{each} per weight", each * weights),)
 
 
-def _update(run: RunSizes, stage: StageSizes) -> tuple[Term, ...]:
+def _update(run: RunSizes, stage: Weights) -> tuple[Term, ...]:
     """A chunk of gradients in fp32 for masters that PyTorch updates there; its loop on a CPU has two tensors more."""
     wide = max(run.shape.ffn_dim, run.shape.heads * run.shape.qk_dim)
     terms, largest = [], max(stage.counts.table, run.shape.hidden * wide // run.layout.tp)

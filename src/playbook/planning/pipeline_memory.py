@@ -6,11 +6,13 @@ On one device it is the same with one stage and one micro-batch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from playbook.block import Kind
-from playbook.planning.in_flight import PipelineStages
+from playbook.planning.in_flight import pipeline_stages
+from playbook.planning.job import Job
+from playbook.planning.parameters import blocks_of_stages
 from playbook.planning.peak import RunSizes
 from playbook.planning.saved import angle_terms, deferred_head, deferred_terms, embedding_terms, head_terms
 from playbook.planning.terms import Part, Term, in_words, total
@@ -88,22 +90,34 @@ class StageTerms:
         return size + self._each[3] * (stage == self.depth - 1)
 
 
-def keeps(terms: StageTerms, pipeline: PipelineStages, rank: int) -> Keeps:
-    """The most that a rank of the pipeline ever keeps."""
-    stages = pipeline.stages[rank]
-    full, rest = [terms.full(s) for s in stages], [terms.rest(s) for s in stages]
+class KeptByRanks(dict[int, Keeps]):
+    """The most that each rank of a job's pipeline ever keeps, found when it is asked for.
 
-    def amount(moment: InFlight) -> int:
-        return sum(map(int.__mul__, moment.full, full)) + sum(map(int.__mul__, moment.rest, rest))
+    ``like`` is what a job keeps whose micro-batches are the same on each rank (`RunSizes`).
+    """
 
-    # Of moments with as many bytes, the one with most micro-batches.
-    most = max(pipeline.fullest[rank], key=lambda moment: (amount(moment), sum(map(sum, moment))))
-    alive = sum(map(sum, most))
-    return Keeps(
-        tuple(part for part in _parts(terms, stages, most) if part.times),
-        alive * len(pipeline.stages) / pipeline.depth,
-        max(map(amount, pipeline.before[rank])) + total(terms.once),
-    )
+    def __init__(self, job: Job, like: StageTerms | None = None):
+        layout = job.layout
+        self.pipeline = pipeline_stages(layout)
+        blocks = blocks_of_stages(job.shape, self.pipeline.depth, layout.stage_layers, layout.blocks_again)
+        self.terms = replace(like or StageTerms.of(RunSizes(job)), blocks=blocks)
+
+    def __missing__(self, rank: int) -> Keeps:
+        terms, pipeline, stages = self.terms, self.pipeline, self.pipeline.stages[rank]
+        full, rest = [terms.full(s) for s in stages], [terms.rest(s) for s in stages]
+
+        def amount(moment: InFlight) -> int:
+            return sum(map(int.__mul__, moment.full, full)) + sum(map(int.__mul__, moment.rest, rest))
+
+        # Of moments with as many bytes, the one with most micro-batches.
+        most = max(pipeline.fullest[rank], key=lambda moment: (amount(moment), sum(map(sum, moment))))
+        alive = sum(map(sum, most))
+        self[rank] = found = Keeps(
+            tuple(part for part in _parts(terms, stages, most) if part.times),
+            alive * len(pipeline.stages) / pipeline.depth,
+            max(map(amount, pipeline.before[rank])) + total(terms.once),
+        )
+        return found
 
 
 def _parts(terms: StageTerms, stages: Sequence[int], moment: InFlight) -> Iterator[Part]:

@@ -24,11 +24,11 @@ from playbook.hardware import Cluster
 from playbook.layout import RECOMPUTE, Layout, recomputed
 from playbook.layout.fields import KINDS, blocks_again
 from playbook.planning.calibration import Calibration, load_calibration
-from playbook.planning.job import OfJob
+from playbook.planning.job import Job, OfJob
 from playbook.planning.memory import MemoryReport, StageMemory, predict_stages
 from playbook.planning.parameters import blocks_of_stages
 from playbook.planning.peak import RunSizes
-from playbook.planning.pipeline_memory import StageTerms
+from playbook.planning.pipeline_memory import KeptByRanks, StageTerms
 from playbook.planning.regret import choice, expected_regrets
 from playbook.planning.simulator import Run, Step, stage_layers, stragglers
 from playbook.planning.stage_times import Pass, paired
@@ -324,24 +324,34 @@ class Planner:
         more than ``worst`` seconds."""
         run, slowest = self.problem.run(layout), worst * SURE / self.slowest
         vars(run.times)["blocks"], vars(run.times)["ends"] = self.parts(layout, layout.recompute)
+        same = _alike(layout), layout.recompute, layout.pp, layout.vpp, layout.schedule
         try:
-            if not run.at_once and run.busiest > slowest:  # which does not depend on memory
-                return None
-            stages = tuple(itertools.takewhile(self._fits, predict_stages(run.job, self._terms(layout))))
+            plain = layout.zero == 0  # of which frameworks may stall less
+            vars(run.times)["stages"] = self._once(lambda: run.times.stages, "stages", same, plain)
+            if not run.at_once:
+                vars(run)["busy"] = self._once(lambda: run.busy, "busy", same, plain, layout.grad_acc)
+                if run.busiest > slowest:
+                    return None
+
+            def goes(held: StageMemory) -> bool:
+                late = run.at_once and run.work_of(held.stage, held).seconds > slowest
+                return self._fits(held) and not late
+
+            stages = tuple(itertools.takewhile(goes, predict_stages(run.job, self._kept(run.job))))
         except PlaybookError:
             return None
         if len(stages) < layout.pp:
             return None
         vars(run)["memory"] = MemoryReport(stages)
-        return run if run.busiest <= slowest else None
+        return run
 
     def fewest(self, layout: Layout) -> Layout:
         """The same with whole blocks computed again in each stage, as few as fit; all where that is not enough."""
 
         def fits(blocks: int) -> bool:
-            some = layout.replace(recompute=f"full:{blocks}")
+            job = self.problem.run(layout.replace(recompute=f"full:{blocks}")).job
             try:
-                return all(map(self._fits, predict_stages(self.problem.run(some).job, self._terms(some))))
+                return all(map(self._fits, predict_stages(job, self._kept(job))))
             except PlaybookError:
                 return False
 
@@ -349,11 +359,14 @@ class Planner:
         blocks = bisect.bisect_left(range(most), True, key=fits)
         return layout.replace(recompute="full" if blocks == most else f"full:{blocks}" if blocks else "none")
 
-    def _terms(self, layout: Layout) -> StageTerms:
-        """What a rank keeps of a micro-batch."""
+    def _kept(self, job: Job) -> KeptByRanks:
+        """What ranks keep of their micro-batches."""
+        layout = job.layout
         stay = layout.world_size > 1 or layout.grad_acc > 1
         same = _alike(layout), layout.recompute, layout.pp > 1, stay
-        return self._once(lambda: StageTerms.of(RunSizes(self.problem.job.on(layout))), "terms", same)
+        terms = self._once(lambda: StageTerms.of(RunSizes(job)), "terms", same)
+        order = layout.schedule, layout.pp, layout.vpp, layout.grad_acc
+        return self._once(lambda: KeptByRanks(job, terms), "kept", same, order)
 
     def _fits(self, stage: StageMemory) -> bool:
         return self._needs(stage) <= self.problem.capacity
@@ -405,8 +418,7 @@ class Planner:
         common: k samples at once never take longer than one after the other.
         """
         fastest, leanest = ("none", "full") if recompute == FEWEST else (recompute, recompute)
-        least = self.least(base, max(space.zero), leanest)
-        if least > self.problem.capacity:
+        if not close and self.least(base, max(space.zero), leanest) > self.problem.capacity:
             return math.inf
         whole = self.problem.global_batch
         if close or base.micro_batch == whole:
@@ -511,7 +523,7 @@ class Planner:
                 break
             run, needs = self.problem.run(layout), 0
             try:
-                for stage in predict_stages(run.job, self._terms(layout)):
+                for stage in predict_stages(run.job, self._kept(run.job)):
                     needs = max(needs, self._needs(stage))
                     if (needs, effort) >= best[:2]:
                         break

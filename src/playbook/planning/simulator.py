@@ -9,7 +9,7 @@ Standard library only.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -21,6 +21,7 @@ from playbook.layout.stages import depth, placement, split
 from playbook.planning import memory as planned
 from playbook.planning.calibration import Calibration, load_calibration
 from playbook.planning.flops import StepFlops, stages_of_equal_cost, step_flops
+from playbook.planning.in_flight import pipeline_stages
 from playbook.planning.job import Job, OfJob
 from playbook.planning.memory import MemoryReport, StageMemory
 from playbook.planning.message_times import Links
@@ -225,25 +226,30 @@ class Run(OfJob):
         return self.imbalance
 
     @cached_property
+    def _known(self) -> dict[tuple[object, ...], tuple[Any, tuple[object, ...]]]:
+        return {}
+
+    def _once(self, find: Callable[..., Any], *of: StageMemory | Pass) -> Any:
+        """What ``find`` finds of passes, and of ranks that hold the same parameters: once where these are shared."""
+        key = find.__name__, *(id(one.counts if isinstance(one, StageMemory) else one) for one in of)
+        if key not in self._known:
+            self._known[key] = find(*of), of  # as long as these are there, no others have their ids
+        return self._known[key][0]
+
+    @cached_property
     def stages(self) -> list[Pass]:
-        """A micro-batch on each stage, with what waiting for ZeRO's messages adds to it: once where stages are alike."""
+        """A micro-batch on each stage, with what waiting for ZeRO's messages adds to it."""
         if not self.at_once:
             return self.times.stages
-        known: dict[tuple[float, ...], Pass] = {}
-        found, where = [], placement(self.layout)[0] if self.layout.pp > 1 else (0,)
-        for rank, one in zip(where, self.times.stages, strict=True):
-            held = self.memory.stages[rank]
-            alike = id(one), held.layers, *(parameters for parameters, *_ in self._replicas(held))
-            if alike not in known:
-                known[alike] = self._sharded(held, len(where) // self.layout.pp, one)
-            found.append(known[alike])
-        return found
+        held = (self.memory.stages[rank] for rank in placement(self.layout)[0])
+        return [self._once(self._sharded, *each) for each in zip(held, self.times.stages, strict=True)]
 
-    def _sharded(self, held: StageMemory, stages: int, one: Pass) -> Pass:
+    def _sharded(self, held: StageMemory, one: Pass) -> Pass:
         """A stage whose gradients (ZeRO-2), and weights (ZeRO-3), are sent for every micro-batch.
 
         The first gather has nothing to hide behind, nor has the last reduction; the rest does as far as there is time.
         """
+        stages = max(1, self.times.depth // self.layout.pp)
         gather, reduce = self._gather(held) / stages, self._reduce(held) / stages
         hidden, blocks = self.times.hidden("dp"), max(1, held.layers // stages)
         sends = (gather, gather + reduce) if self.layout.zero == 3 else (0.0, reduce)
@@ -263,19 +269,21 @@ class Run(OfJob):
     @property
     def passes(self) -> float:
         """Micro-batches that go through each stage of a rank."""
-        directions = len(placement(self.layout)) if self.layout.pp > 1 else 1
-        return self.layout.grad_acc / directions
+        return self.layout.grad_acc / len(placement(self.layout))
+
+    def work_of(self, rank: int, held: StageMemory | None) -> Pass:
+        """What a rank of the pipeline does in a step, micro-batch by micro-batch. Under ZeRO-2 and 3 that depends on what
+        the rank has: ``held``."""
+        works = [self.times.stages[stage] for stage in pipeline_stages(self.layout).stages[rank]]
+        if held is not None:
+            works = [self._once(self._sharded, held, one) for one in works]
+        return self._once(lambda *all: sum((one * self.passes for one in all), Pass()), *works)
 
     @cached_property
     def busy(self) -> list[Pass]:
         """What each rank of the pipeline does in a step, micro-batch by micro-batch."""
-        if self.layout.pp == 1:
-            return [self.stages[0] * self.layout.grad_acc]
-        found = [Pass()] * self.layout.pp
-        for direction in placement(self.layout):
-            for stage, rank in enumerate(direction):
-                found[rank] = found[rank] + self.stages[stage] * self.passes
-        return found
+        held = self.memory.stages if self.at_once else (None,) * self.layout.pp
+        return [self.work_of(rank, mine) for rank, mine in enumerate(held)]
 
     @cached_property
     def busiest(self) -> float:
@@ -301,8 +309,9 @@ class Run(OfJob):
         axes = ("tp", "cp", "ep", "dp", "pp")
         waits = {axis: sum(work.waits.get(axis, 0.0) for work in fullest.works) for axis in axes}
         ends = self._ends(self.hop, not self.times.hidden("pp"))
-        exposed = [end + self._exposed(rank) for rank, end in enumerate(ends)]
-        after = [(self._optimizer(held), self._gathered(i)) for i, held in enumerate(self.memory.stages)]
+        ranks = list(zip(self.memory.stages, self.busy, strict=True))
+        exposed = [end + self._once(self._exposed, *rank) for end, rank in zip(ends, ranks, strict=True)]
+        after = [(self._once(self._optimizer, one[0]), self._once(self._gathered, *one)) for one in ranks]
         optimizer, gathered = max(after, key=sum)
         return {
             "compute": sum(work.compute for work in fullest.works),
@@ -365,22 +374,19 @@ class Run(OfJob):
                 found += count * self.links.collective(collective, parameters * size / count, ranks, axis)
         return found
 
-    def _exposed(self, rank: int) -> float:
+    def _exposed(self, held: StageMemory, busy: Pass) -> float:
         """What of the reduction of gradients comes after backward: it begins with the last micro-batch. That of shards,
         inside a node, takes nothing from the sums over groups of them."""
-        held = self.memory.stages[rank]
         reduce = self._across(held) + (0.0 if self.at_once else self._reduce(held))
-        one = self.busy[rank] * (1 / self.layout.grad_acc)
-        window = self.times.hidden("dp") * (one.inputs.seconds + one.weights.seconds)
+        window = self.times.hidden("dp") * (busy.inputs.seconds + busy.weights.seconds) / self.layout.grad_acc
         return max(reduce / max(1, held.layers) * bool(window), reduce - window)
 
-    def _gathered(self, rank: int) -> float:
+    def _gathered(self, held: StageMemory, busy: Pass) -> float:
         """Parameters that come back after the update; the next forward pass hides them as backward does gradients."""
         if not self.layout.zero or (self.layout.zero == 3 and self.at_once):
             return 0.0
-        gather = self._gather(self.memory.stages[rank])
-        window = self.times.hidden("dp") * self.busy[rank].forward.seconds / self.layout.grad_acc
-        return max(0.0, gather - window)
+        window = self.times.hidden("dp") * busy.forward.seconds / self.layout.grad_acc
+        return max(0.0, self._gather(held) - window)
 
     def _optimizer(self, held: StageMemory) -> float:
         """Seconds in which the norm reads gradients, and Adam reads them and the states, and writes these and weights."""

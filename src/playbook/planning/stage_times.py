@@ -36,7 +36,7 @@ class Work:
     compute: float = 0.0
     waits: Mapping[str, float] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def seconds(self) -> float:
         return self.compute + sum(self.waits.values())
 
@@ -69,7 +69,7 @@ class Pass:
     def works(self) -> tuple[Work, Work, Work]:
         return self.forward, self.inputs, self.weights
 
-    @property
+    @cached_property
     def seconds(self) -> float:
         return sum(work.seconds for work in self.works)
 
@@ -118,21 +118,18 @@ class StageTimes:
     @cached_property
     def stages(self) -> list[Pass]:
         """Every stage of the model, in order. What many have in common is added up once."""
-        depth = self.depth
-        known: dict[tuple[tuple[Kind, int], ...], Pass] = {}
+        depth, layout = self.depth, self.layout
+        known: dict[tuple[object, ...], Pass] = {}
         found = []
-        layout = self.layout
         cut = blocks_of_stages(self.shape, depth, layout.stage_layers, layout.blocks_again)
         for stage, held in enumerate(cut):
-            kinds = tuple(held.items())
-            if kinds not in known:
-                known[kinds] = sum((self.blocks[kind] * count for kind, count in kinds), Pass())
-            whole = known[kinds]
-            if stage == 0:
-                whole += self.ends[0]
-            if stage == depth - 1:
-                whole += self.ends[1]
-            found.append(self._at_least(whole, sum(held.values())))
+            kinds, first, last = tuple(held.items()), stage == 0, stage == depth - 1
+            if (kinds, first, last) not in known:
+                whole = sum((self.blocks[kind] * count for kind, count in kinds), Pass())
+                for end, here in zip(self.ends, (first, last), strict=True):
+                    whole = whole + end if here else whole
+                known[kinds, first, last] = self._at_least(whole, sum(held.values()))
+            found.append(known[kinds, first, last])
         return found
 
     def _at_least(self, stage: Pass, blocks: int) -> Pass:
@@ -155,7 +152,7 @@ class StageTimes:
 
     @cached_property
     def depth(self) -> int:
-        return len(placement(self.layout)[0]) if self.layout.pp > 1 else 1
+        return len(placement(self.layout)[0])
 
     def operations(self, kind: Kind) -> Passes:
         """What a block of a kind computes."""

@@ -23,11 +23,11 @@ from playbook.collectives.links import AlphaBeta, Network
 from playbook.collectives.plans import ALGORITHMS, DEFAULT, CollectiveError, Message, Plan, plan
 from playbook.collectives.plans.catalogue import ROOTED
 from playbook.collectives.plans.replay import Held, end, replay
-from playbook.collectives.volumes import busiest_rank_sends
 from playbook.errors import ConfigError
 from playbook.hardware import CLUSTERS, load
 from playbook.planning.communication import bus_bandwidth
 from playbook_widgets.compute.refusals import answered
+from playbook_widgets.compute.volumes import busiest_rank_sends
 
 #: What a control shows when nothing is set. ``step`` is the page's place in the plan and changes no output.
 DEFAULTS: dict[str, Any] = {

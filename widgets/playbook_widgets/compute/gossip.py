@@ -2,7 +2,7 @@
 
 ``compute`` runs in a kernel and, as the same file, in the reader's browser. Inputs are a flat mapping that holds only
 what differs from ``DEFAULTS``: ``{"topology": "torus", "values": "10,0,0,5"}``. Mixing matrices and spectral gaps are
-``decentralized.topology``'s, the bytes of a ring all-reduce ``collectives.volumes``'. Standard library only.
+``decentralized.topology``'s, the bytes of a ring all-reduce ``compute.volumes``'. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from functools import lru_cache
 from typing import Any
 
 from playbook._checks import typed_int
-from playbook.collectives.volumes import busiest_rank_sends
 from playbook.decentralized.topology import (
     Mixing,
     Topology,
@@ -27,6 +26,7 @@ from playbook.decentralized.topology import (
 from playbook.errors import ConfigError
 from playbook.figures.units import format_size
 from playbook_widgets.compute.refusals import answered
+from playbook_widgets.compute.volumes import busiest_rank_sends
 from playbook_widgets.compute.zero_setting import read_count
 
 #: What a control shows when nothing is set: a value of 10 at node 0, and none elsewhere; a billion parameters in bf16.

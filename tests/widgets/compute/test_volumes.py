@@ -1,10 +1,10 @@
 """The formula of the busiest rank, against the messages of every plan."""
 
 import pytest
+from playbook_widgets.compute.volumes import busiest_rank_sends
 
 from playbook.collectives.plans import ALGORITHMS, plan
 from playbook.collectives.plans.catalogue import ROOTED
-from playbook.collectives.volumes import busiest_rank_sends
 
 ALL = [(collective, name) for collective, algorithms in ALGORITHMS.items() for name in algorithms]
 #: Where some ranks are folded away, what the others send follows no simple formula.
