@@ -35,10 +35,10 @@ from scipy.stats import spearmanr
 from playbook.bench import provenance
 from playbook.block import DENSE
 from playbook.errors import PlaybookError
-from playbook.estimates.published import TABLES, Measured, seconds_of
 from playbook.hardware import NETWORK_LATENCY
 from playbook.planning.calibration import HERE, Calibration
 from playbook.planning.jobs import run_of
+from playbook_book.published import TABLES, Measured, seconds_of
 
 #: How well a parameter is known beforehand: the standard deviation of its logarithm.
 KNOWN = {

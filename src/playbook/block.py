@@ -83,6 +83,8 @@ class Kind(NamedTuple):
 
 
 DENSE = Kind()
+#: Parts of a model without experts: some may be all that learns.
+PARTS = ("embedding", "attention", "norms", "mlp", "head")
 #: Norms before and after attention, before and after the MLP: "parallel" has both parts read the same one.
 NORMS = {
     "before": ("norm 1", "", "norm 2", ""),
@@ -117,7 +119,7 @@ def _adapted(layers: Iterable[Layer], rank: str) -> Iterator[Layer]:
 
 def learns(shape: Any, row: Linear | Norm) -> bool:
     """Whether a layer is trained: beside adapters nothing else is."""
-    return not shape.lora or (isinstance(row, Linear) and row.adapter)
+    return row.part in shape.trained or shape.train == "full" or (isinstance(row, Linear) and row.adapter)
 
 
 @cache

@@ -36,6 +36,6 @@ register(
         },
         "command": {"exercises": "playbook_book.command:add"},
         "model": {"config.json": "playbook.huggingface:shape_of"},
-        "train": {"lora": "playbook.model.lora:use_lora", "frozen": "playbook.model.lora:FrozenShards"},
+        "train": {"some": "playbook.model.lora:freeze", "frozen": "playbook.model.lora:FrozenShards"},
     }
 )

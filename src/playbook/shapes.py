@@ -19,7 +19,7 @@ from typing import Any
 
 from playbook._checks import check_divides, check_fields, check_int, check_positive, told, unknown
 from playbook._tables import check_keys, check_table, read_file, read_json
-from playbook.block import NORMS, Kind, learns, norm, size, symbols, weighty
+from playbook.block import NORMS, PARTS, Kind, norm, size, symbols, weighty
 from playbook.errors import ShapeError
 from playbook.presets import HUB, SIZES, preset_name
 from playbook.registry import lab
@@ -27,7 +27,7 @@ from playbook.registry import lab
 #: Ten times the depth of the deepest transformer published (DeepNet, Wang et al. 2022, arXiv 2203.00555: 1,000 layers).
 #: A pipeline has at most as many stages, so that whatever goes over stages ends soon for any sizes that are let in.
 MOST_LAYERS = 10_000
-
+_TRAIN = r"full|lora:[1-9]\d{0,5}|(PART\+)*PART".replace("PART", f"({'|'.join(PARTS)})")
 #: Over which tokens the load-balancing loss counts: see :class:`MoE`.
 BALANCE_OVER = ("sample", "micro_batch", "global_batch")
 
@@ -133,9 +133,9 @@ class ModelShape:
     hidden``, ``qkv_bias = bias``, ``norm_bias = bias`` where the norm is LayerNorm. ``norms`` are before attention and
     MLP, after them, both, or one for the two in parallel; norms of queries and keys are over one head or all ``heads``.
     ``windows`` are the last keys that a query sees, block by block and again from the start (0: all keys): (4096, 0) are
-    Gemma 2's. ``train`` says what learns: all (full), or adapters of rank 16 beside the frozen linear layers of blocks
-    (lora:16; PEFT's all-linear, alpha twice the rank). What is `planned` is not trained, so is one that ``differs`` from
-    the book's model. Raises :class:`ShapeError` for sizes from which no model can be built.
+    Gemma 2's. ``train`` says what learns: all (full), some of `block.PARTS` (mlp+head), or adapters of rank 16 beside
+    frozen matrices (lora:16; PEFT's all-linear, alpha twice the rank). What is `planned` or ``differs`` is not trained.
+    Raises :class:`ShapeError` for sizes from which no model can be built.
     """
 
     layers: int = field(metadata={"most": MOST_LAYERS})
@@ -163,7 +163,7 @@ class ModelShape:
     moe: MoE | None = None
     mla: MLA | None = None
     windows: tuple[int, ...] = ()
-    train: str = told("full", "what learns: all (full), or adapters of a rank (lora:16)", metavar="lora:16")
+    train: str = told("full", "what learns: full, adapters (lora:16), or parts (mlp+head)", metavar="lora:16")
     differs: str = ""
     name: str = ""
 
@@ -200,10 +200,10 @@ class ModelShape:
         for key in ("name", "differs"):  # they go into tables and into the names of files
             if not getattr(self, key).isprintable():
                 raise ShapeError(f"{key} must be one line of printable text, got {getattr(self, key)!r}")
-        if not re.fullmatch("full|lora:[1-9][0-9]{0,5}", self.train):
-            raise ShapeError(f"train must be full or, as lora:16, adapters of a rank, got {self.train!r}")
-        if self.lora and self.moe:
-            raise ShapeError(f"train is {self.train}, for which experts have no adapters: leave out moe")
+        if not re.fullmatch(_TRAIN, self.train):
+            raise ShapeError(f"train must be full, lora:16 or parts of {'+'.join(PARTS)}, got {self.train!r}")
+        if self.train != "full" and self.moe:
+            raise ShapeError(f"train is {self.train}, which leaves nothing to experts: leave out moe")
         if self.dropout >= 1:
             raise ShapeError(f"dropout must be at least 0 and below 1, got {self.dropout}")
         if self.moe and self.moe.dense_layers > self.layers:
@@ -225,8 +225,14 @@ class ModelShape:
 
     @property
     def lora(self) -> int:
-        """The rank of the adapters; 0 where all parameters learn."""
+        """The rank of the adapters; 0 where there are none."""
         return int(self.train.partition(":")[2] or 0)
+
+    @cached_property
+    def trained(self) -> frozenset[str]:
+        """Those of `block.PARTS` whose weights learn; of tied ends both do, or none."""
+        parts, ends = set(PARTS if self.train == "full" else self.train.split("+")), {"embedding", "head"}
+        return frozenset(parts | ends if self.tied and parts & ends else parts)
 
     @property
     def n_kv_heads(self) -> int:
@@ -336,15 +342,6 @@ class ModelShape:
     def num_parameters(self) -> int:
         """All parameters, what ``sum(p.numel() for p in model.parameters())`` counts."""
         return sum(self.parameters().values())
-
-    @cached_property
-    def trained_parameters(self) -> int:
-        """Those that learn."""
-        if not self.lora:
-            return self.num_parameters
-        values, blocks = symbols(self), self.blocks().items()
-        rows = ((n, row) for kind, n in blocks for row in weighty(self, kind) if learns(self, row))
-        return sum(n * size(row, values) for n, row in rows)
 
     @cached_property
     def active_parameters(self) -> int:

@@ -8,11 +8,11 @@ from statistics import mean, quantiles
 import pytest
 
 from playbook.bench import records
-from playbook.estimates.published import TABLES, Measured
 from playbook.hardware import load_accelerator
 from playbook.layout import Layout
 from playbook.planning.calibration import Calibration, from_table, load_calibration
 from playbook.planning.jobs import run_of
+from playbook_book.published import TABLES, Measured
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 

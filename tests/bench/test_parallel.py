@@ -9,9 +9,9 @@ from playbook.bench.contest import TOLERANCE, report_groups, ways
 from playbook.bench.parallel import GROUPS
 from playbook.bench.turns import Track, compared
 from playbook.cli import main
+from playbook.estimates.replica_traffic import traffic
 from playbook.layout import Layout
 from playbook.planning.memory import predict
-from playbook.planning.sharding import traffic
 from playbook.shapes import load
 
 SHAPE = {

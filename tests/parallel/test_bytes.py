@@ -9,6 +9,7 @@ from helpers import BLOCKS, MIXTRAL
 from parallel_runs import BATCH, Case
 
 from playbook import launch
+from playbook.estimates.replica_traffic import traffic
 from playbook.instruments.counting import CountBytes
 from playbook.layout import Layout
 from playbook.layout.fields import MOMENTS
@@ -16,7 +17,7 @@ from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.planning.memory import predict
 from playbook.planning.recipes import load_recipe
-from playbook.planning.sharding import share_of, traffic
+from playbook.planning.sharding import share_of
 from playbook.shapes import ModelShape
 
 #: What a step tells beside gradients and parameters: the number of targets (int64), the loss, and ZeRO's norm (fp32).

@@ -24,7 +24,12 @@ SHAPES = {
     ),
     "latent": DEEPSEEK.replace(moe=None, heads=4, tied=True, bias=True, qkv_bias=False, ffn=52, layers=4),
 }
-SHAPES = {name: shape.replace(train="lora:3") for name, shape in SHAPES.items()}
+#: Adapters, or parts of a model: each with the layouts in turn.
+TRAIN = {
+    "gpt": ("attention+norms", "mlp+head", "embedding"),
+    "llama": ("mlp", "embedding+norms", "attention+head"),
+    "latent": ("norms+head", "norms", "embedding+mlp"),
+}
 
 
 def stir(model: nn.Module) -> None:
@@ -35,8 +40,8 @@ def stir(model: nn.Module) -> None:
             p.data.copy_(torch.randn(p.shape, generator=generator) / 10)
 
 
-def case_of(name: str, **options: Any) -> Case:
-    return Case(SHAPES[name], steps=2, seq=SEQ, prepare=stir, **options)
+def case_of(name: str, train: str = "lora:3", **options: Any) -> Case:
+    return Case(SHAPES[name].replace(train=train), steps=2, seq=SEQ, prepare=stir, **options)
 
 
 @functools.cache
@@ -61,11 +66,13 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("block", SHAPES)
 @pytest.mark.parametrize("world", LAYOUTS)
-def test_every_layout_is_one_device(ranks, world, block):
+@pytest.mark.parametrize("parts", [False, True], ids=["adapters", "parts"])
+def test_every_layout_is_one_device(ranks, world, block, parts):
     """And each message is one that was foretold."""
     runs = []
-    for text, _, recompute in (one.partition(" ") for one in LAYOUTS[world]):
-        case = case_of(block, recompute=recompute or "none")
+    for i, (text, _, recompute) in enumerate(one.partition(" ") for one in LAYOUTS[world]):
+        train = TRAIN[block][i % 3] if parts else "lora:3"
+        case = case_of(block, train, recompute=recompute or "none")
         runs.append((case, text, {"bucket": 2000, "first_bucket": 500} if "zero=2" in text else {}))
     for rank, results in enumerate(ranks(on_ranks, runs, None, True, ranks=world).values):
         for (case, text, options), run in zip(runs, results, strict=True):
@@ -77,8 +84,10 @@ def states(engine: Any) -> dict[str, int]:
     return {kind: sum(t.nbytes for t in tensors) for kind, tensors in engine.tensors().items()}
 
 
-@pytest.mark.parametrize("block", SHAPES)
-def test_states_are_those_foretold(ranks, block):
+@pytest.mark.parametrize(
+    ("block", "train"), [(block, train) for block in SHAPES for train in ("lora:3", TRAIN[block][1])]
+)
+def test_states_are_those_foretold(ranks, block, train):
     texts = [
         "tp=2",
         "tp=2,sp",
@@ -87,9 +96,9 @@ def test_states_are_those_foretold(ranks, block):
         *(f"dp=2,zero={zero}" for zero in range(4)),
     ]
     how = {"seq": SEQ, "recipe": "fp32", "device": "cpu"}
-    runs = [(case_of(block), text, {}) for text in texts]
+    runs = [(case_of(block, train), text, {}) for text in texts]
     kept = ranks(on_ranks, runs, states, ranks=2).values
     for i, text in enumerate(texts):
-        told = predict(SHAPES[block], Layout.parse(text), **how).stages[0]
+        told = predict(case_of(block, train).shape, Layout.parse(text), **how).stages[0]
         most = {kind: max(results[i][1][kind] for results in kept) for kind in kept[0][i][1]}
         assert most == {kind: getattr(told, kind) for kind in most}, text

@@ -7,7 +7,6 @@ import pytest
 
 from playbook.cli import main
 from playbook.errors import ConfigError
-from playbook.estimates.published import RATES, TABLES, fsdp
 from playbook.hardware import load_accelerator
 from playbook.layout import Layout
 from playbook.planning.calibration import Calibration, load_calibration
@@ -16,6 +15,7 @@ from playbook.planning.job import Job
 from playbook.planning.jobs import problem_of, run_of
 from playbook.planning.memory import predict_job
 from playbook.shapes import load
+from playbook_book.published import RATES, TABLES, fsdp
 
 GIB = 2**30
 #: Rows of LLM Foundry's table (as those of `published_rates.toml`) on A100 of 40 GB that fill them most, of each model.

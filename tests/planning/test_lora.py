@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_shapes import RUNS, deepseek_shapes, shapes
 
+from playbook.block import PARTS
 from playbook.errors import PlaybookError
 from playbook.hardware import load as load_cluster
 from playbook.instruments.measure import (
@@ -26,20 +27,22 @@ from playbook.planning.jobs import run_of
 from playbook.planning.memory import predict
 from playbook.planning.recipes import load_recipe
 from playbook.planning.simulator import simulate
+from playbook.planning.weights import trained_parameters
 from playbook.shapes import load
 from playbook.training.optimizer import adamw
 
-RANKS = st.integers(1, 5)
+#: Adapters, or parts of a model.
+TRAIN = st.integers(1, 5).map("lora:{}".format) | st.sets(st.sampled_from(PARTS), min_size=1).map("+".join)
 
 
 @given(
-    shapes(dense=True) | deepseek_shapes(experts=False), RANKS, st.integers(1, 3), st.integers(2, 17),
+    shapes(dense=True) | deepseek_shapes(experts=False), TRAIN, st.integers(1, 3), st.integers(2, 17),
     st.sampled_from(["none", "selective", "mlp", "full", "full:1"]), st.sampled_from(["reference", "sdpa"]),
     st.sampled_from(list(RUNS)),
 )  # fmt: skip
-@settings(max_examples=60, deadline=None)
-def test_one_device_is_predicted_to_the_byte(shape, rank, batch, seq, recompute, attention, recipe):
-    shape, run = shape.replace(train=f"lora:{rank}"), RUNS[recipe]
+@settings(max_examples=100, deadline=None)
+def test_one_device_is_predicted_to_the_byte(shape, train, batch, seq, recompute, attention, recipe):
+    shape, run = shape.replace(train=train), RUNS[recipe]
     layout = Layout(micro_batch=batch, recompute=recompute)
     stage = predict(shape, layout, seq=seq, recipe=recipe, attention=attention, device="cpu").stages[0]
     model = Transformer(shape, attention=attention, recompute=recompute, dtype=run["dtype"])
@@ -53,16 +56,17 @@ def test_one_device_is_predicted_to_the_byte(shape, rank, batch, seq, recompute,
         loss = model.loss(x, y)[0]
     loss.backward()
     optimizer.step()
-    assert sum(p.numel() for p, _ in learning) == shape.trained_parameters
+    assert sum(p.numel() for p, _ in learning) == trained_parameters(shape)
     measured = (parameter_bytes(model), gradient_bytes(model), optimizer_bytes(optimizer), saved.bytes)
     assert (stage.parameters, stage.gradients, stage.optimizer, stage.activations) == measured
 
 
 @pytest.mark.parametrize("recompute", ["none", "full"])
 @pytest.mark.parametrize("block", ["gpt", "llama"])
-def test_flops_are_those_that_run(block, recompute):
+@pytest.mark.parametrize("train", ["lora:3", "attention+norms", "mlp", "head"])
+def test_flops_are_those_that_run(block, recompute, train):
     """Of a frozen matrix the product for its gradient is not made."""
-    shape = BLOCKS[block].replace(train="lora:3")
+    shape = BLOCKS[block].replace(train=train)
     model = Transformer(shape, attention="reference", recompute=recompute)
     x, y = tokens(shape, 2, 9)
     told = step_flops(shape, 2, 9, recompute)
@@ -73,7 +77,7 @@ def test_as_many_learn_as_peft_says():
     """What ``print_trainable_parameters`` of peft 0.19 prints for Llama-3-8B and target_modules="all-linear"."""
     for rank, learn, all_ in ((8, 20_971_520, 8_051_232_768), (16, 41_943_040, 8_072_204_288)):
         shape = load("llama3-8b", f"lora:{rank}")
-        assert (shape.trained_parameters, shape.num_parameters) == (learn, all_)
+        assert (trained_parameters(shape), shape.num_parameters) == (learn, all_)
     meta = Transformer(shape, device="meta")
     assert sum(p.numel() for p in meta.parameters() if p.requires_grad) == learn
 
@@ -92,11 +96,11 @@ def test_frozen_states_are_sharded_by_stage_3_alone():
     shape, plain = load("llama3-8b", "lora:16"), load("llama3-8b")
     for zero in range(4):
         stage = predict(shape, Layout(dp=8, zero=zero), seq=1024).stages[0]
-        assert stage.gradients * (8 if zero >= 2 else 1) == 2 * shape.trained_parameters
-        assert stage.optimizer * (8 if zero else 1) == 12 * shape.trained_parameters
+        assert stage.gradients * (8 if zero >= 2 else 1) == 2 * trained_parameters(shape)
+        assert stage.optimizer * (8 if zero else 1) == 12 * trained_parameters(shape)
         whole = 2 * shape.num_parameters
         assert stage.parameters == (whole // 8 if zero == 3 else whole)
-    assert shape.num_parameters == plain.num_parameters + shape.trained_parameters
+    assert shape.num_parameters == plain.num_parameters + trained_parameters(shape)
 
 
 def test_a_step_takes_less_time_and_sends_fewer_gradients():
@@ -126,9 +130,12 @@ def test_frameworks_say_it_or_say_that_they_do_not(framework):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"train": "lora"}, "train must be full or, as lora:16, adapters of a rank, got 'lora'"),
+        (
+            {"train": "lora"},
+            r"train must be full, lora:16 or parts of embedding\+\S*, got 'lora'",
+        ),
         ({"train": "lora:0"}, "got 'lora:0'"),
-        ({"model": "mixtral-8x7b"}, "train is lora:16, for which experts have no adapters"),
+        ({"model": "mixtral-8x7b"}, "train is lora:16, which leaves nothing to experts"),
         ({"recipe": load_recipe("bf16-mixed").with_fp8("tensorwise")}, "train is lora:16, .* fp8=tensorwise"),
         ({"fused": "all"}, "train is lora:16, .* linear-cross-entropy"),
         (

@@ -31,12 +31,16 @@ def draw(seed):
         ffn=pick.choice([2, 3, 4]) * h, vocab=pick.choice([97, 256, 1000, 4000]), max_seq=256,
         tied=pick.random() < 0.5, dropout=0.1 if gpt and pick.random() < 0.5 else 0.0, **(style if gpt else llama),
     )  # fmt: skip
-    return Case(
+    case = Case(
         shape, pick.choice([1, 2, 4]), pick.choice([32, 64, 128, 256]), grad_acc=pick.choice([1, 1, 2]),
         recompute=pick.choice(["none", "none", "selective", "full", "mlp", "core_attn+mlp"]),
         attention=pick.choice(["sdpa", "sdpa", "reference"]), precision=pick.choice(["fp32", "bf16-mixed", "autocast"]),
         kernels=pick.choice(["torch", "fused"]),
     )  # fmt: skip
+    train = pick.choice(["full", "full", "lora:4", "mlp+norms", "attention+embedding"])
+    if train == "full" or case.kernels == "fused":
+        return case
+    return dataclasses.replace(case, model=shape.replace(train=train))
 
 
 def settings(case):
@@ -46,7 +50,7 @@ def settings(case):
         name: getattr(case, name)
         for name in ("grad_acc", "recompute", "attention", "precision", "micro_batch", "kernels")
     }
-    return found | {name: getattr(shape, name) for name in ("gated", "tied", "kv_heads", "dropout")}
+    return found | {name: getattr(shape, name) for name in ("gated", "tied", "kv_heads", "dropout", "train")}
 
 
 def test_the_fullest_moment_is_the_recorded_one(monkeypatch):
@@ -58,7 +62,7 @@ def test_the_fullest_moment_is_the_recorded_one(monkeypatch):
         case = draw(drawn.index(chosen))
         errors[case] = abs(case.predicted("cpu").total / measure(case, "cpu") - 1)
     worst = max(errors, key=errors.__getitem__)
-    assert errors[worst] < 0.06, worst
+    assert errors[worst] < (0.07 if worst.model.lora else 0.06), worst  # adapters add to outputs out of place
     assert statistics.median(errors.values()) < 0.01
 
 

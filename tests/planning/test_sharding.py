@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from playbook.estimates.replica_traffic import traffic
 from playbook.layout import Layout
 from playbook.planning.memory import predict
 from playbook.planning.recipes import PRECISIONS
-from playbook.planning.sharding import UnitSize, kept, share_of, traffic
+from playbook.planning.sharding import UnitSize, kept, share_of
 from playbook.shapes import load
 
 UNITS = st.lists(

@@ -6,7 +6,6 @@ from statistics import mean
 import pytest
 
 from playbook.errors import ConfigError, LayoutError
-from playbook.estimates.published import TABLES, seconds_of
 from playbook.hardware import load as load_cluster
 from playbook.layout import Layout
 from playbook.planning.calibration import Calibration, load_calibration
@@ -17,6 +16,7 @@ from playbook.schedules.catalogue import make, of_layout
 from playbook.schedules.timeline import Times
 from playbook.schedules.timeline import simulate as timeline
 from playbook.shapes import load
+from playbook_book.published import TABLES, seconds_of
 
 
 def step(text, model="llama3-8b", seq=4096, cluster="h100-8", options=None, **given):

@@ -13,12 +13,12 @@ from random_shapes import shapes
 from traffic_runs import SEQ, Cases, check
 
 from playbook.errors import LayoutError
+from playbook.estimates.replica_traffic import traffic as of_replicas
 from playbook.layout import Layout
 from playbook.layout.fields import CONTEXT
 from playbook.planning.job import Job
 from playbook.planning.memory import predict
 from playbook.planning.messages import PHASES, Sender
-from playbook.planning.sharding import traffic as of_replicas
 from playbook.planning.traffic import by_axis, total, traffic
 from playbook.precision.recipes import FP8_RECIPES
 from playbook.schedules.actions import Schedule

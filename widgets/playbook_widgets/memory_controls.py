@@ -251,9 +251,12 @@ def precisions() -> tuple[Control, ...]:
     """What learns, in what it is kept, and in what linear layers multiply."""
     recipes = tuple((r.name, f"{r.name}, {r.states.total} B") for r in RECIPES.values())
     ranks = tuple((f"lora:{r}", f"LoRA of rank {r}") for r in (4, 8, 16, 32, 64, 128, 256))
+    parts = tuple(
+        (p, p.replace("+", ", ")) for p in ("mlp+norms", "attention+norms", "embedding+head", "head")
+    )
     return (
-        Control("train", "What learns", "All weights, or adapters beside the linear layers of frozen blocks.", "select",
-                choices=(("full", "all weights"), *ranks), brief="{}", quiet="full"),
+        Control("train", "What learns", "All weights, adapters beside frozen layers, or parts of the model.", "select",
+                choices=(("full", "all weights"), *ranks, *parts), brief="{}", quiet="full"),
         Control("precision", "Recipe", "Bytes per parameter with Adam, and of what is computed.", "select",
                 choices=recipes, brief="{}"),
         Control("fp8", "FP8 products", "Recipe by which linear layers multiply: kept inputs, scales, copies of weights.",

@@ -32,6 +32,7 @@ from playbook.planning.memory import MemoryReport, StageMemory, predict_job
 from playbook.planning.recipes import RECIPES, load_recipe
 from playbook.planning.search import Found, Problem, search
 from playbook.planning.terms import SYMBOLS, Part, total
+from playbook.planning.weights import trained_parameters
 from playbook.shapes import ModelShape, load
 
 #: Flags of a layout.
@@ -200,7 +201,7 @@ def memory_of(args: argparse.Namespace) -> tuple[int | None, int | None]:
 
 def _counts(shape: ModelShape) -> dict[str, Any]:
     differs = {"differs": shape.differs} if shape.differs else {}
-    learn = {"trained_parameters": shape.trained_parameters} if shape.lora else {}
+    learn = {"trained_parameters": trained_parameters(shape)} if shape.train != "full" else {}
     sizes = {"parameters": shape.num_parameters, "active_parameters": shape.active_parameters}
     return sizes | learn | differs
 
@@ -210,7 +211,7 @@ def _table(shape: ModelShape, layout: Layout, report: MemoryReport, unit: str) -
     ranks = "1 rank" if layout.world_size == 1 else f"{layout.world_size:,} ranks"
     where = f"{ranks} ({layout})" if str(layout) else "one device"
     active = f", {format_count(shape.active_parameters)} active for each token" if shape.moe else ""
-    active += f", of which {shape.trained_parameters:,} learn" if shape.lora else ""
+    active += f", of which {trained_parameters(shape):,} learn" if shape.train != "full" else ""
     lines = [f"{shape.name or 'model'}, {shape.num_parameters:,} parameters{active}, on {where}"]
     lines += [f"planned as the book's model of these sizes: {shape.planned}"] * bool(shape.planned)
     lines.append(

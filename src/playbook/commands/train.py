@@ -16,6 +16,7 @@ from playbook._json import to_json
 from playbook.commands.flags import add_fields, layout_of, named, read_fields, say
 from playbook.errors import ConfigError
 from playbook.layout import Layout
+from playbook.planning.weights import trained_parameters
 from playbook.shapes import ModelShape, load
 from playbook.training.config import TrainConfig
 
@@ -149,7 +150,7 @@ def _run(args: argparse.Namespace, shape: ModelShape, config: TrainConfig) -> in
         logs = tuple(args.log or [_default_log(shape.name)])
         ranks = config.layout.world_size
         where = f"{ranks} ranks ({config.layout.of_step()}), {device}" if ranks > 1 else device
-        learn = f", of which {shape.trained_parameters:,} learn," if shape.lora else ""
+        learn = f", of which {trained_parameters(shape):,} learn," if shape.train != "full" else ""
         text = (
             f"{shape.num_parameters:,} parameters{learn} on {where}, {len(corpus):,} tokens of {corpus.name}"
         )

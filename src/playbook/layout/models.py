@@ -29,7 +29,7 @@ def check_tensor(shape: ModelShape, layout: Fields) -> None:
         check_divides("tp", tp, "moe.ffn", shape.moe.ffn, LayoutError)
     if layout.tensor_overlap == "chunked" and tp > 1 and not layout.sp:
         raise LayoutError("tensor_overlap is 'chunked', which takes gathers of tokens apart: it needs sp")
-    if layout.tensor_overlap == "chunked" and tp > 1 and shape.lora:
+    if layout.tensor_overlap == "chunked" and tp > 1 and shape.train != "full":
         raise LayoutError(f"tensor_overlap is 'chunked', but train={shape.train} goes without: take async")
 
 

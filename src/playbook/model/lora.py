@@ -1,4 +1,5 @@
-"""LoRA: beside each frozen linear layer of the blocks a product of two small matrices learns, y = W·x + b + 2·B·A·x.
+"""Parts of a model that do not learn, and LoRA: beside each frozen linear layer of the blocks a product of two small
+matrices does, y = W·x + b + 2·B·A·x.
 
 Hu et al. 2021 (arXiv 2106.09685), section 4.1: A of (r, in) is drawn at random and B of (out, r) is zero, so that a run
 begins at the loss of the model that it adapts. Names, numbers and scale are those of PEFT's ``LoraConfig(r=r,
@@ -27,6 +28,13 @@ from playbook.seeding import derive_seed
 
 #: alpha / r.
 SCALE = 2.0
+
+
+def part_of(name: str) -> str:
+    """The part of a model, of `block.PARTS`, that a parameter belongs to by its name: norms in attention are norms."""
+    if "norm" in name:
+        return "norms"
+    return next((part for part in ("embedding", "attention", "mlp", "head") if part in name), "")
 
 
 class Adapter(NamedTuple):
@@ -60,12 +68,16 @@ def _linear(weight: Tensor) -> Linear:
 
 
 @torch.no_grad()
-def use_lora(model: Transformer, seed: int = 0) -> None:
-    """Freeze ``model``, and give the linear layers of its blocks adapters of rank ``model.shape.lora``.
+def freeze(model: Transformer, seed: int = 0) -> None:
+    """Freeze all but the parts of ``model`` that its shape trains; or all, and give linear layers of its blocks adapters.
 
     Before the model is cut over ranks. Each A is drawn in fp32 on the CPU from ``seed`` and its name, as all weights are.
     """
     model.requires_grad_(False)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(part_of(name) in model.shape.trained)
+    if not model.shape.lora:
+        return
     rank, named = model.shape.lora, {module: name for name, module in model.named_modules()}
     for layer in list(linear_layers(model.blocks)):
         assert isinstance(layer, Linear)

@@ -128,8 +128,8 @@ class Transformer(nn.Module):
         for router in routers(self).values():
             router.begin()
         self._register_rotary(device)
-        if shape.lora:
-            lab("train", "lora")(self, seed)
+        if shape.train != "full":
+            lab("train", "some")(self, seed)
         self.token_losses = token_losses
         self.recompute_first(range(shape.layers))
 
@@ -187,7 +187,7 @@ class Transformer(nn.Module):
 
         What comes out of a frozen embedding asks for a gradient: blocks are alike then, and can be computed again.
         """
-        if self.shape.lora and torch.is_grad_enabled():
+        if self.shape.train != "full" and torch.is_grad_enabled():
             x.requires_grad_()
         if getattr(block, "recomputes_all", False):  # not so in what else may stand for blocks
             return checkpoint(block, x, *rotary, preserve_rng=self.p > 0)

@@ -91,7 +91,7 @@ def units_of(model: Transformer, stages: Sequence[Stage] = (), parameters: Named
     blocks = {i: _experts(block, own) for i, block in own_blocks(model)}
     late = model.position_embedding is not None
     first: list[nn.Module] = [m for m in (model.embedding, model.position_embedding) if m is not None]
-    last: list[nn.Module] = [m for m in (model.final_norm, model.head) if m is not None]
+    last = [m for m in (model.final_norm, model.head) if m and not own.isdisjoint(m.parameters())]
     tied = bool(model.shape.tied)
     units: list[Unit] = []
     if not stages:

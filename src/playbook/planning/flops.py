@@ -130,7 +130,11 @@ def step_flops(
     """
     terms, again = forward_flops(shape, batch, seq), recomputed(recompute)
     forward, both = sum(terms.values()), {"adapters", *ATTENTION_CORE}
-    frozen = sum(flops for name, flops in terms.items() if name not in both) if shape.lora else 0
+    parts = dict.fromkeys(PROJECTIONS.values(), "attention") | {"head": "head", "mlp": "mlp"}
+    learn = {
+        name for name in terms if shape.train == "full" or name in both or parts.get(name) in shape.trained
+    }
+    frozen = sum(flops for name, flops in terms.items() if name not in learn)
     twice = sum(
         blocks * sum(block_flops(shape, kind, batch * seq, seq, kind.again(again)).values())
         for kind, blocks in shape.blocks(stages, blocks_again(recompute)).items()

@@ -50,7 +50,7 @@ class Job:
         object.__setattr__(self, "fused", load_fused(self.fused) - eager)
         check_fields(self, ConfigError)
         other = f"fp8={self.recipe.fp8.name}" if self.recipe.fp8 else "linear-cross-entropy fused"
-        if self.shape.lora and (self.recipe.fp8 or "linear-cross-entropy" in self.fused):
+        if self.shape.train != "full" and (self.recipe.fp8 or "linear-cross-entropy" in self.fused):
             raise ConfigError(
                 f"train is {self.shape.train}, which goes without {other}: leave one of them out"
             )

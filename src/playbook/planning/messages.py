@@ -231,7 +231,7 @@ class Sender(OfJob):
     def frozen(self) -> list[WeightSet]:
         """Weights that ZeRO-3 shards though they do not learn."""
         units = weight_units(self.shape, self.layout, self.blocks, self.depth, frozen=True)
-        some = units if self.shape.lora and self.layout.zero == 3 else []
+        some = units if self.shape.train != "full" and self.layout.zero == 3 else []
         return [self._set(some, 1)] if some else []
 
     def _buckets(self, units: list[WeightUnit], ranks: int) -> list[Bucket[WeightSlot]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 
-from playbook.block import Core, Kind, Linear, block_layers, evaluate, linears, symbols
+from playbook.block import Core, Kind, Linear, block_layers, evaluate, learns, linears, symbols
 from playbook.planning.job import OfJob
 
 FP32 = 4
@@ -97,7 +97,7 @@ class _Made:
             width = sum(evaluate(row.rows, values) for row in same)
             columns, count = evaluate(same[0].columns, values), evaluate(same[0].number, values)
             name, rank = part + ", ".join(row.name for row in same), sizes.shape.lora
-            self.linear(name, tokens, width, columns, count, learns=not rank)
+            self.linear(name, tokens, width, columns, count, learns=learns(sizes.shape, same[0]))
             for row in same if rank else ():
                 self.linear(f"{part}{row.name}, A", tokens, rank, columns)
                 self.linear(f"{part}{row.name}, B", tokens, evaluate(row.rows, values), rank)
@@ -251,7 +251,7 @@ def _experts(made: _Made, sizes: Sizes, linear: Mapping[str, Sequence[Linear]]) 
 def embedding(sizes: Sizes) -> Passes:
     """The look-up: a row read and written for each token, and in backward added to the table's gradient."""
     made, row = _Made(), sizes.tokens * sizes.shape.hidden * sizes.recipe.residual
-    made.over("embedding", 2.0 * row, 0.0 if sizes.shape.lora else 3.0 * row, kernels=2)
+    made.over("embedding", 2.0 * row, 3.0 * row * ("embedding" in sizes.shape.trained), kernels=2)
     return made.done()
 
 
@@ -259,7 +259,7 @@ def head(sizes: Sizes) -> Passes:
     """The final norm, the head and the loss, whose softmax is in fp32."""
     made, shape, words = _Made(), sizes.shape, -(-sizes.shape.vocab // sizes.layout.tp)
     _norm(made, sizes)
-    made.linear("head", sizes.tokens, words, shape.hidden, narrow=False, learns=not shape.lora)
+    made.linear("head", sizes.tokens, words, shape.hidden, narrow=False, learns="head" in shape.trained)
     logits = float(sizes.tokens * words)
     made.over(
         "loss",

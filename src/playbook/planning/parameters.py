@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import compress
 
@@ -56,16 +56,16 @@ def stage_parameters(
     layout: Layout,
     stages: Sequence[Mapping[Kind, int]],
     make: Make,
-    ends: tuple[bool, bool] = (True, True),
+    has: tuple[bool, bool] = (True, True),
     directions: int = 1,
 ) -> StateCounts:
     """Parameters of a rank whose ``stages`` have so many blocks of each kind (see ``ModelShape.blocks``).
 
-    The first of the ``ends`` has the embedding (and positions), the last the final norm and the head; a tied head on
-    another rank than the embedding needs a copy of the table there. Experts are replicated dp·cp/ep times, all else dp·cp
+    Of the ends that it ``has`` the first has the embedding (and positions), the last the final norm and the head; a
+    tied head on another rank needs a copy of the table there. Experts are replicated dp·cp/ep times, all else dp·cp
     times: twice as often in a pipeline that runs in both ``directions``.
     """
-    together, (first, last) = sum(map(Counter, stages), Counter[Kind]()), ends
+    together, (first, last) = sum(map(Counter, stages), Counter[Kind]()), has
     rows = {kind: weighty(shape, kind) for kind in together}
     blocks = {kind: [make(row.part, row.name, size_formula(row)) for row in rows[kind]] for kind in rows}
     parts = [
@@ -84,11 +84,21 @@ def stage_parameters(
     trained = {kind: [learns(shape, row) for row in rows[kind]] for kind in rows}
     learning = {kind: [*compress(terms, trained[kind])] for kind, terms in blocks.items()}
     rest = {kind: [t for t in terms if t not in learning[kind]] for kind, terms in blocks.items()}
-    learned, others = (parts, ()) if not shape.lora else ((), parts)
-    units = tuple(_units(shape, layout, stages, learning, learned, table.value))
+    ends = [part for part in parts if part.name in ("embedding", "head")]
+    learned, others = (
+        [
+            replace(part, terms=tuple(t for t in part.terms if (t.part in shape.trained) is learn))
+            for part in ends
+        ]
+        for learn in (True, False)
+    )
+    shared = table.value * shape.tied
+    units = tuple(_units(layout, stages, learning, learned, shared * ("embedding" in shape.trained)))
     frozen = kept = local - sum(unit.parameters + unit.experts for unit in units)
     if frozen and layout.zero == 3:
-        kept = share_of([*_units(shape, layout, stages, rest, others, table.value)], replicas, 3)
+        kept = share_of(
+            [*_units(layout, stages, rest, others, shared * ("embedding" not in shape.trained))], replicas, 3
+        )
     shard = local - frozen
     if layout.zero:
         shard = share_of(units, replicas, layout.zero, ep=layout.ep, apart=layout.pp > 1)
@@ -98,40 +108,39 @@ def stage_parameters(
 
 
 def _units(
-    shape: ModelShape,
     layout: Layout,
     stages: Sequence[Mapping[Kind, int]],
     blocks: Mapping[Kind, Sequence[Term]],
     parts: Sequence[Part],
     table: int,
 ) -> Iterator[UnitSize]:
-    """Blocks and ends one by one, as stage 3 gathers them; below it, in a pipeline, stages and what two of them share."""
-    ends = {part.name: part.value for part in parts if part.name in ("embedding", "head")}
+    """Blocks and ends one by one, as stage 3 gathers them; below it, in a pipeline, stages and what two of them share: a
+    tied ``table``."""
+    ends = {part.name: part.value for part in parts}
     experts = {kind: total(t for t in terms if t.part == "experts") for kind, terms in blocks.items()}
     dense = {kind: total(terms) - experts[kind] for kind, terms in blocks.items()}
     if layout.pp == 1 or layout.zero == 3:
         for kind, count in sum(map(Counter, stages), Counter[Kind]()).items():
             yield from [UnitSize(dense[kind], experts=experts[kind])] * count
         # A tied table is gathered once for both ends; in a pipeline on its own.
-        if shape.tied and layout.pp == 1 and len(ends) == 2:
+        if table and layout.pp == 1 and len(ends) == 2:
             ends = {"both": sum(ends.values())}
-        elif shape.tied and ends:
+        elif table and ends:
             own = {name: table * (len(ends) == 1 or name == "embedding") for name in ends}
             ends = {name: size - own[name] for name, size in ends.items()}
             ends["table"] = table
         yield from (UnitSize(size, again=False) for size in ends.values() if size)
         return
-    shared = table if shape.tied else 0
-    if "head" in ends and not (shape.tied and "embedding" in ends):
-        ends["head"] -= shared
+    if "head" in ends and not (table and "embedding" in ends):
+        ends["head"] -= table
     if "embedding" in ends:
-        ends["embedding"] -= shared
+        ends["embedding"] -= table
     for i, stage in enumerate(stages):
         size = sum(dense[kind] * count for kind, count in stage.items())
         size += ends.get("embedding", 0) * (i == 0) + ends.get("head", 0) * (i == len(stages) - 1)
         yield UnitSize(size, experts=sum(experts[kind] * count for kind, count in stage.items()))
-    if ends and shared:
-        yield UnitSize(shared)
+    if ends and table:
+        yield UnitSize(table)
 
 
 def copies(shape: ModelShape, kind: Kind, recipe: FP8Recipe, make: Make) -> list[Term]:

@@ -149,7 +149,7 @@ class RunSizes(OfJob):
         terms = [self.make("head", "gradient of the head's input", "b*s*h*c")]
         if not self.fused_loss or self.beside:
             terms.insert(0, self.make("head", "gradient of the logits", "b*s*v*c//t"))
-        if self.gradients_stay and not self.shape.lora and "weight-gradients" not in self.fused:
+        if self.gradients_stay and "head" in self.shape.trained and "weight-gradients" not in self.fused:
             terms.append(self.make("head", "new gradient of the matrix", "v*h*c//t"))
         return tuple(terms)
 
@@ -163,7 +163,8 @@ class RunSizes(OfJob):
     def waiting(self) -> tuple[Term, ...]:
         """Of a tied table the gradient from the head, until backward comes to the embedding: autograd adds up the two
         before it adds them to a gradient that is there. Not where the head adds its own to it."""
-        if not self.shape.tied or self.shape.lora or self.layout.pp > 1 or "weight-gradients" in self.fused:
+        together = self.shape.tied and "head" in self.shape.trained and self.layout.pp == 1
+        if not together or "weight-gradients" in self.fused:
             return ()
         return (self.make("embedding", "the head's gradient of the table", "v*h*w//t"),)
 
@@ -172,7 +173,7 @@ class RunSizes(OfJob):
         """The embedding's gradient is made whole, then added to what is there; of a tied table to a new sum."""
         stream = self.make("embedding", "gradient of the residual stream", "b*s*h*x//r")
         terms = [stream, *self.beside, *self.waiting]
-        if (self.gradients_stay or self.shape.tied) and not self.shape.lora:
+        if (self.gradients_stay or self.shape.tied) and "embedding" in self.shape.trained:
             terms.append(self.make("embedding", "new gradient of the table", "v*h*w//t"))
         if self.gradients_stay and self.waiting:
             terms.append(self.make("embedding", "sum of both", "v*h*w//t"))
@@ -268,8 +269,8 @@ def moments(
     of_head = head if stage.last else 0
     all_copies = _weight_copies(run, stage)
     copies = _weight_copies(run, stage, parts_again(run.layout.again))
-    table = 0 if run.shape.lora else stage.counts.table
-    heads_gradient = gradients if stay else table * run.recipe.states.gradients
+    matrix, table = (stage.counts.table * (end in run.shape.trained) for end in ("head", "embedding"))
+    heads_gradient = gradients if stay else matrix * run.recipe.states.gradients
     if stage.last:
         yield Moment("forward of the loss", gradients if stay else 0, before, (*run.logits, *all_copies))
         yield Moment("backward of the loss", gradients if stay else 0, before, (*run.loss, *copies))
@@ -313,8 +314,11 @@ def _weight_copies(run: RunSizes, stage: Weights, again: Set[str] = frozenset())
     for part in counts.parts:
         anew = frozenset() if part.whole else again
         matrices = [t for t in part.terms if t.part in kept and "bias" not in t.name]
-        if run.shape.lora:  # what is frozen is cast each time it is needed
-            matrices = [t for t in matrices if t.name.endswith((", A", ", B"))]
+        if run.shape.train != "full":  # what is frozen is cast each time it is needed
+            adapters, learn = (", A", ", B"), run.shape.trained
+            matrices = [
+                t for t in matrices if t.part in learn or (run.shape.lora and t.name.endswith(adapters))
+            ]
         weights += round(part.times * total(term for term in matrices if term.part not in anew))
         largest = max(largest, total(term for term in matrices if term.part in anew))
     weights += largest
@@ -327,8 +331,10 @@ def _update(run: RunSizes, stage: Weights) -> tuple[Term, ...]:
     terms, largest = [], max(stage.counts.table, run.shape.hidden * wide // run.layout.tp)
     if any(kind.experts for kind in stage.blocks):  # the experts of a rank are one tensor
         largest = max(largest, run.make("experts", "one of their matrices", "m*h*F//t").value)
-    if run.shape.lora:
-        largest = run.shape.lora * max(run.shape.hidden, wide)
+    if run.shape.train != "full":
+        ends = stage.counts.table * bool({"embedding", "head"} & run.shape.trained)
+        block = run.shape.hidden * wide // run.layout.tp * bool({"attention", "mlp"} & run.shape.trained)
+        largest = max(ends, block, (run.shape.lora or 1) * max(run.shape.hidden, wide))
     chunk = min(stage.counts.shard, max(CHUNK, largest))
     own = run.job.device != "cpu" and (run.job.offload or run.fused >= EVERYTHING)
     if run.recipe.states.master and not own:

@@ -54,7 +54,7 @@ class StageTerms:
     @classmethod
     def of(cls, run: RunSizes) -> StageTerms:
         shape, make, layout = run.shape, run.make, run.layout
-        loss, learns = run.fused_loss, not shape.lora
+        loss, learns = run.fused_loss, "head" in shape.trained
         return cls(
             run,
             {kind: tuple(run.saved(kind, layout.recompute)) for kind in run.job.kinds},

@@ -14,6 +14,7 @@ from playbook.block import DENSE, NORMS, Kind, linears
 from playbook.layout import recomputed
 from playbook.planning.fusion import NOTHING
 from playbook.planning.terms import Make, Term
+from playbook.planning.weights import keeps_inputs
 from playbook.shapes import ModelShape, MoE
 
 
@@ -36,7 +37,21 @@ def block_terms(
         return [make("norms", "block input", "b*s*h*x//r")]
     terms = [*_kept(shape, make, again, attention, kind, fused), *_adapters(shape, make, kind, again)]
     gone = {name for module in again for name in _DISCARDED.get(module, ())}
+    gone |= {*_unread(shape, attention == "sdpa" and "core_attn" not in again, "mlp" in again)}
     return [t for t in terms if (t.part, t.name.removeprefix("scales of ")) not in gone]
+
+
+def _unread(shape: ModelShape, flash: bool, mlp_again: bool) -> Iterator[tuple[str, str]]:
+    """The inputs of linear layers that nobody keeps where these are frozen: a ``flash`` kernel keeps what it gives, ReLU
+    its output, and what is computed ``again`` what it begins with."""
+    if not keeps_inputs(shape, "attention"):
+        if shape.norms != "parallel" or not keeps_inputs(shape, "mlp"):
+            yield "attention", "projections input"
+        if not flash or shape.v_dim < shape.qk_dim:
+            yield "attention", "output projection input"
+    if not keeps_inputs(shape, "mlp"):
+        yield from [("mlp", "MLP input")] * (not mlp_again)
+        yield from [("mlp", "down projection input")] * (shape.gated or shape.activation != "relu")
 
 
 def second_products(shape: ModelShape, make: Make, kind: Kind) -> list[Term]:
@@ -93,7 +108,8 @@ def _adapters(shape: ModelShape, make: Make, kind: Kind, again: Set[str] = froze
 
 def embedding_terms(shape: ModelShape, make: Make) -> list[Term]:
     """What the embedding keeps, if it learns: its dropout mask. Token ids are the model's input, not an activation."""
-    return [make("embedding", "dropout mask", "b*s*h//r")] if shape.dropout and not shape.lora else []
+    mask = shape.dropout and "embedding" in shape.trained
+    return [make("embedding", "dropout mask", "b*s*h//r")] if mask else []
 
 
 def angle_terms(shape: ModelShape, make: Make, cp: int) -> list[Term]:
@@ -131,7 +147,7 @@ def deferred_terms(shape: ModelShape, make: Make, *, kind: Kind = DENSE) -> list
     layer is whole on every rank.
     """
     terms, kept = [], set[tuple[str, str]]()
-    for row in linears(shape, kind):
+    for row in (row for row in linears(shape, kind) if keeps_inputs(shape, row.part)):
         tokens = "b*s" if row.times == "1" else f"b*s*{row.times}"
         if row.input not in kept:
             kept.add(row.input)
@@ -189,12 +205,15 @@ def _mask(shape: ModelShape, make: Make, part: str) -> list[Term]:
 def _projections(shape: ModelShape, make: Make) -> list[Term]:
     """The input of the projections, and what lies between them and the attention core."""
     terms = _read(make, "attention", "projections input", "b*s", "h", "r")
+    read = "+l" * keeps_inputs(shape, "attention")
     if shape.mla:
         if shape.mla.q_rank:
-            terms += [make("attention", "query latent, before and after its norm", "b*s*q*(c+l)//r")]
+            terms += [make("attention", "query latent, before and after its norm", f"b*s*q*(c{read})//r")]
             terms += [*_scales(make, "attention", "query latent", "b*s", "q", "r")]
             terms += [make("attention", "query latent statistics", "b*s*4//r")]
-        terms += [make("attention", "key/value latent, before and after its norm", "b*s*(u*(c+l)+p*c)//r")]
+        terms += [
+            make("attention", "key/value latent, before and after its norm", f"b*s*(u*(c{read})+p*c)//r")
+        ]
         terms += [*_scales(make, "attention", "key/value latent", "b*s", "u", "r")]
         terms += [make("attention", "key/value latent statistics", "b*s*4//r")]
     if shape.qk_norm:

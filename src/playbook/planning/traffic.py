@@ -21,7 +21,7 @@ from playbook.planning.gathers import gathers, reductions
 from playbook.planning.job import Job
 from playbook.planning.messages import FP32, INT64, Message, Sender, WeightSet, message_in
 from playbook.planning.recipes import Recipe
-from playbook.planning.weights import WeightSlot, WeightUnit, crossings, partial_sums
+from playbook.planning.weights import WeightSlot, WeightUnit, crossings, keeps_inputs, partial_sums
 from playbook.shapes import ModelShape
 
 #: Numbers (int64) of the header with which a pipeline announces the shape of its messages.
@@ -97,7 +97,8 @@ def tensor(here: Sender) -> Iterator[Message]:
             yield from _crossings(here, phase, dict.fromkeys(beside, times), {}, plain=True)
     yield from _crossings(here, "backward", out, into)
     yield from _crossings(here, "backward", {}, beside, plain=True)
-    yield from _entering(here, "backward", into, again=True)
+    kept = {part for part in ("attention", "mlp", "shared experts") if keeps_inputs(here.shape, part)}
+    yield from _entering(here, "backward", _widths(here, kept)[0], again=True)
 
 
 #: Features of each token that cross a border, and how often.
@@ -152,15 +153,15 @@ def vocabulary(here: Sender) -> Iterator[Message]:
     if here.layout.tp == 1:
         return
     embedded, heads, size = here.passes.get(0, 0), here.passes.get(here.depth - 1, 0), here.recipe.residual
-    entering, learns = {here.shape.hidden: heads}, not here.shape.lora
+    entering, learn = {here.shape.hidden: heads}, here.shape.trained
     if here.layout.sp:
         yield here.tp("reduce_scatter", here.stream, size, "forward", embedded)
-        yield here.tp("all_gather", here.stream, size, "backward", embedded * learns)
+        yield here.tp("all_gather", here.stream, size, "backward", embedded * ("embedding" in learn))
         yield from _crossings(here, "forward", entering, {})
     else:
         yield here.tp("all_reduce", here.stream, size, "forward", embedded)
     yield from _crossings(here, "backward", {}, entering)
-    yield from _fetched_again(here, entering if learns else {})
+    yield from _fetched_again(here, entering if "head" in learn else {})
     # The largest logit; then the denominator and the target's logit.
     for numbers in (1, 2):
         yield here.tp("all_reduce", numbers * here.tokens, FP32, "forward", heads)
@@ -215,7 +216,10 @@ def pipeline(here: Sender) -> Iterator[Message]:
     elements = here.stream // (layout.tp if layout.sp else 1)
     for phase, _, _, count in hops(here):
         yield message_in("pp", "send", elements, here.recipe.residual, group, phase, count)
-    ends, shared = (here.where[0][0], here.where[0][-1]), here.shape.tied and not here.shape.lora
+    ends, shared = (
+        (here.where[0][0], here.where[0][-1]),
+        here.shape.tied and "embedding" in here.shape.trained,
+    )
     if shared and not here.mirrored and ends[0] != ends[1] and here.at["pp"] in ends:
         table = -(-here.shape.vocab // layout.tp) * here.shape.hidden
         place = sorted(ends).index(here.at["pp"])

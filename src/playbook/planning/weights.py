@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from playbook.block import DENSE, Kind, Linear, Norm, evaluate, learns, linears, norm, symbols, weighty
+from playbook.block import DENSE, PARTS, Kind, Linear, Norm, evaluate, learns, linears, norm, symbols, weighty
 from playbook.layout import Layout
 from playbook.layout.flat import Bucket, FlatVector, Slot
 from playbook.shapes import ModelShape
@@ -35,6 +35,17 @@ class WeightUnit:
     stage: int | None
     again: bool = True
     role: str = "block"  # or embedding, head, table
+
+
+def trained_parameters(shape: ModelShape) -> int:
+    """How many learn."""
+    units = weight_units(shape, Layout(), {0: range(shape.layers)}, 1)
+    return sum(weight.elements for unit in units for weight in unit.weights)
+
+
+def keeps_inputs(shape: ModelShape, part: str) -> bool:
+    """Whether the linear layers of a part need their inputs for backward: what they are, or adapters, learn."""
+    return bool(shape.lora) or shape.train == "full" or part in shape.trained
 
 
 @dataclass(eq=False)
@@ -101,46 +112,40 @@ def weight_units(
     kinds = shape.blocks(stages.values())
     one = {kind: block_weights(shape, layout, kind, frozen) for kind in kinds}
     blocks = {stage: [one[shape.kind(layer)] for layer in layers] for stage, layers in stages.items()}
-    table = Weight(-(-shape.vocab // layout.tp) * shape.hidden)
+    here = {part: (part in shape.trained) is not frozen for part in PARTS}
+    table = [Weight(-(-shape.vocab // layout.tp) * shape.hidden)]
     learned = Weight(shape.max_seq * shape.hidden, partial("tokens", shape, layout))
-    positions = [learned] * (shape.positions == "learned")
-    last_norm = list(_weights(norm(shape, "final norm"), shape, layout))
-    ends = frozen or not shape.lora
-    first, last = ends and 0 in stages, ends and depth - 1 in stages
-    if layout.zero == 3:
-        found = _gathered(blocks, depth, (table, positions, last_norm), shape.tied, layout.pp > 1)
-        return [unit for unit in found if unit.role == "block" or ends]
     apart = shape.tied and layout.pp > 1  # a table that two stages write to is complete last
+    first = [*table * (not apart), *[learned] * (shape.positions == "learned")] * here["embedding"]
+    last_norm = list(_weights(norm(shape, "final norm"), shape, layout)) * here["norms"]
+    last = [*last_norm, *table * (here["head"] and not shape.tied)]
+    shared = [WeightUnit((*table,), None, again=False, role="table")] * (
+        apart and here["embedding"] and bool({0, depth - 1} & set(stages))
+    )
+    if layout.zero == 3:
+        found = [*shared, *_gathered(blocks, depth, first, last, shape.tied and layout.pp == 1)]
+        return [unit for unit in found if unit.weights]
     units = []
     for stage in sorted(stages, reverse=True):
         weights = [weight for block in blocks[stage] for weight in block]
-        if stage == 0 and first:
-            weights = [*[table] * (not apart), *positions, *weights]
-        if stage == depth - 1 and last:
-            weights = [*weights, *last_norm, *[table] * (not shape.tied)]
+        weights = [*first * (stage == 0), *weights, *last * (stage == depth - 1)]
         units.append(WeightUnit(tuple(reversed(weights)), stage))
-    shared = [WeightUnit((table,), None)] if apart and (first or last) else []
     return [unit for unit in [*units, *shared] if unit.weights]
 
 
 def _gathered(
     blocks: Mapping[int, Sequence[Sequence[Weight]]],
     depth: int,
-    ends: tuple[Weight, list[Weight], list[Weight]],
-    tied: bool,
-    pipeline: bool,
+    first: list[Weight],
+    last: list[Weight],
+    together: bool,
 ) -> Iterator[WeightUnit]:
-    """What ZeRO-3 gathers together; ``blocks`` are those of each stage, ``ends`` a table, positions and a norm.
+    """What ZeRO-3 gathers together; ``blocks`` are those of each stage, ``first`` and ``last`` the ends of the model.
 
-    A tied table stays from the one end of the model to the other; in a pipeline it is gathered on its own.
+    A tied table stays from one end to the other, and keeps both ``together``; in a pipeline it is gathered on its own.
     """
-    table, positions, norm = ends
-    first = [*[table] * (not (tied and pipeline)), *positions]
-    last = [*norm, *[table] * (not tied)]
-    if tied and not pipeline:
+    if together:
         first, last = [*first, *last], []
-    if tied and pipeline and {0, depth - 1} & set(blocks):
-        yield WeightUnit((table,), None, again=False, role="table")
     for stage in sorted(blocks, reverse=True):
         if stage == depth - 1 and last:
             yield WeightUnit(tuple(reversed(last)), stage, again=False, role="head")

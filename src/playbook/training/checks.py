@@ -19,7 +19,7 @@ def check_fit(shape: ModelShape, corpus: Corpus, config: TrainConfig) -> None:
             f"vocab is {shape.vocab}, but the text has tokens from 0 to {corpus.vocab - 1}: "
             f"it must be at least {corpus.vocab}"
         )
-    for field, value in (("kernels", "fused"), ("fp8", config.fp8)) if shape.lora else ():
+    for field, value in (("kernels", "fused"), ("fp8", config.fp8)) if shape.train != "full" else ():
         if value and getattr(config, field) == value:
             raise ConfigError(f"{field} is {value}, but train={shape.train} goes without: leave it out")
     if config.seq > shape.max_seq:
@@ -38,8 +38,9 @@ def check_device(shape: ModelShape, device: str, ranks: int = 1) -> None:
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device is {device!r}, but PyTorch finds no CUDA device: leave it out, or say cpu")
     # The angles of rotary positions are worked out in fp64: 24 bytes per position and dim at the worst moment.
-    angles = 24 * shape.max_seq * shape.qk_dim if shape.positions == "rotary" else 0
-    each = 4 * shape.num_parameters + 12 * shape.trained_parameters * (ranks == 1) + angles
+    angles = 24 * shape.max_seq * shape.qk_dim * (shape.positions == "rotary")
+    learn = sum(n for part, n in shape.parameters().items() if part in shape.trained)
+    each = 4 * shape.num_parameters + 12 * learn * (ranks == 1) + angles
     need, have = each * (ranks if device == "cpu" else 1), memory_bytes(device)
     if have is not None and need > have:
         positions, states = f"max_seq={shape.max_seq} positions", "parameters, gradients and optimizer states"

@@ -150,8 +150,8 @@ def state_formats(moments: str, masters: str = "fp32") -> dict[str, str]:
 
 
 def make_optimizer(model: nn.Module, **options: Any) -> torch.optim.Optimizer:
-    """``adamw`` for all parameters of a model."""
-    return adamw([(p, is_matrix(p)) for p in model.parameters()], **options)
+    """``adamw`` for all parameters of a model that learn."""
+    return adamw([(p, is_matrix(p)) for p in model.parameters() if p.requires_grad], **options)
 
 
 def adamw(

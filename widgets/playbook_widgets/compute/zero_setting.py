@@ -14,12 +14,13 @@ from typing import Any
 
 from playbook._checks import check_positive, typed_int, unknown
 from playbook.errors import ConfigError
+from playbook.estimates.replica_traffic import Traffic, traffic
 from playbook.hardware import Accelerator, load_accelerator
 from playbook.layout import Layout
 from playbook.planning.job import Job
 from playbook.planning.parameters import stage_parameters
 from playbook.planning.recipes import BytesPerParameter, load_recipe
-from playbook.planning.sharding import Kept, Traffic, UnitSize, kept, share_of, traffic
+from playbook.planning.sharding import Kept, UnitSize, kept, share_of
 from playbook.planning.terms import maker, symbols
 from playbook.shapes import PRESETS, ModelShape
 

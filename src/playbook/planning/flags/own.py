@@ -21,11 +21,13 @@ def model_flags(shape: ModelShape) -> list[str]:
     name = (
         shape.name if PRESETS.get(shape.name) == whole else json.dumps(whole.sizes(), separators=(",", ":"))
     )
-    return ["--model", name, *(["--train", shape.train] if shape.lora else [])]
+    return ["--model", name, *(["--train", shape.train] if shape.train != "full" else [])]
 
 
 def adapters(shape: ModelShape) -> Iterator[str]:
     """What frameworks do not say of what learns."""
+    if shape.train != "full" and not shape.lora:
+        yield f"train={shape.train}: all weights learn, unless a script of yours has requires_grad_(False) for the others"
     if shape.lora:
         how = f"r={shape.lora}, lora_alpha={2 * shape.lora}, target_modules='all-linear'"
         yield f"train={shape.train}: all weights learn, unless a script of yours has peft.LoraConfig({how})"
