@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import compress
 
@@ -84,21 +84,10 @@ def stage_parameters(
     trained = {kind: [learns(shape, row) for row in rows[kind]] for kind in rows}
     learning = {kind: [*compress(terms, trained[kind])] for kind, terms in blocks.items()}
     rest = {kind: [t for t in terms if t not in learning[kind]] for kind, terms in blocks.items()}
-    ends = [part for part in parts if part.name in ("embedding", "head")]
-    learned, others = (
-        [
-            replace(part, terms=tuple(t for t in part.terms if (t.part in shape.trained) is learn))
-            for part in ends
-        ]
-        for learn in (True, False)
-    )
-    shared = table.value * shape.tied
-    units = tuple(_units(layout, stages, learning, learned, shared * ("embedding" in shape.trained)))
+    units = tuple(_units(shape, layout, stages, learning, parts, table.value))
     frozen = kept = local - sum(unit.parameters + unit.experts for unit in units)
     if frozen and layout.zero == 3:
-        kept = share_of(
-            [*_units(layout, stages, rest, others, shared * ("embedding" not in shape.trained))], replicas, 3
-        )
+        kept = share_of([*_units(shape, layout, stages, rest, parts, table.value, False)], replicas, 3)
     shard = local - frozen
     if layout.zero:
         shard = share_of(units, replicas, layout.zero, ep=layout.ep, apart=layout.pp > 1)
@@ -108,15 +97,19 @@ def stage_parameters(
 
 
 def _units(
+    shape: ModelShape,
     layout: Layout,
     stages: Sequence[Mapping[Kind, int]],
     blocks: Mapping[Kind, Sequence[Term]],
     parts: Sequence[Part],
     table: int,
+    learn: bool = True,
 ) -> Iterator[UnitSize]:
-    """Blocks and ends one by one, as stage 3 gathers them; below it, in a pipeline, stages and what two of them share: a
-    tied ``table``."""
-    ends = {part.name: part.value for part in parts}
+    """Blocks and ends one by one, as stage 3 gathers them; below it, in a pipeline, stages and what two of them share.
+    Of all ``parts`` the ends of the model that ``learn``, or those that do not."""
+    table *= shape.tied and ("embedding" in shape.trained) is learn
+    some = {part.name: part.terms for part in parts if part.name in ("embedding", "head")}
+    ends = {name: total(t for t in some[name] if (t.part in shape.trained) is learn) for name in some}
     experts = {kind: total(t for t in terms if t.part == "experts") for kind, terms in blocks.items()}
     dense = {kind: total(terms) - experts[kind] for kind, terms in blocks.items()}
     if layout.pp == 1 or layout.zero == 3:

@@ -327,14 +327,17 @@ def _weight_copies(run: RunSizes, stage: Weights, again: Set[str] = frozenset())
 
 def _update(run: RunSizes, stage: Weights) -> tuple[Term, ...]:
     """A chunk of gradients in fp32 for masters that PyTorch updates there; its loop on a CPU has two tensors more."""
-    wide = max(run.shape.ffn_dim, run.shape.heads * run.shape.qk_dim)
-    terms, largest = [], max(stage.counts.table, run.shape.hidden * wide // run.layout.tp)
+    shape, terms, learn = run.shape, [], run.shape.trained
+    wide = max(shape.ffn_dim, shape.heads * shape.qk_dim)
+    ends, block = (
+        stage.counts.table * bool({"embedding", "head"} & learn),
+        shape.hidden * wide // run.layout.tp,
+    )
+    largest = max(
+        ends, block * bool({"attention", "mlp"} & learn), (shape.lora or 1) * max(shape.hidden, wide)
+    )
     if any(kind.experts for kind in stage.blocks):  # the experts of a rank are one tensor
         largest = max(largest, run.make("experts", "one of their matrices", "m*h*F//t").value)
-    if run.shape.train != "full":
-        ends = stage.counts.table * bool({"embedding", "head"} & run.shape.trained)
-        block = run.shape.hidden * wide // run.layout.tp * bool({"attention", "mlp"} & run.shape.trained)
-        largest = max(ends, block, (run.shape.lora or 1) * max(run.shape.hidden, wide))
     chunk = min(stage.counts.shard, max(CHUNK, largest))
     own = run.job.device != "cpu" and (run.job.offload or run.fused >= EVERYTHING)
     if run.recipe.states.master and not own:
