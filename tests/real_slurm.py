@@ -1,4 +1,4 @@
-"""Slurm itself, with two nodes that are this machine: a controller, a daemon for each node, and what they trust."""
+"""Slurm itself, with nodes that are this machine: a controller, a daemon for each node, and what they trust."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -17,17 +18,17 @@ from pathlib import Path
 
 import slurm as slurm_tool
 import terminal
-from leftovers import remaining
+from leftovers import descendants, remaining
 
 from playbook.launch.processes import die_with_parent, free_port
 
 #: Names that are addresses need no name server.
-NODES = ("127.0.0.1", "127.0.0.2")
+NODES = tuple(f"127.0.0.{number}" for number in range(1, 6))
 FILES = {
     "slurm.conf": """\
 ClusterName=test
 SlurmctldHost=localhost(127.0.0.1)
-SlurmctldPort={ports[0]}
+SlurmctldPort={port}
 SlurmctldLogFile={folder}/slurmctld.log
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmUser={user}
@@ -37,20 +38,24 @@ SlurmdLogFile={folder}/slurmd-%n.log
 SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmdParameters=config_overrides
 StateSaveLocation={folder}/state
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=3600
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-SchedulerParameters=batch_sched_delay=0
+SchedulerParameters=batch_sched_delay=0,sched_interval=1
 KillWait=2
+MinJobAge=3600
 OverTimeLimit=UNLIMITED
-ReturnToService=2
+ReturnToService=1
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 FirstJobId={first}
 GresTypes=gpu
-NodeName=127.0.0.1 NodeHostname=localhost Port={ports[1]} CPUs=12 Gres=gpu:4
-NodeName=127.0.0.2 NodeHostname=localhost Port={ports[2]} CPUs=12 Gres=gpu:4
-PartitionName=gpu Nodes=ALL Default=YES
+{nodes}
+PartitionName=gpu Nodes=127.0.0.[1-2] Default=YES PreemptMode=OFF
+PartitionName=low Nodes=127.0.0.[3-5] GraceTime=300
+PartitionName=urgent Nodes=127.0.0.[3-5] PriorityTier=2
 """,
     "gres.conf": "AutoDetect=off\nName=gpu File={folder}/gpu[0-3]\n",
     "cgroup.conf": "CgroupPlugin=cgroup/v1\n",
@@ -60,12 +65,18 @@ PartitionName=gpu Nodes=ALL Default=YES
 class Cluster:
     """A cluster in a folder of its own, from ``with`` to its end. ``conf`` is what clients are told as SLURM_CONF.
 
-    Jobs ask for GPUs that are files.
+    Jobs ask for GPUs that are files. One that is back in the queue begins when it is told to: by itself only after
+    ``cred_expire``, when what it was sent with before is worth nothing any more.
     """
 
     def __enter__(self) -> Cluster:
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-"))
         self.conf, self.daemons = self.folder / "slurm.conf", {}
+        # It ends what is here when the pipe is closed, however this process ends.
+        self.guard = subprocess.Popen(
+            [sys.executable, __file__, str(self.folder)], stdin=subprocess.PIPE, start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )  # fmt: skip
         try:
             self._start()
         except BaseException:
@@ -75,13 +86,9 @@ class Cluster:
 
     def __exit__(self, *error: object) -> None:
         """Neither a process nor a file is left."""
+        self.guard.communicate()
         for daemon in self.daemons.values():
-            daemon.kill()
             daemon.wait()
-        while left := self._started_with(f"SLURM_CONF={self.conf}"):
-            _send(left, signal.SIGKILL)
-            remaining(left, 5)
-        shutil.rmtree(self.folder)
 
     def node(self, name: str) -> None:
         """Start the daemon of a node."""
@@ -89,7 +96,25 @@ class Cluster:
 
     def steps(self, name: str) -> list[int]:
         """Processes through which the daemon of a node looks after jobs: each is the parent of a step's."""
-        return self._started_with(f"OF_NODE={name}")
+        found = _started_with(f"SLURM_CONF={self.conf}", f"OF_NODE={name}")
+        return [pid for pid in found if pid not in {daemon.pid for daemon in self.daemons.values()}]
+
+    def fail(self, name: str) -> None:
+        """A node goes, with all that runs on it, and Slurm learns of it now, not after SlurmdTimeout.
+
+        It must not come back before the job has: for ten seconds the controller would go on telling it to end the job.
+        """
+        daemon = self.daemons.pop(name)
+        gone = [*self.steps(name), daemon.pid]
+        _send([*gone, *(below for pid in gone for below in descendants(pid))], signal.SIGKILL)
+        daemon.wait()
+        self.ask("scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=gone")
+
+    def repair(self, name: str) -> None:
+        """The node is there again."""
+        self.node(name)
+        self.ask("scontrol", "update", f"NodeName={name}", "State=RESUME")
+        self.until(lambda: self._up() == ["idle"] * len(NODES))
 
     def ask(self, *command: str) -> str:
         """What a program of Slurm prints."""
@@ -116,7 +141,10 @@ class Cluster:
             (self.folder / f"gpu{number}").touch()
         (self.folder / "munge.key").write_bytes(secrets.token_bytes(64))
         (self.folder / "munge.key").chmod(0o600)
-        values = {"folder": self.folder, "ports": [free_port() for _ in range(3)], "first": _first_job()}
+        ports = [free_port() for _ in range(1 + len(NODES))]
+        node = "NodeName={} NodeHostname=localhost Port={} CPUs=12 Gres=gpu:4"
+        values = {"folder": self.folder, "port": ports[0], "first": _first_job()}
+        values["nodes"] = "\n".join(map(node.format, NODES, ports[1:]))
         values["user"] = pwd.getpwuid(os.geteuid()).pw_name
         for name, text in FILES.items():
             (self.folder / name).write_text(text.format(**values))
@@ -133,12 +161,12 @@ class Cluster:
         self._daemon("slurmctld", "slurmctld", "-D")
         for node in NODES:
             self.node(node)
-        self.until(lambda: self._up() == ["idle"] * 2)
+        self.until(lambda: self._up() == ["idle"] * len(NODES))
 
     def _up(self) -> list[str]:
         assert all(daemon.poll() is None for daemon in self.daemons.values()), "\n".join(self.words())
         try:
-            return self.ask("sinfo", "-h", "-N", "-p", "gpu", "-o", "%T").split()
+            return self.ask("sinfo", "-h", "-N", "-p", "gpu,low", "-o", "%T").split()
         except AssertionError:  # the controller does not listen yet
             return []
 
@@ -155,14 +183,15 @@ class Cluster:
                 env={**os.environ, "SLURM_CONF": str(self.conf), "OF_NODE": name}, start_new_session=True,
             )  # fmt: skip
 
-    def _started_with(self, variable: str) -> list[int]:
-        """Processes of this cluster, but its daemons, that were started with such a variable."""
-        wanted, found = {f"SLURM_CONF={self.conf}".encode(), variable.encode()}, []
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            with suppress(OSError):  # it has ended, or is another user's
-                if wanted <= set(path.read_bytes().split(b"\0")):
-                    found.append(int(path.parent.name))
-        return [pid for pid in found if pid not in {daemon.pid for daemon in self.daemons.values()}]
+
+def _started_with(*variables: str) -> list[int]:
+    """Processes that were started with such variables, as NAME=VALUE."""
+    wanted, found = {variable.encode() for variable in variables}, []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # it has ended, or is another user's
+            if wanted <= set(path.read_bytes().split(b"\0")):
+                found.append(int(path.parent.name))
+    return found
 
 
 def _send(pids: list[int], number: int) -> None:
@@ -180,3 +209,16 @@ def _first_job() -> int:
                 with socket.socket() as listener:
                     listener.bind(("", job - 50_000))
             return first
+
+
+def _guard(folder: Path) -> None:
+    """Wait for the end of the process that has made a cluster; neither a process nor a file of it is left."""
+    sys.stdin.read()
+    while left := _started_with(f"SLURM_CONF={folder / 'slurm.conf'}"):
+        _send(left, signal.SIGKILL)
+        remaining(left, 5)
+    shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    _guard(Path(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""Jobs that Slurm itself starts, warns, preempts and requeues, on two nodes that are this machine."""
+"""Jobs that Slurm itself starts, warns, preempts and requeues, on nodes that are this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,25 +28,50 @@ STEPS = 9
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    """One for the tests of this file; where Slurm is not installed they are skipped, and the summary says so."""
+def cluster(tmp_path_factory) -> Iterator[Cluster]:
+    """One for the tests of this file, with a torchrun whose ranks need not import PyTorch again; where Slurm is not
+    installed they are skipped, and the summary says so.
+    """
     if slurm_tool.find() is None:
         pytest.skip(slurm_tool.MISSING)
-    with Cluster() as cluster:
+    torchrun = tmp_path_factory.mktemp("bin") / "torchrun"
+    torchrun.write_text(f"#!{sys.executable}\n{(TESTS / 'forked_torchrun.py').read_text()}")
+    torchrun.chmod(0o755)
+    path = [str(torchrun.parent), str(Path(sys.executable).parent), os.environ["PATH"]]
+    with Cluster() as cluster, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", os.pathsep.join(path))
+        patch.setenv("PYTHONPATH", os.pathsep.join([warm.python_path(), str(TESTS)]))
+        patch.setenv("SLURM_CONF", str(cluster.conf))
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def late(cluster, tmp_path_factory) -> dict[str, tuple[Path, str]]:
+    """Folders and ids of two jobs that train and whose time is up. Slurm looks every thirty seconds: they are sent
+    first, and other tests run meanwhile.
+    """
+    sent = {}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, layout, job in (
+            ("requeued", "dp=2", slurm.SlurmJob(nodes=2, gpus_per_node=1, cpus_per_gpu=1, requeue=True)),
+            ("array", "", slurm.SlurmJob(nodes=1, gpus_per_node=1, cpus_per_gpu=1, array=3)),
+        ):
+            patch.chdir(tmp_path_factory.mktemp(name))
+            sent[name] = Path.cwd(), submit(train(layout), job)
+        for layout in ("dp=2", ""):
+            undisturbed(layout)  # a controller that has just begun starts jobs after three seconds
+        for name, one in (("requeued", ""), ("array", "_1")):
+            folder, job = sent[name]
+            patch.chdir(folder)
+            cluster.until(Path("waits").exists, said)
+            # Two minutes before its end a job is warned.
+            cluster.ask("scontrol", "update", f"JobId={job}{one}", "TimeLimit=2")
+    return sent
 
 
 @pytest.fixture(autouse=True)
 def here(cluster, tmp_path, monkeypatch) -> None:
-    """Jobs are sent from a folder of the test, with a torchrun whose ranks need not import PyTorch again."""
-    (tmp_path / "bin").mkdir()
-    torchrun = tmp_path / "bin" / "torchrun"
-    torchrun.write_text(f"#!{sys.executable}\n{(TESTS / 'forked_torchrun.py').read_text()}")
-    torchrun.chmod(0o755)
-    path = [str(torchrun.parent), str(Path(sys.executable).parent), os.environ["PATH"]]
-    monkeypatch.setenv("PATH", os.pathsep.join(path))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([warm.python_path(), str(TESTS)]))
-    monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+    """Jobs are sent from a folder of the test."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -89,6 +116,7 @@ time.sleep(1000)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("late")  # so that they are sent first
 def test_a_rank_that_fails_ends_the_job_on_all_nodes(cluster, tmp_path):
     """Each rank had its number, its node, and what it was told."""
     Path("work.py").write_text(FAILS)
@@ -105,6 +133,30 @@ def test_a_rank_that_fails_ends_the_job_on_all_nodes(cluster, tmp_path):
         assert ("ValueError: bad shape" in text) == (node == 1)
     assert len(signed_in(tmp_path)) == 4
     assert remaining(signed_in(tmp_path), 30) == []
+
+
+@pytest.mark.slow
+def test_a_sweep_sends_jobs_and_collects_what_they_measured(cluster, monkeypatch, capsys):
+    monkeypatch.setattr(jobs, "LOOK_AT_SLURM", 0.5)
+    asked = "partition=gpu,time=10,gpus_per_node=2,cpus_per_gpu=1"
+    sizes = [
+        "--model",
+        two_agents.MODEL,
+        "--seq",
+        "16",
+        "--global-batch",
+        "4",
+        "--steps",
+        "5",
+        "--warmup",
+        "2",
+    ]
+    flags = ["--slurm", asked, "--layout", "dp=2", "--out", "out", "--json", "--", "--device", "cpu"]
+    assert main(["sweep", *sizes, *flags]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["status"], row["steps"], row["dp"]) == ("ok", 3, 2), row
+    assert row["tokens_per_s_per_gpu"] == pytest.approx(64 / row["step_s"] / 2, rel=1e-3)
+    assert row["peak_bytes"] == pytest.approx(row["predicted_peak_bytes"], rel=0.01)
 
 
 TRAINS = """
@@ -140,60 +192,72 @@ def steps() -> list[tuple[int, float, float]]:
     return [(r["step"], r["loss"], r["grad_norm"]) for r in read_json_log(Path("run.jsonl"))]
 
 
+@cache
+def undisturbed(layout: str) -> list[tuple[int, float, float]]:
+    """The steps of a run that nothing stops."""
+    with tempfile.TemporaryDirectory() as folder:
+        return two_agents.quiet(Path(folder), two_agents.train_flags(layout), STEPS)
+
+
+def goes_on(cluster: Cluster, job: str) -> None:
+    """A job that is back in the queue begins in a second, and ends with the losses of a run that nothing stops, bit for
+    bit.
+
+    Not within this second: nodes have revoked what it was sent with, and would take what is sent again for the same.
+    """
+    cluster.ask("scontrol", "update", f"JobId={job}", "TimeLimit=60", "StartTime=now+1")
+    assert becomes(cluster, job) == "COMPLETED", said()
+    assert sorted(set(steps())) == undisturbed("dp=2")
+    assert len(signed_in(Path())) == 4
+    assert remaining(signed_in(Path()), 30) == []
+
+
 @pytest.mark.slow
-def test_a_job_whose_time_is_up_goes_back_to_the_queue_and_on_to_the_same_losses_bit_for_bit(
-    cluster, tmp_path
-):
-    request = slurm.SlurmJob(nodes=2, gpus_per_node=1, cpus_per_gpu=1, partition="gpu", requeue=True)
+def test_a_job_makes_way_for_a_more_urgent_one_and_goes_on_after_it(cluster):
+    request = slurm.SlurmJob(nodes=2, gpus_per_node=1, cpus_per_gpu=1, partition="low", requeue=True)
     job = submit(train("dp=2"), request)
     cluster.until(Path("waits").exists, said)
-    # But for two minutes; and Slurm looks every thirty seconds.
-    cluster.ask("scontrol", "update", f"JobId={job}", "TimeLimit=2")
+    all_nodes = slurm.SlurmJob(nodes=3, gpus_per_node=4, cpus_per_gpu=1, partition="urgent")
+    Path("urgent.sh").write_text(slurm.batch_script(["true"], all_nodes))
+    urgent = slurm.submit(Path("urgent.sh"), Path("urgent.log"), os.environ)
+    assert becomes(cluster, urgent) == "COMPLETED"
     assert becomes(cluster, job, "PENDING") == "PENDING", said()
-    # It begins now, and not two minutes later, when Slurm is sure that nothing of the job before is left.
-    cluster.until(lambda: not any(map(cluster.steps, NODES)))
-    cluster.ask("scontrol", "update", f"JobId={job}", "TimeLimit=60", "StartTime=now")
-    assert becomes(cluster, job) == "COMPLETED", said()
-    expected = two_agents.quiet(tmp_path, two_agents.train_flags("dp=2"), STEPS)
-    assert sorted(set(steps())) == expected
+    goes_on(cluster, job)
     assert "saved and left, as asked, after 6 steps" in said()
     assert len(steps()) == STEPS
-    assert len(signed_in(tmp_path)) == 4
-    assert remaining(signed_in(tmp_path), 30) == []
 
 
 @pytest.mark.slow
-def test_the_next_job_of_an_array_goes_on_and_the_rest_is_cancelled_when_all_is_done(cluster, tmp_path):
-    job = submit(train(""), slurm.SlurmJob(nodes=1, gpus_per_node=1, cpus_per_gpu=1, array=3))
-    cluster.until(Path("waits").exists, said)
-    cluster.ask("scontrol", "update", f"JobId={job}_1", "TimeLimit=2")
+def test_a_job_whose_time_is_up_goes_back_to_the_queue_and_on(cluster, late, monkeypatch):
+    folder, job = late["requeued"]
+    monkeypatch.chdir(folder)
+    assert becomes(cluster, job, "PENDING") == "PENDING", said()
+    goes_on(cluster, job)
+    assert "saved and left, as asked, after 6 steps" in said()
+    assert len(steps()) == STEPS
+
+
+@pytest.mark.slow
+def test_the_next_job_of_an_array_goes_on_and_the_rest_is_cancelled_when_all_is_done(
+    cluster, late, monkeypatch
+):
+    folder, job = late["array"]
+    monkeypatch.chdir(folder)
     queue = ["squeue", "-h", "-r", "-t", "all", "-o", "%K %T", "-j", job]
     cluster.until(lambda: not re.search("PENDING|RUNNING|COMPLETING", cluster.ask(*queue)), said)
     assert sorted(cluster.ask(*queue).splitlines()) == ["1 COMPLETED", "2 COMPLETED", "3 CANCELLED"], said()
     assert "saved and left, as asked, after 6 steps" in logs()[0]
     assert "scancel: error" not in said()
-    assert steps() == two_agents.quiet(tmp_path, two_agents.train_flags(""), STEPS)
+    assert steps() == undisturbed("")
 
 
 @pytest.mark.slow
-def test_a_sweep_sends_jobs_and_collects_what_they_measured(cluster, monkeypatch, capsys):
-    monkeypatch.setattr(jobs, "LOOK_AT_SLURM", 0.5)
-    asked = "partition=gpu,time=10,gpus_per_node=2,cpus_per_gpu=1"
-    sizes = [
-        "--model",
-        two_agents.MODEL,
-        "--seq",
-        "16",
-        "--global-batch",
-        "4",
-        "--steps",
-        "5",
-        "--warmup",
-        "2",
-    ]
-    flags = ["--slurm", asked, "--layout", "dp=2", "--out", "out", "--json", "--", "--device", "cpu"]
-    assert main(["sweep", *sizes, *flags]) == 0
-    (row,) = json.loads(capsys.readouterr().out)["rows"]
-    assert (row["status"], row["steps"], row["dp"]) == ("ok", 3, 2), row
-    assert row["tokens_per_s_per_gpu"] == pytest.approx(64 / row["step_s"] / 2, rel=1e-3)
-    assert row["peak_bytes"] == pytest.approx(row["predicted_peak_bytes"], rel=0.01)
+def test_a_job_whose_node_fails_goes_on_with_another_from_where_it_has_saved(cluster):
+    request = slurm.SlurmJob(nodes=2, gpus_per_node=1, cpus_per_gpu=1, partition="low", requeue=True)
+    job = submit(train("dp=2"), request)
+    cluster.until(Path("waits").exists, said)
+    cluster.fail(NODES[3])
+    assert becomes(cluster, job, "PENDING") == "PENDING", said()
+    goes_on(cluster, job)
+    assert [step for step, *_ in steps()] == [*range(6), *range(4, STEPS)]
+    cluster.repair(NODES[3])

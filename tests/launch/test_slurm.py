@@ -128,7 +128,7 @@ def test_what_torchrun_is_told(arguments_of_torchrun):
 def test_a_shell_that_is_warned_sends_its_job_back_to_the_queue_once_its_ranks_have_left(
     arguments_of_torchrun,
 ):
-    script = sbatch_script(["train"], SlurmJob(requeue=True)).replace("sleep 5", "sleep 0.01")
+    script = sbatch_script(["train"], SlurmJob(requeue=True))
     arguments_of_torchrun(script, "requeue 12345\n", WARN="1")
     arguments_of_torchrun(script)
 

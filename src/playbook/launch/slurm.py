@@ -262,7 +262,7 @@ leave() {{
   asked=1
   while kill -0 "$step" 2> /dev/null; do
     scancel --signal=USR1 "$SLURM_JOB_ID.0" || :   # its step: of an array's job scancel says that it cannot, for 95 s
-    sleep 5
+    timeout 5 tail --pid="$step" -f /dev/null || :   # five seconds, or less if it ends
   done
 }}
 trap leave USR1
