@@ -57,6 +57,7 @@ LABS_INSIDE = (
     "playbook.model.fp8",
     "playbook.model.generate",
     "playbook.model.lora",
+    "playbook.model.offload",
     "playbook.model.hugging_face",
     "playbook.training.convert",
     "playbook.training.guard",

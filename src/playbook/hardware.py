@@ -30,7 +30,7 @@ class Accelerator:
     """One GPU: memory in bytes, peak FLOP/s by dtype, bandwidths in bytes/s.
 
     ``title`` is what it is sold as. ``memory_bandwidth`` is that of the device memory, ``link_bandwidth`` all that the
-    GPU can send to the others of its node at once (NVLink, Infinity Fabric or PCIe, one direction).
+    GPU can send to others of its node at once (NVLink, Infinity Fabric, PCIe), ``host_bandwidth`` to CPU memory (PCIe 5).
     """
 
     name: str
@@ -40,10 +40,11 @@ class Accelerator:
     memory_bandwidth: float
     link_bandwidth: float
     source: str
+    host_bandwidth: float = 63e9
 
     def __post_init__(self) -> None:
         check_fields(self, ConfigError)
-        for label in ("memory_bandwidth", "link_bandwidth"):
+        for label in ("memory_bandwidth", "link_bandwidth", "host_bandwidth"):
             check_positive(label, getattr(self, label), ConfigError)
         for dtype, peak in self.peak_flops.items():
             check_positive(f"peak_flops[{dtype}]", peak, ConfigError)
@@ -119,13 +120,13 @@ ACCELERATORS: dict[str, Accelerator] = {
     gpu.name: gpu
     for gpu in (
         Accelerator("v100", "V100, 32 GB", 32_768 * MIB, _peaks(fp16=125, fp32=15.7), 900e9, 150e9,
-                    "NVIDIA V100 datasheet, SXM2 32 GB; NVLink 2; no bf16"),
+                    "NVIDIA V100 datasheet, SXM2 32 GB; NVLink 2; no bf16", 15.75e9),
         Accelerator("a100-40", "A100, 40 GB", 40_960 * MIB, _AMPERE, 1.555e12, 300e9,
-                    "NVIDIA A100 datasheet, SXM4 40 GB; NVLink 3"),
+                    "NVIDIA A100 datasheet, SXM4 40 GB; NVLink 3", _PCIE4),
         Accelerator("a100-80", "A100, 80 GB", 81_920 * MIB, _AMPERE, 2.039e12, 300e9,
-                    "NVIDIA A100 datasheet, SXM4 80 GB; NVLink 3"),
+                    "NVIDIA A100 datasheet, SXM4 80 GB; NVLink 3", _PCIE4),
         Accelerator("a800", "A800, 80 GB", 81_920 * MIB, _AMPERE, 2.039e12, 200e9,
-                    "NVIDIA A800 datasheet, SXM4 80 GB: an A100 with 400 GB/s of NVLink 3"),
+                    "NVIDIA A800 datasheet, SXM4 80 GB: an A100 with 400 GB/s of NVLink 3", _PCIE4),
         Accelerator("h100", "H100, 80 GB", 81_559 * MIB, _HOPPER, 3.35e12, 450e9,
                     "NVIDIA H100 datasheet, SXM5; NVLink 4"),
         Accelerator("h100-pcie", "H100 PCIe, 80 GB", 81_559 * MIB,
@@ -145,27 +146,27 @@ ACCELERATORS: dict[str, Accelerator] = {
                     "NVIDIA HGX B200 datasheet, an eighth of the board's 1.44 TB, 62 TB/s and peaks; NVLink 5"),
         Accelerator("gb200", "GB200, 186 GB", 189_471 * MIB,
                     _peaks(bf16=2500, fp16=2500, tf32=1250, fp32=80, fp8=5000, fp4=10000), 8e12, 900e9,
-                    "NVIDIA GB200 NVL72 datasheet, a 72nd of the rack; NVLink 5"),
+                    "NVIDIA GB200 NVL72 datasheet, a 72nd of the rack; NVLink 5", 450e9),
         Accelerator("mi300x", "MI300X, 192 GB", 196_592 * MIB,
                     _peaks(bf16=1307.4, fp16=1307.4, tf32=653.7, fp32=163.4, fp8=2614.9), 5.3e12, 448e9,
                     "AMD Instinct MI300X datasheet; seven Infinity Fabric links of 64 GB/s each way"),
         Accelerator("l40s", "L40S, 48 GB", 46_068 * MIB,
                     _peaks(bf16=362, fp16=362, tf32=183, fp32=91.6, fp8=733), 864e9, _PCIE4,
-                    "NVIDIA L40S datasheet; PCIe 4.0 x16, no NVLink"),
+                    "NVIDIA L40S datasheet; PCIe 4.0 x16, no NVLink", _PCIE4),
         Accelerator("l4", "L4, 24 GB", 23_034 * MIB,
                     _peaks(bf16=121, fp16=121, tf32=60, fp32=30.3, fp8=242.5), 300e9, _PCIE4,
-                    "NVIDIA L4 datasheet; PCIe 4.0 x16, no NVLink"),
+                    "NVIDIA L4 datasheet; PCIe 4.0 x16, no NVLink", _PCIE4),
         Accelerator("rtxa6000", "RTX A6000, 48 GB", 49_140 * MIB,
                     _peaks(bf16=154.8, fp16=154.8, tf32=77.4, fp32=38.7), 768e9, 56.25e9,
-                    "NVIDIA RTX A6000 datasheet; NVLink bridge to one other card; with ECC on, 46,068 MiB"),
+                    "NVIDIA RTX A6000 datasheet; NVLink bridge to one other card; with ECC on, 46,068 MiB", _PCIE4),
         Accelerator("rtx4090", "RTX 4090, 24 GB", 24_564 * MIB,
                     _peaks(bf16=165.2, fp16=165.2, tf32=82.6, fp32=82.6, fp8=330.3), 1.008e12, _PCIE4,
-                    "NVIDIA Ada whitepaper; PCIe 4.0 x16, no NVLink"),
+                    "NVIDIA Ada whitepaper; PCIe 4.0 x16, no NVLink", _PCIE4),
         Accelerator("rtx5090", "RTX 5090, 32 GB", 32_607 * MIB,
                     _peaks(bf16=209.5, fp16=209.5, tf32=104.8, fp32=104.8, fp8=419, fp4=1676), 1.792e12, _PCIE5,
                     "NVIDIA RTX Blackwell whitepaper; PCIe 5.0 x16, no NVLink"),
         Accelerator("cpu", "CPU, 16 GB", 16 * GB, _peaks(fp32=0.16), 20e9, 10e9,
-                    "nominal, no datasheet: 2 cores at 2.5 GHz with two 8-wide fp32 FMA units; measure your own"),
+                    "nominal, no datasheet: 2 cores at 2.5 GHz with two 8-wide fp32 FMA units; measure your own", 20e9),
     )
 }  # fmt: skip
 

@@ -36,6 +36,7 @@ register(
         },
         "command": {"exercises": "playbook_book.command:add"},
         "model": {"config.json": "playbook.huggingface:shape_of"},
+        "kept": {"offload": "playbook.model.offload:in_cpu_memory"},
         "train": {"some": "playbook.model.lora:freeze", "frozen": "playbook.model.lora:FrozenShards"},
     }
 )

@@ -100,7 +100,7 @@ def chosen() -> list[dict[str, Any]]:
         axes=sum(AXES.values(), ()), sp=(None, False, True), overlap=(None, "none", "async", "chunked"),
         context=(None, "ring", "gather", "ulysses"), placement=(None, "zigzag", "contiguous"), zero=(None, 1, 2, 3),
         grad_acc=(1, 3), shape=tuple(SHAPES),
-        recompute=("none", "selective", "full", "mlp+moe", "core_attn+shared_experts"),
+        recompute=("none", "selective", "full+offload", "mlp+moe", "core_attn+offload"),
     )  # fmt: skip
     return all_pairs(map(apart, filter(fits, cases)), cost)
 

@@ -85,7 +85,7 @@ ALTERNATIVES = all_pairs(
         dp=(2, 3),
         grad_acc=(1, 2),
         block=list(BLOCKS),
-        recompute=("none", "full", "core_attn+mlp+moe", "full:1"),
+        recompute=("offload", "full", "core_attn+mlp+moe", "full+offload:1"),
     ),
     lambda one: one["dp"] * one["grad_acc"],
 )

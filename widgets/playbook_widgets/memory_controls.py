@@ -222,7 +222,8 @@ _AGAIN = (
     ("mlp", "MLP"), ("core_attn+mlp", "attention core and MLP"), ("moe", "experts"),
     ("core_attn+mlp+moe", "attention core, MLP and experts"),
     *((f"full:{n}", f"of each stage the first {n} blocks") for n in (1, 2, 4, 8, 16, 32)),
-    ("full", "whole blocks (full)"),
+    ("full", "whole blocks (full)"), ("offload", "nothing; what is kept goes to CPU memory"),
+    ("full+offload", "whole blocks, whose inputs go to CPU memory"),
 )  # fmt: skip
 
 

@@ -37,8 +37,8 @@ MOMENTS = {"fp32": ("fp32", "fp32"), "bf16": ("bf16", "bf16"), "fp8": ("e4m3", "
 MASTERS = ("fp32", "fp16", "bf16")
 #: What is computed a second time in the backward pass: nothing, the attention core, or whole blocks.
 RECOMPUTE = ("none", "selective", "full")
-#: Or these, joined by +: modules, by the names that Megatron-LM's ``--recompute-modules`` has for them.
-MODULES = ("core_attn", "mlp", "moe", "shared_experts", "layernorm", "moe_act", "mla_up_proj")
+#: Or modules, by Megatron-LM's names, joined by +; "offload", also beside "full": what is kept waits in CPU memory.
+MODULES = ("core_attn", "mlp", "moe", "shared_experts", "layernorm", "moe_act", "mla_up_proj", "offload")
 #: How queries reach the keys of other ranks: around a ring, gathered, or tokens swapped for heads.
 CONTEXT = ("ring", "gather", "ulysses")
 
@@ -50,7 +50,7 @@ def recomputed(text: str, error: type[PlaybookError] = ConfigError) -> frozenset
     if colon and (not blocks.isdecimal() or said == "none"):
         raise error(f"recompute is {text!r}: behind the colon goes a number of blocks, as in full:4")
     names = frozenset([] if said == "none" else {"selective": "core_attn"}.get(said, said).split("+"))
-    for name in [] if names == {"full"} else sorted(names - set(MODULES)):
+    for name in [] if names - {"offload"} == {"full"} else sorted(names - set(MODULES)):
         raise error(unknown("recompute", name, MODULES if "+" in text else (*RECOMPUTE, *MODULES)))
     return names
 

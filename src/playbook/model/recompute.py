@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 #: What a model can recompute (`Layout.again`).
-RUN = frozenset({"full", "core_attn", "mlp", "moe", "shared_experts"})
+RUN = frozenset({"full", "core_attn", "mlp", "moe", "shared_experts", "offload"})
 
 
 def checkpoint(function: Callable[..., Tensor], *args: Any, preserve_rng: bool = True) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +53,7 @@ class Block(nn.Module):
     def recompute(self, modules: frozenset[str]) -> None:
         """Have backward compute these again, of those that the block has."""
         self.recomputes_all, self.attention.recompute = "full" in modules, "core_attn" in modules
-        experts = isinstance(self.mlp, MoE)
+        self.offloads, experts = "offload" in modules, isinstance(self.mlp, MoE)
         self.recomputes_mlp = ("moe" if experts else "mlp") in modules
         if experts:
             self.mlp.recompute_shared = "shared_experts" in modules
@@ -183,15 +184,13 @@ class Transformer(nn.Module):
         return dropout(x, self.p, self.training)
 
     def run_block(self, block: nn.Module, x: Tensor, *rotary: Tensor) -> Tensor:
-        """One block, keeping its insides for backward or, under full recomputation, only its input.
-
-        What comes out of a frozen embedding asks for a gradient: blocks are alike then, and can be computed again.
-        """
+        """One block, keeping its insides for backward or, under full recomputation, only its input. What comes out of a
+        frozen embedding asks for a gradient: blocks are alike then, and can be computed again."""
         if self.shape.train != "full" and torch.is_grad_enabled():
             x.requires_grad_()
-        if getattr(block, "recomputes_all", False):  # not so in what else may stand for blocks
-            return checkpoint(block, x, *rotary, preserve_rng=self.p > 0)
-        return block(x, *rotary)
+        again, away = (getattr(block, name, False) for name in ("recomputes_all", "offloads"))
+        with lab("kept", "offload")(self, block, *rotary) if away else nullcontext():
+            return checkpoint(block, x, *rotary, preserve_rng=self.p > 0) if again else block(x, *rotary)
 
     def loss(self, tokens: Tensor, targets: Tensor, positions: Positions = None) -> tuple[Tensor, Tensor]:
         """Sum of the token losses in fp32, and how many targets count: divide once, by the global count.

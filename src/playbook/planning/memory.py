@@ -120,9 +120,7 @@ def predict_job(job: Job) -> MemoryReport:
 
 def predict_stages(job: Job, kept: KeptByRanks | None = None) -> Iterator[StageMemory]:
     """Stage by stage what `predict` gives: who asks only whether all stay below a limit may stop at one that does not.
-
-    ``kept`` is that of a job that differs in nothing but ZeRO, if it is known.
-    """
+    What ranks keep, ``kept``, may be known from a job that differs in nothing but ZeRO."""
     job.check()
     if job.layout.method:
         raise ConfigError(

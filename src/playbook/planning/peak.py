@@ -77,6 +77,8 @@ class RunSizes(OfJob):
     def saved(self, kind: Kind, recompute: str) -> list[Term]:
         """What a block of a kind keeps of a micro-batch under some recomputation."""
         again = kind.again(recomputed(recompute))
+        if "offload" in again:
+            return []
         if self.every_second(again):
             return second_products(self.shape, self.make, kind)
         given: dict[str, Any] = {"attention": self.attention, "kind": kind, "fused": self.fused}
@@ -195,7 +197,7 @@ class BlockSizes:
     def of(cls, run: RunSizes, kind: Kind) -> BlockSizes:
         mode = run.layout.recompute
         again = kind.again(run.layout.again)
-        inside = "+".join(sorted(again - {"full", "mlp", "moe", "shared_experts"})) or "none"
+        inside = "+".join(sorted(again - {"full", "mlp", "moe", "shared_experts", "offload"})) or "none"
         inside = "none" if run.every_second(again) else inside
         kept = {each: run.saved(kind, each) for each in {"none", mode, inside}}
         here = kept[inside]

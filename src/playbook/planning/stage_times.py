@@ -20,8 +20,9 @@ from playbook.planning.message_times import Links
 from playbook.planning.messages import Message, Sender
 from playbook.planning.operations import Operation, Passes, Sizes
 from playbook.planning.parameters import blocks_of_stages
+from playbook.planning.peak import RunSizes
 from playbook.planning.roofline import Device
-from playbook.planning.terms import label
+from playbook.planning.terms import label, total
 from playbook.planning.traffic import context, tensor, vocabulary
 from playbook.shapes import ModelShape
 
@@ -167,8 +168,14 @@ class StageTimes:
         return (*(passes.core if "core_attn" in again else ()), *others)
 
     def block(self, kind: Kind, passes: Passes) -> Pass:
-        """A block of a kind, whose ``operations`` these are."""
-        return self._pass(passes, self._messages(kind), self.again(kind, passes))
+        """A block of a kind, whose ``operations`` these are. What it keeps goes to CPU memory and back beside it."""
+        found = self._pass(passes, self._messages(kind), self.again(kind, passes))
+        if "offload" not in kind.again(self.layout.again):
+            return found
+        kept = RunSizes(self.sizes.job).saved(kind, "+".join(self.layout.again - {"offload"}) or "none")
+        seconds = total(kept) / self.device.accelerator.host_bandwidth
+        windows = found.forward.seconds, found.inputs.seconds + found.weights.seconds
+        return found + Pass(*(Work(max(0.0, seconds - window)) for window in windows))
 
     def _messages(self, kind: Kind) -> list[Message]:
         here = self._sender(kind)

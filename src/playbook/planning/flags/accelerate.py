@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from playbook.errors import ConfigError
-from playbook.planning.flags.own import adapters
+from playbook.planning.flags.own import rarely_said
 
 if TYPE_CHECKING:
     from playbook.planning.simulator import Run
@@ -55,7 +55,7 @@ def _yes(value: bool) -> str:
 
 def _unsaid(run: Run) -> Iterator[str]:
     layout = run.layout
-    yield from adapters(run.shape)
+    yield from rarely_said(run)
     yield (
         f"the model ({run.shape.name or 'your own'}), seq={run.seq} and micro_batch={layout.micro_batch}: they are set "
         "in your script"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from playbook.errors import ConfigError
-from playbook.planning.flags.own import adapters
+from playbook.planning.flags.own import rarely_said
 
 if TYPE_CHECKING:
     from playbook.planning.simulator import Run
@@ -46,7 +46,7 @@ def _wide(run: Run) -> bool:
 
 def _unsaid(run: Run) -> Iterator[str]:
     layout = run.layout
-    yield from adapters(run.shape)
+    yield from rarely_said(run)
     if run.recipe.compute == 2 and _wide(run) and run.recipe.states.gradients == 2:
         yield "gradients in 16 bits: without ZeRO it accumulates them in fp32"
     yield f"the model ({run.shape.name or 'your own'}) and seq={run.seq}: they are set in your script"

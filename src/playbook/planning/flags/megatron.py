@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from playbook.errors import ConfigError
 from playbook.layout.stages import split
-from playbook.planning.flags.own import adapters
+from playbook.planning.flags.own import rarely_said
 
 if TYPE_CHECKING:
     from playbook.planning.simulator import Run
@@ -139,13 +139,14 @@ def _layout(run: Run) -> Iterator[str]:
         yield "--overlap-grad-reduce"
     if layout.replicate > 1:
         yield f"--num-distributed-optimizer-instances {layout.replicate}"
-    if "full" in layout.again:
+    again = layout.again - {"offload"}
+    if "full" in again:
         blocks = layout.blocks_again
         method = (
             "uniform --recompute-num-layers 1" if blocks is None else f"block --recompute-num-layers {blocks}"
         )
         yield f"--recompute-granularity full --recompute-method {method}"
-    elif layout.again:
+    elif again:
         if layout.blocks_again is not None:
             raise ConfigError(
                 f"Megatron-LM recomputes modules in all blocks: recompute={layout.recompute} is not"
@@ -156,7 +157,7 @@ def _layout(run: Run) -> Iterator[str]:
             )
         if run.recipe.fp8 and run.recipe.fp8.history and layout.again & {"layernorm", "moe_act"}:
             raise ConfigError("Megatron-LM recomputes neither layernorm nor moe_act with delayed scaling")
-        yield f"--recompute-granularity selective --recompute-modules {' '.join(sorted(layout.again))}"
+        yield f"--recompute-granularity selective --recompute-modules {' '.join(sorted(again))}"
     yield f"--micro-batch-size {layout.micro_batch} --global-batch-size {layout.global_batch}"
     yield f"--attention-backend {_attention(run)}"
     yield from _precision(run)
@@ -211,7 +212,7 @@ def _data(run: Run) -> Iterator[str]:
 
 def _unsaid(run: Run) -> Iterator[str]:
     shape, moe, states = run.shape, run.shape.moe, run.recipe.states
-    yield from adapters(run.shape)
+    yield from rarely_said(run)
     if run.shape.planned:
         yield run.shape.planned
     if run.shape.norms != "before":

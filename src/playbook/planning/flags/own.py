@@ -24,13 +24,16 @@ def model_flags(shape: ModelShape) -> list[str]:
     return ["--model", name, *(["--train", shape.train] if shape.train != "full" else [])]
 
 
-def adapters(shape: ModelShape) -> Iterator[str]:
-    """What frameworks do not say of what learns."""
-    if shape.train != "full" and not shape.lora:
-        yield f"train={shape.train}: all weights learn, unless a script of yours has requires_grad_(False) for the others"
+def rarely_said(run: Run) -> Iterator[str]:
+    """What no framework's flags say: what learns, and what waits in CPU memory."""
+    shape, others = run.shape, "unless a script of yours has"
     if shape.lora:
         how = f"r={shape.lora}, lora_alpha={2 * shape.lora}, target_modules='all-linear'"
-        yield f"train={shape.train}: all weights learn, unless a script of yours has peft.LoraConfig({how})"
+        yield f"train={shape.train}: all weights learn, {others} peft.LoraConfig({how})"
+    elif shape.train != "full":
+        yield f"train={shape.train}: all weights learn, {others} requires_grad_(False) for the others"
+    if "offload" in run.layout.again:
+        yield f"recompute={run.layout.recompute}: what is kept stays on the GPU, {others} autograd.graph.save_on_cpu()"
 
 
 def lines(run: Run) -> Iterator[str]:

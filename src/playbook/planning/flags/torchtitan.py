@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from playbook.errors import ConfigError
 from playbook.layout import RECOMPUTE
 from playbook.layout.stages import split
-from playbook.planning.flags.own import adapters
+from playbook.planning.flags.own import rarely_said
 
 if TYPE_CHECKING:
     from playbook.planning.simulator import Run
@@ -136,7 +136,7 @@ def _quoted(text: str) -> str:
 
 def _unsaid(run: Run) -> Iterator[str]:
     layout, states = run.layout, run.recipe.states
-    yield from adapters(run.shape)
+    yield from rarely_said(run)
     if run.shape.planned:
         yield run.shape.planned
     if run.shape.windows:
