@@ -15,6 +15,7 @@ from playbook.instruments.counting import CountBytes
 from playbook.instruments.measure import SavedActivations
 from playbook.kernels import jit
 from playbook.layout import Layout
+from playbook.model import offload
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.planning.memory import predict
@@ -172,6 +173,34 @@ def test_so_they_are_with_fused_kernels(ranks, block):
                 layout = Layout.parse(f"{text},micro_batch=2,recompute={recompute}")
                 told = predict(SHAPES[block], layout, seq=SEQ, recipe="fp32", device="cpu", fused=True)
                 assert bytes_ == told.stages[0].activations, (text, options)
+
+
+def elsewhere(shape: ModelShape, recompute: str, runs: list[tuple[str, dict]]) -> tuple[list[int], int]:
+    """In a rank: what `saved` says, and the bytes of all that goes to CPU memory."""
+    gone: list[int] = []
+
+    class Noted(offload.Copied):
+        def __init__(self, tensor: torch.Tensor):
+            super().__init__(tensor)
+            gone.append(len(self.bytes))
+
+    with mock.patch.object(offload, "Copied", Noted):
+        return saved(shape, recompute, runs), sum(gone)
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_so_are_those_that_wait_in_cpu_memory(ranks, recompute):
+    """Whatever stays is not seen: weights that ZeRO-3 has gathered, and with cp the angles of a rank's tokens."""
+    runs: list[tuple[str, dict]] = [(text, {}) for text in ("tp=2", "tp=2,sp", "cp=2", "dp=2,zero=3")]
+    away = "offload" if recompute == "none" else f"{recompute}+offload"
+
+    def told(text: str, mode: str) -> int:
+        layout = Layout.parse(f"{text},micro_batch=2,recompute={mode}")
+        return predict(SHAPES["llama"], layout, seq=SEQ, recipe="fp32", device="cpu").stages[0].activations
+
+    for here, gone in ranks(elsewhere, SHAPES["llama"], away, runs, ranks=2).values:
+        assert here[:2] == [told(text, away) for text, _ in runs[:2]]
+        assert gone == sum(told(text, recompute) - told(text, away) for text, _ in runs)
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "mlp", "full:1"])

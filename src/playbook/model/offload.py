@@ -46,12 +46,15 @@ class Packed(NamedTuple):
 @contextmanager
 def in_cpu_memory(model: nn.Module, block: nn.Module, *others: Tensor) -> Iterator[None]:
     """Have what ``block`` saves for backward wait there, but for weights, the model's buffers, and ``others``."""
-    stay = {t.untyped_storage().data_ptr() for t in (*block.parameters(), *model.buffers(), *others)}
+    fixed = {t.untyped_storage().data_ptr() for t in (*model.buffers(), *others)}
     gone: dict[int, tuple[Copied, Tensor]] = {}  # with the tensors: nothing else gets their places meanwhile
 
     def pack(tensor: Tensor) -> Tensor | Packed:
         at = tensor.untyped_storage().data_ptr()
-        if at in stay:
+        weights = (
+            p.untyped_storage().data_ptr() for p in block.parameters()
+        )  # under ZeRO-3 these come and go
+        if at in fixed or at in weights:
             return tensor
         if at not in gone:
             gone[at] = Copied(tensor), tensor
