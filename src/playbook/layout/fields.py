@@ -107,7 +107,7 @@ class Fields:
     recompute: str = told(
         "none",
         f"what is computed again: {', '.join(RECOMPUTE)}, or modules: {', '.join(MODULES)}; "
-        "full:4 does so in the first 4 blocks of each stage alone",
+        "full:4 does so in the first 4 blocks of each stage alone; offload has what is kept in CPU memory",
         metavar="mlp+moe",
     )
     schedule: str = told(
