@@ -23,6 +23,7 @@ TERA = 1e12
 #: CUDA context with its kernels, NCCL's buffers, and what PyTorch's allocator cannot use because it is in pieces. On an
 #: H100 that is 3.4 GB.
 RESERVE = 0.04
+_PCIE4, _PCIE5 = 31.5e9, 63e9  # sixteen lanes, in one direction
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Accelerator:
     memory_bandwidth: float
     link_bandwidth: float
     source: str
-    host_bandwidth: float = 63e9
+    host_bandwidth: float = _PCIE5
 
     def __post_init__(self) -> None:
         check_fields(self, ConfigError)
@@ -112,7 +113,6 @@ def _peaks(**teraflops: float) -> dict[str, float]:
 
 _HOPPER = _peaks(bf16=989, fp16=989, tf32=494, fp32=67, fp8=1979)
 _AMPERE = _peaks(bf16=312, fp16=312, tf32=156, fp32=19.5)
-_PCIE4, _PCIE5 = 31.5e9, 63e9  # sixteen lanes, in one direction
 
 #: By name. Where a datasheet prints the peak of tensor cores with sparsity, half of it stands here; where their sums are
 #: in fp16 or in fp32, that of fp32.

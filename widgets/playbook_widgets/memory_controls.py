@@ -181,7 +181,7 @@ def _parallelism() -> Group:
                     stops=doublings(1, 256), brief="EP {}", quiet=1),
             Control("zero", "ZeRO", "What the replicas share: 1 optimizer states, 2 also gradients, 3 also parameters.",
                     "choice", choices=tuple((stage, str(stage)) for stage in range(4)), brief="ZeRO-{}", quiet=0),
-            Control("replicate", "Replicas of shards (HSDP)", "ZeRO shards over DP / this many neighbours; divides DP.",
+            Control("replicate", "Replicas (HSDP)", "ZeRO shards over DP / this many neighbours; divides DP.",
                     stops=doublings(1, 256), brief="{} groups of shards", quiet=1),
         ),
         empty="one GPU",
@@ -222,8 +222,8 @@ _AGAIN = (
     ("mlp", "MLP"), ("core_attn+mlp", "attention core and MLP"), ("moe", "experts"),
     ("core_attn+mlp+moe", "attention core, MLP and experts"),
     *((f"full:{n}", f"of each stage the first {n} blocks") for n in (1, 2, 4, 8, 16, 32)),
-    ("full", "whole blocks (full)"), ("offload", "nothing; what is kept goes to CPU memory"),
-    ("full+offload", "whole blocks, whose inputs go to CPU memory"),
+    ("full", "whole blocks (full)"), ("offload", "none, kept in CPU memory"),
+    ("full+offload", "full, inputs in CPU memory"),
 )  # fmt: skip
 
 
@@ -252,9 +252,8 @@ def precisions() -> tuple[Control, ...]:
     """What learns, in what it is kept, and in what linear layers multiply."""
     recipes = tuple((r.name, f"{r.name}, {r.states.total} B") for r in RECIPES.values())
     ranks = tuple((f"lora:{r}", f"LoRA of rank {r}") for r in (4, 8, 16, 32, 64, 128, 256))
-    parts = tuple(
-        (p, p.replace("+", ", ")) for p in ("mlp+norms", "attention+norms", "embedding+head", "head")
-    )
+    some = ("mlp+norms", "attention+norms", "embedding+head", "head")
+    parts = tuple((p, p.replace("+", ", ").replace("mlp", "MLP")) for p in some)
     return (
         Control("train", "What learns", "All weights, adapters beside frozen layers, or parts of the model.", "select",
                 choices=(("full", "all weights"), *ranks, *parts), brief="{}", quiet="full"),
