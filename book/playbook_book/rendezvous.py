@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterator
 
 from playbook._checks import check_int
-from playbook.collectives.alarms import PeerError
 from playbook.collectives.plans import CollectiveError
-from playbook.collectives.sockets import SocketGroup
+from playbook_book.alarms import PeerError
+from playbook_book.sockets import SocketGroup
 
 Address = tuple[str, int]
 _GREETING = b"playbook"

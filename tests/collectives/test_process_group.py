@@ -14,10 +14,10 @@ from torch import Tensor
 from playbook import collectives
 from playbook.collectives import CollectiveError, merge, process_group
 from playbook.collectives.plans import ALGORITHMS, plan
-from playbook.collectives.sockets import SocketGroup
 from playbook.instruments.counting import CountBytes
 from playbook.launch import process_group as launched
 from playbook_book.rendezvous import connect, free_port
+from playbook_book.sockets import SocketGroup
 
 DTYPES = ("float32", "float64", "int64", "bfloat16")
 REDUCING = ("reduce", "reduce_scatter", "all_reduce")

@@ -22,11 +22,11 @@ import pytest
 
 from playbook import collectives
 from playbook.collectives import CollectiveError, merge
-from playbook.collectives.alarms import Alarms, PeerError
 from playbook.collectives.plans import ALGORITHMS, Message, plan
-from playbook.collectives.sockets import HEADER, SocketGroup
 from playbook_book import rendezvous
+from playbook_book.alarms import Alarms, PeerError
 from playbook_book.rendezvous import connect, free_port
+from playbook_book.sockets import HEADER, SocketGroup
 
 UFUNCS = {"sum": np.add, "avg": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 DTYPES = ("float32", "float64", "int64")
@@ -201,7 +201,7 @@ def dies(rank: int, size: int, port: int, how: str, errors: Any) -> None:
     with connect(rank, size, port=port, timeout=600) as group:
         x = np.ones(4 << 20)
         if rank == 1:
-            message = HEADER.pack(0, np.array_split(x, size)[0].nbytes) + bytes(1000)
+            message = struct.pack(HEADER, 0, np.array_split(x, size)[0].nbytes) + bytes(1000)
             group._connections[2 % size].send(message)
             if how == "killed":
                 os.kill(os.getpid(), 9)

@@ -1,11 +1,11 @@
 """The collectives, each from sends and receives alone, on the ranks of a group that is an argument.
 
-A group is a ``torch.distributed`` process group (tensors), or a :class:`~playbook.collectives.sockets.SocketGroup`
-(numpy arrays). Each function makes the plan of its collective, lets the group's transport carry it out, and returns
-this rank's transcript: the messages that it sent and received, in the order of their steps. All ranks of the group
-call the same function with vectors of the same size, which are contiguous; their shapes do not matter. Where the
-vector does not divide by the ranks, the first ``elements % ranks`` chunks have one element more, as
-``torch.tensor_split`` and ``numpy.array_split`` cut.
+A group is a ``torch.distributed`` process group (tensors), or another
+:class:`~playbook.collectives.transport.Transport` (the book has one of sockets, for numpy arrays). Each function makes
+the plan of its collective, lets the group's transport carry it out, and returns this rank's transcript: the messages
+that it sent and received, in the order of their steps. All ranks of the group call the same function with vectors of
+the same size, which are contiguous; their shapes do not matter. Where the vector does not divide by the ranks, the first
+``elements % ranks`` chunks have one element more, as ``torch.tensor_split`` and ``numpy.array_split`` cut.
 
 All raise :class:`CollectiveError` for an unknown algorithm or op, a root outside the group and a size that does not
 fit; what is lost on the way is raised by the transport.

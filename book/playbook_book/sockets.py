@@ -19,12 +19,13 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from playbook.collectives.alarms import Alarms, PeerError
 from playbook.collectives.plans import CollectiveError, Message, Plan
 from playbook.collectives.transport import Transcript, Transport
+from playbook_book.alarms import Alarms, PeerError
 
 #: Step, bytes of payload. 16 bytes, since a payload that is not aligned takes longer to copy.
-HEADER = struct.Struct("!QQ")
+HEADER = "!QQ"
+_HEADER_BYTES = struct.calcsize(HEADER)
 #: Seconds that a rank which gives up waits for what the rank that it has lost may still have to say.
 _PATIENCE = 1.0
 _REDUCE = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -159,16 +160,16 @@ class _Transfer:
         self.message, self.sent = message, sent
         self.peer = message.target if sent else message.source
         self._payload = memoryview(array.data).cast("B")
-        self._header = memoryview(bytearray(HEADER.pack(message.step, len(self._payload))))
+        self._header = memoryview(bytearray(struct.pack(HEADER, message.step, len(self._payload))))
         self._moved = 0
 
     @property
     def left(self) -> int:
-        return HEADER.size + len(self._payload) - self._moved
+        return _HEADER_BYTES + len(self._payload) - self._moved
 
     @property
     def payload_moved(self) -> int:
-        return max(0, self._moved - HEADER.size)
+        return max(0, self._moved - _HEADER_BYTES)
 
     def advance(self, connection: socket.socket) -> bool:
         """Move what can be moved now; whether that was anything. PeerError when the peer is gone or out of step."""
@@ -185,7 +186,7 @@ class _Transfer:
             if count == 0:
                 raise self._gone("it closed the connection")
             self._moved += count
-            if not self.sent and self._moved - count < HEADER.size <= self._moved:
+            if not self.sent and self._moved - count < _HEADER_BYTES <= self._moved:
                 self._check_header()
         return self._moved > before
 
@@ -195,7 +196,7 @@ class _Transfer:
         return f"{self.payload_moved} of {len(self._payload)} bytes of step {self.message.step} {how}"
 
     def _check_header(self) -> None:
-        step, size = HEADER.unpack(self._header)
+        step, size = struct.unpack(HEADER, self._header)
         if (step, size) != (self.message.step, len(self._payload)):
             raise PeerError(
                 f"rank {self.peer} is out of step: it sent {size} bytes of step {step}, expected {len(self._payload)} "
