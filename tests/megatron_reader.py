@@ -20,7 +20,8 @@ def parser() -> argparse.ArgumentParser:
         "eval-iters",
         "num-layers-per-virtual-pipeline-stage", "num-experts", "moe-ffn-hidden-size",
         "moe-shared-expert-intermediate-size", "moe-router-num-groups", "moe-router-group-topk", "q-lora-rank",
-        "expert-tensor-parallel-size", "recompute-num-layers",
+        "expert-tensor-parallel-size", "recompute-num-layers", "linear-num-key-heads", "linear-num-value-heads",
+        "linear-key-head-dim", "linear-value-head-dim", "linear-conv-kernel-dim",
     ):  # fmt: skip
         p.add_argument(f"--{name}", type=int)
     for name, default in {
@@ -51,6 +52,8 @@ def parser() -> argparse.ArgumentParser:
     }.items():  # fmt: skip
         p.add_argument(f"--{name}", choices=choices, default=choices[0])
     p.add_argument("--moe-layer-freq", default="1")
+    p.add_argument("--linear-attention-freq")
+    p.add_argument("--experimental-attention-variant", choices=("gated_delta_net", "dsa"))
     p.add_argument("--pipeline-model-parallel-layout")
     # As transformer_config.py allows them.
     modules = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
@@ -62,6 +65,7 @@ def parser() -> argparse.ArgumentParser:
         "use-megatron-fsdp", "bf16",
         "no-gradient-accumulation-fusion",
         "fp16", "accumulate-allreduce-grads-in-fp32", "grad-reduce-in-bf16", "mock-data",
+        "attention-output-gate",
     ):  # fmt: skip
         p.add_argument(f"--{name}", action="store_true")
     p.add_argument("--disable-bias-linear", action="store_false", dest="add_bias_linear")
@@ -122,11 +126,32 @@ def parameters(args: argparse.Namespace) -> int:
     total = vocab * h * (2 if args.untie_embeddings_and_output_weights else 1) + norm
     if args.position_embedding_type == "learned_absolute":
         total += args.max_position_embeddings * h
-    for experts in layers(args):
-        total += (
-            2 * norm + _attention(args) + (_experts(args) if experts else _mlp(args, args.ffn_hidden_size))
-        )
+    for experts, linear in zip(layers(args), states(args), strict=True):
+        total += 2 * norm + (_gated_delta_net(args) if linear else _attention(args))
+        total += _experts(args) if experts else _mlp(args, args.ffn_hidden_size)
     return total
+
+
+def states(args: argparse.Namespace) -> list[bool]:
+    """Which layers have linear attention: all but every n-th of a number, those that are 1 of a list."""
+    if args.experimental_attention_variant != "gated_delta_net":
+        return [False] * args.num_layers
+    text = args.linear_attention_freq
+    if text.isdigit():
+        return [bool((layer + 1) % int(text)) for layer in range(args.num_layers)]
+    assert not re.search(r"[^,\d\[\]()+*]", text)
+    pattern = [bool(one) for one in eval(text)]
+    assert len(pattern) == args.num_layers
+    return pattern
+
+
+def _gated_delta_net(args: argparse.Namespace) -> int:
+    """gated_delta_net.py: one projection in, a depthwise convolution, A_log and dt_bias, the norm of a head, out."""
+    keys = args.linear_num_key_heads * args.linear_key_head_dim
+    heads, values = args.linear_num_value_heads, args.linear_num_value_heads * args.linear_value_head_dim
+    total = _linear(args, args.hidden_size, 2 * keys + 2 * values + 2 * heads)
+    total += (2 * keys + values) * args.linear_conv_kernel_dim + 2 * heads + args.linear_value_head_dim
+    return total + _linear(args, values, args.hidden_size)
 
 
 def _linear(args: argparse.Namespace, inputs: int, outputs: int, bias: bool | None = None) -> int:
@@ -144,7 +169,7 @@ def _attention(args: argparse.Namespace) -> int:
         norms += down or 0
         total += h * (rank + turning) + rank * heads * (args.qk_head_dim + values)
         return total + _linear(args, heads * values, h) + (twice * norms if args.qk_layernorm else 0)
-    qkv = size * (heads + 2 * args.groups)
+    qkv = size * (heads * (2 if args.attention_output_gate else 1) + 2 * args.groups)
     total = _linear(args, h, qkv, args.add_bias_linear or args.add_qkv_bias) + _linear(args, heads * size, h)
     return total + (2 * size * twice if args.qk_layernorm else 0)
 

@@ -20,7 +20,14 @@ def run(model, layout, seq=4096, precision="bf16", **options):
 
 def layout_for(shape):
     """One over as many axes as the shape allows, its stages uneven where its layers say so."""
-    tp = next(n for n in (4, 3, 2, 1) if shape.heads % n == shape.n_kv_heads % n == shape.vocab % n == 0)
+    whole = [
+        shape.heads,
+        shape.n_kv_heads,
+        shape.vocab,
+        *([shape.recurrent.groups] if shape.recurrent else []),
+    ]
+    tp = next(n for n in (4, 3, 2, 1) if not any(number % n for number in whole))
     experts = "ep=2," if shape.moe else ""
     stages = "pp=4,grad_acc=4," if shape.layers >= 4 else ""
-    return f"dp=2,cp=2,tp={tp},{'sp,' if tp > 1 else ''}{experts}{stages}zero=1"
+    tokens = "" if shape.recurrent else "cp=2,"
+    return f"dp=2,{tokens}tp={tp},{'sp,' if tp > 1 else ''}{experts}{stages}zero=1"

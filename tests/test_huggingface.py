@@ -1,5 +1,6 @@
 """A config.json read as a shape: published counts, the book's presets, models that transformers makes, refusals."""
 
+import contextlib
 import dataclasses
 import json
 
@@ -13,8 +14,10 @@ from published_configs import COUNTS, PUBLISHED, config, gpt2
 
 from playbook.block import Kind
 from playbook.cli import main
+from playbook.config_families import EVERY
+from playbook.config_hybrids import HYBRIDS, STATES
 from playbook.errors import ShapeError
-from playbook.huggingface import ARCHITECTURES, EVERY
+from playbook.huggingface import ARCHITECTURES, STRANGE
 from playbook.instruments.measure import SavedActivations
 from playbook.layout import Layout
 from playbook.model.ops import TORCH_OPS
@@ -32,7 +35,7 @@ MAX_SEQ = {"deepseek-v3": 131072}
 #: Presets of architectures that are not read, or that have no config.json of their authors.
 NO_CONFIG = (
     "tiny", "llama3-tiny", "gpt3-", "llama1-", "llama4-", "smollm3-", "kimi-", "glm-", "gpt-oss-", "gemma", "mistral-",
-    "qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-14b", "qwen2.5-32b", "qwen2.5-72b",
+    "qwen3.5-", "qwen3-next-", "qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-14b", "qwen2.5-32b", "qwen2.5-72b",
 )  # fmt: skip
 #: What transformers makes beyond the parameters that are counted, by layer: sinks of heads and biases of routers.
 UNCOUNTED = {"gpt_oss": lambda config: config["num_attention_heads"] + config["num_local_experts"]}
@@ -238,18 +241,29 @@ def test_a_shapes_own_json_is_read_as_before(name):
 # ---- families that are planned alone
 
 
+#: What else tells families apart that have a state in place of attention: which blocks attend, and sizes.
+HYBRID = {
+    "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 8, "mamba_n_groups": 2},
+    "granitemoehybrid": {"mamba_n_heads": 8, "shared_intermediate_size": 192, "layer_types": ["mamba", "attention"] * 2},
+    "kimi_linear": {"num_key_value_heads": 4},
+    "lfm2": {"full_attn_idxs": [0, 2]},
+    "olmo_hybrid": {"num_key_value_heads": 4},
+}  # fmt: skip
+#: Gates of shared experts, which have one parameter for each feature, in families that have them.
+GATED = ("qwen3_next", "qwen3_5_moe_text")
+
+
 def theirs(kind: str) -> tuple[dict, int]:
     """A small config of a family, as transformers writes it, and the parameters of the model that it makes of it."""
     sizes = {
         "num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
         "intermediate_size": 96, "vocab_size": 300, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-    }  # fmt: skip
+    } | HYBRID.get(kind, {})  # fmt: skip
     made = transformers.AutoConfig.for_model(kind, **sizes)
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(made)
-    return {**made.to_dict(), "architectures": [type(model).__name__]}, sum(
-        p.numel() for p in model.parameters()
-    )
+    written = {**made.to_dict(), "architectures": [type(model).__name__]}
+    return written, sum(p.numel() for p in model.parameters()) - 4 * 64 * (kind in GATED)
 
 
 @pytest.mark.parametrize("kind", PLANNED)
@@ -258,9 +272,14 @@ def test_a_family_that_is_planned_has_the_parameters_of_transformers(kind):
     shape = load(json.dumps(config))
     uncounted = UNCOUNTED[kind](config) * 4 if kind in UNCOUNTED else 0
     assert shape.num_parameters == parameters - uncounted
-    slides = [each == "sliding_attention" for each in config.get("layer_types") or []]
+    kinds = config.get("layer_types") or []
+    slides = [each == "sliding_attention" for each in kinds]
     window = bool(config.get("sliding_window")) and any(slides)
-    assert [bool(shape.kind(i).window) for i in range(4)] == (slides if window else [False] * 4)
+    assert [shape.kind(i).window > 0 for i in range(4)] == (slides if window else [False] * 4)
+    states = [each in STATES for each in kinds] or [False] * 4
+    if kind == "bamba":
+        states = [True, False, True, True]
+    assert [shape.kind(i).recurrent for i in range(4)] == states
     with pytest.raises(ShapeError, match="can be planned, but not trained"):
         Transformer(shape)
 
@@ -292,6 +311,65 @@ def test_activations_are_what_autograd_saves_in_transformers_own_model(kind):
     shape = load(json.dumps({**made.to_dict(), "architectures": [type(model).__name__]}))
     planned = predict(shape, Layout(micro_batch=2), seq=128, recipe="fp32", device="cpu")
     assert planned.stages[0].activations == pytest.approx(saved.bytes, rel=0.01)
+
+
+@pytest.mark.parametrize("kind", HYBRIDS)
+def test_which_blocks_attend_is_what_transformers_makes_of_the_same_words(kind):
+    """Also where no list says it, as in older files and in those of the hub."""
+    more = {"mamba_n_heads": 128, "intermediate_size": 1024} if kind == "granitemoehybrid" else {}
+    made = transformers.AutoConfig.for_model(kind, num_hidden_layers=8, **more)
+    config = {key: v for key, v in made.to_dict().items() if key not in ("layer_types", "layers_block_type")}
+    shape = load(json.dumps(config))
+    kinds = made.layer_types
+    assert [shape.kind(i).recurrent for i in range(8)] == [each in STATES for each in kinds]
+
+
+def test_kimi_linear_says_it_in_a_table():
+    """The names and places of its own config.json."""
+    made = transformers.AutoConfig.for_model("kimi_linear").to_dict()
+    for key in (
+        "layer_types",
+        "mlp_layer_types",
+        "linear_num_heads",
+        "linear_head_dim",
+        "linear_conv_kernel_dim",
+    ):
+        made.pop(key)
+    renamed = {
+        "num_experts_per_tok": "num_experts_per_token", "n_shared_experts": "num_shared_experts",
+        "norm_topk_prob": "moe_renormalize", "n_group": "num_expert_group", "num_local_experts": "num_experts",
+        "max_position_embeddings": "model_max_length",
+    }  # fmt: skip
+    config = {renamed.get(key, key): value for key, value in made.items()}
+    table = {
+        "full_attn_layers": [4, 8, 12, 16, 20, 24, 27],
+        "head_dim": 128,
+        "num_heads": 32,
+        "short_conv_kernel_size": 4,
+    }
+    shape = load(json.dumps(config | {"linear_attn_config": table, "first_k_dense_replace": 1}))
+    assert shape.replace(name="", max_seq=1) == PRESETS["kimi-linear-48b-a3b"].replace(name="", max_seq=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "preset"), [("qwen3_next", "qwen3-next-80b-a3b"), ("qwen3_5_moe_text", "qwen3.5-35b-a3b")]
+)
+def test_presets_are_what_transformers_makes_without_being_told(kind, preset):
+    shape, preset = load(json.dumps(transformers.AutoConfig.for_model(kind).to_dict())), PRESETS[preset]
+    left = {"name": "", "max_seq": 1, "rope_theta": 1.0, "ffn": 1}
+    assert shape.replace(**left) == preset.replace(**left)
+
+
+@pytest.mark.parametrize("kind", HYBRIDS)
+@pytest.mark.parametrize("wrong", ["x", -1, 1.5, [], {}, [0], None, True])
+def test_a_wrong_word_for_a_state_is_one_sentence(kind, wrong):
+    """Or no harm: what has a default may be null."""
+    config, _ = theirs(kind)
+    for key in [
+        k for k in config if STRANGE.search(k) or k in ("layer_types", "attn_layer_indices", "head_dim")
+    ]:
+        with contextlib.suppress(ShapeError):
+            load(json.dumps({**config, key: wrong}))
 
 
 @pytest.mark.parametrize("kind", EVERY)

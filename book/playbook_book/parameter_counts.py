@@ -170,6 +170,20 @@ PUBLISHED: dict[str, Published] = {
     ),
     "glm-4.5": _second_token("zai-org/GLM-4.5", 358_000_000_000, 5_450_000_000),
     "glm-4.5-air": _second_token("zai-org/GLM-4.5-Air", 110_000_000_000, 3_620_000_000),
+    "qwen3-next-80b-a3b": Published(
+        80_000_000_000,
+        "its model card, huggingface.co/Qwen/Qwen3-Next-80B-A3B-Instruct",
+        tolerance=500_000_000,
+    ),
+    "qwen3.5-35b-a3b": Published(
+        35_000_000_000, "its model card, huggingface.co/Qwen/Qwen3.5-35B-A3B", tolerance=500_000_000
+    ),
+    "kimi-linear-48b-a3b": Published(
+        48_000_000_000,
+        "Kimi Linear, arXiv 2510.26692",
+        tolerance=1_200_000_000,
+        note="its weights, of the sizes in its config.json, are 49.1 billion",
+    ),
     "gpt-oss-20b": _sinks("openai/gpt-oss-20b", 20_914_757_184, 24 * (64 + 32)),
     "gpt-oss-120b": _sinks("openai/gpt-oss-120b", 116_829_156_672, 36 * (64 + 128)),
     "gemma2-2b": _tensors("google/gemma-2-2b", 2_614_341_888),

@@ -42,7 +42,7 @@ class Linear(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """A norm over ``width`` features, with a ``bias`` or without."""
+    """A norm over ``width`` features, with a ``bias`` or without; or another vector of weights."""
 
     part: str
     name: str
@@ -70,12 +70,17 @@ class Core(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What tells the blocks of a model apart: ``experts`` in place of one MLP, the ``window`` of attention (0: none), and
-    whether they keep all, beside others of which parts are computed again."""
+    """What tells the blocks of a model apart: ``experts`` in place of one MLP, the ``window`` of attention (0: none, -1:
+    no attention but a state), and whether they keep all, beside others of which parts are computed again."""
 
     experts: bool = False
     window: int = 0
     whole: bool = False
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether a state stands for attention (`ModelShape.recurrent`)."""
+        return self.window < 0
 
     def again(self, modules: frozenset[str]) -> frozenset[str]:
         """The modules that backward computes again of such a block, where it does of the others."""
@@ -99,6 +104,7 @@ Layer = Linear | Norm | Core
 def block_layers(shape: Any, kind: Kind) -> tuple[Layer, ...]:
     """One block of a kind, in the order of the model."""
     attention = _latent(shape, kind) if shape.mla else _heads(shape, kind)
+    attention = shape.recurrent.layers(kind, attention) if shape.recurrent else attention
     mlp = _experts(shape, shape.moe) if kind.experts else _mlp(shape, "mlp", "f", "MLP input")
     first, then, second, last = ((norm(shape, name),) if name else () for name in NORMS[shape.norms])
     layers = (*first, *attention, *then, *second, *mlp, *last)
@@ -198,6 +204,7 @@ def symbols(shape: Any, tp: int = 1, ep: int = 1) -> Mapping[str, int]:
         "K": moe.top_k if moe else 0, "E": moe.experts if moe else 0, "m": moe.experts // ep if moe else 0,
         "F": moe.ffn if moe else 0, "G": moe.ffn * moe.shared_experts if moe else 0,
         "q": (mla.q_rank or 0) if mla else 0, "u": mla.kv_rank if mla else 0, "p": mla.rope_dim if mla else 0,
+        **(shape.recurrent.symbols if shape.recurrent else {}),
     }  # fmt: skip
 
 

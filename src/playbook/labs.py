@@ -35,7 +35,18 @@ register(
             "replicas": "playbook.decentralized.strategies:replicas",
         },
         "command": {"exercises": "playbook_book.command:add"},
-        "model": {"config.json": "playbook.huggingface:shape_of"},
+        "model": {
+            "config.json": "playbook.huggingface:shape_of",
+            "presets": "playbook.planned_presets:SIZES",
+            "recurrent": "playbook.recurrent:Recurrent",
+        },
+        "recurrent": {
+            "kept": "playbook.planning.recurrent:kept",
+            "gated": "playbook.planning.recurrent:gated",
+            "backward": "playbook.planning.recurrent:backward",
+            "flops": "playbook.planning.recurrent:flops",
+            "passes": "playbook.planning.recurrent:passes",
+        },
         "kept": {"offload": "playbook.model.offload:in_cpu_memory"},
         "train": {"some": "playbook.model.lora:freeze", "frozen": "playbook.model.lora:FrozenShards"},
     }

@@ -12,11 +12,6 @@ HUB = re.compile(r"(?:https?://)?(?:huggingface\.co/|hf\.co/)?([\w.-]+)/([\w.-]+
 _VARIANT = re.compile(r"(-(instruct|chat|base|hf|it|pt|fp8|v0\.\d|17b-\d+e|\d{4}))+$")
 #: Of another vocabulary than what has their name here.
 _OTHERS = re.compile(r"mistral-7b-.*v0\.[12]")
-#: In what models that are planned differ from the book's, for `huggingface` and for presets.
-GEMMA = "embeddings are multiplied by the square root of hidden_size"
-GEMMA2 = f"{GEMMA}, scores and logits are capped"
-PARTLY = "a part of each head turns with the position"
-SINKS = "each head has a sink in its softmax, each router biases"
 
 
 def preset_name(text: str) -> str:
@@ -33,33 +28,33 @@ def _gpt(layers: int, hidden: int, heads: int, max_seq: int) -> dict[str, Any]:
     return {**sizes, "dropout": 0.1}
 
 
-_LLAMA_STYLE: dict[str, Any] = {
+LLAMA_STYLE: dict[str, Any] = {
     "gated": True, "activation": "silu", "norm": "rmsnorm", "positions": "rotary", "bias": False, "tied": False,
 }
 
 
-def _llama(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, **more: Any) -> dict[str, Any]:
+def llama(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, **more: Any) -> dict[str, Any]:
     """The Llama family: RMSNorm, rotary positions, SwiGLU, no bias."""
     sizes = {"layers": layers, "hidden": hidden, "heads": heads, "kv_heads": kv_heads, "ffn": ffn, "vocab": vocab}
-    return {**_LLAMA_STYLE, **sizes, **more}
+    return {**LLAMA_STYLE, **sizes, **more}
 
 
 def _llama1(layers: int, hidden: int, heads: int, ffn: int, norm_eps: float = 1e-6) -> dict[str, Any]:
-    return _llama(layers, hidden, heads, heads, ffn, 32000, max_seq=2048, norm_eps=norm_eps)
+    return llama(layers, hidden, heads, heads, ffn, 32000, max_seq=2048, norm_eps=norm_eps)
 
 
 def _llama3(layers: int, hidden: int, heads: int, ffn: int, max_seq: int = 8192, **more: Any) -> dict[str, Any]:
-    return _llama(layers, hidden, heads, 8, ffn, 128256, max_seq=max_seq, rope_theta=500000.0, **more)
+    return llama(layers, hidden, heads, 8, ffn, 128256, max_seq=max_seq, rope_theta=500000.0, **more)
 
 
 def _smollm(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, **more: Any) -> dict[str, Any]:
-    return _llama(layers, hidden, heads, kv_heads, ffn, 49152, tied=True, **{"max_seq": 2048, **more})
+    return llama(layers, hidden, heads, kv_heads, ffn, 49152, tied=True, **{"max_seq": 2048, **more})
 
 
 def _qwen3(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, **more: Any) -> dict[str, Any]:
     """Qwen 3: heads of 128 whatever the hidden size, RMSNorm on each head's query and key."""
     common = {"head_dim": 128, "qk_norm": True, "max_seq": 40960, "norm_eps": 1e-6, "rope_theta": 1e6}
-    return _llama(layers, hidden, heads, kv_heads, ffn, 151936, **common, **more)
+    return llama(layers, hidden, heads, kv_heads, ffn, 151936, **common, **more)
 
 
 def _qwen3_experts(width: int) -> dict[str, Any]:
@@ -68,33 +63,12 @@ def _qwen3_experts(width: int) -> dict[str, Any]:
     return {"experts": 128, "top_k": 8, "ffn": width, **balance}
 
 
-def _gemma(layers: int, hidden: int, heads: int, kv_heads: int, head_dim: int, ffn: int, **more: Any) -> dict[str, Any]:
-    """Gemma 2 and 3: norms before and after, a gate with GELU, blocks that see a window between those that see all."""
-    common = {"head_dim": head_dim, "activation": "gelu", "norms": "both", "tied": True, "norm_eps": 1e-6}
-    return _llama(layers, hidden, heads, kv_heads, ffn, more.pop("vocab"), **common, **more)
-
-
-def _glm(layers: int, hidden: int, ffn: int, moe: tuple[int, int, int, float], **more: Any) -> dict[str, Any]:
-    """GLM-4.5: ``moe`` are experts, their width, dense layers and what the router's weights are multiplied by."""
-    experts, width, dense, scale = moe
-    routed = {"experts": experts, "top_k": 8, "ffn": width, "shared_experts": 1, "dense_layers": dense, "scale": scale}
-    common = {"head_dim": 128, "qkv_bias": True, "max_seq": 131072, "rope_theta": 1e6, "differs": PARTLY}
-    return _llama(layers, hidden, 96, 8, ffn, 151552, moe=routed | {"scores": "sigmoid"}, **common, **more)
-
-
-def _gpt_oss(layers: int, experts: int) -> dict[str, Any]:
-    """gpt-oss: biases everywhere, every second block sees 128 tokens. Sinks and the routers' biases are not counted."""
-    sizes = {"head_dim": 64, "max_seq": 131072, "rope_theta": 150000.0, "bias": True, "windows": (128, 0)}
-    moe = {"experts": experts, "top_k": 4, "ffn": 2880}
-    return _llama(layers, 2880, 64, 8, 2880, 201088, moe=moe, differs=SINKS, **sizes)
-
-
 def _llama4(experts: int, every: int, max_seq: int) -> dict[str, Any]:
     """Llama 4's language model. Every fourth layer leaves out the rotation, and a router's score weighs what goes into an
     expert and not what comes out: no parameter more or less."""
     moe: dict[str, Any] = {"experts": experts, "top_k": 1, "ffn": 8192, "shared_experts": 1, "every": every}
     moe |= {"scores": "sigmoid", "normalized": False}
-    return _llama(48, 5120, 40, 8, 16384, 202048, max_seq=max_seq, rope_theta=5e5, moe=moe)
+    return llama(48, 5120, 40, 8, 16384, 202048, max_seq=max_seq, rope_theta=5e5, moe=moe)
 
 
 #: DeepSeek-V3's (arXiv 2412.19437, sections 2.1.2 and 4.2): biases balance the load, a small loss that of each sample.
@@ -107,32 +81,27 @@ _PAIRS = {"experts": 8, "top_k": 2}
 _LATENT = {"q_rank": 1536, "kv_rank": 512, "nope_dim": 128, "rope_dim": 64, "value_dim": 128}
 
 
-def _deepseek(
+def deepseek(
     layers: int, hidden: int, heads: int, ffn: int, vocab: int, max_seq: int, moe: dict[str, Any],
     mla: dict[str, Any] = _LATENT, theta: float = 1e4,
 ) -> dict[str, Any]:
     """DeepSeek-V3 and those of its kind: latent attention, experts behind the first blocks."""
     sizes = {"layers": layers, "hidden": hidden, "heads": heads, "ffn": ffn, "vocab": vocab, "max_seq": max_seq}
-    return {**_LLAMA_STYLE, **sizes, "norm_eps": 1e-6, "rope_theta": theta, "moe": moe, "mla": mla}
+    return {**LLAMA_STYLE, **sizes, "norm_eps": 1e-6, "rope_theta": theta, "moe": moe, "mla": mla}
 
 
-_GEMMA2: dict[str, Any] = {"vocab": 256000, "max_seq": 8192, "windows": (4096, 0), "differs": GEMMA2}
-_GEMMA3: dict[str, Any] = {
-    "vocab": 262208, "max_seq": 131072, "rope_theta": 1e6, "qk_norm": True, "windows": (1024,) * 5 + (0,),
-    "differs": GEMMA,
-}
 _QWEN25: dict[str, Any] = {"qkv_bias": True, "norm_eps": 1e-6, "rope_theta": 1e6}
 
 SIZES: dict[str, dict[str, Any]] = {
     # The book's own: small enough to train on a laptop, over bytes.
-    "tiny": _llama(4, 256, 8, 4, 688, 256, max_seq=1024),
+    "tiny": llama(4, 256, 8, 4, 688, 256, max_seq=1024),
     "tiny-gpt2": {**_gpt(4, 256, 8, 1024), "vocab": 256},
     # Half of a token's two experts is as wide as the MLP of "tiny": a token meets as many parameters, of more.
-    "tiny-moe": _llama(
+    "tiny-moe": llama(
         4, 256, 8, 4, 688, 256, max_seq=1024, moe={"experts": 8, "top_k": 2, "ffn": 344, "balance_loss": 0.01}
     ),
     # All that DeepSeek-V3 does, small.
-    "tiny-deepseek": _deepseek(
+    "tiny-deepseek": deepseek(
         4, 256, 8, 688, 256, 1024, {**_DEEPSEEK_ROUTER, "experts": 16, "top_k": 4, "ffn": 172, "dense_layers": 1,
                                     "groups": 4, "top_groups": 2},
         {"q_rank": 96, "kv_rank": 64, "nope_dim": 32, "rope_dim": 16, "value_dim": 32},
@@ -158,9 +127,9 @@ SIZES: dict[str, dict[str, Any]] = {
     "llama1-13b": _llama1(40, 5120, 40, 13824),
     "llama1-33b": _llama1(60, 6656, 52, 17920),
     "llama1-65b": _llama1(80, 8192, 64, 22016, norm_eps=1e-5),  # so its params.json says
-    "llama2-7b": _llama(32, 4096, 32, 32, 11008, 32000, max_seq=4096),
-    "llama2-13b": _llama(40, 5120, 40, 40, 13824, 32000, max_seq=4096),
-    "llama2-70b": _llama(80, 8192, 64, 8, 28672, 32000, max_seq=4096),
+    "llama2-7b": llama(32, 4096, 32, 32, 11008, 32000, max_seq=4096),
+    "llama2-13b": llama(40, 5120, 40, 40, 13824, 32000, max_seq=4096),
+    "llama2-70b": llama(80, 8192, 64, 8, 28672, 32000, max_seq=4096),
     "llama3-8b": _llama3(32, 4096, 32, 14336),
     "llama3-70b": _llama3(80, 8192, 64, 28672),
     "llama3.1-8b": _llama3(32, 4096, 32, 14336, 131072),
@@ -168,35 +137,22 @@ SIZES: dict[str, dict[str, Any]] = {
     "llama3.1-405b": _llama3(126, 16384, 128, 53248, 131072),
     "llama3.2-1b": _llama3(16, 2048, 32, 8192, 131072, tied=True),
     "llama3.2-3b": _llama3(28, 3072, 24, 8192, 131072, tied=True),
-    "mixtral-8x7b": _llama(32, 4096, 32, 8, 14336, 32000, max_seq=32768, rope_theta=1e6, moe={**_PAIRS, "ffn": 14336}),
-    "mixtral-8x22b": _llama(56, 6144, 48, 8, 16384, 32000, max_seq=65536, rope_theta=1e6, moe={**_PAIRS, "ffn": 16384}),
+    "mixtral-8x7b": llama(32, 4096, 32, 8, 14336, 32000, max_seq=32768, rope_theta=1e6, moe={**_PAIRS, "ffn": 14336}),
+    "mixtral-8x22b": llama(56, 6144, 48, 8, 16384, 32000, max_seq=65536, rope_theta=1e6, moe={**_PAIRS, "ffn": 16384}),
     "llama4-scout": _llama4(experts=16, every=1, max_seq=262144),
     "llama4-maverick": _llama4(experts=128, every=2, max_seq=262144),
     # Without the multi-token-prediction module, which is dropped after training.
-    "deepseek-v3": _deepseek(
+    "deepseek-v3": deepseek(
         61, 7168, 128, 18432, 129280, 131072, {**_DEEPSEEK_ROUTER, "experts": 256, "top_k": 8, "ffn": 2048,
                                                "dense_layers": 3, "groups": 8, "top_groups": 4},
     ),
-    "kimi-k2": _deepseek(
+    "kimi-k2": deepseek(
         61, 7168, 64, 18432, 163840, 131072, {"experts": 384, "top_k": 8, "ffn": 2048, "shared_experts": 1,
                                               "dense_layers": 1, "scores": "sigmoid", "scale": 2.827}, theta=5e4,
     ),
-    "glm-4.5": _glm(92, 5120, 12288, (160, 1536, 3, 2.5), qk_norm=True),
-    "glm-4.5-air": _glm(46, 4096, 10944, (128, 1408, 1, 1.0)),
-    "gpt-oss-20b": _gpt_oss(24, 32),
-    "gpt-oss-120b": _gpt_oss(36, 128),
-    "gemma2-2b": _gemma(26, 2304, 8, 4, 256, 9216, **_GEMMA2),
-    "gemma2-9b": _gemma(42, 3584, 16, 8, 256, 14336, **_GEMMA2),
-    "gemma2-27b": _gemma(46, 4608, 32, 16, 128, 36864, **_GEMMA2),
-    "gemma3-1b": _gemma(
-        26, 1152, 4, 1, 256, 6912, **{**_GEMMA3, "vocab": 262144, "max_seq": 32768, "windows": (512,) * 5 + (0,)}
-    ),
-    "gemma3-4b": _gemma(34, 2560, 8, 4, 256, 10240, **_GEMMA3),
-    "gemma3-12b": _gemma(48, 3840, 16, 8, 256, 15360, **_GEMMA3),
-    "gemma3-27b": _gemma(62, 5376, 32, 16, 128, 21504, **_GEMMA3),
-    "mistral-7b": _llama(32, 4096, 32, 8, 14336, 32768, max_seq=32768, rope_theta=1e6),
-    "mistral-nemo": _llama(40, 5120, 32, 8, 14336, 131072, head_dim=128, max_seq=131072, rope_theta=1e6),
-    "mistral-small-24b": _llama(40, 5120, 32, 8, 32768, 131072, head_dim=128, max_seq=32768, rope_theta=1e8),
+    "mistral-7b": llama(32, 4096, 32, 8, 14336, 32768, max_seq=32768, rope_theta=1e6),
+    "mistral-nemo": llama(40, 5120, 32, 8, 14336, 131072, head_dim=128, max_seq=131072, rope_theta=1e6),
+    "mistral-small-24b": llama(40, 5120, 32, 8, 32768, 131072, head_dim=128, max_seq=32768, rope_theta=1e8),
     "smollm-135m": _smollm(30, 576, 9, 3, 1536),
     "smollm-360m": _smollm(32, 960, 15, 5, 2560),
     "smollm-1.7b": _smollm(24, 2048, 32, 32, 8192),
@@ -204,14 +160,14 @@ SIZES: dict[str, dict[str, Any]] = {
     "smollm2-360m": _smollm(32, 960, 15, 5, 2560, max_seq=8192, rope_theta=1e5),
     "smollm2-1.7b": _smollm(24, 2048, 32, 32, 8192, max_seq=8192, rope_theta=1.3e5),
     # Every fourth layer of SmolLM3 leaves out the rotation: no parameter more or less.
-    "smollm3-3b": _llama(36, 2048, 16, 4, 11008, 128256, tied=True, max_seq=65536, norm_eps=1e-6, rope_theta=5e6),
-    "qwen2.5-0.5b": _llama(24, 896, 14, 2, 4864, 151936, tied=True, max_seq=32768, **_QWEN25),
-    "qwen2.5-1.5b": _llama(28, 1536, 12, 2, 8960, 151936, tied=True, max_seq=131072, **_QWEN25),
-    "qwen2.5-3b": _llama(36, 2048, 16, 2, 11008, 151936, tied=True, max_seq=32768, **_QWEN25),
-    "qwen2.5-7b": _llama(28, 3584, 28, 4, 18944, 152064, max_seq=131072, **_QWEN25),
-    "qwen2.5-14b": _llama(48, 5120, 40, 8, 13824, 152064, max_seq=131072, **_QWEN25),
-    "qwen2.5-32b": _llama(64, 5120, 40, 8, 27648, 152064, max_seq=131072, **_QWEN25),
-    "qwen2.5-72b": _llama(80, 8192, 64, 8, 29568, 152064, max_seq=131072, **_QWEN25),
+    "smollm3-3b": llama(36, 2048, 16, 4, 11008, 128256, tied=True, max_seq=65536, norm_eps=1e-6, rope_theta=5e6),
+    "qwen2.5-0.5b": llama(24, 896, 14, 2, 4864, 151936, tied=True, max_seq=32768, **_QWEN25),
+    "qwen2.5-1.5b": llama(28, 1536, 12, 2, 8960, 151936, tied=True, max_seq=131072, **_QWEN25),
+    "qwen2.5-3b": llama(36, 2048, 16, 2, 11008, 151936, tied=True, max_seq=32768, **_QWEN25),
+    "qwen2.5-7b": llama(28, 3584, 28, 4, 18944, 152064, max_seq=131072, **_QWEN25),
+    "qwen2.5-14b": llama(48, 5120, 40, 8, 13824, 152064, max_seq=131072, **_QWEN25),
+    "qwen2.5-32b": llama(64, 5120, 40, 8, 27648, 152064, max_seq=131072, **_QWEN25),
+    "qwen2.5-72b": llama(80, 8192, 64, 8, 29568, 152064, max_seq=131072, **_QWEN25),
     "qwen3-0.6b": _qwen3(28, 1024, 16, 8, 3072, tied=True),
     "qwen3-1.7b": _qwen3(28, 2048, 16, 8, 6144, tied=True),
     "qwen3-4b": _qwen3(36, 2560, 32, 8, 9728, tied=True),

@@ -109,8 +109,8 @@ class MLA:
             )
 
 
-def _nested(key: str, kind: type[MoE] | type[MLA], value: Any) -> MoE | MLA | None:
-    """``value`` as a :class:`MoE` or :class:`MLA`: built, if it is a table."""
+def _nested(key: str, kind: type[Any], value: Any) -> Any:
+    """``value`` as what describes a part: a :class:`MoE`, say, built if it is a table."""
     if value is None or isinstance(value, kind):
         return value
     check_table(value, kind, key, ShapeError)
@@ -121,7 +121,7 @@ def _windows(given: Any) -> tuple[int, ...]:
     """The windows of a model; those of a model that has none are ()."""
     if not isinstance(given, list | tuple):
         raise ShapeError(f"windows must be a list of whole numbers, got {given!r}")
-    windows = tuple(check_int("windows", window, ShapeError, least=0) for window in given)
+    windows = tuple(check_int("windows", window, ShapeError, least=-1) for window in given)
     return windows if any(windows) else ()
 
 
@@ -162,13 +162,15 @@ class ModelShape:
     rope_theta: float = field(default=10000.0, metadata={"least": 1.0})
     moe: MoE | None = None
     mla: MLA | None = None
+    recurrent: Any = None
     windows: tuple[int, ...] = ()
     train: str = told("full", "what learns: full, adapters (lora:16), or parts (mlp+head)", metavar="lora:16")
     differs: str = ""
     name: str = ""
 
     def __post_init__(self) -> None:
-        for key, kind in (("moe", MoE), ("mla", MLA)):
+        recurrent = (("recurrent", lab("model", "recurrent")),) if self.recurrent else ()
+        for key, kind in (("moe", MoE), ("mla", MLA), *recurrent):
             object.__setattr__(self, key, _nested(key, kind, getattr(self, key)))
         object.__setattr__(self, "windows", _windows(self.windows))
         check_fields(self, ShapeError)
@@ -210,6 +212,10 @@ class ModelShape:
             raise ShapeError(
                 f"moe.dense_layers must be at most layers = {self.layers}, got {self.moe.dense_layers}"
             )
+        if self.recurrent is None and -1 in self.windows:
+            raise ShapeError(
+                "windows has -1, a state in place of attention: recurrent must say of what sizes"
+            )
         if self.mla:
             for key, valid in (("qkv_bias", False), ("qk_norm", False), ("kv_heads", self.heads)):
                 if (value := getattr(self, key)) != valid:
@@ -218,7 +224,7 @@ class ModelShape:
     @property
     def planned(self) -> str:
         """What this model has that the book's does not, so that it is planned alone; "" if it can be trained."""
-        ours: dict[str, Any] = {"windows": (), "norms": "before", "qk_norm_over": "head"}
+        ours: dict[str, Any] = {"windows": (), "recurrent": None, "norms": "before", "qk_norm_over": "head"}
         ours |= {"norm_bias": self._filled_in()["norm_bias"]}
         others = [key for key, value in ours.items() if getattr(self, key) != value]
         return self.differs or (f"{others[0]} is {getattr(self, others[0])!r}" if others else "")
@@ -307,7 +313,8 @@ class ModelShape:
         for f in dataclasses.fields(self):
             value = getattr(self, f.name)
             if f.name != "name" and value != filled.get(f.name, f.default):
-                given[f.name] = dataclasses.asdict(value) if isinstance(value, MoE | MLA) else value
+                nested = f.name in ("moe", "mla", "recurrent")
+                given[f.name] = dataclasses.asdict(value) if nested else value
         return given
 
     def layer_parameters(self, layer: int) -> dict[str, int]:
@@ -355,7 +362,7 @@ class ModelShape:
         return self.num_parameters - idle * sum(n for kind, n in self.blocks().items() if kind.experts)
 
 
-PRESETS: dict[str, ModelShape] = {name: ModelShape(name=name, **sizes) for name, sizes in SIZES.items()}
+PRESETS = {name: ModelShape(name=name, **sizes) for name, sizes in (SIZES | lab("model", "presets")).items()}
 
 
 #: Keys of which a config.json of Hugging Face has one at least, and which no shape has.

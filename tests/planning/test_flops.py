@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from playbook.block import Norm, size, symbols, weighty
 from playbook.errors import ConfigError
 from playbook.planning.flops import (
     ATTENTION_CORE,
@@ -95,7 +96,8 @@ def test_recomputation_adds_what_it_says():
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_without_attention_core_a_token_costs_two_flops_per_weight_it_meets(name):
-    # The rule of thumb "2N per token", made exact: N without embedding, norms and biases, with the head.
+    # The rule of thumb "2N per token", made exact: N without embedding, norms and biases, with the head; of layers with
+    # a state also without its vectors and without what is computed with them.
     shape = PRESETS[name].replace(bias=False, qkv_bias=False, qk_norm=False, tied=False)
     terms = forward_flops(shape, 1, 1)
     weights = shape.active_parameters - sum(
@@ -103,7 +105,11 @@ def test_without_attention_core_a_token_costs_two_flops_per_weight_it_meets(name
         for part, count in shape.parameters().items()
         if part in ("embedding", "positions", "norms", "final norm")
     )
-    assert sum(terms.values()) - sum(terms[name] for name in ATTENTION_CORE) == 2 * weights
+    for kind, blocks in shape.blocks().items():
+        vectors = [row for row in weighty(shape, kind) if isinstance(row, Norm) and row.part == "attention"]
+        weights -= blocks * sum(size(row, symbols(shape)) for row in vectors)
+    rest = sum(terms.get(name, 0) for name in (*ATTENTION_CORE, "states"))
+    assert sum(terms.values()) - rest == 2 * weights
 
 
 @pytest.mark.parametrize("attention", ["reference", "sdpa"])

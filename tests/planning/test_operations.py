@@ -199,5 +199,7 @@ def test_windows_cannot_be_trained():
         ShapeError, match=r"this model can be planned, but not trained: windows is \(4096, 0\)"
     ):
         Transformer(GEMMA.replace(layers=1, hidden=64, vocab=256))
-    with pytest.raises(ShapeError, match="windows must be at least 0, got -1"):
+    with pytest.raises(ShapeError, match="windows must be at least -1, got -2"):
+        GEMMA.replace(windows=(4096, -2))
+    with pytest.raises(ShapeError, match="windows has -1, a state in place of attention"):
         GEMMA.replace(windows=(4096, -1))

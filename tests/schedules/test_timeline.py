@@ -10,11 +10,11 @@ from counted import calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from playbook.commands.schedule import picture
 from playbook.errors import ScheduleError
 from playbook.schedules.actions import Action, Schedule, straight
 from playbook.schedules.catalogue import BY_HAND, make
 from playbook.schedules.explain import CAUSES, bubble_by_cause, critical_path, idles
-from playbook.schedules.picture import picture
 from playbook.schedules.timeline import Slot, Timeline, Times, simulate
 
 TIME = st.floats(0.1, 10)

@@ -36,7 +36,7 @@ class ScheduleVisualizer(Widget):
 
         ScheduleVisualizer({"schedule": "1f1b", "compare": "zb-h1", "stages": 4, "microbatches": 8})
 
-    ``trace``, the JSON of a real run (see ``playbook.instruments.pipeline_runs.read_trace``), is laid below its own
+    ``trace``, the JSON of a real run (see ``playbook_widgets.compute.pipeline_runs.read_trace``), is laid below its own
     prediction.
     ``start`` says when a page loads Python, as for every widget. Raises PlaybookError for settings that cannot be.
     """

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from playbook_widgets.compute.pipeline_runs import measured_times, read_trace
 from torch import Tensor
 
 from playbook import launch
-from playbook.instruments.pipeline_runs import measured_times, read_trace
 from playbook.layout import Layout
 from playbook.model.transformer import Transformer
 from playbook.parallel.engine import Engine

@@ -12,7 +12,7 @@ from playbook.bench import provenance
 from playbook.hardware import ACCELERATORS, Accelerator
 from playbook.instruments.step_costs import StepCosts
 from playbook.planning.flops import hfu, mfu, step_flops
-from playbook.planning.job import job_of_run
+from playbook.planning.jobs import job_of_run
 from playbook.planning.memory import predict_job
 from playbook.shapes import ModelShape
 from playbook.training.config import TrainConfig

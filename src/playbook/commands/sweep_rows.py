@@ -21,7 +21,8 @@ from playbook.launch.sweep.jobs import parse_slurm
 from playbook.launch.sweep.results import STATUSES, Spec
 from playbook.launch.sweep.task import Task
 from playbook.layout import FIELDS
-from playbook.planning.job import Job, job_of_run
+from playbook.planning.job import Job
+from playbook.planning.jobs import job_of_run
 from playbook.planning.memory import predict_job
 from playbook.shapes import load
 
@@ -37,7 +38,7 @@ def asked(args: argparse.Namespace, trains: argparse.ArgumentParser) -> tuple[Sp
     _check(args)
     shape = load(args.model)
     # A folder of a sweep from before models had these is of the same sweep.
-    later = {"windows": (), "differs": "", "train": "full"}
+    later = {"windows": (), "recurrent": None, "differs": "", "train": "full"}
     model = {name: v for name, v in dataclasses.asdict(shape).items() if later.get(name, ...) != v}
     spec = Spec(model, **read_fields(args, Spec), train=_train_flags(args))
     if spec.data:

@@ -18,6 +18,8 @@ def check_tensor(shape: ModelShape, layout: Fields) -> None:
         raise LayoutError(
             "sp splits the sequence over tensor-parallel ranks: it needs tp above 1, got tp = 1"
         )
+    if shape.recurrent:
+        shape.recurrent.check(layout)
     tp, kv_heads = layout.tp, shape.n_kv_heads
     check_divides("tp", tp, "heads", shape.heads, LayoutError)
     # Beyond one kv head per rank, ranks hold copies: whole copies only.

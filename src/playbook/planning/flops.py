@@ -18,6 +18,7 @@ from playbook.block import Core, Kind, Linear, block_layers, evaluate, symbols
 from playbook.errors import ConfigError
 from playbook.layout import recomputed
 from playbook.layout.fields import blocks_again
+from playbook.registry import lab
 from playbook.shapes import ModelShape
 
 #: The part of attention whose cost grows with seq², recomputed by selective recomputation.
@@ -28,6 +29,7 @@ PROJECTIONS = {
     "values": "value projection", "keys and values, down": "latent projection",
     "keys and values, up": "key and value projection", "output": "output projection",
 }  # fmt: skip
+_OTHERS = "other projections"
 
 
 #: The parts of a block that recomputation runs again, messages and all (`Layout.again`).
@@ -78,8 +80,11 @@ def block_flops(
             terms["attention over values"] = matmul_flops(tokens, keys, heads * shape.v_dim)
         if isinstance(row, Linear) and (row.part in parts or up):
             rows, columns, times = (evaluate(size, values) for size in (row.rows, row.columns, row.times))
-            term = PROJECTIONS.get(row.name, "router" if row.part == "router" else "mlp")
+            term = "router" if row.part == "router" else "mlp"
+            term = PROJECTIONS.get(row.name, _OTHERS) if row.part == "attention" else term
             terms["adapters" if row.adapter else term] += matmul_flops(tokens * times, rows, columns)
+    if kind.recurrent and "full" in again:
+        terms["states"] = lab("recurrent", "flops")(shape.recurrent, tokens)
     return dict(terms)
 
 
@@ -129,8 +134,8 @@ def step_flops(
     sizes below 1 and an unknown ``recompute``.
     """
     terms, again = forward_flops(shape, batch, seq), recomputed(recompute)
-    forward, both = sum(terms.values()), {"adapters", *ATTENTION_CORE}
-    parts = dict.fromkeys(PROJECTIONS.values(), "attention") | {"head": "head", "mlp": "mlp"}
+    forward, both = sum(terms.values()), {"adapters", "states", *ATTENTION_CORE}
+    parts = dict.fromkeys((_OTHERS, *PROJECTIONS.values()), "attention") | {"head": "head", "mlp": "mlp"}
     learn = {
         name for name in terms if shape.train == "full" or name in both or parts.get(name) in shape.trained
     }

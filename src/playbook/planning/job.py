@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from playbook._checks import check_fields
 from playbook.block import Kind
@@ -11,11 +11,8 @@ from playbook.errors import ConfigError
 from playbook.hardware import Cluster
 from playbook.layout import Layout
 from playbook.planning.fusion import KEPT, known_names, load_fused
-from playbook.planning.recipes import Recipe, load_recipe, recipe_of_run
+from playbook.planning.recipes import Recipe, load_recipe
 from playbook.shapes import ModelShape
-
-if TYPE_CHECKING:
-    from playbook.training.config import TrainConfig
 
 
 @dataclass(frozen=True)
@@ -84,21 +81,6 @@ class Job:
     def check(self, cluster: Cluster | None = None) -> None:
         """Raise LayoutError for a layout that cannot train this (`Layout.check`)."""
         self.layout.check(self.shape, cluster, self.seq)
-
-
-def job_of_run(shape: ModelShape, config: TrainConfig, device: str) -> Job:
-    """What the trainer runs on a kind of device, ``cpu`` or ``cuda``."""
-    formats = {name: getattr(config, name) for name in ("weights", "dtype", "moments", "masters", "fp8")}
-    return Job(
-        shape,
-        config.layout,
-        seq=config.seq,
-        recipe=recipe_of_run(**formats),
-        attention=config.attention,
-        fused=load_fused(config.kernels == "fused"),
-        offload=config.offload,
-        device=device,
-    )
 
 
 @dataclass(frozen=True)

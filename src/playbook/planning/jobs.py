@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from playbook._checks import check_int, unknown
 from playbook._tables import read_json
@@ -13,11 +13,15 @@ from playbook.hardware import Cluster, default_reserve
 from playbook.hardware import load as load_cluster
 from playbook.layout import Layout
 from playbook.planning.calibration import load_calibration
+from playbook.planning.fusion import load_fused
 from playbook.planning.job import Job
-from playbook.planning.recipes import RECIPES, Recipe, load_recipe
+from playbook.planning.recipes import RECIPES, Recipe, load_recipe, recipe_of_run
 from playbook.planning.search import Problem
 from playbook.planning.simulator import Run
-from playbook.shapes import load
+from playbook.shapes import ModelShape, load
+
+if TYPE_CHECKING:
+    from playbook.training.config import TrainConfig
 
 #: Keys of a job; those of `NEEDED` must be there.
 KEYS = (
@@ -38,6 +42,21 @@ FUSED = ("norms", "swiglu", "cross-entropy")
 #: Fields of a cluster that a job may override: of the accelerator, and of the nodes.
 OF_ACCELERATOR = ("memory_bytes", "memory_bandwidth", "peak_flops")
 OF_NODES = ("intra_bandwidth", "inter_bandwidth", "gpus_per_node", "intra_latency", "inter_latency")
+
+
+def job_of_run(shape: ModelShape, config: TrainConfig, device: str) -> Job:
+    """What the trainer runs on a kind of device, ``cpu`` or ``cuda``."""
+    formats = {name: getattr(config, name) for name in ("weights", "dtype", "moments", "masters", "fp8")}
+    return Job(
+        shape,
+        config.layout,
+        seq=config.seq,
+        recipe=recipe_of_run(**formats),
+        attention=config.attention,
+        fused=load_fused(config.kernels == "fused"),
+        offload=config.offload,
+        device=device,
+    )
 
 
 def run_of(job: Mapping[str, Any], trained: Job | None = None) -> Run:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from playbook.block import Core, Kind, Linear, block_layers, evaluate, learns, linears, symbols
 from playbook.planning.job import OfJob
+from playbook.registry import lab
 
 FP32 = 4
 #: How many times the bytes these move where they are not one kernel, forward and backward, counted operator by operator
@@ -143,7 +144,10 @@ def block(sizes: Sizes, kind: Kind) -> Passes:
     rows: dict[str, list[Linear]] = {}
     for row in linears(sizes.shape, kind):
         rows.setdefault(row.part, []).append(row)
-    _attention(made, sizes, rows["attention"], _core_of(sizes, kind))
+    if kind.recurrent:
+        lab("recurrent", "passes")(sizes.shape.recurrent, made, sizes, rows["attention"])
+    else:
+        _attention(made, sizes, rows["attention"], _core_of(sizes, kind))
     if "experts" in rows:
         _experts(made, sizes, rows)
     else:

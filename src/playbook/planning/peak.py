@@ -22,6 +22,7 @@ from playbook.planning.job import OfJob
 from playbook.planning.parameters import StateCounts
 from playbook.planning.saved import block_terms, second_products
 from playbook.planning.terms import Make, Part, Term, maker, symbols, total
+from playbook.registry import lab
 
 #: What backward has used up of a block when it comes to the attention core: parts, and single terms.
 _AFTER_CORE = ("mlp", "router", "experts", "shared experts")
@@ -207,7 +208,9 @@ class BlockSizes:
             # By the time of its own backward, a recomputed core has its scores back.
             at_core=total(t for t in kept["none"] if t.part not in _AFTER_CORE and t.name not in _USED),
             mlp=tuple(_mlp(run, kind)),
-            core=tuple(_core(run)),
+            core=tuple(
+                lab("recurrent", "backward")(run.shape.recurrent, run.make) if kind.recurrent else _core(run)
+            ),
         )
 
 

@@ -15,6 +15,7 @@ from playbook.layout import recomputed
 from playbook.planning.fusion import NOTHING
 from playbook.planning.terms import Make, Term
 from playbook.planning.weights import keeps_inputs
+from playbook.registry import lab
 from playbook.shapes import ModelShape, MoE
 
 
@@ -78,9 +79,14 @@ def _kept(
     shape: ModelShape, make: Make, again: frozenset[str], attention: str, kind: Kind, fused: frozenset[str]
 ) -> list[Term]:
     first, then, second, last = NORMS[shape.norms]
-    terms = [*_norm(make, first or then), *_projections(shape, make)]
-    terms += _core(shape, make, "core_attn" in again, attention, padded="attention" not in fused)
-    terms += _read(make, "attention", "output projection input", "b*s", "a*e", "t")
+    terms = _norm(make, first or then)
+    if kind.recurrent:
+        terms += lab("recurrent", "kept")(shape.recurrent, make)
+    else:
+        terms += _projections(shape, make)
+        terms += _core(shape, make, "core_attn" in again, attention, padded="attention" not in fused)
+        terms += read(make, "attention", "output projection input", "b*s", "a*e", "t")
+        terms += lab("recurrent", "gated")(shape.recurrent, make, shape.qk_norm) if shape.recurrent else ()
     terms += _mask(shape, make, "attention")
     for name in (then if first else "", second or last, last if second else ""):
         terms += _norm(make, name) if name else []
@@ -152,7 +158,7 @@ def deferred_terms(shape: ModelShape, make: Make, *, kind: Kind = DENSE) -> list
         if row.input not in kept:
             kept.add(row.input)
             width, over = _whole(row.columns), "t" if row.cut == "row" else "r"
-            terms += _read(make, row.part, row.reads, tokens, width, over)
+            terms += read(make, row.part, row.reads, tokens, width, over)
         width, share = _whole(row.rows), "//t" * (row.cut == "column")
         terms.append(make(row.part, f"gradient of {row.name}", f"{tokens}*{width}*c{share}"))
     inside = _adapters(shape, make, kind)
@@ -181,7 +187,7 @@ def _quantised(make: Make) -> bool:
     return _value(make, "l") != _value(make, "c")
 
 
-def _read(make: Make, part: str, name: str, tokens: str, width: str, over: str = "") -> list[Term]:
+def read(make: Make, part: str, name: str, tokens: str, width: str, over: str = "") -> list[Term]:
     """The input of linear layers, tokens × width, as they keep it; ``over`` t cuts its features, r its tokens."""
     return [
         make(part, name, f"{tokens}*{width}*l" + (f"//{over}" if over else "")),
@@ -204,15 +210,15 @@ def _mask(shape: ModelShape, make: Make, part: str) -> list[Term]:
 
 def _projections(shape: ModelShape, make: Make) -> list[Term]:
     """The input of the projections, and what lies between them and the attention core."""
-    terms = _read(make, "attention", "projections input", "b*s", "h", "r")
-    read = "+l" * keeps_inputs(shape, "attention")
+    terms = read(make, "attention", "projections input", "b*s", "h", "r")
+    codes = "+l" * keeps_inputs(shape, "attention")
     if shape.mla:
         if shape.mla.q_rank:
-            terms += [make("attention", "query latent, before and after its norm", f"b*s*q*(c{read})//r")]
+            terms += [make("attention", "query latent, before and after its norm", f"b*s*q*(c{codes})//r")]
             terms += [*_scales(make, "attention", "query latent", "b*s", "q", "r")]
             terms += [make("attention", "query latent statistics", "b*s*4//r")]
         terms += [
-            make("attention", "key/value latent, before and after its norm", f"b*s*(u*(c{read})+p*c)//r")
+            make("attention", "key/value latent, before and after its norm", f"b*s*(u*(c{codes})+p*c)//r")
         ]
         terms += [*_scales(make, "attention", "key/value latent", "b*s", "u", "r")]
         terms += [make("attention", "key/value latent statistics", "b*s*4//r")]
@@ -259,7 +265,7 @@ def _core(shape: ModelShape, make: Make, again: bool, attention: str, padded: bo
 
 def _mlp(shape: ModelShape, make: Make, width: str, kept: bool, part: str = "mlp") -> list[Term]:
     """A dense MLP of the given width."""
-    return [*_read(make, part, "MLP input", "b*s", "h", "r"), *_inside(shape, make, "b*s", width, kept, part)]
+    return [*read(make, part, "MLP input", "b*s", "h", "r"), *_inside(shape, make, "b*s", width, kept, part)]
 
 
 def _inside(shape: ModelShape, make: Make, tokens: str, width: str, kept: bool, part: str) -> list[Term]:
@@ -274,7 +280,7 @@ def _inside(shape: ModelShape, make: Make, tokens: str, width: str, kept: bool, 
         terms += [make(part, "activation output", f"{elements}*c//t")]
     if shape.gated:
         terms += [make(part, "up", f"{elements}*c//t")]
-    return [*terms, *_read(make, part, "down projection input", tokens, width, "t")]
+    return [*terms, *read(make, part, "down projection input", tokens, width, "t")]
 
 
 def _experts(shape: ModelShape, make: Make, kept: bool, again: bool) -> list[Term]:
@@ -299,7 +305,7 @@ def _experts(shape: ModelShape, make: Make, kept: bool, again: bool) -> list[Ter
         terms += [make("experts", "order of rows from other ranks (int64)", "b*s*K*8")]
     terms += [
         make("experts", "where each expert's rows end (int32)", "m*4"),
-        *_read(make, "experts", "rows sent to experts", "b*s*K", "h"),
+        *read(make, "experts", "rows sent to experts", "b*s*K", "h"),
         *_inside(shape, make, "b*s*K", "F", kept, "experts"),
         make("experts", "rows coming back, before they are weighted", "b*s*K*h*c"),
     ]
@@ -307,7 +313,7 @@ def _experts(shape: ModelShape, make: Make, kept: bool, again: bool) -> list[Ter
         router_keeps_it = _value(make, "x") == _value(make, "l") and _value(make, "r") == 1
         if again:  # the same tensor as the router's, unless that one has all tokens of its region
             return [*terms, *[make("shared experts", "MLP input", "b*s*h*x//r")] * (_value(make, "r") > 1)]
-        terms += [] if router_keeps_it else _read(make, "shared experts", "MLP input", "b*s", "h", "r")
+        terms += [] if router_keeps_it else read(make, "shared experts", "MLP input", "b*s", "h", "r")
         terms += _inside(shape, make, "b*s", "G", kept, "shared experts")
     return terms
 

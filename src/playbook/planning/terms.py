@@ -47,6 +47,11 @@ SYMBOLS = {
     "x": "bytes of an element of the residual stream",
     "w": "bytes of a parameter",
     "n": "bytes that a norm keeps per token: its statistics",
+    "H": "heads with a state in place of attention",
+    "P": "size of their values",
+    "J": "groups of them that share queries and keys",
+    "N": "size of these: a state is N × P",
+    "k": "tokens of the convolution before a state",
 }
 
 
@@ -116,14 +121,18 @@ def maker(values: Mapping[str, int]) -> Make:
 
 def in_words(kind: Kind) -> str:
     """What follows "3 blocks": what is special about them."""
-    said = " with experts" * kind.experts + f" with windows of {kind.window} tokens" * bool(kind.window)
-    return said + " without recomputation" * kind.whole
+    said = " with experts" * kind.experts + " with states in place of attention" * kind.recurrent
+    return (
+        said
+        + f" with windows of {kind.window} tokens" * (kind.window > 0)
+        + " without recomputation" * kind.whole
+    )
 
 
 def label(kind: Kind) -> str:
     """A kind of blocks, in short."""
-    said = ("moe" if kind.experts else "dense") + f", window {kind.window}" * bool(kind.window)
-    return said + ", whole" * kind.whole
+    said = ("moe" if kind.experts else "dense") + f", window {kind.window}" * (kind.window > 0)
+    return said + ", state" * kind.recurrent + ", whole" * kind.whole
 
 
 def total(terms: Iterable[Term]) -> int:

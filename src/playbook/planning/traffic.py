@@ -87,13 +87,14 @@ def tensor(here: Sender) -> Iterator[Message]:
     into, out = _widths(here, {"attention", "mlp", "shared experts"})
     again = _widths(here, parts_again(here.layout.again) - {"experts"}, again=True)
     # The key that heads of latent attention share enters by itself.
+    latent = {kind: n for kind, (_, n) in here.kinds.items() if here.shape.mla and not kind.recurrent}
     key = here.shape.mla.rope_dim if here.shape.mla else 0
-    beside = {key: here.block_passes} if key else {}
+    beside = {key: sum(latent.values())} if key else {}
     for phase, (entering, leaving) in {"forward": (into, out), "backward": again}.items():
         yield from _entering(here, phase, entering)
         yield from _crossings(here, phase, {}, leaving)
         if phase == "forward" or "full" in here.layout.again:
-            times = here.block_passes if phase == "forward" else sum(here.layers_again.values())
+            times = sum(n for kind, n in latent.items() if phase == "forward" or not kind.whole)
             yield from _crossings(here, phase, dict.fromkeys(beside, times), {}, plain=True)
     yield from _crossings(here, "backward", out, into)
     yield from _crossings(here, "backward", {}, beside, plain=True)

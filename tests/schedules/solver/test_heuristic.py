@@ -7,13 +7,13 @@ import random
 import sys
 
 import pytest
+from playbook_widgets.compute.published_pipelines import BOTH_WAYS, MEASURED, Measured
 
 from playbook.errors import ScheduleError
 from playbook.schedules.actions import Action, Schedule, straight
 from playbook.schedules.catalogue import make
 from playbook.schedules.solver.exact import solve
 from playbook.schedules.solver.heuristic import ordered, span_of, zero_bubble
-from playbook.schedules.solver.measured import BOTH_WAYS, MEASURED, Measured
 from playbook.schedules.timeline import Times, simulate
 from playbook.schedules.validate import validate
 

@@ -7,12 +7,12 @@ import shlex
 
 import pytest
 from playbook_widgets.compute.building import Board
+from playbook_widgets.compute.published_pipelines import MEASURED
 from playbook_widgets.compute.visualizer import compute
 from playbook_widgets.compute.visualizer_setting import read
 
 from playbook.cli import main
 from playbook.schedules.catalogue import NAMES, make
-from playbook.schedules.solver.measured import MEASURED
 from playbook.schedules.timeline import Times, simulate
 
 LETTERS = {"F": "F", "B": "B", "W": "W", "X": "BW"}

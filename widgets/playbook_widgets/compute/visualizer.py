@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from playbook.errors import ScheduleError
-from playbook.instruments.pipeline_runs import has_times, measured_times, read_trace
 from playbook.schedules.actions import Schedule
 from playbook.schedules.catalogue import NAMES
 from playbook.schedules.timeline import Timeline, simulate
 from playbook.schedules.validate import validate
 from playbook_widgets.compute.building import Board
+from playbook_widgets.compute.pipeline_runs import has_times, measured_times, read_trace
 from playbook_widgets.compute.recognise import recognise
 from playbook_widgets.compute.refusals import answered
 from playbook_widgets.compute.visualizer_drawing import drawn, moves

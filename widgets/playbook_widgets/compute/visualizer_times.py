@@ -8,8 +8,8 @@ from typing import Any
 
 from playbook._checks import unknown
 from playbook.errors import ScheduleError
-from playbook.schedules.solver.measured import MEASURED, Measured
 from playbook.schedules.timeline import Times
+from playbook_widgets.compute.published_pipelines import MEASURED, Measured
 
 
 @dataclass(frozen=True)

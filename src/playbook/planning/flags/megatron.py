@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from playbook.errors import ConfigError
 from playbook.layout.stages import split
@@ -74,6 +74,20 @@ def _model(shape: ModelShape, seq: int) -> Iterator[str]:
         yield _latent(shape.mla)
     if shape.moe:
         yield from _experts(shape.moe, [shape.is_moe(layer) for layer in range(shape.layers)])
+    if shape.recurrent:
+        yield from _states(shape.recurrent, [shape.kind(layer).recurrent for layer in range(shape.layers)])
+
+
+def _states(of: Any, where: list[bool]) -> Iterator[str]:
+    if of.rule != "delta":
+        raise ConfigError(
+            f"Megatron-LM's pretrain_gpt.py has no layers of recurrent.rule={of.rule}: it has delta"
+        )
+    yield f"--experimental-attention-variant gated_delta_net --linear-attention-freq '{_pattern(where)}'"
+    yield f"--linear-num-value-heads {of.heads} --linear-value-head-dim {of.head_dim}"
+    yield f"--linear-num-key-heads {of.groups} --linear-key-head-dim {of.state} --linear-conv-kernel-dim {of.kernel}"
+    if of.gate:
+        yield "--attention-output-gate"
 
 
 def _latent(mla: MLA) -> str:
@@ -109,7 +123,7 @@ def _experts(moe: MoE, where: list[bool]) -> Iterator[str]:
 
 
 def _pattern(where: list[bool]) -> str:
-    """Which layers have experts, as a list in Python: its shortest period, run by run."""
+    """Which layers have experts, or a state, as a list in Python: its shortest period, run by run."""
     layers = len(where)
     periods = (n for n in range(1, layers + 1) if layers % n == 0 and where[:n] * (layers // n) == where)
     period = next(periods)
@@ -217,7 +231,7 @@ def _unsaid(run: Run) -> Iterator[str]:
         yield run.shape.planned
     if run.shape.norms != "before":
         yield f"norms={run.shape.norms}: it has one before attention and one before the MLP, and their parameters"
-    if run.shape.windows:
+    if max(run.shape.windows, default=0) > 0:
         yield f"windows of {run.shape.windows} tokens: all keys are seen"
     if run.recipe.compute == 4 and run.job.attention != "reference":
         yield "flash attention in fp32: it keeps the scores"

@@ -195,8 +195,33 @@ def _shape(run: Pasted, flags: Flags) -> ModelShape | None:
     sizes |= {"mla": _latent(flags)} if latent else {"head_dim": width}
     if experts := flags.number("num-experts", None):
         sizes["moe"] = _experts(run, flags, experts, layers, ffn)
+    if flags.word("experimental-attention-variant") == "gated_delta_net":
+        sizes |= _states(run, flags, layers)
     sizes["vocab"] = _vocabulary(run, flags, sizes)
     return preset_of(ModelShape(**sizes))
+
+
+def _states(run: Pasted, flags: Flags, layers: int) -> dict[str, Any]:
+    """Layers with a state in place of attention: those that are 1 of a list, or all but each so many."""
+    text = flags.word("linear-attention-freq", "4")
+    every = number(text)
+    each = (
+        [int((i + 1) % every > 0) for i in range(layers)] if every else _ones("linear-attention-freq", text)
+    )
+    if len(each) != layers or not any(each):
+        raise ConfigError(f"linear-attention-freq must be 1 for some of the {layers} layers, got {text}")
+    period = next(n for n in range(1, layers + 1) if all(one == each[i % n] for i, one in enumerate(each)))
+    names = {
+        "heads": "num-value-heads",
+        "head_dim": "value-head-dim",
+        "groups": "num-key-heads",
+        "state": "key-head-dim",
+    }
+    known = {"heads": 32, "head_dim": 128, "groups": 16, "state": 128}
+    found = {name: flags.number(f"linear-{flag}", known[name]) for name, flag in names.items()}
+    found |= {"rule": "delta", "kernel": flags.number("linear-conv-kernel-dim", 4)}
+    found |= {"gate": flags.on("attention-output-gate")}
+    return {"recurrent": found, "windows": [-one for one in each[:period]]}
 
 
 def _latent(flags: Flags) -> MLA:
@@ -275,10 +300,7 @@ def _where(run: Pasted, text: str, layers: int) -> tuple[int, int]:
         if layers % int(text):
             run.unknown.append(f"--moe-layer-freq {text}: read as {layers // int(text)} layers with experts")
         return 0, int(text)
-    try:
-        has = _list(ast.parse(text, mode="eval").body)
-    except (SyntaxError, RecursionError):
-        has = _list(ast.Pass())
+    has = _ones("moe-layer-freq", text)
     first = has.index(1) if 1 in has else layers
     every = has.index(1, first + 1) - first if has.count(1) > 1 else 1
     dense = 0 if first == every - 1 else first
@@ -286,6 +308,14 @@ def _where(run: Pasted, text: str, layers: int) -> tuple[int, int]:
         run.unknown.append(f"--moe-layer-freq {text}: read as experts in every layer from {dense} on")
         return dense, 1
     return dense, every
+
+
+def _ones(flag: str, text: str) -> list[int]:
+    """A list as Megatron-LM evaluates it. Raises ConfigError for another text."""
+    try:
+        return _list(ast.parse(text, mode="eval").body)
+    except (SyntaxError, RecursionError, ValueError):
+        raise ConfigError(f"{flag} must be a number or a list such as ([0]*3+[1]*58)") from None
 
 
 def _list(node: ast.AST) -> list[int]:
@@ -297,7 +327,7 @@ def _list(node: ast.AST) -> list[int]:
             return _list(left) + _list(right)
         case ast.BinOp(left=left, op=ast.Mult(), right=ast.Constant(value=int(times))) if times <= 1000:
             return (_list(left) * times)[:1000]
-    raise ConfigError("moe-layer-freq must be a number or a list such as ([0]*3+[1]*58)")
+    raise ValueError
 
 
 def _layout(run: Pasted, flags: Flags) -> None:

@@ -75,6 +75,8 @@ def _refuse(run: Run) -> None:
         raise ConfigError("torchtitan replicates with zero=0 only where tp and pp are 1: take zero=3")
     if layout.pp > 1 and layout.schedule not in SCHEDULES:
         raise ConfigError(f"torchtitan has no schedule={layout.schedule}: it has {', '.join(SCHEDULES)}")
+    if run.shape.recurrent:
+        raise ConfigError("torchtitan has no model with a state in place of attention")
     if layout.pp > 1 and model == "qwen3":
         raise ConfigError("torchtitan's Qwen3 has no pipeline: take pp=1")
     if layout.cp > 1 and model == "deepseek_v3":
