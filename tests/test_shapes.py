@@ -115,7 +115,7 @@ def test_breakdown_sums_to_the_total_and_to_its_layers(shape):
     assert sum(parts.values()) == shape.num_parameters
     assert all(count > 0 for count in parts.values())
     for part in ("attention", "mlp", "router", "norms"):
-        layers = sum(shape.layer_parameters(i).get(part, 0) for i in range(shape.layers))
+        layers = sum(shape.block_parameters(shape.kind(i)).get(part, 0) for i in range(shape.layers))
         assert parts.get(part, 0) == layers
     assert ("head" in parts) == (not shape.tied)
     assert ("positions" in parts) == (shape.positions == "learned")
@@ -180,13 +180,16 @@ def test_latent_attention_counts_each_matrix():
     h, heads = 7168, 128
     query = h * 1536 + 1536 * heads * (128 + 64)
     latent = h * (512 + 64) + 512 * heads * (128 + 128)
-    assert shape.layer_parameters(0)["attention"] == query + latent + heads * 128 * h
-    assert shape.layer_parameters(0)["norms"] == 2 * h + 1536 + 512
-    assert "router" not in shape.layer_parameters(2)
-    assert shape.layer_parameters(3)["router"] == 256 * h
-    assert shape.layer_parameters(3)["mlp"] == 257 * 3 * h * 2048
+    assert shape.block_parameters(shape.kind(0))["attention"] == query + latent + heads * 128 * h
+    assert shape.block_parameters(shape.kind(0))["norms"] == 2 * h + 1536 + 512
+    assert "router" not in shape.block_parameters(shape.kind(2))
+    assert shape.block_parameters(shape.kind(3))["router"] == 256 * h
+    assert shape.block_parameters(shape.kind(3))["mlp"] == 257 * 3 * h * 2048
     uncompressed = shape.replace(mla=MLA(None, 512, 128, 64, 128))
-    assert uncompressed.layer_parameters(0)["attention"] == h * heads * 192 + latent + heads * 128 * h
+    assert (
+        uncompressed.block_parameters(uncompressed.kind(0))["attention"]
+        == h * heads * 192 + latent + heads * 128 * h
+    )
 
 
 def test_missing_sizes_are_filled_in():
@@ -341,8 +344,3 @@ def test_a_bad_file_is_named_with_what_is_wrong(content, sentence, tmp_path):
     assert "bad.toml" in str(caught.value)
     with pytest.raises(ShapeError, match="cannot read the model file"):
         load(tmp_path)
-
-
-def test_layer_index_is_checked():
-    with pytest.raises(ShapeError, match="layer must be from 0 to 1, got 2"):
-        ModelShape(**SIZES).layer_parameters(2)

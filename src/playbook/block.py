@@ -169,10 +169,10 @@ def _latent(shape: Any, kind: Kind) -> Iterator[Layer]:
 def _mlp(
     shape: Any, part: str, width: str, reads: str, number: str = "1", times: str = "1"
 ) -> Iterator[Layer]:
-    whole = "all" if part == "experts" else "tokens"
+    whole, over = ("all", "T") if part == "experts" else ("tokens", "t")
     for name in ("up", "gate") if shape.gated else ("up",):
-        yield Linear(part, name, f"{width}//t", "h", reads, "column", shape.bias, "", number, times)
-    down = ("h", f"{width}//t", "down projection input", "row", shape.bias, whole, number, times)
+        yield Linear(part, name, f"{width}//{over}", "h", reads, "column", shape.bias, "", number, times)
+    down = ("h", f"{width}//{over}", "down projection input", "row", shape.bias, whole, number, times)
     yield Linear(part, "down", *down)
 
 
@@ -195,12 +195,13 @@ def linears(shape: Any, kind: Kind) -> tuple[Linear, ...]:
 
 
 @cache
-def symbols(shape: Any, tp: int = 1, ep: int = 1) -> Mapping[str, int]:
-    """The values of the symbols (`planning.terms.SYMBOLS`) for one rank of ``tp`` and ``ep``."""
+def symbols(shape: Any, tp: int = 1, ep: int = 1, etp: int = 0) -> Mapping[str, int]:
+    """The values of the symbols (`planning.terms.SYMBOLS`) for one rank of ``tp`` and ``ep`` (and ``etp``)."""
     moe, mla = shape.moe, shape.mla
     return {
         "h": shape.hidden, "a": shape.heads, "g": max(shape.n_kv_heads, tp), "d": shape.qk_dim, "e": shape.v_dim,
         "f": shape.ffn_dim, "v": -(-shape.vocab // tp) * tp, "y": shape.max_seq, "t": tp,
+        "T": etp or tp, "R": tp if etp else 1,
         "K": moe.top_k if moe else 0, "E": moe.experts if moe else 0, "m": moe.experts // ep if moe else 0,
         "F": moe.ffn if moe else 0, "G": moe.ffn * moe.shared_experts if moe else 0,
         "q": (mla.q_rank or 0) if mla else 0, "u": mla.kv_rank if mla else 0, "p": mla.rope_dim if mla else 0,
@@ -227,7 +228,7 @@ def size_formula(layer: Linear | Norm) -> str:
     if layer.bias:
         columns = f"({columns}+1)"
     # A share is taken last, so that the formula reads 4·h·f/t.
-    factors = sorted((rows, columns), key=lambda factor: factor.endswith("//t"))
+    factors = sorted((rows, columns), key=lambda factor: factor.endswith(("//t", "//T")))
     return "*".join([*[layer.number] * (layer.number != "1"), *factors])
 
 

@@ -317,13 +317,8 @@ class ModelShape:
                 given[f.name] = dataclasses.asdict(value) if nested else value
         return given
 
-    def layer_parameters(self, layer: int) -> dict[str, int]:
-        """Parameters of block ``layer`` (from 0) by part: attention, mlp, router if any, norms."""
-        if not 0 <= layer < self.layers:
-            raise ShapeError(f"layer must be from 0 to {self.layers - 1}, got {layer}")
-        return self._block_parameters(self.kind(layer))
-
-    def _block_parameters(self, kind: Kind) -> dict[str, int]:
+    def block_parameters(self, kind: Kind) -> dict[str, int]:
+        """Parameters of a block by part: attention, mlp, router if any, norms."""
         values, parts = symbols(self), {"attention": 0, "mlp": 0}
         if kind.experts:
             parts["router"] = 0
@@ -338,7 +333,7 @@ class ModelShape:
         if self.positions == "learned":
             parts["positions"] = self.max_seq * self.hidden
         for kind, blocks in self.blocks().items():
-            for part, count in self._block_parameters(kind).items():
+            for part, count in self.block_parameters(kind).items():
                 parts[part] = parts.get(part, 0) + blocks * count
         parts["final norm"] = size(norm(self, "final norm"), symbols(self))
         if not self.tied:

@@ -19,15 +19,19 @@ small = st.integers(1, 4)
 def layouts(draw):
     each, cp, zero = draw(small), draw(small), draw(st.integers(0, 3))
     replicate = draw(st.integers(1, 3)) if zero else 1
+    tp, sp = draw(small), draw(st.booleans())
+    etp = int(tp > 1 and sp and draw(st.booleans()))
+    routed = each * cp * (tp if etp else 1)
     return Layout(
         dp=each * replicate,
         replicate=replicate,
         cp=cp,
-        tp=draw(small),
+        tp=tp,
         pp=draw(small),
-        ep=draw(st.sampled_from([d for d in range(1, each * cp + 1) if each * cp % d == 0])),
+        ep=draw(st.sampled_from([d for d in range(1, routed + 1) if routed % d == 0])),
+        etp=etp,
         vpp=draw(small),
-        sp=draw(st.booleans()),
+        sp=sp,
         zero=zero,
         recompute=draw(st.sampled_from(RECOMPUTE)),
         schedule=draw(st.sampled_from(SCHEDULES)),
@@ -125,8 +129,9 @@ def test_ranks_of_a_group_differ_along_its_axis_alone(layout):
 
 @given(layouts())
 def test_expert_and_shard_groups_cut_the_ranks_that_hold_the_same_weights(layout):
-    cuts = (("ep", "edp", layout.ep), ("shard", "replicate", layout.shards))
-    for whole, (one, other, size) in itertools.product(layout.groups("dp", "cp"), cuts):
+    routed = ("dp", "cp", "tp") if layout.etp else ("dp", "cp")
+    cuts = ((routed, "ep", "edp", layout.ep), (("dp", "cp"), "shard", "replicate", layout.shards))
+    for whole, (_, one, other, size) in ((whole, cut) for cut in cuts for whole in layout.groups(*cut[0])):
         sharing = [group for group in layout.groups(one) if set(group) <= set(whole)]
         copies = [group for group in layout.groups(other) if set(group) <= set(whole)]
         assert {len(group) for group in sharing} == {size} == {len(copies)}
@@ -139,6 +144,9 @@ def test_groups_by_hand():
     assert layout.groups("dp") == [(0, 2, 4, 6), (1, 3, 5, 7)]
     assert layout.groups("ep") == [(0, 2), (4, 6), (1, 3), (5, 7)]
     assert layout.groups("edp") == [(0, 4), (2, 6), (1, 5), (3, 7)]
+    whole = Layout(dp=4, tp=2, ep=4, etp=1, sp=True)
+    assert whole.groups("ep") == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert whole.groups("edp") == [(0, 4), (1, 5), (2, 6), (3, 7)]
     hybrid = Layout(dp=4, cp=2, zero=3, replicate=2, ep=2)
     assert hybrid.groups("shard") == [(0, 1, 2, 3), (4, 5, 6, 7)]
     assert hybrid.groups("replicate") == [(0, 4), (1, 5), (2, 6), (3, 7)]

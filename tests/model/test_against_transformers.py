@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers import DEEPSEEK, GPT, LLAMA, MIXTRAL, tokens
 
-from playbook.model.moe import looped
+from playbook.bench.experts import looped
 from playbook.model.transformer import Transformer
 from playbook.training.convert import write_folder
 

@@ -213,7 +213,12 @@ def test_what_was_loaded_is_what_is_saved(ranks, text):
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [("dp=2,ep=2,zero=1", "dp=2,pp=2,ep=2"), ("cp=2,ep=2,zero=3", "tp=2"), ("dp=4,ep=2", "")],
+    [
+        ("dp=2,ep=2,zero=1", "dp=2,pp=2,ep=2"),
+        ("cp=2,ep=2,zero=3", "tp=2,sp,ep=2,etp=1"),
+        ("tp=4,sp,ep=2,etp=1,zero=1", "tp=2"),
+        ("dp=4,ep=2", ""),
+    ],
 )
 def test_experts_and_the_biases_of_routers(ranks, before, after):
     """Slices of experts come from other ranks than the rest; biases, which no gradient trains, are saved as well."""

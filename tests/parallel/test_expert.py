@@ -85,6 +85,8 @@ def fits(one: dict[str, Any]) -> bool:
     layout = parse(one["axes"])
     if (one["dispatch"] is None) == (layout.ep > 1) or (layout.pp == 1) != (one["schedule"] is None):
         return False
+    if one["schedule"] == "dualpipe" and layout.etp:
+        return False
     least = {None: 1, "zb-v": 4, "dualpipe": 4, "dualpipev": 4}.get(one["schedule"], 2)  # micro-batches
     if one["grad_acc"] < least:
         return False
@@ -140,14 +142,18 @@ def check(ranks, runs: list[tuple[Case, str, dict]], world: int) -> None:
 
 
 AXES = {
-    2: ("dp=2,ep=2", "cp=2,ep=2", "tp=2", "tp=2,sp", "pp=2"),
-    4: ("dp=4,ep=4", "dp=4,ep=2", "dp=2,cp=2,ep=4", "dp=2,tp=2,ep=2", "dp=2,tp=2,sp,ep=2", "dp=2,pp=2,ep=2"),
+    2: ("dp=2,ep=2", "cp=2,ep=2", "tp=2", "tp=2,sp", "tp=2,sp,ep=2,etp=1", "pp=2"),
+    4: (
+        "dp=4,ep=4", "dp=4,ep=2", "dp=2,cp=2,ep=4", "dp=2,tp=2,ep=2", "dp=2,tp=2,sp,ep=2", "dp=2,pp=2,ep=2",
+        "dp=2,tp=2,sp,ep=4,etp=1", "dp=2,tp=2,sp,ep=2,etp=1", "tp=2,sp,pp=2,ep=2,etp=1",
+    ),
     8: (
         "dp=2,cp=2,tp=2,sp,ep=2",
         "dp=2,cp=2,pp=2,ep=4",
         "dp=2,tp=2,pp=2,ep=2",
+        "dp=2,cp=2,tp=2,sp,ep=4,etp=1",
     ),
-}
+}  # fmt: skip
 
 
 #: Not all of them everywhere, for time.
@@ -192,7 +198,7 @@ def cases(world: int) -> Iterator[dict[str, Any]]:
 def apart(one: dict[str, Any]) -> dict[str, Any]:
     """Each axis is an option of its own."""
     layout = parse(one["axes"])
-    each = {axis: getattr(layout, axis) for axis in ("dp", "cp", "tp", "sp", "pp", "ep")}
+    each = {axis: getattr(layout, axis) for axis in ("dp", "cp", "tp", "sp", "pp", "ep", "etp")}
     return {name: value for name, value in one.items() if name != "axes"} | each
 
 
@@ -202,7 +208,9 @@ def steps(one: dict[str, Any]) -> int:
 
 
 def together(one: dict[str, Any]) -> str:
-    return ",".join(["sp"] * one["sp"] + [f"{axis}={one[axis]}" for axis in ("dp", "cp", "tp", "pp", "ep")])
+    return ",".join(
+        ["sp"] * one["sp"] + [f"{axis}={one[axis]}" for axis in ("dp", "cp", "tp", "pp", "ep", "etp")]
+    )
 
 
 def cost(one: dict[str, Any]) -> float:
@@ -357,7 +365,7 @@ def kept(runs: list[tuple[Case, str]]) -> list[dict[str, int]]:
 @pytest.mark.parametrize(
     ("world", "texts"),
     [
-        (2, ("dp=2,ep=2", "dp=2", "cp=2,ep=2,zero=1", "tp=2", "tp=2,sp")),
+        (2, ("dp=2,ep=2", "dp=2", "cp=2,ep=2,zero=1", "tp=2", "tp=2,sp", "tp=2,sp,ep=2,etp=1")),
         (2, ("dp=2,ep=2 fused", "tp=2 fused")),
         (
             4,
@@ -367,6 +375,8 @@ def kept(runs: list[tuple[Case, str]]) -> list[dict[str, int]]:
                 "dp=4,ep=2,zero=3",
                 "dp=2,tp=2,sp,ep=2",
                 "dp=2,cp=2,ep=2,zero=3",
+                "dp=2,tp=2,sp,ep=2,etp=1,zero=1",
+                "dp=2,tp=2,sp,ep=4,etp=1,zero=3",
             ),
         ),
     ],
@@ -395,6 +405,13 @@ def test_what_ranks_keep_is_what_the_planner_says(ranks, world, texts):
     [
         ("dp=2,ep=4", "ep must divide dp * cp = 2, got 4"),
         ("dp=3,ep=3", "ep must divide moe.experts = 8 (1, 2, 4, 8), got 3"),
+        ("dp=2,tp=2,sp,ep=8,etp=1", "ep must divide dp * cp * tp = 4, got 8"),
+        ("dp=2,tp=2,ep=2,etp=1", "etp must be tp = 2, or 1 where the layout has sp, got 1"),
+        ("dp=2,tp=4,sp,ep=2,etp=2", "etp must be tp = 4, or 1 where the layout has sp, got 2"),
+        (
+            "dp=2,tp=2,sp,etp=1",
+            "etp = 1 spreads experts over tp: it needs ep above 1, and another schedule than dualpipe",
+        ),
     ],
 )
 def test_what_cannot_be_spread_is_refused(text, words):

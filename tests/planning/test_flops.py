@@ -6,12 +6,11 @@ from hypothesis import strategies as st
 
 from playbook.block import Norm, size, symbols, weighty
 from playbook.errors import ConfigError
+from playbook.estimates.training_time import hfu, mfu
 from playbook.planning.flops import (
     ATTENTION_CORE,
     forward_flops,
-    hfu,
     matmul_flops,
-    mfu,
     stages_of_equal_cost,
     step_flops,
 )

@@ -23,11 +23,10 @@ from playbook.layout import Layout
 from playbook.model.transformer import Transformer
 from playbook.planning.flags import FRAMEWORKS, emit
 from playbook.planning.flops import step_flops
-from playbook.planning.jobs import run_of
+from playbook.planning.jobs import run_of, trained_parameters
 from playbook.planning.memory import predict
 from playbook.planning.recipes import load_recipe
 from playbook.planning.simulator import simulate
-from playbook.planning.weights import trained_parameters
 from playbook.shapes import load
 from playbook.training.optimizer import adamw
 

@@ -47,6 +47,16 @@ def test_ranks_of_a_group_may_lie_apart():
     assert across == pytest.approx(payload / 2 / CLUSTER.inter_bandwidth, rel=0.01)
 
 
+def test_whole_experts_are_nearer_than_those_that_are_cut():
+    """A group of four among ranks that are neighbours in a node, or eight apart in as many nodes."""
+    found = []
+    for text in ("dp=8,tp=8,sp,ep=4", "dp=8,tp=8,sp,ep=4,etp=1"):
+        here = links(text)
+        assert here.spread("ep", 4)[0] == len({rank // 8 for rank in here.layout.groups("ep")[0]})
+        found.append(here.collective("all_to_all", 2**26, 4, "ep"))
+    assert found[0] > 5 * found[1]
+
+
 def test_stages_are_as_far_apart_as_what_is_inside_them():
     payload = 1e9
     near, far = links("tp=2,pp=4").hop(payload), links("tp=8,pp=4").hop(payload)

@@ -110,6 +110,15 @@ def test_layouts_come_back_from_megatron(layout, options, precision):
     assert dataclasses.replace(read(emit("megatron", planned)).job(), fused="none") == planned.job
 
 
+@pytest.mark.parametrize("layout", ["dp=4,tp=2,sp,ep=2", "dp=4,tp=2,sp,ep=8,etp=1"])
+@pytest.mark.parametrize("framework", ["megatron", "torchtitan"])
+def test_experts_are_cut_over_tp_or_whole(layout, framework):
+    """torchtitan's are whole unless it is told otherwise, Megatron-LM's cut."""
+    planned = run("deepseek-v3", f"{layout},zero=3", 4096)
+    read_back = read(emit(framework, planned)).job().layout
+    assert (read_back.ep, read_back.etp) == (planned.layout.ep, planned.layout.etp)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_flags_are_the_model_that_megatron_would_build(name):
     pasted = read(MODELS[name])

@@ -64,6 +64,8 @@ EXPERTS: Cases = [
     (MLA, "dp=4,pp=2,ep=2,zero=1,grad_acc=4,schedule=dualpipe", {}),
     (MLA.replace(layers=2), "dp=4,tp=2,ep=2,zero=2,grad_acc=2", {}),
     (FEW, "dp=8,ep=2,zero=3,replicate=2", {}),
+    (FEW, "dp=2,cp=2,tp=2,sp,ep=4,etp=1,zero=1", {}),
+    (FEW, "dp=4,tp=2,sp,ep=4,etp=1,zero=3,replicate=2", {}),
 ]
 
 
@@ -184,6 +186,8 @@ MANY = [
     "tp=2,cp=3,dp=4,pp=3,ep=6",
     "dp=6,ep=2,pp=2",
     "cp=4,ep=4",
+    "tp=2,cp=3,dp=4,pp=3,ep=8,etp=1,sp",
+    "tp=4,sp,dp=2,ep=2,etp=1",
     "pp=4,dp=2,cp=2,ep=2,schedule=dualpipe",
     "dp=4,cp=2,ep=2,zero=1,replicate=2",
     "dp=6,tp=2,ep=2,zero=3,replicate=3",

@@ -30,7 +30,7 @@ from playbook.shapes import ModelShape, load
 
 #: Of random problems: both kinds of blocks, two to eight GPUs, 78 to 480 layouts, and one that nothing fits.
 SEEDS = (*range(8), 14, 17, 20, 26)
-WIDE = Space(schedules=("1f1b", "interleaved", "zb-h1", "dualpipe"))
+WIDE = Space(schedules=("1f1b", "interleaved", "zb-h1", "dualpipe"), etp=(0, 1))
 
 
 def problem(model="llama3-8b", gpus=16, global_batch=64, seq=4096, cluster="h100-8", **given):

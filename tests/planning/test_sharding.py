@@ -93,5 +93,5 @@ def test_one_replica_keeps_all_and_sends_nothing(zero):
 def test_experts_have_fewer_replicas():
     """8 ranks, experts over 4 of them: each expert has 2 copies, so a share of them is half of what a rank has."""
     units = [UnitSize(80, experts=100)]
-    assert share_of(units, 8, 1, ep=4) == 10 + 50
-    assert kept(units, 8, 1, PRECISIONS["bf16-mixed"], ep=4).optimizer == 12 * 60
+    assert share_of(units, 8, 1, experts=2) == 10 + 50
+    assert kept(units, 8, 1, PRECISIONS["bf16-mixed"], experts=2).optimizer == 12 * 60

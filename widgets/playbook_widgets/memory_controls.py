@@ -179,6 +179,8 @@ def _parallelism() -> Group:
                     stops=(1, 2, 3, 4, 5, 6, 8, 10, 12, 16), brief="VPP {}", quiet=1),
             Control("ep", "Expert parallel (EP)", "Ranks over which the experts are spread; divides DP · CP.",
                     stops=doublings(1, 256), brief="EP {}", quiet=1),
+            Control("etp", "Experts over TP", "Each expert cut as attention is, or whole: EP then divides DP · CP · TP.",
+                    "choice", choices=((0, "cut"), (1, "whole")), brief="whole experts", quiet=0),
             Control("zero", "ZeRO", "What the replicas share: 1 optimizer states, 2 also gradients, 3 also parameters.",
                     "choice", choices=tuple((stage, str(stage)) for stage in range(4)), brief="ZeRO-{}", quiet=0),
             Control("replicate", "Replicas (HSDP)", "ZeRO shards over DP / this many neighbours; divides DP.",

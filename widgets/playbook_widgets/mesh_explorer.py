@@ -56,6 +56,7 @@ def _controls() -> list[dict[str, Any]]:
         _control("dp", "Data (dp)"),
         _control("pp", "Pipeline (pp)"),
         _control("ep", "Experts (ep)"),
+        _control("etp", "Experts over tp", kind="choice", choices=[[0, "cut"], [1, "whole"]]),
         _control("sp", "Sequence (sp)", kind="choice", choices=[[False, "off"], [True, "on"]]),
         _control("zero", "ZeRO stage", kind="choice", choices=stages),
         _control("replicate", "Replicas of shards"),

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from playbook.estimates.goodput import best_interval, cluster_mtbf, daly, young
+from playbook_widgets.compute.intervals import best_interval, cluster_mtbf, daly, young
+
 from playbook_book.exercises.exercise import NotYet, answers, exercise, number
 
 if TYPE_CHECKING:

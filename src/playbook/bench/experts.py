@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from playbook.bench import chosen
@@ -27,7 +28,9 @@ from playbook.bench.contest import Group, Pair, Way, contest, engine_of
 from playbook.bench.turns import Batch, Run, RunOnMesh, Work
 from playbook.errors import ConfigError
 from playbook.layout import Layout
-from playbook.model.moe import MoE, looped
+from playbook.model.linear import GroupedLinear
+from playbook.model.moe import Experts, MoE
+from playbook.model.ops import activate
 from playbook.parallel.expert import make_path
 from playbook.parallel.mesh import Mesh
 from playbook.shapes import ModelShape
@@ -57,6 +60,30 @@ class OneLayer(Work):
         size = (2, self.micro_batch, self.seq, self.shape.hidden)
         x, target = torch.randn(size, generator=generator).to(device)
         return [(x, target)]
+
+
+def looped(layer: MoE, x: Tensor) -> Tensor:
+    """The naive twin: each expert in turn, on the tokens that chose it. (b, s, h) -> (b, s, h)"""
+    x, (chosen, weights, counts, _) = layer.router(x)
+    tokens = x.flatten(0, 1)
+    y = torch.zeros_like(tokens)
+    for e in range(len(counts)):
+        token, choice = (chosen == e).nonzero(as_tuple=True)
+        y = y.index_add(0, token, _one(layer.experts, e, tokens[token]) * weights[token, choice, None])
+    y = y.view_as(x)
+    return y if layer.shared is None else y + layer.shared(x)
+
+
+def _one(experts: Experts, e: int, x: Tensor) -> Tensor:
+    """Expert ``e`` alone: (n, h) -> (n, h)."""
+
+    def product(layer: GroupedLinear, x: Tensor) -> Tensor:
+        return F.linear(x, layer.weight[e], None if layer.bias is None else layer.bias[e])
+
+    y = product(experts.up, x)
+    if experts.gate is None:
+        return product(experts.down, activate(y, experts.activation))
+    return product(experts.down, activate(product(experts.gate, x), experts.activation) * y)
 
 
 class RunLayer(Run):
@@ -162,7 +189,7 @@ def start_layout(layout: str, work: Work, device: torch.device) -> Run:
 
 _OURS, _LOOPED = (
     Way("ours", partial(start_layer, "ours")),
-    Way("looped", partial(start_layer, "looped"), "model.moe.looped"),
+    Way("looped", partial(start_layer, "looped"), "bench.experts.looped"),
 )
 _THEIRS = Way(
     "transformers",

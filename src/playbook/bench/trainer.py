@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from playbook.bench import provenance
+from playbook.estimates.training_time import hfu, mfu
 from playbook.hardware import ACCELERATORS, Accelerator
 from playbook.instruments.step_costs import StepCosts
-from playbook.planning.flops import hfu, mfu, step_flops
+from playbook.planning.flops import step_flops
 from playbook.planning.jobs import job_of_run
 from playbook.planning.memory import predict_job
 from playbook.shapes import ModelShape

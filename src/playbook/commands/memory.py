@@ -28,11 +28,11 @@ from playbook.layout import Layout
 from playbook.planning.calibration import Calibration, load_calibration, names
 from playbook.planning.fusion import EVERYTHING, FUSED, KEPT
 from playbook.planning.job import Job
+from playbook.planning.jobs import trained_parameters
 from playbook.planning.memory import MemoryReport, StageMemory, predict_job
 from playbook.planning.recipes import RECIPES, load_recipe
 from playbook.planning.search import Found, Problem, search
 from playbook.planning.terms import SYMBOLS, Part, total
-from playbook.planning.weights import trained_parameters
 from playbook.shapes import ModelShape, load
 
 #: Flags of a layout.

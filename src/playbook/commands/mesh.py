@@ -164,7 +164,8 @@ def _picture(layout: Layout, per_node: int) -> Iterator[str]:
 
 def _place(layout: Layout, rank: int) -> dict[str, int]:
     at = layout.coordinates(rank)
-    return {**at, "ep": (at["cp"] + layout.cp * at["dp"]) % layout.ep}
+    place = (at["cp"] + layout.cp * at["dp"]) * layout.apart + at["tp"] * layout.etp
+    return {**at, "ep": place % layout.ep}
 
 
 def _axes(layout: Layout, per_node: int) -> dict[str, dict[str, Any]]:

@@ -16,10 +16,13 @@ from playbook.planning.search import Found, Problem, Result, Space, explain, sea
 EPILOG = """examples: playbook search --model llama3-70b --cluster h100-8 --gpus 32 --global-batch 512 --seq 4096
           playbook search --model mixtral-8x7b --cluster h100-8 --gpus 64 --global-batch 512 --emit megatron"""
 
-#: What is chosen from where nothing is said.
-ALL = "all that can be", "1, and one by which shards fill a node"
 #: Sizes that may be chosen among.
-SIZES = ("tp", "cp", "pp", "ep", "vpp", "replicate")
+SIZES = ("tp", "cp", "pp", "ep", "etp", "vpp", "replicate")
+#: What is chosen from where nothing is said, and is not all that can be.
+ELSE = {
+    "replicate": "1, and one by which shards fill a node",
+    "etp": "1 where ranks have no more of experts by it",
+}
 
 
 def add(commands: Any) -> None:
@@ -36,7 +39,7 @@ def add(commands: Any) -> None:
         flag(
             f"--{axis}",
             metavar="1,2,…",
-            help=f"sizes of {axis} to choose from (default: {ALL[axis == 'replicate']})",
+            help=f"sizes of {axis} to choose from (default: {ELSE.get(axis, 'all that can be')})",
         )
     flag("--micro-batches", metavar="1,2,…", help="micro-batches to choose from (default: all that can be)")
     for name, what in (("zero", "ZeRO stages"), ("recompute", "recomputation"), ("schedules", "schedules")):

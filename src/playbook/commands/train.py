@@ -16,7 +16,7 @@ from playbook._json import to_json
 from playbook.commands.flags import add_fields, layout_of, named, read_fields, say
 from playbook.errors import ConfigError
 from playbook.layout import Layout
-from playbook.planning.weights import trained_parameters
+from playbook.planning.jobs import trained_parameters
 from playbook.shapes import ModelShape, load
 from playbook.training.config import TrainConfig
 

@@ -1,4 +1,4 @@
-"""How long a training run takes and what it costs.
+"""How long a training run takes and what it costs, and how much of the GPUs it uses.
 
 Time is FLOPs over FLOP/s: t = c·T·P / (n·F·U) for T tokens, P parameters and n GPUs of peak F and utilisation U, where c
 and U belong together. With c = 6, what the model needs, U is the MFU. Narayanan et al. 2021 (arXiv 2104.04473, section
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from playbook._checks import check_fields, check_int, check_positive
 from playbook.errors import ConfigError
+from playbook.planning.flops import StepFlops
 
 #: FLOPs per parameter and token: 2 forward (a multiplication and an addition), 4 backward.
 FLOPS_PER_PARAMETER = 6
@@ -80,3 +81,22 @@ def training_flops(parameters: float, tokens: float, coefficient: float) -> floa
     run = {"parameters": parameters, "tokens": tokens, "coefficient": coefficient}
     n, d, c = (check_positive(label, value, ConfigError) for label, value in run.items())
     return c * n * d
+
+
+def mfu(step: StepFlops, seconds: float, peak_flops: float, gpus: int = 1) -> float:
+    """Model FLOPs utilisation: the share of the GPUs' peak that went into FLOPs which the model needs.
+
+    ``step`` are the FLOPs of the whole global batch, ``seconds`` the time of that step, ``peak_flops`` one GPU's peak in
+    FLOP/s. Introduced by PaLM (arXiv 2204.02311, section 4.1). Raises :class:`ConfigError` unless all are positive.
+    """
+    return _utilisation(step.model, seconds, peak_flops, gpus)
+
+
+def hfu(step: StepFlops, seconds: float, peak_flops: float, gpus: int = 1) -> float:
+    """Hardware FLOPs utilisation: like :func:`mfu`, but recomputed FLOPs count as well."""
+    return _utilisation(step.hardware, seconds, peak_flops, gpus)
+
+
+def _utilisation(flops: int, seconds: float, peak_flops: float, gpus: int) -> float:
+    peak = check_positive("peak_flops", peak_flops, ConfigError) * check_int("gpus", gpus, ConfigError)
+    return flops / (check_positive("seconds", seconds, ConfigError) * peak)

@@ -100,6 +100,9 @@ class Fields:
     pp: int = 1
     cp: int = 1
     ep: int = 1
+    etp: int = told(
+        0, "ranks that share each expert's matrices: those of tp (0), or 1, as in Megatron-LM", least=0
+    )
     vpp: int = 1
     sp: bool = False
     zero: int = told(0, least=0)
@@ -147,6 +150,11 @@ class Fields:
     def blocks_again(self) -> int | None:
         """Of each stage so many blocks, the first ones, are computed again (Megatron-LM's "block"); None is all."""
         return blocks_again(self.recompute)
+
+    @property
+    def apart(self) -> int:
+        """Over how many ranks of tp the tokens of a block are routed apart: all, where experts are whole (``etp``)."""
+        return self.tp if self.etp else 1
 
     def padded(self, seq: int) -> int:
         """Tokens of a sample of ``seq`` once it can be sharded evenly; what is added counts in no loss.

@@ -64,9 +64,13 @@ class Layout(Fields):
             raise LayoutError(
                 f"replicate = {self.replicate} repeats ZeRO's shards: zero must be 1, 2 or 3, got 0"
             )
-        if self.shards % self.ep:
-            some = "dp * cp" if self.replicate == 1 else "dp * cp / replicate"
-            raise LayoutError(f"ep must divide {some} = {self.shards}, got {self.ep}")
+        if self.etp == self.tp:
+            object.__setattr__(self, "etp", 0)
+        if self.etp > 1 or (self.etp and not self.sp):
+            raise LayoutError(f"etp must be tp = {self.tp}, or 1 where the layout has sp, got {self.etp}")
+        if self.shards * self.apart % self.ep:
+            some = "dp * cp" + " * tp" * self.etp + " / replicate" * (self.replicate > 1)
+            raise LayoutError(f"ep must divide {some} = {self.shards * self.apart}, got {self.ep}")
 
     @property
     def method(self) -> Any:
@@ -183,7 +187,7 @@ class Layout(Fields):
         """The groups of ranks that differ along ``axes`` alone; every rank is in exactly one of them.
 
         ``groups("tp")`` are the tensor-parallel groups, ``groups("dp", "cp")`` the ranks that hold the same
-        weights. ``groups("ep")`` share one set of experts: neighbours in a dp × cp group. ``groups("edp")``
+        weights. ``groups("ep")`` share one set of experts: neighbours in a dp × cp (× tp) group. ``groups("edp")``
         hold copies of the same experts. So do ``groups("shard")`` and ``groups("replicate")`` with what ZeRO shards.
         Raises :class:`LayoutError` for an unknown axis.
         """
@@ -213,7 +217,7 @@ class Layout(Fields):
     def _neighbours(self, axis: str) -> list[tuple[int, ...]]:
         """Neighbours in dp × cp groups, or (edp, replicate) the ranks at one place among theirs."""
         groups, size = [], self.ep if axis in ("ep", "edp") else self.shards
-        for ranks in self.groups("dp", "cp"):
+        for ranks in self.groups("dp", "cp", *["tp"] * (self.etp * (axis in ("ep", "edp")))):
             if axis in ("ep", "shard"):
                 groups += [ranks[start : start + size] for start in range(0, len(ranks), size)]
             else:

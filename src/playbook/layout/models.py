@@ -28,7 +28,7 @@ def check_tensor(shape: ModelShape, layout: Fields) -> None:
     if shape.moe is None or shape.moe.dense_layers or shape.moe.every > 1:
         check_divides("tp", tp, "ffn", shape.ffn_dim, LayoutError)
     if shape.moe is not None:
-        check_divides("tp", tp, "moe.ffn", shape.moe.ffn, LayoutError)
+        check_divides("tp", 1 if layout.etp else tp, "moe.ffn", shape.moe.ffn, LayoutError)
     if layout.tensor_overlap == "chunked" and tp > 1 and not layout.sp:
         raise LayoutError("tensor_overlap is 'chunked', which takes gathers of tokens apart: it needs sp")
     if layout.tensor_overlap == "chunked" and tp > 1 and shape.train != "full":
@@ -42,6 +42,10 @@ def check_experts(shape: ModelShape, layout: Fields, seq: int | None = None) -> 
         if layout.ep > 1:
             raise LayoutError(f"ep must be 1 for a model without experts, got {layout.ep}")
         return
+    if layout.etp and (layout.ep == 1 or layout.schedule == "dualpipe"):
+        raise LayoutError(
+            "etp = 1 spreads experts over tp: it needs ep above 1, and another schedule than dualpipe"
+        )
     check_divides("ep", layout.ep, "moe.experts", moe.experts, LayoutError)
     if layout.ep > 1 and layout.dispatch == "two-step":
         if layout.node is None:

@@ -45,10 +45,6 @@ class Routing(NamedTuple):
 class Spread:
     """How the tokens of a sample lie on ranks: here, all on one. Techniques that split samples say otherwise."""
 
-    def length(self, s: int) -> int:
-        """The tokens of a sample of which ``s`` are here."""
-        return s
-
     def total(self, x: Tensor) -> Tensor:
         """The sum of ``x`` over the ranks that have tokens of the same samples."""
         return x
@@ -301,30 +297,6 @@ class MoE(nn.Module):
 
 def _as_it_is(x: Tensor) -> Tensor:
     return x
-
-
-def looped(layer: MoE, x: Tensor) -> Tensor:
-    """The naive twin: each expert in turn, on the tokens that chose it. (b, s, h) -> (b, s, h)"""
-    x, (chosen, weights, counts, _) = layer.router(x)
-    tokens = x.flatten(0, 1)
-    y = torch.zeros_like(tokens)
-    for e in range(len(counts)):
-        token, choice = (chosen == e).nonzero(as_tuple=True)
-        y = y.index_add(0, token, _one(layer.experts, e, tokens[token]) * weights[token, choice, None])
-    y = y.view_as(x)
-    return y if layer.shared is None else y + layer.shared(x)
-
-
-def _one(experts: Experts, e: int, x: Tensor) -> Tensor:
-    """Expert ``e`` alone: (n, h) -> (n, h)."""
-
-    def product(layer: GroupedLinear, x: Tensor) -> Tensor:
-        return F.linear(x, layer.weight[e], None if layer.bias is None else layer.bias[e])
-
-    y = product(experts.up, x)
-    if experts.gate is None:
-        return product(experts.down, activate(y, experts.activation))
-    return product(experts.down, activate(product(experts.gate, x), experts.activation) * y)
 
 
 def routers(model: nn.Module) -> dict[str, Router]:

@@ -166,7 +166,9 @@ class Engine(RankState):
         """
         tokens, seed = self.count(targets), torch.full((), loss_scale, device=targets.device)
         for router in self._routers.values():
-            router.loss_scale = seed / tokens / (self.mesh.layout.tp if self.mesh else 1)
+            router.loss_scale = (
+                seed / tokens / (self.mesh.layout.tp // self.mesh.layout.apart if self.mesh else 1)
+            )
         return tokens, seed
 
     def no_sync(self) -> AbstractContextManager[object]:
@@ -285,6 +287,7 @@ class Engine(RankState):
             one.step()
         for name, router in self._routers.items():
             replicas = self.placements[f"{name}.weight"].replicas
+            replicas += ("tp",) * (self.mesh.layout.etp if self.mesh else 0)
             if self.mesh and self.mesh.size(*replicas) > 1:
                 dist.all_reduce(router.load, group=self.mesh.group(*replicas))
             router.update_bias(router.load)

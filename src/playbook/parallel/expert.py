@@ -225,9 +225,6 @@ class OverRanks(Spread):
     def __init__(self, samples: dist.ProcessGroup, batch: dist.ProcessGroup):
         self.samples, self.batch = samples, batch
 
-    def length(self, s: int) -> int:
-        return s * self.samples.size()
-
     def total(self, x: Tensor) -> Tensor:
         return self._sum(x, self.samples)
 
@@ -258,7 +255,8 @@ def shard_experts(
     """
     layout = mesh.layout
     layers = {i: block.mlp for i, block in own_blocks(model) if isinstance(block.mlp, MoE)}
-    spread = OverRanks(mesh.group("cp"), mesh.group("dp", "cp"))
+    apart = ["tp"] * layout.etp  # whose ranks route their own tokens
+    spread = OverRanks(mesh.group("cp", *apart), mesh.group("dp", "cp", *apart))
     for layer in layers.values():
         layer.router.spread = spread
     if layout.ep == 1:
@@ -287,12 +285,9 @@ def make_path(mesh: Mesh, dispatch: str, node: int | None = None, turns: Turns |
     if dispatch == "all-to-all":
         return AllToAll(group, turns)
     size = node or group.size()
-    lines = mesh.layout.groups("ep")
-    inside = [line[i : i + size] for line in lines for i in range(0, len(line), size)]
-    across = [line[i::size] for line in lines for i in range(size)]
-    mesh.add("ep across nodes", across)
-    mesh.add("ep in a node", inside)
-    return TwoSteps(mesh.group("ep across nodes"), mesh.group("ep in a node"), turns)
+    lines, inside = mesh.layout.groups("ep"), mesh.neighbours("ep", size, "ep in a node")
+    across = mesh.add("ep across nodes", [line[i::size] for line in lines for i in range(size)])
+    return TwoSteps(mesh.group(across), mesh.group(inside), turns)
 
 
 def _cut(mesh: Mesh, placement: Placement, whole: nn.Parameter, replicas: str) -> Placement:
@@ -302,6 +297,7 @@ def _cut(mesh: Mesh, placement: Placement, whole: nn.Parameter, replicas: str) -
     start = mesh.index("ep") * each
     shard = Shard("ep", 0, start, start + each, len(whole))
     whole.data = shard.of(whole.data).clone()
-    edp = layout.dp * layout.cp // layout.ep
-    over = {"dp": edp, "cp": 1} if layout.dp > 1 else {"dp": 1, "cp": edp}
-    return placement.cut(shard).over(replicas, over)
+    edp = layout.dp * layout.cp * layout.apart // layout.ep
+    axes = ["dp", "cp", *["tp"] * layout.etp]
+    first = next((axis for axis in axes if getattr(layout, axis) > 1), "cp")
+    return placement.cut(shard).over(replicas, {**dict.fromkeys(axes, 1), first: edp})

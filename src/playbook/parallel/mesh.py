@@ -40,9 +40,8 @@ class Mesh:
         """The group of this rank along ``axes``: itself alone where all of them have size 1."""
         key = self._key(axes)
         if key not in self._groups:
-            self._groups[key] = self._create(
-                self.layout.groups(*key) if key else [(r,) for r in range(self.layout.world_size)], key
-            )
+            alone: list[tuple[int, ...]] = [(rank,) for rank in range(self.layout.world_size)]
+            self._groups[key] = self._create(self.layout.groups(*key) if key else alone, key)
         group = self._groups[key]
         if group is None:
             raise LayoutError(f"rank {self.rank} is in no group {axes[0]!r}")
@@ -66,11 +65,11 @@ class Mesh:
             found = made if self.rank in ranks else found
         return found
 
-    def neighbours(self, axis: str, count: int) -> str:
+    def neighbours(self, axis: str, count: int, name: str = "") -> str:
         """The name of an axis of ``count`` neighbours along ``axis``: ranks 0 and 1, 2 and 3, … for two. A collective."""
         lines = self.layout.groups(axis)
         parts = [line[i : i + count] for line in lines for i in range(0, len(line), count)]
-        return self.add(f"{axis}/{count}", parts)
+        return self.add(name or f"{axis}/{count}", parts)
 
     def hybrid(self, group: dist.ProcessGroup) -> tuple[dist.ProcessGroup, dist.ProcessGroup] | None:
         """Of a ``group`` with the same weights, this rank's shard group, and the ranks that have the same shard in all of
@@ -171,12 +170,9 @@ class Ring:
 
         Neither may be written to before that."""
         coming = torch.empty_like(tensor)
-        self._works += dist.batch_isend_irecv(
-            [
-                dist.P2POp(dist.isend, tensor, self._next, self.group),
-                dist.P2POp(dist.irecv, coming, self._before, self.group),
-            ]
-        )
+        there = dist.P2POp(dist.isend, tensor, self._next, self.group)
+        here = dist.P2POp(dist.irecv, coming, self._before, self.group)
+        self._works += dist.batch_isend_irecv([there, here])
         return coming
 
     def arrive(self) -> None:

@@ -68,7 +68,9 @@ class RankState:
         placement = self.placements[name]
         if placement.tied and name != placement.name:  # the other end has it, too
             return False
-        return self.mesh is None or placement.first_on({"tp": self.mesh.coordinates["tp"]})
+        if self.mesh is None or (self.mesh.layout.etp and placement.replicas == ("edp",)):
+            return True
+        return placement.first_on({"tp": self.mesh.coordinates["tp"]})
 
     def _everywhere(self, shards: Iterator[LocalShard]) -> dict[tuple[str, str], Tensor]:
         """Whole tensors of the shards of all ranks, in CPU memory."""

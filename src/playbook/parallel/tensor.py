@@ -195,7 +195,7 @@ def shard_tensors(model: Transformer, mesh: Mesh, before: Placements, overlap: s
         shard, partial = cutter.shards.get(name), cutter.partial.get(name)
         if mesh.layout.sp and shard is None and partial is None:
             partial = "tp"  # each rank sees its own tokens alone
-        found[name] = placement.cut(shard, partial)
+        found[name] = placement.cut(shard, partial or None)
     return found
 
 
@@ -256,27 +256,27 @@ class _Cutter:
 
     def experts(self, name: str, moe: MoE) -> None:
         """Of each expert some columns and rows. All ranks of the region route all of its tokens, alike; what each adds to
-        their outputs is a partial sum, and so is then what the router learns."""
+        their outputs is a partial sum, and so is then what the router learns; so it is where experts stay whole (``etp``)
+        and each rank routes its own."""
+        self.partial[f"{name}.router.weight"] = "tp"
+        if moe.shared is not None:
+            self.mlp(f"{name}.shared", moe.shared)
+        if self.mesh.layout.etp:  # rows travel from a rank's own tokens to whole experts
+            self.partial |= {f"{name}.experts.{key}": "" for key, _ in moe.experts.named_parameters()}
+            return
         region, experts = self._region(), moe.experts
         moe.enter, moe.leave = partial(g if self.sequence else f, group=self.group), region.leave
-        self.partial[f"{name}.router.weight"] = "tp"
         for layer, dim in (("up", 1), ("gate", 1), ("down", 2)):
             if (whole := getattr(experts, layer)) is None:
                 continue
             whole.products.over(self.group, "weight", "dy" if dim == 1 else "x")
             shard = self._share(dim, whole.weight.shape[dim])
-            whole.weight = _own(shard, whole.weight)
-            self.shards[f"{name}.experts.{layer}.weight"] = shard
-            if whole.bias is None:
-                continue
-            if dim == 1:
-                whole.bias = _own(shard, whole.bias)
-                self.shards[f"{name}.experts.{layer}.bias"] = shard
-            else:  # added once, by the first rank
+            for kind in ("weight",) if dim == 2 or whole.bias is None else ("weight", "bias"):
+                setattr(whole, kind, _own(shard, getattr(whole, kind)))
+                self.shards[f"{name}.experts.{layer}.{kind}"] = shard
+            if dim == 2 and whole.bias is not None:  # added once, by the first rank
                 whole.share_of_bias = float(self.rank == 0)
                 self.partial[f"{name}.experts.{layer}.bias"] = "tp"
-        if moe.shared is not None:
-            self.mlp(f"{name}.shared", moe.shared)
 
     def vocabulary(self) -> None:
         """Embedding and head have the same entries; both tables are padded until they can be sharded evenly."""

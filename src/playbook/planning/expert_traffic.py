@@ -45,18 +45,21 @@ def even(here: Sender) -> Routed:
     each, more = divmod(_taken(here, moe), ranks)
     rows = tuple(each + (rank < more) for rank in range(ranks))
     nodes = ranks // (here.layout.node or ranks)
-    tokens = math.ceil(here.tokens * (1 - missed(moe, nodes)))
+    tokens = math.ceil(here.tokens // here.layout.apart * (1 - missed(moe, nodes)))
     return Routed((rows,) * ranks, ((min(tokens, sum(rows)),) * nodes,) * ranks)
 
 
 def _taken(here: Sender, moe: MoE) -> int:
     """Of the choices of a rank's tokens, those within the capacity of experts (``model.moe.Router``)."""
-    chosen = here.tokens * moe.top_k
+    chosen = here.tokens // here.layout.apart * moe.top_k
     if moe.capacity is None:
         return chosen
     sample = here.tokens * here.layout.cp // here.layout.micro_batch
     room = math.ceil(moe.capacity * sample * moe.top_k / moe.experts)
-    return min(chosen, math.ceil(Fraction(here.layout.micro_batch * room * moe.experts, here.layout.cp)))
+    return min(
+        chosen,
+        math.ceil(Fraction(here.layout.micro_batch * room * moe.experts, here.layout.cp * here.layout.apart)),
+    )
 
 
 def missed(moe: MoE, nodes: int) -> Fraction:
@@ -90,7 +93,7 @@ def region(here: Sender) -> Iterator[Message]:
 
     What enters is the router's as well: it is as wide as the residual stream. Recomputation repeats what forward sends.
     """
-    if here.layout.tp == 1:
+    if here.layout.tp == 1 or here.layout.etp:
         return
     sp, n = here.layout.sp, here.expert_passes
     # At the entry f or g, at the exit f* or g*: each has a message forward, or backward, or both.
@@ -176,8 +179,9 @@ def _two_steps(here: Sender, routed: Routed) -> Iterator[Message]:
 
 def _gathered(here: Sender, routed: Routed) -> Iterator[Message]:
     """Everything to everybody: tokens, weights and choices. What the others' experts make of a rank's own is added up."""
-    (ranks, _), k, size = here.ep, _moe(here).top_k * here.tokens, here.recipe.compute
-    rows, weights, chosen = (ranks * here.stream, size), (ranks * k, FP32), (ranks * k, INT64)
+    (ranks, _), tokens, size = here.ep, here.tokens // here.layout.apart, here.recipe.compute
+    k = ranks * _moe(here).top_k * tokens
+    rows, weights, chosen = (ranks * tokens * here.shape.hidden, size), (k, FP32), (k, INT64)
     for phase, collective, sent in (
         ("forward", "all_gather", (rows, weights, chosen)),
         ("forward", "reduce_scatter", (rows,)),
@@ -198,19 +202,22 @@ def balance(here: Sender) -> Iterator[Message]:
     Scores and most loads are of samples, which context-parallel ranks share.
     """
     moe, layout, n = _moe(here), here.layout, here.expert_passes
-    again, cp = sum(_again(here).values()), (layout.cp, here.at["cp"])
+    again, (axis, samples) = sum(_again(here).values()), here.routing("cp")
     if moe.capacity is not None:
         scores = layout.cp * here.tokens * moe.experts
         for phase, count in (("forward", n), ("backward", again)):
-            yield message_in("cp", "all_gather", scores, FP32, cp, phase, count)
+            yield message_in(axis, "all_gather", scores, FP32, samples, phase, count)
     if moe.balance_loss:  # once, where there is a graph
         loads = moe.experts * (layout.micro_batch if moe.balance_over == "sample" else 1)
-        over = ("cp", cp) if moe.balance_over != "global_batch" else (here.samples_axis, here.samples)
+        over = (axis, samples) if moe.balance_over != "global_batch" else here.routing("cp", "dp")
         for phase, count in (("forward", n - again), ("backward", again)):
             yield message_in(over[0], "all_reduce", loads, FP32, over[1], phase, count)
-    axis = "dp" if here.mirrored else here.samples_axis
-    layers = len(here.expert_layers)
-    yield message_in(axis, "all_reduce", moe.experts, FP32, here.replicas, "load", layers)
+    axis, group = (
+        here.routing("cp", "dp")
+        if layout.etp
+        else ("dp" if here.mirrored else here.samples_axis, here.replicas)
+    )
+    yield message_in(axis, "all_reduce", moe.experts, FP32, group, "load", len(here.expert_layers))
 
 
 def _moe(here: Sender) -> MoE:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from playbook._checks import check_int, check_positive
+from playbook._checks import check_int
 from playbook.block import Core, Kind, Linear, block_layers, evaluate, symbols
 from playbook.errors import ConfigError
 from playbook.layout import recomputed
@@ -145,22 +145,3 @@ def step_flops(
         for kind, blocks in shape.blocks(stages, blocks_again(recompute)).items()
     )
     return StepFlops(forward=forward, backward=2 * forward - frozen, recomputed=twice)
-
-
-def mfu(step: StepFlops, seconds: float, peak_flops: float, gpus: int = 1) -> float:
-    """Model FLOPs utilisation: the share of the GPUs' peak that went into FLOPs which the model needs.
-
-    ``step`` are the FLOPs of the whole global batch, ``seconds`` the time of that step, ``peak_flops`` one GPU's peak in
-    FLOP/s. Introduced by PaLM (arXiv 2204.02311, section 4.1). Raises :class:`ConfigError` unless all are positive.
-    """
-    return _utilisation(step.model, seconds, peak_flops, gpus)
-
-
-def hfu(step: StepFlops, seconds: float, peak_flops: float, gpus: int = 1) -> float:
-    """Hardware FLOPs utilisation: like :func:`mfu`, but recomputed FLOPs count as well."""
-    return _utilisation(step.hardware, seconds, peak_flops, gpus)
-
-
-def _utilisation(flops: int, seconds: float, peak_flops: float, gpus: int) -> float:
-    peak = check_positive("peak_flops", peak_flops, ConfigError) * check_int("gpus", gpus, ConfigError)
-    return flops / (check_positive("seconds", seconds, ConfigError) * peak)

@@ -18,6 +18,7 @@ from playbook.planning.job import Job
 from playbook.planning.recipes import RECIPES, Recipe, load_recipe, recipe_of_run
 from playbook.planning.search import Problem
 from playbook.planning.simulator import Run
+from playbook.planning.weights import weight_units
 from playbook.shapes import ModelShape, load
 
 if TYPE_CHECKING:
@@ -57,6 +58,12 @@ def job_of_run(shape: ModelShape, config: TrainConfig, device: str) -> Job:
         offload=config.offload,
         device=device,
     )
+
+
+def trained_parameters(shape: ModelShape) -> int:
+    """How many learn."""
+    units = weight_units(shape, Layout(), {0: range(shape.layers)}, 1)
+    return sum(weight.elements for unit in units for weight in unit.weights)
 
 
 def run_of(job: Mapping[str, Any], trained: Job | None = None) -> Run:

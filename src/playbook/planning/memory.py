@@ -161,7 +161,8 @@ def _rank(rank: int, most: Keeps, terms: StageTerms, weights: Weights) -> StageM
 
 def _states(counts: StateCounts, layout: Layout, recipe: Recipe, offload: bool) -> tuple[int, int, int]:
     """Bytes of parameters, gradients and optimizer states on the fullest replica."""
-    held = kept(counts.units, counts.replicas, layout.zero, recipe.states, ep=layout.ep, apart=layout.pp > 1)
+    experts, apart = counts.replicas * layout.apart // layout.ep, layout.pp > 1
+    held = kept(counts.units, counts.replicas, layout.zero, recipe.states, experts=experts, apart=apart)
     parameters = held.parameters + counts.frozen_shard * recipe.states.parameters
     return parameters, held.gradients, 0 if offload else held.optimizer
 

@@ -29,10 +29,11 @@ class Links:
     def stride(self, axis: str) -> int:
         """How far apart neighbours on an axis are."""
         layout = self.layout
+        of_experts = layout.tp // layout.apart
         strides = {
             "cp": layout.tp,
-            "ep": layout.tp,
-            "edp": layout.tp * layout.ep,
+            "ep": of_experts,
+            "edp": of_experts * layout.ep,
             "dp": layout.tp,
             "replicate": layout.tp * layout.shards,
             "pp": layout.tp * layout.cp * layout.dp,

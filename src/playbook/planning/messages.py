@@ -183,6 +183,12 @@ class Sender(OfJob):
         return layout.dp * layout.cp, at["cp"] + layout.cp * at["dp"]
 
     @property
+    def routed(self) -> tuple[int, int]:
+        """How many ranks route other tokens of the same stages, and which of them this one is."""
+        ranks, index = self.samples
+        return ranks * self.layout.apart, index * self.layout.apart + self.at["tp"] * self.layout.etp
+
+    @property
     def samples_axis(self) -> str:
         """The axis by which a run counts what these tell each other."""
         return "cp" if self.layout.dp == 1 else "world" if self.mirrored else "dp"
@@ -195,7 +201,7 @@ class Sender(OfJob):
     @property
     def ep(self) -> tuple[int, int]:
         """How many ranks have different experts of the same blocks, and which of them this one is."""
-        return self.layout.ep, self.samples[1] % self.layout.ep
+        return self.layout.ep, self.routed[1] % self.layout.ep
 
     @property
     def across(self) -> tuple[int, int]:
@@ -222,7 +228,7 @@ class Sender(OfJob):
 
     def _set(self, units: list[WeightUnit], ep: int) -> WeightSet:
         """Weights of which ``ep`` neighbours have different ones."""
-        ranks, index = (number // ep for number in self.samples)
+        ranks, index = (number // ep for number in (self.routed if ep > 1 else self.samples))
         each = ranks // self.layout.replicate
         shards = self._mirror((each, index % each))
         return WeightSet(units, self._mirror((ranks, index)), shards, self._buckets(units, shards[0]))
@@ -267,6 +273,13 @@ class Sender(OfJob):
             index += ranks * self.at[axis]
             ranks *= getattr(self.layout, axis)
         return ranks, index
+
+    def routing(self, *axes: str) -> tuple[str, tuple[int, int]]:
+        """The axis by which a run counts what ranks along ``axes`` tell each other that route other tokens, and these."""
+        if not self.layout.etp:
+            return ("cp", self.over(axes)) if axes == ("cp",) else (self.samples_axis, self.samples)
+        long = [axis for axis in ("tp", *axes) if getattr(self.layout, axis) > 1]
+        return long[0] if len(long) == 1 else "world", self.over(("tp", *axes))
 
     def tp(self, collective: str, elements: int, itemsize: int, phase: str, count: int) -> Message:
         layout = self.layout

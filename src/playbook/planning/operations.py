@@ -127,7 +127,7 @@ class Sizes(OfJob):
     @property
     def values(self) -> Mapping[str, int]:
         """Of the symbols of a block's rows."""
-        return symbols(self.shape, self.layout.tp, self.layout.ep)
+        return symbols(self.shape, self.layout.tp, self.layout.ep, self.layout.etp)
 
     @property
     def stream(self) -> float:
@@ -239,9 +239,10 @@ def _experts(made: _Made, sizes: Sizes, linear: Mapping[str, Sequence[Linear]]) 
     """Router, the rows of this rank's experts, on which they fall evenly, and the experts that see every token."""
     moe, shape = sizes.shape.moe, sizes.shape
     assert moe is not None
-    made.linear("router", sizes.tokens, moe.experts, shape.hidden, narrow=False)
-    made.over("router", 12.0 * sizes.tokens * moe.experts, 12.0 * sizes.tokens * moe.experts, kernels=6)
-    chosen = sizes.tokens * moe.top_k
+    tokens = sizes.tokens // sizes.layout.apart
+    made.linear("router", tokens, moe.experts, shape.hidden, narrow=False)
+    made.over("router", 12.0 * tokens * moe.experts, 12.0 * tokens * moe.experts, kernels=6)
+    chosen = tokens * moe.top_k
     if moe.capacity:
         chosen = min(chosen, int(moe.capacity * chosen))
     rows = max(1, math.ceil(chosen * sizes.layout.ep / moe.experts * sizes.imbalance))

@@ -90,7 +90,8 @@ def stage_parameters(
         kept = share_of([*_units(shape, layout, stages, rest, parts, table.value, False)], replicas, 3)
     shard = local - frozen
     if layout.zero:
-        shard = share_of(units, replicas, layout.zero, ep=layout.ep, apart=layout.pp > 1)
+        same = replicas * layout.apart // layout.ep
+        shard = share_of(units, replicas, layout.zero, experts=same, apart=layout.pp > 1)
     block, block_learns = (max(map(total, each.values()), default=0) for each in (blocks, learning))
     given = units, tuple(parts), replicas, frozen, kept, block_learns
     return StateCounts(local, shard, block, table.value, *given)

@@ -342,7 +342,7 @@ def _update(run: RunSizes, stage: Weights) -> tuple[Term, ...]:
         ends, block * bool({"attention", "mlp"} & learn), (shape.lora or 1) * max(shape.hidden, wide)
     )
     if any(kind.experts for kind in stage.blocks):  # the experts of a rank are one tensor
-        largest = max(largest, run.make("experts", "one of their matrices", "m*h*F//t").value)
+        largest = max(largest, run.make("experts", "one of their matrices", "m*h*F//T").value)
     chunk = min(stage.counts.shard, max(CHUNK, largest))
     own = run.job.device != "cpu" and (run.job.offload or run.fused >= EVERYTHING)
     if run.recipe.states.master and not own:

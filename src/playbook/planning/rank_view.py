@@ -134,8 +134,10 @@ def groups_of(layout: Layout, rank: int, *, mirrored: bool = False) -> dict[str,
     at = layout.coordinates(rank)
     found = {axis: _along(layout, at, axis) for axis in AXES}
     same, place, ep = _along(layout, at, "dp", "cp"), at["cp"] + layout.cp * at["dp"], layout.ep
-    found["ep"] = same[place // ep * ep :][:ep]
-    copies = {"edp": same[place % ep :: ep] if ep > 1 else (), "replicas": same}
+    routed = _along(layout, at, "dp", "cp", *["tp"] * layout.etp)
+    which = place * layout.apart + at["tp"] * layout.etp
+    found["ep"] = routed[which // ep * ep :][:ep]
+    copies = {"edp": routed[which % ep :: ep] if ep > 1 else (), "replicas": same}
     if layout.replicate > 1:
         start = place // layout.shards * layout.shards
         copies["shard"] = same[start : start + layout.shards]
@@ -200,7 +202,8 @@ def _known(here: Sender, groups: dict[str, Ranks]) -> dict[str, list[Ranks]]:
     pp, samples = groups["pp"], _along(here.layout, here.at, "dp", "cp")
     whole = groups.get("replicas", groups["dp"])
     shard = groups.get("shard", whole)
-    experts = tuple(rank for rank in groups["edp"] if rank in shard)
+    dps = {here.layout.coordinates(rank)["dp"] for rank in shard}
+    experts = tuple(rank for rank in groups["edp"] if here.layout.coordinates(rank)["dp"] in dps)
     ends = sorted((here.where[0][0], here.where[0][-1]))
     return {
         "dp": [shard, experts, whole, samples, groups["dp"]],

@@ -157,9 +157,10 @@ def deferred_terms(shape: ModelShape, make: Make, *, kind: Kind = DENSE) -> list
         tokens = "b*s" if row.times == "1" else f"b*s*{row.times}"
         if row.input not in kept:
             kept.add(row.input)
-            width, over = _whole(row.columns), "t" if row.cut == "row" else "r"
+            own = "r" if row.times == "1" else "R"
+            width, over = _whole(row.columns), "t" if row.cut == "row" else own
             terms += read(make, row.part, row.reads, tokens, width, over)
-        width, share = _whole(row.rows), "//t" * (row.cut == "column")
+        width, share = _whole(row.rows), "//t" if row.cut == "column" else "//R" * (row.times != "1")
         terms.append(make(row.part, f"gradient of {row.name}", f"{tokens}*{width}*c{share}"))
     inside = _adapters(shape, make, kind)
     return [*terms, *(t for u in inside for t in (u, make(u.part, f"gradient of {u.name}", u.formula)))]
@@ -167,7 +168,7 @@ def deferred_terms(shape: ModelShape, make: Make, *, kind: Kind = DENSE) -> list
 
 def _whole(width: str) -> str:
     """A width, before tensor-parallel ranks share it, as a factor."""
-    width = width.removesuffix("//t")
+    width = width.removesuffix("//t").removesuffix("//T")
     return f"({width})" if "+" in width and "(" not in width else width
 
 
@@ -201,7 +202,13 @@ def _scales(make: Make, part: str, name: str, tokens: str, width: str, over: str
         return []
     features = f"({width}//t)" if over == "t" else f"({width})"
     each = f"{tokens}*-(-{features}//j)*z" if _value(make, "j") else "z"
-    return [make(part, f"scales of {name}", each + ("//r" if over == "r" and _value(make, "j") else ""))]
+    return [
+        make(
+            part,
+            f"scales of {name}",
+            each + (f"//{over}" if over in ("r", "R") and _value(make, "j") else ""),
+        )
+    ]
 
 
 def _mask(shape: ModelShape, make: Make, part: str) -> list[Term]:
@@ -286,33 +293,38 @@ def _inside(shape: ModelShape, make: Make, tokens: str, width: str, kept: bool, 
 def _experts(shape: ModelShape, make: Make, kept: bool, again: bool) -> list[Term]:
     """A block with experts, when the router spreads the tokens evenly: each rank then works on b·s·K rows.
 
-    All ranks of a tensor-parallel region route all of its tokens: sequence parallelism divides nothing here.
+    All ranks of a tensor-parallel region route all of its tokens, so that sequence parallelism divides nothing here, but
+    where experts are whole (``etp``): then each routes its own.
     """
     assert shape.moe is not None
     terms = [
-        make("router", "router input", "b*s*h*x"),
-        make("router", "scores (fp32)", "b*s*E*4"),
-        make("router", "chosen experts (int64)", "b*s*K*8"),
+        make("router", "router input", "b*s*h*x//R"),
+        make("router", "scores (fp32)", "b*s*E*4//R"),
+        make("router", "chosen experts (int64)", "b*s*K*8//R"),
     ]
     if shape.moe.normalized:
-        terms += [make("router", "chosen scores and their sum (fp32)", "b*s*(K+1)*4")]
+        terms += [make("router", "chosen scores and their sum (fp32)", "b*s*(K+1)*4//R")]
     terms += [
         *_router_losses(shape.moe, make),
-        make("router", "weights (fp32)", "b*s*K*4"),
-        make("experts", "order of rows (int64)", "b*s*K*8"),
+        make("router", "weights (fp32)", "b*s*K*4//R"),
+        make("experts", "order of rows (int64)", "b*s*K*8//R"),
     ]
     if _value(make, "m") < shape.moe.experts:
-        terms += [make("experts", "order of rows from other ranks (int64)", "b*s*K*8")]
+        terms += [make("experts", "order of rows from other ranks (int64)", "b*s*K*8//R")]
     terms += [
         make("experts", "where each expert's rows end (int32)", "m*4"),
-        *read(make, "experts", "rows sent to experts", "b*s*K", "h"),
+        *read(make, "experts", "rows sent to experts", "b*s*K", "h", "R"),
         *_inside(shape, make, "b*s*K", "F", kept, "experts"),
-        make("experts", "rows coming back, before they are weighted", "b*s*K*h*c"),
+        make("experts", "rows coming back, before they are weighted", "b*s*K*h*c//R"),
     ]
     if shape.moe.shared_experts:
-        router_keeps_it = _value(make, "x") == _value(make, "l") and _value(make, "r") == 1
+        router_keeps_it = _value(make, "x") == _value(make, "l") and _value(make, "r") == _value(make, "R")
         if again:  # the same tensor as the router's, unless that one has all tokens of its region
-            return [*terms, *[make("shared experts", "MLP input", "b*s*h*x//r")] * (_value(make, "r") > 1)]
+            return [
+                *terms,
+                *[make("shared experts", "MLP input", "b*s*h*x//r")]
+                * (_value(make, "r") != _value(make, "R")),
+            ]
         terms += [] if router_keeps_it else read(make, "shared experts", "MLP input", "b*s", "h", "r")
         terms += _inside(shape, make, "b*s", "G", kept, "shared experts")
     return terms
@@ -329,7 +341,7 @@ def _router_losses(moe: MoE, make: Make) -> list[Term]:
         of = "of each sample" if moe.balance_over == "sample" else "of the batch"
         terms += [make("router", f"loads {of} (fp32)", "b*E*4" if moe.balance_over == "sample" else "E*4")]
         if moe.scores == "sigmoid":
-            terms += [make("router", "sums of scores (fp32)", "b*s*4")]
+            terms += [make("router", "sums of scores (fp32)", "b*s*4//R")]
     if moe.z_loss:
-        terms += [make("router", "logits and their log-sum-exp (fp32)", "b*s*(E+1)*4")]
+        terms += [make("router", "logits and their log-sum-exp (fp32)", "b*s*(E+1)*4//R")]
     return terms

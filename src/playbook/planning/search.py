@@ -59,16 +59,23 @@ class Space:
     micro_batch: tuple[int, ...] | None = None
     #: Groups of ranks that each have all of ZeRO's shards; None: one, or as many as let each of them fill a node.
     replicate: tuple[int, ...] | None = None
+    #: Experts cut as attention is (0), or whole (1); None: whole where ranks have no more of them.
+    etp: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        for name, known in (("schedules", KINDS), ("recompute", RECOMPUTE), ("zero", range(4))):
+        for name, known in (
+            ("schedules", KINDS),
+            ("recompute", RECOMPUTE),
+            ("zero", range(4)),
+            ("etp", range(2)),
+        ):
             given = getattr(self, name)
-            for value in given:
+            for value in given or ():
                 if value not in known and not (
                     name == "recompute" and (value == FEWEST or recomputed(value))
                 ):
                     raise ConfigError(unknown(name, str(value), map(str, known)))
-            if not given:
+            if given == ():
                 raise ConfigError(
                     f"{name} has nothing to choose from: give one of {', '.join(map(str, known))}"
                 )
@@ -164,7 +171,7 @@ def search(
     # From rough bounds to close ones: of all with the same axes, of one with a share of the whole batch, of it as it is.
     groups: dict[tuple[object, ...], list[int]] = {}
     for i, (base, again) in enumerate(bases):
-        groups.setdefault((base.tp, base.cp, base.pp, base.ep, again), []).append(i)
+        groups.setdefault((base.tp, base.cp, base.pp, base.ep, base.etp, again), []).append(i)
     order = [
         (planner.bound_of_axes(*bases[some[0]]) if prune else 0.0, 0, some[0]) for some in groups.values()
     ]
@@ -178,7 +185,7 @@ def search(
             break
         base, again = bases[i]
         if close < 2:
-            same = groups[base.tp, base.cp, base.pp, base.ep, again] if close == 0 else (i,)
+            same = groups[base.tp, base.cp, base.pp, base.ep, base.etp, again] if close == 0 else (i,)
             for other in same:
                 bound = planner.bound_of_all(space, *bases[other], close=close == 1) if prune else 0.0
                 heapq.heappush(order, (bound, close + 1 if prune else 2, other))
@@ -227,7 +234,7 @@ def _shardings(problem: Problem, space: Space, base: Layout) -> list[tuple[int, 
     filled = (1, ranks * base.tp // problem.cluster.gpus_per_node)
     found = [(0, 1)] if 0 in space.zero and 1 in (space.replicate or filled) else []
     for replicate in sorted({n for n in space.replicate or filled if n}):
-        if ranks > 1 and base.dp % replicate == 0 and ranks // replicate % base.ep == 0:
+        if ranks > 1 and base.dp % replicate == 0 and ranks * base.apart // replicate % base.ep == 0:
             found += [(zero, replicate) for zero in space.zero if zero]
     return found
 
@@ -255,10 +262,9 @@ def _bases(problem: Problem, space: Space) -> Iterator[Layout]:
             if gpus % (tp * cp * pp) or (problem.global_batch * pp * tp * cp) % gpus:
                 continue
             dp = gpus // (tp * cp * pp)
-            for ep in space.ep or _expert_sizes(shape, dp * cp):
-                if (dp * cp) % ep == 0:
-                    axes = Layout(dp=dp, tp=tp, cp=cp, pp=pp, ep=ep, sp=tp > 1, **problem.layout.options)
-                    yield from _batches(problem, space, axes)
+            for ep, etp in _experts(space, shape, dp * cp, tp):
+                axes = Layout(dp=dp, tp=tp, cp=cp, pp=pp, ep=ep, etp=etp, sp=tp > 1, **problem.layout.options)
+                yield from _batches(problem, space, axes)
 
 
 def _batches(problem: Problem, space: Space, layout: Layout) -> Iterator[Layout]:
@@ -281,8 +287,16 @@ def _context_sizes(problem: Problem) -> list[int]:
     return [1 << i for i in range(12) if i == 0 or problem.seq // (1 << i) >= 1024]
 
 
-def _expert_sizes(shape: ModelShape, ranks: int) -> list[int]:
-    return [n for n in divisors(shape.moe.experts) if ranks % n == 0] if shape.moe else [1]
+def _experts(space: Space, shape: ModelShape, ranks: int, tp: int) -> list[tuple[int, int]]:
+    """``ep`` and ``etp``: experts cut as attention is, or whole ones over all of tp as well. By default those are whole
+    that could be either: a rank has as much of them, in products that are as wide again."""
+    experts = shape.moe.experts if shape.moe else 1
+    if tp == 1 or space.ep or space.etp:
+        etps = space.etp or (0, 1) if tp > 1 and shape.moe else (0,)
+        each = itertools.product(space.ep or divisors(experts), etps)
+        return [(n, etp) for n, etp in each if ranks * (tp if etp else 1) % n == 0 and (n > 1 or not etp)]
+    sizes = [n for n in divisors(experts) if ranks % n == 0]
+    return [(n, 0) if experts % (n * tp) else (n * tp, 1) for n in sizes]
 
 
 def _schedules(shape: ModelShape, space: Space, pp: int) -> list[tuple[str, int]]:
@@ -301,7 +315,7 @@ T = TypeVar("T")
 
 def _alike(layout: Layout) -> tuple[int, ...]:
     """What times and tensors of blocks depend on, beside recomputation."""
-    return layout.tp, layout.cp, layout.ep, layout.micro_batch
+    return layout.tp, layout.cp, layout.ep, layout.etp, layout.micro_batch
 
 
 class Planner:
@@ -380,7 +394,7 @@ class Planner:
         times = self.problem.run(layout.replace(recompute=recompute)).times
         same, blocks = (layout.tp, layout.cp, layout.micro_batch), {}
         for kind in times.sizes.job.kinds:
-            here = (*same, kind, layout.ep * kind.experts)
+            here = (*same, kind, *(layout.ep, layout.etp) * kind.experts)
             passes = self._once(partial(times.operations, kind), "operations", here)
             beside = recompute, paired(layout)
             blocks[kind] = self._once(partial(times.block, kind, passes), "block", here, beside)
@@ -427,7 +441,7 @@ class Planner:
 
     def stages(self, layout: Layout, recompute: str, micro_batch: int = 0) -> list[float]:
         """Seconds of a micro-batch on each stage, forward and backward."""
-        same = _alike(layout)[:3], micro_batch or layout.micro_batch, recompute, paired(layout)
+        same = _alike(layout)[:-1], micro_batch or layout.micro_batch, recompute, paired(layout)
         blocks, ends = self._once(partial(self._seconds, layout, recompute, micro_batch), "seconds", same)
         first = blocks_again(recompute)
         unlike, cut = self._once(partial(self._cut, layout.stages, first), "cut", layout.stages, first)
@@ -469,9 +483,9 @@ class Planner:
         kind, here = max(self.kinds, key=self.kinds.__getitem__), shape.layers // layout.pp
         if here <= shape.layers - self.kinds[kind]:
             return 0.0
-        values = symbols(shape, layout.tp, layout.ep)
+        values = symbols(shape, layout.tp, layout.ep, layout.etp)
         block = self._once(
-            lambda: sum(size(row, values) for row in weighty(shape, kind)), layout.tp, layout.ep
+            lambda: sum(size(row, values) for row in weighty(shape, kind)), layout.tp, layout.ep, layout.etp
         )
         visit = shape.layers // layout.stages if layout.stages > layout.pp else min(2, here)
         return block * (visit * states.gradients + (visit if layout.reshard else here) * states.parameters)
@@ -485,9 +499,12 @@ class Planner:
         both_ways = layout.pp > 1 and KINDS[layout.schedule].bidirectional
         ranks, copies, found = layout.shards, 1 + both_ways, 0.0
         stay = layout.world_size > 1 or layout.grad_acc > 1
-        for parameters, ep in ((shape.num_parameters - experts, 1), (experts, layout.ep)):
-            same = ranks // ep * copies
-            found += (parameters / (layout.tp * layout.pp * ep) * copies) * (
+        for parameters, ep, apart in (
+            (shape.num_parameters - experts, 1, 1),
+            (experts, layout.ep, layout.apart),
+        ):
+            same = ranks * apart // ep * copies
+            found += (parameters * apart / (layout.tp * layout.pp * ep) * copies) * (
                 states.parameters / (same if zero >= 3 else 1)
                 + states.gradients * stay / (same if zero >= 2 else 1)
                 + (states.master + states.optimizer) / (same if zero >= 1 else 1)

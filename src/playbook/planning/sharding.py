@@ -47,18 +47,19 @@ def kept(
     zero: int,
     states: BytesPerParameter,
     *,
-    ep: int = 1,
+    experts: int | None = None,
     apart: bool = False,
 ) -> Kept:
-    """Bytes of each kind on the fullest of ``replicas`` ranks under ZeRO stage ``zero``; ``ep`` cuts the experts.
+    """Bytes of each kind on the fullest of ``replicas`` ranks under ZeRO ``zero``; so many have the same ``experts``.
 
     ``apart``: see `share_of`.
     """
-    share = share_of(units, replicas, zero, ep=ep, apart=apart)
+    experts = replicas if experts is None else experts
+    share = share_of(units, replicas, zero, experts=experts, apart=apart)
     whole = sum(unit.parameters + unit.experts for unit in units)
     if zero:  # flat vectors, padded
         dense = share_of([UnitSize(u.parameters) for u in units], replicas, zero, apart=apart)
-        whole = dense * replicas + (share - dense) * (replicas // ep)
+        whole = dense * replicas + (share - dense) * experts
     return Kept(
         states.parameters * (share if zero >= 3 else whole),
         states.gradients * (share if zero >= 2 else whole),
@@ -66,11 +67,13 @@ def kept(
     )
 
 
-def share_of(units: Sequence[UnitSize], replicas: int, zero: int, *, ep: int = 1, apart: bool = False) -> int:
+def share_of(
+    units: Sequence[UnitSize], replicas: int, zero: int, *, experts: int | None = None, apart: bool = False
+) -> int:
     """Parameters in the largest share of one rank: a part of all of them together or, in stage 3, of each unit.
 
     ``apart`` pads each unit by itself in all stages: those of a pipeline's stages, which are complete one by one.
     """
     if zero < 3 and not apart:
         units = [UnitSize(sum(u.parameters for u in units), experts=sum(u.experts for u in units))]
-    return sum(-(-u.parameters // replicas) - (-u.experts // (replicas // ep)) for u in units)
+    return sum(-(-u.parameters // replicas) - (-u.experts // (experts or replicas)) for u in units)

@@ -347,7 +347,7 @@ class Run(OfJob):
         experts, ranks = sum(unit.experts for unit in held.counts.units), held.counts.replicas
         yield (held.counts.local if frozen else held.counts.learning) - experts, ranks, "dp"
         if experts:
-            yield experts, ranks // self.layout.ep, "edp"
+            yield experts, ranks * self.layout.apart // self.layout.ep, "edp"
 
     def _reduce(self, held: StageMemory) -> float:
         """Seconds to add up gradients over replicas, of ZeRO's shards over those of one group."""

@@ -31,6 +31,8 @@ SYMBOLS = {
     "v": "vocabulary, rounded up to a multiple of t",
     "y": "positions that the model has",
     "t": "tensor-parallel ranks",
+    "T": "ranks that share the matrices of each expert: t, or etp",
+    "R": "tensor-parallel ranks that route tokens of their own: 1, or t where etp is 1",
     "K": "experts per token",
     "E": "experts",
     "m": "experts that one rank holds: E / ep",
@@ -97,7 +99,7 @@ def symbols(job: Job) -> dict[str, int]:
     groups = recipe.fp8.groups if recipe.fp8 else None
     sharing = (groups.columns or WHOLE_ROW) if groups and groups.rows else 0
     return {
-        **block.symbols(shape, layout.tp, layout.ep),
+        **block.symbols(shape, layout.tp, layout.ep, layout.etp),
         "b": layout.micro_batch, "s": job.padded // layout.cp, "S": job.padded, "r": layout.tp if layout.sp else 1,
         "c": recipe.compute, "l": recipe.linear_inputs, "j": sharing,
         "z": groups.scale_bytes if groups else 0, "x": recipe.residual, "w": recipe.states.parameters,

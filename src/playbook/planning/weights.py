@@ -37,12 +37,6 @@ class WeightUnit:
     role: str = "block"  # or embedding, head, table
 
 
-def trained_parameters(shape: ModelShape) -> int:
-    """How many learn."""
-    units = weight_units(shape, Layout(), {0: range(shape.layers)}, 1)
-    return sum(weight.elements for unit in units for weight in unit.weights)
-
-
 def keeps_inputs(shape: ModelShape, part: str) -> bool:
     """Whether the linear layers of a part need their inputs for backward: what they are, or adapters, learn."""
     return bool(shape.lora) or shape.train == "full" or part in shape.trained
@@ -85,9 +79,9 @@ def _weights(row: Linear | Norm, shape: ModelShape, layout: Layout) -> Iterator[
     """The weight of a layer, and its bias."""
 
     def value(formula: str) -> int:
-        return evaluate(formula, symbols(shape, layout.tp, layout.ep))
+        return evaluate(formula, symbols(shape, layout.tp, layout.ep, layout.etp))
 
-    shared = partial(row.shared, shape, layout)
+    shared = "" if row.part == "experts" and layout.etp else partial(row.shared, shape, layout)
     if isinstance(row, Norm):
         yield from [Weight(value(row.width), shared)] * (1 + row.bias)
         return

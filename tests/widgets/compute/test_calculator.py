@@ -164,7 +164,7 @@ def test_experts_in_every_second_block():
     both, second = one(model="llama4-maverick", **{"moe.every": 1}), one(model="llama4-maverick")
     assert "--model llama4-maverick " in second["command"]
     shape = load("llama4-maverick")
-    block = shape.layer_parameters(1), shape.layer_parameters(0)
+    block = shape.block_parameters(shape.kind(1)), shape.block_parameters(shape.kind(0))
     assert both["parameters"] - second["parameters"] == 24 * (sum(block[0].values()) - sum(block[1].values()))
     assert both["stages"][0]["breakdown"]["parameters"][1][0] == "48 blocks with experts"
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from playbook_widgets.compute.goodput import DEFAULTS, LIMITS, PARTS, compute, read, span
+from playbook_widgets.compute.intervals import best_interval, daly, goodput, young
 from playbook_widgets.goodput import EXAMPLES
 
 from playbook.errors import PlaybookError
-from playbook.estimates.goodput import best_interval, daly, goodput, young
 
 SETTINGS = st.fixed_dictionaries(
     {}, optional={name: st.integers(least, most) for name, (least, most) in LIMITS.items()}

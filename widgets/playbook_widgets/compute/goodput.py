@@ -13,7 +13,7 @@ from typing import Any
 
 from playbook._checks import typed_int
 from playbook.errors import ConfigError
-from playbook.estimates.goodput import Goodput, best_interval, cluster_mtbf, daly, goodput, young
+from playbook_widgets.compute.intervals import Goodput, best_interval, cluster_mtbf, daly, goodput, young
 from playbook_widgets.compute.refusals import answered
 
 #: What a control shows when nothing is set; times in seconds, the mean time between failures of one GPU in hours: Llama

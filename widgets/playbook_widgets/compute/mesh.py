@@ -27,6 +27,7 @@ DEFAULTS: dict[str, Any] = {
     "cp": 2,
     "pp": 2,
     "ep": 1,
+    "etp": 0,
     "sp": False,
     "zero": 1,
     "replicate": 1,
@@ -44,6 +45,7 @@ LIMITS = {
     "cp": (1, 64),
     "pp": (1, 64),
     "ep": (1, 512),
+    "etp": (0, 1),
     "zero": (0, 3),
     "replicate": (1, 512),
     "micro_batch": (1, 64),
@@ -53,7 +55,7 @@ LIMITS = {
 }
 MOST_RANKS = 16384
 #: Fields of ``Layout`` that are controls.
-LAYOUT = ("dp", "tp", "cp", "pp", "ep", "sp", "zero", "replicate", "micro_batch", "grad_acc")
+LAYOUT = ("dp", "tp", "cp", "pp", "ep", "etp", "sp", "zero", "replicate", "micro_batch", "grad_acc")
 #: Of each group of ranks: the letter that marks it, the axis whose colour it has, and what its ranks have in common.
 GROUPS = {
     "tp": ("T", "tp", "share every matrix"),

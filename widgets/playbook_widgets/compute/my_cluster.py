@@ -231,7 +231,7 @@ def _map(text: str) -> dict[str, Any]:
 def row(one: Found, price: float) -> dict[str, Any]:
     """A layout of the ranking: what it is, how fast, how full; what 10⁹ tokens cost at ``price`` for an hour of a GPU."""
     step, layout = one.step, one.layout
-    axes = *NARROW, "dp", "micro_batch", "grad_acc", "schedule", "vpp"
+    axes = *NARROW, "etp", "dp", "micro_batch", "grad_acc", "schedule", "vpp"
     return {
         "layout": str(layout), **{axis: getattr(layout, axis) for axis in axes}, "seconds": step.seconds, "mfu": step.mfu,
         "rate": step.tokens_per_s_per_gpu, "needs": step.needs, "verdict": step.verdict,

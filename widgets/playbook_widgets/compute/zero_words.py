@@ -146,7 +146,7 @@ def stand_in(parameters: int) -> ModelShape:
     """
     hidden = max(64, int((128 * 0.9 * parameters / 12) ** (1 / 3)) // 64 * 64)
     shape = ModelShape(1, hidden, hidden // 64, 1)
-    block, ends = sum(shape.layer_parameters(0).values()), shape.num_parameters
+    block, ends = sum(shape.block_parameters(shape.kind(0)).values()), shape.num_parameters
     layers = max(1, int((0.95 * parameters - ends + block) / block))
     left = parameters - (ends + (layers - 1) * block)
     return shape.replace(layers=layers, vocab=max(1, 1 + round(left / hidden)))

@@ -19,6 +19,7 @@ const { encode, decode } = linked({}, [
   "dp",
   "pp",
   "ep",
+  "etp",
   "sp",
   "zero",
   "replicate",

@@ -88,6 +88,8 @@ def _titan_layout(run: Pasted, found: Table) -> None:
     for axis, name in {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}.items():
         layout[axis] = found.number(f"{sizes}{name}_parallel_degree", 1)
     layout["sp"] = layout["tp"] > 1
+    if found.number(f"{sizes}expert_tensor_parallel_degree", 1) == 1 < min(layout["tp"], layout["ep"]):
+        layout["etp"] = 1
     replicas = found.number(f"{sizes}data_parallel_replicate_degree", 1) or 1
     degree = number(found.get(f"{sizes}data_parallel_shard_degree", -1))  # -1: what is left of the GPUs
     shards = degree if degree and degree > 0 else 1

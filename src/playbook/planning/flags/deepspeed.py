@@ -62,7 +62,8 @@ def _unsaid(run: Run) -> Iterator[str]:
     if layout.cp > 1:
         yield f"cp={layout.cp}: its sequence parallelism is Ulysses, set in your script"
     if layout.ep > 1:
-        yield f"ep={layout.ep}: ep_size={layout.ep} of each deepspeed.moe.layer.MoE in your script"
+        whole = ", enable_expert_tensor_parallelism=False" * layout.etp
+        yield f"ep={layout.ep}: ep_size={layout.ep}{whole} of each deepspeed.moe.layer.MoE in your script"
     if layout.sp:
         yield "sp: its tensor parallelism does not split the sequence"
     if layout.recompute != "none":

@@ -139,7 +139,7 @@ def _layout(run: Run) -> Iterator[str]:
     if layout.cp > 1:
         yield f"--context-parallel-size {layout.cp} --cp-comm-type {CONTEXT[layout.context]}"
     if layout.ep > 1:
-        yield f"--expert-model-parallel-size {layout.ep} --expert-tensor-parallel-size {layout.tp}"
+        yield f"--expert-model-parallel-size {layout.ep} --expert-tensor-parallel-size {layout.etp or layout.tp}"
     if layout.sp:
         yield "--sequence-parallel"
     elif run.shape.moe and layout.tp > 1:

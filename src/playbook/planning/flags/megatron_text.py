@@ -346,7 +346,9 @@ def _layout(run: Pasted, flags: Flags) -> None:
     layout["sp"] = flags.on("sequence-parallel") and layout["tp"] > 1
     layout["micro_batch"] = flags.number("micro-batch-size", 1)
     each = flags.number("expert-tensor-parallel-size", layout["tp"])
-    if each != layout["tp"] and layout["ep"] > 1:
+    if each == 1 < layout["tp"] and layout["ep"] > 1 and layout["sp"]:
+        layout["etp"] = 1
+    elif each != layout["tp"] and layout["ep"] > 1:
         run.unknown.append(f"--expert-tensor-parallel-size {each}: read as that of attention, {layout['tp']}")
     shards = {told: stage for stage, told in SHARDED.items()}
     layout["zero"] = int(flags.on("use-distributed-optimizer"))

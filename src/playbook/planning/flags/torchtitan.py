@@ -50,7 +50,7 @@ def lines(run: Run) -> Iterator[str]:
     yield f"pipeline_parallel_degree = {layout.pp}"
     if layout.ep > 1:
         yield f"expert_parallel_degree = {layout.ep}"
-        yield f"expert_tensor_parallel_degree = {layout.tp}"
+        yield f"expert_tensor_parallel_degree = {layout.etp or layout.tp}"
     if layout.pp > 1:
         yield from _stages(run)
     mode = layout.recompute if layout.recompute in RECOMPUTE else "none"

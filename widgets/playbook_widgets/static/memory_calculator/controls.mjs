@@ -47,6 +47,7 @@ export class Controls extends Groups {
 
   isIdle(field, values) {
     if (field === "ep") return values["moe.experts"] === 0 && values.ep === 1;
+    if (field === "etp") return !values.etp && (values.ep === 1 || values.tp === 1);
     if (field === "moe.balance_over" && values["moe.balance_loss"] === 0) return true;
     if (field.startsWith("moe.") && field !== "moe.experts") return values["moe.experts"] === 0;
     return Boolean(values.latent) && (field === "kv_heads" || field === "head_dim");

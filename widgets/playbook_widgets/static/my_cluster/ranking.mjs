@@ -10,7 +10,7 @@ const AXES = ["tp", "pp", "cp", "ep", "dp"];
 const COLUMNS = [
   ["seconds", "step", (row) => seconds(row.seconds)],
   ["needs", "memory", (row, app) => app.bytes(row.needs)],
-  ...AXES.map((axis) => [axis, axis, (row) => String(row[axis])]),
+  ...AXES.map((axis) => [axis, axis, (row) => `${row[axis]}${axis === "ep" && row.etp ? ", etp 1" : ""}`]),
   ["zero", "ZeRO", (row) => String(row.zero)],
   ["replicate", "HSDP", (row) => String(row.replicate)],
   ["vpp", "vpp", (row) => String(row.vpp)],
@@ -24,7 +24,7 @@ const QUIET = ["cp", "ep", "vpp", "replicate"]; // where they are 1 everywhere
 const MORE_IS_BETTER = ["mfu", "rate"];
 const SHOWN = 20; // families
 /** Layouts that differ in no more than micro-batches and chunks. */
-const family = (row) => [...AXES, "zero", "replicate", "recompute"].map((key) => row[key]).join();
+const family = (row) => [...AXES, "etp", "zero", "replicate", "recompute"].map((key) => row[key]).join();
 
 /** An amount of money, in the currency of the price. */
 export const money = (value) => `$${grouped(value < 100 ? value.toFixed(2) : Math.round(value))}`;

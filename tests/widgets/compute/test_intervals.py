@@ -8,9 +8,9 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from playbook_widgets.compute.intervals import Goodput, best_interval, cluster_mtbf, daly, goodput, young
 
 from playbook.errors import ConfigError
-from playbook.estimates.goodput import Goodput, best_interval, cluster_mtbf, daly, goodput, young
 
 TIMES = st.floats(1e-2, 1e7)
 
