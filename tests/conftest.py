@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING
 
 # Two cores are shared with other processes: tests compute on one thread, unless they measure speed.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Nor do they, or what they start, interrupt each other: while one that has a lock is interrupted, gloo's threads spin.
+if hasattr(os, "SCHED_BATCH"):
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 import chromium as chromium_tool
 import pytest
@@ -59,10 +62,21 @@ def built_book() -> Path:
     return serve.SITE
 
 
+class Kept(serve.Handler):
+    """Tests open a hundred pages, which have scripts, styles and fonts in common: the browser loads them once."""
+
+    def send_header(self, keyword: str, value: str) -> None:
+        kept = keyword == "Cache-Control" and not self.path.partition("?")[0].endswith(
+            ("/", ".html", ".json")
+        )
+        super().send_header(keyword, "max-age=3600" if kept else value)
+
+
 @pytest.fixture(scope="session")
 def site(built_book: Path) -> Iterator[str]:
     """Address of the built book, served as ``make serve`` does."""
     server = serve.start(built_book)
+    server.RequestHandlerClass = functools.partial(Kept, directory=str(built_book))  # type: ignore[assignment]
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield serve.address(server)
@@ -85,7 +99,10 @@ def browser(chromium: str) -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=list(chromium_tool.FLAGS))
+        here = (
+            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost"  # nothing leaves it
+        )
+        browser = playwright.chromium.launch(executable_path=chromium, args=[*chromium_tool.FLAGS, here])
         yield browser
         browser.close()
 
