@@ -124,6 +124,20 @@ def test_any_two_options_are_one_device(ranks, world):
     check(ranks, runs, world)
 
 
+def test_on_eight_ranks(ranks):
+    """Pipelines that run both ways beside other axes, and experts that lie on ranks of tp."""
+    tied, experts = (
+        Case(SHAPES[name].replace(layers=4), steps=1, samples=16) for name in ("tied", "experts")
+    )
+    both_ways = "pp=2,schedule=dualpipe,grad_acc=4"
+    runs = [
+        (tied, f"dp=2,tp=2,sp,{both_ways},zero=1,replicate=2,micro_batch=2", BUCKETS),
+        (experts, f"dp=4,ep=2,{both_ways},zero=3,replicate=2", {}),
+        (experts, "dp=4,tp=2,sp,ep=4,etp=1,zero=3,replicate=2,micro_batch=4", {}),
+    ]
+    check(ranks, runs, 8)
+
+
 def test_with_options(ranks):
     case = Case(SHAPES["tied"], steps=2, samples=24)
     deep = replace(case, shape=case.shape.replace(layers=4))
