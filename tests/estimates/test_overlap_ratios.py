@@ -149,26 +149,34 @@ def test_hops_are_the_attention_of_the_simulator(shape, tp, cp):
 # --- bytes
 
 
+def with_experts(shape: ModelShape, ranks: int, tp: int, ep: int) -> dict[str, Any]:
+    """How a layout spreads experts, where it can: over four ranks, whole ones over tp too."""
+    whole = {"etp": 1, "sp": True} if ep == 4 else {}
+    can = shape.moe and ranks * (tp if whole else 1) % ep == 0 and (tp > 1 or not whole)
+    return {"ep": ep, **whole} if can else {}
+
+
 @pytest.mark.parametrize("recipe", GRADIENTS)
-@given(shapes, sizes, st.sampled_from((1, 2)), st.sampled_from((1, 2)), st.sampled_from((1, 2)))
+@given(shapes, sizes, st.sampled_from((1, 2)), st.sampled_from((1, 2)), st.sampled_from((1, 2, 4)))
 def test_gradients_of_replicas(recipe, shape, dp, cp, tp, ep):
-    layout = Layout(dp=dp, cp=cp, tp=tp, ep=ep if shape.moe and dp * cp % ep == 0 else 1)
+    layout = Layout(dp=dp, cp=cp, tp=tp, **with_experts(shape, dp * cp, tp, ep))
     sent = data_parallel(shape, layout, SEQ, **GRADIENTS[recipe]).sent
     assert sent == added(shape, layout, "dp", "gradients", recipe=recipe)
 
 
 @pytest.mark.parametrize("recipe", GRADIENTS)
-@given(shapes, st.sampled_from((2, 3, 4)), st.sampled_from((1, 2)), st.sampled_from((1, 2)))
+@given(shapes, st.sampled_from((2, 3, 4)), st.sampled_from((1, 2)), st.sampled_from((1, 2, 4)))
 def test_weights_that_zero3_gathers(recipe, shape, dp, tp, ep):
-    layout = Layout(dp=dp, tp=tp, zero=3, ep=ep if shape.moe and dp % ep == 0 else 1)
+    layout = Layout(dp=dp, tp=tp, zero=3, **with_experts(shape, dp, tp, ep))
     forward, backward = in_both(zero3, shape, layout, SEQ, **GRADIENTS[recipe])
     assert forward.sent == added(shape, layout, "dp", "forward", recipe=recipe)
     assert backward.sent == added(shape, layout, "dp", "backward", "gradients", recipe=recipe)
 
 
-@given(shapes, st.sampled_from((2, 4)), st.booleans(), st.integers(1, 3))
+@given(shapes, st.sampled_from((2, 4)), st.sampled_from((False, True, "whole")), st.integers(1, 3))
 def test_what_crosses_the_borders_of_tensor_parallel_regions(shape, tp, sp, micro_batch):
-    layout = Layout(tp=tp, sp=sp, micro_batch=micro_batch)
+    whole = {"ep": tp, "etp": 1} if sp == "whole" and shape.moe else {}
+    layout = Layout(tp=tp, sp=bool(sp), micro_batch=micro_batch, **whole)
     forward, backward = in_both(tensor, shape, layout, SEQ)
     assert forward.sent == added(shape, layout, "tp", "forward")
     assert backward.sent == added(shape, layout, "tp", "backward")
@@ -195,9 +203,11 @@ def test_a_hop_of_a_pipeline(shape, tp, sp, cp):
         assert sent == [one.sent]
 
 
-@given(st.sampled_from((MIXTRAL, SHARED)), st.sampled_from((2, 4, 8)), st.sampled_from((1, 2)))
-def test_rows_of_experts(shape, ep, tp):
+@given(st.sampled_from((MIXTRAL, SHARED)), st.sampled_from((2, 4, 8)), st.sampled_from((1, 2)), st.booleans())
+def test_rows_of_experts(shape, ep, tp, whole):
     layout = Layout(dp=ep, ep=ep, tp=tp)
+    if whole and tp > 1:
+        layout = Layout(dp=ep // tp, ep=ep, tp=tp, sp=True, etp=1)
     counts = shape.moe.experts * 8  # how many rows, told beforehand: few bytes
     for one, phase in zip(in_both(expert, shape, layout, SEQ), ("forward", "backward"), strict=True):
         assert one.sent == added(shape, layout, "ep", phase, wanted=lambda m: m.payload != counts)

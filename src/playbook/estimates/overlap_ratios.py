@@ -90,7 +90,7 @@ def tensor(
     gather of the inputs; without it an all-reduce out of each, which sends as much as both. The forward ratio of a GPT
     block of 12h² parameters is (tp − 1)/6h · bytes · FLOP/s over bytes/s.
     """
-    into, out, again = _crossings(shape)
+    into, out, again = _crossings(shape, layout)
     crossing = into + out + (again if backward else 0) if layout.sp else 2 * (into if backward else out)
     sent = Fraction(layout.tp - 1, layout.tp) * crossing * _tokens(layout, seq) * itemsize
     return Overlap(sent, _products(shape, layout, seq) * (1 + backward))
@@ -155,7 +155,7 @@ def expert(
     rows = moe.top_k * Fraction(ep - size, ep)
     if two_step:
         rows = (ep // size - 1) * (1 - missed(moe, ep // size))
-    sent = 2 * rows * _tokens(layout, seq) * shape.hidden * itemsize
+    sent = 2 * rows * _tokens(layout, seq) // layout.apart * shape.hidden * itemsize
     width = (3 if shape.gated else 2) * moe.ffn * moe.top_k
     flops = Fraction(2 * _tokens(layout, seq) * shape.hidden * width, layout.tp)
     return Overlap(sent, flops * (1 + backward))
@@ -194,7 +194,9 @@ def _kind(shape: ModelShape) -> Kind:
 def _products(shape: ModelShape, layout: Layout, seq: int, kind: Kind | None = None) -> Fraction:
     """FLOPs of a block's products with weights in forward, on one rank; router and latents count as divided by tp."""
     terms = block_flops(shape, kind or _kind(shape), _tokens(layout, seq), seq)
-    return Fraction(sum(flops for name, flops in terms.items() if name not in ATTENTION_CORE), layout.tp)
+    return Fraction(
+        sum(flops for name, flops in terms.items() if name not in {*ATTENTION_CORE, "states"}), layout.tp
+    )
 
 
 def _copied(shape: ModelShape, layout: Layout, experts: bool | None) -> list[tuple[int, int]]:
@@ -202,14 +204,14 @@ def _copied(shape: ModelShape, layout: Layout, experts: bool | None) -> list[tup
     replicas, found = layout.dp * layout.cp, {False: 0, True: 0}
     for weight in block_weights(shape, layout, _kind(shape)):
         found[weight.expert] += weight.elements
-    copies = {False: (found[False], replicas), True: (found[True], replicas // layout.ep)}
+    copies = {False: (found[False], replicas), True: (found[True], replicas * layout.apart // layout.ep)}
     return [pair for expert, pair in copies.items() if experts in (None, expert)]
 
 
-def _crossings(shape: ModelShape) -> tuple[int, int, int]:
+def _crossings(shape: ModelShape, layout: Layout) -> tuple[int, int, int]:
     """Features of a token that enter a block's regions, that leave them, and that backward gathers again."""
     into, out = (sum(widths) for widths in crossings(shape, _kind(shape)))
-    routed = shape.hidden if _kind(shape).experts else 0
+    routed = shape.hidden if _kind(shape).experts and not layout.etp else 0
     beside = shape.mla.rope_dim if shape.mla else 0  # the key that heads share
     return into + routed + beside, out + routed, into
 
