@@ -155,7 +155,7 @@ def expert(
     rows = moe.top_k * Fraction(ep - size, ep)
     if two_step:
         rows = (ep // size - 1) * (1 - missed(moe, ep // size))
-    sent = 2 * rows * _tokens(layout, seq) // layout.apart * shape.hidden * itemsize
+    sent = Fraction(2 * rows * _tokens(layout, seq) * shape.hidden * itemsize, layout.apart)
     width = (3 if shape.gated else 2) * moe.ffn * moe.top_k
     flops = Fraction(2 * _tokens(layout, seq) * shape.hidden * width, layout.tp)
     return Overlap(sent, flops * (1 + backward))
@@ -194,9 +194,8 @@ def _kind(shape: ModelShape) -> Kind:
 def _products(shape: ModelShape, layout: Layout, seq: int, kind: Kind | None = None) -> Fraction:
     """FLOPs of a block's products with weights in forward, on one rank; router and latents count as divided by tp."""
     terms = block_flops(shape, kind or _kind(shape), _tokens(layout, seq), seq)
-    return Fraction(
-        sum(flops for name, flops in terms.items() if name not in {*ATTENTION_CORE, "states"}), layout.tp
-    )
+    products = [terms[name] for name in terms if name not in (*ATTENTION_CORE, "states")]
+    return Fraction(sum(products), layout.tp)
 
 
 def _copied(shape: ModelShape, layout: Layout, experts: bool | None) -> list[tuple[int, int]]:

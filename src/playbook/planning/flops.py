@@ -136,12 +136,11 @@ def step_flops(
     terms, again = forward_flops(shape, batch, seq), recomputed(recompute)
     forward, both = sum(terms.values()), {"adapters", "states", *ATTENTION_CORE}
     parts = dict.fromkeys((_OTHERS, *PROJECTIONS.values()), "attention") | {"head": "head", "mlp": "mlp"}
-    learn = {
-        name for name in terms if shape.train == "full" or name in both or parts.get(name) in shape.trained
-    }
-    frozen = sum(flops for name, flops in terms.items() if name not in learn)
+    frozen = sum(terms[name] for name in terms.keys() - both if parts.get(name) not in shape.trained)
     twice = sum(
         blocks * sum(block_flops(shape, kind, batch * seq, seq, kind.again(again)).values())
         for kind, blocks in shape.blocks(stages, blocks_again(recompute)).items()
     )
-    return StepFlops(forward=forward, backward=2 * forward - frozen, recomputed=twice)
+    return StepFlops(
+        forward=forward, backward=2 * forward - (shape.train != "full") * frozen, recomputed=twice
+    )
