@@ -63,12 +63,8 @@ class Space:
     etp: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        for name, known in (
-            ("schedules", KINDS),
-            ("recompute", RECOMPUTE),
-            ("zero", range(4)),
-            ("etp", range(2)),
-        ):
+        of = {"schedules": KINDS, "recompute": RECOMPUTE, "zero": range(4), "etp": range(2)}
+        for name, known in of.items():
             given = getattr(self, name)
             for value in given or ():
                 if value not in known and not (
@@ -172,9 +168,8 @@ def search(
     groups: dict[tuple[object, ...], list[int]] = {}
     for i, (base, again) in enumerate(bases):
         groups.setdefault((base.tp, base.cp, base.pp, base.ep, base.etp, again), []).append(i)
-    order = [
-        (planner.bound_of_axes(*bases[some[0]]) if prune else 0.0, 0, some[0]) for some in groups.values()
-    ]
+    firsts = [some[0] for some in groups.values()]
+    order = [(planner.bound_of_axes(*bases[i]) if prune else 0.0, 0, i) for i in firsts]
     heapq.heapify(order)
     best: list[tuple[float, tuple[int, ...], int, Run]] = []  # a heap, the slowest first
     evaluated, rank = 0, 0
@@ -186,9 +181,15 @@ def search(
         base, again = bases[i]
         if close < 2:
             same = groups[base.tp, base.cp, base.pp, base.ep, base.etp, again] if close == 0 else (i,)
+            full = set()  # schedules of which fewer samples at once did not fit
             for other in same:
+                if (way := (bases[other][0].schedule, bases[other][0].vpp)) in full:
+                    continue
                 bound = planner.bound_of_all(space, *bases[other], close=close == 1) if prune else 0.0
-                heapq.heappush(order, (bound, close + 1 if prune else 2, other))
+                if bound == math.inf:
+                    full.add(way)
+                else:
+                    heapq.heappush(order, (bound, close + 1 if prune else 2, other))
             continue
         for layout in _variants(problem, space, *bases[i]):
             if prune and planner.least(layout) > problem.capacity:
@@ -211,7 +212,8 @@ def search(
         Found(runs[i].layout, runs[i].step(problem.reserve), regrets[i] if i < among else math.nan)
         for i in order_of
     )
-    return Result(tuple(found), sum(len(_shardings(problem, space, base)) for base, _ in bases), evaluated)
+    each = ((len(some), _shardings(problem, space, bases[some[0]][0])) for some in groups.values())
+    return Result(tuple(found), sum(count * len(ways) for count, ways in each), evaluated)
 
 
 def candidates(problem: Problem, space: Space) -> Iterator[Layout]:
@@ -270,7 +272,7 @@ def _bases(problem: Problem, space: Space) -> Iterator[Layout]:
 def _batches(problem: Problem, space: Space, layout: Layout) -> Iterator[Layout]:
     """Schedules and micro-batches of the same axes."""
     each = problem.global_batch // layout.dp
-    micro = [m for m in space.micro_batch or divisors(each) if each % m == 0]
+    micro = [m for m in sorted(space.micro_batch or divisors(each)) if each % m == 0]
     for micro_batch, (schedule, vpp) in itertools.product(micro, _schedules(problem.shape, space, layout.pp)):
         base = layout.replace(
             micro_batch=micro_batch, grad_acc=each // micro_batch, schedule=schedule, vpp=vpp
@@ -470,8 +472,8 @@ class Planner:
         found, more = self._once(partial(self._saved, layout, recompute), "saved", _alike(layout), recompute)
         in_flight = float(min(layout.pp, layout.grad_acc) if layout.schedule in WHOLE else 1)
         if (
-            layout.schedule == "interleaved" and (v := layout.vpp) > 1
-        ):  # chunks of the first rank, as it warms up
+            v := layout.vpp
+        ) > 1 and layout.schedule == "interleaved":  # chunks of the first rank, as it warms up
             in_flight = min(v * layout.grad_acc, 2 * (layout.pp - 1) + (v - 1) * layout.pp + 1) / v
         saved = found * (self.problem.shape.layers // layout.pp) * in_flight
         passing = self._passing(layout) if zero == 3 and layout.dp * layout.cp > 1 else 0.0
@@ -499,10 +501,8 @@ class Planner:
         both_ways = layout.pp > 1 and KINDS[layout.schedule].bidirectional
         ranks, copies, found = layout.shards, 1 + both_ways, 0.0
         stay = layout.world_size > 1 or layout.grad_acc > 1
-        for parameters, ep, apart in (
-            (shape.num_parameters - experts, 1, 1),
-            (experts, layout.ep, layout.apart),
-        ):
+        dense = shape.num_parameters - experts
+        for parameters, ep, apart in ((dense, 1, 1), (experts, layout.ep, layout.apart)):
             same = ranks * apart // ep * copies
             found += (parameters * apart / (layout.tp * layout.pp * ep) * copies) * (
                 states.parameters / (same if zero >= 3 else 1)
