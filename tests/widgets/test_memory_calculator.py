@@ -52,8 +52,9 @@ def test_every_setting_of_the_library_is_a_control():
 def test_every_choice_is_one_that_the_library_knows(field):
     for value, words in CONTROLS[field]["choices"]:
         assert words
-        model = {"model": "qwen3-30b-a3b"} if field.startswith("moe.") else {}
-        result = result_of({**STAGES, **model, field: value})
+        model = {"model": "qwen3-30b-a3b"} if field.startswith("moe.") or field == "etp" else {}
+        spread = {"dp": 4, "ep": 4, "sp": True} if field == "etp" else {}
+        result = result_of({**STAGES, **model, **spread, field: value})
         assert "error" not in result, result
         assert result["values"][field] == value
 
@@ -175,11 +176,12 @@ def test_every_number_moves_by_mouse_keyboard_and_typing(calculator):
 
 @pytest.mark.browser
 def test_every_choice_and_switch_moves_by_mouse_and_keyboard(calculator):
-    view = calculator({"model": "qwen3-30b-a3b", "tp": 2, "pp": 2})
+    view = calculator({"model": "qwen3-30b-a3b", "tp": 2, "pp": 2, "dp": 2, "ep": 2})
     stop_time(view.page)
     view.open_groups()
+    at_first = bases(view)
     for field, control in CONTROLS.items():
-        row, now = view.row(field), {**bases(view), **view.config()}.get(field)
+        row, now = view.row(field), {**at_first, **view.config()}.get(field)
         if control["kind"] == "switch":
             row.locator("label").click()
             assert view.config()[field] is (not now), field

@@ -20,7 +20,7 @@ import { settings } from "./shared/pasted.mjs";
 // The state in a link: model=llama3-70b&tp=8;model=llama3-70b&tp=4
 const KEYS = (
   "model layers hidden heads kv_heads head_dim ffn vocab activation gated norm bias tied dropout moe.experts moe.top_k moe.ffn " +
-  "moe.shared_experts moe.dense_layers moe.every moe.scores moe.normalized moe.balance_loss moe.balance_over moe.z_loss accelerator memory reserve unit gpus dp tp sp cp pp schedule vpp ep zero replicate micro_batch grad_acc seq recompute " +
+  "moe.shared_experts moe.dense_layers moe.every moe.scores moe.normalized moe.balance_loss moe.balance_over moe.z_loss accelerator memory reserve unit gpus dp tp sp cp pp schedule vpp ep etp zero replicate micro_batch grad_acc seq recompute " +
   "attention fused offload bucket_mb train precision fp8 optimizer_bytes"
 ).split(" ");
 
