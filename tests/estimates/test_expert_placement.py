@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from playbook.errors import ConfigError
-from playbook.estimates.expert_placement import balanced, in_order, place, replicate
+from playbook_book.expert_placement import balanced, in_order, place, replicate
 
 rows = st.integers(0, 1000)
 

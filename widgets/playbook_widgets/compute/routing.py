@@ -1,7 +1,7 @@
 """The routing widget: one pure function from what a reader sets to where the tokens of a mixture of experts go.
 
 ``compute`` runs in a kernel and, as the same file, in the reader's browser. Each rank has one sample; tokens choose by
-the library's rule (``routing_rule``), replicas of hot experts are placed by ``estimates.expert_placement``. Standard
+the library's rule (``routing_rule``), replicas of hot experts are placed by ``playbook_book.expert_placement``. Standard
 library only.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from playbook.estimates.expert_placement import ExpertPlacement, in_order
+from playbook_book.expert_placement import ExpertPlacement, in_order
 from playbook_widgets.compute.refusals import answered
 from playbook_widgets.compute.routing_rows import Placement, Rows, travel
 from playbook_widgets.compute.routing_rule import choose, keep, load_of, room, updated

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import NamedTuple
 
-from playbook.estimates.expert_placement import balanced, in_order
+from playbook_book.expert_placement import balanced, in_order
 from playbook_widgets.compute.routing_rule import Choices
 
 #: The experts of each rank.

@@ -126,14 +126,14 @@ def code(setting: RoutingSetting, loads: Sequence[int]) -> str:
     """The Python that says how many rows each rank gets when experts have ``loads`` rows."""
     if setting.remedy != "replicas":
         made = f"in_order({list(loads)}, ranks={setting.ranks}).rows"
-        return f"from playbook.estimates.expert_placement import in_order\n{made}"
+        return f"from playbook_book.expert_placement import in_order\n{made}"
     own, each = setting.ranks // setting.parts, len(loads) // setting.parts
     slots = len(loads) // setting.ranks + setting.spare
     parts = [
         f"balanced({list(loads[first : first + each])}, ranks={own}, slots={slots}).rows"
         for first in range(0, len(loads), each)
     ]
-    return "from playbook.estimates.expert_placement import balanced\n" + " + ".join(parts)
+    return "from playbook_book.expert_placement import balanced\n" + " + ".join(parts)
 
 
 def command(setting: RoutingSetting) -> str:
