@@ -26,6 +26,7 @@ from playbook.parallel.parallelize import parallelize
 from playbook.planning.expert_traffic import Routed
 from playbook.shapes import ModelShape
 from playbook.training.data import own_tokens
+from playbook.training.muon import use_muon
 from playbook.training.optimizer import adamw, state_formats
 from playbook_book.instruments.expert_load import ExpertRoutes
 
@@ -61,6 +62,7 @@ class Case:
     seq: int = SEQ
     samples: int = BATCH
     kernels: str = "torch"
+    optimizer: str = "adamw"
 
     def model(self) -> Transformer:
         model = Transformer(
@@ -77,6 +79,15 @@ class Case:
 
     def make(self) -> Callable[..., torch.optim.Optimizer]:
         return partial(calm, **OPTIMIZER, offload=self.offload, formats=state_formats(self.moments))
+
+    def engine(self, mesh: Mesh | None = None) -> Engine:
+        make = self.make()
+        engine = parallelize(self.model(), mesh, make) if mesh else Engine.on_one_device(self.model(), make)
+        if self.optimizer == "muon":
+            use_muon(engine, **OPTIMIZER)
+            for group in (group for one in engine.optimizers for group in one.param_groups):
+                group["eps"] = 1e-5
+        return engine
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """A global batch in which samples have unequal numbers of targets."""
@@ -193,11 +204,7 @@ def flat(gradients: dict[str, Tensor | None]) -> Tensor:
 
 
 def on_one_device(case: Case, grad_acc: int = 1) -> Run:
-    return train(case, one_device(case), grad_acc=grad_acc)
-
-
-def one_device(case: Case) -> Engine:
-    return Engine.on_one_device(case.model(), case.make())
+    return train(case, case.engine(), grad_acc=grad_acc)
 
 
 def on_ranks(
@@ -215,7 +222,7 @@ def on_ranks(
     with launch.process_group():
         for case, text, options in runs:
             mesh = Mesh(Layout.parse(text).replace(**options))
-            engine = parallelize(case.model(), mesh, case.make())
+            engine = case.engine(mesh)
             run = train(case, engine, grad_acc=mesh.layout.grad_acc, mesh=mesh, count=count)
             found.append((run, keep(engine)) if keep else run)
     return found

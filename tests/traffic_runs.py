@@ -76,7 +76,7 @@ def check_run(case: Case, text: str, given: dict, rank: int, run: Run) -> None:
         for a, b in zip(until_clipped, updates, strict=True)
     ]
     layout, seq = layout.replace(micro_batch=micro), layout.padded(case.seq)
-    compare(case.shape, layout, seq, load_recipe("fp32"), rank, steps)
+    compare(case.shape, layout, seq, load_recipe("fp32"), rank, steps, case.optimizer)
 
 
 def compare(
@@ -86,9 +86,11 @@ def compare(
     precision: Recipe,
     rank: int,
     steps: list[Sent],
+    optimizer: str = "adamw",
 ) -> None:
     for first, sent in zip((True, False), steps, strict=False):
-        told = traffic(shape, layout, seq, rank=rank, recipe=precision, first=first, routing=sent.routing)
+        how = {"recipe": precision, "optimizer": optimizer}
+        told = traffic(shape, layout, seq, rank=rank, first=first, routing=sent.routing, **how)
         expected: Counter = Counter()
         for message in told:
             if message.bytes:

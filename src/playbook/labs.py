@@ -48,6 +48,17 @@ register(
             "passes": "playbook.planning.recurrent:passes",
         },
         "kept": {"offload": "playbook.model.offload:in_cpu_memory"},
-        "train": {"some": "playbook.model.lora:freeze", "frozen": "playbook.model.lora:FrozenShards"},
+        "train": {
+            "some": "playbook.model.lora:freeze",
+            "frozen": "playbook.model.lora:FrozenShards",
+            "muon": "playbook.training.muon:use_muon",
+        },
+        "muon": {
+            "check": "playbook.planning.muon:check",
+            "sent": "playbook.planning.muon:sent",
+            "states": "playbook.planning.muon:states",
+            "working": "playbook.planning.muon:working",
+            "seconds": "playbook.planning.muon:seconds",
+        },
     }
 )

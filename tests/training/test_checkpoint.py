@@ -38,13 +38,14 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "scaled": (BASE, {"dtype": "float16", "initial_loss_scale": 2.0**12, "loss_scale_window": 2}),
     "fp8": (BASE, {"fp8": "delayed"}),
     "narrow": (BASE, {"moments": "fp8"}),
+    "muon": (BASE, {"optimizer": "muon"}),
 }
 #: What saves and what loads, by the number of ranks: every axis and every stage of ZeRO on both sides.
 SAVES = {
-    1: [("dense", ""), ("experts", ""), ("fp8", ""), ("masters", ""), ("scaled", ""), ("narrow", "")],
+    1: [("dense", ""), ("experts", ""), ("fp8", ""), ("masters", ""), ("scaled", ""), ("narrow", ""), ("muon", "")],
     2: [
         ("dense", "dp=2,zero=3"), ("tied", "pp=2,grad_acc=2"), ("experts", "dp=2,ep=2,zero=1"),
-        ("masters", "dp=2,zero=1"), ("fp8", "pp=2,grad_acc=2"),
+        ("masters", "dp=2,zero=1"), ("fp8", "pp=2,grad_acc=2"), ("muon", "dp=2,zero=1"),
     ],
     4: [
         ("dense", "dp=2,tp=2,zero=1"), ("dense", "tp=2,sp,pp=2,grad_acc=2"), ("tied", "cp=2,dp=2,zero=2"),
@@ -55,18 +56,19 @@ SAVES = {
 LOADS = {
     1: [
         ("dense", "dp=2,zero=3"), ("tied", "pp=2,grad_acc=2"), ("experts", "tp=2,dp=2,ep=2"), ("masters", "dp=2,zero=1"),
-        ("fp8", "pp=2,grad_acc=2"),
+        ("fp8", "pp=2,grad_acc=2"), ("muon", "dp=2,zero=1"),
     ],
     2: [
         ("dense", "tp=2,sp,pp=2,grad_acc=2", "dp=2,zero=2"), ("dense", "", "cp=2,zero=1"),
         ("tied", "cp=2,dp=2,zero=2", "tp=2"), ("experts", "pp=2,dp=2,ep=2,grad_acc=2,zero=2", "dp=2,ep=2"),
         ("masters", "", "dp=2,zero=3"), ("experts", "", "pp=2,grad_acc=2"),
+        ("muon", "", "pp=2,grad_acc=2"),
     ],
     4: [
         ("dense", "dp=2,zero=3", "tp=2,pp=2,grad_acc=2"), ("dense", "dp=2,tp=2,zero=1", "dp=4,zero=3"),
         ("experts", "dp=2,ep=2,zero=1", "tp=2,dp=2,ep=2,zero=3"), ("tied", "pp=2,grad_acc=2", "dp=2,cp=2,zero=1"),
         ("dense", "dp=2,pp=2,vpp=2,schedule=interleaved,grad_acc=2,zero=3", "tp=4"),
-        ("experts", "tp=2,dp=2,ep=2", "dp=4,ep=4,zero=2"),
+        ("experts", "tp=2,dp=2,ep=2", "dp=4,ep=4,zero=2"), ("muon", "dp=2,zero=1", "dp=2,tp=2,sp,zero=3"),
     ],
 }  # fmt: skip
 

@@ -25,6 +25,7 @@ from playbook.hardware import (
     verdict_of,
 )
 from playbook.layout import Layout
+from playbook.layout.fields import OPTIMIZERS
 from playbook.planning.calibration import Calibration, load_calibration, names
 from playbook.planning.fusion import EVERYTHING, FUSED, KEPT
 from playbook.planning.job import Job
@@ -36,7 +37,7 @@ from playbook.planning.terms import SYMBOLS, Part, total
 from playbook.shapes import ModelShape, load
 
 #: Flags of a layout.
-FIELDS = ("recompute", "micro_batch", "grad_acc", "bucket", "stage_layers")
+FIELDS = ("recompute", "micro_batch", "grad_acc", "bucket", "stage_layers", "muon")
 
 
 def add(commands: Any) -> None:
@@ -83,6 +84,11 @@ def add(commands: Any) -> None:
         type=int,
         metavar="K",
         help="bytes per parameter of optimizer states with master weights (default: Adam's)",
+    )
+    flag(
+        "--optimizer",
+        default=OPTIMIZERS[0],
+        help=f"{', '.join(OPTIMIZERS)}: of a block's matrix muon has one moment",
     )
     flag("--accelerator", metavar="A", help=f"say whether it fits: {', '.join(ACCELERATORS)}")
     flag("--memory", metavar="96GB", help="memory of a GPU that is none of these, or less of one")
@@ -159,6 +165,7 @@ def _job(args: argparse.Namespace) -> Job:
         recipe=load_recipe(args.precision).with_optimizer(args.optimizer_bytes).with_fp8(args.fp8),
         attention=args.attention,
         offload=args.offload,
+        optimizer=args.optimizer,
         fused=args.fused,
     )
 

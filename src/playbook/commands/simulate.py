@@ -15,6 +15,8 @@ from playbook.commands.flags import MODEL, add_fields, add_run, pasted
 from playbook.errors import ConfigError
 from playbook.figures.units import format_seconds
 from playbook.hardware import FITS, TIGHT, TOO_LARGE, UNITS, default_reserve, read_bytes, verdict_of
+from playbook.layout import Layout
+from playbook.layout.fields import OPTIMIZERS
 from playbook.planning.calibration import names
 from playbook.planning.simulator import PARTS, Run, Step
 from playbook.shapes import ModelShape
@@ -66,6 +68,8 @@ def add_problem(p: argparse.ArgumentParser) -> None:
     flag(
         "--fused", action=argparse.BooleanOptionalAction, help="elementwise operations as one kernel, or not"
     )
+    flag("--optimizer", metavar="O", help=f"{', '.join(OPTIMIZERS)} (default: {OPTIMIZERS[0]})")
+    add_fields(p, Layout, ["muon"])
     flag("--overlap", default="", metavar="dp,tp=no", help="messages that are hidden (default: calibrated)")
     flag(
         "--calibration",
@@ -84,7 +88,7 @@ def job_of(args: argparse.Namespace) -> dict[str, Any]:
     """The flags as a job."""
     keys = (
         "model", "train", "gpus", "global_batch", "seq", "precision", "attention", "fused", "calibration", "layout",
-        "micro_batch", "imbalance",
+        "micro_batch", "imbalance", "optimizer", "muon",
     )  # fmt: skip
     job = {name: getattr(args, name) for name in keys if getattr(args, name, None) is not None}
     job.setdefault("model", MODEL)

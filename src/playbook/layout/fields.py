@@ -23,6 +23,10 @@ DATA_PARALLEL = ("naive", "overlapped", "bucketed")
 TENSOR_OVERLAP = ("none", "async", "chunked")
 #: When ZeRO-1 and 2 fetch the parameters that other ranks have updated.
 GATHER = ("after", "lazily")
+#: What updates weights: Adam element by element, or Muon, which needs a matrix whole.
+OPTIMIZERS = ("adamw", "muon")
+#: How ranks make such a matrix whole: each for itself, one for all, or one for as many as there are ranks at once.
+MUON = ("gather", "owner", "all-to-all")
 #: How tokens reach experts on other ranks: all go to all ranks (the naive way), each row to the rank of its expert, or
 #: each token to the nodes of its experts first.
 DISPATCH = ("gather", "all-to-all", "two-step")
@@ -137,6 +141,7 @@ class Fields:
     prefetch: bool = told(True, "ZeRO-3 fetches the next block's weights while one runs")
     dispatch: str = told("all-to-all", "how tokens reach experts of other ep ranks", choices=DISPATCH)
     node: int | None = told(None, "for two steps: how many neighbours of an ep group are in a node")
+    muon: str = told("all-to-all", "how ranks make Muon's matrices whole", choices=MUON)
     find_unused: bool = told(False, "some parameters get a gradient in one step and none in another")
     own_schedule: Schedule | None = None
     stage_layers: tuple[int, ...] | None = told(None, "layers of each stage (default: even)", metavar="3,5")

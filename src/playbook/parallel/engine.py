@@ -316,6 +316,8 @@ class Engine(RankState):
         found = {"dp": [group for one in self.sets for group in one.groups()]}
         if self.mesh.layout.replicate > 1:
             found["replicate"] = [one.across for one in self.sets if one.across]
+        if whole := [group for one in self.optimizers if (group := getattr(one, "exchange", None))]:
+            found["muon"] = whole
         partial = {axis for placement in self.placements.values() for axis in placement.partial}
         tied = {placement.tied for placement in self.placements.values() if placement.tied}
         if self.mesh.layout.ep > 1:

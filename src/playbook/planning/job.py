@@ -10,6 +10,7 @@ from playbook.block import Kind
 from playbook.errors import ConfigError
 from playbook.hardware import Cluster
 from playbook.layout import Layout
+from playbook.layout.fields import OPTIMIZERS
 from playbook.planning.fusion import KEPT, known_names, load_fused
 from playbook.planning.recipes import Recipe, load_recipe
 from playbook.shapes import ModelShape
@@ -22,8 +23,8 @@ class Job:
     ``recipe`` says in how many bytes things are kept and computed. ``attention`` is "sdpa" (flash kernels) or "reference"
     (scores in memory, where cp is 1), ``fused`` what runs as one kernel: all that the book has, or some of
     `fusion.FUSED`; ``keeps``, of `fusion.KEPT`, how its framework differs from the book's trainer. ``offload`` keeps
-    master weights and moments in CPU memory; ``device`` is the kernels whose memory is counted. Recipe and fused
-    operations may be names. Raises ConfigError, in one sentence, for what is not known.
+    master weights and moments in CPU memory; ``optimizer`` is adamw or, for matrices of blocks, muon; ``device`` is the
+    kernels whose memory is counted. Recipe and fused operations may be names. Raises ConfigError for what is not known.
     """
 
     shape: ModelShape
@@ -34,6 +35,7 @@ class Job:
     fused: frozenset[str] = field(default=frozenset(), kw_only=True)
     keeps: frozenset[str] = field(default=frozenset(), kw_only=True)
     offload: bool = field(default=False, kw_only=True)
+    optimizer: str = field(default="adamw", kw_only=True, metadata={"choices": OPTIMIZERS})
     device: str = field(default="cuda", kw_only=True, metadata={"choices": ("cuda", "cpu")})
 
     def __post_init__(self) -> None:
@@ -46,6 +48,8 @@ class Job:
         eager = {"cross-entropy", "linear-cross-entropy"} if "eager-loss" in self.keeps else set[str]()
         object.__setattr__(self, "fused", load_fused(self.fused) - eager)
         check_fields(self, ConfigError)
+        if self.optimizer == "muon" and self.offload:
+            raise ConfigError("offload is True, but optimizer is muon, which goes without: leave one out")
         other = f"fp8={self.recipe.fp8.name}" if self.recipe.fp8 else "linear-cross-entropy fused"
         if self.shape.train != "full" and (self.recipe.fp8 or "linear-cross-entropy" in self.fused):
             raise ConfigError(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: Keys of a job; those of `NEEDED` must be there.
 KEYS = (
     "model", "train", "cluster", "gpus", "layout", "micro_batch", "global_batch", "seq", "precision", "attention",
-    "fused", "overlap", "calibration", "stage_layers", "context", "imbalance", "reserve", "limit",
+    "fused", "overlap", "calibration", "stage_layers", "context", "imbalance", "reserve", "limit", "optimizer", "muon",
 )  # fmt: skip
 NEEDED = ("model", "cluster", "layout")
 #: Precisions by the names that people use.
@@ -56,6 +56,7 @@ def job_of_run(shape: ModelShape, config: TrainConfig, device: str) -> Job:
         attention=config.attention,
         fused=load_fused(config.kernels == "fused"),
         offload=config.offload,
+        optimizer=config.optimizer,
         device=device,
     )
 
@@ -94,7 +95,8 @@ def _spread(job: Mapping[str, Any]) -> Job:
         isinstance(layers, list | tuple) and all(isinstance(n, int) for n in layers)
     ):
         raise ConfigError(f"stage_layers must be a list of whole numbers, got {layers!r}")
-    options = {"stage_layers": tuple(layers) if layers else None, "context": job.get("context", "ring")}
+    options = {"stage_layers": tuple(layers) if layers else None}
+    options |= {key: job[key] for key in ("context", "muon") if key in job}
     return planned_job(job).on(layout_of(job).replace(**options))
 
 
@@ -115,10 +117,12 @@ def planned_job(job: Mapping[str, Any]) -> Job:
         raise ConfigError(f"attention must be flash or reference, got {attention!r}")
     return Job(
         shape,
+        Layout(muon=job.get("muon", Layout.muon)),
         seq=job.get("seq", shape.max_seq),
         recipe=precision_of(str(job.get("precision", "bf16"))),
         attention="reference" if attention == "reference" else "sdpa",
         fused=frozenset(FUSED if fused else ()),
+        optimizer=str(job.get("optimizer", "adamw")),
     )
 
 

@@ -23,6 +23,7 @@ from playbook.planning.pipeline_memory import Keeps, KeptByRanks, StageTerms
 from playbook.planning.recipes import Recipe
 from playbook.planning.sharding import kept
 from playbook.planning.terms import Part, Term
+from playbook.registry import lab
 from playbook.shapes import ModelShape
 
 #: Buckets that exist at once where gradients are sharded: one is being filled, two are on their way.
@@ -131,22 +132,30 @@ def predict_stages(job: Job, kept: KeptByRanks | None = None) -> Iterator[StageM
     alike: dict[tuple[object, ...], Weights] = {}  # most ranks have as many blocks as their neighbours
     for rank, stages in enumerate(pipeline.stages):
         held, ends = [terms.blocks[s] for s in stages], (0 in stages, pipeline.depth - 1 in stages)
-        if (key := (ends, *(tuple(each.items()) for each in held))) not in alike:
-            alike[key] = _weights(terms.run, job.layout, held, ends, pipeline.directions)
+        own = rank if job.optimizer == "muon" else 0  # where shards of matrices lie
+        if (key := (ends, own, *(tuple(each.items()) for each in held))) not in alike:
+            alike[key] = _weights(terms.run, job.layout, held, ends, pipeline.directions, rank)
         yield _rank(rank, kept[rank], terms, alike[key])
 
 
 def _weights(
-    run: RunSizes, layout: Layout, held: list[Mapping[Kind, int]], ends: tuple[bool, bool], directions: int
+    run: RunSizes,
+    layout: Layout,
+    held: list[Mapping[Kind, int]],
+    ends: tuple[bool, bool],
+    directions: int,
+    rank: int,
 ) -> Weights:
-    """Those of a rank whose stages have the blocks ``held``, and which ``ends`` of the model."""
+    """Those of a ``rank`` of the pipeline whose stages have the blocks ``held``, and which ``ends`` of the model."""
     counts = stage_parameters(run.shape, layout, held, run.make, ends, directions)
     kinds = {kind: n for kind in run.blocks if (n := sum(blocks.get(kind, 0) for blocks in held))}
     sizes = [sum(blocks.values()) for blocks in held]
     more = _kept_by_framework(run, kinds, ends[1], counts)
     buffers = *_buffers(run, layout, counts, sizes), *_copies(run, layout, kinds), *more
-    states = _states(counts, layout, run.recipe, run.job.offload)
-    return Weights(counts, *states, buffers, kinds, *ends)
+    parameters, gradients, optimizer = _states(counts, layout, run.recipe, run.job.offload)
+    if run.job.optimizer == "muon":
+        optimizer = lab("muon", "states")(run.job, rank)
+    return Weights(counts, parameters, gradients, optimizer, buffers, kinds, *ends)
 
 
 def _rank(rank: int, most: Keeps, terms: StageTerms, weights: Weights) -> StageMemory:

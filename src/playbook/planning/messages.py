@@ -228,10 +228,14 @@ class Sender(OfJob):
 
     def _set(self, units: list[WeightUnit], ep: int) -> WeightSet:
         """Weights of which ``ep`` neighbours have different ones."""
+        group, shards = self.sharing(ep)
+        return WeightSet(units, group, shards, self._buckets(units, shards[0]))
+
+    def sharing(self, ep: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The group and the shards of such a set, each with the place of this rank."""
         ranks, index = (number // ep for number in (self.routed if ep > 1 else self.samples))
         each = ranks // self.layout.replicate
-        shards = self._mirror((each, index % each))
-        return WeightSet(units, self._mirror((ranks, index)), shards, self._buckets(units, shards[0]))
+        return self._mirror((ranks, index)), self._mirror((each, index % each))
 
     @cached_property
     def frozen(self) -> list[WeightSet]:

@@ -299,7 +299,8 @@ def moments(
         yield Moment("backward of the embedding", gradients, others, run.embedding)
     if most > before:
         yield Moment("between B and W", gradients, most, ())
-    yield Moment("optimizer", gradients, 0, _update(run, stage))
+    update = lab("muon", "working") if run.job.optimizer == "muon" else _update
+    yield Moment("optimizer", gradients, 0, update(run, stage))
 
 
 def _weight_copies(run: RunSizes, stage: Weights, again: Set[str] = frozenset()) -> tuple[Term, ...]:

@@ -500,6 +500,7 @@ class Planner:
             experts = (shape.num_parameters - shape.active_parameters) / others
         both_ways = layout.pp > 1 and KINDS[layout.schedule].bidirectional
         ranks, copies, found = layout.shards, 1 + both_ways, 0.0
+        moments = states.optimizer // (2 if self.problem.job.optimizer == "muon" else 1)
         stay = layout.world_size > 1 or layout.grad_acc > 1
         dense = shape.num_parameters - experts
         for parameters, ep, apart in ((dense, 1, 1), (experts, layout.ep, layout.apart)):
@@ -507,7 +508,7 @@ class Planner:
             found += (parameters * apart / (layout.tp * layout.pp * ep) * copies) * (
                 states.parameters / (same if zero >= 3 else 1)
                 + states.gradients * stay / (same if zero >= 2 else 1)
-                + (states.master + states.optimizer) / (same if zero >= 1 else 1)
+                + (states.master + moments) / (same if zero >= 1 else 1)
             )
         return found
 

@@ -28,6 +28,7 @@ from playbook.planning.message_times import Links
 from playbook.planning.operations import Sizes
 from playbook.planning.roofline import Device
 from playbook.planning.stage_times import Pass, StageTimes, Work
+from playbook.registry import lab
 from playbook.schedules import makespan
 from playbook.shapes import ModelShape
 
@@ -394,4 +395,5 @@ class Run(OfJob):
         updated = counts.shard
         each = 2 * (states.master + states.optimizer) + min(4, states.gradients) + states.parameters
         normed = min(4, states.gradients) * updated
-        return (updated * each + normed) / self.device.bandwidth
+        whole = lab("muon", "seconds")(self, held) if self.job.optimizer == "muon" else 0.0
+        return (updated * each + normed) / self.device.bandwidth + whole

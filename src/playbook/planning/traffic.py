@@ -22,6 +22,7 @@ from playbook.planning.job import Job
 from playbook.planning.messages import FP32, INT64, Message, Sender, WeightSet, message_in
 from playbook.planning.recipes import Recipe
 from playbook.planning.weights import WeightSlot, WeightUnit, crossings, keeps_inputs, partial_sums
+from playbook.registry import lab
 from playbook.shapes import ModelShape
 
 #: Numbers (int64) of the header with which a pipeline announces the shape of its messages.
@@ -35,6 +36,7 @@ def traffic(
     *,
     rank: int = 0,
     recipe: str | Recipe = "bf16-mixed",
+    optimizer: str = "adamw",
     first: bool = False,
     routing: Routing | None = None,
 ) -> list[Message]:
@@ -46,7 +48,7 @@ def traffic(
     (``expert_traffic.even``). Raises LayoutError or ShapeError for what cannot run and ConfigError for a routing of
     another rank or step, in one sentence.
     """
-    job = Job(shape, layout, seq=seq, recipe=recipe)  # type: ignore[arg-type]
+    job = Job(shape, layout, seq=seq, recipe=recipe, optimizer=optimizer)  # type: ignore[arg-type]
     job.check()
     if layout.method:
         raise ConfigError(
@@ -61,6 +63,8 @@ def sent(here: Sender, *, first: bool = False, routing: Routing | None = None) -
         tensor(here), vocabulary(here), context(here), experts(here, routing), pipeline(here), replicas(here),
         sums(here), norm(here), loss(here), scales(here, first),
     ]  # fmt: skip
+    if here.job.optimizer == "muon":
+        terms.append(lab("muon", "sent")(here))
     if first or here.layout.find_unused:
         terms.append(used_parameters(here))
     if first:

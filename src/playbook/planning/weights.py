@@ -15,12 +15,14 @@ from playbook.shapes import ModelShape
 class Weight:
     """A parameter of so many ``elements``. ``partial`` says over which ranks its gradient is a partial sum: none, all
     of ``tp``, or those with ``copies`` of the same key/value heads. Of ``expert`` weights ranks of ep have different
-    ones: fewer replicas have the same. That of a linear layer in a block is a ``matrix`` (rows, columns), or a stack."""
+    ones: fewer replicas have the same. That of a linear layer in a block is a ``matrix`` (rows, columns), or a stack, of
+    which tensor-parallel ranks have so many ``slices`` (one of its rows, one of its columns)."""
 
     elements: int
     partial: str = ""
     expert: bool = False
     matrix: tuple[int, int] | None = None
+    slices: tuple[int, int] = (1, 1)
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,10 @@ def _weights(row: Linear | Norm, shape: ModelShape, layout: Layout) -> Iterator[
     expert, count = row.part == "experts" and layout.ep > 1, value(row.number)
     rows, columns = value(row.rows), value(row.columns)
     matrix = None if row.part == "router" else (rows, columns)
-    yield Weight(count * rows * columns, "" if whole else shared, expert, matrix)
+    ranks = 1 if row.part == "experts" and layout.etp else layout.tp
+    ranks = min(ranks, shape.n_kv_heads) if row.shared == "copies" else ranks
+    slices = ranks if row.cut == "column" else 1, ranks if whole else 1
+    yield Weight(count * rows * columns, "" if whole else shared, expert, matrix, slices)
     if row.bias:
         yield Weight(count * rows, shared, expert)
 

@@ -71,7 +71,7 @@ def snapshot(trainer: Trainer, before: Snapshot | None = None) -> Snapshot:
         "layout": str(trainer.config.layout),
         "ranks": trainer.config.layout.world_size,
         "shape": dataclasses.asdict(trainer.model.shape),
-        "config": {field: getattr(trainer.config, field) for field in SAME},
+        "config": {field: getattr(trainer.config, field) for field in (*SAME, "optimizer")},
         "corpus": before.about["corpus"] if before else identity(trainer),
         "skipped_batches": trainer.skipped,
         "guard": trainer.guard.state() if trainer.guard else None,

@@ -9,9 +9,10 @@ from typing import Any
 from playbook._checks import check_fields, divisors, told
 from playbook.errors import ConfigError, LayoutError
 from playbook.layout import Layout, recomputed
-from playbook.layout.fields import MASTERS, MOMENTS
+from playbook.layout.fields import MASTERS, MOMENTS, OPTIMIZERS
 from playbook.layout.stages import check_microbatches
 from playbook.precision.recipes import load_fp8
+from playbook.registry import lab
 from playbook.training.loss_scale import DYNAMIC, check_scale
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -50,6 +51,8 @@ class TrainConfig:
     device: str | None = told(None, "cpu or cuda (default: cuda when there is one)")
     layout: Layout = dataclasses.field(default_factory=Layout)
     weights: str = told("float32", "or the 16 bits of dtype, with masters in the optimizer", choices=DTYPES)
+    optimizer: str = told("adamw", "or muon, for the matrices of blocks alone", choices=OPTIMIZERS)
+    muon_lr: float | None = told(None, "Muon's peak learning rate (default: the same)", least=0)
     offload: bool = told(False, "keep masters and moments in CPU memory")
     compile: bool = told(False, "hand each block to torch.compile")
     kernels: str = told("torch", "norms, activations, attention and loss: PyTorch's or ours", choices=KERNELS)
@@ -137,6 +140,15 @@ class TrainConfig:
             )
 
     def _check_precision(self) -> None:
+        for field in ("offload", "moments") if self.optimizer == "muon" else ():
+            if (given := getattr(self, field)) != getattr(TrainConfig, field):
+                raise ConfigError(
+                    f"{field} is {given}, but optimizer is muon, which goes without: leave one out"
+                )
+        if self.optimizer == "muon":
+            lab("muon", "check")(self.layout)
+        if self.muon_lr is not None and (self.optimizer != "muon" or not self.lr):
+            raise ConfigError(f"muon_lr is {self.muon_lr}, but needs optimizer=muon and an lr above 0")
         if self.masters != "fp32" and self.weights == "float32":
             raise ConfigError(f"masters are {self.masters}, but weights of float32 have none: leave it out")
         if self.weights not in ("float32", self.dtype):

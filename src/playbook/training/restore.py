@@ -183,6 +183,9 @@ def check(trainer: Trainer, manifest: Mapping[str, Any], path: Path) -> None:
             )
     if weights:
         return
+    own, theirs = trainer.config.optimizer, manifest["config"].get("optimizer", "adamw")
+    if own != theirs:
+        raise CheckpointError(f"checkpoint {str(path)!r} has states of {theirs}, but optimizer is {own}")
     for field in SAME:
         if (own := getattr(trainer.config, field)) != manifest["config"][field]:
             raise CheckpointError(

@@ -77,19 +77,22 @@ class Trainer:
     ):
         self.model, self.batches, self.config, self.mesh = model, batches, config, mesh
         self.device = next(model.parameters()).device
-        make = partial(
-            adamw,
-            lr=config.lr,
-            betas=(config.beta1, config.beta2),
-            weight_decay=config.weight_decay,
-            offload=config.offload,
-            formats=state_formats(config.moments, config.masters),
-            kernel=model.ops.adamw,
-        )
+        options: dict[str, Any] = {
+            "lr": config.lr,
+            "betas": (config.beta1, config.beta2),
+            "weight_decay": config.weight_decay,
+            "kernel": model.ops.adamw,
+            "offload": config.offload,
+            "formats": state_formats(config.moments, config.masters),
+        }
+        make = partial(adamw, **options)
         if mesh is None:
             self.engine = Engine.on_one_device(model, make)
         else:
             self.engine = apply_layout(model, mesh, make)
+        if config.optimizer == "muon":
+            ratio = 1.0 if config.muon_lr is None else config.muon_lr / config.lr
+            lab("train", "muon")(self.engine, dtype=getattr(torch, config.dtype), ratio=ratio, **options)
         self.replica = (mesh.index("dp"), mesh.size("dp")) if mesh else (0, 1)
         self.loss_scale: LossScale | None = None
         if config.dtype == "float16":

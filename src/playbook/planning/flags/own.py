@@ -25,8 +25,10 @@ def model_flags(shape: ModelShape) -> list[str]:
 
 
 def rarely_said(run: Run) -> Iterator[str]:
-    """What no framework's flags say: what learns, and what waits in CPU memory."""
+    """What no framework's flags say: what learns and how, and what waits in CPU memory."""
     shape, others = run.shape, "unless a script of yours has"
+    if run.job.optimizer == "muon":
+        yield f"optimizer=muon: matrices are updated by AdamW, {others} torch.optim.Muon, or its own, for them"
     if shape.lora:
         how = f"r={shape.lora}, lora_alpha={2 * shape.lora}, target_modules='all-linear'"
         yield f"train={shape.train}: all weights learn, {others} peft.LoraConfig({how})"
@@ -51,6 +53,7 @@ def lines(run: Run) -> Iterator[str]:
         said.pop("weights", None)
     words += [word for key, value in said.items() for word in (f"--{key}", value)]
     words += ["--fp8", fp8] if fp8 else []
+    words += ["--optimizer", "muon", "--muon", layout.muon] if run.job.optimizer == "muon" else []
     runs = recipe_of_run(**said, fp8=fp8)
     if runs.states != run.recipe.states:
         yield f"# NOT EXPRESSED: states of the recipe {run.recipe.name}: {run.recipe.states.total} bytes per parameter, "
