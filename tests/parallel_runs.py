@@ -16,7 +16,7 @@ from helpers import LLAMA
 from torch import Tensor, nn
 
 from playbook import launch
-from playbook.instruments.counting import CountBytes
+from playbook.instruments.counting import CountBytes, traffic_groups
 from playbook.layout import Layout
 from playbook.model.ops import Ops
 from playbook.model.transformer import IGNORE, Transformer
@@ -136,7 +136,7 @@ def at_collectives(count: CountBytes) -> Iterator[None]:
 @contextmanager
 def counted(engine: Engine, node: int | None, into: list[Sent]) -> Iterator[None]:
     """A part of a step; its messages go ``into`` the list."""
-    axes = engine.traffic_groups()
+    axes = traffic_groups(engine)
     routes = ExpertRoutes(engine.model, engine.mesh.group("ep"), node) if engine.mesh.layout.ep > 1 else None
     count = CountBytes(axes)
     with at_collectives(count), routes or nullcontext():

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from playbook.estimates.overlap_ratios import Overlap, context, expert, group_bandwidth, tensor, zero3
 from playbook.hardware import Cluster
 from playbook.layout import Layout
 from playbook.planning.jobs import answer
 from playbook.shapes import MoE, load
+from playbook_book.overlap_ratios import Overlap, context, expert, group_bandwidth, tensor, zero3
 
 #: Header of the card, up to the columns of the clusters.
 HEADER = "ask, in this order", "if so, take", "which needs"

@@ -51,7 +51,7 @@ register(
         "train": {
             "some": "playbook.model.lora:freeze",
             "frozen": "playbook.model.lora:FrozenShards",
-            "muon": "playbook.training.muon:use_muon",
+            "muon": "playbook.training.muon:of_run",
         },
         "muon": {
             "check": "playbook.planning.muon:check",

@@ -9,10 +9,10 @@ from playbook.bench.contest import TOLERANCE, report_groups, ways
 from playbook.bench.parallel import GROUPS
 from playbook.bench.turns import Track, compared
 from playbook.cli import main
-from playbook.estimates.replica_traffic import traffic
 from playbook.layout import Layout
 from playbook.planning.memory import predict
 from playbook.shapes import load
+from playbook_book.replica_traffic import traffic
 
 SHAPE = {
     "layers": 2,

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from playbook.collectives.closed_forms import closed_form, crossover
-from playbook.collectives.costs import latency, seconds, simulate
+from playbook.collectives.closed_forms import closed_form
 from playbook.collectives.links import AlphaBeta, Network, Sample, errors, fit
 from playbook.collectives.plans import ALGORITHMS, plan
 from playbook.errors import ConfigError
 from playbook.hardware import CLUSTERS, load
+from playbook_book.collective_costs import crossover, latency, seconds, simulate
 
 ALL = [(collective, name) for collective, algorithms in ALGORITHMS.items() for name in algorithms]
 NVLINK, NETWORK = AlphaBeta(3e-6, 1 / 400e9), AlphaBeta(14e-6, 1 / 50e9)
@@ -291,7 +291,7 @@ def test_bad_requests_end_with_one_sentence(call, sentence):
 def test_neither_torch_nor_numpy_is_needed():
     code = (
         "import sys; sys.modules['torch'] = sys.modules['numpy'] = None\n"
-        "from playbook.collectives import costs as c\n"
+        "from playbook_book import collective_costs as c\n"
         "from playbook.hardware import load\n"
         "print(c.seconds('all_reduce', 1 << 20, 16, c.Network.of(load('h100-8')), 'recursive_doubling'))"
     )

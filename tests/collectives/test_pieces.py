@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from playbook.collectives.pieces import Do, Piece, Program, program
 from playbook.collectives.plans import ALGORITHMS, Message, Plan, plan
-from playbook.collectives.plans.replay import start
+from playbook_book.replay import start
 
 ALL = [(collective, name) for collective, algorithms in ALGORITHMS.items() for name in algorithms]
 ROOTED = ("broadcast", "reduce", "gather", "scatter")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from playbook.collectives import plans
 from playbook.collectives.closed_forms import ALGORITHMS as NAMES
 from playbook.collectives.plans import ALGORITHMS, DEFAULT, CollectiveError, Plan, plan
-from playbook.collectives.plans.replay import end, replay
+from playbook_book.replay import end, replay
 
 ALL = [(collective, name) for collective, algorithms in ALGORITHMS.items() for name in algorithms]
 ROOTED = ("broadcast", "reduce", "gather", "scatter")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import LLAMA
-from parallel_runs import Case, on_one_device, on_ranks, one_device
+from parallel_runs import Case, on_one_device, on_ranks
 from torch import Tensor, nn
 
 from playbook import launch
@@ -90,7 +90,7 @@ class Reference:
 
     def __init__(self, how: str, n: int):
         self.method, self.n = parse(how), n
-        self.engines = [one_device(CASE) for _ in range(n)]
+        self.engines = [CASE.engine() for _ in range(n)]
         self.start = weights(self.engines[0].model)
         self.outer = self.start.clone()
         self.sgd: torch.optim.Optimizer | None = None
@@ -195,7 +195,7 @@ def steps_of(engine: Any) -> list[tuple[float, float]]:
 
 
 def test_with_the_same_data_on_all_ranks_a_run_is_that_of_one(ranks):
-    alone = steps_of(one_device(CASE))
+    alone = steps_of(CASE.engine())
     for value in ranks(on_the_same_data, ranks=3).values:
         for how in SAME:
             for mine, other in zip(value[how], alone, strict=True):

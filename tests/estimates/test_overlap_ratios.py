@@ -14,16 +14,6 @@ from hypothesis import strategies as st
 
 from playbook.block import DENSE
 from playbook.errors import ConfigError
-from playbook.estimates.overlap_ratios import (
-    Overlap,
-    context,
-    data_parallel,
-    expert,
-    group_bandwidth,
-    pipeline,
-    tensor,
-    zero3,
-)
 from playbook.hardware import CLUSTERS
 from playbook.instruments.measure import count_flops
 from playbook.layout import Layout
@@ -38,6 +28,16 @@ from playbook.planning.traffic import traffic
 from playbook.shapes import ModelShape, load
 from playbook_book.context_cost import context_traffic, hiding_tokens
 from playbook_book.overlap_estimates import data_parallel_ratio, side_by_side
+from playbook_book.overlap_ratios import (
+    Overlap,
+    context,
+    data_parallel,
+    expert,
+    group_bandwidth,
+    pipeline,
+    tensor,
+    zero3,
+)
 
 GPT = BLOCKS["gpt"].replace(layers=2, hidden=24, heads=4, vocab=40)
 LLAMA = BLOCKS["llama"].replace(layers=2, hidden=32, heads=8, kv_heads=2, ffn=48, vocab=40)

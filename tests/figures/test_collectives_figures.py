@@ -6,11 +6,10 @@ import matplotlib.pyplot as plt
 import pytest
 from matplotlib.colors import to_hex
 
-from playbook.collectives.costs import simulate
 from playbook.collectives.links import AlphaBeta, Network
 from playbook.collectives.plans import ALGORITHMS, plan
-from playbook.collectives.plans.replay import replay
 from playbook.figures import PALETTE, display
+from playbook_book.collective_costs import simulate
 from playbook_book.figures.collectives import (
     TITLES,
     conversations,
@@ -18,6 +17,7 @@ from playbook_book.figures.collectives import (
     space_time,
     transcript,
 )
+from playbook_book.replay import replay
 
 
 @pytest.fixture(autouse=True)

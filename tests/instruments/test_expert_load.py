@@ -11,7 +11,7 @@ from itertools import product
 import pytest
 import torch
 from helpers import DEEPSEEK, GPT, MIXTRAL, tokens
-from parallel_runs import Case, one_device
+from parallel_runs import Case
 from torch import Tensor
 from torch.optim.optimizer import _global_optimizer_post_hooks
 
@@ -200,7 +200,7 @@ def counted_on_ranks(text: str, steps: int) -> tuple[Loads, Loads]:
 def test_ranks_together_count_what_one_device_does(ranks, text):
     """Also where a rank has two optimizers, one for experts."""
     case = Case(sized(EVEN, bias_rate=0.01), seq=8, samples=8)
-    engine = one_device(case)
+    engine = case.engine()
     with ExpertLoad(engine.model) as load:
         for n in range(3):
             engine.zero_grad()

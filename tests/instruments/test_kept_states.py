@@ -10,12 +10,13 @@ from playbook.layout import Layout
 from playbook.model.linear import linear_layers
 from playbook.parallel.mesh import Mesh
 from playbook.planning.memory import predict
-from playbook.planning.recipes import PUBLISHED, recipe_of_run
+from playbook.planning.recipes import recipe_of_run
 from playbook.shapes import load
 from playbook.training.config import TrainConfig
 from playbook.training.data import load_corpus
 from playbook.training.trainer import make_trainer
 from playbook_book.instruments.kept_states import kept_states
+from playbook_book.recipe_table import PUBLISHED
 
 SHAPE = load("tiny").replace(layers=2, hidden=128, heads=4, kv_heads=2, head_dim=32, ffn=256)
 #: Bytes per parameter: weights, gradients, masters, moments.

@@ -9,8 +9,7 @@ from helpers import BLOCKS, MIXTRAL
 from parallel_runs import BATCH, Case
 
 from playbook import launch
-from playbook.estimates.replica_traffic import traffic
-from playbook.instruments.counting import CountBytes
+from playbook.instruments.counting import CountBytes, traffic_groups
 from playbook.layout import Layout
 from playbook.layout.fields import MOMENTS
 from playbook.parallel.mesh import Mesh
@@ -19,6 +18,7 @@ from playbook.planning.memory import predict
 from playbook.planning.recipes import load_recipe
 from playbook.planning.sharding import share_of
 from playbook.shapes import ModelShape
+from playbook_book.replica_traffic import traffic
 
 #: What a step tells beside gradients and parameters: the number of targets (int64), the loss, and ZeRO's norm (fp32).
 SCALARS = [("all_reduce", 8), ("all_reduce", 4)]
@@ -34,7 +34,7 @@ def second_step(runs: list[tuple[Case, str, dict]]) -> list:
             layout = Layout.parse(text).replace(**given)
             engine = parallelize(case.model(), Mesh(layout), case.make())
             step(case, engine, world, layout.grad_acc)
-            with CountBytes(engine.traffic_groups()) as count:
+            with CountBytes(traffic_groups(engine)) as count:
                 step(case, engine, world, layout.grad_acc)
             kept = {
                 kind: sum(t.numel() * t.element_size() for t in tensors)

@@ -8,7 +8,7 @@ import functools
 import pytest
 import torch
 from helpers import BLOCKS, MIXTRAL
-from parallel_runs import Case, Run, one_device, train
+from parallel_runs import Case, Run, train
 
 from playbook import launch
 from playbook.layout import Layout
@@ -50,18 +50,18 @@ def resume(*runs: tuple[Case, str, dict, dict]) -> list[Run]:
 
 @functools.cache
 def state_of_one(case: Case) -> dict:
-    engine = one_device(case)
+    engine = case.engine()
     train(first(case), engine)
     return engine.state_dict()
 
 
 @functools.cache
 def whole_run(case: Case) -> Run:
-    return train(case, one_device(case))
+    return train(case, case.engine())
 
 
 def resume_on_one(case: Case, state: dict) -> Run:
-    engine = one_device(case)
+    engine = case.engine()
     engine.load_state_dict(state)
     return train(case, engine, start=FIRST)
 
@@ -144,7 +144,7 @@ def test_moments_in_few_bits_are_saved_in_fp32(ranks, moments, numbers):
     [saved] = ranks(save, (case, text, options), ranks=3)[0].value
     again = ranks(taken_up, case, text, options, saved, ranks=3)[0].value
     assert differences(again, saved) == 0
-    alone = one_device(case)
+    alone = case.engine()
     alone.load_state_dict(saved)
     for i, state in alone.state_dict()["optimizer"]["state"].items():
         for kind, value in state.items():

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 import torch
 from helpers import BLOCKS
-from parallel_runs import Case, Run, on_one_device, on_ranks, one_device, train
+from parallel_runs import Case, Run, on_one_device, on_ranks, train
 
 from playbook import launch
 from playbook.errors import LayoutError
@@ -65,7 +65,7 @@ def in_16_bits(case: Case, weights: bool) -> float:
             loss = engine.accumulate(x, y, 24, where, dtype=torch.float32 if weights else torch.bfloat16)
             return torch.stack([loss, engine.clip(1.0).float()])
 
-        expected = step(one_device(case))
+        expected = step(case.engine())
         for text, options in RUNS:
             mesh = Mesh(Layout.parse(text).replace(**options))
             found = step(parallelize(case.model(), mesh, case.make()), mesh)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from playbook import launch
 from playbook.errors import ConfigError, PlaybookError
-from playbook.instruments.counting import CountBytes
+from playbook.instruments.counting import CountBytes, traffic_groups
 from playbook.layout import Layout
 from playbook.parallel.data import STRATEGIES, BucketedDataParallel
 from playbook.parallel.engine import Engine
@@ -123,10 +123,10 @@ def counted(micro_batches: int) -> dict[str, list[int]]:
             engine = parallelize(case.model(), Mesh(Layout(dp=2, data_parallel=kind)), case.make())
             engine.accumulate(x, y, 8)  # ranks ask once who gets gradients
             engine.zero_grad()
-            with CountBytes(engine.traffic_groups()) as once:
+            with CountBytes(traffic_groups(engine)) as once:
                 engine.accumulate(x, y, len(x) // micro_batches)
             engine.zero_grad()
-            with CountBytes(engine.traffic_groups()) as each:
+            with CountBytes(traffic_groups(engine)) as each:
                 for a, b in zip(x.chunk(micro_batches), y.chunk(micro_batches), strict=True):
                     engine.model.loss(a, b)[0].backward()
                     engine.finish()

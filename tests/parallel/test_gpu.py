@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers import BLOCKS
-from parallel_runs import Case, one_device, train
+from parallel_runs import Case, train
 
 from playbook import launch
 from playbook.layout import Layout
@@ -41,7 +41,7 @@ def run(case: Case, text: str, options: dict) -> tuple:
 
 
 def alone(case: Case):
-    return train(case, one_device(case))
+    return train(case, case.engine())
 
 
 @pytest.mark.parametrize("recompute", ["none", "full"])

@@ -11,7 +11,7 @@ from helpers import BLOCKS
 from parallel_runs import BATCH, Case, nothing
 
 from playbook import launch
-from playbook.instruments.counting import CountBytes
+from playbook.instruments.counting import CountBytes, traffic_groups
 from playbook.instruments.measure import SavedActivations
 from playbook.kernels import jit
 from playbook.layout import Layout
@@ -38,13 +38,13 @@ def a_step(case: Case, runs: list[tuple[str, dict]]) -> list[dict[str, dict[str,
         for text, options in runs:
             mesh = Mesh(Layout.parse(text).replace(**options))
             engine = parallelize(case.model(), mesh, case.make())
-            with CountBytes(engine.traffic_groups()) as count:
+            with CountBytes(traffic_groups(engine)) as count:
                 x, y, where = own_tokens(*share(case, mesh), mesh, mesh.layout.token_placement)
                 engine.accumulate(x, y, BATCH, where)
                 engine.clip(1.0)
                 engine.step()
             kept = {kind: sum(t.nbytes for t in ts) for kind, ts in engine.tensors().items()}
-            axes = engine.traffic_groups()
+            axes = traffic_groups(engine)
             tallies = {axis: {k: (t.calls, t.sent) for k, t in count[axis].tallies.items()} for axis in axes}
             found.append({"kept": kept, **tallies})
     return found

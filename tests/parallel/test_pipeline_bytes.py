@@ -11,7 +11,7 @@ from helpers import BLOCKS, DEEPSEEK
 from parallel_runs import Case, nothing
 
 from playbook import launch
-from playbook.instruments.counting import CountBytes
+from playbook.instruments.counting import CountBytes, traffic_groups
 from playbook.instruments.memory_timeline import peak_bytes
 from playbook.kernels import jit
 from playbook.layout import SCHEDULES, Layout
@@ -67,7 +67,7 @@ def steps(runs: Runs, peak: bool = False, kernels: str = "torch") -> list[dict[s
                     step(engine, *given)
                 one["peak"] = most.bytes
             elif shape.tied or layout.zero == 2:
-                with CountBytes(engine.traffic_groups()) as count:
+                with CountBytes(traffic_groups(engine)) as count:
                     step(engine, *given)
                 one |= {kind: count["pp"][kind].sent for kind in ("send", "all_reduce")}
                 one["scattered"] = count["dp"]["reduce_scatter"].sent

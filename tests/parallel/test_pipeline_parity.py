@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import BLOCKS
-from parallel_runs import Case, Run, flat, on_one_device, on_ranks, one_device
+from parallel_runs import Case, Run, flat, on_one_device, on_ranks
 from traffic_runs import check_run
 
 from playbook import launch
@@ -151,7 +151,7 @@ def test_products_in_16_bits(ranks):
             layout = Layout.parse("pp=2,grad_acc=4,schedule=zb-h1")
             return in_bfloat16(parallelize(case.model(), Mesh(layout), case.make()))
 
-    wanted, other = in_bfloat16(one_device(case)), in_bfloat16(one_device(case), torch.float32)
+    wanted, other = in_bfloat16(case.engine()), in_bfloat16(case.engine(), torch.float32)
     for found in ranks(work, ranks=2).values:
         assert (found - wanted).norm() < 0.1 * (other - wanted).norm()
 

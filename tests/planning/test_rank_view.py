@@ -16,7 +16,7 @@ from helpers import DEEPSEEK
 
 from playbook import launch
 from playbook.errors import LayoutError
-from playbook.instruments.counting import CountBytes
+from playbook.instruments.counting import CountBytes, traffic_groups
 from playbook.layout import AXES, Layout
 from playbook.parallel.channels import Channel
 from playbook.parallel.engine import Engine
@@ -103,7 +103,7 @@ def live(cases: Cases) -> list[Live]:
             layers = [layer for layer, _ in own_blocks(trainer.model)]
             routes = ExpertRoutes(trainer.model, mesh.group("ep"), layout.node) if layout.ep > 1 else None
             with routes or nullcontext():
-                levels = by_level(mesh.rank, engine.traffic_groups(), channels, trainer.step)
+                levels = by_level(mesh.rank, traffic_groups(engine), channels, trainer.step)
             routing = routes and routes.counted()
             found.append(Live(groups, replicas, peers, layers, experts_of(engine), levels, routing))
     return found

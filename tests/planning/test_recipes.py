@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from playbook.errors import ConfigError
-from playbook.planning.recipes import PRECISIONS, PUBLISHED, RECIPES, load_recipe
-from playbook_book.recipe_table import published_rows
+from playbook.planning.recipes import PRECISIONS, RECIPES, load_recipe
+from playbook_book.recipe_table import PUBLISHED, published_rows
 
 # The Ultra-Scale Playbook's table: its sums, and the savings that it gives against the first row.
 PRINTED = {

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from playbook.estimates.replica_traffic import traffic
 from playbook.layout import Layout
 from playbook.planning.memory import predict
 from playbook.planning.recipes import PRECISIONS
 from playbook.planning.sharding import UnitSize, kept, share_of
 from playbook.shapes import load
+from playbook_book.replica_traffic import traffic
 
 UNITS = st.lists(
     st.builds(UnitSize, st.integers(0, 10**6), st.booleans(), st.integers(0, 10**5)), min_size=1, max_size=6

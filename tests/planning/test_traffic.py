@@ -13,7 +13,6 @@ from random_shapes import shapes
 from traffic_runs import SEQ, Cases, check
 
 from playbook.errors import LayoutError
-from playbook.estimates.replica_traffic import traffic as of_replicas
 from playbook.layout import Layout
 from playbook.layout.fields import CONTEXT
 from playbook.planning.job import Job
@@ -24,6 +23,7 @@ from playbook.precision.recipes import FP8_RECIPES
 from playbook.schedules.actions import Schedule
 from playbook.shapes import load
 from playbook_book.context_cost import context_traffic
+from playbook_book.replica_traffic import traffic as of_replicas
 
 #: Odd sizes, tied tables, biases; and grouped heads, norms of queries and keys, a table at either end.
 GPT = BLOCKS["gpt"].replace(layers=3, hidden=24, heads=4, vocab=37)
@@ -137,6 +137,7 @@ OPTIONS = {
     "dispatch": (DEEPSEEK, "dp=4,ep=4", {"dispatch": "two-step"}, {"node": 2}, True),
     "node": (DEEPSEEK, "dp=4,ep=4", {"node": 1}, {"dispatch": "two-step", "node": 2}, True),
     "find_unused": (LLAMA, "dp=2", {"find_unused": True}, {}, True),
+    "muon": (LLAMA, "dp=2,zero=1", {"muon": "owner"}, {}, True),
     "stage_layers": (LLAMA.replace(layers=4), "pp=2,tp=2", {"stage_layers": (1, 3)}, {}, True),
     "own_schedule": (GPT, "pp=2,grad_acc=2", {"own_schedule": OWN}, {}, True),
 }
@@ -145,10 +146,10 @@ OPTIONS = {
 @pytest.mark.parametrize("option", Layout().options)
 def test_an_option_changes_messages_or_only_when_they_are_sent(option):
     """Whoever adds an option says here which."""
-    shape, layout, changed, given, other = OPTIONS[option]
-    plain, now = (
-        traffic(shape, Layout.parse(layout).replace(**{**given, **more}), SEQ) for more in ({}, changed)
-    )
+    shape, text, changed, given, other = OPTIONS[option]
+    layouts = (Layout.parse(text).replace(**{**given, **more}) for more in ({}, changed))
+    optimizer = "muon" if option == "muon" else "adamw"
+    plain, now = (traffic(shape, layout, SEQ, optimizer=optimizer) for layout in layouts)
     assert (plain != now) is other
 
 

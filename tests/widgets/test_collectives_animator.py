@@ -14,7 +14,7 @@ from playbook_widgets.compute.animation import BYTES, DEFAULTS, NETWORKS, RANKS,
 from widget_homes import Form, in_module, showing, stop_time
 
 from playbook.collectives.plans import ALGORITHMS
-from playbook.collectives.plans.replay import end, replay
+from playbook_book.replay import end, replay
 
 CONTROLS = {control["field"]: control for control in constants()["controls"]}
 TWO_LEVELS = {"collective": "all_reduce", "algorithm": "two_level", "ranks": 6, "ranks_per_node": 3}

@@ -20,8 +20,8 @@ _PATIENCE = 4.0
     otherwise="How many nodes have the weights after each step?",
 )
 def tree() -> tuple[float, dict[float, str]]:
-    from playbook.collectives.costs import seconds
     from playbook.collectives.links import AlphaBeta, Network
+    from playbook_book.collective_costs import seconds
 
     size, nodes, bandwidth = 140 * 10**9, 100, 50e9
     network = Network.uniform(AlphaBeta(alpha=0, beta=1 / bandwidth))
@@ -41,10 +41,10 @@ answers("collectives.tree", right=[7 * 140 / 50])
 
 @exercise("collectives.broadcast", "function", "a broadcast that beats the tree")
 def broadcast(write: Callable[..., Any]) -> str:
-    from playbook.collectives.costs import seconds, simulate
     from playbook.collectives.links import AlphaBeta, Network
     from playbook.collectives.plans import CollectiveError, Plan, Vector
-    from playbook.collectives.plans.replay import end, replay
+    from playbook_book.collective_costs import seconds, simulate
+    from playbook_book.replay import end, replay
 
     file, network = 5_000_000, Network.uniform(AlphaBeta(alpha=0, beta=1e-6))
     for ranks in (8, 5):

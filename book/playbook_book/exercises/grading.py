@@ -35,6 +35,7 @@ CHAPTERS = (
     "expert",
     "five-dimensions",
     "overlap",
+    "muon",
     "simulator",
     "best-configuration",
     "scaling-laws",

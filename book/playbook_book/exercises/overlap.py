@@ -33,9 +33,9 @@ def gathers() -> tuple[float, dict[float, str]]:
 
 @answers_made("overlap.gathers")
 def _counted() -> tuple[list[Any], dict[str, Any]]:
-    from playbook.estimates.overlap_ratios import zero3
     from playbook.layout import Layout
     from playbook.shapes import load
+    from playbook_book.overlap_ratios import zero3
 
     one = zero3(load("llama3-8b"), Layout(dp=64), 1000, weight_bytes=1)
     return [8750, 1000 * one.ratio(peak_flops=700e12, bandwidth=40e9)], {}

@@ -11,8 +11,8 @@ from playbook_book.figures.axes import seconds_axis
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from playbook.collectives.costs import MessageTimeline
     from playbook.collectives.plans import Plan
+    from playbook_book.collective_costs import MessageTimeline
 
 INK = rc_parameters()["text.color"]
 LETTERS = "abcdefgh"
@@ -60,7 +60,7 @@ def conversations(ranks: int = 3) -> Figure:
 def _before_after(collective: str, n: int) -> tuple[list[list[Cell]], list[list[Cell]]]:
     """The cells of every rank, as a plan of the collective starts and ends."""
     from playbook.collectives.plans import plan
-    from playbook.collectives.plans.replay import end, start
+    from playbook_book.replay import end, start
 
     if collective == "all_to_all":
         # Its plan speaks of places in the result; here the vectors that are sent are of interest.
@@ -136,7 +136,7 @@ def transcript(plan: Plan, columns: int = 3) -> Figure:
     """
     import matplotlib.pyplot as plt
 
-    from playbook.collectives.plans.replay import replay
+    from playbook_book.replay import replay
 
     states = replay(plan)
     rows = -(-len(states) // columns)

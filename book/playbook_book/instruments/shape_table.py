@@ -19,7 +19,7 @@ import torch
 from playbook.errors import ConfigError
 from playbook.figures.tables import Table, table
 from playbook.figures.units import format_bytes
-from playbook.instruments.counting import CollectiveEvent, CountBytes
+from playbook.instruments.counting import CollectiveEvent, CountBytes, traffic_groups
 from playbook.launch.group import process_group
 from playbook.layout import Layout
 from playbook.model.transformer import Transformer
@@ -207,7 +207,7 @@ def shape_table(engine: Engine, *, batch: int = 2, seq: int = 32, placement: str
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(model.shape.vocab, (batch, seq), generator=generator).to(mesh.device)
     x, y, positions = own_tokens(tokens, tokens.clone(), mesh, placement)
-    count = CountBytes(engine.traffic_groups())
+    count = CountBytes(traffic_groups(engine))
     engine.zero_grad()
     with Watch(model, count) as watch, count:
         loss, _ = model.loss(x, y, positions)

@@ -6,10 +6,9 @@ a message of n bytes takes α + β·n and begins when both ends are ready for it
 out. Between nodes, most of α keeps nobody busy: what counts is how often the longest chain of messages that wait for one
 another crosses from node to node. For rings that is counted as NCCL's tuner does it (src/graph/tuning.cc).
 
-There are two ways to a time, and they agree (tests): :func:`closed_form` counts what is on the critical path, and
-``collectives.costs.simulate`` sends the messages of a plan one by one. K is the bytes of the whole vector, as nccl-tests
-count it: of what every rank holds after an all-gather, and before a reduce-scatter or an all-to-all. Standard library
-only.
+There are two ways to a time, and they agree (tests): :func:`closed_form` counts what is on the critical path, a
+simulation sends the messages of a plan one by one. K is the bytes of the whole vector, as nccl-tests count it: of what
+every rank holds after an all-gather, and before a reduce-scatter or an all-to-all. Standard library only.
 """
 
 from __future__ import annotations
@@ -186,21 +185,3 @@ def _depths(n: int, g: int) -> tuple[int, int] | None:
 
 def _is_power(n: int) -> bool:
     return n & (n - 1) == 0
-
-
-def crossover(collective: str, first: str, second: str, ranks: int, network: Network) -> float | None:
-    """Bytes at which two algorithms take the same time; None where one is never slower than the other.
-
-    Raises :class:`ConfigError` where one of them has no closed form on this network.
-    """
-    costs = [closed_form(collective, name, ranks, network) for name in (first, second)]
-    if costs[0] is None or costs[1] is None:
-        raise ConfigError(
-            f"no closed form of {first if costs[0] is None else second} on {ranks} ranks of this network"
-        )
-    slopes = [cost.per_byte(network) for cost in costs if cost]
-    waits = [cost.latency(network) for cost in costs if cost]
-    if slopes[0] == slopes[1]:
-        return None
-    bytes = (waits[0] - waits[1]) / (slopes[1] - slopes[0])
-    return bytes if bytes > 0 else None

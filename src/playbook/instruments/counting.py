@@ -296,3 +296,29 @@ def _sent(call: _Call, vector: _Vector, group: dist.ProcessGroup) -> int:
     if vector.own is not None:
         return (vector.elements - vector.own) * vector.itemsize
     return ring_bytes_sent(call.kind, vector.elements, vector.itemsize, group.size(), group.rank(), call.root)
+
+
+def traffic_groups(engine: Any) -> dict[str, list[dist.ProcessGroup]]:
+    """The groups in which this rank of an `Engine` talks, by axis of the mesh: what `CountBytes` labels bytes with.
+
+    Gradients and parameters of ranks with other tokens count for dp, whether these are other samples or other parts
+    (cp), sums over replicas of shards for replicate; keys and values that travel count for cp, parts of matrices that
+    are made whole for muon.
+    """
+    mesh, found = engine.mesh, {"dp": [group for one in engine.sets for group in one.groups()]}
+    if mesh is None:
+        return {}
+    if mesh.layout.replicate > 1:
+        found["replicate"] = [one.across for one in engine.sets if one.across]
+    if whole := [group for one in engine.optimizers if (group := getattr(one, "exchange", None))]:
+        found["muon"] = whole
+    partial = {axis for placement in engine.placements.values() for axis in placement.partial}
+    tied = {placement.tied for placement in engine.placements.values() if placement.tied}
+    if mesh.layout.ep > 1:
+        found["ep"] = [mesh.group(name) for name in mesh.names() if name.startswith("ep")]
+    for axis, more in (("tp", partial), ("cp", ()), ("pp", tied)):
+        if getattr(mesh.layout, axis) > 1:
+            found[axis] = [mesh.group(name) for name in dict.fromkeys([axis, *sorted(more)])]
+    if engine.pipeline:
+        found["pp"] += engine.pipeline.groups()
+    return {axis: list(dict.fromkeys(groups)) for axis, groups in found.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-from playbook.instruments.counting import CountBytes
+from playbook.instruments.counting import CountBytes, traffic_groups
 from playbook.instruments.memory_timeline import peak_bytes
 from playbook.training.trainer import Trainer
 
@@ -43,7 +43,7 @@ class StepCosts:
         if not (trainer.device.type == "cuda" or second):
             yield
             return
-        axes = engine.traffic_groups()
+        axes = traffic_groups(engine)
         count = CountBytes(axes)
         tracked = peak_bytes(trainer.model, trainer.optimizer, engine.tensors())
         with tracked as peak, count if second and axes else nullcontext():

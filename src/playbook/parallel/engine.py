@@ -305,30 +305,6 @@ class Engine(RankState):
     def optimizers(self) -> list[torch.optim.Optimizer]:
         return [one.optimizer for one in self.sets]
 
-    def traffic_groups(self) -> dict[str, list[dist.ProcessGroup]]:
-        """The groups in which this rank talks, by axis of the mesh: what an instrument labels bytes with.
-
-        Gradients and parameters of ranks with other tokens count for dp, whether these are other samples or other parts
-        (cp), sums over replicas of shards for replicate; keys and values that travel count for cp.
-        """
-        if self.mesh is None:
-            return {}
-        found = {"dp": [group for one in self.sets for group in one.groups()]}
-        if self.mesh.layout.replicate > 1:
-            found["replicate"] = [one.across for one in self.sets if one.across]
-        if whole := [group for one in self.optimizers if (group := getattr(one, "exchange", None))]:
-            found["muon"] = whole
-        partial = {axis for placement in self.placements.values() for axis in placement.partial}
-        tied = {placement.tied for placement in self.placements.values() if placement.tied}
-        if self.mesh.layout.ep > 1:
-            found["ep"] = [self.mesh.group(name) for name in self.mesh.names() if name.startswith("ep")]
-        for axis, more in (("tp", partial), ("cp", ()), ("pp", tied)):
-            if getattr(self.mesh.layout, axis) > 1:
-                found[axis] = [self.mesh.group(name) for name in dict.fromkeys([axis, *sorted(more)])]
-        if self.pipeline:
-            found["pp"] += self.pipeline.groups()
-        return {axis: list(dict.fromkeys(groups)) for axis, groups in found.items()}
-
 
 def _total_norm(gradients: list[Tensor]) -> Tensor:
     """The norm of all of them in fp32, whatever they are in: in fp16 it would overflow at 65,504."""

@@ -176,7 +176,7 @@ class Zero2(Zero1):
     """Stage 2: of the gradients, too, a rank keeps its shard alone.
 
     A gradient exists whole only from its layer's backward until its bucket is full and reduce-scattered: each of several
-    micro-batches must send its own (``estimates/replica_traffic.py`` says how much).
+    micro-batches must send its own.
     """
 
     stage = 2

@@ -17,11 +17,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from playbook.block import Kind, Linear, evaluate, learns, symbols, weighty
 from playbook.errors import ConfigError
-from playbook.layout import Layout
 from playbook.planning.job import Job
 from playbook.planning.memory import StageMemory
 from playbook.planning.messages import FP32, Message, Sender, WeightSet, message_in
@@ -37,8 +36,14 @@ from playbook.shapes import ModelShape
 STEPS = 5
 
 
-def check(layout: Layout) -> None:
-    """Raise ConfigError for a layout whose ranks do not have the whole gradient of each matrix between them."""
+def check(config: Any) -> None:
+    """Raise ConfigError where a `TrainConfig` asks for Muon with what goes without it, or the other way round."""
+    layout = config.layout
+    if config.optimizer != "muon" or (config.muon_lr is not None and not config.lr):
+        raise ConfigError(f"muon_lr is {config.muon_lr}, but needs optimizer=muon and an lr above 0")
+    for field, usual in {"offload": False, "moments": "fp32"}.items():
+        if (given := getattr(config, field)) != usual:
+            raise ConfigError(f"{field} is {given}, but optimizer is muon, which goes without: leave one out")
     if layout.method or layout.find_unused:
         which = f"data_parallel={layout.data_parallel}" if layout.method else "find_unused"
         raise ConfigError(

@@ -7,10 +7,7 @@ of linear layers are *saved* in (``linear_inputs``: 1 where they are quantised t
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
-from pkgutil import get_data
+from dataclasses import dataclass, replace
 
 from playbook._checks import check_int, unknown
 from playbook.errors import ConfigError
@@ -108,77 +105,10 @@ def bytes_of(form: str) -> int:
     return load_format(form).bits // 8 if form else 0
 
 
-@dataclass(frozen=True)
-class StateFormats:
-    """The format of each kind of tensor of which there is an element for every parameter; "" where there is none.
-
-    ``accumulated`` are gradients added up over micro-batches beside those that a backward pass leaves, ``first`` and
-    ``second`` Adam's moments. Scales, of which many numbers share one, are not counted.
-    """
-
-    master: str
-    accumulated: str
-    weights: str
-    gradients: str
-    first: str = "fp32"
-    second: str = "fp32"
-
-    @property
-    def bytes(self) -> dict[str, int]:
-        """Bytes per parameter of each kind that there is."""
-        return {kind.name: size for kind in fields(self) if (size := bytes_of(getattr(self, kind.name)))}
-
-    @property
-    def states(self) -> BytesPerParameter:
-        """The same as the planner adds them up."""
-        return BytesPerParameter(
-            parameters=bytes_of(self.weights),
-            gradients=bytes_of(self.accumulated) + bytes_of(self.gradients),
-            master=bytes_of(self.master),
-            optimizer=bytes_of(self.first) + bytes_of(self.second),
-        )
-
-    @property
-    def sum(self) -> str:
-        """The sum as one writes it: 4 + 2 + 2 + 4 + 4 = 16."""
-        return f"{' + '.join(map(str, self.bytes.values()))} = {self.states.total}"
-
-
-@dataclass(frozen=True)
-class Published:
-    """A recipe of low-precision training: the format of its ``products``, and of what it keeps.
-
-    ``printed`` is what the summary in Tazi et al. 2025, The Ultra-Scale Playbook, counts; ``kept`` what is in memory at
-    the fullest moment if a gradient is freed as soon as it has been added to the accumulated ones, as Megatron-LM's main
-    gradients are, after the recipe's own ``source``. ``run`` are fields of TrainConfig for a run of the trainer that
-    comes near: its weights and, where it has none, its masters are the parameters, from which FP8 copies are made.
-    """
-
-    name: str
-    products: str
-    printed: StateFormats
-    kept: StateFormats
-    source: str
-    run: Mapping[str, str] | None = None
-
-
-def _published() -> Iterator[Published]:
-    table = get_data(__package__, "published_recipes.toml") or b""
-    for row in tomllib.loads(table.decode())["recipe"]:
-        printed = StateFormats(*row["printed"])
-        kept = replace(printed, **row.get("kept", {}))
-        yield Published(row["name"], row["products"], printed, kept, row["source"], row.get("run"))
-
-
-#: The six rows of the summary, in its order.
-PUBLISHED = {one.name: one for one in _published()}
-
-
-def _fp8(name: str, of: str) -> Recipe:
-    return _recipe(
-        name, 2, 2, linear_inputs=1, states=PUBLISHED[of].printed.states,
-        source="summary of FP8 recipes in Tazi et al. 2025, The Ultra-Scale Playbook",
-    )  # fmt: skip
+def _fp8(name: str, *states: int) -> Recipe:
+    """Weights, gradients, master and moments in so many bytes."""
+    source = "summary of FP8 recipes in Tazi et al. 2025, The Ultra-Scale Playbook"
+    return _recipe(name, 2, 2, linear_inputs=1, states=BytesPerParameter(*states), source=source)
 
 
 #: Recipes by name. ``autocast`` is what the trainer runs with --dtype bfloat16 or float16; the FP8 rows are published
@@ -191,10 +121,10 @@ RECIPES: dict[str, Recipe] = {
         _recipe("bf16-mixed", 2, 2),
         _recipe("bf16-mixed-fp32-grads", 2, 2),
         _recipe("bf16-mixed-main-grads", 2, 2),
-        _fp8("fp8-transformer-engine", "Transformer Engine"),
-        _fp8("fp8-lm-o3", "FP8-LM O3"),
-        _fp8("fp8-deepseek-v3", "DeepSeek-V3"),
-        _fp8("fp8-nanotron", "nanotron"),
+        _fp8("fp8-transformer-engine", 4, 4, 0, 8),
+        _fp8("fp8-lm-o3", 1, 3, 2, 3),
+        _fp8("fp8-deepseek-v3", 1, 6, 4, 4),
+        _fp8("fp8-nanotron", 1, 5, 2, 2),
     )
 }
 

@@ -140,15 +140,8 @@ class TrainConfig:
             )
 
     def _check_precision(self) -> None:
-        for field in ("offload", "moments") if self.optimizer == "muon" else ():
-            if (given := getattr(self, field)) != getattr(TrainConfig, field):
-                raise ConfigError(
-                    f"{field} is {given}, but optimizer is muon, which goes without: leave one out"
-                )
-        if self.optimizer == "muon":
-            lab("muon", "check")(self.layout)
-        if self.muon_lr is not None and (self.optimizer != "muon" or not self.lr):
-            raise ConfigError(f"muon_lr is {self.muon_lr}, but needs optimizer=muon and an lr above 0")
+        if self.optimizer == "muon" or self.muon_lr is not None:
+            lab("muon", "check")(self)
         if self.masters != "fp32" and self.weights == "float32":
             raise ConfigError(f"masters are {self.masters}, but weights of float32 have none: leave it out")
         if self.weights not in ("float32", self.dtype):

@@ -230,17 +230,19 @@ class Matrices:
         return dict(zip(here, landing.split([len(t) for t in here.values()]), strict=True))
 
 
+def of_run(engine: Engine, config: Any, **options: Any) -> None:
+    """`use_muon` as a `TrainConfig` says; ``options`` are those of its AdamW."""
+    ratio = 1.0 if config.muon_lr is None else config.muon_lr / config.lr
+    use_muon(engine, dtype=getattr(torch, config.dtype), ratio=ratio, **options)
+
+
 def use_muon(
     engine: Engine, *, lr: float, dtype: torch.dtype = torch.float32, ratio: float = 1.0, weight_decay: float = 0.1,
     kernel: Any = None, **options: Any,
 ) -> None:  # fmt: skip
     """Have an engine update the matrices of blocks by Muon, computed in ``dtype``, with ``ratio`` times the learning
-    rate; ``options`` are those of `MasterAdamW`, for the rest.
-
-    A collective. Raises ConfigError for layouts whose replicas are apart, or that do not say in advance what learns.
-    """
+    rate; ``options`` are those of `MasterAdamW`, for the rest. A collective."""
     layout = engine.mesh.layout if engine.mesh else Layout()
-    plan.check(layout)
     hidden = {id(layer.weight) for layer in linear_layers(engine.model.blocks)}
     groups = _groups(engine)
     for one in _learning(engine):

@@ -81,18 +81,14 @@ class Trainer:
             "lr": config.lr,
             "betas": (config.beta1, config.beta2),
             "weight_decay": config.weight_decay,
-            "kernel": model.ops.adamw,
             "offload": config.offload,
             "formats": state_formats(config.moments, config.masters),
+            "kernel": model.ops.adamw,
         }
         make = partial(adamw, **options)
-        if mesh is None:
-            self.engine = Engine.on_one_device(model, make)
-        else:
-            self.engine = apply_layout(model, mesh, make)
+        self.engine = apply_layout(model, mesh, make) if mesh else Engine.on_one_device(model, make)
         if config.optimizer == "muon":
-            ratio = 1.0 if config.muon_lr is None else config.muon_lr / config.lr
-            lab("train", "muon")(self.engine, dtype=getattr(torch, config.dtype), ratio=ratio, **options)
+            lab("train", "muon")(self.engine, config, **options)
         self.replica = (mesh.index("dp"), mesh.size("dp")) if mesh else (0, 1)
         self.loss_scale: LossScale | None = None
         if config.dtype == "float16":

@@ -12,7 +12,10 @@ from playbook_widgets.compute.overlap import DEFAULTS, LIMITS, TECHNIQUES, compu
 from playbook_widgets.overlap import EXAMPLES
 
 from playbook.errors import PlaybookError
-from playbook.estimates.overlap_ratios import (
+from playbook.hardware import CLUSTERS
+from playbook.layout import Layout
+from playbook.shapes import load
+from playbook_book.overlap_ratios import (
     context,
     data_parallel,
     expert,
@@ -21,9 +24,6 @@ from playbook.estimates.overlap_ratios import (
     tensor,
     zero3,
 )
-from playbook.hardware import CLUSTERS
-from playbook.layout import Layout
-from playbook.shapes import load
 
 SIZES = st.sampled_from([1, 2, 4, 8])
 SETTINGS = st.fixed_dictionaries(

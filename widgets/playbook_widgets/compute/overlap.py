@@ -1,7 +1,7 @@
 """The overlap widget: one pure function from a layout on a cluster to what hides behind what.
 
 ``compute`` runs in a kernel and, as the same file, in the reader's browser. Inputs are a flat mapping that holds only
-what differs from ``DEFAULTS``: ``{"model": "llama3-70b", "tp": 8}``. The ratios are ``estimates.overlap_ratios``'s; here
+what differs from ``DEFAULTS``: ``{"model": "llama3-70b", "tp": 8}``. The ratios are ``playbook_book.overlap_ratios``'s; here
 they stand side by side, and words say what would bring each below 1. Standard library only.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from playbook._checks import typed_int, unknown
 from playbook.errors import ConfigError
-from playbook.estimates.overlap_ratios import (
+from playbook_book.overlap_ratios import (
     Overlap,
     context,
     data_parallel,

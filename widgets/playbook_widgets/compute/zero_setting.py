@@ -14,7 +14,7 @@ from typing import Any
 
 from playbook._checks import check_positive, typed_int, unknown
 from playbook.errors import ConfigError
-from playbook.estimates.replica_traffic import Traffic, traffic
+from playbook_book.replica_traffic import Traffic, traffic
 from playbook.hardware import Accelerator, load_accelerator
 from playbook.layout import Layout
 from playbook.planning.job import Job

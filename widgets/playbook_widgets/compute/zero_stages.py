@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from playbook.estimates.replica_traffic import Traffic
+from playbook_book.replica_traffic import Traffic
 from playbook.planning.sharding import Kept, share_of
 from playbook_widgets.compute.refusals import answered
 from playbook_widgets.compute.zero_setting import STAGES, ZeroSetting, read

@@ -120,3 +120,21 @@ def latency(collective: str, ranks: int, network: Network, algorithm: str | None
 def _plan(collective: str, algorithm: str, ranks: int, bytes: int, network: Network) -> Plan:
     per_node = min(ranks, network.ranks_per_node) if algorithm == "two_level" else None
     return plan(collective, algorithm, ranks=ranks, elements=bytes, ranks_per_node=per_node)
+
+
+def crossover(collective: str, first: str, second: str, ranks: int, network: Network) -> float | None:
+    """Bytes at which two algorithms take the same time; None where one is never slower than the other.
+
+    Raises :class:`ConfigError` where one of them has no closed form on this network.
+    """
+    costs = [closed_form(collective, name, ranks, network) for name in (first, second)]
+    if costs[0] is None or costs[1] is None:
+        raise ConfigError(
+            f"no closed form of {first if costs[0] is None else second} on {ranks} ranks of this network"
+        )
+    slopes = [cost.per_byte(network) for cost in costs if cost]
+    waits = [cost.latency(network) for cost in costs if cost]
+    if slopes[0] == slopes[1]:
+        return None
+    bytes = (waits[0] - waits[1]) / (slopes[1] - slopes[0])
+    return bytes if bytes > 0 else None
