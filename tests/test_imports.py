@@ -131,14 +131,14 @@ def test_the_core_can_be_read() -> None:
     core = set(filter(is_core, MODULES.files))
     print(f"the core has {len(core)} files, {lines(core)} lines")
     assert len(core) <= 110
-    assert lines(core) <= 16828
+    assert lines(core) <= 16869
 
 
 def test_the_library_stays_small() -> None:
     library = {module for module in MODULES.files if f"{module}.".startswith("playbook.")}
     print(f"src/playbook has {len(library)} files, {lines(library)} lines")
     assert len(library) <= 284
-    assert lines(library) <= 45465
+    assert lines(library) <= 45466
 
 
 def test_what_training_needs_is_the_core() -> None:

@@ -13,10 +13,11 @@ from torch import Tensor
 from playbook import launch
 from playbook.decentralized.compressors import Compressor, TopK
 from playbook.decentralized.feedback import CompressedSGD, MemSGD
-from playbook.decentralized.network import Network, Ranks, Simulated
+from playbook.decentralized.network import Network, Ranks
 from playbook.errors import ConfigError
 from playbook_book.compressors import FP8, QSGD, Identity, RandK, Sign
 from playbook_book.error_feedback import EF21, DoubleSqueeze, Neolithic
+from playbook_book.simulated import Simulated
 
 METHODS = (CompressedSGD, MemSGD, DoubleSqueeze, EF21)  # with one message of each node a step
 CASES: list[tuple[type[CompressedSGD], Compressor]] = [

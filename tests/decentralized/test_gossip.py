@@ -10,10 +10,11 @@ from decentralized_problem import STEPS, D, exact, gradient, minimum, start
 from torch import Tensor
 
 from playbook import launch
-from playbook.decentralized.network import Network, Ranks, Simulated
+from playbook.decentralized.network import Network, Ranks
 from playbook.decentralized.topology import Mixing, topology
 from playbook.errors import ConfigError
 from playbook_book.gossip import ORDERS, Gossip, GradientTracking, QuasiGlobalMomentum, disagreement
+from playbook_book.simulated import Simulated
 
 CASES: list[tuple[type[Gossip], str, dict[str, Any]]] = [
     (Gossip, "ring", {}),

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from playbook import launch
 from playbook.decentralized.local import Nesterov, SlowMo
-from playbook.decentralized.network import Network, Ranks, Simulated
+from playbook.decentralized.network import Network, Ranks
 from playbook.errors import ConfigError
 from playbook_book.local_steps import LocalSteps
+from playbook_book.simulated import Simulated
 
 SGD = partial(torch.optim.SGD, lr=0.05)
 MOMENTUM = partial(torch.optim.SGD, lr=0.05, momentum=0.9)

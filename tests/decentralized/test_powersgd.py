@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from playbook import launch
-from playbook.decentralized.network import Network, Ranks, Simulated
+from playbook.decentralized.network import Network, Ranks
 from playbook.decentralized.powersgd import PowerSGD, factors
 from playbook.errors import ConfigError
 from playbook.model.transformer import Transformer
 from playbook.shapes import load
+from playbook_book.simulated import Simulated
 
 SHAPES = [(12, 10), (10,), (9, 2, 7), (2, 3), ()]
 D, STEPS = 120 + 10 + 126 + 6 + 1, 6

@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from playbook.decentralized.network import Simulated
-from playbook.decentralized.topology import Mixing, Topology, spectral_gap, topology
+from playbook.decentralized.topology import Mixing, Topology, topology
+from playbook_book.gaps import spectral_gap
 from playbook_book.gossip import Gossip, disagreement
 from playbook_book.local_steps import LocalSteps
+from playbook_book.simulated import Simulated
 
 
 def noisy(d: int, seed: int = 0) -> Callable[[Tensor, Sequence[int], int], Tensor]:

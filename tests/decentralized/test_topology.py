@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 from playbook.decentralized.topology import (
     NAMES,
     Mixing,
-    gap_in_theory,
     metropolis,
     mix,
     sends,
-    spectral_gap,
     topology,
     uniform,
 )
 from playbook.errors import ConfigError
+from playbook_book.gaps import gap_in_theory, spectral_gap
 
 SIZES = (1, 2, 3, 4, 6, 7, 8, 9, 12, 16, 25, 31, 64)
 

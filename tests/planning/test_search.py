@@ -57,7 +57,8 @@ def random_problem(seed):
         balanced=rng.random() < 0.5, hidden_zero=rng.random() < 0.5, keeps=frozenset(KEPT if seed % 3 == 0 else ()),
     )  # fmt: skip
     batch, seq = 2 ** rng.randint(2, 4), rng.choice([512, 2048])
-    job = Job(shape, seq=seq, recipe=recipe, attention=rng.choice(["sdpa", "reference"]))
+    attention, optimizer = rng.choice(["sdpa", "reference"]), "muon" if seed % 3 == 1 else "adamw"
+    job = Job(shape, seq=seq, recipe=recipe, attention=attention, optimizer=optimizer)
     return Problem(job, cluster, batch, calibration)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -103,6 +104,11 @@ def test_moments_of_16_bit_gradients_are_those_of_fp32():
     for kind, expected in (("exp_avg", 0.1 * g), ("exp_avg_sq", 0.05 * g**2)):
         found = torch.cat([narrow.optimizer.state[p][kind].flatten() for p in narrow.model.parameters()])
         assert (found - expected).norm() < 0.02 * expected.norm(), kind
+    muon = make_trainer(SMALL, load_corpus(), replace(given, optimizer="muon"))
+    muon.step()
+    matrix = muon.model.blocks[0].attention.q.weight
+    expected = 0.05 * wide.model.blocks[0].attention.q.weight.grad  # 1 - 0.95 of it
+    assert (muon.optimizer.state[matrix]["exp_avg"] - expected).norm() < 0.02 * expected.norm()
 
 
 LAYOUTS = (

@@ -20,19 +20,21 @@ from random_shapes import RUNS, deepseek_shapes, shapes
 from torch.utils.flop_counter import FlopCounterMode
 from traffic_runs import check_run
 
+from playbook import launch
 from playbook.errors import ConfigError, LayoutError
-from playbook.instruments.memory_timeline import MemoryTimeline
+from playbook.instruments.memory_timeline import MemoryTimeline, peak_bytes
 from playbook.layout import Layout
 from playbook.layout.fields import MUON
 from playbook.model.linear import linear_layers
 from playbook.model.transformer import Transformer
 from playbook.parallel.engine import Engine
+from playbook.parallel.mesh import Mesh
 from playbook.planning import memory
 from playbook.planning.job import Job
 from playbook.planning.jobs import run_of
 from playbook.planning.memory import predict, predict_job
 from playbook.planning.muon import STEPS, Matrix, Part, rounds
-from playbook.planning.peak import moments
+from playbook.planning.peak import Moment, moments
 from playbook.shapes import ModelShape
 from playbook.training.config import TrainConfig
 from playbook.training.muon import orthogonal, use_muon
@@ -202,13 +204,54 @@ def test_the_fullest_moment_of_an_update(recipe):
         with MemoryTimeline(model, engine.optimizers[0]) as timeline:
             engine.step()
     job = Job(shape, seq=8, recipe=recipe, device="cpu", optimizer="muon")
-    seen = []
-    with mock.patch.object(memory, "moments", lambda *given: seen.extend(moments(*given)) or seen):
-        stage = predict_job(job).stages[0]
-    moment = seen[-1]
-    assert moment.name == "optimizer"
+    stage, moment = predict_job(job).stages[0], optimizer_moment(job)
     told = stage.parameters + stage.optimizer + stage.buffers + moment.bytes
     assert told == pytest.approx(max(timeline.curves().total), rel=2e-3)
+
+
+WIDE = BLOCKS["llama"].replace(hidden=96, heads=8, kv_heads=8, ffn=200, layers=6)
+
+
+def peaks(layouts: list[tuple[str, str]]) -> list[int]:
+    """In a rank, the most that an update has beside weights, gradients and states."""
+    torch.set_num_threads(1)
+    found = []
+    with launch.process_group():
+        for text, way in layouts:
+            mesh = Mesh(Layout.parse(text).replace(muon=way))
+            engine = Case(WIDE, optimizer="muon").engine(mesh)
+            for _ in range(2):
+                for one in engine.sets:
+                    for leaf in one.leaves:
+                        leaf.tensor.grad = torch.ones_like(leaf.tensor)
+                held = engine.tensors()
+                held["gradients"] = [
+                    *held["gradients"],
+                    *(leaf.tensor.grad for leaf in engine.sets[0].leaves),
+                ]
+                with peak_bytes(engine.model, engine.optimizers[0], held) as peak:
+                    engine.step()
+            found.append(peak.bytes - sum(t.nbytes for some in held.values() for t in some))
+    return found
+
+
+def test_what_an_update_works_with_on_ranks(ranks):
+    """An estimate that is never below what was measured, and not far above."""
+    layouts = [(text, way) for text in ("dp=2", "dp=2,zero=1", "dp=2,zero=3", "tp=2") for way in MUON]
+    found = zip(*(rank.value for rank in ranks(peaks, layouts, ranks=2)), strict=True)
+    for (text, way), measured in zip(layouts, found, strict=True):
+        job = Job(
+            WIDE, Layout.parse(text).replace(muon=way), seq=9, recipe="fp32", device="cpu", optimizer="muon"
+        )
+        assert max(measured) <= optimizer_moment(job).working * 1.02 <= 1.7 * max(measured), (text, way)
+
+
+def optimizer_moment(job: Job) -> Moment:
+    seen: list[Moment] = []
+    with mock.patch.object(memory, "moments", lambda *given: seen.extend(moments(*given)) or seen):
+        predict_job(job)
+    assert seen[-1].name == "optimizer"
+    return seen[-1]
 
 
 def test_flops_are_those_of_products():

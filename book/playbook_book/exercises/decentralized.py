@@ -8,8 +8,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from playbook.decentralized.topology import metropolis, spectral_gap, topology, uniform
+from playbook.decentralized.topology import metropolis, topology, uniform
 from playbook_book.exercises.exercise import NotYet, answers, exercise, number
+from playbook_book.gaps import spectral_gap
 
 if TYPE_CHECKING:
     from torch import Tensor

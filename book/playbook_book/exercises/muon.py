@@ -28,7 +28,8 @@ def overhead() -> tuple[float, dict[float, str]]:
         right / 5: "that is one iteration of five",
         3 * right: "that is a percent of forward alone; backward takes twice as many FLOPs",
         20 * m / (6 * share): "the square of XXᵀ is a product, too: 2m³ FLOPs",
-        right / 2: "a product of an m × k and a k × n matrix takes 2mkn FLOPs: a multiplication and an addition each",
+        right
+        / 2: "a product of an m × k and a k × n matrix takes 2mkn FLOPs: a multiplication and an addition each",
         right / 100: "one percent is 0.01",
     }
 
@@ -118,7 +119,9 @@ answers(
     wrong={
         "All have about as many matrices": lambda shapes, ranks: [i % ranks for i in range(len(shapes))],
         "rank 0 computes 1.20 times the average": partial(_in_turns, turning=False),
-        "an element of a square matrix costs more": partial(_greedy, cost=lambda rows, columns: rows * columns),
+        "an element of a square matrix costs more": partial(
+            _greedy, cost=lambda rows, columns: rows * columns
+        ),
         "rank 0 computes 8.00 times the average. Give a costly": lambda shapes, ranks: [0] * len(shapes),
         "rank 8 is none of 0 to 7": lambda shapes, ranks: [i % ranks + 1 for i in range(len(shapes))],
         "8 owners, expected one for each matrix": lambda shapes, ranks: list(range(ranks)),
@@ -168,9 +171,7 @@ class _Rank:
 
     def all_gather(self, rows: Rows) -> Rows:
         if same(rows, self.own[self.mine]):
-            raise NotYet(
-                "all_gather was given rows of this rank's samples alone: sum them over ranks first"
-            )
+            raise NotYet("all_gather was given rows of this rank's samples alone: sum them over ranks first")
         if not same(rows, self.total[self.mine]):
             raise NotYet("all_gather puts the rows of all ranks together: give it those that this rank owns")
         return [list(row) for row in self.total]

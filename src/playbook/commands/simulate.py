@@ -7,18 +7,24 @@ import json
 import math
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from playbook._json import to_json
+from playbook.block import Kind
 from playbook.commands.flags import MODEL, add_fields, add_run, pasted
 from playbook.errors import ConfigError
 from playbook.figures.units import format_seconds
 from playbook.hardware import FITS, TIGHT, TOO_LARGE, UNITS, default_reserve, read_bytes, verdict_of
 from playbook.layout import Layout
 from playbook.layout.fields import OPTIMIZERS
+from playbook.planning import operations
 from playbook.planning.calibration import names
+from playbook.planning.operations import Operation
 from playbook.planning.simulator import PARTS, Run, Step
+from playbook.planning.stage_times import StageTimes
+from playbook.planning.terms import label
 from playbook.shapes import ModelShape
 
 EPILOG = """a job is an object with the flags' names as keys (micro_batch, global_batch, …), one a line; cluster may be
@@ -187,23 +193,48 @@ def fit_in_words(needs: int, memory: int, reserve: int | None, unit: str, digits
     return " of {memory}: ".format(**said) + words[verdict_of(needs, memory, reserve)].format(**said)
 
 
+@dataclass(frozen=True)
+class Timed:
+    """Operations with their seconds, for those who ask where the time goes: ``times`` they are done in a pass."""
+
+    part: str
+    direction: str
+    operation: Operation
+    seconds: float
+
+
+def timed(times: StageTimes) -> Iterator[Timed]:
+    """Every operation of a micro-batch with its seconds, part by part."""
+    kinds = times.sizes.job.kinds
+    parts = [(f"{label(kind)} block", kind, times.operations(kind)) for kind in kinds]
+    ends = {"embedding": operations.embedding(times.sizes), "head": operations.head(times.sizes)}
+    parts += [(name, Kind(whole=True), passes) for name, passes in ends.items()]
+    for name, kind, passes in parts:
+        again = times.again(kind, passes)
+        for direction, some in (
+            ("forward", passes.forward), ("inputs", passes.inputs), ("again", again), ("weights", passes.weights),
+        ):  # fmt: skip
+            for operation in some:
+                yield Timed(name, direction, operation, times.device.seconds(operation))
+
+
 def explanation(found: Run) -> Iterator[str]:
     """Every operation and message of a micro-batch, and what comes after all of them, with sizes and seconds."""
     device = found.device
     yield f"\noperations of one micro-batch on a rank ({device.dtype}; {found.calibration.source})"
-    for timed in found.times.explained():
-        o = timed.operation
+    for one in timed(found.times):
+        o = one.operation
         size = (
             f"({o.m}×{o.k})·({o.k}×{o.n})" + f" × {o.batch}" * (o.batch > 1)
             if o.kind != "pass"
             else f"{o.bytes / 1e6:,.1f} MB"
         )
         rate = (
-            f"{o.work / timed.seconds / 1e12:6.1f} TFLOP/s"
+            f"{o.work / one.seconds / 1e12:6.1f} TFLOP/s"
             if o.work
-            else f"{o.bytes / timed.seconds / 1e9:6.0f} GB/s"
+            else f"{o.bytes / one.seconds / 1e9:6.0f} GB/s"
         )
-        yield f"  {timed.part:12} {timed.direction:8} {o.name:22} {size:32} {timed.seconds * 1e6:12,.1f} µs  {rate}"
+        yield f"  {one.part:12} {one.direction:8} {o.name:22} {size:32} {one.seconds * 1e6:12,.1f} µs  {rate}"
     yield "\nmessages of one block and micro-batch"
     for kind, message, seconds in found.times.messages():
         yield (
@@ -217,7 +248,7 @@ def explanation(found: Run) -> Iterator[str]:
 
 def after(run: Run) -> Iterator[str]:
     """What is not part of micro-batches, in words: gradients, optimizer, parameters of the fullest rank."""
-    held, states = run.memory.fullest, run.recipe.states
+    held, states = run.held[run.memory.fullest.stage], run.recipe.states
     busy = run.busy[held.stage]
     for parameters, ranks, axis in run._replicas(held):
         if ranks > 1:

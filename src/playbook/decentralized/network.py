@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from playbook.decentralized.topology import Mixing, columns, sends
+from playbook.decentralized.topology import Mixing, columns
 from playbook.errors import ConfigError
 from playbook.parallel.mesh import all_gather
 
@@ -47,58 +47,6 @@ class Network(Protocol):
         """The server's message of ``size`` bytes, (b,), at every node."""
 
 
-class Simulated:
-    """All ``n`` nodes in this process: a mixing step is a product of matrices."""
-
-    def __init__(self, n: int):
-        self.n, self.nodes = n, tuple(range(n))
-        self.sent = [0] * n
-
-    def mix(self, x: Tensor, mixing: Mixing) -> Tensor:
-        """W·x."""
-        _check(x, self)
-        for node, messages in enumerate(sends(mixing)):
-            self.sent[node] += messages * _bytes(x)
-        mixed = torch.zeros_like(x)
-        places = list(zip(*mixing, strict=False))  # the first entry of each row, the second, …
-        alike = all(len({weight for _, weight in place}) == 1 for place in places)
-        if alike and len({len(row) for row in mixing}) == 1:  # all nodes at once: the same sums
-            for place in places:
-                mixed.add_(x[[j for j, _ in place]], alpha=place[0][1])
-            return mixed
-        for i, row in enumerate(mixing):
-            for j, weight in row:  # in the order in which a rank adds up
-                mixed[i].add_(x[j], alpha=weight)
-        return mixed
-
-    def mean(self, x: Tensor) -> Tensor:
-        """1/n·11ᵀ·x."""
-        _check(x, self)
-        for node in self.nodes:
-            self.sent[node] += _of_ring(x, self.n)
-        return x.mean(0, keepdim=True).expand_as(x).clone()
-
-    def to_all(self, packed: Tensor) -> Tensor:
-        """They are all here."""
-        _check(packed, self)
-        for node in self.nodes:
-            self.sent[node] += (self.n - 1) * _bytes(packed)
-        return packed
-
-    def to_server(self, packed: Tensor) -> Tensor | None:
-        """The server is here, too."""
-        _check(packed, self)
-        for node in self.nodes[1:]:
-            self.sent[node] += _bytes(packed)
-        return packed
-
-    def from_server(self, packed: Tensor | None, size: int) -> Tensor:
-        """One message to each of the others."""
-        assert packed is not None
-        self.sent[0] += (self.n - 1) * size
-        return packed
-
-
 class Ranks:
     """This rank is one node, by its place in the ``group`` (None: all ranks). Messages are real, point to point."""
 
@@ -110,7 +58,7 @@ class Ranks:
 
     def mix(self, x: Tensor, mixing: Mixing) -> Tensor:
         """Send to all that take this node's value, receive from all whose value it takes, and add up."""
-        _check(x, self)
+        check_rows(x, self)
         (me,) = self.nodes
         takers = [i for i, _ in columns(mixing)[me] if i != me]
         came = {j: torch.empty_like(x[0]) for j, _ in mixing[me] if j != me}
@@ -120,7 +68,7 @@ class Ranks:
         ]
         for work in dist.batch_isend_irecv(pending) if pending else ():
             work.wait()
-        self.sent[0] += len(takers) * _bytes(x)
+        self.sent[0] += len(takers) * row_bytes(x)
         mixed = torch.zeros_like(own)
         for j, weight in mixing[me]:
             mixed.add_(came.get(j, own), alpha=weight)
@@ -128,27 +76,27 @@ class Ranks:
 
     def mean(self, x: Tensor) -> Tensor:
         """An all-reduce, divided by n, in place."""
-        _check(x, self)
+        check_rows(x, self)
         total = x.contiguous()
         dist.all_reduce(total, group=self.group)
-        self.sent[0] += _of_ring(x, self.n)
+        self.sent[0] += ring_bytes(x, self.n)
         return total.div_(self.n)
 
     def to_all(self, packed: Tensor) -> Tensor:
         """An all-gather."""
-        _check(packed, self)
+        check_rows(packed, self)
         whole = packed.new_empty(self.n * packed.shape[1])
         all_gather(whole, packed[0].contiguous(), self.group)
-        self.sent[0] += (self.n - 1) * _bytes(packed)
+        self.sent[0] += (self.n - 1) * row_bytes(packed)
         return whole.view(self.n, -1)
 
     def to_server(self, packed: Tensor) -> Tensor | None:
         """A gather."""
-        _check(packed, self)
+        check_rows(packed, self)
         serves = self.nodes == (0,)
         into = [torch.empty_like(packed[0]) for _ in range(self.n)] if serves else None
         dist.gather(packed[0].contiguous(), into, dst=self._rank(0), group=self.group)
-        self.sent[0] += 0 if serves else _bytes(packed)
+        self.sent[0] += 0 if serves else row_bytes(packed)
         return torch.stack(into) if into else None
 
     def from_server(self, packed: Tensor | None, size: int) -> Tensor:
@@ -165,17 +113,19 @@ class Ranks:
         return dist.P2POp(act, tensor, self._rank(node), self.group)
 
 
-def _check(x: Tensor, network: Network) -> None:
+def check_rows(x: Tensor, network: Network) -> None:
+    """Raise ConfigError unless values have a row for each node here."""
     if x.dim() != 2 or len(x) != len(network.nodes):
         raise ConfigError(
             f"values are {tuple(x.shape)}, but must be ({len(network.nodes)}, d): a row for each node here"
         )
 
 
-def _bytes(x: Tensor) -> int:
+def row_bytes(x: Tensor) -> int:
     """Of one node's values."""
     return x[0].numel() * x.element_size()
 
 
-def _of_ring(x: Tensor, n: int) -> int:
-    return round(2 * (n - 1) / n * _bytes(x))
+def ring_bytes(x: Tensor, n: int) -> int:
+    """That one node sends in a ring all-reduce of them."""
+    return round(2 * (n - 1) / n * row_bytes(x))

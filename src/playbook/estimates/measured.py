@@ -24,7 +24,7 @@ from playbook.hardware import Accelerator, Cluster
 from playbook.planning.calibration import Calibration
 from playbook.planning.expert_traffic import balance
 from playbook.planning.job import Job
-from playbook.planning.memory import StageMemory
+from playbook.planning.memory import Held
 from playbook.planning.message_times import Links
 from playbook.planning.messages import Message, Sender
 from playbook.planning.operations import Operation, Passes
@@ -244,7 +244,7 @@ class MeasuredRun(Run):
             found[part] += self.links.of([message])
         return found
 
-    def _sent(self, held: StageMemory, collective: str, size: int, across: bool = False) -> float:
+    def _sent(self, held: Held, collective: str, size: int, across: bool = False) -> float:
         """In as many messages as this library's ranks send: on a CPU it is their number that takes time."""
         gathers = collective == "all_gather"
         phases = ("parameters", "forward", "backward") if gathers else ("gradients",)
@@ -260,7 +260,7 @@ class MeasuredRun(Run):
         rank = self.layout.rank(pp=stage)
         return Sender(self.job, rank)
 
-    def _optimizer(self, held: StageMemory) -> float:
+    def _optimizer(self, held: Held) -> float:
         """Adam's pass over what this rank updates, as it was measured."""
         fit = self.machine.device["optimizer"]
         updated = held.counts.shard

@@ -10,24 +10,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from playbook.block import Kind, linears
 from playbook.errors import ConfigError
 from playbook.layout import Layout
+from playbook.layout.stages import StageRanks, placement, stages_of
 from playbook.planning.job import Job
-from playbook.planning.parameters import StateCounts, copies_of_blocks, stage_parameters
+from playbook.planning.parameters import StateCounts, blocks_of_stages, copies_of_blocks, stage_parameters
 from playbook.planning.peak import Moment, RunSizes, Weights, moments
 from playbook.planning.pipeline_memory import Keeps, KeptByRanks, StageTerms
 from playbook.planning.recipes import Recipe
 from playbook.planning.sharding import kept
-from playbook.planning.terms import Part, Term
+from playbook.planning.terms import Part, Term, maker, symbols
 from playbook.registry import lab
 from playbook.shapes import ModelShape
 
 #: Buckets that exist at once where gradients are sharded: one is being filled, two are on their way.
 BUCKETS = 3
+
+
+class Held(NamedTuple):
+    """What a rank of a pipeline has of the model: its place (``stage``), its ``stages`` and the ``blocks`` of each,
+    whether it has the first end of the model and the last, and how many parameters that are."""
+
+    stage: int
+    stages: tuple[int, ...]
+    blocks: tuple[Mapping[Kind, int], ...]
+    ends: tuple[bool, bool]
+    counts: StateCounts
+
+    @property
+    def layers(self) -> int:
+        return sum(sum(each.values()) for each in self.blocks)
+
+
+#: Parameters of ranks, by what they follow from.
+Counted: TypeAlias = dict[object, StateCounts]
 
 
 @dataclass(frozen=True)
@@ -119,7 +140,9 @@ def predict_job(job: Job) -> MemoryReport:
     return MemoryReport(tuple(predict_stages(job)))
 
 
-def predict_stages(job: Job, kept: KeptByRanks | None = None) -> Iterator[StageMemory]:
+def predict_stages(
+    job: Job, kept: KeptByRanks | None = None, counted: Counted | None = None
+) -> Iterator[StageMemory]:
     """Stage by stage what `predict` gives: who asks only whether all stay below a limit may stop at one that does not.
     What ranks keep, ``kept``, may be known from a job that differs in nothing but ZeRO."""
     job.check()
@@ -128,34 +151,53 @@ def predict_stages(job: Job, kept: KeptByRanks | None = None) -> Iterator[StageM
             f"data_parallel is {job.layout.data_parallel!r}, whose memory is seen in runs, not predicted"
         )
     kept = KeptByRanks(job) if kept is None else kept
-    terms, pipeline = kept.terms, kept.pipeline
-    alike: dict[tuple[object, ...], Weights] = {}  # most ranks have as many blocks as their neighbours
-    for rank, stages in enumerate(pipeline.stages):
-        held, ends = [terms.blocks[s] for s in stages], (0 in stages, pipeline.depth - 1 in stages)
-        own = rank if job.optimizer == "muon" else 0  # where shards of matrices lie
-        if (key := (ends, own, *(tuple(each.items()) for each in held))) not in alike:
-            alike[key] = _weights(terms.run, job.layout, held, ends, pipeline.directions, rank)
-        yield _rank(rank, kept[rank], terms, alike[key])
+    alike: dict[object, Weights] = {}  # most ranks have as many blocks as their neighbours
+    for one in held_by_ranks(job, {} if counted is None else counted):
+        key = id(one.counts), one.stage if job.optimizer == "muon" else 0  # where shards of matrices lie
+        if key not in alike:
+            alike[key] = _weights(kept.terms.run, job, one)
+        yield _rank(one.stage, kept[one.stage], kept.terms, alike[key])
 
 
-def _weights(
-    run: RunSizes,
-    layout: Layout,
-    held: list[Mapping[Kind, int]],
-    ends: tuple[bool, bool],
-    directions: int,
-    rank: int,
-) -> Weights:
-    """Those of a ``rank`` of the pipeline whose stages have the blocks ``held``, and which ``ends`` of the model."""
-    counts = stage_parameters(run.shape, layout, held, run.make, ends, directions)
-    kinds = {kind: n for kind in run.blocks if (n := sum(blocks.get(kind, 0) for blocks in held))}
-    sizes = [sum(blocks.values()) for blocks in held]
-    more = _kept_by_framework(run, kinds, ends[1], counts)
-    buffers = *_buffers(run, layout, counts, sizes), *_copies(run, layout, kinds), *more
-    parameters, gradients, optimizer = _states(counts, layout, run.recipe, run.job.offload)
-    if run.job.optimizer == "muon":
-        optimizer = lab("muon", "states")(run.job, rank)
-    return Weights(counts, parameters, gradients, optimizer, buffers, kinds, *ends)
+def held_by_ranks(job: Job, counted: Counted) -> Iterator[Held]:
+    """What each rank of the pipeline has of the model; parameters are ``counted`` once for all jobs of a shape."""
+    layout, where, here = job.layout, placement(job.layout), dict[int, StateCounts]()
+    axes = layout.dp, layout.tp, layout.cp, layout.pp, layout.ep, layout.etp, layout.zero, layout.replicate
+    cut = _cut(job.shape, where, layout.pp, layout.stage_layers, layout.blocks_again)
+    for rank, (stages, blocks, ends, like) in enumerate(cut):
+        if like not in here:  # the first rank with as many blocks of each kind
+            key = axes, ends, len(where), *(tuple(each.items()) for each in blocks)
+            if (counts := counted.get(key)) is None:
+                given = job.shape, layout, blocks, maker(symbols(job)), ends, len(where)
+                counts = counted[key] = stage_parameters(*given)
+            here[like] = counts
+        yield Held(rank, stages, blocks, ends, here[like])
+
+
+@lru_cache(maxsize=256)
+def _cut(
+    shape: ModelShape, where: StageRanks, ranks: int, sizes: tuple[int, ...] | None, again: int | None
+) -> list[tuple[tuple[int, ...], tuple[Mapping[Kind, int], ...], tuple[bool, bool], int]]:
+    """For each rank its stages, their blocks, which ends of the model it has, and the first rank that has as much."""
+    depth, alike = len(where[0]), dict[object, int]()
+    every, found = blocks_of_stages(shape, depth, sizes, again), []
+    for rank, stages in enumerate(stages_of(where, ranks)):
+        blocks, ends = tuple(every[s] for s in stages), (0 in stages, depth - 1 in stages)
+        key = ends, *(tuple(each.items()) for each in blocks)
+        found.append((stages, blocks, ends, alike.setdefault(key, rank)))
+    return found
+
+
+def _weights(run: RunSizes, job: Job, one: Held) -> Weights:
+    """Those of a rank of the pipeline."""
+    counts, layout = one.counts, job.layout
+    kinds = {kind: n for kind in run.blocks if (n := sum(blocks.get(kind, 0) for blocks in one.blocks))}
+    more = *_copies(run, layout, kinds), *_kept_by_framework(run, kinds, one.ends[1], counts)
+    parameters, gradients, optimizer = _states(counts, layout, run.recipe, job.offload)
+    if job.optimizer == "muon":
+        optimizer = lab("muon", "states")(job, one.stage)
+    buffers = *_buffers(run, layout, counts, [sum(each.values()) for each in one.blocks]), *more
+    return Weights(counts, parameters, gradients, optimizer, buffers, kinds, *one.ends)
 
 
 def _rank(rank: int, most: Keeps, terms: StageTerms, weights: Weights) -> StageMemory:

@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 
 from playbook.block import Kind, Linear, evaluate, learns, symbols, weighty
 from playbook.errors import ConfigError
+from playbook.layout import Layout
 from playbook.planning.job import Job
-from playbook.planning.memory import StageMemory
+from playbook.planning.memory import Held
 from playbook.planning.messages import FP32, Message, Sender, WeightSet, message_in
 from playbook.planning.operations import Operation
 from playbook.planning.peak import CHUNK, RunSizes, Weights
@@ -215,18 +216,41 @@ def _whole(shape: ModelShape, kind: Kind, ep: int) -> list[tuple[bool, int, int,
     ]
 
 
+def _spread(layout: Layout, apart: bool) -> tuple[int, int]:
+    """How many ranks share the shards of a matrix or have the same one, of experts ``apart`` or of all else; and how many
+    have other slices of it."""
+    replicas = layout.dp * layout.cp * layout.apart // layout.ep if apart else layout.dp * layout.cp
+    slices = 1 if apart and layout.etp else layout.tp
+    return replicas // layout.replicate if layout.zero else replicas, slices
+
+
 def working(run: RunSizes, stage: Weights) -> tuple[Term, ...]:
-    """What AdamW works with, or the update of the largest matrix: its moment, the matrix whole, X, the next X and two
-    squares; before products in 16 bits also the moment and the gradient in fp32. Between ranks parts go and come."""
-    c, counts, layout = run.recipe.compute, stage.counts, run.layout
-    most, elements, travel = 0, 0.0, 2 * (layout.world_size > 1)
-    for kind, blocks in stage.blocks.items():
-        for experts, number, rows, columns in _whole(run.shape, kind, layout.ep):
-            size, square = number * rows * columns, number * min(rows, columns) ** 2
-            most = max(most, c * ((4 + travel) * size + 2 * square), (8 + c) * size * (c < FP32))
-            slices = layout.tp // (layout.apart if experts else 1)
-            elements += blocks * size / slices / (counts.replicas if layout.zero else 1)
-    found = Term("optimizer", "a matrix made orthogonal", "4·m·n + 2·m² numbers", most)
+    """What AdamW works with, or the updates of matrices that are under way at once, about: own parts and those that come,
+    matrices whole, the iterations of one of them; before products in 16 bits also the moment and the gradient in fp32."""
+    c, counts, layout, shape = run.recipe.compute, stage.counts, run.layout, run.shape
+    every = [(n, *row) for kind, n in stage.blocks.items() for row in _whole(shape, kind, layout.ep)]
+    most, elements = 0.0, 0.0
+    for apart in (False, True):
+        some = [
+            (n, k * rows * columns, k * min(rows, columns) ** 2)
+            for n, e, k, rows, columns in every
+            if e is apart
+        ]
+        same, slices = _spread(layout, apart)
+        ranks, all_ = same * slices, sum(n * size for n, size, _ in some)
+        elements += all_ / slices * counts.shard / max(1, counts.learning)
+        largest, square = max((each[1:] for each in some), default=(0, 0))
+        found = (4.0 + (ranks > 1)) * largest + 2 * square
+        if ranks > 1 and layout.muon != "gather":
+            together = all_ if layout.muon == "owner" else min(all_, ranks * largest)
+            parts = together / (ranks if layout.zero == 3 else slices)
+            parts = min(parts, all_ / ranks) if layout.zero else parts
+            made = max(largest, together / ranks)
+            found = (
+                2 * parts + 3 * made + max(2 * largest + 2 * square, made * (1 if layout.zero else same - 1))
+            )
+        most = max(most, c * found, (8 + c) * largest * (c < FP32))
+    whole = Term("optimizer", "matrices made orthogonal", "parts, whole ones, iterations", round(most))
     rest = max(0, round(counts.shard - elements))
     wide = [
         Term(
@@ -238,12 +262,12 @@ def working(run: RunSizes, stage: Weights) -> tuple[Term, ...]:
     ]
     adam = wide if run.recipe.states.master else []
     if run.job.device == "cpu":
-        table = counts.table * bool({"embedding", "head"} & run.shape.trained)
+        table = counts.table * bool({"embedding", "head"} & shape.trained)
         adam.append(Term("optimizer", "square root of the second moment", "8 per weight", 8 * table))
-    return max((found,), tuple(adam), key=total)
+    return max((whole,), tuple(adam), key=total)
 
 
-def seconds(run: Run, held: StageMemory) -> float:
+def seconds(run: Run, held: Held) -> float:
     """Seconds that whole updates take beyond those of elements: products of the matrices that a rank makes, and what
     ranks send for them, one after the other."""
     layout, size, found = run.layout, run.recipe.compute, 0.0
@@ -256,11 +280,7 @@ def seconds(run: Run, held: StageMemory) -> float:
             for row in _whole(run.shape, kind, layout.ep)
             if row[0] is apart
         ]
-        replicas = layout.dp * layout.cp * layout.apart // layout.ep if apart else layout.dp * layout.cp
-        same, slices = (
-            replicas // layout.replicate if layout.zero else replicas,
-            1 if apart and layout.etp else layout.tp,
-        )
+        same, slices = _spread(layout, apart)
         ranks = same * slices
         for n, (number, rows, columns) in some:
             m, k = sorted((rows, columns))
@@ -275,6 +295,8 @@ def seconds(run: Run, held: StageMemory) -> float:
             found += run.links.collective("all_gather", whole, ranks if layout.zero else slices, axis)
             continue
         count = max(1.0, sum(n * share for n, _ in some) / ranks)
+        if layout.muon == "owner":  # there and back a message for each matrix and rank
+            found += 2 * run.calibration.collective * count * (ranks - 1)
         for payload in (whole / ranks, whole / (ranks if layout.zero else slices)):
             found += count * run.links.collective("all_to_all", payload / count, ranks, axis)
     return found

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from playbook.block import Core, Kind, Linear, block_layers, evaluate, learns, linears, symbols
 from playbook.planning.job import OfJob
@@ -118,6 +118,8 @@ class Sizes(OfJob):
     """A model on one rank, whose experts get ``imbalance`` times a rank's share of the tokens."""
 
     imbalance: float = 1.0
+    #: Messages of its blocks, once they are known: they are the same on every device and network.
+    sent: dict[Kind, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def tokens(self) -> int:

@@ -50,7 +50,8 @@ def expected_regrets(runs: Sequence[Run]) -> list[float]:
 def _seconds(run: Run, calibration: Calibration) -> float:
     """Of a step with another calibration, which changes nothing of its memory."""
     other = replace(run, calibration=calibration)
-    vars(other)["memory"] = run.memory
+    vars(other)["memory"], vars(other)["held"] = run.memory, run.held
+    vars(other)["times"] = replace(run.times, device=other.device, links=other.links)  # of the same sizes
     return other.seconds
 
 

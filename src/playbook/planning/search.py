@@ -25,12 +25,12 @@ from playbook.layout import RECOMPUTE, Layout, recomputed
 from playbook.layout.fields import KINDS, blocks_again
 from playbook.planning.calibration import Calibration, load_calibration
 from playbook.planning.job import Job, OfJob
-from playbook.planning.memory import MemoryReport, StageMemory, predict_stages
-from playbook.planning.parameters import blocks_of_stages
+from playbook.planning.memory import MemoryReport, StageMemory, held_by_ranks, predict_stages
+from playbook.planning.parameters import StateCounts, blocks_of_stages
 from playbook.planning.peak import RunSizes
 from playbook.planning.pipeline_memory import KeptByRanks, StageTerms
 from playbook.planning.regret import choice, expected_regrets
-from playbook.planning.simulator import Run, Step, stage_layers, stragglers
+from playbook.planning.simulator import WHOLE, Run, Step, stage_layers, stragglers
 from playbook.planning.stage_times import Pass, paired
 from playbook.planning.terms import total
 from playbook.shapes import ModelShape
@@ -164,7 +164,8 @@ def search(
             f"no layout takes {problem.global_batch} samples of {problem.seq} tokens to {problem.gpus} GPUs: "
             "what cuts the batch, the sequence, heads, layers and experts must divide them"
         )
-    # From rough bounds to close ones: of all with the same axes, of one with a share of the whole batch, of it as it is.
+    # From rough bounds to close ones: of all with the same axes, of one with a share of the whole batch, of it as it is,
+    # of each ZeRO stage with its messages.
     groups: dict[tuple[object, ...], list[int]] = {}
     for i, (base, again) in enumerate(bases):
         groups.setdefault((base.tp, base.cp, base.pp, base.ep, base.etp, again), []).append(i)
@@ -172,12 +173,19 @@ def search(
     order = [(planner.bound_of_axes(*bases[i]) if prune else 0.0, 0, i) for i in firsts]
     heapq.heapify(order)
     best: list[tuple[float, tuple[int, ...], int, Run]] = []  # a heap, the slowest first
-    evaluated, rank = 0, 0
+    evaluated, runs = 0, list[Run]()
     while order:
         bound, close, i = heapq.heappop(order)
         worst = -best[0][0] if prune and len(best) == kept else math.inf
         if bound >= worst:
             break
+        if close == 3:
+            evaluated += 1
+            run = runs[i]
+            if planner.fits(run) and accept(run):
+                push = heapq.heappush if len(best) < kept else heapq.heappushpop
+                push(best, (-run.seconds, tuple(-n for n in _effort(run.layout)), -i, run))
+            continue
         base, again = bases[i]
         if close < 2:
             same = groups[base.tp, base.cp, base.pp, base.ep, base.etp, again] if close == 0 else (i,)
@@ -196,20 +204,20 @@ def search(
                 continue
             if bases[i][1] == FEWEST and (layout := planner.fewest(layout)).recompute in space.recompute:
                 continue  # which is among the others
-            run, rank = planner.run(layout, worst), rank - 1
-            evaluated += 1
-            if run is not None and accept(run):
-                push = heapq.heappush if len(best) < kept else heapq.heappushpop
-                push(best, (-run.seconds, tuple(-n for n in _effort(layout)), rank, run))
+            if one := planner.run(layout):
+                least = one.least * planner.slowest / SURE if prune else 0.0
+                if least < worst:
+                    heapq.heappush(order, (least, 3, len(runs)))
+                    runs.append(one)
     if not best:
         every = (layout for base in bases for layout in _variants(problem, space, *base))
         raise LayoutError(planner.nearest(every))
-    runs = [run for *_, run in sorted(best, reverse=True)]
-    regrets = expected_regrets(runs[:among])
-    first = choice(runs[:among], regrets)
-    order_of = [first, *(i for i in range(len(runs)) if i != first)][:top]
+    ranked = [run for *_, run in sorted(best, reverse=True)]
+    regrets = expected_regrets(ranked[:among])
+    first = choice(ranked[:among], regrets)
+    order_of = [first, *(i for i in range(len(ranked)) if i != first)][:top]
     found = (
-        Found(runs[i].layout, runs[i].step(problem.reserve), regrets[i] if i < among else math.nan)
+        Found(ranked[i].layout, ranked[i].step(problem.reserve), regrets[i] if i < among else math.nan)
         for i in order_of
     )
     each = ((len(some), _shardings(problem, space, bases[some[0]][0])) for some in groups.values())
@@ -310,8 +318,6 @@ def _schedules(shape: ModelShape, space: Space, pp: int) -> list[tuple[str, int]
 
 #: Sums in another order differ by less.
 SURE = 1 + 1e-9
-#: Schedules whose backward passes are whole, and of which the first rank has pp micro-batches in flight at least.
-WHOLE = ("1f1b", "interleaved", "afab")
 T = TypeVar("T")
 
 
@@ -328,6 +334,7 @@ class Planner:
         self.slowest = 1.0 + stragglers(problem.calibrated, problem.gpus)
         self.kinds = problem.shape.blocks()
         self._known: dict[tuple[object, ...], Any] = {}
+        self._counted: dict[object, StateCounts] = {}
 
     def _once(self, make: Callable[[], T], *key: object) -> T:
         """What ``make`` makes, which depends on ``key`` alone; it is kept as long as the planner."""
@@ -335,31 +342,29 @@ class Planner:
             found = self._known[key] = make()
         return cast(T, found)
 
-    def run(self, layout: Layout, worst: float = math.inf) -> Run | None:
-        """What `simulate` is asked, with what is known already; None where it does not fit, cannot run or is sure to take
-        more than ``worst`` seconds."""
-        run, slowest = self.problem.run(layout), worst * SURE / self.slowest
+    def run(self, layout: Layout) -> Run | None:
+        """What `simulate` is asked, with what is known already, but for its memory; None where it cannot run."""
+        run = self.problem.run(layout)
         vars(run.times)["blocks"], vars(run.times)["ends"] = self.parts(layout, layout.recompute)
         same = _alike(layout), layout.recompute, layout.pp, layout.vpp, layout.schedule
         try:
+            vars(run)["held"] = tuple(held_by_ranks(run.job, self._counted))
             plain = layout.zero == 0  # of which frameworks may stall less
             vars(run.times)["stages"] = self._once(lambda: run.times.stages, "stages", same, plain)
             if not run.at_once:
                 vars(run)["busy"] = self._once(lambda: run.busy, "busy", same, plain, layout.grad_acc)
-                if run.busiest > slowest:
-                    return None
-
-            def goes(held: StageMemory) -> bool:
-                late = run.at_once and run.work_of(held.stage, held).seconds > slowest
-                return self._fits(held) and not late
-
-            stages = tuple(itertools.takewhile(goes, predict_stages(run.job, self._kept(run.job))))
         except PlaybookError:
             return None
-        if len(stages) < layout.pp:
-            return None
-        vars(run)["memory"] = MemoryReport(stages)
         return run
+
+    def fits(self, run: Run) -> bool:
+        """Whether the memory of each rank is enough; if so, the run has it."""
+        try:
+            stages = tuple(itertools.takewhile(self._fits, self._stages(run.job)))
+        except PlaybookError:
+            return False
+        vars(run)["memory"] = MemoryReport(stages)
+        return len(stages) == run.layout.pp
 
     def fewest(self, layout: Layout) -> Layout:
         """The same with whole blocks computed again in each stage, as few as fit; all where that is not enough."""
@@ -367,13 +372,16 @@ class Planner:
         def fits(blocks: int) -> bool:
             job = self.problem.run(layout.replace(recompute=f"full:{blocks}")).job
             try:
-                return all(map(self._fits, predict_stages(job, self._kept(job))))
+                return all(map(self._fits, self._stages(job)))
             except PlaybookError:
                 return False
 
         most = -(-self.problem.shape.layers // layout.stages)
         blocks = bisect.bisect_left(range(most), True, key=fits)
         return layout.replace(recompute="full" if blocks == most else f"full:{blocks}" if blocks else "none")
+
+    def _stages(self, job: Job) -> Iterator[StageMemory]:
+        return predict_stages(job, self._kept(job), self._counted)
 
     def _kept(self, job: Job) -> KeptByRanks:
         """What ranks keep of their micro-batches."""
@@ -395,6 +403,10 @@ class Planner:
         """Times of blocks, and of embedding and head. How many ranks share the experts matters to these alone."""
         times = self.problem.run(layout.replace(recompute=recompute)).times
         same, blocks = (layout.tp, layout.cp, layout.micro_batch), {}
+        # What is computed again without a message.
+        silent = {"offload", "core_attn"} if layout.cp == 1 else {"offload"}
+        again = times.layout.again - silent
+        vars(times.sizes)["sent"] = self._once(dict, "sent", _alike(layout), again, times.layout.blocks_again)
         for kind in times.sizes.job.kinds:
             here = (*same, kind, *(layout.ep, layout.etp) * kind.experts)
             passes = self._once(partial(times.operations, kind), "operations", here)
@@ -541,7 +553,7 @@ class Planner:
                 break
             run, needs = self.problem.run(layout), 0
             try:
-                for stage in predict_stages(run.job, self._kept(run.job)):
+                for stage in self._stages(run.job):
                     needs = max(needs, self._needs(stage))
                     if (needs, effort) >= best[:2]:
                         break

@@ -9,7 +9,7 @@ Standard library only.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -21,9 +21,8 @@ from playbook.layout.stages import depth, placement, split
 from playbook.planning import memory as planned
 from playbook.planning.calibration import Calibration, load_calibration
 from playbook.planning.flops import StepFlops, stages_of_equal_cost, step_flops
-from playbook.planning.in_flight import pipeline_stages
 from playbook.planning.job import Job, OfJob
-from playbook.planning.memory import MemoryReport, StageMemory
+from playbook.planning.memory import Held, MemoryReport, held_by_ranks
 from playbook.planning.message_times import Links
 from playbook.planning.operations import Sizes
 from playbook.planning.roofline import Device
@@ -32,6 +31,8 @@ from playbook.registry import lab
 from playbook.schedules import makespan
 from playbook.shapes import ModelShape
 
+#: Schedules whose backward passes are whole, and of which the first rank has pp micro-batches in flight at least.
+WHOLE = ("1f1b", "interleaved", "afab")
 #: Parts of a step, in the order of `Step.breakdown`.
 PARTS = ("compute", "tp", "cp", "ep", "dp_exposed", "pp_comm", "bubble", "optimizer", "stragglers")
 #: Parameters of a gradient bucket: so many, or so many for each replica (Megatron-LM's DistributedDataParallel).
@@ -178,6 +179,11 @@ class Run(OfJob):
         )  # fmt: skip
 
     @cached_property
+    def held(self) -> tuple[Held, ...]:
+        """What each rank of the pipeline has of the model."""
+        return tuple(held_by_ranks(self.job, {}))
+
+    @cached_property
     def memory(self) -> MemoryReport:
         return planned.predict_job(self.job)
 
@@ -227,25 +233,19 @@ class Run(OfJob):
         return self.imbalance
 
     @cached_property
-    def _known(self) -> dict[tuple[object, ...], tuple[Any, tuple[object, ...]]]:
-        return {}
-
-    def _once(self, find: Callable[..., Any], *of: StageMemory | Pass) -> Any:
-        """What ``find`` finds of passes, and of ranks that hold the same parameters: once where these are shared."""
-        key = find.__name__, *(id(one.counts if isinstance(one, StageMemory) else one) for one in of)
-        if key not in self._known:
-            self._known[key] = find(*of), of  # as long as these are there, no others have their ids
-        return self._known[key][0]
-
-    @cached_property
     def stages(self) -> list[Pass]:
         """A micro-batch on each stage, with what waiting for ZeRO's messages adds to it."""
         if not self.at_once:
             return self.times.stages
-        held = (self.memory.stages[rank] for rank in placement(self.layout)[0])
-        return [self._once(self._sharded, *each) for each in zip(held, self.times.stages, strict=True)]
+        home, known, found = placement(self.layout)[0], dict[tuple[int, int], Pass](), list[Pass]()
+        for rank, one in zip(home, self.times.stages, strict=True):
+            held = self.held[rank]
+            if (key := (id(held.counts), id(one))) not in known:  # most stages are like their neighbours
+                known[key] = self._sharded(held, one)
+            found.append(known[key])
+        return found
 
-    def _sharded(self, held: StageMemory, one: Pass) -> Pass:
+    def _sharded(self, held: Held, one: Pass) -> Pass:
         """A stage whose gradients (ZeRO-2), and weights (ZeRO-3), are sent for every micro-batch.
 
         The first gather has nothing to hide behind, nor has the last reduction; the rest does as far as there is time.
@@ -272,24 +272,16 @@ class Run(OfJob):
         """Micro-batches that go through each stage of a rank."""
         return self.layout.grad_acc / len(placement(self.layout))
 
-    def work_of(self, rank: int, held: StageMemory | None) -> Pass:
-        """What a rank of the pipeline does in a step, micro-batch by micro-batch. Under ZeRO-2 and 3 that depends on what
-        the rank has: ``held``."""
-        works = [self.times.stages[stage] for stage in pipeline_stages(self.layout).stages[rank]]
-        if held is not None:
-            works = [self._once(self._sharded, held, one) for one in works]
-        return self._once(lambda *all: sum((one * self.passes for one in all), Pass()), *works)
-
     @cached_property
     def busy(self) -> list[Pass]:
         """What each rank of the pipeline does in a step, micro-batch by micro-batch."""
-        held = self.memory.stages if self.at_once else (None,) * self.layout.pp
-        return [self.work_of(rank, mine) for rank, mine in enumerate(held)]
-
-    @cached_property
-    def busiest(self) -> float:
-        """Seconds of the rank that has most to do: a step takes no less."""
-        return max(rank.seconds for rank in self.busy)
+        known, found = dict[tuple[int, ...], Pass](), list[Pass]()
+        for held in self.held:
+            works = [self.stages[stage] for stage in held.stages]
+            if (key := tuple(map(id, works))) not in known:
+                known[key] = sum((one * self.passes for one in works), Pass())
+            found.append(known[key])
+        return found
 
     def _ends(self, comm: float, blocking: bool) -> list[float]:
         if self.layout.pp == 1:
@@ -304,16 +296,43 @@ class Run(OfJob):
         return self.links.hop(self.times.sizes.stream * self.recipe.residual) if self.layout.pp > 1 else 0.0
 
     @cached_property
+    def _beside(self) -> list[tuple[float, float, float]]:
+        """What each rank has to do beside micro-batches: exposed gradients, the update, parameters that come back."""
+        known, found = dict[tuple[int, int], tuple[float, float, float]](), []
+        for held, busy in zip(self.held, self.busy, strict=True):
+            if (key := (id(held.counts), id(busy))) not in known:
+                after = self._optimizer(held), self._gathered(held, busy)
+                known[key] = self._exposed(held, busy), *after
+            found.append(known[key])
+        return found
+
+    @cached_property
+    def least(self) -> float:
+        """Seconds that a step takes at least, without what stragglers add: a rank of a pipeline begins when a micro-batch
+        has come through those before it, and is done when its last gradient has come back from those behind it."""
+        way = self.stages[: self.layout.pp] if self.layout.schedule in WHOLE else [Pass()] * self.layout.pp
+        before, found, behind = sum(one.forward.seconds for one in way), 0.0, 0.0
+        for one, busy, (exposed, *_) in zip(
+            reversed(way), reversed(self.busy), reversed(self._beside), strict=True
+        ):
+            before -= one.forward.seconds
+            behind = max(busy.seconds, one.seconds + behind)
+            found = max(found, before + behind + exposed)
+        return (
+            found
+            + max(optimizer + gathered for _, optimizer, gathered in self._beside)
+            + self.calibration.step
+        )
+
+    @cached_property
     def _parts(self) -> dict[str, float]:
         """Seconds by part, the wait of the fullest rank in one: ``waiting``."""
         fullest = max(self.busy, key=lambda rank: rank.seconds)
         axes = ("tp", "cp", "ep", "dp", "pp")
         waits = {axis: sum(work.waits.get(axis, 0.0) for work in fullest.works) for axis in axes}
         ends = self._ends(self.hop, not self.times.hidden("pp"))
-        ranks = list(zip(self.memory.stages, self.busy, strict=True))
-        exposed = [end + self._once(self._exposed, *rank) for end, rank in zip(ends, ranks, strict=True)]
-        after = [(self._once(self._optimizer, one[0]), self._once(self._gathered, *one)) for one in ranks]
-        optimizer, gathered = max(after, key=sum)
+        exposed = [end + beside[0] for end, beside in zip(ends, self._beside, strict=True)]
+        _, optimizer, gathered = max(self._beside, key=lambda beside: beside[1] + beside[2])
         return {
             "compute": sum(work.compute for work in fullest.works),
             **{axis: waits[axis] for axis in ("tp", "cp", "ep")},
@@ -334,7 +353,8 @@ class Run(OfJob):
         """Seconds by part; see `PARTS`. The bubble is what would be waited for if messages took no time."""
         found = dict(self._parts)
         waiting = found.pop("waiting")
-        bubble = min(waiting, max(self._ends(0.0, False)) - self.busiest) if self.layout.pp > 1 else 0.0
+        free = max(self._ends(0.0, False)) - max(rank.seconds for rank in self.busy)
+        bubble = min(waiting, free) if self.layout.pp > 1 else 0.0
         found |= {"bubble": bubble, "pp_comm": found["pp_comm"] + waiting - bubble}
         found["stragglers"] = self._stragglers(sum(found.values()))
         return {part: found[part] for part in PARTS}
@@ -342,7 +362,7 @@ class Run(OfJob):
     def _stragglers(self, seconds: float) -> float:
         return seconds * stragglers(self.calibration, self.layout.world_size)
 
-    def _replicas(self, held: StageMemory, frozen: bool = False) -> Iterable[tuple[float, int, str]]:
+    def _replicas(self, held: Held, frozen: bool = False) -> Iterable[tuple[float, int, str]]:
         """Parameters of a rank that learn, or also ``frozen`` ones, how many ranks have the same, and the axis that these
         are on: experts apart."""
         experts, ranks = sum(unit.experts for unit in held.counts.units), held.counts.replicas
@@ -350,20 +370,20 @@ class Run(OfJob):
         if experts:
             yield experts, ranks * self.layout.apart // self.layout.ep, "edp"
 
-    def _reduce(self, held: StageMemory) -> float:
+    def _reduce(self, held: Held) -> float:
         """Seconds to add up gradients over replicas, of ZeRO's shards over those of one group."""
         size = min(4, self.recipe.states.gradients)
         return self._sent(held, "reduce_scatter" if self.layout.zero else "all_reduce", size)
 
-    def _across(self, held: StageMemory) -> float:
+    def _across(self, held: Held) -> float:
         """Seconds to add up shards over groups that have the same ones, once a step."""
         return self._sent(held, "all_reduce", min(4, self.recipe.states.gradients), across=True)
 
-    def _gather(self, held: StageMemory) -> float:
+    def _gather(self, held: Held) -> float:
         """Seconds to gather parameters once."""
         return self._sent(held, "all_gather", self.recipe.states.parameters)
 
-    def _sent(self, held: StageMemory, collective: str, size: int, across: bool = False) -> float:
+    def _sent(self, held: Held, collective: str, size: int, across: bool = False) -> float:
         found = 0.0
         frozen = collective == "all_gather" and self.layout.zero == 3
         for parameters, ranks, axis in self._replicas(held, frozen):
@@ -375,21 +395,21 @@ class Run(OfJob):
                 found += count * self.links.collective(collective, parameters * size / count, ranks, axis)
         return found
 
-    def _exposed(self, held: StageMemory, busy: Pass) -> float:
+    def _exposed(self, held: Held, busy: Pass) -> float:
         """What of the reduction of gradients comes after backward: it begins with the last micro-batch. That of shards,
         inside a node, takes nothing from the sums over groups of them."""
         reduce = self._across(held) + (0.0 if self.at_once else self._reduce(held))
         window = self.times.hidden("dp") * (busy.inputs.seconds + busy.weights.seconds) / self.layout.grad_acc
         return max(reduce / max(1, held.layers) * bool(window), reduce - window)
 
-    def _gathered(self, held: StageMemory, busy: Pass) -> float:
+    def _gathered(self, held: Held, busy: Pass) -> float:
         """Parameters that come back after the update; the next forward pass hides them as backward does gradients."""
         if not self.layout.zero or (self.layout.zero == 3 and self.at_once):
             return 0.0
         window = self.times.hidden("dp") * busy.forward.seconds / self.layout.grad_acc
         return max(0.0, self._gather(held) - window)
 
-    def _optimizer(self, held: StageMemory) -> float:
+    def _optimizer(self, held: Held) -> float:
         """Seconds in which the norm reads gradients, and Adam reads them and the states, and writes these and weights."""
         states, counts = self.recipe.states, held.counts
         updated = counts.shard

@@ -76,16 +76,6 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Timed:
-    """Operations with their seconds, for those who ask where the time goes: ``times`` they are done in a pass."""
-
-    part: str
-    direction: str
-    operation: Operation
-    seconds: float
-
-
-@dataclass(frozen=True)
 class StageTimes:
     """Times of the parts of a model on the ranks of a layout. ``overlap`` says which messages the framework hides."""
 
@@ -178,9 +168,11 @@ class StageTimes:
         return found + Pass(*(Work(max(0.0, seconds - window)) for window in windows))
 
     def _messages(self, kind: Kind) -> list[Message]:
-        here = self._sender(kind)
-        sent = (m for m in (*tensor(here), *context(here), *experts(here)) if m.axis in AXES)
-        return [m for m in sent if m.count and m.ranks > 1]
+        if kind not in self.sizes.sent:
+            here = self._sender(kind)
+            sent = (m for m in (*tensor(here), *context(here), *experts(here)) if m.axis in AXES)
+            self.sizes.sent[kind] = [m for m in sent if m.count and m.ranks > 1]
+        return self.sizes.sent[kind]
 
     def _sender(self, kind: Kind) -> Sender:
         """A rank that has this one block, and one micro-batch of it."""
@@ -252,20 +244,6 @@ class StageTimes:
                 yield f"{label(kind)} block", message, self.links.seconds(message)
         for message in vocabulary(self._sender(next(iter(self.shape.blocks())))):
             yield "head", message, self.links.seconds(message)
-
-    def explained(self) -> Iterator[Timed]:
-        """Every operation of a micro-batch with its seconds, part by part."""
-        kinds = self.sizes.job.kinds
-        parts = [(f"{label(kind)} block", kind, self.operations(kind)) for kind in kinds]
-        ends = {"embedding": operations.embedding(self.sizes), "head": operations.head(self.sizes)}
-        parts += [(name, Kind(whole=True), passes) for name, passes in ends.items()]
-        for name, kind, passes in parts:
-            again = self.again(kind, passes)
-            for direction, some in (
-                ("forward", passes.forward), ("inputs", passes.inputs), ("again", again), ("weights", passes.weights),
-            ):  # fmt: skip
-                for operation in some:
-                    yield Timed(name, direction, operation, self.device.seconds(operation))
 
 
 def paired(layout: Layout) -> bool:

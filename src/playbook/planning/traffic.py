@@ -63,8 +63,7 @@ def sent(here: Sender, *, first: bool = False, routing: Routing | None = None) -
         tensor(here), vocabulary(here), context(here), experts(here, routing), pipeline(here), replicas(here),
         sums(here), norm(here), loss(here), scales(here, first),
     ]  # fmt: skip
-    if here.job.optimizer == "muon":
-        terms.append(lab("muon", "sent")(here))
+    terms += [lab("muon", "sent")(here)] if here.job.optimizer == "muon" else []
     if first or here.layout.find_unused:
         terms.append(used_parameters(here))
     if first:

@@ -183,8 +183,8 @@ def check(trainer: Trainer, manifest: Mapping[str, Any], path: Path) -> None:
             )
     if weights:
         return
-    own, theirs = trainer.config.optimizer, manifest["config"].get("optimizer", "adamw")
-    if own != theirs:
+    own = trainer.config.optimizer
+    if (theirs := manifest["config"].get("optimizer", "adamw")) != own:
         raise CheckpointError(f"checkpoint {str(path)!r} has states of {theirs}, but optimizer is {own}")
     for field in SAME:
         if (own := getattr(trainer.config, field)) != manifest["config"][field]:

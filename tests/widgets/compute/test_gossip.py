@@ -25,8 +25,9 @@ from playbook_widgets.compute.gossip import (
 )
 from playbook_widgets.gossip import EXAMPLES
 
-from playbook.decentralized.topology import NAMES, mix, spectral_gap, topology
+from playbook.decentralized.topology import NAMES, mix, topology
 from playbook.errors import PlaybookError
+from playbook_book.gaps import spectral_gap
 
 INPUTS = st.fixed_dictionaries(
     {

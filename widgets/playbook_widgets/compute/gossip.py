@@ -17,14 +17,13 @@ from playbook._checks import typed_int
 from playbook.decentralized.topology import (
     Mixing,
     Topology,
-    gap_in_theory,
     mix,
     sends,
-    spectral_gap,
     topology,
 )
 from playbook.errors import ConfigError
 from playbook.figures.units import format_size
+from playbook_book.gaps import gap_in_theory, spectral_gap
 from playbook_widgets.compute.refusals import answered
 from playbook_widgets.compute.volumes import busiest_rank_sends
 from playbook_widgets.compute.zero_setting import read_count

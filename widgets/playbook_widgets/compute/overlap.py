@@ -1,8 +1,8 @@
 """The overlap widget: one pure function from a layout on a cluster to what hides behind what.
 
 ``compute`` runs in a kernel and, as the same file, in the reader's browser. Inputs are a flat mapping that holds only
-what differs from ``DEFAULTS``: ``{"model": "llama3-70b", "tp": 8}``. The ratios are ``playbook_book.overlap_ratios``'s; here
-they stand side by side, and words say what would bring each below 1. Standard library only.
+what differs from ``DEFAULTS``: ``{"model": "llama3-70b", "tp": 8}``. The ratios are ``playbook_book.overlap_ratios``'s;
+here they stand side by side, and words say what would bring each below 1. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,6 +14,10 @@ from typing import Any
 
 from playbook._checks import typed_int, unknown
 from playbook.errors import ConfigError
+from playbook.hardware import CLUSTERS, Cluster
+from playbook.layout import Layout
+from playbook.planning.rank_view import groups_of
+from playbook.shapes import PRESETS, ModelShape
 from playbook_book.overlap_ratios import (
     Overlap,
     context,
@@ -24,10 +28,6 @@ from playbook_book.overlap_ratios import (
     tensor,
     zero3,
 )
-from playbook.hardware import CLUSTERS, Cluster
-from playbook.layout import Layout
-from playbook.planning.rank_view import groups_of
-from playbook.shapes import PRESETS, ModelShape
 from playbook_widgets.compute.refusals import answered
 
 #: What a control shows when nothing is set.

@@ -14,7 +14,6 @@ from typing import Any
 
 from playbook._checks import check_positive, typed_int, unknown
 from playbook.errors import ConfigError
-from playbook_book.replica_traffic import Traffic, traffic
 from playbook.hardware import Accelerator, load_accelerator
 from playbook.layout import Layout
 from playbook.planning.job import Job
@@ -23,6 +22,7 @@ from playbook.planning.recipes import BytesPerParameter, load_recipe
 from playbook.planning.sharding import Kept, UnitSize, kept, share_of
 from playbook.planning.terms import maker, symbols
 from playbook.shapes import PRESETS, ModelShape
+from playbook_book.replica_traffic import Traffic, traffic
 
 #: What a control shows when nothing is set: figure 1 of the ZeRO paper, and four micro-batches.
 DEFAULTS: dict[str, Any] = {

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from playbook_book.replica_traffic import Traffic
 from playbook.planning.sharding import Kept, share_of
+from playbook_book.replica_traffic import Traffic
 from playbook_widgets.compute.refusals import answered
 from playbook_widgets.compute.zero_setting import STAGES, ZeroSetting, read
 from playbook_widgets.compute.zero_words import answer, command, memory_terms, traffic_terms
