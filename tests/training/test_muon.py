@@ -219,16 +219,13 @@ def peaks(layouts: list[tuple[str, str]]) -> list[int]:
     with launch.process_group():
         for text, way in layouts:
             mesh = Mesh(Layout.parse(text).replace(muon=way))
-            engine = Case(WIDE, optimizer="muon").engine(mesh)
-            for _ in range(2):
-                for one in engine.sets:
-                    for leaf in one.leaves:
-                        leaf.tensor.grad = torch.ones_like(leaf.tensor)
+            case = Case(WIDE, optimizer="muon", samples=2)
+            engine, share = case.engine(mesh), 2 // mesh.size("dp")
+            for step in range(2):
+                here = slice(mesh.index("dp") * share, (mesh.index("dp") + 1) * share)
+                engine.zero_grad()
+                engine.accumulate(*(t[here] for t in case.batch(step)), share)
                 held = engine.tensors()
-                held["gradients"] = [
-                    *held["gradients"],
-                    *(leaf.tensor.grad for leaf in engine.sets[0].leaves),
-                ]
                 with peak_bytes(engine.model, engine.optimizers[0], held) as peak:
                     engine.step()
             found.append(peak.bytes - sum(t.nbytes for some in held.values() for t in some))
