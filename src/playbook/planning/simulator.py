@@ -275,11 +275,11 @@ class Run(OfJob):
     @cached_property
     def busy(self) -> list[Pass]:
         """What each rank of the pipeline does in a step, micro-batch by micro-batch."""
-        known, found = dict[tuple[int, ...], Pass](), list[Pass]()
+        known, found, times = dict[tuple[int, ...], Pass](), list[Pass](), self.passes
         for held in self.held:
             works = [self.stages[stage] for stage in held.stages]
             if (key := tuple(map(id, works))) not in known:
-                known[key] = sum((one * self.passes for one in works), Pass())
+                known[key] = sum((one * times for one in works[1:]), works[0] * times)
             found.append(known[key])
         return found
 

@@ -42,11 +42,11 @@ class Work:
         return self.compute + sum(self.waits.values())
 
     def __add__(self, other: Work) -> Work:
-        keys = {**self.waits, **other.waits}
-        return Work(
-            self.compute + other.compute,
-            {axis: self.waits.get(axis, 0.0) + other.waits.get(axis, 0.0) for axis in keys},
-        )
+        waits = self.waits or other.waits
+        if self.waits and other.waits:
+            every = {**self.waits, **other.waits}
+            waits = {axis: self.waits.get(axis, 0.0) + other.waits.get(axis, 0.0) for axis in every}
+        return Work(self.compute + other.compute, waits)
 
     def __mul__(self, times: float) -> Work:
         return Work(self.compute * times, {axis: seconds * times for axis, seconds in self.waits.items()})
