@@ -338,24 +338,14 @@ def turn(codes: Tensor) -> Tensor:
     return found
 
 
-def quantize_rows(x: Tensor, form: str | Format = "e4m3", groups: str | Groups = "tile") -> Quantized:
-    """x (…, m) as a matrix (n, m), as `precision.scaling.quantize`: in groups "tile" (1 × 128), "block" (128 × 128), or
-    "tensor" or "row", whose largest numbers take a pass before this one.
-
-    Raises ConfigError for other groups and formats.
-    """
-    return _quantized(x, form, groups, straight=True, turned=False).quantized()
-
-
-def quantize_columns(x: Tensor, form: str | Format = "e4m3", groups: str | Groups = "tile") -> Quantized:
-    """xᵀ (m, n) of x (…, m) as a matrix (n, m), likewise."""
-    return _quantized(x, form, groups, straight=False, turned=True).quantized(turned=True)
-
-
 def quantize_both(
     x: Tensor, form: str | Format = "e4m3", groups: str | Groups = "tile", scales: Tensor | None = None
 ) -> tuple[Quantized, Quantized]:
-    """x (…, m) as (n, m), and xᵀ (m, n), likewise; ``scales`` (1, 1) may be known."""
+    """x (…, m) as a matrix (n, m), and xᵀ (m, n), in groups "tile" (1 × 128), "block" (128 × 128), or "tensor" or "row",
+    whose largest numbers take a pass before this one; ``scales`` (1, 1) may be known.
+
+    Raises ConfigError for other groups and formats.
+    """
     copies = _quantized(x, form, groups, straight=True, turned=True, scales=scales)
     return copies.quantized(), copies.quantized(turned=True)
 

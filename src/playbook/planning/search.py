@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from playbook._checks import check_int, divisors, unknown
 from playbook.block import Kind, size, symbols, weighty
@@ -23,6 +23,7 @@ from playbook.errors import ConfigError, LayoutError, PlaybookError
 from playbook.hardware import Cluster
 from playbook.layout import RECOMPUTE, Layout, recomputed
 from playbook.layout.fields import KINDS, blocks_again
+from playbook.layout.stages import check_microbatches
 from playbook.planning.calibration import Calibration, load_calibration
 from playbook.planning.job import Job, OfJob
 from playbook.planning.memory import MemoryReport, StageMemory, held_by_ranks, predict_stages
@@ -199,9 +200,11 @@ def search(
                 else:
                     heapq.heappush(order, (bound, close + 1 if prune else 2, other))
             continue
-        for layout in _variants(problem, space, *bases[i]):
-            if prune and planner.least(layout) > problem.capacity:
+        for zero, replicate in _shardings(problem, space, base):
+            whole = "full" if again == FEWEST else again
+            if prune and planner.least(base, (zero, replicate), whole) > problem.capacity:
                 continue
+            layout = base.replace(zero=zero, replicate=replicate, recompute=whole)
             if bases[i][1] == FEWEST and (layout := planner.fewest(layout)).recompute in space.recompute:
                 continue  # which is among the others
             if one := planner.run(layout):
@@ -280,13 +283,16 @@ def _bases(problem: Problem, space: Space) -> Iterator[Layout]:
 def _batches(problem: Problem, space: Space, layout: Layout) -> Iterator[Layout]:
     """Schedules and micro-batches of the same axes."""
     each = problem.global_batch // layout.dp
-    micro = [m for m in sorted(space.micro_batch or divisors(each)) if each % m == 0]
+    micro, checked = [m for m in sorted(space.micro_batch or divisors(each)) if each % m == 0], set()
     for micro_batch, (schedule, vpp) in itertools.product(micro, _schedules(problem.shape, space, layout.pp)):
         base = layout.replace(
             micro_batch=micro_batch, grad_acc=each // micro_batch, schedule=schedule, vpp=vpp
         )
         try:
-            base.check(problem.shape, seq=problem.seq)
+            if (way := (schedule, vpp)) not in checked:
+                base.check(problem.shape, seq=problem.seq)
+                checked.add(way)
+            check_microbatches(base, base.grad_acc)
         except PlaybookError:
             continue
         yield base
@@ -319,6 +325,8 @@ def _schedules(shape: ModelShape, space: Space, pp: int) -> list[tuple[str, int]
 #: Sums in another order differ by less.
 SURE = 1 + 1e-9
 T = TypeVar("T")
+#: The ZeRO stage, and in how many groups of ranks.
+Sharding: TypeAlias = tuple[int, int]
 
 
 def _alike(layout: Layout) -> tuple[int, ...]:
@@ -446,7 +454,7 @@ class Planner:
         common: k samples at once never take longer than one after the other.
         """
         fastest, leanest = ("none", "full") if recompute == FEWEST else (recompute, recompute)
-        if not close and self.least(base, max(space.zero), leanest) > self.problem.capacity:
+        if not close and self.least(base, (max(space.zero), base.replicate), leanest) > self.problem.capacity:
             return math.inf
         whole = self.problem.global_batch
         if close or base.micro_batch == whole:
@@ -477,10 +485,10 @@ class Planner:
         unlike = list(dict.fromkeys(held))
         return unlike, [unlike.index(each) for each in held]
 
-    def least(self, layout: Layout, zero: int | None = None, recompute: str | None = None) -> float:
+    def least(self, layout: Layout, how: Sharding | None = None, recompute: str | None = None) -> float:
         """Bytes that the fullest rank needs at least: a mean rank's states, weights in passing, what the first one saves
         for backward, and what the backward of a block's attention works with."""
-        zero, recompute = layout.zero if zero is None else zero, recompute or layout.recompute
+        (zero, replicate), recompute = how or (layout.zero, layout.replicate), recompute or layout.recompute
         found, more = self._once(partial(self._saved, layout, recompute), "saved", _alike(layout), recompute)
         in_flight = float(min(layout.pp, layout.grad_acc) if layout.schedule in WHOLE else 1)
         if (
@@ -489,7 +497,9 @@ class Planner:
             in_flight = min(v * layout.grad_acc, 2 * (layout.pp - 1) + (v - 1) * layout.pp + 1) / v
         saved = found * (self.problem.shape.layers // layout.pp) * in_flight
         passing = self._passing(layout) if zero == 3 and layout.dp * layout.cp > 1 else 0.0
-        return (self._states(layout, zero) + passing + saved + more) * self.problem.calibrated.reserved
+        return (
+            self._states(layout, zero, replicate) + passing + saved + more
+        ) * self.problem.calibrated.reserved
 
     def _passing(self, layout: Layout) -> float:
         """Bytes of whole weights and gradients of blocks that ZeRO-3 is at, where each rank has one of the commonest."""
@@ -504,14 +514,14 @@ class Planner:
         visit = shape.layers // layout.stages if layout.stages > layout.pp else min(2, here)
         return block * (visit * states.gradients + (visit if layout.reshard else here) * states.parameters)
 
-    def _states(self, layout: Layout, zero: int) -> float:
+    def _states(self, layout: Layout, zero: int, replicate: int) -> float:
         shape, states = self.problem.shape, self.problem.recipe.states
         experts = 0.0
         if shape.moe:  # of which a token meets top_k
             others = 1 - shape.moe.top_k / shape.moe.experts
             experts = (shape.num_parameters - shape.active_parameters) / others
         both_ways = layout.pp > 1 and KINDS[layout.schedule].bidirectional
-        ranks, copies, found = layout.shards, 1 + both_ways, 0.0
+        ranks, copies, found = layout.dp * layout.cp // replicate, 1 + both_ways, 0.0
         moments = states.optimizer // (2 if self.problem.job.optimizer == "muon" else 1)
         stay = layout.world_size > 1 or layout.grad_acc > 1
         dense = shape.num_parameters - experts
