@@ -48,7 +48,7 @@ class Landscape:
         """Predicted seconds of a step; infinite where it does not fit."""
         if layout not in self._seconds:
             run = self.planner.run(layout)
-            self._seconds[layout] = math.inf if run is None else run.seconds
+            self._seconds[layout] = run.seconds if run and self.planner.fits(run) else math.inf
         return self._seconds[layout]
 
     @cached_property
