@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import statistics
 import time
 from collections.abc import Callable
@@ -61,7 +62,7 @@ def test_what_is_amiss_is_named_with_its_rank(ranks, tmp_path, monkeypatch):
     assert not found[0]["ok"]
     assert checks["speed"]["text"].startswith("rank 1 takes ")
     assert found[0]["seconds"][1] > 3 * statistics.median(found[0]["seconds"])
-    assert checks["clocks"]["text"].startswith("the clock of rank 2 is 5.0")
+    assert re.match(r"the clock of rank 2 is (4\.9|5\.)\d+ s ahead of", checks["clocks"]["text"])
     assert checks["clocks"]["text"].count("rank") == 2
     assert checks["shared folder"] == {
         "name": "shared folder",
