@@ -175,10 +175,14 @@ class Matrices:
         """Of matrices that are under way at once, this rank's parts, and what these become."""
         parts |= self._exchange(parts, [(i, *to) for i in makers for to in self.plan[i].there(makers[i])])
         made = {i: self._made(i, parts) for i in makers if self.rank in makers[i]}
-        found = {(i, k): piece.of(made[i]) for i in made for k, piece in enumerate(self.pieces[i])}
-        return found | self._exchange(
-            found, [(i, *to) for i in makers for to in self.plan[i].back(makers[i])]
-        )
+        found = {
+            (i, k): piece.of(made[i])
+            for i in made
+            for k, piece in enumerate(self.pieces[i])
+            if self.leaves[i][k] or len(makers[i]) == 1
+        }
+        back = [(i, *to) for i in makers for to in self.plan[i].back(makers[i])]
+        return found | self._exchange(found, back)
 
     def _made(self, i: int, parts: _Parts) -> Tensor:
         """A matrix, or a stack of them, made of its parts, and orthogonal."""
@@ -200,14 +204,9 @@ class Matrices:
             if to == self.rank:
                 comes[source, i].append((i, k))
         sizes = {key: [self.pieces[i][k].elements for i, k in comes[key]] for key in sorted(comes)}
-        there = {key: sends[key] for key in sorted(sends)}
-        if self.way == "owner":
-            here = self._one_by_one(there, {key: sum(size) for key, size in sizes.items()})
-        else:
-            here = self._together(there, {key: sum(size) for key, size in sizes.items()})
-        return {
-            k: part for key in here for k, part in zip(comes[key], here[key].split(sizes[key]), strict=True)
-        }
+        carried = self._one_by_one if self.way == "owner" else self._together
+        got = carried({key: sends[key] for key in sorted(sends)}, {key: sum(n) for key, n in sizes.items()})
+        return {k: p for key in got for k, p in zip(comes[key], got[key].split(sizes[key]), strict=True)}
 
     def _one_by_one(self, there: Mapping[_To, list[Tensor]], sizes: Mapping[_To, int]) -> dict[_To, Tensor]:
         """A message for each rank and matrix, all under way at once."""
