@@ -104,6 +104,8 @@ def test_the_bound_knows_which_states_are_experts(zero):
     for ep in (1, 2, 8):
         layout = Layout.parse(f"dp=8,ep={ep},zero={zero},grad_acc=8")
         assert 0.98 <= Planner(one).least(layout) / one.run(layout).needs <= 1, ep
+        muon = replace(one, job=replace(one.job, optimizer="muon"))
+        assert 0.7 <= Planner(muon).least(layout) / muon.run(layout).needs <= 1, ep
 
 
 def test_one_gpu_is_one_and_its_smallest_micro_batch_is_the_nearest():
