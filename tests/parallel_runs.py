@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -12,7 +13,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from helpers import LLAMA
+from helpers import BLOCKS, LLAMA, MIXTRAL
 from torch import Tensor, nn
 
 from playbook import launch
@@ -32,6 +33,16 @@ from playbook_book.instruments.expert_load import ExpertRoutes
 
 STEPS, BATCH, SEQ = 10, 24, 9
 OPTIMIZER = {"lr": 1e-3, "betas": (0.9, 0.95), "weight_decay": 0.1}
+
+
+#: Nothing divides: samples have 9 tokens.
+SMALL = {
+    "gpt": BLOCKS["gpt"].replace(hidden=24, heads=4, vocab=37, layers=2, dropout=0.0),
+    "llama": BLOCKS["llama"].replace(hidden=32, heads=8, kv_heads=2, ffn=52, layers=2),
+    "tied": BLOCKS["llama"].replace(hidden=24, heads=4, kv_heads=4, ffn=52, layers=2, tied=True),
+    "experts": MIXTRAL.replace(heads=4, kv_heads=4, layers=2, moe={"experts": 4, "top_k": 2, "ffn": 20}),
+}
+BUCKETS = {"bucket": 20_000, "first_bucket": 3_000}
 
 
 def nothing(launch: Any) -> None:
@@ -205,6 +216,11 @@ def flat(gradients: dict[str, Tensor | None]) -> Tensor:
 
 def on_one_device(case: Case, grad_acc: int = 1) -> Run:
     return train(case, case.engine(), grad_acc=grad_acc)
+
+
+@functools.cache
+def reference(case: Case) -> Run:
+    return on_one_device(case)
 
 
 def on_ranks(

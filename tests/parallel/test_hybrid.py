@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from all_pairs import all_pairs, combined
-from helpers import BLOCKS, MIXTRAL
-from parallel_runs import Case, Run, on_one_device, on_ranks
+from parallel_runs import BUCKETS, SMALL, Case, on_ranks, reference
 from traffic_runs import check_run
 
 from playbook.errors import LayoutError
@@ -19,19 +18,6 @@ from playbook.planning.memory import predict
 from playbook.shapes import ModelShape
 
 TOLERANCE = 1e-5
-#: Nothing divides: samples have 9 tokens.
-SHAPES = {
-    "gpt": BLOCKS["gpt"].replace(hidden=24, heads=4, vocab=37, layers=2, dropout=0.0),
-    "llama": BLOCKS["llama"].replace(hidden=32, heads=8, kv_heads=2, ffn=52, layers=2),
-    "tied": BLOCKS["llama"].replace(hidden=24, heads=4, kv_heads=4, ffn=52, layers=2, tied=True),
-    "experts": MIXTRAL.replace(heads=4, kv_heads=4, layers=2, moe={"experts": 4, "top_k": 2, "ffn": 20}),
-}
-BUCKETS = {"bucket": 20_000, "first_bucket": 3_000}
-
-
-@functools.cache
-def reference(case: Case) -> Run:
-    return on_one_device(case)
 
 
 def check(ranks, runs: list[tuple[Case, str, dict]], world: int) -> None:
@@ -68,7 +54,7 @@ def text_of(one: dict[str, Any]) -> str:
 
 def shape_of(one: dict[str, Any]) -> ModelShape:
     """A layer for each stage, of which these schedules have two on a rank."""
-    shape = SHAPES[one["shape"]]
+    shape = SMALL[one["shape"]]
     return shape.replace(layers=4) if one["schedule"] in ("zb-v", "dualpipe") else shape
 
 
@@ -106,7 +92,7 @@ def chosen() -> list[dict[str, Any]]:
     """A shard group is one rank, two or three along dp, and those along cp."""
     every = combined(
         each=(1, 2, 3), replicate=(2, 3), zero=(1, 2, 3), tp=(1, 2), sp=(False, True), cp=(1, 2), pp=(1, 2), ep=(1, 2),
-        grad_acc=(1, 4), schedule=("naive", "1f1b", "zb-v", "dualpipe"), shape=tuple(SHAPES), recompute=("none", "full"),
+        grad_acc=(1, 4), schedule=("naive", "1f1b", "zb-v", "dualpipe"), shape=tuple(SMALL), recompute=("none", "full"),
     )  # fmt: skip
     return all_pairs(filter(fits, every), cost)
 
@@ -126,9 +112,7 @@ def test_any_two_options_are_one_device(ranks, world):
 
 def test_on_eight_ranks(ranks):
     """Pipelines that run both ways beside other axes, and experts that lie on ranks of tp."""
-    tied, experts = (
-        Case(SHAPES[name].replace(layers=4), steps=1, samples=16) for name in ("tied", "experts")
-    )
+    tied, experts = (Case(SMALL[name].replace(layers=4), steps=1, samples=16) for name in ("tied", "experts"))
     both_ways = "pp=2,schedule=dualpipe,grad_acc=4"
     runs = [
         (tied, f"dp=2,tp=2,sp,{both_ways},zero=1,replicate=2,micro_batch=2", BUCKETS),
@@ -139,7 +123,7 @@ def test_on_eight_ranks(ranks):
 
 
 def test_with_options(ranks):
-    case = Case(SHAPES["tied"], steps=2, samples=24)
+    case = Case(SMALL["tied"], steps=2, samples=24)
     deep = replace(case, shape=case.shape.replace(layers=4))
     runs = [
         (case, "dp=4,zero=1,replicate=2,grad_acc=3,micro_batch=2", {**BUCKETS, "gather": "lazily"}),
@@ -152,5 +136,5 @@ def test_with_options(ranks):
 
 def test_all_axes_at_once(ranks):
     """Experts are spread over the two ranks of a shard group, those of one sample."""
-    case = Case(SHAPES["experts"], steps=1, samples=8)
+    case = Case(SMALL["experts"], steps=1, samples=8)
     check(ranks, [(case, "tp=2,sp,cp=2,pp=2,dp=2,ep=2,zero=3,replicate=2,grad_acc=4", {})], 16)

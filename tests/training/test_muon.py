@@ -12,10 +12,10 @@ from unittest import mock
 import pytest
 import torch
 from all_pairs import all_pairs, combined
-from helpers import BLOCKS, DEEPSEEK, MIXTRAL, tokens
+from helpers import BLOCKS, DEEPSEEK, tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parallel_runs import OPTIMIZER, Case, Run, on_one_device, on_ranks
+from parallel_runs import BUCKETS, OPTIMIZER, SMALL, Case, on_ranks, reference
 from random_shapes import RUNS, deepseek_shapes, shapes
 from torch.utils.flop_counter import FlopCounterMode
 from traffic_runs import check_run
@@ -42,17 +42,9 @@ from playbook.training.optimizer import adamw
 
 TOLERANCE = 1e-5
 SHAPES = {
-    "gpt": BLOCKS["gpt"].replace(hidden=24, heads=4, vocab=37, layers=2, dropout=0.0),
-    "llama": BLOCKS["llama"].replace(hidden=32, heads=8, kv_heads=2, ffn=52, layers=2),
+    **{name: SMALL[name] for name in ("gpt", "llama", "experts")},
     "latent": DEEPSEEK.replace(layers=2, heads=4, tied=True, moe=None),
-    "experts": MIXTRAL.replace(heads=4, kv_heads=4, layers=2, moe={"experts": 4, "top_k": 2, "ffn": 20}),
 }
-BUCKETS = {"bucket": 20_000, "first_bucket": 3_000}
-
-
-@functools.cache
-def reference(case: Case) -> Run:
-    return on_one_device(case)
 
 
 def check(ranks, runs: list[tuple[Case, str, dict]], world: int) -> None:
