@@ -54,11 +54,13 @@ def accumulate_gradients(
     """
     engine = engine or Engine.on_one_device(model)
     tokens, seed = engine.begin(targets, loss_scale)
+    first = engine.first_sample(inputs)
     total = torch.zeros((), device=inputs.device)
     pieces = list(zip(inputs.split(micro_batch), targets.split(micro_batch), strict=True))
     for i, (x, y) in enumerate(pieces):
         autocast = torch.autocast(inputs.device.type, dtype=dtype, enabled=dtype != torch.float32)
         last = i == len(pieces) - 1
+        model.begins = first + i * micro_batch, x.shape, positions
         with nullcontext() if last else engine.no_sync():
             with record_function("forward"), autocast:
                 loss = model.loss(x, y, positions)[0] / tokens
@@ -143,10 +145,14 @@ class Engine(RankState):
         autocast = partial(torch.autocast, inputs.device.type, dtype=dtype, enabled=dtype != torch.float32)
         batch = inputs.split(micro_batch), targets.split(micro_batch)
         loss = torch.zeros((), device=inputs.device)
-        step = Step(*batch, positions, angles, 1.0 / tokens, seed, autocast, loss)
+        step = Step(*batch, positions, angles, 1.0 / tokens, seed, autocast, loss, self.first_sample(inputs))
         self.pipeline.run(step)
         self.finish()
         return self.sum(step.loss, over_stages=True)
+
+    def first_sample(self, inputs: Tensor) -> int:
+        """Where this rank's samples (B, s) begin in the global batch."""
+        return self.mesh.index("dp") * len(inputs) if self.mesh else 0
 
     def count(self, targets: Tensor) -> Tensor:
         """The targets of all ranks that count, a scalar.
