@@ -46,6 +46,7 @@ CHAPTERS = (
     "flash-attention",
     "mixed-precision",
     "fp8",
+    "four-bits",
 )
 
 
