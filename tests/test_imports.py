@@ -25,7 +25,7 @@ AFTER = (
         "model.lora",
         "model.hugging_face",
     ),
-    ("training.convert", "training.guard", "training.replica_check"),
+    ("training.convert", "training.fp8_gathers", "training.guard", "training.replica_check"),
     (
         "planning.recurrent",
         "planning.regret",
@@ -36,6 +36,7 @@ AFTER = (
     ),
     ("collectives",),
     ("estimates",),
+    ("documents",),
     ("kernels",),
     ("decentralized",),
     ("figures",),

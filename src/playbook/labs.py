@@ -22,6 +22,7 @@ register(
         "kernels": {"fused": "playbook.kernels.ops:FusedOps"},
         "fp8": {
             "layers": "playbook.model.fp8:use_fp8",
+            "gathers": "playbook.training.fp8_gathers:FP8Gathers",
             "quantize": "playbook.kernels.quantize:quantize",
             "quantize_both": "playbook.kernels.quantize:quantize_both",
             "scales": "playbook.kernels.quantize:scales_by_kernel",
@@ -46,6 +47,13 @@ register(
             "backward": "playbook.planning.recurrent:backward",
             "flops": "playbook.planning.recurrent:flops",
             "passes": "playbook.planning.recurrent:passes",
+        },
+        "documents": {
+            "attention": "playbook.documents.attention:attention",
+            "hidden": "playbook.documents.attention:hidden",
+            "own": "playbook.documents.attention:own_documents",
+            "batches": "playbook.documents.packing:PackedBatches",
+            "check": "playbook.documents.packing:check",
         },
         "kept": {"offload": "playbook.model.offload:in_cpu_memory"},
         "train": {

@@ -61,9 +61,9 @@ class FusedOps(Ops):
         return rotary(x, cos, sin)
 
     def attention(
-        self, q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False, causal: bool = True
+        self, q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False, causal: Any = True
     ) -> Tensor:
-        if p and training:
+        if not isinstance(causal, bool) or (p and training):
             return super().attention(q, k, v, p, training, causal)
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (b, s, heads, d)
         return flash_attention.flash_attention(q, k, v, causal=causal).transpose(1, 2)

@@ -14,6 +14,16 @@ from playbook.model.ops import TORCH_OPS, Ops, dropout, reference_attention
 from playbook.model.recompute import checkpoint
 from playbook.shapes import ModelShape
 
+#: Where tokens stand in their text, (s,) int64, None from its beginning on; or in documents, and these.
+Positions = Tensor | tuple[Tensor, Any] | None
+Angles = Tensor | None
+
+
+def places(s: int, positions: Positions) -> Any:
+    """Which rows of a table of positions ``s`` tokens have."""
+    where = positions[0] if isinstance(positions, tuple) else positions
+    return slice(s) if where is None else where
+
 
 def rotary_table(length: int, head_dim: int, theta: float = 10000.0) -> tuple[Tensor, Tensor]:
     """cos and sin of every position's angles, each (length, head_dim) in fp32.
@@ -38,7 +48,8 @@ def core_of(attention: str, ops: Ops) -> Callable[..., Tensor]:
 class Attention(nn.Module):
     """Multi-head attention with grouped key/value heads (Ainslie et al. 2023); MHA when kv_heads == heads.
 
-    ``causal``: a token sees those before it and itself; otherwise it sees all, as in an encoder.
+    ``causal``: a token sees those before it and itself; otherwise it sees all, as in an encoder. Of ``documents``
+    (`documents.pieces.Documents`) it sees its own.
     """
 
     recompute = False
@@ -57,24 +68,26 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(shape.qk_dim, shape.norm_eps, ops) if shape.qk_norm else nn.Identity()
         self.k_norm = RMSNorm(shape.qk_dim, shape.norm_eps, ops) if shape.qk_norm else nn.Identity()
 
-    def forward(self, x: Tensor, cos: Tensor | None = None, sin: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, cos: Angles = None, sin: Angles = None, documents: Any = None) -> Tensor:
         each = linears(x, (self.q, self.k, self.v))
         q, k, v = (y.unflatten(-1, (-1, self.head_dim)) for y in each)  # (b, s, heads, d)
         q, k = self.q_norm(q), self.k_norm(k)
         if cos is not None and sin is not None:
             q, k = self.ops.rotary(q, cos, sin), self.ops.rotary(k, cos, sin)
-        y = self.attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))  # (b, heads, s, d)
+        y = self.attend(
+            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), documents
+        )  # (b, heads, s, d)
         y = self.out(y.transpose(1, 2).flatten(2))  # (b, s, h)
         return dropout(y, self.p, self.training)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, documents: Any = None) -> Tensor:
         """The attention core: what *selective* recomputation throws away and computes again."""
-        return attend(self, q, k, v)
+        return attend(self, q, k, v, documents)
 
 
-def attend(layer: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def attend(layer: Any, q: Tensor, k: Tensor, v: Tensor, documents: Any) -> Tensor:
     """The core of an attention layer, whichever it is, under its kind of recomputation."""
-    given = q, k, v, layer.p, layer.training, layer.causal
+    given = q, k, v, layer.p, layer.training, documents or layer.causal
     if layer.recompute:
         return checkpoint(layer.core, *given, preserve_rng=layer.p > 0)
     return layer.core(*given)
