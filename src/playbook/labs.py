@@ -50,6 +50,7 @@ register(
         },
         "documents": {
             "attention": "playbook.documents.attention:attention",
+            "ends": "playbook.documents.attention:ends",
             "hidden": "playbook.documents.attention:hidden",
             "own": "playbook.documents.attention:own_documents",
             "batches": "playbook.documents.packing:PackedBatches",

@@ -7,6 +7,8 @@ are blocks, as of a whole sample: rings, gathered keys and swapped heads work as
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -72,6 +74,13 @@ class _OneDevice(RingCore):
 def attention(q: Tensor, k: Tensor, v: Tensor, documents: Documents, ops: Ops) -> Tensor:
     """Attention of each token to those of its document before it and itself, as `Ops.attention`, on one device."""
     return _OneDevice(ops)(q, k, v, causal=documents)
+
+
+@lru_cache(maxsize=64)
+def ends(documents: Documents, device: torch.device) -> tuple[Tensor, int]:
+    """Where each document ends, (documents + 1,) int32 from 0 on, and the longest: for kernels that take all at once."""
+    whole = [0, *accumulate(documents.lengths)]
+    return torch.tensor(whole, dtype=torch.int32, device=device), max(documents.lengths)
 
 
 def hidden(documents: Documents, device: Any) -> Tensor:
