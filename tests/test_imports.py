@@ -110,9 +110,9 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 
 def test_the_library_does_not_know_its_widgets_nor_its_chapters() -> None:
-    """``labs.py`` names the book's command."""
+    """``cli.py`` names the book's commands."""
     for module in MODULES.files:
-        if module.startswith("playbook.") and module != "playbook.labs":
+        if module.startswith("playbook.") and module != "playbook.cli":
             assert not {name for name in MODULES.named(module) if name.startswith(AROUND)}, module
 
 

@@ -14,7 +14,7 @@ import torch
 from playbook.bench import calibrate_fits, calibrate_ranks
 from playbook.bench.calibrate import effort, to_toml
 from playbook.bench.calibrate_fits import Rate, Timing, between, fit_rate, nonnegative
-from playbook.bench.collectives import ring
+from playbook.bench.calls import ring
 from playbook.cli import main
 from playbook.collectives.links import AlphaBeta
 from playbook.errors import ConfigError

@@ -13,8 +13,7 @@ import torch.nn.functional as F
 
 from playbook import launch
 from playbook.bench import backend_of
-from playbook.bench.collectives import ring_samples, seconds_of_call, there_and_back
-from playbook.bench.turns import slowest
+from playbook.bench.calls import ring_samples, seconds_of_call, slowest, there_and_back
 from playbook.collectives.links import errors, fit
 from playbook.model.transformer import Transformer
 from playbook.parallel import mesh

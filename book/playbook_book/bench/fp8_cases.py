@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from playbook.bench.contenders import Case, Contender, Outputs, contenders, installed, normal
 from playbook.kernels import quantize as kernels
 from playbook.kernels.fp8_matmul import Variant, bytes_moved, flops, fp8_matmul
 from playbook.precision.products import scaled_by_blocks
 from playbook.precision.recipes import Groups, load_fp8
 from playbook.precision.scaling import Quantized, quantize_torch
+from playbook_book.bench.contenders import Case, Contender, Outputs, contenders, installed, normal
 
 E4M3 = torch.float8_e4m3fn
 #: How much further those may be off who add up thousands of products with about 14 bits: sums of 4,096 are off by nearly

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from playbook.bench.contenders import Case, Contender, Outputs, contenders, in_cuda, liger, normal
 from playbook.kernels import (
     adamw,
     cross_entropy,
@@ -22,6 +21,7 @@ from playbook.kernels import (
     swiglu,
     vector_add,
 )
+from playbook_book.bench.contenders import Case, Contender, Outputs, contenders, in_cuda, liger, normal
 
 
 def both_ways(forward: int, backward: int) -> dict[str, tuple[int, int]]:

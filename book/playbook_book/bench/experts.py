@@ -23,9 +23,6 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from playbook.bench import chosen
-from playbook.bench.contest import Group, Pair, Way, contest, engine_of
-from playbook.bench.turns import Batch, Run, RunOnMesh, Work
 from playbook.errors import ConfigError
 from playbook.layout import Layout
 from playbook.model.linear import GroupedLinear
@@ -35,6 +32,9 @@ from playbook.parallel.expert import make_path
 from playbook.parallel.mesh import Mesh
 from playbook.shapes import ModelShape
 from playbook.shapes import MoE as Sizes
+from playbook_book.bench import chosen
+from playbook_book.bench.contest import Group, Pair, Way, contest, engine_of
+from playbook_book.bench.turns import Batch, Run, RunOnMesh, Work
 
 #: Ranks that experts are spread over, and those of a node in two steps.
 RANKS, NODE = 4, 2

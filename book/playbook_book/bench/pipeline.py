@@ -22,15 +22,15 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from playbook.bench import chosen
-from playbook.bench.contest import Group, Pair, Way, contest, engine_of, model_of, table
-from playbook.bench.turns import Batch, Run, Work
 from playbook.errors import ConfigError
 from playbook.layout import Layout
 from playbook.layout.stages import on_ranks
 from playbook.model.transformer import Transformer
 from playbook.parallel.stages import Stage, keep_stages
 from playbook.schedules.catalogue import make
+from playbook_book.bench import chosen
+from playbook_book.bench.contest import Group, Pair, Way, contest, engine_of, model_of, table
+from playbook_book.bench.turns import Batch, Run, Work
 
 #: torch's schedules by the name of ours.
 SCHEDULES = {

@@ -27,13 +27,13 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from playbook.bench import chosen
-from playbook.bench.contest import Group, Pair, Way, contest, model_of, ours, report_groups, start_ours
-from playbook.bench.peers import DDP
-from playbook.bench.turns import OPTIMIZER, Batch, Run, Work
 from playbook.errors import ConfigError
 from playbook.model.transformer import Transformer
 from playbook.planning.communication import ring_bytes_sent
+from playbook_book.bench import chosen
+from playbook_book.bench.contest import Group, Pair, Way, contest, model_of, ours, report_groups, start_ours
+from playbook_book.bench.peers import DDP
+from playbook_book.bench.turns import OPTIMIZER, Batch, Run, Work
 
 #: What is compared, by name.
 GROUPS = {

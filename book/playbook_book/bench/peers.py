@@ -29,10 +29,10 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from playbook.bench.turns import Batch, Run, Work
 from playbook.model.norms import RMSNorm
 from playbook.model.transformer import Transformer
 from playbook.parallel.replicas import is_matrix
+from playbook_book.bench.turns import Batch, Run, Work
 
 _DDP = "DistributedDataParallel(gradient_as_bucket_view=True, broadcast_buffers=False)"
 

@@ -182,7 +182,7 @@ def _train(
     shape = _shape(model, seq)
     import torch
 
-    from playbook.bench.train import bench_train, report_train
+    from playbook_book.bench.train import bench_train, report_train
 
     device = asked.on(shape)
     return bench_train(shape, micro_batch, seq, repeats, device, getattr(torch, dtype)), report_train
@@ -199,14 +199,14 @@ def _trainer(
     kernels: Annotated[Literal["torch", "fused"], Flag("between matrix products")] = "torch",
 ) -> Any:
     shape = _shape(model, seq)
-    from playbook.bench.trainer import bench_trainer, report_trainer
+    from playbook_book.bench.trainer import bench_trainer, report_trainer
 
     return bench_trainer(shape, micro_batch, seq, grad_acc, steps, asked.on(), kernels), report_trainer
 
 
 @bench("memory", "predicted against measured peak of training steps")
 def _memory(asked: Asked) -> Any:
-    from playbook.bench.memory import CASES, bench_memory, report_memory
+    from playbook_book.bench.memory import CASES, bench_memory, report_memory
 
     device = asked.on()
     shapes = (_shape(case.model) for case in CASES[device if device in CASES else "cpu"])
@@ -223,7 +223,7 @@ def _checkpoint(
 ) -> Any:
     usual = {"layers": 8, "hidden": 288, "heads": 8, "ffn": 1152, "vocab": 256, "max_seq": 64}
     shape = _shape(model or usual)
-    from playbook.bench.checkpoint import bench_checkpoint, report_checkpoint
+    from playbook_book.bench.checkpoint import bench_checkpoint, report_checkpoint
 
     return bench_checkpoint(shape, repeats, asked.on(), folder), report_checkpoint
 
@@ -237,7 +237,7 @@ def _collectives(
     ] = None,
     repeats: Turns = 7,
 ) -> Any:
-    from playbook.bench.collectives import SIZES, bench_collectives, report_collectives
+    from playbook_book.bench.collectives import SIZES, bench_collectives, report_collectives
 
     return bench_collectives(ranks, sizes or SIZES, repeats, asked.on(None, max(ranks))), report_collectives
 
@@ -257,9 +257,9 @@ def _parallel(
     steps: Annotated[int, Flag("timed steps of each; the median counts")] = 16,
 ) -> Any:
     shape = _shape(model, seq)
-    from playbook.bench.contest import report_groups
-    from playbook.bench.parallel import bench_parallel
-    from playbook.bench.turns import Work
+    from playbook_book.bench.contest import report_groups
+    from playbook_book.bench.parallel import bench_parallel
+    from playbook_book.bench.turns import Work
 
     device, work = asked.on(shape, ranks), Work(shape, micro_batch, seq, grad_acc)
     return bench_parallel(work, ranks, steps, device, only, long_seq), report_groups
@@ -285,8 +285,8 @@ def _pipeline(
 ) -> Any:
     shape = _shape(model, seq)
     shape = shape.replace(layers=layers or max(shape.layers, 2 * ranks))
-    from playbook.bench.pipeline import bench_pipeline, report_pipeline
-    from playbook.bench.turns import Work
+    from playbook_book.bench.pipeline import bench_pipeline, report_pipeline
+    from playbook_book.bench.turns import Work
 
     device = asked.on(shape, ranks)
     work = Work(shape, micro_batch, seq, grad_acc or 2 * ranks, alike=True)
@@ -306,8 +306,8 @@ def _experts(
     steps: Annotated[int, Flag("timed steps of each in a launch; the median counts")] = 12,
 ) -> Any:
     shape = _shape(model, seq)
-    from playbook.bench.contest import report_groups
-    from playbook.bench.experts import RANKS, bench_experts
+    from playbook_book.bench.contest import report_groups
+    from playbook_book.bench.experts import RANKS, bench_experts
 
     device = asked.on(shape, RANKS)
     return bench_experts(shape, tokens, seq, steps, device, only, launches), report_groups
@@ -326,8 +326,8 @@ def _communication(
     launches: Launches = 3,
     steps: Annotated[int, Flag("timed turns of each in a launch; the median counts")] = 12,
 ) -> Any:
-    from playbook.bench.communication import MODEL, bench_communication, report_communication
-    from playbook.bench.turns import Work
+    from playbook_book.bench.communication import MODEL, bench_communication, report_communication
+    from playbook_book.bench.turns import Work
 
     shape = _shape(model or MODEL, seq)
     device, work = asked.on(shape, max(ranks)), Work(shape, micro_batch, seq)
@@ -347,8 +347,8 @@ def _final_losses(
     start: Annotated[int, Flag("first steps, all with whole gradients")] = 300,
     lr: Annotated[float, Flag("highest learning rate")] = 1e-3,
 ) -> Any:
-    from playbook.bench.final_losses import METHODS, bench_final_losses, report_final_losses
     from playbook.training.config import TrainConfig
+    from playbook_book.bench.final_losses import METHODS, bench_final_losses, report_final_losses
 
     shape, device = _shape(model, seq), asked.device or "cpu"
     if device != "cpu":
@@ -369,7 +369,7 @@ def _kernels(
     sizes: Sizes = None,
     repeats: Annotated[int, Flag("turns at most; the median counts")] = 50,
 ) -> Any:
-    from playbook.bench.kernels import bench_kernels, report_kernels
+    from playbook_book.bench.kernels import bench_kernels, report_kernels
 
     result, wrong = _cases(asked, bench_kernels, only, sizes, repeats)
     return result, report_kernels, wrong
@@ -385,7 +385,7 @@ def _fp8(
     sizes: Sizes = None,
     repeats: Annotated[int, Flag("turns at most; the median counts")] = 50,
 ) -> Any:
-    from playbook.bench.fp8 import bench_fp8, report_fp8
+    from playbook_book.bench.fp8 import bench_fp8, report_fp8
 
     result, wrong = _cases(asked, bench_fp8, only, sizes, repeats)
     return result, report_fp8, wrong
@@ -399,7 +399,7 @@ def _cases(
     repeats: int,
 ) -> tuple[dict[str, Any], list[str]]:
     """What is measured case by case, and which of it is wrong."""
-    from playbook.bench.kernels import wrong_results
+    from playbook_book.bench.kernels import wrong_results
 
     result: dict[str, Any] = {}
     for result in measure(asked.on(), only, None if sizes is None else sizes == "large", repeats):

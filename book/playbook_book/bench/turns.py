@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from playbook.bench.calls import slowest
 from playbook.instruments.counting import CountBytes
 from playbook.instruments.measure import synchronize
 from playbook.parallel.mesh import Mesh
@@ -180,11 +181,6 @@ def compared(ours: Sequence[Track], peer: Sequence[Track]) -> dict[str, Any]:
         "loss_difference": _difference(ours[0].losses, peer[0].losses),
         "norm_difference": _difference(ours[0].norms, peer[0].norms),
     }
-
-
-def slowest(ranks: Iterable[Sequence[float]]) -> list[float]:
-    """Of each step, the most that a rank took."""
-    return [max(step) for step in zip(*ranks, strict=True)]
 
 
 def _quartiles(ratios: list[float]) -> list[float]:

@@ -20,11 +20,6 @@ from typing import Any
 
 import torch
 
-from playbook.bench import chosen
-from playbook.bench.contenders import said
-from playbook.bench.fp8_cases import RECIPES, fp8_cases
-from playbook.bench.kernels import cases_of, forget, measure_cases, new_record, report_kernels
-from playbook.bench.train import is_llama, llama_loss, transformers_llama
 from playbook.instruments.measure import compare_times, seconds_in_turns
 from playbook.model.transformer import Transformer
 from playbook.precision.products import product_torch
@@ -34,6 +29,11 @@ from playbook.shapes import ModelShape, load
 from playbook.training.config import TrainConfig
 from playbook.training.data import TokenBatches, load_corpus
 from playbook.training.trainer import make_trainer
+from playbook_book.bench import chosen
+from playbook_book.bench.contenders import said
+from playbook_book.bench.fp8_cases import RECIPES, fp8_cases
+from playbook_book.bench.kernels import cases_of, forget, measure_cases, new_record, report_kernels
+from playbook_book.bench.train import is_llama, llama_loss, transformers_llama
 
 #: What is measured, in this order: products by recipe, kernels that quantise, emulated products, whole steps.
 FP8 = (*RECIPES, "quantize", "emulated", "steps")

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from playbook.bench.contenders import EAGER, Case, Contender, Outputs, in_cuda, normal
 from playbook.kernels.flash_attention import attention_torch, flash_attention
 from playbook.kernels.grouped_matmul import (
     grouped_gradient,
@@ -22,6 +21,7 @@ from playbook.kernels.grouped_matmul import (
 )
 from playbook.kernels.matmul import Variant, matmul, matmul_torch
 from playbook.model.linear import Products
+from playbook_book.bench.contenders import EAGER, Case, Contender, Outputs, in_cuda, normal
 
 
 def _library(cuda: bool) -> Contender:

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import time
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from typing import Any
 
 import torch
@@ -20,11 +18,9 @@ import torch.distributed as dist
 
 from playbook import collectives, launch
 from playbook.bench import backend_of, provenance
-from playbook.bench.turns import slowest
-from playbook.collectives.closed_forms import Cost, closed_form
-from playbook.collectives.links import AlphaBeta, Network, Regimes, Sample, errors, fit, fit_regimes
+from playbook.bench.calls import ring_samples, seconds_of_call, slowest, there_and_back
+from playbook.collectives.links import Regimes, errors, fit, fit_regimes
 from playbook.collectives.plans import CollectiveError
-from playbook.instruments.measure import synchronize
 from playbook.parallel import mesh
 from playbook.planning.communication import bus_bandwidth
 
@@ -167,16 +163,6 @@ def how_often(pair: Pair, world: launch.World) -> int:
     return max(1, min(_MOST, int(_TURN / float(estimate))))
 
 
-def seconds_of_call(function: Callable[[], Any], world: launch.World) -> float:
-    """Seconds of one call in this rank, all ranks beginning together."""
-    dist.barrier()
-    synchronize(world.device)
-    start = time.perf_counter()
-    function()
-    synchronize(world.device)
-    return time.perf_counter() - start
-
-
 def _all_reduce(x: torch.Tensor, group: dist.ProcessGroup) -> Pair:
     return {"ours": lambda: collectives.all_reduce(x, group), "peer": lambda: dist.all_reduce(x)}
 
@@ -215,13 +201,6 @@ def _message(x: torch.Tensor, world: launch.World) -> Pair:
     """Between ranks 0 and 1; the others do nothing."""
     talks = world.rank < 2
     return {"there and back": lambda: there_and_back(x, world.rank, 1 - world.rank) if talks else None}
-
-
-def there_and_back(x: torch.Tensor, rank: int, other: int) -> None:
-    """A message from the lower of two ranks to the other one, and one back; ``rank`` is this one."""
-    steps = (dist.send, dist.recv) if rank < other else (dist.recv, dist.send)
-    for step in steps:
-        step(x, other)
 
 
 # ---- rows and models
@@ -263,20 +242,3 @@ def _fitted(n: int, who: str, rows: list[dict[str, Any]]) -> dict[str, Any] | No
         "errors": errors(model, held_back),
         "worst_error_of_one_line": max(map(abs, errors(line, held_back))),
     }
-
-
-def ring_samples(
-    collective: str, n: int, rows: Sequence[dict[str, Any]], seconds: str = "seconds"
-) -> tuple[Cost, list[Sample]]:
-    """What a collective of n ranks costs around a ring, and ``rows`` as what each of its messages carries and takes."""
-    cost = ring(collective, n)
-    return cost, [Sample(float(cost.volume) * row["bytes"], row[seconds], cost.messages) for row in rows]
-
-
-def ring(collective: str, n: int) -> Cost:
-    """Messages one after the other, and the part of K that they carry, as `planning.communication` counts a ring."""
-    if collective == "send":
-        return Cost(1, Fraction(1))
-    cost = closed_form(collective, None, n, Network.uniform(AlphaBeta(0, 0)))
-    assert cost is not None, collective
-    return cost

@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 
-from playbook.bench import chosen, peers
-from playbook.bench.contest import Group, Pair, Way, contest, model_of, ours, start_ours
-from playbook.bench.turns import OPTIMIZER, Run, Work
 from playbook.errors import ConfigError
 from playbook.layout import Layout
 from playbook.layout.fields import DATA_PARALLEL
 from playbook.shapes import ModelShape, load
+from playbook_book.bench import chosen, peers
+from playbook_book.bench.contest import Group, Pair, Way, contest, model_of, ours, start_ours
+from playbook_book.bench.turns import OPTIMIZER, Run, Work
 
 Rounds = tuple[tuple[Pair, ...], ...]
 

@@ -19,13 +19,13 @@ import torch.distributed as dist
 
 from playbook import launch
 from playbook.bench import backend_of, provenance
-from playbook.bench.turns import OPTIMIZER, Run, RunOnMesh, Track, Work, compared, take_turns
 from playbook.layout import Layout
 from playbook.model.transformer import Transformer
 from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.training.optimizer import adamw
+from playbook_book.bench.turns import OPTIMIZER, Run, RunOnMesh, Track, Work, compared, take_turns
 
 _TIMEOUT = 1800.0
 #: Losses and gradient norms of two that are compared differ by less, relatively.
