@@ -13,8 +13,8 @@ from functools import cached_property
 from playbook._checks import check_int
 from playbook.collectives.closed_forms import algorithm_of, closed_form
 from playbook.collectives.links import Network
-from playbook.collectives.plans import Message, Plan, plan
 from playbook.errors import ConfigError
+from playbook_book.collectives.plans import Message, Plan, plan
 
 
 @dataclass(frozen=True)

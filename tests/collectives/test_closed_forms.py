@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from playbook.collectives.closed_forms import closed_form
 from playbook.collectives.links import AlphaBeta, Network, Sample, errors, fit
-from playbook.collectives.plans import ALGORITHMS, plan
 from playbook.errors import ConfigError
 from playbook.hardware import CLUSTERS, load
 from playbook_book.collective_costs import crossover, latency, seconds, simulate
+from playbook_book.collectives.plans import ALGORITHMS, plan
 
 ALL = [(collective, name) for collective, algorithms in ALGORITHMS.items() for name in algorithms]
 NVLINK, NETWORK = AlphaBeta(3e-6, 1 / 400e9), AlphaBeta(14e-6, 1 / 50e9)

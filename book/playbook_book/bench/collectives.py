@@ -16,13 +16,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from playbook import collectives, launch
+from playbook import launch
 from playbook.bench import backend_of, provenance
 from playbook.bench.calls import ring_samples, seconds_of_call, slowest, there_and_back
+from playbook.collectives import CollectiveError
 from playbook.collectives.links import Regimes, errors, fit, fit_regimes
-from playbook.collectives.plans import CollectiveError
 from playbook.parallel import mesh
 from playbook.planning.communication import bus_bandwidth
+from playbook_book import collectives
 
 RANKS = (2, 4, 8)
 #: Bytes of the vector: 1 KB to 64 MB.

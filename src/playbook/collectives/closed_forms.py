@@ -20,7 +20,7 @@ from playbook._checks import check_int, unknown
 from playbook.collectives.links import Network
 from playbook.errors import ConfigError
 
-#: Algorithms by collective, the one first that it uses unless told otherwise; ``collectives.plans`` makes their messages.
+#: Algorithms by collective, the one first that it uses unless told otherwise.
 ALGORITHMS = {
     "broadcast": ("binomial", "naive", "scatter_all_gather"),
     "reduce": ("binomial", "naive"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from playbook.collectives.plans.messages import Message, Vector, in_turn
+from playbook_book.collectives.plans.messages import Message, Vector, in_turn
 
 
 def all_reduce_recursive_doubling(v: Vector) -> Iterator[Message]:

@@ -8,9 +8,10 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from playbook._checks import check_int, unknown
+from playbook.collectives import CollectiveError
 from playbook.collectives.closed_forms import ALGORITHMS as NAMES
-from playbook.collectives.plans import exchange, recursive, rings, rooted
-from playbook.collectives.plans.messages import CollectiveError, Message, Vector
+from playbook_book.collectives.plans import exchange, recursive, rings, rooted
+from playbook_book.collectives.plans.messages import Message, Vector
 
 #: The generator of each algorithm, by collective; the naive twin first.
 ALGORITHMS: dict[str, dict[str, Callable[..., Iterator[Message]]]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-from playbook.collectives.plans import Message, Plan
+from playbook_book.collectives.plans import Message, Plan
 
 #: The messages that a rank sent and received, in the order of their steps.
 Transcript = list[Message]

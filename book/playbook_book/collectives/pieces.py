@@ -18,7 +18,7 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import NamedTuple
 
-from playbook.collectives.plans import Message, Plan
+from playbook_book.collectives.plans import Message, Plan
 
 
 class Do(Enum):

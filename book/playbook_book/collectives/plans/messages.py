@@ -7,12 +7,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from playbook.errors import PlaybookError
-
-
-class CollectiveError(PlaybookError):
-    """A collective asked for wrongly: an unknown algorithm, a root outside the group, a size that does not fit."""
-
 
 class Message(NamedTuple):
     """At ``step``, ``source`` sends its elements ``start:stop`` to ``target``, where they land from ``into`` on.

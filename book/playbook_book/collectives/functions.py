@@ -1,7 +1,7 @@
 """The collectives, each from sends and receives alone, on the ranks of a group that is an argument.
 
 A group is a ``torch.distributed`` process group (tensors), or another
-:class:`~playbook.collectives.transport.Transport` (the book has one of sockets, for numpy arrays). Each function makes
+:class:`~playbook_book.collectives.transport.Transport` (there is one of sockets, for numpy arrays). Each function makes
 the plan of its collective, lets the group's transport carry it out, and returns this rank's transcript: the messages
 that it sent and received, in the order of their steps. All ranks of the group call the same function with vectors of
 the same size, which are contiguous; their shapes do not matter. Where the vector does not divide by the ranks, the first
@@ -17,18 +17,22 @@ from collections.abc import Iterable
 from typing import Any
 
 from playbook._checks import unknown
-from playbook.collectives.plans import CollectiveError, Plan, plan
-from playbook.collectives.transport import Transcript, Transport
+from playbook.collectives import CollectiveError
+from playbook_book.collectives.plans import Plan, plan
+from playbook_book.collectives.transport import Transcript, Transport
 
 #: How two contributions become one; "avg" divides their sum by the number of ranks at the end.
 OPS = ("sum", "avg", "prod", "max", "min")
 
 
 def transport(group: Any) -> Transport:
-    """The transport of a group: itself if it is one, else that of a ``torch.distributed`` process group."""
-    if isinstance(group, Transport):
+    """The transport of a group: itself if it carries out plans, else that of a ``torch.distributed`` process group.
+
+    It may come from another process, and its class with it: what it can do counts, not what it is called.
+    """
+    if hasattr(group, "execute"):
         return group
-    from playbook.collectives.process_group import ProcessGroupTransport
+    from playbook_book.collectives.process_group import ProcessGroupTransport
 
     return ProcessGroupTransport(group)
 

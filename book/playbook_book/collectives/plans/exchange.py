@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from playbook.collectives.plans.messages import Message, Vector, in_turn
-from playbook.collectives.plans.rooted import tree_depth
+from playbook_book.collectives.plans.messages import Message, Vector, in_turn
+from playbook_book.collectives.plans.rooted import tree_depth
 
 
 def all_to_all_naive(v: Vector) -> Iterator[Message]:

@@ -11,7 +11,7 @@ A plan is what a figure draws, an animation steps through, a cost model times, a
     step 1: rank 1 → rank 0, [2:4] stored at [2:4], 8 bytes
 """
 
-from playbook.collectives.plans.catalogue import ALGORITHMS, DEFAULT, Plan, plan
-from playbook.collectives.plans.messages import CollectiveError, Message, Vector
+from playbook_book.collectives.plans.catalogue import ALGORITHMS, DEFAULT, Plan, plan
+from playbook_book.collectives.plans.messages import Message, Vector
 
-__all__ = ["ALGORITHMS", "DEFAULT", "CollectiveError", "Message", "Plan", "Vector", "plan"]
+__all__ = ["ALGORITHMS", "DEFAULT", "Message", "Plan", "Vector", "plan"]

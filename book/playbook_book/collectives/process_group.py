@@ -14,9 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from playbook.collectives.pieces import Do, Piece, Program, program
-from playbook.collectives.plans import CollectiveError, Plan
-from playbook.collectives.transport import Transcript, Transport
+from playbook.collectives import CollectiveError
+from playbook_book.collectives.pieces import Do, Piece, Program, program
+from playbook_book.collectives.plans import Plan
+from playbook_book.collectives.transport import Transcript, Transport
 
 #: Bytes of a piece, bytes of contributions that may wait to be added, and how many pieces early a receive is posted:
 #: what was fastest over gloo. Each message costs it some 100 µs of processor time, whatever its length, so pieces are

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from playbook.collectives.plans.messages import CollectiveError, Message, Vector, at_once, in_turn
-from playbook.collectives.plans.rooted import (
+from playbook.collectives import CollectiveError
+from playbook_book.collectives.plans.messages import Message, Vector, at_once, in_turn
+from playbook_book.collectives.plans.rooted import (
     broadcast_binomial,
     broadcast_naive,
     gather_naive,

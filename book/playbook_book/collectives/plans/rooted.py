@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from playbook.collectives.plans.messages import Message, Vector
+from playbook_book.collectives.plans.messages import Message, Vector
 
 
 def broadcast_naive(v: Vector, root: int = 0) -> Iterator[Message]:
