@@ -183,11 +183,14 @@ IN_BROWSERS = [
     "collectives/links.py",
     "decentralized/topology.py",
     "decentralized/methods.py",
-    "kernels/warps.py",
 ]
 
 #: Of widgets and of the book, likewise; My cluster shows tables that the book compares with.
-BOOK_IN_BROWSERS = ["widgets/playbook_widgets/compute", "book/playbook_book/collectives/plans"]
+BOOK_IN_BROWSERS = [
+    "widgets/playbook_widgets/compute",
+    "book/playbook_book/collectives/plans",
+    "book/playbook_book/kernels/warps.py",
+]
 
 PROBE = """
 import importlib, sys

@@ -114,7 +114,7 @@ def said(error: Exception) -> str:
 def in_cuda(kind: str, steps: tuple[str, ...], cuda: bool, prefix: str = "") -> tuple[Contender, ...]:
     """The kernels in CUDA C++, forward alone, where there is nvcc to compile them."""
     try:
-        from playbook.kernels import cuda_build
+        from playbook_book.kernels import cuda_build
 
         cuda_build.nvcc()
     except (ConfigError, ImportError) as error:

@@ -24,13 +24,13 @@ from torch import Tensor
 from playbook import doctor
 from playbook.bench import provenance
 from playbook.hardware import Accelerator
-from playbook.kernels.sectors import Sectors
 from playbook_book.bench import chosen
 from playbook_book.bench.contenders import Case, Contender, Outputs, said
 from playbook_book.bench.product_cases import product_cases
 from playbook_book.bench.replays import Times, copy_bandwidth, times_in_turns
 from playbook_book.bench.row_cases import row_cases
 from playbook_book.bench.trainer import this_accelerator
+from playbook_book.kernels.sectors import Sectors
 
 #: Names of kernels, in the order in which they are measured.
 KERNELS = (

@@ -13,15 +13,14 @@ from torch import Tensor
 from playbook.kernels import (
     adamw,
     cross_entropy,
-    elu,
     layernorm,
     linear_cross_entropy,
     rmsnorm,
     rotary,
     swiglu,
-    vector_add,
 )
 from playbook_book.bench.contenders import Case, Contender, Outputs, contenders, in_cuda, liger, normal
+from playbook_book.kernels import elu, vector_add
 
 
 def both_ways(forward: int, backward: int) -> dict[str, tuple[int, int]]:

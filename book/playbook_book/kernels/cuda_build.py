@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from playbook.errors import ConfigError
-from playbook.kernels.compiled import ARCHITECTURES, Compiled
+from playbook_book.kernels.compiled import ARCHITECTURES, Compiled
 
 SOURCES = Path(__file__).parent / "cuda"
 FLAGS = ("-O3", "-std=c++17")

@@ -25,7 +25,7 @@ from torch import Tensor
 from triton.runtime.interpreter import interpreter_builder
 
 from playbook.kernels.jit import Launch, launches
-from playbook.kernels.warps import SECTOR, WARP
+from playbook_book.kernels.warps import SECTOR, WARP
 
 #: The most bytes that a thread asks for at once.
 VECTOR = 16
