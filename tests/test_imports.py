@@ -179,7 +179,6 @@ IN_BROWSERS = [
     "planning",
     "precision/formats.py",
     "schedules",
-    "collectives/closed_forms.py",
     "collectives/links.py",
     "decentralized/topology.py",
     "decentralized/methods.py",
@@ -189,6 +188,7 @@ IN_BROWSERS = [
 BOOK_IN_BROWSERS = [
     "widgets/playbook_widgets/compute",
     "book/playbook_book/collectives/plans",
+    "book/playbook_book/collectives/closed_forms.py",
     "book/playbook_book/kernels/warps.py",
 ]
 

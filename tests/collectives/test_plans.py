@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from playbook.collectives import CollectiveError
-from playbook.collectives.closed_forms import ALGORITHMS as NAMES
 from playbook_book.collectives import plans
+from playbook_book.collectives.closed_forms import ALGORITHMS as NAMES
 from playbook_book.collectives.plans import ALGORITHMS, DEFAULT, Plan, plan
 from playbook_book.replay import end, replay
 

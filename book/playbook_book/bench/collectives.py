@@ -18,12 +18,13 @@ import torch.distributed as dist
 
 from playbook import launch
 from playbook.bench import backend_of, provenance
-from playbook.bench.calls import ring_samples, seconds_of_call, slowest, there_and_back
+from playbook.bench.calls import seconds_of_call, slowest, there_and_back
 from playbook.collectives import CollectiveError
-from playbook.collectives.links import Regimes, errors, fit, fit_regimes
+from playbook.collectives.links import Sample, errors, fit, ring
 from playbook.parallel import mesh
 from playbook.planning.communication import bus_bandwidth
 from playbook_book import collectives
+from playbook_book.collectives.regimes import Regimes, fit_regimes
 
 RANKS = (2, 4, 8)
 #: Bytes of the vector: 1 KB to 64 MB.
@@ -225,19 +226,20 @@ def _fast(times: list[float]) -> float:
 
 def _fitted(n: int, who: str, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The α–β model of one curve, and its errors on the sizes that were held back; None where they are too few."""
-    cost, samples = ring_samples("all_reduce", n, [row for row in rows if row["ranks"] == n], f"{who}_fast_s")
+    messages, volume = ring("all_reduce", n)
+    mine = (row for row in rows if row["ranks"] == n)
+    samples = [Sample(volume * row["bytes"], row[f"{who}_fast_s"], messages) for row in mine]
     held_back = samples[1:-1:2]
     fitted = [sample for sample in samples if sample not in held_back]
     if not held_back:
         return None
     model, line = fit_regimes(fitted), Regimes((fit(fitted),))
-    volume = float(cost.volume)
     return {
         "ranks": n,
         "who": who,
         "alpha_s": [link.alpha for link in model.links],
         "bandwidth": [link.bandwidth for link in model.links],
-        "limits_bytes": [limit * cost.messages / volume for limit in model.limits],
+        "limits_bytes": [limit * messages / volume for limit in model.limits],
         "fitted_on": [round(sample.bytes / volume) for sample in fitted],
         "held_back": [round(sample.bytes / volume) for sample in held_back],
         "errors": errors(model, held_back),

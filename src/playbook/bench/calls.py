@@ -1,18 +1,15 @@
-"""Calls that ranks of one machine make together: how long they take, and what they cost around a ring on paper."""
+"""Calls that ranks of one machine make together, and how long they take."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from fractions import Fraction
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from playbook import launch
-from playbook.collectives.closed_forms import Cost, closed_form
-from playbook.collectives.links import AlphaBeta, Network, Sample
 from playbook.instruments.measure import synchronize
 
 
@@ -36,20 +33,3 @@ def there_and_back(x: torch.Tensor, rank: int, other: int) -> None:
     steps = (dist.send, dist.recv) if rank < other else (dist.recv, dist.send)
     for step in steps:
         step(x, other)
-
-
-def ring_samples(
-    collective: str, n: int, rows: Sequence[dict[str, Any]], seconds: str = "seconds"
-) -> tuple[Cost, list[Sample]]:
-    """What a collective of n ranks costs around a ring, and ``rows`` as what each of its messages carries and takes."""
-    cost = ring(collective, n)
-    return cost, [Sample(float(cost.volume) * row["bytes"], row[seconds], cost.messages) for row in rows]
-
-
-def ring(collective: str, n: int) -> Cost:
-    """Messages one after the other, and the part of K that they carry, as `planning.communication` counts a ring."""
-    if collective == "send":
-        return Cost(1, Fraction(1))
-    cost = closed_form(collective, None, n, Network.uniform(AlphaBeta(0, 0)))
-    assert cost is not None, collective
-    return cost

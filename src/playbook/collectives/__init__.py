@@ -1,4 +1,4 @@
-"""What collectives cost: messages of α–β links, and closed forms of the algorithms that send them."""
+"""What collectives cost: messages of α–β links, and how many of them go around a ring."""
 
 from playbook.errors import PlaybookError
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from playbook._checks import check_int, unknown
 from playbook.collectives import CollectiveError
-from playbook.collectives.closed_forms import ALGORITHMS as NAMES
+from playbook_book.collectives.closed_forms import ALGORITHMS as NAMES
 from playbook_book.collectives.plans import exchange, recursive, rings, rooted
 from playbook_book.collectives.plans.messages import Message, Vector
 
