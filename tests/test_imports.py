@@ -189,6 +189,7 @@ BOOK_IN_BROWSERS = [
     "widgets/playbook_widgets/compute",
     "book/playbook_book/collectives/plans",
     "book/playbook_book/collectives/closed_forms.py",
+    "book/playbook_book/collectives/network.py",
     "book/playbook_book/kernels/warps.py",
 ]
 

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from playbook.collectives.links import AlphaBeta, Network, Sample, errors, fit, ring
+from playbook.collectives.links import AlphaBeta, Sample, errors, fit, ring
 from playbook.errors import ConfigError
 from playbook.hardware import CLUSTERS, load
 from playbook_book.collective_costs import crossover, latency, seconds, simulate
 from playbook_book.collectives.closed_forms import closed_form
+from playbook_book.collectives.network import Network
 from playbook_book.collectives.plans import ALGORITHMS, plan
 
 ALL = [(collective, name) for collective, algorithms in ALGORITHMS.items() for name in algorithms]

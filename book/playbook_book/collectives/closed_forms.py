@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from playbook._checks import check_int, unknown
-from playbook.collectives.links import Network
 from playbook.errors import ConfigError
+from playbook_book.collectives.network import Network
 
 #: Algorithms by collective, the one first that it uses unless told otherwise.
 ALGORITHMS = {

@@ -20,8 +20,9 @@ _PATIENCE = 4.0
     otherwise="How many nodes have the weights after each step?",
 )
 def tree() -> tuple[float, dict[float, str]]:
-    from playbook.collectives.links import AlphaBeta, Network
+    from playbook.collectives.links import AlphaBeta
     from playbook_book.collective_costs import seconds
+    from playbook_book.collectives.network import Network
 
     size, nodes, bandwidth = 140 * 10**9, 100, 50e9
     network = Network.uniform(AlphaBeta(alpha=0, beta=1 / bandwidth))
@@ -42,8 +43,9 @@ answers("collectives.tree", right=[7 * 140 / 50])
 @exercise("collectives.broadcast", "function", "a broadcast that beats the tree")
 def broadcast(write: Callable[..., Any]) -> str:
     from playbook.collectives import CollectiveError
-    from playbook.collectives.links import AlphaBeta, Network
+    from playbook.collectives.links import AlphaBeta
     from playbook_book.collective_costs import seconds, simulate
+    from playbook_book.collectives.network import Network
     from playbook_book.collectives.plans import Plan, Vector
     from playbook_book.replay import end, replay
 
