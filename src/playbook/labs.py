@@ -35,7 +35,6 @@ register(
             "method": "playbook.decentralized.methods:parse",
             "replicas": "playbook.decentralized.strategies:replicas",
         },
-        "command": {"exercises": "playbook_book.command:add"},
         "model": {
             "config.json": "playbook.huggingface:shape_of",
             "presets": "playbook.planned_presets:SIZES",

@@ -13,7 +13,6 @@ from kernel_checks import CAPABILITIES, beside_twin
 from torch import Tensor
 
 from playbook.errors import ConfigError
-from playbook.kernels.compiled import SHARED, compiled
 from playbook.kernels.flash_attention import (
     WIDE,
     Tuning,
@@ -27,9 +26,10 @@ from playbook.kernels.flash_attention import (
 )
 from playbook.kernels.flash_backward import Blocks, Packed, flash_backward, takes_tma
 from playbook.kernels.jit import launches
-from playbook.kernels.sectors import Sectors
 from playbook.layout.tokens import TokenRanges
 from playbook.model.ops import reference_attention
+from playbook_book.kernels.compiled import SHARED, compiled
+from playbook_book.kernels.sectors import Sectors
 
 
 def qkv(b: int, s: int, S: int, heads: int, kv_heads: int, d: int, e: int, dtype: torch.dtype, seed: int = 0):
