@@ -17,7 +17,7 @@ MODULES = Modules()
 #: Rooms after the core: the labs, then what supports core and labs.
 AFTER = (
     ("recurrent", "planned_presets"),
-    ("huggingface", "config_families", "config_hybrids"),
+    ("rope_scaling", "huggingface", "config_families", "config_hybrids"),
     ("schedules.validate", "schedules.explain", "schedules.solver"),
     (
         "precision.products",

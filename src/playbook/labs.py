@@ -55,6 +55,10 @@ register(
             "batches": "playbook.documents.packing:PackedBatches",
             "check": "playbook.documents.packing:check",
         },
+        "rope": {
+            "check": "playbook.rope_scaling:check",
+            "frequencies": "playbook.rope_scaling:frequencies",
+        },
         "kept": {"offload": "playbook.model.offload:in_cpu_memory"},
         "train": {
             "some": "playbook.model.lora:freeze",

@@ -43,6 +43,8 @@ def test_megatron_builds_the_model_that_was_planned(name, spread):
         assert args.moe_router_enable_expert_bias == bool(shape.moe.bias_rate)
     assert args.hidden_dropout == shape.dropout
     assert args.position_embedding_type != "rope" or args.rotary_base == shape.rope_theta
+    assert args.use_rope_scaling == ("llama3" in shape.rope_scaling)
+    assert not args.use_rope_scaling or f"factor={args.rope_scaling_factor:g}," in shape.rope_scaling
 
 
 def test_megatron_pads_a_vocabulary_that_tensor_parallel_ranks_cannot_share():

@@ -12,6 +12,7 @@ from playbook.model.linear import Linear, linears
 from playbook.model.norms import RMSNorm
 from playbook.model.ops import TORCH_OPS, Ops, dropout, reference_attention
 from playbook.model.recompute import checkpoint
+from playbook.registry import lab
 from playbook.shapes import ModelShape
 
 #: Where tokens stand in their text, (s,) int64, None from its beginning on; or in documents, and these.
@@ -25,15 +26,21 @@ def places(s: int, positions: Positions) -> Any:
     return slice(s) if where is None else where
 
 
-def rotary_table(length: int, head_dim: int, theta: float = 10000.0) -> tuple[Tensor, Tensor]:
+def rotary_table(
+    length: int, head_dim: int, theta: float = 10000.0, scaling: str = ""
+) -> tuple[Tensor, Tensor]:
     """cos and sin of every position's angles, each (length, head_dim) in fp32.
 
-    Dim pair i turns by position · theta^(−2i/head_dim); the two halves of a head carry the same angles.
+    Dim pair i turns by position · theta^(−2i/head_dim), or as a ``scaling`` has it (`rope_scaling`); the two halves of a
+    head carry the same angles.
     """
-    frequencies = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+    frequencies, by = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim), 1.0
+    if scaling:
+        stretched, by = lab("rope", "frequencies")(scaling, head_dim, theta)
+        frequencies = torch.tensor(stretched, dtype=torch.float64)
     angles = torch.arange(length, dtype=torch.float64)[:, None] * frequencies  # (s, d/2)
     angles = torch.cat([angles, angles], dim=-1)  # (s, d)
-    return angles.cos().float(), angles.sin().float()
+    return angles.cos().mul_(by).float(), angles.sin().mul_(by).float()
 
 
 #: Kinds of attention: one that keeps no (s, s) matrix, and the formula written out.

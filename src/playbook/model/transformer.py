@@ -145,7 +145,8 @@ class Transformer(nn.Module):
         shape, cos, sin = self.shape, None, None
         if shape.positions == "rotary":
             with torch.device("meta" if str(device) == "meta" else torch.get_default_device()):
-                table = rotary_table(shape.max_seq, shape.rope_dim, shape.rope_theta)
+                how = shape.rope_theta, shape.rope_scaling
+                table = rotary_table(shape.max_seq, shape.rope_dim, *how)
             cos, sin = (t.to(device) for t in table)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
