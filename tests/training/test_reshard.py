@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
+import itertools
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -21,13 +21,13 @@ from playbook.errors import ConfigError, LayoutError
 from playbook.instruments.counting import CountBytes
 from playbook.instruments.memory_timeline import MemoryTimeline
 from playbook.layout import Layout
+from playbook.model.transformer import Transformer
 from playbook.parallel.mesh import Mesh
 from playbook.planning import reshard as plan
 from playbook.planning.job import Job
 from playbook.planning.reshard import Region
-from playbook.shapes import ModelShape
 from playbook.training.data import own_tokens
-from playbook.training.reshard import gather_and_cut, held
+from playbook.training.reshard import gather_and_cut
 from playbook.training.sampler import Sampler
 
 SHAPES = {
@@ -86,10 +86,13 @@ def transfers(cases: list[tuple[Case, str, dict[str, Any], int]]) -> list[Seen]:
             wrong = differences(engine, sampler)
             places = [p.data_ptr() for p in sampler.model.parameters()]
             step(case, engine, mesh, 1)
-            changed = differences(engine, sampler)
+            before = [p.clone() for p in sampler.model.parameters()]
             count = CountBytes()
             with at_collectives(count):
                 sampler.refresh()
+            changed = any(
+                not torch.equal(a, b) for a, b in zip(before, sampler.model.parameters(), strict=True)
+            )
             wrong += differences(engine, sampler) + ["no step was made"] * (not changed)
             sent, got = count["world"]["send"], count["world"]["recv"]
             kept = sum(p.nbytes for p in sampler.model.parameters())
@@ -162,3 +165,124 @@ def test_any_two_options(ranks, world):
             assert counted == (told.sent[rank], told.got[rank], told.messages[rank]), (text, tp, rank)
             boxes = plan.held(plan.Sender(to, rank))
             assert seen.weights >= plan.weights(boxes, plan.itemsizes(job)) > 0.9 * seen.weights
+
+
+WIDE = SMALL["llama"].replace(hidden=64, heads=8, kv_heads=4, ffn=160, vocab=512, layers=4)
+TWICE = [
+    ("dp=4,zero=3", 2),
+    ("tp=2,sp,pp=2,schedule=1f1b,grad_acc=4,micro_batch=1", 4),
+    ("dp=2,tp=2,zero=1", 1),
+]
+
+
+def memory(cases: list[tuple[str, int]], limit: int) -> list[list[tuple[int, int]]]:
+    """In a rank: bytes sent, and the most memory beside weights, of a transfer and of its naive twin."""
+    torch.set_num_threads(1)
+    found = []
+    with launch.process_group():
+        for text, tp in cases:
+            engine = Case(WIDE).engine(Mesh(Layout.parse(text)))
+            sampler = Sampler(engine, tp, limit=limit)
+            naive = functools.partial(gather_and_cut, engine, sampler.model, sampler.placements)
+            numbers = []
+            for way in (sampler.refresh, naive):
+                kept = {"parameters": [*engine.tensors()["parameters"], *sampler.model.parameters()]}
+                count = CountBytes()
+                with MemoryTimeline(engine.model, None, kept) as timeline, at_collectives(count):
+                    timeline.mark("begin")
+                    way()
+                total = timeline.curves().total
+                numbers.append((count["world"]["send"].sent, max(total) - total[timeline.marks[0][0]]))
+            assert not differences(engine, sampler)
+            found.append(numbers)
+    return found
+
+
+def test_memory_beside_the_weights_is_two_buffers(ranks):
+    """The naive twin has the whole model on every rank, and sends more."""
+    limit, whole = 20_000, sum(p.nbytes for p in Transformer(WIDE).parameters())
+    found = ranks(memory, TWICE, limit, ranks=4).values
+    for i, (text, tp) in enumerate(TWICE):
+        job = Job(WIDE, Layout.parse(text), seq=9, recipe="fp32")
+        told = plan.sent(plan.transfer(job, tp), 4, limit).sent, plan.sent(plan.everything(job), 4).sent
+        for rank, ((sent, most), (naive_sent, naive_most)) in enumerate(each[i] for each in found):
+            assert most <= 2 * limit, (text, most)
+            assert naive_most >= whole, (text, naive_most)
+            assert (sent, naive_sent) == (told[0][rank], told[1][rank])
+        assert sum(told[0]) == sum(told[1]) if tp == 1 else sum(told[0]) < 0.6 * sum(told[1])
+
+
+# ---- on paper
+
+
+@st.composite
+def partitions(draw, dims: int = 2):
+    """The sizes of a tensor, and boxes that cover it without overlap."""
+    sizes = tuple(draw(st.integers(1, 7)) for _ in range(dims))
+    boxes = [Region((0,) * dims, sizes)]
+    for _ in range(draw(st.integers(0, 4))):
+        whole = boxes.pop(draw(st.integers(0, len(boxes) - 1)))
+        boxes += whole.pieces(draw(st.integers(1, whole.elements)))
+    return sizes, boxes
+
+
+def elements(region: Region) -> set[tuple[int, ...]]:
+    ranges = (range(o, o + n) for o, n in zip(region.offsets, region.sizes, strict=True))
+    return set(itertools.product(*ranges))
+
+
+@given(st.data())
+@settings(max_examples=60)
+def test_each_element_that_a_rank_lacks_comes_once_and_no_other(data):
+    sizes, parts = data.draw(partitions())
+    world = data.draw(st.integers(1, 4))
+    holders = [data.draw(st.sets(st.integers(0, world - 1), min_size=1)) for _ in parts]
+    has = [{"w": [part for part, own in zip(parts, holders, strict=True) if r in own]} for r in range(world)]
+    cuts = [
+        Region((0, 0), sizes),
+        *data.draw(partitions().filter(lambda p: p[0] == sizes) | st.just((0, parts)))[1],
+    ]
+    wants = [{"w": data.draw(st.lists(st.sampled_from(cuts[1:] or cuts), unique=True))} for _ in range(world)]
+    limit = data.draw(st.integers(8, 100))
+    moves = plan.plan(has, wants, {"w": 4})
+    together = plan.rounds(moves, limit)
+    for r in range(world):
+        own = set().union(*(elements(box) for box in has[r]["w"]))
+        wanted = set().union(*(elements(box) for box in wants[r]["w"]))
+        came = [e for some in together for m in some if m.to == r for e in elements(m.region)]
+        assert len(came) == len(set(came))
+        assert set(came) == wanted - own
+    for some in together:
+        for move in some:
+            assert elements(move.region) <= set().union(*(elements(b) for b in has[move.source]["w"]))
+        for end in ("source", "to"):
+            for r in range(world):
+                assert sum(m.bytes for m in some if getattr(m, end) == r) <= limit
+
+
+def test_replicas_share_the_sending_and_neighbours_come_first():
+    """Two replicas of a pipeline: each sends to one rank of the other stage, or to the one in its node."""
+    job = Job(WIDE, Layout.parse("dp=4,pp=2,schedule=1f1b,grad_acc=2"), seq=9, recipe="fp32")
+    told = plan.sent(plan.transfer(job, 1), 8)
+    assert max(told.sent) - min(told.sent) < 0.05 * max(told.sent)
+    lines = [{"w": [Region((0,), (8,))]} if rank % 2 else {} for rank in range(8)]
+    moves = plan.plan(lines, [{"w": [Region((0,), (8,))]}] * 8, {"w": 4}, node=2)
+    assert {(move.source, move.to) for move in moves} == {(1, 0), (3, 2), (5, 4), (7, 6)}
+
+
+def test_a_layout_that_has_what_it_needs_sends_nothing():
+    for text, tp in (("dp=4", 2), ("dp=2,tp=2,zero=2", 2), ("dp=2,cp=2,zero=1", 4)):
+        assert not plan.transfer(Job(WIDE, Layout.parse(text), seq=9), tp)
+
+
+def test_what_cannot_be_is_refused_in_one_sentence():
+    job = Job(WIDE, Layout.parse("dp=4,zero=3"), seq=9)
+    with pytest.raises(ConfigError, match=r"tp of the sampler is 3, but must divide the trainer's 4 ranks"):
+        plan.transfer(job, 3)
+    with pytest.raises(LayoutError, match="tp must divide heads = 8"):
+        plan.transfer(Job(WIDE, Layout(dp=16), seq=9), 16)
+    with pytest.raises(ConfigError, match=r"no rank has \(3,\) elements of 'w' from \(5,\) on"):
+        plan.plan([{"w": [Region((0,), (5,))]}], [{"w": [Region((0,), (8,))]}], {"w": 4})
+    adapters = WIDE.replace(train="lora:4")
+    with pytest.raises(ConfigError, match="train is lora:4"):
+        plan.transfer(Job(adapters, Layout(dp=2), seq=9), 2)
