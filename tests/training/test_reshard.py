@@ -24,7 +24,9 @@ from playbook.layout import Layout
 from playbook.model.transformer import Transformer
 from playbook.parallel.mesh import Mesh
 from playbook.planning import reshard as plan
+from playbook.planning import transfer as paper
 from playbook.planning.job import Job
+from playbook.planning.messages import Sender
 from playbook.planning.reshard import Region
 from playbook.training.data import own_tokens
 from playbook.training.reshard import gather_and_cut
@@ -156,15 +158,15 @@ def test_any_two_options(ranks, world):
     found = ranks(transfers, cases, ranks=world).values
     for i, (case, text, options, tp) in enumerate(cases):
         job = Job(case.shape, Layout.parse(text).replace(**options), seq=9, recipe="fp32", device="cpu")
-        told = plan.sent(plan.transfer(job, tp), world, LIMIT)
-        to = job.on(plan.sampling(job, tp))
+        told = plan.sent(paper.transfer(job, tp), world, LIMIT)
+        to = job.on(paper.sampling(job.layout, job.shape, tp))
         for rank, seen in enumerate(each[i] for each in found):
             assert not seen.wrong, (text, tp, rank, seen.wrong[:5])
             assert not seen.moved
             counted = seen.sent, seen.got, seen.messages
             assert counted == (told.sent[rank], told.got[rank], told.messages[rank]), (text, tp, rank)
-            boxes = plan.held(plan.Sender(to, rank))
-            assert seen.weights >= plan.weights(boxes, plan.itemsizes(job)) > 0.9 * seen.weights
+            boxes = paper.held(Sender(to, paper.order(job.layout, tp).index(rank)))
+            assert seen.weights >= paper.weights(boxes, paper.itemsizes(job)) > 0.9 * seen.weights
 
 
 WIDE = SMALL["llama"].replace(hidden=64, heads=8, kv_heads=4, ffn=160, vocab=512, layers=4)
@@ -204,7 +206,7 @@ def test_memory_beside_the_weights_is_two_buffers(ranks):
     found = ranks(memory, TWICE, limit, ranks=4).values
     for i, (text, tp) in enumerate(TWICE):
         job = Job(WIDE, Layout.parse(text), seq=9, recipe="fp32")
-        told = plan.sent(plan.transfer(job, tp), 4, limit).sent, plan.sent(plan.everything(job), 4).sent
+        told = plan.sent(paper.transfer(job, tp), 4, limit).sent, plan.sent(paper.everything(job), 4).sent
         for rank, ((sent, most), (naive_sent, naive_most)) in enumerate(each[i] for each in found):
             assert most <= 2 * limit, (text, most)
             assert naive_most >= whole, (text, naive_most)
@@ -263,26 +265,36 @@ def test_each_element_that_a_rank_lacks_comes_once_and_no_other(data):
 def test_replicas_share_the_sending_and_neighbours_come_first():
     """Two replicas of a pipeline: each sends to one rank of the other stage, or to the one in its node."""
     job = Job(WIDE, Layout.parse("dp=4,pp=2,schedule=1f1b,grad_acc=2"), seq=9, recipe="fp32")
-    told = plan.sent(plan.transfer(job, 1), 8)
+    told = plan.sent(paper.transfer(job, 1), 8)
     assert max(told.sent) - min(told.sent) < 0.05 * max(told.sent)
     lines = [{"w": [Region((0,), (8,))]} if rank % 2 else {} for rank in range(8)]
     moves = plan.plan(lines, [{"w": [Region((0,), (8,))]}] * 8, {"w": 4}, node=2)
     assert {(move.source, move.to) for move in moves} == {(1, 0), (3, 2), (5, 4), (7, 6)}
 
 
+def test_groups_are_chosen_so_that_ranks_keep_what_they_have():
+    """A quarter of each matrix here, half wanted: each rank lacks a quarter, or as neighbours some lack half."""
+    job = Job(WIDE, Layout.parse("dp=2,tp=4,sp"), seq=9, recipe="fp32")
+    assert paper.order(job.layout, 2) == [0, 2, 1, 3, 4, 6, 5, 7]
+    told, neighbours = (plan.sent(paper.transfer(job, 2, ranks=ranks), 8) for ranks in (None, range(8)))
+    matrices = [box for boxes in paper.held(Sender(job, 0)).values() for box in boxes if len(box.sizes) > 1]
+    assert set(told.got) == set(told.sent) == {4 * sum(box.elements for box in matrices)}
+    assert max(neighbours.got) == 2 * max(told.got)
+
+
 def test_a_layout_that_has_what_it_needs_sends_nothing():
     for text, tp in (("dp=4", 2), ("dp=2,tp=2,zero=2", 2), ("dp=2,cp=2,zero=1", 4)):
-        assert not plan.transfer(Job(WIDE, Layout.parse(text), seq=9), tp)
+        assert not paper.transfer(Job(WIDE, Layout.parse(text), seq=9), tp)
 
 
 def test_what_cannot_be_is_refused_in_one_sentence():
     job = Job(WIDE, Layout.parse("dp=4,zero=3"), seq=9)
-    with pytest.raises(ConfigError, match=r"tp of the sampler is 3, but must divide the trainer's 4 ranks"):
-        plan.transfer(job, 3)
+    with pytest.raises(LayoutError, match=r"tp of the sampler must divide the trainer's 4 ranks, got 3"):
+        paper.transfer(job, 3)
     with pytest.raises(LayoutError, match="tp must divide heads = 8"):
-        plan.transfer(Job(WIDE, Layout(dp=16), seq=9), 16)
+        paper.transfer(Job(WIDE, Layout(dp=16), seq=9), 16)
     with pytest.raises(ConfigError, match=r"no rank has \(3,\) elements of 'w' from \(5,\) on"):
         plan.plan([{"w": [Region((0,), (5,))]}], [{"w": [Region((0,), (8,))]}], {"w": 4})
     adapters = WIDE.replace(train="lora:4")
     with pytest.raises(ConfigError, match="train is lora:4"):
-        plan.transfer(Job(adapters, Layout(dp=2), seq=9), 2)
+        paper.transfer(Job(adapters, Layout(dp=2), seq=9), 2)

@@ -64,13 +64,11 @@ def generated(cases: list[tuple[str, str, int, int]]) -> list[tuple[torch.Tensor
             sampler = Sampler(engine, tp, finest=finest)
             prompts, uniform = (sampler.own(t) for t in draws(engine.model.shape))
             made, said = sampler.generate(prompts, uniform)
-            every: list[Any] = [None] * torch.distributed.get_world_size()
-            torch.distributed.all_gather_object(every, (made, sampler.mesh.index("tp")))
-            texts = torch.cat([rows for rows, place in every if not place])
+            texts = sampler.everywhere(made)
             group = mesh.group("tp") if mesh and mesh.layout.tp > 1 else None
             with torch.no_grad():  # one pass over all samples, other rows beside them than the sampler had
                 also = sampler.own(trainer_says(engine, texts[:, : PROMPT + NEW - mesh.layout.sp], group))
-            found.append((made, said, also))
+            found.append((made, said, also, sampler.own(torch.arange(SAMPLES))))
     return found
 
 
@@ -90,10 +88,9 @@ def test_log_probabilities_are_the_trainers_to_the_last_bit(ranks, cases):
     found = ranks(generated, [(*case, FINEST) for case in cases], ranks=world).values
     for i, (name, text, tp) in enumerate(cases):
         alone, said = on_one_device(name)
-        for rank, (made, said_here, also) in enumerate(each[i] for each in found):
+        for made, said_here, also, replica in (each[i] for each in found):
             n = also.shape[1]
             assert torch.equal(said_here[:, :n], also), (name, text, tp)
-            replica = slice(*(SAMPLES // (world // tp) * (rank // tp + k) for k in (0, 1)))
             assert torch.equal(made, alone[replica]), (name, text, tp)
             assert torch.equal(said_here, said[replica])
 
@@ -115,7 +112,7 @@ def test_the_cache_changes_nothing_but_rounding(name):
 
 def test_experts_are_sampled_from_too(ranks):
     """Of two ranks, from experts on both to matrices cut over both; with rounding."""
-    for _, said, also in ranks(generated, [("experts", "dp=2,ep=2,zero=3", 2, 0)], ranks=2).values[0]:
+    for _, said, also, _ in ranks(generated, [("experts", "dp=2,ep=2,zero=3", 2, 0)], ranks=2).values[0]:
         assert (said - also).abs().max() <= 1e-5
 
 
@@ -172,7 +169,7 @@ def test_attention_of_the_last_tokens_is_that_of_a_longer_text(n, before, after,
     (SHAPES["llama"], {"finest": 8}, "finest must divide the 52 features"),
     (SHAPES["llama"].replace(dropout=0.1), {"finest": 4}, "dropout=0.1, for which there are no batch-invariant"),
     (EXPERTS, {"finest": 4}, "a mixture of experts, for which there are no batch-invariant operators"),
-    (SHAPES["llama"], {"tp": 2}, "tp of the sampler is 2, but must divide the trainer's 1 ranks"),
+    (SHAPES["llama"], {"tp": 2}, "tp of the sampler must divide the trainer's 1 ranks, got 2"),
 ])  # fmt: skip
 def test_what_cannot_be_is_refused_in_one_sentence(shape, options, words):
     engine = Case(shape).engine()

@@ -3,7 +3,7 @@
 A rank of a trainer has boxes of whole tensors: slices (tp, ep), stages (pp), stretches of slices (ZeRO-3). A rank of a
 sampler needs other boxes. What it lacks is the difference, and comes from one of the ranks that have it; what it has it
 copies. So each element that a rank lacks is sent to it once, and nothing else is sent. `training/reshard.py` carries the
-messages out, of boxes that live ranks report; here a `Job` says which these are.
+messages out, of boxes that live ranks report; `transfer.py` says what boxes those of a `Job` are.
 """
 
 from __future__ import annotations
@@ -15,13 +15,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from playbook.block import Linear, Norm, evaluate, norm, symbols, weighty
 from playbook.errors import ConfigError
-from playbook.layout import Layout
 from playbook.layout.fields import BUCKET
-from playbook.layout.flat import Sizes, stretches
-from playbook.planning.job import Job
-from playbook.planning.messages import FP32, Sender
+from playbook.layout.flat import Sizes
 
 
 class Region(NamedTuple):
@@ -119,7 +115,7 @@ def missing(
     """What of ``wanted`` is not in ``own``, in boxes, each with the one of ``sources`` that it lies in."""
     rest, found = list(wanted), []
     for i, source in enumerate((*own, *sources)):
-        left = []
+        left: list[Region] = []
         for region in rest:
             if both := region.meets(source):
                 if i >= len(own):
@@ -174,155 +170,3 @@ def sent(moves: Iterable[Move], ranks: int, limit: int = BUCKET) -> Sent:
             into[move.to] += move.bytes
         pairs.update(source for source, _ in {(move.source, move.to) for move in together})
     return Sent(out, into, [pairs[rank] for rank in range(ranks)])
-
-
-# ---- of a job
-
-
-def sampling(job: Job, tp: int) -> Layout:
-    """The layout of a sampler on the ranks of ``job``: ``tp``, and dp over the rest. Raises LayoutError for one that the
-    model does not fit."""
-    ranks = job.layout.world_size
-    layout = Layout(tp=tp) if ranks % tp else Layout(dp=ranks // tp, tp=tp)
-    if ranks % tp:
-        raise ConfigError(f"tp of the sampler is {tp}, but must divide the trainer's {ranks} ranks")
-    layout.check(job.shape)
-    return layout
-
-
-def transfer(job: Job, tp: int, node: int | None = None) -> list[Move]:
-    """What is sent so that the weights of ``job`` are where a sampler of ``tp`` needs them."""
-    to = job.on(sampling(job, tp))
-    has, wants = ([held(Sender(one, rank)) for rank in range(job.layout.world_size)] for one in (job, to))
-    return plan(has, wants, itemsizes(job), node)
-
-
-def everything(job: Job) -> list[Move]:
-    """The naive way: what is sent so that every rank has every tensor whole."""
-    has = [held(Sender(job, rank)) for rank in range(job.layout.world_size)]
-    whole = held(Sender(job.on(Layout()), 0))
-    return plan(has, [whole] * len(has), itemsizes(job))
-
-
-def weights(boxes: Boxes, itemsizes: Mapping[str, int]) -> int:
-    """Bytes of these."""
-    return sum(itemsizes[name] * sum(box.elements for box in some) for name, some in boxes.items())
-
-
-def itemsizes(job: Job) -> dict[str, int]:
-    """The tensors of a whole model in its order, biases of routers last, and the bytes of an element of each."""
-    one = held(Sender(job.on(Layout()), 0))
-    return {name: FP32 if name.endswith("router bias") else job.recipe.states.parameters for name in one}
-
-
-def held(here: Sender) -> dict[str, list[Region]]:
-    """The boxes that one rank has: its slices of what its stages have, or under ZeRO-3 segments of them."""
-    shape = here.shape
-    if shape.train != "full":
-        raise ConfigError(f"train is {shape.train}, but only transfers of models that train full are planned")
-    blocks = {layer: _block(here, layer) for layer in sorted(here.expert_layers | _layers(here))}
-    first, last = _ends(here)
-    slices = first | {name: one for block in blocks.values() for name, one in block.items()} | last
-    if here.layout.zero == 3:
-        found = _segments(here, slices, blocks, first, last)
-    else:
-        found = {name: one.boxes(0, math.prod(one.sizes)) for name, one in slices.items()}
-    for layer in here.expert_layers:
-        found[f"{layer}: router bias"] = [Region((0,), (shape.moe.experts,))]  # type: ignore[union-attr]
-    return found
-
-
-def _layers(here: Sender) -> dict[int, int]:
-    return {layer: 1 for layers in here.blocks.values() for layer in layers}
-
-
-@dataclass(frozen=True)
-class _Slice:
-    """A rank's slice of a tensor of sizes ``whole``: ``sizes`` elements from ``start`` on, beyond the whole padding. Of
-    an ``expert`` ranks of ep have other slices."""
-
-    whole: Sizes
-    start: Sizes
-    sizes: Sizes
-    expert: bool = False
-
-    def boxes(self, start: int, stop: int) -> list[Region]:
-        """The elements ``start:stop`` of the slice, end to end."""
-        found = []
-        for at, sizes in stretches(self.sizes, start, stop):
-            offsets = tuple(map(sum, zip(self.start, at, strict=True)))
-            inside = (min(n, w - o) for n, w, o in zip(sizes, self.whole, offsets, strict=True))
-            found.append(Region(offsets, tuple(inside)))
-        return [box for box in found if min(box.sizes, default=1) > 0]
-
-
-def _block(here: Sender, layer: int) -> dict[str, _Slice]:
-    """A block's tensors, as the model lists them."""
-    shape, found = here.shape, {}
-    for row in weighty(shape, shape.kind(layer)):
-        biases = (False, True) if row.bias else (False,)
-        found |= {f"{layer}: {row.part} {row.name}{' bias' * b}": _slice(here, row, b) for b in biases}
-    return found
-
-
-def _slice(here: Sender, row: Linear | Norm, bias: bool) -> _Slice:
-    """A layer's weight or bias: cut wherever it is smaller on a rank than in the whole model."""
-    shape, layout = here.shape, here.layout
-    own, all_ = symbols(shape, layout.tp, layout.ep, layout.etp), symbols(shape)
-    if isinstance(row, Norm):
-        sides, expert = [row.width], False
-    else:
-        expert = row.part == "experts"
-        sides = [*[row.number] * expert, row.rows, *[row.columns] * (not bias)]
-    sizes, whole = (tuple(evaluate(side, values) for side in sides) for values in (own, all_))
-    start = []
-    for dim, (size, full) in enumerate(zip(sizes, whole, strict=True)):
-        ranks, index = here.ep if expert and dim == 0 else (layout.tp, here.at["tp"])
-        start.append(
-            index * (full // size) // ranks * size
-        )  # neighbours have copies where there are fewer slices
-    return _Slice(whole, tuple(start), sizes, expert and layout.ep > 1)
-
-
-def _ends(here: Sender) -> tuple[dict[str, _Slice], dict[str, _Slice]]:
-    """What a rank has before its blocks, and behind them; a tied table goes by one name."""
-    shape, tp = here.shape, here.layout.tp
-    each = -(-shape.vocab // tp)
-    table = _Slice((shape.vocab, shape.hidden), (here.at["tp"] * each, 0), (each, shape.hidden))
-    learned = (shape.max_seq, shape.hidden)
-    first = {"embedding": table}
-    if shape.positions == "learned":
-        first["positions"] = _Slice(learned, (0, 0), learned)
-    row = norm(shape, "final norm")
-    last = {
-        f"final norm{' bias' * b}": _slice(here, row, b) for b in ((False, True) if row.bias else (False,))
-    }
-    last["embedding" if shape.tied else "head"] = table
-    return first if 0 in here.blocks else {}, last if here.depth - 1 in here.blocks else {}
-
-
-def _segments(
-    here: Sender, slices: Mapping[str, _Slice], blocks: Mapping[int, Mapping[str, _Slice]],
-    first: Mapping[str, _Slice], last: Mapping[str, _Slice],
-) -> dict[str, list[Region]]:  # fmt: skip
-    """What of each slice is in this rank's shards: slots of a flat vector are named in the order of its units."""
-    shape, layout = here.shape, here.layout
-    apart, together = shape.tied and layout.pp > 1, shape.tied and layout.pp == 1
-    ends = [{k: v for k, v in end.items() if not (apart and k == "embedding")} for end in (first, last)]
-    order = ["embedding"] * bool(apart and (first or last))
-    for stage in sorted(here.blocks, reverse=True):
-        order += reversed(ends[1] if stage == here.depth - 1 and not together else {})
-        for layer in reversed(here.blocks[stage]):
-            order += reversed(blocks[layer])
-        begin = dict(ends[0]) | ({k: v for k, v in ends[1].items() if k not in ends[0]} if together else {})
-        order += reversed(begin if stage == 0 else {})
-    found: dict[str, list[Region]] = {name: [] for name in slices}
-    for one in here.sets:
-        expert = one.units[0].weights[0].expert
-        names = [name for name in order if slices[name].expert == expert]
-        place = {id(slot): name for slot, name in zip(one.buckets[0].vector.slots, names, strict=True)}
-        for bucket in one.buckets:
-            for part in bucket.segments(one.shards[1]):
-                name, slot = place[id(part.slot)], part.slot
-                found[name] += slices[name].boxes(part.start - slot.start, part.stop - slot.start)
-    return found

@@ -201,7 +201,7 @@ def use_invariant(model: Transformer, finest: int = 4) -> None:
             module.core = attention
         if isinstance(module, MLP) and module.gate is None:
             module.forward = partial(_ungated, module)  # type: ignore[method-assign]
-        region = getattr(module, "region", None)
+        region: Any = getattr(module, "region", None)
         if isinstance(module, Linear):
             ranks = region.group.size() if isinstance(module, RowLinear) else 1
             module.products = InvariantProducts(finest // ranks)

@@ -8,14 +8,13 @@ trainer's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from playbook.errors import ConfigError
 from playbook.layout import Layout
 from playbook.layout.fields import BUCKET
 from playbook.model.moe import routers
@@ -26,6 +25,7 @@ from playbook.parallel.mesh import Mesh, all_gather
 from playbook.parallel.placement import Placements, whole
 from playbook.parallel.sequence import Crossing
 from playbook.parallel.tensor import shard_tensors
+from playbook.planning.transfer import order, sampling
 from playbook.training.invariant import attention, log_softmax, use_invariant
 from playbook.training.reshard import Transfer, needed
 
@@ -59,6 +59,20 @@ class Cache:
         return kept if kept is not None and kept.shape == shape else new.new_empty(shape)
 
 
+class SamplerMesh(Mesh):
+    """A mesh whose ranks are those of another in an ``order``, which goes up in every group."""
+
+    def __init__(self, layout: Layout, order: Sequence[int]):
+        super().__init__(layout)
+        self.order, self.coordinates = order, layout.coordinates(order.index(self.rank))
+
+    def _create(self, groups: list[tuple[int, ...]], axes: tuple[str, ...]) -> dist.ProcessGroup:
+        return super()._create([tuple(self.order[rank] for rank in group) for group in groups], axes)
+
+    def subgroup(self, groups: Iterable[Iterable[int]]) -> dist.ProcessGroup | None:
+        return super().subgroup([[self.order[rank] for rank in group] for group in groups])
+
+
 class Sampler:
     """A model for generation over all ranks of ``engine``, ``tp`` of which share its tensors; dp over the rest.
 
@@ -70,12 +84,9 @@ class Sampler:
     def __init__(
         self, engine: Engine, tp: int, *, finest: int = 0, limit: int = BUCKET, node: int | None = None
     ):
-        ranks = engine.mesh.layout.world_size if engine.mesh else 1
-        if ranks % tp:
-            raise ConfigError(f"tp of the sampler is {tp}, but must divide the trainer's {ranks} ranks")
-        layout, some = Layout(dp=ranks // tp, tp=tp), next(engine.model.parameters())
-        layout.check(engine.model.shape)
-        self.mesh = Mesh(layout) if ranks > 1 else None
+        of, some = engine.mesh.layout if engine.mesh else Layout(), next(engine.model.parameters())
+        layout = sampling(of, engine.model.shape, tp)
+        self.mesh = SamplerMesh(layout, order(of, tp)) if engine.mesh else None
         self.model, self.placements = empty(engine.model, self.mesh, some.dtype, some.device)
         if finest:
             for model in (engine.model, self.model):
@@ -95,6 +106,14 @@ class Sampler:
     def own(self, rows: Tensor) -> Tensor:
         """Of rows for all ranks, those of this one's replica."""
         return rows.chunk(self.mesh.size("dp"))[self.mesh.index("dp")] if self.mesh else rows
+
+    def everywhere(self, rows: Tensor) -> Tensor:
+        """The rows of all replicas, in their order, from each one's own. A collective."""
+        if self.mesh is None:
+            return rows
+        every = rows.new_empty(self.mesh.size("dp") * len(rows), *rows.shape[1:])
+        all_gather(every.view(-1), rows.contiguous().view(-1), self.mesh.group("dp"))
+        return every
 
     @torch.no_grad()
     def generate(self, prompts: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
