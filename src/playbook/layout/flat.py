@@ -145,5 +145,4 @@ def stretches(shape: Sizes, start: int, stop: int) -> Iterator[tuple[Sizes, Size
 
 
 def _in_row(row: int, shape: Sizes, start: int, stop: int) -> Iterator[tuple[Sizes, Sizes]]:
-    for offsets, sizes in stretches(shape, start, stop):
-        yield (row, *offsets), (1, *sizes)
+    return (((row, *offsets), (1, *sizes)) for offsets, sizes in stretches(shape, start, stop))
