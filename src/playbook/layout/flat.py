@@ -8,7 +8,6 @@ that nobody has made (``planning/weights.py``). Standard library only.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ class Slot:
     stop: int
 
 
-Sizes = tuple[int, ...]
 T = TypeVar("T")
 S = TypeVar("S", bound=Slot)
 
@@ -123,26 +121,3 @@ class FlatVector(Generic[T, S]):
                 buckets.append(Bucket(self, len(buckets), unit, start, min(stop, start + step)))
                 start = buckets[-1].stop
         return buckets
-
-
-def stretches(shape: Sizes, start: int, stop: int) -> Iterator[tuple[Sizes, Sizes]]:
-    """Offsets and sizes of the boxes that the elements ``start:stop`` of a tensor are, in their order."""
-    if start >= stop:
-        return
-    if len(shape) < 2:
-        yield (start,)[: len(shape)], (stop - start,)[: len(shape)]
-        return
-    rest = shape[1:]
-    row = math.prod(rest)
-    first, last = -(-start // row), stop // row  # the whole rows
-    if first > last:
-        yield from _in_row(last, rest, start - last * row, stop - last * row)
-        return
-    yield from _in_row(first - 1, rest, start - (first - 1) * row, row)
-    if first < last:
-        yield (first, *(0 for _ in rest)), (last - first, *rest)
-    yield from _in_row(last, rest, 0, stop - last * row)
-
-
-def _in_row(row: int, shape: Sizes, start: int, stop: int) -> Iterator[tuple[Sizes, Sizes]]:
-    return (((row, *offsets), (1, *sizes)) for offsets, sizes in stretches(shape, start, stop))

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from playbook.errors import ConfigError
 from playbook.layout.fields import BUCKET
-from playbook.layout.flat import Sizes
+from playbook.planning.weights import Sizes
 
 
 class Region(NamedTuple):

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from playbook.block import Linear, Norm, evaluate, norm, symbols, weighty
 from playbook.errors import ConfigError, LayoutError
 from playbook.layout import Layout
-from playbook.layout.flat import Sizes, stretches
 from playbook.planning.job import Job
 from playbook.planning.messages import FP32, Sender
 from playbook.planning.reshard import Boxes, Move, Region, plan
+from playbook.planning.weights import Sizes, stretches
 from playbook.shapes import ModelShape
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from playbook.layout.flat import Sizes, stretches
 from playbook.parallel.placement import Placement
+from playbook.planning.weights import Sizes, stretches
 
 
 @dataclass(frozen=True)
