@@ -64,7 +64,7 @@ class PolicyLoss:
 
 
 def one_round(trainer: Trainer, sampler: Sampler, prompts: Tensor, new: int, seed: int) -> Round:
-    """Sample, reward, update, refresh. ``prompts`` (b, s) of all ranks; each is continued `GROUP` times."""
+    """Sample, reward, update. ``prompts`` (b, s) of all ranks; each is continued `GROUP` times."""
     prompts = prompts.repeat_interleave(GROUP, 0)
     draws = torch.rand(len(prompts), new, generator=torch.Generator().manual_seed(derive_seed(seed, "draws")))
     made = sampler.generate(sampler.own(prompts), sampler.own(draws))
@@ -75,39 +75,51 @@ def one_round(trainer: Trainer, sampler: Sampler, prompts: Tensor, new: int, see
     rank, ranks = trainer.replica
     own = slice(rank * len(tokens) // ranks, (rank + 1) * len(tokens) // ranks)
     loss = PolicyLoss(trainer, said[own], weights[own])
-    trainer.model.token_losses = loss  # type: ignore[assignment]
+    trainer.model.token_losses = loss
     inputs, targets = tokens[own, :-1], tokens[own, 1:].clone()
     targets[:, : prompts.shape[1] - 1] = IGNORE
     trainer.engine.zero_grad()
     trainer.engine.accumulate(inputs, targets, len(inputs))
     trainer.engine.clip(1.0)
     trainer.engine.step()
-    sampler.refresh()
 
-    off = torch.stack([(loss.ratios - 1).abs().max(), (loss.ratios != 1).float().mean()])
+    seen = torch.stack([(loss.ratios - 1).abs().max(), (loss.ratios != 1).float().mean()])
     if dist.is_initialized():
-        dist.all_reduce(off, dist.ReduceOp.MAX)
-    return Round(float(rewards.mean()), *off.tolist(), bytes(tokens[0].tolist()))
+        dist.all_reduce(seen, dist.ReduceOp.MAX)
+    off, unequal = seen.tolist()
+    return Round(float(rewards.mean()), off, unequal, bytes(tokens[0].tolist()))
 
 
 def learn(
-    state: dict[str, Any], shape: Any, layout: str, tp: int, *, rounds: int, finest: int = 0, new: int = 24, lr: float = 3e-3,
-    prompts: int = 8, seq: int = 8,
-) -> list[Round]:  # fmt: skip
-    """In a rank: policy gradient from the weights ``state`` on, trained as ``layout`` says, sampled with ``tp``."""
+    state: dict[str, Any],
+    shape: Any,
+    layout: str,
+    tp: int,
+    *,
+    rounds: int,
+    finest: int = 0,
+    every: int = 1,
+    new: int = 24,
+    lr: float = 1e-3,
+    prompts: int = 4,
+    seq: int = 8,
+) -> list[Round]:
+    """In a rank: policy gradient from the weights ``state`` on, trained as ``layout`` says, sampled with ``tp``; the
+    sampler is refreshed after ``every`` so many rounds."""
     torch.set_num_threads(1)
     with process_group():
-        spread = Layout.parse(layout)
+        spread, corpus = Layout.parse(layout), load_corpus()
         config = TrainConfig(layout=spread, steps=rounds, global_batch=prompts * GROUP, seq=seq + new, lr=lr)
-        corpus = load_corpus()
         trainer = make_trainer(shape, corpus, config, Mesh(spread))
         trainer.engine.load_state_dict({"model": state})
         sampler = Sampler(trainer.engine, tp, finest=finest)
         found = []
         for i in range(rounds):
-            starts = torch.randint(
-                len(corpus) - seq, (prompts, 1), generator=torch.Generator().manual_seed(derive_seed(i, "prompts"))
+            generator = torch.Generator().manual_seed(derive_seed(i, "prompts"))
+            starts = torch.randint(len(corpus) - seq, (prompts, 1), generator=generator)
+            found.append(
+                one_round(trainer, sampler, corpus.tokens[starts + torch.arange(seq)].long(), new, i)
             )
-            texts = corpus.tokens[starts + torch.arange(seq)].long()
-            found.append(one_round(trainer, sampler, texts, new, i))
+            if (i + 1) % every == 0:
+                sampler.refresh()
         return found
