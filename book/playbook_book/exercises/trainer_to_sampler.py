@@ -190,7 +190,7 @@ def rounds(mended: Callable[..., Any]) -> str:
         if said != now:
             late = "those of the file" if said == engine.file else "older ones"
             raise NotYet(
-                f"round {i + 1} generated with {late}, though the trainer has made {i} updates since"
+                f"round {i + 1} generated with {late}, though the trainer has made {i} update{'s' * (i > 1)} since"
             )
     if engine.weights is not None:
         raise NotYet("the engine keeps its memory while the trainer needs it: let it sleep")
@@ -249,7 +249,7 @@ answers(
     "trainer-to-sampler.stale",
     right=[_refreshed_last, partial(_refreshed_last, read=True)],
     wrong={
-        "round 2 generated with those of the file, though the trainer has made 1 updates": _as_found,
+        "round 2 generated with those of the file, though the trainer has made 1 update since": _as_found,
         "round 2 generated with those of the file": _never_refreshed,
         "the engine keeps its memory": partial(_refreshed_last, sleep=False),
         "it generated 0 times in 3 rounds": lambda engine, weights, train, count: None,

@@ -50,8 +50,9 @@ def chunk_sums(x: Tensor, w: Tensor, length: int) -> Tensor:
     x, w = (F.pad(t, (0, count * length - t.shape[-1])).unflatten(-1, (count, length)) for t in (x, w))
     x, w = x.movedim(-2, -3), w.movedim(-2, -3)  # (…, C, n, length), (…, C, m, length)
     total = x[..., :1] * w[..., 0][..., None, :]
+    one = torch.empty_like(total)
     for k in range(1, length):
-        total += x[..., k : k + 1] * w[..., k][..., None, :]
+        total += torch.mul(x[..., k : k + 1], w[..., k][..., None, :], out=one)
     return total
 
 

@@ -161,18 +161,19 @@ def _itemsizes(engine: Engine, target: Parts) -> dict[str, int]:
     return sizes | {name: next(iter(parts.values())).element_size() for name, parts in buffers.items()}
 
 
-def gather_and_cut(engine: Engine, model: nn.Module, placements: Mapping[str, Placement]) -> Transfer:
+def gather_and_cut(
+    engine: Engine, model: nn.Module, placements: Mapping[str, Placement], limit: int = BUCKET
+) -> None:
     """The naive twin of `Transfer`: every rank gets every tensor whole, then keeps its slices. A collective."""
     target = needed(model, placements)
-    shapes = {
-        placements[name].name: (placements[name].whole_shape(p.shape), p)
-        for name, p in model.named_parameters()
-    }
-    whole = {name: p.new_empty(shape) for name, (shape, p) in shapes.items()}
-    whole |= {name: next(iter(parts.values())) for name, parts in target.items() if name not in whole}
-    moved = Transfer(engine, {name: {Region((0,) * t.dim(), tuple(t.shape)): t} for name, t in whole.items()})
-    moved()
+    whole = {name: p.new_empty(placements[name].whole_shape(p.shape)) for name, p in model.named_parameters()}
+    every: Parts = {placements[name].name: {_all_of(t): t} for name, t in whole.items()}
+    every |= {name: parts for name, parts in target.items() if name not in every}  # buffers
+    Transfer(engine, every, limit)()
     for name, parts in target.items():
         for region, view in parts.items():
-            view.copy_(_at({Region((0,) * whole[name].dim(), tuple(whole[name].shape)): whole[name]}, region))
-    return moved
+            view.copy_(_at(every[name], region))
+
+
+def _all_of(tensor: Tensor) -> Region:
+    return Region((0,) * tensor.dim(), tuple(tensor.shape))
