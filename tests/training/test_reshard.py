@@ -27,6 +27,7 @@ from playbook.parallel.mesh import Mesh
 from playbook.planning import reshard as plan
 from playbook.planning import transfer as paper
 from playbook.planning.job import Job
+from playbook.planning.jobs import run_of
 from playbook.planning.messages import Sender
 from playbook.planning.reshard import Region
 from playbook.shapes import ModelShape
@@ -174,6 +175,39 @@ def test_any_two_options(ranks, world):
             assert seen.weights >= paper.weights(boxes, paper.itemsizes(job)) > 0.9 * seen.weights
 
 
+#: What learns in part, or is kept in two sizes: only the latter is planned.
+ODD = [
+    (SMALL["llama"].replace(train="lora:4"), "dp=2,zero=3", 2, torch.float32),
+    (SMALL["llama"].replace(train="lora:4"), "tp=2,sp", 1, torch.float32),
+    (SMALL["tied"].replace(train="mlp+head"), "dp=2,zero=3", 2, torch.float32),
+    (SMALL["experts"], "dp=2,ep=2,zero=3", 2, torch.bfloat16),
+]
+
+
+def odd_transfers() -> list[tuple[list[str], int]]:
+    torch.set_num_threads(1)
+    found = []
+    with launch.process_group():
+        for shape, text, tp, dtype in ODD:
+            case, mesh = Case(shape, dtype=dtype, samples=2), Mesh(Layout.parse(text))
+            engine = case.engine(mesh)
+            sampler = Sampler(engine, tp, limit=LIMIT)
+            step(case, engine, mesh)
+            count = CountBytes()
+            with at_collectives(count):
+                sampler.refresh()
+            found.append((differences(engine, sampler), count["world"]["send"].sent))
+    return found
+
+
+def test_what_is_frozen_moves_and_weights_in_16_bits_beside_biases_in_fp32(ranks):
+    found = ranks(odd_transfers, ranks=2).values
+    assert not [wrong for rank in found for wrong, _ in rank if wrong]
+    shape, text, tp, _ = ODD[-1]
+    told = plan.sent(paper.transfer(Job(shape, Layout.parse(text), seq=9, recipe="bf16-mixed"), tp), 2, LIMIT)
+    assert [rank[-1][1] for rank in found] == told.sent
+
+
 WIDE = SMALL["llama"].replace(hidden=64, heads=8, kv_heads=4, ffn=160, vocab=512, layers=4)
 TWICE = [
     ("dp=4,zero=3", 2),
@@ -285,6 +319,20 @@ def test_groups_are_chosen_so_that_ranks_keep_what_they_have():
     matrices = [box for boxes in paper.held(Sender(job, 0)).values() for box in boxes if len(box.sizes) > 1]
     assert set(told.got) == set(told.sent) == {4 * sum(box.elements for box in matrices)}
     assert max(neighbours.got) == 2 * max(told.got)
+
+
+def test_seconds_are_those_of_the_busiest_rank():
+    """Ranks 0 to 7 in one node, 8 in another: what leaves a node goes through an adapter, 50 of 450 GB/s on paper."""
+    links = run_of(
+        {"model": "llama3-8b", "cluster": "h100-8", "gpus": 16, "layout": "dp=16", "seq": 4096}
+    ).links
+    fabric, half = links.fabric(2), Region((0,), (10**9,))
+    inside, outside = plan.Move("w", half, 0, 1, 2), plan.Move("w", half, 0, 8, 2)
+    assert paper.seconds([inside], links) == 2e9 / fabric.intra
+    assert paper.seconds([inside, outside], links) == pytest.approx(2e9 / fabric.intra + 2e9 / fabric.inter)
+    assert paper.seconds([outside, plan.Move("w", half, 1, 9, 2)], links) == 2e9 / fabric.inter
+    assert 4 < fabric.intra / fabric.inter < 12
+    assert paper.seconds([], links) == 0
 
 
 def test_a_layout_that_has_what_it_needs_sends_nothing():

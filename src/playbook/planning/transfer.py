@@ -7,13 +7,15 @@ messages.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from playbook.block import Linear, Norm, evaluate, norm, symbols, weighty
 from playbook.errors import ConfigError, LayoutError
 from playbook.layout import Layout
 from playbook.planning.job import Job
+from playbook.planning.message_times import Links
 from playbook.planning.messages import FP32, Sender
 from playbook.planning.reshard import Boxes, Move, Region, plan
 from playbook.planning.weights import Sizes, stretches
@@ -58,6 +60,19 @@ def everything(job: Job) -> list[Move]:
     has = [held(Sender(job, rank)) for rank in range(job.layout.world_size)]
     whole = held(Sender(job.on(Layout()), 0))
     return plan(has, [whole] * len(has), itemsizes(job))
+
+
+def seconds(moves: Iterable[Move], links: Links) -> float:
+    """How long a transfer takes, at least: until the busiest rank has sent all, or got all, inside its node and through
+    its adapter to others."""
+    node, fabric = links.cluster.gpus_per_node, links.fabric(2)
+    busy: dict[tuple[str, int], float] = defaultdict(float)
+    for move in moves:
+        inside = move.source // node == move.to // node
+        took = move.bytes / (fabric.intra if inside else fabric.inter)
+        busy["from", move.source] += took
+        busy["to", move.to] += took
+    return max(busy.values(), default=0.0)
 
 
 def weights(boxes: Boxes, itemsizes: Mapping[str, int]) -> int:
