@@ -53,8 +53,10 @@ LABS_INSIDE = (
     "playbook.planning.muon",
     "playbook.planning.recurrent",
     "playbook.planning.regret",
+    "playbook.planning.reshard",
     "playbook.planning.search",
     "playbook.planning.rank_view",
+    "playbook.planning.transfer",
     "playbook.model.fp8",
     "playbook.model.lora",
     "playbook.model.offload",
@@ -62,8 +64,11 @@ LABS_INSIDE = (
     "playbook.training.convert",
     "playbook.training.fp8_gathers",
     "playbook.training.guard",
+    "playbook.training.invariant",
     "playbook.training.muon",
     "playbook.training.replica_check",
+    "playbook.training.reshard",
+    "playbook.training.sampler",
 )
 
 LINE = re.compile(r"^- `([\w/]+\.py)` — ", re.M)
